@@ -1,0 +1,275 @@
+"""From YAML (with ``extends`` and ``a.b=value`` overrides) to validated, frozen models; all problems at once, one line each."""
+
+from __future__ import annotations
+
+import difflib
+import io
+import types
+import typing
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from dinoskip.errors import ConfigError
+
+
+class Config(BaseModel):
+    """Base of every configuration class: frozen, unknown keys refused, no silent conversion of fractions to integers."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, ser_json_inf_nan="constants")
+
+
+C = TypeVar("C", bound=Config)
+Tree = dict[str, Any]
+_MISSING = object()
+
+
+@dataclass
+class Source:
+    """A merged configuration tree, and for every dotted key the place it came from."""
+
+    tree: Tree = field(default_factory=dict)
+    places: dict[str, str] = field(default_factory=dict)
+
+    def place(self, dotted: str) -> str:
+        """``file:line`` of a key, or of its nearest parent that has one."""
+        while dotted:
+            if dotted in self.places:
+                return self.places[dotted]
+            dotted = dotted.rpartition(".")[0]
+        return self.places.get("", "config")
+
+
+def _plain(node: Any, file: str, prefix: str, places: dict[str, str]) -> Any:
+    """Copy a ruamel tree to plain containers and record where each key stands."""
+    if isinstance(node, dict):
+        copy: Tree = {}
+        for key, value in node.items():
+            dotted = f"{prefix}.{key}" if prefix else str(key)
+            places[dotted] = f"{file}:{node.lc.key(key)[0] + 1}"  # type: ignore[attr-defined]
+            copy[str(key)] = _plain(value, file, dotted, places)
+        return copy
+    if isinstance(node, list):
+        for index in range(len(node)):
+            places[f"{prefix}.{index}"] = f"{file}:{node.lc.item(index)[0] + 1}"  # type: ignore[attr-defined]
+        return [_plain(value, file, f"{prefix}.{index}", places) for index, value in enumerate(node)]
+    if isinstance(node, bool) or node is None:
+        return node
+    for kind in (int, float, str):
+        if isinstance(node, kind):
+            return kind(node)
+    raise ConfigError(f"{file}: {prefix}: a value of type {type(node).__name__} is not allowed")
+
+
+def _parse(text: str, file: str, *, round_trip: bool) -> Any:
+    from ruamel.yaml import YAML
+    from ruamel.yaml.constructor import DuplicateKeyError
+    from ruamel.yaml.error import MarkedYAMLError, YAMLError
+
+    if text.count("&") and text.count("*") > 100:
+        raise ConfigError(f"{file}: refused: too many YAML aliases")
+    parser = YAML(typ="rt" if round_trip else "safe", pure=True)
+    parser.allow_duplicate_keys = False
+    try:
+        return parser.load(io.StringIO(text))
+    except DuplicateKeyError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else "?"
+        key = str(error.problem).split('"')[1] if '"' in str(error.problem) else str(error.problem)
+        raise ConfigError(f"{file}:{line}: {key}: this key is given twice", "keep one of them") from None
+    except MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else "?"
+        raise ConfigError(f"{file}:{line}: not valid YAML: {error.problem}") from None
+    except YAMLError as error:
+        raise ConfigError(f"{file}: not valid YAML: {str(error).splitlines()[0]}") from None
+
+
+def merge(base: Any, over: Any) -> Any:
+    """Lay ``over`` on ``base``: mappings key by key (a changed ``name``/``kind`` replaces the whole), all else replaced."""
+    if isinstance(base, dict) and isinstance(over, dict):
+        for tag in ("name", "kind"):
+            if tag in over and tag in base and over[tag] != base[tag] and tag == "kind":
+                return over
+        return {**base, **{key: merge(base[key], value) if key in base else value for key, value in over.items()}}
+    return over
+
+
+def read_yaml(path: str | Path, _seen: tuple[Path, ...] = ()) -> Source:
+    """Read a YAML file and the files it ``extends`` (relative to it, inside its configs folder), later ones over earlier."""
+    path = Path(path)
+    if not path.is_file():
+        near = difflib.get_close_matches(
+            path.name, [p.name for p in path.parent.glob("*.yaml")] if path.parent.is_dir() else [], 1
+        )
+        raise ConfigError(
+            f"{path}: no such configuration file", f"did you mean {path.parent / near[0]}?" if near else None
+        )
+    if path.resolve() in _seen:
+        raise ConfigError(f"{path}: extends itself")
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read: {error}") from None
+    result = Source()
+    own = Source()
+    loaded = _parse(text, str(path), round_trip=True)
+    if loaded is None:
+        loaded = {}
+    if not isinstance(loaded, dict):
+        raise ConfigError(
+            f"{path}:1: a configuration is a mapping of keys to values, this is a {type(loaded).__name__}"
+        )
+    own.tree = _plain(loaded, str(path), "", own.places)
+    extends = own.tree.pop("extends", [])
+    for name in [extends] if isinstance(extends, str) else extends:
+        place = own.places.get("extends", str(path))
+        if not isinstance(name, str) or Path(name).is_absolute() or not name.endswith((".yaml", ".yml")):
+            raise ConfigError(f"{place}: extends: {name!r} must be a relative path to a .yaml file")
+        base = read_yaml(path.parent / name, (*_seen, path.resolve()))
+        result.tree = merge(result.tree, base.tree)
+        result.places.update(base.places)
+    result.tree = merge(result.tree, own.tree)
+    result.places.update(own.places)
+    result.places[""] = str(path)
+    return result
+
+
+def apply_overrides(source: Source, overrides: Sequence[str]) -> Source:
+    """Set ``a.b=value`` (value in YAML spelling; list items by number) on a copy of ``source``."""
+    import copy
+
+    tree, places = copy.deepcopy(source.tree), dict(source.places)
+    for text in overrides:
+        dotted, equals, value = text.partition("=")
+        dotted = dotted.strip()
+        if not equals or not dotted:
+            raise ConfigError(f"{text!r}: an override is written key=value, with dots between levels")
+        where = f"command line: {dotted}"
+        parsed = _parse(value, where, round_trip=False)
+        node: Any = tree
+        *parents, last = dotted.split(".")
+        for part in parents:
+            if isinstance(node, list):
+                if not part.isdigit() or int(part) >= len(node):
+                    raise ConfigError(f"{where}: there is no item {part!r} in a list of {len(node)}")
+                node = node[int(part)]
+                continue
+            if node.get(part) is None:
+                node[part] = {}
+            node = node[part]
+            if not isinstance(node, dict | list):
+                raise ConfigError(f"{where}: {part!r} is a value, not a mapping")
+        if isinstance(node, list):
+            if not last.isdigit() or int(last) >= len(node):
+                raise ConfigError(f"{where}: there is no item {last!r} in a list of {len(node)}")
+            node[int(last)] = parsed
+        else:
+            node[last] = parsed
+        for key in [key for key in places if key == dotted or key.startswith(dotted + ".")]:
+            del places[key]
+        places[dotted] = "command line"
+    return Source(tree, places)
+
+
+# --- errors ------------------------------------------------------------------------------------------
+
+
+def _models_in(annotation: Any) -> list[type[BaseModel]]:
+    """All pydantic models that an annotation may stand for."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    if typing.get_origin(annotation) in {typing.Union, types.UnionType, typing.Annotated, list, tuple, dict}:
+        return [model for part in typing.get_args(annotation) for model in _models_in(part)]
+    return []
+
+
+def _fields_at(model: type[BaseModel], location: Sequence[Any]) -> list[str]:
+    """Field names that would have been legal at ``location``'s last element."""
+    models = [model]
+    for part in location[:-1]:
+        found = [
+            sub
+            for m in models
+            if isinstance(part, str) and part in m.model_fields
+            for sub in _models_in(m.model_fields[part].annotation)
+        ]
+        if not found:
+            tagged = [m for m in models if part in _tags(m)]
+            found = tagged or models
+        models = found
+    return sorted({name for m in models for name in m.model_fields})
+
+
+def _tags(model: type[BaseModel]) -> set[Any]:
+    tags: set[Any] = set()
+    for name in ("name", "kind"):
+        if name in model.model_fields:
+            tags.update(typing.get_args(model.model_fields[name].annotation))
+    return tags
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _sentence(error: Any, model: type[BaseModel], dotted: str) -> str:
+    kind, context, given = error["type"], error.get("ctx", {}), error.get("input")
+    key = str(error["loc"][-1]) if error["loc"] else ""
+    if kind == "extra_forbidden":
+        near = difflib.get_close_matches(key, _fields_at(model, error["loc"]), 1, 0.5)
+        return f"{dotted}: unknown key" + (f" (did you mean {near[0]}?)" if near else "")
+    if kind == "missing":
+        return f"{dotted}: this key is required"
+    if kind in {"union_tag_invalid", "literal_error"}:
+        expected = str(context.get("expected_tags") or context.get("expected"))
+        tag = str(context.get("tag", given))
+        options = [part.strip(" '") for part in expected.replace(" or ", ", ").split(",")]
+        near = difflib.get_close_matches(tag, options, 1, 0.5)
+        return f"{dotted}: {tag!r} is none of {', '.join(options)}" + (f" (did you mean {near[0]}?)" if near else "")
+    if kind == "union_tag_not_found":
+        return f"{dotted}: needs a {context.get('discriminator')} key"
+    message = str(error["msg"]).removeprefix("Value error, ").removeprefix("Input ")
+    given_text = "" if isinstance(given, dict | list) and len(repr(given)) > 60 else f", was given {_shown(given)}"
+    return f"{dotted}: {message}{given_text}"
+
+
+def _dotted(location: Sequence[Any], tree: Any) -> str:
+    """The user's dotted key for a pydantic location, leaving out the union tags that pydantic puts in."""
+    parts: list[str] = []
+    node = tree
+    for index, part in enumerate(location):
+        last = index == len(location) - 1
+        if isinstance(node, dict) and (part in node or last):
+            parts.append(str(part))
+            node = node.get(part, _MISSING)
+        elif isinstance(node, list) and isinstance(part, int):
+            parts.append(str(part))
+            node = node[part] if part < len(node) else _MISSING
+    return ".".join(parts)
+
+
+def validate(model: type[C], source: Source, prefix: str = "") -> C:
+    """Build ``model`` from ``source``; raise one :class:`ConfigError` that holds a line for every problem."""
+    try:
+        return model.model_validate(source.tree)
+    except ValidationError as failure:
+        lines = []
+        for error in failure.errors(include_url=False):
+            dotted = _dotted(error["loc"], source.tree)
+            full = f"{prefix}.{dotted}".strip(".")
+            lines.append(f"{source.place(full)}: {_sentence(error, model, full or 'config')}")
+        unique = tuple(dict.fromkeys(lines))
+        raise ConfigError("\n".join(unique), problems=unique) from None
+
+
+def load(model: type[C], path: str | Path, overrides: Sequence[str] = ()) -> C:
+    """Read, merge, override and validate a configuration file."""
+    return validate(model, apply_overrides(read_yaml(path), overrides))
+
+
+def dump(config: Config) -> Tree:
+    """The configuration as plain JSON-able containers, every default written out."""
+    return config.model_dump(mode="json")

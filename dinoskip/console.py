@@ -1,0 +1,146 @@
+"""What a run says: log lines on stderr, ``metrics.jsonl``, progress as a bar on a terminal and plain lines in a log."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+from dinoskip.errors import translate_write_errors
+
+T = TypeVar("T")
+log = logging.getLogger("dinoskip")
+
+
+def configure(verbosity: int = 0) -> None:
+    """Send log lines to stderr; called once by the command line, never on import. -1 quiet, 0 normal, 1 debug."""
+    level = {-1: logging.WARNING, 0: logging.INFO}.get(verbosity, logging.DEBUG)
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
+    log.handlers[:] = [handler]
+    log.setLevel(level)
+    log.propagate = False
+
+
+def duration(seconds: float) -> str:
+    """Format seconds as 42s, 3m05s or 2h07m."""
+    whole = int(seconds)
+    if whole < 60:
+        return f"{whole}s"
+    return f"{whole // 60}m{whole % 60:02d}s" if whole < 3600 else f"{whole // 3600}h{whole % 3600 // 60:02d}m"
+
+
+class Progress:
+    """A progress bar with rate and time left on a terminal; elsewhere a log line every ``every`` seconds.
+
+    Use as a context manager and call :meth:`advance`. Nothing is shown on ranks other than 0 (``show=False``).
+    """
+
+    def __init__(
+        self, label: str, total: int, unit: str = "it", *, start: int = 0, show: bool = True, every: float = 15.0
+    ) -> None:
+        self.label, self.total, self.unit, self.done, self.every = label, total, unit, start, every
+        self._start, self._began = start, time.monotonic()
+        self._last = self._began
+        self._show = show and log.isEnabledFor(logging.INFO)
+        self._bar: Any = None
+        self._task: Any = None
+
+    def __enter__(self) -> Progress:
+        if self._show and sys.stderr.isatty() and not os.environ.get("DINOSKIP_NO_BAR"):
+            from rich.console import Console
+            from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+            from rich.progress import Progress as RichProgress
+
+            columns = (
+                TextColumn("{task.description}"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TextColumn("{task.fields[note]}"),
+                TimeRemainingColumn(),
+            )
+            self._bar = RichProgress(*columns, console=Console(stderr=True), transient=False)
+            self._bar.start()
+            self._task = self._bar.add_task(self.label, total=self.total, completed=self.done, note="")
+        return self
+
+    def rate(self) -> float:
+        """Units a second since the start."""
+        return (self.done - self._start) / max(time.monotonic() - self._began, 1e-9)
+
+    def advance(self, count: int = 1, note: str = "") -> None:
+        """Report ``count`` more units done, with a short note such as the loss."""
+        self.done += count
+        if self._bar is not None:
+            self._bar.update(self._task, completed=self.done, note=f"{self.rate():.1f} {self.unit}/s {note}")
+        elif self._show and (time.monotonic() - self._last >= self.every or self.done >= self.total):
+            self._last = time.monotonic()
+            left = (self.total - self.done) / max(self.rate(), 1e-9)
+            log.info(
+                "%s %d/%d %.1f %s/s, %s left%s",
+                self.label,
+                self.done,
+                self.total,
+                self.rate(),
+                self.unit,
+                duration(left),
+                f", {note}" if note else "",
+            )
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+
+def track(items: Iterable[T], label: str, total: int, unit: str = "it") -> Iterator[T]:
+    """Yield ``items`` and show progress."""
+    with Progress(label, total, unit) as progress:
+        for item in items:
+            yield item
+            progress.advance()
+
+
+class MetricsLog:
+    """``metrics.jsonl``: one JSON object a line, flushed. Rows after a resumed step are cut, a torn last line is dropped."""
+
+    def __init__(self, path: Path, resume_step: int | None = None) -> None:
+        self.path = Path(path)
+        if resume_step is not None and self.path.exists():
+            rows = [row for row in read_metrics(self.path) if row.get("step", 0) <= resume_step]
+            from dinoskip.files import write_text
+
+            write_text(self.path, "".join(json.dumps(row) + "\n" for row in rows))
+        with translate_write_errors(self.path):
+            self._stream = open(self.path, "a", encoding="utf-8")
+
+    def write(self, **row: Any) -> None:
+        """Append one row and flush it."""
+        with translate_write_errors(self.path):
+            self._stream.write(json.dumps(row) + "\n")
+            self._stream.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._stream.close()
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """Read ``metrics.jsonl``; torn or damaged lines are skipped with a warning. A missing file gives []."""
+    path = Path(path)
+    if not path.exists():
+        return []
+    rows = []
+    for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), start=1):
+        try:
+            row = json.loads(line)
+        except ValueError:
+            log.warning("%s:%d: skipped a damaged line", path, number)
+            continue
+        if isinstance(row, dict):
+            rows.append(row)
+    return rows

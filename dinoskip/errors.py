@@ -1,0 +1,109 @@
+"""Errors a user can act on. Each carries one line, an optional hint and the exit code of the command line.
+
+Exit codes: 0 ok, 1 internal, 2 usage or config, 3 bad data or weights, 4 non-finite training,
+5 output in use by another run, 6 disk full, 75 preempted, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+class DinoskipError(Exception):
+    """Base of all errors that are shown as one line (message, then hint) and without a traceback."""
+
+    exit_code = 1
+
+    def __init__(self, message: str, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message} ({self.hint})" if self.hint else self.message
+
+
+class ConfigError(DinoskipError):
+    """A configuration or command-line value that cannot be used; may hold several problems, one line each."""
+
+    exit_code = 2
+
+    def __init__(self, message: str, hint: str | None = None, problems: tuple[str, ...] = ()) -> None:
+        super().__init__(message, hint)
+        self.problems = problems or (str(self),)
+
+
+class DataError(DinoskipError):
+    """An image, mask, annotation or data folder that cannot be used."""
+
+    exit_code = 3
+
+
+class WeightsError(DinoskipError):
+    """A weights file or checkpoint that cannot be used."""
+
+    exit_code = 3
+
+
+class NonFiniteError(DinoskipError):
+    """Training met non-finite gradients too many times in a row."""
+
+    exit_code = 4
+
+
+class OutputInUse(DinoskipError):
+    """The output directory belongs to another run, living or of another configuration."""
+
+    exit_code = 5
+
+
+class DiskFull(DinoskipError):
+    """Writing failed because no space (or quota) is left."""
+
+    exit_code = 6
+
+
+class Preempted(DinoskipError):
+    """SIGTERM or SIGUSR2 asked the run to stop; its state is saved."""
+
+    exit_code = 75
+
+
+class Interrupted(DinoskipError):
+    """Ctrl-C asked the run to stop; its state is saved."""
+
+    exit_code = 130
+
+
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_FULL_TEXTS = ("no space left", "file too large", "disk quota exceeded", "unexpected pos")
+
+
+def is_disk_full(error: BaseException) -> bool:
+    """Whether ``error`` is any of the ways torch, safetensors and the system say "no space left"."""
+    if isinstance(error, OSError) and error.errno in _FULL:
+        return True
+    text = str(error).lower()
+    return type(error).__name__ in {"SafetensorError", "RuntimeError"} and any(t in text for t in _FULL_TEXTS)
+
+
+@contextmanager
+def translate_write_errors(path: Path) -> Iterator[None]:
+    """Turn "no space" and "not permitted" while writing ``path`` into one-line errors."""
+    try:
+        yield
+    except (OSError, RuntimeError, Exception) as error:
+        if isinstance(error, DinoskipError):
+            raise
+        if is_disk_full(error):
+            raise DiskFull(
+                f"{path}: no space left while writing", "free some space and run the same command again"
+            ) from error
+        if isinstance(error, PermissionError) or (isinstance(error, OSError) and error.errno == errno.EROFS):
+            raise ConfigError(
+                f"{path}: cannot write here: {error.strerror}", "choose an output directory you may write"
+            ) from error
+        raise

@@ -1,0 +1,247 @@
+"""Files that are either complete or absent, and the only calls that open or write weights.
+
+A file is written under a temporary name beside its target, flushed to disk and renamed. A directory is
+believed only when its ``MANIFEST.json``, written last, is there; it holds the size and sha256 of every
+file. Weights we write are safetensors; foreign ``.pt``/``.pth`` files are opened with ``weights_only=True``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dinoskip.errors import DataError, WeightsError, translate_write_errors
+
+if TYPE_CHECKING:
+    import torch
+
+MANIFEST = "MANIFEST.json"
+TEMPORARY = ".tmp-"
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def _fsync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def atomic_path(path: Path) -> Iterator[Path]:
+    """Yield a temporary path beside ``path``; on success flush it, give it the umask's mode and rename it.
+
+    Raises :class:`DiskFull` when no space is left and :class:`ConfigError` when the place is not writable;
+    in every failure the temporary file is removed and an earlier ``path`` is untouched.
+    """
+    path = Path(path)
+    with translate_write_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(prefix=f"{TEMPORARY}{path.name}.", dir=path.parent)
+        os.close(handle)
+        temporary = Path(name)
+        try:
+            yield temporary
+            os.chmod(temporary, 0o666 & ~_umask())
+            _fsync(temporary)
+            os.replace(temporary, path)
+            _fsync(path.parent)
+        finally:
+            with suppress(FileNotFoundError):
+                temporary.unlink()
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write ``content`` atomically."""
+    with atomic_path(path) as temporary:
+        temporary.write_bytes(content)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write UTF-8 ``text`` atomically."""
+    write_bytes(path, text.encode())
+
+
+def canonical_json(value: Any) -> str:
+    """One spelling per value: sorted keys, no spaces, no NaN. Used wherever a hash depends on it."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=True)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write ``value`` as indented JSON with sorted keys, atomically."""
+    write_text(path, json.dumps(value, indent=1, sort_keys=True) + "\n")
+
+
+def read_json(path: Path) -> Any:
+    """Read JSON; a missing or damaged file is a one-line :class:`DataError`."""
+    try:
+        return json.loads(Path(path).read_text())
+    except FileNotFoundError:
+        raise DataError(f"{path}: no such file") from None
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path}: cannot be read as JSON: {error}") from error
+
+
+def sha256_bytes(content: bytes) -> str:
+    """Return the hex sha256 of ``content``."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def sha256_file(path: Path) -> str:
+    """Return the hex sha256 of a file's content."""
+    with open(path, "rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def hash_of(value: Any) -> str:
+    """Return the hex sha256 of a JSON-able value in its canonical spelling."""
+    return sha256_bytes(canonical_json(value).encode())
+
+
+# --- weights -----------------------------------------------------------------------------------------
+
+
+def save_tensors(path: Path, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str] | None = None) -> None:
+    """Write tensors as safetensors, atomically. Tensors are made contiguous and moved to the CPU."""
+    from safetensors.torch import save_file
+
+    ready = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    with atomic_path(path) as temporary:
+        save_file(ready, temporary, metadata=dict(metadata or {}))
+
+
+def load_tensors(path: Path, device: str = "cpu") -> dict[str, torch.Tensor]:
+    """Read every tensor of a safetensors file; a missing or damaged one is a :class:`WeightsError`."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        return load_file(path, device=device)
+    except FileNotFoundError:
+        raise WeightsError(f"{path}: no such file") from None
+    except (SafetensorError, OSError, ValueError) as error:
+        raise WeightsError(f"{path}: not a readable safetensors file: {error}") from error
+
+
+def tensors_metadata(path: Path) -> dict[str, str]:
+    """Return the string metadata in the header of a safetensors file."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="pt") as opened:
+            return dict(opened.metadata() or {})
+    except FileNotFoundError:
+        raise WeightsError(f"{path}: no such file") from None
+    except (SafetensorError, OSError, ValueError) as error:
+        raise WeightsError(f"{path}: not a readable safetensors file: {error}") from error
+
+
+def load_torch_file(path: Path) -> Any:
+    """Open a foreign ``.pt``/``.pth`` file on the CPU with ``weights_only=True``: tensors and plain containers only."""
+    import pickle
+
+    import torch
+
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except FileNotFoundError:
+        raise WeightsError(f"{path}: no such file") from None
+    except pickle.UnpicklingError as error:
+        raise WeightsError(
+            f"{path}: refused: it holds more than tensors and plain containers", "re-save its state_dict alone"
+        ) from error
+    except (RuntimeError, EOFError, OSError, ValueError) as error:
+        raise WeightsError(
+            f"{path}: not a readable torch file: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
+        ) from error
+
+
+# --- directories -------------------------------------------------------------------------------------
+
+
+def list_files(directory: Path) -> list[str]:
+    """Relative POSIX paths of all files below ``directory``, sorted, without the manifest, locks and temporaries."""
+    found = []
+    for root, folders, names in os.walk(directory):
+        folders[:] = [name for name in folders if not name.startswith(TEMPORARY)]
+        for name in names:
+            if name.startswith((TEMPORARY, ".lock")):
+                continue
+            relative = (Path(root) / name).relative_to(directory).as_posix()
+            if relative != MANIFEST:
+                found.append(relative)
+    return sorted(found)
+
+
+def write_manifest(directory: Path, info: Mapping[str, Any] | None = None, volatile: Sequence[str] = ()) -> str:
+    """Write ``MANIFEST.json`` last: size and sha256 of every file. Return the output hash.
+
+    The hash covers names and contents of all files but those whose name (its last part) is in ``volatile``
+    (logs, timings), so that a re-run with the same result has the same hash.
+    """
+    directory = Path(directory)
+    files: dict[str, dict[str, Any]] = {}
+    for name in list_files(directory):
+        path = directory / name
+        files[name] = {"bytes": path.stat().st_size, "sha256": sha256_file(path)}
+        _fsync(path)
+    stable = {name: entry["sha256"] for name, entry in files.items() if Path(name).name not in volatile}
+    digest = hash_of(stable)
+    write_json(directory / MANIFEST, {"format": 1, "hash": digest, "files": files, "info": dict(info or {})})
+    return digest
+
+
+def read_manifest(directory: Path) -> dict[str, Any]:
+    """Return the manifest of a published directory; :class:`DataError` if it is missing or not one."""
+    path = Path(directory) / MANIFEST
+    manifest = read_json(path)
+    if not isinstance(manifest, dict) or manifest.get("format") != 1 or not isinstance(manifest.get("files"), dict):
+        raise DataError(f"{path}: not a dinoskip manifest of format 1")
+    for name in manifest["files"]:
+        if name.startswith("/") or ".." in Path(name).parts:
+            raise DataError(f"{path}: refused: entry {name!r} points outside the directory")
+    return manifest
+
+
+def verify_manifest(directory: Path) -> list[str]:
+    """Compare a published directory with its manifest, byte by byte; return one line per problem, [] if none."""
+    directory = Path(directory)
+    try:
+        files = read_manifest(directory)["files"]
+    except DataError as error:
+        return [str(error)]
+    problems = []
+    for name, entry in files.items():
+        path = directory / name
+        if not path.is_file():
+            problems.append(f"{path}: missing")
+        elif path.stat().st_size != entry["bytes"]:
+            problems.append(f"{path}: {path.stat().st_size} bytes, {entry['bytes']} expected")
+        elif sha256_file(path) != entry["sha256"]:
+            problems.append(f"{path}: content differs from its recorded sha256")
+    return problems
+
+
+def publish_directory(temporary: Path, final: Path) -> None:
+    """Rename a finished directory (manifest written) into place; an existing ``final`` is set aside and removed."""
+    final.parent.mkdir(parents=True, exist_ok=True)
+    with translate_write_errors(final):
+        if final.exists():
+            aside = final.with_name(f"{TEMPORARY}old-{final.name}-{os.getpid()}")
+            os.replace(final, aside)
+            shutil.rmtree(aside, ignore_errors=True)
+        os.replace(temporary, final)
+        _fsync(final.parent)

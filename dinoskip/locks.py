@@ -1,0 +1,104 @@
+"""One writer a directory: a lock file that names its holder, with a heartbeat and safe take-over."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from dinoskip.errors import OutputInUse, translate_write_errors
+
+HEARTBEAT = 30.0  # seconds between signs of life
+STALE = 600.0  # seconds without one after which another host's lock is void
+
+
+def _started(pid: int) -> str | None:
+    """Return the kernel's start time of a live process (so that a re-used pid is noticed), None if dead."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[19]
+    except (OSError, IndexError):
+        return None
+
+
+def _identity() -> dict[str, Any]:
+    return {
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "started": _started(os.getpid()),
+        "job": os.environ.get("SLURM_JOB_ID"),
+    }
+
+
+def _is_stale(path: Path, holder: dict[str, Any]) -> bool:
+    if holder.get("host") == socket.gethostname():
+        started = _started(int(holder.get("pid", -1)))
+        return started is None or started != holder.get("started")
+    with suppress(OSError):
+        return time.time() - path.stat().st_mtime > STALE
+    return True
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        holder = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return holder if isinstance(holder, dict) else {}
+
+
+def _acquire(path: Path) -> None:
+    content = json.dumps(_identity())
+    for _ in range(20):
+        # The content is there before the name is: link() fails if the name exists.
+        mine = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}")
+        mine.write_text(content)
+        try:
+            os.link(mine, path)
+            return
+        except FileExistsError:
+            pass
+        finally:
+            mine.unlink(missing_ok=True)
+        holder = _read(path)
+        if holder and not _is_stale(path, holder):
+            job = f", job {holder['job']}" if holder.get("job") else ""
+            raise OutputInUse(
+                f"{path.parent}: in use by process {holder.get('pid')} on {holder.get('host')}{job}",
+                "wait for it, stop it, or choose another output",
+            )
+        aside = path.with_name(f"{path.name}.stale-{os.getpid()}")
+        with suppress(FileNotFoundError):
+            os.rename(path, aside)  # one of several contenders wins; the others try again
+            aside.unlink()
+        time.sleep(0.05)
+    raise OutputInUse(f"{path}: could not be taken over", "remove it if no run is using this directory")
+
+
+@contextmanager
+def directory_lock(directory: Path) -> Iterator[None]:
+    """Hold ``directory/.lock`` for the block. Raises :class:`OutputInUse` (exit 5) if a living run holds it."""
+    path = Path(directory) / ".lock"
+    with translate_write_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _acquire(path)
+    stop = threading.Event()
+
+    def beat() -> None:
+        while not stop.wait(HEARTBEAT):
+            with suppress(OSError):
+                os.utime(path)
+
+    owner = os.getpid()
+    threading.Thread(target=beat, name="lock-heartbeat", daemon=True).start()
+    try:
+        yield
+    finally:
+        stop.set()
+        if os.getpid() == owner:
+            path.unlink(missing_ok=True)
