@@ -1,0 +1,41 @@
+"""Images in, batches and labelled sets out."""
+
+from __future__ import annotations
+
+from dinoskip.data.datasets import (
+    DatasetConfig,
+    FolderConfig,
+    ImagesConfig,
+    VocConfig,
+    dataset_name,
+    open_detection,
+    open_images,
+    open_labelled,
+    open_segmentation,
+)
+from dinoskip.data.detection import DetectionDataset, dominant_labels, voc_detection
+from dinoskip.data.folders import ImageFolder, LabelledFolder, list_images
+from dinoskip.data.scenes import ScenesConfig, compose
+from dinoskip.data.segmentation import SegmentationDataset, voc_segmentation
+
+__all__ = [
+    "DatasetConfig",
+    "DetectionDataset",
+    "FolderConfig",
+    "ImageFolder",
+    "ImagesConfig",
+    "LabelledFolder",
+    "ScenesConfig",
+    "SegmentationDataset",
+    "VocConfig",
+    "compose",
+    "dataset_name",
+    "dominant_labels",
+    "list_images",
+    "open_detection",
+    "open_images",
+    "open_labelled",
+    "open_segmentation",
+    "voc_detection",
+    "voc_segmentation",
+]

@@ -1,0 +1,128 @@
+"""Detection sets: an image and its boxes, in the coordinates that CorLoc is counted in."""
+
+from __future__ import annotations
+
+import math
+import xml.etree.ElementTree as ElementTree
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from dinoskip.data.voc import FileTable, class_names, read_list, voc_folder
+from dinoskip.errors import DataError
+
+
+class Box(NamedTuple):
+    """One object: its class name and x1, y1, x2, y2 in pixels, 0-based, end exclusive."""
+
+    label: str
+    x1: float
+    y1: float
+    x2: float
+    y2: float
+
+
+class _NoDoctype(ElementTree.TreeBuilder):
+    """Refuses a document type declaration, the only place an entity bomb or an external entity can be declared."""
+
+    def doctype(self, name: str, pubid: str | None, system: str | None) -> None:
+        raise ValueError("refused: it declares a document type")
+
+
+def read_voc_xml(path: Path) -> list[Box]:
+    """Read all objects of a VOC annotation, difficult and truncated ones included.
+
+    VOC counts pixels from 1 and includes the last, so xmin and ymin are lowered by 1 (PROTOCOLS section 3). Raises
+    :class:`DataError` naming the file if it is missing, not XML, declares a document type, or an object has no class,
+    no box or an empty one.
+    """
+    try:
+        tree = ElementTree.fromstring(path.read_bytes(), ElementTree.XMLParser(target=_NoDoctype()))
+    except FileNotFoundError:
+        raise DataError(f"{path}: no such annotation") from None
+    except (OSError, ValueError, LookupError, ElementTree.ParseError) as error:
+        raise DataError(f"{path}: not a readable VOC annotation: {error}") from error
+    boxes = []
+    for number, item in enumerate(tree.iterfind("object"), start=1):
+        label = (item.findtext("name") or "").strip()
+        try:
+            x1, y1, x2, y2 = (float(item.findtext(f"bndbox/{key}") or "") for key in ("xmin", "ymin", "xmax", "ymax"))
+        except ValueError:
+            raise DataError(f"{path}: object {number} has no bndbox of four numbers") from None
+        box = Box(label, x1 - 1, y1 - 1, x2, y2)
+        if not label or not all(map(math.isfinite, box[1:])) or box.x2 <= box.x1 or box.y2 <= box.y1:
+            raise DataError(f"{path}: object {number} has no name or an empty box {[x1, y1, x2, y2]}")
+        boxes.append(box)
+    return boxes
+
+
+@dataclass(frozen=True, eq=False)
+class DetectionDataset:
+    """Images with annotated boxes."""
+
+    name: str
+    split: str
+    ids: tuple[str, ...]
+    class_names: tuple[str, ...]
+    image_paths: tuple[Path, ...]
+    annotation_paths: tuple[Path, ...]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def path(self, index: int) -> Path:
+        """Where image ``index`` lies."""
+        return self.image_paths[index]
+
+    def objects(self, index: int) -> list[Box]:
+        """Return the objects of image ``index``; :class:`DataError` for a bad annotation or an unknown class."""
+        objects = read_voc_xml(self.annotation_paths[index])
+        for item in objects:
+            if item.label not in self.class_names:
+                raise DataError(f"{self.annotation_paths[index]}: {item.label!r} is none of the dataset's classes")
+        return objects
+
+    def boxes(self, index: int) -> np.ndarray:
+        """Return the boxes of image ``index``, float32 (K, 4): x1 y1 x2 y2 in pixels, 0-based, end exclusive."""
+        return np.array([item[1:] for item in self.objects(index)], dtype=np.float32).reshape(-1, 4)
+
+    def box_labels(self, index: int) -> list[str]:
+        """Return the class name of every box of image ``index``."""
+        return [item.label for item in self.objects(index)]
+
+
+def voc_detection(
+    root: str | Path, split: str = "trainval", year: int = 2007, *, name: str | None = None
+) -> DetectionDataset:
+    """Open a VOC detection set: ids of ``ImageSets/Main/<split>.txt`` (trainval: 5,011 in 2007, 11,540 in 2012).
+
+    ``root`` and the class names are as in :func:`dinoskip.data.segmentation.voc_segmentation`; so are the errors.
+    """
+    folder = voc_folder(root, year)
+    ids = read_list(folder, "Main", split)
+    return DetectionDataset(
+        name=name or f"voc{year}",
+        split=split,
+        ids=ids,
+        class_names=class_names(folder),
+        image_paths=FileTable.images(folder / "JPEGImages").paths(ids, ".jpg"),
+        annotation_paths=FileTable.of(folder / "Annotations", ".xml").paths(ids, ".xml"),
+    )
+
+
+def dominant_labels(dataset: DetectionDataset) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Return the class of each image's largest box as int64 (N,), and the class names: labels for k-NN on VOC layouts.
+
+    Of boxes of equal area the first counts. Raises :class:`DataError` naming an image without objects.
+    """
+    number = {name: index for index, name in enumerate(dataset.class_names)}
+    labels = np.empty(len(dataset), dtype=np.int64)
+    for index in range(len(dataset)):
+        objects = dataset.objects(index)
+        if not objects:
+            raise DataError(f"{dataset.annotation_paths[index]}: no object, so this image has no dominant class")
+        largest = max(objects, key=lambda item: (item.x2 - item.x1) * (item.y2 - item.y1))
+        labels[index] = number[largest.label]
+    return labels, dataset.class_names

@@ -1,0 +1,160 @@
+"""Folders of images: the same list, in the same order, on every machine and mount.
+
+Names are sorted by the UTF-8 bytes of their NFC form, so that neither the file system's order, nor the locale,
+nor the Unicode form it stores names in, changes which image is number 17.
+"""
+
+from __future__ import annotations
+
+import os
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from dinoskip.errors import DataError
+from dinoskip.files import hash_of, sha256_file
+from dinoskip.images import EXTENSIONS
+
+FULL_HASH_BYTES = 1 << 30
+
+
+def _nfc(name: str) -> str:
+    return unicodedata.normalize("NFC", name)
+
+
+def name_key(name: str) -> tuple[bytes, bytes]:
+    """Sort key of a file name: its NFC UTF-8 bytes, then the bytes as stored (to separate NFC from NFD twins)."""
+    return _nfc(name).encode("utf-8", "surrogateescape"), name.encode("utf-8", "surrogateescape")
+
+
+def is_image_name(name: str) -> bool:
+    """Whether a file of this name is listed as an image: a known extension, and not hidden (``._`` files are)."""
+    return not name.startswith(".") and os.path.splitext(name)[1].lower() in EXTENSIONS
+
+
+def require_folder(root: Path, expected: str) -> None:
+    """Raise :class:`DataError` saying what was ``expected`` unless ``root`` is a readable folder."""
+    if not root.exists():
+        raise DataError(f"{root}: no such folder: expected {expected}")
+    if not root.is_dir():
+        raise DataError(f"{root}: is not a folder: expected {expected}")
+
+
+def _identity(path: str) -> tuple[int, int]:
+    status = os.stat(path)
+    return status.st_dev, status.st_ino
+
+
+def list_images(root: str | Path) -> tuple[str, ...]:
+    """Relative POSIX names of all images below ``root``, sorted by :func:`name_key`.
+
+    Sub-folders are entered, linked ones too unless the link leads back to a folder on the way to it. Hidden files,
+    ``._`` files, hidden folders and files without an extension of :data:`dinoskip.images.EXTENSIONS` are passed over.
+    Raises :class:`DataError` if ``root`` is missing, unreadable or holds no image.
+    """
+    root = Path(root)
+    require_folder(root, "a folder of images")
+    found: list[str] = []
+    try:
+        pending = [("", frozenset({_identity(str(root))}))]
+        while pending:
+            prefix, above = pending.pop()
+            with os.scandir(root / prefix) as entries:
+                for entry in entries:
+                    name = prefix + entry.name
+                    if entry.name.startswith("."):
+                        continue
+                    if entry.is_dir():
+                        here = _identity(entry.path)
+                        if here not in above:
+                            pending.append((name + "/", above | {here}))
+                    elif is_image_name(entry.name):
+                        found.append(name)
+    except OSError as error:
+        raise DataError(f"{error.filename or root}: cannot be listed: {error.strerror}") from error
+    if not found:
+        raise DataError(f"{root}: no images here (looked for {', '.join(sorted(EXTENSIONS))})")
+    return tuple(sorted(found, key=name_key))
+
+
+def fingerprint(root: Path, names: Sequence[str]) -> str:
+    """Return a hex sha256 that identifies the images ``names`` below ``root``.
+
+    It covers the NFC names in order and, while they hold at most 1 GiB together, the sha256 of every file's content;
+    above that their sizes only, because reading an ImageNet to start a run costs more than the protection is worth.
+    Raises :class:`DataError` naming a file that cannot be read.
+    """
+    paths = [root / name for name in names]
+    try:
+        sizes = [path.stat().st_size for path in paths]
+        marks: list[str | int] = list(sizes)
+        if sum(sizes) <= FULL_HASH_BYTES:
+            marks = [sha256_file(path) for path in paths]
+    except OSError as error:
+        raise DataError(f"{error.filename}: cannot be read: {error.strerror}") from error
+    entries = [
+        [_nfc(name).encode("utf-8", "surrogateescape").hex(), mark] for name, mark in zip(names, marks, strict=True)
+    ]
+    return hash_of(entries)
+
+
+@dataclass(frozen=True)
+class ImageFolder:
+    """Images below one folder. ``names`` are relative POSIX names and serve as ids."""
+
+    root: Path
+    names: tuple[str, ...]
+
+    @classmethod
+    def open(cls, root: str | Path) -> ImageFolder:
+        """List the folder; :class:`DataError` if it is missing or holds no image."""
+        return cls(Path(root), list_images(root))
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """One id per image: its relative name."""
+        return self.names
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def path(self, index: int) -> Path:
+        """Where image ``index`` lies."""
+        return self.root / self.names[index]
+
+    def fingerprint(self) -> str:
+        """Hex sha256 of the set, see :func:`fingerprint`."""
+        return fingerprint(self.root, self.names)
+
+
+@dataclass(frozen=True, eq=False)
+class LabelledFolder(ImageFolder):
+    """An image folder with a class number per image. ``labels`` is int64 (N,), into ``class_names``."""
+
+    labels: np.ndarray
+    class_names: tuple[str, ...]
+
+    @classmethod
+    def open(cls, root: str | Path, class_names: Sequence[str] | None = None) -> LabelledFolder:
+        """Open a folder with one sub-folder per class; the caller chooses ``root/train`` or ``root/val``.
+
+        Classes are the sub-folders in sorted order, or ``class_names`` (those of the training split, so that a split
+        without one class keeps the numbers). Raises :class:`DataError` for a missing folder, images that lie
+        outside a class folder, or a class folder that is not in ``class_names``.
+        """
+        root = Path(root)
+        names = list_images(root)
+        loose = [name for name in names if "/" not in name]
+        if loose:
+            raise DataError(f"{root / loose[0]}: lies outside a class folder", "expected one sub-folder per class")
+        found = sorted({name.partition("/")[0] for name in names}, key=name_key)
+        classes = tuple(found if class_names is None else class_names)
+        unknown = [name for name in found if name not in classes]
+        if unknown:
+            raise DataError(f"{root / unknown[0]}: not one of the {len(classes)} known classes")
+        number = {name: index for index, name in enumerate(classes)}
+        labels = np.array([number[name.partition("/")[0]] for name in names], dtype=np.int64)
+        return cls(root, names, labels, classes)
