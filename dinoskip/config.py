@@ -1,4 +1,4 @@
-"""From YAML (with ``extends`` and ``a.b=value`` overrides) to validated, frozen models; all problems at once, one line each."""
+"""From YAML (``extends``, ``a.b=value`` overrides) to validated, frozen models; all problems at once, a line each."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dinoskip.errors import ConfigError
 
 
 class Config(BaseModel):
-    """Base of every configuration class: frozen, unknown keys refused, no silent conversion of fractions to integers."""
+    """Base of every configuration class: frozen, unknown keys refused, NaN and infinity refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, ser_json_inf_nan="constants")
 
@@ -45,6 +45,9 @@ class Source:
 
 def _plain(node: Any, file: str, prefix: str, places: dict[str, str]) -> Any:
     """Copy a ruamel tree to plain containers and record where each key stands."""
+    tag = getattr(getattr(node, "tag", None), "value", None)
+    if tag is not None:
+        raise ConfigError(f"{places.get(prefix, file)}: {prefix or 'the file'}: the YAML tag {tag} is not allowed")
     if isinstance(node, dict):
         copy: Tree = {}
         for key, value in node.items():
@@ -87,17 +90,16 @@ def _parse(text: str, file: str, *, round_trip: bool) -> Any:
 
 
 def merge(base: Any, over: Any) -> Any:
-    """Lay ``over`` on ``base``: mappings key by key (a changed ``name``/``kind`` replaces the whole), all else replaced."""
+    """Lay ``over`` on ``base``: mappings key by key (a changed ``kind`` replaces the whole), all else replaced."""
     if isinstance(base, dict) and isinstance(over, dict):
-        for tag in ("name", "kind"):
-            if tag in over and tag in base and over[tag] != base[tag] and tag == "kind":
-                return over
+        if "kind" in over and over["kind"] != base.get("kind", over["kind"]):
+            return over
         return {**base, **{key: merge(base[key], value) if key in base else value for key, value in over.items()}}
     return over
 
 
 def read_yaml(path: str | Path, _seen: tuple[Path, ...] = ()) -> Source:
-    """Read a YAML file and the files it ``extends`` (relative to it, inside its configs folder), later ones over earlier."""
+    """Read a YAML file and the files it ``extends`` (relative to it), later ones over earlier ones."""
     path = Path(path)
     if not path.is_file():
         near = difflib.get_close_matches(

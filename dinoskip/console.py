@@ -106,7 +106,7 @@ def track(items: Iterable[T], label: str, total: int, unit: str = "it") -> Itera
 
 
 class MetricsLog:
-    """``metrics.jsonl``: one JSON object a line, flushed. Rows after a resumed step are cut, a torn last line is dropped."""
+    """``metrics.jsonl``: one JSON object a line, flushed. At a resume, rows after its step and torn lines are cut."""
 
     def __init__(self, path: Path, resume_step: int | None = None) -> None:
         self.path = Path(path)
@@ -116,7 +116,7 @@ class MetricsLog:
 
             write_text(self.path, "".join(json.dumps(row) + "\n" for row in rows))
         with translate_write_errors(self.path):
-            self._stream = open(self.path, "a", encoding="utf-8")
+            self._stream = open(self.path, "a", encoding="utf-8")  # noqa: SIM115 - open for the whole run
 
     def write(self, **row: Any) -> None:
         """Append one row and flush it."""

@@ -95,7 +95,7 @@ def translate_write_errors(path: Path) -> Iterator[None]:
     """Turn "no space" and "not permitted" while writing ``path`` into one-line errors."""
     try:
         yield
-    except (OSError, RuntimeError, Exception) as error:
+    except Exception as error:
         if isinstance(error, DinoskipError):
             raise
         if is_disk_full(error):

@@ -1,0 +1,251 @@
+"""The command line. No torch, no pydantic here: ``dinoskip --help`` answers at once; handlers are in commands.py.
+
+Exit codes: 0 ok, 1 internal, 2 usage or config, 3 bad data or weights, 4 non-finite training, 5 output in use by
+another run, 6 disk full, 75 preempted (SIGTERM), 130 interrupted (Ctrl-C). Results go to stdout, all else to stderr.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from dinoskip import __version__, console
+from dinoskip.errors import ConfigError, DinoskipError, DiskFull, Preempted, is_disk_full
+
+EXITS = __doc__.split("\n\n", 1)[1].strip() if __doc__ else ""
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"error: {message} (see {self.prog} --help)\n")
+
+
+def _command(commands: Any, name: str, handler: str, text: str, *, details: str = "") -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name,
+        help=text,
+        description=f"{text[0].upper()}{text[1:]}.",
+        epilog=details or None,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.set_defaults(handler=handler)
+    loudness = parser.add_mutually_exclusive_group()
+    loudness.add_argument(
+        "-q", "--quiet", action="store_const", const=-1, default=0, dest="verbosity", help="warnings only"
+    )
+    loudness.add_argument("-v", "--verbose", action="store_const", const=1, dest="verbosity", help="everything")
+    return parser
+
+
+def _compute(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--device", default="auto", choices=("auto", "cpu", "cuda"), help="where to compute (default: auto)"
+    )
+    parser.add_argument(
+        "--workers", type=int, default=0, metavar="N", help="data worker processes (default: 0, in this process)"
+    )
+
+
+def _study(parser: argparse.ArgumentParser, *, choose: bool = False) -> None:
+    parser.add_argument("config", help="a study, such as configs/demo.yaml")
+    parser.add_argument("overrides", nargs="*", metavar="a.b=value", help="settings laid over the file")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON on stdout")
+    if choose:
+        parser.add_argument("--only", metavar="STAGE", help="run this stage alone; what it needs must be there")
+        parser.add_argument("--from", dest="start", metavar="STAGE", help="run this stage and those after it")
+        parser.add_argument("--until", metavar="STAGE", help="run up to and including this stage")
+        parser.add_argument("--variant", metavar="NAME", help="run the stages of one variant alone")
+        parser.add_argument("--dry-run", action="store_true", help="say what would run, and run nothing")
+
+
+def _frozen(parser: argparse.ArgumentParser, kind: str) -> None:
+    parser.add_argument(
+        "--backbone",
+        required=True,
+        metavar="SPEC",
+        action="append",
+        help="run:DIR, weights:FILE.safetensors, dino:FILE.pth or timm:NAME; may be repeated",
+    )
+    parser.add_argument("--data", required=True, metavar="DIR", help="the data set's folder")
+    parser.add_argument(
+        "--kind", default=kind, choices=("voc", "folder", "images"), help=f"its layout (default: {kind})"
+    )
+    parser.add_argument("--year", type=int, default=2012, choices=(2007, 2012), help="of a VOC layout (default: 2012)")
+    parser.add_argument("--out", required=True, metavar="DIR", help="where results and cached features go")
+    parser.add_argument("--blocks", default="all", help="all, or numbers such as 3,6,9,12 (default: all)")
+    parser.add_argument("--json", action="store_true", help="print the rows as JSON on stdout")
+    parser.add_argument(
+        "overrides", nargs="*", metavar="a.b=value", help="settings of the study, e.g. evaluate.probe.size=448"
+    )
+    _compute(parser)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="dinoskip",
+        epilog=EXITS,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="Train DINO ViTs with and without skip connections, and measure every layer's dense features.",
+    )
+    parser.add_argument("--version", action="version", version=f"dinoskip {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=_Parser)
+    _study_commands(commands)
+    _plain_commands(commands)
+    _tool_commands(commands)
+    return parser
+
+
+def _study_commands(commands: Any) -> None:
+    run = _command(
+        commands,
+        "run",
+        "run",
+        "run a study: train, evaluate and show every variant; continue where it stopped",
+        details="stages: data, pretrain, weights, features, probe, tokencut, knn, analyze, gallery, report",
+    )
+    _study(run, choose=True)
+    _compute(run)
+    _study(_command(commands, "plan", "plan", "say of every stage whether it is cached or must run, and why"))
+    _study(_command(commands, "status", "status", "show how far a study is and its results so far"))
+    report = _command(commands, "report", "report", "write a study's report again from what is there")
+    _study(report)
+    _compute(report)
+    gc = _command(commands, "gc", "gc", "list stage outputs that a study no longer uses, and delete them with --delete")
+    _study(gc)
+    gc.add_argument("--delete", action="store_true", help="delete them")
+
+
+def _plain_commands(commands: Any) -> None:
+    pretrain = _command(
+        commands, "pretrain", "pretrain", "pretrain one DINO ViT on a folder of images; run again to resume"
+    )
+    pretrain.add_argument(
+        "config", nargs="?", help="YAML with seed, model, optimizer, pretrain (a study's, without its variants)"
+    )
+    pretrain.add_argument(
+        "overrides", nargs="*", metavar="a.b=value", help="settings, e.g. model.skip=false model.init.name=skipless"
+    )
+    pretrain.add_argument(
+        "--images", required=True, metavar="DIR", help="a folder of images, searched with its sub-folders"
+    )
+    pretrain.add_argument("--out", required=True, metavar="DIR", help="the run directory")
+    _compute(pretrain)
+
+    features = _command(commands, "features", "features", "work with frozen features").add_subparsers(
+        metavar="ACTION", required=True, parser_class=_Parser
+    )
+    export = _command(
+        features, "export", "features_export", "write the features of every block of every image of a folder"
+    )
+    export.add_argument(
+        "--backbone",
+        required=True,
+        metavar="SPEC",
+        help="run:DIR, weights:FILE.safetensors, dino:FILE.pth or timm:NAME",
+    )
+    export.add_argument("--images", required=True, metavar="DIR", help="a folder of images")
+    export.add_argument("--out", required=True, metavar="DIR", help="the feature store")
+    export.add_argument("--blocks", default="all", help="all, or numbers such as 3,6,9,12 (default: all)")
+    export.add_argument("--facet", default="out", choices=("out", "key", "query", "value"), help="(default: out)")
+    export.add_argument(
+        "--norm", default=None, choices=("none", "final", "layer"), help="(default: final for out, else none)"
+    )
+    export.add_argument(
+        "--mode", default="square", choices=("square", "center_crop", "native"), help="(default: square)"
+    )
+    export.add_argument("--size", type=int, default=224, help="pixels, for square and center_crop (default: 224)")
+    export.add_argument(
+        "--dtype", default="float16", choices=("float16", "bfloat16", "float32"), help="(default: float16)"
+    )
+    export.add_argument("--batch", type=int, default=16, metavar="N", help="images a forward pass (default: 16)")
+    _compute(export)
+
+    for name, kind, text in (
+        ("probe", "voc", "fit linear segmentation probes on every block of a frozen backbone"),
+        ("tokencut", "voc", "discover objects with TokenCut on every block of a frozen backbone"),
+        ("knn", "folder", "classify by k-NN on every block's CLS token of a frozen backbone"),
+        ("gallery", "images", "make a gallery of any folder of images with any backbones"),
+    ):
+        _frozen(_command(commands, name, name, text), kind)
+
+    analyze = _command(
+        commands, "analyze", "analyze", "show conditioning and signal propagation of fresh or trained models"
+    )
+    analyze.add_argument(
+        "spec", nargs="?", metavar="SPEC", help="weights:FILE or run:DIR; without it, a fresh skipless ViT-S"
+    )
+    analyze.add_argument(
+        "--model", default="vit_small_patch16", help="of the fresh models (default: vit_small_patch16)"
+    )
+    analyze.add_argument("--depth", type=int, default=12, help="of the fresh models (default: 12)")
+    analyze.add_argument("--seed", type=int, default=0, help="(default: 0)")
+    analyze.add_argument("--json", action="store_true", help="print JSON on stdout")
+
+
+def _tool_commands(commands: Any) -> None:
+    data = _command(commands, "data", "data", "look at data sets, or compose the embedded one").add_subparsers(
+        metavar="ACTION", required=True, parser_class=_Parser
+    )
+    check = _command(data, "check", "data_check", "count, sample and check a data set; name the first faults")
+    check.add_argument("folder", help="the data set's folder")
+    check.add_argument("--kind", default="voc", choices=("voc", "folder", "images"), help="its layout (default: voc)")
+    check.add_argument("--year", type=int, default=2012, choices=(2007, 2012), help="of a VOC layout (default: 2012)")
+    check.add_argument("--json", action="store_true", help="print JSON on stdout")
+    scenes = _command(data, "scenes", "data_scenes", "compose labelled scenes from bundled photographs, in VOC layout")
+    scenes.add_argument("out", help="folder to make")
+    scenes.add_argument("overrides", nargs="*", metavar="key=value", help="images=240 size=224 classes=6 seed=0 ...")
+
+    models = _command(commands, "models", "models", "list, show and convert models").add_subparsers(
+        metavar="ACTION", required=True, parser_class=_Parser
+    )
+    _command(models, "list", "models_list", "list the model names")
+    show = _command(
+        models, "show", "models_show", "say what a backbone is: size, blocks, parameters, where it came from"
+    )
+    show.add_argument("spec", help="run:DIR, weights:FILE.safetensors, dino:FILE.pth or timm:NAME")
+    convert = _command(
+        models, "convert", "models_convert", "write a run's teacher or a DINO .pth as one safetensors weights file"
+    )
+    convert.add_argument("spec", help="run:DIR or dino:FILE.pth")
+    convert.add_argument("out", help="FILE.safetensors")
+
+    verify = _command(commands, "verify", "verify", "re-hash every finished output below a folder")
+    verify.add_argument("folder", help="a study, run, checkpoint or feature store")
+    _command(commands, "doctor", "doctor", "say what this machine has and lacks")
+
+
+def _report(error: DinoskipError) -> int:
+    for line in error.problems if isinstance(error, ConfigError) else (str(error),):
+        print(f"error: {line}", file=sys.stderr)
+    return error.exit_code
+
+
+def _on_sigterm(number: int, frame: object) -> None:
+    raise Preempted("stopped by SIGTERM; run the same command again to continue")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    args = _parser().parse_args(argv)
+    console.configure(args.verbosity)
+    signal.signal(signal.SIGTERM, _on_sigterm)
+    try:
+        handler = getattr(importlib.import_module("dinoskip.commands"), args.handler)
+        return int(handler(args) or 0)
+    except DinoskipError as error:
+        return _report(error)
+    except KeyboardInterrupt:
+        print("interrupted; run the same command again to continue", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as error:
+        if is_disk_full(error):
+            return _report(DiskFull(f"no space left while writing: {error}", "free some space and run again"))
+        raise

@@ -1,0 +1,391 @@
+"""What each command does. Imported only when a command runs; prints results on stdout."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from dinoskip.console import log
+from dinoskip.errors import ConfigError, DataError
+from dinoskip.pipeline import graph, nodes, stages
+from dinoskip.pipeline.runner import Runner
+from dinoskip.pipeline.study import Study, Variant, load_study
+from dinoskip.results import EvalResult, read_rows
+
+Args = argparse.Namespace
+
+
+def _print_json(value: Any) -> None:
+    print(json.dumps(value, indent=1))
+
+
+def _table(rows: Sequence[Sequence[object]], header: Sequence[str]) -> None:
+    """Print left-aligned columns."""
+    cells = [list(header), *([f"{cell:.3g}" if isinstance(cell, float) else str(cell) for cell in row] for row in rows)]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(header))]
+    for row in cells:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+# --- studies -----------------------------------------------------------------------------------------
+
+
+def _runner(study: Study, variants: tuple[Variant, ...], args: Args) -> Runner:
+    return Runner(
+        study.directory,
+        nodes.build_nodes(study, variants),
+        stages.stage_table(),
+        device=getattr(args, "device", "auto"),
+        workers=getattr(args, "workers", 0),
+    )
+
+
+def _show_plan(runner: Runner, chosen: set[str], *, as_json: bool) -> None:
+    steps = [step for step in runner.plan() if step.node.id in chosen]
+    if as_json:
+        _print_json([{"node": s.node.id, "stage": s.node.stage, "state": s.state, "reason": s.reason} for s in steps])
+    else:
+        _table([(step.state, step.node.id, step.reason) for step in steps], ("state", "stage", "why"))
+
+
+def _install_report(runner: Runner, study: Study) -> Path | None:
+    """Bring the published report to its stable place, ``STUDY/report``; return the page."""
+    source = runner.output("report")
+    if source is None:
+        return None
+    final, fresh = study.directory / "report", study.directory / f".tmp-report-{os.getpid()}"
+    shutil.rmtree(fresh, ignore_errors=True)
+    shutil.copytree(source, fresh, copy_function=os.link, ignore=shutil.ignore_patterns("MANIFEST.json", "timing.json"))
+    from dinoskip.files import publish_directory
+
+    publish_directory(fresh, final)
+    return final / "index.html"
+
+
+def run(args: Args) -> int:
+    """``dinoskip run``."""
+    study, variants = load_study(args.config, args.overrides)
+    runner = _runner(study, variants, args)
+    chosen = graph.select(
+        runner.planner.nodes,
+        list(nodes.STAGES),
+        only=args.only,
+        start=args.start,
+        until=args.until,
+        variant=args.variant,
+    )
+    if args.dry_run:
+        _show_plan(runner, chosen, as_json=args.json)
+        return 0
+    happened = runner.run(chosen)
+    page = _install_report(runner, study) if "report" in happened else None
+    if args.json:
+        _print_json({"stages": happened, "report": str(page.resolve()) if page else None})
+    elif page:
+        print(f"report: {page.resolve()}")
+    return 0
+
+
+def plan(args: Args) -> int:
+    """``dinoskip plan``."""
+    study, variants = load_study(args.config, args.overrides)
+    runner = _runner(study, variants, args)
+    _show_plan(runner, {node.id for node in runner.planner.nodes}, as_json=args.json)
+    return 0
+
+
+def report(args: Args) -> int:
+    """``dinoskip report``: the report stage alone."""
+    args.only, args.start, args.until, args.variant, args.dry_run = "report", None, None, None, False
+    return run(args)
+
+
+def _rows(runner: Runner) -> list[EvalResult]:
+    rows: list[EvalResult] = []
+    for node in runner.planner.nodes:
+        out = runner.output(node.id)
+        if out is not None and (out / "rows.json").is_file():
+            rows += read_rows(out / "rows.json")
+    return rows
+
+
+def _best(rows: list[EvalResult]) -> list[EvalResult]:
+    """The best single block and the multiscale row of every model, data set and metric."""
+    groups: dict[tuple[Any, ...], EvalResult] = {}
+    for row in rows:
+        key = (row.task, row.dataset, row.metric, row.model, row.epoch, "+" in row.block, row.note)
+        if key not in groups or row.value > groups[key].value:
+            groups[key] = row
+    return [groups[key] for key in sorted(groups)]
+
+
+def _print_rows(rows: list[EvalResult]) -> None:
+    _table(
+        [(r.task, r.dataset, r.metric, r.model, r.epoch, r.block, f"{r.value:.1f}", r.note) for r in rows],
+        ("task", "data", "metric", "model", "epoch", "block", "value", "note"),
+    )
+
+
+def status(args: Args) -> int:
+    """``dinoskip status``: counts of stages, a running pretraining's step, results so far."""
+    study, variants = load_study(args.config, args.overrides)
+    runner = _runner(study, variants, args)
+    steps = runner.plan()
+    training = {}
+    for path in sorted(study.directory.glob("stages/pretrain/*/.partial-*/status.json")):
+        training[path.parent.parent.name] = json.loads(path.read_text())
+    rows = _best(_rows(runner))
+    counts = {state: sum(step.state == state for step in steps) for state in ("cached", "run", "blocked")}
+    if args.json:
+        _print_json({"stages": counts, "training": training, "best": [vars(row) for row in rows]})
+        return 0
+    print(f"{study.directory}: {counts['cached']} of {len(steps)} stages done")
+    for name, state in training.items():
+        print(f"pretrain/{name}: {state.get('state')}, step {state.get('step')} of {state.get('steps')}")
+    if rows:
+        _print_rows(rows)
+    return 0
+
+
+def gc(args: Args) -> int:
+    """``dinoskip gc``."""
+    study, variants = load_study(args.config, args.overrides)
+    runner = _runner(study, variants, args)
+    pending = [step for step in runner.plan() if step.state != "cached"]
+    unused = runner.artifacts.unused(runner.current())
+    if args.delete and pending:
+        raise ConfigError(
+            f"{study.directory}: {len(pending)} stages are not finished, so what they may need is not known",
+            "finish the study with `dinoskip run`, then delete",
+        )
+    for path in unused:
+        if args.delete:
+            shutil.rmtree(path)
+        elif not args.json:
+            print(path)
+    if args.json:
+        _print_json({"unused": [str(path) for path in unused], "deleted": args.delete})
+    else:
+        log.info("%d unused outputs%s", len(unused), " deleted" if args.delete else "; --delete removes them")
+    return 0
+
+
+# --- parts on plain inputs -----------------------------------------------------------------------------
+
+
+def pretrain(args: Args) -> int:
+    """``dinoskip pretrain``."""
+    from dinoskip.config import Source, apply_overrides, read_yaml, validate
+    from dinoskip.data.folders import ImageFolder
+    from dinoskip.training.loop import PretrainJob
+    from dinoskip.training.loop import pretrain as train
+
+    overrides = list(args.overrides)
+    if args.config and "=" in args.config:  # no file was given, the first override took its place
+        overrides.insert(0, args.config)
+        args.config = None
+    source = apply_overrides(read_yaml(args.config) if args.config else Source(), overrides)
+    for key in ("name", "output", "data", "variants", "evaluate", "gallery", "analyze", "report"):
+        source.tree.pop(key, None)
+    if isinstance(source.tree.get("pretrain"), dict):
+        source.tree["pretrain"].pop("dataset", None)
+    job = validate(PretrainJob, source)
+    print(train(job, ImageFolder.open(args.images), Path(args.out), device=args.device, workers=args.workers))
+    return 0
+
+
+def _blocks(text: str) -> Any:
+    if text == "all":
+        return "all"
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise ConfigError(f"--blocks {text}: is neither all nor numbers such as 3,6,9,12") from None
+
+
+def features_export(args: Args) -> int:
+    """``dinoskip features export``."""
+    from dinoskip.config import Source, validate
+    from dinoskip.data.folders import ImageFolder
+    from dinoskip.distributed import choose_device
+    from dinoskip.features import Transform, export
+    from dinoskip.models import load_backbone
+    from dinoskip.pipeline.measure import chosen_blocks
+
+    transform = validate(Transform, Source({"mode": args.mode, "size": args.size}))
+    backbone = load_backbone(args.backbone, device=str(choose_device(args.device)))
+    export(
+        backbone,
+        ImageFolder.open(args.images),
+        Path(args.out),
+        chosen_blocks({"blocks": _blocks(args.blocks)}, backbone.depth),
+        facet=args.facet,
+        norm=args.norm or ("final" if args.facet == "out" else "none"),
+        dtype=args.dtype,
+        transform=transform,
+        batch_size=args.batch,
+        workers=args.workers,
+    )
+    print(args.out)
+    return 0
+
+
+def _frozen(args: Args, section: dict[str, Any], stage: str) -> Runner:
+    """Run one evaluation as a study of existing backbones, in ``--out``."""
+    from dinoskip.config import Source, apply_overrides, validate
+    from dinoskip.pipeline.study import expand
+
+    data: dict[str, Any] = {"kind": args.kind, "root": args.data}
+    if args.kind == "voc":
+        data["year"] = args.year
+    out = Path(args.out)
+    tree = {
+        "name": out.name,
+        "output": str(out.parent),
+        "data": {"data": data},
+        "variants": {"model": [{"backbone": spec} for spec in args.backbone]},
+        "evaluate": {"blocks": _blocks(args.blocks), **section},
+        "gallery": {"dataset": "data"} if stage == "gallery" else {},
+    }
+    source = apply_overrides(Source(tree, {"": "command line"}), args.overrides)
+    study = validate(Study, source)
+    runner = _runner(study, expand(study, source), args)
+    runner.run({node.id for node in runner.planner.nodes if node.stage in {"features", stage}})
+    return runner
+
+
+def _measured(args: Args, section: dict[str, Any], stage: str) -> int:
+    rows = _rows(_frozen(args, section, stage))
+    if args.json:
+        _print_json([vars(row) for row in rows])
+    else:
+        _print_rows(rows)
+    return 0
+
+
+def probe(args: Args) -> int:
+    """``dinoskip probe``."""
+    return _measured(args, {"datasets": ["data"]}, "probe")
+
+
+def tokencut(args: Args) -> int:
+    """``dinoskip tokencut``."""
+    return _measured(args, {"discover": ["data"]}, "tokencut")
+
+
+def knn(args: Args) -> int:
+    """``dinoskip knn``."""
+    return _measured(args, {"knn": ["data"]}, "knn")
+
+
+def gallery(args: Args) -> int:
+    """``dinoskip gallery``."""
+    out = _frozen(args, {}, "gallery").output("gallery")
+    assert out is not None
+    print(f"gallery: {(out / 'index.html').resolve()}")
+    return 0
+
+
+# --- tools ---------------------------------------------------------------------------------------------
+
+
+def data_check(args: Args) -> int:
+    """``dinoskip data check``; exit code 3 if there are faults."""
+    from dinoskip.config import Source, validate
+    from dinoskip.data.check import check
+    from dinoskip.pipeline.make import DatasetBox
+
+    tree: dict[str, Any] = {"kind": args.kind, "root": args.folder}
+    if args.kind == "voc":
+        tree["year"] = args.year
+    found = check(validate(DatasetBox, Source({"dataset": tree})).dataset)
+    if args.json:
+        _print_json(found.plain())
+    else:
+        print(found.text())
+    return 3 if found.faults else 0
+
+
+def data_scenes(args: Args) -> int:
+    """``dinoskip data scenes``."""
+    from dinoskip.config import Source, apply_overrides, validate
+    from dinoskip.data.scenes import ScenesConfig, compose
+
+    out = Path(args.out)
+    if out.exists() and any(out.iterdir()):
+        raise ConfigError(f"{out}: is not empty", "name a new folder")
+    print(compose(validate(ScenesConfig, apply_overrides(Source(), args.overrides)), out))
+    return 0
+
+
+def models_list(args: Args) -> int:
+    """``dinoskip models list``."""
+    from dinoskip.models import list_models
+
+    for name in list_models():
+        print(name)
+    return 0
+
+
+def models_show(args: Args) -> int:
+    """``dinoskip models show``."""
+    from dinoskip.models import load_backbone
+
+    backbone = load_backbone(args.spec)
+    count = sum(parameter.numel() for parameter in backbone.model.parameters())
+    rows = [
+        (name, getattr(backbone, name))
+        for name in ("spec", "patch_size", "depth", "dim", "num_heads", "num_prefix_tokens")
+    ]
+    rows += [("parameters", f"{count:,}"), ("weights_hash", backbone.weights_hash), *sorted(backbone.info.items())]
+    _table(rows, ("field", "value"))
+    return 0
+
+
+def models_convert(args: Args) -> int:
+    """``dinoskip models convert``."""
+    from dinoskip.models.export import convert
+
+    print(convert(args.spec, Path(args.out)))
+    return 0
+
+
+def analyze(args: Args) -> int:
+    """``dinoskip analyze``."""
+    from dinoskip.pipeline.analysis import analyze_spec, fresh_analysis
+
+    result = analyze_spec(args.spec) if args.spec else fresh_analysis(args.model, args.depth, args.seed)
+    if args.json:
+        _print_json(result.plain())
+    else:
+        print(result.text())
+    return 0
+
+
+def verify(args: Args) -> int:
+    """``dinoskip verify``; exit code 3 if anything differs."""
+    from dinoskip.files import MANIFEST, verify_manifest
+
+    folder = Path(args.folder)
+    found = sorted(folder.rglob(MANIFEST)) if folder.is_dir() else []
+    if not found:
+        raise DataError(f"{folder}: holds no finished output (no {MANIFEST})")
+    problems = [problem for manifest in found for problem in verify_manifest(manifest.parent)]
+    for problem in problems:
+        print(problem)
+    print(f"{len(found)} outputs checked, {len(problems)} problems", file=sys.stderr)
+    return 3 if problems else 0
+
+
+def doctor(args: Args) -> int:
+    """``dinoskip doctor``."""
+    from dinoskip.environment import describe
+
+    _table(list(describe().items()), ("what", "found"))
+    return 0

@@ -1,0 +1,1 @@
+"""Studies: variants × stages, cached by content, resumable (``dinoskip run``)."""

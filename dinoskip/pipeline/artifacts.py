@@ -1,0 +1,110 @@
+"""Where stage outputs lie: ``STUDY/stages/<node>/<key>/``, built under ``.partial-<key>`` and published by rename."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from dinoskip.errors import DataError
+from dinoskip.files import MANIFEST, publish_directory, read_json, read_manifest, write_json, write_manifest
+
+VOLATILE = ("metrics.jsonl", "status.json", "env.json", "nonfinite.jsonl", "timing.json")
+PARTIAL = ".partial-"
+
+
+@dataclass(frozen=True)
+class Record:
+    """What a key is made of."""
+
+    stage: str
+    version: int
+    settings: dict[str, Any]
+    inputs: dict[str, str]
+    external: dict[str, str]
+
+    def plain(self) -> dict[str, Any]:
+        """JSON-able form."""
+        return asdict(self)
+
+
+class Artifacts:
+    """The stage outputs of one study."""
+
+    def __init__(self, study: Path) -> None:
+        self.root = study / "stages"
+        self.records = study / "records"
+
+    def path(self, node: str, key: str) -> Path:
+        """Directory of a published output."""
+        return self.root / node / key[:16]
+
+    def partial(self, node: str, key: str) -> Path:
+        """Directory in which the output is built; kept when a run is killed, so that a stage can resume in it."""
+        return self.root / node / f"{PARTIAL}{key[:16]}"
+
+    def find(self, node: str, key: str) -> str | None:
+        """Output hash of a complete output with this key, else None. Sizes are checked, contents by ``verify``."""
+        path = self.path(node, key)
+        if not (path / MANIFEST).is_file():
+            return None
+        try:
+            manifest = read_manifest(path)
+        except DataError:
+            return None
+        if manifest["info"].get("key") != key:
+            return None
+        for name, entry in manifest["files"].items():
+            file = path / name
+            if not file.is_file() or file.stat().st_size != entry["bytes"]:
+                return None
+        return str(manifest["hash"])
+
+    def publish(self, node: str, key: str, record: Record, info: dict[str, Any]) -> str:
+        """Write the manifest of a finished partial output and rename it into place; return the output hash."""
+        partial = self.partial(node, key)
+        digest = write_manifest(partial, {"key": key, "node": node, "record": record.plain(), **info}, VOLATILE)
+        publish_directory(partial, self.path(node, key))
+        write_json(self.records / f"{node}.json", {"key": key, **record.plain()})
+        return digest
+
+    def last_record(self, node: str) -> Record | None:
+        """The record of the newest published output of this node, to say what has changed since."""
+        path = self.records / f"{node}.json"
+        if not path.is_file():
+            return None
+        try:
+            stored = read_json(path)
+            return Record(**{name: stored[name] for name in ("stage", "version", "settings", "inputs", "external")})
+        except (DataError, KeyError, TypeError):
+            return None
+
+    def fresh_partial(self, node: str, key: str, *, keep: bool) -> Path:
+        """The partial directory, emptied unless the stage can resume (``keep``)."""
+        partial = self.partial(node, key)
+        if not keep:
+            shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True, exist_ok=True)
+        return partial
+
+    def published(self) -> Iterator[tuple[Path, dict[str, Any]]]:
+        """All published outputs with their manifests."""
+        for manifest in sorted(self.root.rglob(MANIFEST)):
+            if any(part.startswith(PARTIAL) for part in manifest.relative_to(self.root).parts):
+                continue
+            try:
+                content = read_manifest(manifest.parent)
+            except DataError:
+                continue
+            if "key" in content["info"]:
+                yield manifest.parent, content
+
+    def unused(self, current: set[Path]) -> list[Path]:
+        """Outputs and leftovers that the current plan does not use."""
+        found = [path for path, _ in self.published() if path not in current]
+        if self.root.is_dir():
+            keep = {path.with_name(f"{PARTIAL}{path.name}") for path in current}
+            found += [path for path in self.root.rglob(f"{PARTIAL}*") if path.is_dir() and path not in keep]
+        return sorted(found)

@@ -1,0 +1,189 @@
+"""Nodes, their keys, and the plan: what is cached, what must run, and why.
+
+The key of a node is the sha256 of {stage, stage version, the settings it reads, the output hash of every
+input}. Files outside the study enter by the hash of their content. Modification times never do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from dinoskip.errors import ConfigError
+from dinoskip.files import hash_of
+from dinoskip.pipeline.artifacts import Artifacts, Record
+
+State = Literal["cached", "run", "blocked"]
+
+
+@dataclass(frozen=True)
+class Node:
+    """One stage of one variant: what it is, what it reads, what it needs.
+
+    ``settings`` is all that the stage function may read of the configuration and is part of the key; ``runtime``
+    (paths, workers) is not. ``external`` returns content hashes of files outside the study.
+    """
+
+    id: str
+    stage: str
+    settings: Mapping[str, Any]
+    inputs: Mapping[str, str] = field(default_factory=dict)
+    runtime: Mapping[str, Any] = field(default_factory=dict)
+    external: Callable[[], Mapping[str, str]] | None = None
+    variant: str = ""
+    version: int = 1
+
+
+@dataclass(frozen=True)
+class Step:
+    """A node in a plan. ``key`` is None while an input's output is not known yet."""
+
+    node: Node
+    state: State
+    reason: str
+    key: str | None
+
+
+def record_of(node: Node, outputs: Mapping[str, str], external: Mapping[str, str]) -> Record:
+    """Everything the key is made of, in readable form (kept to explain the next plan)."""
+    return Record(
+        stage=node.stage,
+        version=node.version,
+        settings=dict(node.settings),
+        inputs={role: outputs[source] for role, source in sorted(node.inputs.items())},
+        external=dict(external),
+    )
+
+
+def key_of(record: Record) -> str:
+    """The content key of a record."""
+    return hash_of(record.plain())
+
+
+def order(nodes: Sequence[Node]) -> list[Node]:
+    """Topological order that keeps the given order where it may."""
+    by_id = {node.id: node for node in nodes}
+    if len(by_id) != len(nodes):
+        raise ValueError("node ids are not unique")
+    done: dict[str, Node] = {}
+
+    def visit(node: Node, path: tuple[str, ...]) -> None:
+        if node.id in done:
+            return
+        if node.id in path:
+            raise ValueError(f"cycle: {' → '.join((*path, node.id))}")
+        for source in node.inputs.values():
+            visit(by_id[source], (*path, node.id))
+        done[node.id] = node
+
+    for node in nodes:
+        visit(node, ())
+    return list(done.values())
+
+
+class Planner:
+    """Decides node by node; the runner asks again after each stage, when an output hash has become known."""
+
+    def __init__(self, nodes: Sequence[Node], artifacts: Artifacts) -> None:
+        self.nodes = order(nodes)
+        self.artifacts = artifacts
+        self.outputs: dict[str, str] = {}  # node id -> output hash, once known
+        self._external: dict[str, Mapping[str, str]] = {}
+
+    def external(self, node: Node) -> Mapping[str, str]:
+        """Hashes of the files outside the study that ``node`` reads (computed once)."""
+        if node.external is None:
+            return {}
+        if node.id not in self._external:
+            self._external[node.id] = node.external()
+        return self._external[node.id]
+
+    def step(self, node: Node) -> Step:
+        """State of one node; also remembers its output hash if it is cached."""
+        waiting = [source for source in node.inputs.values() if source not in self.outputs]
+        if waiting:
+            return Step(node, "blocked", f"after {', '.join(sorted(dict.fromkeys(waiting)))}", None)
+        record = record_of(node, self.outputs, self.external(node))
+        key = key_of(record)
+        found = self.artifacts.find(node.id, key)
+        if found is not None:
+            self.outputs[node.id] = found
+            return Step(node, "cached", "", key)
+        return Step(node, "run", self._reason(node, record), key)
+
+    def plan(self) -> list[Step]:
+        """State of every node, in order of execution."""
+        return [self.step(node) for node in self.nodes]
+
+    def _reason(self, node: Node, record: Record) -> str:
+        last = self.artifacts.last_record(node.id)
+        if last is None:
+            return "never run"
+        reasons = differences(last, record)
+        if not reasons:
+            return "its output is missing or incomplete"
+        return "; ".join(reasons[:3]) + (f" and {len(reasons) - 3} more" if len(reasons) > 3 else "")
+
+
+def differences(old: Record, new: Record) -> list[str]:
+    """Readable reasons why two records of a node have different keys."""
+    reasons = [f"stage version: {old.version} → {new.version}"] if old.version != new.version else []
+    before, after = flatten(old.settings), flatten(new.settings)
+    reasons += [
+        f"{name}: {before.get(name, 'unset')} → {after.get(name, 'unset')}"
+        for name in sorted({*before, *after})
+        if before.get(name) != after.get(name)
+    ]
+    for kind, a, b in (("input", old.inputs, new.inputs), ("files", old.external, new.external)):
+        reasons += [
+            f"{kind} {role}: {'changed' if role in a and role in b else 'new' if role in b else 'gone'}"
+            for role in sorted({*a, *b})
+            if a.get(role) != b.get(role)
+        ]
+    return reasons
+
+
+def flatten(tree: Any, prefix: str = "") -> dict[str, Any]:
+    """``{"a": {"b": 1}}`` → ``{"a.b": 1}``; lists stay whole."""
+    if isinstance(tree, Mapping):
+        flat: dict[str, Any] = {}
+        for name, value in tree.items():
+            flat.update(flatten(value, f"{prefix}.{name}" if prefix else str(name)))
+        return flat
+    return {prefix: list(tree) if isinstance(tree, tuple) else tree}
+
+
+def select(
+    nodes: Sequence[Node],
+    stages: Sequence[str],
+    *,
+    only: str | None = None,
+    start: str | None = None,
+    until: str | None = None,
+    variant: str | None = None,
+) -> set[str]:
+    """Ids of the nodes that a command line asks for. Names that do not exist are a :class:`ConfigError`."""
+    import difflib
+
+    for flag, given, known in (
+        ("--only", only, stages),
+        ("--from", start, stages),
+        ("--until", until, stages),
+        ("--variant", variant, sorted({node.variant for node in nodes if node.variant})),
+    ):
+        if given is not None and given not in known:
+            near = difflib.get_close_matches(given, known, 1)
+            raise ConfigError(
+                f"{flag} {given}: is none of {', '.join(known)}", f"did you mean {near[0]}?" if near else None
+            )
+    first = stages.index(start) if start else 0
+    last = stages.index(until) if until else len(stages) - 1
+    chosen = set()
+    for node in nodes:
+        position = stages.index(node.stage)
+        inside = node.stage == only if only else first <= position <= last
+        if inside and (variant is None or node.variant == variant):
+            chosen.add(node.id)
+    return chosen
+

@@ -1,0 +1,122 @@
+"""Stages that measure: feature export, linear probes, TokenCut, k-NN."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dinoskip.config import Source, validate
+from dinoskip.data import datasets
+from dinoskip.features import FeatureStore, Transform, export
+from dinoskip.models import Backbone, load_backbone
+from dinoskip.pipeline.make import dataset_of
+from dinoskip.pipeline.runner import Task
+from dinoskip.pipeline.stages import ours
+
+
+def open_backbone(settings: Mapping[str, Any], weights: Path | None, device: str) -> Backbone:
+    """The backbone of a task: an exported weights file of this study, or the spec that the variant names."""
+    from dinoskip.distributed import choose_device
+
+    spec = f"weights:{weights / 'weights.safetensors'}" if weights else settings["backbone"]
+    return load_backbone(spec, device=str(choose_device(device)))
+
+
+def chosen_blocks(settings: Mapping[str, Any], depth: int) -> tuple[int, ...]:
+    """``all`` or a list of blocks; a block beyond the depth is an error."""
+    from dinoskip.errors import ConfigError
+
+    if settings["blocks"] == "all":
+        return tuple(range(1, depth + 1))
+    blocks = tuple(settings["blocks"])
+    if max(blocks) > depth:
+        raise ConfigError(f"evaluate.blocks: {max(blocks)} was asked for, the model has {depth} blocks")
+    return blocks
+
+
+def export_features(task: Task) -> None:
+    """``features``: every block of every image of one split, in one pass."""
+    settings = task.settings
+    backbone = open_backbone(settings, task.inputs.get("weights"), task.device)
+    config, root = dataset_of(task)
+    use, split = settings["use"], settings["dataset"]["split"]
+    opened: Any
+    if use == "segmentation":
+        opened = datasets.open_segmentation(config, split, root)
+    elif use == "detection":
+        opened = datasets.open_detection(config, split, root)
+    else:
+        opened = datasets.open_labelled(config, split, root)
+    export(
+        backbone,
+        opened,
+        task.out / "store",
+        chosen_blocks(settings, backbone.depth),
+        facet=settings["facet"],
+        norm="none" if settings["facet"] != "out" else settings["norm"],
+        transform=validate(Transform, Source(dict(settings["transform"]))),
+        tokens=use != "knn",
+        cls=use != "detection",
+        workers=task.workers,
+    )
+
+
+@dataclass(frozen=True)
+class _Store:
+    store: FeatureStore
+    context: dict[str, Any]
+
+
+def _open(task: Task, role: str) -> _Store:
+    store = FeatureStore.open(task.input(role) / "store")
+    context = {**task.settings["context"], "weights": store.weights_hash, "depth": max(store.blocks)}
+    return _Store(store, context)
+
+
+def probe(task: Task) -> None:
+    """``probe``: all blocks × learning rates in one stacked fit."""
+    module = ours("eval.probe")
+    train, val = _open(task, "train"), _open(task, "val")
+    config, root = dataset_of(task)
+    section = task.settings["probe"]
+    settings = {key: section[key] for key in ("learning_rates", "epochs")}
+    settings |= {"seed": task.settings["seed"], "multiscale": task.settings["multiscale"] or None}
+    module.evaluate(
+        train.store,
+        val.store,
+        datasets.open_segmentation(config, section["train_split"], root),
+        datasets.open_segmentation(config, section["val_split"], root),
+        task.out,
+        validate(module.ProbeConfig, Source(settings)),
+        val.context,
+    )
+
+
+def tokencut(task: Task) -> None:
+    """``tokencut``: one box an image and block, and CorLoc."""
+    module = ours("eval.discovery")
+    opened = _open(task, "store")
+    config, root = dataset_of(task)
+    boxes = datasets.open_detection(config, task.settings["dataset"]["split"], root)
+    settings = validate(module.TokenCutConfig, Source({"multiscale": task.settings["multiscale"] or None}))
+    module.evaluate(opened.store, boxes, task.out, settings, opened.context)
+
+
+def knn(task: Task) -> None:
+    """``knn``: weighted k-NN on the CLS token of every block."""
+    module = ours("eval.knn")
+    train, val = _open(task, "train"), _open(task, "val")
+    config, root = dataset_of(task)
+    labelled = {split: datasets.open_labelled(config, split, root) for split in ("train", "val")}
+    module.evaluate(
+        train.store,
+        val.store,
+        labelled["train"].labels,
+        labelled["val"].labels,
+        labelled["train"].class_names,
+        task.out,
+        validate(module.KnnConfig, Source({"k": task.settings["k"]})),
+        {**val.context, "dataset": task.settings["dataset"]["name"]},
+    )

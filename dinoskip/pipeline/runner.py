@@ -1,0 +1,111 @@
+"""Run a plan: stage by stage, each output built aside and published whole; killed anywhere, it continues."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dinoskip.console import duration, log
+from dinoskip.errors import ConfigError
+from dinoskip.files import write_json
+from dinoskip.locks import directory_lock
+from dinoskip.pipeline.artifacts import Artifacts
+from dinoskip.pipeline.graph import Node, Planner, Step, key_of, record_of
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a stage function gets: its settings, the directories of its inputs, and where to write."""
+
+    node: Node
+    settings: Mapping[str, Any]
+    runtime: Mapping[str, Any]
+    inputs: Mapping[str, Path]
+    out: Path
+    device: str
+    workers: int
+
+    def input(self, role: str) -> Path:
+        """Directory of one input."""
+        return self.inputs[role]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A kind of node: the function that makes its output, and whether a killed one resumes in its partial output."""
+
+    name: str
+    function: Callable[[Task], None]
+    resumes: bool = False
+
+
+class Runner:
+    """Runs the nodes of one study."""
+
+    def __init__(
+        self, study: Path, nodes: Sequence[Node], stages: Mapping[str, Stage], *, device: str = "auto", workers: int = 0
+    ) -> None:
+        self.study = study
+        self.artifacts = Artifacts(study)
+        self.planner = Planner(nodes, self.artifacts)
+        self.stages = stages
+        self.device, self.workers = device, workers
+
+    def plan(self) -> list[Step]:
+        """State of every node."""
+        return self.planner.plan()
+
+    def run(self, chosen: set[str]) -> dict[str, str]:
+        """Bring the chosen nodes up to date; return what happened to each (``cached`` or ``done``).
+
+        Raises :class:`ConfigError` when an input of a chosen node is not there and not chosen itself,
+        :class:`OutputInUse` when another run holds the study, and whatever a stage raises.
+        """
+        happened: dict[str, str] = {}
+        with directory_lock(self.study):
+            for node in self.planner.nodes:
+                step = self.planner.step(node)
+                if step.state == "cached":
+                    if node.id in chosen:
+                        log.info("%-44s cached", node.id)
+                        happened[node.id] = "cached"
+                elif node.id in chosen:
+                    if step.state == "blocked":
+                        raise ConfigError(
+                            f"{node.id}: cannot run before {step.reason.removeprefix('after ')}",
+                            "leave out --only, --from or --variant",
+                        )
+                    self._run(node, step.reason)
+                    happened[node.id] = "done"
+        return happened
+
+    def _run(self, node: Node, reason: str) -> None:
+        stage = self.stages[node.stage]
+        record = record_of(node, self.planner.outputs, self.planner.external(node))
+        key = key_of(record)
+        out = self.artifacts.fresh_partial(node.id, key, keep=stage.resumes)
+        log.info("%-44s running (%s)", node.id, reason)
+        began = time.monotonic()
+        inputs = {role: self._output(source) for role, source in node.inputs.items()}
+        stage.function(Task(node, node.settings, node.runtime, inputs, out, self.device, self.workers))
+        seconds = time.monotonic() - began
+        write_json(out / "timing.json", {"seconds": round(seconds, 2)})
+        self.planner.outputs[node.id] = self.artifacts.publish(node.id, key, record, {"stage": node.stage})
+        log.info("%-44s done in %s", node.id, duration(seconds))
+
+    def _output(self, node_id: str) -> Path:
+        node = next(node for node in self.planner.nodes if node.id == node_id)
+        return self.artifacts.path(node_id, key_of(record_of(node, self.planner.outputs, self.planner.external(node))))
+
+    def output(self, node_id: str) -> Path | None:
+        """Directory of a node's published output, None while there is none."""
+        if node_id not in self.planner.outputs:
+            return None
+        return self._output(node_id)
+
+    def current(self) -> set[Path]:
+        """Directories that the current plan uses (known after :meth:`plan`)."""
+        return {path for node in self.planner.nodes if (path := self.output(node.id)) is not None}

@@ -1,0 +1,236 @@
+"""A study is one YAML: data, a model and an optimizer to vary, a pretraining recipe, and what to evaluate and show.
+
+``variants`` lists changes to ``model`` and ``optimizer``; every combination becomes a :class:`Variant` with a
+name such as ``skipless-adamw``. A variant may instead name existing weights with ``backbone``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from dinoskip.config import Config, Source, apply_overrides, merge, read_yaml, validate
+from dinoskip.data.datasets import DatasetConfig
+from dinoskip.errors import ConfigError
+from dinoskip.init.build import ModelConfig
+from dinoskip.optim.build import AdamWConfig, OptimizerConfig
+from dinoskip.training.dino import PretrainConfig
+
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+Blocks = Literal["all"] | tuple[Annotated[int, Field(ge=1)], ...]
+
+
+class StudyPretrain(PretrainConfig):
+    """The pretraining recipe and the data set it is run on (a key of ``data``)."""
+
+    dataset: Name
+
+
+class VariantsConfig(Config):
+    """What is varied: changes to ``model`` and ``optimizer``, every combination once.
+
+    A model entry may have a ``label`` (used in the variant's name) and, instead of model settings, a ``backbone``
+    (``weights:FILE``, ``dino:FILE``, ``run:DIR``, ``timm:NAME``) that is evaluated as it is.
+    """
+
+    model: tuple[dict[str, Any], ...] = ({},)
+    optimizer: tuple[str | dict[str, Any], ...] = ({},)
+
+
+class ProbeSection(Config):
+    """Linear probes on frozen features (PROTOCOLS §2): resolution, learning rates, schedule."""
+
+    size: int = Field(224, ge=16, description="side in pixels of the square that images are resized to")
+    learning_rates: tuple[Annotated[float, Field(gt=0)], ...] = Field((1e-4, 3e-4, 1e-3, 3e-3, 1e-2), min_length=1)
+    epochs: int = Field(30, ge=1)
+    train_split: str = "train"
+    val_split: str = "val"
+
+
+class EvaluateConfig(Config):
+    """Which checkpoints, blocks and data sets are evaluated. Data sets are keys of ``data``."""
+
+    epochs: tuple[Annotated[int, Field(ge=1)], ...] = Field((), description="default: the last epoch")
+    blocks: Blocks = "all"
+    multiscale: tuple[Annotated[int, Field(ge=1)], ...] = ()
+    norm: Literal["none", "final", "layer"] = "final"
+    datasets: tuple[Name, ...] = ()
+    discover: tuple[Name, ...] = ()
+    knn: tuple[Name, ...] = ()
+    probe: ProbeSection = ProbeSection()
+    discover_split: str = "trainval"
+    discover_facet: Literal["key", "query", "value", "out"] = "key"
+    knn_k: tuple[Annotated[int, Field(ge=1)], ...] = Field((10, 20), min_length=1)
+    knn_size: int = Field(224, ge=16)
+
+
+class GallerySection(Config):
+    """The gallery: the first images of a data set's validation split, every model, every block."""
+
+    dataset: Name | None = Field(None, description="default: the first probed data set")
+    first: int = Field(12, ge=1)
+    block: int | None = Field(None, ge=1, description="block shown first and on the contact sheet; default depth - 1")
+    size: int | None = Field(None, ge=16, description="side in pixels; default: the probe's")
+
+
+class ReportSection(Config):
+    """The report page."""
+
+    title: str = ""
+    note: str = Field("", description="a sentence shown below the title")
+    compare: Literal["paper.table2"] | None = None
+
+
+class AnalyzeSection(Config):
+    """Fresh models at initialisation: conditioning per block, and signal propagation on bundled photographs."""
+
+    model: str = "vit_small_patch16"
+    depth: int = Field(12, ge=1)
+    img_size: int = Field(224, ge=16)
+    photos: int = Field(2, ge=1, le=4)
+
+
+class Study(Config):
+    """A whole study (DESIGN §5)."""
+
+    name: Name
+    seed: int = Field(0, ge=0)
+    output: Path = Path("runs")
+    data: dict[Name, DatasetConfig] = Field(default_factory=dict)
+    model: ModelConfig = ModelConfig()
+    optimizer: OptimizerConfig = AdamWConfig()
+    pretrain: StudyPretrain | None = None
+    variants: VariantsConfig = VariantsConfig()
+    evaluate: EvaluateConfig = EvaluateConfig()
+    gallery: GallerySection = GallerySection()
+    analyze: AnalyzeSection = AnalyzeSection()
+    report: ReportSection = ReportSection()
+
+    @property
+    def directory(self) -> Path:
+        """Where everything of this study lies: ``output/name``."""
+        return self.output / self.name
+
+    @field_validator("output")
+    @classmethod
+    def _no_parent(cls, value: Path) -> Path:
+        return value.expanduser()
+
+    @model_validator(mode="after")
+    def _known_names(self) -> Study:
+        used = {
+            "pretrain.dataset": (self.pretrain.dataset,) if self.pretrain else (),
+            "evaluate.datasets": self.evaluate.datasets,
+            "evaluate.discover": self.evaluate.discover,
+            "evaluate.knn": self.evaluate.knn,
+            "gallery.dataset": (self.gallery.dataset,) if self.gallery.dataset else (),
+        }
+        for key, names in used.items():
+            for name in names:
+                if name not in self.data:
+                    raise ValueError(
+                        f"{key}: {name!r} is not one of the data sets under data: {', '.join(self.data) or 'none'}"
+                    )
+        if self.pretrain:
+            kept = {*self.pretrain.keep_epochs, self.pretrain.epochs}
+            for epoch in self.evaluate.epochs:
+                if epoch not in kept:
+                    raise ValueError(f"evaluate.epochs: epoch {epoch} is not kept: add it to pretrain.keep_epochs")
+        return self
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One combination. Either ``model`` and ``optimizer`` (to be pretrained) or ``backbone`` (a spec) is set."""
+
+    name: str
+    model: ModelConfig | None = None
+    optimizer: OptimizerConfig | None = None
+    backbone: str | None = None
+
+
+def load_study(path: str | Path, overrides: Iterable[str] = ()) -> tuple[Study, tuple[Variant, ...]]:
+    """Read a study and expand its variants; every problem is reported at once (:class:`ConfigError`)."""
+    source = apply_overrides(read_yaml(path), tuple(overrides))
+    study = validate(Study, source)
+    return study, expand(study, source)
+
+
+def expand(study: Study, source: Source) -> tuple[Variant, ...]:
+    """All combinations of ``variants``, named, validated, in order."""
+    problems: list[str] = []
+    found: list[Variant] = []
+    optimizers = [
+        (label, config)
+        for index, entry in enumerate(study.variants.optimizer)
+        for label, config in _optimizer(source, index, entry, problems)
+    ]
+    for index, entry in enumerate(study.variants.model):
+        settings = dict(entry)
+        label = str(settings.pop("label", ""))
+        place = f"variants.model.{index}"
+        if "backbone" in settings:
+            spec = settings.pop("backbone")
+            if settings or not isinstance(spec, str):
+                problems.append(f"{source.place(place)}: {place}: backbone stands alone (with label, if wanted)")
+            else:
+                found.append(Variant(label or re.sub(r"[^A-Za-z0-9]+", "_", spec).strip("_")[:60], backbone=spec))
+            continue
+        model = _validated(ModelConfig, merge(source.tree.get("model", {}), settings), source, place, problems)
+        if model is not None:
+            found += [
+                Variant(f"{label or _label(model)}-{short}", model=model, optimizer=config)
+                for short, config in optimizers
+            ]
+    _check_variants(study, found, source, problems)
+    if problems:
+        raise ConfigError("\n".join(problems), problems=tuple(problems))
+    return tuple(found)
+
+
+def _check_variants(study: Study, found: list[Variant], source: Source, problems: list[str]) -> None:
+    names = [variant.name for variant in found]
+    for name in dict.fromkeys(names):
+        if names.count(name) > 1:
+            problems.append(f"{source.place('variants')}: variants: {name!r} comes twice (give each model a label)")
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", name):
+            problems.append(
+                f"{source.place('variants')}: variants: {name!r} is not usable as a folder name (give a label)"
+            )
+    if study.pretrain is None and any(variant.backbone is None for variant in found):
+        problems.append(f"{source.place('')}: pretrain: this key is required (or every variant names a backbone)")
+
+
+def _optimizer(
+    source: Source, index: int, entry: str | Mapping[str, Any], problems: list[str]
+) -> list[tuple[str, OptimizerConfig]]:
+    settings = {"name": entry} if isinstance(entry, str) else dict(entry)
+    label = str(settings.pop("label", ""))
+    base = source.tree.get("optimizer", {})
+    if "name" in settings and isinstance(base, dict) and settings["name"] != base.get("name", "adamw"):
+        base = {}  # another optimizer's settings do not carry over
+    box = _validated(_OptimizerBox, {"optimizer": {"name": "adamw", **merge(base, settings)}}, source, "", problems)
+    return [] if box is None else [(label or box.optimizer.name, box.optimizer)]
+
+
+class _OptimizerBox(Config):
+    optimizer: OptimizerConfig
+
+
+def _validated(model: Any, tree: dict[str, Any], source: Source, prefix: str, problems: list[str]) -> Any:
+    try:
+        return validate(model, Source(tree, source.places), prefix)
+    except ConfigError as error:
+        problems.extend(error.problems)
+        return None
+
+
+def _label(model: ModelConfig) -> str:
+    base = {True: "skip", False: "skipless"}.get(model.skip, f"skip_{model.skip}")  # type: ignore[call-overload]
+    default = "skipless" if model.skip is False else "trunc_normal"
+    return base if model.init.name == default else f"{base}_{model.init.name}"

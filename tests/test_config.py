@@ -1,0 +1,127 @@
+"""Every kind of bad configuration gives one line per problem, with the place and the nearest name."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import pytest
+from pydantic import Field
+
+from dinoskip.config import Config, Source, apply_overrides, load, merge, read_yaml, validate
+from dinoskip.errors import ConfigError
+
+
+class Plain(Config):
+    name: Literal["plain"] = "plain"
+
+
+class Scaled(Config):
+    name: Literal["scaled"] = "scaled"
+    alpha: float = Field(1.8, gt=0)
+
+
+class Inner(Config):
+    depth: int = Field(12, ge=1)
+    init: Annotated[Plain | Scaled, Field(discriminator="name")] = Plain()
+
+
+class Outer(Config):
+    title: str
+    lr: float = Field(1e-3, gt=0)
+    model: Inner = Inner()
+    blocks: tuple[int, ...] = ()
+
+
+def problems(tmp_path: Path, text: str, *overrides: str) -> list[str]:
+    path = tmp_path / "study.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        load(Outer, path, overrides)
+    assert caught.value.exit_code == 2
+    assert all("\n" not in line for line in caught.value.problems)
+    return [line.replace(str(tmp_path) + "/", "") for line in caught.value.problems]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("title: a\nlrr: 1\n", "study.yaml:2: lrr: unknown key (did you mean lr?)"),
+        ("title: a\nmodel:\n  dept: 3\n", "study.yaml:3: model.dept: unknown key (did you mean depth?)"),
+        ("title: a\nmodel: {init: {name: scaled, alfa: 2}}\n", "model.init.alfa: unknown key (did you mean alpha?)"),
+        ("title: a\nmodel: {init: {name: scald}}\n", "'scald' is none of plain, scaled (did you mean scaled?)"),
+        ("title: a\nmodel: {init: {name: plain, alpha: 2}}\n", "study.yaml:2: model.init.alpha: unknown key"),
+        ("title: a\nmodel: {depth: 2.5}\n", "study.yaml:2: model.depth: "),
+        ("title: a\nmodel: {depth: 0}\n", "model.depth: should be greater than or equal to 1, was given 0"),
+        ("title: a\nlr: .nan\n", "study.yaml:2: lr: should be a finite number"),
+        ("title: a\nlr: fast\n", "study.yaml:2: lr: should be a valid number"),
+        ("lr: 1.0\n", "title: this key is required"),
+        ("title: a\ntitle: b\n", "study.yaml:2: title: this key is given twice"),
+        ("title: [a\n", "not valid YAML"),
+        ("- a\n", "a configuration is a mapping"),
+        ("title: a\nblocks: [1, two]\n", "study.yaml:2: blocks.1: should be a valid integer"),
+        ("title: !!python/object/apply:os.system ['true']\n", "study.yaml"),
+    ],
+)
+def test_one_line_with_place_and_hint(tmp_path: Path, text: str, expected: str) -> None:
+    lines = problems(tmp_path, text)
+    assert len(lines) == 1, lines
+    assert expected in lines[0]
+
+
+def test_all_problems_at_once(tmp_path: Path) -> None:
+    lines = problems(tmp_path, "lrr: 1\nlr: -1\nmodel: {depth: x}\n")
+    assert [line.split(": ")[1] for line in lines] == ["title", "lr", "model.depth", "lrr"]
+
+
+def test_scientific_numbers_are_numbers(tmp_path: Path) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text("title: a\nlr: 1e-3\n")
+    assert load(Outer, path).lr == 1e-3
+    assert load(Outer, path, ["lr=5e-4"]).lr == 5e-4
+
+
+def test_extends_and_overrides_and_places(tmp_path: Path) -> None:
+    (tmp_path / "base.yaml").write_text("title: base\nmodel: {depth: 3}\nlr: 0.5\n")
+    (tmp_path / "study.yaml").write_text("extends: base.yaml\nmodel:\n  init: {name: scaled}\n")
+    source = apply_overrides(read_yaml(tmp_path / "study.yaml"), ["model.init.alpha=2", "blocks=[1, 2]"])
+    config = validate(Outer, source)
+    assert (config.title, config.model.depth, config.lr, config.blocks) == ("base", 3, 0.5, (1, 2))
+    assert isinstance(config.model.init, Scaled)
+    assert config.model.init.alpha == 2
+    assert source.place("model.depth").endswith("base.yaml:2")
+    assert source.place("model.init.name").endswith("study.yaml:3")
+    assert source.place("model.init.alpha") == "command line"
+
+
+@pytest.mark.parametrize("extends", ["/etc/passwd", "missing.yaml", "study.yaml", "[base.txt]"])
+def test_bad_extends(tmp_path: Path, extends: str) -> None:
+    assert len(problems(tmp_path, f"extends: {extends}\ntitle: a\n")) == 1
+
+
+@pytest.mark.parametrize("override", ["lr", "=3", "blocks.7=1", "lr.deep=1"])
+def test_bad_overrides(tmp_path: Path, override: str) -> None:
+    assert len(problems(tmp_path, "title: a\nlr: 1.0\nblocks: [1]\n", override)) == 1
+
+
+def test_missing_file_names_the_nearest(tmp_path: Path) -> None:
+    (tmp_path / "demo.yaml").write_text("title: a\n")
+    with pytest.raises(ConfigError, match=r"did you mean .*demo\.yaml"):
+        read_yaml(tmp_path / "dmo.yaml")
+
+
+def test_alias_bomb_is_refused(tmp_path: Path) -> None:
+    bomb = "a: &a [x, x]\n" + "".join(f"k{i}: [*a, *a, *a]\n" for i in range(60))
+    (tmp_path / "b.yaml").write_text(bomb)
+    with pytest.raises(ConfigError, match="aliases"):
+        read_yaml(tmp_path / "b.yaml")
+
+
+def test_merge_replaces_another_kind_whole() -> None:
+    base = {"kind": "voc", "root": "a", "year": 2007}
+    assert merge(base, {"kind": "images", "root": "b"}) == {"kind": "images", "root": "b"}
+    assert merge(base, {"root": "b"}) == {"kind": "voc", "root": "b", "year": 2007}
+
+
+def test_frozen() -> None:
+    config = validate(Outer, Source({"title": "a"}))
+    with pytest.raises(Exception, match="frozen"):
+        config.title = "b"  # type: ignore[misc]

@@ -1,0 +1,142 @@
+"""Files are complete or absent, damage is seen, foreign files are opened safely."""
+
+import json
+import os
+import pickle
+import resource
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+import torch
+
+from dinoskip import files
+from dinoskip.errors import DataError, DiskFull, WeightsError, is_disk_full
+
+
+def test_atomic_write_leaves_the_old_file_on_failure(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    files.write_text(path, "old")
+    with pytest.raises(ZeroDivisionError), files.atomic_path(path) as temporary:
+        temporary.write_text("half")
+        _ = 1 / 0
+    assert path.read_text() == "old"
+    assert os.listdir(tmp_path) == ["a.txt"]
+
+
+@pytest.mark.parametrize("mask", [0o022, 0o027, 0o002])
+def test_mode_follows_the_umask(tmp_path: Path, mask: int) -> None:
+    before = os.umask(mask)
+    try:
+        files.save_tensors(tmp_path / "w.safetensors", {"a": torch.zeros(2)})
+    finally:
+        os.umask(before)
+    assert (tmp_path / "w.safetensors").stat().st_mode & 0o777 == 0o666 & ~mask
+
+
+def test_tensors_round_trip_with_metadata(tmp_path: Path) -> None:
+    tensors = {"a": torch.randn(3, 4).T, "b": torch.arange(3)}
+    files.save_tensors(tmp_path / "w.safetensors", tensors, {"k": "v"})
+    loaded = files.load_tensors(tmp_path / "w.safetensors")
+    assert all(torch.equal(loaded[name], tensor) for name, tensor in tensors.items())
+    assert files.tensors_metadata(tmp_path / "w.safetensors") == {"k": "v"}
+
+
+def test_truncated_weights_are_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "w.safetensors"
+    files.save_tensors(path, {"a": torch.randn(100)})
+    path.write_bytes(path.read_bytes()[:50])
+    for function in (files.load_tensors, files.tensors_metadata):
+        with pytest.raises(WeightsError) as caught:
+            function(path)
+        assert "\n" not in str(caught.value)
+        assert str(path) in str(caught.value)
+
+
+class _Evil:
+    def __init__(self, sentinel: Path) -> None:
+        self.sentinel = sentinel
+
+    def __reduce__(self) -> object:
+        return (os.mkdir, (str(self.sentinel),))
+
+
+def test_a_pickle_that_would_run_code_is_refused(tmp_path: Path) -> None:
+    sentinel = tmp_path / "sentinel"
+    torch.save({"state": _Evil(sentinel)}, tmp_path / "evil.pth")
+    (tmp_path / "raw.pth").write_bytes(pickle.dumps(_Evil(sentinel)))
+    for name in ("evil.pth", "raw.pth", "absent.pth"):
+        with pytest.raises(WeightsError):
+            files.load_torch_file(tmp_path / name)
+    assert not sentinel.exists()
+
+
+def test_empty_and_truncated_pth(tmp_path: Path) -> None:
+    (tmp_path / "empty.pth").write_bytes(b"")
+    torch.save({"a": torch.randn(1000)}, tmp_path / "cut.pth")
+    (tmp_path / "cut.pth").write_bytes((tmp_path / "cut.pth").read_bytes()[:900])
+    for name in ("empty.pth", "cut.pth"):
+        with pytest.raises(WeightsError, match=name):
+            files.load_torch_file(tmp_path / name)
+
+
+def test_manifest_sees_every_change(tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    (folder / "sub").mkdir(parents=True)
+    (folder / "sub" / "a.bin").write_bytes(b"abc")
+    (folder / "log.txt").write_text("12:00")
+    first = files.write_manifest(folder, {"k": 1}, volatile=("log.txt",))
+    assert files.verify_manifest(folder) == []
+    (folder / "log.txt").write_text("12:01")
+    assert files.write_manifest(folder, {"k": 2}, volatile=("log.txt",)) == first
+    (folder / "sub" / "a.bin").write_bytes(b"abd")
+    assert "sha256" in files.verify_manifest(folder)[0]
+    (folder / "sub" / "a.bin").write_bytes(b"ab")
+    assert "2 bytes, 3 expected" in files.verify_manifest(folder)[0]
+    (folder / "sub" / "a.bin").unlink()
+    assert "missing" in files.verify_manifest(folder)[0]
+
+
+@pytest.mark.parametrize("name", ["../x", "/etc/passwd", "a/../../b"])
+def test_manifest_entries_stay_inside(tmp_path: Path, name: str) -> None:
+    (tmp_path / "MANIFEST.json").write_text(json.dumps({"format": 1, "hash": "", "files": {name: {}}, "info": {}}))
+    with pytest.raises(DataError, match="outside"):
+        files.read_manifest(tmp_path)
+
+
+def test_publish_replaces_a_directory(tmp_path: Path) -> None:
+    for content in ("one", "two"):
+        temporary = tmp_path / ".tmp-x"
+        temporary.mkdir()
+        (temporary / "a").write_text(content)
+        files.publish_directory(temporary, tmp_path / "final")
+    assert (tmp_path / "final" / "a").read_text() == "two"
+    assert sorted(os.listdir(tmp_path)) == ["final"]
+
+
+@pytest.mark.parametrize("writer", ["files.write_bytes(p, b'x' * 200000)", "files.save_tensors(p, {'a': torch.zeros(50000)})"])
+def test_a_full_disk_is_named_and_nothing_is_left(tmp_path: Path, writer: str) -> None:
+    code = f"""
+        import resource, signal, sys, torch
+        from pathlib import Path
+        from dinoskip import files
+        from dinoskip.errors import DiskFull
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (65536, 65536))
+        p = Path({str(tmp_path)!r}) / "big"
+        try:
+            {writer}
+        except DiskFull as error:
+            sys.exit(error.exit_code)
+    """
+    assert resource.RLIMIT_FSIZE is not None
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], timeout=120, check=False)
+    assert done.returncode == DiskFull.exit_code
+    assert os.listdir(tmp_path) == []
+
+
+def test_torch_says_disk_full_in_its_own_words() -> None:
+    assert is_disk_full(RuntimeError("[enforce fail at inline_container.cc:668] . unexpected pos 64 vs 0"))
+    assert not is_disk_full(RuntimeError("shape mismatch"))

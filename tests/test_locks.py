@@ -1,0 +1,75 @@
+"""One writer a directory: living holders are named, dead ones replaced."""
+
+import json
+import multiprocessing
+import os
+import socket
+import time
+from pathlib import Path
+
+import pytest
+
+from dinoskip import locks
+from dinoskip.errors import OutputInUse
+from dinoskip.locks import directory_lock
+
+
+def test_second_holder_is_told_who_holds_it(tmp_path: Path) -> None:
+    with directory_lock(tmp_path):
+        with pytest.raises(OutputInUse) as caught, directory_lock(tmp_path):
+            pass
+        assert str(os.getpid()) in str(caught.value)
+        assert socket.gethostname() in str(caught.value)
+        assert caught.value.exit_code == 5
+    assert os.listdir(tmp_path) == []
+
+
+def _holder(host: str, pid: int, started: str | None = "1") -> str:
+    return json.dumps({"host": host, "pid": pid, "started": started, "job": "77"})
+
+
+def test_dead_process_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / ".lock").write_text(_holder(socket.gethostname(), 2**22 + 1))
+    with directory_lock(tmp_path):
+        assert json.loads((tmp_path / ".lock").read_text())["pid"] == os.getpid()
+
+
+def test_reused_pid_is_noticed(tmp_path: Path) -> None:
+    (tmp_path / ".lock").write_text(_holder(socket.gethostname(), os.getpid(), "0"))
+    with directory_lock(tmp_path):
+        pass
+
+
+def test_other_host_is_believed_while_it_beats(tmp_path: Path) -> None:
+    lock = tmp_path / ".lock"
+    lock.write_text(_holder("elsewhere", 1))
+    with pytest.raises(OutputInUse, match="elsewhere, job 77"), directory_lock(tmp_path):
+        pass
+    old = time.time() - locks.STALE - 1
+    os.utime(lock, (old, old))
+    with directory_lock(tmp_path):
+        pass
+
+
+def _contend(folder: str, start: float, results: "multiprocessing.Queue[str]") -> None:
+    time.sleep(max(0.0, start - time.time()))
+    try:
+        with directory_lock(Path(folder)):
+            results.put("held")
+            time.sleep(1.0)
+    except OutputInUse:
+        results.put("refused")
+
+
+def test_exactly_one_of_many_takes_a_stale_lock(tmp_path: Path) -> None:
+    (tmp_path / ".lock").write_text(_holder(socket.gethostname(), 2**22 + 1))
+    context = multiprocessing.get_context("fork")
+    results = context.Queue()
+    start = time.time() + 0.3
+    processes = [context.Process(target=_contend, args=(str(tmp_path), start, results)) for _ in range(4)]
+    for process in processes:
+        process.start()
+    outcomes = sorted(results.get(timeout=30) for _ in processes)
+    for process in processes:
+        process.join(30)
+    assert outcomes == ["held", "refused", "refused", "refused"]
