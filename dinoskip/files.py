@@ -163,7 +163,7 @@ def load_torch_file(path: Path) -> Any:
         raise WeightsError(
             f"{path}: refused: it holds more than tensors and plain containers", "re-save its state_dict alone"
         ) from error
-    except (RuntimeError, EOFError, OSError, ValueError) as error:
+    except Exception as error:  # the legacy reader raises nearly anything on a file that is not one (IndexError, ...)
         raise WeightsError(
             f"{path}: not a readable torch file: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
         ) from error

@@ -1,0 +1,34 @@
+"""Models: skip and skipless ViTs, the DINO head, weights files, and one interface over every backbone.
+
+Importing this package registers the skipless models with timm.
+"""
+
+from dinoskip.models import registration as _registration  # noqa: F401  (registers with timm)
+from dinoskip.models.backbone import Backbone, LayerFeatures
+from dinoskip.models.backbones import load_backbone
+from dinoskip.models.export import (
+    WeightsInfo,
+    build_from_weights,
+    describe_weights,
+    load_weights,
+    newest_checkpoint,
+    save_weights,
+)
+from dinoskip.models.heads import DINOHead
+from dinoskip.models.vit import Block, VitConfig, create_model
+
+__all__ = [
+    "Backbone",
+    "Block",
+    "DINOHead",
+    "LayerFeatures",
+    "VitConfig",
+    "WeightsInfo",
+    "build_from_weights",
+    "create_model",
+    "describe_weights",
+    "load_backbone",
+    "load_weights",
+    "newest_checkpoint",
+    "save_weights",
+]

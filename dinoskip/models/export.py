@@ -1,0 +1,183 @@
+"""Weights files: safetensors with timm's parameter names, and in the header what model they are for.
+
+The header's metadata has one entry, ``dinoskip``, a JSON object {"format": 1, "model": VitConfig, "info": {...}};
+``info`` holds epoch, step, role, seed, initialisation, optimizer and whatever else the writer knows.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import ValidationError
+from timm.models.vision_transformer import VisionTransformer
+from torch import Tensor, nn
+
+from dinoskip.config import dump
+from dinoskip.console import log
+from dinoskip.errors import DataError, WeightsError
+from dinoskip.files import canonical_json, load_tensors, save_tensors, tensors_metadata, verify_manifest
+from dinoskip.models.vit import VitConfig, from_config
+
+FORMAT = 1
+METADATA_KEY = "dinoskip"
+PREFIXES = ("module.", "_orig_mod.", "backbone.")
+
+
+def strip_prefixes(state: Mapping[str, Tensor], where: str | Path) -> dict[str, Tensor]:
+    """Remove the wrappers' prefixes (DataParallel, torch.compile, DINO's multi-crop) from the *start* of each name.
+
+    Raises :class:`WeightsError` when two names become the same.
+    """
+    stripped: dict[str, Tensor] = {}
+    for name, tensor in state.items():
+        short = name
+        while short.startswith(PREFIXES):
+            short = short[len(next(prefix for prefix in PREFIXES if short.startswith(prefix))) :]
+        if short in stripped:
+            raise WeightsError(f"{where}: two tensors are both called {short} once {', '.join(PREFIXES)} are removed")
+        stripped[short] = tensor
+    return stripped
+
+
+def _listed(names: Iterable[str], label: str) -> list[str]:
+    ordered = sorted(names)
+    if not ordered:
+        return []
+    shown = ", ".join(ordered[:4]) + (", ..." if len(ordered) > 4 else "")
+    return [f"{len(ordered)} {label} ({shown})"]
+
+
+def load_strict(model: nn.Module, state: Mapping[str, Tensor], where: str | Path) -> None:
+    """Load every tensor of ``state`` into ``model``; :class:`WeightsError` with counts and names unless all fit."""
+    own = model.state_dict()
+    common = own.keys() & state.keys()
+    shapes = {
+        f"{name} {tuple(state[name].shape)} for {tuple(own[name].shape)}"
+        for name in common
+        if state[name].shape != own[name].shape
+    }
+    problems = [
+        *_listed(own.keys() - state.keys(), "missing"),
+        *_listed(state.keys() - own.keys(), "not in the model"),
+        *_listed(shapes, "of another shape"),
+    ]
+    if problems:
+        fitting = len(common) - len(shapes)
+        raise WeightsError(f"{where}: the weights do not fit: {fitting} of {len(own)} do; {'; '.join(problems)}")
+    broken = [name for name, tensor in state.items() if tensor.is_floating_point() and not tensor.isfinite().all()]
+    if broken:
+        raise WeightsError(f"{where}: not finite: {'; '.join(_listed(broken, 'tensors'))}")
+    model.load_state_dict(dict(state), strict=True)
+
+
+def save_weights(path: str | Path, state: Mapping[str, Tensor], config: VitConfig, info: Mapping[str, Any]) -> None:
+    """Write a weights file atomically: canonical names, shapes and dtypes as given, the configuration in the header.
+
+    A subclass of :class:`VitConfig` may be given; only the fields that fix the model are stored. ``info`` must be
+    JSON-able. Raises :class:`DiskFull` or :class:`ConfigError` when the file cannot be written.
+    """
+    model = VitConfig(**{name: getattr(config, name) for name in VitConfig.model_fields})
+    header = canonical_json({"format": FORMAT, "model": dump(model), "info": dict(info)})
+    save_tensors(Path(path), strip_prefixes(state, path), {METADATA_KEY: header})
+
+
+def _read_header(path: Path) -> tuple[VitConfig, dict[str, Any]]:
+    text = tensors_metadata(path).get(METADATA_KEY)
+    if text is None:
+        raise WeightsError(f"{path}: no dinoskip header", "only files written by dinoskip say what model they are for")
+    try:
+        header = json.loads(text)
+        if header["format"] != FORMAT:
+            raise WeightsError(f"{path}: weights format {header['format']!r}, this version reads {FORMAT}")
+        return VitConfig.model_validate(header["model"]), dict(header["info"])
+    except (ValueError, KeyError, TypeError, ValidationError) as error:
+        reason = str(error).splitlines()[0]
+        raise WeightsError(f"{path}: damaged dinoskip header: {reason}") from error
+
+
+def load_weights(path: str | Path) -> tuple[dict[str, Tensor], VitConfig, dict[str, Any]]:
+    """Read a weights file: tensors (on the CPU), model configuration, info. Raises :class:`WeightsError`."""
+    path = Path(path)
+    config, info = _read_header(path)
+    return strip_prefixes(load_tensors(path), path), config, info
+
+
+def build_from_weights(path: str | Path) -> tuple[VisionTransformer, dict[str, Any]]:
+    """Rebuild the model of a weights file, in eval mode on the CPU. Every tensor must fit, else :class:`WeightsError`."""
+    state, config, info = load_weights(path)
+    model = from_config(config, weight_init="skip").to(next(iter(state.values())).dtype)
+    load_strict(model, state, path)
+    return model.eval(), info
+
+
+def newest_checkpoint(run_dir: str | Path) -> Path:
+    """The newest ``run_dir/checkpoints/step-*`` whose every file matches its manifest.
+
+    Damaged or unfinished ones are logged and passed over; :class:`WeightsError` if none verifies.
+    """
+    folder = Path(run_dir) / "checkpoints"
+    steps = {int(path.name[5:]): path for path in folder.glob("step-*") if path.name[5:].isdecimal()}
+    for step in sorted(steps, reverse=True):
+        problems = verify_manifest(steps[step])
+        if not problems:
+            return steps[step]
+        log.warning("skipping a damaged checkpoint: %s", problems[0])
+    if not Path(run_dir).is_dir():
+        raise WeightsError(f"{run_dir}: no such run directory")
+    raise WeightsError(f"{run_dir}: no checkpoint that verifies ({len(steps)} found in {folder})")
+
+
+@torch.no_grad()
+def hash_weights(state: Mapping[str, Tensor]) -> str:
+    """Hex sha256 over names, dtypes, shapes and bytes of the tensors, in the order of their names."""
+    import hashlib
+
+    digest = hashlib.sha256()
+    for name in sorted(state):
+        tensor = state[name].detach().cpu().contiguous()
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class WeightsInfo:
+    """What a weights file is for: printed by ``dinoskip models show``."""
+
+    path: str
+    model: VitConfig
+    info: dict[str, Any]
+    parameters: int
+    bytes: int
+    dtypes: tuple[str, ...]
+    weights_hash: str
+    fits: bool
+    """Whether the tensors are exactly those of the model that the header names."""
+
+
+def describe_weights(path: str | Path) -> WeightsInfo:
+    """Read a weights file and say what it holds; :class:`WeightsError` if it is not one of ours."""
+    path = Path(path)
+    state, config, info = load_weights(path)
+    with torch.device("meta"):
+        expected = from_config(config).state_dict()
+    shapes = {name: tensor.shape for name, tensor in state.items()}
+    try:
+        size = path.stat().st_size
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror}") from error
+    return WeightsInfo(
+        path=str(path),
+        model=config,
+        info=info,
+        parameters=sum(tensor.numel() for tensor in state.values()),
+        bytes=size,
+        dtypes=tuple(sorted({str(tensor.dtype).removeprefix("torch.") for tensor in state.values()})),
+        weights_hash=hash_weights(state),
+        fits=shapes == {name: tensor.shape for name, tensor in expected.items()},
+    )

@@ -1,0 +1,75 @@
+"""The DINO projection head, with plain tensors where the reference uses weight_norm."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from dinoskip.randomness import torch_rng
+
+
+class DINOHead(nn.Module):
+    """Three-layer MLP, L2 normalisation and a weight-normalised prototype layer (facebookresearch/dino, DINOHead).
+
+    in_dim → hidden → hidden → bottleneck → unit length → out_dim. The last layer is ``last_g · v/‖v‖`` with the
+    direction ``last_v`` (out_dim, bottleneck_dim) and one gain ``last_g`` (out_dim, 1) a row: a buffer of ones when
+    ``norm_last_layer``, a parameter otherwise. Weights depend on ``seed`` alone: truncated normal (0.02) and zero
+    biases in the MLP, uniform ±1/√bottleneck_dim for the direction, as in the reference.
+    """
+
+    last_g: Tensor
+
+    def __init__(
+        self,
+        in_dim: int,
+        out_dim: int,
+        *,
+        hidden_dim: int = 2048,
+        bottleneck_dim: int = 256,
+        norm_last_layer: bool = True,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        self.mlp = nn.Sequential(
+            nn.Linear(in_dim, hidden_dim),
+            nn.GELU(),
+            nn.Linear(hidden_dim, hidden_dim),
+            nn.GELU(),
+            nn.Linear(hidden_dim, bottleneck_dim),
+        )
+        self.last_v = nn.Parameter(torch.empty(out_dim, bottleneck_dim))
+        gain = torch.ones(out_dim, 1)
+        if norm_last_layer:
+            self.register_buffer("last_g", gain)
+        else:
+            self.last_g = nn.Parameter(gain)
+        self.reset_parameters(seed)
+
+    @torch.no_grad()
+    def reset_parameters(self, seed: int = 0) -> None:
+        """Draw every weight anew from ``seed``."""
+        for name, parameter in self.named_parameters():
+            rng = torch_rng(seed, "init", "head", name)
+            if name == "last_v":
+                bound = parameter.shape[1] ** -0.5
+                drawn = torch.empty(parameter.shape, dtype=torch.float32).uniform_(-bound, bound, generator=rng)
+            elif name == "last_g":
+                drawn = torch.ones(parameter.shape)
+            elif name.endswith("bias"):
+                drawn = torch.zeros(parameter.shape)
+            else:
+                drawn = nn.init.trunc_normal_(
+                    torch.empty(parameter.shape, dtype=torch.float32), std=0.02, generator=rng
+                )
+            parameter.copy_(drawn)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map features (B, in_dim) to logits (B, out_dim)."""
+        unit = F.normalize(self.mlp(x), dim=-1)
+        logits = F.linear(unit, F.normalize(self.last_v, dim=-1).to(unit.dtype))
+        return logits * self.last_g.T if isinstance(self.last_g, nn.Parameter) else logits
+
+    def last_layer_parameters(self) -> list[nn.Parameter]:
+        """Parameters that stay frozen in the first epochs: the direction, and the gain where it is trained."""
+        return [self.last_v] + ([self.last_g] if isinstance(self.last_g, nn.Parameter) else [])

@@ -1,0 +1,173 @@
+"""Skip and skipless ViTs: timm's VisionTransformer with a block whose two additions can be left out.
+
+Shapes: images (B, 3, H, W), tokens (B, N, C) with the CLS token first and the patches in raster order.
+The skipless block is ``x = attn(norm1(x)); x = mlp(norm2(x))`` (Cutting the Skip, sec. 3: pre-norm kept, only the
+two ``x +`` removed). Parameter names and shapes are timm's, so weights move freely between the two.
+"""
+
+from __future__ import annotations
+
+import difflib
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from pydantic import Field, model_validator
+from timm.layers import Attention
+from timm.models.vision_transformer import Block as TimmBlock
+from timm.models.vision_transformer import VisionTransformer
+from torch import Tensor, nn
+
+from dinoskip.config import Config
+from dinoskip.errors import ConfigError
+
+Skip = bool | Literal["attention", "mlp"]
+ModelName = Literal[
+    "vit_tiny_patch8",
+    "vit_tiny_patch14",
+    "vit_tiny_patch16",
+    "vit_small_patch8",
+    "vit_small_patch14",
+    "vit_small_patch16",
+    "vit_base_patch8",
+    "vit_base_patch14",
+    "vit_base_patch16",
+]
+WIDTHS = {"tiny": 192, "small": 384, "base": 768}
+HEAD_DIM = 64
+DEPTH = 12
+PATCHES = (8, 14, 16)
+SHAPES: dict[str, tuple[int, int]] = {
+    f"vit_{size}_patch{patch}": (width, patch) for size, width in WIDTHS.items() for patch in PATCHES
+}
+
+
+class Block(TimmBlock):
+    """timm's pre-norm block in which the attention's and the MLP's skip connection can each be left out.
+
+    With both skips it computes exactly what timm's block does. Drop path needs a skip to fall back on, so it exists
+    only where one is kept. LayerScale without a skip shrinks the tokens below LayerNorm's epsilon and is refused.
+    """
+
+    def __init__(self, *args: Any, skip: Skip = True, init_values: float | None = None, **kwargs: Any) -> None:
+        if init_values and skip is not True:
+            raise ConfigError(
+                f"init_values={init_values}: LayerScale without a skip connection erases the signal",
+                "leave init_values out for skipless models",
+            )
+        super().__init__(*args, init_values=init_values, **kwargs)
+        self.skip_attention = skip is True or skip == "attention"
+        self.skip_mlp = skip is True or skip == "mlp"
+        if not self.skip_attention:
+            self.drop_path1 = nn.Identity()
+        if not self.skip_mlp:
+            self.drop_path2 = nn.Identity()
+
+    def forward(self, x: Tensor, **masks: Any) -> Tensor:
+        """Map tokens (B, N, C) to tokens (B, N, C); ``masks`` go to the attention unchanged."""
+        attended = self.drop_path1(self.ls1(self.attn(self.norm1(x), **masks)))
+        x = x + attended if self.skip_attention else attended
+        mixed = self.drop_path2(self.ls2(self.mlp(self.norm2(x))))
+        return x + mixed if self.skip_mlp else mixed
+
+
+class VitConfig(Config):
+    """What fixes a model's parameters and function: enough to rebuild it from a weights file."""
+
+    name: ModelName = "vit_small_patch16"
+    skip: Skip = Field(True, description='true, false, or "attention" / "mlp" to keep only that skip')
+    depth: int | None = Field(None, gt=0, description="number of blocks; 12 when not given")
+    img_size: int = Field(224, gt=0, description="side of the square images that the position embedding is made for")
+
+    @model_validator(mode="after")
+    def _whole_patches(self) -> VitConfig:
+        patch = SHAPES[self.name][1]
+        if self.img_size % patch:
+            raise ValueError(f"img_size {self.img_size} is not a multiple of the patch size {patch} of {self.name}")
+        return self
+
+    @property
+    def patch_size(self) -> int:
+        """Side of a patch in pixels."""
+        return SHAPES[self.name][1]
+
+
+def vit_arguments(name: str, skip: Skip) -> dict[str, Any]:
+    """Arguments of timm's VisionTransformer for one of our names; ConfigError with the nearest name if it is none."""
+    if name not in SHAPES:
+        near = difflib.get_close_matches(name, SHAPES, 1, 0.0)
+        raise ConfigError(f"model name {name!r} is unknown", f"did you mean {near[0]}? names: {', '.join(SHAPES)}")
+    if skip not in (True, False, "attention", "mlp"):
+        raise ConfigError(f'skip={skip!r} is none of true, false, "attention", "mlp"')
+    width, patch = SHAPES[name]
+    return {
+        "patch_size": patch,
+        "embed_dim": width,
+        "num_heads": width // HEAD_DIM,
+        "depth": DEPTH,
+        "dynamic_img_size": True,
+        "block_fn": partial(Block, skip=skip),
+    }
+
+
+def create_model(
+    name: str, *, skip: Skip = True, depth: int | None = None, img_size: int = 224, **timm_kwargs: Any
+) -> VisionTransformer:
+    """Build a ViT with timm's layout, initialised by timm's default; :func:`dinoskip.init.build_model` seeds it.
+
+    ``name`` is ``vit_{tiny,small,base}_patch{8,14,16}``. Any input whose sides are multiples of the patch size is
+    accepted; the position embedding, made for ``img_size``, is interpolated (bicubic). There is no classifier unless
+    ``num_classes`` asks for one; every argument of timm's VisionTransformer may be given.
+    Raises :class:`ConfigError` for an unknown name, a size that is not whole patches, LayerScale without skips.
+    """
+    arguments = vit_arguments(name, skip)
+    patch = arguments["patch_size"]
+    if img_size % patch:
+        raise ConfigError(f"img_size={img_size} is not a multiple of the patch size {patch} of {name}")
+    arguments |= {"img_size": img_size, "num_classes": 0}
+    if depth is not None:
+        arguments["depth"] = depth
+    model: VisionTransformer = VisionTransformer(**(arguments | timm_kwargs))
+    return model
+
+
+def from_config(config: VitConfig, **timm_kwargs: Any) -> VisionTransformer:
+    """:func:`create_model` for a configuration."""
+    return create_model(config.name, skip=config.skip, depth=config.depth, img_size=config.img_size, **timm_kwargs)
+
+
+def embed(model: VisionTransformer, images: Tensor) -> Tensor:
+    """Tokens (B, N, C) as the first block of any timm ViT receives them, from images (B, 3, H, W)."""
+    tokens: Tensor = model.norm_pre(model.patch_drop(model._pos_embed(model.patch_embed(images))))
+    return tokens
+
+
+def is_plain_attention(attention: nn.Module) -> bool:
+    """Whether this is timm's fused-qkv softmax attention with nothing added: no q/k norm, output norm or gate."""
+    if type(attention) is not Attention:
+        return False
+    extras = (attention.q_norm, attention.k_norm, getattr(attention, "norm", None))
+    plain = all(extra is None or isinstance(extra, nn.Identity) for extra in extras)
+    return plain and getattr(attention, "gate", None) is None
+
+
+def attention_width(attention: nn.Module) -> int:
+    """Summed width of the heads: rows of each of the query, key and value parts of the fused ``qkv`` weight."""
+    weight = attention.get_submodule("qkv").get_parameter("weight")
+    return int(weight.shape[0]) // 3
+
+
+@torch.no_grad()
+def head_factors(attention: nn.Module) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The papers' row-convention factors of a plain attention, in float64.
+
+    Returns W^Q and W^K of shape (heads, C, dh), W^V (C, A) and W^O (A, C), where A = heads·dh, so that
+    ``logits = x W^Q_i (x W^K_i)^T / sqrt(dh)`` and the attention's linear part is ``W^V W^O``.
+    """
+    weight = attention.get_submodule("qkv").get_parameter("weight").double()
+    width, dim = attention_width(attention), weight.shape[1]
+    heads = int(attention.num_heads)  # type: ignore[arg-type]
+    query, key, value = weight.split(width)
+    split = (heads, width // heads, dim)
+    output = attention.get_submodule("proj").get_parameter("weight").double()
+    return query.reshape(split).mT, key.reshape(split).mT, value.T, output.T
