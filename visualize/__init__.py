@@ -1,0 +1,1 @@
+"""Pages, contact sheets and figures from result rows and feature stores; nothing here trains or evaluates."""

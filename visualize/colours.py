@@ -1,0 +1,80 @@
+"""PCA colours of feature stores: one basis per model and block over the shown images, aligned between models."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import numpy as np
+
+from visualize.pca import PatchPCA, procrustes, to_rgb
+
+
+class Tokens(Protocol):
+    """The part of a FeatureStore that is read here."""
+
+    @property
+    def ids(self) -> Sequence[str]: ...
+    @property
+    def blocks(self) -> Sequence[int]: ...
+    def grid(self, index: int) -> tuple[int, int]: ...
+    def tokens(self, block: int, index: int) -> np.ndarray: ...
+
+
+def pca_colours(
+    stores: Sequence[Tokens | None], ids: Sequence[str]
+) -> list[dict[int, list[np.ndarray | None]]]:
+    """For each store ``{block: [uint8 (h, w, 3) per id, None where the store lacks the image]}``.
+
+    At each block the basis is fitted to all shown images of a store together; scores of later stores are
+    turned (orthogonal Procrustes) onto those of the first store that has the block, and every store's
+    channels are scaled by their own robust quantiles.
+    """
+    colours: list[dict[int, list[np.ndarray | None]]] = [{} for _ in stores]
+    blocks = sorted({int(block) for store in stores if store is not None for block in store.blocks})
+    for block in blocks:
+        reference: dict[str, np.ndarray] | None = None
+        for number, store in enumerate(stores):
+            if store is None or block not in store.blocks:
+                continue
+            scores = block_scores(store, block, ids)
+            if not scores:
+                continue
+            if reference is None:
+                reference = scores
+            else:
+                scores = aligned(scores, reference)
+            names = list(scores)
+            painted = to_rgb(np.concatenate([scores[name].reshape(-1, 3) for name in names]))
+            sizes = np.cumsum([scores[name].shape[0] * scores[name].shape[1] for name in names])[:-1]
+            parts = dict(zip(names, np.split(painted, sizes), strict=True))
+            colours[number][block] = [
+                parts[name].reshape(scores[name].shape) if name in parts else None for name in ids
+            ]
+    return colours
+
+
+def block_scores(store: Tokens, block: int, ids: Sequence[str]) -> dict[str, np.ndarray]:
+    """Scores (h, w, 3) float of each of ``ids`` that the store has, on the basis of all of them."""
+    place = {name: index for index, name in enumerate(store.ids)}
+    tokens = {name: np.asarray(store.tokens(block, place[name]), np.float32) for name in ids if name in place}
+    if not tokens:
+        return {}
+    basis = PatchPCA(n_components=3).fit(np.concatenate(list(tokens.values())))
+    return {name: np.asarray(basis.transform(one)).reshape(*store.grid(place[name]), 3) for name, one in tokens.items()}
+
+
+def aligned(scores: Mapping[str, np.ndarray], reference: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """``scores`` turned as one to come closest to ``reference`` on the images both have (same grids or not)."""
+    common = [name for name in scores if name in reference]
+    if not common:
+        return dict(scores)
+    target = np.concatenate([_nearest(reference[name], scores[name].shape[:2]).reshape(-1, 3) for name in common])
+    rotation = procrustes(np.concatenate([scores[name].reshape(-1, 3) for name in common]), target)
+    return {name: one @ rotation for name, one in scores.items()}
+
+
+def _nearest(values: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    rows = ((np.arange(size[0]) + 0.5) * values.shape[0] / size[0]).astype(np.intp)
+    columns = ((np.arange(size[1]) + 0.5) * values.shape[1] / size[1]).astype(np.intp)
+    return np.asarray(values[rows[:, None], columns])
