@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dinoskip.data.augment import AugmentConfig
 from dinoskip.data.datasets import (
     DatasetConfig,
     FolderConfig,
@@ -15,10 +16,15 @@ from dinoskip.data.datasets import (
 )
 from dinoskip.data.detection import DetectionDataset, dominant_labels, voc_detection
 from dinoskip.data.folders import ImageFolder, LabelledFolder, list_images
+from dinoskip.data.loader import Batch, TrainLoader, make_views
+from dinoskip.data.multicrop import CropConfig
 from dinoskip.data.scenes import ScenesConfig, compose
 from dinoskip.data.segmentation import SegmentationDataset, voc_segmentation
 
 __all__ = [
+    "AugmentConfig",
+    "Batch",
+    "CropConfig",
     "DatasetConfig",
     "DetectionDataset",
     "FolderConfig",
@@ -27,11 +33,13 @@ __all__ = [
     "LabelledFolder",
     "ScenesConfig",
     "SegmentationDataset",
+    "TrainLoader",
     "VocConfig",
     "compose",
     "dataset_name",
     "dominant_labels",
     "list_images",
+    "make_views",
     "open_detection",
     "open_images",
     "open_labelled",

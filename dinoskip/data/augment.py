@@ -1,0 +1,151 @@
+"""DINO's colour augmentation on whole batches of uint8 crops, on the device that trains.
+
+What happens to each crop is drawn on the host into a small vector of numbers; :func:`augment` is then a pure function
+of crops and vectors. Masks are taken from the host's copy, so nothing waits for the device.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from functools import partial
+from typing import Annotated, Literal
+
+import numpy as np
+import torch
+from pydantic import AfterValidator, Field
+from torch import Tensor
+
+from dinoskip.config import Config
+from dinoskip.data import colour
+from dinoskip.randomness import numpy_rng
+
+ViewKind = Literal["global1", "global2", "local"]
+VIEW_KINDS: tuple[ViewKind, ...] = ("global1", "global2", "local")
+MEAN = (0.485, 0.456, 0.406)
+STD = (0.229, 0.224, 0.225)
+
+# Columns of a parameter vector.
+FLIP, JITTER, BRIGHTNESS, CONTRAST, SATURATION, HUE, ORDER, GREY, SIGMA, SOLARISE = range(10)
+PARAMETERS = 10
+ORDERS = np.array(list(itertools.permutations(range(4))))  # the operations 0..3 are the columns BRIGHTNESS..HUE
+CPU_CHUNK_PIXELS = 1 << 18  # images × height × width at a time: temporaries stay in the processor's cache
+
+Probability = Annotated[float, Field(ge=0, le=1)]
+
+
+def _is_range(pair: tuple[float, float]) -> tuple[float, float]:
+    if not 0 < pair[0] <= pair[1] <= 20:
+        raise ValueError("must be two numbers of pixels, 0 < low <= high <= 20")
+    return pair
+
+
+class AugmentConfig(Config):
+    """Probabilities and strengths, by default DINO's (PROTOCOLS section 1); triples are global 1, global 2, local."""
+
+    flip: Probability = 0.5
+    jitter: Probability = 0.8
+    brightness: float = Field(default=0.4, ge=0, le=1)
+    contrast: float = Field(default=0.4, ge=0, le=1)
+    saturation: float = Field(default=0.2, ge=0, le=1)
+    hue: float = Field(default=0.1, ge=0, le=0.5)
+    grey: Probability = 0.2
+    blur: tuple[Probability, Probability, Probability] = (1.0, 0.1, 0.5)
+    blur_sigma: Annotated[tuple[float, float], AfterValidator(_is_range)] = (0.1, 2.0)
+    solarise: tuple[Probability, Probability, Probability] = (0.0, 0.2, 0.0)
+
+
+def sample_augmentation(rng: np.random.Generator, view_kind: ViewKind, config: AugmentConfig) -> np.ndarray:
+    """Draw one view's parameter vector, float32 (PARAMETERS,); always the same number of draws."""
+    draw = rng.random(PARAMETERS + 1)
+    kind = VIEW_KINDS.index(view_kind)
+    low, high = config.blur_sigma
+    vector = np.empty(PARAMETERS, dtype=np.float32)
+    vector[FLIP] = draw[0] < config.flip
+    vector[JITTER] = draw[1] < config.jitter
+    vector[BRIGHTNESS] = 1 + config.brightness * (2 * draw[2] - 1)
+    vector[CONTRAST] = 1 + config.contrast * (2 * draw[3] - 1)
+    vector[SATURATION] = 1 + config.saturation * (2 * draw[4] - 1)
+    vector[HUE] = config.hue * (2 * draw[5] - 1)
+    vector[ORDER] = int(draw[6] * len(ORDERS))
+    vector[GREY] = draw[7] < config.grey
+    vector[SIGMA] = low + (high - low) * draw[8] if draw[9] < config.blur[kind] else 0
+    vector[SOLARISE] = draw[10] < config.solarise[kind]
+    return vector
+
+
+def view_parameters(config: AugmentConfig, num_local: int, seed: int, epoch: int, index: int) -> np.ndarray:
+    """Return the vectors of all views of sample ``index`` in ``epoch``, float32 (2 + num_local, PARAMETERS)."""
+    rng = numpy_rng(seed, "augment", epoch, index)
+    views = [sample_augmentation(rng, kind, config) for kind in VIEW_KINDS[:2]]
+    return np.stack(views + [sample_augmentation(rng, "local", config) for _ in range(num_local)])
+
+
+def augment(crops: Tensor, parameters: Tensor) -> Tensor:
+    """Flip, jitter, grey, blur, solarise and normalise a batch.
+
+    Args:
+        crops: uint8 (N, 3, S, S), any memory layout, on any device.
+        parameters: float32 (N, PARAMETERS) on the CPU.
+
+    Returns:
+        float32 (N, 3, S, S) on the crops' device, after ImageNet normalisation. Each image's result depends on its own
+        crop and vector alone.
+    """
+    host = parameters.numpy()
+    if len(crops) != len(host):
+        raise ValueError(f"{len(crops)} crops but {len(host)} parameter vectors")
+    if crops.device.type != "cpu":
+        return _augment(crops, host)
+    step = max(1, CPU_CHUNK_PIXELS // max(1, crops.shape[2] * crops.shape[3]))
+    result = torch.empty(crops.shape, dtype=torch.float32)
+    for start in range(0, len(crops), step):
+        result[start : start + step] = _augment(crops[start : start + step], host[start : start + step])
+    return result
+
+
+def _augment(crops: Tensor, host: np.ndarray) -> Tensor:
+    device = crops.device
+    images = crops.to(torch.float32, memory_format=torch.contiguous_format).mul_(1 / 255)
+
+    def change(where: np.ndarray, operation: Callable[[Tensor], Tensor]) -> None:
+        """Replace the images whose mask is set by ``operation`` of them; the others are not computed."""
+        if where.any():
+            index = _to(np.flatnonzero(where), device)
+            images.index_copy_(0, index, operation(images.index_select(0, index)))
+
+    change(host[:, FLIP] > 0, lambda chosen: chosen.flip(3))
+    change(host[:, JITTER] > 0, lambda chosen: jitter(chosen, host[host[:, JITTER] > 0]))
+    change(host[:, GREY] > 0, lambda chosen: colour.luma(chosen).expand(-1, 3, -1, -1))
+    reach = np.where(host[:, SIGMA] > 0, colour.blur_reach(host[:, SIGMA]), 0)
+    for size in np.unique(reach[reach > 0]):
+        sigma = _to(host[reach == size, SIGMA], device)
+        change(reach == size, partial(colour.gaussian_blur, sigma=sigma, reach=int(size)))
+    change(host[:, SOLARISE] > 0, colour.solarise)
+    mean, std = _to(np.array([MEAN, STD], dtype=np.float32), device).view(2, 1, 3, 1, 1).unbind()
+    return images.sub_(mean).div_(std)
+
+
+def _to(values: np.ndarray, device: torch.device) -> Tensor:
+    return torch.from_numpy(values).to(device, non_blocking=True)
+
+
+def jitter(images: Tensor, host: np.ndarray) -> Tensor:
+    """Brightness, contrast, saturation and hue, in each image's own order; ``host`` are its parameter vectors.
+
+    The first three are one blend with different coefficients, so a round is one blend of all images and a hue rotation
+    of those whose turn it is; each takes the identity where another operation is due.
+    """
+    columns = ORDERS[host[:, ORDER].astype(int)] + BRIGHTNESS
+    factors = np.take_along_axis(host, columns, axis=1)
+    for column, factor in zip(columns.T, factors.T, strict=True):
+        coefficients = np.zeros((3, len(host)), dtype=np.float32)
+        coefficients[0] = np.where(column == HUE, 1, factor)
+        coefficients[1] = np.where(column == SATURATION, 1 - factor, 0)
+        coefficients[2] = np.where(column == CONTRAST, 1 - factor, 0)
+        images = colour.blend(images, *_to(coefficients, images.device).unbind())
+        where = np.flatnonzero(column == HUE)
+        if len(where):
+            index, turn = _to(where, images.device), _to(factor[where], images.device)
+            images.index_copy_(0, index, colour.rotate_hue(images.index_select(0, index), turn))
+    return images
