@@ -15,7 +15,7 @@ from dinoskip.models.export import (
     save_weights,
 )
 from dinoskip.models.heads import DINOHead
-from dinoskip.models.vit import Block, VitConfig, create_model
+from dinoskip.models.vit import Block, VitConfig, create_model, list_models
 
 __all__ = [
     "Backbone",
@@ -27,6 +27,7 @@ __all__ = [
     "build_from_weights",
     "create_model",
     "describe_weights",
+    "list_models",
     "load_backbone",
     "load_weights",
     "newest_checkpoint",

@@ -5,9 +5,9 @@ Facets come from the attention module's own projection weights, so nothing is ho
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
@@ -36,12 +36,14 @@ class LayerFeatures:
 
 
 class Backbone:
-    """A frozen ViT in eval mode. ``mean`` and ``std`` are the image statistics that its weights were trained with.
+    """A frozen ViT in eval mode.
 
-    ``weights_hash`` is the sha256 of the weights as loaded, before any change of dtype.
+    ``mean`` and ``std`` are the image statistics that its weights were trained with; ``info`` is what a weights file
+    of ours says of its training, {} elsewhere; ``weights_hash`` is the sha256 of the weights as loaded, before any
+    change of dtype.
     """
 
-    def __init__(self, model: VisionTransformer, spec: str) -> None:
+    def __init__(self, model: VisionTransformer, spec: str, info: Mapping[str, Any] | None = None) -> None:
         if not isinstance(model, VisionTransformer):
             raise ConfigError(
                 f"{spec}: a {type(model).__name__} is not supported", "use a plain timm VisionTransformer"
@@ -53,10 +55,11 @@ class Backbone:
             raise ConfigError(f"{spec}: patches of {height}×{width} pixels are not square")
         self.model = model.eval()
         self.spec = spec
+        self.info = dict(info or {})
         self.patch_size = int(height)
         self.depth = len(model.blocks)
         self.dim = int(model.embed_dim)
-        self.num_heads = next((int(m.num_heads) for m in model.blocks.modules() if hasattr(m, "num_heads")), 0)
+        self.num_heads = next((m.num_heads for m in model.blocks.modules() if isinstance(m, Attention)), 0)
         self.num_prefix_tokens = int(model.num_prefix_tokens)
         pretrained = getattr(model, "pretrained_cfg", None) or {}
         self.mean: tuple[float, ...] = tuple(pretrained.get("mean", IMAGENET_DEFAULT_MEAN))
@@ -65,7 +68,7 @@ class Backbone:
 
     @classmethod
     def from_model(cls, model: VisionTransformer, spec: str = "model") -> Backbone:
-        """Wrap a timm ViT (it is put into eval mode). Raises :class:`ConfigError` for models that are not plain ViTs."""
+        """Wrap a timm ViT and put it into eval mode; :class:`ConfigError` for models that are not plain ViTs."""
         return cls(model, spec)
 
     @property
@@ -145,7 +148,7 @@ class Backbone:
         projected = F.linear(block.norm1(tokens), attention.qkv.weight[rows], None if bias is None else bias[rows])
         if facet != "value":
             norm = attention.q_norm if facet == "query" else attention.k_norm
-            projected = norm(projected.unflatten(-1, (attention.num_heads, -1))).flatten(-2)
+            projected = norm(projected.reshape(*tokens.shape[:2], attention.num_heads, -1)).flatten(-2)
         return projected
 
     def _normalised(self, features: Tensor, norm: str) -> Tensor:

@@ -13,7 +13,7 @@ import difflib
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +43,12 @@ def load_backbone(
     are missing, damaged, do not fit or cannot be downloaded.
     """
     kind, colon, rest = spec.partition(":")
-    loaders = {"run": _from_run, "weights": _from_weights, "dino": _from_dino, "timm": _from_timm}
+    loaders: dict[str, Callable[..., tuple[VisionTransformer, dict[str, Any]]]] = {
+        "run": _from_run,
+        "weights": build_from_weights,
+        "dino": _from_dino,
+        "timm": _from_timm,
+    }
     if not colon or kind not in loaders or not rest:
         near = difflib.get_close_matches(kind, loaders, 1, 0.5)
         raise ConfigError(
@@ -51,7 +56,8 @@ def load_backbone(
             (f"did you mean {near[0]}:...? " if near else "")
             + "write run:DIR, weights:FILE.safetensors, dino:FILE.pth or timm:NAME",
         )
-    return Backbone(loaders[kind](rest, **kw), spec).to(device, dtype)
+    model, info = loaders[kind](rest, **kw)
+    return Backbone(model, spec, info).to(device, dtype)
 
 
 def _checked_role(role: str) -> str:
@@ -60,12 +66,8 @@ def _checked_role(role: str) -> str:
     return role
 
 
-def _from_run(folder: str, *, role: str = "teacher") -> VisionTransformer:
-    return build_from_weights(newest_checkpoint(folder) / f"{_checked_role(role)}.safetensors")[0]
-
-
-def _from_weights(file: str) -> VisionTransformer:
-    return build_from_weights(file)[0]
+def _from_run(folder: str, *, role: str = "teacher") -> tuple[VisionTransformer, dict[str, Any]]:
+    return build_from_weights(newest_checkpoint(folder) / f"{_checked_role(role)}.safetensors")
 
 
 # --- timm --------------------------------------------------------------------------------------------
@@ -91,7 +93,7 @@ def _parse_options(text: str) -> tuple[str, dict[str, Any]]:
     return name.strip(), parsed
 
 
-def _from_timm(text: str, **kw: Any) -> VisionTransformer:
+def _from_timm(text: str, **kw: Any) -> tuple[VisionTransformer, dict[str, Any]]:
     name, options = _parse_options(text)
     options = {"pretrained": True, "num_classes": 0, "dynamic_img_size": True} | kw | options
     seed = int(options.pop("seed", 0))
@@ -102,7 +104,7 @@ def _from_timm(text: str, **kw: Any) -> VisionTransformer:
     try:
         with torch.random.fork_rng(devices=[]):  # random weights are the same in every process
             torch.manual_seed(derive(seed, "timm", architecture))
-            model: VisionTransformer = timm.create_model(name, **options)
+            model: Any = timm.create_model(name, **options)
     except Exception as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         wrong = isinstance(error, TypeError | AssertionError) or reason.startswith(("Unknown model", "Invalid pretr"))
@@ -113,7 +115,7 @@ def _from_timm(text: str, **kw: Any) -> VisionTransformer:
             f"timm:{text}: pretrained weights cannot be loaded: {reason}",
             "they are downloaded once, which needs network; or add ,pretrained=false for random weights",
         ) from error
-    return model
+    return model, {}
 
 
 # --- facebookresearch/dino ---------------------------------------------------------------------------
@@ -149,9 +151,9 @@ def _dino_architecture(state: Mapping[str, Tensor], path: Path) -> dict[str, Any
     return {"name": f"vit_{sizes[width]}_patch{side}", "depth": max(blocks) + 1, "img_size": grid * side}
 
 
-def _from_dino(file: str, *, role: str = "teacher") -> VisionTransformer:
+def _from_dino(file: str, *, role: str = "teacher") -> tuple[VisionTransformer, dict[str, Any]]:
     path = Path(file)
     state = _dino_state(path, _checked_role(role))
     model = create_model(**_dino_architecture(state, path), weight_init="skip")
     load_strict(model, state, path)
-    return model
+    return model, {}

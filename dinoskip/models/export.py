@@ -108,7 +108,7 @@ def load_weights(path: str | Path) -> tuple[dict[str, Tensor], VitConfig, dict[s
 
 
 def build_from_weights(path: str | Path) -> tuple[VisionTransformer, dict[str, Any]]:
-    """Rebuild the model of a weights file, in eval mode on the CPU. Every tensor must fit, else :class:`WeightsError`."""
+    """Rebuild the model of a weights file, in eval mode on the CPU; :class:`WeightsError` unless every tensor fits."""
     state, config, info = load_weights(path)
     model = from_config(config, weight_init="skip").to(next(iter(state.values())).dtype)
     load_strict(model, state, path)

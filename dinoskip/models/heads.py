@@ -50,14 +50,14 @@ class DINOHead(nn.Module):
     def reset_parameters(self, seed: int = 0) -> None:
         """Draw every weight anew from ``seed``."""
         for name, parameter in self.named_parameters():
-            rng = torch_rng(seed, "init", "head", name)
+            rng, drawn = torch_rng(seed, "init", "head", name), torch.empty(parameter.shape, dtype=torch.float32)
             if name == "last_v":
                 bound = parameter.shape[1] ** -0.5
-                drawn = torch.empty(parameter.shape, dtype=torch.float32).uniform_(-bound, bound, generator=rng)
+                drawn.uniform_(-bound, bound, generator=rng)
             elif name == "last_g":
-                drawn = torch.ones(parameter.shape)
+                drawn.fill_(1.0)
             elif name.endswith("bias"):
-                drawn = torch.zeros(parameter.shape)
+                drawn.zero_()
             else:
                 drawn = nn.init.trunc_normal_(
                     torch.empty(parameter.shape, dtype=torch.float32), std=0.02, generator=rng

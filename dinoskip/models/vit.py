@@ -42,6 +42,11 @@ SHAPES: dict[str, tuple[int, int]] = {
 }
 
 
+def list_models() -> tuple[str, ...]:
+    """Names that :func:`create_model` knows."""
+    return tuple(SHAPES)
+
+
 class Block(TimmBlock):
     """timm's pre-norm block in which the attention's and the MLP's skip connection can each be left out.
 
@@ -49,13 +54,14 @@ class Block(TimmBlock):
     only where one is kept. LayerScale without a skip shrinks the tokens below LayerNorm's epsilon and is refused.
     """
 
-    def __init__(self, *args: Any, skip: Skip = True, init_values: float | None = None, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, skip: Skip = True, **kwargs: Any) -> None:
+        init_values = kwargs.get("init_values")
         if init_values and skip is not True:
             raise ConfigError(
                 f"init_values={init_values}: LayerScale without a skip connection erases the signal",
                 "leave init_values out for skipless models",
             )
-        super().__init__(*args, init_values=init_values, **kwargs)
+        super().__init__(*args, **kwargs)
         self.skip_attention = skip is True or skip == "attention"
         self.skip_mlp = skip is True or skip == "mlp"
         if not self.skip_attention:
@@ -63,11 +69,11 @@ class Block(TimmBlock):
         if not self.skip_mlp:
             self.drop_path2 = nn.Identity()
 
-    def forward(self, x: Tensor, **masks: Any) -> Tensor:
+    def forward(self, x: Tensor, **masks: Any) -> Tensor:  # type: ignore[override]
         """Map tokens (B, N, C) to tokens (B, N, C); ``masks`` go to the attention unchanged."""
-        attended = self.drop_path1(self.ls1(self.attn(self.norm1(x), **masks)))
+        attended: Tensor = self.drop_path1(self.ls1(self.attn(self.norm1(x), **masks)))
         x = x + attended if self.skip_attention else attended
-        mixed = self.drop_path2(self.ls2(self.mlp(self.norm2(x))))
+        mixed: Tensor = self.drop_path2(self.ls2(self.mlp(self.norm2(x))))
         return x + mixed if self.skip_mlp else mixed
 
 
@@ -167,7 +173,7 @@ def head_factors(attention: nn.Module) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     weight = attention.get_submodule("qkv").get_parameter("weight").double()
     width, dim = attention_width(attention), weight.shape[1]
     heads = int(attention.num_heads)  # type: ignore[arg-type]
-    query, key, value = weight.split(width)
+    query, key, value = weight.tensor_split(3)
     split = (heads, width // heads, dim)
     output = attention.get_submodule("proj").get_parameter("weight").double()
     return query.reshape(split).mT, key.reshape(split).mT, value.T, output.T

@@ -1,0 +1,120 @@
+"""How far signals travel in fresh networks: with skips, without, and without but initialised for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
+from timm.models.vision_transformer import VisionTransformer
+from torch import Tensor
+from torch.nn import functional as F
+
+from dinoskip.errors import ConfigError, DataError
+from dinoskip.images import read_image
+from dinoskip.init import skipless_, trunc_normal_
+from dinoskip.measures import effective_rank, token_cosine
+from dinoskip.models.vit import attention_width, create_model, embed
+
+PHOTOS = ("astronaut.png", "coffee.png", "chelsea.png", "rocket.jpg")
+ROWS = ("skip", "skipless default", "skipless initialised")
+_CLASSES = 10
+
+
+@dataclass(frozen=True)
+class SignalRow:
+    """One fresh network; tuples run over blocks 1..depth."""
+
+    name: str
+    """skip, skipless default or skipless initialised."""
+    token_cosine: tuple[float, ...]
+    """Mean cosine between different tokens of an image, after norm1."""
+    effective_rank: tuple[float, ...]
+    """Effective rank of an image's tokens, after norm1."""
+    query_gradient: tuple[float, ...]
+    """Frobenius norm of dL/dW^Q, L a cross-entropy on the class token."""
+    final_cosine: float
+    """Token cosine after the final norm."""
+    final_effective_rank: float
+    """Effective rank after the final norm."""
+
+
+def bundled_photos(count: int = 4, img_size: int = 224) -> Tensor:
+    """Up to four photographs that come with scikit-image, centre-cropped, normalised: float64 (count, 3, S, S).
+
+    Raises :class:`DataError` if they are not installed and :class:`ConfigError` for another count.
+    """
+    import skimage
+
+    if not 1 <= count <= len(PHOTOS):
+        raise ConfigError(f"{count} photographs were asked for, 1 to {len(PHOTOS)} are bundled")
+    folder = Path(skimage.__file__).parent / "data"
+    mean, std = (
+        torch.tensor(v, dtype=torch.float64).view(3, 1, 1) for v in (IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD)
+    )
+    photos = []
+    for name in PHOTOS[:count]:
+        if not (folder / name).is_file():
+            raise DataError(f"{folder / name}: scikit-image came without its photographs", "give images of your own")
+        pixels = torch.from_numpy(read_image(folder / name)).permute(2, 0, 1).double() / 255
+        height, width = pixels.shape[1:]
+        side = min(height, width)
+        top, left = (height - side) // 2, (width - side) // 2
+        square = pixels[None, :, top : top + side, left : left + side]
+        small = F.interpolate(square, size=(img_size, img_size), mode="bicubic", antialias=True, align_corners=False)
+        photos.append((small[0].clamp(0, 1) - mean) / std)
+    return torch.stack(photos)
+
+
+def signal_table(
+    images: Tensor,
+    depth: int = 12,
+    *,
+    name: str = "vit_small_patch16",
+    alpha: float = 1.8,
+    beta: float = 1.0,
+    c: float = 3.0,
+    seed: int = 0,
+) -> list[SignalRow]:
+    """Token similarity and query gradients, block by block, of three fresh networks that differ in skips and init only.
+
+    ``images`` (B, 3, S, S) are ImageNet-normalised photographs, two to four are enough. Everything runs in float64, so
+    that a gradient of 1e-15 is a measurement. The loss is the cross-entropy of a random 10-class head on the normed
+    class token, image i having label i mod 10. Embeddings and head are the same in the three networks.
+    """
+    rows = []
+    for label in ROWS:
+        model = create_model(
+            name, skip=label == "skip", depth=depth, img_size=images.shape[-1], num_classes=_CLASSES, weight_init="skip"
+        ).double()
+        trunc_normal_(model, seed)
+        if label == "skipless initialised":
+            skipless_(model, alpha, beta, c, seed=seed)
+        rows.append(_measure(label, model, images.double()))
+    return rows
+
+
+def _measure(label: str, model: VisionTransformer, images: Tensor) -> SignalRow:
+    tokens = embed(model, images)
+    cosines, ranks = [], []
+    for block in model.blocks:
+        normed = block.get_submodule("norm1")(tokens)
+        cosines.append(token_cosine(normed))
+        ranks.append(effective_rank(normed))
+        tokens = block(tokens)
+    final = model.norm(tokens)
+    loss = F.cross_entropy(model.forward_head(final), torch.arange(len(images)) % _CLASSES)
+    attentions = [block.get_submodule("attn") for block in model.blocks]
+    gradients = torch.autograd.grad(loss, [a.get_submodule("qkv").get_parameter("weight") for a in attentions])
+    return SignalRow(
+        name=label,
+        token_cosine=tuple(cosines),
+        effective_rank=tuple(ranks),
+        query_gradient=tuple(
+            float(torch.linalg.matrix_norm(gradient[: attention_width(attention)]))
+            for attention, gradient in zip(attentions, gradients, strict=True)
+        ),
+        final_cosine=token_cosine(final),
+        final_effective_rank=effective_rank(final),
+    )

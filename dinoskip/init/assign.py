@@ -1,0 +1,86 @@
+"""Initialisers yield (parameter name, float64 tensor); here they are laid into a model, each parameter at most once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from timm.layers import Mlp
+from timm.models.vision_transformer import Block as TimmBlock
+from timm.models.vision_transformer import VisionTransformer
+from torch import Tensor, nn
+
+from dinoskip.errors import ConfigError
+from dinoskip.models.vit import attention_width, is_plain_attention
+
+Assignments = Iterator[tuple[str, Tensor]]
+LAYERS = ("attn.qkv", "attn.proj", "mlp.fc1", "mlp.fc2")
+
+
+@torch.no_grad()
+def assign(model: nn.Module, tensors: Iterable[tuple[str, Tensor]]) -> set[str]:
+    """Copy ``tensors`` into the parameters of those names (cast last) and return the names.
+
+    A name that comes twice, is unknown or has another shape is a ValueError: an initialiser is wrong.
+    """
+    parameters = dict(model.named_parameters())
+    done: set[str] = set()
+    for name, tensor in tensors:
+        if name in done or name not in parameters or parameters[name].shape != tensor.shape:
+            raise ValueError(f"parameter {name} {tuple(tensor.shape)}: assigned twice, unknown or of another shape")
+        parameters[name].copy_(tensor)
+        done.add(name)
+    return done
+
+
+@dataclass(frozen=True)
+class PlainBlock:
+    """The four linear layers of one block and the block's name."""
+
+    prefix: str
+    num_heads: int
+    layers: dict[str, nn.Linear]
+    """Keys attn.qkv, attn.proj, mlp.fc1, mlp.fc2."""
+
+    @property
+    def dim(self) -> int:
+        """Width of the tokens."""
+        return self.layers["attn.qkv"].in_features
+
+    def zero_biases(self, *names: str) -> Assignments:
+        """Zeros for the biases that the layers called ``names`` have."""
+        for name in names:
+            if self.layers[name].bias is not None:
+                yield f"{self.prefix}.{name}.bias", torch.zeros(self.layers[name].bias.shape, dtype=torch.float64)
+
+
+def plain_blocks(model: nn.Module, method: str) -> list[PlainBlock]:
+    """The blocks of a ViT to which ``method`` applies as its paper states it; :class:`ConfigError` if any differs."""
+    if not isinstance(model, VisionTransformer):
+        raise ConfigError(f"{method} initialises timm VisionTransformers, not a {type(model).__name__}")
+    found = []
+    for index, block in enumerate(model.blocks):
+        reason = _oddity(block)
+        if reason:
+            raise ConfigError(f"{method} cannot initialise block {index + 1}: {reason}", "build the model without it")
+        layers: dict[str, Any] = {name: block.get_submodule(name) for name in LAYERS}
+        heads = int(block.get_submodule("attn").num_heads)  # type: ignore[arg-type]
+        found.append(PlainBlock(f"blocks.{index}", heads, layers))
+    return found
+
+
+def _oddity(block: Any) -> str | None:
+    """Why the block is not the papers' pre-norm block, or None."""
+    if not isinstance(block, TimmBlock):
+        return f"it is a {type(block).__name__}, not a pre-norm block"
+    if not is_plain_attention(block.attn):
+        return "its attention is not plain (q/k norm, output norm, gate or another kind)"
+    if attention_width(block.attn) != block.attn.get_submodule("qkv").in_features:
+        return "its heads together are not as wide as the model"
+    if not isinstance(block.ls1, nn.Identity) or not isinstance(block.ls2, nn.Identity):
+        return "it has LayerScale (init_values)"
+    if type(block.mlp) is not Mlp or not isinstance(getattr(block.mlp, "norm", nn.Identity()), nn.Identity):
+        return "its MLP is not two plain linear layers"
+    return None

@@ -1,0 +1,66 @@
+"""Mimetic initialisation (Trockman and Kolter, 2023): attention that looks like a trained one's."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from dinoskip.errors import ConfigError
+from dinoskip.init.assign import Assignments, assign, plain_blocks
+from dinoskip.init.orthogonal import noise_matrix, spectral_factors
+from dinoskip.init.skipless import fused_qkv, query_key_factors
+from dinoskip.randomness import torch_rng
+
+
+def mimetic_(
+    model: nn.Module,
+    alpha: float = 0.7,
+    beta: float = 0.7,
+    alpha_vo: float = 0.4,
+    beta_vo: float = 0.4,
+    *,
+    seed: int = 0,
+) -> nn.Module:
+    """Initialise attention and position embedding, in place; returns the model.
+
+    Per head W^Q W^Kᵀ ≈ alpha·Z + beta·I (top dh singular triplets, Z of variance 1/D); per layer W^V W^O =
+    alpha_vo·Z - beta_vo·I, both factors U S^½ and S^½ Vᵀ of full rank; zero attention biases; position embedding 2-D
+    sine and cosine (CLS and registers zero). MLP, norms and the rest are left as they are. Raises
+    :class:`ConfigError` for attention that is not plain and for a width not divisible by 4.
+    """
+    assign(model, mimetic_tensors(model, alpha, beta, alpha_vo, beta_vo, seed=seed))
+    return model
+
+
+def mimetic_tensors(
+    model: nn.Module, alpha: float, beta: float, alpha_vo: float, beta_vo: float, *, seed: int
+) -> Assignments:
+    """What :func:`mimetic_` assigns, parameter by parameter."""
+    for block in plain_blocks(model, "mimetic_"):
+        name, dim = f"{block.prefix}.attn", block.dim
+        query, key = query_key_factors(
+            dim, block.num_heads, alpha, beta, heads="top", noise="normal", seed=seed, name=name
+        )
+        noise = noise_matrix(dim, "normal", torch_rng(seed, "init", name, "value_output"))
+        value, output = spectral_factors(alpha_vo * noise - beta_vo * torch.eye(dim, dtype=torch.float64))
+        yield f"{name}.qkv.weight", fused_qkv(query, key, value)
+        yield f"{name}.proj.weight", output
+        yield from block.zero_biases("attn.qkv", "attn.proj")
+    if model.pos_embed is not None:
+        yield "pos_embed", _sincos_position(model)
+
+
+def _sincos_position(model: nn.Module) -> Tensor:
+    """2-D sine-cosine positions (1, prefix + h·w, D): sin x, cos x, sin y, cos y, a quarter of the channels each."""
+    position: Tensor = model.pos_embed  # type: ignore[assignment]
+    rows, columns = (int(side) for side in model.patch_embed.grid_size)  # type: ignore[union-attr]
+    dim, prefix = position.shape[-1], position.shape[1] - rows * columns
+    if dim % 4:
+        raise ConfigError(f"mimetic_: a sine-cosine position embedding needs a width divisible by 4, not {dim}")
+    frequency = 10000.0 ** (-torch.arange(dim // 4, dtype=torch.float64) / (dim // 4))
+    y, x = torch.meshgrid(
+        torch.arange(rows, dtype=torch.float64), torch.arange(columns, dtype=torch.float64), indexing="ij"
+    )
+    angles = [coordinate.reshape(-1, 1) * frequency for coordinate in (x, y)]
+    grid = torch.cat([wave for angle in angles for wave in (angle.sin(), angle.cos())], dim=1)
+    return torch.cat([torch.zeros(prefix, dim, dtype=torch.float64), grid])[None]

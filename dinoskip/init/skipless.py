@@ -1,0 +1,113 @@
+"""Initialisation of skipless ViTs (Cutting the Skip, sec. 5.1): well-conditioned attention without skip connections."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from dinoskip.errors import ConfigError
+from dinoskip.init.assign import LAYERS, Assignments, PlainBlock, assign, plain_blocks
+from dinoskip.init.orthogonal import Noise, haar, haar_, noise_matrix, scaled_uniform_orthogonal_, spectral_factors
+from dinoskip.randomness import torch_rng
+
+Heads = Literal["top", "split"]
+MlpInit = Literal["suo", "orthogonal", "default"]
+
+
+def skipless_(
+    model: nn.Module,
+    alpha: float = 1.8,
+    beta: float = 1.0,
+    c: float | tuple[float, float] = 3.0,
+    *,
+    heads: Heads = "top",
+    mlp: MlpInit = "suo",
+    noise: Noise = "normal",
+    seed: int = 0,
+) -> nn.Module:
+    """Initialise attention and MLP of every block for a network without skips, in place; returns the model.
+
+    Row convention (``y = x W``), per layer:
+
+    * W^Q_i, W^K_i: M = alpha·Z + beta·I with Z_ij of variance 1/D, drawn anew for each head; the balanced factors
+      of its top dh singular triplets (eq. 11). ``heads="split"``: one M a layer, its triplets dealt out in order.
+    * W^V = c·U, W^O = c·Vᵀ with U, V Haar-orthogonal, one draw a layer over all heads, so W^V W^O is c² times an
+      orthogonal matrix: condition number 1. ``c`` may be a pair (c_v, c_o).
+    * MLP: scale-corrected uniform orthogonal ("suo"), the same without the factor ("orthogonal"), or weights left as
+      they are ("default").
+
+    All biases of these four layers become zero; everything else is left as it is. Drawn in float64 on the CPU from
+    ``seed`` and the layers' names, cast last. Defaults are the paper's for ViT-S; ViT-B: alpha 2, beta 0.6.
+    Raises :class:`ConfigError` for blocks outside the papers: LayerScale, q/k norm, gates, other attention or MLP.
+    """
+    if (
+        heads not in ("top", "split")
+        or mlp not in ("suo", "orthogonal", "default")
+        or noise not in ("normal", "uniform")
+    ):
+        raise ConfigError(
+            f"skipless_: heads={heads!r}, mlp={mlp!r}, noise={noise!r}",
+            "heads: top, split; mlp: suo, orthogonal, default; noise: normal, uniform",
+        )
+    assign(model, skipless_tensors(model, alpha, beta, c, heads=heads, mlp=mlp, noise=noise, seed=seed))
+    return model
+
+
+def skipless_tensors(
+    model: nn.Module,
+    alpha: float,
+    beta: float,
+    c: float | tuple[float, float],
+    *,
+    heads: Heads,
+    mlp: MlpInit,
+    noise: Noise,
+    seed: int,
+) -> Assignments:
+    """What :func:`skipless_` assigns, parameter by parameter."""
+    c_v, c_o = c if isinstance(c, tuple) else (c, c)
+    for block in plain_blocks(model, "skipless_"):
+        name, dim = f"{block.prefix}.attn", block.dim
+        query, key = query_key_factors(
+            dim, block.num_heads, alpha, beta, heads=heads, noise=noise, seed=seed, name=name
+        )
+        value = c_v * haar(dim, dim, torch_rng(seed, "init", name, "value"))
+        output = c_o * haar(dim, dim, torch_rng(seed, "init", name, "output"))
+        yield f"{name}.qkv.weight", fused_qkv(query, key, value)
+        yield f"{name}.proj.weight", output.T
+        yield from _mlp_tensors(block, mlp, seed)
+        yield from block.zero_biases(*LAYERS)
+
+
+def query_key_factors(
+    dim: int, num_heads: int, alpha: float, beta: float, *, heads: Heads, noise: Noise, seed: int, name: str
+) -> tuple[Tensor, Tensor]:
+    """W^Q and W^K, float64 (heads, D, dh) each, of one layer called ``name``."""
+    width = dim // num_heads
+    identity = beta * torch.eye(dim, dtype=torch.float64)
+
+    def noisy(*place: int | str) -> Tensor:
+        return alpha * noise_matrix(dim, noise, torch_rng(seed, "init", name, "query_key", *place)) + identity
+
+    if heads == "split":
+        query, key = spectral_factors(noisy("all"))
+        split = (dim, num_heads, width)
+        return query.reshape(split).transpose(0, 1), key.reshape(split).transpose(0, 1)
+    factors = [spectral_factors(noisy(head), width) for head in range(num_heads)]
+    return torch.stack([query for query, _ in factors]), torch.stack([key for _, key in factors])
+
+
+def fused_qkv(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """timm's ``qkv.weight`` (3D, D) from W^Q, W^K (heads, D, dh) and W^V (D, D) of the row convention."""
+    return torch.cat([query.mT.flatten(0, 1), key.mT.flatten(0, 1), value.T])
+
+
+def _mlp_tensors(block: PlainBlock, mlp: MlpInit, seed: int) -> Assignments:
+    if mlp == "default":
+        return
+    fill = scaled_uniform_orthogonal_ if mlp == "suo" else haar_
+    for name in ("mlp.fc1", "mlp.fc2"):
+        weight = torch.empty(block.layers[name].weight.shape, dtype=torch.float64)
+        yield f"{block.prefix}.{name}.weight", fill(weight, torch_rng(seed, "init", f"{block.prefix}.{name}"))
