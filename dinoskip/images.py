@@ -75,6 +75,12 @@ def read_mask(path: str | Path) -> np.ndarray:
 
 def image_size(path: str | Path) -> tuple[int, int]:
     """Return (height, width) as :func:`read_image` would give them, from the header alone."""
-    with _open(Path(path)) as image:
-        swapped = image.getexif().get(0x0112, 1) in {5, 6, 7, 8}
-        return (image.width, image.height) if swapped else (image.height, image.width)
+    path = Path(path)
+    try:
+        with _open(path) as image:
+            swapped = image.getexif().get(0x0112, 1) in {5, 6, 7, 8}  # of a PNG this reads to the end of the file
+            return (image.width, image.height) if swapped else (image.height, image.width)
+    except DataError:
+        raise
+    except (OSError, ValueError, SyntaxError) as error:
+        raise DataError(f"{path}: damaged or truncated image: {error}") from error

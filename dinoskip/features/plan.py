@@ -1,0 +1,121 @@
+"""Lay out an export before the first image is decoded: files, rows, batches, and the key that says what it is."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from dinoskip.errors import ConfigError, DataError
+from dinoskip.features.store import FORMAT, STORED, cls_file, tokens_file
+from dinoskip.features.transform import Transform
+from dinoskip.files import hash_of
+from dinoskip.images import image_size
+
+if TYPE_CHECKING:
+    from dinoskip.models import Backbone
+
+
+class ImageSet(Protocol):
+    """What can be exported: image ids, and where image i lies."""
+
+    @property
+    def ids(self) -> Sequence[str]:
+        """Unique names."""
+        ...
+
+    def path(self, index: int, /) -> Path:
+        """Return the file of an image."""
+        ...
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything known before the first image is decoded."""
+
+    manifest: dict[str, Any]
+    transform: Transform
+    paths: list[Path]
+    batches: list[list[int]]  # image numbers; all of one input size
+    sizes: list[tuple[int, int]]  # of the backbone's input, per image
+    starts: np.ndarray | None  # first row of each image in a ragged file
+    shapes: dict[str, tuple[int, ...]]  # of each file
+
+    @property
+    def stored(self) -> np.dtype[Any]:
+        """The dtype on disk."""
+        return STORED[self.manifest["dtype"]]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all files, without headers."""
+        return sum(int(np.prod(shape, dtype=np.int64)) for shape in self.shapes.values()) * self.stored.itemsize
+
+
+def _chosen(blocks: Sequence[int] | str, depth: int) -> list[int]:
+    if isinstance(blocks, str):
+        if blocks != "all":
+            raise ConfigError(f"blocks: {blocks!r} is neither all nor a list of numbers")
+        return list(range(1, depth + 1))
+    chosen = sorted(set(blocks))
+    if not chosen or chosen[0] < 1 or chosen[-1] > depth:
+        raise ConfigError(f"blocks: {list(blocks)} must be numbers of 1..{depth}")
+    return chosen
+
+
+def make_plan(
+    backbone: Backbone,
+    dataset: ImageSet,
+    blocks: Sequence[int] | str,
+    facet: str,
+    norm: str,
+    dtype: str,
+    transform: Transform,
+    tokens: bool,
+    cls: bool,
+    batch_size: int,
+) -> Plan:
+    """Read every image's header and lay out files and batches. Batches are a function of the arguments alone."""
+    if dtype not in STORED:
+        raise ConfigError(f"dtype: {dtype!r} is none of {', '.join(STORED)}")
+    if batch_size < 1:
+        raise ConfigError(f"batch_size: {batch_size} must be at least 1")
+    ids = list(dataset.ids)
+    paths = [Path(dataset.path(i)) for i in range(len(ids))]
+    if not ids or len(set(ids)) != len(ids):
+        raise DataError("features: there are no images" if not ids else "features: two images have the same id")
+    chosen, patch = _chosen(blocks, backbone.depth), backbone.patch_size
+    cls = cls and bool(backbone.model.has_class_token)
+    if not tokens and not cls:
+        raise ConfigError("features: neither tokens nor class tokens would be stored")
+    with ThreadPoolExecutor(8) as pool:
+        originals = list(pool.map(image_size, paths))
+    sizes = [transform.padded_size(height, width, patch) for height, width in originals]
+    grids = [(height // patch, width // patch) for height, width in sizes]
+    ragged = transform.mode == "native"
+    starts = np.concatenate([[0], np.cumsum([h * w for h, w in grids])]) if ragged else None
+    rows = (int(starts[-1]),) if starts is not None else (len(ids), grids[0][0] * grids[0][1])
+    shapes = {tokens_file(b): (*rows, backbone.dim) for b in chosen} if tokens else {}
+    shapes |= {cls_file(b): (len(ids), backbone.dim) for b in chosen} if cls else {}
+    manifest: dict[str, Any] = {
+        "kind": "features", "format": FORMAT, "ids": ids, "blocks": chosen, "facet": facet, "norm": norm,
+        "dtype": dtype, "layout": "ragged" if ragged else "fixed", "tokens": tokens, "cls": cls,
+        "dim": backbone.dim, "patch_size": patch, "transform": transform.model_dump(mode="json"),
+        "grids": [list(grid) for grid in (grids if ragged else grids[:1])],
+        "image_sizes": [list(size) for size in originals], "weights_hash": backbone.weights_hash,
+        "mean": list(backbone.mean), "std": list(backbone.std),
+    }  # fmt: skip
+    manifest["key"] = hash_of([manifest, str(backbone.dtype), [path.stat().st_size for path in paths]])
+    return Plan(manifest, transform, paths, _batches(sizes, batch_size), sizes, starts, shapes)
+
+
+def _batches(sizes: Sequence[tuple[int, int]], batch_size: int) -> list[list[int]]:
+    groups: dict[tuple[int, int], list[int]] = defaultdict(list)
+    for i, size in enumerate(sizes):
+        groups[size].append(i)
+    return [group[at : at + batch_size] for group in groups.values() for at in range(0, len(group), batch_size)]

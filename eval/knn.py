@@ -1,0 +1,147 @@
+"""Weighted k-nearest-neighbour classification of frozen CLS features, as in DINO, for all blocks at once.
+
+Features are L2-normalised; the k training images of largest cosine vote for their class with weight
+exp(cosine / temperature) (Wu et al. 2018; DINO eval_knn.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from pydantic import Field
+
+from dinoskip.config import Config
+from dinoskip.distributed import choose_device
+from dinoskip.errors import ConfigError, DataError
+from dinoskip.features import FeatureStore
+from dinoskip.results import EvalResult, write_rows
+
+_CHUNK_ELEMENTS = 2**24  # similarities held at once: 64 MiB of float32
+
+
+class KnnConfig(Config):
+    """Neighbour counts and the temperature of the votes."""
+
+    k: tuple[int, ...] = Field(default=(10, 20), min_length=1)
+    temperature: float = Field(default=0.07, gt=0)
+
+
+def _check(train_x: torch.Tensor, labels: NDArray[np.int64], test_x: torch.Tensor, ks: Sequence[int]) -> None:
+    if train_x.shape[1] != len(labels):
+        raise ValueError(f"{train_x.shape[1]} training features but {len(labels)} labels")
+    if train_x.shape[0] != test_x.shape[0] or train_x.shape[2] != test_x.shape[2]:
+        raise ValueError(f"training features {tuple(train_x.shape)} do not fit test features {tuple(test_x.shape)}")
+    if len(labels) and labels.min() < 0:
+        raise ValueError("class labels must not be negative")
+    if min(ks) < 1 or max(ks) > len(labels):
+        raise ConfigError(
+            f"k: {max(ks) if min(ks) >= 1 else min(ks)} neighbours were asked of {len(labels)} training images",
+            f"choose 1 to {len(labels)}",
+        )
+
+
+def knn_predictions(
+    train_x: torch.Tensor,
+    train_y: ArrayLike,
+    test_x: torch.Tensor,
+    ks: Sequence[int],
+    temperature: float = 0.07,
+) -> dict[int, NDArray[np.int64]]:
+    """Classify ``test_x`` (blocks, n, D) by ``train_x`` (blocks, N, D), each block by itself, for several k.
+
+    ``train_y`` (N,) are integer classes. Returns, for every k, int64 classes (blocks, n). Every feature is
+    normalised here; a zero vector is similar to nothing. Raises :class:`ConfigError` if a k exceeds N.
+    """
+    labels = np.asarray(train_y, dtype=np.int64)
+    _check(train_x, labels, test_x, ks)
+    blocks, count, _ = test_x.shape
+    classes = torch.from_numpy(labels).to(train_x.device)
+    memory = torch.nn.functional.normalize(train_x.float(), dim=-1).transpose(1, 2)
+    found = {k: np.empty((blocks, count), dtype=np.int64) for k in ks}
+    step = max(1, _CHUNK_ELEMENTS // (blocks * len(labels)))
+    for start in range(0, count, step):
+        queries = torch.nn.functional.normalize(test_x[:, start : start + step].float(), dim=-1)
+        similar, where = torch.bmm(queries, memory).topk(max(ks), dim=-1)
+        weights, votes_for = torch.exp(similar / temperature), classes[where]
+        votes = weights.new_zeros((*weights.shape[:2], int(labels.max()) + 1))
+        done = 0
+        for k in sorted(set(ks)):  # topk is sorted, so a larger k only adds votes
+            votes.scatter_add_(-1, votes_for[..., done:k], weights[..., done:k])
+            done = k
+            found[k][:, start : start + step] = votes.argmax(-1).cpu().numpy()
+    return found
+
+
+def knn_classify(
+    train_x: ArrayLike | torch.Tensor,
+    train_y: ArrayLike,
+    test_x: ArrayLike | torch.Tensor,
+    k: int,
+    temperature: float = 0.07,
+) -> NDArray[np.int64]:
+    """Return the classes int64 (n,) of ``test_x`` (n, D) by the ``k`` nearest of ``train_x`` (N, D)."""
+    train, test = (torch.as_tensor(x)[None] for x in (train_x, test_x))
+    return np.asarray(knn_predictions(train, train_y, test, [k], temperature)[k][0])
+
+
+def _features(store: FeatureStore, device: torch.device) -> torch.Tensor:
+    found = [store.cls(block) for block in store.blocks]
+    if any(cls is None for cls in found):
+        raise DataError(f"{store.path}: holds no class tokens, which k-NN needs", "export with cls=true")
+    return torch.stack([torch.from_numpy(cls) for cls in found if cls is not None]).to(device)
+
+
+def evaluate(
+    train_store: FeatureStore,
+    val_store: FeatureStore,
+    train_labels: ArrayLike,
+    val_labels: ArrayLike,
+    classes: Sequence[str],
+    out: Path,
+    config: KnnConfig,
+    context: Mapping[str, Any],
+    *,
+    dataset: str = "",
+    split: str = "val",
+    device: str = "auto",
+) -> list[EvalResult]:
+    """Classify the CLS token of every block and write ``out/rows.json``.
+
+    ``train_labels`` and ``val_labels`` are integers in store order. One row a block and k, metric
+    ``accuracy_k{k}`` in percent.
+    """
+    where = choose_device(device)
+    truth = np.asarray(val_labels, dtype=np.int64)
+    if len(truth) != len(val_store.ids):
+        raise ValueError(f"{len(val_store.ids)} images to classify but {len(truth)} labels")
+    if train_store.blocks != val_store.blocks:
+        raise ConfigError(f"blocks differ: {train_store.blocks} in training, {val_store.blocks} in validation")
+    predicted = knn_predictions(
+        _features(train_store, where), train_labels, _features(val_store, where), config.k, config.temperature
+    )
+    rows = [
+        EvalResult(
+            metric=f"accuracy_k{k}",
+            value=100.0 * float((predicted[k][i] == truth).mean()),
+            task="knn",
+            block=str(block),
+            dataset=dataset,
+            split=split,
+            n=len(truth),
+            facet=val_store.facet,
+            norm=val_store.norm,
+            protocol=f"dino k-NN, temperature {config.temperature:g}",
+            resolution=val_store.transform.label,
+            classes=len(classes),
+            weights=val_store.weights_hash,
+        ).with_context(context)
+        for i, block in enumerate(val_store.blocks)
+        for k in config.k
+    ]
+    write_rows(Path(out) / "rows.json", rows)
+    return rows

@@ -1,0 +1,148 @@
+"""Segmentation scores from areas summed over a whole dataset, and box overlap.
+
+The definition is that of mmsegmentation's IoUMetric, in exact integers. Per class c, over all pixels whose
+label is not ignored: intersect = #(pred = label = c), area_pred = #(pred = c), area_label = #(label = c),
+union = area_pred + area_label - intersect. Areas are summed over all images before any ratio is taken.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+
+
+@dataclass(frozen=True)
+class SegmentationScores:
+    """Ratios in 0..1 over a whole dataset.
+
+    Attributes
+    ----------
+    miou
+        Mean of ``iou`` over the classes that have one; nan if none has.
+    macc
+        Mean of ``acc`` over the classes that occur in the labels; nan if none does.
+    aacc
+        Correctly labelled part of all labelled pixels; nan if there are none.
+    iou, acc
+        float64 (num_classes,): per class intersect / union and intersect / area_label, nan where 0 / 0.
+    """
+
+    miou: float
+    macc: float
+    aacc: float
+    iou: NDArray[np.float64]
+    acc: NDArray[np.float64]
+
+
+def _ratio(top: NDArray[np.int64], bottom: NDArray[np.int64]) -> NDArray[np.float64]:
+    ratio = np.full(top.shape, np.nan)
+    np.divide(top, bottom, out=ratio, where=bottom > 0)
+    return ratio
+
+
+def _mean(values: NDArray[np.float64]) -> float:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # the mean of no class is nan, which is what is meant
+        return float(np.nanmean(values))
+
+
+def _integers(name: str, value: object) -> NDArray[np.integer]:
+    array = value.cpu().numpy() if isinstance(value, torch.Tensor) else np.asarray(value)
+    if array.dtype == np.bool_ or not np.issubdtype(array.dtype, np.integer):
+        raise ValueError(f"{name} must hold integer classes, not {array.dtype}")
+    return array
+
+
+class ConfusionMatrix:
+    """Counts of (label, prediction) pairs over all images given to :meth:`update`.
+
+    Parameters
+    ----------
+    num_classes
+        Classes 0..num_classes-1. Other values belong to no class: such a label still lets its prediction count
+        in area_pred, such a prediction still lets its label count in area_label.
+    ignore_index
+        Pixels with this label are left out, whatever is predicted there.
+    reduce_zero_label
+        ADE20K style labels: 0 and 255 become 255, every other k becomes k - 1. Predictions are not shifted.
+    """
+
+    def __init__(self, num_classes: int, ignore_index: int = 255, reduce_zero_label: bool = False) -> None:
+        if num_classes < 1:
+            raise ValueError(f"num_classes must be at least 1, not {num_classes}")
+        self.num_classes = num_classes
+        self.ignore_index = ignore_index
+        self.reduce_zero_label = reduce_zero_label
+        self.counts = np.zeros((num_classes + 1, num_classes + 1), dtype=np.int64)  # [label, pred]; last: no class
+
+    def update(self, pred: ArrayLike | torch.Tensor, label: ArrayLike | torch.Tensor) -> None:
+        """Add integer maps ``pred`` and ``label`` of one shape. Raises ValueError on other shapes or dtypes."""
+        predicted, truth = _integers("pred", pred), _integers("label", label)
+        if predicted.shape != truth.shape:
+            raise ValueError(f"pred has shape {predicted.shape}, label {truth.shape}; they must be the same")
+        truth = truth.astype(np.int64).ravel()
+        if self.reduce_zero_label:
+            truth = np.where((truth == 0) | (truth == 255), 255, truth - 1)
+        keep = truth != self.ignore_index
+        rows, columns = self._classes(truth[keep]), self._classes(predicted.astype(np.int64).ravel()[keep])
+        size = self.num_classes + 1
+        self.counts += np.bincount(rows * size + columns, minlength=size * size).reshape(size, size)
+
+    def _classes(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
+        return np.where((values < 0) | (values >= self.num_classes), self.num_classes, values)
+
+    @property
+    def intersect(self) -> NDArray[np.int64]:
+        """Pixels (num_classes,) where prediction and label are this class."""
+        return self.counts.diagonal()[:-1].copy()
+
+    @property
+    def area_pred(self) -> NDArray[np.int64]:
+        """Pixels (num_classes,) predicted as this class and not ignored."""
+        return np.asarray(self.counts.sum(axis=0)[:-1])
+
+    @property
+    def area_label(self) -> NDArray[np.int64]:
+        """Pixels (num_classes,) labelled as this class."""
+        return np.asarray(self.counts.sum(axis=1)[:-1])
+
+    @property
+    def union(self) -> NDArray[np.int64]:
+        """Pixels (num_classes,) predicted or labelled as this class."""
+        return self.area_pred + self.area_label - self.intersect
+
+    def scores(self) -> SegmentationScores:
+        """Return the scores of everything counted so far.
+
+        A class that is predicted but never labelled has IoU 0 and counts in ``miou``; a class that is neither is
+        nan and does not.
+        """
+        intersect, label = self.intersect, self.area_label
+        iou, acc = _ratio(intersect, self.union), _ratio(intersect, label)
+        total = int(label.sum())
+        aacc = int(intersect.sum()) / total if total else float("nan")
+        return SegmentationScores(_mean(iou), _mean(acc), aacc, iou, acc)
+
+
+def box_iou(a: ArrayLike, b: ArrayLike) -> NDArray[np.float64]:
+    """Return intersection over union of every box in ``a`` with every box in ``b``, float64 (N, M).
+
+    Boxes are (N, 4) and (M, 4) as x1 y1 x2 y2 with an exclusive end; a single box of shape (4,) counts as (1, 4).
+    Boxes without area have IoU 0 with everything. Raises ValueError on another shape.
+    """
+    first, second = (np.asarray(x, dtype=np.float64) for x in (a, b))
+    first, second = (x.reshape(-1, 4) if x.ndim == 1 or x.size == 0 else x for x in (first, second))
+    if any(x.ndim != 2 or x.shape[1] != 4 for x in (first, second)):
+        raise ValueError(f"boxes must have shape (N, 4), not {first.shape} and {second.shape}")
+    start = np.maximum(first[:, None, :2], second[None, :, :2])
+    end = np.minimum(first[:, None, 2:], second[None, :, 2:])
+    shared = np.prod(np.clip(end - start, 0, None), axis=-1)
+    areas = [np.prod(np.clip(x[:, 2:] - x[:, :2], 0, None), axis=-1) for x in (first, second)]
+    union = areas[0][:, None] + areas[1][None] - shared
+    overlap = np.zeros(union.shape)
+    np.divide(shared, union, out=overlap, where=union > 0)
+    return overlap

@@ -1,0 +1,111 @@
+"""Scores against a pixel-by-pixel count written out in plain Python."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from eval.metrics import ConfusionMatrix, box_iou
+
+
+def brute(preds: list, labels: list, classes: int, ignore: int, reduce: bool) -> tuple[float, float, float]:
+    inter, area_p, area_l = [0] * classes, [0] * classes, [0] * classes
+    for pred, label in zip(preds, labels, strict=True):
+        for p, y in zip(pred.ravel().tolist(), label.ravel().tolist(), strict=True):
+            if reduce:
+                y = 255 if y in (0, 255) else y - 1
+            if y == ignore:
+                continue
+            for c in range(classes):
+                inter[c] += p == y == c
+                area_p[c] += p == c
+                area_l[c] += y == c
+    iou = [i / (p + y - i) for i, p, y in zip(inter, area_p, area_l, strict=True) if p + y - i]
+    acc = [i / y for i, y in zip(inter, area_l, strict=True) if y]
+    mean = [sum(x) / len(x) if x else float("nan") for x in (iou, acc)]
+    return mean[0], mean[1], sum(inter) / sum(area_l) if sum(area_l) else float("nan")
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32), st.integers(1, 5), st.booleans(), st.sampled_from([255, 0, 2]))
+def test_equals_brute_force(seed: int, classes: int, reduce: bool, ignore: int) -> None:
+    rng = np.random.default_rng(seed)
+    shapes = [(3, 4), (1, 5)]
+    values = np.array([*range(classes + 2), 255], dtype=np.uint8)  # with classes that do not exist
+    preds = [rng.choice(values, shape) for shape in shapes]
+    labels = [rng.choice(values, shape) for shape in shapes]
+    matrix = ConfusionMatrix(classes, ignore, reduce)
+    for pred, label in zip(preds, labels, strict=True):
+        matrix.update(pred, label)
+    scores = matrix.scores()
+    wanted = brute(preds, labels, classes, ignore, reduce)
+    np.testing.assert_allclose([scores.miou, scores.macc, scores.aacc], wanted, atol=1e-12)
+
+
+def test_areas_are_summed_over_images_not_averaged() -> None:
+    matrix = ConfusionMatrix(2)
+    matrix.update(np.array([[0]]), np.array([[0]]))
+    matrix.update(np.array([[0, 0, 0]]), np.array([[1, 1, 0]]))
+    assert matrix.scores().iou.tolist() == [2 / 4, 0.0]
+    assert matrix.scores().miou == 0.25
+
+
+def test_absent_classes_are_nan_and_predicted_only_classes_are_zero() -> None:
+    matrix = ConfusionMatrix(4)
+    matrix.update(torch.tensor([[0, 2]]), torch.tensor([[0, 0]]))
+    scores = matrix.scores()
+    np.testing.assert_array_equal(scores.iou, [0.5, np.nan, 0.0, np.nan])
+    np.testing.assert_array_equal(scores.acc, [0.5, np.nan, np.nan, np.nan])
+    assert scores.miou == 0.25
+    assert scores.macc == 0.5
+
+
+def test_nothing_labelled_gives_nan() -> None:
+    matrix = ConfusionMatrix(3)
+    matrix.update(np.zeros((2, 2), np.uint8), np.full((2, 2), 255, np.uint8))
+    assert np.isnan([matrix.scores().miou, matrix.scores().macc, matrix.scores().aacc]).all()
+
+
+def test_refuses_what_it_cannot_count() -> None:
+    with pytest.raises(ValueError, match="shape"):
+        ConfusionMatrix(2).update(np.zeros((2, 3), int), np.zeros((3, 2), int))
+    with pytest.raises(ValueError, match="integer"):
+        ConfusionMatrix(2).update(np.zeros((2, 2)), np.zeros((2, 2), int))
+    with pytest.raises(ValueError, match="num_classes"):
+        ConfusionMatrix(0)
+
+
+boxes = st.lists(st.tuples(*[st.integers(0, 6)] * 4), min_size=1, max_size=4)
+
+
+@settings(max_examples=60, deadline=None)
+@given(boxes, boxes)
+def test_box_iou_equals_counting_cells(a: list, b: list) -> None:
+    def cells(box: tuple) -> set:
+        return {(x, y) for x in range(box[0], box[2]) for y in range(box[1], box[3])}
+
+    wanted = [[len(cells(p) & cells(q)) / max(len(cells(p) | cells(q)), 1) for q in b] for p in a]
+    np.testing.assert_allclose(box_iou(a, b), wanted, atol=1e-12)
+
+
+def test_box_iou_shapes() -> None:
+    assert box_iou([0, 0, 2, 2], [[0, 0, 2, 1]]).tolist() == [[0.5]]
+    assert box_iou(np.zeros((0, 4)), [[0, 0, 1, 1]]).shape == (0, 1)
+    with pytest.raises(ValueError, match=r"\(N, 4\)"):
+        box_iou(np.zeros((2, 3)), np.zeros((1, 4)))
+
+
+def test_box_iou_equals_reference() -> None:
+    path = Path(__file__).parents[2].parent / "shared" / "golden" / "tokencut" / "iou_cases.json"
+    if not path.is_file():
+        pytest.skip("../shared/golden/tokencut is absent")
+    for case in json.loads(path.read_text()):
+        have = box_iou(case["pred"], case["gt"])[0]
+        np.testing.assert_allclose(have, case["iou_f32"], atol=1e-6)
+        assert bool((have >= 0.5).any()) == case["hit"]

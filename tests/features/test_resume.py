@@ -1,0 +1,128 @@
+"""Whatever stops an export, the same call continues it, and the finished store is the same to the byte."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dinoskip.features.writer as writer
+from dinoskip.errors import DiskFull, OutputInUse
+from dinoskip.features import FeatureStore, Transform, export
+from dinoskip.files import read_manifest, write_text
+from dinoskip.locks import directory_lock
+from dinoskip.models import Backbone
+
+SQUARE = Transform(size=32)
+
+
+def test_sigkill_anywhere_then_byte_identical(tmp_path: Path) -> None:
+    script = Path(__file__).with_name("killed_export.py")
+    found_here = os.pathsep.join([str(Path(__file__).parents[2]), str(Path(__file__).parent)])
+    done = subprocess.run(
+        [sys.executable, script, tmp_path], env={**os.environ, "PYTHONPATH": found_here}, capture_output=True, text=True,
+        timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    rows = {line.split()[0]: line.split()[1:] for line in done.stdout.splitlines()}
+    assert len(rows) == 9
+    for point, (signal, _, same, leftovers) in rows.items():
+        assert (signal, same, leftovers) == ("9", "True", "False"), (point, done.stdout)
+    # four batches, each of one size: how many forward passes the second run still needed
+    assert {point: int(row[1]) for point, row in rows.items()} == {
+        "write3": 4, "write9": 3, "finish2": 3, "flush4": 1, "prepare": 4,
+        "publish": 0, "manifest": 0, "rename": 0, "cleanup": 0,
+    }  # fmt: skip
+
+
+def count_calls(backbone: Backbone, monkeypatch: pytest.MonkeyPatch, stop_at: int = 0) -> list[int]:
+    calls: list[int] = []
+    original = backbone.layers
+
+    def layers(*args: Any, **kw: Any) -> Any:
+        calls.append(1)
+        if len(calls) == stop_at:
+            raise KeyboardInterrupt
+        return original(*args, **kw)
+
+    monkeypatch.setattr(backbone, "layers", layers)
+    return calls
+
+
+def test_keyboard_interrupt_keeps_what_is_done(
+    tmp_path: Path, backbone: Backbone, images: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "FLUSH_SECONDS", 0.0)
+    dataset, out = images([(32, 32)] * 6), tmp_path / "store"
+    with monkeypatch.context() as patch:
+        count_calls(backbone, patch, stop_at=3)
+        with pytest.raises(KeyboardInterrupt):
+            export(backbone, dataset, out, "all", transform=SQUARE, batch_size=2)
+    assert not out.exists()
+    calls = count_calls(backbone, monkeypatch)
+    export(backbone, dataset, out, "all", transform=SQUARE, batch_size=2)
+    assert len(calls) == 1
+    straight = tmp_path / "straight"
+    export(backbone, dataset, straight, "all", transform=SQUARE, batch_size=2)
+    assert read_manifest(out)["files"] == read_manifest(straight)["files"]
+    assert not (tmp_path / ".partial-store").exists()
+
+
+def test_work_of_other_settings_is_discarded(
+    tmp_path: Path, backbone: Backbone, images: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "FLUSH_SECONDS", 0.0)
+    dataset, out = images([(32, 32)] * 4), tmp_path / "store"
+    with monkeypatch.context() as patch:
+        count_calls(backbone, patch, stop_at=2)
+        with pytest.raises(KeyboardInterrupt):
+            export(backbone, dataset, out, "all", transform=SQUARE, batch_size=2)
+    calls = count_calls(backbone, monkeypatch)
+    store = export(backbone, dataset, out, "all", norm="none", transform=SQUARE, batch_size=2)
+    assert len(calls) == 2
+    assert store.norm == "none"
+    assert store.verify() == []
+
+
+def test_finished_store_is_returned_and_anything_else_refused(
+    tmp_path: Path, backbone: Backbone, images: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset, out = images([(32, 32)] * 2), tmp_path / "store"
+    export(backbone, dataset, out, [1], transform=SQUARE)
+    calls = count_calls(backbone, monkeypatch)
+    assert export(backbone, dataset, out, [1], transform=SQUARE, batch_size=1).blocks == (1,)
+    assert not calls
+    with pytest.raises(OutputInUse, match="something other"):
+        export(backbone, dataset, out, [2], transform=SQUARE)
+    assert FeatureStore.open(out).verify() == []
+    write_text(tmp_path / "mine" / "notes.txt", "mine")
+    with pytest.raises(OutputInUse):
+        export(backbone, dataset, tmp_path / "mine", [1], transform=SQUARE)
+    assert (tmp_path / "mine" / "notes.txt").exists()
+
+
+def test_one_export_at_a_time(tmp_path: Path, backbone: Backbone, images: Callable) -> None:
+    dataset = images([(32, 32)])
+    with directory_lock(tmp_path / ".partial-store"), pytest.raises(OutputInUse, match="in use by process"):
+        export(backbone, dataset, tmp_path / "store", [1], transform=SQUARE)
+    assert export(backbone, dataset, tmp_path / "store", [1], transform=SQUARE).verify() == []
+
+
+def test_full_disk_is_one_line(
+    tmp_path: Path, backbone: Backbone, images: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    dataset = images([(32, 32)])
+    with monkeypatch.context() as patch:
+        patch.setattr("os.posix_fallocate", full)
+        with pytest.raises(DiskFull, match="no space left"):
+            export(backbone, dataset, tmp_path / "store", [1], transform=SQUARE)
+    assert not (tmp_path / "store").exists()
+    assert export(backbone, dataset, tmp_path / "store", [1], transform=SQUARE).verify() == []
