@@ -95,7 +95,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"dinoskip {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=_Parser)
     _study_commands(commands)
-    _plain_commands(commands)
+    _pretrain_command(commands)
+    _features_commands(commands)
+    _frozen_commands(commands)
     _tool_commands(commands)
     return parser
 
@@ -120,7 +122,7 @@ def _study_commands(commands: Any) -> None:
     gc.add_argument("--delete", action="store_true", help="delete them")
 
 
-def _plain_commands(commands: Any) -> None:
+def _pretrain_command(commands: Any) -> None:
     pretrain = _command(
         commands, "pretrain", "pretrain", "pretrain one DINO ViT on a folder of images; run again to resume"
     )
@@ -136,6 +138,8 @@ def _plain_commands(commands: Any) -> None:
     pretrain.add_argument("--out", required=True, metavar="DIR", help="the run directory")
     _compute(pretrain)
 
+
+def _features_commands(commands: Any) -> None:
     features = _command(commands, "features", "features", "work with frozen features").add_subparsers(
         metavar="ACTION", required=True, parser_class=_Parser
     )
@@ -165,6 +169,8 @@ def _plain_commands(commands: Any) -> None:
     export.add_argument("--batch", type=int, default=16, metavar="N", help="images a forward pass (default: 16)")
     _compute(export)
 
+
+def _frozen_commands(commands: Any) -> None:
     for name, kind, text in (
         ("probe", "voc", "fit linear segmentation probes on every block of a frozen backbone"),
         ("tokencut", "voc", "discover objects with TokenCut on every block of a frozen backbone"),

@@ -116,7 +116,9 @@ def test_publish_replaces_a_directory(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == ["final"]
 
 
-@pytest.mark.parametrize("writer", ["files.write_bytes(p, b'x' * 200000)", "files.save_tensors(p, {'a': torch.zeros(50000)})"])
+@pytest.mark.parametrize(
+    "writer", ["files.write_bytes(p, b'x' * 200000)", "files.save_tensors(p, {'a': torch.zeros(50000)})"]
+)
 def test_a_full_disk_is_named_and_nothing_is_left(tmp_path: Path, writer: str) -> None:
     code = f"""
         import resource, signal, sys, torch

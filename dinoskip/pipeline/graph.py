@@ -186,4 +186,3 @@ def select(
         if inside and (variant is None or node.variant == variant):
             chosen.add(node.id)
     return chosen
-

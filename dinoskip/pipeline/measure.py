@@ -55,7 +55,7 @@ def export_features(task: Task) -> None:
         task.out / "store",
         chosen_blocks(settings, backbone.depth),
         facet=settings["facet"],
-        norm="none" if settings["facet"] != "out" else settings["norm"],
+        norm=settings["norm"],
         transform=validate(Transform, Source(dict(settings["transform"]))),
         tokens=use != "knn",
         cls=use != "detection",

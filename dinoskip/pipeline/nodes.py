@@ -43,7 +43,7 @@ class _Builder:
         return node_id
 
     def build(self) -> list[Node]:
-        models = []
+        models: list[Any] = []
         for variant in self.variants:
             if variant.backbone is not None:
                 models.append((variant, 0, {}, {"backbone": variant.backbone}))
@@ -156,8 +156,8 @@ class _Builder:
         full = {
             **settings,
             **spec,
-            "norm": evaluate.norm,
-            "blocks": list(evaluate.blocks) if evaluate.blocks != "all" else "all",
+            "norm": evaluate.norm if settings["facet"] == "out" else "none",  # projections have no norm after them
+            "blocks": _blocks(evaluate.blocks),
             "use": use,
         }
         backbone = spec.get("backbone")
@@ -235,7 +235,7 @@ class _Builder:
             "norm": evaluate.norm,
             "facet": evaluate.discover_facet,
             "seed": self.study.seed,
-            "blocks": list(evaluate.blocks) if evaluate.blocks != "all" else "all",
+            "blocks": _blocks(evaluate.blocks),
         }
 
         def more() -> dict[str, str]:
@@ -261,3 +261,7 @@ class _Builder:
             "gallery": dump(self.study.gallery),
         }
         self.add("report", "report", settings, inputs=inputs)
+
+
+def _blocks(blocks: str | tuple[int, ...]) -> str | list[int]:
+    return blocks if isinstance(blocks, str) else list(blocks)

@@ -231,6 +231,6 @@ def _validated(model: Any, tree: dict[str, Any], source: Source, prefix: str, pr
 
 
 def _label(model: ModelConfig) -> str:
-    base = {True: "skip", False: "skipless"}.get(model.skip, f"skip_{model.skip}")  # type: ignore[call-overload]
+    base = f"skip_{model.skip}" if isinstance(model.skip, str) else "skip" if model.skip else "skipless"
     default = "skipless" if model.skip is False else "trunc_normal"
     return base if model.init.name == default else f"{base}_{model.init.name}"

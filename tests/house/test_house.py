@@ -1,0 +1,167 @@
+"""House rules a machine can hold: import law, sizes, one decoder, one place that opens weights, files in step."""
+
+import ast
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SOURCES = sorted(path for package in ("dinoskip", "eval", "visualize") for path in (ROOT / package).rglob("*.py"))
+
+LEAVES = {
+    "__version__",
+    "errors",
+    "files",
+    "locks",
+    "config",
+    "console",
+    "images",
+    "randomness",
+    "distributed",
+    "results",
+    "measures",
+    "environment",
+}
+# What each part may import of dinoskip (DESIGN §1). Later parts may import earlier ones.
+LAW = {
+    "models": LEAVES,
+    "init": LEAVES | {"models"},
+    "optim": LEAVES | {"models"},
+    "data": LEAVES | {"models", "init", "optim"},
+    "training": LEAVES | {"models", "init", "optim", "data"},
+    "features": LEAVES | {"models", "init", "data"},
+    "diagnostics": LEAVES | {"models", "init", "data"},
+    "pipeline": LEAVES | {"models", "init", "optim", "data", "training", "features", "diagnostics"},
+}
+
+
+def imports_of(path: Path) -> set[str]:
+    """Dotted names of all modules a file imports, lazily or not."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            found.add(node.module or "")
+            found.update(f"{node.module}.{alias.name}" for alias in node.names)
+    return found
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_import_law(path: Path) -> None:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    tops = {name.split(".")[0] for name in imports_of(path)}
+    inner = {name.split(".")[1] for name in imports_of(path) if name.startswith("dinoskip.")}
+    if parts[0] in {"eval", "visualize"}:
+        assert ({"eval", "visualize"} - {parts[0]}).isdisjoint(tops)
+        assert inner.isdisjoint({"pipeline", "cli", "commands"})
+        return
+    assert {"eval", "visualize"}.isdisjoint(tops), "only pipeline/stages.py reaches eval and visualize, by name"
+    if len(parts) == 2 and parts[1] in LEAVES:
+        assert inner <= LEAVES, f"a leaf imports {inner - LEAVES}"
+    elif len(parts) > 2:
+        allowed = LAW[parts[1]] | {parts[1]}
+        assert inner <= allowed, f"{parts[1]} imports {inner - allowed}"
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_sizes(path: Path) -> None:
+    text = path.read_text()
+    assert text.count("\n") <= 400
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef):
+            length = (node.end_lineno or 0) - node.lineno + 1
+            assert length <= 60, f"{node.name} has {length} lines"
+
+
+def test_nothing_is_left_undone() -> None:
+    for path in SOURCES:
+        assert not re.search(r"\b(TODO|FIXME|XXX|NotImplementedError)\b", path.read_text()), path
+
+
+def _calls(path: Path) -> set[str]:
+    return {ast.unparse(node.func) for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)}
+
+
+def test_one_place_decodes_and_one_opens_weights() -> None:
+    for path in SOURCES:
+        calls, name = _calls(path), path.relative_to(ROOT).as_posix()
+        if name != "dinoskip/files.py":
+            assert calls.isdisjoint(
+                {"torch.load", "torch.save", "pickle.load", "pickle.loads", "load_file", "save_file"}
+            ), name
+        if name != "dinoskip/images.py":
+            assert calls.isdisjoint({"Image.open", "cv2.imread", "cv2.imdecode", "decode_image", "decode_jpeg"}), name
+        assert "eval" not in calls
+        assert "exec" not in calls
+        assert "subprocess.run(shell=True)" not in path.read_text()
+
+
+def _requirement(line: str) -> tuple[str, str]:
+    match = re.match(r"^([A-Za-z0-9._-]+)\s*(.*)$", line)
+    assert match, line
+    return match[1].lower(), match[2].replace(" ", "")
+
+
+def test_environment_yml_is_in_step_with_pyproject() -> None:
+    conda_name = {
+        "torch": "pytorch-gpu",
+        "opencv-python-headless": "py-opencv",
+        "matplotlib": "matplotlib-base",
+        "faiss-cpu": "faiss-gpu",
+    }
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    expected = {conda_name.get(name, name): spec for name, spec in map(_requirement, project["dependencies"])}
+    expected["python"] = project["requires-python"]
+    lines = (ROOT / "environment.yml").read_text().split("dependencies:")[1].splitlines()
+    found = dict(_requirement(line.strip().removeprefix("- ")) for line in lines if line.strip())
+    assert found.pop("pip") == ""
+    assert found.pop("cuda-version").startswith(">=12")
+    assert found == expected
+
+
+def test_constraints_lie_inside_the_declared_ranges() -> None:
+    from packaging.requirements import Requirement
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    declared = [Requirement(line) for line in project["dependencies"] + project["optional-dependencies"]["dev"]]
+    pins = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line)
+    assert set(pins) == {requirement.name for requirement in declared}
+    for requirement in declared:
+        assert requirement.specifier.contains(pins[requirement.name]), requirement
+
+
+def test_every_dependency_has_its_reason() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    text = (ROOT / "docs" / "dependencies.md").read_text()
+    extras = [line for group in project["optional-dependencies"].values() for line in group]
+    for line in project["dependencies"] + extras:
+        assert f"`{_requirement(line)[0]}`" in text, line
+
+
+def test_every_config_opens_with_what_it_is_and_loads() -> None:
+    from dinoskip.pipeline.study import load_study
+
+    configs = sorted((ROOT / "configs").rglob("*.yaml"))
+    assert configs
+    for path in configs:
+        head = path.read_text().split("\n\n")[0]
+        assert all(line.startswith("#") for line in head.splitlines()), path
+        for word in ("Command:", "Time:", "Expect:"):
+            assert word in head, f"{path}: its first comment lacks {word}"
+        study, variants = load_study(path)
+        assert variants, path
+        assert study.name
+
+
+def test_package_data_has_the_templates() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert project["tool"]["setuptools"]["package-data"]["visualize"] == ["py.typed", "templates/*"]
+    assert all(
+        path.parent == ROOT / "visualize" / "templates"
+        for path in (ROOT / "visualize" / "templates").rglob("*")
+        if path.is_file()
+    )

@@ -1,0 +1,157 @@
+"""Keys, plans and reasons, on real stages that write small files."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dinoskip.errors import ConfigError, OutputInUse
+from dinoskip.files import MANIFEST, verify_manifest
+from dinoskip.locks import directory_lock
+from dinoskip.pipeline.graph import Node, order, select
+from dinoskip.pipeline.runner import Runner, Stage, Task
+
+
+class Counter:
+    """Three real stages: ``one`` writes its number, ``two`` the parity of its input, ``three`` its input's text."""
+
+    def __init__(self) -> None:
+        self.ran: list[str] = []
+        self.fail: str | None = None
+
+    def _run(self, task: Task) -> None:
+        self.ran.append(task.node.id)
+        if "value" in task.settings:
+            text = str(task.settings["value"])
+        else:
+            text = (task.input("source") / "text").read_text()
+            text = str(int(text) % 2) if task.node.stage == "two" else text
+        (task.out / "text").write_text(text)
+        if self.fail == task.node.id:
+            raise KeyboardInterrupt
+
+    def table(self) -> dict[str, Stage]:
+        return {name: Stage(name, self._run) for name in ("one", "two", "three")}
+
+
+def nodes(value: int = 1, extra: Any = None, version: int = 1) -> list[Node]:
+    return [
+        Node("one", "one", {"value": value, "extra": extra}, version=version),
+        Node("two", "two", {}, inputs={"source": "one"}),
+        Node("three", "three", {}, inputs={"source": "two"}),
+    ]
+
+
+def everything(runner: Runner) -> set[str]:
+    return {node.id for node in runner.planner.nodes}
+
+
+def run(tmp_path: Path, counter: Counter, graph: list[Node]) -> list[str]:
+    counter.ran.clear()
+    runner = Runner(tmp_path, graph, counter.table())
+    runner.run(everything(runner))
+    return list(counter.ran)
+
+
+def test_cache_and_early_cut_off(tmp_path: Path) -> None:
+    counter = Counter()
+    assert run(tmp_path, counter, nodes(1)) == ["one", "two", "three"]
+    assert run(tmp_path, counter, nodes(1)) == []
+    # 3 has the parity of 1: "two" runs and gives the same bytes, so "three" is not run
+    assert run(tmp_path, counter, nodes(3)) == ["one", "two"]
+    assert run(tmp_path, counter, nodes(1)) == []  # the old outputs are still there
+    assert run(tmp_path, counter, nodes(1, version=2)) == ["one"]
+
+
+def test_plan_says_why(tmp_path: Path) -> None:
+    counter = Counter()
+    first = Runner(tmp_path, nodes(1), counter.table())
+    assert [(step.state, step.reason) for step in first.plan()] == [
+        ("run", "never run"), ("blocked", "after one"), ("blocked", "after two"),
+    ]  # fmt: skip
+    first.run(everything(first))
+    changed = Runner(tmp_path, nodes(2, {"deep": [1]}), counter.table()).plan()
+    assert changed[0].reason == "extra.deep: unset → [1]; value: 1 → 2"
+    assert Runner(tmp_path, nodes(1, version=3), counter.table()).plan()[0].reason == "stage version: 1 → 3"
+
+
+def test_external_content_is_part_of_the_key(tmp_path: Path) -> None:
+    counter = Counter()
+    content = {"data": "a"}
+    graph = [Node("one", "one", {"value": 1}, external=lambda: dict(content))]
+    assert run(tmp_path, counter, graph) == ["one"]
+    assert run(tmp_path, counter, graph) == []
+    content["data"] = "b"
+    assert Runner(tmp_path, graph, counter.table()).plan()[0].reason == "files data: changed"
+    assert run(tmp_path, counter, graph) == ["one"]
+
+
+def test_runtime_is_not_part_of_the_key(tmp_path: Path) -> None:
+    counter = Counter()
+    run(tmp_path, counter, [Node("one", "one", {"value": 1}, runtime={"root": "a"})])
+    assert run(tmp_path, counter, [Node("one", "one", {"value": 1}, runtime={"root": "b"})]) == []
+
+
+def test_interrupted_stage_is_not_believed(tmp_path: Path) -> None:
+    counter = Counter()
+    counter.fail = "two"
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, counter, nodes(1))
+    counter.fail = None
+    assert run(tmp_path, counter, nodes(1)) == ["two", "three"]
+
+
+def test_damaged_output_is_made_again(tmp_path: Path) -> None:
+    counter = Counter()
+    run(tmp_path, counter, nodes(1))
+    text = next((tmp_path / "stages" / "two").glob("*/text"))
+    text.write_text("damaged")
+    assert run(tmp_path, counter, nodes(1)) == ["two"]
+    next((tmp_path / "stages" / "one").glob(f"*/{MANIFEST}")).unlink()
+    step = Runner(tmp_path, nodes(1), counter.table()).plan()[0]
+    assert (step.state, step.reason) == ("run", "its output is missing or incomplete")
+    assert run(tmp_path, counter, nodes(1)) == ["one"]
+    for manifest in tmp_path.rglob(MANIFEST):
+        assert verify_manifest(manifest.parent) == []
+
+
+def test_another_run_of_the_same_study_is_refused(tmp_path: Path) -> None:
+    with directory_lock(tmp_path), pytest.raises(OutputInUse):
+        run(tmp_path, Counter(), nodes(1))
+
+
+def test_only_needs_its_inputs(tmp_path: Path) -> None:
+    runner = Runner(tmp_path, nodes(1), Counter().table())
+    with pytest.raises(ConfigError, match="three: cannot run before two"):
+        runner.run({"three"})
+
+
+def test_unused_outputs_are_found(tmp_path: Path) -> None:
+    counter = Counter()
+    run(tmp_path, counter, nodes(1))
+    run(tmp_path, counter, nodes(3))
+    runner = Runner(tmp_path, nodes(3), counter.table())
+    runner.plan()
+    unused = runner.artifacts.unused(runner.current())
+    assert [path.parent.name for path in unused] == ["one", "two"]
+    assert unused[0] not in runner.current()
+
+
+def test_order_and_cycles() -> None:
+    graph = nodes(1)
+    assert [node.id for node in order(graph[::-1])] == ["one", "two", "three"]
+    with pytest.raises(ValueError, match="cycle"):
+        order([Node("a", "one", {}, inputs={"x": "b"}), Node("b", "one", {}, inputs={"x": "a"})])
+
+
+def test_select() -> None:
+    graph = [Node("a/v", "one", {}, variant="v"), Node("a/w", "one", {}, variant="w"), Node("b", "two", {})]
+    stages = ["one", "two"]
+    assert select(graph, stages) == {"a/v", "a/w", "b"}
+    assert select(graph, stages, only="two") == {"b"}
+    assert select(graph, stages, until="one", variant="w") == {"a/w"}
+    assert select(graph, stages, start="two") == {"b"}
+    with pytest.raises(ConfigError, match="did you mean two"):
+        select(graph, stages, only="tow")
+    with pytest.raises(ConfigError, match="--variant x"):
+        select(graph, stages, variant="x")

@@ -1,0 +1,112 @@
+"""Variants, their names, their nodes, and what each change invalidates."""
+
+from pathlib import Path
+
+import pytest
+
+from dinoskip.errors import ConfigError
+from dinoskip.pipeline.nodes import STAGES, build_nodes
+from dinoskip.pipeline.stages import ours, stage_table
+from dinoskip.pipeline.study import load_study
+
+BASE = """
+name: s
+data: {scenes: {kind: scenes, images: 8, size: 64}}
+pretrain: {dataset: scenes, epochs: 2, keep_epochs: [1]}
+evaluate: {datasets: [scenes]}
+"""
+
+
+def study(tmp_path: Path, text: str = "", *overrides: str):  # type: ignore[no-untyped-def]
+    path = tmp_path / "s.yaml"
+    path.write_text(BASE + text)
+    return load_study(path, overrides)
+
+
+def names(tmp_path: Path, text: str = "") -> list[str]:
+    return [variant.name for variant in study(tmp_path, text)[1]]
+
+
+def test_names_of_combinations(tmp_path: Path) -> None:
+    both = "variants:\n  model: [{skip: true}, {skip: false, init: {name: skipless}}]\n"
+    both += "  optimizer: [adamw, {name: adamw, lr: 1e-4, label: slow}]"
+    assert names(tmp_path, both) == ["skip-adamw", "skip-slow", "skipless-adamw", "skipless-slow"]
+    mixed = "variants: {model: [{skip: false}, {skip: false, init: {name: mimetic}}, {skip: attention}]}"
+    assert names(tmp_path, mixed) == [
+        "skipless_trunc_normal-adamw", "skipless_mimetic-adamw", "skip_attention-adamw",
+    ]  # fmt: skip
+    assert names(tmp_path) == ["skip-adamw"]
+
+
+def test_variants_lie_over_the_base(tmp_path: Path) -> None:
+    _, variants = study(
+        tmp_path,
+        "model: {depth: 3}\noptimizer: {lr: 2e-3}\nvariants: {model: [{skip: false}], optimizer: [{eps: 1e-6}]}",
+    )
+    assert (variants[0].model.depth, variants[0].model.skip) == (3, False)
+    assert (variants[0].optimizer.lr, variants[0].optimizer.eps) == (2e-3, 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("variants: {model: [{skip: true}, {skip: true}]}", "'skip-adamw' comes twice"),
+        ("variants: {model: [{skp: true}]}", "variants.model.0.skp: unknown key (did you mean skip?)"),
+        ("variants: {model: [{backbone: 'timm:x', skip: true}]}", "backbone stands alone"),
+        ("variants: {optimizer: [adamv]}", "adamv"),
+        ("variants: {model: [{label: 'a/../b'}]}", "not usable as a folder name"),
+    ],
+)
+def test_bad_variants(tmp_path: Path, text: str, part: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        study(tmp_path, text)
+    assert len(caught.value.problems) == 1, caught.value.problems
+    assert part in caught.value.problems[0]
+
+
+def test_a_field_of_another_variant_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"init\.alpha"):
+        study(tmp_path, "variants: {model: [{init: {name: trunc_normal, alpha: 2}}]}")
+
+
+def test_epochs_must_be_kept(tmp_path: Path) -> None:
+    assert study(tmp_path, "", "evaluate.epochs=[1, 2]")[0].evaluate.epochs == (1, 2)
+    with pytest.raises(ConfigError, match="epoch 3 is not kept"):
+        study(tmp_path, "", "evaluate.epochs=[3]")
+
+
+def test_existing_weights_need_no_pretraining(tmp_path: Path) -> None:
+    path = tmp_path / "e.yaml"
+    path.write_text(
+        "name: e\ndata: {scenes: {kind: scenes}}\nevaluate: {datasets: [scenes]}\n"
+        "variants: {model: [{backbone: 'timm:vit_tiny_patch16_224,pretrained=false', label: vit}]}\n"
+    )
+    loaded, variants = load_study(path)
+    stages = {node.stage for node in build_nodes(loaded, variants)}
+    assert {"pretrain", "weights"}.isdisjoint(stages)
+    assert {"features", "probe", "gallery", "report"} <= stages
+    path.write_text("name: e\n")
+    with pytest.raises(ConfigError, match="pretrain: this key is required"):
+        load_study(path)
+
+
+def test_every_stage_has_its_function() -> None:
+    table = stage_table()
+    assert set(STAGES) == set(table)
+    assert {name for name, stage in table.items() if stage.resumes} == {"pretrain", "features"}
+
+
+def test_a_foreign_eval_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    from dinoskip.errors import DinoskipError
+
+    (tmp_path / "eval").mkdir()
+    (tmp_path / "eval" / "__init__.py").write_text("")
+    for name in [name for name in sys.modules if name == "eval" or name.startswith("eval.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(DinoskipError, match="hides dinoskip's"):
+        ours("eval.probe")
+    for name in [name for name in sys.modules if name == "eval" or name.startswith("eval.")]:
+        monkeypatch.delitem(sys.modules, name)

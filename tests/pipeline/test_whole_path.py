@@ -1,0 +1,152 @@
+"""The whole path at its smallest, run for real; then what each change would run again."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from dinoskip.cli import main
+from dinoskip.files import MANIFEST, verify_manifest
+from dinoskip.pipeline.nodes import build_nodes
+from dinoskip.pipeline.runner import Runner
+from dinoskip.pipeline.stages import stage_table
+from dinoskip.pipeline.study import load_study
+from dinoskip.results import read_rows
+
+STUDY = """
+name: tiny
+data: {scenes: {kind: scenes, images: 16, size: 64, val_fraction: 0.5}}
+model: {name: vit_tiny_patch16, depth: 2, img_size: 32}
+variants:
+  model: [{skip: true}, {skip: false, init: {name: skipless}}]
+pretrain:
+  dataset: scenes
+  epochs: 1
+  warmup_epochs: 0
+  batch_size: 4
+  out_dim: 32
+  hidden_dim: 32
+  bottleneck_dim: 16
+  warmup_teacher_temp_epochs: 0
+  crops: {global_size: 32, local_size: 16, num_local: 1}
+evaluate:
+  datasets: [scenes]
+  discover: [scenes]
+  knn: [scenes]
+  multiscale: [1, 2]
+  probe: {size: 64, epochs: 2, learning_rates: [1e-3, 1e-2]}
+  knn_k: [3]
+  knn_size: 64
+analyze: {model: vit_tiny_patch16, depth: 4, img_size: 64, photos: 1}
+gallery: {first: 3}
+"""
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("study")
+    config = folder / "tiny.yaml"
+    config.write_text(STUDY + f"output: {folder / 'runs'}\n")
+    assert main(["run", str(config), "-q"]) == 0
+    return config
+
+
+def runner(config: Path, *overrides: str) -> Runner:
+    study, variants = load_study(config, overrides)
+    return Runner(study.directory, build_nodes(study, variants), stage_table())
+
+
+def test_everything_is_there_and_verifies(done: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = done.parent / "runs" / "tiny"
+    assert (root / "report" / "index.html").is_file()
+    for manifest in root.rglob(MANIFEST):
+        assert verify_manifest(manifest.parent) == []
+    assert not [path for path in root.rglob("*") if path.name.startswith((".tmp", ".partial", ".lock"))]
+    assert main(["verify", str(root)]) == 0
+    assert main(["run", str(done), "--json"]) == 0
+    happened = json.loads(capsys.readouterr().out)["stages"]
+    assert set(happened.values()) == {"cached"}
+
+
+def test_rows_say_what_was_measured(done: Path) -> None:
+    root = done.parent / "runs" / "tiny" / "stages"
+    rows = [row for path in root.rglob("rows.json") for row in read_rows(path)]
+    assert {row.task for row in rows} == {"probe", "tokencut", "knn"}
+    assert {row.model for row in rows} == {"skip-adamw", "skipless-adamw"}
+    for row in rows:
+        assert row.depth == 2
+        assert row.epoch == 1
+        assert row.weights
+        assert row.version
+        assert row.optimizer == "adamw"
+        assert row.initialisation in {"trunc_normal", "skipless"}
+        assert row.n == 8
+    for task, metric in (("probe", "mIoU"), ("tokencut", "CorLoc")):
+        blocks = {row.block for row in rows if row.task == task and row.metric == metric and row.model == "skip-adamw"}
+        assert {"1", "2", "1+2"} <= blocks
+
+
+def test_status_and_plan_of_a_finished_study(done: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["status", str(done)]) == 0
+    assert "mIoU" in capsys.readouterr().out
+    assert main(["plan", str(done), "--json"]) == 0
+    assert {step["state"] for step in json.loads(capsys.readouterr().out)} == {"cached"}
+
+
+def test_initialisation_is_reported(done: Path) -> None:
+    path = next((done.parent / "runs" / "tiny" / "stages" / "analyze").glob("*/analysis.json"))
+    rows = json.loads(path.read_text())["fresh"]["skipless-adamw"]
+    assert all(row["kappa_vo"] == pytest.approx(1, abs=1e-4) for row in rows)
+
+
+AFTER_WEIGHTS = {"features", "probe", "tokencut", "knn", "analyze", "gallery", "report"}
+
+
+@pytest.mark.parametrize(
+    ("override", "stages"),
+    [
+        ("gallery.first=2", {"gallery", "report"}),
+        ("gallery.block=1", {"gallery", "report"}),
+        ("report.note=x", {"report"}),
+        ("report.title=x", {"report"}),
+        ("analyze.depth=3", {"analyze", "report"}),
+        ("evaluate.knn_k=[1]", {"knn", "report"}),
+        ("evaluate.probe.epochs=3", {"probe", "gallery", "report"}),
+        ("evaluate.probe.learning_rates=[1e-3]", {"probe", "gallery", "report"}),
+        ("evaluate.probe.size=32", {"features", "probe", "gallery", "report"}),
+        ("evaluate.knn_size=32", {"features", "knn", "report"}),
+        ("evaluate.discover_facet=query", {"features", "tokencut", "gallery", "report"}),
+        ("evaluate.norm=none", {"features", "probe", "knn", "gallery", "report"}),
+        ("evaluate.multiscale=[2]", {"probe", "tokencut", "gallery", "report"}),
+        ("optimizer.lr=1e-4", {"pretrain", "weights"} | AFTER_WEIGHTS),
+        ("pretrain.epochs=2", {"pretrain", "weights"} | AFTER_WEIGHTS),
+        ("seed=1", {"pretrain", "weights"} | AFTER_WEIGHTS),
+        ("data.scenes.seed=1", {"data", "pretrain", "weights"} | AFTER_WEIGHTS),
+        ("output=.", None),
+    ],
+)
+def test_what_a_change_runs_again(done: Path, override: str, stages: set[str] | None) -> None:
+    steps = runner(done, override).plan()
+    again = {step.node.stage for step in steps if step.state != "cached"}
+    if stages is None:  # another output folder: nothing is there yet
+        assert again == {step.node.stage for step in steps}
+    else:
+        assert again == stages
+
+
+def test_a_variants_change_leaves_the_other_alone(done: Path) -> None:
+    steps = runner(done, "variants.model.1.init.alpha=1.5").plan()
+    again = {step.node.variant for step in steps if step.state != "cached"}
+    assert again == {"skipless-adamw", ""}
+    reason = next(step.reason for step in steps if step.node.id == "pretrain/skipless-adamw")
+    assert reason == "model.init.alpha: 1.8 → 1.5"
+
+
+def test_gallery_option_runs_gallery_and_report_only(done: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    copy = done.parent / "copy"
+    shutil.copytree(done.parent / "runs", copy / "runs")
+    capsys.readouterr()
+    assert main(["run", str(done), f"output={copy / 'runs'}", "gallery.first=2", "--json", "-q"]) == 0
+    happened = json.loads(capsys.readouterr().out)["stages"]
+    assert {node for node, what in happened.items() if what == "done"} == {"gallery", "report"}

@@ -1,0 +1,102 @@
+"""The command line as a user meets it: real processes, one line per error, the documented exit codes."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+def dinoskip(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "dinoskip", *arguments]
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=120, cwd=cwd or ROOT, env=environment, check=False
+    )
+
+
+def one_line(done: subprocess.CompletedProcess[str], code: int, *parts: str) -> None:
+    assert done.returncode == code, done.stderr
+    lines = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert len(lines) == 1, done.stderr
+    assert "Traceback" not in done.stderr
+    for part in parts:
+        assert part in lines[0]
+
+
+def test_help_needs_no_torch() -> None:
+    code = "import sys\ntry:\n    from dinoskip.cli import main; main(['--help'])\nexcept SystemExit: pass\n"
+    code += "assert 'torch' not in sys.modules and 'pydantic' not in sys.modules and 'numpy' not in sys.modules"
+    began = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd=ROOT, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "exit codes" in done.stdout.lower()
+    assert time.monotonic() - began < 30
+
+
+def test_every_command_has_help() -> None:
+    from dinoskip.cli import main
+
+    for words in (
+        ["run"],
+        ["plan"],
+        ["pretrain"],
+        ["features", "export"],
+        ["probe"],
+        ["data", "scenes"],
+        ["models", "show"],
+    ):
+        with pytest.raises(SystemExit) as caught:
+            main([*words, "--help"])
+        assert caught.value.code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (["rnu"], "invalid choice"),
+        (["run"], "required"),
+        (["run", "configs/dmeo.yaml"], "did you mean configs/demo.yaml?"),
+        (["run", "configs/demo.yaml", "pretrain.epoch=3"], "did you mean epochs?"),
+        (["run", "configs/demo.yaml", "pretrain.epochs=0"], "greater than or equal to 1"),
+        (["run", "configs/demo.yaml", "pretrain.dataset=sceens"], "'sceens' is not one of the data sets"),
+        (["run", "configs/demo.yaml", "--only", "prob"], "did you mean probe?"),
+        (["plan", "configs/demo.yaml", "evaluate.epochs=[3]"], "epoch 3 is not kept"),
+        (["plan", "configs/demo.yaml", "variants.model.1.init.alfa=3"], "did you mean alpha?"),
+        (["features", "export", "--backbone", "tim:x", "--images", "x", "--out", "y"], "tim"),
+    ],
+)
+def test_usage_and_config_errors(arguments: list[str], part: str) -> None:
+    one_line(dinoskip(*arguments), 2, part)
+
+
+def test_missing_data_is_named(tmp_path: Path) -> None:
+    missing = tmp_path / "nowhere"
+    one_line(dinoskip("pretrain", "--images", str(missing), "--out", str(tmp_path / "run")), 3, str(missing))
+    one_line(dinoskip("data", "check", str(missing), "--kind", "images"), 3, str(missing))
+    one_line(dinoskip("verify", str(tmp_path)), 3, "no finished output")
+    one_line(dinoskip("models", "show", f"weights:{missing}.safetensors"), 3, str(missing))
+
+
+def test_scenes_then_check_and_doctor(tmp_path: Path) -> None:
+    done = dinoskip("data", "scenes", str(tmp_path / "s"), "images=8", "size=64")
+    assert done.returncode == 0, done.stderr
+    assert Path(done.stdout.strip()).is_dir()
+    one_line(dinoskip("data", "scenes", str(tmp_path / "s")), 2, "not empty")
+    checked = dinoskip("data", "check", str(tmp_path / "s"), "--json")
+    assert checked.returncode == 0, checked.stderr
+    assert json.loads(checked.stdout)
+    doctor = dinoskip("doctor")
+    assert doctor.returncode == 0
+    assert "torch" in doctor.stdout
+
+
+def test_version() -> None:
+    assert dinoskip("--version").stdout.startswith("dinoskip 0.")
