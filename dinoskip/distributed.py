@@ -6,15 +6,17 @@ With one process every function here is a plain pass-through, so the training lo
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
 
 from dinoskip.errors import ConfigError
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,31 @@ def from_main(value: Any) -> Any:
     box = [value]
     dist.broadcast_object_list(box, src=0)
     return box[0]
+
+
+def on_main(action: Callable[[], T]) -> T:
+    """Run ``action`` on rank 0 alone; every rank returns its value or raises its error: none waits for a dead one."""
+    if not _many():
+        return action()
+    box: tuple[Any, Exception | None] = (None, None)
+    if dist.get_rank() == 0:
+        try:
+            box = (action(), None)
+        except Exception as failure:
+            box = (None, failure)
+    value, error = from_main(box)
+    if error is not None:
+        raise error
+    return cast(T, value)
+
+
+def gather(value: Any) -> list[Any]:
+    """Return every rank's ``value``, in the order of ranks."""
+    if not _many():
+        return [value]
+    found: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(found, value)
+    return found
 
 
 def barrier() -> None:

@@ -1,0 +1,45 @@
+"""Which parameters are decayed, by name; every trainable parameter is in exactly one group."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from torch import nn
+
+NamedParameters = Iterable[tuple[str, nn.Parameter]]
+
+
+def is_decayed(name: str, parameter: nn.Parameter) -> bool:
+    """Weight decay acts on what has more than one dimension and is no bias (facebookresearch/dino).
+
+    So ``pos_embed`` and ``cls_token`` are decayed, LayerNorm's scales are not.
+    """
+    return parameter.ndim > 1 and not name.endswith("bias")
+
+
+def param_groups(model: nn.Module | NamedParameters) -> list[dict[str, Any]]:
+    """Split the trainable parameters into a decayed and an undecayed group for a torch optimizer.
+
+    Each group holds ``params``, their names as ``names`` (same order) and ``decayed``. Raises ValueError if
+    nothing is trainable, or if a name or a tensor comes twice (its state could not be stored by name).
+    """
+    named = list(model.named_parameters(remove_duplicate=False) if isinstance(model, nn.Module) else model)
+    trainable = [(name, parameter) for name, parameter in named if parameter.requires_grad]
+    if not trainable:
+        raise ValueError("no trainable parameter")
+    first: dict[int, str] = {}
+    names: set[str] = set()
+    for name, parameter in trainable:
+        if id(parameter) in first:
+            raise ValueError(f"{name} and {first[id(parameter)]} are the same parameter")
+        if name in names:
+            raise ValueError(f"{name}: two parameters of this name")
+        first[id(parameter)] = name
+        names.add(name)
+    groups = []
+    for decayed in (True, False):
+        members = [(name, p) for name, p in trainable if is_decayed(name, p) == decayed]
+        if members:
+            groups.append({"params": [p for _, p in members], "names": [n for n, _ in members], "decayed": decayed})
+    return groups

@@ -1,0 +1,30 @@
+"""Per-step schedules as arrays: a value depends on the step alone, so resuming needs nothing but the step."""
+
+from __future__ import annotations
+
+import numpy as np
+
+
+def cosine(base: float, final: float, total: int, warmup: int = 0, start: float = 0.0) -> np.ndarray:
+    """Linear warm-up from ``start`` to ``base`` (both included), then half a cosine from ``base`` towards ``final``.
+
+    Returns float64 of shape (total,). As in facebookresearch/dino, the first step after the warm-up has ``base``
+    and the last step has not quite reached ``final`` (the cosine's argument stops one step short of pi).
+    Raises ValueError unless 0 <= warmup <= total.
+    """
+    if not 0 <= warmup <= total:
+        raise ValueError(f"warm-up of {warmup} steps does not fit in {total} steps")
+    rise = np.linspace(start, base, warmup)
+    rest = total - warmup
+    fall = final + 0.5 * (base - final) * (1.0 + np.cos(np.pi * np.arange(rest) / max(rest, 1)))
+    return np.concatenate([rise, fall])
+
+
+def linear_then_constant(start: float, final: float, total: int, warmup: int) -> np.ndarray:
+    """Linear from ``start`` to ``final`` (both included) over ``warmup`` entries, then ``final``: float64 (total,).
+
+    A warm-up longer than ``total`` is cut, not squeezed: a shortened run begins like the long one.
+    """
+    values = np.full(max(total, warmup), final, dtype=np.float64)
+    values[:warmup] = np.linspace(start, final, warmup)
+    return values[:total]

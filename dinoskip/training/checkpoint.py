@@ -1,0 +1,197 @@
+"""Checkpoints: a step and tensors, published whole or not at all, readable without any of our code.
+
+``checkpoints/step-00000123/`` holds ``student.safetensors`` and ``teacher.safetensors`` (weights files of the
+backbones), ``head.safetensors`` (``student.*``, ``teacher.*``, ``center``), ``optimizer.safetensors`` (state by
+parameter name), ``state.json`` and, written last, ``MANIFEST.json`` with every file's sha256. It does not
+depend on the number of ranks. Nothing in it depends on when or where it was written.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dinoskip.console import log
+from dinoskip.errors import DataError, WeightsError, translate_write_errors
+from dinoskip.files import (
+    TEMPORARY,
+    load_tensors,
+    publish_directory,
+    read_json,
+    save_tensors,
+    verify_manifest,
+    write_json,
+    write_manifest,
+)
+from dinoskip.models.export import load_strict, save_weights
+from dinoskip.models.vit import VitConfig
+from dinoskip.training.dino import Dino
+
+FOLDER = "checkpoints"
+
+
+def name_of(step: int) -> str:
+    """Directory name of the checkpoint taken after ``step`` steps."""
+    return f"step-{step:08d}"
+
+
+def _step_of(path: Path) -> int:
+    digits = path.name.removeprefix("step-")
+    return int(digits) if digits.isdigit() else -1
+
+
+def published(run_dir: Path) -> list[Path]:
+    """All published checkpoints, newest first, verified or not."""
+    found = [path for path in (run_dir / FOLDER).glob("step-*") if _step_of(path) >= 0 and path.is_dir()]
+    return sorted(found, key=_step_of, reverse=True)
+
+
+def newest(run_dir: Path) -> Path | None:
+    """The newest checkpoint whose files all match its manifest; damaged ones are reported and passed over.
+
+    None if there is no checkpoint yet. Raises :class:`WeightsError` if there are some and all are damaged.
+    """
+    paths = published(run_dir)
+    for path in paths:
+        problems = verify_manifest(path)
+        if not problems:
+            return path
+        log.warning("%s: damaged checkpoint passed over: %s", path, "; ".join(problems))
+    if paths:
+        raise WeightsError(
+            f"{run_dir}: none of its {len(paths)} checkpoints is intact",
+            f"restore one from a backup, or remove {run_dir / FOLDER} to begin again",
+        )
+    return None
+
+
+def of_epoch(run_dir: Path, epoch: int) -> Path:
+    """The verified checkpoint at the end of ``epoch`` (1, 2, ...); :class:`WeightsError` if there is none."""
+    for path in published(run_dir):
+        state = read_json(path / "state.json")
+        if state["step"] == epoch * state["steps_per_epoch"]:
+            problems = verify_manifest(path)
+            if problems:
+                raise WeightsError(f"{path}: damaged checkpoint: {'; '.join(problems)}")
+            return path
+    raise WeightsError(f"{run_dir}: no checkpoint of epoch {epoch}", "keep it with pretrain.keep_epochs")
+
+
+def sweep(run_dir: Path) -> None:
+    """Remove what a killed run left unfinished. Call only while holding the run's lock."""
+    for folder in (run_dir, run_dir / FOLDER):
+        for path in folder.glob(f"{TEMPORARY}*"):
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
+
+
+# --- optimizer state by name -------------------------------------------------------------------------
+
+
+def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """Flatten the optimizer's per-parameter state to ``NAME.KEY`` tensors (for AdamW: exp_avg, exp_avg_sq, step).
+
+    Parameters that were never updated (a frozen last layer) have no state and no entry.
+    """
+    flat = {}
+    for group in optimizer.param_groups:
+        for name, parameter in zip(group["names"], group["params"], strict=True):
+            for key, value in optimizer.state.get(parameter, {}).items():
+                flat[f"{name}.{key}"] = torch.as_tensor(value)
+    return flat
+
+
+def load_optimizer_tensors(optimizer: torch.optim.Optimizer, flat: Mapping[str, Tensor], source: Path) -> None:
+    """Inverse of :func:`optimizer_tensors`; entries of unknown parameters are a :class:`WeightsError`."""
+    names = [name for group in optimizer.param_groups for name in group["names"]]
+    index = {name: i for i, name in enumerate(names)}
+    state: dict[int, dict[str, Tensor]] = {}
+    unknown = []
+    for entry, value in flat.items():
+        name, _, key = entry.rpartition(".")
+        if name in index:
+            state.setdefault(index[name], {})[key] = value
+        else:
+            unknown.append(entry)
+    if unknown:
+        raise WeightsError(f"{source}: {len(unknown)} entries fit no parameter, such as {unknown[0]}")
+    # torch wants its own numbering, in the order of the groups, and keeps its choice of where "step" lives.
+    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+
+
+# --- save and load -----------------------------------------------------------------------------------
+
+
+def save(
+    run_dir: Path,
+    dino: Dino,
+    optimizer: torch.optim.Optimizer,
+    model: VitConfig,
+    info: Mapping[str, Any],
+    keep: Collection[int],
+) -> Path:
+    """Write and publish the checkpoint of step ``info["step"]``, then drop old ones (see :func:`retain`).
+
+    Raises :class:`DiskFull` or :class:`ConfigError` (not writable); earlier checkpoints are then untouched and
+    the unfinished one is removed.
+    """
+    step = int(info["step"])
+    final = run_dir / FOLDER / name_of(step)
+    temporary = final.with_name(f"{TEMPORARY}{final.name}-{os.getpid()}")
+    try:
+        with translate_write_errors(final):
+            temporary.mkdir(parents=True)
+            _write(temporary, dino, optimizer, model, info)
+            write_manifest(temporary, {"step": step})
+            publish_directory(temporary, final)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    retain(run_dir, final, keep)
+    return final
+
+
+def _write(
+    folder: Path, dino: Dino, optimizer: torch.optim.Optimizer, model: VitConfig, info: Mapping[str, Any]
+) -> None:
+    head = {"center": dino.center}
+    for role, module in (("student", dino.student), ("teacher", dino.teacher)):
+        save_weights(folder / f"{role}.safetensors", module.backbone.state_dict(), model, {**info, "role": role})
+        head |= {f"{role}.{name}": value for name, value in module.head.state_dict().items()}
+    save_tensors(folder / "head.safetensors", head)
+    save_tensors(folder / "optimizer.safetensors", optimizer_tensors(optimizer))
+    write_json(folder / "state.json", {"format": 1, **info})
+
+
+def retain(run_dir: Path, written: Path, keep: Collection[int]) -> None:
+    """Keep ``written``, the newest other checkpoint that verifies, and those of the steps in ``keep``."""
+    others = [path for path in published(run_dir) if path != written]
+    spare = next((path for path in others if not verify_manifest(path)), None)
+    for path in others:
+        if path != spare and _step_of(path) not in keep:
+            # Renamed first: a kill in the middle must not leave a half-removed checkpoint under its name.
+            aside = path.with_name(f"{TEMPORARY}trash-{path.name}-{os.getpid()}")
+            os.replace(path, aside)
+            shutil.rmtree(aside, ignore_errors=True)
+
+
+def load(path: Path, dino: Dino, optimizer: torch.optim.Optimizer) -> int:
+    """Fill models, centre and optimizer from a verified checkpoint, in place; return the number of steps done."""
+    state = read_json(path / "state.json")
+    if not isinstance(state, dict) or state.get("format") != 1:
+        raise DataError(f"{path / 'state.json'}: not a checkpoint of format 1")
+    head = load_tensors(path / "head.safetensors")
+    for role, module in (("student", dino.student), ("teacher", dino.teacher)):
+        load_strict(module.backbone, load_tensors(path / f"{role}.safetensors"), path / f"{role}.safetensors")
+        own = {name.removeprefix(f"{role}."): t for name, t in head.items() if name.startswith(f"{role}.")}
+        load_strict(module.head, own, path / "head.safetensors")
+    dino.center.copy_(head["center"])
+    load_optimizer_tensors(optimizer, load_tensors(path / "optimizer.safetensors"), path / "optimizer.safetensors")
+    return int(state["step"])

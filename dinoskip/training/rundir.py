@@ -1,0 +1,150 @@
+"""The run directory: whose it is (lock), what made it (config.json, env.json) and how it fares (status.json)."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import socket
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import timm
+import torch
+
+from dinoskip import __version__
+from dinoskip.console import log
+from dinoskip.distributed import World, on_main
+from dinoskip.errors import ConfigError, DinoskipError, Interrupted, OutputInUse, Preempted
+from dinoskip.files import TEMPORARY, read_json, write_json
+from dinoskip.locks import directory_lock
+from dinoskip.training.checkpoint import sweep
+
+# Keys that do not change a number of the result, so they may differ when a run is resumed.
+FREE_KEYS = frozenset(
+    f"pretrain.{key}"
+    for key in ("log_every", "checkpoint_every_minutes", "checkpoint_every_steps", "keep_epochs", "max_nonfinite")
+)
+STATUS_SECONDS = 5.0  # between rewrites of status.json while nothing but the step changes
+
+
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Dotted keys to values; lists count as one value."""
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            flat |= flatten(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
+
+
+def compare_configs(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """Return the refused and the allowed changes, each as ``key: old → new``."""
+    before, after = flatten(old), flatten(new)
+    refused: list[str] = []
+    allowed: list[str] = []
+    for key in sorted(before.keys() | after.keys()):
+        was, now = before.get(key, "absent"), after.get(key, "absent")
+        if was != now:
+            (allowed if key in FREE_KEYS else refused).append(f"{key}: {was} → {now}")
+    return refused, allowed
+
+
+def _environment(world: World) -> dict[str, Any]:
+    gpu = torch.cuda.get_device_name(world.device) if world.device.type == "cuda" else None
+    return {
+        "dinoskip": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "timm": timm.__version__,
+        "numpy": np.__version__,
+        "system": platform.platform(),
+        "device": gpu or "cpu",
+        "threads": torch.get_num_threads(),
+        "world_size": world.size,
+        "slurm_job": os.environ.get("SLURM_JOB_ID"),
+    }
+
+
+class RunDirectory:
+    """An open run directory. Only rank 0 writes; on other ranks :meth:`report` does nothing."""
+
+    def __init__(self, path: Path, is_main: bool) -> None:
+        self.path, self.is_main = path, is_main
+        self._status: dict[str, Any] = {"state": "running", "host": socket.gethostname(), "pid": os.getpid()}
+        self._written = float("-inf")
+
+    def report(self, *, now: bool = False, **fields: Any) -> None:
+        """Update status.json: at once if ``now``, else when the last writing is a few seconds old."""
+        self._status |= fields
+        if self.is_main and (now or time.monotonic() - self._written > STATUS_SECONDS):
+            write_json(self.path / "status.json", self._status | {"updated": time.time()})
+            self._written = time.monotonic()
+
+    def warn_if_tight(self, checkpoint_bytes: int) -> None:
+        """Warn when less than two checkpoints fit on the disk."""
+        free = shutil.disk_usage(self.path).free
+        if self.is_main and free < 2 * checkpoint_bytes:
+            need = 2 * checkpoint_bytes / 2**20
+            log.warning("%s: %.0f MiB free, two checkpoints need %.0f MiB", self.path, free / 2**20, need)
+
+
+def _claim(path: Path, config: Mapping[str, Any], environment: Mapping[str, Any]) -> None:
+    """Check that the locked directory is new or this run's, and record configuration and environment.
+
+    Writing them is also the proof, before the first step, that the directory can be written.
+    """
+    recorded = path / "config.json"
+    if not recorded.exists():
+        foreign = sorted(p.name for p in path.iterdir() if not p.name.startswith((".lock", TEMPORARY)))
+        if foreign:
+            raise OutputInUse(f"{path}: not a training run: it holds {foreign[0]}", "choose an empty output directory")
+    else:
+        refused, allowed = compare_configs(read_json(recorded), config)
+        if refused:
+            problems = tuple(f"{recorded}: {line}" for line in refused)
+            hint = "this run was started otherwise: choose another output directory, or take the change back"
+            raise ConfigError("\n".join(problems), hint, problems=(*problems, f"{path}: {hint}"))
+        for line in allowed:
+            log.info("%s: changed since the start: %s", path, line)
+    write_json(recorded, config)
+    write_json(path / "env.json", environment)
+    sweep(path)
+
+
+@contextmanager
+def open_run(path: Path, config: Mapping[str, Any], world: World) -> Iterator[RunDirectory]:
+    """Lock and claim the directory, and see that status.json says how the block ended.
+
+    Raises :class:`OutputInUse` if a living run or something else than a run is there, :class:`ConfigError` if
+    it belongs to another configuration or cannot be written.
+    """
+    environment = _environment(world)
+    with ExitStack() as held:
+
+        def claim() -> None:
+            if path.exists() and not path.is_dir():
+                raise ConfigError(f"{path}: not a directory", "choose another output directory")
+            held.enter_context(directory_lock(path))
+            _claim(path, config, environment)
+
+        on_main(claim)
+        run = RunDirectory(path, world.is_main)
+        try:
+            run.report(now=True, error=None)
+            yield run
+            run.report(now=True, state="done")
+        except BaseException as error:
+            states: dict[type[BaseException], str] = {Preempted: "preempted", Interrupted: "interrupted"}
+            state = "interrupted" if isinstance(error, KeyboardInterrupt) else states.get(type(error), "failed")
+            shown = str(error) if isinstance(error, DinoskipError) else f"{type(error).__name__}: {error}"
+            with suppress(DinoskipError, OSError):  # a full disk must not hide what happened
+                run.report(now=True, state=state, error=shown)
+            if isinstance(error, KeyboardInterrupt):
+                raise Interrupted(f"{path}: stopped at once; the last checkpoint stands") from None
+            raise

@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from dinoskip.errors import WeightsError
+from dinoskip.files import load_tensors, save_tensors, verify_manifest
+from dinoskip.optim import build_optimizer
+from dinoskip.training import checkpoint, loop
+from dinoskip.training.dino import Dino
+from tests.helpers.tiny import tensor_hashes, tiny_job
+
+JOB = tiny_job(freeze_last_layer=0)
+INFO = {"epoch": 1, "epochs": 2, "steps_per_epoch": 6, "seed": 1, "init": "trunc_normal", "optimizer": "adamw"}
+
+
+def _trained(updates: int) -> tuple[Dino, torch.optim.Optimizer]:
+    """Models and optimizer after some updates with made-up gradients; the last layer's first comes at the second."""
+    dino = loop.build(JOB, torch.device("cpu"))
+    optimizer = build_optimizer(dino.student, JOB.optimizer)
+    for update in range(updates):
+        for name, p in dino.student.named_parameters():
+            p.grad = None if name.startswith("head.last") and not update else torch.full_like(p, 0.1 + update)
+        optimizer.step()
+        dino.center.add_(1.0)
+    return dino, optimizer
+
+
+def _save(
+    run: Path, step: int, keep: tuple[int, ...] = (), state: tuple[Dino, torch.optim.Optimizer] | None = None
+) -> Path:
+    dino, optimizer = state or _trained(0)
+    return checkpoint.save(run, dino, optimizer, JOB.model, {**INFO, "step": step}, keep)
+
+
+@pytest.mark.parametrize("updates", [0, 1, 2])
+def test_what_is_loaded_is_what_was_saved(updates: int, tmp_path: Path) -> None:
+    state = _trained(updates)
+    saved = _save(tmp_path, 7, state=state)
+    other = _trained(0)
+    assert checkpoint.load(saved, *other) == 7
+    assert tensor_hashes(_save(tmp_path / "again", 7, state=other)) == tensor_hashes(saved)
+    for (name, a), (_, b) in zip(state[0].student.named_parameters(), other[0].student.named_parameters(), strict=True):
+        a.grad = b.grad = torch.ones_like(a)
+        assert torch.equal(a, b), name
+    state[1].step()
+    other[1].step()
+    assert all(map(torch.equal, state[0].student.parameters(), other[0].student.parameters()))
+
+
+def test_optimizer_state_is_stored_by_name_and_only_where_there_is_some(tmp_path: Path) -> None:
+    entries = load_tensors(_save(tmp_path, 1, state=_trained(1)) / "optimizer.safetensors")
+    assert {"backbone.pos_embed.exp_avg", "head.mlp.0.weight.exp_avg_sq", "backbone.cls_token.step"} <= set(entries)
+    assert not [name for name in entries if "last_v" in name]
+
+
+def test_the_same_state_gives_the_same_bytes(tmp_path: Path) -> None:
+    first, second = _save(tmp_path / "a", 3), _save(tmp_path / "b", 3)
+    assert {p.name: p.read_bytes() for p in first.iterdir()} == {p.name: p.read_bytes() for p in second.iterdir()}
+
+
+@pytest.mark.parametrize("file", ["teacher.safetensors", "optimizer.safetensors", "state.json"])
+@pytest.mark.parametrize("harm", ["flip", "truncate", "remove"])
+def test_the_newest_intact_checkpoint_wins(
+    file: str, harm: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    good, damaged = _save(tmp_path, 1), _save(tmp_path, 2)
+    content = (damaged / file).read_bytes()
+    if harm == "flip":
+        (damaged / file).write_bytes(content[:-3] + bytes([content[-3] ^ 1]) + content[-2:])
+    elif harm == "truncate":
+        (damaged / file).write_bytes(content[:-1])
+    else:
+        (damaged / file).unlink()
+    assert checkpoint.newest(tmp_path) == good
+    assert "step-00000002" in caplog.text
+    assert file in caplog.text
+
+
+def test_none_yet_and_none_intact_are_told_apart(tmp_path: Path) -> None:
+    assert checkpoint.newest(tmp_path) is None
+    (_save(tmp_path, 1) / "MANIFEST.json").unlink()
+    with pytest.raises(WeightsError, match="none of its 1 checkpoints is intact"):
+        checkpoint.newest(tmp_path)
+
+
+def test_retention_keeps_chosen_steps_and_two_that_verify(tmp_path: Path) -> None:
+    for step in (1, 2, 3, 4, 5):
+        path = _save(tmp_path, step, keep=(2,))
+        if step == 4:
+            (path / "student.safetensors").write_bytes(b"damaged")
+    assert [p.name[-1] for p in checkpoint.published(tmp_path)] == ["5", "3", "2"]
+    assert all(verify_manifest(p) == [] for p in checkpoint.published(tmp_path))
+    assert len(list((tmp_path / "checkpoints").iterdir())) == 3
+
+
+def test_a_damaged_checkpoint_of_the_same_step_is_replaced(tmp_path: Path) -> None:
+    (_save(tmp_path, 1) / "student.safetensors").write_bytes(b"damaged")
+    assert verify_manifest(_save(tmp_path, 1)) == []
+    assert [p.name for p in (tmp_path / "checkpoints").iterdir()] == ["step-00000001"]
+
+
+def test_state_of_unknown_parameters_is_refused(tmp_path: Path) -> None:
+    saved = _save(tmp_path, 1, state=_trained(1))
+    path = saved / "optimizer.safetensors"
+    save_tensors(path, {f"old_{name}": tensor for name, tensor in load_tensors(path).items()})
+    with pytest.raises(WeightsError, match="fit no parameter, such as old_"):
+        checkpoint.load(saved, *_trained(0))
+
+
+def test_weights_of_another_model_are_refused(tmp_path: Path) -> None:
+    saved = _save(tmp_path, 1)
+    other = loop.build(tiny_job(out_dim=16), torch.device("cpu"))
+    with pytest.raises(WeightsError, match="head"):
+        checkpoint.load(saved, other, build_optimizer(other.student, JOB.optimizer))
+
+
+def test_leftovers_of_killed_runs_are_swept_and_nothing_else(tmp_path: Path) -> None:
+    kept = _save(tmp_path, 1)
+    (kept.with_name(".tmp-step-00000002-99") / "deep").mkdir(parents=True)
+    (tmp_path / ".tmp-config.json.abc").write_text("")
+    (tmp_path / "notes.txt").write_text("mine")
+    checkpoint.sweep(tmp_path)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["checkpoints", "notes.txt"]
+    assert [p for p in (tmp_path / "checkpoints").iterdir()] == [kept]
+    assert verify_manifest(kept) == []

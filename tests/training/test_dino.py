@@ -1,0 +1,222 @@
+"""The loss against a double loop, and whole updates against a plain float64 re-implementation."""
+
+from __future__ import annotations
+
+import math
+from contextlib import nullcontext
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+from torch import Tensor, nn
+
+from dinoskip.models.heads import DINOHead
+from dinoskip.optim import AdamWConfig, build_optimizer, set_rates
+from dinoskip.training.dino import (
+    Dino,
+    MultiCrop,
+    PretrainConfig,
+    Schedules,
+    apply_update,
+    clip_each_,
+    compute_gradients,
+    dino_loss,
+    entropy,
+    gradients_of,
+    make_teacher,
+)
+
+OUT = 6
+
+
+def double_loop(student: Tensor, teacher: Tensor, center: Tensor, student_temp: float, teacher_temp: float) -> Tensor:
+    """The reference's loss, pair by pair."""
+    batch = teacher.shape[0] // 2
+    targets = torch.softmax((teacher - center) / teacher_temp, -1).split(batch)
+    views = (student / student_temp).split(batch)
+    total, pairs = torch.zeros((), dtype=student.dtype), 0
+    for i, q in enumerate(targets):
+        for v, s in enumerate(views):
+            if v != i:
+                total = total + (-q * torch.log_softmax(s, -1)).sum(-1).mean()
+                pairs += 1
+    return total / pairs
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(2, 6), st.integers(1, 4), st.integers(2, 9), st.integers(0, 10**6))
+def test_loss_and_gradient_equal_the_double_loop(views: int, batch: int, out: int, seed: int) -> None:
+    rng = torch.Generator().manual_seed(seed)
+    student = torch.randn(views * batch, out, generator=rng, dtype=torch.float64, requires_grad=True)
+    teacher = torch.randn(2 * batch, out, generator=rng, dtype=torch.float64)
+    center = torch.randn(out, generator=rng, dtype=torch.float64)
+    loss, targets = dino_loss(student, teacher, center, 0.1, 0.05)
+    (gradient,) = torch.autograd.grad(loss, student)
+    expected = double_loop(student, teacher, center, 0.1, 0.05)
+    (expected_gradient,) = torch.autograd.grad(expected, student)
+    torch.testing.assert_close(loss, expected, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(gradient, expected_gradient, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(targets.sum(-1), torch.ones(2, batch, dtype=torch.float64))
+
+
+def test_loss_of_a_constant_student_is_ln_k_and_half_precision_is_summed_in_float32() -> None:
+    teacher = torch.randn(4, 1000).bfloat16()
+    loss, targets = dino_loss(torch.zeros(20, 1000).bfloat16(), teacher, torch.zeros(1000), 0.1, 0.04)
+    assert loss.dtype == targets.dtype == torch.float32
+    assert loss.item() == pytest.approx(math.log(1000), rel=1e-5)
+
+
+def test_entropy_is_zero_for_one_hot_and_ln_k_for_uniform() -> None:
+    assert entropy(torch.eye(5)).item() == 0.0
+    assert entropy(torch.full((3, 5), 0.2)).item() == pytest.approx(math.log(5))
+
+
+def test_clip_uses_each_gradients_own_norm() -> None:
+    gradients = [torch.full((4,), 3.0), torch.full((4,), 0.1), torch.zeros(2)]
+    clip_each_(gradients, [g.norm().item() for g in gradients], 3.0)
+    assert gradients[0].norm().item() == pytest.approx(3.0, rel=1e-5)
+    assert gradients[1].norm().item() == pytest.approx(0.2)
+    untouched = [torch.full((4,), 30.0)]
+    clip_each_(untouched, [60.0], 0.0)
+    assert untouched[0].norm().item() == 60.0
+
+
+class _Backbone(nn.Module):
+    """Mean of the pixels per channel, a linear map and a LayerNorm: any image size, in float64."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc, self.norm = nn.Linear(3, 5), nn.LayerNorm(5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(self.fc(x.mean((2, 3))))
+
+
+def _dino(norm_last_layer: bool) -> Dino:
+    def head(fixed: bool) -> DINOHead:
+        return DINOHead(5, OUT, hidden_dim=7, bottleneck_dim=4, norm_last_layer=fixed, seed=3).double()
+
+    torch.manual_seed(0)
+    student = MultiCrop(_Backbone().double(), head(norm_last_layer))
+    for p in student.parameters():  # larger weights, so that norms above and below the clip bound occur
+        p.data.mul_(3.0)
+    student.head.last_g.data.fill_(1.0)
+    return Dino(student, make_teacher(student, head(True)), torch.zeros(OUT, dtype=torch.float64))
+
+
+def _functional(p: dict[str, Tensor], x: Tensor) -> Tensor:
+    """The same network written out on named tensors."""
+    f = x.mean((2, 3)) @ p["backbone.fc.weight"].T + p["backbone.fc.bias"]
+    f = (f - f.mean(-1, keepdim=True)) / (f.var(-1, unbiased=False, keepdim=True) + 1e-5).sqrt()
+    f = f * p["backbone.norm.weight"] + p["backbone.norm.bias"]
+    for layer in (0, 2, 4):
+        f = f @ p[f"head.mlp.{layer}.weight"].T + p[f"head.mlp.{layer}.bias"]
+        f = torch.nn.functional.gelu(f) if layer < 4 else f
+    f = f / f.norm(dim=-1, keepdim=True)
+    v = p["head.last_v"]
+    return (f @ (v / v.norm(dim=-1, keepdim=True)).T) * p["head.last_g"].flatten()
+
+
+@pytest.mark.parametrize("norm_last_layer", [True, False])
+def test_whole_updates_equal_a_plain_reimplementation(norm_last_layer: bool) -> None:
+    config = PretrainConfig(
+        epochs=4, batch_size=2, warmup_epochs=1, out_dim=OUT, clip_grad=0.05, freeze_last_layer=1,
+        warmup_teacher_temp_epochs=3, momentum_teacher=0.9,
+    )  # fmt: skip
+    adamw = AdamWConfig(lr=2.0, min_lr=1e-3)
+    epoch_steps, (b1, b2), eps = 2, adamw.betas, adamw.eps
+    schedules = Schedules(config, adamw, epoch_steps)
+    dino = _dino(norm_last_layer)
+    optimizer = build_optimizer(dino.student, adamw)
+
+    p = {name: t.clone() for name, t in dino.student.state_dict().items()}
+    q = {name: t.clone() for name, t in p.items()}
+    m = {name: torch.zeros_like(t) for name, t in p.items()}
+    v = {name: torch.zeros_like(t) for name, t in p.items()}
+    count = dict.fromkeys(p, 0)
+    center = torch.zeros(OUT, dtype=torch.float64)
+    clipped = 0
+    for step in range(8):
+        rng = torch.Generator().manual_seed(step)
+        views = [torch.randn(n, 3, s, s, generator=rng, dtype=torch.float64) for n, s in ((4, 4), (6, 2))]
+        rates = schedules.at(step)
+        set_rates(optimizer, rates.lr, rates.weight_decay)
+        optimizer.zero_grad(set_to_none=True)
+        result = compute_gradients(dino, dino.student, views, rates, config, nullcontext())
+        gradients = gradients_of(dino.student)
+        clip_each_(gradients, [g.norm().item() for g in gradients], config.clip_grad)
+        apply_update(dino, optimizer, result.batch_center, rates.momentum, config.center_momentum)
+
+        # the same step, plainly, from PROTOCOLS section 1
+        lr = 2.0 * 2 / 256 * step / 1 if step < 2 else None
+        if lr is None:
+            lr = 1e-3 + 0.5 * (2.0 * 2 / 256 - 1e-3) * (1 + math.cos(math.pi * (step - 2) / 6))
+        wd = 0.4 + 0.5 * (0.04 - 0.4) * (1 + math.cos(math.pi * step / 8))
+        ema = 1.0 + 0.5 * (0.9 - 1.0) * (1 + math.cos(math.pi * step / 8))
+        temp = min(0.07, 0.04 + 0.015 * (step // 2))
+        leaves = {name: t.clone().requires_grad_() for name, t in p.items()}
+        out_t = torch.cat([_functional(q, view) for view in views[:1]])
+        loss = double_loop(torch.cat([_functional(leaves, x) for x in views]), out_t, center, 0.1, temp)
+        loss.backward()
+        for name, leaf in leaves.items():
+            last = name.startswith("head.last")
+            if (name == "head.last_g" and norm_last_layer) or (last and step < 2):
+                continue
+            g = leaf.grad
+            clipped += bool(g.norm() > 0.05)
+            g = g * min(1.0, 0.05 / (g.norm().item() + 1e-6))
+            decay = wd if g.ndim > 1 and not name.endswith("bias") else 0.0
+            count[name] += 1
+            p[name] = p[name] * (1 - lr * decay)
+            m[name] = b1 * m[name] + (1 - b1) * g
+            v[name] = b2 * v[name] + (1 - b2) * g * g
+            m_hat, v_hat = m[name] / (1 - b1 ** count[name]), v[name] / (1 - b2 ** count[name])
+            p[name] = p[name] - lr * m_hat / (v_hat.sqrt() + eps)
+        q = {name: t if name == "head.last_g" else ema * t + (1 - ema) * p[name] for name, t in q.items()}
+        center = 0.9 * center + 0.1 * out_t.mean(0)
+
+        assert result.loss.item() == pytest.approx(loss.item(), rel=1e-10)
+        for name in p:
+            torch.testing.assert_close(dino.student.state_dict()[name], p[name], rtol=1e-8, atol=1e-10, msg=name)
+            torch.testing.assert_close(dino.teacher.state_dict()[name], q[name], rtol=1e-8, atol=1e-10, msg=name)
+        torch.testing.assert_close(dino.center, center, rtol=1e-9, atol=1e-12)
+    assert 5 < clipped < 8 * len(p) - 5, "both clipped and unclipped gradients must occur"
+    assert dino.student.head.last_g.mean().item() != 1.0 or norm_last_layer
+
+
+def test_teacher_starts_equal_and_has_no_gradients_nor_noise() -> None:
+    dino = _dino(norm_last_layer=False)
+    for name, value in dino.student.state_dict().items():
+        torch.testing.assert_close(dino.teacher.state_dict()[name], value, rtol=0, atol=0)
+    assert not any(p.requires_grad for p in dino.teacher.parameters())
+    assert not any(module.training for module in dino.teacher.modules())
+    assert "head.last_g" not in dict(dino.teacher.named_parameters())
+
+
+def test_schedules_scale_the_learning_rate_by_the_batch_and_freeze_whole_epochs() -> None:
+    config = PretrainConfig(epochs=20, batch_size=1024, warmup_epochs=10, freeze_last_layer=2)
+    schedules = Schedules(config, AdamWConfig(lr=5e-4), 7)
+    rates = [schedules.at(step) for step in range(140)]
+    assert rates[0].lr == 0.0
+    assert rates[70].lr == pytest.approx(2e-3)
+    assert [r.freeze for r in rates] == [True] * 14 + [False] * 126
+    assert rates[0].weight_decay == pytest.approx(0.04)
+    assert rates[0].momentum == pytest.approx(0.996)
+    assert np.all(np.diff([r.momentum for r in rates]) > 0)
+    assert len({r.teacher_temp for r in rates[:7]}) == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"warmup_epochs": 5}, "must be less than epochs"),
+        ({"keep_epochs": (6,)}, "outside 1..epochs"),
+        ({"lr": 1}, "Extra inputs"),
+    ],
+)
+def test_recipes_that_cannot_be_are_refused(change: dict[str, object], text: str) -> None:
+    with pytest.raises(ValidationError, match=text):
+        PretrainConfig(**{"epochs": 5, "warmup_epochs": 1, **change})

@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import math
+import os
+import signal
+import threading
+
+import pytest
+
+from dinoskip.training.guard import INTERRUPT, PREEMPT, CollapseAlarm, StopSignals
+from dinoskip.training.rundir import compare_configs
+
+
+@pytest.mark.parametrize(
+    ("number", "meaning"),
+    [(signal.SIGTERM, PREEMPT), (signal.SIGUSR2, PREEMPT), (signal.SIGINT, INTERRUPT)],
+)
+def test_a_signal_sets_a_flag_and_handlers_come_back(number: int, meaning: int) -> None:
+    before = signal.getsignal(number)
+    with StopSignals() as signals:
+        assert signals.requested == 0
+        os.kill(os.getpid(), number)
+        assert signals.requested == meaning
+    assert signal.getsignal(number) is before
+
+
+def test_a_second_ctrl_c_raises_but_ctrl_c_after_sigterm_waits() -> None:
+    with StopSignals() as signals:
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGINT)
+        assert signals.requested == INTERRUPT
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_outside_the_main_thread_nothing_is_installed() -> None:
+    found = []
+
+    def look() -> None:
+        with StopSignals():
+            found.append(signal.getsignal(signal.SIGTERM))
+
+    before = signal.getsignal(signal.SIGTERM)
+    thread = threading.Thread(target=look)
+    thread.start()
+    thread.join()
+    assert found == [before]
+
+
+@pytest.mark.parametrize(
+    ("loss", "entropy", "word"),
+    [(math.log(100), 2.0, "loss stays"), (3.0, 0.01, "one prototype"), (3.0, math.log(100), "all prototypes equal")],
+)
+def test_collapse_needs_patience_and_ends_with_one_good_row(loss: float, entropy: float, word: str) -> None:
+    alarm = CollapseAlarm(100, patience=3)
+    assert [alarm.update(loss, entropy) for _ in range(2)] == [None, None]
+    assert word in (alarm.update(loss, entropy) or "")
+    assert alarm.update(3.0, 2.0) is None
+    assert alarm.update(loss, entropy) is None
+
+
+def test_configurations_are_compared_key_by_key() -> None:
+    old = {"seed": 1, "pretrain": {"log_every": 1, "crops": {"num_local": 2}, "keep_epochs": [1]}, "gone": 3}
+    new = {"seed": 1, "pretrain": {"log_every": 5, "crops": {"num_local": 3}, "keep_epochs": [1]}, "new": None}
+    assert compare_configs(old, new) == (
+        ["gone: 3 → absent", "new: absent → None", "pretrain.crops.num_local: 2 → 3"],
+        ["pretrain.log_every: 1 → 5"],
+    )
+    assert compare_configs(old, old) == ([], [])
