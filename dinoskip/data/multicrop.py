@@ -94,7 +94,7 @@ def resize_crop(image: torch.Tensor, box: Sequence[int], size: int) -> torch.Ten
     crop = image[top : top + height, left : left + width].permute(2, 0, 1)
     if (height, width) == (size, size):
         return crop
-    # Given interleaved bytes, torch resizes all channels at once and returns planes: three times as fast as from planes.
+    # Given interleaved bytes, torch resizes all channels at once and returns planes: thrice as fast as from planes.
     return torch.nn.functional.interpolate(crop[None], (size, size), mode="bicubic", antialias=True)[0]
 
 

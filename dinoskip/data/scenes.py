@@ -1,27 +1,240 @@
-"""The embedded data set ``scenes``: labelled scenes composed from photographs that come with installed packages."""
+"""The embedded data set ``scenes``: labelled scenes in VOC layout, composed from photographs inside installed packages.
+
+Every scene is a stretch of a real photograph with one to three objects cut from others (:mod:`dinoskip.data.sprites`),
+turned, scaled, lit from one side and casting a soft shadow. Same configuration, same bytes.
+"""
 
 from __future__ import annotations
 
+import io
+import os
+import shutil
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
+from PIL import Image, ImageFilter
 from pydantic import Field
 
-from dinoskip.config import Config
+from dinoskip.config import Config, dump
+from dinoskip.data.sprites import KINDS, background
+from dinoskip.data.voc import CLASSES_FILE, voc_palette
+from dinoskip.errors import OutputInUse, translate_write_errors
+from dinoskip.files import TEMPORARY, publish_directory, read_json, write_json
+from dinoskip.randomness import numpy_rng
+
+RECIPE = "scenes.json"
+VERSION = 1
+IGNORE = 255
+PLACING_TRIES = 30
+MAX_OVERLAP = 0.12  # of the smaller box
 
 
 class ScenesConfig(Config):
-    """How many scenes, how large, of how many classes. ``val_fraction`` of them form the validation split."""
+    """How many scenes, how large (pixels), of how many classes; ``val_fraction`` of them form the validation split."""
 
     kind: Literal["scenes"] = "scenes"
     images: int = Field(default=240, ge=4, le=100_000)
     val_fraction: float = Field(default=0.25, gt=0, lt=1)
     size: int = Field(default=224, ge=64, le=1024)
-    classes: int = Field(default=6, ge=2, le=6)
+    classes: int = Field(default=6, ge=2, le=len(KINDS))
     max_objects: int = Field(default=3, ge=1, le=5)
     seed: int = Field(default=0, ge=0)
 
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The object classes, background not among them."""
+        return tuple(kind.name for kind in KINDS[: self.classes])
+
+
+@dataclass(frozen=True)
+class Scene:
+    """One scene: ``image`` uint8 (S, S, 3), ``labels`` uint8 (S, S), and (class name, x1, y1, x2, y2) end exclusive."""
+
+    image: np.ndarray
+    labels: np.ndarray
+    boxes: list[tuple[str, int, int, int, int]]
+
+
+@dataclass(frozen=True)
+class _Placed:
+    label: int
+    colours: np.ndarray  # (h, w, 3) float32
+    alpha: np.ndarray  # (h, w) float32, 0..1
+    top: int
+    left: int
+
+    @property
+    def window(self) -> tuple[slice, slice]:
+        height, width = self.alpha.shape
+        return slice(self.top, self.top + height), slice(self.left, self.left + width)
+
+
+def draw_scene(config: ScenesConfig, number: int) -> Scene:
+    """Compose scene ``number``: a pure function of the configuration's seed, size, classes and of the number.
+
+    The first and largest object's class goes round with the number, so that every class is in every split.
+    """
+    rng = numpy_rng(config.seed, "scene", number)
+    size = config.size
+    canvas = background(rng, size)
+    canvas *= _daylight(rng, size)
+    angle = rng.uniform(0, 2 * np.pi)
+    shift = np.array([np.sin(angle), np.cos(angle)]) * size * 0.025
+    count = 1 + int(rng.choice(config.max_objects, p=_chances(config.max_objects)))
+    placed: list[_Placed] = []
+    for position in range(count):
+        label = (number if position == 0 else int(rng.integers(config.classes))) % config.classes
+        low, high = (0.5, 0.72) if count == 1 else (0.38, 0.52) if position == 0 else (0.24, 0.36)
+        item = _place(rng, label, int(size * rng.uniform(low, high)), size, placed)
+        if item is not None:
+            placed.append(item)
+    owner = np.zeros((size, size), dtype=np.uint8)  # 1 + position in ``placed`` of the object seen at each pixel
+    for position, item in enumerate(placed, start=1):
+        _cast_shadow(canvas, item, shift)
+        rows, columns = item.window
+        alpha = item.alpha[..., None]
+        canvas[rows, columns] = canvas[rows, columns] * (1 - alpha) + item.colours * alpha
+        owner[rows, columns][item.alpha > 0.5] = position
+    labels = np.array([0, *(item.label + 1 for item in placed)], dtype=np.uint8)[owner]
+    boxes = []
+    for position, item in enumerate(placed, start=1):
+        ys, xs = np.nonzero(owner == position)
+        name = KINDS[item.label].name
+        boxes.append((name, int(xs.min()), int(ys.min()), int(xs.max()) + 1, int(ys.max()) + 1))
+    labels[_borders(owner)] = IGNORE
+    return Scene(np.clip(np.rint(canvas), 0, 255).astype(np.uint8), labels, boxes)
+
+
+def _chances(most: int) -> np.ndarray:
+    """Fewer scenes with more objects: 1, 1/2, 1/3, ... of those with one."""
+    weights = 1 / np.arange(1, most + 1)
+    chances: np.ndarray = weights / weights.sum()
+    return chances
+
+
+def _daylight(rng: np.random.Generator, size: int) -> np.ndarray:
+    """Slow change of brightness over the scene and a slight cast of colour, float32 (size, size, 3)."""
+    ramp = np.linspace(-1, 1, size, dtype=np.float32)
+    slope = rng.uniform(-0.1, 0.1, 2).astype(np.float32)
+    field = rng.uniform(0.82, 1.0) + slope[0] * ramp[:, None] + slope[1] * ramp[None, :]
+    light: np.ndarray = field[..., None] * rng.uniform(0.95, 1.05, 3)
+    return light.astype(np.float32)
+
+
+def _place(rng: np.random.Generator, label: int, side: int, size: int, others: list[_Placed]) -> _Placed | None:
+    """Make an object of about ``side`` pixels and find room for it; None if there is none after many tries."""
+    kind = KINDS[label]
+    sprite = kind.make(rng)
+    if rng.random() < 0.5:
+        sprite = sprite.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+    scale = side / max(sprite.size)
+    width, height = (max(8, round(length * scale)) for length in sprite.size)
+    sprite = sprite.resize((width, height), Image.Resampling.BICUBIC)
+    turned = sprite.rotate(rng.uniform(-kind.tilt, kind.tilt), Image.Resampling.BICUBIC, expand=True)
+    turned = turned.crop(turned.getchannel("A").getbbox())
+    pixels = np.asarray(turned).astype(np.float32)
+    colours = pixels[..., :3] * (rng.uniform(0.88, 1.12) * rng.uniform(0.95, 1.05, 3)).astype(np.float32)
+    alpha = pixels[..., 3] / 255
+    height, width = alpha.shape
+    margin = max(1, size // 50)
+    if max(height, width) > size - 2 * margin:
+        return None
+    for _ in range(PLACING_TRIES):
+        top = int(rng.integers(margin, size - margin - height + 1))
+        left = int(rng.integers(margin, size - margin - width + 1))
+        item = _Placed(label, colours, alpha, top, left)
+        if all(_overlap(item, other) <= MAX_OVERLAP for other in others):
+            return item
+    return None
+
+
+def _overlap(one: _Placed, two: _Placed) -> float:
+    """Shared area of two boxes as a share of the smaller one."""
+    (h1, w1), (h2, w2) = one.alpha.shape, two.alpha.shape
+    rows = min(one.top + h1, two.top + h2) - max(one.top, two.top)
+    columns = min(one.left + w1, two.left + w2) - max(one.left, two.left)
+    return float(max(0, rows) * max(0, columns) / min(h1 * w1, h2 * w2))
+
+
+def _cast_shadow(canvas: np.ndarray, item: _Placed, shift: np.ndarray) -> None:
+    size = len(canvas)
+    solid = Image.new("L", (size, size))
+    alpha = Image.fromarray(np.rint(item.alpha * 255).astype(np.uint8))
+    solid.paste(alpha, (item.left + round(shift[1]), item.top + round(shift[0])))
+    soft = np.asarray(solid.filter(ImageFilter.GaussianBlur(size * 0.022)), dtype=np.float32) / 255
+    canvas *= 1 - 0.5 * soft[..., None]
+
+
+def _borders(owner: np.ndarray) -> np.ndarray:
+    """Pixels within two of a change of object, as VOC's 255 rim, bool (S, S)."""
+    image = Image.fromarray(owner)
+    high, low = (np.asarray(image.filter(rank(5))) for rank in (ImageFilter.MaxFilter, ImageFilter.MinFilter))
+    changed: np.ndarray = high != low
+    return changed
+
+
+# --- writing -----------------------------------------------------------------------------------------
+
 
 def compose(config: ScenesConfig, out: str | Path) -> Path:
-    """Compose the scenes below ``out``; return the VOC folder ``out/VOC2012``. Same configuration, same bytes."""
-    raise NotImplementedError
+    """Compose the scenes below ``out`` and return the VOC folder ``out/VOC2012``.
+
+    It appears complete or not at all. A folder of the same configuration is returned as it is; raises
+    :class:`OutputInUse` if ``out/VOC2012`` is there and holds anything else.
+    """
+    final = Path(out) / "VOC2012"
+    recipe = {"version": VERSION, **dump(config)}
+    if final.exists():
+        if (final / RECIPE).is_file() and read_json(final / RECIPE) == recipe:
+            return final
+        raise OutputInUse(f"{final}: holds other data", "choose another output folder or remove this one")
+    temporary = Path(out) / f"{TEMPORARY}scenes-{os.getpid()}"
+    with translate_write_errors(final):
+        try:
+            _write(config, temporary)
+            write_json(temporary / RECIPE, recipe)
+            publish_directory(temporary, final)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+    return final
+
+
+def _write(config: ScenesConfig, folder: Path) -> None:
+    for part in ("JPEGImages", "SegmentationClass", "Annotations", "ImageSets/Segmentation", "ImageSets/Main"):
+        (folder / part).mkdir(parents=True)
+    palette = voc_palette().tobytes()
+    ids = [f"scene_{number:05d}" for number in range(config.images)]
+    for number, name in enumerate(ids):
+        scene = draw_scene(config, number)
+        jpeg = io.BytesIO()
+        Image.fromarray(scene.image).save(jpeg, "JPEG", quality=95)
+        (folder / "JPEGImages" / f"{name}.jpg").write_bytes(jpeg.getvalue())
+        mask = Image.fromarray(scene.labels, "P")
+        mask.putpalette(palette)
+        mask.save(folder / "SegmentationClass" / f"{name}.png")
+        (folder / "Annotations" / f"{name}.xml").write_text(_annotation(name, scene), encoding="utf-8")
+    held_out = min(config.images - 1, max(1, round(config.images * config.val_fraction)))
+    splits = {"train": ids[:-held_out], "val": ids[-held_out:], "trainval": ids}
+    for kind in ("Segmentation", "Main"):
+        for split, names in splits.items():
+            (folder / "ImageSets" / kind / f"{split}.txt").write_text("".join(f"{name}\n" for name in names))
+    (folder / CLASSES_FILE).write_text("".join(f"{name}\n" for name in config.class_names))
+
+
+def _annotation(name: str, scene: Scene) -> str:
+    height, width = scene.labels.shape
+    lines = [
+        "<annotation>",
+        "\t<folder>VOC2012</folder>",
+        f"\t<filename>{name}.jpg</filename>",
+        f"\t<size><width>{width}</width><height>{height}</height><depth>3</depth></size>",
+        "\t<segmented>1</segmented>",
+    ]
+    for label, x1, y1, x2, y2 in scene.boxes:  # VOC counts from 1 and includes the last pixel
+        box = f"<xmin>{x1 + 1}</xmin><ymin>{y1 + 1}</ymin><xmax>{x2}</xmax><ymax>{y2}</ymax>"
+        lines.append(
+            f"\t<object><name>{label}</name><truncated>0</truncated><difficult>0</difficult><bndbox>{box}</bndbox></object>"
+        )
+    return "\n".join([*lines, "</annotation>", ""])
