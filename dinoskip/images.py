@@ -9,12 +9,17 @@ import warnings
 from pathlib import Path
 
 import numpy as np
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageOps
 
 from dinoskip.errors import DataError
 
 EXTENSIONS = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".ppm", ".pgm"})
 MAX_PIXELS = 178_956_970  # Pillow's bomb limit; we refuse at it, Pillow only at twice it
+
+
+def _reason(error: Exception) -> str:
+    lines = str(error).splitlines()
+    return lines[0] if lines else type(error).__name__
 
 
 def _open(path: Path) -> Image.Image:
@@ -24,9 +29,10 @@ def _open(path: Path) -> Image.Image:
             image = Image.open(path)
     except FileNotFoundError:
         raise DataError(f"{path}: no such image") from None
-    except (UnidentifiedImageError, OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise DataError(f"{path}: not a readable image: {error}") from error
+    except Exception as error:  # on damaged headers Pillow's readers raise OSError, SyntaxError, struct.error, ...
+        raise DataError(f"{path}: not a readable image: {_reason(error)}") from error
     if image.width * image.height > MAX_PIXELS:
+        image.close()
         raise DataError(f"{path}: {image.width}×{image.height} pixels is more than {MAX_PIXELS} allowed")
     return image
 
@@ -50,10 +56,10 @@ def read_image(path: str | Path) -> np.ndarray:
     try:
         with _open(path) as image:
             return np.array(_rgb(ImageOps.exif_transpose(image)))
-    except DataError:
+    except (DataError, MemoryError):
         raise
-    except (OSError, ValueError, SyntaxError, IndexError) as error:  # decoding is lazy: damage shows here
-        raise DataError(f"{path}: damaged or truncated image: {error}") from error
+    except Exception as error:  # decoding is lazy: damage shows here, as any of many exceptions
+        raise DataError(f"{path}: damaged or truncated image: {_reason(error)}") from error
 
 
 def read_mask(path: str | Path) -> np.ndarray:
@@ -64,10 +70,10 @@ def read_mask(path: str | Path) -> np.ndarray:
             if image.mode not in {"P", "L", "1", "I", "I;16"}:
                 raise DataError(f"{path}: a mask must be a palette or grey image, this one is {image.mode}")
             labels = np.array(image)
-    except DataError:
+    except (DataError, MemoryError):
         raise
-    except (OSError, ValueError, SyntaxError) as error:
-        raise DataError(f"{path}: damaged or truncated mask: {error}") from error
+    except Exception as error:
+        raise DataError(f"{path}: damaged or truncated mask: {_reason(error)}") from error
     if labels.size and int(labels.max()) > 255:
         raise DataError(f"{path}: label value {int(labels.max())} is outside 0..255")
     return labels.astype(np.uint8)
@@ -80,7 +86,7 @@ def image_size(path: str | Path) -> tuple[int, int]:
         with _open(path) as image:
             swapped = image.getexif().get(0x0112, 1) in {5, 6, 7, 8}  # of a PNG this reads to the end of the file
             return (image.width, image.height) if swapped else (image.height, image.width)
-    except DataError:
+    except (DataError, MemoryError):
         raise
     except (OSError, ValueError, SyntaxError) as error:
         raise DataError(f"{path}: damaged or truncated image: {error}") from error

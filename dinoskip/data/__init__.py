@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dinoskip.data.augment import AugmentConfig
+from dinoskip.data.check import CheckRow, check
 from dinoskip.data.datasets import (
     DatasetConfig,
     FolderConfig,
@@ -24,6 +25,7 @@ from dinoskip.data.segmentation import SegmentationDataset, voc_segmentation
 __all__ = [
     "AugmentConfig",
     "Batch",
+    "CheckRow",
     "CropConfig",
     "DatasetConfig",
     "DetectionDataset",
@@ -35,6 +37,7 @@ __all__ = [
     "SegmentationDataset",
     "TrainLoader",
     "VocConfig",
+    "check",
     "compose",
     "dataset_name",
     "dominant_labels",

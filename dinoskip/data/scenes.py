@@ -47,6 +47,11 @@ class ScenesConfig(Config):
         """The object classes, background not among them."""
         return tuple(kind.name for kind in KINDS[: self.classes])
 
+    @property
+    def held_out(self) -> int:
+        """Number of scenes in the validation split: the last ones."""
+        return min(self.images - 1, max(1, round(self.images * self.val_fraction)))
+
 
 @dataclass(frozen=True)
 class Scene:
@@ -215,8 +220,7 @@ def _write(config: ScenesConfig, folder: Path) -> None:
         mask.putpalette(palette)
         mask.save(folder / "SegmentationClass" / f"{name}.png")
         (folder / "Annotations" / f"{name}.xml").write_text(_annotation(name, scene), encoding="utf-8")
-    held_out = min(config.images - 1, max(1, round(config.images * config.val_fraction)))
-    splits = {"train": ids[:-held_out], "val": ids[-held_out:], "trainval": ids}
+    splits = {"train": ids[: -config.held_out], "val": ids[-config.held_out :], "trainval": ids}
     for kind in ("Segmentation", "Main"):
         for split, names in splits.items():
             (folder / "ImageSets" / kind / f"{split}.txt").write_text("".join(f"{name}\n" for name in names))

@@ -1,0 +1,173 @@
+"""Is the data set there, whole and readable? Counts against those published, classes of a sample, the first faults."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from dinoskip.data.datasets import (
+    AnyDataset,
+    FolderConfig,
+    ImagesConfig,
+    dataset_name,
+    dataset_root,
+    open_detection,
+    open_segmentation,
+)
+from dinoskip.data.folders import ImageFolder, LabelledFolder
+from dinoskip.data.scenes import ScenesConfig
+from dinoskip.errors import DataError
+from dinoskip.images import read_image
+
+SHOWN_FAULTS = 10
+# (dataset, task, split): images in the published list (PROTOCOLS section 5)
+EXPECTED = {
+    ("voc2012", "segmentation", "train"): 1464,
+    ("voc2012", "segmentation", "val"): 1449,
+    ("voc2012", "segmentation", "trainaug"): 10582,
+    ("voc2012", "detection", "trainval"): 11540,
+    ("voc2007", "detection", "trainval"): 5011,
+}
+
+
+@dataclass
+class CheckRow:
+    """One split. ``expected`` is the published number of images, None where there is none.
+
+    ``classes`` counts, in the ``sampled`` images that could be read: labelled pixels (segmentation), boxes (detection)
+    or images (class folders). ``faults`` holds the first ten, each naming its file; ``fault_count`` is their number.
+    """
+
+    dataset: str
+    task: str  # images | classes | segmentation | detection
+    split: str
+    found: int = 0
+    expected: int | None = None
+    sampled: int = 0
+    classes: dict[str, int] = field(default_factory=dict)
+    faults: list[str] = field(default_factory=list)
+    fault_count: int = 0
+
+    @property
+    def ok(self) -> bool:
+        """Whether the number is as published (where known) and nothing was found wrong."""
+        return not self.fault_count and self.expected in {None, self.found}
+
+    def fault(self, message: str) -> None:
+        """Note a fault; only the first ten are kept."""
+        self.fault_count += 1
+        if len(self.faults) < SHOWN_FAULTS:
+            self.faults.append(message)
+
+    def lines(self) -> list[str]:
+        """Return it as text: a headline, the classes in order of frequency, the faults."""
+        against = f" of {self.expected:,} expected" if self.expected is not None else ""
+        state = "ok" if self.ok else f"{self.fault_count} faults" if self.fault_count else "differs from the published"
+        result = [
+            f"{self.dataset} {self.task} {self.split}: {self.found:,} images{against}, {self.sampled} read: {state}"
+        ]
+        total = sum(self.classes.values())
+        if total:
+            ranked = sorted(self.classes.items(), key=lambda item: -item[1])
+            result.append("  " + ", ".join(f"{name} {100 * count / total:.1f} %" for name, count in ranked))
+        return result + [f"  {fault}" for fault in self.faults]
+
+
+def check(config: AnyDataset, root: str | Path | None = None, *, sample: int | None = 200) -> list[CheckRow]:
+    """Check every split of a dataset; return one row per split and task.
+
+    Every listed file must exist; of each split ``sample`` images, evenly spread (None: all), are decoded with their
+    labels. Missing splits and damaged files become faults, not exceptions; :class:`DataError` only if the dataset's
+    folder itself is not there.
+    """
+    where = dataset_root(config, root)
+    if not where.is_dir():
+        raise DataError(f"{where}: no such folder: expected the dataset {dataset_name(config)}")
+    if isinstance(config, ImagesConfig):
+        return [_run(CheckRow(dataset_name(config), "images", "all"), lambda row: _images(row, where, sample))]
+    if isinstance(config, FolderConfig):
+        return [
+            _run(CheckRow(dataset_name(config), "classes", split), lambda row: _classes(row, where, sample))
+            for split in ("train", "val")
+        ]
+    rows = []
+    for task, split in _voc_splits(config):
+        row = CheckRow(dataset_name(config), task, split, expected=_expected(config, task, split))
+        work = _segmentation if task == "segmentation" else _detection
+        rows.append(_run(row, lambda row, work=work: work(row, config, root, sample)))  # type: ignore[misc]
+    return rows
+
+
+def _voc_splits(config: AnyDataset) -> list[tuple[str, str]]:
+    if isinstance(config, ScenesConfig):
+        return [(task, split) for task in ("segmentation", "detection") for split in ("train", "val")]
+    return [(task, split) for name, task, split in EXPECTED if name == dataset_name(config)]
+
+
+def _expected(config: AnyDataset, task: str, split: str) -> int | None:
+    if isinstance(config, ScenesConfig):
+        return config.images - config.held_out if split == "train" else config.held_out
+    return EXPECTED.get((dataset_name(config), task, split))
+
+
+def _run(row: CheckRow, work: Callable[[CheckRow], None]) -> CheckRow:
+    try:
+        work(row)
+    except DataError as error:
+        row.fault(str(error))
+    return row
+
+
+def _sample(row: CheckRow, count: int, sample: int | None, read: Callable[[int], None]) -> None:
+    """Call ``read`` for evenly spread items and note what it raises."""
+    row.found = count
+    chosen = range(count) if sample is None or sample >= count else np.linspace(0, count - 1, sample).astype(int)
+    row.sampled = len(chosen)
+    for index in chosen:
+        try:
+            read(int(index))
+        except DataError as error:
+            row.fault(str(error))
+
+
+def _images(row: CheckRow, root: Path, sample: int | None) -> None:
+    folder = ImageFolder.open(root)
+    _sample(row, len(folder), sample, lambda index: _decode(folder.path(index)))
+
+
+def _decode(path: Path) -> None:
+    read_image(path)
+
+
+def _classes(row: CheckRow, root: Path, sample: int | None) -> None:
+    folder = LabelledFolder.open(root / row.split)
+    counts = np.bincount(folder.labels, minlength=len(folder.class_names))
+    row.classes = dict(zip(folder.class_names, counts.tolist(), strict=True))
+    _sample(row, len(folder), sample, lambda index: _decode(folder.path(index)))
+
+
+def _segmentation(row: CheckRow, config: AnyDataset, root: str | Path | None, sample: int | None) -> None:
+    dataset = open_segmentation(config, row.split, root)
+    pixels = np.zeros(256, dtype=np.int64)
+
+    def read(index: int) -> None:
+        _decode(dataset.path(index))
+        pixels[:] += np.bincount(dataset.label(index).ravel(), minlength=256)
+
+    _sample(row, len(dataset), sample, read)
+    row.classes = dict(zip(dataset.class_names, pixels.tolist(), strict=False))
+
+
+def _detection(row: CheckRow, config: AnyDataset, root: str | Path | None, sample: int | None) -> None:
+    dataset = open_detection(config, row.split, root)
+    row.classes = dict.fromkeys(dataset.class_names, 0)
+
+    def read(index: int) -> None:
+        _decode(dataset.path(index))
+        for label in dataset.box_labels(index):
+            row.classes[label] += 1
+
+    _sample(row, len(dataset), sample, read)
