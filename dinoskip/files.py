@@ -120,7 +120,8 @@ def save_tensors(path: Path, tensors: Mapping[str, torch.Tensor], metadata: Mapp
 
     ready = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     with atomic_path(path) as temporary:
-        save_file(ready, temporary, metadata=dict(metadata or {}))
+        # With no tensor and an empty (not absent) metadata mapping safetensors writes a header it cannot read.
+        save_file(ready, temporary, metadata=dict(metadata) if metadata else None)
 
 
 def load_tensors(path: Path, device: str = "cpu") -> dict[str, torch.Tensor]:

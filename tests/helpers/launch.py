@@ -79,7 +79,9 @@ class Child:
         return self._stderr.read_text() if self._stderr.exists() else ""
 
     def signal(self, number: int) -> None:
-        os.kill(self.process.pid, number)
+        """Send a signal; nothing if the child has ended already."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.process.pid, number)
 
     def wait(self) -> int:
         """Exit code; -9 for SIGKILL. A child past the deadline is killed and fails the test."""
