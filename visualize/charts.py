@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from dinoskip.results import EvalResult
-from visualize.tables import measures, single_blocks
+from visualize.tables import measures, one_vote, single_blocks
 
 WIDTH, HEIGHT, MARGIN = 240.0, 64.0, 6.0
 
@@ -37,12 +37,8 @@ def block_x(block: int, blocks: Sequence[int]) -> float:
 
 def block_charts(variants: Mapping[str, Sequence[EvalResult]], blocks: Sequence[int]) -> list[Chart]:
     """A chart for each headline measure that any variant has at one of ``blocks`` (sorted numbers)."""
-    everything = measures(variants)
-    votes = {measure.dataset: measure for measure in everything if measure.task == "knn"}  # one k a data set is enough
     charts = []
-    for measure, found in everything.items():
-        if measure.task == "knn" and votes[measure.dataset] != measure:
-            continue
+    for measure, found in one_vote(measures(variants)).items():
         curves = {
             key: {block: value for block, value in single_blocks(values).items() if block in blocks}
             for key, values in found.items()

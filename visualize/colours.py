@@ -10,20 +10,25 @@ import numpy as np
 from visualize.pca import PatchPCA, procrustes, to_rgb
 
 
-class Tokens(Protocol):
-    """The part of a FeatureStore that is read here."""
+class TokenSource(Protocol):
+    """What is read of a FeatureStore of block outputs under the "square" transform: the grid covers the image."""
 
     @property
-    def ids(self) -> Sequence[str]: ...
+    def ids(self) -> Sequence[str]:
+        """Image ids in the order of the store."""
+
     @property
-    def blocks(self) -> Sequence[int]: ...
-    def grid(self, index: int) -> tuple[int, int]: ...
-    def tokens(self, block: int, index: int) -> np.ndarray: ...
+    def blocks(self) -> Sequence[int]:
+        """Block numbers 1..depth that it holds."""
+
+    def grid(self, index: int, /) -> tuple[int, int]:
+        """Rows and columns of tokens of image ``index``."""
+
+    def tokens(self, block: int, index: int, /) -> np.ndarray:
+        """Tokens (h*w, C) of image ``index``."""
 
 
-def pca_colours(
-    stores: Sequence[Tokens | None], ids: Sequence[str]
-) -> list[dict[int, list[np.ndarray | None]]]:
+def pca_colours(stores: Sequence[TokenSource | None], ids: Sequence[str]) -> list[dict[int, list[np.ndarray | None]]]:
     """For each store ``{block: [uint8 (h, w, 3) per id, None where the store lacks the image]}``.
 
     At each block the basis is fitted to all shown images of a store together; scores of later stores are
@@ -54,7 +59,7 @@ def pca_colours(
     return colours
 
 
-def block_scores(store: Tokens, block: int, ids: Sequence[str]) -> dict[str, np.ndarray]:
+def block_scores(store: TokenSource, block: int, ids: Sequence[str]) -> dict[str, np.ndarray]:
     """Scores (h, w, 3) float of each of ``ids`` that the store has, on the basis of all of them."""
     place = {name: index for index, name in enumerate(store.ids)}
     tokens = {name: np.asarray(store.tokens(block, place[name]), np.float32) for name in ids if name in place}

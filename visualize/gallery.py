@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from pydantic import Field
@@ -20,10 +20,11 @@ from dinoskip.files import read_json
 from dinoskip.results import EvalResult
 from visualize import layers
 from visualize.charts import block_charts
-from visualize.colours import pca_colours
+from visualize.colours import TokenSource, pca_colours
 from visualize.pages import clean, render_page
 from visualize.palette import to_hex, variant_colours
 
+Cell = dict[str, dict[str, dict[str, Any]]]  # layer -> block -> caption, box and extent of one picture
 LAYERS = {"pca": "PCA", "probe": "Probe", "vector": "Eigenvector", "cut": "TokenCut", "photo": "Photo"}
 
 
@@ -35,17 +36,6 @@ class GalleryConfig(Config):
     block: int | None = Field(None, ge=1)  # shown on opening; None is the deepest
     photo_size: int = Field(480, ge=64, le=4096)  # longer side of the photographs in pixels
     smooth: bool = False  # tokens blended by the browser instead of shown as squares (a switch on the page, too)
-
-
-class TokenSource(Protocol):
-    """What is needed of a FeatureStore of block outputs under the "square" transform (it covers the whole image)."""
-
-    @property
-    def ids(self) -> Sequence[str]: ...
-    @property
-    def blocks(self) -> Sequence[int]: ...
-    def grid(self, index: int) -> tuple[int, int]: ...
-    def tokens(self, block: int, index: int) -> Any: ...
 
 
 @dataclass(frozen=True)
@@ -102,7 +92,7 @@ class Classes:
 def read_discoveries(
     folder: Path, store: TokenSource, ids: Sequence[str], patch_size: int
 ) -> dict[int, dict[str, Discovery]]:
-    """Read the TokenCut stage's artifacts for ``ids``: ``boxes.json``, ``vectors_block{b}.npy``, ``masks_block{b}.npy``.
+    """Read TokenCut's artifacts for ``ids``: ``boxes.json``, ``vectors_block{b}.npy``, ``masks_block{b}.npy``.
 
     ``store`` is the store TokenCut ran on; the arrays hold its images' cells one after another in its order.
     Images that are not in it are left out. Raises :class:`DataError` if an array does not fit the store.
@@ -157,19 +147,45 @@ def build_gallery(
     folder.mkdir(parents=True, exist_ok=True)
     sizes = [_write_reference(folder, number, image, config, classes) for number, image in enumerate(images)]
     cells = [
-        [
-            _write_cells(folder, column, row, model, image, colours[column], classes)
-            for row, image in enumerate(images)
-        ]
+        [_write_cells(folder, column, row, model, image, colours[column], classes) for row, image in enumerate(images)]
         for column, model in enumerate(models)
     ]
+    data = _page_data(models, images, sizes, cells, config, classes)
+    shown = _classes_shown(models, images, classes)
+    render_page(
+        out / "index.html",
+        "gallery.html",
+        {
+            "title": config.title,
+            "models": models,
+            "images": images,
+            "data": data,
+            "charts": block_charts({str(number): model.rows for number, model in enumerate(models)}, data["blocks"]),
+            "classes": [(number, classes.names[number]) for number in shown] if classes else [],
+            "smooth": config.smooth,
+        },
+        styles=("base.css", "gallery.css"),
+        extra_style=_colour_style(len(models), shown, classes),
+        script="gallery.js",
+    )
+
+
+def _page_data(
+    models: Sequence[GalleryModel],
+    images: Sequence[GalleryImage],
+    sizes: Sequence[tuple[int, int]],
+    cells: Sequence[Sequence[Cell]],
+    config: GalleryConfig,
+    classes: Classes | None,
+) -> dict[str, Any]:
+    """What gallery.js reads: blocks, layers, names, image sizes and boxes, and which pictures there are."""
     blocks = sorted(
         {int(block) for column in cells for cell in column for layer in cell.values() for block in layer}
         | {block for model in models if model.store is not None for block in model.store.blocks}
     ) or [1]
     present = [key for key in LAYERS if key == "photo" or any(cell.get(key) for column in cells for cell in column)]
     start = config.block if config.block in blocks else blocks[-1]
-    data = {
+    return {
         "blocks": blocks,
         "block": start,
         "layer": present[0],
@@ -187,24 +203,6 @@ def build_gallery(
         ],
         "cells": cells,
     }
-    charts = block_charts({str(number): model.rows for number, model in enumerate(models)}, blocks)
-    shown = _classes_shown(models, images, classes)
-    render_page(
-        out / "index.html",
-        "gallery.html",
-        {
-            "title": config.title,
-            "models": models,
-            "images": images,
-            "data": data,
-            "charts": charts,
-            "classes": [(number, classes.names[number]) for number in shown] if classes else [],
-            "smooth": config.smooth,
-        },
-        styles=("base.css", "gallery.css"),
-        extra_style=_colour_style(len(models), shown, classes),
-        script="gallery.js",
-    )
 
 
 def _write_reference(
@@ -227,9 +225,9 @@ def _write_cells(
     image: GalleryImage,
     colours: Mapping[int, Sequence[np.ndarray | None]],
     classes: Classes | None,
-) -> dict[str, dict[str, dict[str, Any]]]:
-    """Write one model's pictures of one image; return ``{layer: {block: {text, box, cover}}}`` for the page's script."""
-    cell: dict[str, dict[str, dict[str, Any]]] = {}
+) -> Cell:
+    """Write one model's pictures of one image; return ``{layer: {block: {text, box, cover}}}`` for the script."""
+    cell: Cell = {}
     for block, maps in colours.items():
         pixels = maps[row]
         if pixels is not None:
@@ -243,9 +241,7 @@ def _write_cells(
             text = "" if accuracy is None else f"{accuracy:.0f} % right"
             cell.setdefault("probe", {})[str(block)] = {"text": text}
     for block, discovery in _found(model, image.id):
-        layers.save_png(
-            folder / _name("vector", block, column, row), layers.eigenvector_pixels(discovery.eigenvector)
-        )
+        layers.save_png(folder / _name("vector", block, column, row), layers.eigenvector_pixels(discovery.eigenvector))
         layers.save_png(folder / _name("cut", block, column, row), layers.mask_pixels(discovery.mask))
         height, width = (cells * discovery.patch_size for cells in discovery.mask.shape)
         iou = None if image.boxes is None else layers.best_iou(discovery.box, image.boxes)
@@ -277,7 +273,9 @@ def _classes_shown(
         return []
     ids = {image.id for image in images}
     maps = [image.label for image in images if image.label is not None]
-    maps += [one for model in models for found in model.predictions.values() for name, one in found.items() if name in ids]
+    maps += [
+        one for model in models for found in model.predictions.values() for name, one in found.items() if name in ids
+    ]
     values = {int(value) for one in maps for value in np.unique(one)}
     return sorted(value for value in values if value < len(classes.names))
 

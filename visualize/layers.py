@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from dinoskip.files import write_bytes
+from dinoskip.errors import translate_write_errors
 from dinoskip.images import read_image
 from visualize.palette import diverging_rgb
 
@@ -19,12 +19,12 @@ _VEIL = 175  # opacity (0..255) of the shade over what a mask leaves out
 
 
 def save_png(path: Path, pixels: np.ndarray) -> None:
-    """Write uint8 (H, W, 3) RGB or (H, W, 4) RGBA as PNG, atomically."""
+    """Write uint8 (H, W, 3) RGB or (H, W, 4) RGBA as PNG."""
     _save(path, Image.fromarray(np.ascontiguousarray(pixels)), "PNG", optimize=True)
 
 
 def save_jpeg(path: Path, pixels: np.ndarray, quality: int = 85) -> None:
-    """Write uint8 (H, W, 3) as JPEG, atomically."""
+    """Write uint8 (H, W, 3) as JPEG."""
     _save(path, Image.fromarray(np.ascontiguousarray(pixels)), "JPEG", quality=quality, optimize=True)
 
 
@@ -38,7 +38,8 @@ def save_labels(path: Path, labels: np.ndarray, palette: np.ndarray) -> None:
 def _save(path: Path, image: Image.Image, kind: str, **options: object) -> None:
     stream = io.BytesIO()
     image.save(stream, kind, **options)
-    write_bytes(path, stream.getvalue())
+    with translate_write_errors(path):  # no fsync each: there are thousands, and the page is written after them
+        path.write_bytes(stream.getvalue())
 
 
 def fit(height: int, width: int, longest: int) -> tuple[int, int]:
@@ -66,7 +67,7 @@ def resize_labels(labels: np.ndarray, size: tuple[int, int]) -> np.ndarray:
 
 
 def pixel_accuracy(prediction: np.ndarray, label: np.ndarray) -> float | None:
-    """Percent of labelled pixels of ``label`` (H, W) that ``prediction`` (any size) gets right; None if none is labelled."""
+    """Percent of labelled pixels of ``label`` (H, W) that ``prediction`` (any size) gets right; None without any."""
     known = label != IGNORE
     if not known.any():
         return None

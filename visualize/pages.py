@@ -24,7 +24,7 @@ _TEMPLATES = Path(__file__).parent / "templates"
 
 
 def clean(text: object, limit: int = 120) -> str:
-    """``text`` fit for one line of a page: no control or direction-changing characters, the middle left out if too long.
+    """``text`` fit for one line of a page: no control or direction-changing characters, its middle cut if long.
 
     It is not HTML-escaped: the templates do that.
     """
@@ -40,7 +40,7 @@ def clean(text: object, limit: int = 120) -> str:
 
 
 def relative_link(address: str) -> str:
-    """``address`` if it is a plain relative path (``../gallery/index.html``, with an optional ``#…``), else ConfigError."""
+    """``address`` if it is a plain relative path (``../gallery/index.html``, ``#…`` allowed), else ConfigError."""
     path = address.partition("#")[0]
     if not path or ":" in path or "\\" in path or PurePosixPath(path).is_absolute():
         raise ConfigError(f"link {clean(address)!r}: a page links only to relative paths")

@@ -38,7 +38,7 @@ def diverging_rgb(values: np.ndarray, middle: float) -> np.ndarray:
     position = np.clip((values - middle) / reach, -1.0, 1.0)[..., None]
     below = _DIVERGING[1] + (_DIVERGING[1] - _DIVERGING[0]) * np.minimum(position, 0.0)
     above = (_DIVERGING[2] - _DIVERGING[1]) * np.maximum(position, 0.0)
-    return np.rint(below + above).astype(np.uint8)
+    return np.asarray(np.rint(below + above), np.uint8)
 
 
 def voc_palette() -> np.ndarray:

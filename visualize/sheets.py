@@ -14,7 +14,8 @@ from visualize import layers
 from visualize.pages import clean
 
 _GAP = 6  # pixels between cells
-_INK, _MUTED, _PAPER, _EMPTY = (28, 28, 31), (110, 109, 115), (255, 255, 255), (236, 234, 229)
+_INK, _MUTED, _BETWEEN = (28, 28, 31), (110, 109, 115), (138, 137, 145)
+_PAPER, _EMPTY = (255, 255, 255), (236, 234, 229)
 
 Colours = Sequence[Mapping[int, Sequence[np.ndarray | None]]]  # what pca_colours returns
 
@@ -37,7 +38,7 @@ def contact_sheet(
     if not cells or any(len(row) != len(columns) for row in cells):
         raise ValueError(f"every row needs {len(columns)} cells, one per heading")
     sizes = [_row_size(row, cell) for row in cells]
-    font, heading = _font(max(11, cell // 10)), _font(max(14, cell // 7), bold=True)
+    font, heading = _font(min(13, max(11, cell // 10))), _font(16, bold=True)
     margin, line = 2 * _GAP, round(font.size * 1.5)
     top = margin + (round(heading.size * 1.7) if title else 0) + line
     width = 2 * margin + len(columns) * cell + (len(columns) - 1) * _GAP
@@ -59,12 +60,7 @@ def contact_sheet(
             how = Image.Resampling.LANCZOS if number == 0 else _enlarge(smooth)
             sheet.paste(Image.fromarray(np.ascontiguousarray(pixels)).resize((row_width, row_height), how), (x, y))
         y += row_height + _GAP
-    stream = io.BytesIO()
-    if out.suffix.lower() == ".pdf":
-        sheet.save(stream, "PDF", resolution=150.0, creationDate=None, modDate=None)
-    else:
-        sheet.save(stream, "PNG", optimize=True)
-    write_bytes(out, stream.getvalue())
+    _write(sheet, out)
 
 
 def blocks_sheet(
@@ -102,6 +98,59 @@ def models_sheet(
         for row, path in enumerate(photos)
     ]
     contact_sheet(cells, ["image", *names], out, title=title or f"Block {block}", cell=cell, smooth=smooth)
+
+
+def strip_sheet(
+    photos: Sequence[Path],
+    names: Sequence[str],
+    colours: Colours,
+    block: int,
+    out: Path,
+    *,
+    height: int = 150,
+    width: int = 1600,
+    smooth: bool = False,
+) -> None:
+    """A wide picture for the head of a report: photographs in a line, and under each the models' PCA at ``block``.
+
+    Images are taken from the start until the line of ``width`` pixels is full. The background is transparent
+    and the labels grey, so that it fits a light and a dark page.
+    """
+    font = _font(13)
+    columns: list[tuple[np.ndarray, int]] = []
+    left = round(max(font.getlength(_shorten(clean(name), font, 160)) for name in ["image", *names])) + 2 * _GAP
+    x = left
+    for path in photos:
+        pixels = layers.photo(path, 2 * height)[0]
+        wide = round(height * pixels.shape[1] / pixels.shape[0])
+        if columns and x + wide > width:
+            break
+        columns.append((pixels, wide))
+        x += wide + _GAP
+    sheet = Image.new("RGBA", (x - _GAP, (len(names) + 1) * (height + _GAP) - _GAP), (0, 0, 0, 0))
+    draw = ImageDraw.Draw(sheet)
+    for number, name in enumerate(["image", *names]):
+        y = number * (height + _GAP)
+        draw.text((0, y + height / 2), _shorten(clean(name), font, 160), (*_BETWEEN, 255), font, anchor="lm")
+        x = left
+        for row, (pixels, wide) in enumerate(columns):
+            own = pixels if number == 0 else colours[number - 1].get(block, [None] * len(columns))[row]
+            if own is None:
+                draw.rectangle((x, y, x + wide - 1, y + height - 1), fill=(*_EMPTY, 255))
+            else:
+                how = Image.Resampling.LANCZOS if number == 0 else _enlarge(smooth)
+                sheet.paste(Image.fromarray(np.ascontiguousarray(own)).resize((wide, height), how), (x, y))
+            x += wide + _GAP
+    _write(sheet, out)
+
+
+def _write(sheet: Image.Image, out: Path) -> None:
+    stream = io.BytesIO()
+    if out.suffix.lower() == ".pdf":
+        sheet.save(stream, "PDF", resolution=150.0, creationDate=None, modDate=None)
+    else:
+        sheet.save(stream, "PNG", optimize=True)
+    write_bytes(out, stream.getvalue())
 
 
 def _row_size(row: Sequence[np.ndarray | None], cell: int) -> tuple[int, int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 
@@ -27,9 +28,11 @@ class Measure:
 
     @property
     def label(self) -> str:
-        """``mIoU, voc2012 val`` and the setting in brackets where there is one."""
+        """``mIoU, voc2012 val`` and the setting in brackets where there is one; ``k-NN (k = 20), ...``."""
+        votes = re.fullmatch(r".*_k(\d+)", self.metric) if self.task == "knn" else None
+        metric = f"k-NN (k = {votes[1]})" if votes else self.metric
         place = " ".join(part for part in (self.dataset, self.split) if part)
-        return f"{self.metric}, {place}" + (f" ({self.setting})" if self.setting else "")
+        return f"{metric}, {place}" + (f" ({self.setting})" if self.setting else "")
 
 
 def _rank(row: EvalResult) -> int | None:
@@ -37,6 +40,11 @@ def _rank(row: EvalResult) -> int | None:
     if name in _HEADLINE:
         return _HEADLINE[name]
     return 2 if row.task == "knn" else None
+
+
+def _natural(text: str) -> list[tuple[int, str]]:
+    """Sorting key in which k9 comes before k10."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", text)]
 
 
 def _setting(row: EvalResult) -> tuple[str, ...]:
@@ -60,7 +68,7 @@ def measures(variants: Mapping[str, Sequence[EvalResult]]) -> dict[Measure, dict
             grouped.setdefault(key, []).append((variant, row))
             order[key] = rank
     result: dict[Measure, dict[str, dict[str, float]]] = {}
-    for key in sorted(grouped, key=lambda one: (order[one], one)):
+    for key in sorted(grouped, key=lambda one: (order[one], [_natural(part) for part in one])):
         settings = {_setting(row) for _, row in grouped[key]}
         differing = [index for index in range(4) if len({setting[index] for setting in settings}) > 1]
         last = {variant: max(row.epoch for name, row in grouped[key] if name == variant) for variant, _ in grouped[key]}
@@ -70,6 +78,12 @@ def measures(variants: Mapping[str, Sequence[EvalResult]]) -> dict[Measure, dict
             setting = ", ".join(filter(None, (_setting(row)[index] for index in differing)))
             result.setdefault(Measure(*key, setting), {}).setdefault(variant, {})[row.block] = row.value
     return result
+
+
+def one_vote(found: Mapping[Measure, dict[str, dict[str, float]]]) -> dict[Measure, dict[str, dict[str, float]]]:
+    """The same without all but the last k of each data set's k-NN: one is enough for a curve."""
+    last = {measure.dataset: measure for measure in found if measure.task == "knn"}
+    return {measure: found[measure] for measure in found if measure.task != "knn" or last[measure.dataset] == measure}
 
 
 def single_blocks(values: Mapping[str, float]) -> dict[int, float]:
@@ -89,7 +103,7 @@ def best(values: Mapping[str, float]) -> tuple[str, float] | None:
 def best_table(
     variants: Sequence[str], found: Mapping[Measure, Mapping[str, Mapping[str, float]]]
 ) -> list[tuple[str, list[tuple[str, float] | None]]]:
-    """For each variant its best single block per measure, and one more row per combination of blocks: (label, cells)."""
+    """For each variant its best single block per measure, and a row per combination of blocks: (label, cells)."""
     table: list[tuple[str, list[tuple[str, float] | None]]] = [
         (variant, [best(found[measure].get(variant, {})) for measure in found]) for variant in variants
     ]
@@ -119,9 +133,7 @@ def markdown(variants: Mapping[str, Sequence[EvalResult]]) -> str:
     for measure, values in found.items():
         blocks = sorted({block for name in names for block in single_blocks(values.get(name, {}))})
         lines += ["", f"## {_escape(measure.label)}", ""]
-        body = [
-            [name, *(_cell(single_blocks(values.get(name, {})).get(block)) for block in blocks)] for name in names
-        ]
+        body = [[name, *(_cell(single_blocks(values.get(name, {})).get(block)) for block in blocks)] for name in names]
         lines += _markdown_rows(["block", *map(str, blocks)], body)
     return "\n".join(lines) + "\n"
 
@@ -142,7 +154,7 @@ def _markdown_rows(head: Sequence[str], body: Iterable[Sequence[str]]) -> list[s
 
 
 def rows_csv(variants: Mapping[str, Sequence[EvalResult]]) -> str:
-    """Every row with every field, the variant first, as CSV; text that a spreadsheet would run as a formula is quoted."""
+    """Every row with every field, the variant first, as CSV; what a spreadsheet would run as a formula is quoted."""
     stream = io.StringIO()
     names = [field.name for field in fields(EvalResult)]
     writer = csv.writer(stream, lineterminator="\n")

@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+import math
+import re
+from html.parser import HTMLParser
+
+import pytest
+from PIL import Image
+
+from dinoskip.errors import ConfigError
+from visualize.figures import loss_figure
+from visualize.pages import clean, relative_link
+from visualize.published import PUBLISHED
+from visualize.report import DataTable, Preview, Report, ReportVariant, build_report, setting, shown
+
+
+class Page(HTMLParser):
+    def __init__(self, path):
+        super().__init__(convert_charrefs=True)
+        self.tags, self.text = [], ""
+        self.feed(path.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append((tag, dict(attributes)))
+
+    def handle_data(self, text):
+        self.text += text
+
+
+@pytest.fixture
+def make_report(make_scene, tmp_path):
+    def build(name="skip", text="plain"):
+        figure = loss_figure({name: [{"step": 1, "loss": 2.0}, {"step": 2, "loss": 1.0}]}, tmp_path / "in/loss.svg")
+        Image.new("RGB", (8, 4)).save(tmp_path / "in/sheet.png")
+        models = make_scene().models
+        return Report(
+            text,
+            [ReportVariant(name, models[0].rows, {"depth": 12, text: text}), ReportVariant("later")],
+            description=text,
+            note=text,
+            figures=[figure],
+            gallery="../gallery/index.html",
+            previews=[Preview(tmp_path / "in/sheet.png", text, text)],
+            diagnostics=[
+                DataTable.of(text, [{"block": 1, text: text, "kappa": 1.0}]),
+                DataTable(text, [text], [[None]]),
+            ],
+            environment={text: text},
+            protocol={text: {text: [1e-4, text]}},
+            notices=[text],
+            commands=[text, "dinoskip run configs/demo.yaml"],
+            compare="paper.table2",
+        )
+
+    return build
+
+
+def test_every_reference_exists_and_none_leaves_the_page(make_report, tmp_path):
+    build_report(make_report(), tmp_path / "report")
+    page = Page(tmp_path / "report/index.html")
+    links = [tag[key] for _, tag in page.tags for key in ("src", "href", "srcset") if key in tag]
+    local = [link for link in links if not link.startswith("#") and link != "../gallery/index.html"]
+    assert local
+    assert all((tmp_path / "report" / link).is_file() for link in local)
+    ids = {tag["id"] for _, tag in page.tags if "id" in tag}
+    assert {link[1:] for link in links if link.startswith("#")} <= ids
+    written = {path.name for path in (tmp_path / "report/img").iterdir()}
+    assert written == {link.removeprefix("img/") for link in local if link.startswith("img/")}
+    assert "http" not in (tmp_path / "report/index.html").read_text().replace("http-equiv", "")
+
+
+def test_numbers_are_those_of_the_rows(make_report, tmp_path):
+    report = make_report()
+    build_report(report, tmp_path / "report")
+    text = re.sub(r"\s+", " ", Page(tmp_path / "report/index.html").text)
+    top = max(
+        (row for row in report.variants[0].rows if row.metric == "mIoU" and row.block.isdigit()), key=lambda r: r.value
+    )
+    assert f"{top.value:.1f}block {top.block}" in text
+    assert "not run" in text  # the second variant
+    assert "62.3" in text  # the published table
+    csv = (tmp_path / "report/rows.csv").read_text().splitlines()
+    assert len(csv) == 1 + len(report.variants[0].rows)
+    assert "| later | not run |" in (tmp_path / "report/table.md").read_text()
+
+
+def test_hostile_text_stays_text(make_report, tmp_path, hostile):
+    build_report(make_report(), tmp_path / "plain")
+    build_report(make_report(name=hostile, text=hostile), tmp_path / "hostile")
+    page = Page(tmp_path / "hostile/index.html")
+    assert [tag for tag, _ in page.tags] == [tag for tag, _ in Page(tmp_path / "plain/index.html").tags]
+    assert not [key for _, tag in page.tags for key in tag if key.startswith("on") or key == "style"]
+    assert "\u202e" not in page.text
+
+
+def test_an_empty_study_says_so(tmp_path):
+    build_report(Report("empty", [ReportVariant("a")]), tmp_path / "report")
+    assert "No measure was run." in Page(tmp_path / "report/index.html").text
+
+
+@pytest.mark.parametrize("address", ["https://example.org", "javascript:alert(1)", "/etc/passwd", "//host/x", "", "#x"])
+def test_links_are_relative(address):
+    with pytest.raises(ConfigError, match="relative paths"):
+        relative_link(address)
+
+
+def test_unknown_comparison_names_the_known_ones(tmp_path):
+    with pytest.raises(ConfigError, match=r"'paper\.table9' is none of paper\.table1"):
+        build_report(Report("r", [], compare="paper.table9"), tmp_path / "r")
+
+
+def test_published_tables_are_rectangular_percentages():
+    for table in PUBLISHED.values():
+        for row in table.rows:
+            assert len(row) == len(table.columns)
+            assert all(0 < cell <= 100 for cell in row if isinstance(cell, float))
+
+
+@pytest.mark.parametrize(
+    ("value", "cell", "typed"),
+    [
+        (1.0, "1.00", "1"),
+        (18.45, "18.4", "18.45"),
+        (1234.5, "1,234", "1234.5"),
+        (6e-16, "6.0·10⁻¹⁶", "6e-16"),
+        (math.inf, "∞", "∞"),
+        (math.nan, "–", "–"),
+        (3, "3", "3"),
+        (None, "not run", "not run"),
+        (True, "yes", "yes"),
+        ([1e-4, {"k": 0.07}], "0.0001, k 0.07", "0.0001, k 0.07"),
+    ],
+)
+def test_values_read_well(value, cell, typed):
+    assert (shown(value), setting(value)) == (cell, typed)
+
+
+def test_clean_keeps_both_ends_of_long_names():
+    assert clean("a" * 200 + "end", 30) == "a" * 19 + "…" + "a" * 7 + "end"
+    assert clean("one\ntwo\u202e\x00") == "one two"
