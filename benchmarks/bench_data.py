@@ -1,8 +1,8 @@
 """Claim: decoding once, cropping in uint8 and augmenting in batches beats the per-image pipeline of public DINO code.
 
-Both make 2×224 + 8×96 augmented, normalised crops from JPEG files on one thread. The baseline is written as in the public
-pipeline: torchvision transforms on Pillow images, one crop at a time, collated as float32. Two ratios are printed: all
-on the CPU, and the part a data worker does when the device augments (the baseline's workers do everything).
+Both make 2×224 + 8×96 augmented, normalised crops from JPEG files on one thread. The baseline is made as the public
+pipeline is: torchvision transforms on Pillow images, one crop at a time, collated as float32. Two ratios are printed:
+all on the CPU, and the part a data worker does when the device augments (the baseline's workers do everything).
 
     python benchmarks/bench_data.py [--images FOLDER] [--count 48]
 """
@@ -42,6 +42,7 @@ class Blur:
         self.p = p
 
     def __call__(self, image: Image.Image) -> Image.Image:
+        """Blur or not."""
         if random.random() > self.p:
             return image
         return image.filter(ImageFilter.GaussianBlur(radius=random.uniform(0.1, 2)))
@@ -54,6 +55,7 @@ class Solarise:
         self.p = p
 
     def __call__(self, image: Image.Image) -> Image.Image:
+        """Solarise or not."""
         return ImageOps.solarize(image) if random.random() < self.p else image
 
 

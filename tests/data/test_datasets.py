@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pydantic import TypeAdapter, ValidationError
+
+from dinoskip.data import (
+    DatasetConfig,
+    FolderConfig,
+    ImagesConfig,
+    ScenesConfig,
+    VocConfig,
+    check,
+    compose,
+    dataset_name,
+    open_detection,
+    open_images,
+    open_labelled,
+    open_segmentation,
+)
+from dinoskip.errors import ConfigError, DataError
+
+ADAPTER = TypeAdapter(DatasetConfig)
+
+
+def test_configuration_is_a_union_by_kind() -> None:
+    assert ADAPTER.validate_python({"kind": "voc", "root": "x"}) == VocConfig(root="x", year=2012)
+    assert isinstance(ADAPTER.validate_python({"kind": "scenes"}), ScenesConfig)
+    for bad in (
+        {"kind": "voc", "root": "x", "year": 2011},
+        {"kind": "coco"},
+        {"kind": "images", "root": "x", "year": 1},
+    ):
+        with pytest.raises(ValidationError):
+            ADAPTER.validate_python(bad)
+
+
+def test_voc_opens_in_every_role(voc_tree: Path) -> None:
+    config = VocConfig(root=str(voc_tree))
+    assert dataset_name(config) == "voc2012"
+    assert open_images(config).names == ("a1.jpg", "a2.jpg")
+    assert len(open_images(config, split="trainval")) == 3
+    assert open_segmentation(config, "val").ids == ("a3",)
+    assert open_detection(config, "trainval").name == "voc2012"
+    labelled = open_labelled(config, "trainval")
+    assert [labelled.class_names[label] for label in labelled.labels] == ["dog", "dog", "cat"]
+    assert labelled.path(0).is_file()
+
+
+def test_folders_open_as_images_and_classes(photo_folder: Path) -> None:
+    config = ImagesConfig(root=str(photo_folder))
+    assert len(open_images(config)) == 12
+    for opener in (open_segmentation, open_detection, open_labelled):
+        with pytest.raises(ConfigError, match="use kind"):
+            opener(config, "val")
+    classes = FolderConfig(root=str(photo_folder))
+    with pytest.raises(DataError, match="train: no such folder"):
+        open_images(classes)
+
+
+def test_scenes_need_the_composed_folder(tmp_path: Path) -> None:
+    config = ScenesConfig(images=4, size=64, classes=2)
+    with pytest.raises(ConfigError, match="composed folder"):
+        open_images(config)
+    compose(config, tmp_path)
+    assert open_segmentation(config, "val", tmp_path).name == "scenes"
+    assert len(open_images(config, tmp_path)) == 3
+    assert open_labelled(config, "train", tmp_path).class_names == ("flower", "coin")
+
+
+def test_check_counts_faults_and_classes(voc_tree: Path) -> None:
+    config = VocConfig(root=str(voc_tree))
+    image = voc_tree / "VOC2012" / "JPEGImages" / "a1.jpg"
+    image.write_bytes(image.read_bytes()[:300])
+    (voc_tree / "VOC2012" / "Annotations" / "a2.xml").write_text("<annotation>")
+    (voc_tree / "VOC2012" / "ImageSets" / "Segmentation" / "val.txt").unlink()
+    train, val, trainaug, boxes = check(config)
+    assert (train.found, train.expected, train.sampled, train.fault_count, train.ok) == (2, 1464, 2, 1, False)
+    assert "a1.jpg" in train.faults[0]
+    assert train.classes["dog"] == 25 * 15
+    assert train.classes["cat"] == 0
+    assert (val.found, val.fault_count) == (0, 1)
+    assert "no such image list" in val.faults[0]
+    assert trainaug.expected == 10582
+    assert (boxes.expected, boxes.fault_count, boxes.classes["cat"]) == (11540, 2, 1)
+    assert any("a2.xml" in line for line in boxes.lines())
+    assert boxes.lines()[0].startswith("voc2012 detection trainval: 3 images of 11,540 expected")
+
+
+def test_check_of_folders_and_scenes(photo_folder: Path, tmp_path: Path) -> None:
+    for number in range(15):
+        (photo_folder / f"bad{number}.jpg").write_bytes(b"no")
+    (row,) = check(ImagesConfig(root=str(photo_folder)), sample=None)
+    assert (row.found, row.fault_count, len(row.faults), row.ok) == (27, 15, 10, False)
+    (sampled,) = check(ImagesConfig(root=str(photo_folder)), sample=5)
+    assert sampled.sampled == 5
+    config = ScenesConfig(images=5, size=64)
+    compose(config, tmp_path / "scenes")
+    rows = check(config, tmp_path / "scenes")
+    assert [(row.task, row.found) for row in rows] == [
+        ("segmentation", 4), ("segmentation", 1), ("detection", 4), ("detection", 1),
+    ]  # fmt: skip
+    assert all(row.ok for row in rows)
+    with pytest.raises(DataError, match="no such folder"):
+        check(ImagesConfig(root=str(tmp_path / "none")))
