@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import torch
 from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
-from timm.layers import Attention
+from timm.layers import Attention, PatchEmbed
 from timm.models.vision_transformer import Block as TimmBlock
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
@@ -48,7 +48,7 @@ class Backbone:
             raise ConfigError(
                 f"{spec}: a {type(model).__name__} is not supported", "use a plain timm VisionTransformer"
             )
-        if not isinstance(getattr(model.patch_embed, "proj", None), nn.Conv2d):
+        if not isinstance(model.patch_embed, PatchEmbed):
             raise ConfigError(f"{spec}: only ViTs with one convolution as patch embedding are supported")
         height, width = model.patch_embed.patch_size
         if height != width:

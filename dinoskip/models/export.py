@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from dinoskip.config import dump
 from dinoskip.console import log
-from dinoskip.errors import DataError, WeightsError
+from dinoskip.errors import WeightsError
 from dinoskip.files import canonical_json, load_tensors, save_tensors, tensors_metadata, verify_manifest
 from dinoskip.models.vit import VitConfig, from_config
 
@@ -110,7 +110,8 @@ def load_weights(path: str | Path) -> tuple[dict[str, Tensor], VitConfig, dict[s
 def build_from_weights(path: str | Path) -> tuple[VisionTransformer, dict[str, Any]]:
     """Rebuild the model of a weights file, in eval mode on the CPU; :class:`WeightsError` unless every tensor fits."""
     state, config, info = load_weights(path)
-    model = from_config(config, weight_init="skip").to(next(iter(state.values())).dtype)
+    dtype = next((tensor.dtype for tensor in state.values() if tensor.is_floating_point()), torch.float32)
+    model = from_config(config, weight_init="skip").to(dtype)
     load_strict(model, state, path)
     return model.eval(), info
 
@@ -167,16 +168,12 @@ def describe_weights(path: str | Path) -> WeightsInfo:
     with torch.device("meta"):
         expected = from_config(config).state_dict()
     shapes = {name: tensor.shape for name, tensor in state.items()}
-    try:
-        size = path.stat().st_size
-    except OSError as error:
-        raise DataError(f"{path}: {error.strerror}") from error
     return WeightsInfo(
         path=str(path),
         model=config,
         info=info,
         parameters=sum(tensor.numel() for tensor in state.values()),
-        bytes=size,
+        bytes=path.stat().st_size,
         dtypes=tuple(sorted({str(tensor.dtype).removeprefix("torch.") for tensor in state.values()})),
         weights_hash=hash_weights(state),
         fits=shapes == {name: tensor.shape for name, tensor in expected.items()},

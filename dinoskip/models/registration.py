@@ -35,7 +35,10 @@ default_cfgs = generate_default_cfgs({f"skipless_{name}_224": dict(_CFG) for nam
 def _entry_point(name: str) -> Callable[..., VisionTransformer]:
     def build(pretrained: bool = False, **kwargs: Any) -> VisionTransformer:
         arguments = vit_arguments(name, skip=False) | {"img_size": 224} | kwargs
-        model: VisionTransformer = build_model_with_cfg(VisionTransformer, build.__name__, pretrained, **arguments)
+        features = {"out_indices": arguments.pop("out_indices", 3), "feature_cls": "getter"}
+        model: VisionTransformer = build_model_with_cfg(
+            VisionTransformer, build.__name__, pretrained, feature_cfg=features, **arguments
+        )
         return model
 
     build.__name__ = build.__qualname__ = f"skipless_{name}_224"

@@ -103,7 +103,7 @@ def vit_arguments(name: str, skip: Skip) -> dict[str, Any]:
     if name not in SHAPES:
         near = difflib.get_close_matches(name, SHAPES, 1, 0.0)
         raise ConfigError(f"model name {name!r} is unknown", f"did you mean {near[0]}? names: {', '.join(SHAPES)}")
-    if skip not in (True, False, "attention", "mlp"):
+    if not isinstance(skip, bool) and skip not in ("attention", "mlp"):
         raise ConfigError(f'skip={skip!r} is none of true, false, "attention", "mlp"')
     width, patch = SHAPES[name]
     return {

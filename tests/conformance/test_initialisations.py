@@ -1,0 +1,86 @@
+"""What every initialisation must do, on models with and without skips."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from dinoskip.init import ModelConfig, build_model
+from dinoskip.init.build import MimeticInit, SkiplessInit, TruncNormalInit, initialise
+from dinoskip.init.default import default_tensors
+from dinoskip.models import create_model
+
+INITS: dict[str, Any] = {
+    "trunc_normal": TruncNormalInit(),
+    "skipless": SkiplessInit(),
+    "skipless split": SkiplessInit(heads="split", mlp="orthogonal"),
+    "skipless uniform": SkiplessInit(noise="uniform", mlp="default", c=(1.0, 2.0)),
+    "mimetic": MimeticInit(),
+}
+
+
+@pytest.fixture(params=[True, False], ids=["skip", "skipless"])
+def config(request: pytest.FixtureRequest, init: Any) -> ModelConfig:
+    return ModelConfig(name="vit_tiny_patch16", depth=2, img_size=32, skip=request.param, init=init)
+
+
+@pytest.fixture(params=INITS)
+def init(request: pytest.FixtureRequest) -> Any:
+    return INITS[request.param]
+
+
+@functools.cache
+def state_of(config: ModelConfig, seed: int) -> dict[str, Tensor]:
+    return dict(build_model(config, seed).state_dict())
+
+
+def test_every_parameter_is_assigned_exactly_once(config: ModelConfig) -> None:
+    model = create_model("vit_tiny_patch16", skip=config.skip, depth=2, img_size=32)
+    own = [name for name, _ in config.init.tensors(model, 0)]
+    rest = [name for name, _ in default_tensors(model, 0, without=own)]
+    assert Counter(own + rest) == Counter(name for name, _ in model.named_parameters())
+
+
+def test_what_was_there_before_does_not_matter(config: ModelConfig) -> None:
+    model = create_model("vit_tiny_patch16", skip=config.skip, depth=2, img_size=32)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+    initialise(model, config.init, 0)
+    from_nan = state_of(config, 0)
+    assert all(torch.equal(tensor, from_nan[name]) for name, tensor in model.state_dict().items())
+
+
+def test_seeds_and_layers_differ(config: ModelConfig) -> None:
+    first, other = state_of(config, 0), state_of(config, 1)
+    for part in ("attn.qkv.weight", "attn.proj.weight", "mlp.fc1.weight", "mlp.fc2.weight"):
+        assert not torch.equal(first[f"blocks.0.{part}"], other[f"blocks.0.{part}"])
+        assert not torch.equal(first[f"blocks.0.{part}"], first[f"blocks.1.{part}"])
+
+
+def test_the_global_generator_is_left_alone(config: ModelConfig) -> None:
+    first = state_of(config, 0)
+    torch.manual_seed(11)
+    state = torch.get_rng_state()
+    again = build_model(config, 0).state_dict()
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(torch.equal(tensor, again[name]) for name, tensor in first.items())
+
+
+def test_names_shapes_and_finite_outputs(config: ModelConfig) -> None:
+    model = create_model("vit_tiny_patch16", skip=config.skip, depth=2, img_size=32).eval()
+    model.load_state_dict(state_of(config, 0), strict=True)
+    output = model(torch.randn(2, 3, 32, 48))
+    assert output.isfinite().all()
+    assert not torch.allclose(output[0], output[1], atol=1e-4)
+
+
+def test_biases_are_zero(config: ModelConfig) -> None:
+    for name, tensor in state_of(config, 0).items():
+        if name.endswith("bias") and (".attn." in name or ".mlp." in name):
+            assert (tensor == 0).all(), name

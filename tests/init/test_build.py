@@ -1,0 +1,118 @@
+"""Building and configuration; what every initialisation must do is in tests/conformance/test_initialisations.py."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+import torch
+from timm.layers import DropPath
+from torch import nn
+
+from dinoskip.config import Source, dump, validate
+from dinoskip.errors import ConfigError, WeightsError
+from dinoskip.init import ModelConfig, build_model, trunc_normal_
+from dinoskip.init.assign import assign
+from dinoskip.init.build import SkiplessInit, TruncNormalInit, initialise
+from dinoskip.models import create_model
+
+TINY = {"name": "vit_tiny_patch8", "depth": 2, "img_size": 16}
+
+
+@torch.no_grad()
+def test_default_statistics() -> None:
+    model = build_model(ModelConfig(name="vit_tiny_patch8", depth=2, img_size=32), 0)
+    block = model.blocks[0]
+    for layer in (block.attn.qkv, block.attn.proj, block.mlp.fc1, block.mlp.fc2):
+        assert layer.weight.std() == pytest.approx(0.02, rel=0.03)
+        assert (layer.bias == 0).all()
+    assert model.pos_embed.std() == pytest.approx(0.02, rel=0.05)
+    assert 0 < model.cls_token.abs().max() < 1e-5
+    bound = (3 * 8 * 8) ** -0.5
+    weight = model.patch_embed.proj.weight
+    assert 0.99 * bound < weight.abs().max() <= bound
+    assert weight.std() == pytest.approx(bound / 3**0.5, rel=0.03)
+    assert model.patch_embed.proj.bias.abs().max() <= bound
+    assert all((m.weight == 1).all() and (m.bias == 0).all() for m in model.modules() if isinstance(m, nn.LayerNorm))
+
+
+@torch.no_grad()
+def test_default_covers_timms_parts() -> None:
+    model = create_model("vit_tiny_patch8", depth=1, img_size=16, reg_tokens=2, init_values=0.3, num_classes=4)
+    trunc_normal_(model, 1)
+    assert (model.blocks[0].ls1.gamma == torch.tensor(0.3)).all()
+    assert 0 < model.reg_token.abs().max() < 1e-5
+    assert model.head.weight.std() == pytest.approx(0.02, rel=0.2)
+
+
+def test_a_parameter_without_a_rule_is_named() -> None:
+    model = create_model("vit_tiny_patch8", depth=1, img_size=16)
+    model.register_parameter("mystery", nn.Parameter(torch.zeros(2)))
+    with pytest.raises(ConfigError, match="parameter mystery of a VisionTransformer"):
+        trunc_normal_(model)
+
+
+def test_model_is_ready_to_train() -> None:
+    model = build_model(ModelConfig(**TINY, skip=False, init=SkiplessInit()), 0)
+    assert model.training
+    assert all(p.requires_grad and p.dtype == torch.float32 and p.device.type == "cpu" for p in model.parameters())
+    model(torch.randn(1, 3, 16, 24)).sum().backward()
+
+
+def test_default_dtype_does_not_matter() -> None:
+    config = ModelConfig(**TINY, skip=False, init=SkiplessInit())
+    first = build_model(config, 0).state_dict()
+    torch.set_default_dtype(torch.float64)
+    try:
+        second = build_model(config, 0).state_dict()
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert all(torch.equal(tensor, second[name]) for name, tensor in first.items())
+
+
+def test_shared_parts_are_the_same_whatever_the_initialisation() -> None:
+    default = build_model(ModelConfig(**TINY), 5).state_dict()
+    skipless = build_model(ModelConfig(**TINY, skip=False, init=SkiplessInit()), 5).state_dict()
+    for name in ("patch_embed.proj.weight", "pos_embed", "cls_token"):
+        assert torch.equal(default[name], skipless[name])
+
+
+@pytest.mark.parametrize("skip", [True, False])
+def test_drop_path(skip: bool) -> None:
+    config = ModelConfig(**TINY, skip=skip)
+    rates = [m.drop_prob for m in build_model(config, 0, drop_path=0.2).modules() if isinstance(m, DropPath)]
+    assert rates == (pytest.approx([0.2, 0.2]) if skip else [])  # the first of two blocks has rate 0
+    assert not [m for m in build_model(config, 0).modules() if isinstance(m, DropPath)]
+
+
+def test_what_stays_unset_is_an_error() -> None:
+    model = create_model("vit_tiny_patch8", depth=1, img_size=16)
+    model.register_buffer("unset", torch.full((2,), torch.nan))
+    with pytest.raises(WeightsError, match="left 1 tensors unset or not finite: unset"):
+        initialise(model, TruncNormalInit(), 0)
+
+
+def test_assigning_twice_or_wrongly_is_an_error() -> None:
+    model = nn.Linear(2, 3)
+    ones = torch.ones(3, 2)
+    assert assign(model, [("weight", ones)]) == {"weight"}
+    for wrong in ([("weight", ones), ("weight", ones)], [("wieght", ones)], [("weight", ones.T)]):
+        with pytest.raises(ValueError, match="assigned twice, unknown or of another shape"):
+            assign(model, wrong)
+
+
+def test_configuration() -> None:
+    config = validate(ModelConfig, Source({"skip": False, "init": {"name": "skipless", "alpha": 2, "c": [2, 3]}}))
+    assert isinstance(config.init, SkiplessInit)
+    assert config.init.c == (2.0, 3.0)
+    assert validate(ModelConfig, Source(dump(config))) == config
+    with pytest.raises(ConfigError) as caught:
+        validate(ModelConfig, Source({"init": {"name": "skipless", "alfa": 2}, "drop_path": 1.0}))
+    assert Counter(caught.value.problems) == Counter(
+        [
+            "config: init.alfa: unknown key (did you mean alpha?)",
+            "config: drop_path: should be less than 1, was given 1.0",
+        ]
+    )
+    with pytest.raises(ConfigError, match=r"'skiples' is none of .*did you mean skipless\?"):
+        validate(ModelConfig, Source({"init": {"name": "skiples"}}))

@@ -1,0 +1,179 @@
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+
+import pytest
+import torch
+
+from dinoskip.errors import WeightsError
+from dinoskip.files import load_tensors, save_tensors, write_manifest
+from dinoskip.models import (
+    VitConfig,
+    build_from_weights,
+    create_model,
+    describe_weights,
+    load_weights,
+    newest_checkpoint,
+    save_weights,
+)
+from dinoskip.models.export import hash_weights, strip_prefixes
+
+CONFIG = VitConfig(name="vit_tiny_patch8", skip=False, depth=2, img_size=16)
+INFO = {"epoch": 3, "role": "teacher", "seed": 0}
+
+
+@pytest.fixture(scope="module")
+def model() -> torch.nn.Module:
+    return create_model("vit_tiny_patch8", skip=False, depth=2, img_size=16).eval()
+
+
+@pytest.fixture
+def file(tmp_path: Path, model: torch.nn.Module) -> Path:
+    path = tmp_path / "weights.safetensors"
+    save_weights(path, model.state_dict(), CONFIG, INFO)
+    return path
+
+
+def rewritten(path: Path, state: dict[str, torch.Tensor], header: object | None = None) -> Path:
+    header = {"format": 1, "model": CONFIG.model_dump(), "info": {}} if header is None else header
+    save_tensors(path, state, {"dinoskip": header if isinstance(header, str) else json.dumps(header)})
+    return path
+
+
+def test_round_trip(file: Path, model: torch.nn.Module) -> None:
+    state, config, info = load_weights(file)
+    assert config == CONFIG
+    assert info == INFO
+    assert state.keys() == model.state_dict().keys()
+    rebuilt, info = build_from_weights(file)
+    images = torch.randn(1, 3, 16, 24)
+    assert torch.equal(rebuilt(images), model(images))
+    assert not rebuilt.training
+    assert info["role"] == "teacher"
+
+
+def test_half_precision_comes_back_as_such(tmp_path: Path, model: torch.nn.Module) -> None:
+    half = {name: tensor.bfloat16() for name, tensor in model.state_dict().items()}
+    save_weights(tmp_path / "w.safetensors", half, CONFIG, {})
+    rebuilt, _ = build_from_weights(tmp_path / "w.safetensors")
+    assert rebuilt.pos_embed.dtype == torch.bfloat16
+
+
+def test_names_are_written_without_wrappers(tmp_path: Path, model: torch.nn.Module) -> None:
+    wrapped = {f"module._orig_mod.{name}": tensor for name, tensor in model.state_dict().items()}
+    save_weights(tmp_path / "w.safetensors", wrapped, CONFIG, {})
+    assert load_tensors(tmp_path / "w.safetensors").keys() == model.state_dict().keys()
+
+
+def test_prefixes_go_at_the_start_only() -> None:
+    one = torch.zeros(1)
+    assert strip_prefixes({"module.backbone.blocks.module.w": one}, "x").keys() == {"blocks.module.w"}
+    with pytest.raises(WeightsError, match="x: two tensors are both called a"):
+        strip_prefixes({"module.a": one, "a": one}, "x")
+
+
+def test_weights_that_do_not_fit_are_counted_and_listed(tmp_path: Path, model: torch.nn.Module) -> None:
+    state = dict(model.state_dict())
+    state["blocks.9.attn.qkv.weight"] = state.pop("blocks.1.attn.qkv.weight")
+    state["cls_token"] = torch.zeros(1, 1, 5)
+    with pytest.raises(WeightsError) as caught:
+        build_from_weights(rewritten(tmp_path / "w.safetensors", state))
+    text = str(caught.value)
+    assert "28 of 30 do" in text
+    assert "1 missing (blocks.1.attn.qkv.weight)" in text
+    assert "1 not in the model (blocks.9.attn.qkv.weight)" in text
+    assert "1 of another shape (cls_token (1, 1, 5) for (1, 1, 192))" in text
+    assert "\n" not in text
+
+
+def test_non_finite_weights_are_refused(tmp_path: Path, model: torch.nn.Module) -> None:
+    state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    state["norm.weight"][3] = torch.nan
+    with pytest.raises(WeightsError, match=r"not finite: 1 tensors \(norm.weight\)"):
+        build_from_weights(rewritten(tmp_path / "w.safetensors", state))
+
+
+@pytest.mark.parametrize(
+    ("header", "message"),
+    [
+        ("{", "damaged dinoskip header"),
+        ({"format": 2, "model": {}, "info": {}}, "weights format 2"),
+        ({"format": 1, "info": {}}, "damaged dinoskip header"),
+        ({"format": 1, "model": {"name": "vit_huge"}, "info": {}}, "damaged dinoskip header"),
+        ([], "damaged dinoskip header"),
+    ],
+)
+def test_damaged_headers(tmp_path: Path, model: torch.nn.Module, header: object, message: str) -> None:
+    path = rewritten(tmp_path / "w.safetensors", dict(model.state_dict()), header)
+    with pytest.raises(WeightsError, match=message):
+        load_weights(path)
+
+
+def test_files_that_are_not_ours(tmp_path: Path) -> None:
+    save_tensors(tmp_path / "plain.safetensors", {"a": torch.zeros(1)})
+    with pytest.raises(WeightsError, match="no dinoskip header"):
+        load_weights(tmp_path / "plain.safetensors")
+    (tmp_path / "broken.safetensors").write_bytes(b"nothing")
+    with pytest.raises(WeightsError, match="not a readable safetensors file"):
+        load_weights(tmp_path / "broken.safetensors")
+    with pytest.raises(WeightsError, match="no such file"):
+        load_weights(tmp_path / "absent.safetensors")
+
+
+def test_description(file: Path, tmp_path: Path, model: torch.nn.Module) -> None:
+    shown = describe_weights(file)
+    assert shown.fits
+    assert shown.model == CONFIG
+    assert shown.parameters == sum(p.numel() for p in model.parameters())
+    assert shown.dtypes == ("float32",)
+    assert shown.weights_hash == hash_weights(model.state_dict())
+    state = dict(model.state_dict())
+    del state["norm.bias"]
+    assert not describe_weights(rewritten(tmp_path / "w.safetensors", state)).fits
+
+
+def test_hash_sees_names_shapes_and_bytes() -> None:
+    base = {"a": torch.arange(6.0), "b": torch.ones(1)}
+    same = {"b": torch.ones(1), "a": torch.arange(6.0)}
+    assert hash_weights(base) == hash_weights(same)
+    others = [
+        {"c": base["a"], "b": base["b"]},
+        {"a": base["a"].reshape(2, 3), "b": base["b"]},
+        {"a": base["a"], "b": base["b"] + 1e-7},
+    ]
+    assert len({hash_weights(state) for state in [base, *others]}) == 4
+
+
+def checkpoint(run: Path, step: int, model: torch.nn.Module) -> Path:
+    folder = run / "checkpoints" / f"step-{step:08d}"
+    folder.mkdir(parents=True)
+    save_weights(folder / "teacher.safetensors", model.state_dict(), CONFIG, {"step": step})
+    write_manifest(folder)
+    return folder
+
+
+def test_newest_checkpoint_that_verifies(
+    tmp_path: Path, model: torch.nn.Module, caplog: pytest.LogCaptureFixture
+) -> None:
+    for step in (9, 10, 200, 1000):
+        checkpoint(tmp_path, step, model)
+    folders = tmp_path / "checkpoints"
+    assert newest_checkpoint(tmp_path).name == "step-00001000"
+    damaged = folders / "step-00001000" / "teacher.safetensors"
+    content = bytearray(damaged.read_bytes())
+    content[-1] ^= 1
+    damaged.write_bytes(content)
+    (folders / "step-00000200" / "MANIFEST.json").unlink()
+    (folders / ".tmp-step-00002000").mkdir()
+    with caplog.at_level(logging.WARNING, "dinoskip"):
+        assert newest_checkpoint(tmp_path).name == "step-00000010"
+    assert caplog.text.count("skipping a damaged checkpoint") == 2
+
+
+def test_no_checkpoint(tmp_path: Path) -> None:
+    with pytest.raises(WeightsError, match="no such run directory"):
+        newest_checkpoint(tmp_path / "absent")
+    with pytest.raises(WeightsError, match=r"no checkpoint that verifies \(0 found"):
+        newest_checkpoint(tmp_path)

@@ -1,0 +1,196 @@
+from __future__ import annotations
+
+import pytest
+import timm
+import torch
+from timm.models.vision_transformer import Block as TimmBlock
+from torch import nn
+from torch.nn import functional as F
+
+from dinoskip.config import Source, validate
+from dinoskip.errors import ConfigError
+from dinoskip.models import Block, VitConfig, create_model, list_models
+from dinoskip.models.vit import attention_width, embed, head_factors, is_plain_attention
+
+ARGUMENTS = {"dim": 48, "num_heads": 3, "qkv_bias": True}
+
+
+def tokens(seed: int = 0, dim: int = 48) -> torch.Tensor:
+    return torch.randn(2, 7, dim, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_block_with_both_skips_is_timms_bitwise(training: bool) -> None:
+    ours = Block(**ARGUMENTS, drop_path=0.4, init_values=0.1).train(training)
+    theirs = TimmBlock(**ARGUMENTS, drop_path=0.4, init_values=0.1).train(training)
+    theirs.load_state_dict(ours.state_dict(), strict=True)
+    results = []
+    for block in (ours, theirs):
+        torch.manual_seed(3)  # drop path draws from the global generator
+        results.append(block(tokens()))
+    assert torch.equal(*results)
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_skipless_block_is_the_plain_composition(training: bool) -> None:
+    block = Block(**ARGUMENTS, skip=False, drop_path=0.4).train(training)
+    x = tokens()
+    attended = block.attn(block.norm1(x))
+    assert torch.equal(block(x), block.mlp(block.norm2(attended)))
+
+
+def test_one_skip_alone() -> None:
+    x = tokens()
+    block = Block(**ARGUMENTS, skip="attention")
+    kept = x + block.attn(block.norm1(x))
+    assert torch.equal(block(x), block.mlp(block.norm2(kept)))
+    block = Block(**ARGUMENTS, skip="mlp")
+    attended = block.attn(block.norm1(x))
+    assert torch.equal(block(x), attended + block.mlp(block.norm2(attended)))
+
+
+@pytest.mark.parametrize(
+    ("skip", "first", "second"),
+    [(True, True, True), (False, False, False), ("attention", True, False), ("mlp", False, True)],
+)
+def test_drop_path_only_where_a_skip_is(skip: object, first: bool, second: bool) -> None:
+    block = create_model("vit_tiny_patch8", skip=skip, depth=2, img_size=16, drop_path_rate=0.2).blocks[1]  # type: ignore[arg-type]
+    assert (not isinstance(block.drop_path1, nn.Identity)) is first
+    assert (not isinstance(block.drop_path2, nn.Identity)) is second
+
+
+def test_masks_reach_the_attention() -> None:
+    block = Block(**ARGUMENTS, skip=False).eval()
+    x = tokens()
+    changed = torch.cat([x[:, :-1], tokens(1)[:, -1:]], dim=1)
+    causal, again = (block(v, is_causal=True) for v in (x, changed))
+    assert torch.allclose(causal[:, :-1], again[:, :-1], atol=1e-6)
+    assert not torch.allclose(block(x)[:, 0], block(changed)[:, 0], atol=1e-6)
+
+
+@pytest.mark.parametrize("skip", [False, "attention", "mlp"])
+def test_layer_scale_without_a_skip_is_refused(skip: object) -> None:
+    with pytest.raises(ConfigError, match="init_values=1e-05: LayerScale without a skip"):
+        create_model("vit_tiny_patch16", skip=skip, depth=1, init_values=1e-5)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("skip", [True, False])
+def test_state_dict_is_timms_both_ways(skip: bool) -> None:
+    ours = create_model("vit_tiny_patch16", skip=skip, depth=2)
+    theirs = timm.create_model("vit_tiny_patch16_224", depth=2, num_classes=0)
+    theirs.load_state_dict(ours.state_dict(), strict=True)
+    ours.load_state_dict(theirs.state_dict(), strict=True)
+
+
+def test_skip_model_computes_what_timm_computes() -> None:
+    ours = create_model("vit_tiny_patch16", depth=2, img_size=32).eval()
+    theirs = timm.create_model("vit_tiny_patch16_224", depth=2, num_classes=0, img_size=32).eval()
+    theirs.load_state_dict(ours.state_dict())
+    images = torch.randn(2, 3, 32, 32)
+    assert torch.equal(ours(images), theirs(images))
+
+
+@pytest.mark.parametrize("name", list_models())
+def test_geometry_of_every_name(name: str) -> None:
+    with torch.device("meta"):
+        model = create_model(name, skip=False)
+    width = {"tiny": 192, "small": 384, "base": 768}[name.split("_")[1]]
+    patch = int(name.rsplit("patch", 1)[1])
+    attention = model.blocks[0].attn
+    assert (len(model.blocks), model.embed_dim, attention.num_heads) == (12, width, width // 64)
+    assert model.pos_embed.shape == (1, (224 // patch) ** 2 + 1, width)
+    assert model.patch_embed.proj.kernel_size == (patch, patch)
+    assert model.blocks[0].mlp.fc1.out_features == 4 * width
+    assert attention.qkv.bias is not None
+    assert isinstance(model.head, nn.Identity)
+    assert all(m.eps == 1e-6 for m in model.modules() if isinstance(m, nn.LayerNorm))
+
+
+def test_any_size_of_whole_patches_and_a_classifier_if_asked() -> None:
+    model = create_model("vit_tiny_patch8", skip=False, depth=1, img_size=32, num_classes=5)
+    assert model(torch.randn(1, 3, 24, 40)).shape == (1, 5)
+    assert embed(model, torch.randn(2, 3, 16, 24)).shape == (2, 7, 192)
+
+
+def test_position_embedding_is_interpolated_in_place() -> None:
+    """On its own grid it is used as it is; on a larger one corners stay near the corners they came from."""
+    model = create_model("vit_tiny_patch8", depth=1, img_size=32)
+    with torch.no_grad():
+        model.patch_embed.proj.weight.zero_()
+        model.patch_embed.proj.bias.zero_()
+        model.pos_embed.copy_(torch.linspace(0, 1, 17).view(1, 17, 1).expand_as(model.pos_embed))
+    same = embed(model, torch.zeros(1, 3, 32, 32))
+    assert torch.allclose(same[0, 1:, 0], model.pos_embed[0, 1:, 0])
+    larger = embed(model, torch.zeros(1, 3, 64, 64))[0, 1:, 0].reshape(8, 8)
+    assert (larger.diff(dim=0) > 0).all()
+    assert torch.allclose(larger.mean(), model.pos_embed[0, 1:, 0].mean(), atol=1e-3)
+
+
+def test_unknown_name_and_bad_values() -> None:
+    with pytest.raises(ConfigError, match=r"'vit_smal_patch16' is unknown \(did you mean vit_small_patch16\?"):
+        create_model("vit_smal_patch16")
+    with pytest.raises(ConfigError, match="img_size=225 is not a multiple of the patch size 16"):
+        create_model("vit_small_patch16", img_size=225)
+    for skip in ("none", 1, None):
+        with pytest.raises(ConfigError, match=f"skip={skip!r} is none of"):
+            create_model("vit_small_patch16", skip=skip)  # type: ignore[arg-type]
+
+
+def test_config_errors_are_one_line_each() -> None:
+    with pytest.raises(ConfigError) as caught:
+        validate(VitConfig, Source({"name": "vit_smol_patch16", "depth": 0, "skp": True, "img_size": 1.5}))
+    assert len(caught.value.problems) == 4
+    assert "did you mean vit_small_patch16?" in str(caught.value)
+    assert "did you mean skip?" in str(caught.value)
+    with pytest.raises(ConfigError, match="img_size 100 is not a multiple of the patch size 8"):
+        validate(VitConfig, Source({"name": "vit_tiny_patch8", "img_size": 100}))
+    assert validate(VitConfig, Source({"skip": "mlp"})).skip == "mlp"
+
+
+@pytest.mark.parametrize("name", list_models())
+def test_timm_builds_our_skipless_models(name: str) -> None:
+    model = timm.create_model(f"skipless_{name}_224", depth=1, num_classes=7)
+    block = model.blocks[0]
+    assert isinstance(block, Block)
+    assert not block.skip_attention
+    assert not block.skip_mlp
+    assert model.head.out_features == 7
+    assert model.pretrained_cfg["architecture"] == f"skipless_{name}_224"
+
+
+def test_timm_features_of_our_models() -> None:
+    model = timm.create_model("skipless_vit_tiny_patch16_224", depth=2, features_only=True, out_indices=(0, 1))
+    assert [f.shape for f in model(torch.randn(1, 3, 32, 48))] == [(1, 192, 2, 3)] * 2
+
+
+def test_fused_attention_equals_the_explicit_one() -> None:
+    """Check 20: SDPA inside; its scale is 1/sqrt(dh), as written out here from the papers' factors."""
+    attention = create_model("vit_tiny_patch16", skip=False, depth=1).double().blocks[0].attn
+    x = torch.randn(2, 9, 192, dtype=torch.float64)
+    with torch.no_grad():
+        attention.qkv.bias.zero_()
+        assert attention.fused_attn
+        fused = attention(x)
+        attention.fused_attn = False
+        unfused = attention(x)
+        query, key, value, output = head_factors(attention)
+        logits = torch.einsum("bnc,hcd,hed,bme->bhnm", x, query, key, x) / 64**0.5
+        mixed = logits.softmax(-1) @ (x @ value).unflatten(-1, (3, 64)).transpose(1, 2)
+        explicit = mixed.transpose(1, 2).flatten(2) @ output + attention.proj.bias
+    assert (fused - unfused).abs().max() < 1e-10 * fused.abs().max()
+    assert (fused - explicit).abs().max() < 1e-10 * fused.abs().max()
+    assert attention_width(attention) == 192
+
+
+def test_plain_attention_is_recognised() -> None:
+    assert is_plain_attention(Block(**ARGUMENTS).attn)
+    assert not is_plain_attention(Block(**ARGUMENTS, qk_norm=True).attn)
+    assert not is_plain_attention(Block(**ARGUMENTS, scale_attn_norm=True).attn)
+    assert not is_plain_attention(Block(**ARGUMENTS, attn_layer="diff").attn)
+    assert not is_plain_attention(nn.Linear(2, 2))
+
+
+def test_gradients_reach_every_parameter_of_a_skipless_model() -> None:
+    model = create_model("vit_tiny_patch8", skip=False, depth=2, img_size=16)
+    F.mse_loss(model(torch.randn(2, 3, 16, 16)), torch.randn(2, 192)).backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
