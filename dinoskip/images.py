@@ -6,6 +6,8 @@ Images come back as uint8 (H, W, 3) RGB arrays, masks as uint8 (H, W) label arra
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +19,14 @@ EXTENSIONS = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff
 MAX_PIXELS = 178_956_970  # Pillow's bomb limit; we refuse at it, Pillow only at twice it
 
 
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Pillow warns about odd metadata on the way; either the image decodes or it is refused with a reason."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
 def _reason(error: Exception) -> str:
     lines = str(error).splitlines()
     return lines[0] if lines else type(error).__name__
@@ -24,9 +34,7 @@ def _reason(error: Exception) -> str:
 
 def _open(path: Path) -> Image.Image:
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            image = Image.open(path)
+        image = Image.open(path)
     except FileNotFoundError:
         raise DataError(f"{path}: no such image") from None
     except Exception as error:  # on damaged headers Pillow's readers raise OSError, SyntaxError, struct.error, ...
@@ -54,7 +62,7 @@ def read_image(path: str | Path) -> np.ndarray:
     """
     path = Path(path)
     try:
-        with _open(path) as image:
+        with _quiet(), _open(path) as image:
             return np.array(_rgb(ImageOps.exif_transpose(image)))
     except (DataError, MemoryError):
         raise
@@ -66,7 +74,7 @@ def read_mask(path: str | Path) -> np.ndarray:
     """Decode a label map to uint8 (H, W): palette indices or grey values, never colours. Raises :class:`DataError`."""
     path = Path(path)
     try:
-        with _open(path) as image:
+        with _quiet(), _open(path) as image:
             if image.mode not in {"P", "L", "1", "I", "I;16"}:
                 raise DataError(f"{path}: a mask must be a palette or grey image, this one is {image.mode}")
             labels = np.array(image)
@@ -83,10 +91,10 @@ def image_size(path: str | Path) -> tuple[int, int]:
     """Return (height, width) as :func:`read_image` would give them, from the header alone."""
     path = Path(path)
     try:
-        with _open(path) as image:
+        with _quiet(), _open(path) as image:
             swapped = image.getexif().get(0x0112, 1) in {5, 6, 7, 8}  # of a PNG this reads to the end of the file
             return (image.width, image.height) if swapped else (image.height, image.width)
     except (DataError, MemoryError):
         raise
-    except (OSError, ValueError, SyntaxError) as error:
-        raise DataError(f"{path}: damaged or truncated image: {error}") from error
+    except Exception as error:
+        raise DataError(f"{path}: damaged or truncated image: {_reason(error)}") from error

@@ -173,9 +173,10 @@ def _cast_shadow(canvas: np.ndarray, item: _Placed, shift: np.ndarray) -> None:
 
 
 def _borders(owner: np.ndarray) -> np.ndarray:
-    """Pixels within two of a change of object, as VOC's 255 rim, bool (S, S)."""
+    """Pixels within two (small scenes: one) of a change of object, as VOC's 255 rim, bool (S, S)."""
     image = Image.fromarray(owner)
-    high, low = (np.asarray(image.filter(rank(5))) for rank in (ImageFilter.MaxFilter, ImageFilter.MinFilter))
+    window = 5 if len(owner) >= 160 else 3
+    high, low = (np.asarray(image.filter(kind(window))) for kind in (ImageFilter.MaxFilter, ImageFilter.MinFilter))
     changed: np.ndarray = high != low
     return changed
 

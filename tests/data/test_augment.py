@@ -1,0 +1,213 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image, ImageFilter, ImageOps
+from torchvision.transforms import functional as pillow
+from torchvision.transforms.v2 import functional as v2
+
+from dinoskip.data import augment as module
+from dinoskip.data import colour
+from dinoskip.data.augment import (
+    BRIGHTNESS,
+    CONTRAST,
+    FLIP,
+    GREY,
+    HUE,
+    JITTER,
+    MEAN,
+    ORDER,
+    ORDERS,
+    PARAMETERS,
+    SATURATION,
+    SIGMA,
+    SOLARISE,
+    STD,
+    AugmentConfig,
+    augment,
+    sample_augmentation,
+    view_parameters,
+)
+from dinoskip.data.sprites import photo
+from dinoskip.randomness import numpy_rng
+
+OFF = AugmentConfig(flip=0, jitter=0, grey=0, blur=(0, 0, 0), solarise=(0, 0, 0))
+
+
+def crops(count: int = 6, size: int = 48) -> torch.Tensor:
+    image = torch.from_numpy(photo("coffee").copy())
+    cuts = [image[40 * i : 40 * i + size, 60 * i : 60 * i + size].permute(2, 0, 1) for i in range(count)]
+    return torch.stack(cuts)
+
+
+def to_bytes(normalised: torch.Tensor) -> np.ndarray:
+    mean, std = torch.tensor(MEAN).view(3, 1, 1), torch.tensor(STD).view(3, 1, 1)
+    return ((normalised * std + mean) * 255).round().clamp(0, 255).byte().permute(0, 2, 3, 1).numpy()
+
+
+def pictures(batch: torch.Tensor) -> list[Image.Image]:
+    return [Image.fromarray(item.permute(1, 2, 0).numpy()) for item in batch]
+
+
+def difference(ours: np.ndarray, theirs: list[Image.Image]) -> np.ndarray:
+    return np.stack([np.abs(a.astype(int) - np.asarray(b).astype(int)) for a, b in zip(ours, theirs, strict=True)])
+
+
+def vectors(count: int, **columns: float) -> torch.Tensor:
+    result = np.zeros((count, PARAMETERS), dtype=np.float32)
+    result[:, [BRIGHTNESS, CONTRAST, SATURATION]] = 1
+    for name, value in columns.items():
+        result[:, getattr(module, name)] = value
+    return torch.from_numpy(result)
+
+
+JITTERS = [
+    (BRIGHTNESS, pillow.adjust_brightness, (0.6, 1.4)),
+    (CONTRAST, pillow.adjust_contrast, (0.6, 1.4)),
+    (SATURATION, pillow.adjust_saturation, (0.8, 1.2)),
+    (HUE, pillow.adjust_hue, (-0.1, 0.1)),
+]
+
+
+@pytest.mark.parametrize(("column", "reference", "ends"), JITTERS, ids=["brightness", "contrast", "saturation", "hue"])
+def test_each_jitter_is_pillows(column: int, reference: object, ends: tuple[float, float]) -> None:
+    batch = crops()
+    strengths = np.linspace(*ends, len(batch))
+    parameters = vectors(len(batch), JITTER=1)
+    parameters[:, column] = torch.from_numpy(strengths)
+    theirs = [reference(image, float(s)) for image, s in zip(pictures(batch), strengths, strict=True)]  # type: ignore[operator]
+    gap = difference(to_bytes(augment(batch, parameters)), theirs)
+    if column == HUE:  # Pillow's hue has 8 bits, steps of 1.4 degrees
+        assert gap.mean() < 1.2
+        assert np.quantile(gap, 0.99) <= 5
+        exact = [v2.adjust_hue(item, float(s)) for item, s in zip(batch / 255.0, strengths, strict=True)]
+        ours = colour.rotate_hue(batch / 255.0, torch.from_numpy(strengths).float())
+        torch.testing.assert_close(ours, torch.stack(exact), atol=1e-5, rtol=0)
+    else:
+        assert gap.max() <= 2
+
+
+@pytest.mark.parametrize("order", [0, 5, 11, 23])
+def test_jitter_keeps_each_images_order(order: int) -> None:
+    batch = crops(3) / 255.0
+    values = {BRIGHTNESS: 1.35, CONTRAST: 0.65, SATURATION: 1.2, HUE: 0.08}
+    parameters = vectors(3, JITTER=1)
+    for column, value in values.items():
+        parameters[:, column] = value
+    parameters[1, ORDER] = order  # its neighbours have another
+    expected = batch[1]
+    functions = {BRIGHTNESS: v2.adjust_brightness, CONTRAST: v2.adjust_contrast, SATURATION: v2.adjust_saturation,
+                 HUE: v2.adjust_hue}  # fmt: skip
+    for operation in ORDERS[order] + BRIGHTNESS:
+        expected = functions[operation](expected, values[operation])
+    ours = module.jitter(batch.clone(), parameters.numpy())[1]
+    torch.testing.assert_close(ours, expected, atol=2e-3, rtol=0)  # torchvision's luma weights have four digits
+
+
+def test_flip_grey_and_solarise_are_pillows() -> None:
+    batch = crops()
+    same = to_bytes(augment(batch, vectors(6)))
+    assert (same == batch.permute(0, 2, 3, 1).numpy()).all()
+    flipped = to_bytes(augment(batch, vectors(6, FLIP=1)))
+    assert (flipped == same[:, :, ::-1]).all()
+    grey = difference(
+        to_bytes(augment(batch, vectors(6, GREY=1))), [i.convert("L").convert("RGB") for i in pictures(batch)]
+    )
+    assert grey.max() <= 1
+    inverted = difference(
+        to_bytes(augment(batch, vectors(6, SOLARISE=1))), [ImageOps.solarize(i) for i in pictures(batch)]
+    )
+    assert inverted.max() == 0
+
+
+def test_blur_is_gaussian() -> None:
+    batch = crops(6, 64)
+    sigmas = np.array([0.1, 0.5, 0.9, 1.2, 1.7, 2.0], dtype=np.float32)
+    parameters = vectors(6)
+    parameters[:, SIGMA] = torch.from_numpy(sigmas)
+    ours = augment(batch, parameters)
+    gap = difference(
+        to_bytes(ours),
+        [i.filter(ImageFilter.GaussianBlur(float(s))) for i, s in zip(pictures(batch), sigmas, strict=True)],
+    )
+    assert gap.mean() < 0.6  # Pillow's is three box filters
+    exact = torch.stack(
+        [v2.gaussian_blur(item, [13, 13], [float(s), float(s)]) for item, s in zip(batch / 255.0, sigmas, strict=True)]
+    )
+    blurred = (ours * torch.tensor(STD).view(3, 1, 1) + torch.tensor(MEAN).view(3, 1, 1))[..., 8:-8, 8:-8]
+    assert (blurred - exact[..., 8:-8, 8:-8]).abs().max() < 2 / 255  # the tail beyond 3 sigma
+    flat = torch.full((1, 3, 16, 16), 77, dtype=torch.uint8)
+    assert (to_bytes(augment(flat, vectors(1, SIGMA=2.0))) == 77).all()  # borders and weights
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.integers(0, 10**6), st.permutations(range(6)))
+def test_every_image_is_a_function_of_its_own_crop_and_vector(seed: int, order: list[int]) -> None:
+    batch = crops(6, 32)
+    config = AugmentConfig(blur=(0.5, 0.5, 0.5), solarise=(0.5, 0.5, 0.5))
+    parameters = torch.from_numpy(
+        np.stack([sample_augmentation(numpy_rng(seed, i), "global2", config) for i in range(6)])
+    )
+    together = augment(batch, parameters)
+    assert torch.isfinite(together).all()
+    assert torch.equal(augment(batch[order], parameters[order]), together[order])
+    alone = torch.cat([augment(batch[i : i + 1], parameters[i : i + 1]) for i in range(6)])
+    assert torch.equal(alone, together)
+    strided = batch.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
+    assert torch.equal(augment(strided, parameters), together)
+
+
+def test_input_is_left_as_it_was_and_lengths_must_agree() -> None:
+    batch = crops(2, 32)
+    copy = batch.clone()
+    augment(batch, vectors(2, FLIP=1, JITTER=1, SIGMA=1))
+    assert torch.equal(batch, copy)
+    with pytest.raises(ValueError, match="2 crops but 3"):
+        augment(batch, vectors(3))
+    assert augment(torch.empty(0, 3, 8, 8, dtype=torch.uint8), vectors(0)).shape == (0, 3, 8, 8)
+
+
+def test_drawn_parameters_have_dinos_frequencies() -> None:
+    config = AugmentConfig()
+    drawn = np.stack([view_parameters(config, 2, 3, 0, index) for index in range(3000)])
+    assert drawn.shape == (3000, 4, PARAMETERS)
+    share = (drawn > 0).mean(axis=0)
+    expected = {
+        FLIP: [0.5] * 4,
+        JITTER: [0.8] * 4,
+        GREY: [0.2] * 4,
+        SIGMA: [1, 0.1, 0.5, 0.5],
+        SOLARISE: [0, 0.2, 0, 0],
+    }
+    for column, values in expected.items():
+        np.testing.assert_allclose(share[:, column], values, atol=0.035)
+    flat = drawn.reshape(-1, PARAMETERS)
+    for column, low, high in ((BRIGHTNESS, 0.6, 1.4), (CONTRAST, 0.6, 1.4), (SATURATION, 0.8, 1.2), (HUE, -0.1, 0.1)):
+        assert low <= flat[:, column].min() < low + 0.01
+        assert high >= flat[:, column].max() > high - 0.01
+    assert set(np.unique(flat[:, ORDER])) == set(range(24))
+    sigma = flat[flat[:, SIGMA] > 0, SIGMA]
+    assert 0.1 <= sigma.min() < 0.15
+    assert 1.95 < sigma.max() <= 2
+    assert (view_parameters(config, 2, 3, 0, 9) == drawn[9]).all()
+    assert (view_parameters(config, 2, 3, 1, 9) != drawn[9]).any()
+    assert not view_parameters(OFF, 2, 3, 0, 9)[:, [FLIP, JITTER, GREY, SIGMA, SOLARISE]].any()
+
+
+@pytest.mark.gpu
+def test_gpu_gives_the_same_and_never_waits() -> None:
+    batch = crops(6, 64)
+    parameters = torch.from_numpy(np.stack([view_parameters(AugmentConfig(), 0, 0, 0, i)[0] for i in range(6)]))
+    expected = augment(batch, parameters)
+    there = batch.cuda()
+    augment(there, parameters)
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        ours = augment(there, parameters)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    torch.testing.assert_close(ours.cpu(), expected, atol=2e-3, rtol=0)

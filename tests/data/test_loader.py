@@ -1,0 +1,176 @@
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from dinoskip.data import AugmentConfig, Batch, CropConfig, ImageFolder, TrainLoader, make_views
+from dinoskip.errors import ConfigError, DataError
+
+CROPS = CropConfig(global_size=32, local_size=16, num_local=2)
+
+
+def loader(images: ImageFolder, **changes: object) -> TrainLoader:
+    arguments: dict = {"seed": 5, "batch_size": 4, "min_side": 8, **changes}
+    return TrainLoader(images, CROPS, AugmentConfig(), **arguments)
+
+
+def same(one: Batch, two: Batch) -> bool:
+    tensors = zip([one.ids, *one.views, *one.parameters], [two.ids, *two.views, *two.parameters], strict=True)
+    return all(torch.equal(a, b) for a, b in tensors)
+
+
+@pytest.fixture
+def images(photo_folder: Path) -> ImageFolder:
+    return ImageFolder.open(photo_folder)
+
+
+def test_batches_have_the_stated_layout(images: ImageFolder) -> None:
+    (batch, *rest) = loader(images).epoch(0)
+    assert len(rest) == 2
+    assert batch.ids.dtype == torch.int64
+    assert [tuple(view.shape) for view in batch.views] == [(8, 3, 32, 32), (8, 3, 16, 16)]
+    assert all(view.dtype == torch.uint8 for view in batch.views)
+    globals_, locals_ = make_views(batch, "cpu")
+    assert (globals_.shape, locals_.shape, globals_.dtype) == ((8, 3, 32, 32), (8, 3, 16, 16), torch.float32)
+    # View-major: of each image both global crops, B apart, show the same picture's colours.
+    means = batch.views[0].float().mean(dim=(2, 3)).view(2, 4, 3)
+    own = (means[0] - means[1]).norm(dim=1).mean()
+    assert own < (means[0] - means[1].roll(1, 0)).norm(dim=1).mean()
+
+
+def test_every_epoch_shows_every_image_once_in_another_order(images: ImageFolder) -> None:
+    orders = [torch.cat([batch.ids for batch in loader(images).epoch(epoch)]).tolist() for epoch in range(3)]
+    assert all(sorted(order) == list(range(12)) for order in orders)
+    assert len({tuple(order) for order in orders}) == 3
+    assert loader(images, batch_size=5).steps_per_epoch == 2  # the incomplete batch is dropped
+
+
+def test_start_step_cache_and_workers_change_nothing(images: ImageFolder) -> None:
+    straight = list(loader(images).epoch(1))
+    plain = loader(images, cache=False)
+    assert all(same(a, b) for a, b in zip(plain.epoch(1), straight, strict=True))
+    cached = loader(images)
+    list(cached.epoch(0))
+    assert all(same(a, b) for a, b in zip(cached.epoch(1, start_step=1), straight[1:], strict=True))
+    working = loader(images, workers=2)
+    next(iter(working.epoch(0)))  # left after one batch, as by a run that stops
+    assert all(same(a, b) for a, b in zip(working.epoch(1), straight, strict=True))
+    workers = working._loader._iterator._workers
+    working.close()
+    assert not any(worker.is_alive() for worker in workers)
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_ranks_share_one_global_batch(images: ImageFolder, size: int) -> None:
+    whole = list(loader(images).epoch(2))
+    parts = [list(loader(images, rank=rank, world_size=size).epoch(2)) for rank in range(size)]
+    for step, batch in enumerate(whole):
+        assert torch.equal(torch.cat([part[step].ids for part in parts]), batch.ids)
+        for kind, number in enumerate((2, 2)):
+            shape = (number, -1, *batch.views[kind].shape[1:])
+            joined = torch.cat([part[step].views[kind].view(shape) for part in parts], dim=1)
+            assert torch.equal(joined.flatten(0, 1), batch.views[kind])
+
+
+def test_order_is_known_without_loading(images: ImageFolder) -> None:
+    one = loader(images)
+    assert [one.indices(3, step).tolist() for step in range(3)] == [batch.ids.tolist() for batch in one.epoch(3)]
+
+
+def test_global_random_state_is_untouched(images: ImageFolder) -> None:
+    torch.manual_seed(1)
+    expected = torch.rand(3)
+    torch.manual_seed(1)
+    for batch in loader(images).epoch(0):
+        make_views(batch, "cpu")
+    assert torch.equal(torch.rand(3), expected)
+
+
+@pytest.fixture
+def many(tmp_path: Path) -> ImageFolder:
+    """120 images, of which number 7 is cut short."""
+    rng = np.random.default_rng(0)
+    for number in range(120):
+        path = tmp_path / f"{number:03}.png"
+        Image.fromarray(rng.integers(0, 256, (12, 12, 3), dtype=np.uint8)).save(path)
+    spoil(tmp_path / "007.png")
+    return ImageFolder.open(tmp_path)
+
+
+def spoil(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:90])
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_bad_image_is_listed_and_always_replaced_by_the_same(many: ImageFolder, workers: int) -> None:
+    one = loader(many, workers=workers)
+    batches = list(one.epoch(0))
+    one.close()
+    assert len(batches) == 30
+    assert list(one.bad) == ["007.png"]
+    assert "007.png" in one.bad["007.png"]
+    assert all(
+        same(a, b)
+        for a, b in zip(loader(many, batch_size=8).epoch(0), loader(many, batch_size=8).epoch(0), strict=True)
+    )
+
+
+def test_more_than_one_percent_bad_ends_with_the_names(many: ImageFolder) -> None:
+    spoil(many.path(40))
+    one = loader(many)
+    with pytest.raises(DataError, match=r"2 of 120 images cannot be read, more than 1%: 007.png, 040.png"):
+        list(one.epoch(0))
+
+
+def test_image_smaller_than_a_patch_is_an_error(many: ImageFolder) -> None:
+    for workers in (0, 1):
+        one = loader(many, min_side=16, workers=workers)
+        with pytest.raises(
+            DataError, match=r"\d\d\d.png: image of 12×12 pixels is smaller than a patch .16."
+        ) as caught:
+            list(one.epoch(0))
+        one.close()
+        assert "\n" not in str(caught.value)
+
+
+def test_all_bad_is_an_error_not_a_loop(tmp_path: Path) -> None:
+    for number in range(4):
+        (tmp_path / f"{number}.jpg").write_bytes(b"not an image")
+    with pytest.raises(DataError, match="unreadable, as are"):
+        next(loader(ImageFolder.open(tmp_path)).epoch(0))
+
+
+def test_impossible_batches_are_refused(images: ImageFolder) -> None:
+    with pytest.raises(ConfigError, match=r"batch_size 4 cannot be shared equally by 3 processes .3 can"):
+        loader(images, world_size=3)
+    with pytest.raises(DataError, match="12 images are fewer than one batch of 16"):
+        loader(images, batch_size=16)
+
+
+def test_killed_worker_is_one_line(images: ImageFolder) -> None:
+    one = loader(images, workers=1, batch_size=1)
+    epoch = one.epoch(0)
+    next(epoch)
+    os.kill(one._loader._iterator._workers[0].pid, signal.SIGKILL)
+    with pytest.raises(DataError, match="a data worker died or hangs") as caught:
+        list(epoch)
+    assert "\n" not in str(caught.value)
+    one.close()
+
+
+def test_worker_outlives_the_signals_of_its_group(images: ImageFolder) -> None:
+    """Ctrl-C and preemption reach the whole group; the parent still needs its batches to stop at a step's end."""
+    one = loader(images, workers=1, batch_size=1)
+    epoch = one.epoch(0)
+    next(epoch)
+    pid = one._loader._iterator._workers[0].pid
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2):
+        os.kill(pid, number)
+    assert len(list(epoch)) == 11
+    one.close()

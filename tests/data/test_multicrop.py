@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+from pydantic import ValidationError
+from torchvision.transforms import RandomResizedCrop
+
+from dinoskip.data.multicrop import CropConfig, central_box, crop_boxes, draw_boxes, resize_crop, write_crops
+from dinoskip.data.sprites import photo
+
+
+def psnr(one: np.ndarray, two: np.ndarray) -> float:
+    return -10 * math.log10(np.mean((one.astype(float) - two.astype(float)) ** 2) / 255**2 + 1e-12)
+
+
+@pytest.mark.parametrize("size", [224, 96, 32])
+def test_crops_are_pillows_bicubic_ones(size: int) -> None:
+    image = photo("coffee").copy()
+    picture = Image.fromarray(image)
+    config = CropConfig(num_local=3)
+    for index in range(4):
+        for top, left, height, width in crop_boxes(config, *image.shape[:2], 0, 0, index):
+            ours = resize_crop(torch.from_numpy(image), (top, left, height, width), size)
+            assert ours.shape == (3, size, size)
+            assert ours.dtype == torch.uint8
+            cut = picture.crop((left, top, left + width, top + height))
+            theirs = np.asarray(cut.resize((size, size), Image.Resampling.BICUBIC))
+            assert psnr(ours.permute(1, 2, 0).numpy(), theirs) > 45
+
+
+def reference_box(draws: np.ndarray, height: int, width: int, scale: tuple[float, float]) -> tuple[int, int, int, int]:
+    """torchvision's RandomResizedCrop.get_params, one view, with given uniform numbers."""
+    for area_, aspect_, top, left in draws:
+        area = height * width * (scale[0] + area_ * (scale[1] - scale[0]))
+        aspect = math.exp(math.log(3 / 4) + aspect_ * (math.log(4 / 3) - math.log(3 / 4)))
+        w, h = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
+        if 0 < w <= width and 0 < h <= height:
+            return int(top * (height - h + 1)), int(left * (width - w + 1)), h, w
+    if width / height < 3 / 4:
+        w, h = width, round(width / (3 / 4))
+    elif width / height > 4 / 3:
+        w, h = round(height * (4 / 3)), height
+    else:
+        w, h = width, height
+    return (height - h) // 2, (width - w) // 2, h, w
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(1, 400), st.integers(1, 400), st.integers(0, 10**6))
+def test_boxes_follow_torchvision_and_stay_inside(height: int, width: int, seed: int) -> None:
+    draws = np.random.default_rng(seed).random((6, 10, 4))
+    scales = np.array([(0.4, 1.0)] * 3 + [(0.05, 0.4)] * 3)
+    boxes = draw_boxes(draws, height, width, scales)
+    for view, box in enumerate(boxes.tolist()):
+        assert tuple(box) == reference_box(draws[view], height, width, tuple(scales[view]))
+        top, left, h, w = box
+        assert 0 <= top <= height - h
+        assert 0 <= left <= width - w
+        assert min(h, w) >= 1
+
+
+def test_fallback_is_the_central_crop() -> None:
+    assert central_box(100, 1000) == (0, 433, 100, 133)
+    assert central_box(1000, 90) == (440, 0, 120, 90)
+    boxes = draw_boxes(np.full((1, 10, 4), 0.5), 10, 1000, np.array([(0.9, 1.0)]))  # no try fits so long an image
+    assert boxes.tolist() == [list(central_box(10, 1000))]
+
+
+def test_boxes_depend_on_position_alone() -> None:
+    config = CropConfig()
+    first = crop_boxes(config, 300, 400, 7, 2, 5)
+    assert (crop_boxes(config, 300, 400, 7, 2, 5) == first).all()
+    for other in ((8, 2, 5), (7, 3, 5), (7, 2, 6)):
+        assert (crop_boxes(config, 300, 400, *other) != first).any()
+
+
+def test_areas_are_distributed_as_torchvisions() -> None:
+    config = CropConfig()
+    shares = np.stack([np.prod(crop_boxes(config, 300, 400, 0, 0, i)[:, 2:], axis=1) for i in range(1000)]) / (
+        300 * 400
+    )
+    torch.manual_seed(0)
+    blank = torch.empty(3, 300, 400)
+    for ours, scale in ((shares[:, :2], [0.4, 1.0]), (shares[:, 2:], [0.05, 0.4])):
+        theirs = [RandomResizedCrop.get_params(blank, scale, [3 / 4, 4 / 3]) for _ in range(2000)]
+        expected = np.array([height * width for _, _, height, width in theirs]) / (300 * 400)
+        np.testing.assert_allclose(
+            np.quantile(ours, [0, 0.25, 0.5, 0.75, 1]), np.quantile(expected, [0, 0.25, 0.5, 0.75, 1]), atol=0.03
+        )
+
+
+def test_crop_of_its_own_size_is_a_copy_and_views_go_where_they_belong() -> None:
+    image = np.random.default_rng(0).integers(0, 256, (20, 30, 3), dtype=np.uint8)
+    globals_, locals_ = torch.zeros(2, 3, 16, 16, dtype=torch.uint8), torch.zeros(1, 3, 8, 8, dtype=torch.uint8)
+    write_crops(image, np.array([(1, 2, 16, 16), (0, 0, 20, 20), (3, 4, 8, 8)]), globals_, locals_)
+    assert (globals_[0].permute(1, 2, 0).numpy() == image[1:17, 2:18]).all()
+    assert (locals_[0].permute(1, 2, 0).numpy() == image[3:11, 4:12]).all()
+    assert globals_[1].any()
+
+
+def test_configuration_is_checked() -> None:
+    assert CropConfig().num_views == 10
+    for bad in ({"global_scale": (0.5, 0.4)}, {"local_scale": (0, 0.4)}, {"num_global": 3}, {"local_size": 0}):
+        with pytest.raises(ValidationError):
+            CropConfig(**bad)

@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from scipy import ndimage
+
+from dinoskip.data import ScenesConfig, compose, voc_detection, voc_segmentation
+from dinoskip.data.scenes import draw_scene
+from dinoskip.data.sprites import KINDS, PHOTOS, photo_path
+from dinoskip.data.voc import voc_palette
+from dinoskip.errors import OutputInUse
+from dinoskip.images import read_image
+
+CONFIG = ScenesConfig(images=12, size=96, seed=3)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return compose(CONFIG, tmp_path_factory.mktemp("scenes"))
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_photographs_come_with_the_packages() -> None:
+    for name in PHOTOS:
+        assert photo_path(name).is_file()
+
+
+def test_same_seed_same_bytes(folder: Path, tmp_path: Path) -> None:
+    again = contents(compose(CONFIG, tmp_path / "again"))
+    assert again == contents(folder)
+    other = contents(compose(CONFIG.model_copy(update={"seed": 4}), tmp_path / "other"))
+    assert other["JPEGImages/scene_00000.jpg"] != again["JPEGImages/scene_00000.jpg"]
+    assert len(again) == 3 * 12 + 6 + 2
+
+
+def test_layout_is_voc(folder: Path) -> None:
+    train, val = voc_segmentation(folder.parent, "train"), voc_segmentation(folder.parent, "val")
+    assert (len(train), len(val)) == (9, 3)
+    assert train.class_names == ("background", "flower", "coin", "vase", "horse", "cup", "pavilion")
+    assert not set(train.ids) & set(val.ids)
+    with Image.open(train.label_paths[0]) as mask:
+        assert mask.mode == "P"
+        assert mask.getpalette() == voc_palette().ravel().tolist()
+    assert read_image(train.path(0)).shape == (96, 96, 3)
+
+
+def test_masks_boxes_and_borders_agree(folder: Path) -> None:
+    masks = voc_segmentation(folder.parent, "trainval")
+    objects = voc_detection(folder.parent, "trainval", 2012)
+    assert masks.ids == objects.ids
+    for index in range(len(masks)):
+        labels = masks.label(index)
+        names = {masks.class_names[value] for value in np.unique(labels) if value not in (0, 255)}
+        assert names == set(objects.box_labels(index))
+        assert KINDS[index % 6].name in names  # the first object's class goes round
+        covered = np.zeros_like(labels, dtype=bool)
+        for x1, y1, x2, y2 in objects.boxes(index).astype(int):
+            assert 0 <= x1 < x2 <= 96
+            assert 0 <= y1 < y2 <= 96
+            covered[y1:y2, x1:x2] = True
+        assert not ((labels != 0) & (labels != 255) & ~covered).any()
+        assert not ((labels == 255) & ~ndimage.binary_dilation(covered, np.ones((5, 5)))).any()
+        assert 0.02 < (labels == 255).sum() / covered.sum() < 0.6
+
+
+def test_single_object_box_is_tight() -> None:
+    config = ScenesConfig(images=8, size=128, max_objects=1, seed=1)
+    for number in range(8):
+        scene = draw_scene(config, number)
+        ((_, x1, y1, x2, y2),) = scene.boxes
+        ys, xs = np.nonzero(scene.labels)  # object and its rim, which reaches two pixels further
+        assert abs(xs.min() - x1) <= 2
+        assert abs(ys.min() - y1) <= 2
+        assert abs(xs.max() + 1 - x2) <= 2
+        assert abs(ys.max() + 1 - y2) <= 2
+
+
+def test_objects_stand_out_from_their_background() -> None:
+    """The mean colour inside differs from that just outside, else nothing could find or learn them."""
+    config = ScenesConfig(images=60, size=96, max_objects=1, seed=0)
+    gaps = []
+    for number in range(60):
+        scene = draw_scene(config, number)
+        inside = (scene.labels > 0) & (scene.labels < 255)
+        ring = ndimage.binary_dilation(inside, iterations=10) & (scene.labels == 0)
+        gaps.append(np.abs(scene.image[inside].mean(axis=0) - scene.image[ring].mean(axis=0)).max())
+    assert np.median(gaps) > 40
+    assert np.quantile(gaps, 0.1) > 15
+
+
+def test_finished_folder_is_kept_and_foreign_ones_are_not_touched(folder: Path, tmp_path: Path) -> None:
+    stamp = (folder / "classes.txt").stat().st_mtime_ns
+    assert compose(CONFIG, folder.parent) == folder
+    assert (folder / "classes.txt").stat().st_mtime_ns == stamp
+    with pytest.raises(OutputInUse, match="holds other data"):
+        compose(CONFIG.model_copy(update={"seed": 9}), folder.parent)
+    (tmp_path / "VOC2012").mkdir()
+    (tmp_path / "VOC2012" / "precious.txt").write_text("x")
+    with pytest.raises(OutputInUse):
+        compose(CONFIG, tmp_path)
+    assert (tmp_path / "VOC2012" / "precious.txt").read_text() == "x"
+
+
+def test_interruption_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("dinoskip.data.scenes.write_json", fail)
+    with pytest.raises(KeyboardInterrupt):
+        compose(ScenesConfig(images=4, size=64), tmp_path / "out")
+    assert list((tmp_path / "out").iterdir()) == []
+    shutil.rmtree(tmp_path / "out")

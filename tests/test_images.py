@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import io
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from dinoskip import images
+from dinoskip.errors import DataError
+from dinoskip.images import image_size, read_image, read_mask
+
+RNG = np.random.default_rng(0)
+PIXELS = RNG.integers(0, 256, (10, 14, 3), dtype=np.uint8)
+
+
+def test_rgb_comes_back_as_it_was(tmp_path: Path) -> None:
+    Image.fromarray(PIXELS).save(tmp_path / "a.png")
+    decoded = read_image(tmp_path / "a.png")
+    assert decoded.dtype == np.uint8
+    assert (decoded == PIXELS).all()
+    decoded[0, 0] = 0  # writable
+    assert image_size(tmp_path / "a.png") == (10, 14)
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_exif_orientation_is_applied(tmp_path: Path, orientation: int) -> None:
+    picture = Image.fromarray(np.repeat(np.repeat(PIXELS, 8, 0), 8, 1))
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    picture.save(tmp_path / "a.png", exif=exif)
+    pixels = np.asarray(picture)
+    flips = {1: pixels, 2: pixels[:, ::-1], 3: pixels[::-1, ::-1], 4: pixels[::-1]}
+    turned = pixels.transpose(1, 0, 2)
+    flips |= {5: turned, 6: turned[:, ::-1], 7: turned[::-1, ::-1], 8: turned[::-1]}
+    decoded = read_image(tmp_path / "a.png")
+    assert (decoded == flips[orientation]).all()
+    assert image_size(tmp_path / "a.png") == decoded.shape[:2]
+
+
+def test_sixteen_bits_are_scaled_not_clipped(tmp_path: Path) -> None:
+    values = np.linspace(0, 65535, 256).astype(np.uint16).reshape(16, 16)
+    Image.fromarray(values).save(tmp_path / "deep.png")
+    decoded = read_image(tmp_path / "deep.png")
+    assert decoded.shape == (16, 16, 3)
+    assert np.abs(decoded[..., 0].astype(float) - values / 257).max() <= 0.5
+
+
+@pytest.mark.parametrize("mode", ["L", "P", "RGBA", "LA", "CMYK", "1"])
+def test_other_modes_become_rgb(tmp_path: Path, mode: str) -> None:
+    suffix = "tif" if mode == "CMYK" else "png"
+    Image.fromarray(PIXELS).convert(mode).save(tmp_path / f"a.{suffix}")
+    decoded = read_image(tmp_path / f"a.{suffix}")
+    assert (decoded.shape, decoded.dtype) == ((10, 14, 3), np.uint8)
+
+
+def test_masks_are_indices_never_colours(tmp_path: Path) -> None:
+    labels = np.array([[0, 1, 255], [20, 7, 0]], dtype=np.uint8)
+    palette = Image.fromarray(labels, "P")
+    palette.putpalette(RNG.integers(0, 256, 768, dtype=np.uint8).tobytes())
+    palette.save(tmp_path / "p.png")
+    Image.fromarray(labels).save(tmp_path / "l.png")
+    for name in ("p.png", "l.png"):
+        assert read_mask(tmp_path / name).dtype == np.uint8
+        assert (read_mask(tmp_path / name) == labels).all()
+    Image.fromarray(np.array([[3, 300]], dtype=np.uint16)).save(tmp_path / "wide.png")
+    with pytest.raises(DataError, match=r"wide.png: label value 300 is outside 0..255"):
+        read_mask(tmp_path / "wide.png")
+    palette.convert("RGB").save(tmp_path / "rgb.png")
+    with pytest.raises(DataError, match=r"rgb.png: a mask must be a palette or grey image, this one is RGB"):
+        read_mask(tmp_path / "rgb.png")
+
+
+@pytest.mark.parametrize("suffix", ["jpg", "png", "webp", "tif", "bmp"])
+@pytest.mark.filterwarnings("error")
+def test_any_damage_is_one_data_error_with_the_name(tmp_path: Path, suffix: str) -> None:
+    """Cut short or with bytes changed, a file decodes or is refused by name; no other exception gets out."""
+    buffer = io.BytesIO()
+    Image.fromarray(np.repeat(np.repeat(PIXELS, 4, 0), 4, 1)).save(
+        buffer, {"jpg": "JPEG", "tif": "TIFF"}.get(suffix, suffix)
+    )
+    whole = buffer.getvalue()
+    path = tmp_path / f"damaged.{suffix}"
+    dice = random.Random(suffix)
+    cut = [whole[: len(whole) * part // 20] for part in range(19)]
+    changed = []
+    for _ in range(40):
+        broken = bytearray(whole)
+        for _ in range(6):
+            broken[dice.randrange(min(len(broken), 200))] = dice.randrange(256)
+        changed.append(bytes(broken))
+    messages = []
+    for content in cut + changed:
+        path.write_bytes(content)
+        for reader in (read_image, read_mask, image_size):
+            try:
+                reader(path)
+            except DataError as error:
+                messages.append(str(error))
+    assert len(messages) > 40
+    assert all(path.name in message and "\n" not in message for message in messages)
+    path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(DataError):
+        read_image(path)
+
+
+def test_missing_and_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(DataError, match=r"none.png: no such image"):
+        read_image(tmp_path / "none.png")
+    with pytest.raises(DataError, match=r"none.png: no such image"):
+        image_size(tmp_path / "none.png")
+    Image.fromarray(PIXELS).save(tmp_path / "a.png")
+    monkeypatch.setattr(images, "MAX_PIXELS", 100)
+    for reader in (read_image, read_mask, image_size):
+        with pytest.raises(DataError, match=r"a.png: 14×10 pixels is more than 100 allowed"):
+            reader(tmp_path / "a.png")
