@@ -52,8 +52,8 @@ def loss_figure(runs: Mapping[str, Sequence[Mapping[str, Any]]], out: Path, *, p
     if not curves:
         return None
 
-    def draw(pyplot: Any, colours: Sequence[str]) -> Any:
-        figure, axes = pyplot.subplots(figsize=(6.4, 3.4))
+    def draw(colours: Sequence[str]) -> Any:
+        figure, (axes,) = _panels(1, (6.4, 3.4))
         for number, name in enumerate(runs):
             if name not in curves:
                 continue
@@ -86,8 +86,8 @@ def blocks_figure(variants: Mapping[str, Sequence[EvalResult]], out: Path, *, pd
         return None
     panels = list(found.items())
 
-    def draw(pyplot: Any, colours: Sequence[str]) -> Any:
-        figure, grid = _panels(pyplot, len(panels))
+    def draw(colours: Sequence[str]) -> Any:
+        figure, grid = _panels(len(panels))
         for axes, (measure, values) in zip(grid, panels, strict=True):
             for number, name in enumerate(variants):
                 curve = single_blocks(values.get(name, {}))
@@ -143,8 +143,8 @@ def diagnostics_figure(
     if not kept:
         return None
 
-    def draw(pyplot: Any, colours: Sequence[str]) -> Any:
-        figure, grid = _panels(pyplot, len(kept))
+    def draw(colours: Sequence[str]) -> Any:
+        figure, grid = _panels(len(kept))
         for axes, (title, curves) in zip(grid, kept.items(), strict=True):
             for name, curve in curves.items():
                 _curve(axes, curve, colours[order.index(name)], order.index(name), name)
@@ -167,12 +167,14 @@ def diagnostics_figure(
     return _write(out, draw, len(order), caption, ". ".join(words) + ".", pdf)
 
 
-def _panels(pyplot: Any, count: int) -> tuple[Any, list[Any]]:
+def _panels(count: int, size: tuple[float, float] = (3.35, 2.9)) -> tuple[Any, list[Any]]:
+    """An empty figure of ``count`` axes, three a line, of ``size`` inches each; not one of pyplot's global figures."""
+    from matplotlib.figure import Figure as Drawing
+
     columns = min(count, 3)
     lines = math.ceil(count / columns)
-    figure, grid = pyplot.subplots(
-        lines, columns, figsize=(max(5.0, 3.35 * columns), 2.9 * lines), squeeze=False, layout="constrained"
-    )
+    figure = Drawing(figsize=(max(5.0, size[0] * columns), size[1] * lines), layout="constrained")
+    grid = figure.subplots(lines, columns, squeeze=False)
     flat = list(grid.flat)
     for axes in flat[count:]:
         axes.set_axis_off()
@@ -203,9 +205,8 @@ def _legend(figure: Any, axes: Any) -> None:
 
 
 @contextmanager
-def _theme(dark: bool) -> Iterator[Any]:
+def _theme(dark: bool) -> Iterator[None]:
     import matplotlib
-    from matplotlib import pyplot
 
     ink, muted, line = _THEMES[dark]
     settings: dict[Any, Any] = {
@@ -214,30 +215,22 @@ def _theme(dark: bool) -> Iterator[Any]:
         "axes.titlecolor": ink, "text.color": ink, "xtick.color": muted, "ytick.color": muted, "axes.grid": True,
         "axes.grid.axis": "y", "grid.color": line, "grid.linewidth": 0.7, "axes.axisbelow": True, "xtick.major.size": 0,
         "ytick.major.size": 0, "lines.linewidth": 1.8, "legend.frameon": False, "figure.facecolor": "none",
-        "axes.facecolor": "none", "savefig.facecolor": "none", "figure.constrained_layout.use": True,
+        "axes.facecolor": "none", "savefig.facecolor": "none",
         "svg.hashsalt": "dinoskip", "pdf.fonttype": 42,
     }  # fmt: skip
-    backend = matplotlib.get_backend()
-    pyplot.switch_backend("Agg")
-    try:
-        with matplotlib.rc_context(settings):
-            yield pyplot
-    finally:
-        pyplot.switch_backend(backend)
+    with matplotlib.rc_context(settings):
+        yield
 
 
-def _write(
-    out: Path, draw: Callable[[Any, Sequence[str]], Any], count: int, caption: str, alt: str, pdf: bool
-) -> Figure:
+def _write(out: Path, draw: Callable[[Sequence[str]], Any], count: int, caption: str, alt: str, pdf: bool) -> Figure:
     """Draw for light and dark pages; ``out`` names the light SVG, the dark one gets ``-dark``."""
     dark_path = out.with_name(f"{out.stem}-dark.svg")
     for dark, path in ((False, out.with_suffix(".svg")), (True, dark_path)):
-        with _theme(dark) as pyplot:
-            figure = draw(pyplot, variant_colours(count, dark))
+        with _theme(dark):
+            figure = draw(variant_colours(count, dark))
             kinds = [("svg", path), *([("pdf", out.with_suffix(".pdf"))] if pdf and not dark else [])]
             for kind, target in kinds:
                 stream = io.BytesIO()
                 figure.savefig(stream, format=kind, metadata={"Date" if kind == "svg" else "CreationDate": None})
                 write_bytes(target, stream.getvalue())
-            pyplot.close(figure)
     return Figure(out.with_suffix(".svg"), dark_path, caption, alt)
