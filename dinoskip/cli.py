@@ -225,6 +225,17 @@ def _tool_commands(commands: Any) -> None:
     _command(commands, "doctor", "doctor", "say what this machine has and lacks")
 
 
+def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    """Parse; overrides (``a.b=value``) may stand anywhere among the options."""
+    parser = _parser()
+    args, rest = parser.parse_known_args(argv)
+    for text in rest:
+        if text.startswith("-") or "=" not in text or not hasattr(args, "overrides"):
+            parser.error(f"unrecognized argument {text!r}")
+        args.overrides.append(text)
+    return args
+
+
 def _report(error: DinoskipError) -> int:
     for line in error.problems if isinstance(error, ConfigError) else (str(error),):
         print(f"error: {line}", file=sys.stderr)
@@ -237,7 +248,7 @@ def _on_sigterm(number: int, frame: object) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
-    args = _parser().parse_args(argv)
+    args = _parse(argv)
     console.configure(args.verbosity)
     signal.signal(signal.SIGTERM, _on_sigterm)
     try:

@@ -350,21 +350,34 @@ def models_show(args: Args) -> int:
 
 def models_convert(args: Args) -> int:
     """``dinoskip models convert``."""
-    from dinoskip.models.export import convert
+    from dinoskip.models import VitConfig, load_backbone, save_weights
+    from dinoskip.models.export import load_weights, newest_checkpoint
 
-    print(convert(args.spec, Path(args.out)))
+    kind, _, rest = args.spec.partition(":")
+    out = Path(args.out)
+    if kind == "run":
+        save_weights(out, *load_weights(newest_checkpoint(rest) / "teacher.safetensors"))
+    elif kind == "dino":
+        model = load_backbone(args.spec).model
+        size = {192: "tiny", 384: "small", 768: "base"}[model.embed_dim]
+        patch, side = model.patch_embed.patch_size[0], model.patch_embed.img_size[0]
+        config = VitConfig(name=f"vit_{size}_patch{patch}", depth=len(model.blocks), img_size=side)
+        save_weights(out, model.state_dict(), config, {"converted_from": Path(rest).name})
+    else:
+        raise ConfigError(f"models convert: {args.spec} is neither run:DIR nor dino:FILE.pth")
+    print(out)
     return 0
 
 
 def analyze(args: Args) -> int:
     """``dinoskip analyze``."""
-    from dinoskip.pipeline.analysis import analyze_spec, fresh_analysis
+    from dinoskip.pipeline.analysis import analyze_spec, as_text, fresh_analysis
 
     result = analyze_spec(args.spec) if args.spec else fresh_analysis(args.model, args.depth, args.seed)
     if args.json:
-        _print_json(result.plain())
+        _print_json(result)
     else:
-        print(result.text())
+        print(as_text(result))
     return 0
 
 

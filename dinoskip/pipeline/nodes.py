@@ -229,6 +229,8 @@ class _Builder:
             probe = f"probe/{variant.name}/ep{epoch}/{name}"
             if probe in self.nodes:
                 inputs[f"probe:{label}"] = probe
+            for found in evaluate.discover:
+                inputs[f"tokencut {found}:{label}"] = f"tokencut/{variant.name}/ep{epoch}/{found}"
         settings = {
             "gallery": {**dump(section), "size": section.size or evaluate.probe.size, "dataset": name},
             "models": shown,
@@ -259,8 +261,9 @@ class _Builder:
             "study": self.study.name,
             "card": self.study.model_dump(mode="json", exclude={"output", "gallery", "report", "data"}),
             "gallery": dump(self.study.gallery),
+            "order": [variant.name for variant in self.variants],
         }
-        self.add("report", "report", settings, inputs=inputs)
+        self.add("report", "report", settings, inputs=inputs, runtime={"study": dump(self.study)})
 
 
 def _blocks(blocks: str | tuple[int, ...]) -> str | list[int]:

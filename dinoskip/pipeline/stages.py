@@ -29,20 +29,14 @@ _TABLE: dict[str, tuple[str, str, bool]] = {
 def ours(module: str) -> ModuleType:
     """Import ``eval.x`` or ``visualize.x``; an error if a user's own folder of that name hides ours."""
     root = Path(dinoskip.__file__).resolve().parent.parent
-    package = module.partition(".")[0]
-    try:
-        found = importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        if error.name is None or not error.name.startswith(package):
-            raise
-        found = None
-    if found is None or not Path(str(found.__file__)).resolve().is_relative_to(root):
-        shadow = getattr(importlib.import_module(package), "__path__", ["?"])
+    package = importlib.import_module(module.partition(".")[0])
+    places = [Path(place).resolve() for place in package.__path__]
+    if root / package.__name__ not in places[:1]:
         raise DinoskipError(
-            f"{module}: another package named {package!r} ({next(iter(shadow), '?')}) hides dinoskip's",
+            f"{module}: another package named {package.__name__!r} ({places[0]}) hides dinoskip's",
             "run from another folder, or rename that one",
         )
-    return found
+    return importlib.import_module(module)
 
 
 def _lazily(module: str, function: str) -> Any:

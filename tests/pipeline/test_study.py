@@ -12,7 +12,7 @@ from dinoskip.pipeline.study import load_study
 BASE = """
 name: s
 data: {scenes: {kind: scenes, images: 8, size: 64}}
-pretrain: {dataset: scenes, epochs: 2, keep_epochs: [1]}
+pretrain: {dataset: scenes, epochs: 2, keep_epochs: [1], warmup_epochs: 0, warmup_teacher_temp_epochs: 0}
 evaluate: {datasets: [scenes]}
 """
 

@@ -1,0 +1,309 @@
+"""Stages that show: the gallery of models × blocks × images, and the report page that links everything."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dinoskip.console import read_metrics
+from dinoskip.data import datasets
+from dinoskip.data.detection import read_voc_xml
+from dinoskip.environment import describe
+from dinoskip.features import FeatureStore, Transform, as_float, export
+from dinoskip.files import load_tensors, read_json, write_text
+from dinoskip.models import Backbone
+from dinoskip.pipeline.make import dataset_of
+from dinoskip.pipeline.measure import chosen_blocks, open_backbone
+from dinoskip.pipeline.runner import Task
+from dinoskip.pipeline.stages import ours
+from dinoskip.results import EvalResult, read_rows
+
+_PREDICTION_SCALE = 4  # label maps are predicted at this many pixels a token side
+
+
+@dataclass(frozen=True)
+class _Shown:
+    """The images of a gallery: what the feature export needs, and the labelled set they come from (if any)."""
+
+    ids: tuple[str, ...]
+    paths: tuple[Path, ...]
+    labelled: Any = None
+    boxes: tuple[np.ndarray | None, ...] = ()
+
+    def path(self, index: int) -> Path:
+        return self.paths[index]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+def _shown(task: Task) -> _Shown:
+    """The first images of the gallery's data set, with masks and boxes where the set has them."""
+    config, root = dataset_of(task)
+    split, first = task.settings["dataset"]["split"], task.settings["gallery"]["first"]
+    if config.kind in {"images", "folder"}:
+        images = datasets.open_images(config, root, split="train" if config.kind == "images" else split)
+        count = min(first, len(images))
+        return _Shown(images.ids[:count], tuple(images.path(i) for i in range(count)))
+    labelled = datasets.open_segmentation(config, split, root)
+    count = min(first, len(labelled))
+    paths = tuple(labelled.path(i) for i in range(count))
+    return _Shown(labelled.ids[:count], paths, labelled, tuple(_boxes(path) for path in paths))
+
+
+def _boxes(image: Path) -> np.ndarray | None:
+    """Ground-truth boxes of a VOC image, None where it has no annotation."""
+    annotation = image.parent.parent / "Annotations" / f"{image.stem}.xml"
+    if not annotation.is_file():
+        return None
+    return np.array([box[1:] for box in read_voc_xml(annotation)], dtype=np.float32).reshape(-1, 4)
+
+
+def _predictions(store: FeatureStore, probe: Path) -> dict[int, dict[str, np.ndarray]]:
+    """Label maps by the probe's selected head of every block."""
+    predict = ours("eval.probe").predict
+    heads = load_tensors(probe / "heads.safetensors")
+    found: dict[int, dict[str, np.ndarray]] = {}
+    for block in store.blocks:
+        if f"block{block}.weight" not in heads:
+            continue
+        head = (heads[f"block{block}.weight"].numpy(), heads[f"block{block}.bias"].numpy())
+        found[block] = {}
+        for index, name in enumerate(store.ids):
+            grid = store.grid(index)
+            size = (grid[0] * _PREDICTION_SCALE, grid[1] * _PREDICTION_SCALE)
+            found[block][name] = predict(head, as_float(store.tokens(block, index)), grid, size)
+    return found
+
+
+def _discoveries(store: FeatureStore) -> dict[int, dict[str, Any]]:
+    """TokenCut of every shown image at every block."""
+    module, discovery = ours("eval.tokencut"), ours("visualize.gallery").Discovery
+    found: dict[int, dict[str, Any]] = {}
+    for block in store.blocks:
+        found[block] = {}
+        for index, name in enumerate(store.ids):
+            grid = store.grid(index)
+            if grid[0] * grid[1] < 3:
+                continue
+            cut = module.tokencut(as_float(store.tokens(block, index)), grid)
+            box = module.to_pixels(cut.box, store.patch_size, store.image_size(index))
+            found[block][name] = discovery(box, cut.eigenvector.reshape(grid), cut.mask, store.patch_size)
+    return found
+
+
+def _column(task: Task, model: Mapping[str, Any], shown: _Shown, scratch: Path) -> Any:
+    """One model's column: features of the shown images, probe predictions, TokenCut."""
+    label = model["label"]
+    backbone: Backbone = open_backbone(model, task.inputs.get(f"weights:{label}"), task.device)
+    blocks = chosen_blocks(task.settings, backbone.depth)
+    square = Transform(mode="square", size=task.settings["gallery"]["size"])
+    store = export(backbone, shown, scratch / "out", blocks, norm=task.settings["norm"], transform=square, cls=False)
+    facet = task.settings["facet"]
+    keys = export(
+        backbone, shown, scratch / "key", blocks, facet, "none", transform=Transform(mode="native"), cls=False
+    )
+    probe = task.inputs.get(f"probe:{label}")
+    rows = [
+        row
+        for role, path in task.inputs.items()
+        if role.partition(":")[2] == label and (path / "rows.json").is_file()
+        for row in read_rows(path / "rows.json")
+    ]
+    return ours("visualize.gallery").GalleryModel(
+        name=label,
+        store=store,
+        predictions=_predictions(store, probe) if probe else {},
+        discoveries=_discoveries(keys),
+        rows=rows,
+    )
+
+
+def gallery(task: Task) -> None:
+    """``gallery``: the page, and contact sheets of each model's blocks and of all models at one block."""
+    module, sheets = ours("visualize.gallery"), ours("visualize.sheets")
+    shown, section = _shown(task), task.settings["gallery"]
+    with tempfile.TemporaryDirectory(prefix=".tmp-", dir=task.out) as scratch:
+        columns = [
+            _column(task, model, shown, Path(scratch) / str(number))
+            for number, model in enumerate(task.settings["models"])
+        ]
+        images = [_image(module, shown, index) for index in range(len(shown))]
+        labelled = shown.labelled
+        classes = None if labelled is None else module.Classes(labelled.class_names, labelled.palette)
+        deepest = max(block for column in columns for block in column.store.blocks)
+        block = section["block"] or max(1, deepest - 1)
+        config = module.GalleryConfig(first=section["first"], block=block)
+        colours = ours("visualize.colours").pca_colours([column.store for column in columns], shown.ids)
+        module.build_gallery(columns, images, task.out, config, classes=classes, colours=colours)
+        names, photos = [column.name for column in columns], shown.paths
+        sheets.models_sheet(photos, names, colours, block, task.out / f"sheet-block{block}.png")
+        sheets.strip_sheet(photos, names, colours, block, task.out / "strip.png")
+        for number, column in enumerate(columns):
+            title = f"{column.name}: PCA of every block"
+            sheets.blocks_sheet(photos[:8], colours[number], task.out / f"sheet-model{number}.png", title=title)
+
+
+def _image(module: Any, shown: _Shown, index: int) -> Any:
+    label = None if shown.labelled is None else shown.labelled.label(index)
+    boxes = shown.boxes[index] if shown.boxes else None
+    return module.GalleryImage(shown.ids[index], shown.paths[index], label, boxes)
+
+
+# --- report ----------------------------------------------------------------------------------------------
+
+
+def _rows_by_model(task: Task) -> dict[str, list[EvalResult]]:
+    """Rows of every model; ``name epN`` where several epochs of a variant were evaluated."""
+    rows = [
+        row
+        for _, path in sorted(task.inputs.items())
+        if (path / "rows.json").is_file()
+        for row in read_rows(path / "rows.json")
+    ]
+    epochs = {model: {row.epoch for row in rows if row.model == model} for model in (row.model for row in rows)}
+    grouped: dict[str, list[EvalResult]] = {}
+    for row in rows:
+        label = row.model if len(epochs[row.model]) == 1 else f"{row.model} ep{row.epoch}"
+        grouped.setdefault(label, []).append(row)
+    order = task.settings["order"]
+    return dict(sorted(grouped.items(), key=lambda item: (order.index(item[1][0].model), item[1][0].epoch)))
+
+
+def _figures(task: Task, rows: Mapping[str, Sequence[EvalResult]], analysis: Mapping[str, Any], out: Path) -> list[Any]:
+    figures = ours("visualize.figures")
+    runs = {
+        role.removeprefix("pretrain/"): read_metrics(path / "metrics.jsonl")
+        for role, path in sorted(task.inputs.items(), key=lambda item: _position(task, item[0]))
+        if role.startswith("pretrain/")
+    }
+    signal = {row["name"]: row for row in analysis["signal"]}
+    by_block = {
+        title: {name: dict(enumerate(row[key], 1)) for name, row in signal.items()}
+        for title, key in (
+            ("token cosine", "token_cosine"),
+            ("effective rank", "effective_rank"),
+            ("query gradient", "query_gradient"),
+        )
+    }
+    kappa = {
+        "condition number of W^V W^O": {
+            name: {row["block"]: row["kappa_vo"] for row in table}
+            for name, table in (
+                *((f"{name} at init", table) for name, table in analysis["fresh"].items()),
+                *((f"{name} trained", table) for name, table in analysis["trained"].items()),
+            )
+        }
+    }
+    caption = "Signal propagation in fresh networks on bundled photographs"
+    made = [
+        figures.loss_figure(runs, out / "loss"),
+        figures.blocks_figure(rows, out / "blocks"),
+        figures.diagnostics_figure(by_block, out / "signal", caption=caption, logarithmic=("query gradient",)),
+        figures.diagnostics_figure(
+            kappa, out / "kappa", caption="Conditioning of W^V W^O by block", logarithmic=tuple(kappa)
+        ),
+    ]
+    return [figure for figure in made if figure is not None]
+
+
+def _position(task: Task, role: str) -> int:
+    name = role.partition("/")[2]
+    return task.settings["order"].index(name) if name in task.settings["order"] else 0
+
+
+def _tables(module: Any, analysis: Mapping[str, Any]) -> list[Any]:
+    tables = []
+    if analysis["signal"]:
+        depth = len(analysis["signal"][0]["token_cosine"])
+        blocks = sorted({1, min(3, depth), max(1, depth // 2), depth})
+        columns = ["network", *(f"cosine b{b}" for b in blocks), "final", *(f"rank b{b}" for b in blocks), "final"]
+        columns += [f"q-grad b{b}" for b in blocks]
+        body = [
+            [
+                row["name"],
+                *(row["token_cosine"][b - 1] for b in blocks),
+                row["final_cosine"],
+                *(row["effective_rank"][b - 1] for b in blocks),
+                row["final_effective_rank"],
+                *(row["query_gradient"][b - 1] for b in blocks),
+            ]
+            for row in analysis["signal"]
+        ]
+        tables.append(module.DataTable("Signal propagation at initialisation", columns, body))
+    names = {"block": "block", "kappa_vo": "κ(W^V W^O)", "vo_max": "σ max", "logit_diagonal": "mean diagonal logit"}
+    names |= {"logit_spread": "logit spread", "fc1_gain": "fc1 gain", "fc2_gain": "fc2 gain"}
+    tables += [
+        module.DataTable.of(f"{name}: weights at initialisation", rows, names)
+        for name, rows in analysis["fresh"].items()
+    ]
+    return tables
+
+
+def report(task: Task) -> None:
+    """``report``: the page, its figures, ``rows.csv``, ``table.md``, and a copy of the gallery beside it."""
+    module = ours("visualize.report")
+    rows = _rows_by_model(task)
+    analysis = read_json(task.input("analyze") / "analysis.json")
+    source = task.inputs.get("gallery")
+    previews = []
+    if source:
+        ignore = shutil.ignore_patterns("MANIFEST.json", "timing.json")
+        shutil.copytree(source, task.out / "gallery", ignore=ignore)
+        caption = "PCA of patch features to RGB, colours aligned between the models."
+        previews = [module.Preview(source / "strip.png", caption, "photographs above each model's PCA colours")]
+    card = task.settings["card"]
+    with tempfile.TemporaryDirectory(prefix=".tmp-", dir=task.out) as scratch:
+        page = module.Report(
+            title=task.settings["report"]["title"] or task.settings["study"],
+            note=task.settings["report"]["note"],
+            variants=[module.ReportVariant(name, found, _settings(card, found)) for name, found in rows.items()],
+            figures=_figures(task, rows, analysis, Path(scratch)),
+            gallery="gallery/index.html" if source else None,
+            previews=previews,
+            diagnostics=_tables(module, analysis),
+            environment=describe(),
+            protocol=_protocol(card),
+            commands=["dinoskip run study.yaml   # in this folder: the whole study, every default written out"],
+            compare=task.settings["report"]["compare"],
+        )
+        module.build_report(page, task.out)
+    _write_study(task)
+
+
+def _settings(card: Mapping[str, Any], rows: Sequence[EvalResult]) -> dict[str, object]:
+    first = rows[0]
+    return {
+        "initialisation": first.initialisation or "as given",
+        "optimizer": first.optimizer or "as given",
+        "depth": first.depth,
+        "epoch": first.epoch,
+        "weights": first.weights[:12],
+    }
+
+
+def _protocol(card: Mapping[str, Any]) -> dict[str, dict[str, object]]:
+    """Every setting that affects a number, by section."""
+    from dinoskip.pipeline.graph import flatten
+
+    sections = {
+        name: flatten(value) for name, value in card.items() if isinstance(value, Mapping) and name != "variants"
+    }
+    return {name: dict(section) for name, section in sections.items()}
+
+
+def _write_study(task: Task) -> None:
+    """``study.yaml`` beside the page: what `dinoskip run` needs to do it again."""
+    import io
+
+    from ruamel.yaml import YAML
+
+    stream = io.StringIO()
+    YAML(typ="safe", pure=True).dump(task.runtime["study"], stream)
+    write_text(task.out / "study.yaml", stream.getvalue())
