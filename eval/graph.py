@@ -21,25 +21,35 @@ TINY_NORM = np.float32(1e-12)  # of torch.nn.functional.normalize, which the ref
 
 @dataclass(frozen=True, eq=False)
 class Graph:
-    """An affinity graph of n tokens: edges float64 (n, n) symmetric, degree float64 (n,), all positive."""
+    """An affinity graph of n tokens: edges float64 (n, n) symmetric, degree float64 (n,), all positive.
+
+    ``isolated`` (n,) marks the tokens of a binary graph that are joined to themselves alone.
+    """
 
     edges: F64
     weight: float
     floor: float
     degree: F64
+    isolated: NDArray[np.bool_]
     binary: bool
 
-    def twins(self) -> NDArray[np.intp]:
-        """Return a class number (n,) for every token; tokens with the same row of a 0/1 ``edges`` share one.
+    def apply(self, vector: F64) -> F64:
+        """Return A times ``vector`` (n,)."""
+        return np.asarray(self.weight * (self.edges @ vector) + self.floor * vector.sum())
 
-        Rows are told apart by their product with random integers, small enough for every sum to be exact. The rows
-        of a weighted graph carry rounding errors, so there each token is its own class.
+    def twins(self) -> NDArray[np.intp]:
+        """Return a class number (n,) for every token; tokens that a cut cannot tell apart share one.
+
+        Those are the tokens with the same row of 0/1 ``edges``, and all isolated tokens. Rows are told apart by their
+        product with random integers, small enough for every sum to be exact. The rows of a weighted graph carry
+        rounding errors, so there each token is its own class.
         """
         n = len(self.degree)
         if not self.binary:
             return np.arange(n)
         bits = 52 - n.bit_length()
         codes = self.edges @ numpy_rng(0, "tokencut", "twins", n).integers(0, 2**bits, n).astype(np.float64)
+        codes[self.isolated] = -1
         return np.unique(codes, return_inverse=True)[1]
 
     def dense(self) -> F64:
@@ -68,8 +78,7 @@ def normalise(features: F32) -> F32:
         lengths = np.sqrt(np.einsum("ij,ij->i", features, features))
         if not np.isfinite(lengths).all():  # squares beyond float32
             lengths = np.linalg.norm(features.astype(np.float64), axis=1)
-            return (features / np.maximum(lengths, TINY_NORM)[:, None]).astype(np.float32)
-        return features / np.maximum(lengths, TINY_NORM)[:, None]
+        return np.asarray(features / np.maximum(lengths, TINY_NORM)[:, None], dtype=np.float32)
 
 
 def build_graph(unit: F32, tau: float, eps: float, binary: bool = True) -> Graph:
@@ -82,15 +91,19 @@ def build_graph(unit: F32, tau: float, eps: float, binary: bool = True) -> Graph
     n = len(unit)
     similarity = unit @ unit.T  # numpy sees the transpose and calls the symmetric rank-k product: half the work
     if binary:
-        edges = np.greater(similarity, np.float32(tau), out=np.empty((n, n)))
-        degree = (1.0 - eps) * (edges @ np.ones(n)) + eps * n
-        graph = Graph(edges, 1.0 - eps, eps, degree, True)
+        similar = np.greater(similarity, np.float32(tau), out=similarity)
+        count = (similar @ np.ones(n, np.float32)).astype(np.float64)
+        isolated = (count == 1) & (similar.diagonal() > 0)
+        graph = Graph(similar.astype(np.float64), 1.0 - eps, eps, (1.0 - eps) * count + eps * n, isolated, True)
     else:
-        edges = np.where(similarity < np.float32(tau), np.float32(eps), similarity).astype(np.float64)
-        graph = Graph(edges, 1.0, 0.0, edges.sum(axis=1), False)
+        similarity[similarity < np.float32(tau)] = eps
+        edges = similarity.astype(np.float64)
+        graph = Graph(edges, 1.0, 0.0, edges.sum(axis=1), np.zeros(n, dtype=bool), False)
     if not graph.degree.min() > 0:
         token = int(graph.degree.argmin())
-        raise ValueError(f"token {token} has degree {graph.degree[token]:g}; use a positive eps and a tau of at least 0")
+        raise ValueError(
+            f"token {token} has degree {graph.degree[token]:g}; use a positive eps and a tau of at least 0"
+        )
     return graph
 
 

@@ -149,12 +149,12 @@ def cut_unit(
 
 
 def cut_vector(graph: Graph) -> CutVector:
-    """Return the cut vector, by Lanczos as soon as it decides split and seed, else by the dense solver."""
+    """Return the cut vector, by Lanczos if that decides split and seed, else by the dense solver."""
     if len(graph.degree) > DENSE_TOKENS:
         twins = graph.twins()
-        for candidate in lanczos(graph, twins):
-            if _decides(candidate, twins):
-                return candidate
+        candidate = lanczos(graph, twins)
+        if candidate is not None and _decides(candidate, twins):
+            return candidate
     return dense_vector(graph)
 
 
