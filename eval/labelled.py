@@ -1,0 +1,113 @@
+"""Frozen tokens with their label maps, and BatchNorm as the constant that it is for features that never change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from dinoskip.data.segmentation import IGNORE, SegmentationDataset
+from dinoskip.errors import ConfigError, DataError
+from dinoskip.features import FeatureStore
+
+_EPS = 1e-5  # BatchNorm's
+_RESIDENT_BYTES = 2**31  # normalised float32 tokens kept in host memory; beyond it they are read batch by batch
+_CHUNK_VALUES = 2**22  # read at once for the statistics
+
+
+@dataclass(frozen=True)
+class LabelledTokens:
+    """Frozen tokens of N images with their label maps.
+
+    ``tokens[block]`` is (N, T, C) float16, float32 or bfloat16 as uint16, indexable by rows (a memory map will do);
+    ``label(i)`` gives uint8 (H, W) of any size; ``grid`` is (h, w) with h·w = T; 255 is ignored.
+    """
+
+    tokens: Mapping[int, NDArray[Any]]
+    label: Callable[[int], NDArray[np.uint8]]
+    grid: tuple[int, int]
+    num_classes: int
+    count: int
+
+    def checked_label(self, i: int) -> NDArray[np.uint8]:
+        """Return label map ``i``; :class:`DataError` if a value is neither a class nor 255."""
+        label = self.label(i)
+        if bool(((label >= self.num_classes) & (label != IGNORE)).any()):
+            value = int(label[(label >= self.num_classes) & (label != IGNORE)][0])
+            raise DataError(f"label map {i}: value {value} is outside the {self.num_classes} classes")
+        return label
+
+    @classmethod
+    def of(cls, store: FeatureStore, dataset: SegmentationDataset) -> LabelledTokens:
+        """Join a store of ``square`` images with the labels of the same ids."""
+        if store.transform.mode != "square":
+            raise ConfigError(
+                f"{store.path}: transform {store.transform.mode} does not cover the label", "export with mode=square"
+            )
+        where = {name: i for i, name in enumerate(dataset.ids)}
+        missing = [name for name in store.ids if name not in where]
+        if missing:
+            raise DataError(f"{store.path}: image {missing[0]!r} is not in {dataset.name} {dataset.split}")
+        index = [where[name] for name in store.ids]
+        maps = {block: store.tokens(block) for block in store.blocks}
+        return cls(maps, lambda i: dataset.label(index[i]), store.grid(0), dataset.num_classes, len(store.ids))
+
+
+def _floats(stored: NDArray[Any], device: torch.device) -> torch.Tensor:
+    stored = np.ascontiguousarray(stored)
+    if stored.dtype == np.uint16:
+        return torch.from_numpy(stored.view(np.int16)).to(device).view(torch.bfloat16).float()
+    return torch.from_numpy(stored).to(device).float()
+
+
+def batchnorm_statistics(
+    stored: NDArray[Any], rows: NDArray[np.int64], device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the mean and 1 / sqrt(variance + 1e-5), float32 (C,), over all tokens of images ``rows``.
+
+    Read in parts (float32), merged in float64. Cached features do not change, so these are BatchNorm's constants.
+    Raises :class:`DataError` if they are not finite.
+    """
+    count, mean, squares = 0, torch.zeros(()), torch.zeros(())
+    step = max(1, _CHUNK_VALUES // int(np.prod(stored.shape[1:])))
+    for at in range(0, len(rows), step):
+        part = _floats(stored[rows[at : at + step]], device).flatten(0, 1)
+        variance, centre = (x.double() for x in torch.var_mean(part, 0, correction=0))
+        if not count:
+            count, mean, squares = len(part), centre, variance * len(part)
+            continue
+        total, delta = count + len(part), centre - mean
+        squares = squares + variance * len(part) + delta.square() * (count * len(part) / total)
+        mean, count = mean + delta * (len(part) / total), total
+    if not bool(mean.isfinite().all() and squares.isfinite().all()):
+        raise DataError("features are not finite", "verify the store, or export it again")
+    return mean.float(), (squares / count + _EPS).rsqrt().float()
+
+
+class NormalisedTokens:
+    """Normalised tokens, kept on the device if they fit and read batch by batch if not."""
+
+    def __init__(
+        self, data: LabelledTokens, blocks: Sequence[int], device: torch.device, statistics: dict[int, Any]
+    ) -> None:
+        self.data, self.device, self.statistics = data, device, statistics
+        size = 4 * sum(int(np.prod(data.tokens[block].shape)) for block in blocks)
+        limit = _RESIDENT_BYTES if device.type == "cpu" else torch.cuda.mem_get_info(device)[0] // 2
+        self.blocks, self._kept = blocks, dict[int, torch.Tensor]()
+        if size <= limit:
+            self._kept = {block: self._read(block, np.arange(data.count)) for block in blocks}
+
+    def _read(self, block: int, rows: NDArray[np.int64]) -> torch.Tensor:
+        mean, inverse = self.statistics[block]
+        return _floats(self.data.tokens[block][rows], self.device).sub_(mean).mul_(inverse)
+
+    def batch(self, rows: NDArray[np.int64]) -> dict[int, torch.Tensor]:
+        """Return block -> (n·T, C) of images ``rows``."""
+        if self._kept:
+            index = torch.from_numpy(rows).to(self.device)
+            return {block: kept[index].flatten(0, 1) for block, kept in self._kept.items()}
+        return {block: self._read(block, rows).flatten(0, 1) for block in self.blocks}

@@ -1,0 +1,294 @@
+"""Linear segmentation probes of frozen features: every block, learning rate and multiscale sum in one fit.
+
+Protocol (docs and PROTOCOLS section 2): BatchNorm without affine, 1×1 convolution, logits upsampled bilinearly to
+the label, cross-entropy without pixel 255; AdamW with cosine decay, no augmentation of cached features. The learning
+rate is chosen on a held-out part of the training images; the validation set is scored once, at full label size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import Field, field_validator
+
+from dinoskip.config import Config
+from dinoskip.console import Progress, log
+from dinoskip.data.segmentation import IGNORE, SegmentationDataset
+from dinoskip.distributed import choose_device
+from dinoskip.errors import ConfigError, DataError
+from dinoskip.features import FeatureStore
+from dinoskip.files import write_json
+from dinoskip.randomness import numpy_rng
+from dinoskip.results import EvalResult, write_rows
+from eval.heads import LinearHead, save_heads, upsampled_classes
+from eval.labelled import LabelledTokens, NormalisedTokens, batchnorm_statistics
+from eval.metrics import ConfusionMatrix, SegmentationScores
+from eval.stacked import HeadStack, cosine_scale, make_targets
+
+LEARNING_RATES = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2)
+_SCORED = 8  # images scored from one read
+
+
+class ProbeConfig(Config):
+    """Settings of the probes. ``refine``: how much finer than the tokens the loss is integrated, see eval.stacked;
+    1 is the fast variant: cross-entropy of tokens with soft labels.
+    """
+
+    learning_rates: tuple[float, ...] = Field(default=LEARNING_RATES, min_length=1)
+    epochs: int = Field(default=30, ge=1)
+    batch_size: int = Field(default=16, ge=1)
+    weight_decay: float = Field(default=1e-4, ge=0)
+    holdout: float = Field(default=0.1, gt=0, lt=1)
+    multiscale: tuple[int, ...] | None = None
+    refine: int = Field(default=2, ge=1, le=16)
+    protocol: str = "paper"
+    seed: int = 0
+
+    @field_validator("learning_rates")
+    @classmethod
+    def _positive(cls, rates: tuple[float, ...]) -> tuple[float, ...]:
+        if min(rates) <= 0 or len(set(rates)) != len(rates):
+            raise ValueError("learning rates must be positive and different")
+        return rates
+
+    @property
+    def label(self) -> str:
+        """What result rows say about the protocol."""
+        loss = "soft token labels" if self.refine == 1 else f"loss grid ×{self.refine}"
+        return f"{self.protocol}, {self.epochs} epochs, {loss}"
+
+
+@dataclass(frozen=True)
+class ProbeResult:
+    """One probe: a block, or the sum of several, with its chosen head.
+
+    ``heldout`` and ``validation`` are mIoU (0..1) per learning rate. The chosen head has the best held-out mIoU (the
+    smaller rate on a tie); it is kept as fitted, without the held-out images, and is what ``scores`` are of.
+    ``best_*`` is what choosing on the validation set itself would have given.
+    """
+
+    blocks: tuple[int, ...]
+    learning_rates: tuple[float, ...]
+    heldout: tuple[float, ...]
+    validation: tuple[float, ...]
+    learning_rate: float
+    scores: SegmentationScores
+    best_learning_rate: float
+    best_scores: SegmentationScores
+    head: LinearHead
+
+    @property
+    def name(self) -> str:
+        """``"3"``, or ``"3+6+9+12"``."""
+        return "+".join(map(str, self.blocks))
+
+
+def _score(
+    stack: HeadStack, data: LabelledTokens, tokens: NormalisedTokens, rows: NDArray[np.int64], title: str
+) -> list[list[SegmentationScores]]:
+    """Score every head on images ``rows`` at full label size; [group][learning rate]. One group's logits at a time."""
+    classes, rates = data.num_classes, len(stack.rates)
+    counts = torch.zeros(len(stack.groups), rates * classes * classes, dtype=torch.int64, device=tokens.device)
+    offsets = torch.arange(rates, device=tokens.device)[:, None] * (classes * classes)
+    with Progress(title, len(rows), "images") as progress:
+        for at in range(0, len(rows), _SCORED):
+            some = rows[at : at + _SCORED]
+            batch = tokens.batch(some)
+            logits = [stack.logits(g, batch).view(rates, classes, len(some), *data.grid) for g in range(len(counts))]
+            for i, row in enumerate(some):
+                label = torch.from_numpy(data.checked_label(int(row)).astype(np.int64)).to(tokens.device)
+                keep = label != IGNORE
+                base = offsets + label[keep] * classes
+                for group, z in enumerate(logits):
+                    found = upsampled_classes(z[:, :, i], (label.shape[0], label.shape[1]))
+                    counts[group] += torch.bincount((base + found[:, keep]).flatten(), minlength=counts.shape[1])
+            progress.advance(len(some))
+    return [[_scores(part, classes) for part in one.view(rates, -1).cpu()] for one in counts]
+
+
+def _scores(counts: torch.Tensor, classes: int) -> SegmentationScores:
+    matrix = ConfusionMatrix(classes)
+    matrix.counts[:-1, :-1] = counts.view(classes, classes).numpy()
+    return matrix.scores()
+
+
+def _split(count: int, holdout: float, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return (fitted, held-out) image numbers, a function of count, part and seed alone."""
+    if count < 2:
+        raise ConfigError(f"probe: {count} training image; at least 2 are needed to hold one out")
+    order = numpy_rng(seed, "probe-holdout").permutation(count)
+    held = min(count - 1, max(1, round(holdout * count)))
+    return np.sort(order[held:]), np.sort(order[:held])
+
+
+def _best(scores: Sequence[SegmentationScores]) -> int:
+    return max(range(len(scores)), key=lambda i: (np.nan_to_num(scores[i].miou, nan=-1.0), -i))
+
+
+def fit_probes(
+    train: LabelledTokens,
+    val: LabelledTokens,
+    blocks: Sequence[int],
+    learning_rates: Sequence[float] = LEARNING_RATES,
+    epochs: int = 30,
+    *,
+    batch_size: int = 16,
+    weight_decay: float = 1e-4,
+    holdout: float = 0.1,
+    multiscale: Sequence[int] | None = None,
+    refine: int = 2,
+    seed: int = 0,
+    device: str = "auto",
+) -> list[ProbeResult]:
+    """Fit one head a block and learning rate, and on the sum of the ``multiscale`` blocks; score them on ``val``.
+
+    Returns one result a block, in the order given, then the multiscale one. Deterministic by ``seed`` (the held-out
+    split and the order of images). Bounded memory: tokens beyond 2 GiB are read batch by batch.
+    """
+    rates = tuple(sorted(learning_rates))
+    groups = [(block,) for block in blocks] + ([tuple(multiscale)] if multiscale else [])
+    missing = sorted({b for group in groups for b in group} - (set(train.tokens) & set(val.tokens)))
+    if missing:
+        raise ConfigError(f"probe: block {missing[0]} is not in the features", "export it too")
+    where = choose_device(device)
+    used = sorted({block for group in groups for block in group})
+    fitted, held = _split(train.count, holdout, seed)
+    statistics = {block: batchnorm_statistics(train.tokens[block], fitted, where) for block in used}
+    tokens = NormalisedTokens(train, used, where, statistics)
+    dim = train.tokens[used[0]].shape[-1]
+    stack = HeadStack(groups, rates, train.num_classes, dim, weight_decay, where)
+    _fit(stack, train, tokens, fitted, epochs=epochs, batch_size=batch_size, refine=refine, seed=seed)
+    on_held = _score(stack, train, tokens, held, "held-out")
+    on_val = _score(stack, val, NormalisedTokens(val, used, where, statistics), np.arange(val.count), "validation")
+    results = []
+    for g, group in enumerate(groups):
+        chosen, best = _best(on_held[g]), _best(on_val[g])
+        heldout, validation = (tuple(s.miou for s in scores[g]) for scores in (on_held, on_val))
+        head = stack.folded(g, chosen, statistics)
+        results.append(
+            ProbeResult(
+                group, rates, heldout, validation, rates[chosen], on_val[g][chosen], rates[best], on_val[g][best], head
+            )
+        )
+    return results
+
+
+def _fit(
+    stack: HeadStack,
+    data: LabelledTokens,
+    tokens: NormalisedTokens,
+    rows: NDArray[np.int64],
+    *,
+    epochs: int,
+    batch_size: int,
+    refine: int,
+    seed: int,
+) -> None:
+    targets = make_targets(data.checked_label, rows.tolist(), data.num_classes, data.grid, refine).to(tokens.device)
+    steps = epochs * -(-len(rows) // batch_size)
+    done = 0
+    with torch.no_grad(), Progress("probes", steps, "steps") as progress:
+        for epoch in range(epochs):
+            order = numpy_rng(seed, "probe-order", epoch).permutation(len(rows))
+            for at in range(0, len(rows), batch_size):
+                some = order[at : at + batch_size]
+                index = torch.from_numpy(some).to(tokens.device)
+                stack.step(tokens.batch(rows[some]), targets, index, cosine_scale(done, steps))
+                done += 1
+                progress.advance()
+
+
+def evaluate(
+    train_store: FeatureStore,
+    val_store: FeatureStore,
+    train_set: SegmentationDataset,
+    val_set: SegmentationDataset,
+    out: Path,
+    config: ProbeConfig,
+    context: Mapping[str, Any],
+    *,
+    device: str = "auto",
+) -> list[EvalResult]:
+    """Probe every block of the stores and write ``heads.safetensors``, ``probes.json`` and ``rows.json`` into ``out``.
+
+    Rows: mIoU, mAcc and aAcc in percent of the chosen heads, and mIoU with note ``best on validation``.
+    """
+    if train_store.weights_hash != val_store.weights_hash:
+        raise DataError(f"{val_store.path}: features of other weights than {train_store.path}")
+    same = ("blocks", "facet", "norm", "transform")
+    for name in same:
+        if getattr(train_store, name) != getattr(val_store, name):
+            raise DataError(f"{val_store.path}: {name} differs from {train_store.path}")
+    options = config.model_dump(exclude={"protocol", "learning_rates", "epochs"})
+    results = fit_probes(
+        LabelledTokens.of(train_store, train_set),
+        LabelledTokens.of(val_store, val_set),
+        val_store.blocks,
+        config.learning_rates,
+        config.epochs,
+        device=device,
+        **options,
+    )
+    out = Path(out)
+    details = [_details(result) for result in results]
+    save_heads(out / "heads.safetensors", [r.head for r in results], {"classes": val_set.class_names, "format": 1})
+    write_json(out / "probes.json", {"config": config.model_dump(mode="json"), "probes": details})
+    rows = [row for result in results for row in _rows(result, val_store, val_set, config, context)]
+    write_rows(out / "rows.json", rows)
+    best = max(results, key=lambda result: result.scores.miou)
+    log.info("probe: best is block %s with %.1f mIoU", best.name, 100 * best.scores.miou)
+    return rows
+
+
+def _finite(values: Sequence[float] | NDArray[np.float64]) -> list[float | None]:
+    return [float(value) if np.isfinite(value) else None for value in values]
+
+
+def _details(result: ProbeResult) -> dict[str, Any]:
+    return {
+        "block": result.name,
+        "learning_rates": list(result.learning_rates),
+        "heldout_miou": _finite(result.heldout),
+        "validation_miou": _finite(result.validation),
+        "learning_rate": result.learning_rate,
+        "best_learning_rate": result.best_learning_rate,
+        "iou": _finite(result.scores.iou),
+    }
+
+
+def _rows(
+    result: ProbeResult,
+    store: FeatureStore,
+    dataset: SegmentationDataset,
+    config: ProbeConfig,
+    context: Mapping[str, Any],
+) -> list[EvalResult]:
+    scores, best = result.scores, result.best_scores
+    values = [("mIoU", scores.miou, ""), ("mAcc", scores.macc, ""), ("aAcc", scores.aacc, "")]
+    values.append(("mIoU", best.miou, "best on validation"))
+    return [
+        EvalResult(
+            metric=metric,
+            value=100 * value,
+            task="probe",
+            block=result.name,
+            dataset=dataset.name,
+            split=dataset.split,
+            n=len(store.ids),
+            facet=store.facet,
+            norm=store.norm,
+            protocol=config.label,
+            resolution=f"{store.transform.label}, scored at label size",
+            classes=dataset.num_classes,
+            seed=config.seed,
+            weights=store.weights_hash,
+            note=note,
+        ).with_context(context)
+        for metric, value, note in values
+    ]
