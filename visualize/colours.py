@@ -29,7 +29,7 @@ class TokenSource(Protocol):
 
 
 def pca_colours(stores: Sequence[TokenSource | None], ids: Sequence[str]) -> list[dict[int, list[np.ndarray | None]]]:
-    """For each store ``{block: [uint8 (h, w, 3) per id, None where the store lacks the image]}``.
+    """For each store ``{block: [uint8 (h, w, 3) per id, None where the store lacks the image or it is not finite]}``.
 
     At each block the basis is fitted to all shown images of a store together; scores of later stores are
     turned (orthogonal Procrustes) onto those of the first store that has the block, and every store's
@@ -60,12 +60,13 @@ def pca_colours(stores: Sequence[TokenSource | None], ids: Sequence[str]) -> lis
 
 
 def block_scores(store: TokenSource, block: int, ids: Sequence[str]) -> dict[str, np.ndarray]:
-    """Scores (h, w, 3) float of each of ``ids`` that the store has, on the basis of all of them."""
+    """Scores (h, w, 3) float of each of ``ids`` the store has with finite tokens, on the basis of them all."""
     place = {name: index for index, name in enumerate(store.ids)}
-    tokens = {name: np.asarray(store.tokens(block, place[name]), np.float32) for name in ids if name in place}
+    read = {name: np.asarray(store.tokens(block, place[name]), np.float32) for name in ids if name in place}
+    tokens = {name: one for name, one in read.items() if np.isfinite(one).all()}
     if not tokens:
         return {}
-    basis = PatchPCA(n_components=3).fit(np.concatenate(list(tokens.values())))
+    basis = PatchPCA(n_components=3).fit(list(tokens.values()))
     return {name: np.asarray(basis.transform(one)).reshape(*store.grid(place[name]), 3) for name, one in tokens.items()}
 
 

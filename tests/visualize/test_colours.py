@@ -22,6 +22,15 @@ def test_one_basis_serves_all_images_and_absent_ones_are_none(make_scene):
     assert first.dtype == np.uint8
 
 
+def test_an_image_of_a_diverged_model_is_none_and_spoils_no_other(make_scene):
+    store = make_scene().models[0].store
+    arrays = {2: store.arrays[2].copy(), 3: np.full_like(store.arrays[3], np.nan)}
+    arrays[2][1, 5] = np.inf
+    colours = pca_colours([dataclasses.replace(store, arrays=arrays, blocks=(2, 3))], store.ids)[0]
+    assert [picture is None for picture in colours[2]] == [False, True, False]
+    assert 3 not in colours
+
+
 def test_a_rotated_copy_gets_the_first_models_colours_and_leaves_them_alone(make_scene):
     store = make_scene().models[0].store
     ids = list(store.ids)
