@@ -94,17 +94,20 @@ def check(config: AnyDataset, root: str | Path | None = None, *, sample: int | N
             for split in ("train", "val")
         ]
     rows = []
-    for task, split in _voc_splits(config):
+    for task, split in _voc_splits(config, where):
         row = CheckRow(dataset_name(config), task, split, expected=_expected(config, task, split))
         work = _segmentation if task == "segmentation" else _detection
         rows.append(_run(row, lambda row, work=work: work(row, config, root, sample)))  # type: ignore[misc]
     return rows
 
 
-def _voc_splits(config: AnyDataset) -> list[tuple[str, str]]:
+def _voc_splits(config: AnyDataset, where: Path) -> list[tuple[str, str]]:
+    """Published splits; trainaug, which many do without, only where its list is."""
     if isinstance(config, ScenesConfig):
         return [(task, split) for task in ("segmentation", "detection") for split in ("train", "val")]
-    return [(task, split) for name, task, split in EXPECTED if name == dataset_name(config)]
+    has_aug = any(where.glob("**/ImageSets/Segmentation/trainaug.txt"))
+    known = [(task, split) for name, task, split in EXPECTED if name == dataset_name(config)]
+    return [entry for entry in known if has_aug or entry[1] != "trainaug"]
 
 
 def _expected(config: AnyDataset, task: str, split: str) -> int | None:

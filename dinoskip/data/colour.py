@@ -12,7 +12,6 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 LUMA = (0.299, 0.587, 0.114)  # ITU-R 601-2, as Pillow's convert("L")
-SOLARISE_FROM = 127.5 / 255  # Pillow inverts 8-bit values of 128 and more
 
 
 def luma(images: Tensor) -> Tensor:
@@ -38,16 +37,28 @@ def blend(images: Tensor, scale: Tensor, grey: Tensor, mean: Tensor) -> Tensor:
     return torch.addcmul(level, images, scale.view(shape)).clamp_(0, 1)
 
 
+def _positive(values: Tensor) -> Tensor:
+    """1 where a value is above 0, else 0, as float: several times faster on CPUs than comparing and selecting."""
+    return (values * 1e30).clamp_(0, 1)
+
+
 def rotate_hue(images: Tensor, turn: Tensor) -> Tensor:
-    """Turn the hue (HSV) of every image by ``turn`` (N,), in full turns (-0.5..0.5)."""
+    """Turn the hue (HSV) of every image by ``turn`` (N,), in full turns (-0.5..0.5).
+
+    The hue in sixths of a turn (red 0, green 2, blue 4) is found by sorting the channels, first green and blue, then
+    red and the larger of them: each exchange reflects the hue, |offset + (middle - low) / (high - low)|.
+    """
     red, green, blue = images.unbind(dim=1)
-    high = torch.maximum(torch.maximum(red, green), blue)
-    low = torch.minimum(torch.minimum(red, green), blue)
-    chroma = high - low
-    safe = chroma.clamp(min=1e-12)
-    hue = torch.where(high == green, (blue - red).div_(safe).add_(2), (red - green).div_(safe).add_(4))
-    hue = torch.where(high == red, (green - blue).div_(safe), hue)
-    hue = hue.add_(turn.view(-1, 1, 1) * 6).remainder_(6)  # in sixths of a turn: red 0, green 2, blue 4
+    offset = _positive(blue - green).mul_(-6)
+    larger, smaller = torch.maximum(green, blue), torch.minimum(green, blue)
+    exchanged = _positive(larger - red)
+    offset = offset.sub_(exchanged.mul_((offset + 1).mul_(2)))
+    high, middle = torch.maximum(red, larger), torch.minimum(red, larger)
+    low = torch.minimum(middle, smaller)
+    chroma = high.sub_(low)
+    hue = middle.sub_(smaller).div_(chroma.clamp(min=1e-12)).add_(offset).abs_()
+    hue = hue.add_(turn.view(-1, 1, 1) * 6)
+    hue = hue.sub_((hue / 6).floor_().mul_(6))
     pure = (
         (hue - 3).abs_().sub_(1),
         (hue - 2).abs_().neg_().add_(2),
@@ -84,5 +95,5 @@ def gaussian_blur(images: Tensor, sigma: Tensor, reach: int) -> Tensor:
 
 
 def solarise(images: Tensor) -> Tensor:
-    """Invert every value from the middle of the range on (Pillow's threshold 128)."""
-    return torch.where(images >= SOLARISE_FROM, 1 - images, images)
+    """Invert every value from the middle of the range on: Pillow's threshold 128 of 8-bit values 0..255."""
+    return torch.minimum(images, 1 - images)
