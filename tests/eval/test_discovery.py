@@ -1,0 +1,169 @@
+"""CorLoc in exact arithmetic, and TokenCut over a small real feature store."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from dinoskip.config import Source, validate
+from dinoskip.errors import ConfigError, DataError
+from dinoskip.features import FeatureStore, Transform, export
+from dinoskip.models import Backbone, create_model
+from dinoskip.results import read_rows
+from eval.discovery import TokenCutConfig, corloc, evaluate, is_hit
+from eval.tokencut import TokenCut, to_pixels, tokencut
+
+SIZES = ((40, 56), (64, 33), (24, 24), (41, 80))
+
+
+@dataclass
+class Boxes:
+    root: Path
+    ids: tuple[str, ...] = ("b", "a", "d", "c")
+    name: str = "toy"
+    split: str = "val"
+
+    def path(self, index: int) -> Path:
+        return self.root / f"{self.ids[index]}.png"
+
+    def boxes(self, index: int) -> np.ndarray:
+        height, width = SIZES[("b", "a", "d", "c").index(self.ids[index])]
+        if index == 2:
+            return np.zeros((0, 4), dtype=np.float32)
+        return np.array([[0, 0, 1, 1], [0, 0, width, height]], dtype=np.float32)
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Boxes:
+    boxes = Boxes(tmp_path_factory.mktemp("images"))
+    rng = np.random.default_rng(0)
+    for index, (height, width) in enumerate(SIZES):
+        pixels = rng.integers(0, 60, (height, width, 3), dtype=np.uint8)
+        pixels[: height // 2, : width // 2] += 150
+        Image.fromarray(pixels).save(boxes.path(index))
+    return boxes
+
+
+def store_of(dataset: Boxes, out: Path, mode: str = "native") -> FeatureStore:
+    torch.manual_seed(0)
+    backbone = Backbone.from_model(create_model("vit_tiny_patch8", depth=2, img_size=32))
+    transform = Transform.model_validate({"mode": mode, "size": 32})
+    return export(backbone, dataset, out, "all", facet="key", norm="none", dtype="float32", transform=transform)
+
+
+@pytest.fixture(scope="module")
+def store(dataset: Boxes, tmp_path_factory: pytest.TempPathFactory) -> FeatureStore:
+    return store_of(dataset, tmp_path_factory.mktemp("stores") / "native")
+
+
+def test_exactly_one_half_is_a_hit_and_one_pixel_less_is_not() -> None:
+    assert is_hit([0, 0, 10, 10], [[0, 0, 10, 5]])
+    assert not is_hit([0, 0, 100, 100], [[0, 0, 100, 49]])
+    assert is_hit([0, 0, 10, 10], [[50, 50, 60, 60], [0, 0, 10, 5]])
+    assert not is_hit([0, 0, 10, 10], [[20, 20, 30, 30]])
+    assert not is_hit([0, 0, 10, 10], np.zeros((0, 4)))
+    assert not is_hit([3, 3, 3, 3], [[3, 3, 3, 3]])
+
+
+side = st.integers(0, 12)
+
+
+@given(a=st.tuples(side, side, side, side), b=st.tuples(side, side, side, side), tenths=st.integers(1, 10))
+@settings(max_examples=200, deadline=None)
+def test_hit_is_the_exact_ratio_of_counted_pixels(a: tuple[int, ...], b: tuple[int, ...], tenths: int) -> None:
+    first, second = ((min(x1, x2), min(y1, y2), max(x1, x2) + 1, max(y1, y2) + 1) for x1, y1, x2, y2 in (a, b))
+    pixels = [{(x, y) for x in range(x1, x2) for y in range(y1, y2)} for x1, y1, x2, y2 in (first, second)]
+    exact = Fraction(len(pixels[0] & pixels[1]), len(pixels[0] | pixels[1])) >= Fraction(tenths, 10)
+    assert is_hit(first, [second], tenths / 10) == exact
+
+
+def test_corloc_counts_every_image() -> None:
+    box = [0, 0, 10, 10]
+    assert corloc([box, box, box, box], [[box], [[0, 0, 10, 4]], [], np.array([box, box])]) == 0.5
+    assert math.isnan(corloc([], []))
+    with pytest.raises(ValueError, match="1 predicted boxes for 2"):
+        corloc([box], [[box], [box]])
+
+
+def test_evaluate_writes_what_tokencut_finds(dataset: Boxes, store: FeatureStore, tmp_path: Path) -> None:
+    config = TokenCutConfig(multiscale=(1, 2))
+    rows = evaluate(store, dataset, tmp_path, config, {"model": "tiny", "seed": 3})
+    assert read_rows(tmp_path / "rows.json") == rows
+    assert [row.block for row in rows] == ["1", "2", "1+2"]
+    assert {(row.metric, row.task, row.model, row.seed, row.n, row.facet) for row in rows} == {
+        ("CorLoc", "tokencut", "tiny", 3, 4, "key")
+    }
+    assert {(row.dataset, row.split, row.resolution, row.weights) for row in rows} == {
+        ("toy", "val", "native", store.weights_hash)
+    }
+    boxes = json.loads((tmp_path / "boxes.json").read_text())
+    seeds = json.loads((tmp_path / "seeds.json").read_text())
+    for block in (1, 2):
+        vectors = np.load(tmp_path / f"vectors_block{block}.npy")
+        masks = np.load(tmp_path / f"masks_block{block}.npy")
+        assert vectors.dtype == np.float16
+        assert masks.dtype == bool
+        start = 0
+        for index, name in enumerate(store.ids):
+            cut = tokencut(store.tokens(block, index), store.grid(index))
+            assert isinstance(cut, TokenCut)
+            assert boxes[name][str(block)] == list(to_pixels(cut.box, 8, SIZES[index]))
+            assert seeds[name][str(block)] == cut.seed
+            stop = start + cut.mask.size
+            assert (masks[start:stop] == cut.mask.ravel()).all()
+            assert vectors[start + cut.seed] == 1
+            np.testing.assert_allclose(vectors[start:stop], cut.eigenvector / np.abs(cut.eigenvector).max(), atol=1e-3)
+            start = stop
+        assert start == len(masks) == len(vectors)
+        found = [boxes[name][str(block)] for name in store.ids]
+        truth = [dataset.boxes(index) for index in range(4)]
+        assert rows[block - 1].value == 100 * corloc(found, truth)
+
+
+def test_multiscale_is_the_mean_similarity(dataset: Boxes, store: FeatureStore, tmp_path: Path) -> None:
+    evaluate(store, dataset, tmp_path, TokenCutConfig(multiscale=(1, 2)), {})
+    boxes = json.loads((tmp_path / "boxes_multiscale.json").read_text())
+    for index, name in enumerate(store.ids):
+        units = [x / np.linalg.norm(x, axis=1, keepdims=True) for x in (store.tokens(b, index) for b in (1, 2))]
+        mean = sum(unit.astype(np.float64) @ unit.T for unit in units) / 2
+        values, vectors = np.linalg.eigh(mean)  # any features with these inner products will do
+        cut = tokencut(vectors * np.sqrt(np.clip(values, 0, None)), store.grid(index))
+        assert isinstance(cut, TokenCut)
+        assert boxes[name] == list(to_pixels(cut.box, 8, SIZES[index]))
+
+
+def test_store_order_may_differ_from_the_dataset(dataset: Boxes, store: FeatureStore, tmp_path: Path) -> None:
+    class Reversed(Boxes):
+        def boxes(self, index: int) -> np.ndarray:
+            return dataset.boxes(3 - index)
+
+    same = evaluate(store, dataset, tmp_path / "1", TokenCutConfig(), {})
+    other = evaluate(store, Reversed(dataset.root, dataset.ids[::-1]), tmp_path / "2", TokenCutConfig(), {})
+    assert [row.value for row in same] == [row.value for row in other]
+
+
+def test_unfit_input_is_refused_in_one_line(dataset: Boxes, store: FeatureStore, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="multiscale: block 7"):
+        evaluate(store, dataset, tmp_path, TokenCutConfig(multiscale=(1, 7)), {})
+    with pytest.raises(DataError, match="'b' is not in toy val"):
+        evaluate(store, Boxes(dataset.root, ("x",)), tmp_path, TokenCutConfig(), {})
+    with pytest.raises(ConfigError, match="native"):
+        evaluate(store_of(dataset, tmp_path / "square", "square"), dataset, tmp_path, TokenCutConfig(), {})
+    assert not (tmp_path / "rows.json").exists()
+
+
+def test_config_ranges() -> None:
+    with pytest.raises(ConfigError, match="tau"):
+        validate(TokenCutConfig, Source({"tau": 1.5}))
+    with pytest.raises(ConfigError, match="eps"):
+        validate(TokenCutConfig, Source({"eps": 0.0}))
