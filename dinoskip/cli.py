@@ -1,4 +1,4 @@
-"""The command line. No torch, no pydantic here: ``dinoskip --help`` answers at once; handlers are in commands.py.
+"""The command line. No torch, no pydantic here: ``dinoskip --help`` answers at once; handlers are elsewhere.
 
 Exit codes: 0 ok, 1 internal, 2 usage or config, 3 bad data or weights, 4 non-finite training, 5 output in use by
 another run, 6 disk full, 75 preempted (SIGTERM), 130 interrupted (Ctrl-C). Results go to stdout, all else to stderr.
@@ -180,7 +180,7 @@ def _frozen_commands(commands: Any) -> None:
         _frozen(_command(commands, name, name, text), kind)
 
     analyze = _command(
-        commands, "analyze", "analyze", "show conditioning and signal propagation of fresh or trained models"
+        commands, "analyze", "tools:analyze", "show conditioning and signal propagation of fresh or trained models"
     )
     analyze.add_argument(
         "spec", nargs="?", metavar="SPEC", help="weights:FILE or run:DIR; without it, a fresh skipless ViT-S"
@@ -197,32 +197,35 @@ def _tool_commands(commands: Any) -> None:
     data = _command(commands, "data", "data", "look at data sets, or compose the embedded one").add_subparsers(
         metavar="ACTION", required=True, parser_class=_Parser
     )
-    check = _command(data, "check", "data_check", "count, sample and check a data set; name the first faults")
+    check = _command(data, "check", "tools:data_check", "count, sample and check a data set; name the first faults")
     check.add_argument("folder", help="the data set's folder")
     check.add_argument("--kind", default="voc", choices=("voc", "folder", "images"), help="its layout (default: voc)")
     check.add_argument("--year", type=int, default=2012, choices=(2007, 2012), help="of a VOC layout (default: 2012)")
     check.add_argument("--json", action="store_true", help="print JSON on stdout")
-    scenes = _command(data, "scenes", "data_scenes", "compose labelled scenes from bundled photographs, in VOC layout")
+    scenes = _command(data, "scenes", "tools:data_scenes", "compose labelled scenes from bundled photographs")
     scenes.add_argument("out", help="folder to make")
     scenes.add_argument("overrides", nargs="*", metavar="key=value", help="images=240 size=224 classes=6 seed=0 ...")
 
     models = _command(commands, "models", "models", "list, show and convert models").add_subparsers(
         metavar="ACTION", required=True, parser_class=_Parser
     )
-    _command(models, "list", "models_list", "list the model names")
+    _command(models, "list", "tools:models_list", "list the model names")
     show = _command(
-        models, "show", "models_show", "say what a backbone is: size, blocks, parameters, where it came from"
+        models, "show", "tools:models_show", "say what a backbone is: size, blocks, parameters, where it came from"
     )
     show.add_argument("spec", help="run:DIR, weights:FILE.safetensors, dino:FILE.pth or timm:NAME")
     convert = _command(
-        models, "convert", "models_convert", "write a run's teacher or a DINO .pth as one safetensors weights file"
+        models,
+        "convert",
+        "tools:models_convert",
+        "write a run's teacher or a DINO .pth as one weights file",
     )
     convert.add_argument("spec", help="run:DIR or dino:FILE.pth")
     convert.add_argument("out", help="FILE.safetensors")
 
-    verify = _command(commands, "verify", "verify", "re-hash every finished output below a folder")
+    verify = _command(commands, "verify", "tools:verify", "re-hash every finished output below a folder")
     verify.add_argument("folder", help="a study, run, checkpoint or feature store")
-    _command(commands, "doctor", "doctor", "say what this machine has and lacks")
+    _command(commands, "doctor", "tools:doctor", "say what this machine has and lacks")
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -252,8 +255,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     console.configure(args.verbosity)
     signal.signal(signal.SIGTERM, _on_sigterm)
     try:
-        handler = getattr(importlib.import_module("dinoskip.commands"), args.handler)
-        return int(handler(args) or 0)
+        module, _, name = args.handler.rpartition(":")
+        return int(getattr(importlib.import_module(f"dinoskip.{module or 'commands'}"), name)(args))
     except DinoskipError as error:
         return _report(error)
     except KeyboardInterrupt:

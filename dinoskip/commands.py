@@ -6,13 +6,12 @@ import argparse
 import json
 import os
 import shutil
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from dinoskip.console import log
-from dinoskip.errors import ConfigError, DataError
+from dinoskip.errors import ConfigError
 from dinoskip.pipeline import graph, nodes, stages
 from dinoskip.pipeline.runner import Runner
 from dinoskip.pipeline.study import Study, Variant, load_study
@@ -21,11 +20,12 @@ from dinoskip.results import EvalResult, read_rows
 Args = argparse.Namespace
 
 
-def _print_json(value: Any) -> None:
+def print_json(value: Any) -> None:
+    """Print a result as JSON on stdout."""
     print(json.dumps(value, indent=1))
 
 
-def _table(rows: Sequence[Sequence[object]], header: Sequence[str]) -> None:
+def print_table(rows: Sequence[Sequence[object]], header: Sequence[str]) -> None:
     """Print left-aligned columns."""
     cells = [list(header), *([f"{cell:.3g}" if isinstance(cell, float) else str(cell) for cell in row] for row in rows)]
     widths = [max(len(row[column]) for row in cells) for column in range(len(header))]
@@ -49,9 +49,9 @@ def _runner(study: Study, variants: tuple[Variant, ...], args: Args) -> Runner:
 def _show_plan(runner: Runner, chosen: set[str], *, as_json: bool) -> None:
     steps = [step for step in runner.plan() if step.node.id in chosen]
     if as_json:
-        _print_json([{"node": s.node.id, "stage": s.node.stage, "state": s.state, "reason": s.reason} for s in steps])
+        print_json([{"node": s.node.id, "stage": s.node.stage, "state": s.state, "reason": s.reason} for s in steps])
     else:
-        _table([(step.state, step.node.id, step.reason) for step in steps], ("state", "stage", "why"))
+        print_table([(step.state, step.node.id, step.reason) for step in steps], ("state", "stage", "why"))
 
 
 def _install_report(runner: Runner, study: Study) -> Path | None:
@@ -86,7 +86,7 @@ def run(args: Args) -> int:
     happened = runner.run(chosen)
     page = _install_report(runner, study) if "report" in happened else None
     if args.json:
-        _print_json({"stages": happened, "report": str(page.resolve()) if page else None})
+        print_json({"stages": happened, "report": str(page.resolve()) if page else None})
     elif page:
         print(f"report: {page.resolve()}")
     return 0
@@ -126,7 +126,7 @@ def _best(rows: list[EvalResult]) -> list[EvalResult]:
 
 
 def _print_rows(rows: list[EvalResult]) -> None:
-    _table(
+    print_table(
         [(r.task, r.dataset, r.metric, r.model, r.epoch, r.block, f"{r.value:.1f}", r.note) for r in rows],
         ("task", "data", "metric", "model", "epoch", "block", "value", "note"),
     )
@@ -143,7 +143,7 @@ def status(args: Args) -> int:
     rows = _best(_rows(runner))
     counts = {state: sum(step.state == state for step in steps) for state in ("cached", "run", "blocked")}
     if args.json:
-        _print_json({"stages": counts, "training": training, "best": [vars(row) for row in rows]})
+        print_json({"stages": counts, "training": training, "best": [vars(row) for row in rows]})
         return 0
     print(f"{study.directory}: {counts['cached']} of {len(steps)} stages done")
     for name, state in training.items():
@@ -170,7 +170,7 @@ def gc(args: Args) -> int:
         elif not args.json:
             print(path)
     if args.json:
-        _print_json({"unused": [str(path) for path in unused], "deleted": args.delete})
+        print_json({"unused": [str(path) for path in unused], "deleted": args.delete})
     else:
         log.info("%d unused outputs%s", len(unused), " deleted" if args.delete else "; --delete removes them")
     return 0
@@ -263,7 +263,7 @@ def _frozen(args: Args, section: dict[str, Any], stage: str) -> Runner:
 def _measured(args: Args, section: dict[str, Any], stage: str) -> int:
     rows = _rows(_frozen(args, section, stage))
     if args.json:
-        _print_json([vars(row) for row in rows])
+        print_json([vars(row) for row in rows])
     else:
         _print_rows(rows)
     return 0
@@ -289,116 +289,4 @@ def gallery(args: Args) -> int:
     out = _frozen(args, {}, "gallery").output("gallery")
     assert out is not None
     print(f"gallery: {(out / 'index.html').resolve()}")
-    return 0
-
-
-# --- tools ---------------------------------------------------------------------------------------------
-
-
-def data_check(args: Args) -> int:
-    """``dinoskip data check``; exit code 3 if there are faults."""
-    from dinoskip.config import Source, validate
-    from dinoskip.data.check import check
-    from dinoskip.pipeline.make import DatasetBox
-
-    tree: dict[str, Any] = {"kind": args.kind, "root": args.folder}
-    if args.kind == "voc":
-        tree["year"] = args.year
-    found = check(validate(DatasetBox, Source({"dataset": tree})).dataset)
-    if args.json:
-        _print_json(found.plain())
-    else:
-        print(found.text())
-    return 3 if found.faults else 0
-
-
-def data_scenes(args: Args) -> int:
-    """``dinoskip data scenes``."""
-    from dinoskip.config import Source, apply_overrides, validate
-    from dinoskip.data.scenes import ScenesConfig, compose
-
-    out = Path(args.out)
-    if out.exists() and any(out.iterdir()):
-        raise ConfigError(f"{out}: is not empty", "name a new folder")
-    print(compose(validate(ScenesConfig, apply_overrides(Source(), args.overrides)), out))
-    return 0
-
-
-def models_list(args: Args) -> int:
-    """``dinoskip models list``."""
-    from dinoskip.models import list_models
-
-    for name in list_models():
-        print(name)
-    return 0
-
-
-def models_show(args: Args) -> int:
-    """``dinoskip models show``."""
-    from dinoskip.models import load_backbone
-
-    backbone = load_backbone(args.spec)
-    count = sum(parameter.numel() for parameter in backbone.model.parameters())
-    rows = [
-        (name, getattr(backbone, name))
-        for name in ("spec", "patch_size", "depth", "dim", "num_heads", "num_prefix_tokens")
-    ]
-    rows += [("parameters", f"{count:,}"), ("weights_hash", backbone.weights_hash), *sorted(backbone.info.items())]
-    _table(rows, ("field", "value"))
-    return 0
-
-
-def models_convert(args: Args) -> int:
-    """``dinoskip models convert``."""
-    from dinoskip.models import VitConfig, load_backbone, save_weights
-    from dinoskip.models.export import load_weights, newest_checkpoint
-
-    kind, _, rest = args.spec.partition(":")
-    out = Path(args.out)
-    if kind == "run":
-        save_weights(out, *load_weights(newest_checkpoint(rest) / "teacher.safetensors"))
-    elif kind == "dino":
-        model = load_backbone(args.spec).model
-        size = {192: "tiny", 384: "small", 768: "base"}[model.embed_dim]
-        patch, side = model.patch_embed.patch_size[0], model.patch_embed.img_size[0]
-        config = VitConfig(name=f"vit_{size}_patch{patch}", depth=len(model.blocks), img_size=side)
-        save_weights(out, model.state_dict(), config, {"converted_from": Path(rest).name})
-    else:
-        raise ConfigError(f"models convert: {args.spec} is neither run:DIR nor dino:FILE.pth")
-    print(out)
-    return 0
-
-
-def analyze(args: Args) -> int:
-    """``dinoskip analyze``."""
-    from dinoskip.pipeline.analysis import analyze_spec, as_text, fresh_analysis
-
-    result = analyze_spec(args.spec) if args.spec else fresh_analysis(args.model, args.depth, args.seed)
-    if args.json:
-        _print_json(result)
-    else:
-        print(as_text(result))
-    return 0
-
-
-def verify(args: Args) -> int:
-    """``dinoskip verify``; exit code 3 if anything differs."""
-    from dinoskip.files import MANIFEST, verify_manifest
-
-    folder = Path(args.folder)
-    found = sorted(folder.rglob(MANIFEST)) if folder.is_dir() else []
-    if not found:
-        raise DataError(f"{folder}: holds no finished output (no {MANIFEST})")
-    problems = [problem for manifest in found for problem in verify_manifest(manifest.parent)]
-    for problem in problems:
-        print(problem)
-    print(f"{len(found)} outputs checked, {len(problems)} problems", file=sys.stderr)
-    return 3 if problems else 0
-
-
-def doctor(args: Args) -> int:
-    """``dinoskip doctor``."""
-    from dinoskip.environment import describe
-
-    _table(list(describe().items()), ("what", "found"))
     return 0

@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass, field, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from dinoskip.config import Config
 from dinoskip.errors import translate_write_errors
 from dinoskip.files import write_text
 from dinoskip.results import EvalResult
@@ -20,13 +19,6 @@ from visualize.published import PublishedTable, published
 from visualize.tables import NOT_RUN, Measure, best, best_table, markdown, measures, one_vote, rows_csv, single_blocks
 
 _SHADES = 10
-
-
-class ReportConfig(Config):
-    """What the report says beyond what was run."""
-
-    compare: str | None = None  # paper.table1 .. paper.table4, paper.figure3: published numbers beside ours
-    note: str = ""  # an honest sentence under the title, such as the demo's
 
 
 @dataclass(frozen=True)

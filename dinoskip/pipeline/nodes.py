@@ -233,6 +233,7 @@ class _Builder:
                 inputs[f"tokencut {found}:{label}"] = f"tokencut/{variant.name}/ep{epoch}/{found}"
         settings = {
             "gallery": {**dump(section), "size": section.size or evaluate.probe.size, "dataset": name},
+            "title": f"{self.study.name}, block by block",
             "models": shown,
             "norm": evaluate.norm,
             "facet": evaluate.discover_facet,

@@ -16,7 +16,7 @@ from dinoskip.data import datasets
 from dinoskip.data.detection import read_voc_xml
 from dinoskip.environment import describe
 from dinoskip.features import FeatureStore, Transform, as_float, export
-from dinoskip.files import load_tensors, read_json, write_text
+from dinoskip.files import read_json, write_text
 from dinoskip.models import Backbone
 from dinoskip.pipeline.make import dataset_of
 from dinoskip.pipeline.measure import chosen_blocks, open_backbone
@@ -67,18 +67,18 @@ def _boxes(image: Path) -> np.ndarray | None:
 
 def _predictions(store: FeatureStore, probe: Path) -> dict[int, dict[str, np.ndarray]]:
     """Label maps by the probe's selected head of every block."""
-    predict = ours("eval.probe").predict
-    heads = load_tensors(probe / "heads.safetensors")
+    module = ours("eval.heads")
+    heads, _ = module.load_heads(probe / "heads.safetensors")
     found: dict[int, dict[str, np.ndarray]] = {}
-    for block in store.blocks:
-        if f"block{block}.weight" not in heads:
+    for head in heads:
+        if len(head.blocks) > 1 or head.blocks[0] not in store.blocks:
             continue
-        head = (heads[f"block{block}.weight"].numpy(), heads[f"block{block}.bias"].numpy())
+        block = head.blocks[0]
         found[block] = {}
         for index, name in enumerate(store.ids):
-            grid = store.grid(index)
-            size = (grid[0] * _PREDICTION_SCALE, grid[1] * _PREDICTION_SCALE)
-            found[block][name] = predict(head, as_float(store.tokens(block, index)), grid, size)
+            height, width = store.grid(index)
+            size = (height * _PREDICTION_SCALE, width * _PREDICTION_SCALE)
+            found[block][name] = module.predict(head, as_float(store.tokens(block, index)), (height, width), size)
     return found
 
 
@@ -139,7 +139,7 @@ def gallery(task: Task) -> None:
         classes = None if labelled is None else module.Classes(labelled.class_names, labelled.palette)
         deepest = max(block for column in columns for block in column.store.blocks)
         block = section["block"] or max(1, deepest - 1)
-        config = module.GalleryConfig(first=section["first"], block=block)
+        config = module.GalleryConfig(title=task.settings["title"], first=section["first"], block=block)
         colours = ours("visualize.colours").pca_colours([column.store for column in columns], shown.ids)
         module.build_gallery(columns, images, task.out, config, classes=classes, colours=colours)
         names, photos = [column.name for column in columns], shown.paths
@@ -183,32 +183,14 @@ def _figures(task: Task, rows: Mapping[str, Sequence[EvalResult]], analysis: Map
         for role, path in sorted(task.inputs.items(), key=lambda item: _position(task, item[0]))
         if role.startswith("pretrain/")
     }
-    signal = {row["name"]: row for row in analysis["signal"]}
-    by_block = {
-        title: {name: dict(enumerate(row[key], 1)) for name, row in signal.items()}
-        for title, key in (
-            ("token cosine", "token_cosine"),
-            ("effective rank", "effective_rank"),
-            ("query gradient", "query_gradient"),
-        )
-    }
-    kappa = {
-        "condition number of W^V W^O": {
-            name: {row["block"]: row["kappa_vo"] for row in table}
-            for name, table in (
-                *((f"{name} at init", table) for name, table in analysis["fresh"].items()),
-                *((f"{name} trained", table) for name, table in analysis["trained"].items()),
-            )
-        }
-    }
-    caption = "Signal propagation in fresh networks on bundled photographs"
+    diagnostics = ours("visualize.diagnostics")
+    weights = {f"{name}, fresh": table for name, table in analysis["fresh"].items()}
+    weights |= {f"{name}, trained": table for name, table in analysis["trained"].items()}
     made = [
         figures.loss_figure(runs, out / "loss"),
         figures.blocks_figure(rows, out / "blocks"),
-        figures.diagnostics_figure(by_block, out / "signal", caption=caption, logarithmic=("query gradient",)),
-        figures.diagnostics_figure(
-            kappa, out / "kappa", caption="Conditioning of W^V W^O by block", logarithmic=tuple(kappa)
-        ),
+        diagnostics.signal_figure(analysis["signal"], out / "signal"),
+        diagnostics.weights_figure(weights, out / "weights", caption="Weights by block, at initialisation and trained"),
     ]
     return [figure for figure in made if figure is not None]
 
@@ -218,32 +200,13 @@ def _position(task: Task, role: str) -> int:
     return task.settings["order"].index(name) if name in task.settings["order"] else 0
 
 
-def _tables(module: Any, analysis: Mapping[str, Any]) -> list[Any]:
-    tables = []
-    if analysis["signal"]:
-        depth = len(analysis["signal"][0]["token_cosine"])
-        blocks = sorted({1, min(3, depth), max(1, depth // 2), depth})
-        columns = ["network", *(f"cosine b{b}" for b in blocks), "final", *(f"rank b{b}" for b in blocks), "final"]
-        columns += [f"q-grad b{b}" for b in blocks]
-        body = [
-            [
-                row["name"],
-                *(row["token_cosine"][b - 1] for b in blocks),
-                row["final_cosine"],
-                *(row["effective_rank"][b - 1] for b in blocks),
-                row["final_effective_rank"],
-                *(row["query_gradient"][b - 1] for b in blocks),
-            ]
-            for row in analysis["signal"]
-        ]
-        tables.append(module.DataTable("Signal propagation at initialisation", columns, body))
-    names = {"block": "block", "kappa_vo": "κ(W^V W^O)", "vo_max": "σ max", "logit_diagonal": "mean diagonal logit"}
-    names |= {"logit_spread": "logit spread", "fc1_gain": "fc1 gain", "fc2_gain": "fc2 gain"}
-    tables += [
-        module.DataTable.of(f"{name}: weights at initialisation", rows, names)
-        for name, rows in analysis["fresh"].items()
+def _tables(analysis: Mapping[str, Any]) -> list[Any]:
+    """Signal propagation of fresh networks, then every variant's weights at initialisation."""
+    module = ours("visualize.diagnostics")
+    tables = [module.signal_table(analysis["signal"])]
+    return tables + [
+        module.weights_table(f"{name}: weights at initialisation", rows) for name, rows in analysis["fresh"].items()
     ]
-    return tables
 
 
 def report(task: Task) -> None:
@@ -267,7 +230,7 @@ def report(task: Task) -> None:
             figures=_figures(task, rows, analysis, Path(scratch)),
             gallery="gallery/index.html" if source else None,
             previews=previews,
-            diagnostics=_tables(module, analysis),
+            diagnostics=_tables(analysis),
             environment=describe(),
             protocol=_protocol(card),
             commands=["dinoskip run study.yaml   # in this folder: the whole study, every default written out"],

@@ -1,0 +1,121 @@
+"""What the commands do that look at data, models and machines. Imported only when one of them runs."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from dinoskip.commands import Args, print_json, print_table
+from dinoskip.errors import ConfigError, DataError
+
+
+def data_check(args: Args) -> int:
+    """``dinoskip data check``; exit code 3 if there are faults."""
+    from dinoskip.config import Source, validate
+    from dinoskip.data.check import check
+    from dinoskip.pipeline.make import DatasetBox
+
+    tree: dict[str, Any] = {"kind": args.kind, "root": args.folder}
+    if args.kind == "voc":
+        tree["year"] = args.year
+    rows = check(validate(DatasetBox, Source({"dataset": tree})).dataset)
+    if args.json:
+        print_json([asdict(row) for row in rows])
+        return 3 if any(row.faults for row in rows) else 0
+    for row in rows:
+        print("\n".join(row.lines()))
+    return 3 if any(row.faults for row in rows) else 0
+
+
+def data_scenes(args: Args) -> int:
+    """``dinoskip data scenes``."""
+    from dinoskip.config import Source, apply_overrides, validate
+    from dinoskip.data.scenes import ScenesConfig, compose
+
+    out = Path(args.out)
+    if out.exists() and any(out.iterdir()):
+        raise ConfigError(f"{out}: is not empty", "name a new folder")
+    print(compose(validate(ScenesConfig, apply_overrides(Source(), args.overrides)), out))
+    return 0
+
+
+def models_list(args: Args) -> int:
+    """``dinoskip models list``."""
+    from dinoskip.models import list_models
+
+    for name in list_models():
+        print(name)
+    return 0
+
+
+def models_show(args: Args) -> int:
+    """``dinoskip models show``."""
+    from dinoskip.models import load_backbone
+
+    backbone = load_backbone(args.spec)
+    count = sum(parameter.numel() for parameter in backbone.model.parameters())
+    rows = [
+        (name, getattr(backbone, name))
+        for name in ("spec", "patch_size", "depth", "dim", "num_heads", "num_prefix_tokens")
+    ]
+    rows += [("parameters", f"{count:,}"), ("weights_hash", backbone.weights_hash), *sorted(backbone.info.items())]
+    print_table(rows, ("field", "value"))
+    return 0
+
+
+def models_convert(args: Args) -> int:
+    """``dinoskip models convert``."""
+    from dinoskip.models import VitConfig, load_backbone, save_weights
+    from dinoskip.models.export import load_weights, newest_checkpoint
+
+    kind, _, rest = args.spec.partition(":")
+    out = Path(args.out)
+    if kind == "run":
+        save_weights(out, *load_weights(newest_checkpoint(rest) / "teacher.safetensors"))
+    elif kind == "dino":
+        model = load_backbone(args.spec).model
+        size = {192: "tiny", 384: "small", 768: "base"}[model.embed_dim]
+        patch, side = model.patch_embed.patch_size[0], model.patch_embed.img_size[0]
+        config = VitConfig(name=f"vit_{size}_patch{patch}", depth=len(model.blocks), img_size=side)
+        save_weights(out, model.state_dict(), config, {"converted_from": Path(rest).name})
+    else:
+        raise ConfigError(f"models convert: {args.spec} is neither run:DIR nor dino:FILE.pth")
+    print(out)
+    return 0
+
+
+def analyze(args: Args) -> int:
+    """``dinoskip analyze``."""
+    from dinoskip.pipeline.analysis import analyze_spec, as_text, fresh_analysis
+
+    result = analyze_spec(args.spec) if args.spec else fresh_analysis(args.model, args.depth, args.seed)
+    if args.json:
+        print_json(result)
+    else:
+        print(as_text(result))
+    return 0
+
+
+def verify(args: Args) -> int:
+    """``dinoskip verify``; exit code 3 if anything differs."""
+    from dinoskip.files import MANIFEST, verify_manifest
+
+    folder = Path(args.folder)
+    found = sorted(folder.rglob(MANIFEST)) if folder.is_dir() else []
+    if not found:
+        raise DataError(f"{folder}: holds no finished output (no {MANIFEST})")
+    problems = [problem for manifest in found for problem in verify_manifest(manifest.parent)]
+    for problem in problems:
+        print(problem)
+    print(f"{len(found)} outputs checked, {len(problems)} problems", file=sys.stderr)
+    return 3 if problems else 0
+
+
+def doctor(args: Args) -> int:
+    """``dinoskip doctor``."""
+    from dinoskip.environment import describe
+
+    print_table(list(describe().items()), ("what", "found"))
+    return 0
