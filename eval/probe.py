@@ -29,7 +29,7 @@ from dinoskip.results import EvalResult, write_rows
 from eval.heads import LinearHead, save_heads, upsampled_classes
 from eval.labelled import LabelledTokens, NormalisedTokens, batchnorm_statistics
 from eval.metrics import ConfusionMatrix, SegmentationScores
-from eval.stacked import HeadStack, cosine_scale, make_targets
+from eval.stacked import HeadStack, Targets, cosine_scale, make_targets
 
 LEARNING_RATES = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2)
 _SCORED = 8  # images scored from one read
@@ -163,7 +163,8 @@ def fit_probes(
     tokens = NormalisedTokens(train, used, where, statistics)
     dim = train.tokens[used[0]].shape[-1]
     stack = HeadStack(groups, rates, train.num_classes, dim, weight_decay, where)
-    _fit(stack, train, tokens, fitted, epochs=epochs, batch_size=batch_size, refine=refine, seed=seed)
+    targets = make_targets(train.checked_label, fitted.tolist(), train.num_classes, train.grid, refine)
+    train_stack(stack, tokens, targets.to(where), fitted, epochs=epochs, batch_size=batch_size, seed=seed)
     on_held = _score(stack, train, tokens, held, "held-out")
     on_val = _score(stack, val, NormalisedTokens(val, used, where, statistics), np.arange(val.count), "validation")
     results = []
@@ -179,18 +180,17 @@ def fit_probes(
     return results
 
 
-def _fit(
+def train_stack(
     stack: HeadStack,
-    data: LabelledTokens,
     tokens: NormalisedTokens,
+    targets: Targets,
     rows: NDArray[np.int64],
     *,
     epochs: int,
     batch_size: int,
-    refine: int,
     seed: int,
 ) -> None:
-    targets = make_targets(data.checked_label, rows.tolist(), data.num_classes, data.grid, refine).to(tokens.device)
+    """Train all heads on images ``rows``, whose ``targets`` are in that order; one new order of images an epoch."""
     steps = epochs * -(-len(rows) // batch_size)
     done = 0
     with torch.no_grad(), Progress("probes", steps, "steps") as progress:

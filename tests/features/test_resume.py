@@ -24,10 +24,10 @@ SQUARE = Transform(size=32)
 def test_sigkill_anywhere_then_byte_identical(tmp_path: Path) -> None:
     script = Path(__file__).with_name("killed_export.py")
     found_here = os.pathsep.join([str(Path(__file__).parents[2]), str(Path(__file__).parent)])
+    env = {**os.environ, "PYTHONPATH": found_here}
     done = subprocess.run(
-        [sys.executable, script, tmp_path], env={**os.environ, "PYTHONPATH": found_here}, capture_output=True, text=True,
-        timeout=120, check=False,
-    )  # fmt: skip
+        [sys.executable, script, tmp_path], env=env, capture_output=True, text=True, timeout=120, check=False
+    )
     assert done.returncode == 0, done.stderr
     rows = {line.split()[0]: line.split()[1:] for line in done.stdout.splitlines()}
     assert len(rows) == 9
