@@ -137,20 +137,16 @@ def dino_loss(
     """Mean cross-entropy over all (teacher view, student view) pairs of different views, and over images.
 
     ``student`` (V*B, K) and ``teacher`` (2*B, K) are scores, ``center`` (K,). Returns the loss, a scalar in at
-    least float32, and the teacher's targets (2, B, K). With targets q summing to one, the cross-entropy of
-    student scores s is ``sum(q) * logsumexp(s) - <q, s>``: each student view is read once, against the sum of
-    the targets it meets (both for a local view, the other one for a global view).
+    least float32, and the teacher's targets (2, B, K). Each student view's log-softmax is taken once and meets the
+    sum of its targets: a global view the other view's, the local views (summed first) both.
     """
     dtype = torch.promote_types(student.dtype, torch.float32)
     batch = teacher.shape[0] // 2
     targets = F.softmax((teacher.to(dtype) - center.to(dtype)) / teacher_temp, dim=-1).view(2, batch, -1)
-    scores = (student.to(dtype) / student_temp).view(-1, batch, student.shape[1])  # (V, B, K)
-    views = scores.shape[0]
-    spread = scores.logsumexp(dim=-1)  # (V, B)
-    total = spread[:2].sum() + 2.0 * spread[2:].sum() - (targets.flip(0) * scores[:2]).sum()
-    if views > 2:
-        total = total - torch.einsum("vbk,bk->", scores[2:], targets.sum(0))
-    return total / (batch * (2 * views - 2)), targets
+    scores = F.log_softmax(student.to(dtype) / student_temp, dim=-1).view(-1, batch, student.shape[1])  # (V, B, K)
+    total = torch.dot(scores[:2].flatten(), targets.flip(0).flatten())
+    total = total + torch.dot(scores[2:].sum(0).flatten(), targets.sum(0).flatten())
+    return -total / (batch * (2 * scores.shape[0] - 2)), targets
 
 
 def entropy(targets: Tensor) -> Tensor:
