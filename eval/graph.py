@@ -37,20 +37,22 @@ class Graph:
         """Return A times ``vector`` (n,)."""
         return np.asarray(self.weight * (self.edges @ vector) + self.floor * vector.sum())
 
-    def twins(self) -> NDArray[np.intp]:
-        """Return a class number (n,) for every token; tokens that a cut cannot tell apart share one.
+    def probe(self) -> tuple[F64, NDArray[np.intp]]:
+        """Return A times a fixed random vector, and a class number (n,) for every token; twins share one.
 
-        Those are the tokens with the same row of 0/1 ``edges``, and all isolated tokens. Rows are told apart by their
-        product with random integers, small enough for every sum to be exact. The rows of a weighted graph carry
-        rounding errors, so there each token is its own class.
+        Twins are tokens that a cut cannot tell apart: those with the same row of 0/1 ``edges``, and all isolated
+        tokens. The vector holds integers small enough for every sum to be exact, so equal products mean equal rows.
+        The rows of a weighted graph carry rounding errors, so there each token is its own class.
         """
         n = len(self.degree)
+        span = 2 ** (51 - n.bit_length())
+        random = numpy_rng(0, "tokencut", "probe", n).integers(-span, span, n).astype(np.float64)
+        codes = self.edges @ random
+        image = self.weight * codes + self.floor * random.sum()
         if not self.binary:
-            return np.arange(n)
-        bits = 52 - n.bit_length()
-        codes = self.edges @ numpy_rng(0, "tokencut", "twins", n).integers(0, 2**bits, n).astype(np.float64)
-        codes[self.isolated] = -1
-        return np.unique(codes, return_inverse=True)[1]
+            return image, np.arange(n)
+        codes[self.isolated] = 2.0**53  # no sum is as large
+        return image, np.unique(codes, return_inverse=True)[1]
 
     def dense(self) -> F64:
         """Return the affinity matrix A, float64 (n, n)."""

@@ -10,22 +10,22 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from dinoskip.randomness import numpy_rng
 from eval.graph import F64, CutVector, Graph
 
-FIRST_CHECK, CHECK_EVERY, MAX_PASSES = 8, 2, 160
-RESIDUAL = 2e-11  # of the unit vector u, so that y agrees with a dense solver to 1e-10/gap; 1e-8 saves three passes
+FIRST_CHECK, MAX_PASSES = 8, 160
+CHEAP_TOKENS = 1000  # up to here a product costs no more than a check, so only every second one is checked
+RESIDUAL = 5e-11  # of the unit vector u, so that y agrees with a dense solver to 1e-10/gap; 1e-8 saves three passes
 ROUNDING = 2e-16  # a token; error of the operator and the basis
 BREAKDOWN = 1e-12  # length below which a new direction is rounding noise
 
 
-def lanczos(graph: Graph, twins: NDArray[np.intp]) -> CutVector | None:
+def lanczos(graph: Graph, image: F64, twins: NDArray[np.intp]) -> CutVector | None:
     """Return the cut vector of ``graph`` with error bounds, None where the method cannot be trusted.
 
-    The start is a fixed random vector averaged over ``twins`` (class numbers (n,)), so that the search stays among
-    vectors that are equal on twins: the others have eigenvalue 1 (tokens with the same row), or one above that of the
-    cut between the isolated tokens and the rest. A start that depends on the degrees alone would miss vectors that
-    are antisymmetric under a symmetry of the graph.
+    ``image`` and ``twins`` are those of :meth:`Graph.probe`. The start is the operator's image of a fixed random
+    vector, averaged over twins, so that the search stays among vectors that are equal on twins: the others have
+    eigenvalue 1 (tokens with the same row), or one above that of the cut between the isolated tokens and the rest. A
+    start that depends on the degrees alone would miss vectors that are antisymmetric under a symmetry of the graph.
     """
     n = len(graph.degree)
     s = graph.degree**-0.5
@@ -33,14 +33,17 @@ def lanczos(graph: Graph, twins: NDArray[np.intp]) -> CutVector | None:
     basis = np.empty((limit + 2, n))
     basis[0] = np.sqrt(graph.degree / graph.degree.sum())
     small = np.zeros((limit + 1, limit + 1))  # the operator in the basis: the lower triangle of a tridiagonal matrix
-    if _append(basis, 0, _start(twins)) < BREAKDOWN:
+    start = (np.bincount(twins, s * image) / np.bincount(twins))[twins]
+    length = float(np.linalg.norm(start))
+    if length == 0 or _append(basis, 0, start / length) < BREAKDOWN:
         return None
+    check_every = 1 if n > CHEAP_TOKENS else 2
     for j in range(1, limit + 1):
         product = s * graph.apply(s * basis[j])
         small[j - 1, j - 1] = basis[j] @ product
         length = small[j, j - 1] = _append(basis, j, product)
         closed = length < BREAKDOWN
-        if not closed and (j < FIRST_CHECK or (j - FIRST_CHECK) % CHECK_EVERY):
+        if not closed and (j < FIRST_CHECK or (j - FIRST_CHECK) % check_every):
             continue
         if closed and j < twins.max():  # fewer directions than classes of twins: some eigenvalue is multiple
             return None
@@ -55,17 +58,15 @@ def lanczos(graph: Graph, twins: NDArray[np.intp]) -> CutVector | None:
     return None
 
 
-def _start(twins: NDArray[np.intp]) -> F64:
-    values = numpy_rng(0, "tokencut", "start", len(twins)).standard_normal(len(twins))
-    return (np.bincount(twins, values) / np.bincount(twins))[twins]
-
-
 def _append(basis: F64, last: int, vector: F64) -> float:
-    """Make ``vector`` orthogonal to rows 0..last of ``basis`` (twice is enough), store it next, return its length."""
+    """Make ``vector`` orthogonal to rows 0..last of ``basis``, store it next, return its length."""
     known = basis[: last + 1]
-    for _ in range(2):
+    before = float(np.linalg.norm(vector))
+    for _ in range(2):  # twice is enough, and once if little was taken away
         vector = vector - (known @ vector) @ known
-    length = float(np.linalg.norm(vector))
+        length = float(np.linalg.norm(vector))
+        if length > 0.1 * before:
+            break
     basis[last + 1] = vector / length if length >= BREAKDOWN else 0.0
     return length
 

@@ -151,8 +151,8 @@ def cut_unit(
 def cut_vector(graph: Graph) -> CutVector:
     """Return the cut vector, by Lanczos if that decides split and seed, else by the dense solver."""
     if len(graph.degree) > DENSE_TOKENS:
-        twins = graph.twins()
-        candidate = lanczos(graph, twins)
+        image, twins = graph.probe()
+        candidate = lanczos(graph, image, twins)
         if candidate is not None and _decides(candidate, twins):
             return candidate
     return dense_vector(graph)
