@@ -83,7 +83,7 @@ def test_a_finished_run_is_returned_untouched(straight: Path, images: ImageFolde
 
 @pytest.mark.parametrize(
     ("number", "error", "state"),
-    [(signal.SIGTERM, Preempted, "preempted"), (signal.SIGUSR2, Preempted, "preempted"),
+    [(signal.SIGTERM, Preempted, "preempted"),
      (signal.SIGINT, Interrupted, "interrupted")],
 )  # fmt: skip
 def test_a_signal_stops_at_the_step_and_the_run_resumes_bit_for_bit(
