@@ -79,6 +79,7 @@ class Interrupted(DinoskipError):
 
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_NOT_WRITABLE = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR}
 _FULL_TEXTS = ("no space left", "file too large", "disk quota exceeded", "unexpected pos")
 
 
@@ -102,7 +103,7 @@ def translate_write_errors(path: Path) -> Iterator[None]:
             raise DiskFull(
                 f"{path}: no space left while writing", "free some space and run the same command again"
             ) from error
-        if isinstance(error, PermissionError) or (isinstance(error, OSError) and error.errno == errno.EROFS):
+        if isinstance(error, OSError) and error.errno in _NOT_WRITABLE:
             raise ConfigError(
                 f"{path}: cannot write here: {error.strerror}", "choose an output directory you may write"
             ) from error

@@ -201,7 +201,9 @@ def _name(text: str) -> str:
 
 def _legend(figure: Any, axes: Any) -> None:
     handles, labels = axes.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper left", ncols=4, borderaxespad=0.2)
+    inches = 0.08 * (max(map(len, labels)) + 6)  # of the longest entry, its line and the gap after it
+    columns = max(1, min(4, int(figure.get_figwidth() / inches)))
+    figure.legend(handles, labels, loc="outside upper left", ncols=columns, borderaxespad=0.2)
 
 
 @contextmanager
