@@ -94,8 +94,9 @@ def _score(
 ) -> list[list[SegmentationScores]]:
     """Score every head on images ``rows`` at full label size; [group][learning rate]. One group's logits at a time."""
     classes, rates = data.num_classes, len(stack.rates)
-    counts = torch.zeros(len(stack.groups), rates * classes * classes, dtype=torch.int64, device=tokens.device)
-    offsets = torch.arange(rates, device=tokens.device)[:, None] * (classes * classes)
+    size = (classes + 1) * classes  # label × prediction, with a row for ignored pixels: cheaper than leaving them out
+    counts = torch.zeros(len(stack.groups), rates * size, dtype=torch.int64, device=tokens.device)
+    offsets = torch.arange(rates, device=tokens.device)[:, None, None] * size
     with Progress(title, len(rows), "images") as progress:
         for at in range(0, len(rows), _SCORED):
             some = rows[at : at + _SCORED]
@@ -103,18 +104,17 @@ def _score(
             logits = [stack.logits(g, batch).view(rates, classes, len(some), *data.grid) for g in range(len(counts))]
             for i, row in enumerate(some):
                 label = torch.from_numpy(data.checked_label(int(row)).astype(np.int64)).to(tokens.device)
-                keep = label != IGNORE
-                base = offsets + label[keep] * classes
+                base = offsets + torch.where(label == IGNORE, classes, label) * classes
                 for group, z in enumerate(logits):
                     found = upsampled_classes(z[:, :, i], (label.shape[0], label.shape[1]))
-                    counts[group] += torch.bincount((base + found[:, keep]).flatten(), minlength=counts.shape[1])
+                    counts[group] += torch.bincount(found.add_(base).flatten(), minlength=counts.shape[1])
             progress.advance(len(some))
     return [[_scores(part, classes) for part in one.view(rates, -1).cpu()] for one in counts]
 
 
 def _scores(counts: torch.Tensor, classes: int) -> SegmentationScores:
     matrix = ConfusionMatrix(classes)
-    matrix.counts[:-1, :-1] = counts.view(classes, classes).numpy()
+    matrix.counts[:-1, :-1] = counts.view(classes + 1, classes)[:-1].numpy()
     return matrix.scores()
 
 

@@ -69,24 +69,25 @@ def export(
     """
     out = Path(out)
     plan = make_plan(backbone, dataset, blocks, facet, norm, dtype, transform or Transform(), tokens, cls, batch_size)
-    work = partial_path(out)
     finished = _finished(out, plan.manifest["key"])
-    if finished is not None:
-        log.info("features: %s is already complete", out)
-        return finished
+    return _export(backbone, plan, out, batch_size, workers) if finished is None else finished
+
+
+def _export(backbone: Backbone, plan: Plan, out: Path, batch_size: int, workers: int) -> FeatureStore:
+    work, manifest = partial_path(out), plan.manifest
     log.info(
         "features: %d images × %d blocks, %s %s norm=%s, %s: %s in %s",
-        len(plan.paths), len(plan.manifest["blocks"]), dtype, facet, norm,
+        len(plan.paths), len(manifest["blocks"]), manifest["dtype"], manifest["facet"], manifest["norm"],
         plan.transform.label, _bytes(plan.nbytes), out,
     )  # fmt: skip
     with directory_lock(work):
         arrays = {name: (plan.stored, shape) for name, shape in plan.shapes.items()}
-        state = {"key": plan.manifest["key"], "batch_size": batch_size}
+        state = {"key": manifest["key"], "batch_size": batch_size}
         with closing(StoreWriter(work, state, arrays, len(plan.batches))) as writer:
             if writer.resumed and any(writer.done):
                 log.info("features: continuing, %d of %d batches are done", sum(writer.done), len(plan.batches))
             _run(backbone, plan, writer, workers or min(8, len(os.sched_getaffinity(0))))
-            writer.publish(out, plan.manifest)
+            writer.publish(out, manifest)
     with suppress(OSError):  # another process may have taken it already
         work.rmdir()
     return FeatureStore.open(out)
@@ -108,6 +109,7 @@ def _finished(out: Path, key: str) -> FeatureStore | None:
         with suppress(DataError):
             store = FeatureStore.open(out)
             if store.key == key:
+                log.info("features: %s is already complete", out)
                 _clean_up(partial_path(out))
                 return store
     raise OutputInUse(f"{out}: holds something other than these features", "remove it or choose another output")
