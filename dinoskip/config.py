@@ -6,7 +6,7 @@ import difflib
 import io
 import types
 import typing
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -275,3 +275,14 @@ def load(model: type[C], path: str | Path, overrides: Sequence[str] = ()) -> C:
 def dump(config: Config) -> Tree:
     """The configuration as plain JSON-able containers, every default written out."""
     return config.model_dump(mode="json")
+
+
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> Tree:
+    """``{"a": {"b": 1}}`` as ``{"a.b": 1}``; a list is one value."""
+    flat: Tree = {}
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            flat |= flatten(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = list(value) if isinstance(value, tuple) else value
+    return flat

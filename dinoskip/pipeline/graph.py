@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from dinoskip.config import flatten
 from dinoskip.errors import ConfigError
 from dinoskip.files import hash_of
 from dinoskip.pipeline.artifacts import Artifacts, Record
@@ -142,16 +143,6 @@ def differences(old: Record, new: Record) -> list[str]:
             if a.get(role) != b.get(role)
         ]
     return reasons
-
-
-def flatten(tree: Any, prefix: str = "") -> dict[str, Any]:
-    """``{"a": {"b": 1}}`` → ``{"a.b": 1}``; lists stay whole."""
-    if isinstance(tree, Mapping):
-        flat: dict[str, Any] = {}
-        for name, value in tree.items():
-            flat.update(flatten(value, f"{prefix}.{name}" if prefix else str(name)))
-        return flat
-    return {prefix: list(tree) if isinstance(tree, tuple) else tree}
 
 
 def select(

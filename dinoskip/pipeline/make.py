@@ -37,7 +37,8 @@ def pretrain(task: Task) -> None:
     from dinoskip.training.loop import pretrain as run
 
     settings = {key: task.settings[key] for key in ("seed", "model", "optimizer", "pretrain")}
-    job = validate(PretrainJob, Source(dict(settings)))
+    settings["pretrain"] = {**settings["pretrain"], **task.runtime["free"]}
+    job = validate(PretrainJob, Source(settings))
     config, root = dataset_of(task)
     images = datasets.open_images(config, root, split=task.settings["dataset"]["split"])
     run(job, images, task.out, device=task.device, workers=task.workers)

@@ -12,6 +12,8 @@ from dinoskip.pipeline.external import fingerprint_dataset, fingerprint_spec
 from dinoskip.pipeline.graph import Node
 from dinoskip.pipeline.study import Study, Variant
 
+# Settings of a pretraining that do not change its result, and so are not part of its key.
+_FREE = ("log_every", "checkpoint_every_minutes", "checkpoint_every_steps", "max_nonfinite")
 # In order of execution. The number is the stage's version: raise it when a stage's code changes its results.
 STAGES: dict[str, int] = {
     "data": 1,
@@ -100,6 +102,8 @@ class _Builder:
         data = self._data(self.study.pretrain.dataset, "images", "train")
         recipe = dump(self.study.pretrain)
         recipe.pop("dataset")
+        free = {key: recipe.pop(key) for key in _FREE}
+        data = {**data, "runtime": {**data["runtime"], "free": free}}
         settings = {
             "seed": self.study.seed,
             "model": dump(variant.model),
@@ -257,10 +261,13 @@ class _Builder:
         for node in self.nodes.values():
             if node.stage in {"probe", "tokencut", "knn", "pretrain"}:
                 inputs[node.id] = node.id
+        card = self.study.model_dump(mode="json", exclude={"output", "gallery", "report", "data"})
+        for key in _FREE:
+            (card["pretrain"] or {}).pop(key, None)
         settings = {
             "report": dump(self.study.report),
             "study": self.study.name,
-            "card": self.study.model_dump(mode="json", exclude={"output", "gallery", "report", "data"}),
+            "card": card,
             "gallery": dump(self.study.gallery),
             "order": [variant.name for variant in self.variants],
         }

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from dinoskip.config import flatten
 from dinoskip.console import read_metrics
 from dinoskip.data import datasets
 from dinoskip.data.detection import read_voc_xml
@@ -253,8 +254,6 @@ def _settings(card: Mapping[str, Any], rows: Sequence[EvalResult]) -> dict[str, 
 
 def _protocol(card: Mapping[str, Any]) -> dict[str, dict[str, object]]:
     """Every setting that affects a number, by section."""
-    from dinoskip.pipeline.graph import flatten
-
     sections = {
         name: flatten(value) for name, value in card.items() if isinstance(value, Mapping) and name != "variants"
     }

@@ -17,6 +17,7 @@ import timm
 import torch
 
 from dinoskip import __version__
+from dinoskip.config import flatten
 from dinoskip.console import log
 from dinoskip.distributed import World, on_main
 from dinoskip.errors import ConfigError, DinoskipError, Interrupted, OutputInUse, Preempted
@@ -30,17 +31,6 @@ FREE_KEYS = frozenset(
     for key in ("log_every", "checkpoint_every_minutes", "checkpoint_every_steps", "keep_epochs", "max_nonfinite")
 )
 STATUS_SECONDS = 5.0  # between rewrites of status.json while nothing but the step changes
-
-
-def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Dotted keys to values; lists count as one value."""
-    flat: dict[str, Any] = {}
-    for key, value in tree.items():
-        if isinstance(value, Mapping):
-            flat |= flatten(value, f"{prefix}{key}.")
-        else:
-            flat[f"{prefix}{key}"] = value
-    return flat
 
 
 def compare_configs(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[list[str], list[str]]:

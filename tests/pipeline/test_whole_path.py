@@ -123,6 +123,8 @@ AFTER_WEIGHTS = {"features", "probe", "tokencut", "knn", "analyze", "gallery", "
         ("pretrain.epochs=2", {"pretrain", "weights"} | AFTER_WEIGHTS),
         ("seed=1", {"pretrain", "weights"} | AFTER_WEIGHTS),
         ("data.scenes.seed=1", {"data", "pretrain", "weights"} | AFTER_WEIGHTS),
+        ("pretrain.log_every=1", set()),
+        ("pretrain.checkpoint_every_minutes=1", set()),
         ("output=.", None),
     ],
 )
