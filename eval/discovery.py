@@ -94,7 +94,8 @@ def evaluate(
     ``rows.json`` (a CorLoc row a block, in percent), ``boxes.json`` ``{id: {block: [x1, y1, x2, y2]}}`` in pixels,
     ``seeds.json`` ``{id: {block: flat token index}}``, for each block ``vectors_block{b}.npy`` float16 (eigenvectors
     divided by their largest absolute value) and ``masks_block{b}.npy`` bool, (sum of T,) in store order, and with
-    multiscale ``boxes_multiscale.json`` ``{id: [x1, y1, x2, y2]}``. Raises :class:`ConfigError` for a store of another
+    multiscale ``boxes_multiscale.json`` ``{id: [x1, y1, x2, y2]}``, and ``ties.json``, in how many images of each block
+    tied seeds would give different boxes. Raises :class:`ConfigError` for a store of another
     image size or blocks it lacks, :class:`DataError` if ids differ or features cannot be cut.
     """
     truth = _truth(store, dataset, config)
@@ -105,10 +106,12 @@ def evaluate(
     rows: list[EvalResult] = []
     boxes: dict[str, dict[str, list[int]]] = {name: {} for name in store.ids}
     seeds: dict[str, dict[str, int]] = {name: {} for name in store.ids}
+    ties: dict[str, int] = {}
     with Progress("TokenCut", len(groups) * len(store.ids), "images") as progress:
         for label, blocks in groups.items():
             found = _cut_all(store, blocks, config, progress)
             rows.append(_row(store, dataset, label, found, truth, config).with_context(context))
+            ties[label] = found.tied
             if len(blocks) > 1:
                 write_json(out / "boxes_multiscale.json", dict(zip(store.ids, found.boxes, strict=True)))
                 continue
@@ -116,6 +119,7 @@ def evaluate(
                 boxes[name][label], seeds[name][label] = box, seed
             _save(out / f"vectors_block{label}.npy", found.vectors)
             _save(out / f"masks_block{label}.npy", found.masks)
+    write_json(out / "ties.json", ties)
     write_json(out / "boxes.json", boxes)
     write_json(out / "seeds.json", seeds)
     write_rows(out / "rows.json", rows)
@@ -178,7 +182,6 @@ def _row(
         protocol=f"tokencut tau={config.tau:g} eps={config.eps:g}",
         resolution=store.transform.label,
         weights=store.weights_hash,
-        note=f"seed tied in {found.tied} images" if found.tied else "",
     )
 
 

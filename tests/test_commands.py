@@ -1,0 +1,118 @@
+"""Every stage as a command of its own, on plain inputs."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from dinoskip.cli import main
+from dinoskip.features import FeatureStore
+
+VIT = "timm:vit_tiny_patch16_224,pretrained=false,depth=2"
+OTHER = "timm:vit_tiny_patch16_224,pretrained=false,depth=3,seed=1"
+
+
+@pytest.fixture(scope="module")
+def voc(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("scenes") / "voc"
+    assert main(["data", "scenes", str(out), "images=12", "size=64", "val_fraction=0.5", "-q"]) == 0
+    return out
+
+
+def results(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[dict[str, object]]:
+    capsys.readouterr()
+    assert main([*arguments, "--json", "-q"]) == 0
+    rows: list[dict[str, object]] = json.loads(capsys.readouterr().out)
+    return rows
+
+
+def test_probe(voc: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["probe", "--backbone", VIT, "--data", str(voc), "--out", str(tmp_path / "out")]
+    rows = results(capsys, *command, "evaluate.probe.size=64", "evaluate.probe.epochs=1", "evaluate.multiscale=[1,2]")
+    assert {row["block"] for row in rows if row["metric"] == "mIoU"} >= {"1", "2", "1+2"}
+    assert all(0 <= float(str(row["value"])) <= 100 for row in rows if row["value"] is not None)
+
+
+def test_tokencut_of_chosen_blocks(voc: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out"
+    command = [
+        "tokencut",
+        "--backbone",
+        VIT,
+        "--backbone",
+        OTHER,
+        "--data",
+        str(voc),
+        "--out",
+        str(out),
+        "--blocks",
+        "2",
+    ]
+    rows = results(capsys, *command)
+    assert [(row["metric"], row["block"], row["n"]) for row in rows] == [("CorLoc", "2", 12)] * 2
+    assert len({row["model"] for row in rows}) == 2
+
+
+def test_knn_on_folders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rng = np.random.default_rng(0)
+    for split, count in (("train", 6), ("val", 2)):
+        for shade, name in ((40, "dark"), (200, "light")):
+            (tmp_path / "data" / split / name).mkdir(parents=True)
+            for index in range(count):
+                pixels = np.clip(rng.normal(shade, 20, (40, 40, 3)), 0, 255).astype(np.uint8)
+                Image.fromarray(pixels).save(tmp_path / "data" / split / name / f"{index}.png")
+    command = ["knn", "--backbone", VIT, "--data", str(tmp_path / "data"), "--out", str(tmp_path / "out")]
+    rows = results(capsys, *command, "evaluate.knn_k=[3]", "evaluate.knn_size=32")
+    assert {row["block"] for row in rows} == {"1", "2"}
+    assert all(row["value"] == 100 for row in rows)  # black and white are told apart even by random weights
+
+
+def test_gallery_of_any_folder(voc: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    images = voc / "VOC2012" / "JPEGImages"
+    out = tmp_path / "out"
+    command = ["gallery", "--backbone", VIT, "--backbone", OTHER, "--data", str(images), "--out", str(out)]
+    assert main([*command, "gallery.first=2", "evaluate.probe.size=64", "-q"]) == 0
+    page = Path(capsys.readouterr().out.split("gallery: ")[1].strip())
+    assert page.is_file()
+    assert len(list(page.parent.glob("img/pca-*"))) == 2 * (2 + 3)
+
+
+def test_features_export_and_models(voc: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    images = voc / "VOC2012" / "JPEGImages"
+    out = tmp_path / "features"
+    command = ["features", "export", "--backbone", VIT, "--images", str(images), "--out", str(out)]
+    assert main([*command, "--blocks", "1,2", "--facet", "key", "--mode", "native", "-q"]) == 0
+    store = FeatureStore.open(out)
+    assert (store.facet, tuple(store.blocks), len(store.ids)) == ("key", (1, 2), 12)
+    assert store.verify() == []
+    assert main(["verify", str(out)]) == 0
+    assert main(["models", "show", VIT]) == 0
+    assert "depth" in capsys.readouterr().out
+    assert main(["models", "list"]) == 0
+    assert "skipless_vit_small_patch16_224" in capsys.readouterr().out
+
+
+def test_convert_a_dino_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import torch
+
+    from dinoskip.models import create_model, load_backbone
+
+    model = create_model("vit_tiny_patch16", depth=2, img_size=32)
+    state = {f"module.backbone.{name}": tensor for name, tensor in model.state_dict().items()}
+    torch.save({"teacher": state, "epoch": 3}, tmp_path / "dino.pth")
+    out = tmp_path / "w.safetensors"
+    assert main(["models", "convert", f"dino:{tmp_path / 'dino.pth'}", str(out)]) == 0
+    capsys.readouterr()
+    assert load_backbone(f"weights:{out}").weights_hash == load_backbone(f"dino:{tmp_path / 'dino.pth'}").weights_hash
+    assert main(["models", "convert", VIT, str(out)]) == 2
+
+
+def test_analyze_fresh_and_given(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["analyze", "--model", "vit_tiny_patch16", "--depth", "3", "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert [row["name"] for row in result["signal"]] == ["skip", "skipless default", "skipless initialised"]
+    assert all(abs(row["kappa_vo"] - 1) < 1e-4 for rows in result["weights"].values() for row in rows)
+    assert main(["analyze", VIT]) == 0
+    assert "kappa_vo" in capsys.readouterr().out
