@@ -56,7 +56,6 @@ def describe() -> dict[str, str]:
         "system": f"{platform.system()} {platform.machine()}",
         "cores": str(len(os.sched_getaffinity(0))),
         "memory": f"{memory:.1f} GiB",
-        "free disk here": f"{shutil.disk_usage('.').free / 2**30:.1f} GiB",
         "threads": str(torch.get_num_threads()),
     }
     gpus = (

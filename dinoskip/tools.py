@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -117,5 +118,6 @@ def doctor(args: Args) -> int:
     """``dinoskip doctor``."""
     from dinoskip.environment import describe
 
-    print_table(list(describe().items()), ("what", "found"))
+    free = shutil.disk_usage(".").free / 2**30
+    print_table([*describe().items(), ("free disk here", f"{free:.1f} GiB")], ("what", "found"))
     return 0
