@@ -19,9 +19,14 @@ from dinoskip.errors import DataError, DiskFull, WeightsError, is_disk_full
 def test_atomic_write_leaves_the_old_file_on_failure(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     files.write_text(path, "old")
-    with pytest.raises(ZeroDivisionError), files.atomic_path(path) as temporary:
-        temporary.write_text("half")
-        _ = 1 / 0
+
+    def broken() -> None:
+        with files.atomic_path(path) as temporary:
+            temporary.write_text("half")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        broken()
     assert path.read_text() == "old"
     assert os.listdir(tmp_path) == ["a.txt"]
 

@@ -19,7 +19,16 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     source.mkdir()
     for name in names:  # a copy, so that the build leaves nothing in the tree
         (source / name).symlink_to(ROOT / name)
-    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder / "dist"), str(source)]
+    command = [
+        sys.executable,
+        "-m",
+        "build",
+        "--wheel",
+        "--no-isolation",
+        "--outdir",
+        str(folder / "dist"),
+        str(source),
+    ]
     built = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
     assert built.returncode == 0, built.stderr[-2000:] + built.stdout[-2000:]
     with zipfile.ZipFile(next((folder / "dist").glob("*.whl"))) as wheel:
