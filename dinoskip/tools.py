@@ -44,10 +44,13 @@ def data_scenes(args: Args) -> int:
 
 def models_list(args: Args) -> int:
     """``dinoskip models list``."""
+    import timm
+
     from dinoskip.models import list_models
 
-    for name in list_models():
-        print(name)
+    rows = [(name, "dinoskip.models.create_model, studies") for name in list_models()]
+    rows += [(name, "timm.create_model") for name in timm.list_models("skipless_vit_*")]
+    print_table(rows, ("model", "made by"))
     return 0
 
 

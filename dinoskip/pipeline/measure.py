@@ -91,6 +91,7 @@ def probe(task: Task) -> None:
         task.out,
         validate(module.ProbeConfig, Source(settings)),
         val.context,
+        device=task.device,
     )
 
 
@@ -118,5 +119,7 @@ def knn(task: Task) -> None:
         labelled["train"].class_names,
         task.out,
         validate(module.KnnConfig, Source({"k": task.settings["k"]})),
-        {**val.context, "dataset": task.settings["dataset"]["name"]},
+        val.context,
+        dataset=datasets.dataset_name(config),
+        device=task.device,
     )

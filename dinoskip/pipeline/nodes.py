@@ -271,7 +271,13 @@ class _Builder:
             "gallery": dump(self.study.gallery),
             "order": [variant.name for variant in self.variants],
         }
-        self.add("report", "report", settings, inputs=inputs, runtime={"study": self.study.model_dump(mode="json", exclude={"output"})})
+        self.add(
+            "report",
+            "report",
+            settings,
+            inputs=inputs,
+            runtime={"study": self.study.model_dump(mode="json", exclude={"output"})},
+        )
 
 
 def _blocks(blocks: str | tuple[int, ...]) -> str | list[int]:
