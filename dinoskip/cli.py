@@ -42,12 +42,22 @@ def _command(commands: Any, name: str, handler: str, text: str, *, details: str 
     return parser
 
 
+def _count(text: str) -> int:
+    if not text.isdigit():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of 0 or more")
+    return int(text)
+
+
 def _compute(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--device", default="auto", choices=("auto", "cpu", "cuda"), help="where to compute (default: auto)"
     )
     parser.add_argument(
-        "--workers", type=int, default=0, metavar="N", help="data worker processes (default: 0, in this process)"
+        "--workers",
+        type=_count,
+        default=0,
+        metavar="N",
+        help="processes or threads that read images (default: 0, automatic)",
     )
 
 
@@ -162,11 +172,11 @@ def _features_commands(commands: Any) -> None:
     export.add_argument(
         "--mode", default="square", choices=("square", "center_crop", "native"), help="(default: square)"
     )
-    export.add_argument("--size", type=int, default=224, help="pixels, for square and center_crop (default: 224)")
+    export.add_argument("--size", type=_count, default=224, help="pixels, for square and center_crop (default: 224)")
     export.add_argument(
         "--dtype", default="float16", choices=("float16", "bfloat16", "float32"), help="(default: float16)"
     )
-    export.add_argument("--batch", type=int, default=16, metavar="N", help="images a forward pass (default: 16)")
+    export.add_argument("--batch", type=_count, default=16, metavar="N", help="images a forward pass (default: 16)")
     _compute(export)
 
 
@@ -188,8 +198,8 @@ def _frozen_commands(commands: Any) -> None:
     analyze.add_argument(
         "--model", default="vit_small_patch16", help="of the fresh models (default: vit_small_patch16)"
     )
-    analyze.add_argument("--depth", type=int, default=12, help="of the fresh models (default: 12)")
-    analyze.add_argument("--seed", type=int, default=0, help="(default: 0)")
+    analyze.add_argument("--depth", type=_count, default=12, help="of the fresh models (default: 12)")
+    analyze.add_argument("--seed", type=_count, default=0, help="(default: 0)")
     analyze.add_argument("--json", action="store_true", help="print JSON on stdout")
 
 
@@ -245,8 +255,12 @@ def _report(error: DinoskipError) -> int:
     return error.exit_code
 
 
+class _Terminated(BaseException):
+    """SIGTERM, as an exception that nothing on the way takes for a damaged file."""
+
+
 def _on_sigterm(number: int, frame: object) -> None:
-    raise Preempted("stopped by SIGTERM; run the same command again to continue")
+    raise _Terminated
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -259,6 +273,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return int(getattr(importlib.import_module(f"dinoskip.{module or 'commands'}"), name)(args))
     except DinoskipError as error:
         return _report(error)
+    except _Terminated:
+        return _report(Preempted("stopped by SIGTERM; run the same command again to continue"))
     except KeyboardInterrupt:
         print("interrupted; run the same command again to continue", file=sys.stderr)
         return 130

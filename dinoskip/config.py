@@ -25,6 +25,8 @@ class Config(BaseModel):
 C = TypeVar("C", bound=Config)
 Tree = dict[str, Any]
 _MISSING = object()
+_MAX_KEYS = 10_000  # values in one file: an alias bomb is refused, not unfolded
+_BY_NAME = frozenset({"init", "optimizer"})  # mappings whose `name` says which settings they may have
 
 
 @dataclass
@@ -48,11 +50,14 @@ def _plain(node: Any, file: str, prefix: str, places: dict[str, str]) -> Any:
     tag = getattr(getattr(node, "tag", None), "value", None)
     if tag is not None:
         raise ConfigError(f"{places.get(prefix, file)}: {prefix or 'the file'}: the YAML tag {tag} is not allowed")
+    if len(places) > _MAX_KEYS:
+        raise ConfigError(f"{file}: refused: more than {_MAX_KEYS} values, aliases written out")
     if isinstance(node, dict):
         copy: Tree = {}
         for key, value in node.items():
             dotted = f"{prefix}.{key}" if prefix else str(key)
-            places[dotted] = f"{file}:{node.lc.key(key)[0] + 1}"  # type: ignore[attr-defined]
+            where = (node.lc.data or {}).get(key)  # type: ignore[attr-defined]  # None for keys merged in (<<)
+            places[dotted] = f"{file}:{where[0] + 1}" if where else places.get(prefix, file)
             copy[str(key)] = _plain(value, file, dotted, places)
         return copy
     if isinstance(node, list):
@@ -72,8 +77,6 @@ def _parse(text: str, file: str, *, round_trip: bool) -> Any:
     from ruamel.yaml.constructor import DuplicateKeyError
     from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
-    if text.count("&") and text.count("*") > 100:
-        raise ConfigError(f"{file}: refused: too many YAML aliases")
     parser = YAML(typ="rt" if round_trip else "safe", pure=True)
     parser.allow_duplicate_keys = False
     try:
@@ -89,12 +92,16 @@ def _parse(text: str, file: str, *, round_trip: bool) -> Any:
         raise ConfigError(f"{file}: not valid YAML: {str(error).splitlines()[0]}") from None
 
 
-def merge(base: Any, over: Any) -> Any:
-    """Lay ``over`` on ``base``: mappings key by key (a changed ``kind`` replaces the whole), all else replaced."""
+def merge(base: Any, over: Any, key: str = "") -> Any:
+    """Lay ``over`` on ``base``: mappings key by key, all else replaced.
+
+    A mapping that becomes another ``kind``, or an ``init`` or ``optimizer`` of another ``name``, is replaced whole.
+    """
     if isinstance(base, dict) and isinstance(over, dict):
-        if "kind" in over and over["kind"] != base.get("kind", over["kind"]):
+        tag = "name" if key in _BY_NAME else "kind"
+        if tag in over and over[tag] != base.get(tag, over[tag]):
             return over
-        return {**base, **{key: merge(base[key], value) if key in base else value for key, value in over.items()}}
+        return {**base, **{part: merge(base[part], one, part) if part in base else one for part, one in over.items()}}
     return over
 
 
@@ -125,7 +132,7 @@ def read_yaml(path: str | Path, _seen: tuple[Path, ...] = ()) -> Source:
         )
     own.tree = _plain(loaded, str(path), "", own.places)
     extends = own.tree.pop("extends", [])
-    for name in [extends] if isinstance(extends, str) else extends:
+    for name in extends if isinstance(extends, list) else [extends]:
         place = own.places.get("extends", str(path))
         if not isinstance(name, str) or Path(name).is_absolute() or not name.endswith((".yaml", ".yml")):
             raise ConfigError(f"{place}: extends: {name!r} must be a relative path to a .yaml file")
@@ -136,6 +143,15 @@ def read_yaml(path: str | Path, _seen: tuple[Path, ...] = ()) -> Source:
     result.places.update(own.places)
     result.places[""] = str(path)
     return result
+
+
+def _index(node: Tree | list[Any], part: str, where: str) -> Any:
+    """A dotted key's part as an index into ``node``: a number for lists."""
+    if isinstance(node, dict):
+        return part
+    if not part.isdigit() or int(part) >= len(node):
+        raise ConfigError(f"{where}: there is no item {part!r} in a list of {len(node)}")
+    return int(part)
 
 
 def apply_overrides(source: Source, overrides: Sequence[str]) -> Source:
@@ -153,22 +169,12 @@ def apply_overrides(source: Source, overrides: Sequence[str]) -> Source:
         node: Any = tree
         *parents, last = dotted.split(".")
         for part in parents:
-            if isinstance(node, list):
-                if not part.isdigit() or int(part) >= len(node):
-                    raise ConfigError(f"{where}: there is no item {part!r} in a list of {len(node)}")
-                node = node[int(part)]
-                continue
-            if node.get(part) is None:
+            if isinstance(node, dict) and node.get(part) is None:
                 node[part] = {}
-            node = node[part]
+            node = node[_index(node, part, where)]
             if not isinstance(node, dict | list):
                 raise ConfigError(f"{where}: {part!r} is a value, not a mapping")
-        if isinstance(node, list):
-            if not last.isdigit() or int(last) >= len(node):
-                raise ConfigError(f"{where}: there is no item {last!r} in a list of {len(node)}")
-            node[int(last)] = parsed
-        else:
-            node[last] = parsed
+        node[_index(node, last, where)] = parsed
         for key in [key for key in places if key == dotted or key.startswith(dotted + ".")]:
             del places[key]
         places[dotted] = "command line"

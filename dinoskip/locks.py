@@ -72,9 +72,12 @@ def _acquire(path: Path) -> None:
                 f"{path.parent}: in use by process {holder.get('pid')} on {holder.get('host')}{job}",
                 "wait for it, stop it, or choose another output",
             )
-        aside = path.with_name(f"{path.name}.stale-{os.getpid()}")
+        aside = path.with_name(f"{path.name}.stale-{os.getpid()}.{threading.get_ident()}")
         with suppress(FileNotFoundError):
             os.rename(path, aside)  # one of several contenders wins; the others try again
+            if _read(aside) != holder:  # not the stale one: somebody took over in between, give it back
+                with suppress(FileExistsError):
+                    os.link(aside, path)
             aside.unlink()
         time.sleep(0.05)
     raise OutputInUse(f"{path}: could not be taken over", "remove it if no run is using this directory")
@@ -94,11 +97,11 @@ def directory_lock(directory: Path) -> Iterator[None]:
             with suppress(OSError):
                 os.utime(path)
 
-    owner = os.getpid()
+    owner, mine = os.getpid(), _identity()
     threading.Thread(target=beat, name="lock-heartbeat", daemon=True).start()
     try:
         yield
     finally:
         stop.set()
-        if os.getpid() == owner:
+        if os.getpid() == owner and _read(path) == mine:
             path.unlink(missing_ok=True)

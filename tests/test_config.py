@@ -92,12 +92,12 @@ def test_extends_and_overrides_and_places(tmp_path: Path) -> None:
     assert source.place("model.init.alpha") == "command line"
 
 
-@pytest.mark.parametrize("extends", ["/etc/passwd", "missing.yaml", "study.yaml", "[base.txt]"])
+@pytest.mark.parametrize("extends", ["/etc/passwd", "missing.yaml", "study.yaml", "[base.txt]", "5", ""])
 def test_bad_extends(tmp_path: Path, extends: str) -> None:
     assert len(problems(tmp_path, f"extends: {extends}\ntitle: a\n")) == 1
 
 
-@pytest.mark.parametrize("override", ["lr", "=3", "blocks.7=1", "lr.deep=1"])
+@pytest.mark.parametrize("override", ["lr", "=3", "blocks.7=1", "lr.deep=1", "blocks.0.deep=1"])
 def test_bad_overrides(tmp_path: Path, override: str) -> None:
     assert len(problems(tmp_path, "title: a\nlr: 1.0\nblocks: [1]\n", override)) == 1
 
@@ -109,16 +109,30 @@ def test_missing_file_names_the_nearest(tmp_path: Path) -> None:
 
 
 def test_alias_bomb_is_refused(tmp_path: Path) -> None:
-    bomb = "a: &a [x, x]\n" + "".join(f"k{i}: [*a, *a, *a]\n" for i in range(60))
-    (tmp_path / "b.yaml").write_text(bomb)
+    levels = "".join(f"k{i}: &k{i} [{', '.join([f'*k{i - 1}'] * 9)}]\n" for i in range(1, 10))
+    (tmp_path / "b.yaml").write_text("k0: &k0 [x]\n" + levels)
     with pytest.raises(ConfigError, match="aliases"):
         read_yaml(tmp_path / "b.yaml")
+
+
+def test_merge_keys_and_few_aliases_are_fine(tmp_path: Path) -> None:
+    (tmp_path / "m.yaml").write_text("model: &m {depth: 3}\ntitle: a\n")
+    assert load(Outer, tmp_path / "m.yaml").model.depth == 3
+    (tmp_path / "m.yaml").write_text("title: a\nmodel:\n  <<: {depth: 4}\n")
+    assert load(Outer, tmp_path / "m.yaml").model.depth == 4
 
 
 def test_merge_replaces_another_kind_whole() -> None:
     base = {"kind": "voc", "root": "a", "year": 2007}
     assert merge(base, {"kind": "images", "root": "b"}) == {"kind": "images", "root": "b"}
     assert merge(base, {"root": "b"}) == {"kind": "voc", "root": "b", "year": 2007}
+
+
+def test_merge_replaces_another_initialisation_whole() -> None:
+    base = {"name": "vit", "depth": 3, "init": {"name": "skipless", "alpha": 2.0}}
+    assert merge(base, {"init": {"name": "mimetic"}}) == {"name": "vit", "depth": 3, "init": {"name": "mimetic"}}
+    assert merge(base, {"init": {"alpha": 1.0}})["init"] == {"name": "skipless", "alpha": 1.0}
+    assert merge(base, {"name": "other"})["depth"] == 3
 
 
 def test_frozen() -> None:

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from dinoskip.console import log
 from dinoskip.data.augment import PARAMETERS, AugmentConfig, augment, view_parameters
 from dinoskip.data.folders import ImageFolder
 from dinoskip.data.multicrop import CropConfig, crop_boxes, write_crops
@@ -275,7 +276,10 @@ class TrainLoader:
             ) from error
 
     def _note(self, batch: Batch) -> None:
-        self.bad.update(batch.bad)
+        for name, reason in batch.bad:
+            if name not in self.bad:
+                log.warning("replaced by another image: %s", reason)
+                self.bad[name] = reason
         if batch.bad and len(self.bad) > BAD_SHARE * len(self.images):
             names = ", ".join(sorted(self.bad)[:10])
             raise DataError(

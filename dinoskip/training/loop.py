@@ -24,6 +24,7 @@ from dinoskip.data.folders import ImageFolder
 from dinoskip.data.loader import Batch, TrainLoader, make_views
 from dinoskip.distributed import World, all_reduce_max, all_reduce_mean, gather, on_main, world
 from dinoskip.errors import Interrupted, Preempted
+from dinoskip.files import read_json, write_json
 from dinoskip.init.build import ModelConfig, build_model
 from dinoskip.models.heads import DINOHead
 from dinoskip.optim.build import AdamWConfig, OptimizerConfig, build_optimizer, set_rates
@@ -126,6 +127,10 @@ class _Training:
         self.dino = build(job, here.device)
         self.optimizer = build_optimizer(self.dino.student, job.optimizer)
         self.next_save = time.monotonic() + 60 * config.checkpoint_every_minutes
+        self.bad_images = self.run_dir.path / "bad_images.json"  # name -> reason, of all sessions of the run
+        if here.is_main and self.bad_images.exists():
+            self.loader.bad.update(read_json(self.bad_images))
+        self.bad_written = len(self.loader.bad)
         self.keep = {epoch * self.epoch_steps for epoch in (*config.keep_epochs, config.epochs)}
 
     def _forward(self) -> nn.Module:
@@ -211,7 +216,10 @@ class _Training:
         return f"loss {loss:.3f}"
 
     def _boundary(self, step: int, outcome: _Step) -> None:
-        """Save if it is time, and stop if asked to."""
+        """List new bad images, save if it is time, and stop if asked to."""
+        if self.here.is_main and len(self.loader.bad) > self.bad_written:
+            write_json(self.bad_images, self.loader.bad)
+            self.bad_written = len(self.loader.bad)
         every = self.config.checkpoint_every_steps
         if outcome.stop or outcome.save or step in self.keep or (every and step % every == 0):
             on_main(lambda: self._save(step))

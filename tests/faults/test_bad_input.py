@@ -1,5 +1,6 @@
 """Bad input as a user meets it at the command line: one line, the right exit code, nothing lost."""
 
+import json
 import os
 import resource
 import shutil
@@ -101,6 +102,18 @@ def test_damaged_annotation(voc: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert annotation.name in failed(capsys, 3, "tokencut", "--backbone", VIT, "--data", str(voc), "--out", out)
 
 
+def test_bad_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in (["pretrain", "--images", "x", "--out", "y", "--workers", "-1"], ["analyze", "--depth", "two"]):
+        with pytest.raises(SystemExit) as caught:
+            main(arguments)
+        assert caught.value.code == 2
+    assert "vit_small" in failed(capsys, 2, "analyze", "--model", "vit_smal_patch16")
+    assert "depth" in failed(capsys, 2, "analyze", "--depth", "0")
+    (tmp_path / "file").write_text("x")
+    assert "file" in failed(capsys, 2, "data", "scenes", str(tmp_path / "file"))
+    assert "--out" in failed(capsys, 2, "knn", "--backbone", VIT, "--data", "x", "--out", str(tmp_path / "my out"))
+
+
 def test_empty_folder_and_wrong_blocks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "empty").mkdir()
     common = [
@@ -162,6 +175,16 @@ def test_too_many_bad_training_images(tmp_path: Path, capsys: pytest.CaptureFixt
     (images / "001.png").write_bytes(b"not an image")
     line = failed(capsys, 3, "pretrain", "--images", str(images), "--out", str(tmp_path / "run"), *TRAIN)
     assert "001.png" in line
+
+
+def test_a_bad_training_image_is_replaced_counted_and_listed(tmp_path: Path) -> None:
+    images = pictures(tmp_path / "images", 120)
+    (images / "007.png").write_bytes((images / "007.png").read_bytes()[:200])
+    run = ["pretrain", "--images", str(images), "--out", str(tmp_path / "run"), *TRAIN, "pretrain.batch_size=20"]
+    assert main([*run, "-q"]) == 0
+    listed = json.loads((tmp_path / "run" / "bad_images.json").read_text())
+    assert list(listed) == ["007.png"]
+    assert json.loads((tmp_path / "run" / "status.json").read_text())["bad_images"] == 1
 
 
 def _start(*arguments: str, **more: object) -> "subprocess.Popen[str]":
