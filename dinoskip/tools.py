@@ -36,8 +36,8 @@ def data_scenes(args: Args) -> int:
     from dinoskip.data.scenes import ScenesConfig, compose
 
     out = Path(args.out)
-    if out.exists() and any(out.iterdir()):
-        raise ConfigError(f"{out}: is not empty", "name a new folder")
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ConfigError(f"{out}: is not an empty folder", "name a new one")
     print(compose(validate(ScenesConfig, apply_overrides(Source(), args.overrides)), out))
     return 0
 

@@ -1,6 +1,6 @@
 """Linear segmentation probes of frozen features: every block, learning rate and multiscale sum in one fit.
 
-Protocol (docs and PROTOCOLS section 2): BatchNorm without affine, 1×1 convolution, logits upsampled bilinearly to
+Protocol (docs/protocols.md): BatchNorm without affine, 1×1 convolution, logits upsampled bilinearly to
 the label, cross-entropy without pixel 255; AdamW with cosine decay, no augmentation of cached features. The learning
 rate is chosen on a held-out part of the training images; the validation set is scored once, at full label size.
 """

@@ -89,7 +89,7 @@ def test_scenes_then_check_and_doctor(tmp_path: Path) -> None:
     done = dinoskip("data", "scenes", str(tmp_path / "s"), "images=8", "size=64")
     assert done.returncode == 0, done.stderr
     assert Path(done.stdout.strip()).is_dir()
-    one_line(dinoskip("data", "scenes", str(tmp_path / "s")), 2, "not empty")
+    one_line(dinoskip("data", "scenes", str(tmp_path / "s")), 2, "not an empty folder")
     checked = dinoskip("data", "check", str(tmp_path / "s"), "--json")
     assert checked.returncode == 0, checked.stderr
     assert json.loads(checked.stdout)

@@ -1,4 +1,4 @@
-"""PCA of patch features to a few components, exact and streamed, and its colours (PROTOCOLS section 6)."""
+"""PCA of patch features to a few components, exact and streamed, and its colours (docs/protocols.md)."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def _is_range(pair: tuple[float, float]) -> tuple[float, float]:
 
 
 class AugmentConfig(Config):
-    """Probabilities and strengths, by default DINO's (PROTOCOLS section 1); triples are global 1, global 2, local."""
+    """Probabilities and strengths, by default DINO's (docs/protocols.md); triples are global 1, global 2, local."""
 
     flip: Probability = 0.5
     jitter: Probability = 0.8

@@ -23,7 +23,7 @@ from dinoskip.errors import DataError
 from dinoskip.images import read_image
 
 SHOWN_FAULTS = 10
-# (dataset, task, split): images in the published list (PROTOCOLS section 5)
+# (dataset, task, split): images in the published list (docs/protocols.md)
 EXPECTED = {
     ("voc2012", "segmentation", "train"): 1464,
     ("voc2012", "segmentation", "val"): 1449,

@@ -31,7 +31,7 @@ Scale = Annotated[tuple[float, float], AfterValidator(_is_scale)]
 
 
 class CropConfig(Config):
-    """Sizes in pixels, numbers of crops, and the fractions of the image area they cover (PROTOCOLS section 1)."""
+    """Sizes in pixels, numbers of crops, and the fractions of the image area they cover (docs/protocols.md)."""
 
     global_size: int = Field(default=224, ge=8)
     local_size: int = Field(default=96, ge=8)

@@ -15,7 +15,7 @@ Beta = Annotated[float, Field(ge=0, lt=1)]
 
 
 class AdamWConfig(Config):
-    """AdamW with DINO's schedules (PROTOCOLS §1). ``lr`` is per 256 images of the global batch."""
+    """AdamW with DINO's schedules (docs/protocols.md). ``lr`` is per 256 images of the global batch."""
 
     name: Literal["adamw"] = "adamw"
     lr: float = Field(5e-4, gt=0, description="peak learning rate per 256 images; scaled by global batch / 256")

@@ -11,7 +11,15 @@ from typing import Any
 from dinoskip.errors import DataError
 from dinoskip.files import MANIFEST, publish_directory, read_json, read_manifest, write_json, write_manifest
 
-VOLATILE = ("metrics.jsonl", "status.json", "env.json", "config.json", "nonfinite.jsonl", "bad_images.json", "timing.json")
+VOLATILE = (
+    "metrics.jsonl",
+    "status.json",
+    "env.json",
+    "config.json",
+    "nonfinite.jsonl",
+    "bad_images.json",
+    "timing.json",
+)
 PARTIAL = ".partial-"
 
 

@@ -43,7 +43,7 @@ class VariantsConfig(Config):
 
 
 class ProbeSection(Config):
-    """Linear probes on frozen features (PROTOCOLS §2): resolution, learning rates, schedule."""
+    """Linear probes on frozen features (docs/protocols.md): resolution, learning rates, schedule."""
 
     size: int = Field(224, ge=16, description="side in pixels of the square that images are resized to")
     learning_rates: tuple[Annotated[float, Field(gt=0)], ...] = Field((1e-4, 3e-4, 1e-3, 3e-3, 1e-2), min_length=1)
@@ -96,7 +96,7 @@ class AnalyzeSection(Config):
 
 
 class Study(Config):
-    """A whole study (DESIGN §5)."""
+    """A whole study: data, model, recipe, variants, what to measure and show."""
 
     name: Name
     seed: int = Field(0, ge=0)

@@ -1,7 +1,7 @@
 """DINO (Caron et al. 2021, arXiv:2104.14294): the recipe, the loss and one update, as plain functions.
 
 V student views (2 global, then the local ones) of B images each are stacked view-major: (V*B, ...). K is the
-number of prototypes (``out_dim``). Semantics follow facebookresearch/dino (PROTOCOLS §1).
+number of prototypes (``out_dim``). Semantics follow facebookresearch/dino (docs/protocols.md).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from dinoskip.optim.schedules import cosine, linear_then_constant
 
 
 class PretrainConfig(Config):
-    """The DINO recipe; the defaults are the 300-epoch ViT-S recipe of PROTOCOLS §1."""
+    """The DINO recipe; the defaults are the 300-epoch ViT-S recipe of docs/protocols.md."""
 
     epochs: int = Field(300, ge=1)
     batch_size: int = Field(1024, ge=1, description="images a step over all ranks")

@@ -24,7 +24,7 @@ LEAVES = {
     "measures",
     "environment",
 }
-# What each part may import of dinoskip (DESIGN §1). Later parts may import earlier ones.
+# What each part may import of dinoskip. Later parts may import earlier ones.
 LAW = {
     "models": LEAVES,
     "init": LEAVES | {"models"},

@@ -150,7 +150,7 @@ def test_whole_updates_equal_a_plain_reimplementation(norm_last_layer: bool) -> 
         clip_each_(gradients, [g.norm().item() for g in gradients], config.clip_grad)
         apply_update(dino, optimizer, result.batch_center, rates.momentum, config.center_momentum)
 
-        # the same step, plainly, from PROTOCOLS section 1
+        # the same step, plainly, from docs/protocols.md
         lr = 2.0 * 2 / 256 * step / 1 if step < 2 else None
         if lr is None:
             lr = 1e-3 + 0.5 * (2.0 * 2 / 256 - 1e-3) * (1 + math.cos(math.pi * (step - 2) / 6))
