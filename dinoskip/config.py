@@ -9,9 +9,9 @@ import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from dinoskip.errors import ConfigError
 
@@ -21,6 +21,16 @@ class Config(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, ser_json_inf_nan="constants")
 
+
+def _different(blocks: tuple[int, ...]) -> tuple[int, ...]:
+    if len(set(blocks)) != len(blocks):
+        raise ValueError("the same block is given twice")
+    return blocks
+
+
+Block = Annotated[int, Field(ge=1)]
+Multiscale = Annotated[tuple[Block, ...], Field(min_length=2), AfterValidator(_different)]
+"""Blocks that are evaluated together: two or more, all different."""
 
 C = TypeVar("C", bound=Config)
 Tree = dict[str, Any]

@@ -209,7 +209,12 @@ def read_manifest(directory: Path) -> dict[str, Any]:
     """Return the manifest of a published directory; :class:`DataError` if it is missing or not one."""
     path = Path(directory) / MANIFEST
     manifest = read_json(path)
-    if not isinstance(manifest, dict) or manifest.get("format") != 1 or not isinstance(manifest.get("files"), dict):
+    if (
+        not isinstance(manifest, dict)
+        or manifest.get("format") != 1
+        or not isinstance(manifest.get("files"), dict)
+        or not isinstance(manifest.get("info"), dict)
+    ):
         raise DataError(f"{path}: not a dinoskip manifest of format 1")
     for name in manifest["files"]:
         if name.startswith("/") or ".." in Path(name).parts:

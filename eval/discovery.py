@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from pydantic import Field
 
-from dinoskip.config import Config
+from dinoskip.config import Config, Multiscale
 from dinoskip.console import Progress
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.features import FeatureStore
@@ -31,7 +31,7 @@ class TokenCutConfig(Config):
 
     tau: float = Field(0.2, ge=0, lt=1)
     eps: float = Field(1e-5, gt=0, lt=1)
-    multiscale: tuple[int, ...] | None = Field(None, min_length=1)
+    multiscale: Multiscale | None = None
 
 
 class BoxDataset(Protocol):

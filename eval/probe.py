@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from pydantic import Field, field_validator
 
-from dinoskip.config import Config
+from dinoskip.config import Config, Multiscale
 from dinoskip.console import Progress, log
 from dinoskip.data.segmentation import IGNORE, SegmentationDataset
 from dinoskip.distributed import choose_device
@@ -45,7 +45,7 @@ class ProbeConfig(Config):
     batch_size: int = Field(default=16, ge=1)
     weight_decay: float = Field(default=1e-4, ge=0)
     holdout: float = Field(default=0.1, gt=0, lt=1)
-    multiscale: tuple[int, ...] | None = None
+    multiscale: Multiscale | None = None
     refine: int = Field(default=2, ge=1, le=16)
     protocol: str = "paper"
     seed: int = 0

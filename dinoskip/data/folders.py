@@ -80,21 +80,22 @@ def list_images(root: str | Path) -> tuple[str, ...]:
     return tuple(sorted(found, key=name_key))
 
 
-def fingerprint(root: Path, names: Sequence[str]) -> str:
-    """Return a hex sha256 that identifies the images ``names`` below ``root``.
+def content_marks(paths: Sequence[Path]) -> list[str | int]:
+    """What tells these files from others: the sha256 of each while they hold at most 1 GiB together, else their sizes.
 
-    It covers the NFC names in order and, while they hold at most 1 GiB together, the sha256 of every file's content;
-    above that their sizes only, because reading an ImageNet to start a run costs more than the protection is worth.
-    Raises :class:`DataError` naming a file that cannot be read.
+    Reading an ImageNet to start a run costs more than the protection is worth. Raises :class:`DataError` naming a file
+    that cannot be read.
     """
-    paths = [root / name for name in names]
     try:
         sizes = [path.stat().st_size for path in paths]
-        marks: list[str | int] = list(sizes)
-        if sum(sizes) <= FULL_HASH_BYTES:
-            marks = [sha256_file(path) for path in paths]
+        return [sha256_file(path) for path in paths] if sum(sizes) <= FULL_HASH_BYTES else [*sizes]
     except OSError as error:
         raise DataError(f"{error.filename}: cannot be read: {error.strerror}") from error
+
+
+def fingerprint(root: Path, names: Sequence[str]) -> str:
+    """Return a hex sha256 of the NFC ``names`` in order and of what :func:`content_marks` says of the files."""
+    marks = content_marks([root / name for name in names])
     entries = [
         [_nfc(name).encode("utf-8", "surrogateescape").hex(), mark] for name, mark in zip(names, marks, strict=True)
     ]

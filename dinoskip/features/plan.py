@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from dinoskip.data.folders import content_marks
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.features.store import FORMAT, STORED, cls_file, tokens_file
 from dinoskip.features.transform import Transform
@@ -105,12 +106,13 @@ def make_plan(
     manifest: dict[str, Any] = {
         "kind": "features", "format": FORMAT, "ids": ids, "blocks": chosen, "facet": facet, "norm": norm,
         "dtype": dtype, "layout": "ragged" if ragged else "fixed", "tokens": tokens, "cls": cls,
-        "dim": backbone.dim, "patch_size": patch, "transform": transform.model_dump(mode="json"),
+        "depth": backbone.depth, "dim": backbone.dim, "patch_size": patch,
+        "transform": transform.model_dump(mode="json"),
         "grids": [list(grid) for grid in (grids if ragged else grids[:1])],
         "image_sizes": [list(size) for size in originals], "weights_hash": backbone.weights_hash,
         "mean": list(backbone.mean), "std": list(backbone.std),
     }  # fmt: skip
-    manifest["key"] = hash_of([manifest, str(backbone.dtype), [path.stat().st_size for path in paths]])
+    manifest["key"] = hash_of([manifest, str(backbone.dtype), content_marks(paths)])
     return Plan(manifest, transform, paths, _batches(sizes, batch_size), sizes, starts, shapes)
 
 

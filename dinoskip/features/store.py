@@ -51,8 +51,8 @@ class FeatureStore:
         Directory; image ids in store order; block numbers 1..depth, ascending.
     dtype, facet, norm
         As exported: float16 | bfloat16 | float32; out | key | query | value; none | final | layer.
-    weights_hash, transform, patch_size, dim
-        Of the backbone; how images were sized; pixels a patch; channels C.
+    weights_hash, transform, patch_size, dim, depth
+        Of the backbone; how images were sized; pixels a patch; channels C; number of blocks of the backbone.
     ragged, offsets
         Whether images keep their own size; then image i has rows offsets[i]:offsets[i+1] (int64 (N+1,)), else None.
     """
@@ -69,6 +69,7 @@ class FeatureStore:
         self.transform = Transform.model_validate(manifest["transform"])
         self.patch_size: int = manifest["patch_size"]
         self.dim: int = manifest["dim"]
+        self.depth: int = manifest["depth"]
         self.key: str = manifest["key"]
         self.ragged: bool = manifest["layout"] == "ragged"
         counts = [h * w for h, w in manifest["grids"]]
