@@ -7,9 +7,7 @@ from dinoskip.models import registration as _registration  # noqa: F401  (regist
 from dinoskip.models.backbone import Backbone, LayerFeatures
 from dinoskip.models.backbones import load_backbone
 from dinoskip.models.export import (
-    WeightsInfo,
     build_from_weights,
-    describe_weights,
     load_weights,
     newest_checkpoint,
     save_weights,
@@ -23,10 +21,8 @@ __all__ = [
     "DINOHead",
     "LayerFeatures",
     "VitConfig",
-    "WeightsInfo",
     "build_from_weights",
     "create_model",
-    "describe_weights",
     "list_models",
     "load_backbone",
     "load_weights",

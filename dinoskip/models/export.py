@@ -7,8 +7,7 @@ The header's metadata has one entry, ``dinoskip``, a JSON object {"format": 1, "
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from dinoskip.models.vit import VitConfig, from_config
 FORMAT = 1
 METADATA_KEY = "dinoskip"
 PREFIXES = ("module.", "_orig_mod.", "backbone.")
+CHECKPOINTS = "checkpoints"  # folder of a run directory
 
 
 def strip_prefixes(state: Mapping[str, Tensor], where: str | Path) -> dict[str, Tensor]:
@@ -116,21 +116,32 @@ def build_from_weights(path: str | Path) -> tuple[VisionTransformer, dict[str, A
     return model.eval(), info
 
 
-def newest_checkpoint(run_dir: str | Path) -> Path:
-    """The newest ``run_dir/checkpoints/step-*`` whose every file matches its manifest.
+def list_checkpoints(run_dir: str | Path) -> dict[int, Path]:
+    """All published ``run_dir/checkpoints/step-*`` by step, newest first, verified or not."""
+    found = (Path(run_dir) / CHECKPOINTS).glob("step-*")
+    steps = {int(path.name[5:]): path for path in found if path.name[5:].isdecimal() and path.is_dir()}
+    return dict(sorted(steps.items(), reverse=True))
 
-    Damaged or unfinished ones are logged and passed over; :class:`WeightsError` if none verifies.
-    """
-    folder = Path(run_dir) / "checkpoints"
-    steps = {int(path.name[5:]): path for path in folder.glob("step-*") if path.name[5:].isdecimal()}
-    for step in sorted(steps, reverse=True):
-        problems = verify_manifest(steps[step])
+
+def verified_checkpoints(run_dir: str | Path) -> Iterator[Path]:
+    """Those whose every file matches their manifest, newest first; damaged ones are logged and passed over."""
+    for path in list_checkpoints(run_dir).values():
+        problems = verify_manifest(path)
         if not problems:
-            return steps[step]
-        log.warning("skipping a damaged checkpoint: %s", problems[0])
+            yield path
+        else:
+            log.warning("skipping a damaged checkpoint: %s", "; ".join(problems))
+
+
+def newest_checkpoint(run_dir: str | Path) -> Path:
+    """The newest checkpoint of a run that verifies; :class:`WeightsError` if none does."""
+    found = next(verified_checkpoints(run_dir), None)
+    if found is not None:
+        return found
     if not Path(run_dir).is_dir():
         raise WeightsError(f"{run_dir}: no such run directory")
-    raise WeightsError(f"{run_dir}: no checkpoint that verifies ({len(steps)} found in {folder})")
+    count = len(list_checkpoints(run_dir))
+    raise WeightsError(f"{run_dir}: no checkpoint that verifies ({count} found in {Path(run_dir) / CHECKPOINTS})")
 
 
 @torch.no_grad()
@@ -144,37 +155,3 @@ def hash_weights(state: Mapping[str, Tensor]) -> str:
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
         digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
-
-
-@dataclass(frozen=True)
-class WeightsInfo:
-    """What a weights file is for: printed by ``dinoskip models show``."""
-
-    path: str
-    model: VitConfig
-    info: dict[str, Any]
-    parameters: int
-    bytes: int
-    dtypes: tuple[str, ...]
-    weights_hash: str
-    fits: bool
-    """Whether the tensors are exactly those of the model that the header names."""
-
-
-def describe_weights(path: str | Path) -> WeightsInfo:
-    """Read a weights file and say what it holds; :class:`WeightsError` if it is not one of ours."""
-    path = Path(path)
-    state, config, info = load_weights(path)
-    with torch.device("meta"):
-        expected = from_config(config).state_dict()
-    shapes = {name: tensor.shape for name, tensor in state.items()}
-    return WeightsInfo(
-        path=str(path),
-        model=config,
-        info=info,
-        parameters=sum(tensor.numel() for tensor in state.values()),
-        bytes=path.stat().st_size,
-        dtypes=tuple(sorted({str(tensor.dtype).removeprefix("torch.") for tensor in state.values()})),
-        weights_hash=hash_weights(state),
-        fits=shapes == {name: tensor.shape for name, tensor in expected.items()},
-    )

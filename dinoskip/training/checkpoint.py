@@ -17,7 +17,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dinoskip.console import log
 from dinoskip.errors import DataError, WeightsError, translate_write_errors
 from dinoskip.files import (
     TEMPORARY,
@@ -29,11 +28,9 @@ from dinoskip.files import (
     write_json,
     write_manifest,
 )
-from dinoskip.models.export import load_strict, save_weights
+from dinoskip.models.export import CHECKPOINTS, list_checkpoints, load_strict, save_weights, verified_checkpoints
 from dinoskip.models.vit import VitConfig
 from dinoskip.training.dino import Dino
-
-FOLDER = "checkpoints"
 
 
 def name_of(step: int) -> str:
@@ -41,39 +38,24 @@ def name_of(step: int) -> str:
     return f"step-{step:08d}"
 
 
-def _step_of(path: Path) -> int:
-    digits = path.name.removeprefix("step-")
-    return int(digits) if digits.isdigit() else -1
-
-
-def published(run_dir: Path) -> list[Path]:
-    """All published checkpoints, newest first, verified or not."""
-    found = [path for path in (run_dir / FOLDER).glob("step-*") if _step_of(path) >= 0 and path.is_dir()]
-    return sorted(found, key=_step_of, reverse=True)
-
-
 def newest(run_dir: Path) -> Path | None:
     """The newest checkpoint whose files all match its manifest; damaged ones are reported and passed over.
 
     None if there is no checkpoint yet. Raises :class:`WeightsError` if there are some and all are damaged.
     """
-    paths = published(run_dir)
-    for path in paths:
-        problems = verify_manifest(path)
-        if not problems:
-            return path
-        log.warning("%s: damaged checkpoint passed over: %s", path, "; ".join(problems))
-    if paths:
+    found = next(verified_checkpoints(run_dir), None)
+    damaged = {} if found else list_checkpoints(run_dir)
+    if damaged:
         raise WeightsError(
-            f"{run_dir}: none of its {len(paths)} checkpoints is intact",
-            f"restore one from a backup, or remove {run_dir / FOLDER} to begin again",
+            f"{run_dir}: none of its {len(damaged)} checkpoints is intact",
+            f"restore one from a backup, or remove {run_dir / CHECKPOINTS} to begin again",
         )
-    return None
+    return found
 
 
 def of_epoch(run_dir: Path, epoch: int) -> Path:
     """The verified checkpoint at the end of ``epoch`` (1, 2, ...); :class:`WeightsError` if there is none."""
-    for path in published(run_dir):
+    for path in list_checkpoints(run_dir).values():
         state = read_json(path / "state.json")
         if state["step"] == epoch * state["steps_per_epoch"]:
             problems = verify_manifest(path)
@@ -85,7 +67,7 @@ def of_epoch(run_dir: Path, epoch: int) -> Path:
 
 def sweep(run_dir: Path) -> None:
     """Remove what a killed run left unfinished. Call only while holding the run's lock."""
-    for folder in (run_dir, run_dir / FOLDER):
+    for folder in (run_dir, run_dir / CHECKPOINTS):
         for path in folder.glob(f"{TEMPORARY}*"):
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path, ignore_errors=True)
@@ -144,7 +126,7 @@ def save(
     the unfinished one is removed.
     """
     step = int(info["step"])
-    final = run_dir / FOLDER / name_of(step)
+    final = run_dir / CHECKPOINTS / name_of(step)
     temporary = final.with_name(f"{TEMPORARY}{final.name}-{os.getpid()}")
     try:
         with translate_write_errors(final):
@@ -172,10 +154,10 @@ def _write(
 
 def retain(run_dir: Path, written: Path, keep: Collection[int]) -> None:
     """Keep ``written``, the newest other checkpoint that verifies, and those of the steps in ``keep``."""
-    others = [path for path in published(run_dir) if path != written]
-    spare = next((path for path in others if not verify_manifest(path)), None)
-    for path in others:
-        if path != spare and _step_of(path) not in keep:
+    others = {step: path for step, path in list_checkpoints(run_dir).items() if path != written}
+    spare = next((path for path in others.values() if not verify_manifest(path)), None)
+    for step, path in others.items():
+        if path != spare and step not in keep:
             # Renamed first: a kill in the middle must not leave a half-removed checkpoint under its name.
             aside = path.with_name(f"{TEMPORARY}trash-{path.name}-{os.getpid()}")
             os.replace(path, aside)

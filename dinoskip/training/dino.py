@@ -26,6 +26,9 @@ from dinoskip.models.heads import DINOHead
 from dinoskip.optim.build import OptimizerConfig
 from dinoskip.optim.schedules import cosine, linear_then_constant
 
+# Settings of PretrainConfig that change no number of a run: they may differ when it is resumed.
+FREE_KEYS = ("log_every", "checkpoint_every_minutes", "checkpoint_every_steps", "keep_epochs", "max_nonfinite")
+
 
 class PretrainConfig(Config):
     """The DINO recipe; the defaults are the 300-epoch ViT-S recipe of docs/protocols.md."""

@@ -26,6 +26,7 @@ from dinoskip.distributed import World, all_reduce_max, all_reduce_mean, gather,
 from dinoskip.errors import Interrupted, Preempted
 from dinoskip.files import read_json, write_json
 from dinoskip.init.build import ModelConfig, build_model
+from dinoskip.models.export import CHECKPOINTS
 from dinoskip.models.heads import DINOHead
 from dinoskip.optim.build import AdamWConfig, OptimizerConfig, build_optimizer, set_rates
 from dinoskip.randomness import derive
@@ -170,7 +171,7 @@ class _Training:
                     journal.count(self.config.batch_size, waited)
                     progress.advance(note=self._record(journal, step, batch, outcome))
                     self._boundary(step, outcome)
-        return self.run_dir.path / checkpoint.FOLDER / checkpoint.name_of(self.total)
+        return self.run_dir.path / CHECKPOINTS / checkpoint.name_of(self.total)
 
     def _step(self, step: int, batch: Batch, forward: nn.Module) -> _Step:
         """One update, or none if any rank's gradients are not finite. Waits for the device once."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import platform
 import shutil
 import socket
 import time
@@ -12,53 +11,30 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import timm
-import torch
-
-from dinoskip import __version__
 from dinoskip.config import flatten
 from dinoskip.console import log
 from dinoskip.distributed import World, on_main
+from dinoskip.environment import describe
 from dinoskip.errors import ConfigError, DinoskipError, Interrupted, OutputInUse, Preempted
 from dinoskip.files import TEMPORARY, read_json, write_json
 from dinoskip.locks import directory_lock
 from dinoskip.training.checkpoint import sweep
+from dinoskip.training.dino import FREE_KEYS
 
-# Keys that do not change a number of the result, so they may differ when a run is resumed.
-FREE_KEYS = frozenset(
-    f"pretrain.{key}"
-    for key in ("log_every", "checkpoint_every_minutes", "checkpoint_every_steps", "keep_epochs", "max_nonfinite")
-)
 STATUS_SECONDS = 5.0  # between rewrites of status.json while nothing but the step changes
 
 
 def compare_configs(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[list[str], list[str]]:
     """Return the refused and the allowed changes, each as ``key: old → new``."""
     before, after = flatten(old), flatten(new)
+    free = {f"pretrain.{key}" for key in FREE_KEYS}
     refused: list[str] = []
     allowed: list[str] = []
     for key in sorted(before.keys() | after.keys()):
         was, now = before.get(key, "absent"), after.get(key, "absent")
         if was != now:
-            (allowed if key in FREE_KEYS else refused).append(f"{key}: {was} → {now}")
+            (allowed if key in free else refused).append(f"{key}: {was} → {now}")
     return refused, allowed
-
-
-def _environment(world: World) -> dict[str, Any]:
-    gpu = torch.cuda.get_device_name(world.device) if world.device.type == "cuda" else None
-    return {
-        "dinoskip": __version__,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "timm": timm.__version__,
-        "numpy": np.__version__,
-        "system": platform.platform(),
-        "device": gpu or "cpu",
-        "threads": torch.get_num_threads(),
-        "world_size": world.size,
-        "slurm_job": os.environ.get("SLURM_JOB_ID"),
-    }
 
 
 class RunDirectory:
@@ -84,7 +60,7 @@ class RunDirectory:
             log.warning("%s: %.0f MiB free, two checkpoints need %.0f MiB", self.path, free / 2**20, need)
 
 
-def _claim(path: Path, config: Mapping[str, Any], environment: Mapping[str, Any]) -> None:
+def _claim(path: Path, config: Mapping[str, Any], world: World) -> None:
     """Check that the locked directory is new or this run's, and record configuration and environment.
 
     Writing them is also the proof, before the first step, that the directory can be written.
@@ -103,7 +79,8 @@ def _claim(path: Path, config: Mapping[str, Any], environment: Mapping[str, Any]
         for line in allowed:
             log.info("%s: changed since the start: %s", path, line)
     write_json(recorded, config)
-    write_json(path / "env.json", environment)
+    here = {"world_size": world.size, "device": str(world.device), "slurm_job": os.environ.get("SLURM_JOB_ID")}
+    write_json(path / "env.json", describe() | here)
     sweep(path)
 
 
@@ -114,14 +91,13 @@ def open_run(path: Path, config: Mapping[str, Any], world: World) -> Iterator[Ru
     Raises :class:`OutputInUse` if a living run or something else than a run is there, :class:`ConfigError` if
     it belongs to another configuration or cannot be written.
     """
-    environment = _environment(world)
     with ExitStack() as held:
 
         def claim() -> None:
             if path.exists() and not path.is_dir():
                 raise ConfigError(f"{path}: not a directory", "choose another output directory")
             held.enter_context(directory_lock(path))
-            _claim(path, config, environment)
+            _claim(path, config, world)
 
         on_main(claim)
         run = RunDirectory(path, world.is_main)

@@ -10,7 +10,7 @@ import pytest
 
 from dinoskip.console import read_metrics
 from dinoskip.files import read_json, verify_manifest
-from dinoskip.training import checkpoint
+from dinoskip.models.export import list_checkpoints
 from tests.helpers.launch import run
 from tests.helpers.tiny import make_images, tiny_job
 
@@ -25,8 +25,8 @@ def test_a_disk_that_fills_up_leaves_the_earlier_checkpoint_and_says_so(images: 
     code, log = run(job, images, run_dir, failpoint="checkpoint.before_manifest:full@3")
     assert code == 6, log
     assert "step-00000006: no space left" in log
-    assert [path.name for path in checkpoint.published(run_dir)] == ["step-00000004", "step-00000002"]
-    assert all(verify_manifest(path) == [] for path in checkpoint.published(run_dir))
+    assert [path.name for path in list_checkpoints(run_dir).values()] == ["step-00000004", "step-00000002"]
+    assert all(verify_manifest(path) == [] for path in list_checkpoints(run_dir).values())
     assert not list(run_dir.rglob(".tmp-*"))
     assert [row["step"] for row in read_metrics(run_dir / "metrics.jsonl")] == [1, 2, 3, 4, 5, 6]
     assert read_json(run_dir / "status.json")["state"] == "failed"
@@ -37,7 +37,7 @@ def test_a_quota_hit_in_the_middle_of_a_tensor_file(images: Path, tmp_path: Path
     code, log = run(tiny_job(), images, tmp_path / "run", limit=1_000_000)
     assert code == 6, log
     assert "no space left" in log
-    assert checkpoint.published(tmp_path / "run") == []
+    assert list_checkpoints(tmp_path / "run") == {}
     assert not list((tmp_path / "run").rglob(".tmp-*"))
     assert read_json(tmp_path / "run" / "status.json")["state"] == "failed"
 

@@ -11,6 +11,7 @@ import pytest
 
 from dinoskip.console import read_metrics
 from dinoskip.files import read_json, verify_manifest
+from dinoskip.models.export import list_checkpoints
 from dinoskip.training import checkpoint
 from tests.helpers.launch import Child, children, rank_environments, run
 from tests.helpers.tiny import STEPS, make_images, tensor_hashes, tiny_job
@@ -43,7 +44,7 @@ def assert_same_as(straight: Path, run_dir: Path) -> None:
     assert rows == expected
     files = [sorted(p.relative_to(top).as_posix() for p in top.rglob("*")) for top in (run_dir, straight)]
     assert files[0] == files[1]
-    assert all(verify_manifest(path) == [] for path in checkpoint.published(run_dir))
+    assert all(verify_manifest(path) == [] for path in list_checkpoints(run_dir).values())
     assert read_json(run_dir / "status.json")["state"] == "done"
 
 
@@ -93,7 +94,7 @@ def test_a_kill_at_each_delicate_place_is_survived(
     run_dir = tmp_path / "run"
     code, log = run(JOB, images, run_dir, failpoint=place)
     assert code == -signal.SIGKILL, log
-    assert all(verify_manifest(path) == [] for path in checkpoint.published(run_dir))
+    assert all(verify_manifest(path) == [] for path in list_checkpoints(run_dir).values())
     code, log = run(JOB, images, run_dir)
     assert code == 0, log
     assert f"goes on after step {resumed_from} of {STEPS}" in log

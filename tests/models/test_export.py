@@ -13,7 +13,6 @@ from dinoskip.models import (
     VitConfig,
     build_from_weights,
     create_model,
-    describe_weights,
     load_weights,
     newest_checkpoint,
     save_weights,
@@ -120,18 +119,6 @@ def test_files_that_are_not_ours(tmp_path: Path) -> None:
         load_weights(tmp_path / "broken.safetensors")
     with pytest.raises(WeightsError, match="no such file"):
         load_weights(tmp_path / "absent.safetensors")
-
-
-def test_description(file: Path, tmp_path: Path, model: torch.nn.Module) -> None:
-    shown = describe_weights(file)
-    assert shown.fits
-    assert shown.model == CONFIG
-    assert shown.parameters == sum(p.numel() for p in model.parameters())
-    assert shown.dtypes == ("float32",)
-    assert shown.weights_hash == hash_weights(model.state_dict())
-    state = dict(model.state_dict())
-    del state["norm.bias"]
-    assert not describe_weights(rewritten(tmp_path / "w.safetensors", state)).fits
 
 
 def test_hash_sees_names_shapes_and_bytes() -> None:

@@ -7,6 +7,7 @@ import torch
 
 from dinoskip.errors import WeightsError
 from dinoskip.files import load_tensors, save_tensors, verify_manifest
+from dinoskip.models.export import list_checkpoints
 from dinoskip.optim import build_optimizer
 from dinoskip.training import checkpoint, loop
 from dinoskip.training.dino import Dino
@@ -91,8 +92,8 @@ def test_retention_keeps_chosen_steps_and_two_that_verify(tmp_path: Path) -> Non
         path = _save(tmp_path, step, keep=(2,))
         if step == 4:
             (path / "student.safetensors").write_bytes(b"damaged")
-    assert [p.name[-1] for p in checkpoint.published(tmp_path)] == ["5", "3", "2"]
-    assert all(verify_manifest(p) == [] for p in checkpoint.published(tmp_path))
+    assert [p.name[-1] for p in list_checkpoints(tmp_path).values()] == ["5", "3", "2"]
+    assert all(verify_manifest(p) == [] for p in list_checkpoints(tmp_path).values())
     assert len(list((tmp_path / "checkpoints").iterdir())) == 3
 
 

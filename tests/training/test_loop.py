@@ -16,6 +16,7 @@ from dinoskip.data import ImageFolder
 from dinoskip.errors import ConfigError, DataError, Interrupted, NonFiniteError, OutputInUse, Preempted, WeightsError
 from dinoskip.files import read_json, verify_manifest
 from dinoskip.models import load_backbone
+from dinoskip.models.export import list_checkpoints
 from dinoskip.training import PretrainJob, checkpoint, loop, pretrain
 from tests.helpers.tiny import SIDE_FILES, STEPS, make_images, tensor_hashes, tiny_job
 
@@ -162,7 +163,7 @@ def test_too_many_nonfinite_steps_end_the_run_and_are_never_saved(
     status = read_json(run / "status.json")
     assert status["state"] == "failed"
     assert "non-finite" in status["error"]
-    kept = {path.name: tensor_hashes(path) for path in checkpoint.published(run)}
+    kept = {path.name: tensor_hashes(path) for path in list_checkpoints(run).values()}
     assert set(kept) == {"step-00000006", "step-00000007", "step-00000008"}
     assert kept["step-00000006"] == kept["step-00000008"], "parameters, optimizer, EMA and centre are as before"
     _poison(monkeypatch, range(99))
@@ -206,7 +207,7 @@ def test_fewer_images_than_a_batch_and_crops_that_do_not_fit_are_refused(images:
 def test_checkpoints_of_kept_epochs_are_found_by_epoch(images: ImageFolder, tmp_path: Path) -> None:
     job = tiny_job(epochs=4, warmup_epochs=0, keep_epochs=(1,), checkpoint_every_steps=5, skip=False)
     final = pretrain(job, images, tmp_path / "run", device="cpu")
-    names = [p.name for p in checkpoint.published(tmp_path / "run")]
+    names = [p.name for p in list_checkpoints(tmp_path / "run").values()]
     assert names == ["step-00000024", "step-00000020", "step-00000006"]
     assert checkpoint.of_epoch(tmp_path / "run", 1).name == "step-00000006"
     assert checkpoint.of_epoch(tmp_path / "run", 4) == final
