@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import io
 import types
 import typing
@@ -13,7 +12,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from dinoskip.errors import ConfigError
+from dinoskip.errors import ConfigError, did_you_mean
 
 
 class Config(BaseModel):
@@ -119,12 +118,9 @@ def read_yaml(path: str | Path, _seen: tuple[Path, ...] = ()) -> Source:
     """Read a YAML file and the files it ``extends`` (relative to it), later ones over earlier ones."""
     path = Path(path)
     if not path.is_file():
-        near = difflib.get_close_matches(
-            path.name, [p.name for p in path.parent.glob("*.yaml")] if path.parent.is_dir() else [], 1
-        )
-        raise ConfigError(
-            f"{path}: no such configuration file", f"did you mean {path.parent / near[0]}?" if near else None
-        )
+        there = [one.name for one in path.parent.glob("*.yaml")]
+        hint = did_you_mean(path.name, there, before=str(path).removesuffix(path.name))
+        raise ConfigError(f"{path}: no such configuration file", hint)
     if path.resolve() in _seen:
         raise ConfigError(f"{path}: extends itself")
     try:
@@ -237,16 +233,16 @@ def _sentence(error: Any, model: type[BaseModel], dotted: str) -> str:
     kind, context, given = error["type"], error.get("ctx", {}), error.get("input")
     key = str(error["loc"][-1]) if error["loc"] else ""
     if kind == "extra_forbidden":
-        near = difflib.get_close_matches(key, _fields_at(model, error["loc"]), 1, 0.5)
-        return f"{dotted}: unknown key" + (f" (did you mean {near[0]}?)" if near else "")
+        hint = did_you_mean(key, _fields_at(model, error["loc"]))
+        return f"{dotted}: unknown key" + (f" ({hint})" if hint else "")
     if kind == "missing":
         return f"{dotted}: this key is required"
     if kind in {"union_tag_invalid", "literal_error"}:
         expected = str(context.get("expected_tags") or context.get("expected"))
         tag = str(context.get("tag", given))
         options = [part.strip(" '") for part in expected.replace(" or ", ", ").split(",")]
-        near = difflib.get_close_matches(tag, options, 1, 0.5)
-        return f"{dotted}: {tag!r} is none of {', '.join(options)}" + (f" (did you mean {near[0]}?)" if near else "")
+        hint = did_you_mean(tag, options)
+        return f"{dotted}: {tag!r} is none of {', '.join(options)}" + (f" ({hint})" if hint else "")
     if kind == "union_tag_not_found":
         return f"{dotted}: needs a {context.get('discriminator')} key"
     message = str(error["msg"]).removeprefix("Value error, ").removeprefix("Input ")
@@ -281,11 +277,6 @@ def validate(model: type[C], source: Source, prefix: str = "") -> C:
             lines.append(f"{source.place(full)}: {_sentence(error, model, full or 'config')}")
         unique = tuple(dict.fromkeys(lines))
         raise ConfigError("\n".join(unique), problems=unique) from None
-
-
-def load(model: type[C], path: str | Path, overrides: Sequence[str] = ()) -> C:
-    """Read, merge, override and validate a configuration file."""
-    return validate(model, apply_overrides(read_yaml(path), overrides))
 
 
 def dump(config: Config) -> Tree:

@@ -125,9 +125,3 @@ def gather(value: Any) -> list[Any]:
     found: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(found, value)
     return found
-
-
-def barrier() -> None:
-    """Wait for all ranks."""
-    if _many():
-        dist.barrier()

@@ -6,8 +6,9 @@ Exit codes: 0 ok, 1 internal, 2 usage or config, 3 bad data or weights, 4 non-fi
 
 from __future__ import annotations
 
+import difflib
 import errno
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -76,6 +77,15 @@ class Interrupted(DinoskipError):
     """Ctrl-C asked the run to stop; its state is saved."""
 
     exit_code = 130
+
+
+def did_you_mean(name: str, options: Iterable[str], before: str = "", after: str = "") -> str | None:
+    """``did you mean X?`` with the one of ``options`` nearest to ``name``; None if none is near.
+
+    ``before`` and ``after`` are set around it.
+    """
+    near = difflib.get_close_matches(name, list(options), 1, 0.5)
+    return f"did you mean {before}{near[0]}{after}?" if near else None
 
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}

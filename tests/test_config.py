@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import pytest
 from pydantic import Field
 
-from dinoskip.config import Config, Source, apply_overrides, load, merge, read_yaml, validate
+from dinoskip.config import Config, Source, apply_overrides, merge, read_yaml, validate
 from dinoskip.errors import ConfigError
 
 
@@ -31,11 +31,15 @@ class Outer(Config):
     blocks: tuple[int, ...] = ()
 
 
+def load(path: Path, overrides: tuple[str, ...] = ()) -> Outer:
+    return validate(Outer, apply_overrides(read_yaml(path), overrides))
+
+
 def problems(tmp_path: Path, text: str, *overrides: str) -> list[str]:
     path = tmp_path / "study.yaml"
     path.write_text(text)
     with pytest.raises(ConfigError) as caught:
-        load(Outer, path, overrides)
+        load(path, overrides)
     assert caught.value.exit_code == 2
     assert all("\n" not in line for line in caught.value.problems)
     return [line.replace(str(tmp_path) + "/", "") for line in caught.value.problems]
@@ -75,8 +79,8 @@ def test_all_problems_at_once(tmp_path: Path) -> None:
 def test_scientific_numbers_are_numbers(tmp_path: Path) -> None:
     path = tmp_path / "a.yaml"
     path.write_text("title: a\nlr: 1e-3\n")
-    assert load(Outer, path).lr == 1e-3
-    assert load(Outer, path, ["lr=5e-4"]).lr == 5e-4
+    assert load(path).lr == 1e-3
+    assert load(path, ("lr=5e-4",)).lr == 5e-4
 
 
 def test_extends_and_overrides_and_places(tmp_path: Path) -> None:

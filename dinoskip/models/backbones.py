@@ -9,7 +9,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import json
 import math
 import re
@@ -22,7 +21,7 @@ import torch
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor
 
-from dinoskip.errors import ConfigError, WeightsError
+from dinoskip.errors import ConfigError, WeightsError, did_you_mean
 from dinoskip.files import load_torch_file
 from dinoskip.models.backbone import Backbone, LayerFeatures
 from dinoskip.models.export import build_from_weights, load_strict, newest_checkpoint, strip_prefixes
@@ -50,12 +49,9 @@ def load_backbone(
         "timm": _from_timm,
     }
     if not colon or kind not in loaders or not rest:
-        near = difflib.get_close_matches(kind, loaders, 1, 0.5)
-        raise ConfigError(
-            f"backbone {spec!r} is not understood",
-            (f"did you mean {near[0]}:...? " if near else "")
-            + "write run:DIR, weights:FILE.safetensors, dino:FILE.pth or timm:NAME",
-        )
+        near = did_you_mean(kind, loaders, after=":...")
+        hint = f"{near or ''} write run:DIR, weights:FILE.safetensors, dino:FILE.pth or timm:NAME".lstrip()
+        raise ConfigError(f"backbone {spec!r} is not understood", hint)
     model, info = loaders[kind](rest, **kw)
     return Backbone(model, spec, info).to(device, dtype)
 
@@ -99,8 +95,7 @@ def _from_timm(text: str, **kw: Any) -> tuple[VisionTransformer, dict[str, Any]]
     seed = int(options.pop("seed", 0))
     architecture = name.split("/")[-1].split(".")[0]
     if "/" not in name and not timm.is_model(architecture):
-        near = difflib.get_close_matches(architecture, timm.list_models(), 1)
-        raise ConfigError(f"timm has no model {architecture!r}", f"did you mean {near[0]}?" if near else None)
+        raise ConfigError(f"timm has no model {architecture!r}", did_you_mean(architecture, timm.list_models()))
     try:
         with torch.random.fork_rng(devices=[]):  # random weights are the same in every process
             torch.manual_seed(derive(seed, "timm", architecture))

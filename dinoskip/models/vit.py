@@ -7,7 +7,6 @@ two ``x +`` removed). Parameter names and shapes are timm's, so weights move fre
 
 from __future__ import annotations
 
-import difflib
 from functools import partial
 from typing import Any, Literal
 
@@ -19,7 +18,7 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
 from dinoskip.config import Config
-from dinoskip.errors import ConfigError
+from dinoskip.errors import ConfigError, did_you_mean
 
 Skip = bool | Literal["attention", "mlp"]
 ModelName = Literal[
@@ -101,8 +100,8 @@ class VitConfig(Config):
 def vit_arguments(name: str, skip: Skip) -> dict[str, Any]:
     """Arguments of timm's VisionTransformer for one of our names; ConfigError with the nearest name if it is none."""
     if name not in SHAPES:
-        near = difflib.get_close_matches(name, SHAPES, 1, 0.0)
-        raise ConfigError(f"model name {name!r} is unknown", f"did you mean {near[0]}? names: {', '.join(SHAPES)}")
+        hint = f"{did_you_mean(name, SHAPES) or ''} names: {', '.join(SHAPES)}".lstrip()
+        raise ConfigError(f"model name {name!r} is unknown", hint)
     if not isinstance(skip, bool) and skip not in ("attention", "mlp"):
         raise ConfigError(f'skip={skip!r} is none of true, false, "attention", "mlp"')
     width, patch = SHAPES[name]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from dinoskip.config import flatten
-from dinoskip.errors import ConfigError
+from dinoskip.errors import ConfigError, did_you_mean
 from dinoskip.files import hash_of
 from dinoskip.pipeline.artifacts import Artifacts, Record
 
@@ -155,8 +155,6 @@ def select(
     variant: str | None = None,
 ) -> set[str]:
     """Ids of the nodes that a command line asks for. Names that do not exist are a :class:`ConfigError`."""
-    import difflib
-
     for flag, given, known in (
         ("--only", only, stages),
         ("--from", start, stages),
@@ -164,10 +162,7 @@ def select(
         ("--variant", variant, sorted({node.variant for node in nodes if node.variant})),
     ):
         if given is not None and given not in known:
-            near = difflib.get_close_matches(given, known, 1)
-            raise ConfigError(
-                f"{flag} {given}: is none of {', '.join(known)}", f"did you mean {near[0]}?" if near else None
-            )
+            raise ConfigError(f"{flag} {given}: is none of {', '.join(known)}", did_you_mean(given, known))
     first = stages.index(start) if start else 0
     last = stages.index(until) if until else len(stages) - 1
     chosen = set()
