@@ -19,7 +19,8 @@ from pydantic import Field, field_validator
 
 from dinoskip.config import Config, Multiscale
 from dinoskip.console import Progress, log
-from dinoskip.data.segmentation import IGNORE, SegmentationDataset
+from dinoskip.data.segmentation import SegmentationDataset
+from dinoskip.data.voc import IGNORE
 from dinoskip.distributed import choose_device
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.features import FeatureStore

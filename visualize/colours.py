@@ -7,6 +7,7 @@ from typing import Protocol
 
 import numpy as np
 
+from visualize.layers import nearest
 from visualize.pca import PatchPCA, procrustes, to_rgb
 
 
@@ -75,12 +76,6 @@ def aligned(scores: Mapping[str, np.ndarray], reference: Mapping[str, np.ndarray
     common = [name for name in scores if name in reference]
     if not common:
         return dict(scores)
-    target = np.concatenate([_nearest(reference[name], scores[name].shape[:2]).reshape(-1, 3) for name in common])
+    target = np.concatenate([nearest(reference[name], scores[name].shape[:2]).reshape(-1, 3) for name in common])
     rotation = procrustes(np.concatenate([scores[name].reshape(-1, 3) for name in common]), target)
     return {name: one @ rotation for name, one in scores.items()}
-
-
-def _nearest(values: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    rows = ((np.arange(size[0]) + 0.5) * values.shape[0] / size[0]).astype(np.intp)
-    columns = ((np.arange(size[1]) + 0.5) * values.shape[1] / size[1]).astype(np.intp)
-    return np.asarray(values[rows[:, None], columns])

@@ -15,8 +15,7 @@ import numpy as np
 from pydantic import Field
 
 from dinoskip.config import Config
-from dinoskip.errors import ConfigError, DataError
-from dinoskip.files import read_json
+from dinoskip.errors import ConfigError
 from dinoskip.results import EvalResult
 from visualize import layers
 from visualize.charts import block_charts
@@ -87,39 +86,6 @@ class Classes:
 
     names: Sequence[str]
     palette: np.ndarray
-
-
-def read_discoveries(
-    folder: Path, store: TokenSource, ids: Sequence[str], patch_size: int
-) -> dict[int, dict[str, Discovery]]:
-    """Read TokenCut's artifacts for ``ids``: ``boxes.json``, ``vectors_block{b}.npy``, ``masks_block{b}.npy``.
-
-    ``store`` is the store TokenCut ran on; the arrays hold its images' cells one after another in its order.
-    Images that are not in it are left out. Raises :class:`DataError` if an array does not fit the store.
-    """
-    boxes = read_json(folder / "boxes.json")
-    grids = [store.grid(index) for index in range(len(store.ids))]
-    starts = np.concatenate([[0], np.cumsum([height * width for height, width in grids])])
-    place = {name: index for index, name in enumerate(store.ids)}
-    result: dict[int, dict[str, Discovery]] = {}
-    for block in sorted({int(block) for name in ids for block in boxes.get(name, {})}):
-        arrays = []
-        for kind in ("vectors", "masks"):
-            path = folder / f"{kind}_block{block}.npy"
-            array = np.load(path, mmap_mode="r", allow_pickle=False)
-            if array.shape[0] != starts[-1]:
-                raise DataError(f"{path}: {array.shape[0]} cells, the feature store has {starts[-1]}")
-            arrays.append(array)
-        result[block] = {}
-        for name in ids:
-            box = boxes.get(name, {}).get(str(block))
-            if box is None or name not in place:
-                continue
-            index = place[name]
-            vector, mask = (array[starts[index] : starts[index + 1]].reshape(grids[index]) for array in arrays)
-            corners = (float(box[0]), float(box[1]), float(box[2]), float(box[3]))
-            result[block][name] = Discovery(corners, vector.astype(np.float32), mask.astype(bool), patch_size)
-    return result
 
 
 def build_gallery(
@@ -212,7 +178,7 @@ def _write_reference(
     pixels, size = layers.photo(image.path, config.photo_size)
     layers.save_jpeg(folder / f"photo-{number:03d}.jpg", pixels)
     if image.label is not None and classes is not None:
-        small = layers.resize_labels(image.label, pixels.shape[:2])
+        small = layers.nearest(image.label, pixels.shape[:2])
         layers.save_labels(folder / f"label-{number:03d}.png", small, classes.palette)
     return size
 

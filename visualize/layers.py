@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from dinoskip.data.voc import IGNORE
 from dinoskip.errors import translate_write_errors
 from dinoskip.images import read_image
 from visualize.palette import diverging_rgb
 
-IGNORE = 255  # the label that no class has
 _VEIL_COLOUR = (14, 18, 44)
 _VEIL = 175  # opacity (0..255) of the shade over what a mask leaves out
 
@@ -59,11 +59,11 @@ def photo(path: Path, longest: int) -> tuple[np.ndarray, tuple[int, int]]:
     return pixels, (height, width)
 
 
-def resize_labels(labels: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    """Nearest-neighbour resize of a label map (H, W) to ``size`` (height, width), sampled at pixel centres."""
-    rows = ((np.arange(size[0]) + 0.5) * labels.shape[0] / size[0]).astype(np.intp)
-    columns = ((np.arange(size[1]) + 0.5) * labels.shape[1] / size[1]).astype(np.intp)
-    return np.asarray(labels[rows[:, None], columns])
+def nearest(values: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    """Nearest-neighbour resize of (H, W, ...) to ``size`` (height, width), sampled at pixel centres."""
+    rows = ((np.arange(size[0]) + 0.5) * values.shape[0] / size[0]).astype(np.intp)
+    columns = ((np.arange(size[1]) + 0.5) * values.shape[1] / size[1]).astype(np.intp)
+    return np.asarray(values[rows[:, None], columns])
 
 
 def pixel_accuracy(prediction: np.ndarray, label: np.ndarray) -> float | None:
@@ -71,7 +71,7 @@ def pixel_accuracy(prediction: np.ndarray, label: np.ndarray) -> float | None:
     known = label != IGNORE
     if not known.any():
         return None
-    return float(100.0 * (resize_labels(prediction, label.shape[:2])[known] == label[known]).mean())
+    return float(100.0 * (nearest(prediction, label.shape[:2])[known] == label[known]).mean())
 
 
 def eigenvector_pixels(vector: np.ndarray) -> np.ndarray:

@@ -41,17 +41,6 @@ def diverging_rgb(values: np.ndarray, middle: float) -> np.ndarray:
     return np.asarray(np.rint(below + above), np.uint8)
 
 
-def voc_palette() -> np.ndarray:
-    """The VOC colour map, uint8 (256, 3): bits of the class number spread over the high bits of R, G and B."""
-    index = np.arange(256)
-    palette = np.zeros((256, 3), np.uint8)
-    for bit in range(8):
-        for channel in range(3):
-            palette[:, channel] |= (((index >> channel) & 1) << (7 - bit)).astype(np.uint8)
-        index = index >> 3
-    return palette
-
-
 def to_hex(colour: Sequence[int] | np.ndarray) -> str:
     """``#rrggbb`` of three integers 0..255."""
     red, green, blue = (int(part) for part in colour)

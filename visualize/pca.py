@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -90,11 +90,6 @@ class PatchPCA:
         scores = [(chunk - self.mean_) @ self.components_.T for chunk in _chunks(array)]
         joined = np.concatenate(scores) if scores else np.zeros(0)
         return joined.reshape(*array.shape[:-1], self.n_components)
-
-
-def fit_blocks(chunks: Mapping[int, Tokens], n_components: int = 3) -> dict[int, PatchPCA]:
-    """Return a basis per block: ``{block: tokens or re-iterable of chunks}``, read one chunk at a time."""
-    return {block: PatchPCA(n_components).fit(tokens) for block, tokens in chunks.items()}
 
 
 def to_rgb(

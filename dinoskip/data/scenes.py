@@ -19,14 +19,13 @@ from pydantic import Field
 
 from dinoskip.config import Config, dump
 from dinoskip.data.sprites import KINDS, background
-from dinoskip.data.voc import CLASSES_FILE, voc_palette
+from dinoskip.data.voc import CLASSES_FILE, IGNORE, voc_palette
 from dinoskip.errors import OutputInUse, translate_write_errors
 from dinoskip.files import TEMPORARY, publish_directory, read_json, write_json
 from dinoskip.randomness import numpy_rng
 
 RECIPE = "scenes.json"
 VERSION = 1
-IGNORE = 255
 PLACING_TRIES = 30
 MAX_OVERLAP = 0.12  # of the smaller box
 

@@ -7,11 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from dinoskip.data.voc import BACKGROUND, FileTable, class_names, read_list, voc_folder, voc_palette
+from dinoskip.data.voc import BACKGROUND, IGNORE, FileTable, class_names, read_list, voc_folder, voc_palette
 from dinoskip.errors import DataError
 from dinoskip.images import image_size, read_mask
-
-IGNORE = 255
 
 
 @dataclass(frozen=True, eq=False)

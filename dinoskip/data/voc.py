@@ -14,6 +14,7 @@ from dinoskip.errors import DataError
 
 CLASSES_FILE = "classes.txt"
 BACKGROUND = "background"
+IGNORE = 255  # the label of pixels that are not scored
 VOC_CLASSES = (
     "aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow", "diningtable", "dog",
     "horse", "motorbike", "person", "pottedplant", "sheep", "sofa", "train", "tvmonitor",

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from dinoskip.data.voc import voc_palette
 from dinoskip.results import EvalResult
 from visualize.gallery import Classes, Discovery, GalleryImage, GalleryModel
-from visualize.palette import voc_palette
 
 BLOCKS = (1, 2, 3)
 PHOTOS = ("astronaut", "coffee", "chelsea")

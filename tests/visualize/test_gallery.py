@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from dinoskip.errors import ConfigError, DataError
-from visualize.gallery import GalleryConfig, GalleryImage, GalleryModel, build_gallery, read_discoveries
+from visualize.gallery import GalleryConfig, GalleryImage, GalleryModel, build_gallery
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
@@ -129,29 +129,6 @@ def test_nothing_to_show_and_damaged_photographs_are_named(make_scene, tmp_path)
     damaged.write_bytes(b"\xff\xd8 not a jpeg")
     with pytest.raises(DataError, match=r"damaged\.jpg"):
         build_gallery(scene.models, [GalleryImage("a", damaged)], tmp_path / "g")
-
-
-def test_discoveries_are_cut_out_of_the_flat_arrays(make_scene, tmp_path):
-    class Store:
-        ids = ("a", "b", "c")
-        blocks = (1,)
-
-        def grid(self, index):
-            return ((2, 3), (4, 2), (1, 5))[index]
-
-    flat = np.arange(6 + 8 + 5, dtype=np.float16)
-    np.save(tmp_path / "vectors_block1.npy", flat)
-    np.save(tmp_path / "masks_block1.npy", flat > 8)
-    (tmp_path / "boxes.json").write_text(json.dumps({"a": {"1": [0, 0, 8, 8]}, "b": {"1": [1, 2, 3, 4]}, "c": {}}))
-    found = read_discoveries(tmp_path, Store(), ["b", "c", "unknown"], patch_size=8)
-    assert list(found) == [1]
-    assert list(found[1]) == ["b"]
-    assert found[1]["b"].box == (1.0, 2.0, 3.0, 4.0)
-    np.testing.assert_array_equal(found[1]["b"].eigenvector, np.arange(6, 14).reshape(4, 2))
-    np.testing.assert_array_equal(found[1]["b"].mask, np.arange(6, 14).reshape(4, 2) > 8)
-    np.save(tmp_path / "vectors_block1.npy", flat[:-1])
-    with pytest.raises(DataError, match=r"vectors_block1\.npy: 18 cells, the feature store has 19"):
-        read_discoveries(tmp_path, Store(), ["b"], patch_size=8)
 
 
 DRIVER = """

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.decomposition import PCA
 
-from visualize.pca import CHUNK_ROWS, PatchPCA, fit_blocks, foreground, procrustes, to_rgb
+from visualize.pca import CHUNK_ROWS, PatchPCA, foreground, procrustes, to_rgb
 
 
 def tokens(seed: int, n: int = 300, dim: int = 20, offset: float = 0.0) -> np.ndarray:
@@ -56,13 +56,6 @@ def test_leading_axes_are_kept_and_half_precision_read() -> None:
     basis = PatchPCA(2).fit(x)
     assert basis.transform(x).shape == (2, 3, 4, 2)
     assert basis.transform(torch.from_numpy(x).to(torch.bfloat16)).shape == (2, 3, 4, 2)
-
-
-def test_blocks_are_fitted_separately() -> None:
-    a, b = tokens(4), tokens(5)
-    both = fit_blocks({3: a, 6: [b[:100], b[100:]]})
-    np.testing.assert_allclose(both[6].components_, PatchPCA().fit(b).components_, atol=1e-9)
-    np.testing.assert_array_equal(both[3].components_, PatchPCA().fit(a).components_)
 
 
 def test_constant_tokens_have_zero_scores() -> None:
