@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dinoskip.console import log
+from dinoskip.console import log, table
 from dinoskip.errors import ConfigError
 from dinoskip.pipeline import graph, nodes, stages
 from dinoskip.pipeline.runner import Runner
@@ -26,11 +26,8 @@ def print_json(value: Any) -> None:
 
 
 def print_table(rows: Sequence[Sequence[object]], header: Sequence[str]) -> None:
-    """Print left-aligned columns."""
-    cells = [list(header), *([f"{cell:.3g}" if isinstance(cell, float) else str(cell) for cell in row] for row in rows)]
-    widths = [max(len(row[column]) for row in cells) for column in range(len(header))]
-    for row in cells:
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    """Print left-aligned columns on stdout."""
+    print(table(rows, header))
 
 
 # --- studies -----------------------------------------------------------------------------------------
@@ -40,7 +37,7 @@ def _runner(study: Study, variants: tuple[Variant, ...], args: Args) -> Runner:
     return Runner(
         study.directory,
         nodes.build_nodes(study, variants),
-        stages.stage_table(),
+        stages.STAGES,
         device=getattr(args, "device", "auto"),
         workers=getattr(args, "workers", 0),
     )
@@ -74,7 +71,7 @@ def run(args: Args) -> int:
     runner = _runner(study, variants, args)
     chosen = graph.select(
         runner.planner.nodes,
-        list(nodes.STAGES),
+        list(stages.STAGES),
         only=args.only,
         start=args.start,
         until=args.until,
@@ -216,7 +213,6 @@ def features_export(args: Args) -> int:
     from dinoskip.distributed import choose_device
     from dinoskip.features import Transform, export
     from dinoskip.models import load_backbone
-    from dinoskip.pipeline.measure import chosen_blocks
 
     transform = validate(Transform, Source({"mode": args.mode, "size": args.size}))
     backbone = load_backbone(args.backbone, device=str(choose_device(args.device)))
@@ -224,7 +220,7 @@ def features_export(args: Args) -> int:
         backbone,
         ImageFolder.open(args.images),
         Path(args.out),
-        chosen_blocks({"blocks": _blocks(args.blocks)}, backbone.depth),
+        _blocks(args.blocks),
         facet=args.facet,
         norm=args.norm or ("final" if args.facet == "out" else "none"),
         dtype=args.dtype,

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from dinoskip.errors import translate_write_errors
 
-T = TypeVar("T")
 log = logging.getLogger("dinoskip")
 
 
@@ -35,6 +33,16 @@ def duration(seconds: float) -> str:
     return f"{whole // 60}m{whole % 60:02d}s" if whole < 3600 else f"{whole // 3600}h{whole % 3600 // 60:02d}m"
 
 
+def table(rows: Iterable[Sequence[object]], header: Sequence[str], *, right: bool = False) -> str:
+    """Rows below a header in aligned columns, to the left or ``right``; floats have three digits."""
+    cells = [list(header), *([f"{cell:.3g}" if isinstance(cell, float) else str(cell) for cell in row] for row in rows)]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(header))]
+    lines = [
+        [f"{cell:{'>' if right else '<'}{width}}" for cell, width in zip(row, widths, strict=True)] for row in cells
+    ]
+    return "\n".join("  ".join(line).rstrip() for line in lines)
+
+
 class Progress:
     """A progress bar with rate and time left on a terminal; elsewhere a log line every ``every`` seconds.
 
@@ -52,7 +60,7 @@ class Progress:
         self._task: Any = None
 
     def __enter__(self) -> Progress:
-        if self._show and sys.stderr.isatty() and not os.environ.get("DINOSKIP_NO_BAR"):
+        if self._show and sys.stderr.isatty():
             from rich.console import Console
             from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
             from rich.progress import Progress as RichProgress
@@ -95,14 +103,6 @@ class Progress:
     def __exit__(self, *_: object) -> None:
         if self._bar is not None:
             self._bar.stop()
-
-
-def track(items: Iterable[T], label: str, total: int, unit: str = "it") -> Iterator[T]:
-    """Yield ``items`` and show progress."""
-    with Progress(label, total, unit) as progress:
-        for item in items:
-            yield item
-            progress.advance()
 
 
 class MetricsLog:

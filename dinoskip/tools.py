@@ -92,9 +92,17 @@ def models_convert(args: Args) -> int:
 
 def analyze(args: Args) -> int:
     """``dinoskip analyze``."""
-    from dinoskip.pipeline.analysis import analyze_spec, as_text, fresh_analysis
+    from dinoskip.config import Source, validate
+    from dinoskip.init.build import ModelConfig, SkiplessInit
+    from dinoskip.pipeline.analysis import analysis, as_text
+    from dinoskip.pipeline.study import AnalyzeSection
 
-    result = analyze_spec(args.spec) if args.spec else fresh_analysis(args.model, args.depth, args.seed)
+    if args.spec:
+        result = analysis({}, {args.spec: args.spec}, None, args.seed)
+    else:
+        section = validate(AnalyzeSection, Source({"model": args.model, "depth": args.depth}, {"": "command line"}))
+        fresh = ModelConfig(name=section.model, depth=section.depth, skip=False, init=SkiplessInit())
+        result = analysis({f"skipless {section.model}": fresh}, {}, section, args.seed)
     if args.json:
         print_json(result)
     else:

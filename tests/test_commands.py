@@ -113,6 +113,8 @@ def test_analyze_fresh_and_given(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert main(["analyze", "--model", "vit_tiny_patch16", "--depth", "3", "--json"]) == 0
     result = json.loads(capsys.readouterr().out)
     assert [row["name"] for row in result["signal"]] == ["skip", "skipless default", "skipless initialised"]
-    assert all(abs(row["kappa_vo"] - 1) < 1e-4 for rows in result["weights"].values() for row in rows)
+    assert all(abs(row["kappa_vo"] - 1) < 1e-4 for rows in result["fresh"].values() for row in rows)
     assert main(["analyze", VIT]) == 0
     assert "kappa_vo" in capsys.readouterr().out
+    assert main(["analyze", "--model", "vit_tni_patch16"]) == 2
+    assert "did you mean vit_tiny_patch16?" in capsys.readouterr().err

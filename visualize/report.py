@@ -75,7 +75,6 @@ class Report:
 
     title: str
     variants: Sequence[ReportVariant]
-    description: str = ""
     note: str = ""
     figures: Sequence[Figure] = ()
     gallery: str | None = None

@@ -6,38 +6,48 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from dinoskip.diagnostics import bundled_photos, signal_table
-from dinoskip.init.build import ModelConfig, SkiplessInit, build_model
+from timm.models.vision_transformer import VisionTransformer
+
+from dinoskip.console import table
+from dinoskip.diagnostics import SignalRow, bundled_photos, signal_table
+from dinoskip.init.build import ModelConfig, build_model
 from dinoskip.init.report import report
 from dinoskip.models import load_backbone
+from dinoskip.pipeline.study import AnalyzeSection
 
 _COLUMNS = ("kappa_vo", "vo_min", "vo_max", "logit_diagonal", "logit_spread", "kappa_q", "fc1_gain", "fc2_gain")
 
 
-def analyze_spec(spec: str) -> dict[str, Any]:
-    """Weights of an existing model, block by block."""
-    return {"weights": {spec: [asdict(row) for row in report(load_backbone(spec).model)]}, "signal": []}
+def analysis(
+    fresh: Mapping[str, ModelConfig], trained: Mapping[str, str], signal: AnalyzeSection | None, seed: int
+) -> dict[str, Any]:
+    """``{"fresh": {name: rows}, "trained": {name: rows}, "signal": rows}``, JSON-able.
 
-
-def fresh_analysis(name: str, depth: int, seed: int) -> dict[str, Any]:
-    """A fresh skipless model's weights, and the three rows of signal propagation on bundled photographs."""
-    model = build_model(ModelConfig(name=name, depth=depth, skip=False, init=SkiplessInit()), seed)
-    rows = signal_table(bundled_photos(2), depth, name=name, seed=seed)
+    ``fresh`` models are initialised here, ``trained`` are backbone specs; their rows are those of
+    :func:`dinoskip.init.report.report`. ``signal`` asks for signal propagation in three fresh networks.
+    """
+    rows: list[SignalRow] = []
+    if signal is not None:
+        photos = bundled_photos(signal.photos, signal.img_size)
+        rows = signal_table(photos, name=signal.model, depth=signal.depth, seed=seed)
     return {
-        "weights": {f"fresh skipless {name}": [asdict(row) for row in report(model)]},
+        "fresh": {name: _weights(build_model(config, seed)) for name, config in fresh.items()},
+        "trained": {name: _weights(load_backbone(spec).model) for name, spec in trained.items()},
         "signal": [asdict(row) for row in rows],
     }
+
+
+def _weights(model: VisionTransformer) -> list[dict[str, Any]]:
+    return [asdict(row) for row in report(model)]
 
 
 def as_text(result: Mapping[str, Any]) -> str:
     """Both tables as aligned text."""
     lines: list[str] = []
-    for title, rows in result["weights"].items():
-        lines += [
-            f"{title}: weights by block",
-            *_aligned(("block", *_COLUMNS), [_weights_row(row) for row in rows]),
-            "",
-        ]
+    for state in ("fresh", "trained"):
+        for name, rows in result[state].items():
+            cells = [_weights_row(row) for row in rows]
+            lines += [f"{name}, {state}: weights by block", table(cells, ("block", *_COLUMNS), right=True), ""]
     if result["signal"]:
         depth = len(result["signal"][0]["token_cosine"])
         shown = sorted({1, min(3, depth), max(1, depth // 2), depth})
@@ -45,7 +55,7 @@ def as_text(result: Mapping[str, Any]) -> str:
         header += [f"q-grad b{b}" for b in shown]
         lines += [
             "signal propagation at initialisation",
-            *_aligned(header, [_signal_row(r, shown) for r in result["signal"]]),
+            table([_signal_row(r, shown) for r in result["signal"]], header, right=True),
         ]
     return "\n".join(lines).rstrip()
 
@@ -62,8 +72,3 @@ def _signal_row(row: Mapping[str, Any], shown: Sequence[int]) -> list[str]:
 
 def _number(value: float) -> str:
     return f"{value:.4f}" if abs(value) < 1000 else f"{value:.2e}"
-
-
-def _aligned(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
-    return ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in [header, *rows]]

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+import shutil
 from pathlib import Path
 from typing import Any
 
 from dinoskip.config import Config, Source, validate
 from dinoskip.data import datasets
 from dinoskip.data.scenes import ScenesConfig, compose
-from dinoskip.files import read_json, verify_manifest, write_json
+from dinoskip.files import write_json
 from dinoskip.pipeline.runner import Task
 
 
@@ -46,39 +46,23 @@ def pretrain(task: Task) -> None:
 
 def export_weights(task: Task) -> None:
     """``weights``: the teacher's backbone of one epoch's checkpoint as one safetensors file."""
-    import shutil
+    from dinoskip.training import checkpoint
 
-    from dinoskip.errors import WeightsError
-
-    epoch = task.settings["epoch"]
-    for checkpoint in sorted((task.input("run") / "checkpoints").glob("step-*")):
-        if read_json(checkpoint / "state.json")["epoch"] == epoch:
-            problems = verify_manifest(checkpoint)
-            if problems:
-                raise WeightsError(problems[0])
-            shutil.copyfile(checkpoint / "teacher.safetensors", task.out / "weights.safetensors")
-            return
-    raise WeightsError(f"{task.input('run')}: holds no checkpoint of epoch {epoch}")
+    source = checkpoint.of_epoch(task.input("run"), task.settings["epoch"])
+    shutil.copyfile(source / "teacher.safetensors", task.out / "weights.safetensors")
 
 
 def analyze(task: Task) -> None:
     """``analyze``: init report of every variant's fresh model (and trained weights), and the signal table."""
-    from dinoskip.diagnostics.signal import bundled_photos, signal_table
-    from dinoskip.init.build import ModelConfig, build_model
-    from dinoskip.init.report import report
-    from dinoskip.models.export import build_from_weights
+    from dinoskip.init.build import ModelConfig
+    from dinoskip.pipeline.analysis import analysis
+    from dinoskip.pipeline.study import AnalyzeSection
 
-    result: dict[str, Any] = {"fresh": {}, "trained": {}}
-    for name, tree in task.settings["models"].items():
-        model = build_model(validate(ModelConfig, Source(dict(tree))), task.settings["seed"])
-        result["fresh"][name] = [asdict(row) for row in report(model)]
-    for role, path in sorted(task.inputs.items()):
-        model, _ = build_from_weights(path / "weights.safetensors")
-        result["trained"][role] = [asdict(row) for row in report(model)]
-    signal = task.settings["signal"]
-    photos = bundled_photos(signal["photos"], signal["img_size"])
-    result["signal"] = [
-        asdict(row)
-        for row in signal_table(photos, name=signal["model"], depth=signal["depth"], seed=task.settings["seed"])
-    ]
+    models = task.settings["models"]
+    result = analysis(
+        {name: validate(ModelConfig, Source(dict(tree))) for name, tree in models.items()},
+        {role: f"weights:{path / 'weights.safetensors'}" for role, path in sorted(task.inputs.items())},
+        validate(AnalyzeSection, Source(dict(task.settings["signal"]))),
+        task.settings["seed"],
+    )
     write_json(task.out / "analysis.json", result)

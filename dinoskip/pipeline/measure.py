@@ -24,18 +24,6 @@ def open_backbone(settings: Mapping[str, Any], weights: Path | None, device: str
     return load_backbone(spec, device=str(choose_device(device)))
 
 
-def chosen_blocks(settings: Mapping[str, Any], depth: int) -> tuple[int, ...]:
-    """``all`` or a list of blocks; a block beyond the depth is an error."""
-    from dinoskip.errors import ConfigError
-
-    if settings["blocks"] == "all":
-        return tuple(range(1, depth + 1))
-    blocks = tuple(settings["blocks"])
-    if max(blocks) > depth:
-        raise ConfigError(f"evaluate.blocks: {max(blocks)} was asked for, the model has {depth} blocks")
-    return blocks
-
-
 def export_features(task: Task) -> None:
     """``features``: every block of every image of one split, in one pass."""
     settings = task.settings
@@ -53,7 +41,7 @@ def export_features(task: Task) -> None:
         backbone,
         opened,
         task.out / "store",
-        chosen_blocks(settings, backbone.depth),
+        settings["blocks"],
         facet=settings["facet"],
         norm=settings["norm"],
         transform=validate(Transform, Source(dict(settings["transform"]))),

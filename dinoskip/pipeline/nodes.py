@@ -10,23 +10,13 @@ from dinoskip.config import dump
 from dinoskip.data.datasets import DatasetConfig
 from dinoskip.pipeline.external import fingerprint_dataset, fingerprint_spec
 from dinoskip.pipeline.graph import Node
+from dinoskip.pipeline.stages import STAGES
 from dinoskip.pipeline.study import Study, Variant
+from dinoskip.training.dino import FREE_KEYS
 
-# Settings of a pretraining that do not change its result, and so are not part of its key.
-_FREE = ("log_every", "checkpoint_every_minutes", "checkpoint_every_steps", "max_nonfinite")
-# In order of execution. The number is the stage's version: raise it when a stage's code changes its results.
-STAGES: dict[str, int] = {
-    "data": 1,
-    "pretrain": 1,
-    "weights": 1,
-    "features": 1,
-    "probe": 1,
-    "tokencut": 1,
-    "knn": 1,
-    "analyze": 1,
-    "gallery": 1,
-    "report": 1,
-}
+# Settings of a pretraining that are not part of its key. ``keep_epochs`` is: it changes no number, but it says which
+# checkpoints the output holds, and the weights stage reads those.
+_FREE = tuple(key for key in FREE_KEYS if key != "keep_epochs")
 
 
 def build_nodes(study: Study, variants: tuple[Variant, ...]) -> list[Node]:
@@ -41,7 +31,7 @@ class _Builder:
 
     def add(self, node_id: str, stage: str, settings: Mapping[str, Any], **kw: Any) -> str:
         if node_id not in self.nodes:
-            self.nodes[node_id] = Node(node_id, stage, settings, version=STAGES[stage], **kw)
+            self.nodes[node_id] = Node(node_id, stage, settings, version=STAGES[stage].version, **kw)
         return node_id
 
     def build(self) -> list[Node]:

@@ -18,9 +18,8 @@ from dinoskip.pipeline.graph import Node, Planner, Step, key_of, record_of
 
 @dataclass(frozen=True)
 class Task:
-    """What a stage function gets: its settings, the directories of its inputs, and where to write."""
+    """What a stage function gets: its node's settings, the directories of its inputs, and where to write."""
 
-    node: Node
     settings: Mapping[str, Any]
     runtime: Mapping[str, Any]
     inputs: Mapping[str, Path]
@@ -35,11 +34,14 @@ class Task:
 
 @dataclass(frozen=True)
 class Stage:
-    """A kind of node: the function that makes its output, and whether a killed one resumes in its partial output."""
+    """A kind of node: the function that makes its output, and whether a killed one resumes in its partial output.
 
-    name: str
+    ``version`` is part of the key: raise it when the function's code changes its results.
+    """
+
     function: Callable[[Task], None]
     resumes: bool = False
+    version: int = 1
 
 
 class Runner:
@@ -90,7 +92,7 @@ class Runner:
         log.info("%-44s running (%s)", node.id, reason)
         began = time.monotonic()
         inputs = {role: self._output(source) for role, source in node.inputs.items()}
-        stage.function(Task(node, node.settings, node.runtime, inputs, out, self.device, self.workers))
+        stage.function(Task(node.settings, node.runtime, inputs, out, self.device, self.workers))
         seconds = time.monotonic() - began
         write_json(out / "timing.json", {"seconds": round(seconds, 2)})
         self.planner.outputs[node.id] = self.artifacts.publish(node.id, key, record, {"stage": node.stage})

@@ -20,7 +20,8 @@ from dinoskip.features import FeatureStore, Transform, as_float, export
 from dinoskip.files import read_json, write_text
 from dinoskip.models import Backbone
 from dinoskip.pipeline.make import dataset_of
-from dinoskip.pipeline.measure import chosen_blocks, open_backbone
+from dinoskip.pipeline.measure import open_backbone
+from dinoskip.pipeline.notices import notices
 from dinoskip.pipeline.runner import Task
 from dinoskip.pipeline.stages import ours
 from dinoskip.results import EvalResult, read_rows
@@ -103,7 +104,7 @@ def _column(task: Task, model: Mapping[str, Any], shown: _Shown, scratch: Path) 
     """One model's column: features of the shown images, probe predictions, TokenCut."""
     label = model["label"]
     backbone: Backbone = open_backbone(model, task.inputs.get(f"weights:{label}"), task.device)
-    blocks = chosen_blocks(task.settings, backbone.depth)
+    blocks = task.settings["blocks"]
     square = Transform(mode="square", size=task.settings["gallery"]["size"])
     store = export(backbone, shown, scratch / "out", blocks, norm=task.settings["norm"], transform=square, cls=False)
     facet = task.settings["facet"]
@@ -234,6 +235,7 @@ def report(task: Task) -> None:
             diagnostics=_tables(analysis),
             environment=describe(),
             protocol=_protocol(card),
+            notices=notices(task.inputs),
             commands=["dinoskip run study.yaml   # in this folder: the whole study, every default written out"],
             compare=task.settings["report"]["compare"],
         )

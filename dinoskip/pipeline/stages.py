@@ -3,27 +3,13 @@
 from __future__ import annotations
 
 import importlib
+from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import dinoskip
 from dinoskip.errors import DinoskipError
 from dinoskip.pipeline.runner import Stage, Task
-
-# stage: (module, function, whether a killed stage resumes in its partial output)
-_TABLE: dict[str, tuple[str, str, bool]] = {
-    "data": ("dinoskip.pipeline.make", "compose_scenes", False),
-    "pretrain": ("dinoskip.pipeline.make", "pretrain", True),
-    "weights": ("dinoskip.pipeline.make", "export_weights", False),
-    "analyze": ("dinoskip.pipeline.make", "analyze", False),
-    "features": ("dinoskip.pipeline.measure", "export_features", True),
-    "probe": ("dinoskip.pipeline.measure", "probe", False),
-    "tokencut": ("dinoskip.pipeline.measure", "tokencut", False),
-    "knn": ("dinoskip.pipeline.measure", "knn", False),
-    "gallery": ("dinoskip.pipeline.show", "gallery", False),
-    "report": ("dinoskip.pipeline.show", "report", False),
-}
 
 
 def ours(module: str) -> ModuleType:
@@ -39,15 +25,20 @@ def ours(module: str) -> ModuleType:
     return importlib.import_module(module)
 
 
-def _lazily(module: str, function: str) -> Any:
-    def run(task: Task) -> None:
-        getattr(importlib.import_module(module), function)(task)
-
-    return run
+def _call(module: str, function: str, task: Task) -> None:
+    getattr(importlib.import_module(f"dinoskip.pipeline.{module}"), function)(task)
 
 
-def stage_table() -> dict[str, Stage]:
-    """All stages by name."""
-    return {
-        name: Stage(name, _lazily(module, function), resumes) for name, (module, function, resumes) in _TABLE.items()
-    }
+# In order of execution.
+STAGES: dict[str, Stage] = {
+    "data": Stage(partial(_call, "make", "compose_scenes")),
+    "pretrain": Stage(partial(_call, "make", "pretrain"), resumes=True),
+    "weights": Stage(partial(_call, "make", "export_weights")),
+    "features": Stage(partial(_call, "measure", "export_features"), resumes=True),
+    "probe": Stage(partial(_call, "measure", "probe")),
+    "tokencut": Stage(partial(_call, "measure", "tokencut")),
+    "knn": Stage(partial(_call, "measure", "knn")),
+    "analyze": Stage(partial(_call, "make", "analyze")),
+    "gallery": Stage(partial(_call, "show", "gallery")),
+    "report": Stage(partial(_call, "show", "report"), version=2),
+}

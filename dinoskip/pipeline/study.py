@@ -18,6 +18,7 @@ from dinoskip.config import Config, Source, apply_overrides, merge, read_yaml, v
 from dinoskip.data.datasets import DatasetConfig
 from dinoskip.errors import ConfigError
 from dinoskip.init.build import ModelConfig
+from dinoskip.models.vit import ModelName
 from dinoskip.optim.build import AdamWConfig, OptimizerConfig
 from dinoskip.training.dino import PretrainConfig
 
@@ -83,13 +84,13 @@ class ReportSection(Config):
 
     title: str = ""
     note: str = Field("", description="a sentence shown below the title")
-    compare: Literal["paper.table2"] | None = None
+    compare: Literal["paper.table1", "paper.table2", "paper.table3", "paper.table4", "paper.figure3"] | None = None
 
 
 class AnalyzeSection(Config):
     """Fresh models at initialisation: conditioning per block, and signal propagation on bundled photographs."""
 
-    model: str = "vit_small_patch16"
+    model: ModelName = "vit_small_patch16"
     depth: int = Field(12, ge=1)
     img_size: int = Field(224, ge=16)
     photos: int = Field(2, ge=1, le=4)
@@ -118,7 +119,7 @@ class Study(Config):
 
     @field_validator("output")
     @classmethod
-    def _no_parent(cls, value: Path) -> Path:
+    def _expanded(cls, value: Path) -> Path:
         return value.expanduser()
 
     @model_validator(mode="after")

@@ -10,51 +10,24 @@ from dinoskip.cli import main
 from dinoskip.files import MANIFEST, verify_manifest
 from dinoskip.pipeline.nodes import build_nodes
 from dinoskip.pipeline.runner import Runner
-from dinoskip.pipeline.stages import stage_table
+from dinoskip.pipeline.stages import STAGES
 from dinoskip.pipeline.study import load_study
 from dinoskip.results import read_rows
-
-STUDY = """
-name: tiny
-data: {scenes: {kind: scenes, images: 16, size: 64, val_fraction: 0.5}}
-model: {name: vit_tiny_patch16, depth: 2, img_size: 32}
-variants:
-  model: [{skip: true}, {skip: false, init: {name: skipless}}]
-pretrain:
-  dataset: scenes
-  epochs: 1
-  warmup_epochs: 0
-  batch_size: 4
-  out_dim: 32
-  hidden_dim: 32
-  bottleneck_dim: 16
-  warmup_teacher_temp_epochs: 0
-  crops: {global_size: 32, local_size: 16, num_local: 1}
-evaluate:
-  datasets: [scenes]
-  discover: [scenes]
-  knn: [scenes]
-  multiscale: [1, 2]
-  probe: {size: 64, epochs: 2, learning_rates: [1e-3, 1e-2]}
-  knn_k: [3]
-  knn_size: 64
-analyze: {model: vit_tiny_patch16, depth: 4, img_size: 64, photos: 1}
-gallery: {first: 3}
-"""
+from tests.helpers.study import TINY
 
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("study")
     config = folder / "tiny.yaml"
-    config.write_text(STUDY + f"output: {folder / 'runs'}\n")
+    config.write_text(TINY + f"output: {folder / 'runs'}\n")
     assert main(["run", str(config), "-q"]) == 0
     return config
 
 
 def runner(config: Path, *overrides: str) -> Runner:
     study, variants = load_study(config, overrides)
-    return Runner(study.directory, build_nodes(study, variants), stage_table())
+    return Runner(study.directory, build_nodes(study, variants), STAGES)
 
 
 def test_everything_is_there_and_verifies(done: Path, capsys: pytest.CaptureFixture[str]) -> None:

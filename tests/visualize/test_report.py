@@ -36,7 +36,6 @@ def make_report(make_scene, tmp_path):
         return Report(
             text,
             [ReportVariant(name, models[0].rows, {"depth": 12, text: text}), ReportVariant("later")],
-            description=text,
             note=text,
             figures=[figure],
             gallery="../gallery/index.html",

@@ -1,0 +1,41 @@
+"""What a report's reader should know before its numbers: what was not measured, and what went wrong in training."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from dinoskip.console import read_metrics
+from dinoskip.files import read_json
+
+# stage: (what it measures, the setting that asks for it)
+_MEASURES = {
+    "probe": ("linear segmentation probes", "evaluate.datasets"),
+    "tokencut": ("object discovery", "evaluate.discover"),
+    "knn": ("k-NN classification", "evaluate.knn"),
+    "gallery": ("the gallery", "gallery.dataset"),
+}
+
+
+def notices(inputs: Mapping[str, Path]) -> list[str]:
+    """One line each, from the inputs of the report stage by role (``probe/...``, ``pretrain/VARIANT``, ``gallery``)."""
+    stages = {role.partition("/")[0] for role in inputs}
+    lines = [
+        f"{what}: not run, {key} names no data set" for stage, (what, key) in _MEASURES.items() if stage not in stages
+    ]
+    for role, path in sorted(inputs.items()):
+        if role.startswith("pretrain/"):
+            lines += [f"{role}: {line}" for line in _of_training(path)]
+    return lines
+
+
+def _of_training(run: Path) -> Iterator[str]:
+    flagged = [row["step"] for row in read_metrics(run / "metrics.jsonl") if row.get("collapse")]
+    if flagged:
+        yield f"the collapse alarm was raised at step {flagged[0]} ({len(flagged)} rows of metrics.jsonl)"
+    skipped = read_metrics(run / "nonfinite.jsonl")
+    if skipped:
+        yield f"{len(skipped)} steps had gradients that were not finite, and updated nothing (nonfinite.jsonl)"
+    bad = read_json(run / "status.json").get("bad_images", 0)
+    if bad:
+        yield f"{bad} images could not be read and were replaced by others"

@@ -1,0 +1,29 @@
+"""The smallest study that has every stage: two variants of two blocks, sixteen scenes of 64 pixels, one epoch."""
+
+TINY = """
+name: tiny
+data: {scenes: {kind: scenes, images: 16, size: 64, val_fraction: 0.5}}
+model: {name: vit_tiny_patch16, depth: 2, img_size: 32}
+variants:
+  model: [{skip: true}, {skip: false, init: {name: skipless}}]
+pretrain:
+  dataset: scenes
+  epochs: 1
+  warmup_epochs: 0
+  batch_size: 4
+  out_dim: 32
+  hidden_dim: 32
+  bottleneck_dim: 16
+  warmup_teacher_temp_epochs: 0
+  crops: {global_size: 32, local_size: 16, num_local: 1}
+evaluate:
+  datasets: [scenes]
+  discover: [scenes]
+  knn: [scenes]
+  multiscale: [1, 2]
+  probe: {size: 64, epochs: 2, learning_rates: [1e-3, 1e-2]}
+  knn_k: [3]
+  knn_size: 64
+analyze: {model: vit_tiny_patch16, depth: 4, img_size: 64, photos: 1}
+gallery: {first: 3}
+"""
