@@ -36,6 +36,6 @@ def _of_training(run: Path) -> Iterator[str]:
     skipped = read_metrics(run / "nonfinite.jsonl")
     if skipped:
         yield f"{len(skipped)} steps had gradients that were not finite, and updated nothing (nonfinite.jsonl)"
-    bad = read_json(run / "status.json").get("bad_images", 0)
-    if bad:
-        yield f"{bad} images could not be read and were replaced by others"
+    bad = run / "bad_images.json"
+    if bad.is_file():
+        yield f"{len(read_json(bad))} images could not be read and were replaced by others ({bad.name})"

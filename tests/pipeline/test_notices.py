@@ -7,7 +7,6 @@ from dinoskip.pipeline.notices import notices
 
 
 def test_nothing_to_say(tmp_path: Path) -> None:
-    (tmp_path / "status.json").write_text('{"state": "done", "bad_images": 0}')
     (tmp_path / "metrics.jsonl").write_text('{"step": 1, "collapse": false}\n')
     stages = ("probe/v/ep1/d", "tokencut/v/ep1/d", "knn/v/ep1/d", "gallery", "pretrain/v")
     assert notices(dict.fromkeys(stages, tmp_path)) == []
@@ -17,11 +16,11 @@ def test_what_is_absent_and_what_went_wrong(tmp_path: Path) -> None:
     rows = [{"step": step, "collapse": step > 20} for step in (10, 20, 30, 40)]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (tmp_path / "nonfinite.jsonl").write_text('{"step": 7, "loss": "nan", "ids": []}\n')
-    (tmp_path / "status.json").write_text('{"state": "done", "bad_images": 3}')
+    (tmp_path / "bad_images.json").write_text('{"a.jpg": "truncated", "b.jpg": "truncated"}')
     assert notices({"probe/v/ep1/d": tmp_path, "gallery": tmp_path, "pretrain/v": tmp_path}) == [
         "object discovery: not run, evaluate.discover names no data set",
         "k-NN classification: not run, evaluate.knn names no data set",
         "pretrain/v: the collapse alarm was raised at step 30 (2 rows of metrics.jsonl)",
         "pretrain/v: 1 steps had gradients that were not finite, and updated nothing (nonfinite.jsonl)",
-        "pretrain/v: 3 images could not be read and were replaced by others",
+        "pretrain/v: 2 images could not be read and were replaced by others (bad_images.json)",
     ]
