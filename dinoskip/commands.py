@@ -249,7 +249,7 @@ def _frozen(args: Args, section: dict[str, Any], stage: str) -> Runner:
         "evaluate": {"blocks": _blocks(args.blocks), **section},
         "gallery": {"dataset": "data"} if stage == "gallery" else {},
     }
-    source = apply_overrides(Source(tree, {"": "command line"}), args.overrides)
+    source = apply_overrides(Source(tree, {"": "command line", "name": "--out"}), args.overrides)
     study = validate(Study, source)
     runner = _runner(study, expand(study, source), args)
     runner.run({node.id for node in runner.planner.nodes if node.stage in {"features", stage}})
