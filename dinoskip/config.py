@@ -21,14 +21,18 @@ class Config(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, ser_json_inf_nan="constants")
 
 
-def _different(blocks: tuple[int, ...]) -> tuple[int, ...]:
-    if len(set(blocks)) != len(blocks):
-        raise ValueError("the same block is given twice")
-    return blocks
+N = TypeVar("N", int, float)
+
+
+def different(values: tuple[N, ...]) -> tuple[N, ...]:
+    """A validator: no value may come twice."""
+    if len(set(values)) != len(values):
+        raise ValueError("a value is given twice")
+    return values
 
 
 Block = Annotated[int, Field(ge=1)]
-Multiscale = Annotated[tuple[Block, ...], Field(min_length=2), AfterValidator(_different)]
+Multiscale = Annotated[tuple[Block, ...], Field(min_length=2), AfterValidator(different)]
 """Blocks that are evaluated together: two or more, all different."""
 
 C = TypeVar("C", bound=Config)

@@ -114,3 +114,8 @@ def open_labelled(config: AnyDataset, split: str, root: str | Path | None = None
     labels, classes = dominant_labels(boxes)
     folder = boxes.image_paths[0].parent
     return LabelledFolder(folder, tuple(path.name for path in boxes.image_paths), labels, classes)
+
+
+def annotation_of(image: Path) -> Path:
+    """Where the boxes of an image of a VOC layout are, if it has any."""
+    return image.parent.parent / "Annotations" / f"{image.stem}.xml"

@@ -2,29 +2,53 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from dinoskip.data import datasets
+from dinoskip.data.folders import fingerprint
 from dinoskip.files import hash_of, read_manifest, sha256_file
 
+Use = Literal["pretraining", "segmentation", "detection", "classes"]
+_OPEN: dict[str, Any] = {
+    "segmentation": datasets.open_segmentation,
+    "detection": datasets.open_detection,
+    "classes": datasets.open_labelled,
+}
 
-def fingerprint_dataset(config: Any, usage: str, split: str) -> str:
-    """Hash of what a stage reads of a data set: names and contents (sizes alone for very large image folders)."""
-    from dinoskip.data import datasets
-    from dinoskip.data.folders import fingerprint
 
-    if usage == "images":
+def _hash_files(root: Path, paths: Sequence[Path]) -> str:
+    return fingerprint(root, [path.relative_to(root).as_posix() for path in paths])
+
+
+def images_hash(config: Any, use: Use, split: str) -> str:
+    """Hash of the images (names and contents) that a stage of this use reads of a split."""
+    if use == "pretraining":
         return datasets.open_images(config, split=split).fingerprint()
-    if usage == "labels":
-        labelled = datasets.open_labelled(config, split)
-        return hash_of([labelled.fingerprint(), [int(label) for label in labelled.labels]])
-    opened: Any = (datasets.open_segmentation if usage == "segmentation" else datasets.open_detection)(config, split)
-    root = datasets.dataset_root(config)
-    targets = opened.label_paths if usage == "segmentation" else opened.annotation_paths
-    return fingerprint(root, [path.relative_to(root).as_posix() for path in (*opened.image_paths, *targets)])
+    opened = _OPEN[use](config, split)
+    return _hash_files(datasets.dataset_root(config), [opened.path(index) for index in range(len(opened))])
 
 
-def fingerprint_spec(spec: str) -> str:
+def targets_hash(config: Any, use: Use, split: str) -> str:
+    """Hash of what images are measured against: ids, class names, and masks, boxes or class numbers."""
+    opened = _OPEN[use](config, split)
+    if use == "classes":
+        found: Any = [int(label) for label in opened.labels]
+    else:
+        paths = opened.label_paths if use == "segmentation" else opened.annotation_paths
+        found = _hash_files(datasets.dataset_root(config), paths)
+    return hash_of([list(opened.ids), list(opened.class_names), found])
+
+
+def annotations_hash(config: Any, split: str) -> str:
+    """Hash of the boxes that the gallery may draw: the annotations that exist of a segmentation split."""
+    opened = datasets.open_segmentation(config, split)
+    paths = [path for path in map(datasets.annotation_of, opened.image_paths) if path.is_file()]
+    return _hash_files(datasets.dataset_root(config), paths)
+
+
+def backbone_hash(spec: str) -> str:
     """Hash of the weights behind a backbone spec: the file's content, a run's newest checkpoint, or the name itself."""
     kind, _, rest = spec.partition(":")
     if kind in {"weights", "dino"}:

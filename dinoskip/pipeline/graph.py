@@ -102,10 +102,11 @@ class Planner:
 
     def step(self, node: Node) -> Step:
         """State of one node; also remembers its output hash if it is cached."""
+        external = self.external(node)  # also of a node that must wait: missing data is said before anything runs
         waiting = [source for source in node.inputs.values() if source not in self.outputs]
         if waiting:
             return Step(node, "blocked", f"after {', '.join(sorted(dict.fromkeys(waiting)))}", None)
-        record = record_of(node, self.outputs, self.external(node))
+        record = record_of(node, self.outputs, external)
         key = key_of(record)
         found = self.artifacts.find(node.id, key)
         if found is not None:

@@ -45,7 +45,7 @@ def export_features(task: Task) -> None:
         facet=settings["facet"],
         norm=settings["norm"],
         transform=validate(Transform, Source(dict(settings["transform"]))),
-        tokens=use != "knn",
+        tokens=use != "classes",
         cls=use != "detection",
         workers=task.workers,
     )
@@ -59,7 +59,7 @@ class _Store:
 
 def _open(task: Task, role: str) -> _Store:
     store = FeatureStore.open(task.input(role) / "store")
-    context = {**task.settings["context"], "weights": store.weights_hash, "depth": max(store.blocks)}
+    context = {**task.settings["context"], "weights": store.weights_hash, "depth": store.depth}
     return _Store(store, context)
 
 
@@ -70,7 +70,7 @@ def probe(task: Task) -> None:
     config, root = dataset_of(task)
     section = task.settings["probe"]
     settings = {key: section[key] for key in ("learning_rates", "epochs")}
-    settings |= {"seed": task.settings["seed"], "multiscale": task.settings["multiscale"] or None}
+    settings |= {"seed": task.settings["seed"], "multiscale": task.settings["multiscale"]}
     module.evaluate(
         train.store,
         val.store,
@@ -89,7 +89,7 @@ def tokencut(task: Task) -> None:
     opened = _open(task, "store")
     config, root = dataset_of(task)
     boxes = datasets.open_detection(config, task.settings["dataset"]["split"], root)
-    settings = validate(module.TokenCutConfig, Source({"multiscale": task.settings["multiscale"] or None}))
+    settings = validate(module.TokenCutConfig, Source({"multiscale": task.settings["multiscale"]}))
     module.evaluate(opened.store, boxes, task.out, settings, opened.context)
 
 
@@ -108,6 +108,5 @@ def knn(task: Task) -> None:
         task.out,
         validate(module.KnnConfig, Source({"k": task.settings["k"]})),
         val.context,
-        dataset=datasets.dataset_name(config),
         device=task.device,
     )

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from dinoskip import __version__
 from dinoskip.config import dump
 from dinoskip.data.datasets import DatasetConfig
-from dinoskip.pipeline.external import fingerprint_dataset, fingerprint_spec
+from dinoskip.pipeline.external import annotations_hash, backbone_hash, images_hash, targets_hash
 from dinoskip.pipeline.graph import Node
 from dinoskip.pipeline.stages import STAGES
 from dinoskip.pipeline.study import Study, Variant
@@ -24,10 +26,24 @@ def build_nodes(study: Study, variants: tuple[Variant, ...]) -> list[Node]:
     return _Builder(study, variants).build()
 
 
+Hash = tuple[Any, ...]  # a function of external.py and its arguments after the configuration
+
+
+@dataclass(frozen=True)
+class _Data:
+    """What a node needs of a data set; ``outside`` are the calls that hash files outside the study, by name."""
+
+    settings: dict[str, Any]
+    inputs: dict[str, str]
+    runtime: dict[str, Any]
+    outside: dict[str, tuple[Any, ...]] = field(default_factory=dict)
+
+
 class _Builder:
     def __init__(self, study: Study, variants: tuple[Variant, ...]) -> None:
         self.study, self.variants = study, variants
         self.nodes: dict[str, Node] = {}
+        self.hashed: dict[tuple[Any, ...], str] = {}
 
     def add(self, node_id: str, stage: str, settings: Mapping[str, Any], **kw: Any) -> str:
         if node_id not in self.nodes:
@@ -60,24 +76,19 @@ class _Builder:
 
     # --- data -------------------------------------------------------------------------------------------
 
-    def _data(self, name: str, usage: str, split: str = "") -> dict[str, Any]:
-        """How a node takes in a data set: as the output of a data stage, or by the content of outside files."""
+    def _data(self, name: str, split: str, *hashes: Hash) -> _Data:
+        """How a node takes in a split: the output of a data stage, or outside files by the given hashes of content."""
         config: DatasetConfig = self.study.data[name]
-        settings = {"dataset": {"name": name, "kind": config.kind, "split": split}}
+        settings = {"dataset": {"kind": config.kind, "split": split}}
         if config.kind == "scenes":
             node = self.add(f"data/{name}", "data", {"scenes": dump(config)})
-            return {
-                "settings": settings,
-                "inputs": {"data": node},
-                "runtime": {"config": dump(config)},
-                "external": None,
-            }
+            return _Data(settings, {"data": node}, {"config": dump(config)})
         settings["dataset"].update({key: value for key, value in dump(config).items() if key not in {"root", "kind"}})
-
-        def external() -> dict[str, str]:
-            return {f"data.{name}": fingerprint_dataset(config, usage, split)}
-
-        return {"settings": settings, "inputs": {}, "runtime": {"config": dump(config)}, "external": external}
+        outside = {
+            f"{name}: {function.__name__.replace('_hash', '')} of {rest[-1]}": (function, config, *rest)
+            for function, *rest in hashes
+        }
+        return _Data(settings, {}, {"config": dump(config)}, outside)
 
     def _epochs(self) -> tuple[int, ...]:
         assert self.study.pretrain is not None
@@ -89,11 +100,11 @@ class _Builder:
         assert self.study.pretrain is not None
         assert variant.model is not None
         assert variant.optimizer is not None
-        data = self._data(self.study.pretrain.dataset, "images", "train")
+        data = self._data(self.study.pretrain.dataset, "train", (images_hash, "pretraining", "train"))
         recipe = dump(self.study.pretrain)
         recipe.pop("dataset")
         free = {key: recipe.pop(key) for key in _FREE}
-        data = {**data, "runtime": {**data["runtime"], "free": free}}
+        data.runtime["free"] = free
         settings = {
             "seed": self.study.seed,
             "model": dump(variant.model),
@@ -107,25 +118,27 @@ class _Builder:
         node_id: str,
         stage: str,
         settings: Mapping[str, Any],
-        data: Mapping[str, Any],
+        data: _Data,
         inputs: Mapping[str, str],
         variant: str,
-        more: Callable[[], Mapping[str, str]] | None = None,
     ) -> str:
-        outside = [source for source in (data["external"], more) if source is not None]
-
-        def external() -> dict[str, str]:
-            return {key: value for source in outside for key, value in source().items()}
-
         return self.add(
             node_id,
             stage,
-            {**settings, **data["settings"]},
-            inputs={**inputs, **data["inputs"]},
-            runtime=data["runtime"],
-            external=external if outside else None,
+            {**settings, **data.settings},
+            inputs={**inputs, **data.inputs},
+            runtime=data.runtime,
+            external=partial(self._hash_outside, data.outside) if data.outside else None,
             variant=variant,
         )
+
+    def _hash_outside(self, outside: Mapping[str, tuple[Any, ...]]) -> dict[str, str]:
+        """Hashes by name; each set of files is read once a study, however many nodes ask."""
+        for function, *arguments in outside.values():
+            key = (function, *map(str, arguments))
+            if key not in self.hashed:
+                self.hashed[key] = function(*arguments)
+        return {name: self.hashed[(f, *map(str, arguments))] for name, (f, *arguments) in outside.items()}
 
     def _context(self, variant: Variant, epoch: int) -> dict[str, Any]:
         """The fields of a result row that say which model it is of."""
@@ -145,7 +158,7 @@ class _Builder:
         settings: Mapping[str, Any],
     ) -> str:
         inputs, spec = model
-        data = self._data(name, "images" if use == "knn" else use, split)
+        data = self._data(name, split, (images_hash, use, split))
         evaluate = self.study.evaluate
         full = {
             **settings,
@@ -154,17 +167,15 @@ class _Builder:
             "blocks": _blocks(evaluate.blocks),
             "use": use,
         }
-        backbone = spec.get("backbone")
-
-        def more() -> dict[str, str]:
-            return {"backbone": fingerprint_spec(str(backbone))}
-
-        node_id = f"features/{variant.name}/ep{epoch}/{name}-{split or 'all'}-{use}"
-        return self._with_data(node_id, "features", full, data, inputs, variant.name, more if backbone else None)
+        if spec:
+            data.outside["backbone"] = (backbone_hash, spec["backbone"])
+        node_id = f"features/{variant.name}/ep{epoch}/{name}-{split}-{use}"
+        return self._with_data(node_id, "features", full, data, inputs, variant.name)
 
     def _evaluate(self, variant: Variant, epoch: int, inputs: dict[str, str], spec: dict[str, Any]) -> None:
         evaluate, context = self.study.evaluate, self._context(variant, epoch)
         model = (inputs, spec)
+        multiscale = list(evaluate.multiscale) if evaluate.multiscale else None
         where = f"{variant.name}/ep{epoch}"
         for name in evaluate.datasets:
             probe = evaluate.probe
@@ -173,26 +184,28 @@ class _Builder:
                 role: self._features(variant, epoch, model, "segmentation", name, split, square)
                 for role, split in (("train", probe.train_split), ("val", probe.val_split))
             }
-            data = self._data(name, "segmentation", probe.val_split)
+            hashes = [(targets_hash, "segmentation", split) for split in (probe.train_split, probe.val_split)]
+            data = self._data(name, probe.val_split, *hashes)
             settings = {
                 "probe": dump(probe),
                 "seed": self.study.seed,
-                "multiscale": list(evaluate.multiscale),
-                "context": context,
+                "multiscale": multiscale,
+                "context": {**context, "dataset": name},
             }
             self._with_data(f"probe/{where}/{name}", "probe", settings, data, stores, variant.name)
         for name in evaluate.discover:
             native = {"facet": evaluate.discover_facet, "transform": {"mode": "native"}}
             split = evaluate.discover_split
             store = self._features(variant, epoch, model, "detection", name, split, native)
-            data = self._data(name, "detection", split)
-            settings = {"multiscale": list(evaluate.multiscale), "context": context}
+            data = self._data(name, split, (targets_hash, "detection", split))
+            settings = {"multiscale": multiscale, "context": {**context, "dataset": name}}
             self._with_data(f"tokencut/{where}/{name}", "tokencut", settings, data, {"store": store}, variant.name)
         for name in evaluate.knn:
             crop = {"facet": "out", "transform": {"mode": "center_crop", "size": evaluate.knn_size}}
-            stores = {role: self._features(variant, epoch, model, "knn", name, role, crop) for role in ("train", "val")}
-            data = self._data(name, "labels", "val")
-            settings = {"k": list(evaluate.knn_k), "context": context}
+            splits = ("train", "val")
+            stores = {split: self._features(variant, epoch, model, "classes", name, split, crop) for split in splits}
+            data = self._data(name, "val", *((targets_hash, "classes", split) for split in splits))
+            settings = {"k": list(evaluate.knn_k), "context": {**context, "dataset": name}}
             self._with_data(f"knn/{where}/{name}", "knn", settings, data, stores, variant.name)
 
     # --- of the whole study -----------------------------------------------------------------------------
@@ -208,16 +221,23 @@ class _Builder:
         name = section.dataset or (evaluate.datasets[0] if evaluate.datasets else None)
         if name is None:
             return None
-        labelled = self.study.data[name].kind in {"voc", "scenes"}
-        usage = "segmentation" if labelled else "images"
-        data = self._data(name, usage, evaluate.probe.val_split)
+        split = evaluate.probe.val_split
+        if self.study.data[name].kind in {"voc", "scenes"}:
+            shown_files: tuple[Hash, ...] = (
+                (images_hash, "segmentation", split),
+                (targets_hash, "segmentation", split),
+                (annotations_hash, split),
+            )
+        else:
+            shown_files = ((images_hash, "pretraining", split),)
+        data = self._data(name, split, *shown_files)
         inputs: dict[str, str] = {}
         shown: list[dict[str, Any]] = []
-        specs: list[str] = []
         for variant, epoch, sources, spec in models:
             label = variant.name if len(self._epochs_of(models, variant)) == 1 else f"{variant.name} ep{epoch}"
             shown.append({"label": label, "variant": variant.name, "epoch": epoch, **spec})
-            specs += [str(spec["backbone"])] if spec else []
+            if spec:
+                data.outside[f"backbone {spec['backbone']}"] = (backbone_hash, spec["backbone"])
             for role, source in sources.items():
                 inputs[f"{role}:{label}"] = source
             probe = f"probe/{variant.name}/ep{epoch}/{name}"
@@ -235,10 +255,7 @@ class _Builder:
             "blocks": _blocks(evaluate.blocks),
         }
 
-        def more() -> dict[str, str]:
-            return {f"backbone.{spec}": fingerprint_spec(spec) for spec in specs}
-
-        return self._with_data("gallery", "gallery", settings, data, inputs, "", more if specs else None)
+        return self._with_data("gallery", "gallery", settings, data, inputs, "")
 
     @staticmethod
     def _epochs_of(models: list[Any], variant: Variant) -> set[int]:

@@ -69,6 +69,8 @@ class Runner:
         happened: dict[str, str] = {}
         with directory_lock(self.study):
             for node in self.planner.nodes:
+                self.planner.external(node)
+            for node in self.planner.nodes:
                 step = self.planner.step(node)
                 if step.state == "cached":
                     if node.id in chosen:

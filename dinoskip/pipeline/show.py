@@ -61,7 +61,7 @@ def _shown(task: Task) -> _Shown:
 
 def _boxes(image: Path) -> np.ndarray | None:
     """Ground-truth boxes of a VOC image, None where it has no annotation."""
-    annotation = image.parent.parent / "Annotations" / f"{image.stem}.xml"
+    annotation = datasets.annotation_of(image)
     if not annotation.is_file():
         return None
     return np.array([box[1:] for box in read_voc_xml(annotation)], dtype=np.float32).reshape(-1, 4)

@@ -12,18 +12,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from dinoskip.config import Config, Source, apply_overrides, merge, read_yaml, validate
+from dinoskip.config import Config, Multiscale, Source, apply_overrides, different, merge, read_yaml, validate
 from dinoskip.data.datasets import DatasetConfig
 from dinoskip.errors import ConfigError
 from dinoskip.init.build import ModelConfig
-from dinoskip.models.vit import ModelName
+from dinoskip.models.vit import DEPTH, ModelName
 from dinoskip.optim.build import AdamWConfig, OptimizerConfig
 from dinoskip.training.dino import PretrainConfig
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
-Blocks = Literal["all"] | tuple[Annotated[int, Field(ge=1)], ...]
+Blocks = Literal["all"] | Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=1)]
 
 
 class StudyPretrain(PretrainConfig):
@@ -47,7 +47,9 @@ class ProbeSection(Config):
     """Linear probes on frozen features (docs/protocols.md): resolution, learning rates, schedule."""
 
     size: int = Field(224, ge=16, description="side in pixels of the square that images are resized to")
-    learning_rates: tuple[Annotated[float, Field(gt=0)], ...] = Field((1e-4, 3e-4, 1e-3, 3e-3, 1e-2), min_length=1)
+    learning_rates: Annotated[tuple[Annotated[float, Field(gt=0)], ...], AfterValidator(different)] = Field(
+        (1e-4, 3e-4, 1e-3, 3e-3, 1e-2), min_length=1
+    )
     epochs: int = Field(30, ge=1)
     train_split: str = "train"
     val_split: str = "val"
@@ -58,7 +60,7 @@ class EvaluateConfig(Config):
 
     epochs: tuple[Annotated[int, Field(ge=1)], ...] = Field((), description="default: the last epoch")
     blocks: Blocks = "all"
-    multiscale: tuple[Annotated[int, Field(ge=1)], ...] = ()
+    multiscale: Multiscale | None = None
     norm: Literal["none", "final", "layer"] = "final"
     datasets: tuple[Name, ...] = ()
     discover: tuple[Name, ...] = ()
@@ -205,6 +207,33 @@ def _check_variants(study: Study, found: list[Variant], source: Source, problems
             )
     if study.pretrain is None and any(variant.backbone is None for variant in found):
         problems.append(f"{source.place('')}: pretrain: this key is required (or every variant names a backbone)")
+    misfits = [line for variant in found if variant.model for line in _misfits(study, variant.model, source)]
+    problems.extend(dict.fromkeys(misfits))
+
+
+def _misfits(study: Study, model: ModelConfig, source: Source) -> list[str]:
+    """What would fail only after training: blocks that the model lacks, sizes that its patches do not divide."""
+    depth, patch, evaluate = model.depth or DEPTH, model.patch_size, study.evaluate
+    blocks = {
+        "evaluate.blocks": () if isinstance(evaluate.blocks, str) else evaluate.blocks,
+        "evaluate.multiscale": evaluate.multiscale or (),
+        "gallery.block": (study.gallery.block or 1,),
+    }
+    sizes = {"evaluate.probe.size": evaluate.probe.size if evaluate.datasets else patch}
+    sizes["evaluate.knn_size"] = evaluate.knn_size if evaluate.knn else patch
+    sizes["gallery.size"] = study.gallery.size or patch
+    if study.pretrain:
+        sizes["pretrain.crops.global_size"] = study.pretrain.crops.global_size
+        sizes["pretrain.crops.local_size"] = study.pretrain.crops.local_size
+    lines = [
+        f"{key}: {max(given)} is beyond the {depth} blocks"
+        for key, given in blocks.items()
+        if max(given, default=0) > depth
+    ]
+    lines += [
+        f"{key}: {size} is not a multiple of the patch size {patch}" for key, size in sizes.items() if size % patch
+    ]
+    return [f"{source.place(line.partition(':')[0])}: {line}" for line in lines]
 
 
 def _optimizer(

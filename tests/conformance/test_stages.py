@@ -14,7 +14,7 @@ SMALLER = (
     "model.depth=1",
     "variants.model=[{skip: false, init: {name: skipless}}]",
     "pretrain.batch_size=2",
-    "evaluate.multiscale=[]",
+    "evaluate.multiscale=null",
     "analyze.depth=2",
     "gallery.first=2",
 )

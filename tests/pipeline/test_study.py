@@ -118,3 +118,31 @@ def test_a_foreign_eval_package_is_named(tmp_path: Path) -> None:
         check=False,
     )
     assert "hides dinoskip's" in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("override", "part"),
+    [
+        ("evaluate.multiscale=[3, 99]", "99 is beyond the 12 blocks"),
+        ("evaluate.multiscale=[3, 3]", "given twice"),
+        ("evaluate.multiscale=[3]", "at least 2"),
+        ("evaluate.blocks=[]", "evaluate.blocks"),
+        ("evaluate.blocks=[13]", "13 is beyond the 12 blocks"),
+        ("gallery.block=40", "40 is beyond"),
+        ("evaluate.probe.size=225", "225 is not a multiple of the patch size 16"),
+        ("pretrain.crops.local_size=50", "50 is not a multiple of the patch size 16"),
+        ("evaluate.probe.learning_rates=[1e-3, 1e-3]", "given twice"),
+        ("analyze.model=vit_smal_patch16", "did you mean vit_small_patch16?"),
+    ],
+)
+def test_what_cannot_work_is_said_before_training(tmp_path: Path, override: str, part: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        study(tmp_path, "", override)
+    assert any(part in line for line in caught.value.problems), caught.value.problems
+
+
+def test_a_variant_may_change_the_initialisation(tmp_path: Path) -> None:
+    text = "model: {skip: false, init: {name: skipless, alpha: 2}}\n"
+    text += "variants: {model: [{}, {skip: true, init: {name: trunc_normal}}]}"
+    _, variants = study(tmp_path, text)
+    assert [variant.model.init.name for variant in variants] == ["skipless", "trunc_normal"]

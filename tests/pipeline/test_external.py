@@ -1,0 +1,128 @@
+"""Files outside a study enter the keys by content: each edited file re-runs what reads it, and nothing else."""
+
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from dinoskip.cli import main
+from dinoskip.errors import DataError
+from dinoskip.pipeline.nodes import build_nodes
+from dinoskip.pipeline.runner import Runner
+from dinoskip.pipeline.stages import STAGES
+from dinoskip.pipeline.study import load_study
+
+STUDY = """
+name: s
+data: {photos: {kind: voc, root: VOC}}
+variants: {model: [{label: vit, backbone: "timm:vit_tiny_patch16_224,pretrained=false,depth=1"}]}
+evaluate:
+  datasets: [photos]
+  discover: [photos]
+  discover_split: val
+  knn: [photos]
+  knn_k: [1]
+  knn_size: 64
+  probe: {size: 64, epochs: 1, learning_rates: [1e-3]}
+analyze: {model: vit_tiny_patch16, depth: 1, photos: 1}
+gallery: {first: 1}
+"""
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("external")
+    assert main(["data", "scenes", str(folder / "voc"), "images=8", "size=64", "val_fraction=0.5", "-q"]) == 0
+    (folder / "s.yaml").write_text(STUDY.replace("VOC", str(folder / "voc")) + f"output: {folder}\n")
+    assert main(["run", str(folder / "s.yaml"), "-q"]) == 0
+    return folder
+
+
+def again(folder: Path) -> set[str]:
+    """Stages (of features: the store) that run at once; what comes after them waits."""
+    study, variants = load_study(folder / "s.yaml")
+    steps = Runner(study.directory, build_nodes(study, variants), STAGES).plan()
+    return {step.node.id.removeprefix("features/vit/ep0/").split("/")[0] for step in steps if step.state == "run"}
+
+
+def names(voc: Path, split: str) -> list[str]:
+    return (voc / "ImageSets" / "Segmentation" / f"{split}.txt").read_text().split()
+
+
+def edit_mask(voc: Path, split: str) -> None:
+    path = voc / "SegmentationClass" / f"{names(voc, split)[0]}.png"
+    with Image.open(path) as opened:
+        labels, palette = np.array(opened), opened.getpalette()
+    changed = Image.fromarray(np.zeros_like(labels))
+    changed.putpalette(palette or [])
+    changed.save(path)
+
+
+def edit_class(voc: Path, split: str) -> None:
+    path = voc / "Annotations" / f"{names(voc, split)[0]}.xml"
+    text = path.read_text()
+    old = re.search(r"<name>(\w+)</name>", text)
+    assert old
+    path.write_text(text.replace(old[0], "<name>coin</name>" if old[1] != "coin" else "<name>vase</name>"))
+
+
+def edit_image(voc: Path, split: str) -> None:
+    path = voc / "JPEGImages" / f"{names(voc, split)[0]}.jpg"
+    Image.open(path).transpose(Image.Transpose.FLIP_LEFT_RIGHT).save(path)
+
+
+def edit_classes(voc: Path, split: str) -> None:
+    path = voc / "classes.txt"
+    path.write_text(path.read_text().replace("coin", "token"))
+    for annotation in (voc / "Annotations").iterdir():
+        annotation.write_text(annotation.read_text().replace("coin", "token"))
+
+
+@pytest.mark.parametrize(
+    ("edit", "split", "expected"),
+    [
+        (edit_mask, "train", {"probe"}),
+        (edit_mask, "val", {"probe"}),
+        (edit_class, "train", {"knn"}),
+        (edit_class, "val", {"knn", "tokencut"}),
+        (edit_image, "train", {"photos-train-segmentation", "photos-train-classes"}),
+        (edit_classes, "val", {"probe", "tokencut", "knn"}),
+    ],
+)
+def test_an_edited_file_runs_its_readers_again(
+    done: Path, tmp_path: Path, edit: Callable[[Path, str], None], split: str, expected: set[str]
+) -> None:
+    assert again(done) == set()
+    kept = tmp_path / "kept"
+    shutil.copytree(done / "voc", kept)
+    try:
+        edit(done / "voc" / "VOC2012", split)
+        assert again(done) == expected
+    finally:
+        shutil.rmtree(done / "voc")
+        shutil.copytree(kept, done / "voc")
+
+
+def test_a_moved_data_set_changes_nothing(done: Path) -> None:
+    shutil.move(done / "voc", done / "elsewhere")
+    config = done / "s.yaml"
+    config.write_text(config.read_text().replace(str(done / "voc"), str(done / "elsewhere")))
+    try:
+        assert again(done) == set()
+    finally:
+        shutil.move(done / "elsewhere", done / "voc")
+        config.write_text(config.read_text().replace(str(done / "elsewhere"), str(done / "voc")))
+
+
+def test_missing_data_is_said_before_anything_runs(done: Path) -> None:
+    shutil.move(done / "voc", done / "gone")
+    try:
+        with pytest.raises(DataError, match="voc"):
+            again(done)
+        assert main(["run", str(done / "s.yaml"), "seed=3", "-q"]) == 3
+    finally:
+        shutil.move(done / "gone", done / "voc")
