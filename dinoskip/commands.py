@@ -12,6 +12,8 @@ from typing import Any
 
 from dinoskip.console import log, table
 from dinoskip.errors import ConfigError
+from dinoskip.files import MANIFEST, publish_directory
+from dinoskip.locks import directory_lock
 from dinoskip.pipeline import graph, nodes, stages
 from dinoskip.pipeline.runner import Runner
 from dinoskip.pipeline.study import Study, Variant, load_study
@@ -57,11 +59,10 @@ def _install_report(runner: Runner, study: Study) -> Path | None:
     if source is None:
         return None
     final, fresh = study.directory / "report", study.directory / f".tmp-report-{os.getpid()}"
-    shutil.rmtree(fresh, ignore_errors=True)
-    shutil.copytree(source, fresh, copy_function=os.link, ignore=shutil.ignore_patterns("MANIFEST.json", "timing.json"))
-    from dinoskip.files import publish_directory
-
-    publish_directory(fresh, final)
+    with directory_lock(study.directory):
+        shutil.rmtree(fresh, ignore_errors=True)
+        shutil.copytree(source, fresh, ignore=shutil.ignore_patterns(MANIFEST, "timing.json"))
+        publish_directory(fresh, final)
     return final / "index.html"
 
 
@@ -140,7 +141,7 @@ def status(args: Args) -> int:
     rows = _best(_rows(runner))
     counts = {state: sum(step.state == state for step in steps) for state in ("cached", "run", "blocked")}
     if args.json:
-        print_json({"stages": counts, "training": training, "best": [vars(row) for row in rows]})
+        print_json({"stages": counts, "training": training, "best": [row.plain() for row in rows]})
         return 0
     print(f"{study.directory}: {counts['cached']} of {len(steps)} stages done")
     for name, state in training.items():
@@ -259,7 +260,7 @@ def _frozen(args: Args, section: dict[str, Any], stage: str) -> Runner:
 def _measured(args: Args, section: dict[str, Any], stage: str) -> int:
     rows = _rows(_frozen(args, section, stage))
     if args.json:
-        print_json([vars(row) for row in rows])
+        print_json([row.plain() for row in rows])
     else:
         _print_rows(rows)
     return 0

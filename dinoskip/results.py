@@ -42,6 +42,10 @@ class EvalResult:
     version: str = ""
     note: str = ""
 
+    def plain(self) -> dict[str, Any]:
+        """JSON-able fields; a NaN value (nothing to average) is None."""
+        return {**asdict(self), "value": self.value if math.isfinite(self.value) else None}
+
     def with_context(self, context: Mapping[str, Any]) -> EvalResult:
         """Return a copy in which ``context`` (model, optimizer, epoch, ...) is filled in."""
         return replace(self, **context)
@@ -49,12 +53,7 @@ class EvalResult:
 
 def write_rows(path: Path, rows: Iterable[EvalResult]) -> None:
     """Write rows as JSON, atomically; a NaN value (nothing to average) becomes null."""
-    plain = []
-    for row in rows:
-        entry = asdict(row)
-        entry["value"] = entry["value"] if math.isfinite(entry["value"]) else None
-        plain.append(entry)
-    write_json(path, plain)
+    write_json(path, [row.plain() for row in rows])
 
 
 def read_rows(path: Path) -> list[EvalResult]:
