@@ -12,7 +12,7 @@ from typing import Any
 
 from dinoskip.console import log, table
 from dinoskip.errors import ConfigError
-from dinoskip.files import MANIFEST, publish_directory
+from dinoskip.files import MANIFEST, TEMPORARY, publish_directory
 from dinoskip.locks import directory_lock
 from dinoskip.pipeline import graph, nodes, stages
 from dinoskip.pipeline.runner import Runner
@@ -58,9 +58,10 @@ def _install_report(runner: Runner, study: Study) -> Path | None:
     source = runner.output("report")
     if source is None:
         return None
-    final, fresh = study.directory / "report", study.directory / f".tmp-report-{os.getpid()}"
+    final, fresh = study.directory / "report", study.directory / f"{TEMPORARY}report-{os.getpid()}"
     with directory_lock(study.directory):
-        shutil.rmtree(fresh, ignore_errors=True)
+        for left in study.directory.glob(f"{TEMPORARY}*"):  # of a run that was killed here
+            shutil.rmtree(left, ignore_errors=True)
         shutil.copytree(source, fresh, ignore=shutil.ignore_patterns(MANIFEST, "timing.json"))
         publish_directory(fresh, final)
     return final / "index.html"

@@ -166,10 +166,8 @@ def select(
             raise ConfigError(f"{flag} {given}: is none of {', '.join(known)}", did_you_mean(given, known))
     first = stages.index(start) if start else 0
     last = stages.index(until) if until else len(stages) - 1
-    chosen = set()
-    for node in nodes:
-        position = stages.index(node.stage)
-        inside = node.stage == only if only else first <= position <= last
-        if inside and (variant is None or node.variant == variant):
-            chosen.add(node.id)
+    inside = {node.id for node in nodes if (node.stage == only if only else first <= stages.index(node.stage) <= last)}
+    chosen = {node.id for node in nodes if node.id in inside and (variant is None or node.variant == variant)}
+    shared = {source for node in nodes if node.id in chosen for source in node.inputs.values()}
+    chosen |= {node.id for node in nodes if node.id in shared & inside and not node.variant}  # composed data
     return chosen
