@@ -171,3 +171,9 @@ def test_package_data_has_the_templates() -> None:
         for path in (ROOT / "visualize" / "templates").rglob("*")
         if path.is_file()
     )
+
+
+def test_links_of_the_documents_resolve() -> None:
+    for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
+        for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
+            assert target.startswith("https://") or (page.parent / target).exists(), f"{page.name}: {target}"
