@@ -106,7 +106,7 @@ class Artifacts:
                 content = read_manifest(manifest.parent)
             except DataError:
                 continue
-            if "key" in content["info"]:
+            if "node" in content["info"]:  # not the manifest of something inside an output
                 yield manifest.parent, content
 
     def unused(self, current: set[Path]) -> list[Path]:

@@ -67,6 +67,20 @@ def test_status_and_plan_of_a_finished_study(done: Path, capsys: pytest.CaptureF
     assert {step["state"] for step in json.loads(capsys.readouterr().out)} == {"cached"}
 
 
+def test_gc_keeps_what_the_study_uses(done: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
+    assert main(["gc", str(done), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["unused"] == []
+    shutil.copytree(done.parent / "runs", tmp_path / "runs")
+    there = f"output={tmp_path / 'runs'}"
+    assert main(["run", str(done), there, "report.note=other", "-q"]) == 0
+    capsys.readouterr()
+    assert main(["gc", str(done), there, "report.note=other", "--delete", "--json"]) == 0
+    assert [Path(path).parent.name for path in json.loads(capsys.readouterr().out)["unused"]] == ["report"]
+    assert main(["verify", str(tmp_path / "runs" / "tiny")]) == 0
+    assert {step.state for step in runner(done, there, "report.note=other").plan()} == {"cached"}
+
+
 def test_initialisation_is_reported(done: Path) -> None:
     path = next((done.parent / "runs" / "tiny" / "stages" / "analyze").glob("*/analysis.json"))
     rows = json.loads(path.read_text())["fresh"]["skipless-adamw"]
