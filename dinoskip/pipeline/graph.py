@@ -90,6 +90,7 @@ class Planner:
         self.nodes = order(nodes)
         self.artifacts = artifacts
         self.outputs: dict[str, str] = {}  # node id -> output hash, once known
+        self.keys: dict[str, str] = {}  # node id -> key, once its inputs are known
         self._external: dict[str, Mapping[str, str]] = {}
 
     def external(self, node: Node) -> Mapping[str, str]:
@@ -107,7 +108,7 @@ class Planner:
         if waiting:
             return Step(node, "blocked", f"after {', '.join(sorted(dict.fromkeys(waiting)))}", None)
         record = record_of(node, self.outputs, external)
-        key = key_of(record)
+        key = self.keys[node.id] = key_of(record)
         found = self.artifacts.find(node.id, key)
         if found is not None:
             self.outputs[node.id] = found

@@ -13,7 +13,7 @@ from dinoskip.errors import ConfigError
 from dinoskip.files import write_json
 from dinoskip.locks import directory_lock
 from dinoskip.pipeline.artifacts import Artifacts
-from dinoskip.pipeline.graph import Node, Planner, Step, key_of, record_of
+from dinoskip.pipeline.graph import Node, Planner, Step, record_of
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class Runner:
     def _run(self, node: Node, reason: str) -> None:
         stage = self.stages[node.stage]
         record = record_of(node, self.planner.outputs, self.planner.external(node))
-        key = key_of(record)
+        key = self.planner.keys[node.id]
         out = self.artifacts.fresh_partial(node.id, key, keep=stage.resumes)
         log.info("%-44s running (%s)", node.id, reason)
         began = time.monotonic()
@@ -101,8 +101,7 @@ class Runner:
         log.info("%-44s done in %s", node.id, duration(seconds))
 
     def _output(self, node_id: str) -> Path:
-        node = next(node for node in self.planner.nodes if node.id == node_id)
-        return self.artifacts.path(node_id, key_of(record_of(node, self.planner.outputs, self.planner.external(node))))
+        return self.artifacts.path(node_id, self.planner.keys[node_id])
 
     def output(self, node_id: str) -> Path | None:
         """Directory of a node's published output, None while there is none."""
