@@ -20,7 +20,7 @@ import torch
 from PIL import Image, ImageFilter, ImageOps
 from torchvision import transforms
 
-from dinoskip.data import AugmentConfig, CropConfig, ImageFolder, TrainLoader, make_views
+from dinoskip.data import AugmentConfig, CropConfig, ImageFolder, TrainLoader
 from dinoskip.data.sprites import photo
 
 BATCH = 16
@@ -94,7 +94,7 @@ def ours(images: ImageFolder, batches: int, *, augmented: bool) -> None:
     for epoch in range(batches):
         batch = next(loader.epoch(epoch))
         if augmented:
-            make_views(batch, "cpu")
+            loader.views(batch)
 
 
 def milliseconds(work: Callable[[int], None], batches: int, repeats: int = 3) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dinoskip.data.augment import AugmentConfig
+from dinoskip.data.batches import Batch, BatchLoader, Maker
 from dinoskip.data.check import CheckRow, check
 from dinoskip.data.datasets import (
     DatasetConfig,
@@ -17,7 +18,7 @@ from dinoskip.data.datasets import (
 )
 from dinoskip.data.detection import DetectionDataset, dominant_labels, voc_detection
 from dinoskip.data.folders import ImageFolder, LabelledFolder, list_images
-from dinoskip.data.loader import Batch, TrainLoader, make_views
+from dinoskip.data.loader import TrainLoader, make_views
 from dinoskip.data.multicrop import CropConfig
 from dinoskip.data.scenes import ScenesConfig, compose
 from dinoskip.data.segmentation import SegmentationDataset, voc_segmentation
@@ -25,6 +26,7 @@ from dinoskip.data.segmentation import SegmentationDataset, voc_segmentation
 __all__ = [
     "AugmentConfig",
     "Batch",
+    "BatchLoader",
     "CheckRow",
     "CropConfig",
     "DatasetConfig",
@@ -33,6 +35,7 @@ __all__ = [
     "ImageFolder",
     "ImagesConfig",
     "LabelledFolder",
+    "Maker",
     "ScenesConfig",
     "SegmentationDataset",
     "TrainLoader",

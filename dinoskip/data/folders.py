@@ -16,7 +16,7 @@ import numpy as np
 
 from dinoskip.errors import DataError
 from dinoskip.files import hash_of, sha256_file
-from dinoskip.images import EXTENSIONS
+from dinoskip.images import EXTENSIONS, read_image
 
 FULL_HASH_BYTES = 1 << 30
 
@@ -125,6 +125,14 @@ class ImageFolder:
     def path(self, index: int) -> Path:
         """Where image ``index`` lies."""
         return self.root / self.names[index]
+
+    def where(self, index: int) -> str:
+        """Say where image ``index`` lies, for messages."""
+        return str(self.path(index))
+
+    def read(self, index: int) -> np.ndarray:
+        """Decode image ``index`` to uint8 (H, W, 3); :class:`DataError` if it cannot be."""
+        return read_image(self.path(index))
 
     def fingerprint(self) -> str:
         """Hex sha256 of the set, see :func:`fingerprint`."""

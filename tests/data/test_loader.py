@@ -9,7 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
-from dinoskip.data import AugmentConfig, Batch, CropConfig, ImageFolder, TrainLoader, make_views
+from dinoskip.data import AugmentConfig, Batch, CropConfig, ImageFolder, TrainLoader
 from dinoskip.errors import ConfigError, DataError
 
 CROPS = CropConfig(global_size=32, local_size=16, num_local=2)
@@ -21,8 +21,8 @@ def loader(images: ImageFolder, **changes: object) -> TrainLoader:
 
 
 def same(one: Batch, two: Batch) -> bool:
-    tensors = zip([one.ids, *one.views, *one.parameters], [two.ids, *two.views, *two.parameters], strict=True)
-    return all(torch.equal(a, b) for a, b in tensors)
+    assert one.data.keys() == two.data.keys()
+    return torch.equal(one.ids, two.ids) and all(torch.equal(one.data[name], two.data[name]) for name in one.data)
 
 
 @pytest.fixture
@@ -34,12 +34,13 @@ def test_batches_have_the_stated_layout(images: ImageFolder) -> None:
     (batch, *rest) = loader(images).epoch(0)
     assert len(rest) == 2
     assert batch.ids.dtype == torch.int64
-    assert [tuple(view.shape) for view in batch.views] == [(8, 3, 32, 32), (8, 3, 16, 16)]
-    assert all(view.dtype == torch.uint8 for view in batch.views)
-    globals_, locals_ = make_views(batch, "cpu")
+    assert batch.data["globals"].shape == (8, 3, 32, 32)
+    assert batch.data["locals"].shape == (8, 3, 16, 16)
+    assert batch.data["globals"].dtype == batch.data["locals"].dtype == torch.uint8
+    globals_, locals_ = loader(images).views(batch)
     assert (globals_.shape, locals_.shape, globals_.dtype) == ((8, 3, 32, 32), (8, 3, 16, 16), torch.float32)
     # View-major: of each image both global crops, B apart, show the same picture's colours.
-    means = batch.views[0].float().mean(dim=(2, 3)).view(2, 4, 3)
+    means = batch.data["globals"].float().mean(dim=(2, 3)).view(2, 4, 3)
     own = (means[0] - means[1]).norm(dim=1).mean()
     assert own < (means[0] - means[1].roll(1, 0)).norm(dim=1).mean()
 
@@ -72,10 +73,34 @@ def test_ranks_share_one_global_batch(images: ImageFolder, size: int) -> None:
     parts = [list(loader(images, rank=rank, world_size=size).epoch(2)) for rank in range(size)]
     for step, batch in enumerate(whole):
         assert torch.equal(torch.cat([part[step].ids for part in parts]), batch.ids)
-        for kind, number in enumerate((2, 2)):
-            shape = (number, -1, *batch.views[kind].shape[1:])
-            joined = torch.cat([part[step].views[kind].view(shape) for part in parts], dim=1)
-            assert torch.equal(joined.flatten(0, 1), batch.views[kind])
+        assert_joined([part[step] for part in parts], batch)
+
+
+def assert_joined(parts: list[Batch], whole: Batch) -> None:
+    """Batches of two global and two local views, side by side, are the whole one."""
+    for name, tensor in whole.data.items():
+        joined = torch.cat([part.data[name].view(2, -1, *tensor.shape[1:]) for part in parts], dim=1)
+        assert torch.equal(joined.flatten(0, 1), tensor), name
+
+
+@pytest.mark.parametrize(("size", "accumulate"), [(1, 2), (2, 2), (1, 4)])
+def test_micro_batches_in_order_are_the_ranks_slice(images: ImageFolder, size: int, accumulate: int) -> None:
+    for rank in range(size):
+        whole = loader(images, rank=rank, world_size=size)
+        cut = loader(images, rank=rank, world_size=size, accumulate=accumulate)
+        micro = list(cut.epoch(1, start_step=1))
+        assert len(micro) == 2 * accumulate
+        for step, batch in enumerate(whole.epoch(1, start_step=1)):
+            parts = micro[step * accumulate : (step + 1) * accumulate]
+            assert torch.equal(torch.cat([part.ids for part in parts]), batch.ids)
+            assert torch.equal(torch.from_numpy(cut.indices(1, step + 1)), batch.ids)
+            assert_joined(parts, batch)
+
+
+def test_views_leave_out_empty_groups(images: ImageFolder) -> None:
+    none = CropConfig(global_size=32, local_size=16, num_local=0)
+    one = TrainLoader(images, none, AugmentConfig(), seed=5, batch_size=4, min_side=8)
+    assert [tuple(view.shape) for view in one.views(next(one.epoch(0)))] == [(8, 3, 32, 32)]
 
 
 def test_order_is_known_without_loading(images: ImageFolder) -> None:
@@ -87,8 +112,9 @@ def test_global_random_state_is_untouched(images: ImageFolder) -> None:
     torch.manual_seed(1)
     expected = torch.rand(3)
     torch.manual_seed(1)
-    for batch in loader(images).epoch(0):
-        make_views(batch, "cpu")
+    one = loader(images)
+    for batch in one.epoch(0):
+        one.views(batch)
     assert torch.equal(torch.rand(3), expected)
 
 
@@ -147,8 +173,10 @@ def test_all_bad_is_an_error_not_a_loop(tmp_path: Path) -> None:
 
 
 def test_impossible_batches_are_refused(images: ImageFolder) -> None:
-    with pytest.raises(ConfigError, match=r"batch_size 4 cannot be shared equally by 3 processes .3 can"):
+    with pytest.raises(ConfigError, match=r"batch_size 4 cannot be shared equally by 3 processes .3 or 6 can"):
         loader(images, world_size=3)
+    with pytest.raises(ConfigError, match=r"10 cannot be shared equally by 2 processes in 2 micro-batches each .8 or"):
+        loader(images, batch_size=10, world_size=2, accumulate=2)
     with pytest.raises(DataError, match="12 images are fewer than one batch of 16"):
         loader(images, batch_size=16)
 

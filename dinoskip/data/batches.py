@@ -1,0 +1,337 @@
+"""The machinery of every training loader: order, micro-batches, workers, bad images; what a sample is, a Maker says.
+
+The permutation of an epoch depends on (seed, epoch), what a :class:`Maker` draws for an image on (seed, epoch, its
+number). Hence the number of workers, of ranks or of micro-batches, a resumed run or the cache change nothing in any
+image. Ranks take consecutive slices of one global batch, micro-batches consecutive slices of a rank's.
+"""
+
+from __future__ import annotations
+
+import atexit
+import signal
+import weakref
+from collections.abc import Callable, Iterator, Sized
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from dinoskip.console import log
+from dinoskip.errors import ConfigError, DataError
+from dinoskip.randomness import derive, numpy_rng
+
+BAD_SHARE = 0.01
+CACHE_BYTES = 1 << 30
+SUBSTITUTES = 20
+WORKER_TIMEOUT_S = 600
+GRACE_S = 30
+
+Read = Callable[[int], tuple[int, np.ndarray]]
+
+
+class Images(Sized, Protocol):
+    """What a loader reads from: a folder, tar shards (dinoskip/data/sources.py)."""
+
+    @property
+    def root(self) -> Path:
+        """Where it lies, for messages."""
+        ...
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """One id per image, in the order that numbers them."""
+        ...
+
+    def where(self, index: int) -> str:
+        """Say where image ``index`` lies, for messages."""
+        ...
+
+    def read(self, index: int) -> np.ndarray:
+        """Decode image ``index`` to uint8 (H, W, 3); :class:`DataError` if it cannot be."""
+        ...
+
+
+class Maker(Protocol):
+    """How images become a micro-batch (in a worker), and a micro-batch views (in the process that trains).
+
+    A maker is copied into every worker, so it holds plain values. All it draws must derive from its seed, the epoch and
+    the image's number, never from the place in the batch or from global generators.
+    """
+
+    def make(self, epoch: int, indices: np.ndarray, read: Read) -> dict[str, Tensor]:
+        """Return the tensors of a micro-batch.
+
+        Args:
+            epoch: number of the epoch, from 0.
+            indices: numbers of its images, int64 (B,): what random draws derive from.
+            read: ``read(index)`` gives (number, uint8 (H, W, 3)): the image, or if it is damaged its substitute;
+                ``number`` is the one that was read, so it is the one to look a label up by.
+        """
+        ...
+
+    def views(self, data: dict[str, Tensor], device: torch.device) -> list[Tensor]:
+        """Move what :meth:`make` returned to ``device`` and finish it there: float images, ImageNet-normalised."""
+        ...
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A micro-batch, before what is left to the device.
+
+    ``ids`` int64 (B,): numbers of the images in the set's order. ``data``: the tensors its maker made, on the CPU.
+    ``bad``: the images found unreadable in it, as (name, reason).
+    """
+
+    ids: Tensor
+    data: dict[str, Tensor]
+    bad: tuple[tuple[str, str], ...] = ()
+
+    def pin_memory(self) -> Batch:
+        """Return it in page-locked memory; called by torch's DataLoader."""
+        return replace(self, data={name: tensor.pin_memory() for name, tensor in self.data.items()})
+
+
+@lru_cache(maxsize=2)
+def _permutation(seed: int, epoch: int, count: int) -> np.ndarray:
+    return numpy_rng(seed, "order", epoch).permutation(count)
+
+
+@dataclass(frozen=True)
+class Split:
+    """How a global batch of ``batch_size`` images is cut: first for ``world_size`` ranks, then in micro-batches."""
+
+    batch_size: int
+    rank: int
+    world_size: int
+    accumulate: int
+
+    def __post_init__(self) -> None:
+        parts = self.world_size * self.accumulate
+        if self.batch_size < 1 or self.batch_size % parts:
+            below = max(1, self.batch_size // parts) * parts
+            by = f"{self.world_size} processes" + (
+                f" in {self.accumulate} micro-batches each" if self.accumulate > 1 else ""
+            )
+            raise ConfigError(
+                f"batch_size {self.batch_size} cannot be shared equally by {by}", f"{below} or {below + parts} can"
+            )
+
+    @property
+    def micro(self) -> int:
+        """Images in a micro-batch."""
+        return self.batch_size // (self.world_size * self.accumulate)
+
+    def start(self, step: int, part: int) -> int:
+        """Where micro-batch ``part`` of this rank's ``step`` begins in the epoch's order."""
+        return step * self.batch_size + (self.rank * self.accumulate + part) * self.micro
+
+
+class _Batches(Dataset):
+    """Map-style dataset whose items are whole micro-batches, asked for by (epoch, step, part)."""
+
+    def __init__(
+        self, images: Images, maker: Maker, split: Split, *, seed: int, min_side: int, cache_bytes: int
+    ) -> None:
+        self.images, self.maker, self.split = images, maker, split
+        self.seed, self.min_side = seed, min_side
+        self._cache: dict[int, np.ndarray] = {}
+        self._cache_left = cache_bytes
+
+    def indices(self, epoch: int, step: int, part: int = 0, parts: int = 1) -> np.ndarray:
+        """Numbers of the images of ``parts`` micro-batches of a step from ``part`` on, int64 (B,)."""
+        start = self.split.start(step, part)
+        return _permutation(self.seed, epoch, len(self.images))[start : start + parts * self.split.micro]
+
+    def __getitem__(self, position: tuple[int, int, int]) -> Batch | DataError:
+        try:
+            return self._batch(*position)
+        except DataError as error:  # an exception would arrive from a worker as a traceback in a message
+            return error
+
+    def _batch(self, epoch: int, step: int, part: int) -> Batch:
+        indices = self.indices(epoch, step, part)
+        bad: dict[str, str] = {}
+        data = self.maker.make(epoch, indices, lambda index: self._image(index, bad))
+        return Batch(torch.from_numpy(indices.astype(np.int64)), data, tuple(bad.items()))
+
+    def _image(self, index: int, bad: dict[str, str]) -> tuple[int, np.ndarray]:
+        """Return image ``index`` and its number, or if it cannot be read, always the same other one's."""
+        candidate = index
+        for attempt in range(SUBSTITUTES):
+            try:
+                image = self._read(candidate)
+            except DataError as error:
+                bad[self.images.names[candidate]] = str(error)
+                candidate = derive(self.seed, "substitute", index, attempt) % len(self.images)
+                continue
+            if min(image.shape[:2]) < self.min_side:
+                raise DataError(
+                    f"{self.images.where(candidate)}: image of {image.shape[1]}×{image.shape[0]} pixels is smaller "
+                    f"than a patch ({self.min_side})",
+                    "take it out of the set",
+                )
+            return candidate, image
+        raise DataError(
+            f"{self.images.where(index)}: unreadable, as are the {SUBSTITUTES - 1} images drawn in its place"
+        )
+
+    def _read(self, index: int) -> np.ndarray:
+        cached = self._cache.get(index)
+        if cached is not None:
+            return cached
+        image = self.images.read(index)
+        if image.nbytes <= self._cache_left:
+            self._cache_left -= image.nbytes
+            self._cache[index] = image
+        return image
+
+
+class _Steps:
+    """The sampler: (epoch, step, part) triples, set anew for every epoch while the workers live on."""
+
+    def __init__(self) -> None:
+        self.positions: list[tuple[int, int, int]] = []
+
+    def __iter__(self) -> Iterator[tuple[int, int, int]]:
+        return iter(self.positions)
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+
+def _identity(item: Any) -> Any:
+    return item
+
+
+def _start_worker(_: int) -> None:
+    """Leave Ctrl-C and preemption to the parent, which saves its state first; an orphan ends after a grace time."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: signal.alarm(GRACE_S))
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+
+
+class BatchLoader:
+    """Micro-batches for one rank, made by a :class:`Maker`.
+
+    Args:
+        images: the images to train on.
+        maker: how they become batches and views.
+        seed: what the order derives from.
+        batch_size: images in a global batch; must be a multiple of ``world_size`` × ``accumulate``.
+        rank: which slice of it is ours.
+        world_size: how many slices there are.
+        accumulate: micro-batches that a rank's slice is cut into.
+        workers: processes that read images; 0 does it in this process.
+        device: where views are made; for a GPU batches are page-locked.
+        min_side: an image with a shorter side (in pixels) is refused: the patch size.
+        cache: keep decoded images in memory: ``True`` all, ``False`` none, ``"auto"`` up to 1 GiB without workers.
+
+    ``bad`` lists the images that could not be read so far, name → reason; each was replaced, always by the same other
+    image. Raises :class:`DataError` once they are more than 1 % of the set, for an image smaller than ``min_side``,
+    a set smaller than a batch, and a worker that died or hangs; :class:`ConfigError` for an indivisible batch.
+    """
+
+    def __init__(
+        self,
+        images: Images,
+        maker: Maker,
+        *,
+        seed: int,
+        batch_size: int,
+        rank: int = 0,
+        world_size: int = 1,
+        accumulate: int = 1,
+        workers: int = 0,
+        device: torch.device | str = "cpu",
+        min_side: int = 16,
+        cache: bool | Literal["auto"] = "auto",
+    ) -> None:
+        split = Split(batch_size, rank, world_size, accumulate)
+        if len(images) < batch_size:
+            raise DataError(f"{images.root}: {len(images)} images are fewer than one batch of {batch_size}")
+        limit = {True: 1 << 62, False: 0, "auto": 0 if workers else CACHE_BYTES}[cache]
+        self.images, self.device = images, torch.device(device)
+        self.bad: dict[str, str] = {}
+        self.steps_per_epoch = len(images) // batch_size
+        self._workers = workers
+        self._batches = _Batches(images, maker, split, seed=seed, min_side=min_side, cache_bytes=limit)
+        self._steps = _Steps()
+        self._loader: DataLoader = DataLoader(
+            self._batches,
+            batch_size=None,
+            sampler=self._steps,
+            num_workers=workers,
+            collate_fn=_identity,
+            pin_memory=self.device.type == "cuda",
+            timeout=WORKER_TIMEOUT_S if workers else 0,
+            worker_init_fn=_start_worker,
+            persistent_workers=workers > 0,
+            generator=torch.Generator(),  # else it would draw from the global one
+        )
+        if workers:  # runs before multiprocessing's own exit handler, which would wait for workers that ignore SIGTERM
+            atexit.register(_close, weakref.ref(self))
+
+    def indices(self, epoch: int, step: int) -> np.ndarray:
+        """Numbers of the images in this rank's part of a step, int64 (B,), without loading them."""
+        return self._batches.indices(epoch, step, 0, self._batches.split.accumulate)
+
+    def epoch(self, epoch: int, start_step: int = 0) -> Iterator[Batch]:
+        """Yield the micro-batches of an epoch from ``start_step`` on, ``accumulate`` a step, in order.
+
+        The last, incomplete global batch is dropped.
+        """
+        parts = range(self._batches.split.accumulate)
+        self._steps.positions = [
+            (epoch, step, part) for step in range(start_step, self.steps_per_epoch) for part in parts
+        ]
+        try:
+            for item in self._loader:
+                if isinstance(item, DataError):
+                    raise item
+                self._note(item)
+                yield item
+        except (RuntimeError, ConnectionError, EOFError) as error:
+            if not self._workers or not _is_worker_death(error):
+                raise
+            raise DataError(
+                f"a data worker died or hangs: {str(error).splitlines()[0] if str(error) else type(error).__name__}",
+                "often memory ran out: use fewer workers",
+            ) from error
+
+    def views(self, batch: Batch) -> list[Tensor]:
+        """Move a micro-batch to the loader's device and finish it there: float images, ImageNet-normalised."""
+        return self._batches.maker.views(batch.data, self.device)
+
+    def _note(self, batch: Batch) -> None:
+        for name, reason in batch.bad:
+            if name not in self.bad:
+                log.warning("replaced by another image: %s", reason)
+                self.bad[name] = reason
+        if batch.bad and len(self.bad) > BAD_SHARE * len(self.images):
+            names = ", ".join(sorted(self.bad)[:10])
+            raise DataError(
+                f"{self.images.root}: {len(self.bad)} of {len(self.images)} images cannot be read, more than "
+                f"{BAD_SHARE:.0%}: {names}"
+            )
+
+    def close(self) -> None:
+        """End the worker processes."""
+        iterator, self._loader._iterator = self._loader._iterator, None
+        if iterator is not None and hasattr(iterator, "_shutdown_workers"):
+            iterator._shutdown_workers()
+
+
+def _close(loader: weakref.ref[BatchLoader]) -> None:
+    alive = loader()
+    if alive is not None:
+        alive.close()
+
+
+def _is_worker_death(error: BaseException) -> bool:
+    return not isinstance(error, RuntimeError) or "DataLoader" in str(error)
