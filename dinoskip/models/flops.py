@@ -1,0 +1,61 @@
+"""Floating-point operations of the ViTs and of a training step, in closed form.
+
+A multiplication and an addition count as two. Matrix products only (patch embedding, qkv, QK^T, AV, projections, MLP,
+heads), as is usual where a share of a card's matmul rate is stated: softmax, LayerNorm, GELU and updates are left out.
+A layer's backward pass is two products of the forward pass's size; the patch embedding's is one, since images have no
+gradient. Fused attention computes QK^T once more in its backward pass, which is no useful work and is not counted.
+All figures are for one image, as whole numbers. Skips make no difference.
+"""
+
+from __future__ import annotations
+
+from dinoskip.models.vit import DEPTH, SHAPES, VitConfig
+
+MLP_RATIO = 4
+
+
+def patch_flops(config: VitConfig, size: int) -> int:
+    """The patch embedding of a square image of side ``size`` (whole patches)."""
+    width, patch = SHAPES[config.name]
+    return 2 * (size // patch) ** 2 * 3 * patch**2 * width
+
+
+def block_flops(tokens: int, width: int, mlp_ratio: int = MLP_RATIO) -> int:
+    """One block's forward pass over ``tokens`` (patches and CLS); the number of heads does not matter."""
+    linear = (3 + 1 + 2 * mlp_ratio) * width**2  # qkv, projection, the MLP's two layers
+    attention = 2 * tokens * width  # QK^T and AV
+    return 2 * tokens * (linear + attention)
+
+
+def vit_flops(config: VitConfig, size: int | None = None) -> int:
+    """Forward pass of the backbone on an image of side ``size`` (default: the model's ``img_size``), no classifier."""
+    width, patch = SHAPES[config.name]
+    side = config.img_size if size is None else size
+    tokens = (side // patch) ** 2 + 1
+    return patch_flops(config, side) + (config.depth or DEPTH) * block_flops(tokens, width)
+
+
+def dino_head_flops(width: int, out_dim: int, hidden_dim: int, bottleneck_dim: int) -> int:
+    """Forward pass of :class:`dinoskip.models.DINOHead` on one view."""
+    return 2 * (width * hidden_dim + hidden_dim**2 + hidden_dim * bottleneck_dim + bottleneck_dim * out_dim)
+
+
+def dino_step_flops(
+    config: VitConfig, *, head: tuple[int, int, int], global_size: int, local_size: int, num_local: int
+) -> int:
+    """A DINO step: the teacher's forward pass on two global crops, the student's forward and backward on all.
+
+    ``head`` is (out_dim, hidden_dim, bottleneck_dim).
+    """
+    scores = dino_head_flops(SHAPES[config.name][0], *head)
+    globals_, locals_ = vit_flops(config, global_size) + scores, vit_flops(config, local_size) + scores
+    forward = 2 * globals_ + num_local * locals_
+    embedding = 2 * patch_flops(config, global_size) + num_local * patch_flops(config, local_size)
+    return 2 * globals_ + 3 * forward - embedding
+
+
+def supervised_step_flops(config: VitConfig, classes: int, size: int | None = None) -> int:
+    """A supervised step: forward and backward of the backbone and a linear classifier on one image."""
+    side = config.img_size if size is None else size
+    forward = vit_flops(config, side) + 2 * SHAPES[config.name][0] * classes
+    return 3 * forward - patch_flops(config, side)
