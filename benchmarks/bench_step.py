@@ -23,13 +23,13 @@ from dinoskip.training import PretrainJob
 from dinoskip.training.dino import (
     Dino,
     Schedules,
-    apply_update,
     clip_each_,
     compute_gradients,
     dino_loss,
-    gradients_of,
+    follow,
 )
-from dinoskip.training.loop import build
+from dinoskip.training.pretraining import build
+from dinoskip.training.recipe import gradients_of
 
 
 def plain_loss(student: Tensor, teacher: Tensor, center: Tensor, temp: float, views: int) -> Tensor:
@@ -83,7 +83,8 @@ def our_step(
     gradients = gradients_of(dino.student)
     norms = torch.stack(torch._foreach_norm(gradients))
     clip_each_(gradients, norms.tolist(), 3.0)
-    apply_update(dino, optimizer, result.batch_center, rates.momentum, 0.9)
+    optimizer.step()
+    follow(dino, result.batch_center, rates.momentum, 0.9)
 
 
 def alternate(first: Callable[[], None], second: Callable[[], None], repeats: int, cuda: bool) -> tuple[float, float]:
@@ -157,7 +158,8 @@ def main() -> None:
     def our_update() -> None:
         gradients = gradients_of(ours.student)
         clip_each_(gradients, torch.stack(torch._foreach_norm(gradients)).tolist(), 3.0)
-        apply_update(ours, our_optimizer, center, 0.996, 0.9)
+        our_optimizer.step()
+        follow(ours, center, 0.996, 0.9)
 
     def plain_update() -> None:
         plain_clip(plain)

@@ -182,8 +182,8 @@ def pretrain(args: Args) -> int:
     """``dinoskip pretrain``."""
     from dinoskip.config import Source, apply_overrides, read_yaml, validate
     from dinoskip.data.folders import ImageFolder
-    from dinoskip.training.loop import PretrainJob
-    from dinoskip.training.loop import pretrain as train
+    from dinoskip.training.pretraining import PretrainJob
+    from dinoskip.training.pretraining import pretrain as train
 
     overrides = list(args.overrides)
     if args.config and "=" in args.config:  # no file was given, the first override took its place

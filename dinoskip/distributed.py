@@ -14,7 +14,7 @@ from typing import Any, TypeVar, cast
 import torch
 import torch.distributed as dist
 
-from dinoskip.errors import ConfigError
+from dinoskip.errors import ConfigError, DataError
 
 T = TypeVar("T")
 
@@ -125,3 +125,15 @@ def gather(value: Any) -> list[Any]:
     found: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(found, value)
     return found
+
+
+def agree(value: T, what: str) -> T:
+    """Return ``value`` if it is the same on all ranks; else every rank raises :class:`DataError` naming ``what``."""
+    found = gather(value)
+    other = next((rank for rank, theirs in enumerate(found) if theirs != found[0]), None)
+    if other is not None:
+        raise DataError(
+            f"{what}: rank {other} sees {found[other]}, rank 0 sees {found[0]}",
+            "every machine must see the same files: check that the path is the same shared folder everywhere",
+        )
+    return value

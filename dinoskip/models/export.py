@@ -52,9 +52,8 @@ def _listed(names: Iterable[str], label: str) -> list[str]:
     return [f"{len(ordered)} {label} ({shown})"]
 
 
-def load_strict(model: nn.Module, state: Mapping[str, Tensor], where: str | Path) -> None:
-    """Load every tensor of ``state`` into ``model``; :class:`WeightsError` with counts and names unless all fit."""
-    own = model.state_dict()
+def check_fit(own: Mapping[str, Tensor], state: Mapping[str, Tensor], where: str | Path) -> None:
+    """:class:`WeightsError` with counts and names unless ``state`` has just the tensors of ``own``, all finite."""
     common = own.keys() & state.keys()
     shapes = {
         f"{name} {tuple(state[name].shape)} for {tuple(own[name].shape)}"
@@ -72,6 +71,11 @@ def load_strict(model: nn.Module, state: Mapping[str, Tensor], where: str | Path
     broken = [name for name, tensor in state.items() if tensor.is_floating_point() and not tensor.isfinite().all()]
     if broken:
         raise WeightsError(f"{where}: not finite: {'; '.join(_listed(broken, 'tensors'))}")
+
+
+def load_strict(model: nn.Module, state: Mapping[str, Tensor], where: str | Path) -> None:
+    """Load every tensor of ``state`` into ``model``; :class:`WeightsError` with counts and names unless all fit."""
+    check_fit(model.state_dict(), state, where)
     model.load_state_dict(dict(state), strict=True)
 
 

@@ -33,8 +33,8 @@ def compose_scenes(task: Task) -> None:
 
 def pretrain(task: Task) -> None:
     """``pretrain``: DINO, resumed where it was killed. The output is the run directory."""
-    from dinoskip.training.loop import PretrainJob
-    from dinoskip.training.loop import pretrain as run
+    from dinoskip.training.pretraining import PretrainJob
+    from dinoskip.training.pretraining import pretrain as run
 
     settings = {key: task.settings[key] for key in ("seed", "model", "optimizer", "pretrain")}
     settings["pretrain"] = {**settings["pretrain"], **task.runtime["free"]}

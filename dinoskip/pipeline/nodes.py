@@ -14,7 +14,7 @@ from dinoskip.pipeline.external import annotations_hash, backbone_hash, images_h
 from dinoskip.pipeline.graph import Node
 from dinoskip.pipeline.stages import STAGES
 from dinoskip.pipeline.study import Study, Variant
-from dinoskip.training.dino import FREE_KEYS
+from dinoskip.training.recipe import FREE_KEYS
 
 # Settings of a pretraining that are not part of its key. ``keep_epochs`` is: it changes no number, but it says which
 # checkpoints the output holds, and the weights stage reads those.

@@ -11,11 +11,12 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from dinoskip.errors import DataError, WeightsError, translate_write_errors
 from dinoskip.files import (
@@ -28,9 +29,10 @@ from dinoskip.files import (
     write_json,
     write_manifest,
 )
-from dinoskip.models.export import CHECKPOINTS, list_checkpoints, load_strict, save_weights, verified_checkpoints
+from dinoskip.models.export import CHECKPOINTS, check_fit, list_checkpoints, save_weights, verified_checkpoints
 from dinoskip.models.vit import VitConfig
-from dinoskip.training.dino import Dino
+from dinoskip.training.parallel import like, load_whole_, whole, whole_state
+from dinoskip.training.recipe import Recipe
 
 
 def name_of(step: int) -> str:
@@ -93,14 +95,17 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
 
 def load_optimizer_tensors(optimizer: torch.optim.Optimizer, flat: Mapping[str, Tensor], source: Path) -> None:
     """Inverse of :func:`optimizer_tensors`; entries of unknown parameters are a :class:`WeightsError`."""
-    names = [name for group in optimizer.param_groups for name in group["names"]]
+    groups = optimizer.param_groups
+    names = [name for group in groups for name in group["names"]]
     index = {name: i for i, name in enumerate(names)}
+    parameters = dict(zip(names, (p for group in groups for p in group["params"]), strict=True))
+    keeps_whole = getattr(optimizer, "whole_state", False)  # SOAP and its kin: state of whole matrices on every rank
     state: dict[int, dict[str, Tensor]] = {}
     unknown = []
     for entry, value in flat.items():
         name, _, key = entry.rpartition(".")
         if name in index:
-            state.setdefault(index[name], {})[key] = value
+            state.setdefault(index[name], {})[key] = value if keeps_whole else like(parameters[name], value)
         else:
             unknown.append(entry)
     if unknown:
@@ -112,14 +117,27 @@ def load_optimizer_tensors(optimizer: torch.optim.Optimizer, flat: Mapping[str, 
 # --- save and load -----------------------------------------------------------------------------------
 
 
-def save(
-    run_dir: Path,
-    dino: Dino,
-    optimizer: torch.optim.Optimizer,
-    model: VitConfig,
-    info: Mapping[str, Any],
-    keep: Collection[int],
-) -> Path:
+@dataclass(frozen=True)
+class Content:
+    """The tensors of a checkpoint, whole and independent of the ranks, on the CPU."""
+
+    backbones: dict[str, dict[str, Tensor]]  # by role
+    head: dict[str, Tensor]  # "ROLE.NAME" and the recipe's buffers
+    optimizer: dict[str, Tensor]  # "NAME.KEY"
+
+
+def collect(recipe: Recipe, optimizer: torch.optim.Optimizer) -> Content:
+    """Bring all tensors together; every rank must call it. Only rank 0's result is complete on sharded runs."""
+    backbones, head = {}, {name: value.cpu() for name, value in recipe.buffers.items()}
+    for role, network in recipe.networks.items():
+        state = whole_state(network)
+        backbones[role] = {n.removeprefix("backbone."): t for n, t in state.items() if n.startswith("backbone.")}
+        head |= {f"{role}.{n.removeprefix('head.')}": t for n, t in state.items() if n.startswith("head.")}
+    flat = {name: whole(tensor).cpu() for name, tensor in optimizer_tensors(optimizer).items()}
+    return Content(backbones, head, flat)
+
+
+def save(run_dir: Path, content: Content, model: VitConfig, info: Mapping[str, Any], keep: Collection[int]) -> Path:
     """Write and publish the checkpoint of step ``info["step"]``, then drop old ones (see :func:`retain`).
 
     Raises :class:`DiskFull` or :class:`ConfigError` (not writable); earlier checkpoints are then untouched and
@@ -131,7 +149,7 @@ def save(
     try:
         with translate_write_errors(final):
             temporary.mkdir(parents=True)
-            _write(temporary, dino, optimizer, model, info)
+            _write(temporary, content, model, info)
             write_manifest(temporary, {"step": step})
             publish_directory(temporary, final)
     finally:
@@ -140,15 +158,11 @@ def save(
     return final
 
 
-def _write(
-    folder: Path, dino: Dino, optimizer: torch.optim.Optimizer, model: VitConfig, info: Mapping[str, Any]
-) -> None:
-    head = {"center": dino.center}
-    for role, module in (("student", dino.student), ("teacher", dino.teacher)):
-        save_weights(folder / f"{role}.safetensors", module.backbone.state_dict(), model, {**info, "role": role})
-        head |= {f"{role}.{name}": value for name, value in module.head.state_dict().items()}
-    save_tensors(folder / "head.safetensors", head)
-    save_tensors(folder / "optimizer.safetensors", optimizer_tensors(optimizer))
+def _write(folder: Path, content: Content, model: VitConfig, info: Mapping[str, Any]) -> None:
+    for role, state in content.backbones.items():
+        save_weights(folder / f"{role}.safetensors", state, model, {**info, "role": role})
+    save_tensors(folder / "head.safetensors", content.head)
+    save_tensors(folder / "optimizer.safetensors", content.optimizer)
     write_json(folder / "state.json", {"format": 1, **info})
 
 
@@ -164,16 +178,27 @@ def retain(run_dir: Path, written: Path, keep: Collection[int]) -> None:
             shutil.rmtree(aside, ignore_errors=True)
 
 
-def load(path: Path, dino: Dino, optimizer: torch.optim.Optimizer) -> int:
-    """Fill models, centre and optimizer from a verified checkpoint, in place; return the number of steps done."""
+def load(path: Path, recipe: Recipe, optimizer: torch.optim.Optimizer) -> int:
+    """Fill networks, buffers and optimizer from a verified checkpoint, in place; return the number of steps done."""
     state = read_json(path / "state.json")
     if not isinstance(state, dict) or state.get("format") != 1:
         raise DataError(f"{path / 'state.json'}: not a checkpoint of format 1")
     head = load_tensors(path / "head.safetensors")
-    for role, module in (("student", dino.student), ("teacher", dino.teacher)):
-        load_strict(module.backbone, load_tensors(path / f"{role}.safetensors"), path / f"{role}.safetensors")
+    for role, network in recipe.networks.items():
+        backbone = load_tensors(path / f"{role}.safetensors")
+        load_whole(network.get_submodule("backbone"), backbone, path / f"{role}.safetensors")
         own = {name.removeprefix(f"{role}."): t for name, t in head.items() if name.startswith(f"{role}.")}
-        load_strict(module.head, own, path / "head.safetensors")
-    dino.center.copy_(head["center"])
+        load_whole(network.get_submodule("head"), own, path / "head.safetensors")
+    for name, buffer in recipe.buffers.items():
+        buffer.copy_(head[name])
     load_optimizer_tensors(optimizer, load_tensors(path / "optimizer.safetensors"), path / "optimizer.safetensors")
     return int(state["step"])
+
+
+@torch.no_grad()
+def load_whole(module: nn.Module, state: Mapping[str, Tensor], source: Path) -> None:
+    """Fill a module, sharded or not, from whole tensors; :class:`WeightsError` unless every one fits and is finite."""
+    own = module.state_dict()
+    check_fit(own, state, source)
+    for name, target in own.items():
+        load_whole_(target, state[name])

@@ -10,32 +10,27 @@ import copy
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Literal
+from functools import cached_property
 
 import numpy as np
 import torch
-from pydantic import Field, model_validator
+from pydantic import Field
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from dinoskip.config import Config
 from dinoskip.data.augment import AugmentConfig
 from dinoskip.data.multicrop import CropConfig
 from dinoskip.distributed import all_reduce_mean
 from dinoskip.models.heads import DINOHead
 from dinoskip.optim.build import OptimizerConfig
 from dinoskip.optim.schedules import cosine, linear_then_constant
+from dinoskip.training import parallel
+from dinoskip.training.dino_loss import dino_loss
+from dinoskip.training.recipe import Rates, TrainConfig
 
-# Settings of PretrainConfig that change no number of a run: they may differ when it is resumed.
-FREE_KEYS = ("log_every", "checkpoint_every_minutes", "checkpoint_every_steps", "keep_epochs", "max_nonfinite")
 
-
-class PretrainConfig(Config):
+class PretrainConfig(TrainConfig):
     """The DINO recipe; the defaults are the 300-epoch ViT-S recipe of docs/protocols.md."""
 
-    epochs: int = Field(300, ge=1)
-    batch_size: int = Field(1024, ge=1, description="images a step over all ranks")
-    warmup_epochs: int = Field(10, ge=0, description="linear warm-up of the learning rate from 0")
     out_dim: int = Field(65536, ge=2)
     hidden_dim: int = Field(2048, ge=1)
     bottleneck_dim: int = Field(256, ge=1)
@@ -50,33 +45,15 @@ class PretrainConfig(Config):
     freeze_last_layer: int = Field(1, ge=0, description="epochs in which the last layer is not updated")
     crops: CropConfig = CropConfig()
     augment: AugmentConfig = AugmentConfig()
-    keep_epochs: tuple[int, ...] = Field((), description="epochs whose checkpoint is kept, beside the last")
-    checkpoint_every_minutes: float = Field(10.0, gt=0)
-    checkpoint_every_steps: int | None = Field(None, ge=1)
-    log_every: int = Field(10, ge=1, description="steps between rows of metrics.jsonl")
-    max_nonfinite: int = Field(10, ge=1, description="non-finite steps in a row that end the run")
-    precision: Literal["auto", "fp32", "bf16"] = Field("auto", description="auto: bf16 autocast on a GPU, else fp32")
-    compile: Literal["auto"] | bool = Field("auto", description="torch.compile; auto: on a GPU")
-
-    @model_validator(mode="after")
-    def _epochs_fit(self) -> PretrainConfig:
-        if self.warmup_epochs >= self.epochs and self.warmup_epochs > 0:
-            raise ValueError(f"warmup_epochs: {self.warmup_epochs} must be less than epochs ({self.epochs})")
-        for epoch in self.keep_epochs:
-            if not 1 <= epoch <= self.epochs:
-                raise ValueError(f"keep_epochs: {epoch} is outside 1..epochs ({self.epochs})")
-        return self
 
 
 # --- schedules ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Rates:
-    """What one step uses: learning rate, weight decay, EMA momentum, teacher temperature, last layer frozen or not."""
+class DinoRates(Rates):
+    """Beside learning rate and weight decay: EMA momentum, teacher temperature, last layer frozen or not."""
 
-    lr: float
-    weight_decay: float
     momentum: float
     teacher_temp: float
     freeze: bool
@@ -96,10 +73,10 @@ class Schedules:
             config.warmup_teacher_temp, config.teacher_temp, config.epochs, config.warmup_teacher_temp_epochs
         )
 
-    def at(self, step: int) -> Rates:
+    def at(self, step: int) -> DinoRates:
         """Rates of step 0..total-1. The temperature changes by epoch, all else by step."""
         epoch = step // self._steps_per_epoch
-        return Rates(
+        return DinoRates(
             lr=float(self._lr[step]),
             weight_decay=float(self._decay[step]),
             momentum=float(self._momentum[step]),
@@ -134,29 +111,6 @@ def make_teacher(student: MultiCrop, teacher_head: DINOHead) -> MultiCrop:
     return MultiCrop(copy.deepcopy(student.backbone), teacher_head).eval().requires_grad_(False)
 
 
-def dino_loss(
-    student: Tensor, teacher: Tensor, center: Tensor, student_temp: float, teacher_temp: float
-) -> tuple[Tensor, Tensor]:
-    """Mean cross-entropy over all (teacher view, student view) pairs of different views, and over images.
-
-    ``student`` (V*B, K) and ``teacher`` (2*B, K) are scores, ``center`` (K,). Returns the loss, a scalar in at
-    least float32, and the teacher's targets (2, B, K). Each student view's log-softmax is taken once and meets the
-    sum of its targets: a global view the other view's, the local views (summed first) both.
-    """
-    dtype = torch.promote_types(student.dtype, torch.float32)
-    batch = teacher.shape[0] // 2
-    targets = F.softmax((teacher.to(dtype) - center.to(dtype)) / teacher_temp, dim=-1).view(2, batch, -1)
-    scores = F.log_softmax(student.to(dtype) / student_temp, dim=-1).view(-1, batch, student.shape[1])  # (V, B, K)
-    total = torch.dot(scores[:2].flatten(), targets.flip(0).flatten())
-    total = total + torch.dot(scores[2:].sum(0).flatten(), targets.sum(0).flatten())
-    return -total / (batch * (2 * scores.shape[0] - 2)), targets
-
-
-def entropy(targets: Tensor) -> Tensor:
-    """Mean entropy in nats of distributions (..., K): 0 = one-hot, ln K = uniform."""
-    return -torch.xlogy(targets, targets).sum(-1).mean()
-
-
 @dataclass
 class Dino:
     """Everything that an update changes, but the optimizer's state."""
@@ -165,49 +119,54 @@ class Dino:
     teacher: MultiCrop
     center: Tensor  # (K,)
 
-    def __post_init__(self) -> None:
-        # The EMA acts on parameters by name: a gain that only the student trains is a buffer of the teacher.
+    @cached_property
+    def averaged(self) -> list[tuple[Tensor, Tensor]]:
+        """Teacher's and student's parameters, by name: a gain that only the student trains is the teacher's buffer.
+
+        Found at the first update, since sharding replaces a module's parameters.
+        """
         own = dict(self.student.named_parameters())
-        self.averaged = [(parameter, own[name]) for name, parameter in self.teacher.named_parameters()]
+        pairs = [(parameter, own[name]) for name, parameter in self.teacher.named_parameters()]
+        return [(parallel.local(mean), parallel.local(new.detach())) for mean, new in pairs]
 
 
 @dataclass(frozen=True)
 class Gradients:
-    """Outcome of the first half of a step; the gradients themselves are on the student's parameters."""
+    """Outcome of a micro-batch; the gradients themselves are on the student's parameters."""
 
     loss: Tensor  # scalar
-    batch_center: Tensor  # (K,) mean teacher output over all ranks
-    targets: Tensor  # (2, B, K)
+    batch_center: Tensor  # (K,) mean teacher output
+    entropy: Tensor  # scalar, mean entropy of the teacher's targets in nats
 
 
 def compute_gradients(
     dino: Dino,
     forward: nn.Module,
     views: Sequence[Tensor],
-    rates: Rates,
+    rates: DinoRates,
     config: PretrainConfig,
     autocast: AbstractContextManager[object],
 ) -> Gradients:
-    """Forward and backward; nothing but gradients changes.
+    """Forward and backward of a micro-batch: its share, 1/accumulate, is added to the gradients; nothing else changes.
 
     ``views`` is (globals,) or (globals, locals); ``forward`` is the student, or the student wrapped in DDP.
-    In the frozen epochs the last layer's gradients are dropped, so that it is neither updated nor decayed.
+    Every micro-batch of a step uses the same centre, so accumulation changes nothing but the order of summation.
     """
     with autocast:
         with torch.no_grad():
             teacher = dino.teacher(views[0])
         student = forward(*views)
-    loss, targets = dino_loss(student, teacher, dino.center, config.student_temp, rates.teacher_temp)
-    torch.autograd.backward(loss)
+    loss, mean, spread = dino_loss(student, teacher, dino.center, config.student_temp, rates.teacher_temp)
+    del student, teacher  # room for the backward pass
+    torch.autograd.backward(loss / config.accumulate)
+    return Gradients(loss.detach(), mean, spread)
+
+
+def drop_frozen(dino: Dino, rates: DinoRates) -> None:
+    """In the frozen epochs, drop the last layer's gradients: it is then neither updated nor decayed."""
     if rates.freeze:
         for parameter in dino.student.head.last_layer_parameters():
             parameter.grad = None
-    return Gradients(loss.detach(), all_reduce_mean(teacher.to(dino.center.dtype).mean(0)), targets)
-
-
-def gradients_of(module: nn.Module) -> list[Tensor]:
-    """The gradients that are there."""
-    return [parameter.grad for parameter in module.parameters() if parameter.grad is not None]
 
 
 def clip_each_(gradients: list[Tensor], norms: Sequence[float], bound: float) -> None:
@@ -222,10 +181,7 @@ def clip_each_(gradients: list[Tensor], norms: Sequence[float], bound: float) ->
 
 
 @torch.no_grad()
-def apply_update(
-    dino: Dino, optimizer: torch.optim.Optimizer, batch_center: Tensor, momentum: float, center_momentum: float
-) -> None:
-    """Second half of a step: optimizer, EMA of the teacher's parameters, centre. Gradients are clipped before."""
-    optimizer.step()
+def follow(dino: Dino, batch_center: Tensor, momentum: float, center_momentum: float) -> None:
+    """What follows the optimizer's step: EMA of the teacher's parameters; EMA of the centre, over all ranks."""
     torch._foreach_lerp_([t for t, _ in dino.averaged], [s for _, s in dino.averaged], 1.0 - momentum)
-    dino.center.lerp_(batch_center, 1.0 - center_momentum)
+    dino.center.lerp_(all_reduce_mean(batch_center), 1.0 - center_momentum)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import signal
 import threading
+from collections.abc import Mapping
 from types import FrameType
 from typing import Any
 
@@ -42,7 +43,7 @@ class StopSignals:
 class CollapseAlarm:
     """Says "collapse" when the loss sits at ln(out_dim), or the teacher's entropy at 0 or ln(out_dim), for long.
 
-    ``update`` takes one logged row's loss and teacher entropy (nats). Both extremes are within 1 % of
+    ``update`` takes one logged row, with loss and teacher entropy in nats. Both extremes are within 1 % of
     ln(out_dim); ``patience`` rows in a row are needed, since every run starts near ln(out_dim).
     """
 
@@ -50,8 +51,9 @@ class CollapseAlarm:
         self.ceiling, self.patience = math.log(out_dim), patience
         self._rows = {"loss": 0, "sharp": 0, "flat": 0}
 
-    def update(self, loss: float, entropy: float) -> str | None:
-        """Return what is wrong as of this row, or None."""
+    def update(self, row: Mapping[str, Any]) -> str | None:
+        """Return what is wrong as of this row (``loss``, ``teacher_entropy``), or None."""
+        loss, entropy = row["loss"], row["teacher_entropy"]
         near = 0.01 * self.ceiling
         signs = {
             "loss": abs(loss - self.ceiling) <= near,

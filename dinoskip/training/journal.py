@@ -1,32 +1,37 @@
-"""What a run writes about its steps: metrics.jsonl, nonfinite.jsonl, the collapse alarm, the status line."""
+"""What a run writes about its steps: metrics.jsonl, nonfinite.jsonl, the alarm, the status line."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from contextlib import closing
 
 from dinoskip.console import MetricsLog, log, read_metrics
 from dinoskip.errors import NonFiniteError
-from dinoskip.training.dino import Rates
-from dinoskip.training.guard import CollapseAlarm
+from dinoskip.training.recipe import Alarm
 from dinoskip.training.rundir import RunDirectory
 
 
 class Journal:
     """The record of a run from ``step`` on; rows after it (of a run killed since its last checkpoint) are superseded.
 
-    On ranks other than 0 it keeps count and writes nothing.
+    On ranks other than 0 it keeps count and writes nothing. ``best`` is the step whose row has the highest ``score``
+    (the first such, 0 while there is none); ``score`` names a value that evaluations while training add to rows.
     """
 
-    def __init__(self, run: RunDirectory, step: int, out_dim: int, max_nonfinite: int) -> None:
+    def __init__(
+        self, run: RunDirectory, step: int, alarm: Alarm | None, max_nonfinite: int, score: str | None = None
+    ) -> None:
         self._run, self._max_nonfinite = run, max_nonfinite
         self._faults = run.path / "nonfinite.jsonl"
         self._metrics = MetricsLog(run.path / "metrics.jsonl", resume_step=step) if run.is_main else None
         if run.is_main and self._faults.exists():
             MetricsLog(self._faults, resume_step=step).close()
-        self._alarm, self._alarmed = CollapseAlarm(out_dim), False
+        self._alarm, self._alarmed = alarm, False
+        self._score, self._highest, self.best = score, float("-inf"), 0
         for row in read_metrics(run.path / "metrics.jsonl") if run.is_main else []:
-            self._alarmed |= self._alarm.update(row["loss"], row["teacher_entropy"]) is not None
+            self._alarmed |= alarm is not None and alarm.update(row) is not None
+            self._rank(row["step"], row)
         self._in_row = 0
         self._restart_clock()
 
@@ -51,25 +56,28 @@ class Journal:
         if self._in_row >= self._max_nonfinite:
             raise NonFiniteError(
                 f"{self._run.path}: {self._in_row} non-finite steps in a row, the last is step {step}",
-                f"their images are in {self._faults}; try a lower optimizer.lr or pretrain.precision=fp32",
+                f"their images are in {self._faults}; try a lower optimizer.lr or precision: fp32",
             )
 
-    def row(
-        self, step: int, epoch: int, loss: float, entropy: float, grad_norm: float, rates: Rates, bad_images: int
-    ) -> None:
+    def _rank(self, step: int, row: Mapping[str, float]) -> None:
+        value = row.get(self._score or "")
+        if value is not None and value > self._highest:
+            self._highest, self.best = value, step
+
+    def row(self, step: int, epoch: int, values: Mapping[str, float], bad_images: int) -> None:
         """Write a row: the step's own values, and images a second and the share of waiting since the last row."""
-        wrong = self._alarm.update(loss, entropy)
+        wrong = self._alarm.update(values) if self._alarm else None
         if wrong and not self._alarmed and self._run.is_main:
             log.warning("step %d: collapse: %s", step, wrong)
         self._alarmed |= wrong is not None
+        self._rank(step, values)
         seconds = max(time.perf_counter() - self._began, 1e-9)
         if self._metrics is not None:
             self._metrics.write(
-                step=step, epoch=epoch, loss=loss, teacher_entropy=entropy, collapse=wrong is not None,
-                grad_norm=grad_norm, lr=rates.lr, wd=rates.weight_decay, momentum=rates.momentum,
-                teacher_temp=rates.teacher_temp, images_per_s=self._images / seconds, data_wait=self._waited / seconds,
+                step=step, epoch=epoch, **values, collapse=wrong is not None,
+                images_per_s=self._images / seconds, data_wait=self._waited / seconds,
             )  # fmt: skip
-        self._run.report(step=step, epoch=epoch, loss=loss, collapse=wrong, bad_images=bad_images)
+        self._run.report(step=step, epoch=epoch, loss=values["loss"], collapse=wrong, bad_images=bad_images)
         self._restart_clock()
 
     def close(self) -> None:

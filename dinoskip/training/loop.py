@@ -1,110 +1,84 @@
-"""The pretraining loop: resumes by itself, survives being killed at any step, and says what happened.
+"""The training loop: resumes by itself, survives being killed at any step, and says what happened.
 
 A run is a pure function of its job and images: order, crops and augmentation come from (seed, epoch, sample),
-step noise from (seed, step, rank), schedules from the step. So a checkpoint holds the step and tensors only,
-and a killed and resumed run ends with the same bits as a straight one (on a CPU, for one number of threads).
+step noise from (seed, step, slice of the batch), schedules from the step. So a checkpoint holds the step and tensors
+only, and a killed and resumed run ends with the same bits as a straight one (on a CPU, for one number of threads).
+A step's batch is cut in ranks × micro-batches slices: 8 ranks, or 2 ranks of 4 micro-batches each, compute the same
+but for the order of summation.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import Field, model_validator
-from torch import Tensor, nn
+from pydantic import Field
+from torch import Tensor
 
 from dinoskip.config import Config, dump
 from dinoskip.console import Progress, log
-from dinoskip.data.folders import ImageFolder
-from dinoskip.data.loader import Batch, TrainLoader, make_views
-from dinoskip.distributed import World, all_reduce_max, all_reduce_mean, gather, on_main, world
+from dinoskip.data.batches import Batch
+from dinoskip.distributed import World, agree, all_reduce_max, all_reduce_mean, gather, on_main, world
 from dinoskip.errors import Interrupted, Preempted
 from dinoskip.files import read_json, write_json
-from dinoskip.init.build import ModelConfig, build_model
+from dinoskip.init.build import ModelConfig
 from dinoskip.models.export import CHECKPOINTS
-from dinoskip.models.heads import DINOHead
 from dinoskip.optim.build import AdamWConfig, OptimizerConfig, build_optimizer, set_rates
 from dinoskip.randomness import derive
-from dinoskip.training import checkpoint
-from dinoskip.training.dino import (
-    Dino,
-    Gradients,
-    MultiCrop,
-    PretrainConfig,
-    Rates,
-    Schedules,
-    apply_update,
-    clip_each_,
-    compute_gradients,
-    entropy,
-    gradients_of,
-    make_teacher,
-)
+from dinoskip.training import checkpoint, parallel
 from dinoskip.training.guard import INTERRUPT, StopSignals
 from dinoskip.training.journal import Journal
+from dinoskip.training.recipe import Observer, Rates, Recipe, gradients_of, mean_of
 from dinoskip.training.rundir import RunDirectory, open_run
 
 
-class PretrainJob(Config):
-    """Everything that a pretraining run's result depends on, but the images."""
+class Job(Config):
+    """What every training run's result depends on, but the images; a subclass adds its recipe's settings."""
 
     seed: int = Field(0, ge=0)
     model: ModelConfig = ModelConfig()
     optimizer: OptimizerConfig = AdamWConfig()
-    pretrain: PretrainConfig = PretrainConfig()
-
-    @model_validator(mode="after")
-    def _whole_patches(self) -> PretrainJob:
-        patch, crops = self.model.patch_size, self.pretrain.crops
-        for key, size in (("global_size", crops.global_size), ("local_size", crops.local_size)):
-            if size % patch:
-                raise ValueError(f"pretrain.crops.{key}: {size} is not a multiple of the patch size {patch}")
-        return self
 
 
-def pretrain(
-    job: PretrainJob, images: ImageFolder, run_dir: str | Path, *, device: str = "auto", workers: int = 0
+def train(
+    job: Job,
+    make_recipe: Callable[[World], Recipe],
+    data: Callable[[], Mapping[str, Any]],
+    run_dir: str | Path,
+    *,
+    device: str = "auto",
+    observer: Observer | None = None,
+    allow: Collection[str] = (),
 ) -> Path:
     """Train, or go on training, in ``run_dir``; return the final checkpoint's directory.
 
+    ``data`` says what the images are (their fingerprint), alike on all ranks: with the job, it is what a resumed run
+    must share, but for the keys in ``allow``. ``observer`` evaluates every ``online_every`` epochs.
     Raises :class:`ConfigError` (another configuration or data than the run's, unusable directory),
     :class:`OutputInUse`, :class:`NonFiniteError`, :class:`DiskFull`, and, with the state saved,
     :class:`Preempted` (SIGTERM, SIGUSR2) and :class:`Interrupted` (Ctrl-C).
     """
     with world(device) as here, StopSignals() as signals:
-        data = {"fingerprint": on_main(images.fingerprint), "images": len(images)}
         gpus = [here.device] if here.device.type == "cuda" else []
-        with open_run(Path(run_dir), {**dump(job), "data": data}, here) as run, torch.random.fork_rng(gpus):
-            return _Training(job, images, here, run, signals, workers).run()
-
-
-def build(job: PretrainJob, device: torch.device) -> Dino:
-    """Student (with drop path if it has skips) and teacher at their start; weights depend on ``job.seed`` alone."""
-    config = job.pretrain
-    drop_path = job.model.drop_path if job.model.skip is True else 0.0
-    backbone = build_model(job.model, job.seed, drop_path=drop_path, device=str(device))
-
-    def head(norm_last_layer: bool) -> DINOHead:
-        sizes = {"hidden_dim": config.hidden_dim, "bottleneck_dim": config.bottleneck_dim}
-        made = DINOHead(backbone.embed_dim, config.out_dim, norm_last_layer=norm_last_layer, seed=job.seed, **sizes)
-        return made.to(device)
-
-    student = MultiCrop(backbone, head(config.norm_last_layer)).train()
-    return Dino(student, make_teacher(student, head(True)), torch.zeros(config.out_dim, device=device))
+        config = {**dump(job), "data": agree(dict(data()), "the images")}
+        with open_run(Path(run_dir), config, here, allow) as run, torch.random.fork_rng(gpus):
+            return _Training(job, make_recipe(here), here, run, signals, observer).run()
 
 
 @dataclass
 class _Step:
-    """What one step leaves for the log, on the host but for the tensors in ``gradients``."""
+    """What one step leaves for the log, on the host but for ``means``."""
 
     rates: Rates
-    gradients: Gradients
+    means: dict[str, Tensor]
+    ids: list[Tensor]
     grad_norm: float
+    waited: float
     finite: bool
     stop: int
     save: bool
@@ -112,85 +86,100 @@ class _Step:
 
 class _Training:
     def __init__(
-        self, job: PretrainJob, images: ImageFolder, here: World, run: RunDirectory, signals: StopSignals, workers: int
+        self,
+        job: Job,
+        recipe: Recipe,
+        here: World,
+        run: RunDirectory,
+        signals: StopSignals,
+        observer: Observer | None,
     ) -> None:
-        self.job, self.config, self.images, self.here, self.run_dir, self.signals = (
-            job, job.pretrain, images, here, run, signals,
-        )  # fmt: skip
-        config = self.config
-        self.loader = TrainLoader(
-            images, config.crops, config.augment, seed=job.seed, batch_size=config.batch_size,
-            rank=here.rank, world_size=here.size, workers=workers, device=here.device, min_side=job.model.patch_size,
-        )  # fmt: skip
+        self.job, self.recipe, self.config, self.here = job, recipe, recipe.config, here
+        self.run_dir, self.signals, self.observer = run, signals, observer
+        self.loader = recipe.loader
         self.epoch_steps = self.loader.steps_per_epoch
-        self.total = config.epochs * self.epoch_steps
-        self.schedules = Schedules(config, job.optimizer, self.epoch_steps)
-        self.dino = build(job, here.device)
-        self.optimizer = build_optimizer(self.dino.student, job.optimizer)
-        self.next_save = time.monotonic() + 60 * config.checkpoint_every_minutes
+        self.total = self.config.epochs * self.epoch_steps
+        on_gpu = here.device.type == "cuda"
+        self.bf16 = self.config.precision == "bf16" or (self.config.precision == "auto" and on_gpu)
+        self.forward = self._prepare(self.config.compile is True or (self.config.compile == "auto" and on_gpu))
+        self.optimizer = build_optimizer(self.recipe.networks["student"], job.optimizer)
         self.bad_images = self.run_dir.path / "bad_images.json"  # name -> reason, of all sessions of the run
         if here.is_main and self.bad_images.exists():
             self.loader.bad.update(read_json(self.bad_images))
         self.bad_written = len(self.loader.bad)
-        self.keep = {epoch * self.epoch_steps for epoch in (*config.keep_epochs, config.epochs)}
+        self.keep = {epoch * self.epoch_steps for epoch in (*self.config.keep_epochs, self.config.epochs)}
+        self._set_next_save()
 
-    def _forward(self) -> nn.Module:
-        """The student as called in training: compiled and wrapped for several ranks where that applies."""
-        on_gpu = self.here.device.type == "cuda"
-        if self.config.compile is True or (self.config.compile == "auto" and on_gpu):
-            for role in (self.dino.student, self.dino.teacher):
-                role.backbone.compile(dynamic=False)  # in place: names and state stay as they are
-        if self.here.size == 1:
-            return self.dino.student
-        return nn.parallel.DistributedDataParallel(self.dino.student, [self.here.device] if on_gpu else None)
+    def _prepare(self, compiled: bool) -> torch.nn.Module:
+        """The student as called in training: compiled and spread over the ranks; the other networks likewise."""
+        for network in self.recipe.networks.values() if compiled else ():
+            network.get_submodule("backbone").compile(dynamic=False)  # in place: names and state stay as they are
+        for role, network in self.recipe.networks.items():
+            if role != "student":
+                parallel.shard(network, self.here, self.config.parallel)
+        return parallel.wrap(self.recipe.networks["student"], self.here, self.config.parallel)
 
     def _resume(self) -> int:
         """Load the newest intact checkpoint, if any; return the number of steps done."""
         newest = on_main(lambda: checkpoint.newest(self.run_dir.path))
         if newest is None:
             return 0
-        step = checkpoint.load(newest, self.dino, self.optimizer)
+        step = checkpoint.load(newest, self.recipe, self.optimizer)
+        self.keep.add(step)  # until this session ends: what it came from must outlive what it writes
         log.info("%s: goes on after step %d of %d", self.run_dir.path, step, self.total)
         return step
+
+    def _journal(self, step: int) -> Journal:
+        score = self.observer.score if self.observer else None
+        return Journal(self.run_dir, step, self.recipe.alarm, self.config.max_nonfinite, score)
 
     def run(self) -> Path:
         step = self._resume()
         self.run_dir.report(now=True, step=step, steps=self.total, epochs=self.config.epochs)
-        tensors = [*self.dino.student.state_dict().values()]
+        tensors = [*self.recipe.networks["student"].state_dict().values()]
         self.run_dir.warn_if_tight(4 * sum(t.numel() * t.element_size() for t in tensors))
-        forward = self._forward()
         with (
             closing(self.loader),
-            Progress("pretrain", self.total, "step", start=step, show=self.here.is_main) as progress,
-            closing(Journal(self.run_dir, step, self.config.out_dim, self.config.max_nonfinite)) as journal,
+            Progress("train", self.total, "step", start=step, show=self.here.is_main) as progress,
+            closing(self._journal(step)) as self.journal,
         ):
             for epoch in range(step // self.epoch_steps, self.config.epochs):
-                for batch, waited in _timed(self.loader.epoch(epoch, start_step=step - epoch * self.epoch_steps)):
-                    outcome = self._step(step, batch, forward)
+                done = step - epoch * self.epoch_steps
+                batches = self.loader.epoch(epoch, start_step=done)
+                for _ in range(done, self.epoch_steps):
+                    outcome = self._step(step, batches)
                     step += 1
-                    journal.count(self.config.batch_size, waited)
-                    progress.advance(note=self._record(journal, step, batch, outcome))
+                    self.journal.count(self.config.batch_size, outcome.waited)
+                    progress.advance(note=self._record(step, outcome))
                     self._boundary(step, outcome)
         return self.run_dir.path / CHECKPOINTS / checkpoint.name_of(self.total)
 
-    def _step(self, step: int, batch: Batch, forward: nn.Module) -> _Step:
+    # --- one step ---------------------------------------------------------------------------------------
+
+    def _step(self, step: int, batches: Iterator[Batch]) -> _Step:
         """One update, or none if any rank's gradients are not finite. Waits for the device once."""
-        rates, device = self.schedules.at(step), self.here.device
-        torch.manual_seed(derive(self.job.seed, "noise", step, self.here.rank))
+        rates, slices = self.recipe.rates(step), self.config.accumulate
         set_rates(self.optimizer, rates.lr, rates.weight_decay)
         self.optimizer.zero_grad(set_to_none=True)
-        bf16 = self.config.precision == "bf16" or (self.config.precision == "auto" and device.type == "cuda")
-        autocast = torch.autocast(device.type, torch.bfloat16, enabled=bf16)
-        views = [crops for crops in make_views(batch, device) if len(crops)]
-        result = compute_gradients(self.dino, forward, views, rates, self.config, autocast)
-        gradients = gradients_of(self.dino.student)
-        norms = torch.stack(torch._foreach_norm(gradients))
-        bad, stop, save, norm_list = self._agree(norms, result.loss)
+        parts, ids, waited = [], [], 0.0
+        for micro in range(slices):
+            began = time.perf_counter()
+            batch = next(batches)
+            waited += time.perf_counter() - began
+            ids.append(batch.ids)
+            torch.manual_seed(derive(self.job.seed, "noise", step, self.here.rank * slices + micro))
+            autocast = torch.autocast(self.here.device.type, torch.bfloat16, enabled=self.bf16)
+            with parallel.last_only(self.forward, micro == slices - 1):
+                parts.append(self.recipe.backward(self.forward, batch, rates, autocast))
+        self.recipe.drop_gradients(rates)
+        means = mean_of(parts)
+        gradients = gradients_of(self.recipe.networks["student"])
+        bad, stop, save, norms = self._agree(parallel.gradient_norms(gradients), means["loss"])
         if not bad:
-            clip_each_(gradients, norm_list, self.config.clip_grad)
-            momentum = self.config.center_momentum
-            apply_update(self.dino, self.optimizer, result.batch_center, rates.momentum, momentum)
-        return _Step(rates, result, sum(n * n for n in norm_list) ** 0.5, not bad, stop, save)
+            self.recipe.clip([parallel.local(gradient) for gradient in gradients], norms)
+            self.optimizer.step()
+            self.recipe.after_update(means, rates)
+        return _Step(rates, means, ids, sum(n * n for n in norms) ** 0.5, waited, not bad, stop, save)
 
     def _agree(self, norms: Tensor, loss: Tensor) -> tuple[bool, int, bool, list[float]]:
         """Agree among ranks on: non-finite, stop signal, time to save; and bring the norms to the host."""
@@ -201,20 +190,38 @@ class _Training:
         bad, stop, save, *values = torch.cat([all_reduce_max(flags), norms.float()]).tolist()
         return bool(bad), int(stop), bool(save), values
 
-    def _record(self, journal: Journal, step: int, batch: Batch, outcome: _Step) -> str:
+    # --- between steps ----------------------------------------------------------------------------------
+
+    def _record(self, step: int, outcome: _Step) -> str:
         """Log the step if it is time, or if it was not finite; return the note for the progress line."""
         if not outcome.finite:
-            ids = [self.images.ids[i] for part in gather(batch.ids.tolist()) for i in part]
-            journal.nonfinite(step, float(outcome.gradients.loss), ids)
+            mine = torch.cat(outcome.ids).tolist()
+            names = [self.recipe.names[i] for part in gather(mine) for i in part]
+            self.journal.nonfinite(step, float(outcome.means["loss"]), names)
             return "not finite"
-        journal.finite()
-        if step % self.config.log_every and step != self.total:
+        self.journal.finite()
+        epoch, online = (step - 1) // self.epoch_steps + 1, self._online() if self._due(step) else {}
+        if not online and step % self.config.log_every and step != self.total:
             return ""
-        measured = all_reduce_mean(torch.stack([outcome.gradients.loss, entropy(outcome.gradients.targets)]))
-        loss, spread = measured.tolist()
-        epoch = (step - 1) // self.epoch_steps + 1
-        journal.row(step, epoch, loss, spread, outcome.grad_norm, outcome.rates, len(self.loader.bad))
-        return f"loss {loss:.3f}"
+        scalars = {name: value for name, value in outcome.means.items() if value.ndim == 0}
+        means = all_reduce_mean(torch.stack([value.float() for value in scalars.values()])).tolist()
+        values = dict(zip(scalars, means, strict=True)) | {"grad_norm": outcome.grad_norm} | outcome.rates.logged()
+        self.journal.row(step, epoch, values | online, len(self.loader.bad))
+        return f"loss {values['loss']:.3f}"
+
+    def _due(self, step: int) -> bool:
+        """Whether the step ends an epoch after which the network is evaluated."""
+        every, (epoch, left) = self.config.online_every, divmod(step, self.epoch_steps)
+        return self.observer is not None and every > 0 and not left and (epoch % every == 0 or step == self.total)
+
+    def _online(self) -> dict[str, float]:
+        """Evaluate a plain copy of the observed network; the run's own networks and random numbers stay as they are."""
+        assert self.observer is not None
+        role, gpus = self.recipe.observed, [self.here.device] if self.here.device.type == "cuda" else []
+        network = self.recipe.fresh(role)
+        network.load_state_dict(parallel.whole_state(self.recipe.networks[role]))
+        with torch.random.fork_rng(gpus), torch.no_grad():
+            return self.observer(network.to(self.here.device).eval(), self.here)
 
     def _boundary(self, step: int, outcome: _Step) -> None:
         """List new bad images, save if it is time, and stop if asked to."""
@@ -222,9 +229,9 @@ class _Training:
             write_json(self.bad_images, self.loader.bad)
             self.bad_written = len(self.loader.bad)
         every = self.config.checkpoint_every_steps
-        if outcome.stop or outcome.save or step in self.keep or (every and step % every == 0):
-            on_main(lambda: self._save(step))
-            self.run_dir.report(now=True, step=step)
+        asked = outcome.stop or outcome.save or (every and step % every == 0)
+        if asked or step in self.keep or self._due(step):
+            self._save(step)
         if outcome.stop and step < self.total:
             kind = Interrupted if outcome.stop == INTERRUPT else Preempted
             raise kind(f"{self.run_dir.path}: stopped after step {step}; the same command goes on from there")
@@ -234,16 +241,11 @@ class _Training:
             "step": step, "epoch": step // self.epoch_steps, "epochs": self.config.epochs, "seed": self.job.seed,
             "steps_per_epoch": self.epoch_steps, "init": self.job.model.init.name, "optimizer": self.job.optimizer.name,
         }  # fmt: skip
-        checkpoint.save(self.run_dir.path, self.dino, self.optimizer, self.job.model, info, self.keep)
+        content = checkpoint.collect(self.recipe, self.optimizer)  # of all ranks
+        keep = self.keep | {self.journal.best} if self.journal.best else self.keep
+        on_main(lambda: checkpoint.save(self.run_dir.path, content, self.job.model, info, keep))
+        self.run_dir.report(now=True, step=step)
+        self._set_next_save()
+
+    def _set_next_save(self) -> None:
         self.next_save = time.monotonic() + 60 * self.config.checkpoint_every_minutes
-
-
-def _timed(batches: Iterable[Batch]) -> Iterator[tuple[Batch, float]]:
-    """Yield each batch with the seconds spent waiting for it."""
-    source = iter(batches)
-    while True:
-        began = time.perf_counter()
-        batch = next(source, None)
-        if batch is None:
-            return
-        yield batch, time.perf_counter() - began

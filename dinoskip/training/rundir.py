@@ -6,7 +6,7 @@ import os
 import shutil
 import socket
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -19,15 +19,17 @@ from dinoskip.errors import ConfigError, DinoskipError, Interrupted, OutputInUse
 from dinoskip.files import TEMPORARY, read_json, write_json
 from dinoskip.locks import directory_lock
 from dinoskip.training.checkpoint import sweep
-from dinoskip.training.dino import FREE_KEYS
+from dinoskip.training.recipe import FREE_KEYS
 
 STATUS_SECONDS = 5.0  # between rewrites of status.json while nothing but the step changes
 
 
-def compare_configs(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """Return the refused and the allowed changes, each as ``key: old → new``."""
+def compare_configs(
+    old: Mapping[str, Any], new: Mapping[str, Any], allow: Collection[str] = ()
+) -> tuple[list[str], list[str]]:
+    """Return the refused and the allowed changes, each as ``key: old → new``; ``allow`` names more allowed keys."""
     before, after = flatten(old), flatten(new)
-    free = {f"pretrain.{key}" for key in FREE_KEYS}
+    free = {f"{section}.{key}" for section in ("pretrain", "supervised") for key in FREE_KEYS} | set(allow)
     refused: list[str] = []
     allowed: list[str] = []
     for key in sorted(before.keys() | after.keys()):
@@ -60,7 +62,7 @@ class RunDirectory:
             log.warning("%s: %.0f MiB free, two checkpoints need %.0f MiB", self.path, free / 2**20, need)
 
 
-def _claim(path: Path, config: Mapping[str, Any], world: World) -> None:
+def _claim(path: Path, config: Mapping[str, Any], world: World, allow: Collection[str]) -> None:
     """Check that the locked directory is new or this run's, and record configuration and environment.
 
     Writing them is also the proof, before the first step, that the directory can be written.
@@ -71,7 +73,7 @@ def _claim(path: Path, config: Mapping[str, Any], world: World) -> None:
         if foreign:
             raise OutputInUse(f"{path}: not a training run: it holds {foreign[0]}", "choose an empty output directory")
     else:
-        refused, allowed = compare_configs(read_json(recorded), config)
+        refused, allowed = compare_configs(read_json(recorded), config, allow)
         if refused:
             problems = tuple(f"{recorded}: {line}" for line in refused)
             hint = "this run was started otherwise: choose another output directory, or take the change back"
@@ -85,7 +87,9 @@ def _claim(path: Path, config: Mapping[str, Any], world: World) -> None:
 
 
 @contextmanager
-def open_run(path: Path, config: Mapping[str, Any], world: World) -> Iterator[RunDirectory]:
+def open_run(
+    path: Path, config: Mapping[str, Any], world: World, allow: Collection[str] = ()
+) -> Iterator[RunDirectory]:
     """Lock and claim the directory, and see that status.json says how the block ended.
 
     Raises :class:`OutputInUse` if a living run or something else than a run is there, :class:`ConfigError` if
@@ -97,7 +101,7 @@ def open_run(path: Path, config: Mapping[str, Any], world: World) -> Iterator[Ru
             if path.exists() and not path.is_dir():
                 raise ConfigError(f"{path}: not a directory", "choose another output directory")
             held.enter_context(directory_lock(path))
-            _claim(path, config, world)
+            _claim(path, config, world, allow)
 
         on_main(claim)
         run = RunDirectory(path, world.is_main)

@@ -13,7 +13,7 @@ import signal
 from typing import Any
 
 POINTS = {
-    "step.before_update": ("dinoskip.training.loop", "apply_update"),
+    "step.before_update": ("dinoskip.training.loop", "set_rates"),
     "checkpoint.before_head": ("dinoskip.training.checkpoint", "save_tensors"),
     "checkpoint.before_manifest": ("dinoskip.training.checkpoint", "write_manifest"),
     "checkpoint.before_publish": ("dinoskip.training.checkpoint", "publish_directory"),

@@ -1,39 +1,50 @@
 from __future__ import annotations
 
+import tempfile
+from functools import cache
 from pathlib import Path
 
 import pytest
 import torch
 
+from dinoskip.data import ImageFolder
+from dinoskip.distributed import World
 from dinoskip.errors import WeightsError
 from dinoskip.files import load_tensors, save_tensors, verify_manifest
 from dinoskip.models.export import list_checkpoints
 from dinoskip.optim import build_optimizer
-from dinoskip.training import checkpoint, loop
-from dinoskip.training.dino import Dino
-from tests.helpers.tiny import tensor_hashes, tiny_job
+from dinoskip.training import PretrainJob, checkpoint
+from dinoskip.training.pretraining import DinoRecipe
+from tests.helpers.tiny import make_images, tensor_hashes, tiny_job
 
 JOB = tiny_job(freeze_last_layer=0)
 INFO = {"epoch": 1, "epochs": 2, "steps_per_epoch": 6, "seed": 1, "init": "trunc_normal", "optimizer": "adamw"}
 
 
-def _trained(updates: int) -> tuple[Dino, torch.optim.Optimizer]:
-    """Models and optimizer after some updates with made-up gradients; the last layer's first comes at the second."""
-    dino = loop.build(JOB, torch.device("cpu"))
-    optimizer = build_optimizer(dino.student, JOB.optimizer)
+State = tuple[DinoRecipe, torch.optim.Optimizer]
+
+
+@cache
+def _images() -> ImageFolder:
+    return ImageFolder.open(make_images(Path(tempfile.mkdtemp()) / "images", 8))
+
+
+def _trained(updates: int, job: PretrainJob = JOB) -> State:
+    """Networks and optimizer after some updates with made-up gradients; the last layer's first comes at the second."""
+    recipe = DinoRecipe(job, _images(), World(0, 1, torch.device("cpu")), 0)
+    student = recipe.networks["student"]
+    optimizer = build_optimizer(student, job.optimizer)
     for update in range(updates):
-        for name, p in dino.student.named_parameters():
+        for name, p in student.named_parameters():
             p.grad = None if name.startswith("head.last") and not update else torch.full_like(p, 0.1 + update)
         optimizer.step()
-        dino.center.add_(1.0)
-    return dino, optimizer
+        recipe.buffers["center"].add_(1.0)
+    return recipe, optimizer
 
 
-def _save(
-    run: Path, step: int, keep: tuple[int, ...] = (), state: tuple[Dino, torch.optim.Optimizer] | None = None
-) -> Path:
-    dino, optimizer = state or _trained(0)
-    return checkpoint.save(run, dino, optimizer, JOB.model, {**INFO, "step": step}, keep)
+def _save(run: Path, step: int, keep: tuple[int, ...] = (), state: State | None = None) -> Path:
+    content = checkpoint.collect(*(state or _trained(0)))
+    return checkpoint.save(run, content, JOB.model, {**INFO, "step": step}, keep)
 
 
 @pytest.mark.parametrize("updates", [0, 1, 2])
@@ -43,12 +54,13 @@ def test_what_is_loaded_is_what_was_saved(updates: int, tmp_path: Path) -> None:
     other = _trained(0)
     assert checkpoint.load(saved, *other) == 7
     assert tensor_hashes(_save(tmp_path / "again", 7, state=other)) == tensor_hashes(saved)
-    for (name, a), (_, b) in zip(state[0].student.named_parameters(), other[0].student.named_parameters(), strict=True):
+    ours, theirs = state[0].networks["student"], other[0].networks["student"]
+    for (name, a), (_, b) in zip(ours.named_parameters(), theirs.named_parameters(), strict=True):
         a.grad = b.grad = torch.ones_like(a)
         assert torch.equal(a, b), name
     state[1].step()
     other[1].step()
-    assert all(map(torch.equal, state[0].student.parameters(), other[0].student.parameters()))
+    assert all(map(torch.equal, ours.parameters(), theirs.parameters()))
 
 
 def test_optimizer_state_is_stored_by_name_and_only_where_there_is_some(tmp_path: Path) -> None:
@@ -113,9 +125,8 @@ def test_state_of_unknown_parameters_is_refused(tmp_path: Path) -> None:
 
 def test_weights_of_another_model_are_refused(tmp_path: Path) -> None:
     saved = _save(tmp_path, 1)
-    other = loop.build(tiny_job(out_dim=16), torch.device("cpu"))
     with pytest.raises(WeightsError, match="head"):
-        checkpoint.load(saved, other, build_optimizer(other.student, JOB.optimizer))
+        checkpoint.load(saved, *_trained(0, tiny_job(out_dim=16)))
 
 
 def test_leftovers_of_killed_runs_are_swept_and_nothing_else(tmp_path: Path) -> None:

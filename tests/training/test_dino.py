@@ -1,4 +1,4 @@
-"""The loss against a double loop, and whole updates against a plain float64 re-implementation."""
+"""Whole updates against a plain float64 re-implementation, and the schedules."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from contextlib import nullcontext
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from pydantic import ValidationError
 from torch import Tensor, nn
 
@@ -20,58 +18,16 @@ from dinoskip.training.dino import (
     MultiCrop,
     PretrainConfig,
     Schedules,
-    apply_update,
     clip_each_,
     compute_gradients,
-    dino_loss,
-    entropy,
-    gradients_of,
+    drop_frozen,
+    follow,
     make_teacher,
 )
+from dinoskip.training.recipe import gradients_of
+from tests.helpers.dino_reference import double_loop
 
 OUT = 6
-
-
-def double_loop(student: Tensor, teacher: Tensor, center: Tensor, student_temp: float, teacher_temp: float) -> Tensor:
-    """The reference's loss, pair by pair."""
-    batch = teacher.shape[0] // 2
-    targets = torch.softmax((teacher - center) / teacher_temp, -1).split(batch)
-    views = (student / student_temp).split(batch)
-    total, pairs = torch.zeros((), dtype=student.dtype), 0
-    for i, q in enumerate(targets):
-        for v, s in enumerate(views):
-            if v != i:
-                total = total + (-q * torch.log_softmax(s, -1)).sum(-1).mean()
-                pairs += 1
-    return total / pairs
-
-
-@settings(max_examples=20, deadline=None)
-@given(st.integers(2, 6), st.integers(1, 4), st.integers(2, 9), st.integers(0, 10**6))
-def test_loss_and_gradient_equal_the_double_loop(views: int, batch: int, out: int, seed: int) -> None:
-    rng = torch.Generator().manual_seed(seed)
-    student = torch.randn(views * batch, out, generator=rng, dtype=torch.float64, requires_grad=True)
-    teacher = torch.randn(2 * batch, out, generator=rng, dtype=torch.float64)
-    center = torch.randn(out, generator=rng, dtype=torch.float64)
-    loss, targets = dino_loss(student, teacher, center, 0.1, 0.05)
-    (gradient,) = torch.autograd.grad(loss, student)
-    expected = double_loop(student, teacher, center, 0.1, 0.05)
-    (expected_gradient,) = torch.autograd.grad(expected, student)
-    torch.testing.assert_close(loss, expected, rtol=1e-12, atol=1e-12)
-    torch.testing.assert_close(gradient, expected_gradient, rtol=1e-10, atol=1e-12)
-    torch.testing.assert_close(targets.sum(-1), torch.ones(2, batch, dtype=torch.float64))
-
-
-def test_loss_of_a_constant_student_is_ln_k_and_half_precision_is_summed_in_float32() -> None:
-    teacher = torch.randn(4, 1000).bfloat16()
-    loss, targets = dino_loss(torch.zeros(20, 1000).bfloat16(), teacher, torch.zeros(1000), 0.1, 0.04)
-    assert loss.dtype == targets.dtype == torch.float32
-    assert loss.item() == pytest.approx(math.log(1000), rel=1e-5)
-
-
-def test_entropy_is_zero_for_one_hot_and_ln_k_for_uniform() -> None:
-    assert entropy(torch.eye(5)).item() == 0.0
-    assert entropy(torch.full((3, 5), 0.2)).item() == pytest.approx(math.log(5))
 
 
 def test_clip_uses_each_gradients_own_norm() -> None:
@@ -146,9 +102,11 @@ def test_whole_updates_equal_a_plain_reimplementation(norm_last_layer: bool) -> 
         set_rates(optimizer, rates.lr, rates.weight_decay)
         optimizer.zero_grad(set_to_none=True)
         result = compute_gradients(dino, dino.student, views, rates, config, nullcontext())
+        drop_frozen(dino, rates)
         gradients = gradients_of(dino.student)
         clip_each_(gradients, [g.norm().item() for g in gradients], config.clip_grad)
-        apply_update(dino, optimizer, result.batch_center, rates.momentum, config.center_momentum)
+        optimizer.step()
+        follow(dino, result.batch_center, rates.momentum, config.center_momentum)
 
         # the same step, plainly, from docs/protocols.md
         lr = 2.0 * 2 / 256 * step / 1 if step < 2 else None

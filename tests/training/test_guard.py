@@ -54,10 +54,10 @@ def test_outside_the_main_thread_nothing_is_installed() -> None:
 )
 def test_collapse_needs_patience_and_ends_with_one_good_row(loss: float, entropy: float, word: str) -> None:
     alarm = CollapseAlarm(100, patience=3)
-    assert [alarm.update(loss, entropy) for _ in range(2)] == [None, None]
-    assert word in (alarm.update(loss, entropy) or "")
-    assert alarm.update(3.0, 2.0) is None
-    assert alarm.update(loss, entropy) is None
+    assert [alarm.update({"loss": loss, "teacher_entropy": entropy}) for _ in range(2)] == [None, None]
+    assert word in (alarm.update({"loss": loss, "teacher_entropy": entropy}) or "")
+    assert alarm.update({"loss": 3.0, "teacher_entropy": 2.0}) is None
+    assert alarm.update({"loss": loss, "teacher_entropy": entropy}) is None
 
 
 def test_configurations_are_compared_key_by_key() -> None:

@@ -12,12 +12,13 @@ import pytest
 import torch
 
 from dinoskip.console import read_metrics
-from dinoskip.data import ImageFolder
+from dinoskip.data import ImageFolder, TrainLoader
 from dinoskip.errors import ConfigError, DataError, Interrupted, NonFiniteError, OutputInUse, Preempted, WeightsError
 from dinoskip.files import read_json, verify_manifest
 from dinoskip.models import load_backbone
 from dinoskip.models.export import list_checkpoints
-from dinoskip.training import PretrainJob, checkpoint, loop, pretrain
+from dinoskip.training import PretrainJob, checkpoint, pretrain
+from dinoskip.training.pretraining import build
 from tests.helpers.tiny import SIDE_FILES, STEPS, make_images, tensor_hashes, tiny_job
 
 
@@ -61,7 +62,7 @@ def test_training_changes_every_parameter_and_the_teacher_follows(straight: Path
     before, after = tensor_hashes(first), tensor_hashes(straight)
     same = [name for name in after if name in before and before[name] == after[name]]
     assert same == ["head.safetensors:student.last_g", "head.safetensors:teacher.last_g"]
-    start = loop.build(tiny_job(), torch.device("cpu")).teacher.backbone.state_dict()
+    start = build(tiny_job(), torch.device("cpu")).teacher.backbone.state_dict()
     teacher = load_backbone(f"run:{straight.parent.parent}").model.state_dict()
     assert all(0 < (teacher[name] - start[name]).abs().max() < 0.5 for name in start)
 
@@ -91,7 +92,7 @@ def test_a_signal_stops_at_the_step_and_the_run_resumes_bit_for_bit(
     number: int, error: type, state: str, straight: Path, images: ImageFolder, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    run, handlers, real, calls = tmp_path / "run", [signal.getsignal(n) for n in (2, 12, 15)], loop.make_views, []
+    run, handlers, real, calls = tmp_path / "run", [signal.getsignal(n) for n in (2, 12, 15)], TrainLoader.views, []
 
     def signalled(*args: Any) -> Any:
         calls.append(1)
@@ -99,7 +100,7 @@ def test_a_signal_stops_at_the_step_and_the_run_resumes_bit_for_bit(
             os.kill(os.getpid(), number)
         return real(*args)
 
-    monkeypatch.setattr(loop, "make_views", signalled)
+    monkeypatch.setattr(TrainLoader, "views", signalled)
     with pytest.raises(error, match="after step 5"):
         pretrain(tiny_job(), images, run, device="cpu")
     assert handlers == [signal.getsignal(n) for n in (2, 12, 15)]
@@ -110,7 +111,7 @@ def test_a_signal_stops_at_the_step_and_the_run_resumes_bit_for_bit(
 
 
 def test_a_second_ctrl_c_stops_at_once(images: ImageFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real, calls = loop.make_views, []
+    real, calls = TrainLoader.views, []
 
     def twice(*args: Any) -> Any:
         calls.append(1)
@@ -119,7 +120,7 @@ def test_a_second_ctrl_c_stops_at_once(images: ImageFolder, tmp_path: Path, monk
             os.kill(os.getpid(), signal.SIGINT)
         return real(*args)
 
-    monkeypatch.setattr(loop, "make_views", twice)
+    monkeypatch.setattr(TrainLoader, "views", twice)
     with pytest.raises(Interrupted, match="at once"):
         pretrain(tiny_job(checkpoint_every_steps=2), images, tmp_path / "run", device="cpu")
     assert read_json(tmp_path / "run" / "status.json")["state"] == "interrupted"
@@ -128,7 +129,7 @@ def test_a_second_ctrl_c_stops_at_once(images: ImageFolder, tmp_path: Path, monk
 
 def _poison(monkeypatch: pytest.MonkeyPatch, steps: range) -> None:
     """Make the pixels of some calls non-finite."""
-    real, calls = loop.make_views, []
+    real, calls = TrainLoader.views, []
 
     def poisoned(*args: Any) -> Any:
         views = real(*args)
@@ -137,7 +138,7 @@ def _poison(monkeypatch: pytest.MonkeyPatch, steps: range) -> None:
         calls.append(1)
         return views
 
-    monkeypatch.setattr(loop, "make_views", poisoned)
+    monkeypatch.setattr(TrainLoader, "views", poisoned)
 
 
 def test_a_nonfinite_step_touches_nothing_and_training_goes_on(
@@ -221,7 +222,7 @@ def test_the_job_survives_json(tmp_path: Path) -> None:
 
 
 def test_skipless_students_have_no_drop_path() -> None:
-    skip = [m for m in loop.build(tiny_job(), torch.device("cpu")).student.modules() if type(m).__name__ == "DropPath"]
-    none = loop.build(tiny_job(skip=False), torch.device("cpu")).student.modules()
+    skip = [m for m in build(tiny_job(), torch.device("cpu")).student.modules() if type(m).__name__ == "DropPath"]
+    none = build(tiny_job(skip=False), torch.device("cpu")).student.modules()
     assert [m.drop_prob for m in skip][-1] == pytest.approx(0.3)
     assert not [m for m in none if type(m).__name__ == "DropPath" and m.drop_prob]
