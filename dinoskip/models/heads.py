@@ -68,7 +68,7 @@ class DINOHead(nn.Module):
         """Map features (B, in_dim) to logits (B, out_dim)."""
         unit = F.normalize(self.mlp(x), dim=-1)
         logits = F.linear(unit, F.normalize(self.last_v, dim=-1).to(unit.dtype))
-        return logits * self.last_g.T if isinstance(self.last_g, nn.Parameter) else logits
+        return logits * self.last_g.flatten() if isinstance(self.last_g, nn.Parameter) else logits
 
     def last_layer_parameters(self) -> list[nn.Parameter]:
         """Parameters that stay frozen in the first epochs: the direction, and the gain where it is trained."""

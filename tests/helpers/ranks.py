@@ -1,0 +1,54 @@
+"""A function run on several gloo ranks at once, each a process from the same fork server."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import traceback
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+DEADLINE = 120.0
+
+
+def _rank(action: Callable[..., None], rank: int, size: int, meeting: str, arguments: tuple[Any, ...]) -> None:
+    import torch
+    import torch.distributed as dist
+
+    from dinoskip.distributed import World
+
+    os.setsid()
+    torch.set_num_threads(1)
+    if size > 1:
+        dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=size,
+                                timeout=timedelta(seconds=60))  # fmt: skip
+    try:
+        action(World(rank, size, torch.device("cpu")), *arguments)
+    except BaseException:
+        Path(f"{meeting}.failed{rank}").write_text(traceback.format_exc())
+        os._exit(1)  # at once: the other ranks must not wait for its farewell
+    if size > 1:
+        dist.destroy_process_group()
+
+
+def on_ranks(size: int, folder: Path, action: Callable[..., None], *arguments: Any) -> None:
+    """Call ``action(world, *arguments)``, a module's function, on each of ``size`` ranks; fail if one of them does."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["dinoskip.training", "tests.helpers.tiny"])
+    meeting = folder / f"meeting-{action.__name__}-{size}"
+    started = [
+        context.Process(target=_rank, args=(action, rank, size, str(meeting), arguments)) for rank in range(size)
+    ]
+    for process in started:
+        process.start()
+    try:
+        for process in started:
+            process.join(DEADLINE)
+        messages = [path.read_text() for path in sorted(folder.glob(f"{meeting.name}.failed*"))]
+        assert [process.exitcode for process in started] == [0] * size, "\n".join(messages)
+    finally:
+        for process in started:
+            process.kill()
+            process.join(10)
