@@ -1,0 +1,69 @@
+"""GPU hours of a study's pretraining, from its operations and a card's rate: ``python -m benchmarks.gpu_hours CONFIG``.
+
+Operations are counted in closed form (dinoskip/models/flops.py): matrix products of the teacher's forward pass and the
+student's forward and backward passes. Hours = operations / (rate x utilisation). Rates that are known by name are the
+makers' dense bfloat16 figures; the utilisation is an assumption until `python -m benchmarks.bench_step` has measured
+it on the card. Epochs that variants share are counted for each of them; optimizer and evaluation are left out.
+
+    python -m benchmarks.gpu_hours configs/paper/table2_dino.yaml [KEY=VALUE ...] [--card a100|h100 | --rate TFLOPS]
+                                   [--utilisation 0.4] [--images 1281167]
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from dinoskip.models.flops import dino_step_flops
+from dinoskip.models.vit import VitConfig
+from dinoskip.pipeline.study import load_study
+from dinoskip.training.dino import PretrainConfig
+
+IMAGENET = 1_281_167  # training images of ImageNet-1k
+CARDS = {"a100": 312.0, "h100": 989.0}  # dense bfloat16 TFLOP/s of the SXM cards, from their data sheets
+
+
+def per_image(model: VitConfig, recipe: PretrainConfig) -> int:
+    """Operations of a DINO step for one image, all its crops."""
+    crops = recipe.crops
+    return dino_step_flops(
+        model,
+        head=(recipe.out_dim, recipe.hidden_dim, recipe.bottleneck_dim),
+        global_size=crops.global_size,
+        local_size=crops.local_size,
+        num_local=crops.num_local,
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("config")
+    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE")
+    parser.add_argument("--card", choices=CARDS, default="a100")
+    parser.add_argument("--rate", type=float, help="TFLOP/s of another card, or a measured one")
+    parser.add_argument("--utilisation", type=float, default=0.4, help="share of the rate that a step reaches")
+    parser.add_argument("--images", type=int, default=IMAGENET, help="images of an epoch")
+    arguments = parser.parse_args()
+    study, variants = load_study(arguments.config, arguments.overrides)
+    if study.pretrain is None:
+        raise SystemExit(f"{arguments.config}: pretrains nothing")
+    rate = arguments.rate or CARDS[arguments.card]
+    name = "given rate" if arguments.rate else arguments.card.upper()
+    print(f"{name}: {rate:g} TFLOP/s x utilisation {arguments.utilisation:g}; {arguments.images:,} images an epoch")
+    steps = arguments.images // study.pretrain.batch_size
+    total = 0.0
+    for variant in variants:
+        if variant.model is None:
+            continue
+        image = per_image(variant.model, study.pretrain)
+        epoch = image * steps * study.pretrain.batch_size
+        hours = epoch * study.pretrain.epochs / (rate * 1e12 * arguments.utilisation) / 3600
+        total += hours
+        print(
+            f"{variant.name:24s} {image / 1e9:6.1f} GFLOP an image   {epoch / 1e15:6.1f} PFLOP an epoch   "
+            f"{hours:6.0f} GPU hours for {study.pretrain.epochs} epochs"
+        )
+    print(f"{'all variants':24s} {total:.0f} GPU hours")
+
+
+if __name__ == "__main__":
+    main()
