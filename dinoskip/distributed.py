@@ -6,17 +6,23 @@ With one process every function here is a plain pass-through, so the training lo
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
 
-from dinoskip.errors import ConfigError, DataError
+from dinoskip.errors import ConfigError, DataError, Interrupted, Preempted
 
 T = TypeVar("T")
+JOIN = timedelta(minutes=5)  # for all ranks to find one another
+TIMEOUT = timedelta(minutes=30)  # of one collective: longer than rank 0 takes to hash a data set or save
+PATIENCE = timedelta(days=30)  # of a rank that waits for rank 0's next order
+_NO_STEP = 0xFFFFFFF0  # SLURM's numbers of the batch script, of an interactive shell and the like begin here
 
 
 @dataclass(frozen=True)
@@ -33,8 +39,8 @@ class World:
         return self.rank == 0
 
 
-def choose_device(device: str = "auto", local_rank: int = 0) -> torch.device:
-    """Return the device named ``auto``, ``cpu`` or ``cuda``; :class:`ConfigError` if it is not there."""
+def choose_device(device: str = "auto") -> torch.device:
+    """Return the device named ``auto``, ``cpu`` or ``cuda``, the first GPU; :class:`ConfigError` if not there."""
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     if device not in {"cpu", "cuda"}:
@@ -44,34 +50,150 @@ def choose_device(device: str = "auto", local_rank: int = 0) -> torch.device:
             raise ConfigError(
                 "device: cuda was asked for, but torch sees no GPU", "use device=cpu or see `dinoskip doctor`"
             )
-        return torch.device("cuda", local_rank)
+        return torch.device("cuda", 0)
     return torch.device("cpu")
 
 
-def _ranks() -> tuple[int, int, int]:
-    """Return (rank, world size, local rank) from torchrun's variables, else SLURM's, else (0, 1, 0)."""
+# --- who is there -------------------------------------------------------------------------------------
+
+
+def _number(name: str, low: int = 0) -> int:
+    text = os.environ[name]
+    if not text.isdigit() or int(text) < low:
+        raise ConfigError(f"{name}={text}: is not a number of {low} or more", "it is set by torchrun or srun; unset it")
+    return int(text)
+
+
+def _ranks() -> tuple[int, int, int, str]:
+    """Return (rank, world size, local rank, meeting point) from torchrun's variables, else srun's, else (0, 1, 0, "").
+
+    Raises :class:`ConfigError` for variables that contradict one another.
+    """
     env = os.environ
-    if "RANK" in env and "WORLD_SIZE" in env:
-        return int(env["RANK"]), int(env["WORLD_SIZE"]), int(env.get("LOCAL_RANK", 0))
-    if "SLURM_PROCID" in env and int(env.get("SLURM_NTASKS", 1)) > 1 and "SLURM_STEP_ID" in env:
-        return int(env["SLURM_PROCID"]), int(env["SLURM_NTASKS"]), int(env.get("SLURM_LOCALID", 0))
-    return 0, 1, 0
+    if "RANK" in env or "WORLD_SIZE" in env:
+        return _from_torchrun()
+    # In a batch script or a shell of salloc there is a job, but no step: one process, whatever the job has.
+    if "SLURM_PROCID" not in env or int(env.get("SLURM_STEP_ID", _NO_STEP)) >= _NO_STEP:
+        return 0, 1, 0, ""
+    rank = _number("SLURM_PROCID")
+    size = _number("SLURM_STEP_NUM_TASKS" if "SLURM_STEP_NUM_TASKS" in env else "SLURM_NTASKS", 1)
+    if rank >= size:
+        raise ConfigError(f"SLURM_PROCID={rank}: there are only {size} tasks", "start all of them with one srun")
+    job = int(env.get("SLURM_JOB_ID", 0)) + int(env["SLURM_STEP_ID"])
+    port = env.get("MASTER_PORT") or str(12000 + job % 20000)  # below the ports that systems hand out themselves
+    host = env.get("MASTER_ADDR") or first_host(env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST") or "")
+    return rank, size, _number("SLURM_LOCALID") if "SLURM_LOCALID" in env else 0, f"tcp://{host}:{port}"
+
+
+def _from_torchrun() -> tuple[int, int, int, str]:
+    missing = [name for name in ("RANK", "WORLD_SIZE") if name not in os.environ]
+    if missing:
+        raise ConfigError(f"{missing[0]} is not set, but its companion is", "start all ranks with torchrun or srun")
+    rank, size = _number("RANK"), _number("WORLD_SIZE", 1)
+    if rank >= size:
+        raise ConfigError(f"RANK={rank}: must be less than WORLD_SIZE={size}")
+    for name in ("MASTER_ADDR", "MASTER_PORT") if size > 1 else ():
+        if name not in os.environ:
+            raise ConfigError(f"{name} is not set for {size} ranks", "start all ranks with torchrun or srun")
+    return rank, size, _number("LOCAL_RANK") if "LOCAL_RANK" in os.environ else 0, "env://"
+
+
+def first_host(nodelist: str) -> str:
+    """The first host of a SLURM node list: ``gpu01`` of ``gpu[01-04,07],big1``; every bracket's first number."""
+    match = re.match(r"(?:[^,\[\]\s]|\[\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*\])+(?=,|$)", nodelist)
+    if match is None:
+        raise ConfigError(
+            f"SLURM_JOB_NODELIST={nodelist!r}: is not a list of hosts", "set MASTER_ADDR to the first host"
+        )
+    return re.sub(r"\[(\d+)[^\]]*\]", r"\1", match[0])
+
+
+def _gpu_of(local_rank: int) -> int:
+    """Number of this process's GPU among those it sees: its own, where each task of srun sees one alone."""
+    seen = torch.cuda.device_count()
+    if seen == 1 and "RANK" not in os.environ:
+        return 0
+    if local_rank >= seen:
+        raise ConfigError(
+            f"process {local_rank + 1} of this machine has no GPU: {seen} are visible",
+            "start one process a GPU (torchrun --nproc-per-node, srun --ntasks-per-node)",
+        )
+    return local_rank
 
 
 @contextmanager
 def world(device: str = "auto") -> Iterator[World]:
-    """Join the process group (nccl on GPUs, gloo on CPUs) if there are several ranks, and leave it at the end."""
-    rank, size, local_rank = _ranks()
-    chosen = choose_device(device, local_rank)
+    """Join the process group (nccl on GPUs, gloo on CPUs) if there are several ranks, and leave it at the end.
+
+    Inside another ``world`` it is that one. Raises :class:`ConfigError` if the variables of torchrun or SLURM
+    contradict one another, or if not all ranks are there in five minutes. A rank that waits for a dead one gets an
+    error: at once with gloo, after half an hour at most with nccl; torchrun and srun end it earlier.
+    """
+    rank, size, local_rank, meeting = _ranks()
+    chosen = choose_device(device)
     if chosen.type == "cuda":
+        chosen = torch.device("cuda", _gpu_of(local_rank))
         torch.cuda.set_device(chosen)
-    if size > 1:
-        dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo", rank=rank, world_size=size)
+    here = World(rank, size, chosen)
+    if size == 1 or dist.is_initialized():
+        yield here
+        return
+    _join(here, meeting)
     try:
-        yield World(rank, size, chosen)
+        try:
+            yield here
+        except (Preempted, Interrupted):  # of all ranks together
+            dist.barrier()  # the launcher ends all once one has ended: rank 0 writes its last words before
+            raise
+        dist.barrier()
     finally:
-        if size > 1 and dist.is_initialized():
-            dist.destroy_process_group()
+        dist.destroy_process_group()
+
+
+def _join(here: World, meeting: str) -> None:
+    try:
+        store, _, _ = next(iter(dist.rendezvous(meeting, here.rank, here.size, timeout=JOIN)))
+        store.set_timeout(TIMEOUT)
+        nccl = here.device.type == "cuda"
+        dist.init_process_group(
+            "nccl" if nccl else "gloo", store=store, rank=here.rank, world_size=here.size, timeout=TIMEOUT,
+            device_id=here.device if nccl else None,
+        )  # fmt: skip
+    except (dist.DistStoreError, dist.DistNetworkError, ValueError) as error:
+        place = meeting.removeprefix("tcp://")
+        if place == "env://":
+            place = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+        raise ConfigError(
+            f"rank {here.rank} of {here.size} met no others at {place}: {str(error).splitlines()[0]}",
+            "all ranks must start together and reach that host; MASTER_ADDR and MASTER_PORT may name another",
+        ) from None
+
+
+class Orders:
+    """What rank 0 asks of the other ranks, which wait for it as long as it takes. Made by all ranks together.
+
+    Rank 0 calls :meth:`give`, with None at last; the others iterate over what it gave, until that None.
+    """
+
+    def __init__(self) -> None:
+        # Any: what new_group's annotation gives for a rank outside the group, which there is none of.
+        self._group: Any = dist.new_group(backend="gloo", timeout=PATIENCE) if _many() else None
+
+    def give(self, order: Any) -> None:
+        """Send ``order`` to every other rank (pickled)."""
+        if self._group is not None:
+            dist.broadcast_object_list([order], src=0, group=self._group)
+
+    def __iter__(self) -> Iterator[Any]:
+        while True:
+            box = [None]
+            dist.broadcast_object_list(box, src=0, group=self._group)
+            if box[0] is None:
+                return
+            yield box[0]
+
+
+# --- what they agree on -------------------------------------------------------------------------------
 
 
 def _many() -> bool:

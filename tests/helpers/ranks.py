@@ -13,7 +13,9 @@ from typing import Any
 DEADLINE = 120.0
 
 
-def _rank(action: Callable[..., None], rank: int, size: int, meeting: str, arguments: tuple[Any, ...]) -> None:
+def _rank(
+    action: Callable[..., None], rank: int, size: int, meeting: str, arguments: tuple[Any, ...], join: bool
+) -> None:
     import torch
     import torch.distributed as dist
 
@@ -21,7 +23,7 @@ def _rank(action: Callable[..., None], rank: int, size: int, meeting: str, argum
 
     os.setsid()
     torch.set_num_threads(1)
-    if size > 1:
+    if size > 1 and join:
         dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=size,
                                 timeout=timedelta(seconds=60))  # fmt: skip
     try:
@@ -29,17 +31,20 @@ def _rank(action: Callable[..., None], rank: int, size: int, meeting: str, argum
     except BaseException:
         Path(f"{meeting}.failed{rank}").write_text(traceback.format_exc())
         os._exit(1)  # at once: the other ranks must not wait for its farewell
-    if size > 1:
+    if dist.is_initialized():
         dist.destroy_process_group()
 
 
-def on_ranks(size: int, folder: Path, action: Callable[..., None], *arguments: Any) -> None:
-    """Call ``action(world, *arguments)``, a module's function, on each of ``size`` ranks; fail if one of them does."""
+def on_ranks(size: int, folder: Path, action: Callable[..., None], *arguments: Any, join: bool = True) -> None:
+    """Call ``action(world, *arguments)``, a module's function, on each of ``size`` ranks; fail if one of them does.
+
+    Without ``join`` they are started, but not yet made a process group.
+    """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["dinoskip.training", "tests.helpers.tiny"])
     meeting = folder / f"meeting-{action.__name__}-{size}"
     started = [
-        context.Process(target=_rank, args=(action, rank, size, str(meeting), arguments)) for rank in range(size)
+        context.Process(target=_rank, args=(action, rank, size, str(meeting), arguments, join)) for rank in range(size)
     ]
     for process in started:
         process.start()
