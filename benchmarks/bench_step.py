@@ -1,35 +1,41 @@
-"""One CPU or GPU training step of dinoskip against a straightforward DINO loop, same models, same crops, same process.
+"""One DINO training step of dinoskip against the public DINO code's way: same models and crops, in turns, one process.
 
-The baseline is written here as the public DINO code works: crops grouped by size, the loss as a double loop over
-teacher and student views, Python loops over parameters for the clip (with a host sync each), AdamW and the EMA.
-Prints images a second of both, the ratio, and how the parts compare.
+The baseline is written here as facebookresearch/dino works: crops grouped by size, attention as plain products, the
+loss as a double loop over teacher and student views, Python loops over parameters for the clip (a host sync each) and
+the EMA, on a GPU float16 autocast with a gradient scaler. Ours is what `dinoskip pretrain` runs: on a GPU bfloat16
+autocast and compiled backbones. Printed: images a second, operations (dinoskip/models/flops.py) and their share of the
+machine's own matmul rate, measured here (bfloat16 on a GPU, float32 on a CPU), and time and peak memory of the loss
+alone. Without arguments: ViT-S/16, 2 x 224 + 8 x 96 pixels, batch 64, K 65,536 on a GPU; a small size on a CPU.
 
-    python benchmarks/bench_step.py [--model vit_tiny_patch16] [--batch 16] [--out-dim 4096] [--size 96] [--local 48]
+    python -m benchmarks.bench_step [--model NAME] [--batch N] [--out-dim K] [--size PIXELS] [--local PIXELS]
+                                    [--num-local N] [--repeats N]
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
+import ctypes
+import math
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from benchmarks.gpu_hours import per_image
 from dinoskip.optim import AdamWConfig, build_optimizer, set_rates
 from dinoskip.training import PretrainJob
-from dinoskip.training.dino import (
-    Dino,
-    Schedules,
-    clip_each_,
-    compute_gradients,
-    dino_loss,
-    follow,
-)
+from dinoskip.training.dino import Dino, Schedules, clip_each_, compute_gradients, follow
+from dinoskip.training.dino_loss import dino_loss
 from dinoskip.training.pretraining import build
 from dinoskip.training.recipe import gradients_of
+
+GPU = torch.cuda.is_available()
+DEVICE = torch.device("cuda" if GPU else "cpu")
+SMALL = {"model": "vit_tiny_patch16", "batch": 16, "out_dim": 4096, "size": 96, "local": 48}
+PAPER = {"model": "vit_small_patch16", "batch": 64, "out_dim": 65536, "size": 224, "local": 96}
 
 
 def plain_loss(student: Tensor, teacher: Tensor, center: Tensor, temp: float, views: int) -> Tensor:
@@ -58,19 +64,41 @@ def plain_ema(dino: Dino) -> None:
             k.mul_(0.996).add_((1 - 0.996) * q.detach())
 
 
-def plain_step(dino: Dino, optimizer: torch.optim.Optimizer, views: list[Tensor], number: int) -> None:
-    with torch.no_grad():
-        teacher = dino.teacher.head(dino.teacher.backbone(views[0]))
-    student = dino.student.head(torch.cat([dino.student.backbone(view) for view in views]))
-    loss = plain_loss(student, teacher, dino.center, 0.04, number)
-    if not torch.isfinite(loss):
+def unfused(dino: Dino) -> Dino:
+    """A copy whose attention writes its probabilities out."""
+    made = copy.deepcopy(dino)
+    for network in (made.student, made.teacher):
+        for module in network.modules():
+            if hasattr(module, "fused_attn"):
+                module.fused_attn = False
+    return made
+
+
+def plain_step(
+    dino: Dino, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler, views: list[Tensor], number: int
+) -> None:
+    with torch.autocast(DEVICE.type, torch.float16, enabled=GPU):
+        with torch.no_grad():
+            teacher = dino.teacher.head(dino.teacher.backbone(views[0]))
+        student = dino.student.head(torch.cat([dino.student.backbone(view) for view in views]))
+        loss = plain_loss(student, teacher, dino.center, 0.04, number)
+    if not math.isfinite(loss.item()):
         raise SystemExit("not finite")
     optimizer.zero_grad()
-    loss.backward()
+    torch.autograd.backward(scaler.scale(loss))
+    scaler.unscale_(optimizer)
     plain_clip(dino)
-    optimizer.step()
+    scaler.step(optimizer)
+    scaler.update()
     plain_ema(dino)
-    dino.center = dino.center * 0.9 + teacher.mean(0) * 0.1
+    dino.center = dino.center * 0.9 + teacher.float().mean(0) * 0.1
+
+
+def our_update(dino: Dino, optimizer: torch.optim.Optimizer, batch_center: Tensor) -> None:
+    gradients = gradients_of(dino.student)
+    clip_each_(gradients, torch.stack(torch._foreach_norm(gradients)).tolist(), 3.0)
+    optimizer.step()
+    follow(dino, batch_center, 0.996, 0.9)
 
 
 def our_step(
@@ -79,94 +107,124 @@ def our_step(
     rates = plan.at(1)
     set_rates(optimizer, rates.lr, rates.weight_decay)
     optimizer.zero_grad(set_to_none=True)
-    result = compute_gradients(dino, dino.student, views, rates, job.pretrain, nullcontext())
-    gradients = gradients_of(dino.student)
-    norms = torch.stack(torch._foreach_norm(gradients))
-    clip_each_(gradients, norms.tolist(), 3.0)
-    optimizer.step()
-    follow(dino, result.batch_center, rates.momentum, 0.9)
+    autocast = torch.autocast(DEVICE.type, torch.bfloat16, enabled=GPU)
+    result = compute_gradients(dino, dino.student, views, rates, job.pretrain, autocast)
+    our_update(dino, optimizer, result.batch_center)
 
 
-def alternate(first: Callable[[], None], second: Callable[[], None], repeats: int, cuda: bool) -> tuple[float, float]:
+def seconds(action: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    action()
+    if GPU:
+        torch.cuda.synchronize()
+    return time.perf_counter() - began
+
+
+def alternate(first: Callable[[], object], second: Callable[[], object], repeats: int) -> tuple[float, float]:
     """Best time of each, taken in turns so that a busy machine harms both alike."""
-    best = [float("inf"), float("inf")]
-    for repeat in range(repeats + 2):
-        for i, action in enumerate((first, second)):
-            began = time.perf_counter()
-            action()
-            if cuda:
-                torch.cuda.synchronize()
-            if repeat >= 2:
-                best[i] = min(best[i], time.perf_counter() - began)
-    return best[0], best[1]
+    times = [(seconds(first), seconds(second)) for _ in range(repeats + 2)][2:]
+    return min(a for a, _ in times), min(b for _, b in times)
+
+
+def matmul_rate(repeats: int) -> float:
+    """FLOP/s of a large square matrix product: bfloat16 on a GPU, float32 on a CPU."""
+    side, dtype = (8192, torch.bfloat16) if GPU else (1024, torch.float32)
+    a, b = (torch.randn(side, side, device=DEVICE).to(dtype) for _ in range(2))
+    return 2 * side**3 / min(seconds(lambda: a @ b) for _ in range(repeats + 3))
+
+
+def peak_mib(action: Callable[[], object]) -> float:
+    """Memory that an action needs at its peak, beyond what is there before; on a CPU resident memory (Linux)."""
+    if GPU:
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        action()
+        return (torch.cuda.max_memory_allocated() - before) / 2**20
+    ctypes.CDLL("libc.so.6").malloc_trim(0)  # what was freed earlier is not to hide what is taken now
+    Path("/proc/self/clear_refs").write_text("5")  # the high-water mark starts anew
+
+    def resident(key: str) -> int:
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return int(next(line.split()[1] for line in lines if line.startswith(key)))
+
+    before = resident("VmRSS")
+    action()
+    return max(4, resident("VmHWM") - before) / 2**10
+
+
+def compare_loss(batch: int, number: int, out_dim: int, repeats: int) -> None:
+    """The loss alone, on scores in the dtype that the head gives there."""
+    generator = torch.Generator(DEVICE).manual_seed(0)
+    shapes = ((number * batch, out_dim), (2 * batch, out_dim))
+    student, teacher = (torch.rand(shape, device=DEVICE, generator=generator) * 2 - 1 for shape in shapes)
+    center = torch.zeros(out_dim, device=DEVICE)
+
+    def run(dtype: torch.dtype, loss: Callable[[Tensor, Tensor], Tensor]) -> Callable[[], object]:
+        scores, others = student.to(dtype).requires_grad_(), teacher.to(dtype)
+        return lambda: torch.autograd.grad(loss(scores, others), scores)
+
+    def plain(scores: Tensor, others: Tensor) -> Tensor:
+        with torch.autocast(DEVICE.type, torch.float16, enabled=GPU):
+            return plain_loss(scores, others, center, 0.04, number)
+
+    ours = run(torch.bfloat16 if GPU else torch.float32, lambda s, t: dino_loss(s, t, center, 0.1, 0.04).loss)
+    theirs = run(torch.float16 if GPU else torch.float32, plain)
+    report("loss, forward and backward", *alternate(ours, theirs, repeats))
+    mib = peak_mib(ours), peak_mib(theirs)
+    print(f"{'  peak memory':28s} ours {mib[0]:8.0f} MiB  plain {mib[1]:8.0f} MiB  ratio {mib[1] / mib[0]:.2f}")
+
+
+def report(label: str, a: float, b: float) -> None:
+    print(f"{label:28s} ours {1e3 * a:8.1f} ms   plain {1e3 * b:8.1f} ms   ratio {b / a:.2f}")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="vit_tiny_patch16")
-    parser.add_argument("--batch", type=int, default=16)
-    parser.add_argument("--out-dim", type=int, default=4096)
-    parser.add_argument("--size", type=int, default=96)
-    parser.add_argument("--local", type=int, default=48)
+    for name, value in (PAPER if GPU else SMALL).items():
+        parser.add_argument(f"--{name.replace('_', '-')}", type=type(value), default=value)
     parser.add_argument("--num-local", type=int, default=8)
     parser.add_argument("--repeats", type=int, default=10)
-    arguments = parser.parse_args()
-    crops = {"global_size": arguments.size, "local_size": arguments.local, "num_local": arguments.num_local}
-    recipe = {"out_dim": arguments.out_dim, "batch_size": arguments.batch, "crops": crops, "freeze_last_layer": 0}
-    model = {"name": arguments.model, "img_size": arguments.size}
+    given = parser.parse_args()
+    crops = {"global_size": given.size, "local_size": given.local, "num_local": given.num_local}
+    recipe = {"out_dim": given.out_dim, "batch_size": given.batch, "crops": crops, "freeze_last_layer": 0}
+    model = {"name": given.model, "img_size": given.size}
     job = PretrainJob.model_validate({"model": model, "pretrain": recipe})
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    views = [
-        torch.randn(2 * arguments.batch, 3, arguments.size, arguments.size, device=device),
-        torch.randn(arguments.num_local * arguments.batch, 3, arguments.local, arguments.local, device=device),
-    ]
-    number = 2 + arguments.num_local
-    ours = build(job, device)
-    plain = copy.deepcopy(ours)
-    our_optimizer = build_optimizer(ours.student, AdamWConfig())
-    plain_optimizer = torch.optim.AdamW(plain.student.parameters(), lr=1e-4, foreach=False)
+    counts = ((2 * given.batch, given.size), (given.num_local * given.batch, given.local))
+    views = [torch.randn(count, 3, side, side, device=DEVICE) for count, side in counts]
+    number = 2 + given.num_local
+    ours = build(job, DEVICE)
+    plain = unfused(ours)
+    if GPU:
+        for network in (ours.student, ours.teacher):
+            network.backbone.compile(dynamic=False)
+    optimizer = build_optimizer(ours.student, AdamWConfig())
+    plain_optimizer = torch.optim.AdamW(plain.student.parameters(), lr=1e-4)
+    scaler = torch.amp.GradScaler(DEVICE.type, enabled=GPU)
     plan = Schedules(job.pretrain, job.optimizer, 1)
-    cuda = device.type == "cuda"
-
-    def report(label: str, a: float, b: float) -> None:
-        print(f"{label:28s} ours {1e3 * a:8.1f} ms   plain {1e3 * b:8.1f} ms   ratio {b / a:.2f}")
-
+    card = torch.cuda.get_device_name() if GPU else f"CPU, {torch.get_num_threads()} threads"
+    print(f"{card}; {given.model}, batch {given.batch}, 2 x {given.size} + {given.num_local} x {given.local}", end="")
+    print(f", K {given.out_dim}")
     best = alternate(
-        lambda: our_step(ours, our_optimizer, views, job, plan),
-        lambda: plain_step(plain, plain_optimizer, views, number),
-        arguments.repeats,
-        cuda,
-    )
-    print(
-        f"{device}, {torch.get_num_threads()} threads, {arguments.model}, "
-        f"batch {arguments.batch}, K {arguments.out_dim}"
+        lambda: our_step(ours, optimizer, views, job, plan),
+        lambda: plain_step(plain, plain_optimizer, scaler, views, number),
+        given.repeats,
     )
     report("whole step", *best)
-    print(f"{'images a second':28s} ours {arguments.batch / best[0]:8.1f}      plain {arguments.batch / best[1]:8.1f}")
-
-    student = torch.randn(number * arguments.batch, arguments.out_dim, device=device, requires_grad=True)
-    teacher = torch.randn(2 * arguments.batch, arguments.out_dim, device=device)
-    center = torch.zeros(arguments.out_dim, device=device)
-    times = alternate(
-        lambda: dino_loss(student, teacher, center, 0.1, 0.04)[0].backward(),
-        lambda: plain_loss(student, teacher, center, 0.04, number).backward(),
-        arguments.repeats,
-        cuda,
-    )
-    report("loss, forward and backward", *times)
-
-    def our_update() -> None:
-        gradients = gradients_of(ours.student)
-        clip_each_(gradients, torch.stack(torch._foreach_norm(gradients)).tolist(), 3.0)
-        our_optimizer.step()
-        follow(ours, center, 0.996, 0.9)
+    print(f"{'images a second':28s} ours {given.batch / best[0]:8.1f}      plain {given.batch / best[1]:8.1f}")
+    rate, operations = matmul_rate(given.repeats), given.batch * per_image(job.model, job.pretrain)
+    shares = [100 * operations / time_ / rate for time_ in best]
+    print(f"{'operations of a step':28s} {operations / 1e12:.3f} TFLOP; matmul rate {rate / 1e12:.3f} TFLOP/s")
+    print(f"{'FLOP utilisation':28s} ours {shares[0]:8.1f} %    plain {shares[1]:8.1f} %")
+    compare_loss(given.batch, number, given.out_dim, given.repeats)
 
     def plain_update() -> None:
         plain_clip(plain)
         plain_optimizer.step()
         plain_ema(plain)
 
-    report("clip, AdamW, EMA", *alternate(our_update, plain_update, arguments.repeats, cuda))
+    center = torch.zeros_like(ours.center)
+    report("clip, AdamW, EMA", *alternate(lambda: our_update(ours, optimizer, center), plain_update, given.repeats))
 
 
 if __name__ == "__main__":

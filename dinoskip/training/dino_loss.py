@@ -85,7 +85,7 @@ class _Loss(torch.autograd.Function):
         return loss, total, entropy
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, grad_loss: Tensor, *_: Any) -> tuple[Tensor, None, None, None, None]:
         if ctx.gradient is None:
             raise RuntimeError("dino_loss gives its gradient once; compute the loss anew for another backward pass")
