@@ -61,6 +61,17 @@ def _compute(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _allow_change(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--allow-change",
+        action="append",
+        default=[],
+        metavar="KEY",
+        help="go on with another value of a setting (or section) than the run began with, e.g. optimizer.lr or data; "
+        "recorded in changes.jsonl; may be repeated",
+    )
+
+
 def _study(parser: argparse.ArgumentParser, *, choose: bool = False) -> None:
     parser.add_argument("config", help="a study, such as configs/demo.yaml")
     parser.add_argument("overrides", nargs="*", metavar="a.b=value", help="settings laid over the file")
@@ -146,6 +157,7 @@ def _pretrain_command(commands: Any) -> None:
         "--images", required=True, metavar="DIR", help="a folder of images, searched with its sub-folders"
     )
     pretrain.add_argument("--out", required=True, metavar="DIR", help="the run directory")
+    _allow_change(pretrain)
     _compute(pretrain)
 
 

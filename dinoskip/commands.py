@@ -195,7 +195,8 @@ def pretrain(args: Args) -> int:
     if isinstance(source.tree.get("pretrain"), dict):
         source.tree["pretrain"].pop("dataset", None)
     job = validate(PretrainJob, source)
-    print(train(job, ImageFolder.open(args.images), Path(args.out), device=args.device, workers=args.workers))
+    computing = {"device": args.device, "workers": args.workers}
+    print(train(job, ImageFolder.open(args.images), Path(args.out), allow=args.allow_change, **computing))
     return 0
 
 

@@ -55,14 +55,17 @@ def _read(path: Path) -> dict[str, Any]:
 def _acquire(path: Path) -> None:
     content = json.dumps(_identity())
     for _ in range(20):
+        path.parent.mkdir(parents=True, exist_ok=True)
         # The content is there before the name is: link() fails if the name exists.
         mine = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}")
-        mine.write_text(content)
         try:
+            mine.write_text(content)
             os.link(mine, path)
             return
         except FileExistsError:
             pass
+        except FileNotFoundError:  # the holder before us has just removed the directory
+            continue
         finally:
             mine.unlink(missing_ok=True)
         holder = _read(path)
@@ -88,7 +91,6 @@ def directory_lock(directory: Path) -> Iterator[None]:
     """Hold ``directory/.lock`` for the block. Raises :class:`OutputInUse` (exit 5) if a living run holds it."""
     path = Path(directory) / ".lock"
     with translate_write_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
         _acquire(path)
     stop = threading.Event()
 

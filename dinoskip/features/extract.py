@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -19,12 +20,13 @@ from dinoskip.features.plan import ImageSet, Plan, make_plan
 from dinoskip.features.store import FeatureStore, cls_file, tokens_file
 from dinoskip.features.transform import Normalise, Transform, load_pixels
 from dinoskip.features.writer import StoreWriter, discard, partial_path
-from dinoskip.files import MANIFEST
+from dinoskip.files import MANIFEST, read_json
 from dinoskip.locks import directory_lock
 
 if TYPE_CHECKING:
     from dinoskip.models import Backbone, LayerFeatures
 
+WAITING_SECONDS = 15.0  # between lines that say for whom an export waits
 _TORCH = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
 
 
@@ -65,7 +67,8 @@ def export(
     Killed or interrupted anywhere, the same call continues and the finished store is byte-identical. A finished
     store of the same content is returned as it is. Raises :class:`DataError` naming the image that cannot be read
     or whose features are not finite in ``dtype``, :class:`ConfigError` for impossible settings,
-    :class:`OutputInUse` if ``out`` holds something else or another process exports to it, :class:`DiskFull`.
+    :class:`OutputInUse` if ``out`` holds something else or another process exports something else to it,
+    :class:`DiskFull`. While another process makes the same export, it waits for it and returns its result.
     """
     out = Path(out)
     plan = make_plan(backbone, dataset, blocks, facet, norm, dtype, transform or Transform(), tokens, cls, batch_size)
@@ -80,7 +83,12 @@ def _export(backbone: Backbone, plan: Plan, out: Path, batch_size: int, workers:
         len(plan.paths), len(manifest["blocks"]), manifest["dtype"], manifest["facet"], manifest["norm"],
         plan.transform.label, _bytes(plan.nbytes), out,
     )  # fmt: skip
-    with directory_lock(work):
+    with ExitStack() as held:
+        held.callback(_remove_empty, work)  # after the lock is released
+        _take_turn(held, work, manifest["key"])
+        finished = _finished(out, manifest["key"])  # by the process that we waited for
+        if finished is not None:
+            return finished
         arrays = {name: (plan.stored, shape) for name, shape in plan.shapes.items()}
         state = {"key": manifest["key"], "batch_size": batch_size}
         with closing(StoreWriter(work, state, arrays, len(plan.batches))) as writer:
@@ -88,9 +96,29 @@ def _export(backbone: Backbone, plan: Plan, out: Path, batch_size: int, workers:
                 log.info("features: continuing, %d of %d batches are done", sum(writer.done), len(plan.batches))
             _run(backbone, plan, writer, workers or min(8, len(os.sched_getaffinity(0))))
             writer.publish(out, manifest)
-    with suppress(OSError):  # another process may have taken it already
-        work.rmdir()
     return FeatureStore.open(out)
+
+
+def _remove_empty(work: Path) -> None:
+    with suppress(OSError):  # another process may have taken it already, or our work is to be continued
+        work.rmdir()
+
+
+def _take_turn(held: ExitStack, work: Path, key: str) -> None:
+    """Lock ``work``, after waiting for another process that exports the same there; a dead one's lock is void."""
+    told = float("-inf")
+    while True:
+        try:
+            held.enter_context(directory_lock(work))
+            return
+        except OutputInUse as busy:
+            with suppress(DataError):  # nothing readable there yet: it has just begun
+                if read_json(work / "state.json").get("key", key) != key:
+                    raise busy from None
+            if time.monotonic() - told > WAITING_SECONDS:
+                log.info("features: waiting for the same export: %s", busy.message)
+                told = time.monotonic()
+        time.sleep(0.2)
 
 
 def _bytes(count: float) -> str:
@@ -120,8 +148,7 @@ def _clean_up(work: Path) -> None:
     if work.is_dir():
         with suppress(OutputInUse), directory_lock(work):
             discard(work)
-        with suppress(OSError):
-            work.rmdir()
+        _remove_empty(work)
 
 
 def _decoded(plan: Plan, todo: Sequence[int], workers: int) -> Iterator[tuple[int, list[torch.Tensor]]]:

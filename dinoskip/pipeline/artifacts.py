@@ -16,10 +16,12 @@ VOLATILE = (
     "status.json",
     "env.json",
     "config.json",
+    "changes.jsonl",
     "nonfinite.jsonl",
     "bad_images.json",
     "timing.json",
 )
+LEFT_OUT = ("boards",)  # folders of side services, which may write there when all else is done
 PARTIAL = ".partial-"
 
 
@@ -73,7 +75,7 @@ class Artifacts:
     def publish(self, node: str, key: str, record: Record, info: dict[str, Any]) -> str:
         """Write the manifest of a finished partial output and rename it into place; return the output hash."""
         partial = self.partial(node, key)
-        digest = write_manifest(partial, {"key": key, "node": node, "record": record.plain(), **info}, VOLATILE)
+        digest = write_manifest(partial, {"key": key, "node": node, "record": record.plain(), **info}, VOLATILE, LEFT_OUT)
         publish_directory(partial, self.path(node, key))
         write_json(self.records / f"{node}.json", {"key": key, **record.plain()})
         return digest

@@ -33,6 +33,8 @@ def compose_scenes(task: Task) -> None:
 
 def pretrain(task: Task) -> None:
     """``pretrain``: DINO, resumed where it was killed. The output is the run directory."""
+    from dinoskip.distributed import on_main
+    from dinoskip.training import checkpoint
     from dinoskip.training.pretraining import PretrainJob
     from dinoskip.training.pretraining import pretrain as run
 
@@ -41,7 +43,10 @@ def pretrain(task: Task) -> None:
     job = validate(PretrainJob, Source(settings))
     config, root = dataset_of(task)
     images = datasets.open_images(config, root, split=task.settings["dataset"]["split"])
-    run(job, images, task.out, device=task.device, workers=task.workers)
+    final = run(job, images, task.out, device=task.device, workers=task.workers)
+    # Which other checkpoints retention has left depends on when the run was killed; the output must not.
+    kept = {*(checkpoint.of_epoch(task.out, epoch) for epoch in job.pretrain.keep_epochs), final}
+    on_main(lambda: checkpoint.prune(task.out, {checkpoint.step_of(path) for path in kept}))
 
 
 def export_weights(task: Task) -> None:

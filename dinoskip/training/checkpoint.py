@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dinoskip.errors import DataError, WeightsError, translate_write_errors
+from dinoskip.errors import DataError, DiskFull, WeightsError, translate_write_errors
 from dinoskip.files import (
     TEMPORARY,
     load_tensors,
@@ -38,6 +38,11 @@ from dinoskip.training.recipe import Recipe
 def name_of(step: int) -> str:
     """Directory name of the checkpoint taken after ``step`` steps."""
     return f"step-{step:08d}"
+
+
+def step_of(path: Path) -> int:
+    """Inverse of :func:`name_of`, for a checkpoint's directory."""
+    return int(path.name.removeprefix("step-"))
 
 
 def newest(run_dir: Path) -> Path | None:
@@ -125,6 +130,12 @@ class Content:
     head: dict[str, Tensor]  # "ROLE.NAME" and the recipe's buffers
     optimizer: dict[str, Tensor]  # "NAME.KEY"
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all tensors."""
+        groups = [*self.backbones.values(), self.head, self.optimizer]
+        return sum(tensor.numel() * tensor.element_size() for group in groups for tensor in group.values())
+
 
 def collect(recipe: Recipe, optimizer: torch.optim.Optimizer) -> Content:
     """Bring all tensors together; every rank must call it. Only rank 0's result is complete on sharded runs."""
@@ -152,6 +163,13 @@ def save(run_dir: Path, content: Content, model: VitConfig, info: Mapping[str, A
             _write(temporary, content, model, info)
             write_manifest(temporary, {"step": step})
             publish_directory(temporary, final)
+    except DiskFull as error:
+        shutil.rmtree(temporary, ignore_errors=True)  # before its space is counted
+        free = shutil.disk_usage(run_dir).free
+        hint = "free some space, then the same command goes on from the checkpoint before"
+        raise DiskFull(
+            f"{final}: no space left: a checkpoint takes {content.nbytes} bytes, {free} are free", hint
+        ) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     retain(run_dir, final, keep)
@@ -166,12 +184,24 @@ def _write(folder: Path, content: Content, model: VitConfig, info: Mapping[str, 
     write_json(folder / "state.json", {"format": 1, **info})
 
 
+def pinned(run_dir: Path) -> set[int]:
+    """Steps that the user wants kept: those of files ``checkpoints/step-NNNNNNNN.pin``, whatever they hold."""
+    found = [path.stem.removeprefix("step-") for path in (run_dir / CHECKPOINTS).glob("step-*.pin")]
+    return {int(step) for step in found if step.isdecimal()}
+
+
 def retain(run_dir: Path, written: Path, keep: Collection[int]) -> None:
-    """Keep ``written``, the newest other checkpoint that verifies, and those of the steps in ``keep``."""
-    others = {step: path for step, path in list_checkpoints(run_dir).items() if path != written}
-    spare = next((path for path in others.values() if not verify_manifest(path)), None)
-    for step, path in others.items():
-        if path != spare and step not in keep:
+    """Keep ``written``, the newest other checkpoint that verifies, those of the steps in ``keep`` and the pinned."""
+    others = [path for path in list_checkpoints(run_dir).values() if path != written]
+    spare = next((path for path in others if not verify_manifest(path)), written)
+    prune(run_dir, {*keep, step_of(written), step_of(spare)})
+
+
+def prune(run_dir: Path, keep: Collection[int]) -> None:
+    """Remove all checkpoints but those of the steps in ``keep`` and the pinned."""
+    kept = {*keep, *pinned(run_dir)}
+    for step, path in list_checkpoints(run_dir).items():
+        if step not in kept:
             # Renamed first: a kill in the middle must not leave a half-removed checkpoint under its name.
             aside = path.with_name(f"{TEMPORARY}trash-{path.name}-{os.getpid()}")
             os.replace(path, aside)

@@ -31,6 +31,7 @@ from dinoskip.models.export import CHECKPOINTS
 from dinoskip.optim.build import AdamWConfig, OptimizerConfig, build_optimizer, set_rates
 from dinoskip.randomness import derive
 from dinoskip.training import checkpoint, parallel
+from dinoskip.training.boards import Boards
 from dinoskip.training.guard import INTERRUPT, StopSignals
 from dinoskip.training.journal import Journal
 from dinoskip.training.recipe import Observer, Rates, Recipe, gradients_of, mean_of
@@ -131,10 +132,12 @@ class _Training:
 
     def _journal(self, step: int) -> Journal:
         score = self.observer.score if self.observer else None
-        return Journal(self.run_dir, step, self.recipe.alarm, self.config.max_nonfinite, score)
+        boards = Boards(self.config.boards, self.run_dir.path, step, dump(self.job)) if self.here.is_main else None
+        return Journal(self.run_dir, step, self.recipe.alarm, self.config.max_nonfinite, score, boards)
 
     def run(self) -> Path:
         step = self._resume()
+        self.run_dir.accept(step)
         self.run_dir.report(now=True, step=step, steps=self.total, epochs=self.config.epochs)
         tensors = [*self.recipe.networks["student"].state_dict().values()]
         self.run_dir.warn_if_tight(4 * sum(t.numel() * t.element_size() for t in tensors))
@@ -217,11 +220,14 @@ class _Training:
     def _online(self) -> dict[str, float]:
         """Evaluate a plain copy of the observed network; the run's own networks and random numbers stay as they are."""
         assert self.observer is not None
+        began = time.perf_counter()
         role, gpus = self.recipe.observed, [self.here.device] if self.here.device.type == "cuda" else []
         network = self.recipe.fresh(role)
         network.load_state_dict(parallel.whole_state(self.recipe.networks[role]))
         with torch.random.fork_rng(gpus), torch.no_grad():
-            return self.observer(network.to(self.here.device).eval(), self.here)
+            values = self.observer(network.to(self.here.device).eval(), self.here)
+        self.journal.leave_out(time.perf_counter() - began)
+        return values
 
     def _boundary(self, step: int, outcome: _Step) -> None:
         """List new bad images, save if it is time, and stop if asked to."""

@@ -6,16 +6,17 @@ import os
 import shutil
 import socket
 import time
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from dinoskip.config import flatten
-from dinoskip.console import log
+from dinoskip.console import MetricsLog, log
 from dinoskip.distributed import World, on_main
 from dinoskip.environment import describe
-from dinoskip.errors import ConfigError, DinoskipError, Interrupted, OutputInUse, Preempted
+from dinoskip.errors import ConfigError, DinoskipError, Interrupted, OutputInUse, Preempted, did_you_mean
 from dinoskip.files import TEMPORARY, read_json, write_json
 from dinoskip.locks import directory_lock
 from dinoskip.training.checkpoint import sweep
@@ -24,26 +25,48 @@ from dinoskip.training.recipe import FREE_KEYS
 STATUS_SECONDS = 5.0  # between rewrites of status.json while nothing but the step changes
 
 
+@dataclass(frozen=True)
+class Change:
+    """A setting that differs between a run's sessions; ``absent`` stands for a key that one of them lacks."""
+
+    key: str
+    old: Any
+    new: Any
+
+    def __str__(self) -> str:
+        return f"{self.key}: {self.old} → {self.new}"
+
+
 def compare_configs(
     old: Mapping[str, Any], new: Mapping[str, Any], allow: Collection[str] = ()
-) -> tuple[list[str], list[str]]:
-    """Return the refused and the allowed changes, each as ``key: old → new``; ``allow`` names more allowed keys."""
+) -> tuple[list[Change], list[Change]]:
+    """Return the refused and the allowed changes; ``allow`` names more allowed keys, or sections of keys.
+
+    Raises :class:`ConfigError` if ``allow`` names what neither configuration has.
+    """
     before, after = flatten(old), flatten(new)
-    free = {f"{section}.{key}" for section in ("pretrain", "supervised") for key in FREE_KEYS} | set(allow)
-    refused: list[str] = []
-    allowed: list[str] = []
-    for key in sorted(before.keys() | after.keys()):
-        was, now = before.get(key, "absent"), after.get(key, "absent")
-        if was != now:
-            (allowed if key in free else refused).append(f"{key}: {was} → {now}")
+    keys = sorted(before.keys() | after.keys())
+    sections = {key[:at] for key in keys for at, letter in enumerate(key) if letter == "."}
+    for name in allow:
+        if name not in sections and name not in keys:
+            near = did_you_mean(name, [*keys, *sections])
+            raise ConfigError(f"allow-change {name}: there is no such setting", near)
+    free = {f"{section}.{key}" for section in ("pretrain", "supervised") for key in FREE_KEYS}
+    refused: list[Change] = []
+    allowed: list[Change] = []
+    for key in keys:
+        change = Change(key, before.get(key, "absent"), after.get(key, "absent"))
+        if change.old != change.new:
+            may = key in free or any(key == name or key.startswith(f"{name}.") for name in allow)
+            (allowed if may else refused).append(change)
     return refused, allowed
 
 
 class RunDirectory:
     """An open run directory. Only rank 0 writes; on other ranks :meth:`report` does nothing."""
 
-    def __init__(self, path: Path, is_main: bool) -> None:
-        self.path, self.is_main = path, is_main
+    def __init__(self, path: Path, is_main: bool, config: Mapping[str, Any], changes: Sequence[Change] = ()) -> None:
+        self.path, self.is_main, self._config, self._changes = path, is_main, config, changes
         self._status: dict[str, Any] = {"state": "running", "host": socket.gethostname(), "pid": os.getpid()}
         self._written = float("-inf")
 
@@ -54,6 +77,16 @@ class RunDirectory:
             write_json(self.path / "status.json", self._status | {"updated": time.time()})
             self._written = time.monotonic()
 
+    def accept(self, step: int) -> None:
+        """Record the allowed changes as made after ``step`` in changes.jsonl, and from here on as the run's own."""
+        if not self.is_main or not self._changes:
+            return
+        with closing(MetricsLog(self.path / "changes.jsonl")) as rows:
+            for change in self._changes:
+                log.info("%s: changed after step %d: %s", self.path, step, change)
+                rows.write(step=step, **asdict(change))
+        write_json(self.path / "config.json", self._config)
+
     def warn_if_tight(self, checkpoint_bytes: int) -> None:
         """Warn when less than two checkpoints fit on the disk."""
         free = shutil.disk_usage(self.path).free
@@ -62,28 +95,32 @@ class RunDirectory:
             log.warning("%s: %.0f MiB free, two checkpoints need %.0f MiB", self.path, free / 2**20, need)
 
 
-def _claim(path: Path, config: Mapping[str, Any], world: World, allow: Collection[str]) -> None:
-    """Check that the locked directory is new or this run's, and record configuration and environment.
+def _claim(path: Path, config: Mapping[str, Any], world: World, allow: Collection[str]) -> list[Change]:
+    """Check that the locked directory is new or this run's; record environment and, if new, the configuration.
 
-    Writing them is also the proof, before the first step, that the directory can be written.
+    Returns the changes that are allowed. Writing is also the proof, before the first step, that it can be done.
     """
     recorded = path / "config.json"
-    if not recorded.exists():
+    allowed: list[Change] = []
+    if recorded.exists():
+        refused, allowed = compare_configs(read_json(recorded), config, allow)
+        if refused:
+            problems = tuple(f"{recorded}: {change}" for change in refused)
+            hint = (
+                "this run was started otherwise: take the change back, choose another output directory, or allow it "
+                f"with --allow-change {refused[0].key}"
+            )
+            raise ConfigError("\n".join(problems), hint, problems=(*problems, f"{path}: {hint}"))
+    else:
+        compare_configs(config, config, allow)
         foreign = sorted(p.name for p in path.iterdir() if not p.name.startswith((".lock", TEMPORARY)))
         if foreign:
             raise OutputInUse(f"{path}: not a training run: it holds {foreign[0]}", "choose an empty output directory")
-    else:
-        refused, allowed = compare_configs(read_json(recorded), config, allow)
-        if refused:
-            problems = tuple(f"{recorded}: {line}" for line in refused)
-            hint = "this run was started otherwise: choose another output directory, or take the change back"
-            raise ConfigError("\n".join(problems), hint, problems=(*problems, f"{path}: {hint}"))
-        for line in allowed:
-            log.info("%s: changed since the start: %s", path, line)
-    write_json(recorded, config)
+        write_json(recorded, config)
     here = {"world_size": world.size, "device": str(world.device), "slurm_job": os.environ.get("SLURM_JOB_ID")}
     write_json(path / "env.json", describe() | here)
     sweep(path)
+    return allowed
 
 
 @contextmanager
@@ -97,14 +134,13 @@ def open_run(
     """
     with ExitStack() as held:
 
-        def claim() -> None:
+        def claim() -> list[Change]:
             if path.exists() and not path.is_dir():
                 raise ConfigError(f"{path}: not a directory", "choose another output directory")
             held.enter_context(directory_lock(path))
-            _claim(path, config, world, allow)
+            return _claim(path, config, world, allow)
 
-        on_main(claim)
-        run = RunDirectory(path, world.is_main)
+        run = RunDirectory(path, world.is_main, config, on_main(claim))
         try:
             run.report(now=True, error=None)
             yield run

@@ -14,7 +14,7 @@ import pytest
 import dinoskip.features.writer as writer
 from dinoskip.errors import DiskFull, OutputInUse
 from dinoskip.features import FeatureStore, Transform, export
-from dinoskip.files import read_manifest, write_text
+from dinoskip.files import read_manifest, write_json, write_text
 from dinoskip.locks import directory_lock
 from dinoskip.models import Backbone
 
@@ -107,9 +107,12 @@ def test_finished_store_is_returned_and_anything_else_refused(
 
 
 def test_one_export_at_a_time(tmp_path: Path, backbone: Backbone, images: Callable) -> None:
-    dataset = images([(32, 32)])
-    with directory_lock(tmp_path / ".partial-store"), pytest.raises(OutputInUse, match="in use by process"):
-        export(backbone, dataset, tmp_path / "store", [1], transform=SQUARE)
+    """While another process exports something else to the same place it is refused; its own like it would wait for."""
+    dataset, work = images([(32, 32)]), tmp_path / ".partial-store"
+    with directory_lock(work):
+        write_json(work / "state.json", {"key": "of another export", "batch_size": 1})
+        with pytest.raises(OutputInUse, match="in use by process"):
+            export(backbone, dataset, tmp_path / "store", [1], transform=SQUARE)
     assert export(backbone, dataset, tmp_path / "store", [1], transform=SQUARE).verify() == []
 
 

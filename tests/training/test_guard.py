@@ -7,6 +7,7 @@ import threading
 
 import pytest
 
+from dinoskip.errors import ConfigError
 from dinoskip.training.guard import INTERRUPT, PREEMPT, CollapseAlarm, StopSignals
 from dinoskip.training.rundir import compare_configs
 
@@ -63,8 +64,20 @@ def test_collapse_needs_patience_and_ends_with_one_good_row(loss: float, entropy
 def test_configurations_are_compared_key_by_key() -> None:
     old = {"seed": 1, "pretrain": {"log_every": 1, "crops": {"num_local": 2}, "keep_epochs": [1]}, "gone": 3}
     new = {"seed": 1, "pretrain": {"log_every": 5, "crops": {"num_local": 3}, "keep_epochs": [1]}, "new": None}
-    assert compare_configs(old, new) == (
+    assert tuple([str(change) for change in changes] for changes in compare_configs(old, new)) == (
         ["gone: 3 → absent", "new: absent → None", "pretrain.crops.num_local: 2 → 3"],
         ["pretrain.log_every: 1 → 5"],
     )
     assert compare_configs(old, old) == ([], [])
+
+
+def test_allowed_keys_are_settings_or_sections_of_them() -> None:
+    old, new = {"seed": 1, "optimizer": {"lr": 1, "eps": 2}}, {"seed": 2, "optimizer": {"lr": 3, "eps": 4}}
+    refused, allowed = compare_configs(old, new, ["optimizer"])
+    assert [change.key for change in refused] == ["seed"]
+    assert [change.key for change in allowed] == ["optimizer.eps", "optimizer.lr"]
+    assert [change.key for change in compare_configs(old, new, ["optimizer.lr", "seed"])[0]] == ["optimizer.eps"]
+    with pytest.raises(ConfigError, match=r"allow-change optimizer.lrr: there is no such setting .did you mean"):
+        compare_configs(old, new, ["optimizer.lrr"])
+    with pytest.raises(ConfigError, match="allow-change opt: "):
+        compare_configs(old, new, ["opt"])
