@@ -6,9 +6,10 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from dinoskip.errors import translate_write_errors
 
@@ -49,13 +50,15 @@ class Progress:
     Use as a context manager and call :meth:`advance`. Nothing is shown on ranks other than 0 (``show=False``).
     """
 
+    _hidden: ClassVar[bool] = False
+
     def __init__(
         self, label: str, total: int, unit: str = "it", *, start: int = 0, show: bool = True, every: float = 15.0
     ) -> None:
         self.label, self.total, self.unit, self.done, self.every = label, total, unit, start, every
         self._start, self._began = start, time.monotonic()
         self._last = self._began
-        self._show = show and log.isEnabledFor(logging.INFO)
+        self._show = show and not Progress._hidden and log.isEnabledFor(logging.INFO)
         self._bar: Any = None
         self._task: Any = None
 
@@ -76,6 +79,16 @@ class Progress:
             self._bar.start()
             self._task = self._bar.add_task(self.label, total=self.total, completed=self.done, note="")
         return self
+
+    @classmethod
+    @contextmanager
+    def hidden(cls) -> Iterator[None]:
+        """Show no progress of what begins inside: work within work that shows its own."""
+        before, cls._hidden = cls._hidden, True
+        try:
+            yield
+        finally:
+            cls._hidden = before
 
     def rate(self) -> float:
         """Units a second since the start."""

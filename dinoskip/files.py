@@ -187,15 +187,22 @@ def list_files(directory: Path) -> list[str]:
     return sorted(found)
 
 
-def write_manifest(directory: Path, info: Mapping[str, Any] | None = None, volatile: Sequence[str] = ()) -> str:
+def write_manifest(
+    directory: Path,
+    info: Mapping[str, Any] | None = None,
+    volatile: Sequence[str] = (),
+    left_out: Sequence[str] = (),
+) -> str:
     """Write ``MANIFEST.json`` last: size and sha256 of every file. Return the output hash.
 
     The hash covers names and contents of all files but those whose name (its last part) is in ``volatile``
-    (logs, timings), so that a re-run with the same result has the same hash.
+    (logs, timings), so that a re-run with the same result has the same hash. Folders ``left_out`` are not recorded.
     """
     directory = Path(directory)
     files: dict[str, dict[str, Any]] = {}
     for name in list_files(directory):
+        if name.partition("/")[0] in left_out:
+            continue
         path = directory / name
         files[name] = {"bytes": path.stat().st_size, "sha256": sha256_file(path)}
         _fsync(path)

@@ -75,7 +75,9 @@ class Artifacts:
     def publish(self, node: str, key: str, record: Record, info: dict[str, Any]) -> str:
         """Write the manifest of a finished partial output and rename it into place; return the output hash."""
         partial = self.partial(node, key)
-        digest = write_manifest(partial, {"key": key, "node": node, "record": record.plain(), **info}, VOLATILE, LEFT_OUT)
+        digest = write_manifest(
+            partial, {"key": key, "node": node, "record": record.plain(), **info}, VOLATILE, LEFT_OUT
+        )
         publish_directory(partial, self.path(node, key))
         write_json(self.records / f"{node}.json", {"key": key, **record.plain()})
         return digest

@@ -8,6 +8,7 @@ from contextlib import closing
 
 from dinoskip.console import MetricsLog, log, read_metrics
 from dinoskip.errors import NonFiniteError
+from dinoskip.training.boards import Boards
 from dinoskip.training.recipe import Alarm
 from dinoskip.training.rundir import RunDirectory
 
@@ -20,8 +21,15 @@ class Journal:
     """
 
     def __init__(
-        self, run: RunDirectory, step: int, alarm: Alarm | None, max_nonfinite: int, score: str | None = None
+        self,
+        run: RunDirectory,
+        step: int,
+        alarm: Alarm | None,
+        max_nonfinite: int,
+        score: str | None = None,
+        boards: Boards | None = None,
     ) -> None:
+        self._boards = boards
         self._run, self._max_nonfinite = run, max_nonfinite
         self._faults = run.path / "nonfinite.jsonl"
         self._metrics = MetricsLog(run.path / "metrics.jsonl", resume_step=step) if run.is_main else None
@@ -41,6 +49,10 @@ class Journal:
     def count(self, images: int, waited: float) -> None:
         """Note a step's images and the seconds it waited for them."""
         self._images, self._waited = self._images + images, self._waited + waited
+
+    def leave_out(self, seconds: float) -> None:
+        """Do not count the last ``seconds``, spent on something else than training, in images a second."""
+        self._began += seconds
 
     def finite(self) -> None:
         """Note that a step was finite."""
@@ -73,14 +85,19 @@ class Journal:
         self._rank(step, values)
         seconds = max(time.perf_counter() - self._began, 1e-9)
         if self._metrics is not None:
-            self._metrics.write(
-                step=step, epoch=epoch, **values, collapse=wrong is not None,
-                images_per_s=self._images / seconds, data_wait=self._waited / seconds,
-            )  # fmt: skip
+            row = {
+                "epoch": epoch, **values, "collapse": wrong is not None,
+                "images_per_s": self._images / seconds, "data_wait": self._waited / seconds,
+            }  # fmt: skip
+            self._metrics.write(step=step, **row)
+            if self._boards is not None:
+                self._boards.write(step, row)
         self._run.report(step=step, epoch=epoch, loss=values["loss"], collapse=wrong, bad_images=bad_images)
         self._restart_clock()
 
     def close(self) -> None:
-        """Close the files."""
+        """Close the files and the boards."""
+        if self._boards is not None:
+            self._boards.close()
         if self._metrics is not None:
             self._metrics.close()

@@ -18,12 +18,13 @@ from torch import Tensor, nn
 from dinoskip.config import Config
 from dinoskip.data.batches import Batch
 from dinoskip.distributed import World
+from dinoskip.training.boards import BoardName
 
 # Settings of TrainConfig that change no number of a run (the last three: beyond rounding): they may differ when it
 # is resumed.
 FREE_KEYS = (
     "log_every", "checkpoint_every_minutes", "checkpoint_every_steps", "keep_epochs", "max_nonfinite", "online_every",
-    "accumulate", "parallel",
+    "boards", "accumulate", "parallel",
 )  # fmt: skip
 
 
@@ -38,6 +39,7 @@ class TrainConfig(Config):
     checkpoint_every_steps: int | None = Field(None, ge=1)
     log_every: int = Field(10, ge=1, description="steps between rows of metrics.jsonl")
     online_every: int = Field(0, ge=0, description="epochs between evaluations while training; 0 = none")
+    boards: tuple[BoardName, ...] = Field((), description="where rows of metrics.jsonl are shown as well")
     max_nonfinite: int = Field(10, ge=1, description="non-finite steps in a row that end the run")
     accumulate: int = Field(1, ge=1, description="micro-batches a step, on every rank: fewer GPUs, the same batch")
     parallel: Literal["ddp", "fsdp"] = Field("ddp", description="whole copies on every rank, or shards (FSDP2)")

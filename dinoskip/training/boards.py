@@ -1,0 +1,117 @@
+"""Copies of the rows of metrics.jsonl on TensorBoard and Weights & Biases. What fails there never touches the run.
+
+Files lie in ``RUN/boards/``: ``tensorboard/`` and ``wandb/``. Rank 0 alone writes them.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from dinoskip.console import log
+from dinoskip.files import read_json, write_json
+
+BoardName = Literal["tensorboard", "wandb"]
+FOLDER = "boards"
+_PATIENCE = 60  # seconds for W&B to answer; the other ranks wait meanwhile
+_SECRET = ("KEY", "TOKEN", "SECRET", "PASSWORD")
+
+
+class _Board(Protocol):
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        """Show the values of a step."""
+
+    def close(self) -> None:
+        """Write out what is left."""
+
+
+class _TensorBoard:
+    def __init__(self, folder: Path, run: Path, step: int, config: Mapping[str, Any]) -> None:
+        from torch.utils.tensorboard.writer import SummaryWriter
+
+        self._writer: Any = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1, flush_secs=10)
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        for name, value in values.items():
+            self._writer.add_scalar(name, value, step)
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class _Wandb:
+    """One W&B run a run directory. Rows after a resumed step come again; W&B keeps the first, which has the same values
+    (but for timing), for a run is a pure function of its job.
+    """
+
+    def __init__(self, folder: Path, run: Path, step: int, config: Mapping[str, Any]) -> None:
+        import wandb
+
+        identity = folder / "wandb.json"
+        if not identity.exists():
+            write_json(identity, {"id": uuid.uuid4().hex[:12]})
+        # A key that is asked for on the terminal, or a host that does not answer, must not hold up the other ranks.
+        settings = wandb.Settings(login_timeout=_PATIENCE, init_timeout=_PATIENCE, console="off")
+        self._run: Any = wandb.init(
+            project=os.environ.get("WANDB_PROJECT", "dinoskip"), name=os.environ.get("WANDB_NAME", run.name),
+            id=read_json(identity)["id"], resume="allow", dir=str(folder), config=dict(config), settings=settings,
+        )  # fmt: skip
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        self._run.log(dict(values), step=step)
+
+    def close(self) -> None:
+        self._run.finish()
+
+
+_KINDS: dict[str, Callable[[Path, Path, int, Mapping[str, Any]], _Board]] = {
+    "tensorboard": _TensorBoard,
+    "wandb": _Wandb,
+}
+
+
+def _reason(name: str, error: Exception) -> str:
+    """One line on what went wrong; what the environment keeps as a secret is masked."""
+    if isinstance(error, ImportError):
+        return f"its package cannot be imported ({error}): pip install 'dinoskip[{name}]'"
+    text = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    for key, value in os.environ.items():
+        if len(value) >= 6 and any(word in key.upper() for word in _SECRET):
+            text = text.replace(value, "***")
+    return text
+
+
+class Boards:
+    """The boards of a run from ``step`` on. The first failure of a board is one warning and its end."""
+
+    def __init__(self, names: Sequence[str], run: Path, step: int, config: Mapping[str, Any]) -> None:
+        self._boards: dict[str, _Board] = {}
+        for name in dict.fromkeys(names):
+            self._try(name, lambda name=name: self._open(name, run, step, config))  # type: ignore[misc]
+
+    def _open(self, name: str, run: Path, step: int, config: Mapping[str, Any]) -> None:
+        folder = run / FOLDER
+        folder.mkdir(exist_ok=True)
+        self._boards[name] = _KINDS[name](folder, run, step, config)
+
+    def _try(self, name: str, action: Callable[[], None]) -> None:
+        try:
+            action()
+        except Exception as error:  # side services raise anything; training matters more than any of it
+            self._boards.pop(name, None)
+            log.warning("%s: %s; training goes on without it", name, _reason(name, error))
+
+    def write(self, step: int, row: Mapping[str, Any]) -> None:
+        """Show the numbers of a row."""
+        values = {key: float(value) for key, value in row.items() if isinstance(value, int | float) and key != "step"}
+        for name, board in list(self._boards.items()):
+            self._try(name, lambda board=board: board.write(step, values))  # type: ignore[misc]
+
+    def close(self) -> None:
+        """Close all that are still there."""
+        for name, board in list(self._boards.items()):
+            self._try(name, board.close)
+        self._boards.clear()
