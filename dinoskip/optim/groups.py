@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from torch import nn
@@ -43,3 +43,19 @@ def param_groups(model: nn.Module | NamedParameters) -> list[dict[str, Any]]:
         if members:
             groups.append({"params": [p for _, p in members], "names": [n for n, _ in members], "decayed": decayed})
     return groups
+
+
+def split_groups(
+    groups: list[dict[str, Any]], choose: Callable[[str, nn.Parameter], bool]
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Split the groups of :func:`param_groups` into what ``choose`` takes and the rest, without empty groups."""
+    chosen: list[dict[str, Any]] = []
+    rest: list[dict[str, Any]] = []
+    for group in groups:
+        for wanted, into in ((True, chosen), (False, rest)):
+            members = [
+                (name, p) for name, p in zip(group["names"], group["params"], strict=True) if choose(name, p) == wanted
+            ]
+            if members:
+                into.append({**group, "params": [p for _, p in members], "names": [name for name, _ in members]})
+    return chosen, rest
