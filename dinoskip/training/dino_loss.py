@@ -35,7 +35,7 @@ def dino_loss(
     The targets are ``softmax((teacher - center) / teacher_temp)``. Each student view's log-softmax is taken once and
     meets the sum of its targets: a global view the other global view's, a local view both. Scores in bfloat16 are
     worked on in float32, float64 in float64. The gradient is given once: a second backward pass is an error.
-    Call it outside autocast and torch.compile.
+    Call it outside autocast.
     """
     return LossOutcome(*_Loss.apply(student, teacher, center, student_temp, teacher_temp))
 

@@ -106,6 +106,14 @@ def test_second_backward_pass_is_refused() -> None:
         loss.backward()
 
 
+def test_compiled_callers_get_the_same() -> None:
+    student, teacher, center = scores(4, 2, 5, seed=0)
+    compiled = torch.compile(lambda s: dino_loss(s * 2, teacher, center, 0.1, 0.05).loss / 3, backend="aot_eager")
+    (gradient,) = torch.autograd.grad(compiled(student), student)
+    (expected,) = torch.autograd.grad(dino_loss(student * 2, teacher, center, 0.1, 0.05).loss / 3, student)
+    torch.testing.assert_close(gradient, expected, rtol=1e-12, atol=1e-14)
+
+
 class _Largest(TorchDispatchMode):
     """Sizes of the tensors that operations return, by dtype: the largest, and how many are as large as the scores."""
 
