@@ -27,6 +27,29 @@ def numpy_rng(seed: int, *path: int | str) -> np.random.Generator:
     return np.random.Generator(np.random.PCG64(derive(seed, *path)))
 
 
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+
+
+def _mix(state: np.ndarray) -> np.ndarray:
+    """SplitMix64's finaliser, on uint64 that wraps around."""
+    state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    mixed: np.ndarray = state ^ (state >> np.uint64(31))
+    return mixed
+
+
+def uniforms(seed: int, *path: int | str, numbers: np.ndarray, count: int) -> np.ndarray:
+    """Return uniform numbers in [0, 1), float64 (N, count), of which row i depends on seed, path and numbers[i] alone.
+
+    For ``numbers`` (N,) of 0 or more. Each row is a SplitMix64 stream (Steele, Lea, Flood 2014) of its own start; many
+    rows together cost what one generator object does.
+    """
+    starts = _mix((numbers.astype(np.uint64) + np.uint64(1)) * _GOLDEN + np.uint64(derive(seed, *path)))
+    steps = np.arange(1, count + 1, dtype=np.uint64) * _GOLDEN
+    drawn: np.ndarray = (_mix(_mix(starts)[:, None] + steps) >> np.uint64(11)) * 2.0**-53
+    return drawn
+
+
 def torch_rng(seed: int, *path: int | str, device: str = "cpu") -> torch.Generator:
     """Return a torch generator for this position."""
     import torch

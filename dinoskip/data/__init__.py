@@ -18,7 +18,7 @@ from dinoskip.data.datasets import (
 )
 from dinoskip.data.detection import DetectionDataset, dominant_labels, voc_detection
 from dinoskip.data.folders import ImageFolder, LabelledFolder, list_images
-from dinoskip.data.loader import TrainLoader, make_views
+from dinoskip.data.loader import DataPathConfig, TrainLoader
 from dinoskip.data.multicrop import CropConfig
 from dinoskip.data.scenes import ScenesConfig, compose
 from dinoskip.data.segmentation import SegmentationDataset, voc_segmentation
@@ -29,6 +29,7 @@ __all__ = [
     "BatchLoader",
     "CheckRow",
     "CropConfig",
+    "DataPathConfig",
     "DatasetConfig",
     "DetectionDataset",
     "FolderConfig",
@@ -45,7 +46,6 @@ __all__ = [
     "dataset_name",
     "dominant_labels",
     "list_images",
-    "make_views",
     "open_detection",
     "open_images",
     "open_labelled",

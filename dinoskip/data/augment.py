@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from functools import partial
-from typing import Annotated, Literal
+from typing import Annotated
 
 import numpy as np
 import torch
@@ -18,10 +18,8 @@ from torch import Tensor
 
 from dinoskip.config import Config
 from dinoskip.data import colour
-from dinoskip.randomness import numpy_rng
+from dinoskip.randomness import uniforms
 
-ViewKind = Literal["global1", "global2", "local"]
-VIEW_KINDS: tuple[ViewKind, ...] = ("global1", "global2", "local")
 MEAN = (0.485, 0.456, 0.406)
 STD = (0.229, 0.224, 0.225)
 
@@ -55,30 +53,26 @@ class AugmentConfig(Config):
     solarise: tuple[Probability, Probability, Probability] = (0.0, 0.2, 0.0)
 
 
-def sample_augmentation(rng: np.random.Generator, view_kind: ViewKind, config: AugmentConfig) -> np.ndarray:
-    """Draw one view's parameter vector, float32 (PARAMETERS,); always the same number of draws."""
-    draw = rng.random(PARAMETERS + 1)
-    kind = VIEW_KINDS.index(view_kind)
+def view_parameters(config: AugmentConfig, num_local: int, seed: int, epoch: int, indices: np.ndarray) -> np.ndarray:
+    """Return the vectors of all views of samples ``indices`` (B,), float32 (B, 2 + num_local, PARAMETERS)."""
+    views = 2 + num_local
+    draw = uniforms(seed, "augment", epoch, numbers=indices, count=views * (PARAMETERS + 1))
+    draw = draw.reshape(len(indices), views, PARAMETERS + 1)
+    kinds = np.minimum(np.arange(views), 2)  # global 1, global 2, local
     low, high = config.blur_sigma
-    vector = np.empty(PARAMETERS, dtype=np.float32)
-    vector[FLIP] = draw[0] < config.flip
-    vector[JITTER] = draw[1] < config.jitter
-    vector[BRIGHTNESS] = 1 + config.brightness * (2 * draw[2] - 1)
-    vector[CONTRAST] = 1 + config.contrast * (2 * draw[3] - 1)
-    vector[SATURATION] = 1 + config.saturation * (2 * draw[4] - 1)
-    vector[HUE] = config.hue * (2 * draw[5] - 1)
-    vector[ORDER] = int(draw[6] * len(ORDERS))
-    vector[GREY] = draw[7] < config.grey
-    vector[SIGMA] = low + (high - low) * draw[8] if draw[9] < config.blur[kind] else 0
-    vector[SOLARISE] = draw[10] < config.solarise[kind]
-    return vector
-
-
-def view_parameters(config: AugmentConfig, num_local: int, seed: int, epoch: int, index: int) -> np.ndarray:
-    """Return the vectors of all views of sample ``index`` in ``epoch``, float32 (2 + num_local, PARAMETERS)."""
-    rng = numpy_rng(seed, "augment", epoch, index)
-    views = [sample_augmentation(rng, kind, config) for kind in VIEW_KINDS[:2]]
-    return np.stack(views + [sample_augmentation(rng, "local", config) for _ in range(num_local)])
+    vectors = np.empty((len(indices), views, PARAMETERS), dtype=np.float32)
+    vectors[..., FLIP] = draw[..., 0] < config.flip
+    vectors[..., JITTER] = draw[..., 1] < config.jitter
+    vectors[..., BRIGHTNESS] = 1 + config.brightness * (2 * draw[..., 2] - 1)
+    vectors[..., CONTRAST] = 1 + config.contrast * (2 * draw[..., 3] - 1)
+    vectors[..., SATURATION] = 1 + config.saturation * (2 * draw[..., 4] - 1)
+    vectors[..., HUE] = config.hue * (2 * draw[..., 5] - 1)
+    vectors[..., ORDER] = np.floor(draw[..., 6] * len(ORDERS))
+    vectors[..., GREY] = draw[..., 7] < config.grey
+    blurred = draw[..., 9] < np.array(config.blur)[kinds]
+    vectors[..., SIGMA] = np.where(blurred, low + (high - low) * draw[..., 8], 0)
+    vectors[..., SOLARISE] = draw[..., 10] < np.array(config.solarise)[kinds]
+    return vectors
 
 
 def augment(crops: Tensor, parameters: Tensor) -> Tensor:

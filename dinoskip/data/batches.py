@@ -55,6 +55,10 @@ class Images(Sized, Protocol):
         """Decode image ``index`` to uint8 (H, W, 3); :class:`DataError` if it cannot be."""
         ...
 
+    def size(self, index: int) -> tuple[int, int]:
+        """Return its height and width from its header alone; :class:`DataError` if it cannot be read."""
+        ...
+
 
 class Maker(Protocol):
     """How images become a micro-batch (in a worker), and a micro-batch views (in the process that trains).
@@ -99,6 +103,13 @@ class Batch:
 @lru_cache(maxsize=2)
 def _permutation(seed: int, epoch: int, count: int) -> np.ndarray:
     return numpy_rng(seed, "order", epoch).permutation(count)
+
+
+def candidates(seed: int, index: int, count: int) -> Iterator[int]:
+    """Yield what stands for image ``index`` of ``count``: itself, and if it is bad, always the same others in turn."""
+    yield index
+    for attempt in range(SUBSTITUTES - 1):
+        yield derive(seed, "substitute", index, attempt) % count
 
 
 @dataclass(frozen=True)
@@ -161,13 +172,11 @@ class _Batches(Dataset):
 
     def _image(self, index: int, bad: dict[str, str]) -> tuple[int, np.ndarray]:
         """Return image ``index`` and its number, or if it cannot be read, always the same other one's."""
-        candidate = index
-        for attempt in range(SUBSTITUTES):
+        for candidate in candidates(self.seed, index, len(self.images)):
             try:
                 image = self._read(candidate)
             except DataError as error:
                 bad[self.images.names[candidate]] = str(error)
-                candidate = derive(self.seed, "substitute", index, attempt) % len(self.images)
                 continue
             if min(image.shape[:2]) < self.min_side:
                 raise DataError(
@@ -294,7 +303,7 @@ class BatchLoader:
             for item in self._loader:
                 if isinstance(item, DataError):
                     raise item
-                self._note(item)
+                self.note(item.bad)
                 yield item
         except (RuntimeError, ConnectionError, EOFError) as error:
             if not self._workers or not _is_worker_death(error):
@@ -308,12 +317,13 @@ class BatchLoader:
         """Move a micro-batch to the loader's device and finish it there: float images, ImageNet-normalised."""
         return self._batches.maker.views(batch.data, self.device)
 
-    def _note(self, batch: Batch) -> None:
-        for name, reason in batch.bad:
+    def note(self, bad: tuple[tuple[str, str], ...]) -> None:
+        """List images that could not be read, (name, reason); :class:`DataError` once they are more than 1 %."""
+        for name, reason in bad:
             if name not in self.bad:
                 log.warning("replaced by another image: %s", reason)
                 self.bad[name] = reason
-        if batch.bad and len(self.bad) > BAD_SHARE * len(self.images):
+        if bad and len(self.bad) > BAD_SHARE * len(self.images):
             names = ", ".join(sorted(self.bad)[:10])
             raise DataError(
                 f"{self.images.root}: {len(self.bad)} of {len(self.images)} images cannot be read, more than "

@@ -16,7 +16,7 @@ import numpy as np
 
 from dinoskip.errors import DataError
 from dinoskip.files import hash_of, sha256_file
-from dinoskip.images import EXTENSIONS, read_image
+from dinoskip.images import EXTENSIONS, image_size, read_image
 
 FULL_HASH_BYTES = 1 << 30
 
@@ -133,6 +133,10 @@ class ImageFolder:
     def read(self, index: int) -> np.ndarray:
         """Decode image ``index`` to uint8 (H, W, 3); :class:`DataError` if it cannot be."""
         return read_image(self.path(index))
+
+    def size(self, index: int) -> tuple[int, int]:
+        """Return its height and width from its header alone; :class:`DataError` if it cannot be read."""
+        return image_size(self.path(index))
 
     def fingerprint(self) -> str:
         """Hex sha256 of the set, see :func:`fingerprint`."""

@@ -15,7 +15,7 @@ import torch
 from pydantic import AfterValidator, Field
 
 from dinoskip.config import Config
-from dinoskip.randomness import numpy_rng
+from dinoskip.randomness import uniforms
 
 RATIO = (3 / 4, 4 / 3)
 TRIES = 10
@@ -46,15 +46,16 @@ class CropConfig(Config):
         return self.num_global + self.num_local
 
 
-def draw_boxes(draws: np.ndarray, height: int, width: int, scales: np.ndarray) -> np.ndarray:
-    """Return crop boxes, int64 (V, 4) as top, left, height, width, for an image of ``height`` × ``width`` pixels.
+def draw_boxes(draws: np.ndarray, heights: np.ndarray, widths: np.ndarray, scales: np.ndarray) -> np.ndarray:
+    """Return crop boxes, int64 (N, 4) as top, left, height, width.
 
     Args:
-        draws: uniform numbers in [0, 1), (V, TRIES, 4): area, aspect, top, left of every try of every view.
-        height: image height in pixels.
-        width: image width in pixels.
-        scales: (V, 2), the range of the crop's share of the image area.
+        draws: uniform numbers in [0, 1), (N, TRIES, 4): area, aspect, top, left of every try of every box.
+        heights: of the images that the boxes are for, in pixels, int64 (N,).
+        widths: of the images, int64 (N,).
+        scales: (N, 2), the range of the box's share of the image area.
     """
+    height, width = heights[:, None], widths[:, None]
     low, high = scales[:, None, 0], scales[:, None, 1]
     area = height * width * (low + draws[..., 0] * (high - low))
     aspect = np.exp(math.log(RATIO[0]) + draws[..., 1] * (math.log(RATIO[1]) - math.log(RATIO[0])))
@@ -62,12 +63,13 @@ def draw_boxes(draws: np.ndarray, height: int, width: int, scales: np.ndarray) -
     h = np.rint(np.sqrt(area / aspect)).astype(np.int64)
     fits = (w > 0) & (h > 0) & (w <= width) & (h <= height)
     first = fits.argmax(axis=1)
-    views = np.arange(len(draws))
-    w, h, u = w[views, first], h[views, first], draws[views, first]
-    top = (u[:, 2] * (height - h + 1)).astype(np.int64)
-    left = (u[:, 3] * (width - w + 1)).astype(np.int64)
+    rows = np.arange(len(draws))
+    w, h, u = w[rows, first], h[rows, first], draws[rows, first]
+    top = (u[:, 2] * (heights - h + 1)).astype(np.int64)
+    left = (u[:, 3] * (widths - w + 1)).astype(np.int64)
     boxes = np.stack([top, left, h, w], axis=1)
-    boxes[~fits[views, first]] = central_box(height, width)
+    for row in np.flatnonzero(~fits[rows, first]):
+        boxes[row] = central_box(int(heights[row]), int(widths[row]))
     return boxes
 
 
@@ -81,26 +83,42 @@ def central_box(height: int, width: int) -> tuple[int, int, int, int]:
     return (height - h) // 2, (width - w) // 2, h, w
 
 
-def crop_boxes(config: CropConfig, height: int, width: int, seed: int, epoch: int, index: int) -> np.ndarray:
-    """Return the boxes of all views of sample ``index`` in ``epoch``, int64 (V, 4), global ones first."""
-    rng = numpy_rng(seed, "crop", epoch, index)
-    scales = np.array([config.global_scale] * config.num_global + [config.local_scale] * config.num_local)
-    return draw_boxes(rng.random((config.num_views, TRIES, 4)), height, width, scales)
+def crop_draws(config: CropConfig, seed: int, epoch: int, indices: np.ndarray) -> np.ndarray:
+    """Return what decides the boxes of samples ``indices`` (B,) in ``epoch``: uniform numbers (B, V, TRIES, 4)."""
+    drawn = uniforms(seed, "crop", epoch, numbers=indices, count=config.num_views * TRIES * 4)
+    return drawn.reshape(-1, config.num_views, TRIES, 4)
+
+
+def crop_boxes(config: CropConfig, sizes: np.ndarray, draws: np.ndarray) -> np.ndarray:
+    """Return the boxes of all views of B samples, int64 (B, V, 4), global ones first.
+
+    ``sizes`` int64 (B, 2): height and width of their images; ``draws`` (B, V, TRIES, 4) of :func:`crop_draws`.
+    """
+    views = config.num_views
+    scales = [config.global_scale] * config.num_global + [config.local_scale] * config.num_local
+    heights, widths = np.repeat(sizes, views, axis=0).T
+    tiled = np.tile(np.array(scales, dtype=np.float64), (len(sizes), 1))
+    return draw_boxes(draws.reshape(-1, TRIES, 4), heights, widths, tiled).reshape(len(sizes), views, 4)
 
 
 def resize_crop(image: torch.Tensor, box: Sequence[int], size: int) -> torch.Tensor:
-    """Cut ``box`` (top, left, height, width) from uint8 (H, W, 3) and resize it to uint8 (3, size, size)."""
-    top, left, height, width = (int(value) for value in box)
-    crop = image[top : top + height, left : left + width].permute(2, 0, 1)
+    """Cut ``box`` (top, left, height, width) from uint8 (H, W, 3) and resize it to uint8 (size, size, 3).
+
+    Rows are resized first, the result rounded to 8 bits, then columns, as Pillow does.
+    """
+    top, left, height, width = box
+    crop = image[None, top : top + height, left : left + width]
     if (height, width) == (size, size):
-        return crop
-    # Given interleaved bytes, torch resizes all channels at once and returns planes: thrice as fast as from planes.
-    return torch.nn.functional.interpolate(crop[None], (size, size), mode="bicubic", antialias=True)[0]
+        return crop[0]
+    # Interleaved bytes in and out: torch then resizes all channels at once, thrice as fast as from planes.
+    resized = torch.nn.functional.interpolate(crop.permute(0, 3, 1, 2), (size, size), mode="bicubic", antialias=True)
+    return resized[0].permute(1, 2, 0)
 
 
-def write_crops(image: np.ndarray, boxes: np.ndarray, globals_: torch.Tensor, locals_: torch.Tensor) -> None:
-    """Write the crops of one image (uint8 (H, W, 3)) into ``globals_`` (2, 3, S, S) and ``locals_`` (L, 3, s, s)."""
-    source = torch.from_numpy(image)
+def write_crops(
+    image: torch.Tensor, boxes: Sequence[Sequence[int]], globals_: torch.Tensor, locals_: torch.Tensor
+) -> None:
+    """Write the crops of one image (uint8 (H, W, 3)) into ``globals_`` (2, S, S, 3) and ``locals_`` (L, s, s, 3)."""
     for view, box in enumerate(boxes):
         target = globals_[view] if view < len(globals_) else locals_[view - len(globals_)]
-        target.copy_(resize_crop(source, box, target.shape[-1]))
+        target.copy_(resize_crop(image, box, target.shape[0]))

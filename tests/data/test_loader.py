@@ -3,13 +3,14 @@ from __future__ import annotations
 import os
 import signal
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
-from dinoskip.data import AugmentConfig, Batch, CropConfig, ImageFolder, TrainLoader
+from dinoskip.data import AugmentConfig, Batch, CropConfig, DataPathConfig, ImageFolder, TrainLoader, resident
 from dinoskip.errors import ConfigError, DataError
 
 CROPS = CropConfig(global_size=32, local_size=16, num_local=2)
@@ -34,13 +35,13 @@ def test_batches_have_the_stated_layout(images: ImageFolder) -> None:
     (batch, *rest) = loader(images).epoch(0)
     assert len(rest) == 2
     assert batch.ids.dtype == torch.int64
-    assert batch.data["globals"].shape == (8, 3, 32, 32)
-    assert batch.data["locals"].shape == (8, 3, 16, 16)
-    assert batch.data["globals"].dtype == batch.data["locals"].dtype == torch.uint8
+    assert batch.data["global_crops"].shape == (8, 32, 32, 3)
+    assert batch.data["local_crops"].shape == (8, 16, 16, 3)
+    assert batch.data["global_crops"].dtype == batch.data["local_crops"].dtype == torch.uint8
     globals_, locals_ = loader(images).views(batch)
     assert (globals_.shape, locals_.shape, globals_.dtype) == ((8, 3, 32, 32), (8, 3, 16, 16), torch.float32)
     # View-major: of each image both global crops, B apart, show the same picture's colours.
-    means = batch.data["globals"].float().mean(dim=(2, 3)).view(2, 4, 3)
+    means = batch.data["global_crops"].float().mean(dim=(1, 2)).view(2, 4, 3)
     own = (means[0] - means[1]).norm(dim=1).mean()
     assert own < (means[0] - means[1].roll(1, 0)).norm(dim=1).mean()
 
@@ -118,6 +119,39 @@ def test_global_random_state_is_untouched(images: ImageFolder) -> None:
     assert torch.equal(torch.rand(3), expected)
 
 
+MODES = ["crops", "decode", "resident"]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("mode", MODES[1:])
+def test_modes_give_the_same_views(images: ImageFolder, mode: Literal["decode", "resident"], workers: int) -> None:
+    plain = loader(images)
+    other = loader(images, path=DataPathConfig(mode=mode), workers=workers, accumulate=2)
+    batches = other.epoch(1)
+    for batch in plain.epoch(1):
+        parts = [next(batches), next(batches)]
+        assert torch.equal(torch.cat([part.ids for part in parts]), batch.ids)
+        views = [[view.unflatten(0, (2, -1)) for view in other.views(part)] for part in parts]
+        for group, expected in enumerate(plain.views(batch)):
+            joined = torch.cat([part[group] for part in views], dim=1).flatten(0, 1)
+            assert torch.equal(joined, expected)
+    other.close()
+
+
+def test_a_resident_set_is_refused_before_anything_is_decoded(
+    images: ImageFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resident, "free_memory", lambda device: 1000)
+    monkeypatch.setattr(ImageFolder, "read", lambda self, index: pytest.fail("decoded"))
+    with pytest.raises(ConfigError, match=r"12 images decode to 0.00 GiB, more than half of the 0.00 GiB free on cpu"):
+        loader(images, path=DataPathConfig(mode="resident"))
+
+
+def test_free_memory_is_that_of_this_machine() -> None:
+    free = resident.free_memory(torch.device("cpu"))
+    assert 1 << 20 < free < os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
 @pytest.fixture
 def many(tmp_path: Path) -> ImageFolder:
     """120 images, of which number 7 is cut short."""
@@ -133,28 +167,41 @@ def spoil(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:90])
 
 
-@pytest.mark.parametrize("workers", [0, 1])
-def test_a_bad_image_is_listed_and_always_replaced_by_the_same(many: ImageFolder, workers: int) -> None:
-    one = loader(many, workers=workers)
+def one_views(images: ImageFolder, batch: Batch) -> list[torch.Tensor]:
+    return loader(images).views(batch)
+
+
+@pytest.mark.parametrize(("workers", "mode"), [(0, "crops"), (1, "crops"), (0, "decode"), (0, "resident")])
+def test_a_bad_image_is_listed_and_always_replaced_by_the_same(
+    many: ImageFolder, workers: int, mode: Literal["crops", "decode", "resident"]
+) -> None:
+    one = loader(many, workers=workers, path=DataPathConfig(mode=mode))
     batches = list(one.epoch(0))
     one.close()
     assert len(batches) == 30
     assert list(one.bad) == ["007.png"]
     assert "007.png" in one.bad["007.png"]
+    where = next(batch for batch in batches if 7 in batch.ids)
+    expected = next(batch for batch in loader(many).epoch(0) if 7 in batch.ids)
+    assert all(torch.equal(a, b) for a, b in zip(one.views(where), one_views(many, expected), strict=True))
     assert all(
         same(a, b)
         for a, b in zip(loader(many, batch_size=8).epoch(0), loader(many, batch_size=8).epoch(0), strict=True)
     )
 
 
-def test_more_than_one_percent_bad_ends_with_the_names(many: ImageFolder) -> None:
+@pytest.mark.parametrize("mode", MODES)
+def test_more_than_one_percent_bad_ends_with_the_names(
+    many: ImageFolder, mode: Literal["crops", "decode", "resident"]
+) -> None:
     spoil(many.path(40))
-    one = loader(many)
     with pytest.raises(DataError, match=r"2 of 120 images cannot be read, more than 1%: 007.png, 040.png"):
-        list(one.epoch(0))
+        list(loader(many, path=DataPathConfig(mode=mode)).epoch(0))
 
 
 def test_image_smaller_than_a_patch_is_an_error(many: ImageFolder) -> None:
+    with pytest.raises(DataError, match=r"000.png: image of 12×12 pixels is smaller than a patch .16."):
+        loader(many, min_side=16, path=DataPathConfig(mode="resident"))
     for workers in (0, 1):
         one = loader(many, min_side=16, workers=workers)
         with pytest.raises(

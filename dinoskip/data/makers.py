@@ -1,0 +1,135 @@
+"""Three ways to multi-crop micro-batches: crops cut in workers, cut on the device, or from a set that lives there.
+
+All draw the same boxes and augmentation vectors, so that they differ by the rounding of the resize alone. Views are
+ordered view-major: all first global crops, then all second, ...
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dinoskip.data.augment import AugmentConfig, augment, view_parameters
+from dinoskip.data.batches import Read
+from dinoskip.data.device_crops import cut
+from dinoskip.data.multicrop import CropConfig, crop_boxes, crop_draws, write_crops
+
+GROUPS = ("global", "local")
+
+
+class MultiCropMaker:
+    """What the three share. Every micro-batch has ``global_vectors``, ``local_vectors``, float32 (V·B, PARAMETERS)."""
+
+    def __init__(self, crops: CropConfig, augment: AugmentConfig, seed: int) -> None:
+        self.crops, self.augment, self.seed = crops, augment, seed
+
+    def vectors(self, epoch: int, indices: np.ndarray) -> dict[str, Tensor]:
+        """Draw the augmentation of a micro-batch."""
+        drawn = view_parameters(self.augment, self.crops.num_local, self.seed, epoch, indices)
+        return self.by_group(drawn, "vectors")
+
+    def boxes(self, sizes: np.ndarray, epoch: int, indices: np.ndarray) -> dict[str, Tensor]:
+        """Draw the boxes of images of ``sizes`` (B, 2): ``global_boxes`` and ``local_boxes``, int64 (V·B, 4)."""
+        return self.by_group(crop_boxes(self.crops, sizes, crop_draws(self.crops, self.seed, epoch, indices)), "boxes")
+
+    def by_group(self, values: np.ndarray, name: str) -> dict[str, Tensor]:
+        """Split (B, V, C) into global and local views, each view-major (V·B, C)."""
+        parts = np.split(values.swapaxes(0, 1), [self.crops.num_global])
+        return {
+            f"{group}_{name}": torch.from_numpy(np.ascontiguousarray(part).reshape(-1, values.shape[2]))
+            for group, part in zip(GROUPS, parts, strict=True)
+        }
+
+    def cut_and_augment(
+        self, data: dict[str, Tensor], pixels: Tensor, first: np.ndarray, widths: np.ndarray
+    ) -> list[Tensor]:
+        """Cut the boxes of ``data`` from B images in ``pixels`` (P, 3), of given first pixel and width, and augment."""
+        views = []
+        for group, size in zip(GROUPS, (self.crops.global_size, self.crops.local_size), strict=True):
+            boxes = data[f"{group}_boxes"].numpy()
+            if len(boxes):
+                times = len(boxes) // len(first)
+                crops = cut(pixels, np.tile(first, times), np.tile(widths, times), boxes, size)
+                views.append(augment(crops, data[f"{group}_vectors"]))
+        return views
+
+
+class CropMaker(MultiCropMaker):
+    """Workers decode and cut: ``global_crops`` uint8 (2·B, S, S, 3), ``local_crops`` uint8 (L·B, s, s, 3)."""
+
+    def make(self, epoch: int, indices: np.ndarray, read: Read) -> dict[str, Tensor]:
+        """Read, cut and draw."""
+        shape, count = self.crops, len(indices)
+        globals_ = torch.empty(shape.num_global, count, shape.global_size, shape.global_size, 3, dtype=torch.uint8)
+        locals_ = torch.empty(shape.num_local, count, shape.local_size, shape.local_size, 3, dtype=torch.uint8)
+        draws = crop_draws(shape, self.seed, epoch, indices)
+        for column, index in enumerate(indices.tolist()):
+            _, image = read(index)
+            boxes = crop_boxes(shape, np.array([image.shape[:2]]), draws[column : column + 1])[0]
+            write_crops(torch.from_numpy(image), boxes.tolist(), globals_[:, column], locals_[:, column])
+        crops = {"global_crops": globals_.flatten(0, 1), "local_crops": locals_.flatten(0, 1)}
+        return crops | self.vectors(epoch, indices)
+
+    def views(self, data: dict[str, Tensor], device: torch.device) -> list[Tensor]:
+        """Move the 8-bit crops to ``device`` and augment them there."""
+        return [
+            augment(data[f"{group}_crops"].to(device, non_blocking=True).permute(0, 3, 1, 2), data[f"{group}_vectors"])
+            for group in GROUPS
+            if len(data[f"{group}_crops"])
+        ]
+
+
+class DecodeMaker(MultiCropMaker):
+    """Workers only decode: ``pixels`` uint8 (P, 3), image after image; ``sizes`` int64 (B, 2); and the boxes."""
+
+    def make(self, epoch: int, indices: np.ndarray, read: Read) -> dict[str, Tensor]:
+        """Read and draw."""
+        images = [read(index)[1] for index in indices.tolist()]
+        sizes = np.array([image.shape[:2] for image in images])
+        pixels = torch.empty(int(sizes.prod(axis=1).sum()), 3, dtype=torch.uint8)
+        np.concatenate([image.reshape(-1, 3) for image in images], out=pixels.numpy())
+        drawn = self.boxes(sizes, epoch, indices) | self.vectors(epoch, indices)
+        return {"pixels": pixels, "sizes": torch.from_numpy(sizes), **drawn}
+
+    def views(self, data: dict[str, Tensor], device: torch.device) -> list[Tensor]:
+        """Move the images to ``device``, cut and augment there."""
+        sizes = data["sizes"].numpy()
+        areas = sizes.prod(axis=1)
+        pixels = data["pixels"].to(device, non_blocking=True)
+        return self.cut_and_augment(data, pixels, areas.cumsum() - areas, sizes[:, 1])
+
+
+class ResidentMaker(MultiCropMaker):
+    """The whole set, decoded, is on the device; a micro-batch is ``numbers`` int64 (B,) and the boxes.
+
+    Args:
+        crops: sizes and scales of the crops.
+        augment: the augmentation.
+        seed: what crops and augmentation derive from.
+        pixels: uint8 (P, 3) on the device, image after image.
+        first: int64 (N,), the pixel where each image (or its substitute) begins.
+        sizes: int64 (N, 2), its height and width.
+    """
+
+    def __init__(
+        self,
+        crops: CropConfig,
+        augment: AugmentConfig,
+        seed: int,
+        pixels: Tensor,
+        first: np.ndarray,
+        sizes: np.ndarray,
+    ) -> None:
+        super().__init__(crops, augment, seed)
+        self.pixels, self.first, self.sizes = pixels, first, sizes
+
+    def make(self, epoch: int, indices: np.ndarray, read: Read) -> dict[str, Tensor]:
+        """Draw; nothing is read."""
+        drawn = self.boxes(self.sizes[indices], epoch, indices) | self.vectors(epoch, indices)
+        return {"numbers": torch.from_numpy(indices.astype(np.int64)), **drawn}
+
+    def views(self, data: dict[str, Tensor], device: torch.device) -> list[Tensor]:
+        """Cut and augment where the set lies."""
+        numbers = data["numbers"].numpy()
+        return self.cut_and_augment(data, self.pixels, self.first[numbers], self.sizes[numbers, 1])

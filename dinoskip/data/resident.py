@@ -1,0 +1,113 @@
+"""A set of images decoded once, into one buffer on the device that trains. Its size is checked before anything is."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dinoskip.console import Progress
+from dinoskip.data.batches import Images, candidates
+from dinoskip.errors import ConfigError, DataError
+
+SHARE = 0.5  # of the free memory: the model, its optimizer and activations need the rest
+
+
+@dataclass
+class Resident:
+    """``pixels`` uint8 (P, 3); ``first`` int64 (N,) and ``sizes`` int64 (N, 2), of each image or its substitute.
+
+    ``bad`` are the images that could not be read, name → reason.
+    """
+
+    pixels: Tensor
+    first: np.ndarray
+    sizes: np.ndarray
+    bad: dict[str, str] = field(default_factory=dict)
+
+
+def load(images: Images, device: torch.device, *, seed: int, min_side: int, threads: int = 0) -> Resident:
+    """Decode ``images`` into memory of ``device`` by ``threads`` threads (0: one a processor).
+
+    Bad images are replaced as in every loader. Raises :class:`ConfigError` if the set needs more than half of the free
+    memory, :class:`DataError` for an image smaller than ``min_side``.
+    """
+    threads = threads or len(os.sched_getaffinity(0))
+    reasons: dict[int, str] = {}
+
+    def measure(index: int) -> tuple[int, int]:
+        try:
+            return images.size(index)
+        except DataError as error:
+            reasons[index] = str(error)
+            return 0, 0
+
+    with ThreadPoolExecutor(threads) as pool:
+        sizes = np.array(list(pool.map(measure, range(len(images)))), dtype=np.int64)
+        _refuse_small(images, sizes, min_side)
+        areas = sizes.prod(axis=1)
+        first = areas.cumsum() - areas
+        _refuse_large(images, 3 * int(areas.sum()), device)
+        pixels = torch.empty(int(areas.sum()), 3, dtype=torch.uint8, device=device)
+
+        def decode(index: int) -> None:
+            if index in reasons:
+                return
+            try:
+                image = images.read(index)
+            except DataError as error:
+                reasons[index] = str(error)
+                return
+            if image.shape[:2] != tuple(sizes[index]):
+                reasons[index] = f"{images.where(index)}: its header gives another size than its pixels"
+                return
+            pixels[first[index] : first[index] + areas[index]].copy_(torch.from_numpy(image.reshape(-1, 3)))
+
+        with Progress(f"images to {device}", len(images), "image") as progress:
+            for _ in pool.map(decode, range(len(images))):
+                progress.advance()
+    slots = _slots(images, reasons, seed)
+    return Resident(pixels, first[slots], sizes[slots], {images.names[index]: reasons[index] for index in reasons})
+
+
+def _refuse_small(images: Images, sizes: np.ndarray, min_side: int) -> None:
+    for index in np.flatnonzero((sizes.min(axis=1) < min_side) & (sizes.min(axis=1) > 0)):
+        height, width = sizes[index]
+        raise DataError(
+            f"{images.where(int(index))}: image of {width}×{height} pixels is smaller than a patch ({min_side})",
+            "take it out of the set",
+        )
+
+
+def _refuse_large(images: Images, needed: int, device: torch.device) -> None:
+    free = free_memory(device)
+    if needed > SHARE * free:
+        raise ConfigError(
+            f"{images.root}: {len(images)} images decode to {needed / 2**30:.2f} GiB, more than half of the "
+            f"{free / 2**30:.2f} GiB free on {device}",
+            "use mode decode or crops, or make the images smaller with dinoskip data prepare",
+        )
+
+
+def free_memory(device: torch.device) -> int:
+    """Bytes that can still be had on a device; of the host without disturbing others."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    with open("/proc/meminfo") as lines:
+        fields = dict(line.split(":", 1) for line in lines)
+    return int(fields["MemAvailable"].split()[0]) * 1024
+
+
+def _slots(images: Images, reasons: dict[int, str], seed: int) -> np.ndarray:
+    """Return for every image the number of the one that stands for it, int64 (N,)."""
+    slots = np.arange(len(images))
+    for index in reasons:
+        found = next((number for number in candidates(seed, index, len(images)) if number not in reasons), None)
+        if found is None:
+            raise DataError(f"{images.where(index)}: unreadable, as are the images drawn in its place")
+        slots[index] = found
+    return slots
