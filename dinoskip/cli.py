@@ -1,7 +1,8 @@
 """The command line. No torch, no pydantic here: ``dinoskip --help`` answers at once; handlers are elsewhere.
 
 Exit codes: 0 ok, 1 internal, 2 usage or config, 3 bad data or weights, 4 non-finite training, 5 output in use by
-another run, 6 disk full, 75 preempted (SIGTERM), 130 interrupted (Ctrl-C). Results go to stdout, all else to stderr.
+another run, 6 disk full, 75 preempted (SIGTERM, SIGUSR2), 130 interrupted (Ctrl-C). Results go to stdout, all else to
+stderr.
 """
 
 from __future__ import annotations
@@ -117,6 +118,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=_Parser)
     _study_commands(commands)
     _pretrain_command(commands)
+    _submit_commands(commands)
     _features_commands(commands)
     _frozen_commands(commands)
     _tool_commands(commands)
@@ -157,8 +159,39 @@ def _pretrain_command(commands: Any) -> None:
         "--images", required=True, metavar="DIR", help="a folder of images, searched with its sub-folders"
     )
     pretrain.add_argument("--out", required=True, metavar="DIR", help="the run directory")
+    pretrain.add_argument(
+        "--online-knn",
+        metavar="DIR",
+        help="evaluate while training: k-NN on DIR/train and DIR/val, one sub-folder a class, every "
+        "pretrain.online_every epochs (default: every epoch)",
+    )
     _allow_change(pretrain)
     _compute(pretrain)
+
+
+def _submit_commands(commands: Any) -> None:
+    submit = _command(
+        commands,
+        "submit",
+        "tools:submit",
+        "submit a study, or with --images and --out one pretraining run, as a SLURM job",
+        details="options of sbatch may follow after --: dinoskip submit STUDY.yaml -- --dependency=afterok:123",
+    )
+    submit.add_argument("config", help="a study, or the YAML of `dinoskip pretrain`")
+    submit.add_argument("overrides", nargs="*", metavar="a.b=value", help="settings laid over the file")
+    submit.add_argument("--cluster", metavar="FILE", help="what to ask for, such as configs/cluster/h100_8gpu.yaml")
+    submit.add_argument("--until", metavar="STAGE", help="of a study: run up to and including this stage")
+    submit.add_argument("--images", metavar="DIR", help="a folder of images, for `dinoskip pretrain`")
+    submit.add_argument("--out", metavar="DIR", help="its run directory")
+    submit.add_argument("--dry-run", action="store_true", help="print the script, and submit nothing")
+    submit.set_defaults(sbatch=[])
+
+    requeue = commands.add_parser("requeue")  # called by the script of a job; not in the list of commands
+    requeue.set_defaults(handler="tools:requeue", verbosity=0)
+    requeue.add_argument("output")
+    requeue.add_argument("--begin", action="store_true")
+    requeue.add_argument("--code", type=_count, default=0)
+    requeue.add_argument("--max", type=_count, default=0)
 
 
 def _features_commands(commands: Any) -> None:
@@ -251,9 +284,13 @@ def _tool_commands(commands: Any) -> None:
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    """Parse; overrides (``a.b=value``) may stand anywhere among the options."""
+    """Parse; overrides (``a.b=value``) may stand anywhere among the options, sbatch's after ``--``."""
     parser = _parser()
-    args, rest = parser.parse_known_args(argv)
+    given = list(sys.argv[1:] if argv is None else argv)
+    cut = given.index("--") if given[:1] == ["submit"] and "--" in given else len(given)
+    args, rest = parser.parse_known_args(given[:cut])
+    if cut < len(given):
+        args.sbatch = given[cut + 1 :]
     for text in rest:
         if text.startswith("-") or "=" not in text or not hasattr(args, "overrides"):
             parser.error(f"unrecognized argument {text!r}")
@@ -268,7 +305,7 @@ def _report(error: DinoskipError) -> int:
 
 
 class _Terminated(BaseException):
-    """SIGTERM, as an exception that nothing on the way takes for a damaged file."""
+    """SIGTERM or SLURM's SIGUSR2, as an exception that nothing on the way takes for a damaged file."""
 
 
 def _on_sigterm(number: int, frame: object) -> None:
@@ -279,14 +316,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     args = _parse(argv)
     console.configure(args.verbosity)
-    signal.signal(signal.SIGTERM, _on_sigterm)
+    for number in (signal.SIGTERM, signal.SIGUSR2):
+        signal.signal(number, _on_sigterm)
     try:
         module, _, name = args.handler.rpartition(":")
         return int(getattr(importlib.import_module(f"dinoskip.{module or 'commands'}"), name)(args))
     except DinoskipError as error:
         return _report(error)
     except _Terminated:
-        return _report(Preempted("stopped by SIGTERM; run the same command again to continue"))
+        return _report(Preempted("stopped by a signal; run the same command again to continue"))
     except KeyboardInterrupt:
         print("interrupted; run the same command again to continue", file=sys.stderr)
         return 130

@@ -8,9 +8,10 @@ import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dinoskip.console import log, table
+from dinoskip.distributed import is_main
 from dinoskip.errors import ConfigError
 from dinoskip.files import MANIFEST, TEMPORARY, publish_directory
 from dinoskip.locks import directory_lock
@@ -18,6 +19,10 @@ from dinoskip.pipeline import graph, nodes, stages
 from dinoskip.pipeline.runner import Runner
 from dinoskip.pipeline.study import Study, Variant, load_study
 from dinoskip.results import EvalResult, read_rows
+
+if TYPE_CHECKING:
+    from dinoskip.training.pretraining import PretrainJob
+    from dinoskip.training.recipe import Observer
 
 Args = argparse.Namespace
 
@@ -83,6 +88,8 @@ def run(args: Args) -> int:
         _show_plan(runner, chosen, as_json=args.json)
         return 0
     happened = runner.run(chosen)
+    if not is_main():
+        return 0
     page = _install_report(runner, study) if "report" in happened else None
     if args.json:
         print_json({"stages": happened, "report": str(page.resolve()) if page else None})
@@ -178,25 +185,47 @@ def gc(args: Args) -> int:
 # --- parts on plain inputs -----------------------------------------------------------------------------
 
 
-def pretrain(args: Args) -> int:
-    """``dinoskip pretrain``."""
+def pretrain_job(args: Args) -> PretrainJob:
+    """The job of ``dinoskip pretrain CONFIG [a.b=value ...]``; a study's other sections are left out."""
     from dinoskip.config import Source, apply_overrides, read_yaml, validate
-    from dinoskip.data.folders import ImageFolder
     from dinoskip.training.pretraining import PretrainJob
-    from dinoskip.training.pretraining import pretrain as train
 
     overrides = list(args.overrides)
     if args.config and "=" in args.config:  # no file was given, the first override took its place
         overrides.insert(0, args.config)
         args.config = None
     source = apply_overrides(read_yaml(args.config) if args.config else Source(), overrides)
-    for key in ("name", "output", "data", "variants", "evaluate", "gallery", "analyze", "report"):
+    for key in ("name", "output", "data", "variants", "online", "evaluate", "gallery", "analyze", "report"):
         source.tree.pop(key, None)
     if isinstance(source.tree.get("pretrain"), dict):
         source.tree["pretrain"].pop("dataset", None)
-    job = validate(PretrainJob, source)
-    computing = {"device": args.device, "workers": args.workers}
-    print(train(job, ImageFolder.open(args.images), Path(args.out), allow=args.allow_change, **computing))
+    return validate(PretrainJob, source)
+
+
+def _observer(args: Args, job: PretrainJob) -> Observer | None:
+    from dinoskip.data.datasets import FolderConfig
+    from dinoskip.pipeline.online import OnlineKnn, OnlineSection, build_observer
+
+    if args.online_knn:
+        section = OnlineSection(knn=OnlineKnn(dataset="online"))
+        return build_observer(section, {"knn": (FolderConfig(root=args.online_knn), None)})
+    if job.pretrain.online_every:
+        log.warning("pretrain.online_every: nothing is evaluated without --online-knn DIR")
+    return None
+
+
+def pretrain(args: Args) -> int:
+    """``dinoskip pretrain``."""
+    from dinoskip.data.folders import ImageFolder
+    from dinoskip.training.pretraining import pretrain as train
+
+    job = pretrain_job(args)
+    if args.online_knn and not job.pretrain.online_every:
+        job = job.model_copy(update={"pretrain": job.pretrain.model_copy(update={"online_every": 1})})
+    computing = {"device": args.device, "workers": args.workers, "observer": _observer(args, job)}
+    final = train(job, ImageFolder.open(args.images), Path(args.out), allow=args.allow_change, **computing)
+    if is_main():
+        print(final)
     return 0
 
 

@@ -85,6 +85,11 @@ def _ranks() -> tuple[int, int, int, str]:
     return rank, size, _number("SLURM_LOCALID") if "SLURM_LOCALID" in env else 0, f"tcp://{host}:{port}"
 
 
+def is_main() -> bool:
+    """Whether this process is rank 0, or the only one; also where the ranks have not met."""
+    return _ranks()[0] == 0
+
+
 def _from_torchrun() -> tuple[int, int, int, str]:
     missing = [name for name in ("RANK", "WORLD_SIZE") if name not in os.environ]
     if missing:
@@ -140,12 +145,10 @@ def world(device: str = "auto") -> Iterator[World]:
         return
     _join(here, meeting)
     try:
-        try:
-            yield here
-        except (Preempted, Interrupted):  # of all ranks together
-            dist.barrier()  # the launcher ends all once one has ended: rank 0 writes its last words before
-            raise
-        dist.barrier()
+        yield here
+    except (Preempted, Interrupted):  # of all ranks together
+        dist.barrier()  # launchers end all ranks once one has failed: rank 0 writes its last words before
+        raise
     finally:
         dist.destroy_process_group()
 

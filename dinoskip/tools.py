@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from dinoskip.commands import Args, print_json, print_table
+from dinoskip.commands import Args, pretrain_job, print_json, print_table
 from dinoskip.errors import ConfigError, DataError
 
 
@@ -108,6 +108,54 @@ def analyze(args: Args) -> int:
     else:
         print(as_text(result))
     return 0
+
+
+def submit(args: Args) -> int:
+    """``dinoskip submit``: check everything here, then write the script and give it to sbatch."""
+    from dinoskip.config import read_yaml, validate
+    from dinoskip.pipeline.study import load_study
+    from dinoskip.training.launch import ClusterConfig, folder_of, script
+    from dinoskip.training.launch import submit as give
+    from dinoskip.training.recipe import TrainConfig
+
+    cluster = validate(ClusterConfig, read_yaml(args.cluster)) if args.cluster else ClusterConfig()
+    if bool(args.images) != bool(args.out) or (args.images and args.until):
+        raise ConfigError("--images and --out go together, for one pretraining run; --until is for a study")
+    settings = [args.config, *args.overrides]
+    if args.images:
+        recipe: TrainConfig | None = pretrain_job(args).pretrain
+        output = Path(args.out)
+        command = ["pretrain", *settings, "--images", args.images, "--out", args.out]
+    else:
+        study, _ = load_study(args.config, args.overrides)
+        recipe, output = study.pretrain, study.directory
+        command = ["run", *settings, *(["--until", args.until] if args.until else [])]
+    slices = cluster.ranks * recipe.accumulate if recipe else 1
+    if recipe and recipe.batch_size % slices:
+        raise ConfigError(
+            f"pretrain.batch_size: {recipe.batch_size} cannot be shared by {cluster.ranks} processes"
+            f" in {recipe.accumulate} micro-batches each",
+            f"take a multiple of {slices}, or another number of GPUs",
+        )
+    command += ["--device", "cuda" if cluster.gpus_per_node else "cpu"]
+    text = script(cluster, output.name, output, command, Path.cwd())
+    if args.dry_run:
+        print(text, end="")
+        return 0
+    print(f"job {give(text, output, args.sbatch)}; script and log in {folder_of(output)}")
+    return 0
+
+
+def requeue(args: Args) -> int:
+    """``dinoskip requeue``, which the script of a job calls; exit code 0 if there is nothing to be done by hand."""
+    from dinoskip.training import launch
+
+    if args.begin:
+        launch.begin(Path(args.output))
+        return 0
+    again, why = launch.finish(Path(args.output), args.code, args.max)
+    print(f"job {launch.job_id()}: {why}", file=sys.stderr)
+    return 0 if again else int(args.code)
 
 
 def verify(args: Args) -> int:

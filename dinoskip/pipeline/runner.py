@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dinoskip.console import duration, log
+from dinoskip.distributed import Orders, world
 from dinoskip.errors import ConfigError
 from dinoskip.files import write_json
 from dinoskip.locks import directory_lock
@@ -36,11 +37,13 @@ class Task:
 class Stage:
     """A kind of node: the function that makes its output, and whether a killed one resumes in its partial output.
 
-    ``version`` is part of the key: raise it when the function's code changes its results.
+    ``version`` is part of the key: raise it when the function's code changes its results. Where there are several
+    ranks, all of them run a stage that is ``together``, and rank 0 alone all others.
     """
 
     function: Callable[[Task], None]
     resumes: bool = False
+    together: bool = False
     version: int = 1
 
 
@@ -63,9 +66,28 @@ class Runner:
     def run(self, chosen: set[str]) -> dict[str, str]:
         """Bring the chosen nodes up to date; return what happened to each (``cached`` or ``done``).
 
+        Ranks other than the first do what it tells them and return nothing.
         Raises :class:`ConfigError` when an input of a chosen node is not there and not chosen itself,
         :class:`OutputInUse` when another run holds the study, and whatever a stage raises.
         """
+        with world(self.device) as here:
+            self.orders = Orders()
+            if here.is_main:
+                return self._lead(chosen)
+            for stage, task in self.orders:
+                self.stages[stage].function(task)
+            return {}
+
+    def _lead(self, chosen: set[str]) -> dict[str, str]:
+        """:meth:`run` on rank 0, which lets the others go at the end, unless they have left with it."""
+        self.together = False
+        try:
+            return self._all(chosen)
+        finally:
+            if not self.together:
+                self.orders.give(None)
+
+    def _all(self, chosen: set[str]) -> dict[str, str]:
         happened: dict[str, str] = {}
         with directory_lock(self.study):
             for node in self.planner.nodes:
@@ -93,8 +115,13 @@ class Runner:
         out = self.artifacts.fresh_partial(node.id, key, keep=stage.resumes)
         log.info("%-44s running (%s)", node.id, reason)
         began = time.monotonic()
-        inputs = {role: self._output(source) for role, source in node.inputs.items()}
-        stage.function(Task(node.settings, node.runtime, inputs, out, self.device, self.workers))
+        inputs = {role: self._output(source) for role, source in node.needs.items()}
+        task = Task(node.settings, node.runtime, inputs, out, self.device, self.workers)
+        if stage.together:
+            self.orders.give((node.stage, task))
+        self.together = stage.together  # an error from here on is one of all ranks
+        stage.function(task)
+        self.together = False
         seconds = time.monotonic() - began
         write_json(out / "timing.json", {"seconds": round(seconds, 2)})
         self.planner.outputs[node.id] = self.artifacts.publish(node.id, key, record, {"stage": node.stage})

@@ -1,0 +1,202 @@
+"""SLURM: the batch script that ``dinoskip submit`` writes, and the decision whether a stopped job is put back.
+
+Before its time ends (``--signal``) or when it is preempted, every rank of a job gets a signal, saves and leaves with
+exit code 75. The script then asks :func:`finish`: a job that got further since it started is requeued, up to a
+limit; one that did not would stop at the same place for ever, and one that failed would fail again.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, StringConstraints
+
+from dinoskip.config import Config
+from dinoskip.errors import ConfigError, Preempted
+from dinoskip.files import read_json, write_json, write_text
+
+Word = Annotated[str, StringConstraints(pattern=r"^[\w.,:/@%+=|&*()\[\]-]+$")]
+Line = Annotated[str, StringConstraints(pattern=r"^[^\n\r]+$")]
+Time = Annotated[str, StringConstraints(pattern=r"^(\d+-)?\d+(:\d\d){0,2}$")]
+Run = Callable[[Sequence[str]], str]
+
+
+class ClusterConfig(Config):
+    """What a job asks of a cluster; one file of ``configs/cluster``. One process a GPU, or a node without GPUs."""
+
+    partition: Word | None = None
+    account: Word | None = None
+    qos: Word | None = None
+    constraint: Word | None = None
+    nodes: int = Field(1, ge=1)
+    gpus_per_node: int = Field(1, ge=0)
+    cpus_per_task: int = Field(8, ge=1, description="cores of each process, for reading images")
+    mem: Word | None = Field(None, description="memory of a node, such as 200G")
+    time: Time = Field("24:00:00", description="as sbatch takes it: minutes, h:mm:ss or d-hh:mm:ss")
+    grace: int = Field(180, ge=10, le=3600, description="seconds before the end at which the job is told to save")
+    max_requeues: int = Field(20, ge=0, description="times that a job which gets on is put back into the queue")
+    setup: tuple[Line, ...] = Field((), description="shell lines before the run: modules, environment variables")
+    sbatch: tuple[Line, ...] = Field((), description="more options of sbatch, such as --exclusive")
+
+    @property
+    def tasks_per_node(self) -> int:
+        """Processes on a node."""
+        return max(self.gpus_per_node, 1)
+
+    @property
+    def ranks(self) -> int:
+        """Processes of a job."""
+        return self.nodes * self.tasks_per_node
+
+
+def folder_of(output: Path) -> Path:
+    """Where scripts, logs and requeue records of jobs that write ``output`` lie: ``OUTPUT.slurm``, beside it."""
+    return output.with_name(f"{output.name}.slurm")
+
+
+def script(cluster: ClusterConfig, name: str, output: Path, command: Sequence[str], where: Path) -> str:
+    """The batch script of ``dinoskip COMMAND``, which writes ``output``, run from directory ``where``."""
+    log = str(folder_of(output).absolute()).replace("%", "%%") + "/%x-%j.out"
+    asked = {
+        "job-name": name, "output": log, "open-mode": "append", "partition": cluster.partition,
+        "account": cluster.account, "qos": cluster.qos, "constraint": cluster.constraint, "nodes": cluster.nodes,
+        "ntasks-per-node": cluster.tasks_per_node, "gpus-per-node": cluster.gpus_per_node or None,
+        "cpus-per-task": cluster.cpus_per_task, "mem": cluster.mem, "time": cluster.time,
+        "signal": f"USR2@{cluster.grace}",
+    }  # fmt: skip
+    options = [f"--{key}={shlex.quote(str(value))}" for key, value in asked.items() if value is not None]
+    dinoskip = f"{shlex.quote(sys.executable)} -m dinoskip"
+    requeue = f"{dinoskip} requeue {shlex.quote(str(output.absolute()))}"
+    lines = [
+        "#!/bin/bash",
+        *(f"#SBATCH {option}" for option in (*options, "--requeue", *cluster.sbatch)),
+        "",
+        "trap : TERM USR2  # the ranks are told as well: wait for them, then decide",
+        f"cd {shlex.quote(str(where.absolute()))} || exit 2",
+        "export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}",
+        *cluster.setup,
+        f"{requeue} --begin || exit",
+        # A rank that dies takes the others along a minute later: time for the last words of a rank that saves.
+        f"srun --cpus-per-task={cluster.cpus_per_task} --kill-on-bad-exit=0 --wait=60 {dinoskip} {shlex.join(command)}",
+        "code=$?",
+        f'{requeue} --code "$code" --max {cluster.max_requeues}',
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def run_tool(command: Sequence[str]) -> str:
+    """Run one of SLURM's tools and return its stdout; :class:`ConfigError` in one line if it is missing or fails."""
+    if shutil.which(command[0]) is None:
+        raise ConfigError(f"{command[0]}: not found", "run this where SLURM is, or see the script with --dry-run")
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        said = " ".join(done.stderr.split()) or f"exit code {done.returncode}"
+        raise ConfigError(f"{command[0]} refused: {said}")
+    return done.stdout
+
+
+def submit(text: str, output: Path, options: Sequence[str] = (), *, run: Run = run_tool) -> str:
+    """Write the script beside ``output`` and give it to sbatch with more ``options``; return the job's number."""
+    path = folder_of(output) / "job.sh"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(path, text)
+    return run(["sbatch", "--parsable", *options, str(path)]).strip().partition(";")[0]
+
+
+# --- requeue ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far what lies in a run or study directory is; each number only grows."""
+
+    steps: int = 0  # saved steps of all trainings
+    stages: int = 0  # finished stages
+    batches: int = 0  # exported batches of features
+
+    def beyond(self, other: Progress) -> bool:
+        """Whether anything is further than in ``other``."""
+        return any(getattr(self, field.name) > getattr(other, field.name) for field in fields(self))
+
+
+def progress_of(output: Path) -> Progress:
+    """Read the progress of a run or study directory; all zero if it is not there yet."""
+    done = [path for path in output.rglob("MANIFEST.json") if "checkpoints" not in path.relative_to(output).parts]
+    return Progress(
+        steps=sum(int(read_json(path).get("step", 0)) for path in output.rglob("status.json")),
+        stages=len(done),
+        batches=sum(path.read_bytes().count(1) for path in output.rglob("journal")),
+    )
+
+
+def decide(code: int, before: Progress, now: Progress, requeues: int, limit: int) -> tuple[bool, str]:
+    """Whether a job whose ranks left with exit ``code`` goes back into the queue, and why (one line)."""
+    if code == 0:
+        return False, "finished"
+    if code != Preempted.exit_code:
+        return False, f"failed with exit code {code}: not requeued, it would fail again"
+    if not now.beyond(before):
+        return False, f"stopped at step {now.steps} without progress since its start: not requeued; give it more time"
+    if requeues >= limit:
+        return False, f"stopped at step {now.steps} after {requeues} requeues, the limit: submit it again to go on"
+    return True, f"stopped at step {now.steps}: requeued, {requeues + 1} of {limit} times"
+
+
+def job_id() -> str:
+    """This job as scontrol knows it: ``123``, or ``123_4`` for a member of an array."""
+    env = os.environ
+    if "SLURM_ARRAY_JOB_ID" in env and "SLURM_ARRAY_TASK_ID" in env:
+        return f"{env['SLURM_ARRAY_JOB_ID']}_{env['SLURM_ARRAY_TASK_ID']}"
+    if "SLURM_JOB_ID" not in env:
+        raise ConfigError("SLURM_JOB_ID is not set", "`dinoskip requeue` is called by the script of `dinoskip submit`")
+    return env["SLURM_JOB_ID"]
+
+
+def _record(output: Path) -> Path:
+    return folder_of(output) / f"requeue-{job_id()}.json"
+
+
+def begin(output: Path, *, clock: Callable[[], float] = time.time) -> None:
+    """Note how far ``output`` is as this job starts, for :func:`finish`."""
+    path = _record(output)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    old = read_json(path) if path.exists() else {}
+    write_json(
+        path,
+        {
+            "requeues": old.get("requeues", 0),
+            "started": clock(),
+            "before": asdict(progress_of(output)),
+            "ended": old.get("ended", []),
+        },
+    )
+
+
+def finish(
+    output: Path, code: int, limit: int, *, run: Run = run_tool, clock: Callable[[], float] = time.time
+) -> tuple[bool, str]:
+    """Requeue this job, whose ranks left with exit ``code``, if it got on and may; return :func:`decide`'s answer.
+
+    Every end is added to the job's record with its time in seconds since the start.
+    """
+    path = _record(output)
+    if not path.exists():
+        raise ConfigError(f"{path}: not there", "`dinoskip requeue --begin` comes first")
+    record = read_json(path)
+    now = progress_of(output)
+    again, why = decide(code, Progress(**record["before"]), now, record["requeues"], limit)
+    record["ended"].append({"code": code, "seconds": round(clock() - record["started"], 1), **asdict(now), "why": why})
+    record["requeues"] += again
+    write_json(path, record)  # first: requeueing ends this process
+    if again:
+        run(["scontrol", "requeue", job_id()])
+    return again, why
