@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -118,6 +119,31 @@ def blocks_figure(variants: Mapping[str, Sequence[EvalResult]], out: Path, *, pd
     return _write(out, draw, len(variants), caption, ". ".join(words) + ".", pdf)
 
 
+def online_figure(runs: Mapping[str, Sequence[Mapping[str, Any]]], out: Path, *, pdf: bool = False) -> Figure | None:
+    """What was measured while training against epoch, one panel a measure, from the rows of each ``metrics.jsonl``.
+
+    Measures are ``knn{k}_top1``, ``probe_miou`` and ``probe_block{b}_miou``; None if no row has one.
+    """
+    panels: dict[str, dict[str, dict[int, float]]] = {}
+    for name, rows in runs.items():
+        for row in rows:
+            for key, value in row.items():
+                title = _online_title(key)
+                if title and isinstance(value, int | float) and "epoch" in row:
+                    panels.setdefault(title, {}).setdefault(name, {})[int(row["epoch"])] = float(value)
+    caption = "Measured while training, on a fixed sample of images, in percent"
+    return diagnostics_figure(panels, out, caption=caption, variants=list(runs), along="epoch", pdf=pdf)
+
+
+def _online_title(key: str) -> str | None:
+    """A panel's title for a measure of :mod:`eval.online`, None for any other key."""
+    if found := re.fullmatch(r"knn(\d+)_top1", key):
+        return f"k-NN top-1, k = {found[1]}"
+    if found := re.fullmatch(r"probe_(?:block(\d+)_)?miou", key):
+        return f"probe mIoU, block {found[1]}" if found[1] else "probe mIoU"
+    return None
+
+
 def diagnostics_figure(
     panels: Mapping[str, Curves],
     out: Path,
@@ -125,11 +151,12 @@ def diagnostics_figure(
     caption: str,
     variants: Sequence[str] | None = None,
     logarithmic: Sequence[str] = (),
+    along: str = "block",
     pdf: bool = False,
 ) -> Figure | None:
-    """Any quantity against block: ``{panel title: {variant: {block: value}}}``; log axes for titles in ``logarithmic``.
+    """Any quantity against block (or what ``along`` says): ``{panel title: {variant: {block: value}}}``.
 
-    For token similarity, effective rank, the condition number of the value-output product, gradients. Values
+    Panels whose titles are in ``logarithmic`` have a log axis. For token similarity, effective rank, the condition number of the value-output product, gradients. Values
     that are not finite (or not positive on a log axis) are left out. ``variants`` gives the order of colours;
     by default the order in which they occur.
     """
@@ -152,7 +179,7 @@ def diagnostics_figure(
                 axes.set_yscale("log")
                 axes.yaxis.set_minor_formatter("")
             axes.set_title(_name(title))
-            axes.set_xlabel("block")
+            axes.set_xlabel(along)
         _legend(figure, grid[0])
         return figure
 

@@ -23,7 +23,8 @@ class Node:
     """One stage of one variant: what it is, what it reads, what it needs.
 
     ``settings`` is all that the stage function may read of the configuration and is part of the key; ``runtime``
-    (paths, workers) is not. ``external`` returns content hashes of files outside the study.
+    (paths, workers) is not. ``external`` returns content hashes of files outside the study. ``beside`` are nodes whose
+    output it reads without any effect on its own, so that they are no part of the key either.
     """
 
     id: str
@@ -34,6 +35,12 @@ class Node:
     external: Callable[[], Mapping[str, str]] | None = None
     variant: str = ""
     version: int = 1
+    beside: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def needs(self) -> dict[str, str]:
+        """Roles and nodes that must be there before this one runs: ``inputs`` and ``beside``."""
+        return {**self.inputs, **self.beside}
 
 
 @dataclass(frozen=True)
@@ -74,7 +81,7 @@ def order(nodes: Sequence[Node]) -> list[Node]:
             return
         if node.id in path:
             raise ValueError(f"cycle: {' → '.join((*path, node.id))}")
-        for source in node.inputs.values():
+        for source in node.needs.values():
             visit(by_id[source], (*path, node.id))
         done[node.id] = node
 
@@ -106,14 +113,21 @@ class Planner:
         external = self.external(node)  # also of a node that must wait: missing data is said before anything runs
         waiting = [source for source in node.inputs.values() if source not in self.outputs]
         if waiting:
-            return Step(node, "blocked", f"after {', '.join(sorted(dict.fromkeys(waiting)))}", None)
+            return self._blocked(node, waiting)
         record = record_of(node, self.outputs, external)
         key = self.keys[node.id] = key_of(record)
         found = self.artifacts.find(node.id, key)
         if found is not None:
             self.outputs[node.id] = found
             return Step(node, "cached", "", key)
+        beside = [source for source in node.beside.values() if source not in self.outputs]
+        if beside:
+            return self._blocked(node, beside)
         return Step(node, "run", self._reason(node, record), key)
+
+    @staticmethod
+    def _blocked(node: Node, waiting: list[str]) -> Step:
+        return Step(node, "blocked", f"after {', '.join(sorted(dict.fromkeys(waiting)))}", None)
 
     def plan(self) -> list[Step]:
         """State of every node, in order of execution."""
@@ -169,6 +183,6 @@ def select(
     last = stages.index(until) if until else len(stages) - 1
     inside = {node.id for node in nodes if (node.stage == only if only else first <= stages.index(node.stage) <= last)}
     chosen = {node.id for node in nodes if node.id in inside and (variant is None or node.variant == variant)}
-    shared = {source for node in nodes if node.id in chosen for source in node.inputs.values()}
+    shared = {source for node in nodes if node.id in chosen for source in node.needs.values()}
     chosen |= {node.id for node in nodes if node.id in shared & inside and not node.variant}  # composed data
     return chosen

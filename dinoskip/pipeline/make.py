@@ -34,7 +34,9 @@ def compose_scenes(task: Task) -> None:
 def pretrain(task: Task) -> None:
     """``pretrain``: DINO, resumed where it was killed. The output is the run directory."""
     from dinoskip.distributed import on_main
+    from dinoskip.pipeline.online import observer_of
     from dinoskip.training import checkpoint
+    from dinoskip.training.journal import best_step
     from dinoskip.training.pretraining import PretrainJob
     from dinoskip.training.pretraining import pretrain as run
 
@@ -43,10 +45,14 @@ def pretrain(task: Task) -> None:
     job = validate(PretrainJob, Source(settings))
     config, root = dataset_of(task)
     images = datasets.open_images(config, root, split=task.settings["dataset"]["split"])
-    final = run(job, images, task.out, device=task.device, workers=task.workers)
+    observer = observer_of(task)
+    final = run(job, images, task.out, device=task.device, workers=task.workers, observer=observer)
     # Which other checkpoints retention has left depends on when the run was killed; the output must not.
     kept = {*(checkpoint.of_epoch(task.out, epoch) for epoch in job.pretrain.keep_epochs), final}
-    on_main(lambda: checkpoint.prune(task.out, {checkpoint.step_of(path) for path in kept}))
+    steps = {checkpoint.step_of(path) for path in kept}
+    if observer is not None:
+        steps.add(best_step(task.out, observer.score))
+    on_main(lambda: checkpoint.prune(task.out, steps))
 
 
 def export_weights(task: Task) -> None:

@@ -105,13 +105,24 @@ class _Builder:
         recipe.pop("dataset")
         free = {key: recipe.pop(key) for key in _FREE}
         data.runtime["free"] = free
+        data.runtime["online"], beside = self._online()
         settings = {
             "seed": self.study.seed,
             "model": dump(variant.model),
             "optimizer": dump(variant.optimizer),
             "pretrain": recipe,
         }
-        return self._with_data(f"pretrain/{variant.name}", "pretrain", settings, data, {}, variant.name)
+        return self._with_data(f"pretrain/{variant.name}", "pretrain", settings, data, {}, variant.name, beside)
+
+    def _online(self) -> tuple[dict[str, Any], dict[str, str]]:
+        """What is measured while training, by name, and the nodes that make its data: no part of any key."""
+        parts: dict[str, Any] = {}
+        beside: dict[str, str] = {}
+        for name, part in self.study.online.parts.items():
+            data = self._data(part.dataset, "train")
+            parts[name] = {"section": dump(part), "config": data.runtime["config"]}
+            beside |= {f"online {name}": node for node in data.inputs.values()}
+        return parts, beside
 
     def _with_data(
         self,
@@ -121,6 +132,7 @@ class _Builder:
         data: _Data,
         inputs: Mapping[str, str],
         variant: str,
+        beside: Mapping[str, str] | None = None,
     ) -> str:
         return self.add(
             node_id,
@@ -130,6 +142,7 @@ class _Builder:
             runtime=data.runtime,
             external=partial(self._hash_outside, data.outside) if data.outside else None,
             variant=variant,
+            beside=beside or {},
         )
 
     def _hash_outside(self, outside: Mapping[str, tuple[Any, ...]]) -> dict[str, str]:
@@ -271,6 +284,8 @@ class _Builder:
         card = self.study.model_dump(mode="json", exclude={"output", "gallery", "report", "data"})
         for key in _FREE:
             (card["pretrain"] or {}).pop(key, None)
+        if not self.study.online.parts:
+            card.pop("online")
         settings = {
             "report": dump(self.study.report),
             "study": self.study.name,

@@ -190,6 +190,7 @@ def _figures(task: Task, rows: Mapping[str, Sequence[EvalResult]], analysis: Map
     weights |= {f"{name}, trained": table for name, table in analysis["trained"].items()}
     made = [
         figures.loss_figure(runs, out / "loss"),
+        figures.online_figure(runs, out / "online"),
         figures.blocks_figure(rows, out / "blocks"),
         diagnostics.signal_figure(analysis["signal"], out / "signal"),
         diagnostics.weights_figure(weights, out / "weights", caption="Weights by block, at initialisation and trained"),

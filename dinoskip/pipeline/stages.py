@@ -40,5 +40,5 @@ STAGES: dict[str, Stage] = {
     "knn": Stage(partial(_call, "measure", "knn")),
     "analyze": Stage(partial(_call, "make", "analyze")),
     "gallery": Stage(partial(_call, "show", "gallery")),
-    "report": Stage(partial(_call, "show", "report"), version=2),
+    "report": Stage(partial(_call, "show", "report"), version=3),
 }

@@ -20,6 +20,7 @@ from dinoskip.errors import ConfigError
 from dinoskip.init.build import ModelConfig
 from dinoskip.models.vit import DEPTH, ModelName
 from dinoskip.optim.build import AdamWConfig, OptimizerConfig
+from dinoskip.pipeline.online import OnlineSection
 from dinoskip.training.dino import PretrainConfig
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
@@ -109,6 +110,7 @@ class Study(Config):
     optimizer: OptimizerConfig = AdamWConfig()
     pretrain: StudyPretrain | None = None
     variants: VariantsConfig = VariantsConfig()
+    online: OnlineSection = OnlineSection()
     evaluate: EvaluateConfig = EvaluateConfig()
     gallery: GallerySection = GallerySection()
     analyze: AnalyzeSection = AnalyzeSection()
@@ -128,6 +130,7 @@ class Study(Config):
     def _known_names(self) -> Study:
         used = {
             "pretrain.dataset": (self.pretrain.dataset,) if self.pretrain else (),
+            **{f"online.{name}.dataset": (part.dataset,) for name, part in self.online.parts.items()},
             "evaluate.datasets": self.evaluate.datasets,
             "evaluate.discover": self.evaluate.discover,
             "evaluate.knn": self.evaluate.knn,
@@ -139,6 +142,10 @@ class Study(Config):
                     raise ValueError(
                         f"{key}: {name!r} is not one of the data sets under data: {', '.join(self.data) or 'none'}"
                     )
+        if self.online.parts and not (self.pretrain and self.pretrain.online_every):
+            raise ValueError("online: never happens: set pretrain.online_every, the epochs between evaluations")
+        if self.pretrain and self.pretrain.online_every and not self.online.parts:
+            raise ValueError("pretrain.online_every: there is nothing to evaluate: add online.knn or online.probe")
         if self.pretrain:
             kept = {*self.pretrain.keep_epochs, self.pretrain.epochs}
             for epoch in self.evaluate.epochs:
@@ -222,9 +229,12 @@ def _misfits(study: Study, model: ModelConfig, source: Source) -> list[str]:
     sizes = {"evaluate.probe.size": evaluate.probe.size if evaluate.datasets else patch}
     sizes["evaluate.knn_size"] = evaluate.knn_size if evaluate.knn else patch
     sizes["gallery.size"] = study.gallery.size or patch
+    sizes |= {f"online.{name}.size": part.size for name, part in study.online.parts.items()}
     if study.pretrain:
         sizes["pretrain.crops.global_size"] = study.pretrain.crops.global_size
         sizes["pretrain.crops.local_size"] = study.pretrain.crops.local_size
+    if study.online.probe:
+        blocks["online.probe.blocks"] = tuple(b if b > 0 else 1 - b for b in study.online.probe.blocks)
     lines = [
         f"{key}: {max(given)} is beyond the {depth} blocks"
         for key, given in blocks.items()

@@ -5,12 +5,20 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from contextlib import closing
+from pathlib import Path
 
 from dinoskip.console import MetricsLog, log, read_metrics
 from dinoskip.errors import NonFiniteError
 from dinoskip.training.boards import Boards
 from dinoskip.training.recipe import Alarm
 from dinoskip.training.rundir import RunDirectory
+
+
+def best_step(run_dir: Path, score: str | None) -> int:
+    """The first of the steps whose row in metrics.jsonl has the highest ``score``; 0 if no row has it."""
+    rows = read_metrics(run_dir / "metrics.jsonl")
+    values = {row["step"]: row[score] for row in rows if score in row}
+    return max(values, key=lambda step: (values[step], -step), default=0)
 
 
 class Journal:
