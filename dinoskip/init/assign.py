@@ -43,6 +43,8 @@ class PlainBlock:
     num_heads: int
     layers: dict[str, nn.Linear]
     """Keys attn.qkv, attn.proj, mlp.fc1, mlp.fc2."""
+    skips_attention: bool
+    """Whether the attention's skip connection is there."""
 
     @property
     def dim(self) -> int:
@@ -56,22 +58,25 @@ class PlainBlock:
                 yield f"{self.prefix}.{name}.bias", torch.zeros(self.layers[name].bias.shape, dtype=torch.float64)
 
 
-def plain_blocks(model: nn.Module, method: str) -> list[PlainBlock]:
-    """The blocks of a ViT to which ``method`` applies as its paper states it; :class:`ConfigError` if any differs."""
+def plain_blocks(model: nn.Module, method: str, *, layer_scale: bool = False) -> list[PlainBlock]:
+    """The blocks of a ViT to which ``method`` applies as its paper states it; :class:`ConfigError` if any differs.
+
+    ``layer_scale``: whether the method is of use in blocks with LayerScale, which only blocks with skips can have.
+    """
     if not isinstance(model, VisionTransformer):
         raise ConfigError(f"{method} initialises timm VisionTransformers, not a {type(model).__name__}")
     found = []
     for index, block in enumerate(model.blocks):
-        reason = _oddity(block)
+        reason = _oddity(block, layer_scale)
         if reason:
             raise ConfigError(f"{method} cannot initialise block {index + 1}: {reason}", "build the model without it")
         layers: dict[str, Any] = {name: block.get_submodule(name) for name in LAYERS}
         heads = int(block.get_submodule("attn").num_heads)  # type: ignore[arg-type]
-        found.append(PlainBlock(f"blocks.{index}", heads, layers))
+        found.append(PlainBlock(f"blocks.{index}", heads, layers, getattr(block, "skip_attention", True)))
     return found
 
 
-def _oddity(block: Any) -> str | None:
+def _oddity(block: Any, layer_scale: bool) -> str | None:
     """Why the block is not the papers' pre-norm block, or None."""
     if not isinstance(block, TimmBlock):
         return f"it is a {type(block).__name__}, not a pre-norm block"
@@ -79,7 +84,7 @@ def _oddity(block: Any) -> str | None:
         return "its attention is not plain (q/k norm, output norm, gate or another kind)"
     if attention_width(block.attn) != block.attn.get_submodule("qkv").in_features:
         return "its heads together are not as wide as the model"
-    if not isinstance(block.ls1, nn.Identity) or not isinstance(block.ls2, nn.Identity):
+    if not layer_scale and not (isinstance(block.ls1, nn.Identity) and isinstance(block.ls2, nn.Identity)):
         return "it has LayerScale (init_values)"
     if type(block.mlp) is not Mlp or not isinstance(getattr(block.mlp, "norm", nn.Identity()), nn.Identity):
         return "its MLP is not two plain linear layers"

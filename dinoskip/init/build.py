@@ -5,18 +5,24 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from timm.models.vision_transformer import VisionTransformer
 from torch import nn
 
 from dinoskip.config import Config
 from dinoskip.errors import WeightsError
 from dinoskip.init.assign import Assignments, assign
+from dinoskip.init.conditioned import NEEDS_SKIP, NEEDS_SKIP_HINT, Values, conditioned_tensors
 from dinoskip.init.default import default_tensors
 from dinoskip.init.mimetic import mimetic_tensors
-from dinoskip.init.orthogonal import Noise
+from dinoskip.init.orthogonal import Draw, Noise
+from dinoskip.init.residual_free import Reading, TemperatureMode, residual_free_tensors
 from dinoskip.init.skipless import Heads, MlpInit, skipless_tensors
+from dinoskip.init.transfer import weight_selection_tensors
+from dinoskip.models.backbones import load_backbone
 from dinoskip.models.vit import VitConfig, from_config
+
+Positive = Annotated[float, Field(gt=0)]
 
 
 class TruncNormalInit(Config):
@@ -35,16 +41,16 @@ class SkiplessInit(Config):
     name: Literal["skipless"] = "skipless"
     alpha: float = Field(1.8, ge=0)
     beta: float = 1.0
-    c: Annotated[float, Field(gt=0)] | tuple[Annotated[float, Field(gt=0)], Annotated[float, Field(gt=0)]] = 3.0
+    c: Positive | tuple[Positive, Positive] = 3.0
     heads: Heads = "top"
     mlp: MlpInit = "suo"
     noise: Noise = "normal"
+    draw: Draw = "svd"
 
     def tensors(self, model: nn.Module, seed: int) -> Assignments:
         """What this method assigns."""
-        return skipless_tensors(
-            model, self.alpha, self.beta, self.c, heads=self.heads, mlp=self.mlp, noise=self.noise, seed=seed
-        )
+        options = {"heads": self.heads, "mlp": self.mlp, "noise": self.noise, "draw": self.draw}
+        return skipless_tensors(model, self.alpha, self.beta, self.c, **options, seed=seed)  # type: ignore[arg-type]
 
 
 class MimeticInit(Config):
@@ -61,7 +67,49 @@ class MimeticInit(Config):
         return mimetic_tensors(model, self.alpha, self.beta, self.alpha_vo, self.beta_vo, seed=seed)
 
 
-InitConfig = Annotated[TruncNormalInit | SkiplessInit | MimeticInit, Field(discriminator="name")]
+class ConditionedInit(Config):
+    """See :func:`dinoskip.init.conditioned_`."""
+
+    name: Literal["conditioned"] = "conditioned"
+    v: Values = "shared"
+
+    def tensors(self, model: nn.Module, seed: int) -> Assignments:
+        """What this method assigns."""
+        return conditioned_tensors(model, self.v, seed=seed)
+
+
+class ResidualFreeInit(Config):
+    """See :func:`dinoskip.init.residual_free_`."""
+
+    name: Literal["residual_free"] = "residual_free"
+    alpha_qk: Positive = 0.9
+    alpha_vo: Positive = 3.0
+    alpha_u: Positive = 1.5
+    alpha_d: Positive = 1.5
+    beta: float = Field(1.0, gt=0, description="base of the depth-aware temperature; the paper's is 1.1")
+    reading: Reading = "product"
+    first_layer: int = Field(1, ge=0)
+    mode: TemperatureMode = "multiply"
+
+    def tensors(self, model: nn.Module, seed: int) -> Assignments:
+        """What this method assigns."""
+        alphas = (self.alpha_qk, self.alpha_vo, self.alpha_u, self.alpha_d)
+        return residual_free_tensors(model, alphas, self.beta, self.reading, self.first_layer, self.mode, seed=seed)
+
+
+class WeightSelectionInit(Config):
+    """See :func:`dinoskip.init.weight_selection_`."""
+
+    name: Literal["weight_selection"] = "weight_selection"
+    teacher: str = Field(min_length=1, description="a backbone: weights:FILE, run:DIR, dino:FILE or timm:NAME")
+
+    def tensors(self, model: nn.Module, seed: int) -> Assignments:
+        """What this method assigns; the seed has no part in it."""
+        return weight_selection_tensors(model, load_backbone(self.teacher).model)
+
+
+Init = TruncNormalInit | SkiplessInit | MimeticInit | ConditionedInit | ResidualFreeInit | WeightSelectionInit
+InitConfig = Annotated[Init, Field(discriminator="name")]
 
 
 class ModelConfig(VitConfig):
@@ -69,6 +117,12 @@ class ModelConfig(VitConfig):
 
     init: InitConfig = TruncNormalInit()
     drop_path: float = Field(0.1, ge=0, lt=1, description="largest drop-path rate of a student with skips")
+
+    @model_validator(mode="after")
+    def _values_of_all_heads(self) -> ModelConfig:
+        if isinstance(self.init, ConditionedInit) and self.init.v == "shared" and self.skip in (False, "mlp"):
+            raise ValueError(f"init conditioned: {NEEDS_SKIP}; {NEEDS_SKIP_HINT}")
+        return self
 
 
 def build_model(
@@ -91,7 +145,7 @@ def build_model(
     return model
 
 
-def initialise(model: nn.Module, init: TruncNormalInit | SkiplessInit | MimeticInit, seed: int) -> None:
+def initialise(model: nn.Module, init: Init, seed: int) -> None:
     """Assign every parameter once: ``init``'s own, then the default for all others. Nothing may stay NaN."""
     own = assign(model, init.tensors(model, seed))
     assign(model, default_tensors(model, seed, without=own))

@@ -36,7 +36,7 @@ def mimetic_tensors(
     model: nn.Module, alpha: float, beta: float, alpha_vo: float, beta_vo: float, *, seed: int
 ) -> Assignments:
     """What :func:`mimetic_` assigns, parameter by parameter."""
-    for block in plain_blocks(model, "mimetic_"):
+    for block in plain_blocks(model, "mimetic_", layer_scale=True):
         name, dim = f"{block.prefix}.attn", block.dim
         query, key = query_key_factors(
             dim, block.num_heads, alpha, beta, heads="top", noise="normal", seed=seed, name=name

@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
+from threadpoolctl import threadpool_limits
 from torch import Tensor, nn
 
 from dinoskip.errors import ConfigError
 from dinoskip.init.assign import LAYERS, Assignments, PlainBlock, assign, plain_blocks
-from dinoskip.init.orthogonal import Noise, haar, haar_, noise_matrix, scaled_uniform_orthogonal_, spectral_factors
+from dinoskip.init.orthogonal import (
+    Draw,
+    Noise,
+    haar_,
+    noise_matrix,
+    rotations,
+    scaled_uniform_orthogonal_,
+    spectral_factors,
+)
 from dinoskip.randomness import torch_rng
 
 Heads = Literal["top", "split"]
 MlpInit = Literal["suo", "orthogonal", "default"]
+_OPTIONS: dict[str, tuple[str, ...]] = {
+    "heads": get_args(Heads),
+    "mlp": get_args(MlpInit),
+    "noise": get_args(Noise),
+    "draw": get_args(Draw),
+}
 
 
 def skipless_(
@@ -25,6 +40,7 @@ def skipless_(
     heads: Heads = "top",
     mlp: MlpInit = "suo",
     noise: Noise = "normal",
+    draw: Draw = "svd",
     seed: int = 0,
 ) -> nn.Module:
     """Initialise attention and MLP of every block for a network without skips, in place; returns the model.
@@ -33,8 +49,9 @@ def skipless_(
 
     * W^Q_i, W^K_i: M = alpha·Z + beta·I with Z_ij of variance 1/D, drawn anew for each head; the balanced factors
       of its top dh singular triplets (eq. 11). ``heads="split"``: one M a layer, its triplets dealt out in order.
-    * W^V = c·U, W^O = c·Vᵀ with U, V Haar-orthogonal, one draw a layer over all heads, so W^V W^O is c² times an
-      orthogonal matrix: condition number 1. ``c`` may be a pair (c_v, c_o).
+    * W^V = c·U, W^O = c·Vᵀ with the singular vectors U, V of one Gaussian matrix, or two Haar matrices
+      (``draw="haar"``); one draw a layer over all heads, so W^V W^O is c² times an orthogonal matrix: condition
+      number 1. ``c`` may be a pair (c_v, c_o).
     * MLP: scale-corrected uniform orthogonal ("suo"), the same without the factor ("orthogonal"), or weights left as
       they are ("default").
 
@@ -42,16 +59,13 @@ def skipless_(
     ``seed`` and the layers' names, cast last. Defaults are the paper's for ViT-S; ViT-B: alpha 2, beta 0.6.
     Raises :class:`ConfigError` for blocks outside the papers: LayerScale, q/k norm, gates, other attention or MLP.
     """
-    if (
-        heads not in ("top", "split")
-        or mlp not in ("suo", "orthogonal", "default")
-        or noise not in ("normal", "uniform")
-    ):
-        raise ConfigError(
-            f"skipless_: heads={heads!r}, mlp={mlp!r}, noise={noise!r}",
-            "heads: top, split; mlp: suo, orthogonal, default; noise: normal, uniform",
-        )
-    assign(model, skipless_tensors(model, alpha, beta, c, heads=heads, mlp=mlp, noise=noise, seed=seed))
+    chosen = {"heads": heads, "mlp": mlp, "noise": noise, "draw": draw}
+    if any(value not in _OPTIONS[name] for name, value in chosen.items()):
+        given = ", ".join(f"{name}={value!r}" for name, value in chosen.items())
+        allowed = "; ".join(f"{name}: {', '.join(values)}" for name, values in _OPTIONS.items())
+        raise ConfigError(f"skipless_: {given}", allowed)
+    tensors = skipless_tensors(model, alpha, beta, c, heads=heads, mlp=mlp, noise=noise, draw=draw, seed=seed)
+    assign(model, tensors)
     return model
 
 
@@ -64,6 +78,7 @@ def skipless_tensors(
     heads: Heads,
     mlp: MlpInit,
     noise: Noise,
+    draw: Draw,
     seed: int,
 ) -> Assignments:
     """What :func:`skipless_` assigns, parameter by parameter."""
@@ -73,10 +88,9 @@ def skipless_tensors(
         query, key = query_key_factors(
             dim, block.num_heads, alpha, beta, heads=heads, noise=noise, seed=seed, name=name
         )
-        value = c_v * haar(dim, dim, torch_rng(seed, "init", name, "value"))
-        output = c_o * haar(dim, dim, torch_rng(seed, "init", name, "output"))
-        yield f"{name}.qkv.weight", fused_qkv(query, key, value)
-        yield f"{name}.proj.weight", output.T
+        value, output = rotations(dim, draw, torch_rng(seed, "init", name, "value_output"))
+        yield f"{name}.qkv.weight", fused_qkv(query, key, c_v * value)
+        yield f"{name}.proj.weight", c_o * output.T
         yield from _mlp_tensors(block, mlp, seed)
         yield from block.zero_biases(*LAYERS)
 
@@ -95,7 +109,8 @@ def query_key_factors(
         query, key = spectral_factors(noisy("all"))
         split = (dim, num_heads, width)
         return query.reshape(split).transpose(0, 1), key.reshape(split).transpose(0, 1)
-    factors = [spectral_factors(noisy(head), width) for head in range(num_heads)]
+    with threadpool_limits(1, "blas"):  # LAPACK gains little from threads here, and waits for busy cores with them
+        factors = [spectral_factors(noisy(head), width) for head in range(num_heads)]
     return torch.stack([query for query, _ in factors]), torch.stack([key for _, key in factors])
 
 

@@ -12,6 +12,7 @@ from dinoskip.models.export import (
     newest_checkpoint,
     save_weights,
 )
+from dinoskip.models.graying import TokenGraying
 from dinoskip.models.heads import DINOHead
 from dinoskip.models.vit import Block, VitConfig, create_model, list_models
 
@@ -20,6 +21,7 @@ __all__ = [
     "Block",
     "DINOHead",
     "LayerFeatures",
+    "TokenGraying",
     "VitConfig",
     "build_from_weights",
     "create_model",

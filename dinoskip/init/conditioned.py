@@ -1,0 +1,54 @@
+"""Conditioned Initialization for Attention (sec. 3.3): query, key and value matrices of condition number 1."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from dinoskip.errors import ConfigError
+from dinoskip.init.assign import Assignments, assign, plain_blocks
+from dinoskip.init.orthogonal import haar
+from dinoskip.init.skipless import fused_qkv
+from dinoskip.randomness import torch_rng
+
+Values = Literal["shared", "blocked"]
+NEEDS_SKIP = 'v="shared" needs the attention\'s skip connection: its W^V has the rank of one head'
+NEEDS_SKIP_HINT = 'keep the skip, or v="blocked" (not the paper\'s), or skipless_'
+
+
+def conditioned_(model: nn.Module, v: Values = "shared", *, seed: int = 0) -> nn.Module:
+    """Initialise query, key and value of every block, in place; returns the model.
+
+    Row convention (``y = x W``), per head: W^Q_i and W^K_i independent Haar semi-orthogonal D × dh matrices;
+    W^V_i = I_{D×dh}, the same for every head (``v="shared"``, to the letter). With ``v="blocked"`` head i takes
+    coordinates i·dh to (i+1)·dh instead, so W^V = I_D. The qkv bias becomes zero; W^O, the MLP and the rest are left
+    as they are. Drawn in float64 on the CPU from ``seed`` and the layers' names, cast last.
+
+    Raises :class:`ConfigError` for attention that is not plain, and for ``v="shared"`` where the attention has no
+    skip connection: the value matrix of all heads together has rank dh, and tokens become alike within five blocks.
+    """
+    if v not in get_args(Values):
+        raise ConfigError(f"conditioned_: v={v!r} is none of {', '.join(get_args(Values))}")
+    assign(model, conditioned_tensors(model, v, seed=seed))
+    return model
+
+
+def conditioned_tensors(model: nn.Module, v: Values, *, seed: int) -> Assignments:
+    """What :func:`conditioned_` assigns, parameter by parameter."""
+    blocks = plain_blocks(model, "conditioned_", layer_scale=True)
+    if v == "shared" and not all(block.skips_attention for block in blocks):
+        raise ConfigError(f"conditioned_: {NEEDS_SKIP}", NEEDS_SKIP_HINT)
+    for block in blocks:
+        name, dim, heads = f"{block.prefix}.attn", block.dim, block.num_heads
+
+        def projections(part: str, name: str = name, dim: int = dim, heads: int = heads) -> Tensor:
+            draws = [haar(dim, dim // heads, torch_rng(seed, "init", name, part, head)) for head in range(heads)]
+            return torch.stack(draws)
+
+        value = torch.eye(dim, dtype=torch.float64)
+        if v == "shared":
+            value = value[:, : dim // heads].repeat(1, heads)
+        yield f"{name}.qkv.weight", fused_qkv(projections("query"), projections("key"), value)
+        yield from block.zero_biases("attn.qkv")

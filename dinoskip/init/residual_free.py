@@ -1,0 +1,106 @@
+"""The orthogonal initialisation of residual-free transformers (The Quantization Benefits of Residual-Free Transformers,
+sec. 4), a recipe for deep causal language models that is offered here for ViTs."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+import torch
+from torch import Generator, Tensor, nn
+
+from dinoskip.errors import ConfigError
+from dinoskip.init.assign import LAYERS, Assignments, assign, plain_blocks
+from dinoskip.init.orthogonal import haar, haar_, scaled_uniform_orthogonal_
+from dinoskip.init.skipless import fused_qkv
+from dinoskip.randomness import torch_rng
+
+Reading = Literal["product", "factor"]
+TemperatureMode = Literal["multiply", "divide"]
+
+
+def residual_free_(
+    model: nn.Module,
+    alpha_qk: float = 0.9,
+    alpha_vo: float = 3.0,
+    alpha_u: float = 1.5,
+    alpha_d: float = 1.5,
+    beta: float = 1.0,
+    *,
+    reading: Reading = "product",
+    first_layer: int = 1,
+    mode: TemperatureMode = "multiply",
+    seed: int = 0,
+) -> nn.Module:
+    """Initialise attention and MLP of every block, in place; returns the model.
+
+    Row convention (``y = x W``), P_i a Haar semi-orthogonal D × dh matrix per head, O a Haar orthogonal one per layer:
+
+    * ``reading="product"``: W^Q_i = W^K_i = √alpha_qk·P_i, so W^Q_i W^K_iᵀ is alpha_qk times a projection of rank dh;
+      W^V = √alpha_vo·O and W^O = √alpha_vo·Oᵀ, so W^V W^O = alpha_vo·I; fc1 and fc2 have all singular values
+      √alpha_u and √alpha_d.
+    * ``reading="factor"``: each α multiplies the factors themselves, and the MLP's are scale-corrected (DKS):
+      singular values alpha_qk, alpha_vo, 2·alpha_u and alpha_d.
+
+    Query and key start equal and are not tied afterwards. The temperature τ_l = beta^-l of :func:`temperatures` is
+    multiplied into W^Q of layer l (layers count from ``first_layer``), which holds in fused attention too. The paper
+    uses beta = 1.1; the default of 1 leaves it out, because softer attention in deeper blocks collapses the tokens of
+    a ViT, whose attention is not causal, sooner. All biases of the four layers become zero, the rest is left as it is.
+    Drawn in float64 on the CPU from ``seed`` and the layers' names, cast last.
+
+    Raises :class:`ConfigError` for blocks outside the papers: LayerScale, q/k norm, gates, other attention or MLP.
+    """
+    if reading not in get_args(Reading):
+        raise ConfigError(f"residual_free_: reading={reading!r} is none of {', '.join(get_args(Reading))}")
+    if min(alpha_qk, alpha_vo, alpha_u, alpha_d) <= 0:
+        raise ConfigError("residual_free_: alpha_qk, alpha_vo, alpha_u and alpha_d must be above 0")
+    alphas = (alpha_qk, alpha_vo, alpha_u, alpha_d)
+    assign(model, residual_free_tensors(model, alphas, beta, reading, first_layer, mode, seed=seed))
+    return model
+
+
+def temperatures(
+    depth: int, beta: float = 1.1, *, first_layer: int = 1, mode: TemperatureMode = "multiply"
+) -> list[float]:
+    """τ_l = beta^-l for ``depth`` layers l = first_layer, first_layer + 1, ...: what the logits are multiplied by.
+
+    As printed, τ softens attention with depth. ``mode="divide"`` is the other reading: logits divided by τ_l,
+    attention sharper with depth; the factors returned are then beta^l. Raises :class:`ConfigError` for beta ≤ 0.
+    """
+    if mode not in get_args(TemperatureMode):
+        raise ConfigError(f"temperature mode {mode!r} is none of {', '.join(get_args(TemperatureMode))}")
+    if beta <= 0:
+        raise ConfigError(f"temperature base beta={beta} must be above 0")
+    sign = -1 if mode == "multiply" else 1
+    return [beta ** (sign * layer) for layer in range(first_layer, first_layer + depth)]
+
+
+def residual_free_tensors(
+    model: nn.Module,
+    alphas: tuple[float, float, float, float],
+    beta: float,
+    reading: Reading,
+    first_layer: int,
+    mode: TemperatureMode,
+    *,
+    seed: int,
+) -> Assignments:
+    """What :func:`residual_free_` assigns, parameter by parameter; ``alphas`` are those of QK, VO, U and D."""
+    power = 0.5 if reading == "product" else 1.0
+    qk, vo, up, down = (alpha**power for alpha in alphas)
+    blocks = plain_blocks(model, "residual_free_")
+    for block, tau in zip(blocks, temperatures(len(blocks), beta, first_layer=first_layer, mode=mode), strict=True):
+        name, dim, heads = f"{block.prefix}.attn", block.dim, block.num_heads
+        draws = [haar(dim, dim // heads, torch_rng(seed, "init", name, "query_key", head)) for head in range(heads)]
+        key = qk * torch.stack(draws)
+        rotation = haar(dim, dim, torch_rng(seed, "init", name, "value_output"))
+        yield f"{name}.qkv.weight", fused_qkv(tau * key, key, vo * rotation)
+        yield f"{name}.proj.weight", vo * rotation  # (Oᵀ)ᵀ
+        for part, gain in (("mlp.fc1", up), ("mlp.fc2", down)):
+            mixing = _mixing(block.layers[part], reading, torch_rng(seed, "init", f"{block.prefix}.{part}"))
+            yield f"{block.prefix}.{part}.weight", gain * mixing
+        yield from block.zero_biases(*LAYERS)
+
+
+def _mixing(layer: nn.Linear, reading: Reading, generator: Generator) -> Tensor:
+    empty = torch.empty(layer.weight.shape, dtype=torch.float64)
+    return (haar_ if reading == "product" else scaled_uniform_orthogonal_)(empty, generator)
