@@ -1,0 +1,154 @@
+"""The batch script of `dinoskip submit`: what it asks for, every name whole through the shell, input checked."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dinoskip.cli import main
+from dinoskip.config import Source, read_yaml, validate
+from dinoskip.errors import ConfigError
+from dinoskip.training.launch import ClusterConfig, folder_of, run_tool, script, submit
+from tests.helpers.slurm import Slurm
+from tests.helpers.study import TINY
+
+ROOT = Path(__file__).parents[2]
+
+
+def options_of(text: str) -> dict[str, str]:
+    """The #SBATCH options as sbatch reads them."""
+    found = {}
+    for line in text.split("\n"):
+        if line.startswith("#SBATCH "):
+            for word in shlex.split(line.removeprefix("#SBATCH ")):
+                key, _, value = word.partition("=")
+                found[key] = value
+    return found
+
+
+@pytest.fixture
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Slurm:
+    fake = Slurm(tmp_path / "slurm")
+    monkeypatch.setenv("PATH", fake.path)
+    return fake
+
+
+@pytest.fixture
+def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "study.yaml").write_text(TINY)
+    return tmp_path / "study.yaml"
+
+
+def test_the_script_asks_for_what_the_cluster_file_says() -> None:
+    cluster = validate(ClusterConfig, read_yaml(ROOT / "configs" / "cluster" / "multinode.yaml"))
+    text = script(cluster, "table2", Path("runs/table2"), ["run", "a.yaml"], Path("/home/me"))
+    found = options_of(text)
+    assert found.items() >= {
+        "--job-name": "table2", "--partition": "preemptible", "--nodes": "8", "--ntasks-per-node": "8",
+        "--gpus-per-node": "8", "--cpus-per-task": "12", "--time": "12:00:00", "--signal": "USR2@300",
+        "--open-mode": "append", "--requeue": "",
+    }.items()  # fmt: skip
+    assert {"--account", "--qos", "--mem"}.isdisjoint(found), "what is not given is not asked for"
+    assert found["--output"].endswith("runs/table2.slurm/%x-%j.out")
+    assert "export NCCL_DEBUG=WARN\n" in text
+    assert "--max 100" in text
+    assert cluster.ranks == 64
+
+
+def test_without_gpus_there_is_one_process_a_node() -> None:
+    cluster = ClusterConfig(gpus_per_node=0, nodes=3, sbatch=("--exclusive",))
+    found = options_of(script(cluster, "x", Path("x"), ["run"], Path()))
+    assert found["--ntasks-per-node"] == "1"
+    assert "--gpus-per-node" not in found
+    assert "--exclusive" in found
+    assert cluster.ranks == 3
+
+
+@given(
+    st.lists(st.text(st.characters(exclude_characters="\0\n\r", exclude_categories=("Cs",)), max_size=8), max_size=4)
+)
+def test_any_argument_and_folder_reaches_srun_whole(words: list[str]) -> None:
+    name = f"o{''.join(words)}".replace("/", "_")
+    text = script(ClusterConfig(), "job", Path("/data") / name, ["run", *words], Path("/home") / name)
+    (call,) = [line for line in text.split("\n") if line.startswith("srun ")]
+    parts = shlex.split(call)
+    assert parts[parts.index("dinoskip") + 1 :] == ["run", *words]
+    assert shlex.split(text.split("\ncd ")[1].split(" || exit 2")[0]) == [f"/home/{name}"]
+    assert options_of(text)["--output"] == f"/data/{name}.slurm/%x-%j.out".replace("%", "%%", name.count("%"))
+    assert subprocess.run(["bash", "-n"], input=text, text=True, check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("tree", "message"),
+    [
+        ({"partitions": "gpu"}, "partitions: unknown key (did you mean partition?)"),
+        ({"partition": "gpu\n#SBATCH --uid=0"}, "partition: "),
+        ({"time": "soon"}, "time: "),
+        ({"nodes": 0}, "nodes: "),
+        ({"setup": ["a\nb"]}, "setup.0: "),
+        ({"grace": 1}, "grace: "),
+    ],
+)
+def test_a_wrong_cluster_file_is_refused(tree: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        validate(ClusterConfig, Source(dict(tree)))
+    assert message in str(caught.value)
+
+
+def test_submit_writes_the_script_and_gives_it_to_sbatch(
+    study: Path, slurm: Slurm, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["submit", "study.yaml", "pretrain.batch_size=8", "--until", "pretrain", "--", "--hold", "-x=a b"]) == 0
+    assert capsys.readouterr().out == "job 4711; script and log in runs/tiny.slurm\n"
+    written = folder_of(Path("runs/tiny")) / "job.sh"
+    assert slurm.calls("sbatch") == [["--parsable", "--hold", "-x=a b", str(written)]]
+    assert "dinoskip run study.yaml pretrain.batch_size=8 --until pretrain --device cuda\n" in written.read_text()
+
+
+def test_submit_of_one_pretraining_run_and_dry_run(
+    study: Path, slurm: Slurm, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["submit", "study.yaml", "--images", "my photos", "--out", "runs/one", "--dry-run"]) == 0
+    text = capsys.readouterr().out
+    assert "dinoskip pretrain study.yaml --images 'my photos' --out runs/one --device cuda\n" in text
+    assert slurm.calls("sbatch") == []
+    assert not Path("runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["study.yaml", "pretrain.epoch=3"], "pretrain.epoch: unknown key"),
+        (["study.yaml", "--images", "x"], "--images and --out go together"),
+        (["study.yaml", "--cluster", "cluster.yaml"], "4 cannot be shared by 24 processes in 1 micro-batches each"),
+        (["study.yaml", "--cluster", "none.yaml"], "none.yaml: no such configuration file"),
+    ],
+)
+def test_what_cannot_run_is_not_submitted(
+    arguments: list[str], message: str, study: Path, slurm: Slurm, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("cluster.yaml").write_text("nodes: 3\ngpus_per_node: 8\n")
+    assert main(["submit", *arguments]) == 2
+    assert message in capsys.readouterr().err
+    assert slurm.calls("sbatch") == []
+
+
+def test_no_slurm_or_a_refusal_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "sbatch"
+    program.write_text("#!/bin/sh\necho 'sbatch: error: invalid partition' >&2\nexit 1\n")
+    program.chmod(0o755)
+    bash = shutil.which("sh")
+    assert bash
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ConfigError, match="sbatch refused: sbatch: error: invalid partition"):
+        submit("#!/bin/bash\n", tmp_path / "run")
+    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
+    with pytest.raises(ConfigError, match="scontrol: not found"):
+        run_tool(["scontrol"])
