@@ -5,7 +5,8 @@ loss as a double loop over teacher and student views, Python loops over paramete
 the EMA, on a GPU float16 autocast with a gradient scaler. Ours is what `dinoskip pretrain` runs: on a GPU bfloat16
 autocast and compiled backbones. Printed: images a second, operations (dinoskip/models/flops.py) and their share of the
 machine's own matmul rate, measured here (bfloat16 on a GPU, float32 on a CPU), and time and peak memory of the loss
-alone. Without arguments: ViT-S/16, 2 x 224 + 8 x 96 pixels, batch 64, K 65,536 on a GPU; a small size on a CPU.
+alone. On a CPU everything is one thread and its CPU time, so that other processes count little. Without arguments:
+ViT-S/16, 2 x 224 + 8 x 96 pixels, batch 64, K 65,536 on a GPU; a small size on a CPU.
 
     python -m benchmarks.bench_step [--model NAME] [--batch N] [--out-dim K] [--size PIXELS] [--local PIXELS]
                                     [--num-local N] [--repeats N]
@@ -113,11 +114,12 @@ def our_step(
 
 
 def seconds(action: Callable[[], object]) -> float:
-    began = time.perf_counter()
+    clock = time.perf_counter if GPU else time.thread_time
+    began = clock()
     action()
     if GPU:
         torch.cuda.synchronize()
-    return time.perf_counter() - began
+    return clock() - began
 
 
 def alternate(first: Callable[[], object], second: Callable[[], object], repeats: int) -> tuple[float, float]:
@@ -186,6 +188,7 @@ def main() -> None:
     parser.add_argument("--num-local", type=int, default=8)
     parser.add_argument("--repeats", type=int, default=10)
     given = parser.parse_args()
+    torch.set_num_threads(1)
     crops = {"global_size": given.size, "local_size": given.local, "num_local": given.num_local}
     recipe = {"out_dim": given.out_dim, "batch_size": given.batch, "crops": crops, "freeze_last_layer": 0}
     model = {"name": given.model, "img_size": given.size}
@@ -202,7 +205,7 @@ def main() -> None:
     plain_optimizer = torch.optim.AdamW(plain.student.parameters(), lr=1e-4)
     scaler = torch.amp.GradScaler(DEVICE.type, enabled=GPU)
     plan = Schedules(job.pretrain, job.optimizer, 1)
-    card = torch.cuda.get_device_name() if GPU else f"CPU, {torch.get_num_threads()} threads"
+    card = torch.cuda.get_device_name() if GPU else "CPU, one thread"
     print(f"{card}; {given.model}, batch {given.batch}, 2 x {given.size} + {given.num_local} x {given.local}", end="")
     print(f", K {given.out_dim}")
     rate = matmul_rate(given.repeats)
