@@ -260,6 +260,19 @@ def _tool_commands(commands: Any) -> None:
     scenes = _command(data, "scenes", "tools:data_scenes", "compose labelled scenes from bundled photographs")
     scenes.add_argument("out", help="folder to make")
     scenes.add_argument("overrides", nargs="*", metavar="key=value", help="images=240 size=224 classes=6 seed=0 ...")
+    prepare = _command(
+        data,
+        "prepare",
+        "tools:data_prepare",
+        "pack images for training into tar shards of smaller JPEGs",
+    )
+    prepare.add_argument("images", help="a folder of images, a .tar file or a folder of them")
+    prepare.add_argument("out", help="folder to make; run again to go on with an interrupted one")
+    prepare.add_argument(
+        "--short-side", type=_count, default=256, metavar="N", help="pixels; nothing is enlarged (default: 256)"
+    )
+    prepare.add_argument("--quality", type=_count, default=90, metavar="Q", help="of the JPEGs, 1-100 (default: 90)")
+    prepare.add_argument("--workers", type=_count, default=0, metavar="N", help="threads (default: 0, one a processor)")
 
     models = _command(commands, "models", "models", "list, show and convert models").add_subparsers(
         metavar="ACTION", required=True, parser_class=_Parser

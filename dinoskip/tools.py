@@ -42,6 +42,18 @@ def data_scenes(args: Args) -> int:
     return 0
 
 
+def data_prepare(args: Args) -> int:
+    """``dinoskip data prepare``."""
+    from dinoskip.config import Source, validate
+    from dinoskip.data.pack import PackConfig, pack
+    from dinoskip.data.sources import open_source
+
+    settings = {"short_side": args.short_side, "quality": args.quality}
+    config = validate(PackConfig, Source(settings, {"": "command line"}))
+    print(pack(open_source(args.images), args.out, config, threads=args.workers))
+    return 0
+
+
 def models_list(args: Args) -> int:
     """``dinoskip models list``."""
     import timm

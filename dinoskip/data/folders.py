@@ -11,6 +11,7 @@ import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -21,13 +22,14 @@ from dinoskip.images import EXTENSIONS, image_size, read_image
 FULL_HASH_BYTES = 1 << 30
 
 
-def _nfc(name: str) -> str:
+def nfc(name: str) -> str:
+    """Return a file name in Unicode NFC, so that it is the same whichever system stored it."""
     return unicodedata.normalize("NFC", name)
 
 
 def name_key(name: str) -> tuple[bytes, bytes]:
     """Sort key of a file name: its NFC UTF-8 bytes, then the bytes as stored (to separate NFC from NFD twins)."""
-    return _nfc(name).encode("utf-8", "surrogateescape"), name.encode("utf-8", "surrogateescape")
+    return nfc(name).encode("utf-8", "surrogateescape"), name.encode("utf-8", "surrogateescape")
 
 
 def is_image_name(name: str) -> bool:
@@ -97,7 +99,7 @@ def fingerprint(root: Path, names: Sequence[str]) -> str:
     """Return a hex sha256 of the NFC ``names`` in order and of what :func:`content_marks` says of the files."""
     marks = content_marks([root / name for name in names])
     entries = [
-        [_nfc(name).encode("utf-8", "surrogateescape").hex(), mark] for name, mark in zip(names, marks, strict=True)
+        [nfc(name).encode("utf-8", "surrogateescape").hex(), mark] for name, mark in zip(names, marks, strict=True)
     ]
     return hash_of(entries)
 
@@ -113,6 +115,11 @@ class ImageFolder:
     def open(cls, root: str | Path) -> ImageFolder:
         """List the folder; :class:`DataError` if it is missing or holds no image."""
         return cls(Path(root), list_images(root))
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """What a run notes of changed pixels: nothing, they are as they were."""
+        return {}
 
     @property
     def ids(self) -> tuple[str, ...]:

@@ -1,0 +1,248 @@
+"""Where training images come from: a plain folder, or tar shards (WebDataset's layout, and our packed ones).
+
+Shards are read in place: headers once, for an index of offsets, then images by offset, in any order, by any number of
+processes. Nothing is extracted.
+"""
+
+from __future__ import annotations
+
+import os
+import tarfile
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dinoskip.data.folders import FULL_HASH_BYTES, ImageFolder, content_marks, is_image_name, name_key, nfc
+from dinoskip.errors import DataError, DinoskipError
+from dinoskip.files import MANIFEST, hash_of, read_json, read_manifest, write_json
+from dinoskip.images import image_from_bytes, read_encoded, size_from_bytes
+
+PACK_RECORD = "pack.json"
+INDEX_FORMAT = 1
+LABEL_BYTES = 64
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One tar file's images, in its order: names, offsets and sizes in bytes, and class numbers (-1 where none is)."""
+
+    names: tuple[str, ...]
+    offsets: np.ndarray
+    sizes: np.ndarray
+    labels: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class TarShards:
+    """Images inside tar files. ``names`` (``shard.tar/member``) are ids; ``shards`` are file names below ``root``.
+
+    ``labels`` int64 (N,) are the numbers of the ``.cls`` members, or without any, those of the members' folders in
+    ``class_names``; None where neither says. ``record`` is what a run notes of changed pixels, {} if they were not.
+    """
+
+    root: Path
+    shards: tuple[str, ...]
+    names: tuple[str, ...]
+    shard_of: np.ndarray
+    offsets: np.ndarray
+    sizes: np.ndarray
+    labels: np.ndarray | None
+    class_names: tuple[str, ...]
+    record: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def open(cls, path: str | Path) -> TarShards:
+        """Index a .tar file, or all of a folder; :class:`DataError` for an unsafe, damaged or imageless one."""
+        path = Path(path)
+        root, shards = (path.parent, (path.name,)) if path.is_file() else (path, tar_names(path))
+        if not shards:
+            raise DataError(f"{path}: no such .tar file, nor a folder of them")
+        parts = [read_index(root / shard) for shard in shards]
+        names = tuple(f"{shard}/{name}" for shard, part in zip(shards, parts, strict=True) for name in part.names)
+        if not names:
+            raise DataError(f"{path}: no images in {len(shards)} tar files")
+        labels, class_names = _labels(parts)
+        record = {"packed": read_json(root / PACK_RECORD)} if is_packed(path) else {}
+        shard_of = np.repeat(np.arange(len(shards)), [len(part.names) for part in parts])
+        offsets = np.concatenate([part.offsets for part in parts])
+        sizes = np.concatenate([part.sizes for part in parts])
+        return cls(root, shards, names, shard_of, offsets, sizes, labels, class_names, record)
+
+    @property
+    def numbered(self) -> bool:
+        """Whether the labels are those of ``.cls`` members, which folders' names would not give again."""
+        return self.labels is not None and self.class_names[0] == "0"
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """One id per image: its shard and name."""
+        return self.names
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def where(self, index: int) -> str:
+        """Say where image ``index`` lies, for messages."""
+        return f"{self.root / self.names[index]}"
+
+    def encoded(self, index: int) -> bytes:
+        """Return the bytes of image ``index``; :class:`DataError` if they cannot be read."""
+        shard = self.root / self.shards[self.shard_of[index]]
+        size = int(self.sizes[index])
+        try:
+            with open(shard, "rb", buffering=0) as stream:  # opened anew: no descriptors to share, whatever forks
+                content = os.pread(stream.fileno(), size, int(self.offsets[index]))
+        except OSError as error:
+            raise DataError(f"{shard}: cannot be read: {error.strerror}") from error
+        if len(content) < size:
+            raise DataError(f"{self.where(index)}: cut short: {len(content)} of {size} bytes")
+        return content
+
+    def read(self, index: int) -> np.ndarray:
+        """Decode image ``index`` to uint8 (H, W, 3); :class:`DataError` if it cannot be."""
+        return image_from_bytes(self.encoded(index), self.where(index))
+
+    def size(self, index: int) -> tuple[int, int]:
+        """Return its height and width from its header alone; :class:`DataError` if it cannot be read."""
+        return size_from_bytes(self.encoded(index), self.where(index))
+
+    def fingerprint(self) -> str:
+        """Hex sha256 of the set: every byte up to 1 GiB, above that all names and sizes; not of where it lies."""
+        files = [self.root / shard for shard in self.shards]
+        marks: list[Any] = content_marks(files)
+        if sum(file.stat().st_size for file in files) > FULL_HASH_BYTES:
+            marks.append(hash_of([[nfc(name) for name in self.names], self.sizes.tolist()]))
+        return hash_of([[nfc(shard) for shard in self.shards], marks])
+
+
+Source = ImageFolder | TarShards
+
+
+def open_source(path: str | Path) -> Source:
+    """Open a folder of images, a .tar file, a folder of .tar files, or what ``dinoskip data prepare`` wrote.
+
+    A folder that holds images or sub-folders beside tar files is a folder of images. Raises :class:`DataError`.
+    """
+    path = Path(path)
+    if path.is_file() or is_packed(path) or (path.is_dir() and tar_names(path) and not _holds_images(path)):
+        return TarShards.open(path)
+    return ImageFolder.open(path)
+
+
+def is_packed(path: Path) -> bool:
+    """Whether ``path`` is a finished packing; :class:`DataError` if it is an unfinished one."""
+    if (path / PACK_RECORD).is_file() and not (path / MANIFEST).is_file():
+        raise DataError(f"{path}: packing was not finished", "run the same dinoskip data prepare again")
+    return (path / PACK_RECORD).is_file() and "pack" in read_manifest(path)["info"]
+
+
+def tar_names(folder: Path) -> tuple[str, ...]:
+    """Names of the tar files directly in ``folder``, in the order of :func:`name_key`; () if it is no folder."""
+    try:
+        with os.scandir(folder) as entries:
+            found = [entry.name for entry in entries if entry.name.lower().endswith(".tar") and entry.is_file()]
+    except NotADirectoryError:
+        return ()
+    except OSError as error:
+        raise DataError(f"{folder}: cannot be listed: {error.strerror}") from error
+    return tuple(sorted((name for name in found if not name.startswith(".")), key=name_key))
+
+
+def _holds_images(folder: Path) -> bool:
+    with os.scandir(folder) as entries:
+        return any(
+            not entry.name.startswith(".") and (entry.is_dir() or is_image_name(entry.name)) for entry in entries
+        )
+
+
+def read_index(shard: Path) -> Shard:
+    """Return the index of one tar file, from ``.NAME.index.json`` beside it if that is of this file, else made anew.
+
+    Writing the index is tried and may fail: shards often lie where nobody may write.
+    """
+    cache = shard.with_name(f".{shard.name}.index.json")
+    status = shard.stat()
+    mark = [INDEX_FORMAT, status.st_size, status.st_mtime_ns]
+    with suppress(DataError, ValueError, TypeError, KeyError, OverflowError):
+        saved = read_json(cache)
+        if saved["mark"] == mark:
+            return _checked(saved["images"], shard, status.st_size)
+    images = _scan(shard)
+    index = _checked(images, shard, status.st_size)
+    with suppress(OSError, DinoskipError):
+        write_json(cache, {"mark": mark, "images": images})
+    return index
+
+
+def _checked(images: list[list[Any]], shard: Path, size: int) -> Shard:
+    """Make an index of [name, offset, size, label] rows that all lie inside the file."""
+    names = tuple(str(row[0]) for row in images)
+    numbers = np.array([row[1:4] for row in images], dtype=np.int64).reshape(-1, 3)
+    if len(set(names)) != len(names):
+        raise DataError(f"{shard}: holds two images of one name")
+    if (numbers[:, :2] < 0).any() or (numbers[:, 0] + numbers[:, 1] > size).any():
+        raise DataError(f"{shard}: a member lies outside the file", "the file is cut short or damaged")
+    return Shard(names, numbers[:, 0], numbers[:, 1], numbers[:, 2])
+
+
+def _scan(shard: Path) -> list[list[Any]]:
+    """Read all headers of a tar file; rows of [name, offset, size, label] of its images in order."""
+    images: list[list[Any]] = []
+    labels: dict[str, int] = {}
+    try:
+        with tarfile.open(shard, "r:") as archive:
+            for member in archive:
+                name = member.name.removeprefix("./")
+                _refuse_unsafe(shard, member)
+                if not member.isfile() or os.path.basename(name).startswith("."):
+                    continue
+                if is_image_name(os.path.basename(name)):
+                    images.append([name, member.offset_data, member.size, -1])
+                elif name.endswith(".cls"):
+                    labels[key_of(name)] = _label(shard, archive, member)
+    except (tarfile.TarError, OSError, EOFError) as error:
+        raise DataError(f"{shard}: not a readable tar file: {error}", "shards must not be compressed") from error
+    for row in images:
+        row[3] = labels.get(key_of(row[0]), -1)
+    return images
+
+
+def key_of(name: str) -> str:
+    """WebDataset's key of a member: its path up to the first dot of the last part."""
+    folder, _, last = name.rpartition("/")
+    return f"{folder}/{last.partition('.')[0]}"
+
+
+def _refuse_unsafe(shard: Path, member: tarfile.TarInfo) -> None:
+    if not (member.isfile() or member.isdir()) or member.issparse():
+        raise DataError(f"{shard}: refused: member {member.name!r} is a link or device, not a plain file")
+    if member.name.startswith("/") or ".." in member.name.split("/"):
+        raise DataError(f"{shard}: refused: member {member.name!r} points outside the archive")
+
+
+def _label(shard: Path, archive: tarfile.TarFile, member: tarfile.TarInfo) -> int:
+    stream = archive.extractfile(member)
+    text = stream.read(LABEL_BYTES).decode("ascii", "replace").strip() if stream else ""
+    if member.size > LABEL_BYTES or not text.isdigit():
+        raise DataError(f"{shard}: {member.name}: expected a class number, got {text[:20]!r}")
+    return int(text)
+
+
+def _labels(parts: list[Shard]) -> tuple[np.ndarray | None, tuple[str, ...]]:
+    labels = np.concatenate([part.labels for part in parts])
+    if (labels >= 0).all():
+        return labels, tuple(str(number) for number in range(int(labels.max()) + 1))
+    folders = [name.rpartition("/")[0] for part in parts for name in part.names]
+    if (labels >= 0).any() or not all(folders):
+        return None, ()
+    classes = sorted(set(folders), key=name_key)
+    number = {name: index for index, name in enumerate(classes)}
+    return np.array([number[name] for name in folders], dtype=np.int64), tuple(classes)
+
+
+def encoded(source: Source, index: int) -> bytes:
+    """Return the bytes of image ``index`` as they are stored; :class:`DataError` if they cannot be read."""
+    return source.encoded(index) if isinstance(source, TarShards) else read_encoded(source.path(index))
