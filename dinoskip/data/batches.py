@@ -8,11 +8,15 @@ image. Ranks take consecutive slices of one global batch, micro-batches consecut
 from __future__ import annotations
 
 import atexit
+import ctypes
 import signal
+import sys
 import weakref
 from collections.abc import Callable, Iterator, Sized
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -30,6 +34,7 @@ CACHE_BYTES = 1 << 30
 SUBSTITUTES = 20
 WORKER_TIMEOUT_S = 600
 GRACE_S = 30
+PR_SET_PDEATHSIG = 1  # from linux/prctl.h
 
 Read = Callable[[int], tuple[int, np.ndarray]]
 
@@ -218,11 +223,13 @@ def _identity(item: Any) -> Any:
 
 
 def _start_worker(_: int) -> None:
-    """Leave Ctrl-C and preemption to the parent, which saves its state first; an orphan ends after a grace time."""
+    """Leave Ctrl-C and preemption to the parent, which saves its state first; a worker ends with its parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: signal.alarm(GRACE_S))
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    if sys.platform == "linux":  # torch looks for the parent now and then, and not at all while an image is read
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 class BatchLoader:
@@ -271,6 +278,7 @@ class BatchLoader:
         self._workers = workers
         self._batches = _Batches(images, maker, split, seed=seed, min_side=min_side, cache_bytes=limit)
         self._steps = _Steps()
+        self._came = 0  # micro-batches of this epoch so far
         self._loader: DataLoader = DataLoader(
             self._batches,
             batch_size=None,
@@ -299,19 +307,45 @@ class BatchLoader:
         self._steps.positions = [
             (epoch, step, part) for step in range(start_step, self.steps_per_epoch) for part in parts
         ]
-        try:
+        self._came = 0
+        with self.explained():
             for item in self._loader:
                 if isinstance(item, DataError):
                     raise item
                 self.note(item.bad)
+                self._came += 1
                 yield item
+
+    @contextmanager
+    def explained(self) -> Iterator[None]:
+        """Turn what torch raises when a worker dies into a :class:`DataError`: it may do so anywhere, from a signal."""
+        try:
+            yield
         except (RuntimeError, ConnectionError, EOFError) as error:
             if not self._workers or not _is_worker_death(error):
                 raise
-            raise DataError(
-                f"a data worker died or hangs: {str(error).splitlines()[0] if str(error) else type(error).__name__}",
-                "often memory ran out: use fewer workers",
-            ) from error
+            raise self._worker_error(error) from error
+
+    def _worker_error(self, error: Exception) -> DataError:
+        """Say which worker died or hangs, and which images it may have been at."""
+        text = str(error).splitlines()[0] if str(error) else type(error).__name__
+        workers = getattr(self._loader._iterator, "_workers", [])
+        hangs = "timed out" in text
+        if not hangs:
+            wait([worker.sentinel for worker in workers], timeout=5)  # its pipe may be seen to break before its end
+        dead = next((worker for worker in workers if not worker.is_alive()), None)
+        if any(sign in str(error) for sign in ("shared memory", "shm", "Bus error")):
+            what, hint = "ran out of shared memory (/dev/shm)", "make it larger, or use fewer workers"
+        elif hangs:
+            pid = workers[self._came % len(workers)].pid  # they take turns
+            what, hint = f"(process {pid}) hangs, for {WORKER_TIMEOUT_S} s", "is the file system of the images alive?"
+        elif dead is not None:
+            what, hint = f"(process {dead.pid}) died", "often memory ran out: use fewer workers"
+        else:
+            what, hint = "failed", "use 0 workers to see where"
+        epoch, step, part = self._steps.positions[min(self._came, len(self._steps) - 1)]
+        names = [self.images.names[i] for i in self._batches.indices(epoch, step, part)[:8]]
+        return DataError(f"a data worker {what}, near images {', '.join(names)}: {text}", hint)
 
     def views(self, batch: Batch) -> list[Tensor]:
         """Move a micro-batch to the loader's device and finish it there: float images, ImageNet-normalised."""
@@ -334,7 +368,10 @@ class BatchLoader:
         """End the worker processes."""
         iterator, self._loader._iterator = self._loader._iterator, None
         if iterator is not None and hasattr(iterator, "_shutdown_workers"):
+            workers = list(getattr(iterator, "_workers", ()))
             iterator._shutdown_workers()
+            for worker in workers:  # one that hangs in a read takes no notice of SIGTERM
+                worker.kill()
 
 
 def _close(loader: weakref.ref[BatchLoader]) -> None:

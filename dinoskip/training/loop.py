@@ -143,6 +143,7 @@ class _Training:
         self.run_dir.warn_if_tight(4 * sum(t.numel() * t.element_size() for t in tensors))
         with (
             closing(self.loader),
+            self.loader.explained(),
             Progress("train", self.total, "step", start=step, show=self.here.is_main) as progress,
             closing(self._journal(step)) as self.journal,
         ):

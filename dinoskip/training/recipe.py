@@ -85,6 +85,9 @@ class Loader(Protocol):
     def views(self, batch: Batch) -> list[Tensor]:
         """What the network is given, on the device."""
 
+    def explained(self) -> AbstractContextManager[None]:
+        """Around all that is done with batches: errors of what reads ahead are turned into :class:`DataError`."""
+
     def close(self) -> None:
         """End what reads ahead."""
 

@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from dinoskip.files import load_tensors, sha256_bytes
+from dinoskip.console import read_metrics
+from dinoskip.files import load_tensors, read_json, sha256_bytes, verify_manifest
+from dinoskip.models.export import list_checkpoints
 from dinoskip.training import PretrainJob
 
 STEPS = 12
@@ -44,3 +46,31 @@ def tensor_hashes(checkpoint: Path) -> dict[str, str]:
         for path in sorted(checkpoint.glob("*.safetensors"))
         for name, tensor in load_tensors(path).items()
     }
+
+
+TIMING = {"images_per_s", "data_wait"}
+
+
+def rows_of(run_dir: Path) -> list[dict[str, Any]]:
+    """Rows of metrics.jsonl without what depends on the machine's speed."""
+    return [{k: v for k, v in row.items() if k not in TIMING} for row in read_metrics(run_dir / "metrics.jsonl")]
+
+
+def count_rows(run_dir: Path) -> int:
+    """Rows written so far, as lines."""
+    path = run_dir / "metrics.jsonl"
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+def assert_same_run(straight: Path, run_dir: Path, final: str = f"step-{STEPS:08d}") -> None:
+    """Same tensors and rows, all checkpoints intact, nothing left over but checkpoints that were resumed from."""
+    assert tensor_hashes(run_dir / "checkpoints" / final) == tensor_hashes(straight / "checkpoints" / final)
+    assert rows_of(run_dir) == rows_of(straight)
+    files = [
+        {p.relative_to(top).as_posix() for p in top.rglob("*") if "checkpoints/step-" not in p.as_posix()}
+        for top in (run_dir, straight)
+    ]
+    assert files[0] == files[1]
+    assert all(verify_manifest(path) == [] for path in list_checkpoints(run_dir).values())
+    assert len(list_checkpoints(run_dir)) <= 3, "the last two, and the one resumed from"
+    assert read_json(run_dir / "status.json")["state"] == "done"
