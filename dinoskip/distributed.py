@@ -16,7 +16,8 @@ from typing import Any, TypeVar, cast
 import torch
 import torch.distributed as dist
 
-from dinoskip.errors import ConfigError, DataError, Interrupted, Preempted
+from dinoskip.console import log
+from dinoskip.errors import ConfigError, DataError, DinoskipError, Interrupted, Preempted
 
 T = TypeVar("T")
 JOIN = timedelta(minutes=5)  # for all ranks to find one another
@@ -250,6 +251,31 @@ def gather(value: Any) -> list[Any]:
     found: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(found, value)
     return found
+
+
+def read_together(read: Callable[[], T], what: str) -> T:
+    """``read()`` on every rank; ranks on which it fails get rank 0's value, with one warning.
+
+    A network file system may hide for a while from one machine what it shows to another. Where rank 0 fails, all raise
+    its error.
+    """
+    value: T | None = None
+    error: Exception | None = None
+    try:
+        value = read()
+    except (OSError, DinoskipError) as failure:
+        error = failure
+    failed = [rank for rank, has in enumerate(gather(error is not None)) if has]
+    if not failed:
+        return cast(T, value)
+
+    def of_main() -> T:
+        if error is not None:
+            raise error
+        log.warning("%s: not readable on rank %d (%d in all): sent from rank 0", what, failed[0], len(failed))
+        return cast(T, value)
+
+    return on_main(of_main)
 
 
 def agree(value: T, what: str) -> T:

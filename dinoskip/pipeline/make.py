@@ -47,12 +47,14 @@ def pretrain(task: Task) -> None:
     images = datasets.open_images(config, root, split=task.settings["dataset"]["split"])
     observer = observer_of(task)
     final = run(job, images, task.out, device=task.device, workers=task.workers, observer=observer)
+
     # Which other checkpoints retention has left depends on when the run was killed; the output must not.
-    kept = {*(checkpoint.of_epoch(task.out, epoch) for epoch in job.pretrain.keep_epochs), final}
-    steps = {checkpoint.step_of(path) for path in kept}
-    if observer is not None:
-        steps.add(best_step(task.out, observer.score))
-    on_main(lambda: checkpoint.prune(task.out, steps))
+    def tidy() -> None:
+        kept = {*(checkpoint.of_epoch(task.out, epoch) for epoch in job.pretrain.keep_epochs), final}
+        best = {best_step(task.out, observer.score)} if observer else set()
+        checkpoint.prune(task.out, {checkpoint.step_of(path) for path in kept} | best)
+
+    on_main(tidy)
 
 
 def export_weights(task: Task) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from dinoskip.distributed import read_together
 from dinoskip.errors import DataError, DiskFull, WeightsError, translate_write_errors
 from dinoskip.files import (
     TEMPORARY,
@@ -209,20 +210,30 @@ def prune(run_dir: Path, keep: Collection[int]) -> None:
 
 
 def load(path: Path, recipe: Recipe, optimizer: torch.optim.Optimizer) -> int:
-    """Fill networks, buffers and optimizer from a verified checkpoint, in place; return the number of steps done."""
-    state = read_json(path / "state.json")
-    if not isinstance(state, dict) or state.get("format") != 1:
-        raise DataError(f"{path / 'state.json'}: not a checkpoint of format 1")
-    head = load_tensors(path / "head.safetensors")
+    """Fill networks, buffers and optimizer from a verified checkpoint, in place; return the number of steps done.
+
+    Every rank must call it; one that cannot see the checkpoint is sent what rank 0 reads.
+    """
+    step, files = read_together(lambda: _read(path, recipe.networks), str(path))
+    head = files["head"]
     for role, network in recipe.networks.items():
-        backbone = load_tensors(path / f"{role}.safetensors")
-        load_whole(network.get_submodule("backbone"), backbone, path / f"{role}.safetensors")
+        load_whole(network.get_submodule("backbone"), files[role], path / f"{role}.safetensors")
         own = {name.removeprefix(f"{role}."): t for name, t in head.items() if name.startswith(f"{role}.")}
         load_whole(network.get_submodule("head"), own, path / "head.safetensors")
     for name, buffer in recipe.buffers.items():
         buffer.copy_(head[name])
-    load_optimizer_tensors(optimizer, load_tensors(path / "optimizer.safetensors"), path / "optimizer.safetensors")
-    return int(state["step"])
+    load_optimizer_tensors(optimizer, files["optimizer"], path / "optimizer.safetensors")
+    return step
+
+
+def _read(path: Path, roles: Collection[str]) -> tuple[int, dict[str, dict[str, Tensor]]]:
+    """The step of a checkpoint and the tensors of its files, by name without the suffix."""
+    state = read_json(path / "state.json")
+    if not isinstance(state, dict) or state.get("format") != 1:
+        raise DataError(f"{path / 'state.json'}: not a checkpoint of format 1")
+    return int(state["step"]), {
+        name: load_tensors(path / f"{name}.safetensors") for name in (*roles, "head", "optimizer")
+    }
 
 
 @torch.no_grad()

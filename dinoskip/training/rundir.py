@@ -89,8 +89,10 @@ class RunDirectory:
 
     def warn_if_tight(self, checkpoint_bytes: int) -> None:
         """Warn when less than two checkpoints fit on the disk."""
+        if not self.is_main:
+            return
         free = shutil.disk_usage(self.path).free
-        if self.is_main and free < 2 * checkpoint_bytes:
+        if free < 2 * checkpoint_bytes:
             need = 2 * checkpoint_bytes / 2**20
             log.warning("%s: %.0f MiB free, two checkpoints need %.0f MiB", self.path, free / 2**20, need)
 
