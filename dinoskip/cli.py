@@ -118,6 +118,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=_Parser)
     _study_commands(commands)
     _pretrain_command(commands)
+    _supervise_command(commands)
     _submit_commands(commands)
     _features_commands(commands)
     _frozen_commands(commands)
@@ -131,7 +132,7 @@ def _study_commands(commands: Any) -> None:
         "run",
         "run",
         "run a study: train, evaluate and show every variant; continue where it stopped",
-        details="stages: data, pretrain, weights, features, probe, tokencut, knn, analyze, gallery, report",
+        details="stages: data, pretrain, supervise, weights, features, probe, tokencut, knn, analyze, gallery, report",
     )
     _study(run, choose=True)
     _compute(run)
@@ -167,6 +168,29 @@ def _pretrain_command(commands: Any) -> None:
     )
     _allow_change(pretrain)
     _compute(pretrain)
+
+
+def _supervise_command(commands: Any) -> None:
+    supervise = _command(
+        commands, "supervise", "supervise", "train one ViT classifier on labelled images; run again to resume"
+    )
+    supervise.add_argument(
+        "config", nargs="?", help="YAML with seed, model, optimizer, supervised (a study's, without its variants)"
+    )
+    supervise.add_argument(
+        "overrides", nargs="*", metavar="a.b=value", help="settings, e.g. model.name=vit_base_patch16 model.skip=false"
+    )
+    supervise.add_argument(
+        "--train", required=True, metavar="DIR", help="a folder of images with one sub-folder a class"
+    )
+    supervise.add_argument(
+        "--val",
+        metavar="DIR",
+        help="another, of the same classes, classified every supervised.online_every epochs and at the end",
+    )
+    supervise.add_argument("--out", required=True, metavar="DIR", help="the run directory")
+    _allow_change(supervise)
+    _compute(supervise)
 
 
 def _submit_commands(commands: Any) -> None:

@@ -21,6 +21,7 @@ from dinoskip.pipeline.study import Study, Variant, load_study
 from dinoskip.results import EvalResult, read_rows
 
 if TYPE_CHECKING:
+    from dinoskip.config import Source
     from dinoskip.training.pretraining import PretrainJob
     from dinoskip.training.recipe import Observer
 
@@ -187,19 +188,27 @@ def gc(args: Args) -> int:
 
 def pretrain_job(args: Args) -> PretrainJob:
     """The job of ``dinoskip pretrain CONFIG [a.b=value ...]``; a study's other sections are left out."""
-    from dinoskip.config import Source, apply_overrides, read_yaml, validate
+    from dinoskip.config import validate
     from dinoskip.training.pretraining import PretrainJob
+
+    return validate(PretrainJob, _job_source(args, "pretrain"))
+
+
+def _job_source(args: Args, recipe: str) -> Source:
+    """What a single run reads of ``CONFIG [a.b=value ...]``, which may be a study's."""
+    from dinoskip.config import Source, apply_overrides, read_yaml
 
     overrides = list(args.overrides)
     if args.config and "=" in args.config:  # no file was given, the first override took its place
         overrides.insert(0, args.config)
         args.config = None
     source = apply_overrides(read_yaml(args.config) if args.config else Source(), overrides)
-    for key in ("name", "output", "data", "variants", "online", "evaluate", "gallery", "analyze", "report"):
+    other = "supervised" if recipe == "pretrain" else "pretrain"
+    for key in (other, "name", "output", "data", "variants", "online", "evaluate", "gallery", "analyze", "report"):
         source.tree.pop(key, None)
-    if isinstance(source.tree.get("pretrain"), dict):
-        source.tree["pretrain"].pop("dataset", None)
-    return validate(PretrainJob, source)
+    if isinstance(source.tree.get(recipe), dict):
+        source.tree[recipe].pop("dataset", None)
+    return source
 
 
 def _observer(args: Args, job: PretrainJob) -> Observer | None:
@@ -224,6 +233,23 @@ def pretrain(args: Args) -> int:
         job = job.model_copy(update={"pretrain": job.pretrain.model_copy(update={"online_every": 1})})
     computing = {"device": args.device, "workers": args.workers, "observer": _observer(args, job)}
     final = train(job, ImageFolder.open(args.images), Path(args.out), allow=args.allow_change, **computing)
+    if is_main():
+        print(final)
+    return 0
+
+
+def supervise(args: Args) -> int:
+    """``dinoskip supervise``."""
+    from dinoskip.config import validate
+    from dinoskip.data.folders import LabelledFolder
+    from dinoskip.training.supervised import SupervisedJob
+    from dinoskip.training.supervised import supervise as train_classifier
+
+    job = validate(SupervisedJob, _job_source(args, "supervised"))
+    train = LabelledFolder.open(args.train)
+    val = LabelledFolder.open(args.val, train.class_names) if args.val else None
+    computing = {"device": args.device, "workers": args.workers}
+    final = train_classifier(job, train, val, args.out, allow=args.allow_change, **computing)
     if is_main():
         print(final)
     return 0

@@ -1,6 +1,6 @@
 """Where backbones come from: ``load_backbone`` turns a spec into a :class:`Backbone`.
 
-``run:DIR``                    newest checkpoint of a run, its teacher (or ``role="student"``)
+``run:DIR``                    newest checkpoint of a run, its teacher, or student where it has none (or ``role=...``)
 ``weights:FILE.safetensors``   a weights file of ours
 ``dino:FILE.pth``              a facebookresearch/dino checkpoint, or the plain state_dict of one of its ViTs
 ``timm:NAME[,key=value...]``   any plain timm ViT; ``pretrained=false`` needs no network
@@ -24,7 +24,13 @@ from torch import Tensor
 from dinoskip.errors import ConfigError, WeightsError, did_you_mean
 from dinoskip.files import load_torch_file
 from dinoskip.models.backbone import Backbone, LayerFeatures
-from dinoskip.models.export import build_from_weights, load_strict, newest_checkpoint, strip_prefixes
+from dinoskip.models.export import (
+    build_from_weights,
+    exported_weights,
+    load_strict,
+    newest_checkpoint,
+    strip_prefixes,
+)
 from dinoskip.models.vit import PATCHES, WIDTHS, create_model
 from dinoskip.randomness import derive
 
@@ -62,8 +68,11 @@ def _checked_role(role: str) -> str:
     return role
 
 
-def _from_run(folder: str, *, role: str = "teacher") -> tuple[VisionTransformer, dict[str, Any]]:
-    return build_from_weights(newest_checkpoint(folder) / f"{_checked_role(role)}.safetensors")
+def _from_run(folder: str, *, role: str | None = None) -> tuple[VisionTransformer, dict[str, Any]]:
+    checkpoint = newest_checkpoint(folder)
+    if role is not None:
+        return build_from_weights(checkpoint / f"{_checked_role(role)}.safetensors")
+    return build_from_weights(exported_weights(checkpoint))
 
 
 # --- timm --------------------------------------------------------------------------------------------

@@ -148,6 +148,12 @@ def newest_checkpoint(run_dir: str | Path) -> Path:
     raise WeightsError(f"{run_dir}: no checkpoint that verifies ({count} found in {Path(run_dir) / CHECKPOINTS})")
 
 
+def exported_weights(checkpoint: Path) -> Path:
+    """The weights file that a checkpoint is for: the teacher's, or the student's where there is none (supervised)."""
+    teacher = checkpoint / "teacher.safetensors"
+    return teacher if teacher.is_file() else checkpoint / "student.safetensors"
+
+
 @torch.no_grad()
 def hash_weights(state: Mapping[str, Tensor]) -> str:
     """Hex sha256 over names, dtypes, shapes and bytes of the tensors, in the order of their names."""
