@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dinoskip.cli import main
@@ -71,9 +71,11 @@ def test_without_gpus_there_is_one_process_a_node() -> None:
     assert cluster.ranks == 3
 
 
-@given(
-    st.lists(st.text(st.characters(exclude_characters="\0\n\r", exclude_categories=("Cs",)), max_size=8), max_size=4)
-)
+WORD = st.text(st.characters(exclude_characters="\0\n\r", exclude_categories=("Cs",)), max_size=8)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(WORD, max_size=4))
 def test_any_argument_and_folder_reaches_srun_whole(words: list[str]) -> None:
     name = f"o{''.join(words)}".replace("/", "_")
     text = script(ClusterConfig(), "job", Path("/data") / name, ["run", *words], Path("/home") / name)
