@@ -1,29 +1,39 @@
 """Claim: decoding once, cropping in uint8 and augmenting in batches beats the per-image pipeline of public DINO code.
 
-Both make 2×224 + 8×96 augmented, normalised crops from JPEG files on one thread. The baseline is made as the public
-pipeline is: torchvision transforms on Pillow images, one crop at a time, collated as float32. Two ratios are printed:
-all on the CPU, and the part a data worker does when the device augments (the baseline's workers do everything).
+Both make 2×224 + 8×96 crops from JPEG files on one thread. The baseline is made as the public pipeline is: torchvision
+transforms on Pillow images, one crop at a time, collated as float32. What it costs is compared with what a worker of
+ours does for an image: decode and cut; the same through the DataLoader, with one worker process and its transport
+counted; decode only (mode decode); and with all on one CPU thread, augmentation too. Times are of processors, not of
+the clock, rounds of all of them alternate, and of each the least is taken. Crops are compared with Pillow's, made from
+Pillow's own decoding.
 
-    python benchmarks/bench_data.py [--images FOLDER] [--count 48]
+    python -m benchmarks.bench_data [--images FOLDER] [--rounds 5]
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
+import math
 import random
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, Literal
 
+import numpy as np
 import torch
 from PIL import Image, ImageFilter, ImageOps
 from torchvision import transforms
 
-from dinoskip.data import AugmentConfig, CropConfig, ImageFolder, TrainLoader
+from dinoskip.data import AugmentConfig, CropConfig, DataPathConfig, ImageFolder, TrainLoader
+from dinoskip.data.multicrop import crop_boxes, crop_draws, resize_crop
 from dinoskip.data.sprites import photo
 
 BATCH = 16
+BATCHES = 3  # a round
+Mode = Literal["crops", "decode"]
 
 
 def bundled(folder: Path) -> ImageFolder:
@@ -89,40 +99,104 @@ def baseline(images: ImageFolder, batches: int) -> None:
             torch.stack(column)
 
 
-def ours(images: ImageFolder, batches: int, *, augmented: bool) -> None:
-    loader = TrainLoader(images, CropConfig(), AugmentConfig(), seed=0, batch_size=BATCH, cache=False)
-    for epoch in range(batches):
-        batch = next(loader.epoch(epoch))
-        if augmented:
-            loader.views(batch)
+def ours(images: ImageFolder, mode: Mode, *, augmented: bool = False) -> Callable[[int], None]:
+    """Batches without a worker; every call goes on with the next epoch."""
+    loader = TrainLoader(
+        images, CropConfig(), AugmentConfig(), DataPathConfig(mode=mode), seed=0, batch_size=BATCH, cache=False
+    )
+    epochs = itertools.count()
+
+    def work(batches: int) -> None:
+        for _ in range(batches):
+            batch = next(loader.epoch(next(epochs)))
+            if augmented:
+                loader.views(batch)
+
+    return work
 
 
-def milliseconds(work: Callable[[int], None], batches: int, repeats: int = 3) -> float:
-    """Least core time an image over some repeats, after one batch to warm up; other processes do not count."""
-    work(1)
-    times = []
-    for _ in range(repeats):
-        start = time.process_time()
-        work(batches)
-        times.append((time.process_time() - start) / batches / BATCH * 1e3)
-    return min(times)
+def seconds(work: Callable[[int], None], batches: int) -> float:
+    """Core time of this process, an image; other processes do not count."""
+    start = time.process_time()
+    work(batches)
+    return (time.process_time() - start) / batches / BATCH
+
+
+class ThroughLoader:
+    """Core time an image of this process and one worker together, the worker's start left out."""
+
+    def __init__(self, images: ImageFolder, mode: Mode) -> None:
+        self.loader = TrainLoader(
+            images, CropConfig(), AugmentConfig(), DataPathConfig(mode=mode), seed=0, batch_size=BATCH, workers=1
+        )
+        self.epochs = itertools.count()
+        self.work(1)
+        iterator: Any = self.loader._loader._iterator
+        self.clock = ~iterator._workers[0].pid << 3 | 2  # Linux's number of another process's processor clock
+
+    def work(self, batches: int) -> None:
+        """Take batches, epoch after epoch to the end, so that nothing is prepared for later."""
+        while batches > 0:
+            batches -= sum(1 for _ in self.loader.epoch(next(self.epochs)))
+
+    def seconds(self, batches: int) -> float:
+        """Measure at least ``batches``, in whole epochs."""
+        start = time.process_time() + time.clock_gettime(self.clock)
+        epochs = -(-batches // self.loader.steps_per_epoch)
+        self.work(batches)
+        taken = time.process_time() + time.clock_gettime(self.clock) - start
+        return taken / epochs / self.loader.steps_per_epoch / BATCH
+
+
+def psnr_to_pillow(images: ImageFolder, count: int) -> list[float]:
+    """Peak signal-to-noise ratio, in decibels, of every crop of ``count`` images against Pillow's."""
+    config, ratios = CropConfig(), []
+    for index in range(min(count, len(images))):
+        with Image.open(images.path(index)) as opened:
+            picture = opened.convert("RGB")
+        pixels = torch.from_numpy(images.read(index))
+        draws = crop_draws(config, 0, 0, np.array([index]))
+        for view, box in enumerate(crop_boxes(config, np.array([pixels.shape[:2]]), draws)[0].tolist()):
+            top, left, height, width = box
+            size = config.global_size if view < 2 else config.local_size
+            cut = picture.crop((left, top, left + width, top + height))
+            theirs = np.asarray(cut.resize((size, size), Image.Resampling.BICUBIC)).astype(np.float64)
+            error = np.mean((resize_crop(pixels, box, size).numpy() - theirs) ** 2)
+            ratios.append(10 * math.log10(255**2 / max(float(error), 1e-9)))
+    return ratios
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--images", type=Path, help="a folder of JPEGs; default: bundled photographs at 500×375")
-    parser.add_argument("--count", type=int, default=48, help="images a repeat")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds of 48 images each (default: 5)")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         images = ImageFolder.open(arguments.images) if arguments.images else bundled(Path(folder))
-        batches = max(1, arguments.count // BATCH)
-        slow = milliseconds(lambda n: baseline(images, n), batches)
-        all_here = milliseconds(lambda n: ours(images, n, augmented=True), batches)
-        worker = milliseconds(lambda n: ours(images, n, augmented=False), batches)
-    print(f"per-image pipeline (torchvision on Pillow)  {slow:6.2f} ms an image   1.0")
-    print(f"dinoskip, all on one CPU thread             {all_here:6.2f} ms an image   {slow / all_here:.1f}")
-    print(f"dinoskip, a worker's part (decode, crop)    {worker:6.2f} ms an image   {slow / worker:.1f}")
+        crops, decode = ours(images, "crops"), ours(images, "decode")
+        everything = ours(images, "crops", augmented=True)
+        through, plain = ThroughLoader(images, "crops"), ThroughLoader(images, "decode")
+        rows: dict[str, Callable[[], float]] = {
+            "per-image pipeline (torchvision on Pillow)": lambda: seconds(lambda n: baseline(images, n), BATCHES),
+            "decode and crop": lambda: seconds(crops, BATCHES),
+            "decode and crop, through the DataLoader": lambda: through.seconds(BATCHES),
+            "decode only": lambda: seconds(decode, BATCHES),
+            "decode only, through the DataLoader": lambda: plain.seconds(BATCHES),
+            "decode, crop and augment on one thread": lambda: seconds(everything, BATCHES),
+        }
+        taken: dict[str, list[float]] = {name: [] for name in rows}
+        for _ in range(arguments.rounds + 1):  # the first warms up
+            for name, measure in rows.items():
+                taken[name].append(measure())
+        ratios = psnr_to_pillow(images, 48)
+        through.loader.close()
+        plain.loader.close()
+    least = {name: min(times[1:]) for name, times in taken.items()}
+    slow = next(iter(least.values()))
+    for name, value in least.items():
+        print(f"{name:44}{value * 1e3:6.2f} ms an image   {slow / value:5.1f} ×")
+    print(f"crops against Pillow's: PSNR {np.mean(ratios):.1f} dB in the mean, least {min(ratios):.1f} dB")
 
 
 if __name__ == "__main__":

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageOps
+from skimage.data import astronaut
 
 from dinoskip import images
 from dinoskip.errors import DataError
@@ -116,3 +117,81 @@ def test_missing_and_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     for reader in (read_image, read_mask, image_size):
         with pytest.raises(DataError, match=r"a.png: 14×10 pixels is more than 100 allowed"):
             reader(tmp_path / "a.png")
+
+
+JPEGS: dict[str, dict] = {
+    "baseline": {"quality": 85}, "progressive": {"progressive": True}, "full colour": {"subsampling": 0},
+    "restarts": {"restart_marker_rows": 1}, "grey": {},
+}  # fmt: skip
+
+
+def jpeg(kind: str) -> bytes:
+    picture = Image.fromarray(astronaut()[60:180, 130:291])
+    stream = io.BytesIO()
+    (picture.convert("L") if kind == "grey" else picture).save(stream, "JPEG", **JPEGS[kind])
+    return stream.getvalue()
+
+
+def pillows(content: bytes) -> np.ndarray | None:
+    try:
+        return np.array(Image.open(io.BytesIO(content)).convert("RGB"))
+    except Exception:  # any of many
+        return None
+
+
+@pytest.mark.parametrize("kind", JPEGS)
+def test_ordinary_jpegs_take_the_short_way_to_pillows_pixels_also_when_damaged(kind: str) -> None:
+    whole = jpeg(kind)
+    assert images.is_plain_jpeg(whole)
+    short = images._plain(whole)
+    assert short is not None
+    assert np.array_equal(short, pillows(whole))
+    dice = random.Random(kind)
+    for number in range(120):
+        content = bytearray(whole)
+        for _ in range(dice.randint(1, 3)):
+            content[dice.randrange(2, 700 if number % 2 else len(content) - 2)] = dice.randrange(256)
+        short = images._plain(bytes(content))
+        if short is not None:
+            assert np.array_equal(short, pillows(bytes(content)))
+    for length in range(0, len(whole) - 1, 97):
+        assert not images.is_plain_jpeg(whole[:length])
+
+
+@pytest.mark.parametrize("orientation", [1, 3, 6, 8])
+@pytest.mark.parametrize("endian", ["<", ">"])
+def test_a_turned_jpeg_is_left_to_pillow(orientation: int, endian: str) -> None:
+    exif = Image.Exif()
+    exif.endian = endian
+    exif[0x0112] = orientation
+    stream = io.BytesIO()
+    Image.fromarray(PIXELS).save(stream, "JPEG", exif=exif.tobytes())
+    assert images.is_plain_jpeg(stream.getvalue()) == (orientation == 1)
+
+
+def test_unusual_jpegs_are_left_to_pillow(monkeypatch: pytest.MonkeyPatch) -> None:
+    for mode in ("CMYK", "YCbCr"):
+        stream = io.BytesIO()
+        Image.fromarray(PIXELS).convert(mode).save(stream, "JPEG")
+        assert images.is_plain_jpeg(stream.getvalue()) == (mode == "YCbCr")
+    assert not images.is_plain_jpeg(stream.getvalue() + b"more")
+    assert not images.is_plain_jpeg(b"")
+    stream = io.BytesIO()
+    Image.fromarray(PIXELS).save(stream, "JPEG", keep_rgb=True)
+    assert not images.is_plain_jpeg(stream.getvalue())
+    monkeypatch.setattr(images, "MAX_PIXELS", 100)
+    assert not images.is_plain_jpeg(jpeg("baseline"))
+
+
+def test_real_jpegs_decode_to_pillows_pixels() -> None:
+    root = Path(__file__).parents[1].parent / "shared" / "data"
+    if not root.is_dir():
+        pytest.skip("../shared/data is absent")
+    files = sorted(path for path in root.glob("*_mini/**/*") if path.suffix.lower() in {".jpg", ".jpeg"})[::30]
+    assert len(files) > 20
+    plain = 0
+    for path in files:
+        plain += images.is_plain_jpeg(path.read_bytes())
+        with Image.open(path) as opened:
+            assert (read_image(path) == np.array(ImageOps.exif_transpose(opened).convert("RGB"))).all(), path
+    assert plain > 0.9 * len(files)

@@ -1,0 +1,20 @@
+from __future__ import annotations
+
+from dinoskip.data.meter import verdict
+
+
+def test_compute_bound_needs_no_advice() -> None:
+    assert verdict(0.02, workers=1, cores=8) == "compute-bound: steps wait for their images 2% of the time"
+
+
+def test_waiting_names_what_can_help_and_nothing_else() -> None:
+    line = verdict(0.38, workers=2, cores=8)
+    assert line.startswith("data waits: 38% of the time")
+    assert "more workers: 2 of 8 processors read" in line
+    assert "mode decode" in line
+    assert "\n" not in line
+    full = verdict(0.38, mode="decode", workers=8, cores=8)
+    assert "more workers" not in full
+    assert "mode decode" not in full
+    assert "data prepare" in full
+    assert "workers" not in verdict(0.38, mode="resident")
