@@ -288,6 +288,8 @@ class BatchLoader:
             pin_memory=self.device.type == "cuda",
             timeout=WORKER_TIMEOUT_S if workers else 0,
             worker_init_fn=_start_worker,
+            # Not through a fork server (Python 3.14): its workers outlive a killed trainer, for their parent lives on.
+            multiprocessing_context="fork" if workers and sys.platform == "linux" else None,
             persistent_workers=workers > 0,
             generator=torch.Generator(),  # else it would draw from the global one
         )
