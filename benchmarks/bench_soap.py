@@ -33,6 +33,7 @@ class PlainSOAP(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:
+        """One step of every tensor."""
         for group in self.param_groups:
             for p in group["params"]:
                 shape = [s for s in (p.shape if p.ndim < 4 else (len(p), p[0].numel())) if s > 1]
@@ -157,14 +158,15 @@ def main() -> None:
         mean = (low * (period - 1) + high) / period
         operations = [counted(one.step) for _ in range(period)]
         print(
-            f"{name:6} first {first[name]:7.3f} s  plain step {low:7.3f} s  refresh {high:7.3f} s  amortised {mean:7.3f} s"
-            f"  operations {operations[0]} plain, {operations[-1]} at a refresh"
+            f"{name:6} first {first[name]:7.3f} s  plain step {low:7.3f} s  refresh {high:7.3f} s"
+            f"  amortised {mean:7.3f} s  operations {operations[0]} plain, {operations[-1]} at a refresh"
         )
         steps[name] = [low, high, mean]
     for kind, at in (("plain step", 0), ("refresh", 1), ("amortised", 2)):
         ours = steps["ours"][at]
         print(f"{kind}: {ours / steps['plain'][at]:.3f} of the plain SOAP, {ours / steps['adamw'][at]:.1f} x AdamW")
-    state = sum(v.numel() * v.element_size() for s in optimizers["ours"].state.values() for v in s.values() if isinstance(v, Tensor))  # fmt: skip
+    tensors = [v for one in optimizers["ours"].state.values() for v in one.values() if isinstance(v, Tensor)]
+    state = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
     print(f"state: {state / size:.2f} bytes a parameter")
     if device.type == "cuda":
         refresh_on_a_gpu(optimizers["ours"], device)

@@ -84,7 +84,8 @@ def orthonormal(matrices: Tensor) -> Tensor:
         return basis
     result = torch.empty_like(matrices)
     here = torch.cuda.current_stream(matrices.device)
-    streams = [torch.cuda.Stream(device=matrices.device) for _ in range(min(STREAMS, len(matrices)))]
+    count = min(STREAMS, len(matrices))
+    streams = [torch.cuda.Stream(matrices.device) for _ in range(count)]  # type: ignore[no-untyped-call]
     for stream in streams:
         stream.wait_stream(here)
     for at, (out, matrix) in enumerate(zip(result, matrices, strict=True)):

@@ -26,6 +26,7 @@ class StackedOptimizer(torch.optim.Optimizer, ABC):
     had to be computed in float64 or kept (:mod:`dinoskip.optim.linalg`).
     """
 
+    whole_state = True  # the state is never sharded: checkpoints load it as it is
     second_moment = True  # whether preconditioned parameters have exp_avg_sq
     roots = False  # whether a dimension has a vector root_i besides its factor and basis
 
@@ -205,15 +206,15 @@ class StackedOptimizer(torch.optim.Optimizer, ABC):
         """Put new bases (and the order of their columns) in place and express the moments in them."""
         new = {f"basis_{position}": one[0] for (_, position), one in zip(stack.factors, results, strict=True)}
         if stack.step:  # at the very start both moments are zero
-            mean = stack.rotate(stack.rotate(stack.tensors["exp_avg"], back=True), bases=new)
-            stack.tensors["exp_avg"].copy_(mean)
+            mean = stack.rotate(stack.tensors["exp_avg"], back=True)
+            stack.tensors["exp_avg"] = stack.rotate(mean, bases=new)
         for (at, _), (_, *order) in zip(stack.factors, results, strict=True):
             if order and "exp_avg_sq" in stack.tensors:
                 square = stack.tensors["exp_avg_sq"]
                 index = order[0].view(len(stack), *(-1 if i == at else 1 for i in range(len(stack.core))))
                 stack.tensors["exp_avg_sq"] = square.gather(at + 1, index.expand_as(square))
         stack.tensors |= new
-        stack.publish(self.state, [*new, *(["exp_avg_sq"] if "exp_avg_sq" in stack.tensors else [])])
+        stack.publish(self.state, [*new, *({"exp_avg", "exp_avg_sq"} & stack.tensors.keys())])
 
     # --- bases and state ---------------------------------------------------------------------------------
 
@@ -238,7 +239,7 @@ class StackedOptimizer(torch.optim.Optimizer, ABC):
                 if position in stored:
                     found.append(self.state[p][slot.piece.label(f"basis_{position}")])
                 else:
-                    found.append(torch.ones(1, 1, device=p.device) if sided else None)
+                    found.append(torch.ones(1, 1, dtype=torch.float32, device=p.device) if sided else None)
         return found
 
     @torch.no_grad()

@@ -89,7 +89,7 @@ class Stack:
 
     def zeros(self) -> Tensor:
         """Return float32 zeros of (B, *core)."""
-        return torch.zeros(len(self), *self.core, device=self.slots[0].parameter.device)
+        return torch.zeros(len(self), *self.core, dtype=torch.float32, device=self.slots[0].parameter.device)
 
     def begin(self, *, second_moment: bool) -> None:
         """Fill ``tensors`` for a start: zero moments and factors, identity bases."""
@@ -98,9 +98,9 @@ class Stack:
             self.tensors["exp_avg_sq"] = self.zeros()
         for at, position in self.factors:
             size = self.core[at]
-            device = self.tensors["exp_avg"].device
-            self.tensors[f"factor_{position}"] = torch.zeros(len(self), size, size, device=device)
-            self.tensors[f"basis_{position}"] = torch.eye(size, device=device).repeat(len(self), 1, 1)
+            one = torch.eye(size, dtype=torch.float32, device=self.tensors["exp_avg"].device)
+            self.tensors[f"factor_{position}"] = one.new_zeros(len(self), size, size)
+            self.tensors[f"basis_{position}"] = one.repeat(len(self), 1, 1)
         self.step = 0
 
     def load(self, states: Mapping[Tensor, State]) -> None:
