@@ -157,7 +157,7 @@ def _pretrain_command(commands: Any) -> None:
         "overrides", nargs="*", metavar="a.b=value", help="settings, e.g. model.skip=false model.init.name=skipless"
     )
     pretrain.add_argument(
-        "--images", required=True, metavar="DIR", help="a folder of images, searched with its sub-folders"
+        "--images", required=True, metavar="DIR", help="a folder of images, a .tar file or a folder of those"
     )
     pretrain.add_argument("--out", required=True, metavar="DIR", help="the run directory")
     pretrain.add_argument(

@@ -225,14 +225,14 @@ def _observer(args: Args, job: PretrainJob) -> Observer | None:
 
 def pretrain(args: Args) -> int:
     """``dinoskip pretrain``."""
-    from dinoskip.data.folders import ImageFolder
+    from dinoskip.data.sources import open_source
     from dinoskip.training.pretraining import pretrain as train
 
     job = pretrain_job(args)
     if args.online_knn and not job.pretrain.online_every:
         job = job.model_copy(update={"pretrain": job.pretrain.model_copy(update={"online_every": 1})})
     computing = {"device": args.device, "workers": args.workers, "observer": _observer(args, job)}
-    final = train(job, ImageFolder.open(args.images), Path(args.out), allow=args.allow_change, **computing)
+    final = train(job, open_source(args.images), Path(args.out), allow=args.allow_change, **computing)
     if is_main():
         print(final)
     return 0

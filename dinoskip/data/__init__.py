@@ -15,6 +15,7 @@ from dinoskip.data.datasets import (
     open_images,
     open_labelled,
     open_segmentation,
+    open_training_images,
 )
 from dinoskip.data.detection import DetectionDataset, dominant_labels, voc_detection
 from dinoskip.data.folders import ImageFolder, LabelledFolder, list_images
@@ -22,6 +23,7 @@ from dinoskip.data.loader import DataPathConfig, TrainLoader
 from dinoskip.data.multicrop import CropConfig
 from dinoskip.data.scenes import ScenesConfig, compose
 from dinoskip.data.segmentation import SegmentationDataset, voc_segmentation
+from dinoskip.data.sources import Source, TarShards, open_source
 
 __all__ = [
     "AugmentConfig",
@@ -39,6 +41,8 @@ __all__ = [
     "Maker",
     "ScenesConfig",
     "SegmentationDataset",
+    "Source",
+    "TarShards",
     "TrainLoader",
     "VocConfig",
     "check",
@@ -50,6 +54,8 @@ __all__ = [
     "open_images",
     "open_labelled",
     "open_segmentation",
+    "open_source",
+    "open_training_images",
     "voc_detection",
     "voc_segmentation",
 ]

@@ -12,6 +12,7 @@ from dinoskip.data.detection import DetectionDataset, dominant_labels, voc_detec
 from dinoskip.data.folders import ImageFolder, LabelledFolder
 from dinoskip.data.scenes import ScenesConfig
 from dinoskip.data.segmentation import SegmentationDataset, voc_segmentation
+from dinoskip.data.sources import Source, open_source
 from dinoskip.data.voc import FileTable, read_list, voc_folder
 from dinoskip.errors import ConfigError
 
@@ -67,7 +68,7 @@ def _year(config: VocConfig | ScenesConfig) -> int:
 
 
 def open_images(config: AnyDataset, root: str | Path | None = None, *, split: str = "train") -> ImageFolder:
-    """Open the images to pretrain on.
+    """Open a folder's images.
 
     ``images``: the whole folder. ``folder``: its ``split`` sub-folder. VOC layouts: the ids of
     ``ImageSets/Main/<split>.txt``. Raises :class:`DataError` for whatever is missing.
@@ -81,6 +82,14 @@ def open_images(config: AnyDataset, root: str | Path | None = None, *, split: st
     table = FileTable.images(folder / "JPEGImages")
     paths = table.paths(read_list(folder, "Main", split), ".jpg")
     return ImageFolder(table.folder, tuple(path.name for path in paths))
+
+
+def open_training_images(config: AnyDataset, root: str | Path | None = None, *, split: str = "train") -> Source:
+    """Open the images to pretrain on: those of :func:`open_images`, or tar shards in their place."""
+    where = dataset_root(config, root)
+    if isinstance(config, ImagesConfig | FolderConfig):
+        return open_source(where if isinstance(config, ImagesConfig) else where / split)
+    return open_images(config, root, split=split)
 
 
 def open_segmentation(config: AnyDataset, split: str, root: str | Path | None = None) -> SegmentationDataset:

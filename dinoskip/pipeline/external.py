@@ -25,7 +25,7 @@ def _hash_files(root: Path, paths: Sequence[Path]) -> str:
 def images_hash(config: Any, use: Use, split: str) -> str:
     """Hash of the images (names and contents) that a stage of this use reads of a split."""
     if use == "pretraining":
-        return datasets.open_images(config, split=split).fingerprint()
+        return datasets.open_training_images(config, split=split).fingerprint()
     opened = _OPEN[use](config, split)
     return _hash_files(datasets.dataset_root(config), [opened.path(index) for index in range(len(opened))])
 

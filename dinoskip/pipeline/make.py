@@ -44,7 +44,7 @@ def pretrain(task: Task) -> None:
     settings["pretrain"] = {**settings["pretrain"], **task.runtime["free"]}
     job = validate(PretrainJob, Source(settings))
     config, root = dataset_of(task)
-    images = datasets.open_images(config, root, split=task.settings["dataset"]["split"])
+    images = datasets.open_training_images(config, root, split=task.settings["dataset"]["split"])
     observer = observer_of(task)
     final = run(job, images, task.out, device=task.device, workers=task.workers, observer=observer)
 

@@ -12,8 +12,8 @@ from pydantic import model_validator
 from torch import Tensor, nn
 
 from dinoskip.data.batches import Batch
-from dinoskip.data.folders import ImageFolder
 from dinoskip.data.loader import TrainLoader
+from dinoskip.data.sources import Source
 from dinoskip.distributed import World
 from dinoskip.init.build import build_model
 from dinoskip.models.heads import DINOHead
@@ -51,7 +51,7 @@ class PretrainJob(Job):
 
 def pretrain(
     job: PretrainJob,
-    images: ImageFolder,
+    images: Source,
     run_dir: str | Path,
     *,
     device: str = "auto",
@@ -68,7 +68,7 @@ def pretrain(
         return DinoRecipe(job, images, here, workers)
 
     def data() -> dict[str, Any]:
-        return {"fingerprint": images.fingerprint(), "images": len(images)}
+        return {"fingerprint": images.fingerprint(), "images": len(images), **images.record}
 
     return train(job, recipe, data, run_dir, device=device, observer=observer, allow=allow)
 
@@ -93,7 +93,7 @@ class DinoRecipe(Recipe):
 
     observed = "teacher"
 
-    def __init__(self, job: PretrainJob, images: ImageFolder, here: World, workers: int) -> None:
+    def __init__(self, job: PretrainJob, images: Source, here: World, workers: int) -> None:
         self.job, self.config, self.names = job, job.pretrain, images.ids
         config = job.pretrain
         self.loader = TrainLoader(

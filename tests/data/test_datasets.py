@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from dinoskip.data import (
     open_images,
     open_labelled,
     open_segmentation,
+    open_training_images,
 )
 from dinoskip.errors import ConfigError, DataError
 
@@ -104,3 +106,14 @@ def test_check_of_folders_and_scenes(photo_folder: Path, tmp_path: Path) -> None
     assert all(row.ok for row in rows)
     with pytest.raises(DataError, match="no such folder"):
         check(ImagesConfig(root=str(tmp_path / "none")))
+
+
+def test_shards_stand_in_for_a_folder_in_training(photo_folder: Path, voc_tree: Path, tmp_path: Path) -> None:
+    for name in ("train", "val"):
+        (tmp_path / "set" / name).mkdir(parents=True)
+        with tarfile.open(tmp_path / "set" / name / "a.tar", "w") as archive:
+            archive.add(photo_folder, "photos")
+    assert len(open_training_images(FolderConfig(root=str(tmp_path / "set")))) == 12
+    assert len(open_training_images(ImagesConfig(root=str(tmp_path / "set" / "val")))) == 12
+    assert len(open_training_images(ImagesConfig(root=str(photo_folder)))) == 12
+    assert open_training_images(VocConfig(root=str(voc_tree))).names == ("a1.jpg", "a2.jpg")

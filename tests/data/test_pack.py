@@ -15,6 +15,8 @@ from dinoskip.data.pack import PackConfig, pack
 from dinoskip.data.sources import TarShards, open_source
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.files import read_json, verify_manifest
+from dinoskip.training import pretrain
+from tests.helpers.tiny import make_images, tiny_job
 
 
 @pytest.fixture
@@ -126,3 +128,15 @@ def test_the_command(folder: ImageFolder, tmp_path: Path, capsys: pytest.Capture
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "file").write_text("x")
     assert cli.main(["data", "prepare", str(folder.root), str(tmp_path / "other")]) == 2
+
+
+def test_a_run_on_packed_pixels_says_so(tmp_path: Path) -> None:
+    folder = ImageFolder.open(make_images(tmp_path / "images"))
+    packed = open_source(pack(folder, tmp_path / "packed", PackConfig(short_side=32)))
+    job = tiny_job()
+    pretrain(job, packed, tmp_path / "run", device="cpu")
+    data = read_json(tmp_path / "run" / "config.json")["data"]
+    assert data["packed"]["short_side"] == 32
+    assert data["packed"]["source"] == folder.fingerprint()
+    with pytest.raises(ConfigError, match="data"):
+        pretrain(job, folder, tmp_path / "run", device="cpu")
