@@ -114,7 +114,7 @@ class _Training:
     def _prepare(self, compiled: bool) -> torch.nn.Module:
         """The student as called in training: compiled and spread over the ranks; the other networks likewise."""
         for network in self.recipe.networks.values() if compiled else ():
-            network.get_submodule("backbone").compile(dynamic=False)  # in place: names and state stay as they are
+            parallel.compile_(network.get_submodule("backbone"), self.here, self.config.parallel)
         for role, network in self.recipe.networks.items():
             if role != "student":
                 parallel.shard(network, self.here, self.config.parallel)

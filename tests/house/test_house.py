@@ -149,7 +149,9 @@ def test_every_dependency_has_its_reason() -> None:
 
 
 def test_every_config_opens_with_what_it_is_and_loads() -> None:
+    from dinoskip.config import read_yaml, validate
     from dinoskip.pipeline.study import load_study
+    from dinoskip.training.launch import ClusterConfig
 
     configs = sorted((ROOT / "configs").rglob("*.yaml"))
     assert configs
@@ -158,6 +160,9 @@ def test_every_config_opens_with_what_it_is_and_loads() -> None:
         assert all(line.startswith("#") for line in head.splitlines()), path
         for word in ("Command:", "Time:", "Expect:"):
             assert word in head, f"{path}: its first comment lacks {word}"
+        if path.parent.name == "cluster":
+            validate(ClusterConfig, read_yaml(path))
+            continue
         study, variants = load_study(path)
         assert variants, path
         assert study.name
