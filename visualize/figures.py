@@ -64,13 +64,13 @@ def loss_figure(runs: Mapping[str, Sequence[Mapping[str, Any]]], out: Path, *, p
             smooth = np.convolve(loss, np.ones(width) / width, mode="valid")
             middle = steps[(width - 1) // 2 :][: len(smooth)]
             axes.plot(middle, smooth, color=colours[number], linestyle=_dash(number), label=_name(name))
-        axes.set(xlabel="step", ylabel="DINO loss")
+        axes.set(xlabel="step", ylabel="loss")
         axes.margins(x=0.01)
         _legend(figure, axes)
         return figure
 
     finals = "; ".join(f"{clean(name, 40)} {loss[-1]:.2f}" for name, (_, loss) in curves.items())
-    return _write(out, draw, len(runs), "Pretraining loss", f"Training loss against step. Last values: {finals}.", pdf)
+    return _write(out, draw, len(runs), "Training loss", f"Training loss against step. Last values: {finals}.", pdf)
 
 
 def blocks_figure(variants: Mapping[str, Sequence[EvalResult]], out: Path, *, pdf: bool = False) -> Figure | None:
@@ -81,7 +81,8 @@ def blocks_figure(variants: Mapping[str, Sequence[EvalResult]], out: Path, *, pd
     found = {
         measure: values
         for measure, values in one_vote(measures(variants)).items()
-        if any(map(single_blocks, values.values()))
+        if measure.task != "classify"  # of the last block alone
+        and any(map(single_blocks, values.values()))
     }
     if not found:
         return None
@@ -122,7 +123,8 @@ def blocks_figure(variants: Mapping[str, Sequence[EvalResult]], out: Path, *, pd
 def online_figure(runs: Mapping[str, Sequence[Mapping[str, Any]]], out: Path, *, pdf: bool = False) -> Figure | None:
     """What was measured while training against epoch, one panel a measure, from the rows of each ``metrics.jsonl``.
 
-    Measures are ``knn{k}_top1``, ``probe_miou`` and ``probe_block{b}_miou``; None if no row has one.
+    Measures are ``knn{k}_top1``, ``probe_miou``, ``probe_block{b}_miou`` and, of supervised runs, ``top1`` and
+    ``top5``; None if no row has one.
     """
     panels: dict[str, dict[str, dict[int, float]]] = {}
     for name, rows in runs.items():
@@ -136,7 +138,9 @@ def online_figure(runs: Mapping[str, Sequence[Mapping[str, Any]]], out: Path, *,
 
 
 def _online_title(key: str) -> str | None:
-    """A panel's title for a measure of :mod:`eval.online`, None for any other key."""
+    """A panel's title for a measure taken while training, None for any other key."""
+    if found := re.fullmatch(r"top([15])", key):
+        return f"top-{found[1]}"
     if found := re.fullmatch(r"knn(\d+)_top1", key):
         return f"k-NN top-1, k = {found[1]}"
     if found := re.fullmatch(r"probe_(?:block(\d+)_)?miou", key):
@@ -156,9 +160,9 @@ def diagnostics_figure(
 ) -> Figure | None:
     """Any quantity against block (or what ``along`` says): ``{panel title: {variant: {block: value}}}``.
 
-    Panels whose titles are in ``logarithmic`` have a log axis. For token similarity, effective rank, the condition number of the value-output product, gradients. Values
-    that are not finite (or not positive on a log axis) are left out. ``variants`` gives the order of colours;
-    by default the order in which they occur.
+    Panels whose titles are in ``logarithmic`` have a log axis. For token similarity, effective rank, the condition
+    number of the value-output product, gradients. Values that are not finite (or not positive on a log axis) are left
+    out. ``variants`` gives the order of colours; by default the order in which they occur.
     """
     order = list(variants or dict.fromkeys(name for curves in panels.values() for name in curves))
     kept: dict[str, dict[str, dict[int, float]]] = {}

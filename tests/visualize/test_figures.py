@@ -4,7 +4,7 @@ import math
 import xml.etree.ElementTree as ElementTree
 
 from visualize.diagnostics import signal_figure, signal_table, weights_figure
-from visualize.figures import blocks_figure, diagnostics_figure, loss_figure
+from visualize.figures import blocks_figure, diagnostics_figure, loss_figure, online_figure
 from visualize.palette import variant_colours
 
 
@@ -25,6 +25,25 @@ def test_loss_keeps_each_variants_colour_and_skips_what_is_not_finite(tmp_path):
     assert (tmp_path / "loss.pdf").read_bytes().startswith(b"%PDF")
     assert "0.09" in figure.alt
     assert loss_figure({"a": broken}, tmp_path / "none.svg") is None
+
+
+def test_what_was_measured_while_training_is_drawn_against_epochs(tmp_path):
+    def rows(base):
+        steps = [{"step": 10 * e + 5, "epoch": e + 1, "loss": 3.0} for e in range(4)]
+        seen = [{"step": 10 * e, "epoch": e, "loss": 3.0, "knn10_top1": base + e, "probe_miou": 9.0} for e in (2, 4)]
+        return [*steps, *seen]
+
+    runs = {"none": [{"step": 1, "epoch": 1, "loss": 2.0}], "skip": rows(40.0), "skipless": rows(50.0)}
+    figure = online_figure(runs, tmp_path / "online.svg")
+    light, dark = polylines(figure.light), polylines(figure.dark)
+    assert all(colour.lower() in light for colour in variant_colours(3)[1:])
+    assert variant_colours(3)[0].lower() not in light, "a variant that was not measured keeps its colour unused"
+    assert all(colour.lower() in dark for colour in variant_colours(3, dark=True)[1:])
+    assert "k-NN top-1, k = 10: skip from 42 to 44, skipless from 52 to 54" in figure.alt
+    assert "probe mIoU: skip from 9 to 9" in figure.alt
+    assert "epoch" in light
+    assert online_figure({"none": runs["none"]}, tmp_path / "none.svg") is None
+    assert not (tmp_path / "none.svg").exists()
 
 
 def test_block_curves_say_the_best_block_and_repeat_byte_for_byte(make_scene, tmp_path):
