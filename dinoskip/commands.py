@@ -145,7 +145,7 @@ def status(args: Args) -> int:
     runner = _runner(study, variants, args)
     steps = runner.plan()
     training = {}
-    for path in sorted(study.directory.glob("stages/pretrain/*/.partial-*/status.json")):
+    for path in sorted(study.directory.glob("stages/*/*/.partial-*/status.json")):  # pretrain, supervise
         training[path.parent.parent.name] = json.loads(path.read_text())
     rows = _best(_rows(runner))
     counts = {state: sum(step.state == state for step in steps) for state in ("cached", "run", "blocked")}
@@ -154,7 +154,7 @@ def status(args: Args) -> int:
         return 0
     print(f"{study.directory}: {counts['cached']} of {len(steps)} stages done")
     for name, state in training.items():
-        print(f"pretrain/{name}: {state.get('state')}, step {state.get('step')} of {state.get('steps')}")
+        print(f"{name}: {state.get('state')}, step {state.get('step')} of {state.get('steps')}")
     if rows:
         _print_rows(rows)
     return 0

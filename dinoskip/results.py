@@ -22,7 +22,7 @@ class EvalResult:
 
     metric: str
     value: float
-    task: str  # probe | tokencut | knn
+    task: str  # probe | tokencut | knn | classify
     block: str
     dataset: str
     split: str

@@ -84,12 +84,12 @@ def models_show(args: Args) -> int:
 def models_convert(args: Args) -> int:
     """``dinoskip models convert``."""
     from dinoskip.models import VitConfig, load_backbone, save_weights
-    from dinoskip.models.export import load_weights, newest_checkpoint
+    from dinoskip.models.export import exported_weights, load_weights, newest_checkpoint
 
     kind, _, rest = args.spec.partition(":")
     out = Path(args.out)
     if kind == "run":
-        save_weights(out, *load_weights(newest_checkpoint(rest) / "teacher.safetensors"))
+        save_weights(out, *load_weights(exported_weights(newest_checkpoint(rest))))
     elif kind == "dino":
         model = load_backbone(args.spec).model
         size = {192: "tiny", 384: "small", 768: "base"}[model.embed_dim]
@@ -140,12 +140,12 @@ def submit(args: Args) -> int:
         command = ["pretrain", *settings, "--images", args.images, "--out", args.out]
     else:
         study, _ = load_study(args.config, args.overrides)
-        recipe, output = study.pretrain, study.directory
+        recipe, output = study.recipe, study.directory
         command = ["run", *settings, *(["--until", args.until] if args.until else [])]
     slices = cluster.ranks * recipe.accumulate if recipe else 1
     if recipe and recipe.batch_size % slices:
         raise ConfigError(
-            f"pretrain.batch_size: {recipe.batch_size} cannot be shared by {cluster.ranks} processes"
+            f"batch_size: {recipe.batch_size} cannot be shared by {cluster.ranks} processes"
             f" in {recipe.accumulate} micro-batches each",
             f"take a multiple of {slices}, or another number of GPUs",
         )

@@ -13,7 +13,7 @@ from dinoskip.results import EvalResult
 from visualize.pages import clean
 
 NOT_RUN = "not run"
-_HEADLINE = {"miou": 0, "corloc": 1}  # these first, then k-NN; the others stay in the long table
+_HEADLINE = {"miou": 0, "corloc": 1, "top1": 3}  # in this order, k-NN is 2; the others stay in the long table
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Measure:
     def label(self) -> str:
         """``mIoU, voc2012 val`` and the setting in brackets where there is one; ``k-NN (k = 20), ...``."""
         votes = re.fullmatch(r".*_k(\d+)", self.metric) if self.task == "knn" else None
-        metric = f"k-NN (k = {votes[1]})" if votes else self.metric
+        metric = f"k-NN (k = {votes[1]})" if votes else self.metric.replace("top1", "top-1")
         place = " ".join(part for part in (self.dataset, self.split) if part)
         return f"{metric}, {place}" + (f" ({self.setting})" if self.setting else "")
 
@@ -52,7 +52,7 @@ def _setting(row: EvalResult) -> tuple[str, ...]:
 
 
 def measures(variants: Mapping[str, Sequence[EvalResult]]) -> dict[Measure, dict[str, dict[str, float]]]:
-    """Headline measures (mIoU, CorLoc, k-NN) as ``{measure: {variant: {block: value}}}``, of each variant's last epoch.
+    """Headline measures (mIoU, CorLoc, k-NN, top-1) of the last epoch: ``{measure: {variant: {block: value}}}``.
 
     ``block`` is a number as text, or several joined by + (multiscale). Rows with a note (such as "best on
     validation") and values that are not finite are left out; they stay in the long table.

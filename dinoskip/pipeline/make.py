@@ -1,8 +1,9 @@
-"""Stages that make things: scenes, a pretrained run, exported weights, the analysis of fresh and trained models."""
+"""Stages that make things: scenes, a trained run, exported weights, the analysis of fresh and trained models."""
 
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from dinoskip.data import datasets
 from dinoskip.data.scenes import ScenesConfig, compose
 from dinoskip.files import write_json
 from dinoskip.pipeline.runner import Task
+from dinoskip.results import EvalResult, write_rows
 
 
 class DatasetBox(Config):
@@ -35,34 +37,79 @@ def pretrain(task: Task) -> None:
     """``pretrain``: DINO, resumed where it was killed. The output is the run directory."""
     from dinoskip.distributed import on_main
     from dinoskip.pipeline.online import observer_of
-    from dinoskip.training import checkpoint
-    from dinoskip.training.journal import best_step
     from dinoskip.training.pretraining import PretrainJob
     from dinoskip.training.pretraining import pretrain as run
 
-    settings = {key: task.settings[key] for key in ("seed", "model", "optimizer", "pretrain")}
-    settings["pretrain"] = {**settings["pretrain"], **task.runtime["free"]}
-    job = validate(PretrainJob, Source(settings))
+    job = validate(PretrainJob, _job(task, "pretrain"))
     config, root = dataset_of(task)
     images = datasets.open_training_images(config, root, split=task.settings["dataset"]["split"])
     observer = observer_of(task)
     final = run(job, images, task.out, device=task.device, workers=task.workers, observer=observer)
+    on_main(lambda: _tidy(task.out, job.pretrain.keep_epochs, final, observer.score if observer else None))
 
-    # Which other checkpoints retention has left depends on when the run was killed; the output must not.
-    def tidy() -> None:
-        kept = {*(checkpoint.of_epoch(task.out, epoch) for epoch in job.pretrain.keep_epochs), final}
-        best = {best_step(task.out, observer.score)} if observer else set()
-        checkpoint.prune(task.out, {checkpoint.step_of(path) for path in kept} | best)
 
-    on_main(tidy)
+def _job(task: Task, recipe: str) -> Source:
+    settings = {key: task.settings[key] for key in ("seed", "model", "optimizer")}
+    return Source({**settings, recipe: {**task.settings[recipe], **task.runtime["free"]}})
+
+
+def _tidy(run_dir: Path, epochs: Sequence[int], final: Path, score: str | None) -> None:
+    """Keep the checkpoints of ``epochs``, the final and the best one.
+
+    Which others retention has left depends on when the run was killed; the output must not.
+    """
+    from dinoskip.training import checkpoint
+    from dinoskip.training.journal import best_step
+
+    kept = {*(checkpoint.of_epoch(run_dir, epoch) for epoch in epochs), final}
+    best = {best_step(run_dir, score)} if score else set()
+    checkpoint.prune(run_dir, {checkpoint.step_of(path) for path in kept} | best)
+
+
+def supervise(task: Task) -> None:
+    """``supervise``: a classifier, resumed where it was killed. The run directory, with ``rows.json`` (accuracy)."""
+    from dinoskip.distributed import on_main
+    from dinoskip.training.classifier import Accuracy
+    from dinoskip.training.supervised import SupervisedJob
+    from dinoskip.training.supervised import supervise as run
+
+    job = validate(SupervisedJob, _job(task, "supervised"))
+    config, root = dataset_of(task)
+    train, val = (datasets.open_labelled(config, split, root) for split in ("train", "val"))
+    final = run(job, train, val, task.out, device=task.device, workers=task.workers)
+
+    def finish() -> None:
+        _tidy(task.out, job.supervised.keep_epochs, final, Accuracy.score)
+        known = {
+            "n": len(val), "classes": len(val.class_names), "split": "val", "protocol": "classifier of the run",
+            "resolution": f"{job.supervised.augment.size} center_crop", **task.settings["context"],
+        }  # fmt: skip
+        write_rows(task.out / "rows.json", _accuracy_rows(task.out, final, known))
+
+    on_main(finish)
+
+
+def _accuracy_rows(run_dir: Path, final: Path, known: Mapping[str, Any]) -> list[EvalResult]:
+    """Top-1 and top-5 of the final checkpoint, as its row of metrics.jsonl has them."""
+    from dinoskip.console import read_metrics
+    from dinoskip.models.export import exported_weights, hash_weights, load_weights
+    from dinoskip.models.vit import DEPTH
+    from dinoskip.training.checkpoint import step_of
+
+    measured = next(row for row in read_metrics(run_dir / "metrics.jsonl") if row["step"] == step_of(final))
+    state, model, _ = load_weights(exported_weights(final))
+    depth = model.depth or DEPTH
+    about = {"task": "classify", "block": str(depth), "depth": depth, "weights": hash_weights(state), **known}
+    return [EvalResult(metric=metric, value=measured[metric], **about) for metric in ("top1", "top5")]
 
 
 def export_weights(task: Task) -> None:
-    """``weights``: the teacher's backbone of one epoch's checkpoint as one safetensors file."""
+    """``weights``: the backbone of one epoch's checkpoint (the teacher's, if there is one) as one safetensors file."""
+    from dinoskip.models.export import exported_weights
     from dinoskip.training import checkpoint
 
     source = checkpoint.of_epoch(task.input("run"), task.settings["epoch"])
-    shutil.copyfile(source / "teacher.safetensors", task.out / "weights.safetensors")
+    shutil.copyfile(exported_weights(source), task.out / "weights.safetensors")
 
 
 def analyze(task: Task) -> None:

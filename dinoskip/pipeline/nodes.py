@@ -56,7 +56,7 @@ class _Builder:
             if variant.backbone is not None:
                 models.append((variant, 0, {}, {"backbone": variant.backbone}))
                 continue
-            run = self._pretrain(variant)
+            run = self._train(variant)
             for epoch in self._epochs():
                 weights = self.add(
                     f"weights/{variant.name}/ep{epoch}",
@@ -91,28 +91,30 @@ class _Builder:
         return _Data(settings, {}, {"config": dump(config)}, outside)
 
     def _epochs(self) -> tuple[int, ...]:
-        assert self.study.pretrain is not None
-        return self.study.evaluate.epochs or (self.study.pretrain.epochs,)
+        assert self.study.recipe is not None
+        return self.study.evaluate.epochs or (self.study.recipe.epochs,)
 
     # --- per variant ------------------------------------------------------------------------------------
 
-    def _pretrain(self, variant: Variant) -> str:
-        assert self.study.pretrain is not None
+    def _train(self, variant: Variant) -> str:
+        """The node that trains a variant: ``pretrain`` (DINO) or ``supervise``."""
+        assert self.study.recipe is not None
         assert variant.model is not None
         assert variant.optimizer is not None
-        data = self._data(self.study.pretrain.dataset, "train", (images_hash, "pretraining", "train"))
-        recipe = dump(self.study.pretrain)
-        recipe.pop("dataset")
-        free = {key: recipe.pop(key) for key in _FREE}
+        recipe = dump(self.study.recipe)
+        name, free = recipe.pop("dataset"), {key: recipe.pop(key) for key in _FREE}
+        settings = {"seed": self.study.seed, "model": dump(variant.model), "optimizer": dump(variant.optimizer)}
+        splits: tuple[str, ...] = ("train",)
+        if self.study.pretrain:
+            stage = "pretrain"
+            settings["pretrain"] = recipe
+        else:
+            stage, splits = "supervise", ("train", "val")
+            settings |= {"supervised": recipe, "context": {**self._context(variant, recipe["epochs"]), "dataset": name}}
+        data = self._data(name, "train", *((images_hash, "pretraining", split) for split in splits))
         data.runtime["free"] = free
         data.runtime["online"], beside = self._online()
-        settings = {
-            "seed": self.study.seed,
-            "model": dump(variant.model),
-            "optimizer": dump(variant.optimizer),
-            "pretrain": recipe,
-        }
-        return self._with_data(f"pretrain/{variant.name}", "pretrain", settings, data, {}, variant.name, beside)
+        return self._with_data(f"{stage}/{variant.name}", stage, settings, data, {}, variant.name, beside)
 
     def _online(self) -> tuple[dict[str, Any], dict[str, str]]:
         """What is measured while training, by name, and the nodes that make its data: no part of any key."""
@@ -279,11 +281,14 @@ class _Builder:
         if gallery:
             inputs["gallery"] = gallery
         for node in self.nodes.values():
-            if node.stage in {"probe", "tokencut", "knn", "pretrain"}:
+            if node.stage in {"probe", "tokencut", "knn", "pretrain", "supervise"}:
                 inputs[node.id] = node.id
         card = self.study.model_dump(mode="json", exclude={"output", "gallery", "report", "data"})
-        for key in _FREE:
-            (card["pretrain"] or {}).pop(key, None)
+        for section in ("pretrain", "supervised"):
+            for key in _FREE:
+                (card[section] or {}).pop(key, None)
+        if not self.study.supervised:
+            card.pop("supervised")
         if not self.study.online.parts:
             card.pop("online")
         settings = {

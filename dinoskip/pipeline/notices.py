@@ -24,7 +24,7 @@ def notices(inputs: Mapping[str, Path]) -> list[str]:
         f"{what}: not run, {key} names no data set" for stage, (what, key) in _MEASURES.items() if stage not in stages
     ]
     for role, path in sorted(inputs.items()):
-        if role.startswith("pretrain/"):
+        if role.startswith(("pretrain/", "supervise/")):
             lines += [f"{role}: {line}" for line in _of_training(path)]
     return lines
 

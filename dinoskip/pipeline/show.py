@@ -181,9 +181,9 @@ def _rows_by_model(task: Task) -> dict[str, list[EvalResult]]:
 def _figures(task: Task, rows: Mapping[str, Sequence[EvalResult]], analysis: Mapping[str, Any], out: Path) -> list[Any]:
     figures = ours("visualize.figures")
     runs = {
-        role.removeprefix("pretrain/"): read_metrics(path / "metrics.jsonl")
+        role.partition("/")[2]: read_metrics(path / "metrics.jsonl")
         for role, path in sorted(task.inputs.items(), key=lambda item: _position(task, item[0]))
-        if role.startswith("pretrain/")
+        if role.startswith(("pretrain/", "supervise/"))
     }
     diagnostics = ours("visualize.diagnostics")
     weights = {f"{name}, fresh": table for name, table in analysis["fresh"].items()}

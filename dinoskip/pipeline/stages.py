@@ -33,6 +33,7 @@ def _call(module: str, function: str, task: Task) -> None:
 STAGES: dict[str, Stage] = {
     "data": Stage(partial(_call, "make", "compose_scenes")),
     "pretrain": Stage(partial(_call, "make", "pretrain"), resumes=True, together=True),
+    "supervise": Stage(partial(_call, "make", "supervise"), resumes=True, together=True),
     "weights": Stage(partial(_call, "make", "export_weights")),
     "features": Stage(partial(_call, "measure", "export_features"), resumes=True),
     "probe": Stage(partial(_call, "measure", "probe")),

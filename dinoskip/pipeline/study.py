@@ -22,6 +22,7 @@ from dinoskip.models.vit import DEPTH, ModelName
 from dinoskip.optim.build import AdamWConfig, OptimizerConfig
 from dinoskip.pipeline.online import OnlineSection
 from dinoskip.training.dino import PretrainConfig
+from dinoskip.training.supervised import SupervisedConfig, with_defaults
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 Blocks = Literal["all"] | Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=1)]
@@ -31,6 +32,13 @@ class StudyPretrain(PretrainConfig):
     """The pretraining recipe and the data set it is run on (a key of ``data``)."""
 
     dataset: Name
+
+
+class StudySupervised(SupervisedConfig):
+    """The supervised recipe and the data set it is run on (a key of ``data``, of kind ``folder``)."""
+
+    dataset: Name
+    online_every: int = Field(10, ge=1, description="epochs between evaluations; the last is always one")
 
 
 class VariantsConfig(Config):
@@ -109,6 +117,7 @@ class Study(Config):
     model: ModelConfig = ModelConfig()
     optimizer: OptimizerConfig = AdamWConfig()
     pretrain: StudyPretrain | None = None
+    supervised: StudySupervised | None = None
     variants: VariantsConfig = VariantsConfig()
     online: OnlineSection = OnlineSection()
     evaluate: EvaluateConfig = EvaluateConfig()
@@ -121,6 +130,11 @@ class Study(Config):
         """Where everything of this study lies: ``output/name``."""
         return self.output / self.name
 
+    @property
+    def recipe(self) -> StudyPretrain | StudySupervised | None:
+        """How variants without a ``backbone`` are trained."""
+        return self.pretrain or self.supervised
+
     @field_validator("output")
     @classmethod
     def _expanded(cls, value: Path) -> Path:
@@ -130,6 +144,7 @@ class Study(Config):
     def _known_names(self) -> Study:
         used = {
             "pretrain.dataset": (self.pretrain.dataset,) if self.pretrain else (),
+            "supervised.dataset": (self.supervised.dataset,) if self.supervised else (),
             **{f"online.{name}.dataset": (part.dataset,) for name, part in self.online.parts.items()},
             "evaluate.datasets": self.evaluate.datasets,
             "evaluate.discover": self.evaluate.discover,
@@ -146,11 +161,21 @@ class Study(Config):
             raise ValueError("online: never happens: set pretrain.online_every, the epochs between evaluations")
         if self.pretrain and self.pretrain.online_every and not self.online.parts:
             raise ValueError("pretrain.online_every: there is nothing to evaluate: add online.knn or online.probe")
-        if self.pretrain:
-            kept = {*self.pretrain.keep_epochs, self.pretrain.epochs}
+        if self.recipe:
+            section = "pretrain" if self.pretrain else "supervised"
+            kept = {*self.recipe.keep_epochs, self.recipe.epochs}
             for epoch in self.evaluate.epochs:
                 if epoch not in kept:
-                    raise ValueError(f"evaluate.epochs: epoch {epoch} is not kept: add it to pretrain.keep_epochs")
+                    raise ValueError(f"evaluate.epochs: epoch {epoch} is not kept: add it to {section}.keep_epochs")
+        return self
+
+    @model_validator(mode="after")
+    def _one_recipe(self) -> Study:
+        if self.pretrain and self.supervised:
+            raise ValueError("supervised: pretrain is given too: a study trains all its variants by one recipe")
+        kind = self.data[self.supervised.dataset].kind if self.supervised else "folder"
+        if kind != "folder":
+            raise ValueError(f"supervised.dataset: is of kind {kind}: it must be a folder with train and val")
         return self
 
 
@@ -167,6 +192,8 @@ class Variant:
 def load_study(path: str | Path, overrides: Iterable[str] = ()) -> tuple[Study, tuple[Variant, ...]]:
     """Read a study and expand its variants; every problem is reported at once (:class:`ConfigError`)."""
     source = apply_overrides(read_yaml(path), tuple(overrides))
+    if source.tree.get("supervised"):
+        source.tree = with_defaults(source.tree)
     study = validate(Study, source)
     return study, expand(study, source)
 
@@ -212,8 +239,9 @@ def _check_variants(study: Study, found: list[Variant], source: Source, problems
             problems.append(
                 f"{source.place('variants')}: variants: {name!r} is not usable as a folder name (give a label)"
             )
-    if study.pretrain is None and any(variant.backbone is None for variant in found):
-        problems.append(f"{source.place('')}: pretrain: this key is required (or every variant names a backbone)")
+    if study.recipe is None and any(variant.backbone is None for variant in found):
+        alone = "or supervised, or every variant names a backbone"
+        problems.append(f"{source.place('')}: pretrain: this key is required ({alone})")
     misfits = [line for variant in found if variant.model for line in _misfits(study, variant.model, source)]
     problems.extend(dict.fromkeys(misfits))
 
@@ -233,6 +261,8 @@ def _misfits(study: Study, model: ModelConfig, source: Source) -> list[str]:
     if study.pretrain:
         sizes["pretrain.crops.global_size"] = study.pretrain.crops.global_size
         sizes["pretrain.crops.local_size"] = study.pretrain.crops.local_size
+    if study.supervised:
+        sizes["supervised.augment.size"] = study.supervised.augment.size
     if study.online.probe:
         blocks["online.probe.blocks"] = tuple(b if b > 0 else 1 - b for b in study.online.probe.blocks)
     lines = [
@@ -253,7 +283,9 @@ def _optimizer(
     label = str(settings.pop("label", ""))
     base = source.tree.get("optimizer", {})
     if "name" in settings and isinstance(base, dict) and settings["name"] != base.get("name", "adamw"):
-        base = {}  # another optimizer's settings do not carry over
+        base = {}  # another optimizer's settings do not carry over, but the recipe's do
+        if source.tree.get("supervised"):
+            base = with_defaults({})["optimizer"]
     box = _validated(_OptimizerBox, {"optimizer": {"name": "adamw", **merge(base, settings)}}, source, "", problems)
     return [] if box is None else [(label or box.optimizer.name, box.optimizer)]
 

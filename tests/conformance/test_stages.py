@@ -7,7 +7,8 @@ import pytest
 from dinoskip.cli import main
 from dinoskip.files import MANIFEST, read_manifest
 from dinoskip.pipeline.stages import STAGES
-from tests.helpers.study import TINY
+from tests.helpers.labelled import make_classes
+from tests.helpers.study import SUPERVISED, TINY
 
 SMALLER = (
     "data.scenes.images=8",
@@ -21,11 +22,17 @@ SMALLER = (
 
 
 def hashes(folder: Path) -> dict[str, str]:
-    """Output hash of every node of a finished study."""
+    """Output hash of every node of two finished studies, one pretrained and one supervised."""
     config = folder / "tiny.yaml"
     folder.mkdir()
     config.write_text(TINY)
     assert main(["run", str(config), f"output={folder}", *SMALLER, "-q"]) == 0
+    labelled, root = folder / "labelled.yaml", folder / "shapes"
+    make_classes(root / "train", 2)
+    make_classes(root / "val", 1, seed=1)
+    labelled.write_text(SUPERVISED)
+    alone = ["variants.model=[{skip: true}]", "evaluate.knn=[]", f"data.shapes.root={root}", f"output={folder}"]
+    assert main(["run", str(labelled), *alone, "--until", "supervise", "-q"]) == 0
     manifests = [read_manifest(path.parent) for path in folder.rglob(MANIFEST)]
     return {one["info"]["node"]: one["hash"] for one in manifests if "node" in one["info"]}
 

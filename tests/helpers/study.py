@@ -27,3 +27,21 @@ evaluate:
 analyze: {model: vit_tiny_patch16, depth: 4, img_size: 64, photos: 1}
 gallery: {first: 3}
 """
+
+# The same for labelled folders: DATA is to be replaced by the folder with train and val.
+SUPERVISED = """
+name: labelled
+data: {shapes: {kind: folder, root: DATA}}
+model: {name: vit_tiny_patch16, depth: 1, img_size: 32}
+variants:
+  model: [{skip: true}, {skip: false, init: {name: skipless}}]
+supervised:
+  dataset: shapes
+  epochs: 1
+  warmup_epochs: 0
+  batch_size: 6
+  augment: {size: 32}
+evaluate: {knn: [shapes], knn_k: [1], knn_size: 32}
+analyze: {model: vit_tiny_patch16, depth: 1, img_size: 32, photos: 1}
+report: {compare: paper.table1}
+"""
