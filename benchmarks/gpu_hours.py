@@ -1,7 +1,7 @@
-"""GPU hours of a study's pretraining, from its operations and a card's rate: ``python -m benchmarks.gpu_hours CONFIG``.
+"""GPU hours of a study's training, from its operations and a card's rate: ``python -m benchmarks.gpu_hours CONFIG``.
 
-Operations are counted in closed form (dinoskip/models/flops.py): matrix products of the teacher's forward pass and the
-student's forward and backward passes. Hours = operations / (rate x utilisation). Rates that are known by name are the
+Operations are counted in closed form (dinoskip/models/flops.py): matrix products of forward and backward passes, with
+DINO the teacher's forward pass too. Hours = operations / (rate x utilisation). Rates that are known by name are the
 makers' dense bfloat16 figures; the utilisation is an assumption until `python -m benchmarks.bench_step` has measured
 it on the card. Epochs that variants share are counted for each of them; optimizer and evaluation are left out.
 
@@ -13,17 +13,20 @@ from __future__ import annotations
 
 import argparse
 
-from dinoskip.models.flops import dino_step_flops
+from dinoskip.models.flops import dino_step_flops, supervised_step_flops
 from dinoskip.models.vit import VitConfig
 from dinoskip.pipeline.study import load_study
 from dinoskip.training.dino import PretrainConfig
+from dinoskip.training.supervised import SupervisedConfig
 
-IMAGENET = 1_281_167  # training images of ImageNet-1k
+IMAGENET, CLASSES = 1_281_167, 1000  # training images and classes of ImageNet-1k
 CARDS = {"a100": 312.0, "h100": 989.0}  # dense bfloat16 TFLOP/s of the SXM cards, from their data sheets
 
 
-def per_image(model: VitConfig, recipe: PretrainConfig) -> int:
-    """Operations of a DINO step for one image, all its crops."""
+def per_image(model: VitConfig, recipe: PretrainConfig | SupervisedConfig) -> int:
+    """Operations of a step for one image, with DINO all its crops."""
+    if isinstance(recipe, SupervisedConfig):
+        return supervised_step_flops(model, CLASSES, recipe.augment.size)
     crops = recipe.crops
     return dino_step_flops(
         model,
@@ -44,23 +47,24 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=IMAGENET, help="images of an epoch")
     arguments = parser.parse_args()
     study, variants = load_study(arguments.config, arguments.overrides)
-    if study.pretrain is None:
-        raise SystemExit(f"{arguments.config}: pretrains nothing")
+    recipe = study.recipe
+    if recipe is None:
+        raise SystemExit(f"{arguments.config}: trains nothing")
     rate = arguments.rate or CARDS[arguments.card]
     name = "given rate" if arguments.rate else arguments.card.upper()
     print(f"{name}: {rate:g} TFLOP/s x utilisation {arguments.utilisation:g}; {arguments.images:,} images an epoch")
-    steps = arguments.images // study.pretrain.batch_size
+    steps = arguments.images // recipe.batch_size
     total = 0.0
     for variant in variants:
         if variant.model is None:
             continue
-        image = per_image(variant.model, study.pretrain)
-        epoch = image * steps * study.pretrain.batch_size
-        hours = epoch * study.pretrain.epochs / (rate * 1e12 * arguments.utilisation) / 3600
+        image = per_image(variant.model, recipe)
+        epoch = image * steps * recipe.batch_size
+        hours = epoch * recipe.epochs / (rate * 1e12 * arguments.utilisation) / 3600
         total += hours
         print(
             f"{variant.name:24s} {image / 1e9:6.1f} GFLOP an image   {epoch / 1e15:6.1f} PFLOP an epoch   "
-            f"{hours:6.0f} GPU hours for {study.pretrain.epochs} epochs"
+            f"{hours:6.0f} GPU hours for {recipe.epochs} epochs"
         )
     print(f"{'all variants':24s} {total:.0f} GPU hours")
 
