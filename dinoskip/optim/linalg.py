@@ -39,17 +39,15 @@ class Method(NamedTuple):
 
 @contextlib.contextmanager
 def exact_products(device: torch.device) -> Iterator[None]:
-    """No autocast and no TF32 inside: factors and eigenvalue estimates are float32 products."""
-    with torch.autocast(device.type, enabled=False):
-        precision = torch.get_float32_matmul_precision()
-        if device.type != "cuda" or precision == "highest":
-            yield
-            return
-        torch.set_float32_matmul_precision("highest")
-        try:
-            yield
-        finally:
-            torch.set_float32_matmul_precision(precision)
+    """Neither TF32 nor bfloat16 inside: factors and eigenvalue estimates are float32 products."""
+    cuda = device.type == "cuda"
+    backend = torch.backends.cuda.matmul if cuda else torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
+    before = backend.fp32_precision
+    backend.fp32_precision = "ieee"
+    try:
+        yield
+    finally:
+        backend.fp32_precision = before
 
 
 def eigenbases(factors: Tensor, *, descending: bool) -> Tensor:

@@ -16,7 +16,7 @@ from torch import Tensor
 from dinoskip.optim.layout import Piece, as_matrix, row_blocks
 from dinoskip.optim.linalg import Method
 from dinoskip.optim.stacked import Group, StackedOptimizer
-from dinoskip.optim.stacks import Stack, along, unfolded
+from dinoskip.optim.stacks import Stack, along
 
 EIGH = Method(eigh=True, sort=True)
 QR = Method(eigh=False, sort=False)
@@ -100,10 +100,9 @@ class KLShampoo(StackedOptimizer):
     def _start(self, stack: Stack, gradient: Tensor, beta: float) -> None:
         """The factors of the first gradient, and the first eigenvalues."""
         for at, position in stack.factors:
-            rows, columns = unfolded(gradient, at)
-            factor = stack.tensors[f"factor_{position}"]
-            factor.baddbmm_(rows, columns, beta=beta, alpha=(1 - beta) * stack.core[at] / math.prod(stack.core))
-            stack.tensors[f"root_{position}"] = torch.full_like(factor[..., 0], 1 / math.sqrt(self.init_factor))
+            stack.add_gram(at, position, gradient, beta, (1 - beta) * stack.core[at] / math.prod(stack.core))
+            line = stack.tensors[f"factor_{position}"][..., 0]
+            stack.tensors[f"root_{position}"] = torch.full_like(line, 1 / math.sqrt(self.init_factor))
         stack.publish(self.state, [f"root_{position}" for _, position in stack.factors])
 
     def _update(self, group: Group, stacks: list[Stack], gradients: list[Tensor], beta: float) -> None:
@@ -158,9 +157,7 @@ class KLShampoo(StackedOptimizer):
                 other = _shaped(stack, 1 - at, old[1 - at])
                 white, full = white * other, rotated * other
                 added *= old[1 - at].square().mean(-1, keepdim=True)
-            rows, columns = unfolded(white, at)
-            factor = stack.tensors[f"factor_{position}"]
-            factor.baddbmm_(rows, columns, beta=beta, alpha=(1 - beta) * stack.core[at] / inner)
+            stack.add_gram(at, position, white, beta, (1 - beta) * stack.core[at] / inner)
             values = full.square().mean(2 - at) + added
             root = old[at].square().reciprocal_().nan_to_num_(0.0, 0.0, 0.0).lerp(values, 1 - beta)
             root = root.rsqrt_().nan_to_num_(0.0, 0.0, 0.0)

@@ -104,8 +104,21 @@ class StackedOptimizer(torch.optim.Optimizer, ABC):
                 stacks[identity] = stack
                 found.append(stack)
             plan.append((group, found))
+        self._keep_idle(stacks)
         self._stacks = stacks
         return plan
+
+    def _keep_idle(self, stacks: dict[tuple[int, ...], Stack]) -> None:
+        """Keep what waits for a gradient; apart from others that go on, so that no left-over stack stays in memory."""
+        for identity, stack in self._stacks.items():
+            idle = [slot for slot in stack.slots if slot.parameter.grad is None]
+            if identity not in stacks and len(idle) == len(stack.slots):
+                stacks[identity] = stack
+            elif identity not in stacks and idle:
+                apart = Stack(idle, stack.step)
+                apart.load(self.state)
+                apart.publish(self.state)
+                stacks[tuple(map(id, idle))] = apart
 
     # --- the step ----------------------------------------------------------------------------------------
 
@@ -118,7 +131,7 @@ class StackedOptimizer(torch.optim.Optimizer, ABC):
                 loss = closure()
         for group, stacks in self._plan():
             if stacks:
-                with exact_products(stacks[0].slots[0].parameter.device):
+                with torch.autocast(stacks[0].slots[0].parameter.device.type, enabled=False):
                     whole = _WholeGradients()
                     self._step_group(group, stacks, [stack.gather(whole) for stack in stacks])
         return loss
@@ -176,7 +189,9 @@ class StackedOptimizer(torch.optim.Optimizer, ABC):
             found = {}
             for number in mine:
                 stack, _, position = tasks[number]
-                found[number] = solve(method, stack.tensors[f"factor_{position}"], stack.tensors[f"basis_{position}"])
+                factors, old = stack.tensors[f"factor_{position}"], stack.tensors[f"basis_{position}"]
+                with exact_products(factors.device):
+                    found[number] = solve(method, factors, old)
             for number, fine in zip(
                 found, all_finite([new for new, _ in found.values()]) if found else [], strict=True
             ):

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from dinoskip.optim.layout import Piece
+from dinoskip.optim.linalg import exact_products
 
 State = dict[str, Any]
 
@@ -136,8 +137,13 @@ class Stack:
     def learn(self, gradient: Tensor, beta: float) -> None:
         """Move the factors towards the Gram matrices of ``gradient`` (B, *core), one a dimension."""
         for at, position in self.factors:
-            rows, columns = unfolded(gradient, at)
-            self.tensors[f"factor_{position}"].baddbmm_(rows, columns, beta=beta, alpha=1 - beta)
+            self.add_gram(at, position, gradient, beta, 1 - beta)
+
+    def add_gram(self, at: int, position: int, tensor: Tensor, beta: float, alpha: float) -> None:
+        """Factor = ``beta`` * factor + ``alpha`` * Gram matrix of dimension ``at`` of ``tensor`` (B, *core)."""
+        rows, columns = unfolded(tensor, at)
+        with exact_products(tensor.device):
+            self.tensors[f"factor_{position}"].baddbmm_(rows, columns, beta=beta, alpha=alpha)
 
 
 def along(tensor: Tensor, matrix: Tensor, at: int) -> Tensor:

@@ -32,7 +32,7 @@ CONFIGS: dict[str, OptimizerConfig] = {
         lr=1e-2, precondition_frequency=2, merge_dims=True, max_precond_dim=20, split_qkv=True, normalize_grads=True
     ),
     "ecs": EcsConfig(lr=1e-2, precondition_frequency=3),
-    "ecs in blocks": EcsConfig(lr=1e-2, precondition_frequency=3, max_precond_dim=4),
+    "ecs in blocks": EcsConfig(lr=1e-2, precondition_frequency=3, max_precond_dim=6),
     "klshampoo": KLShampooConfig(lr=1e-2, precondition_frequency=3),
     "klsoap": KLShampooConfig(lr=1e-2, precondition_frequency=2, klsoap=True, damping=True, max_precond_dim=20),
     "muon": MuonConfig(lr=1e-2),
@@ -88,7 +88,7 @@ def assert_equal(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
     ("dtype", "by_name"), [(torch.float32, True), (torch.bfloat16, True), (torch.bfloat16, False)], ids=str
 )
 def test_resumes_bit_equal_at_any_step(config: OptimizerConfig, dtype: torch.dtype, by_name: bool) -> None:
-    steps, ahead = 9, 4  # a refresh comes at least every third
+    steps, ahead = 8, 3  # a refresh comes at least every third
     own = parameters(dtype)
     optimizer = build_optimizer(own.items(), config)
     saved = []

@@ -196,7 +196,7 @@ def test_saved_state_of_other_settings_is_refused() -> None:
         one.load_state_dict(saved)
 
 
-def test_autocast_and_tf32_do_not_reach_the_factors() -> None:
+def test_autocast_does_not_reach_the_factors() -> None:
     gradient = torch.randn(8, 8, generator=torch.Generator().manual_seed(0))
     found = []
     for enabled in (False, True):
@@ -207,3 +207,16 @@ def test_autocast_and_tf32_do_not_reach_the_factors() -> None:
             optimizer.step()
         found.append(optimizer.state[p]["factor_0"])
     assert torch.equal(*found)
+
+
+def test_a_split_stack_leaves_nothing_behind() -> None:
+    """Members that wait for a gradient do not hold on to the memory of those that go on."""
+    own = [nn.Parameter(torch.zeros(4, 6)) for _ in range(4)]
+    optimizer = SOAP(own)
+    for idle in ([], [3], [2, 3], []):
+        for at, p in enumerate(own):
+            p.grad = None if at in idle else torch.randn(4, 6, generator=torch.Generator().manual_seed(at))
+        optimizer.step()
+        storages = {v.untyped_storage().data_ptr(): v.untyped_storage().nbytes() for s in optimizer.state.values()
+                    for v in s.values() if isinstance(v, Tensor)}  # fmt: skip
+        assert sum(storages.values()) == 4 * 4 * (2 * 24 + 2 * 16 + 2 * 36)
