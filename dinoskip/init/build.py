@@ -45,7 +45,7 @@ class SkiplessInit(Config):
     heads: Heads = "top"
     mlp: MlpInit = "suo"
     noise: Noise = "normal"
-    draw: Draw = "svd"
+    draw: Draw = "haar"
 
     def tensors(self, model: nn.Module, seed: int) -> Assignments:
         """What this method assigns."""

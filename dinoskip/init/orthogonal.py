@@ -36,18 +36,6 @@ def haar(rows: int, columns: int, generator: Generator | None = None) -> Tensor:
     return haar_(torch.empty(rows, columns, dtype=torch.float64), generator)
 
 
-def rotations(dim: int, draw: Draw, generator: Generator | None = None) -> tuple[Tensor, Tensor]:
-    """Two float64 orthogonal matrices A, B (dim, dim) whose product A B is Haar-distributed, from one stream.
-
-    "svd": the factors U and Vᵀ of one Gaussian matrix, to the letter of Cutting the Skip, sec. 5.1. "haar": two
-    independent Haar matrices; the product has the same distribution and costs half.
-    """
-    if draw == "haar":
-        return haar(dim, dim, generator), haar(dim, dim, generator)
-    u, _, vh = torch.linalg.svd(torch.randn(dim, dim, dtype=torch.float64, generator=generator))
-    return u, vh
-
-
 def scaled_uniform_orthogonal_(weight: Tensor, generator: Generator | None = None) -> Tensor:
     """Fill an ``nn.Linear`` weight (out, in), in place: max(sqrt(out/in), 1) times a Haar semi-orthogonal matrix.
 

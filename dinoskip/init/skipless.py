@@ -13,9 +13,9 @@ from dinoskip.init.assign import LAYERS, Assignments, PlainBlock, assign, plain_
 from dinoskip.init.orthogonal import (
     Draw,
     Noise,
+    haar,
     haar_,
     noise_matrix,
-    rotations,
     scaled_uniform_orthogonal_,
     spectral_factors,
 )
@@ -40,7 +40,7 @@ def skipless_(
     heads: Heads = "top",
     mlp: MlpInit = "suo",
     noise: Noise = "normal",
-    draw: Draw = "svd",
+    draw: Draw = "haar",
     seed: int = 0,
 ) -> nn.Module:
     """Initialise attention and MLP of every block for a network without skips, in place; returns the model.
@@ -49,9 +49,9 @@ def skipless_(
 
     * W^Q_i, W^K_i: M = alpha·Z + beta·I with Z_ij of variance 1/D, drawn anew for each head; the balanced factors
       of its top dh singular triplets (eq. 11). ``heads="split"``: one M a layer, its triplets dealt out in order.
-    * W^V = c·U, W^O = c·Vᵀ with the singular vectors U, V of one Gaussian matrix, or two Haar matrices
-      (``draw="haar"``); one draw a layer over all heads, so W^V W^O is c² times an orthogonal matrix: condition
-      number 1. ``c`` may be a pair (c_v, c_o).
+    * W^V = c·U, W^O = c·Vᵀ with U, V Haar-orthogonal, one draw a layer over all heads, so W^V W^O is c² times an
+      orthogonal matrix: condition number 1. ``draw="svd"``, to the letter, takes U and V from the singular vectors of
+      one Gaussian matrix: the same distribution of U Vᵀ, at twice the time. ``c`` may be a pair (c_v, c_o).
     * MLP: scale-corrected uniform orthogonal ("suo"), the same without the factor ("orthogonal"), or weights left as
       they are ("default").
 
@@ -88,7 +88,7 @@ def skipless_tensors(
         query, key = query_key_factors(
             dim, block.num_heads, alpha, beta, heads=heads, noise=noise, seed=seed, name=name
         )
-        value, output = rotations(dim, draw, torch_rng(seed, "init", name, "value_output"))
+        value, output = _rotations(dim, draw, seed, name)
         yield f"{name}.qkv.weight", fused_qkv(query, key, c_v * value)
         yield f"{name}.proj.weight", c_o * output.T
         yield from _mlp_tensors(block, mlp, seed)
@@ -117,6 +117,16 @@ def query_key_factors(
 def fused_qkv(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     """timm's ``qkv.weight`` (3D, D) from W^Q, W^K (heads, D, dh) and W^V (D, D) of the row convention."""
     return torch.cat([query.mT.flatten(0, 1), key.mT.flatten(0, 1), value.T])
+
+
+def _rotations(dim: int, draw: Draw, seed: int, name: str) -> tuple[Tensor, Tensor]:
+    """U and Vᵀ, float64 orthogonal (D, D), of the layer called ``name``."""
+    if draw == "haar":
+        first, second = (haar(dim, dim, torch_rng(seed, "init", name, part)) for part in ("value", "output"))
+        return first, second
+    gaussian = torch.randn(dim, dim, dtype=torch.float64, generator=torch_rng(seed, "init", name, "value_output"))
+    u, _, vh = torch.linalg.svd(gaussian)
+    return u, vh
 
 
 def _mlp_tensors(block: PlainBlock, mlp: MlpInit, seed: int) -> Assignments:

@@ -11,7 +11,15 @@ import torch
 from torch import Tensor
 
 from dinoskip.init import ModelConfig, build_model
-from dinoskip.init.build import MimeticInit, SkiplessInit, TruncNormalInit, initialise
+from dinoskip.init.build import (
+    ConditionedInit,
+    MimeticInit,
+    ResidualFreeInit,
+    SkiplessInit,
+    TruncNormalInit,
+    WeightSelectionInit,
+    initialise,
+)
 from dinoskip.init.default import default_tensors
 from dinoskip.models import create_model
 
@@ -20,7 +28,12 @@ INITS: dict[str, Any] = {
     "skipless": SkiplessInit(),
     "skipless split": SkiplessInit(heads="split", mlp="orthogonal"),
     "skipless uniform": SkiplessInit(noise="uniform", mlp="default", c=(1.0, 2.0)),
+    "skipless svd": SkiplessInit(draw="svd"),
     "mimetic": MimeticInit(),
+    "conditioned": ConditionedInit(v="blocked"),
+    "residual_free": ResidualFreeInit(beta=1.1),
+    "residual_free factor": ResidualFreeInit(reading="factor", mode="divide", first_layer=0),
+    "weight_selection": WeightSelectionInit(teacher="timm:vit_small_patch16_224,pretrained=false,depth=3,img_size=32"),
 }
 
 
@@ -58,8 +71,9 @@ def test_what_was_there_before_does_not_matter(config: ModelConfig) -> None:
 
 def test_seeds_and_layers_differ(config: ModelConfig) -> None:
     first, other = state_of(config, 0), state_of(config, 1)
+    random = config.init.name != "weight_selection"
     for part in ("attn.qkv.weight", "attn.proj.weight", "mlp.fc1.weight", "mlp.fc2.weight"):
-        assert not torch.equal(first[f"blocks.0.{part}"], other[f"blocks.0.{part}"])
+        assert torch.equal(first[f"blocks.0.{part}"], other[f"blocks.0.{part}"]) is not random
         assert not torch.equal(first[f"blocks.0.{part}"], first[f"blocks.1.{part}"])
 
 
