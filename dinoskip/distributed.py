@@ -147,8 +147,9 @@ def world(device: str = "auto") -> Iterator[World]:
     _join(here, meeting)
     try:
         yield here
-    except (Preempted, Interrupted):  # of all ranks together
-        dist.barrier()  # launchers end all ranks once one has failed: rank 0 writes its last words before
+    except (Preempted, Interrupted) as stop:
+        if not isinstance(stop.__context__, KeyboardInterrupt):  # a second Ctrl-C: this rank leaves at once
+            dist.barrier()  # launchers end all ranks once one has failed: rank 0 writes its last words before
         raise
     finally:
         dist.destroy_process_group()

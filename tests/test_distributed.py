@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from dinoskip import distributed
 from dinoskip.distributed import Orders, World, agree, first_host, gather, world
-from dinoskip.errors import ConfigError, DataError, Preempted
+from dinoskip.errors import ConfigError, DataError, Interrupted, Preempted
 from tests.helpers.launch import rank_environments
 from tests.helpers.ranks import on_ranks
 
@@ -177,6 +177,27 @@ def test_ranks_meet_by_either_launcher_and_leave_together(launcher: str, tmp_pat
         own = {"SLURM_STEP_NODELIST": "127.0.0.1", "SLURM_NTASKS": "2", "SLURM_STEP_NUM_TASKS": "2"}
         ranks = [SRUN | own | {"SLURM_PROCID": str(i), "SLURM_LOCALID": str(i), "MASTER_PORT": port} for i in range(2)]
     on_ranks(2, tmp_path, meet, str(tmp_path), ranks, join=False)
+
+
+def hurry(here: World, ranks: list[dict[str, str]], folder: str) -> None:
+    """One rank is told to leave at once; it does not wait for the other, which comes much later."""
+    os.environ.update(ranks[here.rank])
+    began = time.monotonic()
+    with pytest.raises(Interrupted), world("cpu"):  # noqa: PT012
+        gather(0)
+        if here.is_main:
+            while not Path(folder, "left").exists() and time.monotonic() < began + 60:
+                time.sleep(0.05)
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt:
+            raise Interrupted("at once") from None
+    Path(folder, "left").touch()
+    assert time.monotonic() < began + 50
+
+
+def test_a_rank_that_is_interrupted_at_once_waits_for_nobody(tmp_path: Path) -> None:
+    on_ranks(2, tmp_path, hurry, rank_environments(2), str(tmp_path), join=False)
 
 
 def differ(here: World) -> None:
