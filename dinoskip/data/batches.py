@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import errno
+import os
 import signal
 import sys
 import weakref
 from collections.abc import Callable, Iterator, Sized
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from multiprocessing import queues
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -222,12 +225,18 @@ def _identity(item: Any) -> Any:
     return item
 
 
+def _end_worker(error: Exception, _: Any) -> None:
+    """End this worker when it cannot hand over a batch: the batch would be lost, and the parent wait for it in vain."""
+    os._exit(errno.ENOSPC if "shared memory" in str(error) else 1)
+
+
 def _start_worker(_: int) -> None:
     """Leave Ctrl-C and preemption to the parent, which saves its state first; a worker ends with its parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: signal.alarm(GRACE_S))
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    queues.Queue._on_queue_feeder_error = staticmethod(_end_worker)  # type: ignore[attr-defined]
     if sys.platform == "linux":  # torch looks for the parent now and then, and not at all while an image is read
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
@@ -334,9 +343,13 @@ class BatchLoader:
         workers = getattr(self._loader._iterator, "_workers", [])
         hangs = "timed out" in text
         if not hangs:
-            wait([worker.sentinel for worker in workers], timeout=5)  # its pipe may be seen to break before its end
+            with suppress(RuntimeError):  # torch's handler of the signal may say the same once more
+                ended = wait([worker.sentinel for worker in workers], timeout=5)
+                for worker in workers:
+                    if worker.sentinel in ended:  # its pipes close a moment before its end
+                        worker.join(5)
         dead = next((worker for worker in workers if not worker.is_alive()), None)
-        if any(sign in str(error) for sign in ("shared memory", "shm", "Bus error")):
+        if dead is not None and dead.exitcode in {errno.ENOSPC, -signal.SIGBUS}:
             what, hint = "ran out of shared memory (/dev/shm)", "make it larger, or use fewer workers"
         elif hangs:
             pid = workers[self._came % len(workers)].pid  # they take turns

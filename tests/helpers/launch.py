@@ -86,11 +86,15 @@ def _marks(folder: Path) -> dict[str, tuple[int, int]]:
 
 
 class Child:
-    """A training process; ``log`` is what it wrote to stderr. ``prepare``, a module's function, is called in it."""
+    """A training process; ``log`` is what it wrote to stderr. ``prepare``, a module's function, is called in it.
+
+    ``writes`` is the run directory as the child sees it, if a mount of its own makes that another than ``run_dir``.
+    """
 
     def __init__(self, job: Any, images: Path, run_dir: Path, *, workers: int = 0, failpoint: str = "",
                  env: dict[str, str] | None = None, limit: int = 0, mask: int | None = None,
-                 allow: Collection[str] = (), prepare: Callable[[], None] | None = None) -> None:  # fmt: skip
+                 allow: Collection[str] = (), prepare: Callable[[], None] | None = None,
+                 writes: str = "") -> None:  # fmt: skip
         self.run_dir, self._images = run_dir, images
         self._stderr = run_dir.parent / f"{run_dir.name}{(env or {}).get('RANK', '')}.stderr"
         self._from = self._stderr.stat().st_size if self._stderr.exists() else 0
@@ -99,8 +103,8 @@ class Child:
         self._scratch = Path(tempfile.mkdtemp(prefix="dinoskip-child-"))
         for name in ("cwd", "tmp"):
             (self._scratch / name).mkdir()
-        arguments = (job.model_dump(mode="json"), str(images), str(run_dir), str(self._stderr), str(self._scratch),
-                     workers, failpoint, env or {}, limit, mask, tuple(allow), prepare)  # fmt: skip
+        arguments = (job.model_dump(mode="json"), str(images), writes or str(run_dir), str(self._stderr),
+                     str(self._scratch), workers, failpoint, env or {}, limit, mask, tuple(allow), prepare)  # fmt: skip
         self.process = _context().Process(target=train, args=arguments)
         self.process.start()
 
