@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import multiprocessing
 import os
 import signal
 from pathlib import Path
@@ -29,6 +30,7 @@ from dinoskip.models.export import list_checkpoints
 from dinoskip.training.classifier import Accuracy, Classifier, ClassifierHead, hits, soft_cross_entropy
 from dinoskip.training.supervised import Schedules, SupervisedJob, SupervisedRecipe, build, supervise
 from tests.helpers.labelled import make_classes, supervised_job
+from tests.helpers.launch import rank_environments
 from tests.helpers.ranks import on_ranks
 from tests.helpers.tiny import tensor_hashes
 
@@ -292,6 +294,42 @@ def test_two_ranks_give_the_gradient_of_one(data: Path, tmp_path: Path) -> None:
         found.append(load_tensors(tmp_path / f"of-{size}"))
     for name, tensor in found[0].items():
         torch.testing.assert_close(found[1][name], tensor, rtol=1e-5, atol=1e-6)
+
+
+def whole_run(job: dict[str, Any], data: str, out: str, env: dict[str, str]) -> None:
+    os.environ.update(env)
+    torch.set_num_threads(1)
+    train = LabelledFolder.open(f"{data}/train")
+    val = LabelledFolder.open(f"{data}/val")
+    supervise(SupervisedJob.model_validate(job), train, val, out, device="cpu")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("strategy", "optimizer"), [("ddp", "adamw"), ("fsdp", "adamw"), ("ddp", "soap"), ("fsdp", "soap")]
+)
+def test_two_processes_train_as_one(strategy: str, optimizer: str, data: Path, tmp_path: Path) -> None:
+    context = multiprocessing.get_context("forkserver")
+    job = supervised_job(parallel=strategy).model_dump(mode="json")
+    job["optimizer"] = {"name": optimizer, "lr": 2e-3}
+    for size in (1, 2):
+        environments = rank_environments(size) if size > 1 else [{}]
+        arguments = [(job, str(data), str(tmp_path / f"of-{size}"), env) for env in environments]
+        started = [context.Process(target=whole_run, args=one) for one in arguments]
+        for process in started:
+            process.start()
+        for process in started:
+            process.join(120)
+            process.kill()
+        assert [process.exitcode for process in started] == [0] * size
+    one, two = (rows_of(tmp_path / f"of-{size}") for size in (1, 2))
+    assert [row["step"] for row in one] == [row["step"] for row in two] == list(range(1, 9))
+    losses = [torch.tensor([row["loss"] for row in rows]) for rows in (two, one)]
+    # SOAP divides directions in which a small batch has no gradient by their own rounding noise.
+    tolerance = 1e-5 if optimizer == "adamw" else 1e-2
+    torch.testing.assert_close(*losses, rtol=tolerance, atol=tolerance)
+    if optimizer == "adamw":
+        assert [row.get("top1") for row in one] == [row.get("top1") for row in two]
 
 
 # --- the command ---------------------------------------------------------------------------------------
