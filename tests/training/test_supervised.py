@@ -248,10 +248,11 @@ def measured(here: World, root: str, out: str, batch: int) -> None:
 def test_accuracy_is_exact_whatever_the_ranks(size: int, tmp_path: Path) -> None:
     root = make_classes(tmp_path / "val", 4)
     (root / "red" / "03.png").unlink()
-    (
-        root / "blue" / "03.png"
-    ).unlink()  # ten images: not a multiple of 3; batches of 3 leave one of 1; two classes absent
-    on_ranks(size, tmp_path, measured, str(root), str(tmp_path / "out"), 3)
+    (root / "blue" / "03.png").unlink()  # ten images: 3 ranks do not divide them, batches of 3 leave one of 1
+    if size == 1:
+        measured(HERE, str(root), str(tmp_path / "out"), 3)
+    else:
+        on_ranks(size, tmp_path, measured, str(root), str(tmp_path / "out"), 3)
     folder = LabelledFolder.open(root, ("blue", "gone", "green", "red", "void"))
     pixels = torch.stack([centre_crop(torch.from_numpy(folder.read(i)).permute(2, 0, 1), 32) for i in range(10)])
     ranked = np.argsort(-Colour()(normalise(pixels)).numpy(), axis=1, kind="stable")
