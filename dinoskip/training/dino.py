@@ -18,6 +18,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from dinoskip.data.augment import AugmentConfig
+from dinoskip.data.loader import DataPathConfig
 from dinoskip.data.multicrop import CropConfig
 from dinoskip.distributed import all_reduce_mean
 from dinoskip.models.heads import DINOHead
@@ -45,6 +46,7 @@ class PretrainConfig(TrainConfig):
     freeze_last_layer: int = Field(1, ge=0, description="epochs in which the last layer is not updated")
     crops: CropConfig = CropConfig()
     augment: AugmentConfig = AugmentConfig()
+    path: DataPathConfig = DataPathConfig()
 
 
 # --- schedules ---------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from pathlib import Path
 
@@ -12,6 +12,8 @@ from dinoskip.errors import NonFiniteError
 from dinoskip.training.boards import Boards
 from dinoskip.training.recipe import Alarm
 from dinoskip.training.rundir import RunDirectory
+
+TELL_SECONDS = 60.0  # between lines on speed and waiting
 
 
 def best_step(run_dir: Path, score: str | None) -> int:
@@ -50,6 +52,7 @@ class Journal:
             self._rank(row["step"], row)
         self._in_row = 0
         self._restart_clock()
+        self._told, self._told_waited, self._told_images = time.perf_counter(), 0.0, 0
 
     def _restart_clock(self) -> None:
         self._began, self._images, self._waited = time.perf_counter(), 0, 0.0
@@ -57,10 +60,20 @@ class Journal:
     def count(self, images: int, waited: float) -> None:
         """Note a step's images and the seconds it waited for them."""
         self._images, self._waited = self._images + images, self._waited + waited
+        self._told_images, self._told_waited = self._told_images + images, self._told_waited + waited
+
+    def tell(self, epoch: int, epochs: int, verdict: Callable[[float], str]) -> None:
+        """After an epoch: say how fast it goes and what it waits for; at most once a minute, and after the last."""
+        seconds = time.perf_counter() - self._told
+        if self._run.is_main and self._told_images and (seconds > TELL_SECONDS or epoch == epochs):
+            speed = self._told_images / seconds
+            log.info("epoch %d/%d: %.1f images/s, %s", epoch, epochs, speed, verdict(self._told_waited / seconds))
+            self._told, self._told_waited, self._told_images = time.perf_counter(), 0.0, 0
 
     def leave_out(self, seconds: float) -> None:
         """Do not count the last ``seconds``, spent on something else than training, in images a second."""
         self._began += seconds
+        self._told += seconds
 
     def finite(self) -> None:
         """Note that a step was finite."""

@@ -156,6 +156,7 @@ class _Training:
                     self.journal.count(self.config.batch_size, outcome.waited)
                     progress.advance(note=self._record(step, outcome))
                     self._boundary(step, outcome)
+                self.journal.tell(epoch + 1, self.config.epochs, self.recipe.verdict)
         return self.run_dir.path / CHECKPOINTS / checkpoint.name_of(self.total)
 
     # --- one step ---------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 
 from dinoskip.data.batches import Batch
 from dinoskip.data.loader import TrainLoader
+from dinoskip.data.meter import verdict
 from dinoskip.data.sources import Source
 from dinoskip.distributed import World
 from dinoskip.init.build import build_model
@@ -97,8 +99,8 @@ class DinoRecipe(Recipe):
         self.job, self.config, self.names = job, job.pretrain, images.ids
         config = job.pretrain
         self.loader = TrainLoader(
-            images, config.crops, config.augment, seed=job.seed, batch_size=config.batch_size, rank=here.rank,
-            world_size=here.size, accumulate=config.accumulate, workers=workers, device=here.device,
+            images, config.crops, config.augment, config.path, seed=job.seed, batch_size=config.batch_size,
+            rank=here.rank, world_size=here.size, accumulate=config.accumulate, workers=workers, device=here.device,
             min_side=job.model.patch_size,
         )  # fmt: skip
         self.schedules = Schedules(config, job.optimizer, self.loader.steps_per_epoch)
@@ -106,6 +108,7 @@ class DinoRecipe(Recipe):
         self.networks = {"student": self.dino.student, "teacher": self.dino.teacher}
         self.buffers = {"center": self.dino.center}
         self.alarm = CollapseAlarm(config.out_dim)
+        self.verdict = partial(verdict, mode=config.path.mode, workers=workers)
 
     def fresh(self, role: str) -> nn.Module:
         """A backbone and head of the student's or teacher's architecture."""

@@ -6,7 +6,7 @@ The loop owns steps, ranks, files and signals; a recipe owns networks, schedules
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields
 from typing import Any, Literal, Protocol
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from dinoskip.config import Config
 from dinoskip.data.batches import Batch
+from dinoskip.data.meter import verdict
 from dinoskip.distributed import World
 from dinoskip.training.boards import BoardName
 
@@ -120,6 +121,7 @@ class Recipe(ABC):
         loader: the micro-batches.
         names: of the images, by the numbers in ``Batch.ids``.
         alarm: watches the rows that are logged, if there is something to watch for.
+        verdict: says in a line what a run waits for, given the share of time that steps waited for images.
     """
 
     config: TrainConfig
@@ -129,6 +131,7 @@ class Recipe(ABC):
     loader: Loader
     names: Sequence[str]
     alarm: Alarm | None = None
+    verdict: Callable[[float], str] = staticmethod(verdict)
 
     @abstractmethod
     def fresh(self, role: str) -> nn.Module:
