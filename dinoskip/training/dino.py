@@ -65,7 +65,7 @@ class Schedules:
     """All schedules of a run of ``epochs * steps_per_epoch`` steps; :meth:`at` is a pure function of the step."""
 
     def __init__(self, config: PretrainConfig, optimizer: OptimizerConfig, steps_per_epoch: int) -> None:
-        total, warmup = config.epochs * steps_per_epoch, config.warmup_epochs * steps_per_epoch
+        total, warmup = config.epochs * steps_per_epoch, round(config.warmup_epochs * steps_per_epoch)
         peak = optimizer.lr * config.batch_size / 256
         self._steps_per_epoch, self._frozen_epochs = steps_per_epoch, config.freeze_last_layer
         self._lr = cosine(peak, optimizer.min_lr, total, warmup)

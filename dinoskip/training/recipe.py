@@ -34,7 +34,7 @@ class TrainConfig(Config):
 
     epochs: int = Field(300, ge=1)
     batch_size: int = Field(1024, ge=1, description="images a step over all ranks and micro-batches")
-    warmup_epochs: int = Field(10, ge=0, description="linear warm-up of the learning rate from 0")
+    warmup_epochs: float = Field(10, ge=0, description="linear warm-up of the learning rate from 0; may be a fraction")
     keep_epochs: tuple[int, ...] = Field((), description="epochs whose checkpoint is kept, beside the last")
     checkpoint_every_minutes: float = Field(10.0, gt=0)
     checkpoint_every_steps: int | None = Field(None, ge=1)

@@ -36,7 +36,7 @@ class SupervisedConfig(TrainConfig):
     """The supervised recipe; the defaults are ConvNeXt's for ImageNet-1k."""
 
     batch_size: int = Field(4096, ge=1, description="images a step over all ranks and micro-batches")
-    warmup_epochs: int = Field(50, ge=0, description="linear warm-up of the learning rate from 0")
+    warmup_epochs: float = Field(50, ge=0, description="linear warm-up of the learning rate from 0")
     online_every: int = Field(10, ge=0, description="epochs between evaluations; the last is always one; 0 = none")
     clip_grad: float = Field(0.0, ge=0, description="bound on the norm of all gradients together; 0 = none")
     pooling: Pooling = Field("token", description="what the classifier reads: the CLS token, or the mean of patches")
@@ -112,7 +112,7 @@ class Schedules:
     """Learning rate (warm-up, cosine) and weight decay (cosine between its two values, here equal) by step."""
 
     def __init__(self, config: SupervisedConfig, optimizer: OptimizerConfig, steps_per_epoch: int) -> None:
-        total, warmup = config.epochs * steps_per_epoch, config.warmup_epochs * steps_per_epoch
+        total, warmup = config.epochs * steps_per_epoch, round(config.warmup_epochs * steps_per_epoch)
         self._lr = cosine(optimizer.lr * config.batch_size / 256, optimizer.min_lr, total, warmup)
         self._decay = cosine(optimizer.weight_decay, optimizer.weight_decay_end, total)
 
