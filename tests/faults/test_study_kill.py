@@ -47,9 +47,6 @@ def test_random_kills(tmp_path: Path) -> None:
             if not any(part.startswith((".partial-", ".tmp-")) for part in manifest.parts):
                 assert verify_manifest(manifest.parent) == []
     assert start(config, tmp_path / "killed").wait(timeout=300) == 0
-    one, two = hashes(tmp_path / "straight"), hashes(tmp_path / "killed")
-    assert {node: value for node, value in one.items() if not node.startswith("pretrain/")} == {
-        node: value for node, value in two.items() if not node.startswith("pretrain/")
-    }
+    assert hashes(tmp_path / "straight") == hashes(tmp_path / "killed"), "trained networks included"
     left = [path for path in (tmp_path / "killed").rglob("*") if path.name.startswith((".tmp-", ".partial-"))]
     assert not [path for path in left if path.is_dir()]

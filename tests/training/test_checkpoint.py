@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from dinoskip.data import ImageFolder
 from dinoskip.distributed import World
 from dinoskip.errors import WeightsError
-from dinoskip.files import load_tensors, save_tensors, verify_manifest
+from dinoskip.files import load_tensors, save_tensors, verify_manifest, write_manifest
 from dinoskip.models.export import list_checkpoints
 from dinoskip.optim import build_optimizer
 from dinoskip.training import PretrainJob, checkpoint
@@ -138,3 +140,55 @@ def test_leftovers_of_killed_runs_are_swept_and_nothing_else(tmp_path: Path) -> 
     assert sorted(p.name for p in tmp_path.iterdir()) == ["checkpoints", "notes.txt"]
     assert [p for p in (tmp_path / "checkpoints").iterdir()] == [kept]
     assert verify_manifest(kept) == []
+
+
+def _fake(run: Path, step: int) -> Path:
+    """A checkpoint of a few bytes with a manifest."""
+    path = run / "checkpoints" / checkpoint.name_of(step)
+    path.mkdir(parents=True)
+    (path / "state.json").write_text(str(step))
+    write_manifest(path, {"step": step})
+    return path
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["none", "harm", "pin", "best", "resume"]), st.integers(0, 30)),
+        min_size=1,
+        max_size=12,
+    )
+)
+def test_retention_never_removes_the_best_the_pinned_the_source_or_the_last_two_that_verify(
+    history: list[tuple[str, int]],
+) -> None:
+    """After every save something happens to one of the checkpoints that are there; then the next is saved."""
+    with tempfile.TemporaryDirectory() as name:
+        run, kept, pins, intact = Path(name), set[int](), set[int](), []
+        for step, (event, which) in enumerate(history, 1):
+            written = _fake(run, step)
+            intact.append(step)
+            there = set(list_checkpoints(run))
+            checkpoint.retain(run, written, kept)
+            left = set(list_checkpoints(run))
+            assert left == there & (kept | pins | {step} | set(intact[-2:]))
+            intact = [number for number in intact if number in left]
+            chosen = sorted(left)[which % len(left)]
+            if event == "harm":
+                (run / "checkpoints" / checkpoint.name_of(chosen) / "state.json").write_text("damaged")
+                intact = [number for number in intact if number != chosen]
+            elif event == "pin":
+                (run / "checkpoints" / f"{checkpoint.name_of(chosen)}.pin").touch()
+                pins.add(chosen)
+            elif event in {"best", "resume"}:
+                kept.add(chosen)
+        assert all(verify_manifest(run / "checkpoints" / checkpoint.name_of(number)) == [] for number in intact)
+
+
+def test_pruning_leaves_the_kept_and_the_pinned(tmp_path: Path) -> None:
+    for step in (1, 2, 3, 4):
+        _fake(tmp_path, step)
+    (tmp_path / "checkpoints" / "step-00000002.pin").touch()
+    (tmp_path / "checkpoints" / "step-.pin").touch()
+    checkpoint.prune(tmp_path, {4})
+    assert list(list_checkpoints(tmp_path)) == [4, 2]
