@@ -6,9 +6,14 @@ from dinoskip.data.augment import AugmentConfig
 from dinoskip.data.batches import Batch, BatchLoader, Maker
 from dinoskip.data.check import CheckRow, check
 from dinoskip.data.datasets import (
+    Ade20kConfig,
+    Coco20kConfig,
+    CocoJsonConfig,
+    CocoStuffConfig,
     DatasetConfig,
     FolderConfig,
     ImagesConfig,
+    MasksConfig,
     VocConfig,
     dataset_name,
     open_detection,
@@ -26,10 +31,14 @@ from dinoskip.data.segmentation import SegmentationDataset, voc_segmentation
 from dinoskip.data.sources import Source, TarShards, open_source
 
 __all__ = [
+    "Ade20kConfig",
     "AugmentConfig",
     "Batch",
     "BatchLoader",
     "CheckRow",
+    "Coco20kConfig",
+    "CocoJsonConfig",
+    "CocoStuffConfig",
     "CropConfig",
     "DataPathConfig",
     "DatasetConfig",
@@ -39,6 +48,7 @@ __all__ = [
     "ImagesConfig",
     "LabelledFolder",
     "Maker",
+    "MasksConfig",
     "ScenesConfig",
     "SegmentationDataset",
     "Source",

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dinoskip.data.voc import FileTable, class_names, read_list, voc_folder
+from dinoskip.data.voc import FileTable, class_names, present, read_list, voc_folder
 from dinoskip.errors import DataError
 
 
@@ -60,7 +60,7 @@ def read_voc_xml(path: Path) -> list[Box]:
 
 @dataclass(frozen=True, eq=False)
 class DetectionDataset:
-    """Images with annotated boxes."""
+    """Images with annotated boxes, one VOC annotation each."""
 
     name: str
     split: str
@@ -75,6 +75,11 @@ class DetectionDataset:
     def path(self, index: int) -> Path:
         """Where image ``index`` lies."""
         return self.image_paths[index]
+
+    @property
+    def target_files(self) -> tuple[Path, ...]:
+        """The files that hold what images are measured against."""
+        return self.annotation_paths
 
     def objects(self, index: int) -> list[Box]:
         """Return the objects of image ``index``; :class:`DataError` for a bad annotation or an unknown class."""
@@ -94,21 +99,28 @@ class DetectionDataset:
 
 
 def voc_detection(
-    root: str | Path, split: str = "trainval", year: int = 2007, *, name: str | None = None
+    root: str | Path,
+    split: str = "trainval",
+    year: int = 2007,
+    *,
+    name: str | None = None,
+    faults: list[str] | None = None,
 ) -> DetectionDataset:
     """Open a VOC detection set: ids of ``ImageSets/Main/<split>.txt`` (trainval: 5,011 in 2007, 11,540 in 2012).
 
-    ``root`` and the class names are as in :func:`dinoskip.data.segmentation.voc_segmentation`; so are the errors.
+    ``root``, ``faults`` and the class names are as in :func:`dinoskip.data.segmentation.voc_segmentation`; so are the
+    errors.
     """
     folder = voc_folder(root, year)
-    ids = read_list(folder, "Main", split)
+    images, boxes = FileTable.images(folder / "JPEGImages"), FileTable.of(folder / "Annotations", ".xml")
+    ids = present(read_list(folder, "Main", split), [(images, ".jpg"), (boxes, ".xml")], faults)
     return DetectionDataset(
         name=name or f"voc{year}",
         split=split,
         ids=ids,
         class_names=class_names(folder),
-        image_paths=FileTable.images(folder / "JPEGImages").paths(ids, ".jpg"),
-        annotation_paths=FileTable.of(folder / "Annotations", ".xml").paths(ids, ".xml"),
+        image_paths=images.paths(ids, ".jpg"),
+        annotation_paths=boxes.paths(ids, ".xml"),
     )
 
 

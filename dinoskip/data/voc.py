@@ -107,11 +107,30 @@ class FileTable:
 
     def paths(self, ids: Sequence[str], expected: str) -> tuple[Path, ...]:
         """One path per id; :class:`DataError` naming the first id without a file and counting them all."""
-        missing = [name for name in ids if name not in self.files]
+        missing = self.missing(ids)
         if missing:
             more = f" (and {len(missing) - 1} more of {len(ids)})" if len(missing) > 1 else ""
             raise DataError(f"{self.folder / missing[0]}{expected}: missing, but the image list names it{more}")
         return tuple(self.folder / self.files[name] for name in ids)
+
+    def missing(self, ids: Sequence[str]) -> list[str]:
+        """Return the ids without a file."""
+        return [name for name in ids if name not in self.files]
+
+
+def present(ids: tuple[str, ...], tables: Sequence[tuple[FileTable, str]], faults: list[str] | None) -> tuple[str, ...]:
+    """Return the ids that have a file in every table, the others noted in ``faults``; all ids if ``faults`` is None.
+
+    ``tables`` come with the extension that is expected in them, for the messages.
+    """
+    if faults is None:
+        return ids
+    lost: set[str] = set()
+    for table, expected in tables:
+        missing = table.missing(ids)
+        lost.update(missing)
+        faults += [f"{table.folder / name}{expected}: missing, but the image list names it" for name in missing]
+    return tuple(name for name in ids if name not in lost)
 
 
 def _listing(folder: Path) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -19,7 +20,7 @@ _OPEN: dict[str, Any] = {
 
 
 def _hash_files(root: Path, paths: Sequence[Path]) -> str:
-    return fingerprint(root, [path.relative_to(root).as_posix() for path in paths])
+    return fingerprint(root, [Path(os.path.relpath(path, root)).as_posix() for path in paths])
 
 
 def images_hash(config: Any, use: Use, split: str) -> str:
@@ -36,8 +37,7 @@ def targets_hash(config: Any, use: Use, split: str) -> str:
     if use == "classes":
         found: Any = [int(label) for label in opened.labels]
     else:
-        paths = opened.label_paths if use == "segmentation" else opened.annotation_paths
-        found = _hash_files(datasets.dataset_root(config), paths)
+        found = _hash_files(datasets.dataset_root(config), opened.target_files)
     return hash_of([list(opened.ids), list(opened.class_names), found])
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from dinoskip import __version__
 from dinoskip.config import dump
-from dinoskip.data.datasets import DatasetConfig
+from dinoskip.data.datasets import DatasetConfig, has_boxes, has_masks
 from dinoskip.pipeline.external import annotations_hash, backbone_hash, images_hash, targets_hash
 from dinoskip.pipeline.graph import Node
 from dinoskip.pipeline.stages import STAGES
@@ -237,12 +237,15 @@ class _Builder:
         if name is None:
             return None
         split = evaluate.probe.val_split
-        if self.study.data[name].kind in {"voc", "scenes"}:
+        config = self.study.data[name]
+        if has_masks(config):
             shown_files: tuple[Hash, ...] = (
                 (images_hash, "segmentation", split),
                 (targets_hash, "segmentation", split),
                 (annotations_hash, split),
             )
+        elif has_boxes(config):
+            shown_files = ((images_hash, "detection", split), (targets_hash, "detection", split))
         else:
             shown_files = ((images_hash, "pretraining", split),)
         data = self._data(name, split, *shown_files)

@@ -49,7 +49,15 @@ def _shown(task: Task) -> _Shown:
     """The first images of the gallery's data set, with masks and boxes where the set has them."""
     config, root = dataset_of(task)
     split, first = task.settings["dataset"]["split"], task.settings["gallery"]["first"]
-    if config.kind in {"images", "folder"}:
+    if not datasets.has_masks(config) and datasets.has_boxes(config):
+        found = datasets.open_detection(config, split, root)
+        chosen = range(min(first, len(found)))
+        return _Shown(
+            found.ids[:first],
+            tuple(found.path(i) for i in chosen),
+            boxes=tuple(found.boxes(i) for i in chosen),
+        )
+    if not datasets.has_masks(config):
         images = datasets.open_images(config, root, split="train" if config.kind == "images" else split)
         count = min(first, len(images))
         return _Shown(images.ids[:count], tuple(images.path(i) for i in range(count)))
