@@ -239,7 +239,9 @@ def evaluate(
     out = Path(out)
     details = [_details(result) for result in results]
     save_heads(out / "heads.safetensors", [r.head for r in results], {"classes": val_set.class_names, "format": 1})
-    write_json(out / "probes.json", {"config": config.model_dump(mode="json"), "probes": details})
+    fitted = {"list": train_set.list_name, "ids": list(train_store.ids) if train_set.drawn else "all"}
+    write_json(out / "probes.json", {"config": config.model_dump(mode="json"), "train": fitted, "probes": details})
+    context = {"protocol": f"{config.label}, fitted on {train_set.list_name}", **context}
     rows = [row for result in results for row in _rows(result, val_store, val_set, config, context)]
     write_rows(out / "rows.json", rows)
     best = max(results, key=lambda result: result.scores.miou)

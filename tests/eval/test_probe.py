@@ -210,7 +210,10 @@ def test_evaluate_writes_rows_heads_and_details(sets: dict, tmp_path: Path) -> N
     first = rows[0]
     assert (first.model, first.epoch, first.seed, first.n, first.classes) == ("tiny", 7, 3, 5, 2)
     assert (first.dataset, first.split, first.facet, first.norm) == ("squares", "val", "out", "final")
-    assert (first.protocol, first.weights) == ("paper, 10 epochs, loss grid ×2", train_store.weights_hash)
+    assert (first.protocol, first.weights) == (
+        "paper, 10 epochs, loss grid ×2, fitted on train",
+        train_store.weights_hash,
+    )
     assert first.value > 60  # of 100: light and dark squares are easy even for a fresh backbone
     heads, info = load_heads(tmp_path / "heads.safetensors")
     assert info["classes"] == ["dark", "light"]
