@@ -8,10 +8,14 @@ from pathlib import Path
 
 import numpy as np
 
+from dinoskip.data.coco import COCO20K_MD5
 from dinoskip.data.datasets import (
     AnyDataset,
+    BoxesConfig,
     FolderConfig,
     ImagesConfig,
+    MasksConfig,
+    PairsConfig,
     dataset_name,
     dataset_root,
     open_detection,
@@ -23,6 +27,7 @@ from dinoskip.errors import DataError
 from dinoskip.images import read_image
 
 SHOWN_FAULTS = 10
+SHOWN_CLASSES = 21
 # (dataset, task, split): images in the published list (docs/protocols.md)
 EXPECTED = {
     ("voc2012", "segmentation", "train"): 1464,
@@ -30,6 +35,11 @@ EXPECTED = {
     ("voc2012", "segmentation", "trainaug"): 10582,
     ("voc2012", "detection", "trainval"): 11540,
     ("voc2007", "detection", "trainval"): 5011,
+    ("ade20k", "segmentation", "train"): 20210,
+    ("ade20k", "segmentation", "val"): 2000,
+    ("coco_stuff", "segmentation", "train"): 118287,
+    ("coco_stuff", "segmentation", "val"): 5000,
+    ("coco20k", "detection", "train2014"): 19817,
 }
 
 
@@ -63,7 +73,7 @@ class CheckRow:
             self.faults.append(message)
 
     def lines(self) -> list[str]:
-        """Return it as text: a headline, the classes in order of frequency, the faults."""
+        """Return it as text: a headline, the classes in order of frequency (the commonest 21), the faults."""
         against = f" of {self.expected:,} expected" if self.expected is not None else ""
         state = "ok" if self.ok else f"{self.fault_count} faults" if self.fault_count else "differs from the published"
         result = [
@@ -72,7 +82,10 @@ class CheckRow:
         total = sum(self.classes.values())
         if total:
             ranked = sorted(self.classes.items(), key=lambda item: -item[1])
-            result.append("  " + ", ".join(f"{name} {100 * count / total:.1f} %" for name, count in ranked))
+            shown = ", ".join(f"{name} {100 * count / total:.1f} %" for name, count in ranked[:SHOWN_CLASSES])
+            seen = sum(count > 0 for count in self.classes.values())
+            more = f"; {seen} of {len(ranked)} classes occur" if len(ranked) > SHOWN_CLASSES else ""
+            result.append(f"  {shown}{more}")
         return result + [f"  {fault}" for fault in self.faults]
 
 
@@ -80,8 +93,8 @@ def check(config: AnyDataset, root: str | Path | None = None, *, sample: int | N
     """Check every split of a dataset; return one row per split and task.
 
     Every listed file must exist; of each split ``sample`` images, evenly spread (None: all), are decoded with their
-    labels. Missing splits and damaged files become faults, not exceptions; :class:`DataError` only if the dataset's
-    folder itself is not there.
+    labels. Missing splits, images without masks (or the other way round) and damaged files become faults, not
+    exceptions; :class:`DataError` only if the dataset's folder itself is not there. Subsets are not drawn.
     """
     where = dataset_root(config, root)
     if not where.is_dir():
@@ -93,27 +106,40 @@ def check(config: AnyDataset, root: str | Path | None = None, *, sample: int | N
             _run(CheckRow(dataset_name(config), "classes", split), lambda row: _classes(row, where, sample))
             for split in ("train", "val")
         ]
+    if isinstance(config, PairsConfig):
+        config = config.model_copy(update={"subset": None})
     rows = []
-    for task, split in _voc_splits(config, where):
+    for task, split in _splits(config, where):
         row = CheckRow(dataset_name(config), task, split, expected=_expected(config, task, split))
         work = _segmentation if task == "segmentation" else _detection
         rows.append(_run(row, lambda row, work=work: work(row, config, root, sample)))  # type: ignore[misc]
     return rows
 
 
-def _voc_splits(config: AnyDataset, where: Path) -> list[tuple[str, str]]:
+def _splits(config: AnyDataset, where: Path) -> list[tuple[str, str]]:
     """Published splits; trainaug, which many do without, only where its list is."""
     if isinstance(config, ScenesConfig):
         return [(task, split) for task in ("segmentation", "detection") for split in ("train", "val")]
+    if isinstance(config, PairsConfig):
+        return [("segmentation", split) for split in _pair_splits(config)]
+    if isinstance(config, BoxesConfig):
+        return [("detection", "train2014" if config.kind == "coco20k" else "all")]
     has_aug = any(where.glob("**/ImageSets/Segmentation/trainaug.txt"))
     known = [(task, split) for name, task, split in EXPECTED if name == dataset_name(config)]
     return [entry for entry in known if has_aug or entry[1] != "trainaug"]
 
 
+def _pair_splits(config: AnyDataset) -> tuple[str, ...]:
+    """Train and val; of a folder of one's own without ``{split}`` in its paths, everything once."""
+    one = isinstance(config, MasksConfig) and "{split}" not in config.images + config.masks
+    return ("all",) if one else ("train", "val")
+
+
 def _expected(config: AnyDataset, task: str, split: str) -> int | None:
     if isinstance(config, ScenesConfig):
         return config.images - config.held_out if split == "train" else config.held_out
-    return EXPECTED.get((dataset_name(config), task, split))
+    name = "coco_stuff" if config.kind == "coco_stuff" else dataset_name(config)  # whichever its classes
+    return EXPECTED.get((name, task, split))
 
 
 def _run(row: CheckRow, work: Callable[[CheckRow], None]) -> CheckRow:
@@ -153,7 +179,10 @@ def _classes(row: CheckRow, root: Path, sample: int | None) -> None:
 
 
 def _segmentation(row: CheckRow, config: AnyDataset, root: str | Path | None, sample: int | None) -> None:
-    dataset = open_segmentation(config, row.split, root)
+    faults: list[str] = []
+    dataset = open_segmentation(config, row.split, root, faults=faults)
+    for fault in faults:
+        row.fault(fault)
     pixels = np.zeros(256, dtype=np.int64)
 
     def read(index: int) -> None:
@@ -165,7 +194,12 @@ def _segmentation(row: CheckRow, config: AnyDataset, root: str | Path | None, sa
 
 
 def _detection(row: CheckRow, config: AnyDataset, root: str | Path | None, sample: int | None) -> None:
-    dataset = open_detection(config, row.split, root)
+    faults: list[str] = []
+    dataset = open_detection(config, row.split, root, faults=faults)
+    if dataset.split != row.split and config.kind == "coco20k":
+        faults.append(f"{dataset.target_files[-1]}: not the published list: its md5 is not {COCO20K_MD5}")
+    for fault in faults:
+        row.fault(fault)
     row.classes = dict.fromkeys(dataset.class_names, 0)
 
     def read(index: int) -> None:

@@ -1,0 +1,178 @@
+"""The only extractor of archives: tar and zip, every member checked before the first is written, published by renames.
+
+An archive is untrusted. Folders and regular files are all it may hold; a member that is a link or a device, points
+outside, comes twice, or is more than the limits allow makes the whole archive refused, and nothing is left of it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import stat
+import tarfile
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from dinoskip.errors import DataError, DiskFull, translate_write_errors
+from dinoskip.files import TEMPORARY
+
+MAX_FILES = 5_000_000
+MAX_BYTES = 1 << 40
+_CHUNK = 1 << 20
+
+
+@dataclass(frozen=True)
+class Member:
+    """A regular file of an archive: its safe relative name, its size in bytes as declared, and how to open it."""
+
+    name: str
+    size: int
+    open: Callable[[], Any]
+
+
+def md5_file(path: Path) -> str:
+    """Return the hex md5 of a file, as data sets publish it; no protection against anyone who means harm."""
+    with open(path, "rb") as stream:
+        return hashlib.file_digest(stream, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+
+
+def _parts(archive: Path, name: str) -> tuple[str, ...]:
+    """Split a member's name; refuse those that are absolute, climb, or mean other places on other systems."""
+    parts = tuple(part for part in name.split("/") if part not in {"", "."})
+    hidden = "\\" in name or "\0" in name or (parts and parts[0][1:2] == ":")
+    if name.startswith("/") or ".." in parts or hidden or any(part.startswith(TEMPORARY) for part in parts):
+        raise DataError(f"{archive}: refused: member {name!r} points outside the folder it is unpacked into")
+    return parts
+
+
+def _tar_members(archive: Path, stack: ExitStack) -> Iterator[tuple[str, int, bool, Callable[[], Any]]]:
+    opened = stack.enter_context(tarfile.open(archive, "r:*"))
+    for member in opened:
+        if not (member.isreg() or member.isdir()) or member.issparse():
+            raise DataError(f"{archive}: refused: member {member.name!r} is a link or a special file")
+        yield member.name, member.size, member.isdir(), lambda member=member: opened.extractfile(member)
+
+
+def _zip_members(archive: Path, stack: ExitStack) -> Iterator[tuple[str, int, bool, Callable[[], Any]]]:
+    opened = stack.enter_context(zipfile.ZipFile(archive))
+    for member in opened.infolist():
+        kind = stat.S_IFMT(member.external_attr >> 16)
+        if kind not in {0, stat.S_IFREG, stat.S_IFDIR}:
+            raise DataError(f"{archive}: refused: member {member.filename!r} is a link or a special file")
+        if member.flag_bits & 0x1:
+            raise DataError(f"{archive}: refused: member {member.filename!r} is encrypted")
+        yield member.filename, member.file_size, member.is_dir(), lambda member=member: opened.open(member)
+
+
+@contextmanager
+def _damage(archive: Path) -> Iterator[None]:
+    """Turn what the readers raise on damage into one line."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise DataError(f"{archive}: no such archive") from None
+    except (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, NotImplementedError, ValueError) as error:
+        raise DataError(f"{archive}: damaged or cut short: {error}") from error
+
+
+def _checked(archive: Path, stack: ExitStack, max_files: int, max_bytes: int) -> list[Member]:
+    """Every regular file of an archive, after a look at all members."""
+    reader = _zip_members if zipfile.is_zipfile(archive) else _tar_members
+    members: list[Member] = []
+    seen: set[tuple[str, ...]] = set()
+    total = 0
+    for name, size, folder, opener in reader(archive, stack):
+        parts = _parts(archive, name)
+        if folder:
+            continue
+        if not parts or parts in seen:
+            raise DataError(f"{archive}: refused: member {name!r} comes twice or has no name")
+        seen.add(parts)
+        total += size
+        if len(seen) > max_files or total > max_bytes:
+            raise DataError(f"{archive}: refused: more than {max_files:,} files or {max_bytes:,} bytes")
+        members.append(Member("/".join(parts), size, opener))
+    both = next((parts for parts in seen for end in range(1, len(parts)) if parts[:end] in seen), None)
+    if both:
+        raise DataError(f"{archive}: refused: member {'/'.join(both)!r} lies in what is a file")
+    if not members:
+        raise DataError(f"{archive}: holds no files")
+    return members
+
+
+def _write(archive: Path, member: Member, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    source: IO[bytes]
+    written = 0
+    with member.open() as source, open(target, "xb") as stream:
+        while chunk := source.read(_CHUNK):
+            written += len(chunk)
+            if written > member.size:
+                break
+            stream.write(chunk)
+    if written != member.size:
+        raise DataError(f"{archive}: member {member.name!r} does not have the {member.size:,} bytes it declares")
+
+
+def _merge(source: Path, target: Path) -> None:
+    """Rename a tree into place: whole folders where there is none yet; files of the same size stay as they are."""
+    if not target.exists():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        os.replace(source, target)
+    elif source.is_dir():
+        for entry in sorted(source.iterdir()):
+            _merge(entry, target / entry.name)
+
+
+def _conflict(source: Path, target: Path) -> Path | None:
+    """The first place in ``target`` that holds something else than ``source`` would bring."""
+    if not os.path.lexists(target):
+        return None
+    if target.is_symlink() or source.is_dir() != target.is_dir():
+        return target
+    if source.is_dir():
+        return next((bad for entry in sorted(source.iterdir()) if (bad := _conflict(entry, target / entry.name))), None)
+    return None if source.stat().st_size == target.stat().st_size else target
+
+
+def unpack(
+    archive: str | Path,
+    out: str | Path,
+    place: Callable[[Sequence[str]], str] = lambda _: "",
+    *,
+    max_files: int = MAX_FILES,
+    max_bytes: int = MAX_BYTES,
+) -> int:
+    """Unpack a .tar (also compressed) or .zip into a folder below ``out``; return the number of files.
+
+    ``place`` gets the names of all files and says into which sub-folder of ``out`` they go. They are unpacked beside it
+    and renamed into place when all are there; files that are there already with the same size stay. Raises
+    :class:`DataError` naming the member for whatever is unsafe, damaged or differs from what is there, and
+    :class:`DiskFull` before writing if there is not enough space; then ``out`` is as it was.
+    """
+    archive, out = Path(archive), Path(out)
+    with ExitStack() as stack, _damage(archive):
+        members = _checked(archive, stack, max_files, max_bytes)
+        folder = place([member.name for member in members])
+        with translate_write_errors(out):
+            out.mkdir(parents=True, exist_ok=True)
+            need, free = sum(member.size for member in members), shutil.disk_usage(out).free
+            if need > free:
+                raise DiskFull(f"{out}: {archive.name} unpacks to {need:,} bytes, {free:,} are free")
+            scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix=f"{TEMPORARY}unpack-", dir=out))
+            fresh, final = Path(scratch) / "tree", out / folder
+            for member in members:
+                _write(archive, member, fresh / member.name)
+            if bad := _conflict(fresh, final):
+                raise DataError(
+                    f"{bad}: differs from what {archive.name} holds", "move it away, or choose another --out"
+                )
+            _merge(fresh, final)
+    return len(members)
