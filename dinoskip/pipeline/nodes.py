@@ -10,6 +10,7 @@ from typing import Any
 from dinoskip import __version__
 from dinoskip.config import dump
 from dinoskip.data.datasets import DatasetConfig, has_boxes, has_masks
+from dinoskip.init.build import WeightSelectionInit
 from dinoskip.pipeline.external import annotations_hash, backbone_hash, images_hash, targets_hash
 from dinoskip.pipeline.graph import Node
 from dinoskip.pipeline.stages import STAGES
@@ -112,6 +113,8 @@ class _Builder:
             stage, splits = "supervise", ("train", "val")
             settings |= {"supervised": recipe, "context": {**self._context(variant, recipe["epochs"]), "dataset": name}}
         data = self._data(name, "train", *((images_hash, "pretraining", split) for split in splits))
+        if isinstance(variant.model.init, WeightSelectionInit):
+            data.outside["weights selected from"] = (backbone_hash, variant.model.init.teacher)
         data.runtime["free"] = free
         data.runtime["online"], beside = self._online()
         return self._with_data(f"{stage}/{variant.name}", stage, settings, data, {}, variant.name, beside)

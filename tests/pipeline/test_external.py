@@ -1,5 +1,6 @@
 """Files outside a study enter the keys by content: each edited file re-runs what reads it, and nothing else."""
 
+import json
 import re
 import shutil
 from collections.abc import Callable
@@ -126,3 +127,22 @@ def test_missing_data_is_said_before_anything_runs(done: Path) -> None:
         assert main(["run", str(done / "s.yaml"), "seed=3", "-q"]) == 3
     finally:
         shutil.move(done / "gone", done / "voc")
+
+
+def test_the_weights_a_model_starts_from_enter_its_key_by_content(tmp_path: Path) -> None:
+    teacher = tmp_path / "teacher.safetensors"
+    (tmp_path / "images").mkdir()
+    Image.new("RGB", (32, 32)).save(tmp_path / "images" / "one.png")
+    init = {"name": "weight_selection", "teacher": f"weights:{teacher}"}
+    path = tmp_path / "s.yaml"
+    path.write_text(
+        f"name: s\noutput: {tmp_path}\ndata: {{photos: {{kind: images, root: {tmp_path / 'images'}}}}}\n"
+        f"pretrain: {{dataset: photos, warmup_epochs: 0}}\nmodel: {{init: {json.dumps(init)}}}\n"
+    )
+    found = []
+    for content in (b"one", b"another", b"one"):
+        teacher.write_bytes(content)
+        node = next(node for node in build_nodes(*load_study(path)) if node.stage == "pretrain")
+        assert node.external is not None
+        found.append(node.external())
+    assert found[0] == found[2] != found[1]
