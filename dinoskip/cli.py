@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 from dinoskip import __version__, console
 from dinoskip.errors import ConfigError, DinoskipError, DiskFull, Preempted, is_disk_full
 
+KINDS = ("voc", "ade20k", "coco_stuff", "coco20k", "masks", "coco_json", "folder", "images")
 EXITS = __doc__.split("\n\n", 1)[1].strip() if __doc__ else ""
 
 
@@ -95,7 +96,10 @@ def _frozen(parser: argparse.ArgumentParser, kind: str) -> None:
     )
     parser.add_argument("--data", required=True, metavar="DIR", help="the data set's folder")
     parser.add_argument(
-        "--kind", default=kind, choices=("voc", "folder", "images"), help=f"its layout (default: {kind})"
+        "--kind",
+        default=kind,
+        choices=KINDS,
+        help=f"its layout (default: {kind}); data.KEY=value sets its keys, e.g. data.classes=27",
     )
     parser.add_argument("--year", type=int, default=2012, choices=(2007, 2012), help="of a VOC layout (default: 2012)")
     parser.add_argument("--out", required=True, metavar="DIR", help="where results and cached features go")
@@ -277,26 +281,35 @@ def _tool_commands(commands: Any) -> None:
         metavar="ACTION", required=True, parser_class=_Parser
     )
     check = _command(data, "check", "tools:data_check", "count, sample and check a data set; name the first faults")
-    check.add_argument("folder", help="the data set's folder")
-    check.add_argument("--kind", default="voc", choices=("voc", "folder", "images"), help="its layout (default: voc)")
-    check.add_argument("--year", type=int, default=2012, choices=(2007, 2012), help="of a VOC layout (default: 2012)")
+    check.add_argument("kind", choices=KINDS, help="its layout")
+    check.add_argument("folder", metavar="ROOT", help="the data set's folder")
+    check.add_argument("overrides", nargs="*", metavar="key=value", help="year=2007 classes=27 annotations=FILE ...")
+    check.add_argument(
+        "--sample", type=_count, default=200, metavar="N", help="images of a split to read (default: 200; 0: all)"
+    )
     check.add_argument("--json", action="store_true", help="print JSON on stdout")
+    prepare = _command(
+        data, "prepare", "tools:data_prepare", "unpack the archives of a published data set; say which are missing"
+    )
+    prepare.add_argument("kind", choices=("voc", "ade20k", "coco_stuff", "coco20k"), help="which data set")
+    prepare.add_argument("archives", nargs="*", metavar="FILE", help=".tar, .zip and lists (.txt) that you downloaded")
+    prepare.add_argument("--out", required=True, metavar="ROOT", help="the data set's folder; what is there stays")
     scenes = _command(data, "scenes", "tools:data_scenes", "compose labelled scenes from bundled photographs")
     scenes.add_argument("out", help="folder to make")
     scenes.add_argument("overrides", nargs="*", metavar="key=value", help="images=240 size=224 classes=6 seed=0 ...")
-    prepare = _command(
+    pack = _command(
         data,
-        "prepare",
-        "tools:data_prepare",
+        "pack",
+        "tools:data_pack",
         "pack images for training into tar shards of smaller JPEGs",
     )
-    prepare.add_argument("images", help="a folder of images, a .tar file or a folder of them")
-    prepare.add_argument("out", help="folder to make; run again to go on with an interrupted one")
-    prepare.add_argument(
+    pack.add_argument("images", help="a folder of images, a .tar file or a folder of them")
+    pack.add_argument("out", help="folder to make; run again to go on with an interrupted one")
+    pack.add_argument(
         "--short-side", type=_count, default=256, metavar="N", help="pixels; nothing is enlarged (default: 256)"
     )
-    prepare.add_argument("--quality", type=_count, default=90, metavar="Q", help="of the JPEGs, 1-100 (default: 90)")
-    prepare.add_argument("--workers", type=_count, default=0, metavar="N", help="threads (default: 0, one a processor)")
+    pack.add_argument("--quality", type=_count, default=90, metavar="Q", help="of the JPEGs, 1-100 (default: 90)")
+    pack.add_argument("--workers", type=_count, default=0, metavar="N", help="threads (default: 0, one a processor)")
 
     models = _command(commands, "models", "models", "list, show and convert models").add_subparsers(
         metavar="ACTION", required=True, parser_class=_Parser

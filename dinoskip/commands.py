@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -290,31 +291,42 @@ def features_export(args: Args) -> int:
     return 0
 
 
-def _frozen(args: Args, section: dict[str, Any], stage: str) -> Runner:
-    """Run one evaluation as a study of existing backbones, in ``--out``."""
+def _data_name(args: Args) -> str:
+    """What rows call the data set of ``--data``: the kind's own name, or the folder's."""
+    known = {"voc": f"voc{args.year}", "ade20k": "ade20k", "coco_stuff": "coco_stuff", "coco20k": "coco20k"}
+    folder = re.sub(r"[^A-Za-z0-9._-]+", "_", Path(args.data).resolve().name).lstrip("._-")[:64]
+    return known.get(args.kind, folder or "data")
+
+
+def _frozen(args: Args, section: str, stage: str) -> Runner:
+    """Run one evaluation as a study of existing backbones, in ``--out``.
+
+    ``section`` is the list under ``evaluate`` that names the data set, if one does. ``data.KEY=value`` sets its keys.
+    """
     from dinoskip.config import Source, apply_overrides, validate
     from dinoskip.pipeline.study import expand
 
     data: dict[str, Any] = {"kind": args.kind, "root": args.data}
     if args.kind == "voc":
         data["year"] = args.year
-    out = Path(args.out)
+    out, name = Path(args.out), _data_name(args)
     tree = {
         "name": out.name,
         "output": str(out.parent),
-        "data": {"data": data},
+        "data": {name: data},
         "variants": {"model": [{"backbone": spec} for spec in args.backbone]},
-        "evaluate": {"blocks": _blocks(args.blocks), **section},
-        "gallery": {"dataset": "data"} if stage == "gallery" else {},
+        "evaluate": {"blocks": _blocks(args.blocks), **({section: [name]} if section else {})},
+        "gallery": {"dataset": name} if stage == "gallery" else {},
     }
-    source = apply_overrides(Source(tree, {"": "command line", "name": "--out"}), args.overrides)
+    overrides = [re.sub(r"^data\.", f"data.{name}.", text) for text in args.overrides]
+    source = apply_overrides(Source(tree, {"": "command line", "name": "--out"}), overrides)
     study = validate(Study, source)
     runner = _runner(study, expand(study, source), args)
     runner.run({node.id for node in runner.planner.nodes if node.stage in {"features", stage}})
     return runner
 
 
-def _measured(args: Args, section: dict[str, Any], stage: str) -> int:
+def _measured(args: Args, section: str, stage: str) -> int:
     rows = _rows(_frozen(args, section, stage))
     if args.json:
         print_json([row.plain() for row in rows])
@@ -325,22 +337,22 @@ def _measured(args: Args, section: dict[str, Any], stage: str) -> int:
 
 def probe(args: Args) -> int:
     """``dinoskip probe``."""
-    return _measured(args, {"datasets": ["data"]}, "probe")
+    return _measured(args, "datasets", "probe")
 
 
 def tokencut(args: Args) -> int:
     """``dinoskip tokencut``."""
-    return _measured(args, {"discover": ["data"]}, "tokencut")
+    return _measured(args, "discover", "tokencut")
 
 
 def knn(args: Args) -> int:
     """``dinoskip knn``."""
-    return _measured(args, {"knn": ["data"]}, "knn")
+    return _measured(args, "knn", "knn")
 
 
 def gallery(args: Args) -> int:
     """``dinoskip gallery``."""
-    out = _frozen(args, {}, "gallery").output("gallery")
+    out = _frozen(args, "", "gallery").output("gallery")
     assert out is not None
     print(f"gallery: {(out / 'index.html').resolve()}")
     return 0

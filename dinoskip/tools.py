@@ -14,14 +14,13 @@ from dinoskip.errors import ConfigError, DataError
 
 def data_check(args: Args) -> int:
     """``dinoskip data check``; exit code 3 if there are faults."""
-    from dinoskip.config import Source, validate
+    from dinoskip.config import Source, apply_overrides, validate
     from dinoskip.data.check import check
     from dinoskip.pipeline.make import DatasetBox
 
     tree: dict[str, Any] = {"kind": args.kind, "root": args.folder}
-    if args.kind == "voc":
-        tree["year"] = args.year
-    rows = check(validate(DatasetBox, Source({"dataset": tree})).dataset)
+    source = apply_overrides(Source({"dataset": tree}), [f"dataset.{text}" for text in args.overrides])
+    rows = check(validate(DatasetBox, source).dataset, sample=args.sample or None)
     if args.json:
         print_json([asdict(row) for row in rows])
         return 3 if any(row.faults for row in rows) else 0
@@ -43,7 +42,21 @@ def data_scenes(args: Args) -> int:
 
 
 def data_prepare(args: Args) -> int:
-    """``dinoskip data prepare``."""
+    """``dinoskip data prepare``: unpack what the user downloaded, then say what is still missing."""
+    from dinoskip.data.prepare import missing, prepare
+
+    for line in prepare(args.kind, args.archives, args.out):
+        print(line)
+    wanted = missing(args.kind, args.out)
+    for line in wanted:
+        print(line)
+    if not any(line.startswith("missing") for line in wanted):
+        print(f"next: dinoskip data check {args.kind} {args.out}")
+    return 0
+
+
+def data_pack(args: Args) -> int:
+    """``dinoskip data pack``."""
     from dinoskip.config import Source, validate
     from dinoskip.data.pack import PackConfig, pack
     from dinoskip.data.sources import open_source

@@ -7,6 +7,7 @@ outside, comes twice, or is more than the limits allow makes the whole archive r
 from __future__ import annotations
 
 import hashlib
+import lzma
 import os
 import shutil
 import stat
@@ -22,10 +23,12 @@ from typing import IO, Any
 
 from dinoskip.errors import DataError, DiskFull, translate_write_errors
 from dinoskip.files import TEMPORARY
+from dinoskip.locks import directory_lock
 
 MAX_FILES = 5_000_000
 MAX_BYTES = 1 << 40
 _CHUNK = 1 << 20
+_SCRATCH = f"{TEMPORARY}unpack-"
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,7 @@ def _parts(archive: Path, name: str) -> tuple[str, ...]:
 
 
 def _tar_members(archive: Path, stack: ExitStack) -> Iterator[tuple[str, int, bool, Callable[[], Any]]]:
-    opened = stack.enter_context(tarfile.open(archive, "r:*"))
+    opened = stack.enter_context(tarfile.TarFile.open(archive, "r:*"))
     for member in opened:
         if not (member.isreg() or member.isdir()) or member.issparse():
             raise DataError(f"{archive}: refused: member {member.name!r} is a link or a special file")
@@ -78,13 +81,16 @@ def _damage(archive: Path) -> Iterator[None]:
         yield
     except FileNotFoundError:
         raise DataError(f"{archive}: no such archive") from None
-    except (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, NotImplementedError, ValueError) as error:
+    except (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, lzma.LZMAError, ValueError) as error:
         raise DataError(f"{archive}: damaged or cut short: {error}") from error
+    except (OSError, NotImplementedError) as error:
+        raise DataError(f"{archive}: cannot be unpacked: {error}") from error
 
 
 def _checked(archive: Path, stack: ExitStack, max_files: int, max_bytes: int) -> list[Member]:
     """Every regular file of an archive, after a look at all members."""
-    reader = _zip_members if zipfile.is_zipfile(archive) else _tar_members
+    with open(archive, "rb") as stream:
+        reader = _zip_members if stream.read(2) == b"PK" else _tar_members
     members: list[Member] = []
     seen: set[tuple[str, ...]] = set()
     total = 0
@@ -166,7 +172,10 @@ def unpack(
             need, free = sum(member.size for member in members), shutil.disk_usage(out).free
             if need > free:
                 raise DiskFull(f"{out}: {archive.name} unpacks to {need:,} bytes, {free:,} are free")
-            scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix=f"{TEMPORARY}unpack-", dir=out))
+            stack.enter_context(directory_lock(out))
+            for left in out.glob(f"{_SCRATCH}*"):  # of one that was killed
+                shutil.rmtree(left, ignore_errors=True)
+            scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix=_SCRATCH, dir=out))
             fresh, final = Path(scratch) / "tree", out / folder
             for member in members:
                 _write(archive, member, fresh / member.name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from dinoskip.config import Config
 from dinoskip.data import coco, masks
@@ -58,12 +58,17 @@ class Ade20kConfig(_Subset):
     root: str
 
 
+def _text(value: object) -> object:
+    """YAML reads a bare 27 as a number."""
+    return str(value) if isinstance(value, int) else value
+
+
 class CocoStuffConfig(_Subset):
     """A COCO folder with train2017, val2017 and stuffthingmaps."""
 
     kind: Literal["coco_stuff"] = "coco_stuff"
     root: str
-    classes: StuffClasses = "171"
+    classes: Annotated[StuffClasses, BeforeValidator(_text)] = "171"
 
 
 class MasksConfig(_Subset):

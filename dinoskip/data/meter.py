@@ -30,5 +30,5 @@ def verdict(
             advice.append(f"more workers: {workers} of {cores} processors read")
         if mode == "crops":
             advice.append("mode decode, which cuts crops on the device")
-        advice.append("smaller images by dinoskip data prepare, or mode resident if they then fit")
+        advice.append("smaller images by dinoskip data pack, or mode resident if they then fit")
     return f"data waits: {data_wait:.0%} of the time steps wait for their images (try {'; '.join(advice)})"

@@ -89,7 +89,7 @@ def _refuse_large(images: Images, needed: int, device: torch.device) -> None:
         raise ConfigError(
             f"{images.root}: {len(images)} images decode to {needed / 2**30:.2f} GiB, more than half of the "
             f"{free / 2**30:.2f} GiB free on {device}",
-            "use mode decode or crops, or make the images smaller with dinoskip data prepare",
+            "use mode decode or crops, or make the images smaller with dinoskip data pack",
         )
 
 

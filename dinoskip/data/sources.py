@@ -18,7 +18,7 @@ import numpy as np
 from dinoskip.data.folders import FULL_HASH_BYTES, ImageFolder, content_marks, is_image_name, name_key, nfc
 from dinoskip.errors import DataError, DinoskipError
 from dinoskip.files import MANIFEST, hash_of, read_json, read_manifest, write_json
-from dinoskip.images import image_from_bytes, read_encoded, size_from_bytes
+from dinoskip.images import image_from_bytes, size_from_bytes
 
 PACK_RECORD = "pack.json"
 INDEX_FORMAT = 1
@@ -122,7 +122,7 @@ Source = ImageFolder | TarShards
 
 
 def open_source(path: str | Path) -> Source:
-    """Open a folder of images, a .tar file, a folder of .tar files, or what ``dinoskip data prepare`` wrote.
+    """Open a folder of images, a .tar file, a folder of .tar files, or what ``dinoskip data pack`` wrote.
 
     A folder that holds images or sub-folders beside tar files is a folder of images. Raises :class:`DataError`.
     """
@@ -135,7 +135,7 @@ def open_source(path: str | Path) -> Source:
 def is_packed(path: Path) -> bool:
     """Whether ``path`` is a finished packing; :class:`DataError` if it is an unfinished one."""
     if (path / PACK_RECORD).is_file() and not (path / MANIFEST).is_file():
-        raise DataError(f"{path}: packing was not finished", "run the same dinoskip data prepare again")
+        raise DataError(f"{path}: packing was not finished", "run the same dinoskip data pack again")
     return (path / PACK_RECORD).is_file() and "pack" in read_manifest(path)["info"]
 
 
@@ -241,8 +241,3 @@ def _labels(parts: list[Shard]) -> tuple[np.ndarray | None, tuple[str, ...]]:
     classes = sorted(set(folders), key=name_key)
     number = {name: index for index, name in enumerate(classes)}
     return np.array([number[name] for name in folders], dtype=np.int64), tuple(classes)
-
-
-def encoded(source: Source, index: int) -> bytes:
-    """Return the bytes of image ``index`` as they are stored; :class:`DataError` if they cannot be read."""
-    return source.encoded(index) if isinstance(source, TarShards) else read_encoded(source.path(index))

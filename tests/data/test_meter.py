@@ -16,5 +16,5 @@ def test_waiting_names_what_can_help_and_nothing_else() -> None:
     full = verdict(0.38, mode="decode", workers=8, cores=8)
     assert "more workers" not in full
     assert "mode decode" not in full
-    assert "data prepare" in full
+    assert "data pack" in full
     assert "workers" not in verdict(0.38, mode="resident")
