@@ -300,7 +300,7 @@ class OnlineEvaluation:
         with Progress.hidden():
             for measure in self.measures:
                 try:
-                    backbone = Backbone.from_model(network.get_submodule("backbone"))  # type: ignore[arg-type]
+                    backbone = Backbone.from_model(network.get_submodule("backbone"))
                     values |= measure(backbone, here)
                 except DinoskipError as error:  # raised on all ranks alike
                     if here.is_main:

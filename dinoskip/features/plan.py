@@ -91,7 +91,7 @@ def make_plan(
     if not ids or len(set(ids)) != len(ids):
         raise DataError("features: there are no images" if not ids else "features: two images have the same id")
     chosen, patch = _chosen(blocks, backbone.depth), backbone.patch_size
-    cls = cls and bool(backbone.model.has_class_token)
+    cls = cls and backbone.has_class_token
     if not tokens and not cls:
         raise ConfigError("features: neither tokens nor class tokens would be stored")
     with ThreadPoolExecutor(8) as pool:

@@ -1,0 +1,250 @@
+"""ViTs of Hugging Face transformers, ``hf:``. Weights are read from safetensors alone; no code is ever fetched."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from timm.data import (
+    IMAGENET_DEFAULT_MEAN,
+    IMAGENET_DEFAULT_STD,
+    IMAGENET_INCEPTION_MEAN,
+    IMAGENET_INCEPTION_STD,
+    OPENAI_CLIP_MEAN,
+    OPENAI_CLIP_STD,
+)
+from torch import Tensor, nn
+
+from dinoskip.errors import ConfigError, DinoskipError, WeightsError
+from dinoskip.models.anatomy import Anatomy, Loaded, side_of
+from dinoskip.randomness import derive
+
+Statistics = tuple[Sequence[float], Sequence[float]]
+_IMAGENET: Statistics = (IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD)
+_HALF: Statistics = (IMAGENET_INCEPTION_MEAN, IMAGENET_INCEPTION_STD)
+_CLIP: Statistics = (OPENAI_CLIP_MEAN, OPENAI_CLIP_STD)
+
+# What a published file holds besides the image backbone, by the start of a name; all else must fit.
+NOT_BACKBONE = (
+    "classifier.",
+    "cls_classifier.",
+    "distillation_classifier.",
+    "decoder.",
+    "pooler.",
+    "text_model.",
+    "text_projection.",
+    "visual_projection.",
+    "logit_scale",
+    "logit_bias",
+    "embeddings.mask_token",
+)
+
+
+@dataclass(frozen=True)
+class Family:
+    """Where a class of transformers keeps its parts; dotted paths from the model or from one layer."""
+
+    layers: str
+    norm: str
+    first_norm: str
+    attention: str
+    prefix: int = 1
+    statistics: Statistics = _IMAGENET
+    resizes: bool = False  # whether embeddings take interpolate_pos_encoding; the others always interpolate
+    options: tuple[tuple[str, Any], ...] = ()  # for the class
+
+
+_NO_POOLER = (("add_pooling_layer", False),)
+FAMILIES = {
+    "ViTModel": Family(
+        "layers", "layernorm", "layernorm_before", "attention", 1, _HALF, resizes=True, options=_NO_POOLER
+    ),
+    "DeiTModel": Family("layers", "layernorm", "layernorm_before", "attention", 2, resizes=True, options=_NO_POOLER),
+    "ViTMAEModel": Family("layers", "layernorm", "layernorm_before", "attention", resizes=True),
+    "Dinov2Model": Family("encoder.layer", "layernorm", "norm1", "attention"),
+    "Dinov2WithRegistersModel": Family("encoder.layer", "layernorm", "norm1", "attention"),
+    "DINOv3ViTModel": Family("model.layer", "norm", "norm1", "attention"),
+    "CLIPVisionModel": Family("encoder.layers", "post_layernorm", "layer_norm1", "self_attn", 1, _CLIP, resizes=True),
+    "SiglipVisionModel": Family("encoder.layers", "post_layernorm", "layer_norm1", "self_attn", 0, _HALF, resizes=True),
+}
+CLASSES = {
+    "vit": "ViTModel",
+    "deit": "DeiTModel",
+    "vit_mae": "ViTMAEModel",
+    "dinov2": "Dinov2Model",
+    "dinov2_with_registers": "Dinov2WithRegistersModel",
+    "dinov3_vit": "DINOv3ViTModel",
+    "clip": "CLIPVisionModel",
+    "clip_vision_model": "CLIPVisionModel",
+    "siglip": "SiglipVisionModel",
+    "siglip_vision_model": "SiglipVisionModel",
+}
+
+
+class HfVit(Anatomy):
+    """A ViT of transformers; positions are interpolated by its own code."""
+
+    def __init__(self, model: nn.Module, spec: str) -> None:
+        super().__init__(model, spec)
+        self.family = FAMILIES[type(model).__name__]
+        config = self.model.config
+        self.blocks = list(self.model.get_submodule(self.family.layers))
+        self.patch_size = side_of(config.patch_size, spec)
+        self.dim = int(config.hidden_size)
+        self.num_heads = int(config.num_attention_heads)
+        self.num_prefix_tokens = self.family.prefix + int(getattr(config, "num_register_tokens", 0))
+        self.has_class_token = self.family.prefix > 0
+
+    @staticmethod
+    def fits(model: nn.Module) -> bool:
+        """Whether this class knows the network."""
+        return type(model).__name__ in FAMILIES and type(model).__module__.startswith("transformers.")
+
+    def embed(self, images: Tensor) -> tuple[Tensor, Any]:
+        """As :meth:`Anatomy.embed`."""
+        options: dict[str, Any] = {"interpolate_pos_encoding": True} if self.family.resizes else {}
+        kind = type(self.model).__name__
+        if kind == "ViTMAEModel":
+            # MAE masks at random and shuffles what is left. The loader sets the ratio to 0; growing noise keeps order.
+            count = (images.shape[-2] // self.patch_size) * (images.shape[-1] // self.patch_size)
+            noise = torch.arange(count, device=images.device, dtype=torch.float32).expand(len(images), -1)
+            return self.model.embeddings(images, noise=noise, **options)[0], {}
+        tokens = self.model.embeddings(images, **options)
+        if kind == "CLIPVisionModel":
+            tokens = self.model.pre_layrnorm(tokens)  # spelled so in transformers
+        if kind == "DINOv3ViTModel":
+            return tokens, {"position_embeddings": self.model.rope_embeddings(images)}
+        return tokens, {}
+
+    def step(self, index: int, tokens: Tensor, context: Any) -> Tensor:
+        """As :meth:`Anatomy.step`."""
+        stepped: Tensor = self.blocks[index](tokens, attention_mask=None, **context)
+        return stepped
+
+    def project(self, index: int, tokens: Tensor, facet: str) -> Tensor:
+        """As :meth:`Anatomy.project`."""
+        block: Any = self.blocks[index]
+        attention = getattr(block, self.family.attention)
+        projected: Tensor = getattr(attention, f"{facet[0]}_proj")(getattr(block, self.family.first_norm)(tokens))
+        return projected
+
+    def final(self, tokens: Tensor) -> Tensor | None:
+        """As :meth:`Anatomy.final`."""
+        normed: Tensor = getattr(self.model, self.family.norm)(tokens)
+        return normed
+
+    def statistics(self) -> Statistics | None:
+        """As :meth:`Anatomy.statistics`."""
+        return self.family.statistics
+
+
+def _library(spec: str) -> Any:
+    try:
+        import transformers
+    except ImportError as error:
+        raise ConfigError(f"{spec}: needs the package transformers", "pip install 'dinoskip[hub]'") from error
+    return transformers
+
+
+def _vision_class(transformers: Any, config: Any, spec: str) -> tuple[Any, Any]:
+    kind = str(config.model_type)
+    if kind not in CLASSES:
+        raise ConfigError(f"{spec}: models of type {kind!r} are not supported", f"supported: {', '.join(CLASSES)}")
+    return getattr(transformers, CLASSES[kind]), getattr(config, "vision_config", config)
+
+
+def _check_report(report: Mapping[str, Any], where: str) -> None:
+    """:class:`WeightsError` that lists keys, unless every tensor of the model was in the file and the other way."""
+    names = report["unexpected_keys"]
+    extra = [name for name in names if not name.removeprefix("vision_model.").startswith(NOT_BACKBONE)]
+    problems = []
+    for label, names in (
+        ("missing", report["missing_keys"]),
+        ("not in the model", extra),
+        ("of another shape", [entry[0] for entry in report["mismatched_keys"]]),
+    ):
+        ordered = sorted(map(str, names))
+        if ordered:
+            more = ", ..." if len(ordered) > 4 else ""
+            problems.append(f"{len(ordered)} {label} ({', '.join(ordered[:4])}{more})")
+    if problems:
+        raise WeightsError(f"{where}: the weights do not fit: {'; '.join(problems)}")
+
+
+@contextmanager
+def _quiet(transformers: Any) -> Iterator[None]:
+    """No report of keys and no bar while weights load: what does not fit is raised, in one line."""
+    logging = transformers.utils.logging
+    verbosity, bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if bar:
+            logging.enable_progress_bar()
+
+
+def _statistics(transformers: Any, name: str) -> Statistics | None:
+    """What ``preprocessor_config.json`` says, None where there is none."""
+    try:
+        found, _ = transformers.image_processing_base.ImageProcessingMixin.get_image_processor_dict(name)
+    except OSError:
+        return None
+    mean, std = found.get("image_mean"), found.get("image_std")
+    return (tuple(mean), tuple(std)) if mean and std else None
+
+
+def load_hf(name: str, **options: Any) -> Loaded:
+    """Build ``hf:NAME_OR_DIR``; options are ``pretrained`` (true), ``seed`` of random weights and ``revision``.
+
+    Raises :class:`ConfigError` for a model type that is not supported, :class:`WeightsError` for weights that cannot
+    be had, are no safetensors or do not fit whole.
+    """
+    spec = f"hf:{name}"
+    transformers = _library(spec)
+    pretrained, seed = bool(options.pop("pretrained", True)), int(options.pop("seed", 0))
+    source = {"revision": options.pop("revision")} if "revision" in options else {}
+    if options:
+        raise ConfigError(f"{spec}: unknown options: {', '.join(options)}", "options: pretrained, seed, revision")
+    where = str(Path(name).expanduser()) if name.startswith(("/", ".", "~")) else name
+    try:
+        config = transformers.AutoConfig.from_pretrained(where, trust_remote_code=False, **source)
+        cls, vision = _vision_class(transformers, config, spec)
+        extra = dict(FAMILIES[cls.__name__].options)
+        if cls.__name__ == "ViTMAEModel":
+            vision.mask_ratio = 0.0
+        if not pretrained:
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(derive(seed, "hf", cls.__name__))
+                model = cls(vision, **extra)
+        else:
+            with _quiet(transformers):
+                model, report = cls.from_pretrained(
+                    where,
+                    config=vision,
+                    use_safetensors=True,
+                    output_loading_info=True,
+                    ignore_mismatched_sizes=True,  # so that they are reported, all at once, and refused below
+                    dtype=torch.float32,
+                    trust_remote_code=False,
+                    **source,
+                    **extra,
+                )
+            _check_report(report, spec)
+        mean, std = _statistics(transformers, where) or (None, None)
+    except DinoskipError:
+        raise
+    except Exception as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise WeightsError(
+            f"{spec}: it cannot be loaded: {reason}",
+            "weights are downloaded once, which needs network; for files that you have write hf:./FOLDER with "
+            "config.json and model.safetensors in it",
+        ) from error
+    return Loaded(model, mean=mean, std=std)

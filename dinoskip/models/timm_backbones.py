@@ -1,0 +1,236 @@
+"""ViTs of timm: ``VisionTransformer`` and its kin, and ``Eva`` (EVA, EVA-02, DINOv3, Perception Encoder, rope ViTs)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import timm
+import torch
+from timm.layers import Attention, AttentionRope, PatchEmbed
+from timm.models import load_pretrained
+from timm.models.eva import Eva, EvaAttention, EvaBlock, EvaBlockPostNorm
+from timm.models.eva import checkpoint_filter_fn as eva_filter
+from timm.models.vision_transformer import Block as TimmBlock
+from timm.models.vision_transformer import VisionTransformer
+from timm.models.vision_transformer import checkpoint_filter_fn as vit_filter
+from torch import Tensor, nn
+
+from dinoskip.errors import ConfigError, DinoskipError, WeightsError, did_you_mean
+from dinoskip.files import load_tensors, load_torch_file
+from dinoskip.models.anatomy import Anatomy, Loaded, dino_positions, headwise, part_of_fused, side_of
+from dinoskip.models.export import check_fit
+from dinoskip.models.vit import embed
+from dinoskip.randomness import derive
+
+# What a published file holds besides the backbone; left out where the model has no such part.
+NOT_BACKBONE = ("head.", "head_dist.", "attn_pool.", "mask_token")
+
+
+class _Timm(Anatomy):
+    def __init__(self, model: nn.Module, spec: str) -> None:
+        super().__init__(model, spec)
+        if not isinstance(self.model.patch_embed, PatchEmbed):
+            raise ConfigError(f"{spec}: only ViTs with one convolution as patch embedding are supported")
+        self.patch_size = side_of(self.model.patch_embed.patch_size, spec)
+        self.blocks = list(self.model.blocks)
+        self.dim = int(self.model.embed_dim)
+        self.num_prefix_tokens = int(self.model.num_prefix_tokens)
+        self.has_class_token = self.model.cls_token is not None
+        kinds = (Attention, AttentionRope, EvaAttention)
+        self.num_heads = next((int(m.num_heads) for m in self.model.blocks.modules() if isinstance(m, kinds)), 0)
+
+    def final(self, tokens: Tensor) -> Tensor | None:
+        """As :meth:`Anatomy.final`."""
+        for norm in (self.model.norm, self.model.fc_norm):
+            if not isinstance(norm, nn.Identity):
+                normed: Tensor = norm(tokens)
+                return normed
+        return None
+
+    def check_size(self, height: int, width: int) -> None:
+        """As :meth:`Anatomy.check_size`."""
+        expected = tuple(self.model.patch_embed.img_size or (height, width))
+        if not self.model.dynamic_img_size and (height, width) != expected:
+            raise ValueError(
+                f"image size {height}×{width}: {self.spec} was built for {expected[0]}×{expected[1]} alone; "
+                "build it with dynamic_img_size=True"
+            )
+
+    def statistics(self) -> tuple[Sequence[float], Sequence[float]] | None:
+        """As :meth:`Anatomy.statistics`."""
+        config = getattr(self.model, "pretrained_cfg", None) or {}
+        return (tuple(config["mean"]), tuple(config["std"])) if "mean" in config and "std" in config else None
+
+    def _no_facets(self, block: nn.Module, facet: str) -> ConfigError:
+        kind = f"{type(block).__name__} with {type(getattr(block, 'attn', None)).__name__}"
+        return ConfigError(
+            f"{self.spec}: facet {facet} needs timm's pre-norm block with fused qkv, not {kind}", "use facet out"
+        )
+
+
+class TimmVit(_Timm):
+    """timm's VisionTransformer: ViT, DeiT, DINO, DINOv2, CLIP, MAE, SigLIP, and ours.
+
+    ``pos_embed`` says who interpolates the position embedding: "timm" (antialiased bicubic, the module's own code) or
+    "dino" (:func:`dino_positions`).
+    """
+
+    def __init__(self, model: nn.Module, spec: str, pos_embed: str = "timm") -> None:
+        super().__init__(model, spec)
+        plain = self.has_class_token and self.num_prefix_tokens == 1 and not self.model.no_embed_class
+        if pos_embed == "dino" and not (plain and self.model.pos_embed is not None and self.model.dynamic_img_size):
+            raise ConfigError(
+                f"{spec}: pos_embed=dino is for ViTs whose position embedding covers a CLS token and the patches alone",
+                "leave pos_embed out",
+            )
+        self.pos_embed = pos_embed
+
+    @staticmethod
+    def fits(model: nn.Module) -> bool:
+        """Whether this class knows the network."""
+        return isinstance(model, VisionTransformer)
+
+    def embed(self, images: Tensor) -> tuple[Tensor, Any]:
+        """As :meth:`Anatomy.embed`."""
+        if self.pos_embed == "timm":
+            return embed(self.model, images), None
+        patches = self.model.patch_embed(images)  # (B, h, w, C), as the model takes sizes of all kinds
+        tokens = torch.cat((self.model.cls_token.expand(len(patches), -1, -1), patches.flatten(1, 2)), dim=1)
+        tokens = tokens + dino_positions(self.model.pos_embed, tuple(patches.shape[1:3]))
+        tokens = self.model.norm_pre(tokens)
+        return tokens, None
+
+    def step(self, index: int, tokens: Tensor, context: Any) -> Tensor:
+        """As :meth:`Anatomy.step`."""
+        stepped: Tensor = self.blocks[index](tokens)
+        return stepped
+
+    def project(self, index: int, tokens: Tensor, facet: str) -> Tensor:
+        """As :meth:`Anatomy.project`."""
+        block: Any = self.blocks[index]
+        attention = getattr(block, "attn", None)
+        if not isinstance(block, TimmBlock) or not isinstance(attention, Attention):
+            raise self._no_facets(block, facet)
+        projected = part_of_fused(attention.qkv, block.norm1(tokens), facet)
+        if facet == "value":
+            return projected
+        return headwise(getattr(attention, f"{facet[0]}_norm"), projected, attention.head_dim)
+
+
+class TimmEva(_Timm):
+    """timm's Eva: rotary and absolute positions, fused or split projections, pre-norm or post-norm blocks."""
+
+    @staticmethod
+    def fits(model: nn.Module) -> bool:
+        """Whether this class knows the network."""
+        return isinstance(model, Eva)
+
+    def embed(self, images: Tensor) -> tuple[Tensor, Any]:
+        """As :meth:`Anatomy.embed`."""
+        tokens, rope = self.model._pos_embed(self.model.patch_embed(images))
+        return self.model.norm_pre(tokens), rope
+
+    def step(self, index: int, tokens: Tensor, context: Any) -> Tensor:
+        """As :meth:`Anatomy.step`."""
+        rope = context[index] if self.model.rope_mixed and context is not None else context
+        stepped: Tensor = self.blocks[index](tokens, rope=rope)
+        return stepped
+
+    def project(self, index: int, tokens: Tensor, facet: str) -> Tensor:
+        """As :meth:`Anatomy.project`."""
+        block: Any = self.blocks[index]
+        if not isinstance(block, EvaBlock | EvaBlockPostNorm):
+            raise self._no_facets(block, facet)
+        attention: Any = block.attn
+        inputs = block.norm1(tokens) if isinstance(block, EvaBlock) else tokens
+        if attention.qkv is None:
+            projected: Tensor = getattr(attention, f"{facet[0]}_proj")(inputs)
+        else:
+            apart = getattr(attention, "q_bias", None)
+            bias = None if apart is None else torch.cat((apart, attention.k_bias, attention.v_bias))
+            projected = part_of_fused(attention.qkv, inputs, facet, bias)
+        if facet == "value":
+            return projected
+        return headwise(getattr(attention, f"{facet[0]}_norm"), projected, attention.head_dim)
+
+
+def _reason(error: Exception) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+
+
+def _build(name: str, architecture: str, seed: int, options: Mapping[str, Any]) -> Any:
+    try:
+        with torch.random.fork_rng(devices=[]):  # random weights are the same in every process
+            torch.manual_seed(derive(seed, "timm", architecture))
+            return timm.create_model(name, pretrained=False, **options)
+    except Exception as error:
+        reason = _reason(error)
+        wrong = isinstance(error, TypeError | AssertionError) or reason.startswith(("Unknown model", "Invalid pretr"))
+        if wrong or "/" not in name:
+            hint = "check the name, its tag and the options; only timm's plain vision transformers are supported"
+            raise ConfigError(f"timm:{name}: timm cannot build it: {reason}", hint) from error
+        raise WeightsError(f"timm:{name}: its description cannot be fetched: {reason}", _offline(name)) from error
+
+
+def _offline(name: str) -> str:
+    return (
+        "they are downloaded once, which needs network; for a file that you have write "
+        f"timm:{name},file=FILE (.safetensors or .pth), for random weights timm:{name},pretrained=false"
+    )
+
+
+def _whole(where: str, model: Any, published: Mapping[str, Any], _model: nn.Module | None = None) -> dict[str, Tensor]:
+    """A published state under the model's own names, by timm's rules; :class:`WeightsError` unless all of it fits."""
+    rules = eva_filter if isinstance(model, Eva) else vit_filter
+    architecture = str((getattr(model, "pretrained_cfg", None) or {}).get("architecture", ""))
+    if "radio" in architecture:
+        raise ConfigError(f"{where}: RADIO resamples positions in a way of its own and is not supported")
+    if "flexi" in architecture:
+        rules = partial(vit_filter, interpolation="bilinear", antialias=False)  # as timm itself loads FlexiViT
+    try:
+        state = rules(dict(published), model)
+    except Exception as error:
+        raise WeightsError(f"{where}: not in a layout that timm knows for this model: {_reason(error)}") from error
+    if not all(isinstance(value, Tensor) for value in state.values()):
+        raise WeightsError(f"{where}: not a state_dict; it holds: {', '.join(map(str, list(state)[:6]))}")
+    own = model.state_dict()
+    kept = {n: t for n, t in state.items() if n in own or not n.startswith(NOT_BACKBONE)}
+    check_fit(own, kept, where)
+    return kept
+
+
+def load_timm(name: str, **options: Any) -> Loaded:
+    """Build ``timm:NAME``; options are those of timm's factory, ``pretrained``, ``file`` and ``seed``.
+
+    ``file`` is a local file in a layout that timm knows for this model (its own or the authors' published one).
+    Raises :class:`ConfigError` for what timm cannot build, :class:`WeightsError` for weights that cannot be had or do
+    not fit whole.
+    """
+    options = {"num_classes": 0, "dynamic_img_size": True} | options
+    file, seed = options.pop("file", None), int(options.pop("seed", 0))
+    pretrained = bool(options.pop("pretrained", True)) and file is None
+    architecture = name.split("/")[-1].split(".")[0]
+    if "/" not in name and not timm.is_model(architecture):
+        raise ConfigError(f"timm has no model {architecture!r}", did_you_mean(architecture, timm.list_models()))
+    model = _build(name, architecture, seed, options)
+    if not isinstance(model, VisionTransformer | Eva):
+        return Loaded(model)  # refused by Backbone, with its reason, before anything is downloaded
+    if file is not None:
+        path = Path(file)
+        content = load_tensors(path) if path.suffix == ".safetensors" else load_torch_file(path)
+        if not isinstance(content, Mapping):
+            raise WeightsError(f"{path}: it holds a {type(content).__name__}, not named tensors")
+        model.load_state_dict(_whole(str(path), model, content))
+    elif pretrained:
+        try:
+            load_pretrained(model, num_classes=model.num_classes, filter_fn=partial(_whole, f"timm:{name}", model))
+        except DinoskipError:
+            raise
+        except Exception as error:
+            raise WeightsError(
+                f"timm:{name}: pretrained weights cannot be loaded: {_reason(error)}", _offline(name)
+            ) from error
+    return Loaded(model)
