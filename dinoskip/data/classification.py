@@ -28,9 +28,9 @@ from torch import Tensor
 from dinoskip.config import Config
 from dinoskip.data.batches import BatchLoader, Read
 from dinoskip.data.folders import LabelledFolder
+from dinoskip.data.sizing import centre_crop
 from dinoskip.randomness import derive, numpy_rng
 
-CROP_SHARE = 0.875  # of the short side that a validation image keeps: 224 of 256
 _ERASED = (0.02, 1 / 3)  # share of an image's area
 _ERASED_ASPECT = (math.log(0.3), math.log(1 / 0.3))
 _NO_BOX = (0, 0, 0, 0)
@@ -231,17 +231,6 @@ class ClassLoader(BatchLoader):
 
 
 # --- validation ----------------------------------------------------------------------------------------
-
-
-def centre_crop(image: Tensor, size: int) -> Tensor:
-    """Short side of uint8 (3, H, W) to size / 0.875 (bicubic, antialiased), then the centre size × size."""
-    short = max(size, round(size / CROP_SHARE))
-    scale = short / min(image.shape[1:])
-    height, width = (max(short, int(side * scale)) for side in image.shape[1:])
-    if image.shape[1:] != (height, width):
-        image = torch.nn.functional.interpolate(image[None], size=(height, width), mode="bicubic", antialias=True)[0]
-    top, left = round((height - size) / 2), round((width - size) / 2)
-    return image[:, top : top + size, left : left + size]
 
 
 def validation_batches(

@@ -17,7 +17,7 @@ import numpy as np
 
 from dinoskip.errors import DataError
 from dinoskip.files import hash_of, sha256_file
-from dinoskip.images import EXTENSIONS, image_size, read_image
+from dinoskip.images import EXTENSIONS, image_size, read_encoded, read_image
 
 FULL_HASH_BYTES = 1 << 30
 
@@ -136,6 +136,10 @@ class ImageFolder:
     def where(self, index: int) -> str:
         """Say where image ``index`` lies, for messages."""
         return str(self.path(index))
+
+    def encoded(self, index: int) -> bytes:
+        """Return the bytes of image ``index``; :class:`DataError` if they cannot be read."""
+        return read_encoded(self.path(index))
 
     def read(self, index: int) -> np.ndarray:
         """Decode image ``index`` to uint8 (H, W, 3); :class:`DataError` if it cannot be."""

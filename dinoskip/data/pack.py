@@ -9,7 +9,6 @@ from __future__ import annotations
 import io
 import os
 import tarfile
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from pydantic import Field
 from dinoskip.config import Config
 from dinoskip.console import Progress, log
 from dinoskip.data.batches import BAD_SHARE
-from dinoskip.data.sources import PACK_RECORD, Source, TarShards, encoded, read_index
+from dinoskip.data.sources import PACK_RECORD, Source, TarShards, read_index
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.files import MANIFEST, TEMPORARY, atomic_path, read_json, write_json, write_manifest
 from dinoskip.images import image_from_bytes, is_plain_jpeg
@@ -115,7 +114,7 @@ def _member_names(source: Source) -> list[str]:
 def _resized(source: Source, index: int, config: PackConfig) -> bytes | None:
     """Return the JPEG of one image; None if it cannot be read."""
     try:
-        content = encoded(source, index)
+        content = source.encoded(index)
         pixels = image_from_bytes(content, source.where(index))
     except DataError as error:
         log.warning("left out: %s", error)
@@ -138,16 +137,13 @@ def _write_shard(
 ) -> None:
     labels = source.labels if isinstance(source, TarShards) and source.numbered else None
     with atomic_path(shard) as temporary, tarfile.open(temporary, "w", format=tarfile.PAX_FORMAT) as archive:
-        for index, content in zip(members, _ahead(source, members, config, pool), strict=True):
+        ahead = pool.map(lambda index: _resized(source, index, config), members)
+        for index, content in zip(members, ahead, strict=True):
             if content is None:
                 continue
             _add(archive, names[index], content)
             if labels is not None:
                 _add(archive, names[index].removesuffix(".jpg") + ".cls", str(int(labels[index])).encode())
-
-
-def _ahead(source: Source, members: range, config: PackConfig, pool: ThreadPoolExecutor) -> Iterator[bytes | None]:
-    return pool.map(lambda index: _resized(source, index, config), members)
 
 
 def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
@@ -164,7 +160,7 @@ def _left_out(shard: Path, source: Source, members: range, names: list[str], con
     reasons = {}
     for index in missing:
         try:
-            image_from_bytes(encoded(source, index), source.where(index))
+            image_from_bytes(source.encoded(index), source.where(index))
             reasons[source.names[index]] = "could not be read when it was packed"
         except DataError as error:
             reasons[source.names[index]] = str(error)

@@ -11,10 +11,9 @@ import torch
 from pydantic import Field
 
 from dinoskip.config import Config
+from dinoskip.data.sizing import centre_crop, resize
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.images import read_image
-
-_RESIZE_BEFORE_CROP = 256 / 224  # DINO's k-NN protocol: short side 256, centre 224
 
 
 class Transform(Config):
@@ -47,13 +46,6 @@ class Transform(Config):
         return self.size, self.size
 
 
-def _resize(image: torch.Tensor, height: int, width: int) -> torch.Tensor:
-    if image.shape[1:] == (height, width):
-        return image
-    resized = torch.nn.functional.interpolate(image[None], size=(height, width), mode="bicubic", antialias=True)
-    return resized[0]
-
-
 def load_pixels(transform: Transform, path: Path, patch: int) -> torch.Tensor:
     """Decode and size one image to uint8 (3, H, W); native images keep their size.
 
@@ -66,14 +58,9 @@ def load_pixels(transform: Transform, path: Path, patch: int) -> torch.Tensor:
         if min(height, width) < patch:
             raise DataError(f"{path}: {width}×{height} pixels is smaller than a patch of {patch}×{patch}")
         return image
-    size = transform.size
     if transform.mode == "square":
-        return _resize(image, size, size)
-    short = max(size, round(size * _RESIZE_BEFORE_CROP))
-    scale = short / min(height, width)
-    image = _resize(image, max(short, int(height * scale)), max(short, int(width * scale)))
-    top, left = round((image.shape[1] - size) / 2), round((image.shape[2] - size) / 2)
-    return image[:, top : top + size, left : left + size]
+        return resize(image, transform.size, transform.size)
+    return centre_crop(image, transform.size)
 
 
 class Normalise:

@@ -21,7 +21,6 @@ from dinoskip.data.classification import (
     ClassAugmentConfig,
     ClassLoader,
     ClassMaker,
-    centre_crop,
     draw_erased,
     draw_mix,
     drawing_from,
@@ -30,6 +29,7 @@ from dinoskip.data.classification import (
     soft_targets,
     validation_batches,
 )
+from dinoskip.data.sizing import centre_crop
 from dinoskip.errors import ConfigError, DataError
 from tests.helpers.labelled import make_classes
 

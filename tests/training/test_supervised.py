@@ -21,7 +21,8 @@ from torch import Tensor, nn
 from dinoskip.cli import main
 from dinoskip.console import read_metrics
 from dinoskip.data import LabelledFolder
-from dinoskip.data.classification import ClassLoader, centre_crop, normalise, soft_targets
+from dinoskip.data.classification import ClassLoader, normalise, soft_targets
+from dinoskip.data.sizing import centre_crop
 from dinoskip.distributed import World
 from dinoskip.errors import ConfigError, DataError, Interrupted
 from dinoskip.files import load_tensors, read_json, save_tensors, verify_manifest, write_json
