@@ -61,6 +61,8 @@ def _tar_members(archive: Path, stack: ExitStack) -> Iterator[tuple[str, int, bo
         if not (member.isreg() or member.isdir()) or member.issparse():
             raise DataError(f"{archive}: refused: member {member.name!r} is a link or a special file")
         yield member.name, member.size, member.isdir(), lambda member=member: opened.extractfile(member)
+    while opened.fileobj is not None and opened.fileobj.read(_CHUNK):  # to the checksum at the end of a compressed one
+        pass
 
 
 def _zip_members(archive: Path, stack: ExitStack) -> Iterator[tuple[str, int, bool, Callable[[], Any]]]:
@@ -82,7 +84,8 @@ def _damage(archive: Path) -> Iterator[None]:
     except FileNotFoundError:
         raise DataError(f"{archive}: no such archive") from None
     except (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, lzma.LZMAError, ValueError) as error:
-        raise DataError(f"{archive}: damaged or cut short: {error}") from error
+        reason = (str(error).splitlines() or ["it ends too early"])[0].rstrip(":")
+        raise DataError(f"{archive}: damaged, cut short, or neither tar nor zip: {reason}") from error
     except (OSError, NotImplementedError) as error:
         raise DataError(f"{archive}: cannot be unpacked: {error}") from error
 
