@@ -39,6 +39,15 @@ class World:
         """Whether this is rank 0, which alone writes files and prints."""
         return self.rank == 0
 
+    def readers(self, asked: int) -> int:
+        """Processes that read images for this rank: as ``asked``. For 0: none on a CPU, which has other work; beside a
+        GPU this rank's share of the cores but one, at most 16.
+        """
+        if asked or self.device.type == "cpu":
+            return asked
+        cores = len(os.sched_getaffinity(0)) // int(os.environ.get("LOCAL_WORLD_SIZE", 1))  # srun has shared them out
+        return max(1, min(16, cores - 1))
+
 
 def choose_device(device: str = "auto") -> torch.device:
     """Return the device named ``auto``, ``cpu`` or ``cuda``, the first GPU; :class:`ConfigError` if not there."""
@@ -145,14 +154,20 @@ def world(device: str = "auto") -> Iterator[World]:
         yield here
         return
     _join(here, meeting)
+    together = False
     try:
         yield here
+        together = True
     except (Preempted, Interrupted) as stop:
         if not isinstance(stop.__context__, KeyboardInterrupt):  # a second Ctrl-C: this rank leaves at once
             dist.barrier()  # launchers end all ranks once one has failed: rank 0 writes its last words before
+            together = True
         raise
     finally:
-        dist.destroy_process_group()
+        # NCCL waits in here for the other ranks. They may know nothing of an error of this one, and would wait for it:
+        # nobody would ever see the error. It is left to the end of this process instead, which aborts it.
+        if together or chosen.type != "cuda":
+            dist.destroy_process_group()
 
 
 def _join(here: World, meeting: str) -> None:
@@ -252,6 +267,21 @@ def gather(value: Any) -> list[Any]:
     found: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(found, value)
     return found
+
+
+def together(action: Callable[[], T], what: str) -> list[T]:
+    """``action()`` of every rank, in the order of ranks; if it fails on any, all raise :class:`DataError`."""
+    value: T | None = None
+    fault = ""
+    try:
+        value = action()
+    except (DinoskipError, RuntimeError, ValueError) as error:  # RuntimeError: out of device memory
+        fault = str(error).strip().partition("\n")[0] or type(error).__name__
+    found = gather((value, fault))
+    for rank, (_, message) in enumerate(found):
+        if message:
+            raise DataError(f"{what}: rank {rank}: {message}" if len(found) > 1 else f"{what}: {message}")
+    return [part for part, _ in found]
 
 
 def read_together(read: Callable[[], T], what: str) -> T:

@@ -235,3 +235,24 @@ def die(here: World) -> None:
 
 def test_a_dead_rank_is_an_error_for_the_others_not_a_wait(tmp_path: Path) -> None:
     on_ranks(2, tmp_path, die)
+
+
+@pytest.mark.parametrize("error", [None, DataError("on one rank"), KeyboardInterrupt()])
+def test_a_rank_with_an_error_of_its_own_does_not_wait_for_nccl_to_say_farewell(
+    error: BaseException | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NCCL's end of a group is a collective: the other ranks, in one of their own, would never answer."""
+    ended: list[bool] = []
+    set_all(monkeypatch, RANK="0", WORLD_SIZE="2", LOCAL_RANK="0", MASTER_ADDR="localhost", MASTER_PORT="1")
+    monkeypatch.setattr(distributed, "choose_device", lambda _: torch.device("cuda", 0))
+    monkeypatch.setattr(distributed, "_gpu_of", lambda _: 0)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda _: None)
+    monkeypatch.setattr(distributed, "_join", lambda *_: None)
+    monkeypatch.setattr(dist, "destroy_process_group", lambda: ended.append(True))
+    if error is None:
+        with world("cuda"):
+            pass
+    else:
+        with pytest.raises(type(error)), world("cuda"):
+            raise error
+    assert ended == ([True] if error is None else [])
