@@ -1,0 +1,183 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from dinoskip.data import Coco20kConfig, CocoJsonConfig, dataset_name, open_detection, open_images, open_segmentation
+from dinoskip.data.coco import safe_name
+from dinoskip.errors import ConfigError, DataError
+
+SHARED = Path(__file__).parents[2].parent / "shared"
+NAMES = ("COCO_train2014_000000000009.jpg", "COCO_train2014_000000000002.jpg", "COCO_train2014_000000000005.jpg")
+
+
+def annotation(number: int, image: int, box: list[float], category: int = 18, crowd: int = 0) -> dict[str, Any]:
+    return {"id": number, "image_id": image, "category_id": category, "bbox": box, "iscrowd": crowd, "area": 1}
+
+
+@pytest.fixture
+def coco(tmp_path: Path) -> Path:
+    """A COCO root with three images of train2014, the list naming two of them; 18 is dog, 1 person."""
+    root = tmp_path / "coco"
+    for folder in ("train2014", "annotations"):
+        (root / folder).mkdir(parents=True)
+    for name in NAMES:
+        Image.fromarray(np.zeros((40, 60, 3), np.uint8)).save(root / "train2014" / name)
+    content = {
+        "images": [
+            {"id": n, "file_name": name, "height": 40, "width": 60} for n, name in zip((9, 2, 5), NAMES, strict=True)
+        ],
+        "annotations": [
+            annotation(1, 9, [0.5, 1.5, 10.0, 2.5]),
+            annotation(2, 9, [2.4, 2.6, 3.2, 3.2], 1),
+            annotation(3, 9, [0, 0, 60, 40], crowd=1),
+            annotation(4, 5, [1, 1, 0.2, 0.2]),
+        ],
+        "categories": [{"id": 18, "name": "dog"}, {"id": 1, "name": "person"}],
+    }
+    (root / "annotations" / "instances_train2014.json").write_text(json.dumps(content))
+    (root / "coco_20k_filenames.txt").write_text(f"train2014/{NAMES[0]}\ntrain2014/{NAMES[1]}\n")
+    return root
+
+
+def rewrite(root: Path, change: Any) -> None:
+    path = root / "annotations" / "instances_train2014.json"
+    content = json.loads(path.read_text())
+    change(content)
+    path.write_text(json.dumps(content))
+
+
+def test_coco20k_follows_its_list(coco: Path) -> None:
+    config = Coco20kConfig(root=str(coco))
+    dataset = open_detection(config, "trainval")
+    assert (dataset.name, dataset.ids) == ("coco20k", tuple(name[:-4] for name in NAMES[:2]))
+    assert dataset.split == "coco_20k_filenames, not the published list"
+    assert dataset.class_names == ("person", "dog")
+    # x, y, x + w, y + h, each rounded half to even: 0.5 1.5 10.5 4.0 and 2.4 2.6 5.6 5.8; the crowd is left out
+    assert dataset.boxes(0).tolist() == [[0, 2, 10, 4], [2, 3, 6, 6]]
+    assert dataset.boxes(0).dtype == np.float32
+    assert dataset.box_labels(0) == ["dog", "person"]
+    assert dataset.boxes(1).shape == (0, 4)
+    assert [path.name for path in dataset.target_files] == ["instances_train2014.json", "coco_20k_filenames.txt"]
+    assert open_images(config).names == tuple(f"train2014/{name}" for name in NAMES[:2])
+    with pytest.raises(ConfigError, match="no label maps"):
+        open_segmentation(config, "val")
+
+
+def test_images_may_lie_one_folder_deeper(coco: Path) -> None:
+    (coco / "images").mkdir()
+    (coco / "train2014").rename(coco / "images" / "train2014")
+    assert open_detection(Coco20kConfig(root=str(coco)), "x").path(0).is_file()
+
+
+def test_any_json_in_the_order_of_its_names(coco: Path) -> None:
+    config = CocoJsonConfig(root=str(coco / "train2014"), annotations="../annotations/instances_train2014.json")
+    dataset = open_detection(config, "all")
+    assert dataset_name(config) == dataset.name == "instances_train2014"
+    assert dataset.ids == tuple(sorted(NAMES))
+    assert [len(dataset.boxes(i)) for i in range(3)] == [0, 1, 2]
+    assert dataset.boxes(1).tolist() == [[1, 1, 1, 1]]  # less than a pixel: kept, as in the published evaluations
+
+
+def test_missing_images_are_counted_or_noted(coco: Path) -> None:
+    for name in NAMES[:2]:
+        (coco / "train2014" / name).unlink()
+    config = Coco20kConfig(root=str(coco))
+    with pytest.raises(DataError, match=r"9.jpg: missing, but coco_20k_filenames.txt names it \(and 1 more of 2\)"):
+        open_detection(config, "x")
+    faults: list[str] = []
+    assert len(open_detection(config, "x", faults=faults)) == 0
+    assert len(faults) == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (lambda c: c["images"][0].update(file_name="../../etc/passwd"), "refused: '../../etc/passwd' points outside"),
+        (lambda c: c["images"][0].update(file_name="/etc/passwd"), "points outside"),
+        (lambda c: c["images"][0].update(file_name=7), "7 is not a file name"),
+        (lambda c: c["images"][0].pop("file_name"), "no id or file_name"),
+        (lambda c: c["images"][0].update(file_name=NAMES[1]), "listed twice"),
+        (lambda c: c["annotations"][0].update(bbox=[1, 2, 3]), "annotation 1 has no bbox of four numbers"),
+        (lambda c: c["annotations"][0].update(bbox=[1, 2, -3, 4]), "annotation 1 has an impossible bbox"),
+        (lambda c: c["annotations"][0].update(bbox=[1, 2, float("nan"), 4]), "impossible bbox"),
+        (lambda c: c["annotations"][0].update(category_id=99), "no known category"),
+        (lambda c: c["categories"][0].update(name="person"), "different names"),
+        (lambda c: c["categories"][0].pop("name"), "a category has no id or name"),
+        (lambda c: c.pop("categories"), "needs lists of images"),
+        (lambda c: c.update(annotations=5), "not a readable COCO file"),
+        (lambda c: c["annotations"][0].pop("image_id"), "not a readable COCO file"),
+    ],
+)
+def test_bad_json_is_one_line(coco: Path, change: Any, text: str) -> None:
+    rewrite(coco, change)
+    config = CocoJsonConfig(root=str(coco / "train2014"), annotations="../annotations/instances_train2014.json")
+    with pytest.raises(DataError, match=text) as caught:
+        open_detection(config, "x")
+    assert "instances_train2014.json" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_bad_files_and_lists(coco: Path) -> None:
+    path, names = coco / "annotations" / "instances_train2014.json", coco / "coco_20k_filenames.txt"
+    config = Coco20kConfig(root=str(coco))
+    for content in ("[1, 2]", "{", "", "null"):
+        whole = path.read_text()
+        path.write_text(content)
+        with pytest.raises(DataError, match="not a readable COCO file"):
+            open_detection(config, "x")
+        path.write_text(whole)
+    for content, text in (
+        ("", "empty"),
+        (f"train2014/{NAMES[0]}\n" * 2, "twice"),
+        ("train2014/other.jpg", "'other.jpg' is not an image of instances_train2014.json"),
+        ("../other.jpg", "points outside"),
+    ):
+        names.write_text(content)
+        with pytest.raises(DataError, match=text):
+            open_detection(config, "x")
+    names.unlink()
+    with pytest.raises(DataError, match=r"no such image list .*LOST"):
+        open_detection(config, "x")
+    path.unlink()
+    names.write_text(f"train2014/{NAMES[0]}\n")
+    with pytest.raises(DataError, match="no such file: expected boxes"):
+        open_detection(config, "x")
+
+
+def test_reading_prints_nothing(coco: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    open_detection(Coco20kConfig(root=str(coco)), "x")
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("name", ["a\\b", "a\0", "", None, "a/../../b"])
+def test_unsafe_names(name: Any) -> None:
+    with pytest.raises(DataError):
+        safe_name(name, Path("x.json"))
+
+
+def test_real_samples() -> None:
+    root = SHARED / "data" / "coco_mini"
+    if not root.is_dir():
+        pytest.skip("../shared/data/coco_mini is absent")
+    mini = open_detection(Coco20kConfig(root=str(root), filenames="coco_20k_filenames_mini.txt"), "trainval")
+    assert (len(mini), len(mini.class_names), mini.split) == (25, 80, "coco_20k_filenames_mini, not the published list")
+    for part, images, boxes in (("train2017", 50, 465), ("val2017", 81, 824)):
+        config = CocoJsonConfig(root=str(root / part), annotations=f"../annotations/instances_{part}.json")
+        dataset = open_detection(config, "all")
+        found = [dataset.boxes(index) for index in range(len(dataset))]
+        assert (len(dataset), sum(map(len, found))) == (images, boxes)
+        for index in range(0, images, 7):
+            with Image.open(dataset.path(index)) as image:
+                assert (found[index] >= 0).all()
+                assert (found[index][:, 2] <= image.width).all()
+                assert (found[index][:, 3] <= image.height).all()
+    from dinoskip.data.coco import read_coco20k_list
+
+    names, published = read_coco20k_list(root / "coco_20k_filenames.txt")
+    assert (len(names), published) == (19817, True)

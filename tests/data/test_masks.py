@@ -1,0 +1,139 @@
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from dinoskip.data import Ade20kConfig, CocoStuffConfig, MasksConfig, dataset_name, open_images, open_segmentation
+from dinoskip.data.subsets import draw
+from dinoskip.errors import ConfigError, DataError
+
+
+def write(root: Path, images: str, masks: str, names: tuple[str, ...], value: int = 1) -> None:
+    """Photographs and masks of 6×4 pixels: column 0 has value 0, all else ``value``."""
+    labels = np.full((4, 6), value, np.uint8)
+    labels[:, 0] = 0
+    for name in names:
+        (root / images / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / masks / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.zeros((4, 6, 3), np.uint8)).save(root / images / f"{name}.jpg")
+        Image.fromarray(labels).save(root / masks / f"{name}.png")
+
+
+@pytest.fixture
+def ade(tmp_path: Path) -> Path:
+    root = tmp_path / "ADEChallengeData2016"
+    for part, prefix in (("training", "train"), ("validation", "val")):
+        write(root, f"images/{part}", f"annotations/{part}", tuple(f"ADE_{prefix}_{n:08}" for n in range(1, 6)), 150)
+    return tmp_path
+
+
+@pytest.mark.parametrize("below", ["", "ADEChallengeData2016"])
+def test_ade20k(ade: Path, below: str) -> None:
+    config = Ade20kConfig(root=str(ade / below))
+    train, val = (open_segmentation(config, split) for split in ("train", "val"))
+    assert (train.name, train.split, train.list_name, dataset_name(config)) == ("ade20k", "train", "train", "ade20k")
+    assert (train.ids[0], val.ids[-1], train.num_classes) == ("ADE_train_00000001", "ADE_val_00000005", 150)
+    assert (train.class_names[0], train.class_names[149], train.ignore_index) == ("wall", "flag", 255)
+    assert train.label(0)[0].tolist() == [255, 149, 149, 149, 149, 149]
+    assert len(open_images(config, split="val")) == 5
+    with pytest.raises(DataError, match=r"no split 'trainaug' \(there are train and val\)"):
+        open_segmentation(config, "trainaug")
+
+
+def test_subsets_are_of_the_training_split(ade: Path) -> None:
+    config = Ade20kConfig(root=str(ade), subset=3, subset_seed=1)
+    train = open_segmentation(config, "train")
+    assert (len(train), train.split, train.list_name) == (3, "train", "train, 3 of 5 by seed 1")
+    assert [path.stem for path in train.label_paths] == [path.stem for path in train.image_paths] == list(train.ids)
+    assert len(open_segmentation(config, "val")) == 5
+    assert len(open_images(config)) == 5
+    with pytest.raises(ConfigError, match="6 images are asked for, the list has 5"):
+        open_segmentation(Ade20kConfig(root=str(ade), subset=6), "train")
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.text(max_size=6), unique=True, min_size=2, max_size=12), st.integers(0, 2**32), st.randoms())
+def test_a_draw_depends_on_ids_and_seed_alone(ids: list[str], seed: int, rng: random.Random) -> None:
+    mixed = rng.sample(ids, len(ids))
+    previous: set[str] = set()
+    for count in range(1, len(ids) + 1):
+        chosen = draw(ids, count, seed)
+        assert list(chosen) == sorted(set(chosen))
+        assert len(chosen) == count
+        assert {ids[i] for i in chosen} == {mixed[i] for i in draw(mixed, count, seed)}
+        assert previous < {ids[i] for i in chosen}
+        previous = {ids[i] for i in chosen}
+
+
+def test_a_draw_is_known_and_uniform() -> None:
+    ids = [f"ADE_train_{number:08}" for number in range(1, 201)]
+    assert draw(ids, 4, 0) == draw(ids, 4, 0) != draw(ids, 4, 1)
+    counts = np.zeros(200)
+    for seed in range(300):
+        counts[list(draw(ids, 50, seed))] += 1
+    assert counts.sum() == 300 * 50
+    # binomial with mean 75 and standard deviation 7.5; the largest of 200 lies within 5 of them
+    assert np.abs(counts - 75).max() < 5 * 7.5
+
+
+def test_coco_stuff_folders_and_name(tmp_path: Path) -> None:
+    for part in ("train2017", "val2017"):
+        write(tmp_path, f"images/{part}", f"stuffthingmaps/{part}", ("000000000001", "000000000002"), 181)
+    config = CocoStuffConfig(root=str(tmp_path), classes=27)
+    assert (config.classes, dataset_name(config)) == ("27", "coco_stuff27")
+    assert dataset_name(CocoStuffConfig(root="x")) == "coco_stuff"
+    dataset = open_segmentation(config, "val")
+    assert dataset.label(1)[0].tolist() == [9, 24, 24, 24, 24, 24]
+    (tmp_path / "images" / "val2017").rename(tmp_path / "val2017")
+    assert open_segmentation(config, "val").ids == dataset.ids
+
+
+def test_pairs_that_are_not_are_named(ade: Path) -> None:
+    base = ade / "ADEChallengeData2016"
+    config = Ade20kConfig(root=str(ade))
+    (base / "annotations" / "validation" / "ADE_val_00000002.png").unlink()
+    assert len(open_segmentation(config, "val")) == 4  # an image without a mask is no part of the set
+    (base / "images" / "validation" / "ADE_val_00000004.jpg").unlink()
+    with pytest.raises(
+        DataError, match=r"ADE_val_00000004.png: this mask has no image in .*validation \(1 have none\)"
+    ):
+        open_segmentation(config, "val")
+    faults: list[str] = []
+    assert len(open_segmentation(config, "val", faults=faults)) == 3
+    assert [fault.partition(":")[0].rpartition("/")[2] for fault in faults] == [
+        "ADE_val_00000004.png",
+        "ADE_val_00000002.jpg",
+    ]
+    Image.fromarray(np.full((4, 6), 151, np.uint8)).save(base / "annotations" / "validation" / "ADE_val_00000001.png")
+    with pytest.raises(DataError, match=r"label value 151 \(24 pixels\) is outside the 150 classes"):
+        open_segmentation(config, "val", faults=[]).label(0)
+
+
+def test_own_folders(tmp_path: Path) -> None:
+    write(tmp_path, "images/train", "masks/train", ("a", "sub/b"), 3)
+    write(tmp_path, "photos", "labels", ("z",), 4)
+    (tmp_path / "classes.txt").write_text("road\n\nsky\n")
+    config = MasksConfig(root=str(tmp_path), first_value=2)
+    dataset = open_segmentation(config, "train")
+    assert (dataset.name, dataset.ids, dataset.class_names) == (tmp_path.name, ("a", "sub/b"), ("road", "sky"))
+    assert dataset.label(1)[0].tolist() == [255, 1, 1, 1, 1, 1]
+    other = config.model_copy(update={"images": "photos", "masks": "labels"})
+    with pytest.raises(DataError, match="label value 4"):
+        open_segmentation(other, "val").label(0)
+    for content, text in (
+        ("", "1 to 255 different"),
+        ("a\na\n", "different"),
+        ("\n".join(map(str, range(255))), "do not fit"),
+    ):
+        (tmp_path / "classes.txt").write_text(content)
+        with pytest.raises(DataError, match=text):
+            open_segmentation(config, "train")
+    (tmp_path / "classes.txt").unlink()
+    with pytest.raises(DataError, match="list of classes cannot be read"):
+        open_segmentation(config, "train")
