@@ -104,7 +104,7 @@ def _member_names(source: Source) -> list[str]:
         folder, _, last = name.rpartition("/")
         stem = os.path.splitext(last)[0].replace(".", "_")
         key = f"{folder}/{stem}".lstrip("/")
-        if key in seen:
+        while key in seen:
             key = f"{key}-{number}"
         seen.add(key)
         names.append(f"{key}.jpg")

@@ -23,6 +23,7 @@ from dinoskip.images import image_from_bytes, size_from_bytes
 PACK_RECORD = "pack.json"
 INDEX_FORMAT = 1
 LABEL_BYTES = 64
+MAX_CLASSES = 1_000_000  # a larger number is no class: a list of that many names would fill the memory
 
 
 @dataclass(frozen=True)
@@ -166,7 +167,7 @@ def read_index(shard: Path) -> Shard:
     cache = shard.with_name(f".{shard.name}.index.json")
     status = shard.stat()
     mark = [INDEX_FORMAT, status.st_size, status.st_mtime_ns]
-    with suppress(DataError, ValueError, TypeError, KeyError, OverflowError):
+    with suppress(DataError, ValueError, TypeError, LookupError, OverflowError):
         saved = read_json(cache)
         if saved["mark"] == mark:
             return _checked(saved["images"], shard, status.st_size)
@@ -183,8 +184,10 @@ def _checked(images: list[list[Any]], shard: Path, size: int) -> Shard:
     numbers = np.array([row[1:4] for row in images], dtype=np.int64).reshape(-1, 3)
     if len(set(names)) != len(names):
         raise DataError(f"{shard}: holds two images of one name")
-    if (numbers[:, :2] < 0).any() or (numbers[:, 0] + numbers[:, 1] > size).any():
+    if (numbers[:, :2] < 0).any() or (numbers[:, 0] > size - numbers[:, 1]).any():  # a sum could overflow
         raise DataError(f"{shard}: a member lies outside the file", "the file is cut short or damaged")
+    if (numbers[:, 2] >= MAX_CLASSES).any():
+        raise DataError(f"{shard}: class number {numbers[:, 2].max()} is not below {MAX_CLASSES}")
     return Shard(names, numbers[:, 0], numbers[:, 1], numbers[:, 2])
 
 
@@ -226,7 +229,7 @@ def _refuse_unsafe(shard: Path, member: tarfile.TarInfo) -> None:
 def _label(shard: Path, archive: tarfile.TarFile, member: tarfile.TarInfo) -> int:
     stream = archive.extractfile(member)
     text = stream.read(LABEL_BYTES).decode("ascii", "replace").strip() if stream else ""
-    if member.size > LABEL_BYTES or not text.isdigit():
+    if member.size > LABEL_BYTES or not text.isdecimal() or not text.isascii() or int(text) >= MAX_CLASSES:
         raise DataError(f"{shard}: {member.name}: expected a class number, got {text[:20]!r}")
     return int(text)
 

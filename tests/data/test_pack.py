@@ -140,3 +140,12 @@ def test_a_run_on_packed_pixels_says_so(tmp_path: Path) -> None:
     assert data["packed"]["source"] == folder.fingerprint()
     with pytest.raises(ConfigError, match="data"):
         pretrain(job, folder, tmp_path / "run", device="cpu")
+
+
+def test_names_that_differ_in_their_suffix_alone_are_told_apart_from_all_others(tmp_path: Path) -> None:
+    picture = Image.new("RGB", (40, 40))
+    (tmp_path / "set").mkdir()
+    for name in ("a-2.jpg", "a.jpg", "a.png"):  # the third, a-2 by its number, is the first one's name
+        picture.save(tmp_path / "set" / name)
+    packed = open_source(pack(ImageFolder.open(tmp_path / "set"), tmp_path / "packed", PackConfig(short_side=32)))
+    assert len(set(packed.names)) == 3

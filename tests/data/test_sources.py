@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import pickle
 import shutil
@@ -104,6 +105,9 @@ def test_labels_from_cls_members_or_folders(photo_folder: Path, tmp_path: Path) 
     assert TarShards.open(write_tar(tmp_path / "c.tar", {"1.jpg": image, "b/2.jpg": image})).labels is None
     with pytest.raises(DataError, match=r"d.tar: x.cls: expected a class number, got '-1'"):
         TarShards.open(write_tar(tmp_path / "d.tar", {"x.jpg": image, "x.cls": b"-1"}))
+    for number in (b"1000000", b"9" * 30):  # as many names of classes would fill the memory
+        with pytest.raises(DataError, match=r"e.tar: x.cls: expected a class number, got '"):
+            TarShards.open(write_tar(tmp_path / "e.tar", {"x.jpg": image, "x.cls": number}))
 
 
 @pytest.mark.parametrize(
@@ -153,7 +157,11 @@ def test_the_index_is_kept_and_believed_only_while_it_fits(shards: Path) -> None
     assert index.exists()
     assert TarShards.open(path).names == first.names
     lies = index.read_text().replace(str(first.offsets[0]), str(1 << 40))
-    for damaged in (lies, "{", "[]", '{"mark": 1}', lies.replace("sub/p00.jpg", "sub/p03.jpg")):
+    saved = json.loads(index.read_text())
+    torn = json.dumps({**saved, "images": [[]]})
+    huge = json.dumps({**saved, "images": [[row[0], (1 << 63) - 1, (1 << 63) - 1, -1] for row in saved["images"]]})
+    many = json.dumps({**saved, "images": [[*row[:3], 1 << 60] for row in saved["images"]]})
+    for damaged in (lies, "{", "[]", '{"mark": 1}', lies.replace("sub/p00.jpg", "sub/p03.jpg"), torn, huge, many):
         index.write_text(damaged)
         assert (TarShards.open(path).offsets == first.offsets).all()
     image = ImageFolder.open(shards.parent / "photos").root / "p01.jpg"
