@@ -28,7 +28,7 @@ from torch import Tensor
 from benchmarks.gpu_hours import per_image
 from dinoskip.optim import AdamWConfig, build_optimizer, set_rates
 from dinoskip.training import PretrainJob
-from dinoskip.training.dino import Dino, Schedules, clip_each_, compute_gradients, follow
+from dinoskip.training.dino import Dino, DinoSchedules, clip_each_, compute_gradients, follow
 from dinoskip.training.dino_loss import dino_loss
 from dinoskip.training.pretraining import build
 from dinoskip.training.recipe import gradients_of
@@ -103,7 +103,7 @@ def our_update(dino: Dino, optimizer: torch.optim.Optimizer, batch_center: Tenso
 
 
 def our_step(
-    dino: Dino, optimizer: torch.optim.Optimizer, views: list[Tensor], job: PretrainJob, plan: Schedules
+    dino: Dino, optimizer: torch.optim.Optimizer, views: list[Tensor], job: PretrainJob, plan: DinoSchedules
 ) -> None:
     rates = plan.at(1)
     set_rates(optimizer, rates.lr, rates.weight_decay)
@@ -204,7 +204,7 @@ def main() -> None:
     optimizer = build_optimizer(ours.student, AdamWConfig())
     plain_optimizer = torch.optim.AdamW(plain.student.parameters(), lr=1e-4)
     scaler = torch.amp.GradScaler(DEVICE.type, enabled=GPU)
-    plan = Schedules(job.pretrain, job.optimizer, 1)
+    plan = DinoSchedules(job.pretrain, job.optimizer, 1)
     card = torch.cuda.get_device_name() if GPU else "CPU, one thread"
     print(f"{card}; {given.model}, batch {given.batch}, 2 x {given.size} + {given.num_local} x {given.local}", end="")
     print(f", K {given.out_dim}")

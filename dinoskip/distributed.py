@@ -269,7 +269,7 @@ def gather(value: Any) -> list[Any]:
     return found
 
 
-def together(action: Callable[[], T], what: str) -> list[T]:
+def run_together(action: Callable[[], T], what: str) -> list[T]:
     """``action()`` of every rank, in the order of ranks; if it fails on any, all raise :class:`DataError`."""
     value: T | None = None
     fault = ""

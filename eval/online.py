@@ -22,7 +22,7 @@ from torch import nn
 from dinoskip.console import Progress, log
 from dinoskip.data.folders import LabelledFolder
 from dinoskip.data.segmentation import SegmentationDataset
-from dinoskip.distributed import World, agree, gather, on_main
+from dinoskip.distributed import World, agree, gather, on_main, run_together
 from dinoskip.errors import ConfigError, DataError, DinoskipError
 from dinoskip.features import Transform
 from dinoskip.features.transform import Normalise, load_pixels
@@ -97,7 +97,7 @@ class _Images:
         float32 (n, C) CLS tokens, or float16 (n, T, C) patch tokens. Raises :class:`DataError` on all ranks alike.
         """
         self.read(here, backbone.patch_size)
-        parts = _together("online features", lambda: self._encode(backbone, blocks, cls))
+        parts = run_together(lambda: self._encode(backbone, blocks, cls), "online features")
         index = np.concatenate([np.array(numbers, dtype=np.int64) for numbers, _ in parts])
         if not len(index):
             raise DataError(f"{self.paths[0].parent}: none of the {len(self.paths)} images can be read")
@@ -120,21 +120,6 @@ class _Images:
                 values = layer.cls.float() if cls and layer.cls is not None else layer.tokens.half()
                 found[block].append(values.cpu().numpy())
         return sorted(self.pixels), {block: np.concatenate(parts) for block, parts in found.items() if parts}
-
-
-def _together(what: str, action: Callable[[], T]) -> list[T]:
-    """``action()`` of every rank, in order; if it fails on any, all raise :class:`DataError` and none waits."""
-    result: T | None = None
-    fault = ""
-    try:
-        result = action()
-    except (DinoskipError, RuntimeError, ValueError) as error:  # RuntimeError: out of device memory
-        fault = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-    found = gather((result, fault))
-    for rank, (_, message) in enumerate(found):
-        if message:
-            raise DataError(f"{what}: rank {rank}: {message}")
-    return [part for part, _ in found]
 
 
 def _on_main(what: str, action: Callable[[], T]) -> T:

@@ -17,7 +17,7 @@ __all__ = ["Batch", "DataPathConfig", "TrainLoader"]
 
 
 class DataPathConfig(Config):
-    """Where the work of reading is done; the views differ by rounding alone, so a run may change it.
+    """Where the work of reading is done. Views differ by rounding alone: ``--allow-change pretrain.path`` is safe.
 
     ``mode``: ``crops``: workers decode and cut, the device augments. ``decode``: workers decode, the device cuts and
     augments: for few processors beside a fast device. ``resident``: the set is decoded once into the device's memory.

@@ -9,13 +9,13 @@ SLIGHT = 0.05  # of the time: waiting below this is not worth a change
 
 
 def verdict(
-    data_wait: float, *, mode: Literal["crops", "decode", "resident"] = "crops", workers: int = 0, cores: int = 0
+    data_wait: float, *, mode: Literal["crops", "decode", "resident"] | None, workers: int = 0, cores: int = 0
 ) -> str:
     """Return one line on where a step's time goes.
 
     Args:
         data_wait: share of the time that steps waited for their images, 0 to 1 (``data_wait`` of metrics.jsonl).
-        mode: of the data path.
+        mode: of the data path; None where there is no choice.
         workers: processes that read images for this rank.
         cores: processors they may use; 0 counts them.
     """
@@ -30,5 +30,8 @@ def verdict(
             advice.append(f"more workers: {workers} of {cores} processors read")
         if mode == "crops":
             advice.append("mode decode, which cuts crops on the device")
-        advice.append("smaller images by dinoskip data pack, or mode resident if they then fit")
-    return f"data waits: {data_wait:.0%} of the time steps wait for their images (try {'; '.join(advice)})"
+        if mode is not None:
+            advice.append("smaller images by dinoskip data pack, or mode resident if they then fit")
+    return f"data waits: {data_wait:.0%} of the time steps wait for their images" + (
+        f" (try {'; '.join(advice)})" if advice else ""
+    )

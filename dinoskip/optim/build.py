@@ -17,7 +17,7 @@ from dinoskip.optim.soap import SOAP
 Beta = Annotated[float, Field(ge=0, lt=1)]
 
 
-class Rates(Config):
+class Scheduled(Config):
     """What every optimizer has: DINO's schedules of learning rate and weight decay (docs/protocols.md)."""
 
     lr: float = Field(5e-4, gt=0, description="peak learning rate per 256 images; scaled by global batch / 256")
@@ -26,7 +26,7 @@ class Rates(Config):
     weight_decay_end: float = Field(0.4, ge=0, description="at the end of its cosine")
 
 
-class AdamWConfig(Rates):
+class AdamWConfig(Scheduled):
     """AdamW with DINO's schedules (docs/protocols.md). ``lr`` is per 256 images of the global batch."""
 
     name: Literal["adamw"] = "adamw"
@@ -38,7 +38,7 @@ class AdamWConfig(Rates):
         return torch.optim.AdamW(groups, lr=self.lr, betas=self.betas, eps=self.eps, fused=True)
 
 
-class Preconditioned(Rates):
+class Preconditioned(Scheduled):
     """What the optimizers with factors and bases share."""
 
     shampoo_beta: float = Field(-1, lt=1, description="average of the factors; negative: betas[1]")
@@ -72,11 +72,11 @@ class SoapConfig(Preconditioned):
 
     def build(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
         """Build the optimizer over ``groups`` of :func:`param_groups`."""
-        settings = self.model_dump(exclude={"name", "split_qkv", *(set(Rates.model_fields) - {"lr"})})
+        settings = self.model_dump(exclude={"name", "split_qkv", *(set(Scheduled.model_fields) - {"lr"})})
         return SOAP(self.blocks(groups), **settings)
 
 
-class EcsConfig(Rates):
+class EcsConfig(Scheduled):
     """Eigenvalue-corrected Shampoo, with the settings of public code by the first author of *Cutting the Skip*."""
 
     name: Literal["ecs"] = "ecs"
@@ -117,7 +117,7 @@ class KLShampooConfig(Preconditioned):
         )
 
 
-class MuonConfig(Rates):
+class MuonConfig(Scheduled):
     """Muon for hidden matrices, its updates scaled to AdamW's size, and AdamW for everything else."""
 
     name: Literal["muon"] = "muon"

@@ -37,9 +37,9 @@ def whole(tensor: Tensor) -> Tensor:
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
-def local(parameter: Tensor) -> Tensor:
-    """What this rank holds of a parameter: changed in place, the parameter changes."""
-    return parameter.to_local() if isinstance(parameter, DTensor) else parameter
+def local(tensor: Tensor) -> Tensor:
+    """This rank's slice of a sharded tensor, sharing its memory; any other tensor itself."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def part(delta: Tensor, parameter: Tensor) -> Tensor:

@@ -32,7 +32,8 @@ from dinoskip.files import (
 )
 from dinoskip.models.export import CHECKPOINTS, check_fit, list_checkpoints, save_weights, verified_checkpoints
 from dinoskip.models.vit import VitConfig
-from dinoskip.training.parallel import like, load_whole_, whole, whole_state
+from dinoskip.optim.sharing import whole
+from dinoskip.training.parallel import like, load_whole_, whole_state
 from dinoskip.training.recipe import Recipe
 
 

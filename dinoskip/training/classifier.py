@@ -11,8 +11,7 @@ from torch.nn import functional as F
 
 from dinoskip.data.classification import normalise, validation_batches
 from dinoskip.data.folders import LabelledFolder
-from dinoskip.distributed import World, gather
-from dinoskip.errors import DataError
+from dinoskip.distributed import World, run_together
 from dinoskip.randomness import torch_rng
 
 Pooling = Literal["token", "avg"]
@@ -79,20 +78,18 @@ class Accuracy:
     def __call__(self, network: nn.Module, here: World) -> dict[str, float]:
         """``{"top1": ..., "top5": ...}`` of a network in eval mode on ``here.device``, equal on all ranks.
 
-        Raises :class:`DataError`, on every rank, for an image that cannot be read.
+        Raises :class:`DataError`, on every rank, if it fails on one: an image that cannot be read, no device memory.
         """
-        counts, error = [0, 0], ""
         mine = range(here.rank, len(self.folder), here.size)
-        try:
+
+        def count() -> list[int]:
+            counts = [0, 0]
             for images, labels in validation_batches(self.folder, mine, self.size, self.batch_size, self.workers):
                 logits, truth = network(normalise(images.to(here.device))), labels.to(here.device)
                 for place, k in enumerate((1, 5)):
                     counts[place] += int(hits(logits, truth, k).sum())
-        except DataError as failure:  # said to the others, who would wait
-            error = str(failure)
-        found = gather((*counts, error))
-        failed = next((problem for *_, problem in found if problem), None)
-        if failed:
-            raise DataError(failed)
+            return counts
+
+        found = run_together(count, "accuracy")
         top1, top5 = (100.0 * sum(part[place] for part in found) / len(self.folder) for place in (0, 1))
         return {"top1": top1, "top5": top5}

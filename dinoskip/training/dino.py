@@ -24,9 +24,9 @@ from dinoskip.distributed import all_reduce_mean
 from dinoskip.models.heads import DINOHead
 from dinoskip.optim.build import OptimizerConfig
 from dinoskip.optim.schedules import cosine, linear_then_constant
-from dinoskip.training import parallel
+from dinoskip.optim.sharing import local
 from dinoskip.training.dino_loss import dino_loss
-from dinoskip.training.recipe import Rates, TrainConfig
+from dinoskip.training.recipe import Rates, Schedules, TrainConfig
 
 
 class PretrainConfig(TrainConfig):
@@ -61,26 +61,23 @@ class DinoRates(Rates):
     freeze: bool
 
 
-class Schedules:
-    """All schedules of a run of ``epochs * steps_per_epoch`` steps; :meth:`at` is a pure function of the step."""
+class DinoSchedules(Schedules):
+    """All schedules of a run of ``epochs * steps_per_epoch`` steps."""
 
     def __init__(self, config: PretrainConfig, optimizer: OptimizerConfig, steps_per_epoch: int) -> None:
-        total, warmup = config.epochs * steps_per_epoch, round(config.warmup_epochs * steps_per_epoch)
-        peak = optimizer.lr * config.batch_size / 256
+        super().__init__(config, optimizer, steps_per_epoch)
         self._steps_per_epoch, self._frozen_epochs = steps_per_epoch, config.freeze_last_layer
-        self._lr = cosine(peak, optimizer.min_lr, total, warmup)
-        self._decay = cosine(optimizer.weight_decay, optimizer.weight_decay_end, total)
-        self._momentum = cosine(config.momentum_teacher, 1.0, total)
+        self._momentum = cosine(config.momentum_teacher, 1.0, config.epochs * steps_per_epoch)
         self._temperature: np.ndarray = linear_then_constant(
             config.warmup_teacher_temp, config.teacher_temp, config.epochs, config.warmup_teacher_temp_epochs
         )
 
     def at(self, step: int) -> DinoRates:
         """Rates of step 0..total-1. The temperature changes by epoch, all else by step."""
-        epoch = step // self._steps_per_epoch
+        epoch, common = step // self._steps_per_epoch, super().at(step)
         return DinoRates(
-            lr=float(self._lr[step]),
-            weight_decay=float(self._decay[step]),
+            lr=common.lr,
+            weight_decay=common.weight_decay,
             momentum=float(self._momentum[step]),
             teacher_temp=float(self._temperature[epoch]),
             freeze=epoch < self._frozen_epochs,
@@ -129,7 +126,7 @@ class Dino:
         """
         own = dict(self.student.named_parameters())
         pairs = [(parameter, own[name]) for name, parameter in self.teacher.named_parameters()]
-        return [(parallel.local(mean), parallel.local(new.detach())) for mean, new in pairs]
+        return [(local(mean), local(new.detach())) for mean, new in pairs]
 
 
 @dataclass(frozen=True)

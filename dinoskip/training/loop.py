@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 from pydantic import Field
+from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor
 
 from dinoskip.config import Config, dump
@@ -26,9 +27,10 @@ from dinoskip.data.batches import Batch
 from dinoskip.distributed import World, agree, all_reduce_max, all_reduce_mean, gather, on_main, world
 from dinoskip.errors import Interrupted, Preempted
 from dinoskip.files import read_json, write_json
-from dinoskip.init.build import ModelConfig
+from dinoskip.init.build import ModelConfig, build_model
 from dinoskip.models.export import CHECKPOINTS
 from dinoskip.optim.build import AdamWConfig, OptimizerConfig, build_optimizer, set_rates
+from dinoskip.optim.sharing import local
 from dinoskip.randomness import derive
 from dinoskip.training import checkpoint, parallel
 from dinoskip.training.boards import Boards
@@ -44,6 +46,11 @@ class Job(Config):
     seed: int = Field(0, ge=0)
     model: ModelConfig = ModelConfig()
     optimizer: OptimizerConfig = AdamWConfig()
+
+    def backbone(self, device: torch.device) -> VisionTransformer:
+        """The backbone to be trained, at its start; with drop path only if it has all skips."""
+        drop_path = self.model.drop_path if self.model.skip is True else 0.0
+        return build_model(self.model, self.seed, drop_path=drop_path, device=device)
 
 
 def train(
@@ -181,7 +188,7 @@ class _Training:
         gradients = gradients_of(self.recipe.networks["student"])
         bad, stop, save, norms = self._agree(parallel.gradient_norms(gradients), means["loss"])
         if not bad:
-            self.recipe.clip([parallel.local(gradient) for gradient in gradients], norms)
+            self.recipe.clip([local(gradient) for gradient in gradients], norms)
             self.optimizer.step()
             self.recipe.after_update(means, rates)
         return _Step(rates, means, ids, sum(n * n for n in norms) ** 0.5, waited, not bad, stop, save)
@@ -199,13 +206,16 @@ class _Training:
 
     def _record(self, step: int, outcome: _Step) -> str:
         """Log the step if it is time, or if it was not finite; return the note for the progress line."""
+        epoch = (step - 1) // self.epoch_steps + 1
         if not outcome.finite:
             mine = torch.cat(outcome.ids).tolist()
             names = [self.recipe.names[i] for part in gather(mine) for i in part]
             self.journal.nonfinite(step, float(outcome.means["loss"]), names)
+            if self._due(step):  # of the weights of the step before
+                self.journal.measured(step, epoch, self._online())
             return "not finite"
         self.journal.finite()
-        epoch, online = (step - 1) // self.epoch_steps + 1, self._online() if self._due(step) else {}
+        online = self._online() if self._due(step) else {}
         if not online and step % self.config.log_every and step != self.total:
             return ""
         scalars = {name: value for name, value in outcome.means.items() if value.ndim == 0}
@@ -233,6 +243,9 @@ class _Training:
 
     def _boundary(self, step: int, outcome: _Step) -> None:
         """List new bad images, save if it is time, and stop if asked to."""
+        if step % self.epoch_steps == 0:  # a rank has seen its part of the set alone; the 1 % rule is for the whole
+            for found in gather(self.loader.bad):
+                self.loader.note(tuple(found.items()))
         if self.here.is_main and len(self.loader.bad) > self.bad_written:
             write_json(self.bad_images, self.loader.bad)
             self.bad_written = len(self.loader.bad)

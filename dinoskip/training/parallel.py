@@ -26,6 +26,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from dinoskip.distributed import World
+from dinoskip.optim.sharing import local, whole
 
 Strategy = Literal["ddp", "fsdp"]
 
@@ -119,20 +120,6 @@ def gradient_norms(gradients: list[Tensor]) -> Tensor:
     squares = norms.square()
     dist.all_reduce(squares, group=first.device_mesh.get_group())
     return squares.sqrt()
-
-
-def local(tensor: Tensor) -> Tensor:
-    """This rank's slice of a sharded tensor, sharing its memory; any other tensor itself."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
-
-
-@torch.no_grad()
-def whole(tensor: Tensor) -> Tensor:
-    """The whole of a sharded tensor, gathered on every rank (collective); any other tensor itself, detached."""
-    if not isinstance(tensor, DTensor):
-        return tensor.detach()
-    gathered: Tensor = tensor.full_tensor()
-    return gathered.detach()
 
 
 @torch.no_grad()

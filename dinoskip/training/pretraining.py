@@ -17,15 +17,14 @@ from dinoskip.data.loader import TrainLoader
 from dinoskip.data.meter import verdict
 from dinoskip.data.sources import Source
 from dinoskip.distributed import World
-from dinoskip.init.build import build_model
 from dinoskip.models.heads import DINOHead
 from dinoskip.models.vit import from_config
 from dinoskip.training.dino import (
     Dino,
     DinoRates,
+    DinoSchedules,
     MultiCrop,
     PretrainConfig,
-    Schedules,
     clip_each_,
     compute_gradients,
     drop_frozen,
@@ -82,9 +81,8 @@ def _head(job: PretrainJob, dim: int, norm_last_layer: bool) -> DINOHead:
 
 
 def build(job: PretrainJob, device: torch.device) -> Dino:
-    """Student (with drop path if it has skips) and teacher at their start; weights depend on ``job.seed`` alone."""
-    drop_path = job.model.drop_path if job.model.skip is True else 0.0
-    backbone = build_model(job.model, job.seed, drop_path=drop_path, device=str(device))
+    """Student and teacher at their start; weights depend on ``job.seed`` alone."""
+    backbone = job.backbone(device)
     student = MultiCrop(backbone, _head(job, backbone.embed_dim, job.pretrain.norm_last_layer).to(device)).train()
     teacher = make_teacher(student, _head(job, backbone.embed_dim, True).to(device))
     return Dino(student, teacher, torch.zeros(job.pretrain.out_dim, device=device))
@@ -97,13 +95,13 @@ class DinoRecipe(Recipe):
 
     def __init__(self, job: PretrainJob, images: Source, here: World, workers: int) -> None:
         self.job, self.config, self.names = job, job.pretrain, images.ids
-        config = job.pretrain
+        config, workers = job.pretrain, here.readers(workers)
         self.loader = TrainLoader(
             images, config.crops, config.augment, config.path, seed=job.seed, batch_size=config.batch_size,
             rank=here.rank, world_size=here.size, accumulate=config.accumulate, workers=workers, device=here.device,
             min_side=job.model.patch_size,
         )  # fmt: skip
-        self.schedules = Schedules(config, job.optimizer, self.loader.steps_per_epoch)
+        self.schedules = DinoSchedules(config, job.optimizer, self.loader.steps_per_epoch)
         self.dino = build(job, here.device)
         self.networks = {"student": self.dino.student, "teacher": self.dino.teacher}
         self.buffers = {"center": self.dino.center}
@@ -117,7 +115,7 @@ class DinoRecipe(Recipe):
         return MultiCrop(backbone, _head(self.job, backbone.embed_dim, fixed))
 
     def rates(self, step: int) -> DinoRates:
-        """See :class:`dinoskip.training.dino.Schedules`."""
+        """See :class:`dinoskip.training.dino.DinoSchedules`."""
         return self.schedules.at(step)
 
     def backward(

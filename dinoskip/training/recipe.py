@@ -17,8 +17,9 @@ from torch import Tensor, nn
 
 from dinoskip.config import Config
 from dinoskip.data.batches import Batch
-from dinoskip.data.meter import verdict
 from dinoskip.distributed import World
+from dinoskip.optim.build import OptimizerConfig
+from dinoskip.optim.schedules import cosine
 from dinoskip.training.boards import BoardName
 
 # Settings of TrainConfig that change no number of a run (the last three: beyond rounding): they may differ when it
@@ -74,6 +75,19 @@ class Rates:
         }
 
 
+class Schedules:
+    """Learning rate (linear warm-up from 0, cosine) and weight decay (cosine between its two values) by step."""
+
+    def __init__(self, config: TrainConfig, optimizer: OptimizerConfig, steps_per_epoch: int) -> None:
+        total, warmup = config.epochs * steps_per_epoch, round(config.warmup_epochs * steps_per_epoch)
+        self._lr = cosine(optimizer.lr * config.batch_size / 256, optimizer.min_lr, total, warmup)
+        self._decay = cosine(optimizer.weight_decay, optimizer.weight_decay_end, total)
+
+    def at(self, step: int) -> Rates:
+        """Rates of step 0..total-1: a pure function of the step."""
+        return Rates(lr=float(self._lr[step]), weight_decay=float(self._decay[step]))
+
+
 class Loader(Protocol):
     """One rank's micro-batches; :class:`dinoskip.data.TrainLoader` is one."""
 
@@ -85,6 +99,9 @@ class Loader(Protocol):
 
     def views(self, batch: Batch) -> list[Tensor]:
         """What the network is given, on the device."""
+
+    def note(self, bad: tuple[tuple[str, str], ...]) -> None:
+        """Add images (name, reason) to ``bad``; :class:`DataError` if they are too many."""
 
     def explained(self) -> AbstractContextManager[None]:
         """Around all that is done with batches: errors of what reads ahead are turned into :class:`DataError`."""
@@ -120,8 +137,8 @@ class Recipe(ABC):
         buffers: other tensors that an update changes, by name.
         loader: the micro-batches.
         names: of the images, by the numbers in ``Batch.ids``.
-        alarm: watches the rows that are logged, if there is something to watch for.
         verdict: says in a line what a run waits for, given the share of time that steps waited for images.
+        alarm: watches the rows that are logged, if there is something to watch for.
     """
 
     config: TrainConfig
@@ -130,8 +147,8 @@ class Recipe(ABC):
     buffers: dict[str, Tensor]
     loader: Loader
     names: Sequence[str]
+    verdict: Callable[[float], str]
     alarm: Alarm | None = None
-    verdict: Callable[[float], str] = staticmethod(verdict)
 
     @abstractmethod
     def fresh(self, role: str) -> nn.Module:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +21,14 @@ from torch import Tensor, nn
 from dinoskip.data.batches import Batch
 from dinoskip.data.classification import ClassAugmentConfig, ClassLoader
 from dinoskip.data.folders import LabelledFolder
+from dinoskip.data.meter import verdict
 from dinoskip.distributed import World
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.files import hash_of
-from dinoskip.init.build import build_model
 from dinoskip.models.vit import from_config
-from dinoskip.optim.build import OptimizerConfig
-from dinoskip.optim.schedules import cosine
 from dinoskip.training import loop
 from dinoskip.training.classifier import Accuracy, Classifier, ClassifierHead, Pooling, soft_cross_entropy
-from dinoskip.training.recipe import Rates, Recipe, TrainConfig
+from dinoskip.training.recipe import Rates, Recipe, Schedules, TrainConfig
 
 
 class SupervisedConfig(TrainConfig):
@@ -108,23 +107,9 @@ def supervise(
     return loop.train(job, recipe, data, run_dir, device=device, observer=observer, allow=allow)
 
 
-class Schedules:
-    """Learning rate (warm-up, cosine) and weight decay (cosine between its two values, here equal) by step."""
-
-    def __init__(self, config: SupervisedConfig, optimizer: OptimizerConfig, steps_per_epoch: int) -> None:
-        total, warmup = config.epochs * steps_per_epoch, round(config.warmup_epochs * steps_per_epoch)
-        self._lr = cosine(optimizer.lr * config.batch_size / 256, optimizer.min_lr, total, warmup)
-        self._decay = cosine(optimizer.weight_decay, optimizer.weight_decay_end, total)
-
-    def at(self, step: int) -> Rates:
-        """Rates of step 0..total-1."""
-        return Rates(lr=float(self._lr[step]), weight_decay=float(self._decay[step]))
-
-
 def build(job: SupervisedJob, classes: int, device: torch.device) -> Classifier:
-    """The classifier at its start, drop path only in models with all skips; weights depend on ``job.seed`` alone."""
-    drop_path = job.model.drop_path if job.model.skip is True else 0.0
-    backbone = build_model(job.model, job.seed, drop_path=drop_path, device=str(device))
+    """The classifier at its start; weights depend on ``job.seed`` alone."""
+    backbone = job.backbone(device)
     head = ClassifierHead(backbone.embed_dim, classes, seed=job.seed).to(device)
     return Classifier(backbone, head, job.supervised.pooling).train()
 
@@ -137,6 +122,7 @@ class SupervisedRecipe(Recipe):
     def __init__(self, job: SupervisedJob, images: LabelledFolder, here: World, workers: int) -> None:
         self.job, self.config, self.names = job, job.supervised, images.ids
         config, self.classes = job.supervised, len(images.class_names)
+        workers = here.readers(workers)
         self.loader = ClassLoader(
             images, config.augment, seed=job.seed, batch_size=config.batch_size, rank=here.rank,
             world_size=here.size, accumulate=config.accumulate, workers=workers, device=here.device,
@@ -151,6 +137,7 @@ class SupervisedRecipe(Recipe):
         self.schedules = Schedules(config, job.optimizer, self.loader.steps_per_epoch)
         self.networks = {"student": build(job, self.classes, here.device)}
         self.buffers: dict[str, Tensor] = {}
+        self.verdict = partial(verdict, mode=None, workers=workers)
 
     def fresh(self, role: str) -> nn.Module:
         """A classifier of the same architecture."""

@@ -15,9 +15,9 @@ from dinoskip.models.heads import DINOHead
 from dinoskip.optim import AdamWConfig, build_optimizer, set_rates
 from dinoskip.training.dino import (
     Dino,
+    DinoSchedules,
     MultiCrop,
     PretrainConfig,
-    Schedules,
     clip_each_,
     compute_gradients,
     drop_frozen,
@@ -84,7 +84,7 @@ def test_whole_updates_equal_a_plain_reimplementation(norm_last_layer: bool) -> 
     )  # fmt: skip
     adamw = AdamWConfig(lr=2.0, min_lr=1e-3)
     epoch_steps, (b1, b2), eps = 2, adamw.betas, adamw.eps
-    schedules = Schedules(config, adamw, epoch_steps)
+    schedules = DinoSchedules(config, adamw, epoch_steps)
     dino = _dino(norm_last_layer)
     optimizer = build_optimizer(dino.student, adamw)
 
@@ -156,7 +156,7 @@ def test_teacher_starts_equal_and_has_no_gradients_nor_noise() -> None:
 
 def test_schedules_scale_the_learning_rate_by_the_batch_and_freeze_whole_epochs() -> None:
     config = PretrainConfig(epochs=20, batch_size=1024, warmup_epochs=10, freeze_last_layer=2)
-    schedules = Schedules(config, AdamWConfig(lr=5e-4), 7)
+    schedules = DinoSchedules(config, AdamWConfig(lr=5e-4), 7)
     rates = [schedules.at(step) for step in range(140)]
     assert rates[0].lr == 0.0
     assert rates[70].lr == pytest.approx(2e-3)

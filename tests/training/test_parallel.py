@@ -16,6 +16,7 @@ from dinoskip.files import load_tensors, save_tensors
 from dinoskip.models.heads import DINOHead
 from dinoskip.models.vit import create_model
 from dinoskip.optim import AdamWConfig, build_optimizer, set_rates
+from dinoskip.optim.sharing import local, whole
 from dinoskip.training.dino import MultiCrop, clip_each_, make_teacher
 from dinoskip.training.parallel import (
     Strategy,
@@ -23,9 +24,7 @@ from dinoskip.training.parallel import (
     gradient_norms,
     last_only,
     load_whole_,
-    local,
     shard,
-    whole,
     wrap,
 )
 from dinoskip.training.recipe import gradients_of

@@ -29,7 +29,8 @@ from dinoskip.files import load_tensors, read_json, save_tensors, verify_manifes
 from dinoskip.models import load_backbone
 from dinoskip.models.export import list_checkpoints
 from dinoskip.training.classifier import Accuracy, Classifier, ClassifierHead, hits, soft_cross_entropy
-from dinoskip.training.supervised import Schedules, SupervisedJob, SupervisedRecipe, build, supervise
+from dinoskip.training.recipe import Schedules
+from dinoskip.training.supervised import SupervisedJob, SupervisedRecipe, build, supervise
 from tests.helpers.labelled import make_classes, supervised_job
 from tests.helpers.launch import rank_environments
 from tests.helpers.ranks import on_ranks
