@@ -92,7 +92,7 @@ def _frozen(parser: argparse.ArgumentParser, kind: str) -> None:
         required=True,
         metavar="SPEC",
         action="append",
-        help="run:DIR, weights:FILE.safetensors, dino:FILE.pth or timm:NAME; may be repeated",
+        help="run:DIR, weights:FILE.safetensors, dino:FILE.pth, timm:NAME, hub:REPO:NAME or hf:NAME; may be repeated",
     )
     parser.add_argument("--data", required=True, metavar="DIR", help="the data set's folder")
     parser.add_argument(
@@ -233,7 +233,7 @@ def _features_commands(commands: Any) -> None:
         "--backbone",
         required=True,
         metavar="SPEC",
-        help="run:DIR, weights:FILE.safetensors, dino:FILE.pth or timm:NAME",
+        help="run:DIR, weights:FILE.safetensors, dino:FILE.pth, timm:NAME, hub:REPO:NAME or hf:NAME",
     )
     export.add_argument("--images", required=True, metavar="DIR", help="a folder of images")
     export.add_argument("--out", required=True, metavar="DIR", help="the feature store")
@@ -318,7 +318,9 @@ def _tool_commands(commands: Any) -> None:
     show = _command(
         models, "show", "tools:models_show", "say what a backbone is: size, blocks, parameters, where it came from"
     )
-    show.add_argument("spec", help="run:DIR, weights:FILE.safetensors, dino:FILE.pth or timm:NAME")
+    show.add_argument(
+        "spec", help="run:DIR, weights:FILE.safetensors, dino:FILE.pth, timm:NAME, hub:REPO:NAME or hf:NAME"
+    )
     convert = _command(
         models,
         "convert",

@@ -157,10 +157,10 @@ def _vision_class(transformers: Any, config: Any, spec: str) -> tuple[Any, Any]:
     return getattr(transformers, CLASSES[kind]), getattr(config, "vision_config", config)
 
 
-def _check_report(report: Mapping[str, Any], where: str) -> None:
+def _check_report(report: Mapping[str, Any], prefix: str, where: str) -> None:
     """:class:`WeightsError` that lists keys, unless every tensor of the model was in the file and the other way."""
     names = report["unexpected_keys"]
-    extra = [name for name in names if not name.removeprefix("vision_model.").startswith(NOT_BACKBONE)]
+    extra = [name for name in names if not name.removeprefix(prefix).startswith(NOT_BACKBONE)]
     problems = []
     for label, names in (
         ("missing", report["missing_keys"]),
@@ -236,7 +236,7 @@ def load_hf(name: str, **options: Any) -> Loaded:
                     **source,
                     **extra,
                 )
-            _check_report(report, spec)
+            _check_report(report, f"{cls.base_model_prefix}.", spec)
         mean, std = _statistics(transformers, where) or (None, None)
     except DinoskipError:
         raise
