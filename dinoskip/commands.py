@@ -291,11 +291,15 @@ def features_export(args: Args) -> int:
     return 0
 
 
-def _data_name(args: Args) -> str:
-    """What rows call the data set of ``--data``: the kind's own name, or the folder's."""
-    known = {"voc": f"voc{args.year}", "ade20k": "ade20k", "coco_stuff": "coco_stuff", "coco20k": "coco20k"}
-    folder = re.sub(r"[^A-Za-z0-9._-]+", "_", Path(args.data).resolve().name).lstrip("._-")[:64]
-    return known.get(args.kind, folder or "data")
+def _data_name(data: dict[str, Any], overrides: Sequence[str]) -> str:
+    """What rows call the data set of ``--data``: its :func:`dinoskip.data.dataset_name`, as far as a name may be it."""
+    from dinoskip.config import Source, apply_overrides, validate
+    from dinoskip.data.datasets import dataset_name
+    from dinoskip.pipeline.make import DatasetBox
+
+    own = [f"dataset.{text.removeprefix('data.')}" for text in overrides if text.startswith("data.")]
+    config = validate(DatasetBox, apply_overrides(Source({"dataset": data}, {"": "command line"}), own)).dataset
+    return re.sub(r"[^A-Za-z0-9._-]+", "_", dataset_name(config)).lstrip("._-")[:64] or "data"
 
 
 def _frozen(args: Args, section: str, stage: str) -> Runner:
@@ -309,7 +313,7 @@ def _frozen(args: Args, section: str, stage: str) -> Runner:
     data: dict[str, Any] = {"kind": args.kind, "root": args.data}
     if args.kind == "voc":
         data["year"] = args.year
-    out, name = Path(args.out), _data_name(args)
+    out, name = Path(args.out), _data_name(data, args.overrides)
     tree = {
         "name": out.name,
         "output": str(out.parent),
