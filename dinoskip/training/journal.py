@@ -48,7 +48,7 @@ class Journal:
         self._alarm, self._alarmed = alarm, False
         self._score, self._highest, self.best = score, float("-inf"), 0
         for row in read_metrics(run.path / "metrics.jsonl") if run.is_main else []:
-            self._alarmed |= alarm is not None and alarm.update(row) is not None
+            self._alarmed |= alarm is not None and "loss" in row and alarm.update(row) is not None
             self._rank(row["step"], row)
         self._in_row = 0
         self._restart_clock()
@@ -115,6 +115,14 @@ class Journal:
                 self._boards.write(step, row)
         self._run.report(step=step, epoch=epoch, loss=values["loss"], collapse=wrong, bad_images=bad_images)
         self._restart_clock()
+
+    def measured(self, step: int, epoch: int, values: Mapping[str, float]) -> None:
+        """Write a row of an evaluation's ``values`` alone, after a step that was not finite and has none of its own."""
+        self._rank(step, values)
+        if self._metrics is not None and values:
+            self._metrics.write(step=step, epoch=epoch, **values)
+            if self._boards is not None:
+                self._boards.write(step, {"epoch": epoch, **values})
 
     def close(self) -> None:
         """Close the files and the boards."""

@@ -13,6 +13,7 @@ import torch
 
 from dinoskip.console import read_metrics
 from dinoskip.data import ImageFolder, TrainLoader
+from dinoskip.distributed import World
 from dinoskip.errors import ConfigError, DataError, Interrupted, NonFiniteError, OutputInUse, Preempted, WeightsError
 from dinoskip.files import read_json, verify_manifest
 from dinoskip.models import load_backbone
@@ -226,3 +227,41 @@ def test_skipless_students_have_no_drop_path() -> None:
     none = build(tiny_job(skip=False), torch.device("cpu")).student.modules()
     assert [m.drop_prob for m in skip][-1] == pytest.approx(0.3)
     assert not [m for m in none if type(m).__name__ == "DropPath" and m.drop_prob]
+
+
+class Measure:
+    """An observer that finds every epoch better than the one before."""
+
+    score = "score"
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, network: torch.nn.Module, here: World) -> dict[str, float]:
+        self.calls += 1
+        return {"score": float(self.calls)}
+
+
+def test_an_epoch_that_ends_in_a_nonfinite_step_is_measured_all_the_same(
+    images: ImageFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _poison(monkeypatch, range(5, 12, 6))  # steps 6 and 12: the last of both epochs
+    pretrain(tiny_job(online_every=1), images, tmp_path / "run", device="cpu", observer=Measure())
+    rows = comparable(tmp_path / "run")
+    assert [(row["step"], row["epoch"], row["score"]) for row in rows if "score" in row] == [(6, 1, 1.0), (12, 2, 2.0)]
+    assert [row["step"] for row in rows if "loss" in row] == [1, 2, 3, 4, 5, 7, 8, 9, 10, 11]
+    pretrain(tiny_job(online_every=1), images, tmp_path / "run", device="cpu", observer=Measure())
+    assert comparable(tmp_path / "run") == rows, "a session that goes on reads rows without a loss"
+
+
+def test_the_share_of_bad_images_is_of_the_whole_set_not_of_what_a_rank_has_seen(
+    images: ImageFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if a second rank had found an image that this one was not given in the first epoch."""
+    others = {"other.png": "torn"}
+    monkeypatch.setattr("dinoskip.training.loop.gather", lambda own: [own, others] if isinstance(own, dict) else [own])
+    with pytest.raises(DataError, match=r"1 of 48 images cannot be read, more than 1%: other.png"):
+        pretrain(tiny_job(), images, tmp_path / "strict", device="cpu")
+    monkeypatch.setattr("dinoskip.data.batches.BAD_SHARE", 0.1)
+    pretrain(tiny_job(), images, tmp_path / "run", device="cpu")
+    assert read_json(tmp_path / "run" / "bad_images.json") == {"other.png": "torn"}
