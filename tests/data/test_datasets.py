@@ -7,9 +7,14 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from dinoskip.data import (
+    Ade20kConfig,
+    Coco20kConfig,
+    CocoJsonConfig,
+    CocoStuffConfig,
     DatasetConfig,
     FolderConfig,
     ImagesConfig,
+    MasksConfig,
     ScenesConfig,
     VocConfig,
     check,
@@ -21,6 +26,7 @@ from dinoskip.data import (
     open_segmentation,
     open_training_images,
 )
+from dinoskip.data.datasets import AnyDataset, has_boxes, has_masks
 from dinoskip.errors import ConfigError, DataError
 
 ADAPTER = TypeAdapter(DatasetConfig)
@@ -36,6 +42,35 @@ def test_configuration_is_a_union_by_kind() -> None:
     ):
         with pytest.raises(ValidationError):
             ADAPTER.validate_python(bad)
+
+
+def test_a_split_may_stand_for_the_augmented_list(voc_tree: Path) -> None:
+    config = VocConfig(root=str(voc_tree), train_list="trainaug")
+    dataset = open_segmentation(config, "train")
+    assert (dataset.list_name, dataset.ids) == ("trainaug", ("a1",))
+    assert dataset.label_paths[0].parent.name == "SegmentationClassAug"
+    assert open_images(config).names == ("a1.jpg", "a2.jpg")
+
+
+@pytest.mark.parametrize(
+    ("config", "name", "masks", "boxes"),
+    [
+        (ImagesConfig(root="/a/photos"), "photos", False, False),
+        (FolderConfig(root="/a/imagenet"), "imagenet", False, False),
+        (VocConfig(root="/a/VOCdevkit", year=2007), "voc2007", True, True),
+        (ScenesConfig(), "scenes", True, True),
+        (Ade20kConfig(root="/a"), "ade20k", True, False),
+        (CocoStuffConfig(root="/a"), "coco_stuff", True, False),
+        (MasksConfig(root="/a/mine"), "mine", True, False),
+        (Coco20kConfig(root="/a"), "coco20k", False, True),
+        (CocoJsonConfig(root="/a", annotations="b/birds.json"), "birds", False, True),
+    ],
+)
+def test_what_each_kind_is_for(config: AnyDataset, name: str, masks: bool, boxes: bool, tmp_path: Path) -> None:
+    assert (dataset_name(config), has_masks(config), has_boxes(config)) == (name, masks, boxes)
+    for opener, able in ((open_segmentation, masks), (open_detection, boxes)):
+        with pytest.raises(DataError if able else ConfigError):
+            opener(config, "val", tmp_path / "none")
 
 
 def test_voc_opens_in_every_role(voc_tree: Path) -> None:

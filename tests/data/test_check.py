@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from dinoskip.data import Ade20kConfig, Coco20kConfig, CocoJsonConfig, CocoStuffConfig, MasksConfig, VocConfig, check
+
+
+def write(root: Path, images: str, masks: str, count: int, value: int) -> None:
+    for number in range(count):
+        for folder, array in (
+            (images, np.zeros((4, 6, 3), np.uint8)),
+            (masks, np.full((4, 6), value, np.uint8)),
+        ):
+            (root / folder).mkdir(parents=True, exist_ok=True)
+            Image.fromarray(array).save(root / folder / f"i{number:02}.png")
+
+
+def test_pairs_sizes_and_values_are_faults_by_path(tmp_path: Path) -> None:
+    for part in ("training", "validation"):
+        write(tmp_path, f"images/{part}", f"annotations/{part}", 20, 1)
+    masks = tmp_path / "annotations" / "training"
+    (masks / "i00.png").unlink()
+    (tmp_path / "images" / "training" / "i01.png").unlink()
+    Image.fromarray(np.ones((6, 4), np.uint8)).save(masks / "i02.png")
+    Image.fromarray(np.full((4, 6), 200, np.uint8)).save(masks / "i03.png")
+    train, val = check(Ade20kConfig(root=str(tmp_path), subset=3000), sample=None)
+    assert (train.found, train.expected, train.sampled, train.fault_count, train.ok) == (18, 20210, 18, 4, False)
+    places = [fault.partition(":")[0].rpartition("annotations/")[2].rpartition("images/")[2] for fault in train.faults]
+    assert places == ["training/i01.png", "training/i00.png", "training/i02.png", "training/i03.png"]
+    for fault, part in zip(train.faults, ("no image", "no mask", "4×6 pixels", "label value 200"), strict=True):
+        assert part in fault
+    assert (val.found, val.expected, val.fault_count) == (20, 2000, 0)
+    assert val.lines()[0] == "ade20k segmentation val: 20 images of 2,000 expected, 20 read: differs from the published"
+    assert val.classes["wall"] == 20 * 24
+    assert val.lines()[1].startswith("  wall 100.0 %")
+    assert val.lines()[1].endswith("1 of 150 classes occur")
+
+
+def test_no_more_than_ten_faults_are_shown(tmp_path: Path) -> None:
+    write(tmp_path, "train2017", "stuffthingmaps/train2017", 15, 181)
+    for mask in (tmp_path / "stuffthingmaps" / "train2017").iterdir():
+        if mask.name > "i01.png":
+            mask.unlink()
+    train, val = check(CocoStuffConfig(root=str(tmp_path), classes="27"))
+    assert (train.dataset, train.found, train.expected, train.fault_count, len(train.faults)) == (
+        "coco_stuff27", 2, 118287, 13, 10,
+    )  # fmt: skip
+    assert train.classes["solid"] == 2 * 24
+    assert (val.found, val.fault_count) == (0, 1)  # the split is not there at all
+    assert "val2017" in val.faults[0]
+
+
+def test_missing_files_of_lists_are_all_named(voc_tree: Path) -> None:
+    folder = voc_tree / "VOC2012"
+    for name in ("JPEGImages/a1.jpg", "SegmentationClass/a2.png", "Annotations/a3.xml"):
+        (folder / name).unlink()
+    train, _, _, boxes = check(VocConfig(root=str(voc_tree)))
+    assert [fault.partition(":")[0] for fault in train.faults] == [
+        str(folder / "JPEGImages" / "a1.jpg"), str(folder / "SegmentationClass" / "a2.png"),
+    ]  # fmt: skip
+    assert (train.found, boxes.found, boxes.fault_count) == (0, 1, 2)
+
+
+def test_boxes_and_own_masks(tmp_path: Path) -> None:
+    write(tmp_path, "train2014", "masks", 3, 1)
+    (tmp_path / "classes.txt").write_text("off\non\n")
+    (row,) = check(MasksConfig(root=str(tmp_path), images="train2014", masks="masks"))
+    assert (row.split, row.found, row.expected, row.ok, row.classes) == ("all", 3, None, True, {"off": 0, "on": 72})
+    (tmp_path / "annotations").mkdir()
+    content = {
+        "images": [{"id": n, "file_name": f"i{n:02}.png"} for n in range(4)],
+        "annotations": [{"id": 1, "image_id": 1, "category_id": 3, "bbox": [1, 1, 2, 2]}],
+        "categories": [{"id": 3, "name": "dog"}],
+    }
+    path = tmp_path / "annotations" / "instances_train2014.json"
+    path.write_text(json.dumps(content))
+    (tmp_path / "list.txt").write_text("train2014/i01.png\ntrain2014/i03.png\n")
+    (row,) = check(Coco20kConfig(root=str(tmp_path), filenames="list.txt"))
+    assert (row.dataset, row.split, row.found, row.expected, row.classes) == (
+        "coco20k",
+        "train2014",
+        1,
+        19817,
+        {"dog": 1},
+    )
+    assert [text.partition(": ")[2][:11] for text in row.faults] == ["missing, bu", "not the pub"]
+    (row,) = check(CocoJsonConfig(root=str(tmp_path / "train2014"), annotations=str(path)))
+    assert (row.dataset, row.found, row.fault_count) == ("instances_train2014", 3, 1)
