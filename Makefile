@@ -10,7 +10,7 @@ demo: $(STAMP)
 	$(BIN)/dinoskip run configs/demo.yaml
 
 test: lint types $(STAMP)
-	$(BIN)/python -m pytest -q
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist worksteal
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -8,6 +8,7 @@ from contextlib import closing
 from pathlib import Path
 
 from dinoskip.console import MetricsLog, log, read_metrics
+from dinoskip.distributed import on_main
 from dinoskip.errors import NonFiniteError
 from dinoskip.training.boards import Boards
 from dinoskip.training.recipe import Alarm
@@ -21,6 +22,12 @@ def best_step(run_dir: Path, score: str | None) -> int:
     rows = read_metrics(run_dir / "metrics.jsonl")
     values = {row["step"]: row[score] for row in rows if score in row}
     return max(values, key=lambda step: (values[step], -step), default=0)
+
+
+def _faults_up_to(path: Path, step: int) -> int:
+    """How many steps in a row, the last being ``step``, were not finite: a restart does not begin to count anew."""
+    steps = {row["step"] for row in read_metrics(path)}
+    return next(count for count in range(step + 1) if step - count not in steps)
 
 
 class Journal:
@@ -50,7 +57,7 @@ class Journal:
         for row in read_metrics(run.path / "metrics.jsonl") if run.is_main else []:
             self._alarmed |= alarm is not None and "loss" in row and alarm.update(row) is not None
             self._rank(row["step"], row)
-        self._in_row = 0
+        self._in_row = on_main(lambda: _faults_up_to(self._faults, step))
         self._restart_clock()
         self._told, self._told_waited, self._told_images = time.perf_counter(), 0.0, 0
 

@@ -171,7 +171,7 @@ def test_too_many_nonfinite_steps_end_the_run_and_are_never_saved(
     _poison(monkeypatch, range(99))
     with pytest.raises(NonFiniteError):
         pretrain(job, images, run, device="cpu")
-    assert [row["step"] for row in read_metrics(run / "nonfinite.jsonl")] == [7, 8, 9, 10, 11]
+    assert [row["step"] for row in read_metrics(run / "nonfinite.jsonl")] == [7, 8, 9], "a restart does not count anew"
 
 
 def test_another_configuration_or_other_data_is_refused_key_by_key(
