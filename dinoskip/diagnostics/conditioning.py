@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from dinoskip.errors import ConfigError
 from dinoskip.measures import Conditioning, condition_number
@@ -15,8 +16,40 @@ def vo_condition(block: nn.Module) -> Conditioning:
     Products of single heads would hide independent draws per head, whose sum is badly conditioned. Raises
     :class:`ConfigError` when the block's attention is not plain.
     """
+    _, _, value, output = _factors(block, "vo_condition")
+    return condition_number(value @ output)
+
+
+def _factors(block: nn.Module, caller: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     attention = block.get_submodule("attn")
     if not is_plain_attention(attention):
-        raise ConfigError(f"vo_condition: {type(attention).__name__} is not plain fused-qkv attention")
-    _, _, value, output = head_factors(attention)
-    return condition_number(value @ output)
+        raise ConfigError(f"{caller}: {type(attention).__name__} is not plain fused-qkv attention")
+    return head_factors(attention)
+
+
+@torch.no_grad()
+def query_key_spectrum(block: nn.Module) -> Tensor:
+    """Singular values (heads, dh) of each head's W^Q W^Kᵀ, float64, from thin QR factors: no D × D product."""
+    query, key, _, _ = _factors(block, "query_key_spectrum")
+    triangles = [torch.linalg.qr(factor).R for factor in (query, key)]
+    values: Tensor = torch.linalg.svdvals(triangles[0] @ triangles[1].mT)
+    return values
+
+
+@torch.no_grad()
+def query_key_trace(block: nn.Module) -> Tensor:
+    """tr(W^Q W^Kᵀ) (heads,), float64: √dh times the mean logit of a LayerNormed token with itself."""
+    query, key, _, _ = _factors(block, "query_key_trace")
+    return (query * key).sum((-2, -1))
+
+
+@torch.no_grad()
+def drift(weight: Tensor) -> float:
+    """‖W Wᵀ/g² - I‖₂ over the shorter side, g² the mean squared singular value: 0 for a scaled semi-orthogonal matrix.
+
+    What spectral and sign updates do to it is the subject of Lemmas 8 and 10 of paper 4. ``weight`` is (m, n).
+    """
+    w = weight.detach().double()
+    gram = w @ w.T if w.shape[0] <= w.shape[1] else w.T @ w
+    values = torch.linalg.eigvalsh(gram)
+    return float((values / values.mean() - 1).abs().max())

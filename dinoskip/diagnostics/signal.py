@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from timm.models.vision_transformer import VisionTransformer
@@ -50,21 +51,24 @@ def bundled_photos(count: int = 4, img_size: int = 224) -> Tensor:
     if not 1 <= count <= len(PHOTOS):
         raise ConfigError(f"{count} photographs were asked for, 1 to {len(PHOTOS)} are bundled")
     folder = Path(skimage.__file__).parent / "data"
-    mean, std = (
-        torch.tensor(v, dtype=torch.float64).view(3, 1, 1) for v in (IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD)
-    )
-    photos = []
     for name in PHOTOS[:count]:
         if not (folder / name).is_file():
             raise DataError(f"{folder / name}: scikit-image came without its photographs", "give images of your own")
-        pixels = torch.from_numpy(read_image(folder / name)).permute(2, 0, 1).double() / 255
-        height, width = pixels.shape[1:]
-        side = min(height, width)
-        top, left = (height - side) // 2, (width - side) // 2
-        square = pixels[None, :, top : top + side, left : left + side]
-        small = F.interpolate(square, size=(img_size, img_size), mode="bicubic", antialias=True, align_corners=False)
-        photos.append((small[0].clamp(0, 1) - mean) / std)
-    return torch.stack(photos)
+    return torch.stack([as_input(read_image(folder / name), img_size) for name in PHOTOS[:count]])
+
+
+def as_input(pixels: np.ndarray, size: int) -> Tensor:
+    """The centre square of uint8 (H, W, 3) pixels at ``size`` × ``size``, normalised: float64 (3, size, size)."""
+    mean, std = (
+        torch.tensor(v, dtype=torch.float64).view(3, 1, 1) for v in (IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD)
+    )
+    image = torch.from_numpy(pixels).permute(2, 0, 1).double() / 255
+    height, width = image.shape[1:]
+    side = min(height, width)
+    top, left = (height - side) // 2, (width - side) // 2
+    square = image[None, :, top : top + side, left : left + side]
+    small = F.interpolate(square, size=(size, size), mode="bicubic", antialias=True, align_corners=False)
+    return (small[0].clamp(0, 1) - mean) / std
 
 
 def signal_table(

@@ -1,0 +1,76 @@
+"""Measures of attention matrices, recomputed from queries and keys, so that fused attention needs no change."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dinoskip.diagnostics.trace import BlockTrace
+from dinoskip.measures import condition_number
+
+
+@dataclass(frozen=True)
+class AttentionMeasures:
+    """Attention of one block. All but the condition numbers are over every image and head given."""
+
+    diagonal: float
+    """Mean A_ii."""
+    entropy: float
+    """Mean entropy of a row over ln n: 1 is uniform, 0 is one token."""
+    diagonal_wins: float
+    """Share of rows whose largest entry is on the diagonal."""
+    gap: float
+    """Mean of a row's diagonal logit minus its largest other logit."""
+    kappa: tuple[float, ...] = ()
+    """Median κ(A) over images, one a head looked at; cut at 4.5e15."""
+    rank_deficient: bool = False
+    """Whether any κ met that limit."""
+
+    @property
+    def kappa_median(self) -> float:
+        """Median over the heads looked at."""
+        return float(torch.tensor(self.kappa, dtype=torch.float64).quantile(0.5)) if self.kappa else math.nan
+
+
+def attention_of(trace: BlockTrace) -> tuple[Tensor, Tensor] | None:
+    """Logits and attention (B, heads, N, N) of a block in the pass's dtype; None without fused qkv."""
+    pair, attention = trace.query_key(), trace.attention
+    if pair is None or attention is None:
+        return None
+    logits = (pair[0] * attention.scale) @ pair[1].mT
+    return logits, logits.softmax(-1)
+
+
+@torch.no_grad()
+def attention_measures(trace: BlockTrace, *, images: int = 4, heads: int = 3) -> AttentionMeasures | None:
+    """Measures of a block's attention; κ (O(n³)) of at most ``images`` images and of ``heads`` heads, evenly spaced.
+
+    ``heads=0`` leaves κ out. None for blocks without fused qkv.
+    """
+    found = attention_of(trace)
+    if found is None:
+        return None
+    logits, attention = found
+    count = attention.shape[-1]
+    diagonal = attention.diagonal(dim1=-2, dim2=-1)
+    others = logits.masked_fill(torch.eye(count, dtype=torch.bool, device=logits.device), -math.inf)
+    own = logits.diagonal(dim1=-2, dim2=-1)
+    where = torch.arange(count, device=logits.device)
+    kappas: tuple[float, ...] = ()
+    deficient = False
+    if heads:
+        picked = torch.linspace(0, attention.shape[1] - 1, min(heads, attention.shape[1])).round().long().tolist()
+        chosen = condition_number(attention[:images, picked])
+        kappas = tuple(chosen.kappa.quantile(0.5, dim=0).tolist())
+        deficient = bool(chosen.rank_deficient.any())
+    return AttentionMeasures(
+        diagonal=float(diagonal.double().mean()),
+        entropy=float(torch.special.entr(attention.double()).sum(-1).mean()) / math.log(count),
+        diagonal_wins=float((attention.argmax(-1) == where).double().mean()),
+        gap=float((own - others.amax(-1)).double().mean()),
+        kappa=kappas,
+        rank_deficient=deficient,
+    )

@@ -1,0 +1,251 @@
+"""Every instrument on every block of one backbone and a few images: one row of numbers a block, JSON-able."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from dinoskip.config import Config
+from dinoskip.diagnostics.attention import attention_measures
+from dinoskip.diagnostics.conditioning import drift, query_key_spectrum, query_key_trace, vo_condition
+from dinoskip.diagnostics.gaussianity import Histogram, Moments, histogram, negentropy
+from dinoskip.diagnostics.gradients import gradient_norms
+from dinoskip.diagnostics.jacobian import input_jacobian, weight_jacobian
+from dinoskip.diagnostics.similarity import StreamingCKA
+from dinoskip.diagnostics.tokens import log_condition, norm_outliers, rankme, stable_rank
+from dinoskip.diagnostics.trace import BlockTrace, trace
+from dinoskip.measures import effective_rank, token_cosine
+from dinoskip.models import Backbone
+from dinoskip.models.vit import is_plain_attention
+from dinoskip.randomness import torch_rng
+
+
+class ExamineConfig(Config):
+    """How much is looked at; the costly parts are the singular values of attention and of Jacobians."""
+
+    kappa_images: int = Field(4, ge=1, description="images of which attention's and sub-blocks' κ is taken")
+    kappa_heads: int = Field(3, ge=1, description="heads of which attention's κ is taken, evenly spaced")
+    lanczos_steps: int = Field(24, ge=0, description="of the Jacobian by attention's input; 0 leaves it out")
+    weight_tokens: int = Field(12, ge=0, description="tokens in the Jacobian by W_Q, W_K, W_V; 0 leaves it out")
+
+
+@dataclass(frozen=True)
+class BlockRow:
+    """One block. κ are cut at 4.5e15; NaN stands for what the block does not have or was not asked for."""
+
+    block: int
+    """1..depth."""
+    kappa_vo: float = math.nan
+    """κ(W^V W^O), the full product over heads."""
+    vo_drift: float = math.nan
+    """‖W Wᵀ/g² - I‖₂ of W = W^V W^O: 0 for a scaled orthogonal one."""
+    qk_trace: float = math.nan
+    """tr(W^Q W^Kᵀ)/√dh, mean over heads."""
+    qk_largest: float = math.nan
+    """Largest singular value of W^Q W^Kᵀ, mean over heads."""
+    kappa_qk: float = math.nan
+    """Largest over dh-th singular value of W^Q W^Kᵀ, median over heads."""
+    attention_diagonal: float = math.nan
+    """Mean A_ii."""
+    attention_entropy: float = math.nan
+    """Row entropy / ln n."""
+    attention_wins: float = math.nan
+    """Share of rows whose largest entry is the diagonal."""
+    kappa_attention: float = math.nan
+    """Median κ(A) over the images and heads looked at."""
+    ln_kappa_tokens: float = math.nan
+    """Mean ln κ of an image's tokens before the block and its norm (paper 1, Fig. 4)."""
+    token_cosine: float = math.nan
+    """Mean cosine of different tokens after norm1."""
+    effective_rank: float = math.nan
+    """Of an image's tokens after norm1."""
+    stable_rank: float = math.nan
+    """Of an image's tokens after norm1."""
+    rankme: float = math.nan
+    """Effective rank of the tokens of all images together, after norm1."""
+    norm_ratio: float = math.nan
+    """Largest over median norm of the block's output tokens."""
+    outlier_share: float = math.nan
+    """Share of output tokens above 3 × the median norm."""
+    kappa_sa: float = math.nan
+    """Median κ of attention's output, per image (n × C)."""
+    kappa_sa_skip: float = math.nan
+    """The same with the skip: SA(X) + X."""
+    kappa_mlp: float = math.nan
+    """Median κ of the MLP's output."""
+    kappa_mlp_skip: float = math.nan
+    """The same with the skip."""
+    k_largest: float = math.nan
+    """Largest singular value of K = ∂ attention / ∂ norm1's output, first image."""
+    k_largest_error: float = math.nan
+    """Its error."""
+    k_smallest: float = math.nan
+    """Smallest singular value of K; an upper bound unless the error is 0."""
+    kappa_k: float = math.nan
+    """κ(K); a lower bound unless the error is 0."""
+    kappa_weights: float = math.nan
+    """κ of ∂ head 1 / ∂ (W_Q, W_K, W_V) at evenly spaced tokens of the first image, nonzero singular values."""
+    kappa_weights_bound: float = math.nan
+    """Theorem 3.1's bound of it (paper 3)."""
+    excess_kurtosis: float = math.nan
+    """Of all values of the block's output."""
+    channel_kurtosis: float = math.nan
+    """Median over channels of the output's."""
+    negentropy: float = math.nan
+    """Of the output's values as one distribution, in nats."""
+    grad_query: float = math.nan
+    grad_key: float = math.nan
+    grad_value: float = math.nan
+    grad_output: float = math.nan
+    grad_fc1: float = math.nan
+    grad_fc2: float = math.nan
+    """Frobenius norms of ∂L/∂W, L a cross-entropy of a random read-out."""
+    rank_deficient: bool = False
+    """Whether any κ of this row met the limit: a collapsed block."""
+
+
+@dataclass(frozen=True)
+class Examination:
+    """What :func:`examine` finds in one backbone."""
+
+    rows: tuple[BlockRow, ...]
+    histograms: dict[int, Histogram]
+    """By block, of the outputs of the first, middle and last."""
+
+    def plain(self) -> dict[str, Any]:
+        """JSON-able; NaN becomes None."""
+        rows = [{key: _plain(value) for key, value in asdict(row).items()} for row in self.rows]
+        return {"rows": rows, "histograms": {str(b): asdict(h) for b, h in self.histograms.items()}}
+
+
+def _plain(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def examine(backbone: Backbone, images: Tensor, config: ExamineConfig | None = None) -> Examination:
+    """Look into every block. ``images`` (B, 3, H, W), normalised, B of 1 to about 16; one pass in the weights' dtype.
+
+    Give float64 weights where gradients of 1e-15 should mean something. All measures are computed in float64.
+    """
+    config = config or ExamineConfig()
+    images = images.to(backbone.device, backbone.dtype)
+    gradients = gradient_norms(backbone.model, images)
+    shown = sorted({1, (backbone.depth + 1) // 2, backbone.depth})
+    rows, histograms = [], {}
+    with torch.no_grad():
+        for found in trace(backbone.model, images):
+            row = _signals(BlockRow(found.number), found, config)
+            row = _weights(row, found)
+            values: dict[str, Any] = dict(_jacobians(found, config))
+            values |= {f"grad_{part}": norm for part, norm in gradients[found.number - 1].items()}
+            rows.append(replace(row, **values))
+            if found.number in shown:
+                histograms[found.number] = histogram(found.output)
+    return Examination(tuple(rows), histograms)
+
+
+def _weights(row: BlockRow, found: BlockTrace) -> BlockRow:
+    attention = found.attention
+    if attention is None or not is_plain_attention(attention):
+        return row
+    weight = attention.qkv.weight.double()
+    width = weight.shape[0] // 3
+    product = attention.proj.weight.double() @ weight[2 * width :]
+    condition, spectrum = vo_condition(found.block), query_key_spectrum(found.block)
+    root = spectrum.shape[1] ** 0.5
+    return replace(
+        row,
+        kappa_vo=float(condition.kappa),
+        vo_drift=drift(product),
+        qk_trace=float(query_key_trace(found.block).mean()) / root,
+        qk_largest=float(spectrum[:, 0].mean()),
+        kappa_qk=float((spectrum[:, 0] / spectrum[:, -1].clamp_min(1e-300)).quantile(0.5)),
+        rank_deficient=row.rank_deficient or bool(condition.rank_deficient),
+    )
+
+
+def _signals(row: BlockRow, found: BlockTrace, config: ExamineConfig) -> BlockRow:
+    count = config.kappa_images
+    values: dict[str, Any] = {}
+    tokens = log_condition(found.inputs[:count])
+    deficient = tokens.rank_deficient
+    outputs = {"kappa_sa": found.attended, "kappa_mlp": found.mixed}
+    skips = {"kappa_sa": found.inputs, "kappa_mlp": found.middle}
+    for name, output in outputs.items():
+        skip = skips[name]
+        if output is None or skip is None:
+            continue
+        alone, together = log_condition(output[:count]), log_condition((output + skip)[:count])
+        values |= {name: alone.median, f"{name}_skip": together.median}
+        deficient |= alone.rank_deficient
+    measures = attention_measures(found, images=count, heads=config.kappa_heads)
+    if measures is not None:
+        deficient |= measures.rank_deficient
+        values |= {
+            "attention_diagonal": measures.diagonal, "attention_entropy": measures.entropy,
+            "attention_wins": measures.diagonal_wins, "kappa_attention": measures.kappa_median,
+        }  # fmt: skip
+    normed = found.inputs if found.normed is None else found.normed
+    ratio, share = norm_outliers(found.output)
+    channels = Moments.of(found.output, per_channel=True).excess_kurtosis
+    return replace(
+        row, **values, ln_kappa_tokens=tokens.log_mean, token_cosine=token_cosine(normed),
+        effective_rank=effective_rank(normed), stable_rank=stable_rank(normed), rankme=rankme(normed.flatten(0, 1)),
+        norm_ratio=ratio, outlier_share=share, negentropy=negentropy(found.output),
+        excess_kurtosis=float(Moments.of(found.output).excess_kurtosis),
+        channel_kurtosis=float(channels.nanmedian()), rank_deficient=deficient,
+    )  # fmt: skip
+
+
+def _jacobians(found: BlockTrace, config: ExamineConfig) -> dict[str, float]:
+    attention = found.attention
+    values: dict[str, float] = {}
+    if attention is None or found.normed is None:
+        return {}
+    first = found.normed[0]
+    if config.lanczos_steps:
+        extremes = input_jacobian(attention, first, steps=config.lanczos_steps)
+        values |= {
+            "k_largest": extremes.largest, "k_largest_error": extremes.largest_error,
+            "k_smallest": extremes.smallest, "kappa_k": extremes.kappa,
+        }  # fmt: skip
+    if config.weight_tokens and is_plain_attention(attention):
+        count = min(config.weight_tokens, len(first))
+        where = torch.linspace(0, len(first) - 1, count).round().long().to(first.device)
+        jacobian = weight_jacobian(attention, first[where])
+        values |= {"kappa_weights": jacobian.kappa, "kappa_weights_bound": jacobian.bound}
+    return values
+
+
+@torch.no_grad()
+def cka_between(left: Backbone, right: Backbone, images: Tensor, tokens: int = 256) -> Tensor:
+    """CKA (blocks of left, blocks of right) of patch tokens, drawn evenly over ``images`` (B, 3, H, W).
+
+    Both see the same images and the same places, ``tokens`` an image of those there are; a batch is one image.
+    Raises ValueError if their token grids differ.
+    """
+    streaming = StreamingCKA()
+    for image in torch.split(images, 1):
+        sides: list[list[Tensor]] = []
+        for backbone in (left, right):
+            layers = backbone.layers(image, range(1, backbone.depth + 1))
+            if sides and layers[1].tokens.shape[1] != len(sides[0][0]):
+                raise ValueError(f"{left.spec} and {right.spec} cut images into different patches")
+            sides.append([layer.tokens[0] for layer in layers.values()])
+        count = len(sides[0][0])
+        if count > tokens:
+            picked = torch.randperm(count, generator=torch_rng(0, "cka"))[:tokens]
+            sides = [[layer[picked.to(layer.device)] for layer in side] for side in sides]
+        streaming.update(sides[0], sides[1])
+    return streaming.matrix()
+
+
+def columns() -> Sequence[str]:
+    """Names of a row's numbers."""
+    return [field.name for field in fields(BlockRow) if field.name not in ("block", "rank_deficient")]

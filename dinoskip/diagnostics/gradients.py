@@ -1,0 +1,57 @@
+"""Gradient norms by part (query, key, value, output, fc1, fc2) and block, sliced from the fused weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from timm.models.vision_transformer import VisionTransformer
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from dinoskip.randomness import torch_rng
+
+PARTS = ("query", "key", "value", "output", "fc1", "fc2")
+_CLASSES = 10
+
+
+@torch.no_grad()
+def part_norms(block: nn.Module, of: Callable[[nn.Parameter], Tensor | None]) -> dict[str, Tensor]:
+    """Frobenius norm of ``of(weight)`` for each part of a timm block, scalars on the weights' device.
+
+    ``of`` gives the gradient (or the weight itself, or an update), of the parameter's shape; parts that a block does
+    not have, or of which ``of`` gives None, are left out.
+    """
+    named = dict(block.named_parameters())
+    places = {"attn.qkv.weight": ("query", "key", "value"), "attn.proj.weight": ("output",)}
+    places |= {"mlp.fc1.weight": ("fc1",), "mlp.fc2.weight": ("fc2",)}
+    norms: dict[str, Tensor] = {}
+    for name, parts in places.items():
+        value = of(named[name]) if name in named else None
+        if value is not None:
+            pieces = value.detach().double().tensor_split(len(parts))
+            norms |= {part: piece.norm() for part, piece in zip(parts, pieces, strict=True)}
+    return norms
+
+
+def gradient_norms(model: VisionTransformer, images: Tensor, seed: int = 0) -> list[dict[str, float]]:
+    """``{part: ‖∂L/∂W‖_F}`` of every block for a cross-entropy on the images, image i having label i mod 10.
+
+    The class scores are a fixed random read-out (variance 1/C) of the normed class token, or of the mean token where
+    there is none: the same loss for every model of one width. ``.grad`` of the parameters stays as it is.
+    """
+    with torch.enable_grad():
+        tokens = model.forward_features(images)
+        loss = _loss(tokens[:, 0] if model.has_class_token else tokens.mean(1), seed)
+        weights = [p for block in model.blocks for p in block.parameters() if p.ndim == 2]
+        found = torch.autograd.grad(loss, weights, allow_unused=True)
+    by_id = {id(weight): gradient for weight, gradient in zip(weights, found, strict=True)}
+    rows = [part_norms(block, lambda p: by_id.get(id(p))) for block in model.blocks]
+    return [{part: float(norm) for part, norm in row.items()} for row in rows]
+
+
+def _loss(pooled: Tensor, seed: int) -> Tensor:
+    width = pooled.shape[-1]
+    draw = torch.randn(width, _CLASSES, dtype=torch.float64, generator=torch_rng(seed, "read-out")) / width**0.5
+    labels = torch.arange(len(pooled), device=pooled.device) % _CLASSES
+    return F.cross_entropy(pooled @ draw.to(pooled), labels)

@@ -1,0 +1,76 @@
+"""Linear CKA between representations (Kornblith et al. 2019): exact for two matrices, streaming for many layers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+
+@torch.no_grad()
+def linear_cka(x: Tensor, y: Tensor) -> float:
+    """Linear CKA of (N, C) and (N, D) features of the same N samples, in feature space, columns centred here.
+
+    ‖Yᵀ X‖_F² / (‖Xᵀ X‖_F ‖Yᵀ Y‖_F), between 0 and 1; invariant to rotations and to scale, not to every linear map.
+    """
+    if len(x) != len(y):
+        raise ValueError(f"linear_cka: {len(x)} and {len(y)} samples")
+    x, y = (v.double() - v.double().mean(0) for v in (x, y))
+    norms = torch.linalg.matrix_norm(x.T @ x) * torch.linalg.matrix_norm(y.T @ y)
+    return float(torch.linalg.matrix_norm(y.T @ x).square() / norms)
+
+
+class StreamingCKA:
+    """CKA between all layers of one list and all of another, batch by batch, by the unbiased HSIC (Song et al. 2012).
+
+    A batch's Gram matrices are n × n, n its samples; only sums over batches are kept (Nguyen et al. 2021, minibatch
+    CKA). Being unbiased, values of unrelated layers scatter around 0 and can fall below it.
+    """
+
+    def __init__(self) -> None:
+        self._cross: Tensor | None = None
+        self._left: Tensor | None = None
+        self._right: Tensor | None = None
+
+    @torch.no_grad()
+    def update(self, left: Sequence[Tensor], right: Sequence[Tensor] | None = None) -> None:
+        """Add a batch: features (n, C) of every layer, n of at least 4 and the same in all; ``right`` defaults to left.
+
+        Every call must bring the same number of layers.
+        """
+        first = _hsic_grams(left)
+        second = first if right is None else _hsic_grams(right)
+        if first.shape[1:] != second.shape[1:]:
+            raise ValueError(f"StreamingCKA: {first.shape[1]} and {second.shape[1]} samples")
+        cross = _unbiased(first, second)
+        own = [torch.stack([_unbiased(g[None], g[None])[0, 0] for g in grams]) for grams in (first, second)]
+        if self._cross is None or self._left is None or self._right is None:
+            self._cross, self._left, self._right = cross, *own
+        else:
+            self._cross, self._left, self._right = self._cross + cross, self._left + own[0], self._right + own[1]
+
+    def matrix(self) -> Tensor:
+        """CKA (layers of left, layers of right), float64; ValueError before any batch."""
+        if self._cross is None or self._left is None or self._right is None:
+            raise ValueError("StreamingCKA: no batch was given")
+        return self._cross / (self._left[:, None] * self._right[None, :]).clamp_min(1e-300).sqrt()
+
+
+def _hsic_grams(layers: Sequence[Tensor]) -> Tensor:
+    """Linear Gram matrices with zero diagonal (layers, n, n), float64."""
+    grams = torch.stack([x.double() @ x.double().T for x in layers])
+    if grams.shape[1] < 4:
+        raise ValueError(f"StreamingCKA: a batch needs at least 4 samples, got {grams.shape[1]}")
+    grams.diagonal(dim1=1, dim2=2).zero_()
+    return grams
+
+
+def _unbiased(k: Tensor, m: Tensor) -> Tensor:
+    """HSIC_1 of all pairs (a, b) of zero-diagonal Gram matrices: one matrix product for the traces."""
+    n = k.shape[1]
+    rows_k, rows_m = k.sum(2), m.sum(2)
+    trace = k.flatten(1) @ m.flatten(1).T
+    product = rows_k.sum(1)[:, None] * rows_m.sum(1)[None, :] / ((n - 1) * (n - 2))
+    mixed = rows_k @ rows_m.T * (2 / (n - 2))
+    return (trace + product - mixed) / (n * (n - 3))

@@ -1,0 +1,91 @@
+"""What passes through each block of a ViT: tokens, queries and keys, and what its sub-blocks add, block by block.
+
+Forward hooks of one pass; they are gone when it ends. Shapes: tokens (B, N, C) with prefix tokens first, queries and
+keys (B, heads, N, dh).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from timm.layers import Attention
+from timm.models.vision_transformer import Block as TimmBlock
+from timm.models.vision_transformer import VisionTransformer
+from torch import Tensor, nn
+
+from dinoskip.models.vit import embed
+
+_PARTS = ("norm1", "attn", "ls1", "norm2", "ls2")
+
+
+@dataclass(frozen=True)
+class BlockTrace:
+    """One block's pass. What a block does not have (another kind than pre-norm with fused qkv) is None."""
+
+    number: int
+    """1..depth."""
+    block: nn.Module
+    inputs: Tensor
+    """Tokens that enter the block, before any norm."""
+    output: Tensor
+    """Tokens that leave it."""
+    normed: Tensor | None = None
+    """norm1's output: what attention sees."""
+    attended: Tensor | None = None
+    """What attention gives, LayerScale included, skip not."""
+    middle: Tensor | None = None
+    """norm2's input: attention's output, plus the skip where there is one."""
+    mixed: Tensor | None = None
+    """What the MLP gives, LayerScale included, skip not."""
+
+    @property
+    def attention(self) -> Attention | None:
+        """The block's attention, if it is timm's with fused qkv."""
+        found = getattr(self.block, "attn", None)
+        return found if isinstance(found, Attention) else None
+
+    def query_key(self) -> tuple[Tensor, Tensor] | None:
+        """Queries and keys (B, heads, N, dh) after q/k norm, unscaled; None without fused qkv."""
+        attention = self.attention
+        if attention is None or self.normed is None:
+            return None
+        batch, count, _ = self.normed.shape
+        query, key, _ = attention.qkv(self.normed).reshape(batch, count, 3, attention.num_heads, -1).unbind(2)
+        return attention.q_norm(query.transpose(1, 2)), attention.k_norm(key.transpose(1, 2))
+
+
+def trace(model: VisionTransformer, images: Tensor) -> Iterator[BlockTrace]:
+    """Pass ``images`` (B, 3, H, W), normalised, of the weights' dtype and device, through the model, block by block.
+
+    The model's mode is the caller's business. Gradients flow if they are enabled.
+    """
+    tokens = embed(model, images)
+    for number, block in enumerate(model.blocks, 1):
+        found = follow(block, tokens, number)
+        yield found
+        tokens = found.output
+
+
+def follow(block: nn.Module, tokens: Tensor, number: int = 1) -> BlockTrace:
+    """One block's pass."""
+    if not isinstance(block, TimmBlock):
+        return BlockTrace(number, block, tokens, block(tokens))
+    seen: dict[str, tuple[Tensor, Tensor]] = {}
+
+    def keep(name: str) -> object:
+        def hook(_: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+            seen[name] = (inputs[0], output)
+
+        return hook
+
+    with ExitStack() as stack:
+        for name in _PARTS:
+            handle = block.get_submodule(name).register_forward_hook(keep(name))  # type: ignore[arg-type]
+            stack.callback(handle.remove)
+        output = block(tokens)
+    return BlockTrace(
+        number, block, tokens, output,
+        normed=seen["norm1"][1], attended=seen["ls1"][1], middle=seen["norm2"][0], mixed=seen["ls2"][1],
+    )  # fmt: skip
