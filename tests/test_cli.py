@@ -1,7 +1,6 @@
 """The command line as a user meets it: real processes, one line per error, the documented exit codes."""
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -9,15 +8,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
-
-
-def dinoskip(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "dinoskip", *arguments]
-    return subprocess.run(
-        command, capture_output=True, text=True, timeout=120, cwd=cwd or ROOT, env=environment, check=False
-    )
+from tests.helpers.commands import ROOT, dinoskip
 
 
 def one_line(done: subprocess.CompletedProcess[str], code: int, *parts: str) -> None:
@@ -122,4 +113,6 @@ def test_scenes_then_check_and_doctor(tmp_path: Path) -> None:
 
 
 def test_version() -> None:
-    assert dinoskip("--version").stdout.startswith("dinoskip 0.")
+    command = [sys.executable, "-m", "dinoskip", "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=ROOT, check=True)
+    assert done.stdout.startswith("dinoskip 0.")

@@ -29,12 +29,6 @@ ORPHANS = 15.0  # seconds in which a killed process's data workers notice
 _OWN: defaultdict[Path, set[str]] = defaultdict(set)  # folder -> what children were meant to write there
 
 
-def _context() -> Any:
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["dinoskip.training", "tests.helpers.tiny"])
-    return context
-
-
 def train(
     job: dict[str, Any],
     images: str,
@@ -105,7 +99,7 @@ class Child:
             (self._scratch / name).mkdir()
         arguments = (job.model_dump(mode="json"), str(images), writes or str(run_dir), str(self._stderr),
                      str(self._scratch), workers, failpoint, env or {}, limit, mask, tuple(allow), prepare)  # fmt: skip
-        self.process = _context().Process(target=train, args=arguments)
+        self.process = multiprocessing.get_context("forkserver").Process(target=train, args=arguments)
         self.process.start()
 
     @property

@@ -41,7 +41,6 @@ def on_ranks(size: int, folder: Path, action: Callable[..., None], *arguments: A
     Without ``join`` they are started, but not yet made a process group.
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["dinoskip.training", "tests.helpers.tiny"])
     meeting = folder / f"meeting-{action.__name__}-{size}"
     started = [
         context.Process(target=_rank, args=(action, rank, size, str(meeting), arguments, join)) for rank in range(size)
