@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import redirect_stdout
 from functools import partial
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -182,21 +184,32 @@ def _offline(name: str) -> str:
     )
 
 
+def _check_biases(where: str, own: Mapping[str, Tensor], published: Mapping[str, Any]) -> None:
+    """timm drops query and value biases of DINOv3 files for its models without; refuse, unless they are zero."""
+    for name, bias in published.items():
+        if name.endswith("attn.qkv.bias") and not {name, name.replace("qkv.bias", "q_bias")} & own.keys():
+            query, _, value = bias.tensor_split(3)
+            if query.any() or value.any():
+                raise WeightsError(f"{where}: the model has no {name}, and it is not zero", "use timm's NAME_qkvb")
+
+
 def _whole(where: str, model: Any, published: Mapping[str, Any], _model: nn.Module | None = None) -> dict[str, Tensor]:
     """A published state under the model's own names, by timm's rules; :class:`WeightsError` unless all of it fits."""
-    rules = eva_filter if isinstance(model, Eva) else vit_filter
+    rules = eva_filter if isinstance(model, Eva) else partial(vit_filter, adapt_layer_scale=True)  # DeiT III's names
     architecture = str((getattr(model, "pretrained_cfg", None) or {}).get("architecture", ""))
     if "radio" in architecture:
         raise ConfigError(f"{where}: RADIO resamples positions in a way of its own and is not supported")
     if "flexi" in architecture:
         rules = partial(vit_filter, interpolation="bilinear", antialias=False)  # as timm itself loads FlexiViT
     try:
-        state = rules(dict(published), model)
+        with redirect_stdout(StringIO()):  # its remarks would mix with results
+            state = rules(dict(published), model)
     except Exception as error:
         raise WeightsError(f"{where}: not in a layout that timm knows for this model: {_reason(error)}") from error
     if not all(isinstance(value, Tensor) for value in state.values()):
         raise WeightsError(f"{where}: not a state_dict; it holds: {', '.join(map(str, list(state)[:6]))}")
     own = model.state_dict()
+    _check_biases(where, own, published)
     kept = {n: t for n, t in state.items() if n in own or not n.startswith(NOT_BACKBONE)}
     check_fit(own, kept, where)
     return kept

@@ -264,13 +264,16 @@ def test_shapes(backbone: Backbone, norm: Any) -> None:
                 assert features.cls.shape == (2, backbone.dim)
 
 
-def test_norms(backbone: Backbone) -> None:
-    x = images(backbone)
+def test_norms(case: Case) -> None:
+    backbone, x = case.backbone, images(case.backbone)
     plain, final, layer = (backbone.layers(x, [2], norm=norm)[2] for norm in NORMS)  # type: ignore[arg-type]
     assert torch.allclose(layer.tokens, F.layer_norm(plain.tokens, plain.tokens.shape[-1:], eps=1e-6))
     assert not torch.equal(final.tokens, plain.tokens)
     norms = [m for n, m in backbone.model.named_modules() if n in NORM_NAMES and not isinstance(m, nn.Identity)]
     assert torch.equal(final.tokens, norms[0](plain.tokens))
+    if isinstance(case.network, Dino | DinoV2 | DinoV3):  # which return their normalised CLS token
+        with torch.no_grad():
+            torch.testing.assert_close(final.cls, case.run(x), rtol=1e-5, atol=1e-5)
 
 
 NORM_NAMES = ("norm", "fc_norm", "layernorm", "post_layernorm")

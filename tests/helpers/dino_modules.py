@@ -208,7 +208,13 @@ class DinoV3(nn.Module):
     """DINOv3's DinoVisionTransformer: rotary positions, storage tokens, masked key bias, a norm of its own for CLS."""
 
     def __init__(
-        self, patch_size: int = 16, dim: int = 48, depth: int = 2, num_heads: int = 3, untie: bool = True
+        self,
+        patch_size: int = 16,
+        dim: int = 48,
+        depth: int = 2,
+        num_heads: int = 3,
+        untie: bool = True,
+        eps: float = 1e-6,
     ) -> None:
         super().__init__()
         self.embed_dim, self.num_heads, self.patch_size, self.n_storage_tokens = dim, num_heads, patch_size, 4
@@ -221,6 +227,9 @@ class DinoV3(nn.Module):
         self.norm = norm_layer(dim)
         self.untie_cls_and_patch_norms = untie
         self.cls_norm = norm_layer(dim) if untie else None
+        for module in self.modules():
+            if isinstance(module, nn.LayerNorm):
+                module.eps = eps  # 1e-5 in the released networks
 
     def prepare_tokens_with_masks(self, x: Tensor, masks: Tensor | None = None) -> tuple[Tensor, tuple[int, int]]:
         x = self.patch_embed(x)

@@ -12,6 +12,7 @@ import pytest
 import timm
 import torch
 from safetensors.torch import load_file, save_file
+from timm.models import save_for_hf
 from torch.nn import functional as F
 
 from dinoskip.cli import main
@@ -20,7 +21,7 @@ from dinoskip.features import FeatureStore
 from dinoskip.files import write_manifest
 from dinoskip.models import Backbone, VitConfig, create_model, load_backbone, save_weights
 from dinoskip.models.anatomy import dino_positions
-from tests.helpers.dino_modules import Dino, DinoV2
+from tests.helpers.dino_modules import Dino, DinoV2, DinoV3
 
 IMAGES = torch.randn(2, 3, 16, 24, generator=torch.Generator().manual_seed(0))
 
@@ -266,6 +267,41 @@ def test_timm_reads_the_authors_layouts(tmp_path: Path) -> None:
         torch.testing.assert_close(backbone.layers(x, [2], norm="final")[2].cls, cls, rtol=1e-5, atol=1e-5)
 
 
+def test_timm_reads_dinov3_with_its_biases_or_not_at_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    network = DinoV3(untie=False, eps=1e-5).eval()
+    for parameter in network.parameters():
+        parameter.data.add_(torch.randn_like(parameter), alpha=0.1)
+    torch.save(network.state_dict(), tmp_path / "w.pth")
+    rest = f"depth=2,embed_dim=48,num_heads=3,file={tmp_path / 'w.pth'}"
+    x = torch.randn(1, 3, 48, 80)
+    with torch.no_grad():
+        cls = network(x)
+    backbone = load_backbone(f"timm:vit_small_patch16_dinov3_qkvb,{rest}")
+    torch.testing.assert_close(backbone.layers(x, [2], norm="final")[2].cls, cls, rtol=1e-4, atol=1e-4)
+    with pytest.raises(WeightsError, match=r"has no blocks.0.attn.qkv.bias, and it is not zero .use timm's NAME_qkvb"):
+        load_backbone(f"timm:vit_small_patch16_dinov3,{rest}")
+    for block in network.blocks:
+        torch.nn.init.zeros_(block.attn.qkv.bias)
+    torch.save(network.state_dict(), tmp_path / "w.pth")
+    with torch.no_grad():
+        cls = network(x)
+    backbone = load_backbone(f"timm:vit_small_patch16_dinov3,{rest}")
+    torch.testing.assert_close(backbone.layers(x, [2], norm="final")[2].cls, cls, rtol=1e-4, atol=1e-4)
+    assert capsys.readouterr().out == ""
+
+
+def test_timm_reads_deit3s_layout(tmp_path: Path) -> None:
+    """LayerScale as DeiT III publishes it, gamma_1 for ls1.gamma."""
+    network = timm.create_model("deit3_small_patch16_224", depth=1, img_size=32, num_classes=3)
+    state = {
+        n.replace("ls1.gamma", "gamma_1").replace("ls2.gamma", "gamma_2"): t for n, t in network.state_dict().items()
+    }
+    torch.save({"model": state}, tmp_path / "w.pth")
+    loaded = load_backbone(f"timm:deit3_small_patch16_224,depth=1,img_size=32,file={tmp_path / 'w.pth'}")
+    own = network.state_dict()
+    assert all(torch.equal(tensor, own[name]) for name, tensor in loaded.model.state_dict().items())
+
+
 def test_timm_files_load_whole_or_not_at_all(tmp_path: Path) -> None:
     spec = "timm:vit_tiny_patch16_224,depth=1,img_size=32"
     state = timm.create_model("vit_tiny_patch16_224", depth=1, img_size=32, num_classes=5).state_dict()
@@ -283,6 +319,22 @@ def test_timm_files_load_whole_or_not_at_all(tmp_path: Path) -> None:
             load_backbone(f"{spec},file={tmp_path / 'w.pth'}")
         assert "\n" not in str(caught.value)
     assert not (tmp_path / "sentinel").exists()
+
+
+def test_timm_downloads_load_whole_or_not_at_all(tmp_path: Path) -> None:
+    """The way of downloaded weights, from a folder as timm lays it out for the Hugging Face hub: with a classifier."""
+    network = timm.create_model("vit_tiny_patch16_224", depth=1, img_size=32, num_classes=5)
+    save_for_hf(network, tmp_path, model_args={"depth": 1, "img_size": 32}, safe_serialization=True)
+    backbone = load_backbone(f"timm:local-dir:{tmp_path}")
+    own = network.state_dict()
+    assert own.keys() - backbone.model.state_dict().keys() == {"head.weight", "head.bias"}
+    assert all(torch.equal(tensor, own[name]) for name, tensor in backbone.model.state_dict().items())
+    file = tmp_path / "model.safetensors"
+    state = load_file(file)
+    state["surplus"] = state.pop("norm.bias")
+    save_file(state, file)
+    with pytest.raises(WeightsError, match=r"1 missing \(norm.bias\); 1 not in the model \(surplus\)"):
+        load_backbone(f"timm:local-dir:{tmp_path}")
 
 
 # --- torch.hub -----------------------------------------------------------------------------------------
