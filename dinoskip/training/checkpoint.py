@@ -101,7 +101,7 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
 
 
 def load_optimizer_tensors(optimizer: torch.optim.Optimizer, flat: Mapping[str, Tensor], source: Path) -> None:
-    """Inverse of :func:`optimizer_tensors`; entries of unknown parameters are a :class:`WeightsError`."""
+    """Inverse of :func:`optimizer_tensors`; entries of unknown parameters, or not as expected, :class:`WeightsError`."""
     groups = optimizer.param_groups
     names = [name for group in groups for name in group["names"]]
     index = {name: i for i, name in enumerate(names)}
@@ -118,7 +118,10 @@ def load_optimizer_tensors(optimizer: torch.optim.Optimizer, flat: Mapping[str, 
     if unknown:
         raise WeightsError(f"{source}: {len(unknown)} entries fit no parameter, such as {unknown[0]}")
     # torch wants its own numbering, in the order of the groups, and keeps its choice of where "step" lives.
-    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+    try:
+        optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+    except ValueError as error:
+        raise WeightsError(f"{source}: {error}") from error
 
 
 # --- save and load -----------------------------------------------------------------------------------

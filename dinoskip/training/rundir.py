@@ -42,7 +42,8 @@ def compare_configs(
 ) -> tuple[list[Change], list[Change]]:
     """Return the refused and the allowed changes; ``allow`` names more allowed keys, or sections of keys.
 
-    Raises :class:`ConfigError` if ``allow`` names what neither configuration has.
+    Raises :class:`ConfigError` if ``allow`` names what neither configuration has, or allows another optimizer: the
+    moments of one mean something else to another (SOAP's are in its bases), and nothing would say so.
     """
     before, after = flatten(old), flatten(new)
     keys = sorted(before.keys() | after.keys())
@@ -58,6 +59,8 @@ def compare_configs(
         change = Change(key, before.get(key, "absent"), after.get(key, "absent"))
         if change.old != change.new:
             may = key in free or any(key == name or key.startswith(f"{name}.") for name in allow)
+            if may and key == "optimizer.name":
+                raise ConfigError(f"{change}: an optimizer cannot go on from another's state", "begin a new run")
             (allowed if may else refused).append(change)
     return refused, allowed
 

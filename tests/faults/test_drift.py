@@ -89,6 +89,14 @@ def test_resume_config_drift_of_the_images(what: str, top: Path) -> None:
     resume(top, {})
 
 
+def test_resume_config_drift_that_nothing_can_allow(top: Path) -> None:
+    """Another optimizer's moments would be taken for this one's."""
+    before = (top / "run" / "config.json").read_bytes()
+    with pytest.raises(ConfigError, match=r"optimizer.name: adamw → soap: an optimizer cannot go on from another's"):
+        resume(top, {"optimizer": {"name": "soap"}}, allow=("optimizer",))
+    assert (top / "run" / "config.json").read_bytes() == before
+
+
 def test_resume_config_drift_that_is_free_is_recorded(top: Path) -> None:
     resume(top, {"pretrain.log_every": 3, "pretrain.accumulate": 2})
     assert recorded(top) == [

@@ -125,6 +125,17 @@ def test_state_of_unknown_parameters_is_refused(tmp_path: Path) -> None:
         checkpoint.load(saved, *_trained(0))
 
 
+def test_state_of_other_optimizer_settings_is_refused_in_one_line(tmp_path: Path) -> None:
+    def job(limit: int) -> PretrainJob:
+        return PretrainJob.model_validate(
+            {**tiny_job().model_dump(), "optimizer": {"name": "soap", "max_precond_dim": limit}}
+        )
+
+    saved = _save(tmp_path, 1, state=_trained(1, job(100)))
+    with pytest.raises(WeightsError, match=r"optimizer.safetensors: backbone\..*was it saved with other settings"):
+        checkpoint.load(saved, *_trained(0, job(10000)))
+
+
 def test_weights_of_another_model_are_refused(tmp_path: Path) -> None:
     saved = _save(tmp_path, 1)
     with pytest.raises(WeightsError, match="head"):
