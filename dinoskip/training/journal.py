@@ -50,8 +50,10 @@ class Journal:
         self._run, self._max_nonfinite = run, max_nonfinite
         self._faults = run.path / "nonfinite.jsonl"
         self._metrics = MetricsLog(run.path / "metrics.jsonl", resume_step=step) if run.is_main else None
-        if run.is_main and self._faults.exists():
-            MetricsLog(self._faults, resume_step=step).close()
+        self._inside = run.path / "diagnostics.jsonl"
+        for path in (self._faults, self._inside):
+            if run.is_main and path.exists():
+                MetricsLog(path, resume_step=step).close()
         self._alarm, self._alarmed = alarm, False
         self._score, self._highest, self.best = score, float("-inf"), 0
         for row in read_metrics(run.path / "metrics.jsonl") if run.is_main else []:
@@ -130,6 +132,12 @@ class Journal:
             self._metrics.write(step=step, epoch=epoch, **values)
             if self._boards is not None:
                 self._boards.write(step, {"epoch": epoch, **values})
+
+    def diagnostics(self, step: int, epoch: int, values: Mapping[str, list[float]]) -> None:
+        """Write a row of diagnostics.jsonl: lists over blocks."""
+        if self._metrics is not None:
+            with closing(MetricsLog(self._inside)) as rows:
+                rows.write(step=step, epoch=epoch, **values)
 
     def close(self) -> None:
         """Close the files and the boards."""

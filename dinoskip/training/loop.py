@@ -24,6 +24,7 @@ from torch import Tensor
 from dinoskip.config import Config, dump
 from dinoskip.console import Progress, log
 from dinoskip.data.batches import Batch
+from dinoskip.diagnostics.live import LiveDiagnostics, Row, gradient_rows
 from dinoskip.distributed import World, agree, all_reduce_max, all_reduce_mean, gather, on_main, world
 from dinoskip.errors import Interrupted, Preempted
 from dinoskip.files import read_json, write_json
@@ -90,6 +91,7 @@ class _Step:
     finite: bool
     stop: int
     save: bool
+    inside: Row
 
 
 class _Training:
@@ -111,6 +113,8 @@ class _Training:
         self.bf16 = self.config.precision == "bf16" or (self.config.precision == "auto" and on_gpu)
         self.forward = self._prepare(self.config.compile is True or (self.config.compile == "auto" and on_gpu))
         self.optimizer = build_optimizer(self.recipe.networks["student"], job.optimizer)
+        looks = self.config.diagnose_every > 0
+        self.live = LiveDiagnostics(self.loader.images, job.model.img_size) if looks else None
         self.bad_images = self.run_dir.path / "bad_images.json"  # name -> reason, of all sessions of the run
         if here.is_main and self.bad_images.exists():
             self.loader.bad.update(read_json(self.bad_images))
@@ -184,6 +188,7 @@ class _Training:
             with parallel.last_only(self.forward, micro == slices - 1):
                 parts.append(self.recipe.backward(self.forward, batch, rates, autocast))
         self.recipe.drop_gradients(rates)
+        inside = self._look(step + 1)
         means = mean_of(parts)
         gradients = gradients_of(self.recipe.networks["student"])
         bad, stop, save, norms = self._agree(parallel.gradient_norms(gradients), means["loss"])
@@ -191,7 +196,7 @@ class _Training:
             self.recipe.clip([local(gradient) for gradient in gradients], norms)
             self.optimizer.step()
             self.recipe.after_update(means, rates)
-        return _Step(rates, means, ids, sum(n * n for n in norms) ** 0.5, waited, not bad, stop, save)
+        return _Step(rates, means, ids, sum(n * n for n in norms) ** 0.5, waited, not bad, stop, save, inside)
 
     def _agree(self, norms: Tensor, loss: Tensor) -> tuple[bool, int, bool, list[float]]:
         """Agree among ranks on: non-finite, stop signal, time to save; and bring the norms to the host."""
@@ -201,6 +206,23 @@ class _Training:
         flags[0] = 1.0 - torch.isfinite(norms.sum() + loss).float()
         bad, stop, save, *values = torch.cat([all_reduce_max(flags), norms.float()]).tolist()
         return bool(bad), int(stop), bool(save), values
+
+    def _look(self, step: int) -> Row:
+        """Diagnostics of a step that has its gradients and no update yet, if it is time; it changes nothing."""
+        if self.live is None or step % self.config.diagnose_every:
+            return {}
+        began = time.perf_counter()
+        student = self.recipe.networks["student"].get_submodule("backbone")
+        assert isinstance(student, VisionTransformer)
+        row = gradient_rows(student, lambda p: None if p.grad is None else parallel.whole(p.grad))
+        if self.here.size > 1 and self.config.parallel == "fsdp":  # a sharded network cannot be walked block by block
+            copied = self.recipe.fresh("student")
+            copied.load_state_dict(parallel.whole_state(self.recipe.networks["student"]))
+            student = copied.to(self.here.device).get_submodule("backbone")
+            assert isinstance(student, VisionTransformer)
+        row |= self.live.signals(student)
+        self.journal.leave_out(time.perf_counter() - began)
+        return row
 
     # --- between steps ----------------------------------------------------------------------------------
 
@@ -215,6 +237,8 @@ class _Training:
                 self.journal.measured(step, epoch, self._online())
             return "not finite"
         self.journal.finite()
+        if outcome.inside:
+            self.journal.diagnostics(step, (step - 1) // self.epoch_steps + 1, outcome.inside)
         online = self._online() if self._due(step) else {}
         if not online and step % self.config.log_every and step != self.total:
             return ""

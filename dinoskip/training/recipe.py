@@ -16,7 +16,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from dinoskip.config import Config
-from dinoskip.data.batches import Batch
+from dinoskip.data.batches import Batch, Images
 from dinoskip.distributed import World
 from dinoskip.optim.build import OptimizerConfig
 from dinoskip.optim.schedules import cosine
@@ -26,7 +26,7 @@ from dinoskip.training.boards import BoardName
 # is resumed.
 FREE_KEYS = (
     "log_every", "checkpoint_every_minutes", "checkpoint_every_steps", "keep_epochs", "max_nonfinite", "online_every",
-    "boards", "accumulate", "parallel",
+    "diagnose_every", "boards", "accumulate", "parallel",
 )  # fmt: skip
 
 
@@ -38,9 +38,10 @@ class TrainConfig(Config):
     warmup_epochs: float = Field(10, ge=0, description="linear warm-up of the learning rate from 0; may be a fraction")
     keep_epochs: tuple[int, ...] = Field((), description="epochs whose checkpoint is kept, beside the last")
     checkpoint_every_minutes: float = Field(10.0, gt=0)
-    checkpoint_every_steps: int | None = Field(None, ge=1)
+    checkpoint_every_steps: int | None = Field(None, ge=1, description="as well; null: by time alone")
     log_every: int = Field(10, ge=1, description="steps between rows of metrics.jsonl")
     online_every: int = Field(0, ge=0, description="epochs between evaluations while training; 0 = none")
+    diagnose_every: int = Field(0, ge=0, description="steps between rows of diagnostics.jsonl; 0 = none")
     boards: tuple[BoardName, ...] = Field((), description="where rows of metrics.jsonl are shown as well")
     max_nonfinite: int = Field(10, ge=1, description="non-finite steps in a row that end the run")
     accumulate: int = Field(1, ge=1, description="micro-batches a step, on every rank: fewer GPUs, the same batch")
@@ -92,6 +93,7 @@ class Loader(Protocol):
     """One rank's micro-batches; :class:`dinoskip.data.TrainLoader` is one."""
 
     steps_per_epoch: int
+    images: Images
     bad: dict[str, str]  # images that could not be read: name -> reason
 
     def epoch(self, epoch: int, start_step: int = 0) -> Iterator[Batch]:

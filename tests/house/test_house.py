@@ -30,9 +30,9 @@ LAW = {
     "init": LEAVES | {"models"},
     "optim": LEAVES | {"models"},
     "data": LEAVES | {"models", "init", "optim"},
-    "training": LEAVES | {"models", "init", "optim", "data"},
-    "features": LEAVES | {"models", "init", "data"},
     "diagnostics": LEAVES | {"models", "init", "data"},
+    "training": LEAVES | {"models", "init", "optim", "data", "diagnostics"},
+    "features": LEAVES | {"models", "init", "data"},
     "pipeline": LEAVES | {"models", "init", "optim", "data", "training", "features", "diagnostics"},
 }
 
