@@ -19,6 +19,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from dinoskip.errors import ConfigError
 from dinoskip.models import Backbone, VitConfig, create_model, load_backbone, save_weights
 from tests.helpers.dino_modules import Dino, DinoV2, DinoV3
 
@@ -353,3 +354,29 @@ def test_other_precisions_agree(backbone: Backbone, dtype: torch.dtype, toleranc
         error = (single.double() - other.double()).square().mean().sqrt()
         assert error < tolerance
     assert backbone.weights_hash == before
+
+
+# --- all of timm ---------------------------------------------------------------------------------------
+
+# Blocks in which attention is not a plain pre-norm (or post-norm) step of its own: outputs only.
+OUTPUTS_ONLY = ("18x2", "_xp_", "_rpn_", "vit_dlittle", "vit_dpwee", "vit_dwee", "vit_pwee")
+
+
+@pytest.mark.slow
+def test_every_vit_of_timm() -> None:
+    """Each name of timm's ViT, DeiT and EVA files, narrow and one block deep, gives every facet it should."""
+    names = (
+        timm.list_models(module="vision_transformer") + timm.list_models(module="deit") + timm.list_models(module="eva")
+    )
+    assert len(names) > 200
+    for name in names:
+        shape = "pretrained=false,depth=1,embed_dim=48,num_heads=3" + ",num_kv_heads=1" * ("sapiens2" in name)
+        backbone = load_backbone(f"timm:{name},{shape}")
+        x = images(backbone, batch=1)
+        assert backbone.layers(x, [1])[1].tokens.shape == (1, 6, 48), name
+        if any(part in name for part in OUTPUTS_ONLY):
+            with pytest.raises(ConfigError, match="use facet out"):
+                backbone.layers(x, [1], "key")
+            continue
+        for facet in FACETS[1:]:
+            assert backbone.layers(x, [1], facet)[1].tokens.shape[:2] == (1, 6), name  # type: ignore[arg-type]
