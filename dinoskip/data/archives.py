@@ -18,6 +18,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -60,7 +61,7 @@ def _tar_members(archive: Path, stack: ExitStack) -> Iterator[tuple[str, int, bo
     for member in opened:
         if not (member.isreg() or member.isdir()) or member.issparse():
             raise DataError(f"{archive}: refused: member {member.name!r} is a link or a special file")
-        yield member.name, member.size, member.isdir(), lambda member=member: opened.extractfile(member)
+        yield member.name, member.size, member.isdir(), partial(opened.extractfile, member)
     while opened.fileobj is not None and opened.fileobj.read(_CHUNK):  # to the checksum at the end of a compressed one
         pass
 
@@ -73,7 +74,7 @@ def _zip_members(archive: Path, stack: ExitStack) -> Iterator[tuple[str, int, bo
             raise DataError(f"{archive}: refused: member {member.filename!r} is a link or a special file")
         if member.flag_bits & 0x1:
             raise DataError(f"{archive}: refused: member {member.filename!r} is encrypted")
-        yield member.filename, member.file_size, member.is_dir(), lambda member=member: opened.open(member)
+        yield member.filename, member.file_size, member.is_dir(), partial(opened.open, member)
 
 
 @contextmanager
@@ -86,7 +87,7 @@ def _damage(archive: Path) -> Iterator[None]:
     except (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, lzma.LZMAError, ValueError) as error:
         reason = (str(error).splitlines() or ["it ends too early"])[0].rstrip(":")
         raise DataError(f"{archive}: damaged, cut short, or neither tar nor zip: {reason}") from error
-    except (OSError, NotImplementedError) as error:
+    except (OSError, RuntimeError) as error:
         raise DataError(f"{archive}: cannot be unpacked: {error}") from error
 
 
