@@ -140,6 +140,10 @@ def _study_commands(commands: Any) -> None:
     )
     _study(run, choose=True)
     _compute(run)
+    settings = _command(
+        commands, "settings", "tools:settings", "list the settings of studies and runs, with defaults and meanings"
+    )
+    settings.add_argument("section", nargs="?", metavar="SECTION", help="these alone, such as pretrain or online.knn")
     _study(_command(commands, "plan", "plan", "say of every stage whether it is cached or must run, and why"))
     _study(_command(commands, "status", "status", "show how far a study is and its results so far"))
     report = _command(commands, "report", "report", "write a study's report again from what is there")

@@ -6,10 +6,13 @@ import shutil
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_origin
+
+from pydantic_core import to_json
 
 from dinoskip.commands import Args, pretrain_job, print_json, print_table
-from dinoskip.errors import ConfigError, DataError
+from dinoskip.config import Config
+from dinoskip.errors import ConfigError, DataError, did_you_mean
 
 
 def data_check(args: Args) -> int:
@@ -132,6 +135,48 @@ def analyze(args: Args) -> int:
         print_json(result)
     else:
         print(as_text(result))
+    return 0
+
+
+def _settings_of(kind: Any, key: str = "", choice: str = "") -> list[tuple[str, str, str, str]]:
+    """Key, choice, default and meaning of all settings of a type, those of sections inside included.
+
+    Where there are several types to choose from by ``name`` or ``kind``, ``choice`` is that.
+    """
+    found = []
+    for name, field in kind.model_fields.items():
+        inner, at = _sections(field.annotation), f"{key}.{name}".strip(".")
+        at += ".NAME" if get_origin(field.annotation) is dict else ""
+        for section in inner:
+            tag = section.model_fields.get("name") or section.model_fields.get("kind") if len(inner) > 1 else None
+            found += _settings_of(section, at, tag.default if tag else "")
+        if not inner and not (choice and field.default == choice):
+            default = "required"
+            if not field.is_required():
+                default = to_json(field.get_default(call_default_factory=True)).decode()
+            found.append((at, choice, default, field.description or ""))
+    return found
+
+
+def _sections(annotation: Any) -> list[Any]:
+    """The configuration types inside an annotation: none, one, or several to choose from by ``name`` or ``kind``."""
+    if isinstance(annotation, type) and issubclass(annotation, Config):
+        return [annotation]
+    return [section for part in get_args(annotation) for section in _sections(part)]
+
+
+def settings(args: Args) -> int:
+    """``dinoskip settings``."""
+    from dinoskip.pipeline.study import Study
+
+    rows = _settings_of(Study)
+    if args.section:
+        sections = sorted({key.partition(".")[0] for key, *_ in rows})
+        rows = [row for row in rows if row[0] == args.section or row[0].startswith(f"{args.section}.")]
+        if not rows:
+            near = did_you_mean(args.section, sections)
+            raise ConfigError(f"settings: {args.section} is none of {', '.join(sections)}", near)
+    print_table(rows, ("key", "of", "default", "meaning"))
     return 0
 
 

@@ -84,11 +84,26 @@ def test_every_command_has_help(capsys: pytest.CaptureFixture[str]) -> None:
         (["run", "configs/demo.yaml", "--only", "prob"], "did you mean probe?"),
         (["plan", "configs/demo.yaml", "evaluate.epochs=[3]"], "epoch 3 is not kept"),
         (["plan", "configs/demo.yaml", "variants.model.1.init.alfa=3"], "did you mean alpha?"),
+        (["settings", "pretrian"], "did you mean pretrain?"),
         (["features", "export", "--backbone", "tim:x", "--images", "x", "--out", "y"], "tim"),
     ],
 )
 def test_usage_and_config_errors(arguments: list[str], part: str) -> None:
     one_line(dinoskip(*arguments), 2, part)
+
+
+def test_settings_are_listed_with_default_and_meaning(capsys: pytest.CaptureFixture[str]) -> None:
+    from dinoskip.cli import main
+
+    def rows(*section: str) -> list[list[str]]:
+        assert main(["settings", *section]) == 0
+        return [re.split(" {2,}", line) for line in capsys.readouterr().out.splitlines()[1:]]
+
+    everything = rows()
+    assert ["data.NAME.year", "voc", "2012"] in everything
+    assert ["online.knn.k", "[10]"] in [[*row[:2]] for row in everything]
+    assert [row for row in everything if row[0].startswith("pretrain.")] == rows("pretrain")
+    assert ["optimizer.klsoap", "klshampoo", "false", "KL-SOAP: Adam in KL-Shampoo's basis"] in rows("optimizer")
 
 
 def test_missing_data_is_named(tmp_path: Path) -> None:

@@ -256,3 +256,13 @@ def test_a_rank_with_an_error_of_its_own_does_not_wait_for_nccl_to_say_farewell(
         with pytest.raises(type(error)), world("cuda"):
             raise error
     assert ended == ([True] if error is None else [])
+
+
+def test_readers_are_as_asked_or_this_ranks_share_of_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(distributed.os, "sched_getaffinity", lambda _: range(64))
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    processor, card = (World(0, 1, torch.device(name)) for name in ("cpu", "cuda"))
+    assert [processor.readers(asked) for asked in (0, 3)] == [0, 3]
+    assert [card.readers(asked) for asked in (0, 3)] == [16, 3]
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
+    assert card.readers(0) == 7

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import torch
+from pydantic import Field
 
 from dinoskip.config import Config
 from dinoskip.data import resident
@@ -23,7 +24,7 @@ class DataPathConfig(Config):
     augments: for few processors beside a fast device. ``resident``: the set is decoded once into the device's memory.
     """
 
-    mode: Literal["crops", "decode", "resident"] = "crops"
+    mode: Literal["crops", "decode", "resident"] = Field("crops", description="docs/datasets.md")
 
 
 class TrainLoader(BatchLoader):

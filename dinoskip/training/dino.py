@@ -32,13 +32,13 @@ from dinoskip.training.recipe import Rates, Schedules, TrainConfig
 class PretrainConfig(TrainConfig):
     """The DINO recipe; the defaults are the 300-epoch ViT-S recipe of docs/protocols.md."""
 
-    out_dim: int = Field(65536, ge=2)
-    hidden_dim: int = Field(2048, ge=1)
-    bottleneck_dim: int = Field(256, ge=1)
+    out_dim: int = Field(65536, ge=2, description="prototypes")
+    hidden_dim: int = Field(2048, ge=1, description="width of the head's MLP")
+    bottleneck_dim: int = Field(256, ge=1, description="width before the prototypes")
     norm_last_layer: bool = Field(True, description="student's last-layer gain fixed at 1 (the teacher's always is)")
     student_temp: float = Field(0.1, gt=0)
-    teacher_temp: float = Field(0.07, gt=0)
-    warmup_teacher_temp: float = Field(0.04, gt=0)
+    teacher_temp: float = Field(0.07, gt=0, description="after its warm-up")
+    warmup_teacher_temp: float = Field(0.04, gt=0, description="at the first epoch, linear to teacher_temp")
     warmup_teacher_temp_epochs: int = Field(30, ge=0)
     center_momentum: float = Field(0.9, ge=0, le=1)
     momentum_teacher: float = Field(0.996, ge=0, le=1, description="at the first step; cosine to 1")
