@@ -136,7 +136,8 @@ def _study_commands(commands: Any) -> None:
         "run",
         "run",
         "run a study: train, evaluate and show every variant; continue where it stopped",
-        details="stages: data, pretrain, supervise, weights, features, probe, tokencut, knn, analyze, gallery, report",
+        details="stages: data, pretrain, supervise, weights, features, probe, tokencut, knn, retrieve, analyze, "
+        "gallery, report",
     )
     _study(run, choose=True)
     _compute(run)
@@ -262,9 +263,13 @@ def _frozen_commands(commands: Any) -> None:
         ("probe", "voc", "fit linear segmentation probes on every block of a frozen backbone"),
         ("tokencut", "voc", "discover objects with TokenCut on every block of a frozen backbone"),
         ("knn", "folder", "classify by k-NN on every block's CLS token of a frozen backbone"),
+        ("retrieve", "voc", "segment by the nearest training patches on every block of a frozen backbone"),
         ("gallery", "images", "make a gallery of any folder of images with any backbones"),
     ):
-        _frozen(_command(commands, name, name, text), kind)
+        command = _command(commands, name, name, text)
+        _frozen(command, kind)
+        if name != "gallery":
+            command.add_argument("--csv", metavar="FILE", help="write the rows as CSV, too")
 
     analyze = _command(
         commands, "analyze", "tools:analyze", "show conditioning and signal propagation of fresh or trained models"

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 from dinoskip.console import log, table
 from dinoskip.distributed import is_main
 from dinoskip.errors import ConfigError
-from dinoskip.files import MANIFEST, TEMPORARY, publish_directory
+from dinoskip.files import MANIFEST, TEMPORARY, publish_directory, write_text
 from dinoskip.locks import directory_lock
 from dinoskip.pipeline import graph, nodes, stages
 from dinoskip.pipeline.runner import Runner
 from dinoskip.pipeline.study import Study, Variant, load_study
-from dinoskip.results import EvalResult, read_rows
+from dinoskip.results import EvalResult, read_rows, rows_csv
 
 if TYPE_CHECKING:
     from dinoskip.config import Source
@@ -120,14 +120,14 @@ def _rows(runner: Runner) -> list[EvalResult]:
         out = runner.output(node.id)
         if out is not None and (out / "rows.json").is_file():
             rows += read_rows(out / "rows.json")
-    return rows
+    return sorted(dict.fromkeys(rows), key=lambda row: row.is_baseline)  # baselines once, below the models
 
 
 def _best(rows: list[EvalResult]) -> list[EvalResult]:
     """The best single block and the multiscale row of every model, data set and metric."""
     groups: dict[tuple[Any, ...], EvalResult] = {}
     for row in rows:
-        key = (row.task, row.dataset, row.metric, row.model, row.epoch, "+" in row.block, row.note)
+        key = (row.task, row.dataset, row.metric, row.is_baseline, row.model, row.epoch, "+" in row.block, row.note)
         if key not in groups or row.value > groups[key].value:
             groups[key] = row
     return [groups[key] for key in sorted(groups)]
@@ -135,8 +135,8 @@ def _best(rows: list[EvalResult]) -> list[EvalResult]:
 
 def _print_rows(rows: list[EvalResult]) -> None:
     print_table(
-        [(r.task, r.dataset, r.metric, r.model, r.epoch, r.block, f"{r.value:.1f}", r.note) for r in rows],
-        ("task", "data", "metric", "model", "epoch", "block", "value", "note"),
+        [(r.task, r.dataset, r.metric, r.model, r.epoch, r.block, f"{r.value:.1f}", r.interval, r.note) for r in rows],
+        ("task", "data", "metric", "model", "epoch", "block", "value", "95 %", "note"),
     )
 
 
@@ -332,6 +332,8 @@ def _frozen(args: Args, section: str, stage: str) -> Runner:
 
 def _measured(args: Args, section: str, stage: str) -> int:
     rows = _rows(_frozen(args, section, stage))
+    if args.csv:
+        write_text(Path(args.csv), rows_csv(rows))
     if args.json:
         print_json([row.plain() for row in rows])
     else:
@@ -352,6 +354,11 @@ def tokencut(args: Args) -> int:
 def knn(args: Args) -> int:
     """``dinoskip knn``."""
     return _measured(args, "knn", "knn")
+
+
+def retrieve(args: Args) -> int:
+    """``dinoskip retrieve``."""
+    return _measured(args, "retrieval", "retrieve")
 
 
 def gallery(args: Args) -> int:

@@ -1,9 +1,11 @@
-"""Result rows: one measured number with everything that says what was measured."""
+"""Result rows: one measured number with everything that says what was measured; as JSON and CSV."""
 
 from __future__ import annotations
 
+import csv
+import io
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -11,18 +13,21 @@ from typing import Any
 from dinoskip.errors import DataError
 from dinoskip.files import read_json, write_json
 
+_BASELINE = "baseline: "
+
 
 @dataclass(frozen=True)
 class EvalResult:
     """One number. ``block`` is 1..depth, or several joined by + for multiscale (``"3+6+9+12"``).
 
     ``value`` is in percent for mIoU, accuracy and CorLoc (0..100). ``note`` marks what must not be mistaken,
-    such as ``"best on validation"``.
+    such as ``"best on validation"``. ``low`` and ``high`` are the ends of the 95 % interval by the bootstrap over
+    images (``eval.bootstrap``), in the unit of ``value``; None where there is none.
     """
 
     metric: str
     value: float
-    task: str  # probe | tokencut | knn | classify
+    task: str  # probe | tokencut | knn | retrieve | classify
     block: str
     dataset: str
     split: str
@@ -41,10 +46,34 @@ class EvalResult:
     weights: str = ""
     version: str = ""
     note: str = ""
+    low: float | None = None
+    high: float | None = None
+
+    @property
+    def is_baseline(self) -> bool:
+        """Whether the row is of a rule that looks at no image (:meth:`baseline`), not of a model."""
+        return self.model.startswith(_BASELINE)
+
+    @property
+    def interval(self) -> str:
+        """``"40.1-43.9"``, or nothing where there is no interval."""
+        return "" if self.low is None or self.high is None else f"{self.low:.1f}-{self.high:.1f}"
 
     def plain(self) -> dict[str, Any]:
-        """JSON-able fields; a NaN value (nothing to average) is None."""
-        return {**asdict(self), "value": self.value if math.isfinite(self.value) else None}
+        """JSON-able fields; a number that is not finite (nothing to average) is None."""
+        entry = asdict(self)
+        for name in ("value", "low", "high"):
+            entry[name] = entry[name] if entry[name] is not None and math.isfinite(entry[name]) else None
+        return entry
+
+    def baseline(self, name: str, value: float, low: float | None = None, high: float | None = None) -> EvalResult:
+        """Return the row of the rule ``name`` on the same images: no model, block, facet or weights.
+
+        It is the same whichever model's row it is made from, so that equal rows can be told.
+        """
+        empty = {"initialisation": "", "optimizer": "", "depth": 0, "epoch": 0, "block": "", "facet": "", "norm": ""}
+        about: dict[str, Any] = {**empty, "resolution": "", "weights": "", "protocol": "", "note": ""}
+        return replace(self, model=f"{_BASELINE}{name}", value=value, low=low, high=high, **about)
 
     def with_context(self, context: Mapping[str, Any]) -> EvalResult:
         """Return a copy in which ``context`` (model, optimizer, epoch, ...) is filled in."""
@@ -65,3 +94,24 @@ def read_rows(path: Path) -> list[EvalResult]:
             raise DataError(f"{path}: not result rows of this version")
         rows.append(EvalResult(**{**entry, "value": math.nan if entry["value"] is None else float(entry["value"])}))
     return rows
+
+
+def rows_csv(rows: Iterable[EvalResult], variants: Sequence[str] | None = None) -> str:
+    """Every row with every field as CSV, ``variants`` (one a row) first if given.
+
+    A number that is not finite is empty; text that a spreadsheet would run as a formula begins with a quote.
+    """
+    stream = io.StringIO()
+    names = [field.name for field in fields(EvalResult)]
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(names if variants is None else ["variant", *names])
+    for i, row in enumerate(rows):
+        values = [row.plain()[name] for name in names]
+        writer.writerow(map(_cell, values if variants is None else [variants[i], *values]))
+    return stream.getvalue()
+
+
+def _cell(value: object) -> object:
+    if isinstance(value, str) and value[:1] in {"=", "+", "-", "@", "\t", "\r"}:
+        return "'" + value
+    return value

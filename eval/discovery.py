@@ -18,6 +18,8 @@ from dinoskip.errors import ConfigError, DataError
 from dinoskip.features import FeatureStore
 from dinoskip.files import atomic_path, write_json
 from dinoskip.results import EvalResult, write_rows
+from eval.baselines import BOXES, discovery_baselines
+from eval.bootstrap import share_interval
 from eval.graph import normalise
 from eval.tokencut import TokenCut, cut_unit, each, to_pixels
 
@@ -91,7 +93,8 @@ def evaluate(
     """Cut every image of ``store`` at every block, and at the multiscale blocks together; write all into ``out``.
 
     The store must hold patch tokens (facet ``key`` by protocol) of the dataset's images in their native size. Writes
-    ``rows.json`` (a CorLoc row a block, in percent), ``boxes.json`` ``{id: {block: [x1, y1, x2, y2]}}`` in pixels,
+    ``rows.json`` (a CorLoc row a block, in percent with its interval, then the baselines'), ``boxes.json``
+    ``{id: {block: [x1, y1, x2, y2]}}`` in pixels,
     ``seeds.json`` ``{id: {block: flat token index}}``, for each block ``vectors_block{b}.npy`` float16 (eigenvectors
     divided by their largest absolute value) and ``masks_block{b}.npy`` bool, (sum of T,) in store order, and with
     multiscale ``boxes_multiscale.json`` ``{id: [x1, y1, x2, y2]}``, and ``ties.json``, in how many images of each block
@@ -122,6 +125,11 @@ def evaluate(
     write_json(out / "ties.json", ties)
     write_json(out / "boxes.json", boxes)
     write_json(out / "seeds.json", seeds)
+    baselines = {
+        name: [is_hit(rule(*store.image_size(i)), boxes) for i, boxes in enumerate(truth)]
+        for name, rule in BOXES.items()
+    }
+    rows += discovery_baselines(baselines, rows[0])
     write_rows(out / "rows.json", rows)
     return rows
 
@@ -169,9 +177,13 @@ def _row(
     truth: list[np.ndarray],
     config: TokenCutConfig,
 ) -> EvalResult:
+    hits = [is_hit(box, boxes) for box, boxes in zip(found.boxes, truth, strict=True)]
+    low, high = share_interval(hits)
     return EvalResult(
         metric="CorLoc",
-        value=100 * corloc(found.boxes, truth),
+        value=100 * (sum(hits) / len(hits)),
+        low=100 * low,
+        high=100 * high,
         task="tokencut",
         block=label,
         dataset=dataset.name,

@@ -6,9 +6,9 @@ exp(cosine / temperature) (Wu et al. 2018; DINO eval_knn.py).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -20,15 +20,21 @@ from dinoskip.distributed import choose_device
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.features import FeatureStore
 from dinoskip.results import EvalResult, write_rows
+from eval.baselines import classification_baselines
+from eval.bootstrap import share_interval
+from eval.neighbours import Neighbours
 
 _CHUNK_ELEMENTS = 2**24  # similarities held at once: 64 MiB of float32
 
+Backend = Literal["torch", "faiss"]
+
 
 class KnnConfig(Config):
-    """Neighbour counts and the temperature of the votes."""
+    """Neighbour counts, the temperature of the votes, and what finds the neighbours (both are exact)."""
 
     k: tuple[int, ...] = Field(default=(10, 20), min_length=1)
     temperature: float = Field(default=0.07, gt=0)
+    backend: Backend = "torch"
 
 
 def _check(train_x: torch.Tensor, labels: NDArray[np.int64], test_x: torch.Tensor, ks: Sequence[int]) -> None:
@@ -51,22 +57,24 @@ def knn_predictions(
     test_x: torch.Tensor,
     ks: Sequence[int],
     temperature: float = 0.07,
+    backend: Backend = "torch",
 ) -> dict[int, NDArray[np.int64]]:
     """Classify ``test_x`` (blocks, n, D) by ``train_x`` (blocks, N, D), each block by itself, for several k.
 
     ``train_y`` (N,) are integer classes. Returns, for every k, int64 classes (blocks, n). Every feature is
-    normalised here; a zero vector is similar to nothing. Raises :class:`ConfigError` if a k exceeds N.
+    normalised here; a zero vector is similar to nothing. ``torch`` multiplies all blocks at once, ``faiss`` searches
+    one exact index a block. Raises :class:`ConfigError` if a k exceeds N.
     """
     labels = np.asarray(train_y, dtype=np.int64)
     _check(train_x, labels, test_x, ks)
     blocks, count, _ = test_x.shape
     classes = torch.from_numpy(labels).to(train_x.device)
-    memory = torch.nn.functional.normalize(train_x.float(), dim=-1).transpose(1, 2)
+    nearest = _searcher(torch.nn.functional.normalize(train_x.float(), dim=-1), max(ks), backend)
     found = {k: np.empty((blocks, count), dtype=np.int64) for k in ks}
     step = max(1, _CHUNK_ELEMENTS // (blocks * len(labels)))
     for start in range(0, count, step):
         queries = torch.nn.functional.normalize(test_x[:, start : start + step].float(), dim=-1)
-        similar, where = torch.bmm(queries, memory).topk(max(ks), dim=-1)
+        similar, where = nearest(queries)
         weights, votes_for = torch.exp(similar / temperature), classes[where]
         votes = weights.new_zeros((*weights.shape[:2], int(labels.max()) + 1))
         done = 0
@@ -75,6 +83,28 @@ def knn_predictions(
             done = k
             found[k][:, start : start + step] = votes.argmax(-1).cpu().numpy()
     return found
+
+
+def _searcher(
+    memory: torch.Tensor, k: int, backend: Backend
+) -> Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]:
+    """From unit queries (blocks, n, D) to the k largest cosines with ``memory`` (blocks, N, D), falling, and where."""
+    if backend == "torch":
+        transposed = memory.transpose(1, 2)
+
+        def by_torch(queries: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            similar, where = torch.bmm(queries, transposed).topk(k, dim=-1)
+            return similar, where
+
+        return by_torch
+    indexes = [Neighbours(block.cpu().numpy(), memory.device) for block in memory]
+
+    def by_faiss(queries: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        found = [index.search(block.cpu().numpy(), k) for index, block in zip(indexes, queries, strict=True)]
+        similar, where = (torch.from_numpy(np.stack(part)).to(memory.device) for part in zip(*found, strict=True))
+        return similar, where
+
+    return by_faiss
 
 
 def knn_classify(
@@ -113,7 +143,7 @@ def evaluate(
     """Classify the CLS token of every block and write ``out/rows.json``.
 
     ``train_labels`` and ``val_labels`` are integers in store order. One row a block and k, metric
-    ``accuracy_k{k}`` in percent.
+    ``accuracy_k{k}`` in percent, with its interval; then the majority class and chance, for each k.
     """
     where = choose_device(device)
     truth = np.asarray(val_labels, dtype=np.int64)
@@ -121,27 +151,35 @@ def evaluate(
         raise ValueError(f"{len(val_store.ids)} images to classify but {len(truth)} labels")
     if train_store.blocks != val_store.blocks:
         raise ConfigError(f"blocks differ: {train_store.blocks} in training, {val_store.blocks} in validation")
-    predicted = knn_predictions(
-        _features(train_store, where), train_labels, _features(val_store, where), config.k, config.temperature
-    )
+    train, val = _features(train_store, where), _features(val_store, where)
+    predicted = knn_predictions(train, train_labels, val, config.k, config.temperature, backend=config.backend)
+    about = {"dataset": dataset, "split": split, "classes": len(classes), **context}
     rows = [
-        EvalResult(
-            metric=f"accuracy_k{k}",
-            value=100.0 * float((predicted[k][i] == truth).mean()),
-            task="knn",
-            block=str(block),
-            dataset=dataset,
-            split=split,
-            n=len(truth),
-            facet=val_store.facet,
-            norm=val_store.norm,
-            protocol=f"dino k-NN, temperature {config.temperature:g}",
-            resolution=val_store.transform.label,
-            classes=len(classes),
-            weights=val_store.weights_hash,
-        ).with_context(context)
+        _row(k, predicted[k][i] == truth, str(block), val_store, config).with_context(about)
         for i, block in enumerate(val_store.blocks)
         for k in config.k
     ]
+    for like in rows[: len(config.k)]:
+        rows += classification_baselines(np.asarray(train_labels, dtype=np.int64), truth, len(classes), like)
     write_rows(Path(out) / "rows.json", rows)
     return rows
+
+
+def _row(k: int, right: NDArray[np.bool_], block: str, store: FeatureStore, config: KnnConfig) -> EvalResult:
+    low, high = share_interval(right)
+    return EvalResult(
+        metric=f"accuracy_k{k}",
+        value=100.0 * float(right.mean()),
+        task="knn",
+        block=block,
+        dataset="",
+        split="val",
+        n=len(right),
+        facet=store.facet,
+        norm=store.norm,
+        protocol=f"dino k-NN, temperature {config.temperature:g}",
+        resolution=store.transform.label,
+        weights=store.weights_hash,
+        low=100 * low,
+        high=100 * high,
+    )

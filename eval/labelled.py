@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -33,14 +33,21 @@ class LabelledTokens:
     grid: tuple[int, int]
     num_classes: int
     count: int
+    pixels: dict[int, NDArray[np.int64]] = field(default_factory=dict)  # per class (K,), of the label maps read so far
 
     def checked_label(self, i: int) -> NDArray[np.uint8]:
         """Return label map ``i``; :class:`DataError` if a value is neither a class nor 255."""
         label = self.label(i)
-        if bool(((label >= self.num_classes) & (label != IGNORE)).any()):
-            value = int(label[(label >= self.num_classes) & (label != IGNORE)][0])
+        pixels = np.bincount(label.ravel(), minlength=IGNORE + 1)
+        if beyond := np.flatnonzero(pixels[self.num_classes : IGNORE]).tolist():
+            value = self.num_classes + beyond[0]
             raise DataError(f"label map {i}: value {value} is outside the {self.num_classes} classes")
+        self.pixels[i] = pixels[: self.num_classes]
         return label
+
+    def pixels_per_image(self) -> NDArray[np.int64]:
+        """Return (n, K): labelled pixels of every image whose label map was read, in order."""
+        return np.stack([self.pixels[i] for i in sorted(self.pixels)])
 
     @classmethod
     def of(cls, store: FeatureStore, dataset: SegmentationDataset) -> LabelledTokens:

@@ -115,17 +115,27 @@ class ConfusionMatrix:
         """Pixels (num_classes,) predicted or labelled as this class."""
         return self.area_pred + self.area_label - self.intersect
 
+    @property
+    def areas(self) -> NDArray[np.int64]:
+        """Pixels (3, num_classes): ``intersect``, ``area_pred`` and ``area_label``, all that the scores need."""
+        return np.stack([self.intersect, self.area_pred, self.area_label])
+
     def scores(self) -> SegmentationScores:
         """Return the scores of everything counted so far.
 
         A class that is predicted but never labelled has IoU 0 and counts in ``miou``; a class that is neither is
         nan and does not.
         """
-        intersect, label = self.intersect, self.area_label
-        iou, acc = _ratio(intersect, self.union), _ratio(intersect, label)
-        total = int(label.sum())
-        aacc = int(intersect.sum()) / total if total else float("nan")
-        return SegmentationScores(_mean(iou), _mean(acc), aacc, iou, acc)
+        return scores_of_areas(self.areas)
+
+
+def scores_of_areas(areas: NDArray[np.int64]) -> SegmentationScores:
+    """Return the scores of areas (3, K) as :attr:`ConfusionMatrix.areas` has them, summed over a data set."""
+    intersect, predicted, label = areas
+    iou, acc = _ratio(intersect, predicted + label - intersect), _ratio(intersect, label)
+    total = int(label.sum())
+    aacc = int(intersect.sum()) / total if total else float("nan")
+    return SegmentationScores(_mean(iou), _mean(acc), aacc, iou, acc)
 
 
 def box_iou(a: ArrayLike, b: ArrayLike) -> NDArray[np.float64]:

@@ -27,6 +27,8 @@ from dinoskip.features import FeatureStore
 from dinoskip.files import write_json
 from dinoskip.randomness import numpy_rng
 from dinoskip.results import EvalResult, write_rows
+from eval.baselines import segmentation_baselines
+from eval.bootstrap import miou_intervals
 from eval.heads import LinearHead, save_heads, upsampled_classes
 from eval.labelled import LabelledTokens, NormalisedTokens, batchnorm_statistics
 from eval.metrics import ConfusionMatrix, SegmentationScores
@@ -71,7 +73,8 @@ class ProbeResult:
 
     ``heldout`` and ``validation`` are mIoU (0..1) per learning rate. The chosen head has the best held-out mIoU (the
     smaller rate on a tie); it is kept as fitted, without the held-out images, and is what ``scores`` are of.
-    ``best_*`` is what choosing on the validation set itself would have given.
+    ``best_*`` is what choosing on the validation set itself would have given. ``areas`` int32 (images, 3, K) are the
+    chosen head's, image by image of the validation set (``ConfusionMatrix.areas``).
     """
 
     blocks: tuple[int, ...]
@@ -83,6 +86,7 @@ class ProbeResult:
     best_learning_rate: float
     best_scores: SegmentationScores
     head: LinearHead
+    areas: NDArray[np.int32]
 
     @property
     def name(self) -> str:
@@ -91,12 +95,21 @@ class ProbeResult:
 
 
 def _score(
-    stack: HeadStack, data: LabelledTokens, tokens: NormalisedTokens, rows: NDArray[np.int64], title: str
-) -> list[list[SegmentationScores]]:
-    """Score every head on images ``rows`` at full label size; [group][learning rate]. One group's logits at a time."""
+    stack: HeadStack,
+    data: LabelledTokens,
+    tokens: NormalisedTokens,
+    rows: NDArray[np.int64],
+    title: str,
+    chosen: Sequence[int] = (),
+) -> tuple[list[list[SegmentationScores]], NDArray[np.int32]]:
+    """Score every head on images ``rows`` at full label size; [group][learning rate]. One group's logits at a time.
+
+    ``chosen`` is a learning rate (its number) a group; their areas (groups, images, 3, K) are returned, too.
+    """
     classes, rates = data.num_classes, len(stack.rates)
     size = (classes + 1) * classes  # label × prediction, with a row for ignored pixels: cheaper than leaving them out
     counts = torch.zeros(len(stack.groups), rates * size, dtype=torch.int64, device=tokens.device)
+    areas = np.zeros((len(chosen), len(rows), 3, classes), dtype=np.int32)
     offsets = torch.arange(rates, device=tokens.device)[:, None, None] * size
     with Progress(title, len(rows), "images") as progress:
         for at in range(0, len(rows), _SCORED):
@@ -108,9 +121,14 @@ def _score(
                 base = offsets + torch.where(label == IGNORE, classes, label) * classes
                 for group, z in enumerate(logits):
                     found = upsampled_classes(z[:, :, i], (label.shape[0], label.shape[1]))
-                    counts[group] += torch.bincount(found.add_(base).flatten(), minlength=counts.shape[1])
+                    part = torch.bincount(found.add_(base).flatten(), minlength=counts.shape[1])
+                    counts[group] += part
+                    if chosen:
+                        mine = part.view(rates, classes + 1, classes)[chosen[group], :-1]
+                        three = torch.stack([mine.diagonal(), mine.sum(0), mine.sum(1)])
+                        areas[group, at + i] = three.cpu().numpy()
             progress.advance(len(some))
-    return [[_scores(part, classes) for part in one.view(rates, -1).cpu()] for one in counts]
+    return [[_scores(part, classes) for part in one.view(rates, -1).cpu()] for one in counts], areas
 
 
 def _scores(counts: torch.Tensor, classes: int) -> SegmentationScores:
@@ -166,18 +184,17 @@ def fit_probes(
     stack = HeadStack(groups, rates, train.num_classes, dim, weight_decay, where)
     targets = make_targets(train.checked_label, fitted.tolist(), train.num_classes, train.grid, refine)
     train_stack(stack, tokens, targets.to(where), fitted, epochs=epochs, batch_size=batch_size, seed=seed)
-    on_held = _score(stack, train, tokens, held, "held-out")
-    on_val = _score(stack, val, NormalisedTokens(val, used, where, statistics), np.arange(val.count), "validation")
+    on_held, _ = _score(stack, train, tokens, held, "held-out")
+    chosen = [_best(scores) for scores in on_held]
+    read = NormalisedTokens(val, used, where, statistics)
+    on_val, areas = _score(stack, val, read, np.arange(val.count), "validation", chosen)
     results = []
-    for g, group in enumerate(groups):
-        chosen, best = _best(on_held[g]), _best(on_val[g])
+    for g, (group, mine) in enumerate(zip(groups, chosen, strict=True)):
+        best = _best(on_val[g])
         heldout, validation = (tuple(s.miou for s in scores[g]) for scores in (on_held, on_val))
-        head = stack.folded(g, chosen, statistics)
-        results.append(
-            ProbeResult(
-                group, rates, heldout, validation, rates[chosen], on_val[g][chosen], rates[best], on_val[g][best], head
-            )
-        )
+        given, best_given = (rates[mine], on_val[g][mine]), (rates[best], on_val[g][best])
+        head = stack.folded(g, mine, statistics)
+        results.append(ProbeResult(group, rates, heldout, validation, *given, *best_given, head, areas[g]))
     return results
 
 
@@ -218,7 +235,8 @@ def evaluate(
 ) -> list[EvalResult]:
     """Probe every block of the stores and write ``heads.safetensors``, ``probes.json`` and ``rows.json`` into ``out``.
 
-    Rows: mIoU, mAcc and aAcc in percent of the chosen heads, and mIoU with note ``best on validation``.
+    Rows: mIoU with its interval, mAcc and aAcc in percent of the chosen heads, and mIoU with note ``best on
+    validation``; then the mIoU of the majority class.
     """
     if train_store.weights_hash != val_store.weights_hash:
         raise DataError(f"{val_store.path}: features of other weights than {train_store.path}")
@@ -227,9 +245,10 @@ def evaluate(
         if getattr(train_store, name) != getattr(val_store, name):
             raise DataError(f"{val_store.path}: {name} differs from {train_store.path}")
     options = config.model_dump(exclude={"protocol", "learning_rates", "epochs"})
+    train, val = LabelledTokens.of(train_store, train_set), LabelledTokens.of(val_store, val_set)
     results = fit_probes(
-        LabelledTokens.of(train_store, train_set),
-        LabelledTokens.of(val_store, val_set),
+        train,
+        val,
         val_store.blocks,
         config.learning_rates,
         config.epochs,
@@ -242,7 +261,13 @@ def evaluate(
     fitted = {"list": train_set.list_name, "ids": list(train_store.ids) if train_set.drawn else "all"}
     write_json(out / "probes.json", {"config": config.model_dump(mode="json"), "train": fitted, "probes": details})
     context = {"protocol": f"{config.label}, fitted on {train_set.list_name}", **context}
-    rows = [row for result in results for row in _rows(result, val_store, val_set, config, context)]
+    intervals = miou_intervals([result.areas for result in results], config.seed)
+    rows = [
+        row
+        for result, interval in zip(results, intervals, strict=True)
+        for row in _rows(result, interval, val_store, val_set, config, context)
+    ]
+    rows += segmentation_baselines(train.pixels_per_image(), val.pixels_per_image(), rows[0])
     write_rows(out / "rows.json", rows)
     best = max(results, key=lambda result: result.scores.miou)
     log.info("probe: best is block %s with %.1f mIoU", best.name, 100 * best.scores.miou)
@@ -267,14 +292,16 @@ def _details(result: ProbeResult) -> dict[str, Any]:
 
 def _rows(
     result: ProbeResult,
+    interval: tuple[float, float],
     store: FeatureStore,
     dataset: SegmentationDataset,
     config: ProbeConfig,
     context: Mapping[str, Any],
 ) -> list[EvalResult]:
     scores, best = result.scores, result.best_scores
-    values = [("mIoU", scores.miou, ""), ("mAcc", scores.macc, ""), ("aAcc", scores.aacc, "")]
-    values.append(("mIoU", best.miou, "best on validation"))
+    low, high = (100 * end for end in interval)
+    values = [("mIoU", scores.miou, "", low, high), ("mAcc", scores.macc, "", None, None)]
+    values += [("aAcc", scores.aacc, "", None, None), ("mIoU", best.miou, "best on validation", None, None)]
     return [
         EvalResult(
             metric=metric,
@@ -292,6 +319,8 @@ def _rows(
             seed=config.seed,
             weights=store.weights_hash,
             note=note,
+            low=low,
+            high=high,
         ).with_context(context)
-        for metric, value, note in values
+        for metric, value, note, low, high in values
     ]

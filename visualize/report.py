@@ -16,7 +16,20 @@ from visualize.figures import Figure
 from visualize.pages import clean, relative_link, render_page
 from visualize.palette import variant_colours
 from visualize.published import PublishedTable, published
-from visualize.tables import NOT_RUN, Measure, best, best_table, markdown, measures, one_vote, rows_csv, single_blocks
+from visualize.tables import (
+    NOT_RUN,
+    Cell,
+    Measure,
+    baseline_table,
+    best,
+    best_table,
+    intervals,
+    markdown,
+    measures,
+    one_vote,
+    rows_csv,
+    single_blocks,
+)
 
 _SHADES = 10
 
@@ -69,12 +82,14 @@ class Report:
     """All that the page shows. What is empty is left out, except measures, which say "not run".
 
     ``gallery`` is a relative link from the report's folder (``../gallery/index.html``); ``protocol`` is
-    ``{section: {setting: value}}``; ``notices`` are one-line warnings and reasons why something was skipped;
+    ``{section: {setting: value}}``; ``baselines`` are rows of rules that look at no image, shown below the variants';
+    ``notices`` are one-line warnings and reasons why something was skipped;
     ``commands`` are shell lines that reproduce the study.
     """
 
     title: str
     variants: Sequence[ReportVariant]
+    baselines: Sequence[EvalResult] = ()
     note: str = ""
     figures: Sequence[Figure] = ()
     gallery: str | None = None
@@ -97,6 +112,7 @@ def build_report(report: Report, out: Path) -> None:
     rows = {variant.name: variant.rows for variant in report.variants}
     names = list(rows)
     found = measures(rows)
+    floor = baseline_table(report.baselines, found)
     figures = [
         {
             "caption": figure.caption,
@@ -127,8 +143,11 @@ def build_report(report: Report, out: Path) -> None:
             "names": names,
             "scores": [_score(measure, values, names) for measure, values in one_vote(found).items()],
             "measures": list(found),
-            "best": best_table(names, found),
-            "blocks": [_block_table(measure, values, names) for measure, values in found.items()],
+            "best": best_table(names, found, intervals(rows)) + floor,
+            "blocks": [
+                _block_table(measure, values, names, [(name, cells[number]) for name, cells in floor])
+                for number, (measure, values) in enumerate(found.items())
+            ],
             "figures": figures,
             "previews": previews,
             "gallery": relative_link(report.gallery) if report.gallery else None,
@@ -136,13 +155,15 @@ def build_report(report: Report, out: Path) -> None:
             "diagnostics": [_shown_table(table) for table in report.diagnostics],
             "published": _published(published(report.compare)) if report.compare else None,
             "not_run": NOT_RUN,
+            "floor": [name for name, _ in floor],
             "setting": setting,
         },
         styles=("base.css", "report.css"),
         extra_style="\n".join([*own, *shades]),
     )
-    write_text(out / "rows.csv", rows_csv(rows))
-    write_text(out / "table.md", markdown(rows))
+    below = {row.model: [one for one in report.baselines if one.model == row.model] for row in report.baselines}
+    write_text(out / "rows.csv", rows_csv({**rows, **below}))
+    write_text(out / "table.md", markdown(rows, report.baselines))
 
 
 def shown(value: object) -> str:
@@ -192,8 +213,13 @@ def _score(measure: Measure, values: Mapping[str, Mapping[str, float]], names: S
     }
 
 
-def _block_table(measure: Measure, values: Mapping[str, Mapping[str, float]], names: Sequence[str]) -> dict[str, Any]:
-    """Variants x blocks of one measure with a shade 0.._SHADES-1 per cell, scaled over the whole table."""
+def _block_table(
+    measure: Measure,
+    values: Mapping[str, Mapping[str, float]],
+    names: Sequence[str],
+    floor: Sequence[tuple[str, Cell | None]],
+) -> dict[str, Any]:
+    """Variants x blocks of one measure with a shade 0.._SHADES-1 per cell, scaled over the whole table; baselines."""
     curves = {name: single_blocks(values.get(name, {})) for name in names}
     numbers = [value for curve in curves.values() for value in curve.values()]
     low, span = (min(numbers), max(max(numbers) - min(numbers), 1e-12)) if numbers else (0.0, 1.0)
@@ -209,7 +235,7 @@ def _block_table(measure: Measure, values: Mapping[str, Mapping[str, float]], na
             for block in blocks
         ]
         lines.append((name, cells))
-    return {"label": measure.label, "blocks": blocks, "lines": lines}
+    return {"label": measure.label, "blocks": blocks, "lines": lines, "floor": [one for one in floor if one[1]]}
 
 
 def _shown_table(table: DataTable) -> dict[str, Any]:

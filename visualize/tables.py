@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
+from typing import NamedTuple
 
+from dinoskip import results
 from dinoskip.results import EvalResult
 from visualize.pages import clean
 
@@ -31,6 +31,7 @@ class Measure:
         """``mIoU, voc2012 val`` and the setting in brackets where there is one; ``k-NN (k = 20), ...``."""
         votes = re.fullmatch(r".*_k(\d+)", self.metric) if self.task == "knn" else None
         metric = f"k-NN (k = {votes[1]})" if votes else self.metric.replace("top1", "top-1")
+        metric = f"retrieval {metric}" if self.task == "retrieve" else metric
         place = " ".join(part for part in (self.dataset, self.split) if part)
         return f"{metric}, {place}" + (f" ({self.setting})" if self.setting else "")
 
@@ -51,23 +52,18 @@ def _setting(row: EvalResult) -> tuple[str, ...]:
     return (row.facet, row.norm, row.resolution, row.protocol)
 
 
-def measures(variants: Mapping[str, Sequence[EvalResult]]) -> dict[Measure, dict[str, dict[str, float]]]:
-    """Headline measures (mIoU, CorLoc, k-NN, top-1) of the last epoch: ``{measure: {variant: {block: value}}}``.
-
-    ``block`` is a number as text, or several joined by + (multiscale). Rows with a note (such as "best on
-    validation") and values that are not finite are left out; they stay in the long table.
-    """
+def _arranged(variants: Mapping[str, Sequence[EvalResult]]) -> dict[Measure, dict[str, dict[str, EvalResult]]]:
     grouped: dict[tuple[str, str, str, str], list[tuple[str, EvalResult]]] = {}
     order: dict[tuple[str, str, str, str], int] = {}
     for variant, rows in variants.items():
         for row in rows:
             rank = _rank(row)
-            if rank is None or row.note or not math.isfinite(row.value):
+            if rank is None or row.note or row.is_baseline or not math.isfinite(row.value):
                 continue
             key = (row.task, row.metric, row.dataset, row.split)
             grouped.setdefault(key, []).append((variant, row))
             order[key] = rank
-    result: dict[Measure, dict[str, dict[str, float]]] = {}
+    result: dict[Measure, dict[str, dict[str, EvalResult]]] = {}
     for key in sorted(grouped, key=lambda one: (order[one], [_natural(part) for part in one])):
         settings = {_setting(row) for _, row in grouped[key]}
         differing = [index for index in range(4) if len({setting[index] for setting in settings}) > 1]
@@ -76,8 +72,28 @@ def measures(variants: Mapping[str, Sequence[EvalResult]]) -> dict[Measure, dict
             if row.epoch != last[variant]:
                 continue
             setting = ", ".join(filter(None, (_setting(row)[index] for index in differing)))
-            result.setdefault(Measure(*key, setting), {}).setdefault(variant, {})[row.block] = row.value
+            result.setdefault(Measure(*key, setting), {}).setdefault(variant, {})[row.block] = row
     return result
+
+
+def measures(variants: Mapping[str, Sequence[EvalResult]]) -> dict[Measure, dict[str, dict[str, float]]]:
+    """Headline measures (mIoU, CorLoc, k-NN, top-1) of the last epoch: ``{measure: {variant: {block: value}}}``.
+
+    ``block`` is a number as text, or several joined by + (multiscale). Baselines, rows with a note (such as "best on
+    validation") and values that are not finite are left out; they stay in the long table.
+    """
+    return {
+        measure: {variant: {block: row.value for block, row in rows.items()} for variant, rows in found.items()}
+        for measure, found in _arranged(variants).items()
+    }
+
+
+def intervals(variants: Mapping[str, Sequence[EvalResult]]) -> dict[Measure, dict[str, dict[str, str]]]:
+    """Their 95 % intervals as text, in the same shape; empty where a row has none."""
+    return {
+        measure: {variant: {block: row.interval for block, row in rows.items()} for variant, rows in found.items()}
+        for measure, found in _arranged(variants).items()
+    }
 
 
 def one_vote(found: Mapping[Measure, dict[str, dict[str, float]]]) -> dict[Measure, dict[str, dict[str, float]]]:
@@ -100,12 +116,34 @@ def best(values: Mapping[str, float]) -> tuple[str, float] | None:
     return str(block), single[block]
 
 
+class Cell(NamedTuple):
+    """A number of the best-block table: which block it is of (none: of no model), and its 95 % interval as text."""
+
+    block: str
+    value: float
+    interval: str = ""
+
+
+Lines = list[tuple[str, list[Cell | None]]]
+
+
 def best_table(
-    variants: Sequence[str], found: Mapping[Measure, Mapping[str, Mapping[str, float]]]
-) -> list[tuple[str, list[tuple[str, float] | None]]]:
-    """For each variant its best single block per measure, and a row per combination of blocks: (label, cells)."""
-    table: list[tuple[str, list[tuple[str, float] | None]]] = [
-        (variant, [best(found[measure].get(variant, {})) for measure in found]) for variant in variants
+    variants: Sequence[str],
+    found: Mapping[Measure, Mapping[str, Mapping[str, float]]],
+    spread: Mapping[Measure, Mapping[str, Mapping[str, str]]] | None = None,
+) -> Lines:
+    """For each variant its best single block per measure, and a row per combination of blocks: (label, cells).
+
+    ``spread`` are :func:`intervals`.
+    """
+
+    def cell(measure: Measure, variant: str, top: tuple[str, float] | None) -> Cell | None:
+        texts = (spread or {}).get(measure, {}).get(variant, {})
+        return None if top is None else Cell(*top, texts.get(top[0], ""))
+
+    table: Lines = [
+        (variant, [cell(measure, variant, best(found[measure].get(variant, {}))) for measure in found])
+        for variant in variants
     ]
     combinations = dict.fromkeys(
         block for values in found.values() for one in values.values() for block in one if not block.isdigit()
@@ -113,29 +151,53 @@ def best_table(
     for blocks in combinations:
         for variant in variants:
             row = [found[measure].get(variant, {}).get(blocks) for measure in found]
-            cells = [None if value is None else (blocks, value) for value in row]
+            pairs = zip(found, row, strict=True)
+            cells = [cell(measure, variant, None if value is None else (blocks, value)) for measure, value in pairs]
             table.append((f"{variant}, blocks {blocks}", cells))
     return table
 
 
-def markdown(variants: Mapping[str, Sequence[EvalResult]]) -> str:
-    """The best-block table and one per-block table a measure, as GitHub Markdown."""
-    found = measures(variants)
-    names = list(variants)
+def baseline_table(rows: Sequence[EvalResult], found: Iterable[Measure]) -> Lines:
+    """For each baseline among ``rows`` what it scores in each measure: (name, cells)."""
+    known = {(row.model, row.task, row.metric, row.dataset, row.split): row for row in rows}
+    table: Lines = []
+    measured = list(found)
+    for name in dict.fromkeys(row.model for row in rows):
+        mine = [known.get((name, one.task, one.metric, one.dataset, one.split)) for one in measured]
+        cells = [None if row is None else Cell("", row.value, row.interval) for row in mine]
+        if any(cells):
+            table.append((name, cells))
+    return table
+
+
+def markdown(variants: Mapping[str, Sequence[EvalResult]], baselines: Sequence[EvalResult] = ()) -> str:
+    """The best-block table and one per-block table a measure, as GitHub Markdown; baselines below the variants."""
+    found, spread = measures(variants), intervals(variants)
+    names, floor = list(variants), baseline_table(baselines, found)
     lines = ["# Best block per variant", ""]
+    if any(text for one in spread.values() for texts in one.values() for text in texts.values()):
+        lines += ["In brackets: the block, and the 95 % interval by the bootstrap over images.", ""]
     lines += _markdown_rows(
         ["variant", *(measure.label for measure in found)],
-        [
-            [label, *(NOT_RUN if cell is None else f"{cell[1]:.1f} (block {cell[0]})" for cell in cells)]
-            for label, cells in best_table(names, found)
-        ],
+        [[label, *map(_best_cell, cells)] for label, cells in best_table(names, found, spread)]
+        + [[label, *("" if cell is None else _best_cell(cell) for cell in cells)] for label, cells in floor],
     )
-    for measure, values in found.items():
+    for number, (measure, values) in enumerate(found.items()):
         blocks = sorted({block for name in names for block in single_blocks(values.get(name, {}))})
         lines += ["", f"## {_escape(measure.label)}", ""]
         body = [[name, *(_cell(single_blocks(values.get(name, {})).get(block)) for block in blocks)] for name in names]
+        below = [(name, cells[number]) for name, cells in floor]
+        body += [[name, *[_cell(cell.value)] * len(blocks)] for name, cell in below if cell]
         lines += _markdown_rows(["block", *map(str, blocks)], body)
     return "\n".join(lines) + "\n"
+
+
+def _best_cell(cell: Cell | None) -> str:
+    if cell is None:
+        return NOT_RUN
+    about = [f"block {cell.block}"] if cell.block else []
+    about += [cell.interval] if cell.interval else []
+    return f"{cell.value:.1f}" + (f" ({'; '.join(about)})" if about else "")
 
 
 def _cell(value: float | None) -> str:
@@ -155,20 +217,5 @@ def _markdown_rows(head: Sequence[str], body: Iterable[Sequence[str]]) -> list[s
 
 def rows_csv(variants: Mapping[str, Sequence[EvalResult]]) -> str:
     """Every row with every field, the variant first, as CSV; what a spreadsheet would run as a formula is quoted."""
-    stream = io.StringIO()
-    names = [field.name for field in fields(EvalResult)]
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(["variant", *names])
-    for variant, rows in variants.items():
-        for row in rows:
-            entry = asdict(row)
-            writer.writerow([_plain(value) for value in (variant, *(entry[name] for name in names))])
-    return stream.getvalue()
-
-
-def _plain(value: object) -> object:
-    if isinstance(value, float) and not math.isfinite(value):
-        return ""
-    if isinstance(value, str) and value[:1] in {"=", "+", "-", "@", "\t", "\r"}:
-        return "'" + value
-    return value
+    names = [name for name, rows in variants.items() for _ in rows]
+    return results.rows_csv([row for rows in variants.values() for row in rows], names)

@@ -1,4 +1,4 @@
-"""Stages that measure: feature export, linear probes, TokenCut, k-NN."""
+"""Stages that measure: feature export, linear probes, TokenCut, k-NN, dense retrieval."""
 
 from __future__ import annotations
 
@@ -107,6 +107,25 @@ def knn(task: Task) -> None:
         labelled["train"].class_names,
         task.out,
         validate(module.KnnConfig, Source({"k": task.settings["k"]})),
+        val.context,
+        device=task.device,
+    )
+
+
+def retrieve(task: Task) -> None:
+    """``retrieve``: validation patches labelled by the nearest training patches, every block."""
+    module = ours("eval.retrieval")
+    train, val = _open(task, "train"), _open(task, "val")
+    config, root = dataset_of(task)
+    section = task.settings["retrieve"]
+    settings = {key: section[key] for key in ("memory", "k", "temperature", "index")}
+    module.evaluate(
+        train.store,
+        val.store,
+        datasets.open_segmentation(config, section["train_split"], root),
+        datasets.open_segmentation(config, section["val_split"], root),
+        task.out,
+        validate(module.RetrievalConfig, Source({**settings, "seed": task.settings["seed"]})),
         val.context,
         device=task.device,
     )

@@ -14,7 +14,7 @@ from dinoskip.init.build import WeightSelectionInit
 from dinoskip.pipeline.external import annotations_hash, backbone_hash, images_hash, targets_hash
 from dinoskip.pipeline.graph import Node
 from dinoskip.pipeline.stages import STAGES
-from dinoskip.pipeline.study import Study, Variant
+from dinoskip.pipeline.study import ProbeSection, RetrieveSection, Study, Variant
 from dinoskip.training.recipe import FREE_KEYS
 
 # Settings of a pretraining that are not part of its key. ``keep_epochs`` is: it changes no number, but it says which
@@ -187,7 +187,9 @@ class _Builder:
         }
         if spec:
             data.outside["backbone"] = (backbone_hash, spec["backbone"])
-        node_id = f"features/{variant.name}/ep{epoch}/{name}-{split}-{use}"
+        size = settings["transform"].get("size")
+        other = f"{size}" if use == "segmentation" and size != evaluate.probe.size else ""  # retrieval's own
+        node_id = f"features/{variant.name}/ep{epoch}/{name}-{split}-{use}{other}"
         return self._with_data(node_id, "features", full, data, inputs, variant.name)
 
     def _evaluate(self, variant: Variant, epoch: int, inputs: dict[str, str], spec: dict[str, Any]) -> None:
@@ -195,22 +197,19 @@ class _Builder:
         model = (inputs, spec)
         multiscale = list(evaluate.multiscale) if evaluate.multiscale else None
         where = f"{variant.name}/ep{epoch}"
-        for name in evaluate.datasets:
-            probe = evaluate.probe
-            square = {"facet": "out", "transform": {"mode": "square", "size": probe.size}}
+        labelled: list[tuple[str, str, ProbeSection | RetrieveSection, dict[str, Any]]] = []
+        labelled += [("probe", name, evaluate.probe, {"multiscale": multiscale}) for name in evaluate.datasets]
+        labelled += [("retrieve", name, evaluate.retrieve, {}) for name in evaluate.retrieval]
+        for stage, name, section, more in labelled:
+            square = {"facet": "out", "transform": {"mode": "square", "size": section.size}}
             stores = {
                 role: self._features(variant, epoch, model, "segmentation", name, split, square)
-                for role, split in (("train", probe.train_split), ("val", probe.val_split))
+                for role, split in (("train", section.train_split), ("val", section.val_split))
             }
-            hashes = [(targets_hash, "segmentation", split) for split in (probe.train_split, probe.val_split)]
-            data = self._data(name, probe.val_split, *hashes)
-            settings = {
-                "probe": dump(probe),
-                "seed": self.study.seed,
-                "multiscale": multiscale,
-                "context": {**context, "dataset": name},
-            }
-            self._with_data(f"probe/{where}/{name}", "probe", settings, data, stores, variant.name)
+            hashes = [(targets_hash, "segmentation", split) for split in (section.train_split, section.val_split)]
+            data = self._data(name, section.val_split, *hashes)
+            own = {stage: dump(section), "seed": self.study.seed, "context": {**context, "dataset": name}}
+            self._with_data(f"{stage}/{where}/{name}", stage, {**own, **more}, data, stores, variant.name)
         for name in evaluate.discover:
             native = {"facet": evaluate.discover_facet, "transform": {"mode": "native"}}
             split = evaluate.discover_split
@@ -287,7 +286,7 @@ class _Builder:
         if gallery:
             inputs["gallery"] = gallery
         for node in self.nodes.values():
-            if node.stage in {"probe", "tokencut", "knn", "pretrain", "supervise"}:
+            if node.stage in {"probe", "tokencut", "knn", "retrieve", "pretrain", "supervise"}:
                 inputs[node.id] = node.id
         card = self.study.model_dump(mode="json", exclude={"output", "gallery", "report", "data"})
         for section in ("pretrain", "supervised"):

@@ -169,14 +169,19 @@ def _image(module: Any, shown: _Shown, index: int) -> Any:
 # --- report ----------------------------------------------------------------------------------------------
 
 
-def _rows_by_model(task: Task) -> dict[str, list[EvalResult]]:
-    """Rows of every model; ``name epN`` where several epochs of a variant were evaluated."""
+def _all_rows(task: Task) -> tuple[list[EvalResult], list[EvalResult]]:
+    """Rows of models, and of baselines: each once, though every model's stage has them."""
     rows = [
         row
         for _, path in sorted(task.inputs.items())
         if (path / "rows.json").is_file()
         for row in read_rows(path / "rows.json")
     ]
+    return [row for row in rows if not row.is_baseline], list(dict.fromkeys(row for row in rows if row.is_baseline))
+
+
+def _rows_by_model(task: Task, rows: Sequence[EvalResult]) -> dict[str, list[EvalResult]]:
+    """Rows of every model; ``name epN`` where several epochs of a variant were evaluated."""
     epochs = {model: {row.epoch for row in rows if row.model == model} for model in (row.model for row in rows)}
     grouped: dict[str, list[EvalResult]] = {}
     for row in rows:
@@ -223,7 +228,8 @@ def _tables(analysis: Mapping[str, Any]) -> list[Any]:
 def report(task: Task) -> None:
     """``report``: the page, its figures, ``rows.csv``, ``table.md``, and a copy of the gallery beside it."""
     module = ours("visualize.report")
-    rows = _rows_by_model(task)
+    measured, baselines = _all_rows(task)
+    rows = _rows_by_model(task, measured)
     analysis = read_json(task.input("analyze") / "analysis.json")
     source = task.inputs.get("gallery")
     previews = []
@@ -238,6 +244,7 @@ def report(task: Task) -> None:
             title=task.settings["report"]["title"] or task.settings["study"],
             note=task.settings["report"]["note"],
             variants=[module.ReportVariant(name, found, _settings(card, found)) for name, found in rows.items()],
+            baselines=baselines,
             figures=_figures(task, rows, analysis, Path(scratch)),
             gallery="gallery/index.html" if source else None,
             previews=previews,

@@ -64,6 +64,18 @@ class ProbeSection(Config):
     val_split: str = "val"
 
 
+class RetrieveSection(Config):
+    """Dense retrieval (docs/retrieval.md): resolution, how many training patches are remembered, how they vote."""
+
+    size: int = Field(512, ge=16, description="side in pixels of the square that images are resized to")
+    memory: int = Field(102_400, ge=1, description="training patches that are remembered, at most")
+    k: int = Field(30, ge=1)
+    temperature: float = Field(0.02, gt=0)
+    index: Literal["flat", "ivf"] = Field("flat", description="flat is exact, ivf faster")
+    train_split: str = "train"
+    val_split: str = "val"
+
+
 class EvaluateConfig(Config):
     """Which checkpoints, blocks and data sets are evaluated. Data sets are keys of ``data``."""
 
@@ -74,7 +86,9 @@ class EvaluateConfig(Config):
     datasets: tuple[Name, ...] = ()
     discover: tuple[Name, ...] = ()
     knn: tuple[Name, ...] = ()
+    retrieval: tuple[Name, ...] = ()
     probe: ProbeSection = ProbeSection()
+    retrieve: RetrieveSection = RetrieveSection()
     discover_split: str = "trainval"
     discover_facet: Literal["key", "query", "value", "out"] = "key"
     knn_k: tuple[Annotated[int, Field(ge=1)], ...] = Field((10, 20), min_length=1)
@@ -149,6 +163,7 @@ class Study(Config):
             "evaluate.datasets": self.evaluate.datasets,
             "evaluate.discover": self.evaluate.discover,
             "evaluate.knn": self.evaluate.knn,
+            "evaluate.retrieval": self.evaluate.retrieval,
             "gallery.dataset": (self.gallery.dataset,) if self.gallery.dataset else (),
         }
         for key, names in used.items():
@@ -256,6 +271,7 @@ def _misfits(study: Study, model: ModelConfig, source: Source) -> list[str]:
     }
     sizes = {"evaluate.probe.size": evaluate.probe.size if evaluate.datasets else patch}
     sizes["evaluate.knn_size"] = evaluate.knn_size if evaluate.knn else patch
+    sizes["evaluate.retrieve.size"] = evaluate.retrieve.size if evaluate.retrieval else patch
     sizes["gallery.size"] = study.gallery.size or patch
     sizes |= {f"online.{name}.size": part.size for name, part in study.online.parts.items()}
     if study.pretrain:

@@ -99,7 +99,14 @@ def test_evaluate_writes_what_tokencut_finds(dataset: Boxes, store: FeatureStore
     config = TokenCutConfig(multiscale=(1, 2))
     rows = evaluate(store, dataset, tmp_path, config, {"model": "tiny", "seed": 3})
     assert read_rows(tmp_path / "rows.json") == rows
+    floor = rows[3:]
+    assert [row.model for row in floor] == ["baseline: full image", "baseline: centre box"]
+    # image d has no box, the others one that is the whole image
+    assert [row.value for row in floor] == [75.0, 0.0]
+    assert {(row.block, row.weights, row.facet, row.n) for row in floor} == {("", "", "", 4)}
+    rows = rows[:3]
     assert [row.block for row in rows] == ["1", "2", "1+2"]
+    assert all(row.low is not None and row.high is not None and row.low <= row.value <= row.high for row in rows)
     assert {(row.metric, row.task, row.model, row.seed, row.n, row.facet) for row in rows} == {
         ("CorLoc", "tokencut", "tiny", 3, 4, "key")
     }

@@ -62,6 +62,19 @@ def test_length_of_features_does_not_matter() -> None:
     assert knn_classify(train, labels, test, 5).tolist() == knn_classify(scaled, labels, test * 7, 5).tolist()
 
 
+def test_faiss_finds_what_torch_and_brute_force_find() -> None:
+    rng = np.random.default_rng(1)
+    train, test = (torch.from_numpy(rng.standard_normal((2, n, 24), dtype=np.float32)) for n in (300, 40))
+    labels = rng.integers(0, 5, 300)
+    found = {backend: knn_predictions(train, labels, test, [5, 50], backend=backend) for backend in ("torch", "faiss")}
+    for k in (5, 50):
+        assert found["faiss"][k].tolist() == found["torch"][k].tolist()
+        for block in range(2):
+            assert found["faiss"][k][block].tolist() == brute(
+                train[block].numpy(), labels, test[block].numpy(), k, 0.07
+            )
+
+
 @pytest.mark.parametrize("k", [0, -1, 4])
 def test_k_beyond_the_training_set_is_refused(k: int) -> None:
     with pytest.raises(ConfigError, match=f"k: {k} neighbours were asked of 3 training images"):
@@ -102,7 +115,13 @@ def test_evaluate_classifies_every_block(tmp_path: Path) -> None:
         KnnConfig(k=(1, 3)), {"model": "tiny", "dataset": "shades"}, device="cpu",
     )  # fmt: skip
     assert read_rows(tmp_path / "knn" / "rows.json") == rows
+    floor = [row for row in rows if row.is_baseline]
+    assert [(r.model, r.metric, r.value) for r in floor] == [
+        (f"baseline: {name}", f"accuracy_k{k}", 50.0) for k in (1, 3) for name in ("majority class", "chance")
+    ]
+    rows = rows[: -len(floor)]
     assert [(r.block, r.metric) for r in rows] == [(b, f"accuracy_k{k}") for b in "12" for k in (1, 3)]
+    assert all(r.low is not None and r.high is not None and r.low <= r.value <= r.high for r in rows)
     assert all((r.n, r.classes, r.dataset, r.split, r.model) == (6, 2, "shades", "val", "tiny") for r in rows)
     for row in rows:
         k, block = int(row.metric.removeprefix("accuracy_k")), int(row.block)

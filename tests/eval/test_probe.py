@@ -19,7 +19,7 @@ from dinoskip.models import Backbone, create_model
 from dinoskip.results import read_rows
 from eval.heads import load_heads, predict
 from eval.labelled import LabelledTokens, batchnorm_statistics
-from eval.metrics import ConfusionMatrix
+from eval.metrics import ConfusionMatrix, scores_of_areas
 from eval.probe import ProbeConfig, evaluate, fit_probes
 
 CPU = torch.device("cpu")
@@ -62,6 +62,8 @@ def test_learns_what_is_there_and_scores_at_label_size() -> None:
             tokens = {b: val.tokens[b][i].astype(np.float32) for b in result.blocks}
             matrix.update(predict(result.head, tokens, GRID, val.label(i).shape), val.label(i))
         np.testing.assert_allclose(matrix.scores().iou, result.scores.iou, atol=2e-3)
+        assert result.areas.shape == (val.count, 3, CLASSES)
+        np.testing.assert_array_equal(scores_of_areas(result.areas.sum(0)).iou, result.scores.iou)
 
 
 def test_choice_is_made_on_held_out_images_and_the_other_is_reported() -> None:
@@ -206,7 +208,14 @@ def test_evaluate_writes_rows_heads_and_details(sets: dict, tmp_path: Path) -> N
         (block, metric, note)
         for block in ("1", "2", "1+2")
         for metric, note in (("mIoU", ""), ("mAcc", ""), ("aAcc", ""), ("mIoU", "best on validation"))
-    }
+    } | {("", "mIoU", "")}
+    floor = rows[-1]
+    labels, pixels = [val_set.label(i) for i in range(5)], ConfusionMatrix(2)
+    commonest = int(np.bincount(np.concatenate([train_set.label(i).ravel() for i in range(12)]))[:2].argmax())
+    for label in labels:
+        pixels.update(np.full_like(label, commonest), label)
+    assert (floor.model, floor.value) == ("baseline: majority class", 100 * pixels.scores().miou)
+    assert all(row.low is not None and row.low <= row.value <= row.high for row in rows[:-1:4])
     first = rows[0]
     assert (first.model, first.epoch, first.seed, first.n, first.classes) == ("tiny", 7, 3, 5, 2)
     assert (first.dataset, first.split, first.facet, first.norm) == ("squares", "val", "out", "final")

@@ -20,7 +20,9 @@ evaluate:
   datasets: [scenes]
   discover: [scenes]
   knn: [scenes]
+  retrieval: [scenes]
   multiscale: [1, 2]
+  retrieve: {size: 48, memory: 50, k: 3}
   probe: {size: 64, epochs: 2, learning_rates: [1e-3, 1e-2]}
   knn_k: [3]
   knn_size: 64

@@ -45,7 +45,10 @@ def test_everything_is_there_and_verifies(done: Path, capsys: pytest.CaptureFixt
 def test_rows_say_what_was_measured(done: Path) -> None:
     root = done.parent / "runs" / "tiny" / "stages"
     rows = [row for path in root.rglob("rows.json") for row in read_rows(path)]
-    assert {row.task for row in rows} == {"probe", "tokencut", "knn"}
+    floor, rows = ([row for row in rows if row.is_baseline is which] for which in (True, False))
+    assert {row.task for row in rows} == {row.task for row in floor} == {"probe", "tokencut", "knn", "retrieve"}
+    assert {(row.block, row.weights) for row in floor} == {("", "")}
+    assert len(set(floor)) == 2 + 2 + 1 + 1  # boxes, accuracy, probe, retrieval: the same from both variants
     assert {row.model for row in rows} == {"skip-adamw", "skipless-adamw"}
     for row in rows:
         assert row.depth == 2
@@ -87,7 +90,7 @@ def test_initialisation_is_reported(done: Path) -> None:
     assert all(row["kappa_vo"] == pytest.approx(1, abs=1e-4) for row in rows)
 
 
-AFTER_WEIGHTS = {"features", "probe", "tokencut", "knn", "analyze", "gallery", "report"}
+AFTER_WEIGHTS = {"features", "probe", "tokencut", "knn", "retrieve", "analyze", "gallery", "report"}
 
 
 @pytest.mark.parametrize(
@@ -99,12 +102,15 @@ AFTER_WEIGHTS = {"features", "probe", "tokencut", "knn", "analyze", "gallery", "
         ("report.title=x", {"report"}),
         ("analyze.depth=3", {"analyze", "report"}),
         ("evaluate.knn_k=[1]", {"knn", "report"}),
+        ("evaluate.retrieve.memory=9", {"retrieve", "report"}),
+        ("evaluate.retrieve.size=32", {"features", "retrieve", "report"}),
+        ("evaluate.retrieve.size=64", {"retrieve", "report"}),  # the probe's features will do
         ("evaluate.probe.epochs=3", {"probe", "gallery", "report"}),
         ("evaluate.probe.learning_rates=[1e-3]", {"probe", "gallery", "report"}),
         ("evaluate.probe.size=32", {"features", "probe", "gallery", "report"}),
         ("evaluate.knn_size=32", {"features", "knn", "report"}),
         ("evaluate.discover_facet=query", {"features", "tokencut", "gallery", "report"}),
-        ("evaluate.norm=none", {"features", "probe", "knn", "gallery", "report"}),
+        ("evaluate.norm=none", {"features", "probe", "knn", "retrieve", "gallery", "report"}),
         ("evaluate.multiscale=[2, 1]", {"probe", "tokencut", "gallery", "report"}),
         ("optimizer.lr=1e-4", {"pretrain", "weights"} | AFTER_WEIGHTS),
         ("pretrain.epochs=2", {"pretrain", "weights"} | AFTER_WEIGHTS),

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
@@ -137,3 +138,17 @@ def test_values_read_well(value, cell, typed):
 def test_clean_keeps_both_ends_of_long_names():
     assert clean("a" * 200 + "end", 30) == "a" * 19 + "…" + "a" * 7 + "end"
     assert clean("one\ntwo\u202e\x00") == "one two"
+
+
+def test_baselines_are_below_the_variants(make_report, tmp_path):
+    report = make_report()
+    floor = [row.baseline("full image", 12.5, 10.0, 15.0) for row in report.variants[0].rows if row.metric == "CorLoc"]
+    build_report(replace(report, baselines=list(dict.fromkeys(floor))), tmp_path / "report")
+    page = Page(tmp_path / "report/index.html")
+    best, blocks = page.text.split("Every block")
+    assert best.index("later") < best.index("baseline: full image")
+    assert "10.0-15.0" in best
+    assert blocks.count("baseline: full image") == 1
+    assert "baseline: full image" in (tmp_path / "report/table.md").read_text()
+    lines = (tmp_path / "report/rows.csv").read_text().splitlines()
+    assert [line.split(",")[0] for line in lines].count("baseline: full image") == 1

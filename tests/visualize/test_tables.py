@@ -5,7 +5,7 @@ import io
 import math
 
 from dinoskip.results import EvalResult
-from visualize.tables import best, best_table, markdown, measures, one_vote, rows_csv, single_blocks
+from visualize.tables import baseline_table, best, best_table, markdown, measures, one_vote, rows_csv, single_blocks
 
 
 def row(block, value, **more):
@@ -44,9 +44,9 @@ def test_best_takes_single_blocks_by_number_and_the_earlier_of_equals():
 def test_best_table_says_what_was_not_run():
     found = measures({"a": [row(1, 5.0), row("1+2", 9.0)], "b": []})
     assert best_table(["a", "b"], found) == [
-        ("a", [("1", 5.0)]),
+        ("a", [("1", 5.0, "")]),
         ("b", [None]),
-        ("a, blocks 1+2", [("1+2", 9.0)]),
+        ("a, blocks 1+2", [("1+2", 9.0, "")]),
         ("b, blocks 1+2", [None]),
     ]
     text = markdown({"a": [row(1, 5.0)], "b": []})
@@ -64,3 +64,20 @@ def test_csv_holds_every_row_and_runs_no_formula():
     assert [line["value"] for line in table] == ["5.0", ""]
     assert table[0]["variant"] == "'-a"
     assert table[1]["dataset"] == '\'=cmd|"x"'
+
+
+def test_baselines_stand_below_and_split_no_measure():
+    first = row(1, 5.0, model="skip", facet="out", norm="final", protocol="p", low=4.0, high=6.04)
+    floor = [first.baseline("majority class", 3.5, 3.0, 4.0), row(1, 1.0, task="knn").baseline("chance", 10.0)]
+    found = measures({"a": [first, *floor]})
+    assert list(found.values()) == [{"a": {"1": 5.0}}]
+    assert baseline_table(floor, found) == [("baseline: majority class", [("", 3.5, "3.0-4.0")])]
+    lines = markdown({"a": [first]}, floor).splitlines()
+    assert "| a | 5.0 (block 1; 4.0-6.0) |" in lines
+    assert "| baseline: majority class | 3.5 (3.0-4.0) |" in lines
+    assert lines[-1] == "| baseline: majority class | 3.5 |"
+
+
+def test_retrieval_is_not_taken_for_the_probe():
+    found = measures({"a": [row(1, 5.0, task="retrieve"), row(1, 6.0)]})
+    assert [measure.label for measure in found] == ["mIoU, voc2012 val", "retrieval mIoU, voc2012 val"]

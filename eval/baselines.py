@@ -1,0 +1,69 @@
+"""What rules that look at no image score on the same data: the floor that a model's numbers stand on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dinoskip.results import EvalResult
+from eval.bootstrap import miou_intervals, share_interval
+from eval.metrics import scores_of_areas
+
+Box = tuple[float, float, float, float]
+
+
+def full_image(height: int, width: int) -> Box:
+    """Return the box of all of an image, x1 y1 x2 y2."""
+    return 0.0, 0.0, float(width), float(height)
+
+
+def centre_box(height: int, width: int) -> Box:
+    """Return the box in the middle, with half the sides (a quarter of the area)."""
+    return width / 4, height / 4, 3 * width / 4, 3 * height / 4
+
+
+BOXES: Mapping[str, Callable[[int, int], Box]] = {"full image": full_image, "centre box": centre_box}
+
+
+def discovery_baselines(hits: Mapping[str, Sequence[bool]], like: EvalResult) -> list[EvalResult]:
+    """Return the CorLoc rows of rules (of :data:`BOXES`), whose box hits in each image or not.
+
+    ``like`` is a model's row on the same images.
+    """
+    rows = []
+    for name, found in hits.items():
+        low, high = share_interval(found)
+        rows.append(like.baseline(name, 100 * float(np.mean(found)), 100 * low, 100 * high))
+    return rows
+
+
+def majority_areas(train: NDArray[np.integer], val: NDArray[np.integer]) -> NDArray[np.int64]:
+    """Return areas (n, 3, K) of predicting everywhere the class with most training pixels.
+
+    ``train`` and ``val`` are labelled pixels per image and class, (N, K) and (n, K). The first class of equals.
+    """
+    chosen = int(train.sum(0).argmax())
+    areas = np.zeros((len(val), 3, val.shape[1]), dtype=np.int64)
+    areas[:, 2] = val
+    areas[:, 1, chosen] = val.sum(1)
+    areas[:, 0, chosen] = val[:, chosen]
+    return areas
+
+
+def segmentation_baselines(train: NDArray[np.integer], val: NDArray[np.integer], like: EvalResult) -> list[EvalResult]:
+    """Return the mIoU row of ``majority class``, by the pixels of :func:`majority_areas`."""
+    areas = majority_areas(train, val)
+    ((low, high),) = miou_intervals([areas], like.seed)
+    return [like.baseline("majority class", 100 * scores_of_areas(areas.sum(0)).miou, 100 * low, 100 * high)]
+
+
+def classification_baselines(
+    train: NDArray[np.int64], val: NDArray[np.int64], classes: int, like: EvalResult
+) -> list[EvalResult]:
+    """Return the accuracy rows of ``majority class`` (of the training labels) and ``chance``, 1 / classes."""
+    right = val == np.bincount(train).argmax()
+    low, high = share_interval(right)
+    majority = like.baseline("majority class", 100 * float(right.mean()), 100 * low, 100 * high)
+    return [majority, like.baseline("chance", 100 / classes)]

@@ -1,0 +1,83 @@
+"""Intervals against brute force over every resample, closed forms and plain loops."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+import eval.bootstrap as bootstrap
+from eval.bootstrap import draws, miou_intervals, share_interval
+from eval.metrics import ConfusionMatrix, scores_of_areas
+
+
+@pytest.mark.parametrize(("hits", "images"), [(k, n) for n in range(1, 6) for k in range(n + 1)])
+def test_share_is_the_percentile_of_every_possible_resample(hits: int, images: int) -> None:
+    given = np.arange(images) < hits
+    shares = given[np.array(list(itertools.product(range(images), repeat=images)))].mean(1)
+    low, high = share_interval(given)
+    # the smallest share that at least this part of all resamples does not exceed; a hair for rounded probabilities
+    for end, part in ((low, 0.025), (high, 0.975)):
+        assert np.mean(shares <= end + 1e-9) >= part - 1e-9
+        assert np.mean(shares < end - 1e-9) <= part + 1e-9
+    assert low - 1e-9 <= hits / images <= high + 1e-9
+
+
+def test_share_of_many_is_the_normal_interval() -> None:
+    hits = np.arange(10_000) % 5 == 0
+    half = 1.959964 * math.sqrt(0.2 * 0.8 / 10_000)
+    assert share_interval(hits) == pytest.approx((0.2 - half, 0.2 + half), abs=2e-4)
+    assert share_interval([True] * 9) == (1, 1)
+    assert share_interval([False] * 9) == (0, 0)
+    assert all(math.isnan(end) for end in share_interval([]))
+
+
+def test_draws_are_counts_of_whole_resamples_whatever_is_held_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    all_at_once = np.concatenate(list(draws(7, 50, seed=3)))
+    assert all_at_once.shape == (50, 7)
+    assert (all_at_once.sum(1) == 7).all()
+    assert set(np.unique(all_at_once)) <= set(range(8))
+    assert not (all_at_once == np.concatenate(list(draws(7, 50, seed=4)))).all()
+    monkeypatch.setattr(bootstrap, "_DRAWS", 20)  # two resamples a part
+    parts = list(draws(7, 50, seed=3))
+    assert len(parts) == 25
+    assert (np.concatenate(parts) == all_at_once).all()
+
+
+def test_every_image_is_drawn_as_often_as_another() -> None:
+    counts = np.concatenate(list(draws(20, 4000, seed=0)))
+    np.testing.assert_allclose(counts.mean(0), 1, atol=5 / math.sqrt(4000))  # variance of a count is 1 - 1/n
+    np.testing.assert_allclose(counts.var(), 1 - 1 / 20, rtol=0.05)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_miou_equals_a_loop_over_confusion_matrices(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    matrices = []
+    for _ in range(6):  # a class of four occurs in the last image alone
+        matrix = ConfusionMatrix(5)
+        matrix.update(rng.integers(0, 3, 30), rng.choice([0, 1, 2, 255], 30))
+        matrices.append(matrix)
+    matrices[-1].update(np.array([3]), np.array([3]))
+    areas = np.stack([matrix.areas for matrix in matrices])
+    wanted = []
+    for times in np.concatenate(list(draws(6, 200, seed))).astype(int):
+        total = ConfusionMatrix(5)
+        total.counts += sum(count * matrix.counts for count, matrix in zip(times, matrices, strict=True))
+        wanted.append(total.scores().miou)
+    low, high = np.quantile(wanted, [0.025, 0.975])
+    assert miou_intervals([areas, areas.astype(np.int32)], seed, 200) == [pytest.approx((low, high), abs=1e-12)] * 2
+    assert low <= scores_of_areas(areas.sum(0)).miou <= high
+
+
+def test_miou_of_equal_images_does_not_vary_and_of_none_is_nan() -> None:
+    one = np.array([[3, 1, 0], [5, 2, 0], [4, 3, 0]])
+    ((low, high),) = miou_intervals([np.stack([one] * 8)])
+    assert low == high == scores_of_areas(one).miou == pytest.approx((3 / 6 + 1 / 4) / 2)
+    for nothing in (np.zeros((0, 3, 2), int), np.zeros((4, 3, 2), int)):
+        ((low, high),) = miou_intervals([nothing])
+        assert math.isnan(low)
+        assert math.isnan(high)
+    assert miou_intervals([]) == []
