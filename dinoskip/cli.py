@@ -275,8 +275,15 @@ def _frozen_commands(commands: Any) -> None:
         commands, "analyze", "tools:analyze", "show conditioning and signal propagation of fresh or trained models"
     )
     analyze.add_argument(
-        "spec", nargs="?", metavar="SPEC", help="weights:FILE or run:DIR; without it, a fresh skipless ViT-S"
+        "spec", nargs="*", metavar="SPEC", help="weights:FILE, run:DIR or any backbone; without it, fresh ViT-S"
     )
+    analyze.add_argument(
+        "--images", metavar="DIR", help="look inside on photographs of this folder; `bundled` takes scikit-image's"
+    )
+    analyze.add_argument("--count", type=_count, default=4, metavar="N", help="of the images (default: 4)")
+    analyze.add_argument("--size", type=_count, default=224, help="side of their centre crop (default: 224)")
+    analyze.add_argument("--knn", metavar="DIR", help="k-NN on DIR/train and DIR/val as W8A8, W8A6 and W4A4 too")
+    analyze.add_argument("--out", metavar="DIR", help="write inside.json and figures (SVG, PDF) there")
     analyze.add_argument(
         "--model", default="vit_small_patch16", help="of the fresh models (default: vit_small_patch16)"
     )

@@ -120,13 +120,17 @@ def models_convert(args: Args) -> int:
 
 def analyze(args: Args) -> int:
     """``dinoskip analyze``."""
+    if args.images:
+        return _analyze_inside(args)
+    if args.out or args.knn:
+        raise ConfigError("analyze: --out and --knn go with --images DIR")
     from dinoskip.config import Source, validate
     from dinoskip.init.build import ModelConfig, SkiplessInit
     from dinoskip.pipeline.analysis import analysis, as_text
     from dinoskip.pipeline.study import AnalyzeSection
 
     if args.spec:
-        result = analysis({}, {args.spec: args.spec}, None, args.seed)
+        result = analysis({}, {spec: spec for spec in args.spec}, None, args.seed)
     else:
         section = validate(AnalyzeSection, Source({"model": args.model, "depth": args.depth}, {"": "command line"}))
         fresh = ModelConfig(name=section.model, depth=section.depth, skip=False, init=SkiplessInit())
@@ -135,6 +139,41 @@ def analyze(args: Args) -> int:
         print_json(result)
     else:
         print(as_text(result))
+    return 0
+
+
+def _analyze_inside(args: Args) -> int:
+    """``dinoskip analyze --images``: every instrument, on photographs, float64."""
+    import torch
+
+    from dinoskip.diagnostics import bundled_photos
+    from dinoskip.files import write_json
+    from dinoskip.models import load_backbone
+    from dinoskip.pipeline import inside
+
+    if args.count < 1:
+        raise ConfigError("analyze: --count must be at least 1")
+    backbones = {spec: load_backbone(spec, dtype=torch.float64) for spec in args.spec}
+    backbones = backbones or inside.fresh_backbones(args.model, args.depth, args.size, args.seed)
+    if args.images == "bundled":
+        inputs = dict.fromkeys(backbones, bundled_photos(min(args.count, 4), args.size))
+    else:
+        paths = inside.photographs(args.images, args.count)
+        inputs = {name: inside.inputs_of(backbone, paths, args.size) for name, backbone in backbones.items()}
+    result = inside.inside(backbones, inputs)
+    if args.knn:
+        bits = ((None, None), (8, 8), (8, 6), (4, 4))
+        scores = [inside.quantised_knn(b, args.knn, inputs[name], bits, args.size) for name, b in backbones.items()]
+        result["knn"] = [row for rows in scores for row in rows]
+    if args.out:
+        out = Path(args.out)
+        out.mkdir(parents=True, exist_ok=True)
+        write_json(out / "inside.json", result)
+        inside.draw(result, out)
+    if args.json:
+        print_json(result)
+    else:
+        print(inside.inside_text(result))
     return 0
 
 

@@ -1,0 +1,131 @@
+"""What is inside backbones on photographs (``dinoskip analyze --images``): rows, distortions, CKA, figures."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dinoskip.console import Progress, log, table
+from dinoskip.data.folders import ImageFolder, LabelledFolder
+from dinoskip.diagnostics import cka_between, distortions, examine, quantised
+from dinoskip.diagnostics.examine import ExamineConfig
+from dinoskip.distributed import World
+from dinoskip.errors import DataError
+from dinoskip.features.transform import Normalise, Transform, load_pixels
+from dinoskip.init.build import ModelConfig, SkiplessInit, build_model
+from dinoskip.models import Backbone
+from dinoskip.pipeline.stages import ours
+
+_INSIDE = (
+    "attention_diagonal", "attention_entropy", "kappa_attention", "ln_kappa_tokens", "token_cosine", "effective_rank",
+    "kappa_sa", "kappa_sa_skip", "kappa_k", "kappa_weights", "kappa_weights_bound", "excess_kurtosis", "grad_query",
+)  # fmt: skip
+
+
+def fresh_backbones(name: str, depth: int, img_size: int, seed: int) -> dict[str, Backbone]:
+    """Three fresh networks that differ in skips and initialisation alone, float64."""
+    shape: dict[str, Any] = {"name": name, "depth": depth, "img_size": img_size}
+    models = {
+        "skip": ModelConfig(**shape),
+        "skipless default": ModelConfig(**shape, skip=False),
+        "skipless initialised": ModelConfig(**shape, skip=False, init=SkiplessInit()),
+    }
+    return {key: Backbone.from_model(build_model(config, seed).double(), key) for key, config in models.items()}
+
+
+def photographs(folder: str, count: int) -> list[Path]:
+    """At most ``count`` images of a folder, evenly spread over it; :class:`DataError` for a folder without images."""
+    images = ImageFolder.open(folder)
+    step = max(1, len(images) // count)
+    return [images.path(index) for index in range(0, len(images), step)][:count]
+
+
+def inputs_of(backbone: Backbone, paths: Sequence[Path], size: int) -> Tensor:
+    """What a backbone is given for these images: the centre square of each, (B, 3, size, size)."""
+    transform = Transform(mode="center_crop", size=size)
+    side, _ = transform.padded_size(size, size, backbone.patch_size)
+    pixels = [load_pixels(transform, path, backbone.patch_size) for path in paths]
+    return Normalise(backbone.mean, backbone.std, backbone.device, backbone.dtype)(pixels, side, side)
+
+
+def inside(
+    backbones: Mapping[str, Backbone], images: Mapping[str, Tensor], config: ExamineConfig | None = None
+) -> dict[str, Any]:
+    """What :func:`dinoskip.diagnostics.examine` and the quantisation probe find, and CKA of all pairs, JSON-able.
+
+    ``images`` (B, 3, H, W) for each backbone, of the same photographs. The same images calibrate the quantisation and are
+    measured, so that what is seen is rounding, not clipping.
+    """
+    result: dict[str, Any] = {"inside": {}, "sqnr": {}, "cka": []}
+    with Progress("analyze", len(backbones), "network") as progress:
+        for name, backbone in backbones.items():
+            found = images[name]
+            result["inside"][name] = examine(backbone, found, config).plain()
+            sites = distortions(backbone, found, found)
+            result["sqnr"][name] = {site.site: {str(b): _finite(v) for b, v in site.sqnr.items()} for site in sites}
+            progress.advance()
+    names = list(backbones)
+    for index, left in enumerate(names):
+        for right in names[index:]:
+            try:
+                matrix = cka_between(backbones[left], backbones[right], images[left])
+            except ValueError as error:
+                log.warning("no CKA: %s", error)
+                continue
+            values = [[_finite(v) for v in row] for row in matrix.tolist()]
+            result["cka"].append({"left": left, "right": right, "matrix": values})
+    return result
+
+
+def quantised_knn(
+    backbone: Backbone, folder: str, calibration: Tensor, bits: Sequence[tuple[int | None, int | None]], size: int
+) -> list[dict[str, Any]]:
+    """Top-1 of k-NN (k = 10) on the class token, of ``folder``/train and /val, as WnAm for each of ``bits``.
+
+    At most 1,000 and 500 images, class by class; (None, None) is the network as it is. Raises :class:`DataError`.
+    """
+    train, val = (LabelledFolder.open(Path(folder) / part) for part in ("train", "val"))
+    if train.class_names != val.class_names:
+        raise DataError(f"{folder}: train and val have different classes")
+    k = min(10, len(train))
+    measure = ours("eval.online").OnlineKnn(train, val, size=size, k=(k,), train_images=1000, val_images=500)
+    here, rows = World(0, 1, backbone.device), []
+    for weight, activation in bits:
+        network = quantised(backbone, weight, activation, calibration) if weight or activation else backbone
+        label = "as it is" if network is backbone else f"W{weight or 32}A{activation or 32}"
+        rows.append({"name": backbone.spec, "quantised": label, "top1": measure(network, here)[f"knn{k}_top1"]})
+    return rows
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def draw(result: Mapping[str, Any], out: Path) -> list[Path]:
+    """Figures of what :func:`inside` found, SVG and PDF, into ``out``; the files."""
+    figures = ours("visualize.diagnostics").inside_figures(result, out, pdf=True)
+    return [path for figure in figures for path in (figure.light, figure.light.with_suffix(".pdf"))]
+
+
+def inside_text(result: Mapping[str, Any]) -> str:
+    """A table per network, and SQNR by bits."""
+    lines: list[str] = []
+    for name, found in result["inside"].items():
+        cells = [[str(row["block"]), *(_short(row[key]) for key in _INSIDE)] for row in found["rows"]]
+        lines += [f"{name}: inside, by block", table(cells, ("block", *_INSIDE), right=True), ""]
+    for name, sites in result["sqnr"].items():
+        bits = list(next(iter(sites.values())))
+        medians = [float(torch.tensor([site[b] or math.nan for site in sites.values()]).nanmedian()) for b in bits]
+        shown = ", ".join(f"{b} bit {v:.1f} dB" for b, v in zip(bits, medians, strict=True))
+        lines.append(f"{name}: median SQNR of activations: {shown}")
+    lines += [f"{row['name']}, {row['quantised']}: k-NN top-1 {row['top1']:.1f} %" for row in result.get("knn", ())]
+    return "\n".join(lines).rstrip()
+
+
+def _short(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3g}"
