@@ -125,8 +125,8 @@ def draw_mix(config: ClassAugmentConfig, rng: np.random.Generator) -> tuple[floa
 
 def normalise(pixels: Tensor) -> Tensor:
     """ImageNet normalisation of uint8 (B, 3, H, W), as float32 on its device."""
-    mean, std = (
-        255 * torch.tensor(values, device=pixels.device).view(3, 1, 1)
+    mean, std = (  # copied without waiting for a GPU, as torch.tensor(..., device=...) would
+        (255 * torch.tensor(values)).view(3, 1, 1).to(pixels.device, non_blocking=True)
         for values in (IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD)
     )
     return pixels.float().sub_(mean).div_(std)

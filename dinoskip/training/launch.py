@@ -131,8 +131,12 @@ class Progress:
 def progress_of(output: Path) -> Progress:
     """Read the progress of a run or study directory; all zero if it is not there yet."""
     done = [path for path in output.rglob("MANIFEST.json") if "checkpoints" not in path.relative_to(output).parts]
+    saved: dict[Path, int] = {}  # by run; status.json may be ahead, of a session that died before it saved
+    for path in output.rglob("checkpoints/step-*"):
+        if path.name[5:].isdecimal():
+            saved[path.parent] = max(saved.get(path.parent, 0), int(path.name[5:]))
     return Progress(
-        steps=sum(int(read_json(path).get("step", 0)) for path in output.rglob("status.json")),
+        steps=sum(saved.values()),
         stages=len(done),
         batches=sum(path.read_bytes().count(1) for path in output.rglob("journal")),
     )

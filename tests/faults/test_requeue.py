@@ -41,8 +41,7 @@ class Job:
         begin(self.output, clock=lambda: self.now)
         self.now += seconds
         if step is not None:
-            self.output.mkdir(exist_ok=True)
-            write_json(self.output / "status.json", {"step": step})
+            (self.output / "checkpoints" / f"step-{step:08d}").mkdir(parents=True, exist_ok=True)
         return finish(self.output, code, self.limit, run=self._scontrol, clock=lambda: self.now)
 
     def _scontrol(self, command: Sequence[str]) -> str:
@@ -124,13 +123,23 @@ def test_only_a_saved_stop_with_progress_within_the_limit_is_requeued(
     assert "\n" not in why
 
 
+def test_steps_that_a_dead_node_lost_are_not_held_against_the_next_session(tmp_path: Path) -> None:
+    """SLURM itself puts a job back whose node died; it goes on from the last checkpoint, behind what it once said."""
+    job = Job(tmp_path / "run", 9)
+    job.session(75, 100)
+    write_json(job.output / "status.json", {"step": 150})
+    assert job.session(75, 140)[0]
+
+
 def test_progress_counts_steps_stages_and_exported_batches(tmp_path: Path) -> None:
     assert progress_of(tmp_path / "none") == Progress()
     stages = tmp_path / "stages"
     for i, step in enumerate((100, 20)):
-        (stages / "pretrain" / str(i) / "checkpoints" / "step-1").mkdir(parents=True)
-        write_json(stages / "pretrain" / str(i) / "status.json", {"step": step})
-        write_json(stages / "pretrain" / str(i) / "checkpoints" / "step-1" / "MANIFEST.json", {})
+        for saved in (10, step):
+            (stages / "pretrain" / str(i) / "checkpoints" / f"step-{saved:08d}").mkdir(parents=True)
+            write_json(stages / "pretrain" / str(i) / "checkpoints" / f"step-{saved:08d}" / "MANIFEST.json", {})
+        (stages / "pretrain" / str(i) / "checkpoints" / "step-00000010.pin").touch()
+        write_json(stages / "pretrain" / str(i) / "status.json", {"step": step + 5})  # what is not saved is lost
     write_json(stages / "pretrain" / "0" / "MANIFEST.json", {})
     (stages / "features" / ".partial-x").mkdir(parents=True)
     (stages / "features" / ".partial-x" / "journal").write_bytes(b"\1\1\0\1")

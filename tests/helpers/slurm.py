@@ -24,8 +24,7 @@ plays = json.loads((here / "plays.json").read_text())
 code, step = plays[0]
 output = Path((here / "output").read_text())
 if step is not None:
-    output.mkdir(exist_ok=True)
-    (output / "status.json").write_text(json.dumps({"step": step}))
+    (output / "checkpoints" / f"step-{step:08d}").mkdir(parents=True, exist_ok=True)
 sys.exit(code)
 """
 
