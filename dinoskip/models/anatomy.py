@@ -106,11 +106,11 @@ def part_of_fused(projection: nn.Module, inputs: Tensor, facet: str, bias: Tenso
     return F.linear(inputs, projection.weight[rows], None if bias is None else bias[rows])
 
 
-def headwise(norm: nn.Module, projected: Tensor, head_dim: int) -> Tensor:
+def headwise(norm: nn.Module, projected: Tensor, heads: int) -> Tensor:
     """Apply a norm of single heads to (B, N, heads·dh)."""
     if isinstance(norm, nn.Identity):
         return projected
-    normed: Tensor = norm(projected.reshape(*projected.shape[:-1], -1, head_dim))
+    normed: Tensor = norm(projected.reshape(*projected.shape[:-1], heads, -1))
     return normed.flatten(-2)
 
 

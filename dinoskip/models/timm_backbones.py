@@ -119,7 +119,7 @@ class TimmVit(_Timm):
         projected = part_of_fused(attention.qkv, block.norm1(tokens), facet)
         if facet == "value":
             return projected
-        return headwise(getattr(attention, f"{facet[0]}_norm"), projected, attention.head_dim)
+        return _head_normed(attention, projected, facet)
 
 
 class TimmEva(_Timm):
@@ -156,7 +156,13 @@ class TimmEva(_Timm):
             projected = part_of_fused(attention.qkv, inputs, facet, bias)
         if facet == "value":
             return projected
-        return headwise(getattr(attention, f"{facet[0]}_norm"), projected, attention.head_dim)
+        return _head_normed(attention, projected, facet)
+
+
+def _head_normed(attention: Any, projected: Tensor, facet: str) -> Tensor:
+    """Queries or keys after the attention's own norm of each head; keys may have fewer heads than queries."""
+    heads = getattr(attention, "num_kv_heads", attention.num_heads) if facet == "key" else attention.num_heads
+    return headwise(getattr(attention, f"{facet[0]}_norm"), projected, int(heads))
 
 
 def _reason(error: Exception) -> str:
