@@ -6,6 +6,7 @@ import os
 import stat
 import tarfile
 import zipfile
+from argparse import Namespace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,6 +16,7 @@ from dinoskip.data import archives, prepare
 from dinoskip.data.archives import unpack
 from dinoskip.data.prepare import PUBLISHED, Published, missing
 from dinoskip.errors import DataError, DiskFull
+from dinoskip.tools import data_prepare
 
 GOOD = {"top/a.txt": b"a" * 10, "top/sub/b.png": b"b" * 3000, "c.txt": b""}
 
@@ -192,3 +194,18 @@ def test_lists_and_augmented_masks(tmp_path: Path) -> None:
         prepare.prepare("coco20k", [tmp_path / "coco_20k_filenames.txt"], out)
     with pytest.raises(DataError, match="no such file"):
         prepare.prepare("voc", [tmp_path / "none.tar"], out)
+
+
+def test_the_command_says_what_is_missing_and_what_is_next(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = str(tmp_path / "ade")
+    assert data_prepare(Namespace(kind="ade20k", archives=[], out=out)) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith("missing: ADEChallengeData2016/images/training, ")
+    assert "ADEChallengeData2016.zip (md5 7328b3957e407ddae1d3cbf487f149ef)" in line
+    names = (f"ADEChallengeData2016/{part}/1" for part in ("images/training", "annotations/validation"))
+    path = make_zip(tmp_path / "part.zip", dict.fromkeys(names, b"x"))
+    assert data_prepare(Namespace(kind="ade20k", archives=[str(path)], out=out)) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "part.zip: 2 files, md5 not known, not checked",
+        f"next: dinoskip data check ade20k {out}",
+    ]

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 import json
+from argparse import Namespace
 from pathlib import Path
 
 import numpy as np
+import pytest
 from PIL import Image
 
 from dinoskip.data import Ade20kConfig, Coco20kConfig, CocoJsonConfig, CocoStuffConfig, MasksConfig, VocConfig, check
+from dinoskip.tools import data_check
 
 
 def write(root: Path, images: str, masks: str, count: int, value: int) -> None:
@@ -90,3 +93,15 @@ def test_boxes_and_own_masks(tmp_path: Path) -> None:
     assert [text.partition(": ")[2][:11] for text in row.faults] == ["missing, bu", "not the pub"]
     (row,) = check(CocoJsonConfig(root=str(tmp_path / "train2014"), annotations=str(path)))
     assert (row.dataset, row.found, row.fault_count) == ("instances_train2014", 3, 1)
+
+
+def test_the_command_takes_settings_of_the_kind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for part in ("train2017", "val2017"):
+        write(tmp_path, part, f"stuffthingmaps/{part}", 2, 181)
+    given = {"kind": "coco_stuff", "folder": str(tmp_path), "sample": 1, "overrides": ["classes=27"]}
+    assert data_check(Namespace(**given, json=True)) == 0
+    train, val = json.loads(capsys.readouterr().out)
+    assert (train["dataset"], train["found"], train["sampled"], len(val["classes"])) == ("coco_stuff27", 2, 1, 27)
+    (tmp_path / "val2017" / "i00.png").unlink()
+    assert data_check(Namespace(**given, json=False)) == 3
+    assert "i00.png: this mask has no image" in capsys.readouterr().out

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from dinoskip.data import CocoJsonConfig, MasksConfig
+from dinoskip.models import VitConfig, create_model, save_weights
 from dinoskip.pipeline.external import annotations_hash, images_hash, targets_hash
 from dinoskip.pipeline.nodes import build_nodes
 from dinoskip.pipeline.study import load_study
+from tests.helpers.commands import dinoskip
 
 
 @pytest.fixture
@@ -20,7 +23,7 @@ def root(tmp_path: Path) -> Path:
     """Three images with masks in train and val, and a COCO file that lies beside the images' folder."""
     for split in ("train", "val"):
         for number in range(3):
-            for kind, array in (("images", np.zeros((16, 16, 3), np.uint8)), ("masks", np.ones((16, 16), np.uint8))):
+            for kind, array in (("images", np.zeros((48, 48, 3), np.uint8)), ("masks", np.ones((48, 48), np.uint8))):
                 (tmp_path / "set" / kind / split).mkdir(parents=True, exist_ok=True)
                 Image.fromarray(array).save(tmp_path / "set" / kind / split / f"{number}.png")
     (tmp_path / "set" / "classes.txt").write_text("off\non\n")
@@ -47,7 +50,7 @@ def test_hashes_follow_masks_classes_and_the_subset(root: Path) -> None:
     assert hashes()[0] == images
     assert hashes()[1] != targets
     (root / "set" / "classes.txt").write_text("off\non\n")
-    Image.fromarray(np.zeros((16, 16), np.uint8)).save(root / "set" / "masks" / "train" / "1.png")
+    Image.fromarray(np.zeros((48, 48), np.uint8)).save(root / "set" / "masks" / "train" / "1.png")
     assert hashes()[0] == images
     assert hashes()[1] != targets
     annotations_hash(config, "val")  # there are none
@@ -82,3 +85,34 @@ gallery: {{dataset: boxes}}
         external = nodes[name].external
         assert external is not None
         assert all(external().values())
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> str:
+    config = VitConfig(name="vit_tiny_patch16", depth=1, img_size=48)
+    model = create_model("vit_tiny_patch16", depth=1, img_size=48)
+    save_weights(tmp_path / "tiny.safetensors", model.state_dict(), config, {})
+    return f"weights:{tmp_path / 'tiny.safetensors'}"
+
+
+def measured(*arguments: str) -> list[dict[str, Any]]:
+    """Rows of a command, the trivial baselines left out."""
+    done = dinoskip(*arguments, "--json", "--device", "cpu")
+    assert done.returncode == 0, done.stderr
+    return [row for row in json.loads(done.stdout) if row["block"]]
+
+
+def test_frozen_evaluation_of_own_masks_and_boxes(root: Path, tiny: str) -> None:
+    mask = np.ones((48, 48), np.uint8)
+    mask[:, :24] = 0
+    Image.fromarray(mask).save(root / "set" / "masks" / "val" / "0.png")
+    settings = ["evaluate.probe.size=48", "evaluate.probe.epochs=1", "evaluate.probe.learning_rates=[1e-3]"]
+    where = ["--kind", "masks", "--data", str(root / "set"), "--out", str(root / "probe")]
+    rows = measured("probe", "--backbone", tiny, *where, *settings, "data.subset=2")
+    assert {(row["dataset"], row["split"], row["n"], row["classes"]) for row in rows} == {("set", "val", 3, 2)}
+    assert all(row["protocol"].endswith("fitted on train, 2 of 3 by seed 0") for row in rows)
+    (details,) = (root / "probe").rglob("probes.json")
+    assert len(json.loads(details.read_text())["train"]["ids"]) == 2
+    where = ["--kind", "coco_json", "--data", str(root / "set" / "images"), "--out", str(root / "cut")]
+    rows = measured("tokencut", "--backbone", tiny, *where, "data.annotations=../../boxes.json")
+    assert {(row["dataset"], row["split"], row["n"]) for row in rows} == {("boxes", "boxes", 1)}
