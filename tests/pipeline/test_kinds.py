@@ -102,6 +102,7 @@ def measured(*arguments: str) -> list[dict[str, Any]]:
     return [row for row in json.loads(done.stdout) if row["block"]]
 
 
+@pytest.mark.slow
 def test_frozen_evaluation_of_own_masks_and_boxes(root: Path, tiny: str) -> None:
     mask = np.ones((48, 48), np.uint8)
     mask[:, :24] = 0
