@@ -55,10 +55,6 @@ class KLShampoo(StackedOptimizer):
         max_precond_dim: int = 10000,
         blocks: int = 1,
     ) -> None:
-        if precondition_frequency < 1 or max_precond_dim < 1 or blocks < 1:
-            raise ValueError("precondition_frequency, max_precond_dim and blocks must be at least 1")
-        if lr < 0 or eps < 0 or weight_decay < 0 or not all(0 <= beta < 1 for beta in betas) or shampoo_beta >= 1:
-            raise ValueError("lr, eps and weight_decay must not be negative; betas must be in [0, 1)")
         if init_factor <= 0:
             raise ValueError("init_factor must be positive")
         self.second_moment = using_klsoap
@@ -87,15 +83,14 @@ class KLShampoo(StackedOptimizer):
         pairs = list(zip(stacks, gradients, strict=True))
         new = [(stack, gradient) for stack, gradient in pairs if stack.step is None]
         self._begin([stack for stack, _ in new])
-        beta = group["shampoo_beta"] if group["shampoo_beta"] >= 0 else group["betas"][1]
+        beta = self._factor_beta(group)
         old = [(stack, gradient) for stack, gradient in pairs if not any(stack is one for one, _ in new)]
         if old:
             self._update(group, [stack for stack, _ in old], [gradient for _, gradient in old], beta)
         for stack, gradient in new:
             self._start(stack, gradient, beta)
         self._renew([stack for stack, _ in new], EIGH)
-        due = [stack for stack, _ in old if stack.step and stack.step % group["precondition_frequency"] == 0]
-        self._renew(due, QR)
+        self._renew(self._due(group, [stack for stack, _ in old]), QR)
 
     def _start(self, stack: Stack, gradient: Tensor, beta: float) -> None:
         """The factors of the first gradient, and the first eigenvalues."""

@@ -61,10 +61,6 @@ class SOAP(StackedOptimizer):
     ) -> None:
         if variant not in ("soap", "ecs"):
             raise ValueError(f"variant: {variant!r} is none of soap, ecs")
-        if precondition_frequency < 1 or max_precond_dim < 1 or blocks < 1:
-            raise ValueError("precondition_frequency, max_precond_dim and blocks must be at least 1")
-        if lr < 0 or eps < 0 or weight_decay < 0 or not all(0 <= beta < 1 for beta in betas) or shampoo_beta >= 1:
-            raise ValueError("lr, eps and weight_decay must not be negative; betas must be in [0, 1)")
         self.variant = variant
         defaults = {
             "lr": lr,
@@ -114,15 +110,9 @@ class SOAP(StackedOptimizer):
         self._renew(new, EIGH)
         self._renew(self._due(group, [stack for stack, _ in old]), SORTED_QR)
 
-    @staticmethod
-    def _due(group: Group, stacks: list[Stack]) -> list[Stack]:
-        return [stack for stack in stacks if stack.step and stack.step % group["precondition_frequency"] == 0]
-
-    @staticmethod
-    def _learn(group: Group, stacks: list[Stack], gradients: list[Tensor]) -> None:
-        beta = group["shampoo_beta"] if group["shampoo_beta"] >= 0 else group["betas"][1]
+    def _learn(self, group: Group, stacks: list[Stack], gradients: list[Tensor]) -> None:
         for stack, gradient in zip(stacks, gradients, strict=True):
-            stack.learn(gradient, beta)
+            stack.learn(gradient, self._factor_beta(group))
 
     def _update(self, group: Group, stacks: list[Stack], gradients: list[Tensor]) -> None:
         rotated = [stack.rotate(gradient) for stack, gradient in zip(stacks, gradients, strict=True)]

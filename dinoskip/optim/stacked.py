@@ -31,6 +31,11 @@ class StackedOptimizer(torch.optim.Optimizer, ABC):
     roots = False  # whether a dimension has a vector root_i besides its factor and basis
 
     def __init__(self, params: Any, defaults: Group) -> None:
+        if min(defaults[key] for key in ("precondition_frequency", "max_precond_dim", "blocks")) < 1:
+            raise ValueError("precondition_frequency, max_precond_dim and blocks must be at least 1")
+        betas = all(0 <= beta < 1 for beta in defaults["betas"]) and defaults["shampoo_beta"] < 1
+        if min(defaults[key] for key in ("lr", "eps", "weight_decay")) < 0 or not betas:
+            raise ValueError("lr, eps and weight_decay must not be negative; betas must be in [0, 1)")
         self._forget()
         self.incidents = Incidents()
         super().__init__(params, defaults)
@@ -52,6 +57,16 @@ class StackedOptimizer(torch.optim.Optimizer, ABC):
     @abstractmethod
     def _step_group(self, group: Group, stacks: list[Stack], gradients: list[Tensor]) -> None:
         """Step the stacks of one group whose gradients (B, *core) are given. A new stack's ``step`` is None."""
+
+    @staticmethod
+    def _due(group: Group, stacks: list[Stack]) -> list[Stack]:
+        """The stacks whose bases are to be renewed after this step."""
+        return [stack for stack in stacks if stack.step and stack.step % group["precondition_frequency"] == 0]
+
+    @staticmethod
+    def _factor_beta(group: Group) -> float:
+        """How slowly the factors' averages move."""
+        return float(group["shampoo_beta"] if group["shampoo_beta"] >= 0 else group["betas"][1])
 
     # --- which stacks there are ------------------------------------------------------------------------
 
