@@ -123,9 +123,8 @@ def test_only_a_saved_stop_with_progress_within_the_limit_is_requeued(
     assert "\n" not in why
 
 
-def test_steps_that_a_dead_node_lost_are_not_held_against_the_next_session(tmp_path: Path) -> None:
+def test_steps_that_a_dead_node_lost_are_not_held_against_the_next_session(job: Job) -> None:
     """SLURM itself puts a job back whose node died; it goes on from the last checkpoint, behind what it once said."""
-    job = Job(tmp_path / "run", 9)
     job.session(75, 100)
     write_json(job.output / "status.json", {"step": 150})
     assert job.session(75, 140)[0]
