@@ -313,12 +313,7 @@ def _tool_commands(commands: Any) -> None:
     scenes = _command(data, "scenes", "tools:data_scenes", "compose labelled scenes from bundled photographs")
     scenes.add_argument("out", help="folder to make")
     scenes.add_argument("overrides", nargs="*", metavar="key=value", help="images=240 size=224 classes=6 seed=0 ...")
-    pack = _command(
-        data,
-        "pack",
-        "tools:data_pack",
-        "pack images for training into tar shards of smaller JPEGs",
-    )
+    pack = _command(data, "pack", "tools:data_pack", "pack images for training into tar shards of smaller JPEGs")
     pack.add_argument("images", help="a folder of images, a .tar file or a folder of them")
     pack.add_argument("out", help="folder to make; run again to go on with an interrupted one")
     pack.add_argument(
@@ -337,12 +332,8 @@ def _tool_commands(commands: Any) -> None:
     show.add_argument(
         "spec", help="run:DIR, weights:FILE.safetensors, dino:FILE.pth, timm:NAME, hub:REPO:NAME or hf:NAME"
     )
-    convert = _command(
-        models,
-        "convert",
-        "tools:models_convert",
-        "write a run's teacher or a DINO .pth as one weights file",
-    )
+    text = "write a run's teacher or a DINO .pth as one weights file"
+    convert = _command(models, "convert", "tools:models_convert", text)
     convert.add_argument("spec", help="run:DIR or dino:FILE.pth")
     convert.add_argument("out", help="FILE.safetensors")
 

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import math
 from dataclasses import fields, replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 
+from dinoskip.cli import main
 from dinoskip.errors import DataError
 from dinoskip.files import write_json
+from dinoskip.models import VitConfig, create_model, save_weights
 from dinoskip.results import EvalResult, read_rows, rows_csv, write_rows
 
 ROW = EvalResult("mIoU", 40.0, "probe", "3+6", "voc2012", "val", 10, model="skip", low=38.04, high=43.96)
@@ -54,3 +59,44 @@ def test_csv_has_every_field_and_the_variant_if_asked() -> None:
 def test_baselines_of_any_model_are_the_same_row() -> None:
     other = replace(ROW, model="skipless", block="4", depth=12, epoch=9, weights="abc", facet="key", protocol="x")
     assert ROW.baseline("full image", 5.0) == other.baseline("full image", 5.0)
+
+
+def test_retrieve_prints_writes_csv_and_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rng = np.random.default_rng(0)
+    for split in ("train", "val"):
+        for number in range(3):
+            mask = rng.integers(0, 2, (3, 3)).repeat(16, 0).repeat(16, 1).astype(np.uint8)
+            for kind, array in (("images", (mask * 200)[..., None].repeat(3, 2)), ("masks", mask)):
+                (tmp_path / "set" / kind / split).mkdir(parents=True, exist_ok=True)
+                Image.fromarray(array).save(tmp_path / "set" / kind / split / f"{number}.png")
+    (tmp_path / "set" / "classes.txt").write_text("off\non\n")
+    config = VitConfig(name="vit_tiny_patch16", depth=1, img_size=48)
+    model = create_model("vit_tiny_patch16", depth=1, img_size=48)
+    save_weights(tmp_path / "tiny.safetensors", model.state_dict(), config, {})
+    command = [
+        "retrieve",
+        "--backbone",
+        f"weights:{tmp_path / 'tiny.safetensors'}",
+        "--kind",
+        "masks",
+        "--device",
+        "cpu",
+    ]
+    command += ["--data", str(tmp_path / "set"), "--out", str(tmp_path / "out"), "--csv", str(tmp_path / "rows.csv")]
+    command += ["evaluate.retrieve.size=48", "evaluate.retrieve.k=3", "--device", "cpu", "-q"]
+    assert main(command) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[0].split() == ["task", "data", "metric", "model", "epoch", "block", "value", "95", "%", "note"]
+    assert [line.split()[2] for line in printed[1:]] == ["mIoU", "mAcc", "aAcc", "mIoU"]
+    assert "baseline: majority class" in printed[-1]
+    written = list(csv.DictReader((tmp_path / "rows.csv").open()))
+    assert main([*command, "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["metric"] for row in rows] == [row["metric"] for row in written]
+    assert rows[0]["low"] <= rows[0]["value"] <= rows[0]["high"]
+    assert float(written[0]["low"]) == rows[0]["low"]
+    for name in ("model", "depth", "block", "facet", "norm", "dataset", "split", "protocol", "resolution", "classes"):
+        assert rows[0][name], name
+    for name in ("metric", "value", "n", "weights", "version"):
+        assert rows[0][name], name
+    assert (rows[0]["seed"], rows[0]["epoch"]) == (0, 0)

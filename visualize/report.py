@@ -130,10 +130,6 @@ def build_report(report: Report, out: Path) -> None:
         }
         for number, preview in enumerate(report.previews)
     ]
-    light, dark = variant_colours(len(names)), variant_colours(len(names), dark=True)
-    own = [f".m{index}{{--own:{colour}}}" for index, colour in enumerate(light)]
-    own += [f"@media (prefers-color-scheme: dark){{.m{index}{{--own:{colour}}}}}" for index, colour in enumerate(dark)]
-    shades = [f".h{level}{{background:rgba(var(--shade),{0.05 * level:.2f})}}" for level in range(_SHADES)]
     settings = list(dict.fromkeys(key for variant in report.variants for key in variant.settings))
     render_page(
         out / "index.html",
@@ -159,11 +155,20 @@ def build_report(report: Report, out: Path) -> None:
             "setting": setting,
         },
         styles=("base.css", "report.css"),
-        extra_style="\n".join([*own, *shades]),
+        extra_style=_styles(len(names)),
     )
     below = {row.model: [one for one in report.baselines if one.model == row.model] for row in report.baselines}
     write_text(out / "rows.csv", rows_csv({**rows, **below}))
     write_text(out / "table.md", markdown(rows, report.baselines))
+
+
+def _styles(variants: int) -> str:
+    """A colour for each variant, light and dark, and the shades of the per-block tables."""
+    light, dark = variant_colours(variants), variant_colours(variants, dark=True)
+    own = [f".m{index}{{--own:{colour}}}" for index, colour in enumerate(light)]
+    own += [f"@media (prefers-color-scheme: dark){{.m{index}{{--own:{colour}}}}}" for index, colour in enumerate(dark)]
+    shades = [f".h{level}{{background:rgba(var(--shade),{0.05 * level:.2f})}}" for level in range(_SHADES)]
+    return "\n".join([*own, *shades])
 
 
 def shown(value: object) -> str:

@@ -19,7 +19,7 @@ from dinoskip.models import Backbone, create_model
 from dinoskip.results import read_rows
 from eval.labelled import LabelledTokens
 from eval.metrics import ConfusionMatrix
-from eval.neighbours import Neighbours
+from eval.neighbours import IndexName, Neighbours
 from eval.retrieval import Memory, RetrievalConfig, choose_patches, evaluate, patch_labels, remember, retrieve
 
 CPU = torch.device("cpu")
@@ -81,6 +81,18 @@ def test_torch_finds_the_same_neighbours() -> None:
     np.testing.assert_allclose(similar, other[0], rtol=1e-5)
     with pytest.raises(ConfigError, match="k: 41 neighbours were asked of 40"):
         Neighbours(memory, CPU).search(queries, 41)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("index", ["flat", "ivf"])
+def test_gpu_finds_the_same_neighbours(index: IndexName) -> None:
+    rng = np.random.default_rng(0)
+    memory, queries = (rng.standard_normal((n, 64)).astype(np.float32) for n in (200, 90))
+    memory, queries = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (memory, queries))
+    similar, where = Neighbours(memory, CPU).search(queries, 5)
+    found, there = Neighbours(memory, torch.device("cuda"), index).search(queries, 5)
+    assert (there == where).mean() > (0.999 if index == "flat" else 0.5)
+    np.testing.assert_allclose(found[there == where], similar[there == where], atol=1e-5)
 
 
 def test_patches_that_divide_the_label_are_counted() -> None:
