@@ -204,8 +204,7 @@ def _job_source(args: Args, recipe: str) -> Source:
         overrides.insert(0, args.config)
         args.config = None
     source = apply_overrides(read_yaml(args.config) if args.config else Source(), overrides)
-    other = "supervised" if recipe == "pretrain" else "pretrain"
-    for key in (other, "name", "output", "data", "variants", "online", "evaluate", "gallery", "analyze", "report"):
+    for key in Study.model_fields.keys() - {"seed", "model", "optimizer", recipe}:
         source.tree.pop(key, None)
     if isinstance(source.tree.get(recipe), dict):
         source.tree[recipe].pop("dataset", None)

@@ -162,7 +162,7 @@ def _fake(run: Path, step: int) -> Path:
     return path
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     st.lists(
         st.tuples(st.sampled_from(["none", "harm", "pin", "best", "resume"]), st.integers(0, 30)),
