@@ -10,29 +10,38 @@ from timm.models.vision_transformer import VisionTransformer
 
 from dinoskip.console import table
 from dinoskip.diagnostics import SignalRow, bundled_photos, signal_table
+from dinoskip.diagnostics.examine import ExamineConfig
 from dinoskip.init.build import ModelConfig, build_model
 from dinoskip.init.report import report
-from dinoskip.models import load_backbone
+from dinoskip.models import Backbone, load_backbone
+from dinoskip.pipeline.inside import inside
 from dinoskip.pipeline.study import AnalyzeSection
 
+_QUICK = ExamineConfig(kappa_images=1, kappa_heads=2, lanczos_steps=0, weight_tokens=6)
 _COLUMNS = ("kappa_vo", "vo_min", "vo_max", "logit_diagonal", "logit_spread", "kappa_q", "fc1_gain", "fc2_gain")
 
 
 def analysis(
     fresh: Mapping[str, ModelConfig], trained: Mapping[str, str], signal: AnalyzeSection | None, seed: int
 ) -> dict[str, Any]:
-    """``{"fresh": {name: rows}, "trained": {name: rows}, "signal": rows}``, JSON-able.
+    """``{"fresh": {name: rows}, "trained": {name: rows}, "photographs": ..., "signal": rows}``, JSON-able.
 
     ``fresh`` models are initialised here, ``trained`` are backbone specs; their rows are those of
-    :func:`dinoskip.init.report.report`. ``signal`` asks for signal propagation in three fresh networks.
+    :func:`dinoskip.init.report.report`. ``signal`` asks for signal propagation in three fresh networks, and for
+    what :func:`dinoskip.pipeline.inside.inside` finds in the trained networks (else the fresh ones) on two photographs.
     """
     rows: list[SignalRow] = []
     if signal is not None:
         photos = bundled_photos(signal.photos, signal.img_size)
         rows = signal_table(photos, name=signal.model, depth=signal.depth, seed=seed)
+    networks = {name: Backbone.from_model(build_model(config, seed), name) for name, config in fresh.items()}
+    loaded = {name: load_backbone(spec) for name, spec in trained.items()}
+    shown = (loaded or networks) if signal is not None else {}
+    images = {name: bundled_photos(2, int(shown[name].model.patch_embed.img_size[0])).float() for name in shown}
     return {
-        "fresh": {name: _weights(build_model(config, seed)) for name, config in fresh.items()},
-        "trained": {name: _weights(load_backbone(spec).model) for name, spec in trained.items()},
+        "fresh": {name: _weights(backbone.model) for name, backbone in networks.items()},
+        "trained": {name: _weights(backbone.model) for name, backbone in loaded.items()},
+        "photographs": inside(shown, images, _QUICK),
         "signal": [asdict(row) for row in rows],
     }
 

@@ -15,7 +15,7 @@ from dinoskip.data.folders import ImageFolder, LabelledFolder
 from dinoskip.diagnostics import cka_between, distortions, examine, quantised
 from dinoskip.diagnostics.examine import ExamineConfig
 from dinoskip.distributed import World
-from dinoskip.errors import DataError
+from dinoskip.errors import ConfigError, DataError
 from dinoskip.features.transform import Normalise, Transform, load_pixels
 from dinoskip.init.build import ModelConfig, SkiplessInit, build_model
 from dinoskip.models import Backbone
@@ -58,16 +58,19 @@ def inside(
 ) -> dict[str, Any]:
     """What :func:`dinoskip.diagnostics.examine` and the quantisation probe find, and CKA of all pairs, JSON-able.
 
-    ``images`` (B, 3, H, W) for each backbone, of the same photographs. The same images calibrate the quantisation and are
-    measured, so that what is seen is rounding, not clipping.
+    ``images`` (B, 3, H, W) for each backbone, of the same photographs. They calibrate the quantisation and
+    are measured, so that what is seen is rounding, not clipping.
     """
     result: dict[str, Any] = {"inside": {}, "sqnr": {}, "cka": []}
     with Progress("analyze", len(backbones), "network") as progress:
         for name, backbone in backbones.items():
             found = images[name]
             result["inside"][name] = examine(backbone, found, config).plain()
-            sites = distortions(backbone, found, found)
-            result["sqnr"][name] = {site.site: {str(b): _finite(v) for b, v in site.sqnr.items()} for site in sites}
+            try:
+                sites = distortions(backbone, found, found)
+                result["sqnr"][name] = {one.site: {str(b): _finite(v) for b, v in one.sqnr.items()} for one in sites}
+            except ConfigError as error:
+                log.warning("no quantisation probe: %s", error)
             progress.advance()
     names = list(backbones)
     for index, left in enumerate(names):

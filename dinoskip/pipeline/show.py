@@ -208,6 +208,13 @@ def _figures(task: Task, rows: Mapping[str, Sequence[EvalResult]], analysis: Map
         diagnostics.signal_figure(analysis["signal"], out / "signal"),
         diagnostics.weights_figure(weights, out / "weights", caption="Weights by block, at initialisation and trained"),
     ]
+    inside = {
+        role.partition("/")[2]: read_metrics(path / "diagnostics.jsonl")
+        for role, path in sorted(task.inputs.items(), key=lambda item: _position(task, item[0]))
+        if role.startswith(("pretrain/", "supervise/"))
+    }
+    made += [diagnostics.training_figure(inside, out / "inside-training")]
+    made += diagnostics.inside_figures(analysis["photographs"], out)
     return [figure for figure in made if figure is not None]
 
 

@@ -54,7 +54,7 @@ def expected(line: dict[str, Any]) -> str:
 
 
 def page(lines: list[dict[str, Any]]) -> str:
-    """The page's text: a table a paper; a check that several tests repeat is one line."""
+    """The page's text: a table a paper."""
     met = sum(line["passed"] for line in lines)
     summary = f"{met} of {len(lines)} checks are met." if met < len(lines) else f"All {met} checks are met."
     parts = [HEAD.format(summary=summary)]
