@@ -40,7 +40,7 @@ STAGES: dict[str, Stage] = {
     "tokencut": Stage(partial(_call, "measure", "tokencut"), version=2),
     "knn": Stage(partial(_call, "measure", "knn"), version=2),
     "retrieve": Stage(partial(_call, "measure", "retrieve")),
-    "analyze": Stage(partial(_call, "make", "analyze")),
+    "analyze": Stage(partial(_call, "make", "analyze"), version=2),
     "gallery": Stage(partial(_call, "show", "gallery"), version=2),
-    "report": Stage(partial(_call, "show", "report"), version=4),
+    "report": Stage(partial(_call, "show", "report"), version=5),
 }
