@@ -8,13 +8,13 @@ resize does; the two differ by 1 grey level where rounding fell otherwise.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from dinoskip.data.multicrop import resize_crop
+from dinoskip.precision import exact_products
 
 PEAK = 2.0**15 - 0.5  # the largest weight of a signal, in torch's fractions
 CHUNK_PIXELS = 1 << 24  # of the windows that are on the device at a time; about 30 bytes each
@@ -52,7 +52,7 @@ def cut_by_products(pixels: Tensor, first: np.ndarray, widths: np.ndarray, boxes
     table = torch.from_numpy(np.stack([order, corner[order], widths[order], heights[order], lengths[order]]))
     table = table.to(device, non_blocking=True)
     crops = torch.empty(len(boxes), 3, size, size, dtype=torch.uint8, device=device)
-    with torch.autocast(device.type, enabled=False), _full_precision():
+    with torch.autocast(device.type, enabled=False), exact_products(device):
         for chunk in _chunks(heights[order], lengths[order]):
             rows, columns = int(heights[order][chunk].max()), int(lengths[order][chunk].max())
             where, at, width, height, length = table[:, chunk]
@@ -115,14 +115,3 @@ def _weights(lengths: Tensor, longest: int, size: int) -> Tensor:
 
 def _bytes(values: Tensor) -> Tensor:
     return values.add_(0.5).floor_().clamp_(0, 255)
-
-
-@contextmanager
-def _full_precision() -> Iterator[None]:
-    """Float32 products in float32: TF32 has 10 bits, which moves results across rounding."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)

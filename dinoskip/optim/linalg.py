@@ -7,7 +7,6 @@ CPU; if that fails too (the factor itself holds NaN or infinity), the old basis 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -35,19 +34,6 @@ class Method(NamedTuple):
 
     eigh: bool
     sort: bool
-
-
-@contextlib.contextmanager
-def exact_products(device: torch.device) -> Iterator[None]:
-    """Neither TF32 nor bfloat16 inside: factors and eigenvalue estimates are float32 products."""
-    cuda = device.type == "cuda"
-    backend = torch.backends.cuda.matmul if cuda else torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
-    before = backend.fp32_precision
-    backend.fp32_precision = "ieee"
-    try:
-        yield
-    finally:
-        backend.fp32_precision = before
 
 
 def eigenbases(factors: Tensor, *, descending: bool) -> Tensor:

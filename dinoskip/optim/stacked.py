@@ -12,8 +12,9 @@ from torch import Tensor
 
 from dinoskip.optim import sharing
 from dinoskip.optim.layout import Piece
-from dinoskip.optim.linalg import Incidents, Method, all_finite, exact_products, repair_, solve
+from dinoskip.optim.linalg import Incidents, Method, all_finite, repair_, solve
 from dinoskip.optim.stacks import Slot, Stack
+from dinoskip.precision import exact_products
 
 Group = dict[str, Any]
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from dinoskip.optim.layout import Piece
-from dinoskip.optim.linalg import exact_products
+from dinoskip.precision import exact_products
 
 State = dict[str, Any]
 

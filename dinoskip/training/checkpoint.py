@@ -101,7 +101,7 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
 
 
 def load_optimizer_tensors(optimizer: torch.optim.Optimizer, flat: Mapping[str, Tensor], source: Path) -> None:
-    """Inverse of :func:`optimizer_tensors`; entries of unknown parameters, or not as expected, :class:`WeightsError`."""
+    """Inverse of :func:`optimizer_tensors`; what fits no parameter, or not as expected, is a :class:`WeightsError`."""
     groups = optimizer.param_groups
     names = [name for group in groups for name in group["names"]]
     index = {name: i for i, name in enumerate(names)}

@@ -22,8 +22,8 @@ from dinoskip.optim.build import OptimizerConfig
 from dinoskip.optim.schedules import cosine
 from dinoskip.training.boards import BoardName
 
-# Settings of TrainConfig that change no number of a run (the last three: beyond rounding): they may differ when it
-# is resumed.
+# Settings of TrainConfig that may differ when a run is resumed, as the number of ranks may. They change no number; the
+# last two change the order of sums, and, unless ranks x accumulate stays the same, which draws drop path gets.
 FREE_KEYS = (
     "log_every", "checkpoint_every_minutes", "checkpoint_every_steps", "keep_epochs", "max_nonfinite", "online_every",
     "diagnose_every", "boards", "accumulate", "parallel",

@@ -19,6 +19,7 @@ from dinoskip.environment import describe
 from dinoskip.errors import ConfigError, DinoskipError, Interrupted, OutputInUse, Preempted, did_you_mean
 from dinoskip.files import TEMPORARY, read_json, write_json
 from dinoskip.locks import directory_lock
+from dinoskip.models.export import list_checkpoints
 from dinoskip.training.checkpoint import sweep
 from dinoskip.training.recipe import FREE_KEYS
 
@@ -103,11 +104,12 @@ class RunDirectory:
 def _claim(path: Path, config: Mapping[str, Any], world: World, allow: Collection[str]) -> list[Change]:
     """Check that the locked directory is new or this run's; record environment and, if new, the configuration.
 
+    A run without a checkpoint has nothing that another configuration could contradict, so it is new.
     Returns the changes that are allowed. Writing is also the proof, before the first step, that it can be done.
     """
     recorded = path / "config.json"
     allowed: list[Change] = []
-    if recorded.exists():
+    if recorded.exists() and list_checkpoints(path):
         refused, allowed = compare_configs(read_json(recorded), config, allow)
         if refused:
             problems = tuple(f"{recorded}: {change}" for change in refused)
@@ -119,7 +121,7 @@ def _claim(path: Path, config: Mapping[str, Any], world: World, allow: Collectio
     else:
         compare_configs(config, config, allow)
         foreign = sorted(p.name for p in path.iterdir() if not p.name.startswith((".lock", TEMPORARY)))
-        if foreign:
+        if foreign and not recorded.exists():
             raise OutputInUse(f"{path}: not a training run: it holds {foreign[0]}", "choose an empty output directory")
         write_json(recorded, config)
     here = {"world_size": world.size, "device": str(world.device), "slurm_job": os.environ.get("SLURM_JOB_ID")}

@@ -19,6 +19,7 @@ LEAVES = {
     "console",
     "images",
     "randomness",
+    "precision",
     "distributed",
     "results",
     "measures",

@@ -202,6 +202,10 @@ def test_a_directory_of_something_else_is_not_taken(images: ImageFolder, tmp_pat
 def test_fewer_images_than_a_batch_and_crops_that_do_not_fit_are_refused(images: ImageFolder, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="fewer than one batch of 64"):
         pretrain(tiny_job(batch_size=64), images, tmp_path / "run", device="cpu")
+    small = tiny_job(epochs=1, warmup_epochs=0, batch_size=24)
+    done = pretrain(small, images, tmp_path / "run", device="cpu")
+    assert done.name == "step-00000002", "what never began may be corrected"
+    assert read_json(tmp_path / "run" / "config.json")["pretrain"]["batch_size"] == 24
     with pytest.raises(ValueError, match=r"pretrain.crops.local_size: 20 is not a multiple of the patch size 16"):
         tiny_job(crops={"global_size": 32, "local_size": 20})
 
