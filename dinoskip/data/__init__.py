@@ -24,7 +24,7 @@ from dinoskip.data.datasets import (
 )
 from dinoskip.data.detection import DetectionDataset, dominant_labels, voc_detection
 from dinoskip.data.folders import ImageFolder, LabelledFolder, list_images
-from dinoskip.data.loader import DataPathConfig, TrainLoader
+from dinoskip.data.loader import DataPath, TrainLoader
 from dinoskip.data.multicrop import CropConfig
 from dinoskip.data.scenes import ScenesConfig, compose
 from dinoskip.data.segmentation import SegmentationDataset, voc_segmentation
@@ -40,7 +40,7 @@ __all__ = [
     "CocoJsonConfig",
     "CocoStuffConfig",
     "CropConfig",
-    "DataPathConfig",
+    "DataPath",
     "DatasetConfig",
     "DetectionDataset",
     "FolderConfig",

@@ -5,26 +5,22 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import torch
-from pydantic import Field
 
-from dinoskip.config import Config
 from dinoskip.data import resident
 from dinoskip.data.augment import AugmentConfig
 from dinoskip.data.batches import Batch, BatchLoader, Images
 from dinoskip.data.makers import CropMaker, DecodeMaker, MultiCropMaker, ResidentMaker
 from dinoskip.data.multicrop import CropConfig
 
-__all__ = ["Batch", "DataPathConfig", "TrainLoader"]
+__all__ = ["Batch", "DataPath", "TrainLoader"]
 
 
-class DataPathConfig(Config):
-    """Where the work of reading is done. Views differ by rounding alone: ``--allow-change pretrain.path`` is safe.
+DataPath = Literal["crops", "decode", "resident"]
+"""Where the work of reading is done. Views differ by rounding alone: ``--allow-change pretrain.data_path`` is safe.
 
-    ``mode``: ``crops``: workers decode and cut, the device augments. ``decode``: workers decode, the device cuts and
-    augments: for few processors beside a fast device. ``resident``: the set is decoded once into the device's memory.
-    """
-
-    mode: Literal["crops", "decode", "resident"] = Field("crops", description="docs/datasets.md")
+``crops``: workers decode and cut, the device augments. ``decode``: workers decode, the device cuts and augments: for
+few processors beside a fast device. ``resident``: the set is decoded once into the device's memory.
+"""
 
 
 class TrainLoader(BatchLoader):
@@ -48,7 +44,7 @@ class TrainLoader(BatchLoader):
         images: Images,
         crops: CropConfig,
         augment: AugmentConfig,
-        path: DataPathConfig | None = None,
+        path: DataPath = "crops",
         *,
         seed: int,
         workers: int = 0,
@@ -56,14 +52,13 @@ class TrainLoader(BatchLoader):
         min_side: int = 16,
         **options: Any,
     ) -> None:
-        mode = (path or DataPathConfig()).mode
         bad: dict[str, str] = {}
         maker: MultiCropMaker
-        if mode == "resident":
+        if path == "resident":
             held = resident.load(images, torch.device(device), seed=seed, min_side=min_side, threads=workers)
             maker = ResidentMaker(crops, augment, seed, held.pixels, held.first, held.sizes)
             workers, bad = 0, held.bad
         else:
-            maker = (CropMaker if mode == "crops" else DecodeMaker)(crops, augment, seed)
+            maker = (CropMaker if path == "crops" else DecodeMaker)(crops, augment, seed)
         super().__init__(images, maker, seed=seed, workers=workers, device=device, min_side=min_side, **options)
         self.note(tuple(bad.items()))

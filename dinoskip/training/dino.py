@@ -18,7 +18,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from dinoskip.data.augment import AugmentConfig
-from dinoskip.data.loader import DataPathConfig
+from dinoskip.data.loader import DataPath
 from dinoskip.data.multicrop import CropConfig
 from dinoskip.distributed import all_reduce_mean
 from dinoskip.models.heads import DINOHead
@@ -46,7 +46,9 @@ class PretrainConfig(TrainConfig):
     freeze_last_layer: int = Field(1, ge=0, description="epochs in which the last layer is not updated")
     crops: CropConfig = CropConfig()
     augment: AugmentConfig = AugmentConfig()
-    path: DataPathConfig = DataPathConfig()
+    data_path: DataPath = Field(
+        "crops", description="crops: cut by workers; decode: cut on the device; resident: the set in device memory"
+    )
 
 
 # --- schedules ---------------------------------------------------------------------------------------

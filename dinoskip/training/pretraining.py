@@ -97,7 +97,7 @@ class DinoRecipe(Recipe):
         self.job, self.config, self.names = job, job.pretrain, images.ids
         config, workers = job.pretrain, here.readers(workers)
         self.loader = TrainLoader(
-            images, config.crops, config.augment, config.path, seed=job.seed, batch_size=config.batch_size,
+            images, config.crops, config.augment, config.data_path, seed=job.seed, batch_size=config.batch_size,
             rank=here.rank, world_size=here.size, accumulate=config.accumulate, workers=workers, device=here.device,
             min_side=job.model.patch_size,
         )  # fmt: skip
@@ -106,7 +106,7 @@ class DinoRecipe(Recipe):
         self.networks = {"student": self.dino.student, "teacher": self.dino.teacher}
         self.buffers = {"center": self.dino.center}
         self.alarm = CollapseAlarm(config.out_dim)
-        self.verdict = partial(verdict, mode=config.path.mode, workers=workers)
+        self.verdict = partial(verdict, mode=config.data_path, workers=workers)
 
     def fresh(self, role: str) -> nn.Module:
         """A backbone and head of the student's or teacher's architecture."""

@@ -10,7 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
-from dinoskip.data import AugmentConfig, Batch, CropConfig, DataPathConfig, ImageFolder, TrainLoader, resident
+from dinoskip.data import AugmentConfig, Batch, CropConfig, ImageFolder, TrainLoader, resident
 from dinoskip.errors import ConfigError, DataError
 
 CROPS = CropConfig(global_size=32, local_size=16, num_local=2)
@@ -126,7 +126,7 @@ MODES = ["crops", "decode", "resident"]
 @pytest.mark.parametrize("mode", MODES[1:])
 def test_modes_give_the_same_views(images: ImageFolder, mode: Literal["decode", "resident"], workers: int) -> None:
     plain = loader(images)
-    other = loader(images, path=DataPathConfig(mode=mode), workers=workers, accumulate=2)
+    other = loader(images, path=mode, workers=workers, accumulate=2)
     batches = other.epoch(1)
     for batch in plain.epoch(1):
         parts = [next(batches), next(batches)]
@@ -144,7 +144,7 @@ def test_a_resident_set_is_refused_before_anything_is_decoded(
     monkeypatch.setattr(resident, "free_memory", lambda device: 1000)
     monkeypatch.setattr(ImageFolder, "read", lambda self, index: pytest.fail("decoded"))
     with pytest.raises(ConfigError, match=r"12 images decode to 0.00 GiB, more than half of the 0.00 GiB free on cpu"):
-        loader(images, path=DataPathConfig(mode="resident"))
+        loader(images, path="resident")
 
 
 def test_free_memory_is_that_of_this_machine() -> None:
@@ -175,7 +175,7 @@ def one_views(images: ImageFolder, batch: Batch) -> list[torch.Tensor]:
 def test_a_bad_image_is_listed_and_always_replaced_by_the_same(
     many: ImageFolder, workers: int, mode: Literal["crops", "decode", "resident"]
 ) -> None:
-    one = loader(many, workers=workers, path=DataPathConfig(mode=mode))
+    one = loader(many, workers=workers, path=mode)
     batches = list(one.epoch(0))
     one.close()
     assert len(batches) == 30
@@ -196,12 +196,12 @@ def test_more_than_one_percent_bad_ends_with_the_names(
 ) -> None:
     spoil(many.path(40))
     with pytest.raises(DataError, match=r"2 of 120 images cannot be read, more than 1%: 007.png, 040.png"):
-        list(loader(many, path=DataPathConfig(mode=mode)).epoch(0))
+        list(loader(many, path=mode).epoch(0))
 
 
 def test_image_smaller_than_a_patch_is_an_error(many: ImageFolder) -> None:
     with pytest.raises(DataError, match=r"000.png: image of 12×12 pixels is smaller than a patch .16."):
-        loader(many, min_side=16, path=DataPathConfig(mode="resident"))
+        loader(many, min_side=16, path="resident")
     for workers in (0, 1):
         one = loader(many, min_side=16, workers=workers)
         with pytest.raises(
