@@ -51,8 +51,10 @@ def test_tokencut_of_chosen_blocks(voc: Path, tmp_path: Path, capsys: pytest.Cap
         "2",
     ]
     rows = results(capsys, *command)
-    assert [(row["metric"], row["block"], row["n"]) for row in rows] == [("CorLoc", "2", 12)] * 2
-    assert len({row["model"] for row in rows}) == 2
+    models = [row for row in rows if not str(row["model"]).startswith("baseline: ")]
+    assert [(row["metric"], row["block"], row["n"]) for row in models] == [("CorLoc", "2", 12)] * 2
+    assert len({row["model"] for row in models}) == 2
+    assert {str(row["model"]) for row in rows if row not in models} == {"baseline: full image", "baseline: centre box"}
 
 
 def test_knn_on_folders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -65,8 +67,9 @@ def test_knn_on_folders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
                 Image.fromarray(pixels).save(tmp_path / "data" / split / name / f"{index}.png")
     command = ["knn", "--backbone", VIT, "--data", str(tmp_path / "data"), "--out", str(tmp_path / "out")]
     rows = results(capsys, *command, "evaluate.knn_k=[3]", "evaluate.knn_size=32")
-    assert {row["block"] for row in rows} == {"1", "2"}
-    assert all(row["value"] == 100 for row in rows)  # black and white are told apart even by random weights
+    models = [row for row in rows if not str(row["model"]).startswith("baseline: ")]
+    assert {row["block"] for row in models} == {"1", "2"}
+    assert all(row["value"] == 100 for row in models)  # black and white are told apart even by random weights
 
 
 def test_gallery_of_any_folder(voc: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
