@@ -234,6 +234,8 @@ def _legend(figure: Any, axes: Any) -> None:
     handles, labels = axes.get_legend_handles_labels()
     inches = 0.08 * (max(map(len, labels)) + 6)  # of the longest entry, its line and the gap after it
     columns = max(1, min(4, int(figure.get_figwidth() / inches)))
+    rows = math.ceil(len(labels) / columns)
+    figure.set_figheight(figure.get_figheight() + 0.2 * (rows - 1))  # else many rows would cover the panels
     figure.legend(handles, labels, loc="outside upper left", ncols=columns, borderaxespad=0.2)
 
 

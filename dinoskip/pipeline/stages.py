@@ -42,5 +42,5 @@ STAGES: dict[str, Stage] = {
     "retrieve": Stage(partial(_call, "measure", "retrieve")),
     "analyze": Stage(partial(_call, "make", "analyze"), version=2),
     "gallery": Stage(partial(_call, "show", "gallery"), version=2),
-    "report": Stage(partial(_call, "show", "report"), version=5),
+    "report": Stage(partial(_call, "show", "report"), version=6),
 }

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from dinoskip.files import read_json, verify_manifest, write_json
+from dinoskip.models.export import list_checkpoints
 from tests.helpers.launch import Child, children, run
 from tests.helpers.tiny import count_rows, make_images, tiny_job
 
@@ -39,13 +40,13 @@ def test_concurrent_same_dir_one_of_two_proceeds(images: Path, tmp_path: Path) -
 def test_concurrent_same_dir_a_dead_run_s_lock_is_taken_over(images: Path, tmp_path: Path) -> None:
     first = Child(LONG, images, tmp_path / "run")
     with children(first):
-        first.wait_for(lambda: count_rows(tmp_path / "run") > 0)
+        first.wait_for(lambda: bool(list_checkpoints(tmp_path / "run")))
         first.signal(signal.SIGKILL)
         first.ends(-signal.SIGKILL)
     assert read_json(tmp_path / "run" / ".lock")["pid"] == first.process.pid
     code, log = run(tiny_job(epochs=500, warmup_epochs=2), images, tmp_path / "run")
     assert code == 2, "the lock is taken over, the run's configuration still counts"
-    assert "pretrain.warmup_epochs: 1 → 2" in log
+    assert "pretrain.warmup_epochs: 1.0 → 2.0" in log
     assert not (tmp_path / "run" / ".lock").exists()
 
 

@@ -1,7 +1,10 @@
 from __future__ import annotations
 
 import math
+import re
 import xml.etree.ElementTree as ElementTree
+
+import pytest
 
 from visualize.diagnostics import signal_figure, signal_table, weights_figure
 from visualize.figures import blocks_figure, diagnostics_figure, loss_figure, online_figure
@@ -84,3 +87,12 @@ def test_signal_and_weights_rows_become_a_table_and_panels(tmp_path):
         {"block": 2, "kappa_vo": 2.0, "logit_diagonal": 1.0},
     ]
     assert "from 1 to 2" in weights_figure({"a": weights}, tmp_path / "w.svg", caption="c").alt
+
+
+def test_a_long_legend_takes_room_of_its_own(tmp_path):
+    def height(count):
+        names = [f"skipless_initialised-soap number {index}, trained" for index in range(count)]
+        diagnostics_figure({"a": {name: {1: 1.0, 2: 2.0} for name in names}}, tmp_path / f"{count}.svg", caption="c")
+        return float(re.search(r'height="([\d.]+)pt"', (tmp_path / f"{count}.svg").read_text())[1])
+
+    assert height(12) == pytest.approx(height(2) + 10 * 0.2 * 72), "points; the panel stays as high as it was"
