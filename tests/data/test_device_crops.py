@@ -73,7 +73,8 @@ def test_any_box_of_any_image(seed: int, size: int) -> None:
     workers = cut(pixels, first, sizes[:, 1], boxes, size)
     gap = (ours.int() - workers.int()).abs()
     assert gap.max() <= 2  # in pure noise the first pass's roundings can add up
-    assert (gap > 0).float().mean() < 0.03
+    expected = 0.01 * gap.numel()
+    assert int((gap > 0).sum()) <= expected + 4 * expected**0.5, "about one pixel in a hundred, of few pixels too"
     if min(sizes[0]) >= size:
         top, left = corner[0]
         own = images[0][top : top + size, left : left + size]
