@@ -17,7 +17,7 @@ from dinoskip.training.rundir import RunDirectory
 TELL_SECONDS = 60.0  # between lines on speed and waiting
 
 
-def best_step(run_dir: Path, score: str | None) -> int:
+def best_step(run_dir: Path, score: str) -> int:
     """The first of the steps whose row in metrics.jsonl has the highest ``score``; 0 if no row has it."""
     rows = read_metrics(run_dir / "metrics.jsonl")
     values = {row["step"]: row[score] for row in rows if score in row}
@@ -33,8 +33,8 @@ def _faults_up_to(path: Path, step: int) -> int:
 class Journal:
     """The record of a run from ``step`` on; rows after it (of a run killed since its last checkpoint) are superseded.
 
-    On ranks other than 0 it keeps count and writes nothing. ``best`` is the step whose row has the highest ``score``
-    (the first such, 0 while there is none); ``score`` names a value that evaluations while training add to rows.
+    On ranks other than 0 it keeps count and writes nothing. ``score`` names a value that evaluations while training
+    add to rows.
     """
 
     def __init__(
@@ -55,10 +55,9 @@ class Journal:
             if run.is_main and path.exists():
                 MetricsLog(path, resume_step=step).close()
         self._alarm, self._alarmed = alarm, False
-        self._score, self._highest, self.best = score, float("-inf"), 0
+        self._score = score
         for row in read_metrics(run.path / "metrics.jsonl") if run.is_main else []:
             self._alarmed |= alarm is not None and "loss" in row and alarm.update(row) is not None
-            self._rank(row["step"], row)
         self._in_row = on_main(lambda: _faults_up_to(self._faults, step))
         self._restart_clock()
         self._told, self._told_waited, self._told_images = time.perf_counter(), 0.0, 0
@@ -101,10 +100,10 @@ class Journal:
                 f"their images are in {self._faults}; try a lower optimizer.lr or precision: fp32",
             )
 
-    def _rank(self, step: int, row: Mapping[str, float]) -> None:
-        value = row.get(self._score or "")
-        if value is not None and value > self._highest:
-            self._highest, self.best = value, step
+    @property
+    def best(self) -> int:
+        """The step whose row has the highest score, see :func:`best_step`; 0 on other ranks than 0."""
+        return best_step(self._run.path, self._score) if self._score and self._run.is_main else 0
 
     def row(self, step: int, epoch: int, values: Mapping[str, float], bad_images: int) -> None:
         """Write a row: the step's own values, and images a second and the share of waiting since the last row."""
@@ -112,7 +111,6 @@ class Journal:
         if wrong and not self._alarmed and self._run.is_main:
             log.warning("step %d: collapse: %s", step, wrong)
         self._alarmed |= wrong is not None
-        self._rank(step, values)
         seconds = max(time.perf_counter() - self._began, 1e-9)
         if self._metrics is not None:
             row = {
@@ -127,7 +125,6 @@ class Journal:
 
     def measured(self, step: int, epoch: int, values: Mapping[str, float]) -> None:
         """Write a row of an evaluation's ``values`` alone, after a step that was not finite and has none of its own."""
-        self._rank(step, values)
         if self._metrics is not None and values:
             self._metrics.write(step=step, epoch=epoch, **values)
             if self._boards is not None:

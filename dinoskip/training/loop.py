@@ -216,13 +216,17 @@ class _Training:
         assert isinstance(student, VisionTransformer)
         row = gradient_rows(student, lambda p: None if p.grad is None else parallel.whole(p.grad))
         if self.here.size > 1 and self.config.parallel == "fsdp":  # a sharded network cannot be walked block by block
-            copied = self.recipe.fresh("student")
-            copied.load_state_dict(parallel.whole_state(self.recipe.networks["student"]))
-            student = copied.to(self.here.device).get_submodule("backbone")
+            student = self._plain("student").get_submodule("backbone")
             assert isinstance(student, VisionTransformer)
         row |= self.live.signals(student)
         self.journal.leave_out(time.perf_counter() - began)
         return row
+
+    def _plain(self, role: str) -> torch.nn.Module:
+        """A whole copy of a network on this rank's device, neither sharded nor compiled; every rank must call it."""
+        network = self.recipe.fresh(role)
+        network.load_state_dict(parallel.whole_state(self.recipe.networks[role]))
+        return network.to(self.here.device)
 
     # --- between steps ----------------------------------------------------------------------------------
 
@@ -238,7 +242,7 @@ class _Training:
             return "not finite"
         self.journal.finite()
         if outcome.inside:
-            self.journal.diagnostics(step, (step - 1) // self.epoch_steps + 1, outcome.inside)
+            self.journal.diagnostics(step, epoch, outcome.inside)
         online = self._online() if self._due(step) else {}
         if not online and step % self.config.log_every and step != self.total:
             return ""
@@ -257,11 +261,10 @@ class _Training:
         """Evaluate a plain copy of the observed network; the run's own networks and random numbers stay as they are."""
         assert self.observer is not None
         began = time.perf_counter()
-        role, gpus = self.recipe.observed, [self.here.device] if self.here.device.type == "cuda" else []
-        network = self.recipe.fresh(role)
-        network.load_state_dict(parallel.whole_state(self.recipe.networks[role]))
+        gpus = [self.here.device] if self.here.device.type == "cuda" else []
+        network = self._plain(self.recipe.observed)
         with torch.random.fork_rng(gpus), torch.no_grad():
-            values = self.observer(network.to(self.here.device).eval(), self.here)
+            values = self.observer(network.eval(), self.here)
         self.journal.leave_out(time.perf_counter() - began)
         return values
 
@@ -287,7 +290,7 @@ class _Training:
             "steps_per_epoch": self.epoch_steps, "init": self.job.model.init.name, "optimizer": self.job.optimizer.name,
         }  # fmt: skip
         content = checkpoint.collect(self.recipe, self.optimizer)  # of all ranks
-        keep = self.keep | {self.journal.best} if self.journal.best else self.keep
+        keep = self.keep | {self.journal.best}
         on_main(lambda: checkpoint.save(self.run_dir.path, content, self.job.model, info, keep))
         self.run_dir.report(now=True, step=step)
         self._set_next_save()
