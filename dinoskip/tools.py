@@ -101,6 +101,7 @@ def models_convert(args: Args) -> int:
     """``dinoskip models convert``."""
     from dinoskip.models import VitConfig, load_backbone, save_weights
     from dinoskip.models.export import exported_weights, load_weights, newest_checkpoint
+    from dinoskip.models.vit import WIDTHS
 
     kind, _, rest = args.spec.partition(":")
     out = Path(args.out)
@@ -108,7 +109,7 @@ def models_convert(args: Args) -> int:
         save_weights(out, *load_weights(exported_weights(newest_checkpoint(rest))))
     elif kind == "dino":
         model = load_backbone(args.spec).model
-        size = {192: "tiny", 384: "small", 768: "base"}[model.embed_dim]
+        size = next(size for size, width in WIDTHS.items() if width == model.embed_dim)
         patch, side = model.patch_embed.patch_size[0], model.patch_embed.img_size[0]
         config = VitConfig(name=f"vit_{size}_patch{patch}", depth=len(model.blocks), img_size=side)
         save_weights(out, model.state_dict(), config, {"converted_from": Path(rest).name})

@@ -22,6 +22,9 @@ from dinoskip.errors import ConfigError, did_you_mean
 
 Skip = bool | Literal["attention", "mlp"]
 ModelName = Literal[
+    "vit_mini_patch8",
+    "vit_mini_patch14",
+    "vit_mini_patch16",
     "vit_tiny_patch8",
     "vit_tiny_patch14",
     "vit_tiny_patch16",
@@ -32,7 +35,7 @@ ModelName = Literal[
     "vit_base_patch14",
     "vit_base_patch16",
 ]
-WIDTHS = {"tiny": 192, "small": 384, "base": 768}
+WIDTHS = {"mini": 128, "tiny": 192, "small": 384, "base": 768}
 HEAD_DIM = 64
 DEPTH = 12
 PATCHES = (8, 14, 16)
@@ -120,9 +123,10 @@ def create_model(
 ) -> VisionTransformer:
     """Build a ViT with timm's layout, initialised by timm's default; :func:`dinoskip.init.build_model` seeds it.
 
-    ``name`` is ``vit_{tiny,small,base}_patch{8,14,16}``. Any input whose sides are multiples of the patch size is
-    accepted; the position embedding, made for ``img_size``, is interpolated (bicubic). There is no classifier unless
-    ``num_classes`` asks for one; every argument of timm's VisionTransformer may be given.
+    ``name`` is ``vit_{mini,tiny,small,base}_patch{8,14,16}``; mini, 128 wide, is for studies on a CPU. Any input whose
+    sides are multiples of the patch size is accepted; the position embedding, made for ``img_size``, is interpolated
+    (bicubic). There is no classifier unless ``num_classes`` asks for one; every argument of timm's VisionTransformer
+    may be given.
     Raises :class:`ConfigError` for an unknown name, a size that is not whole patches, LayerScale without skips.
     """
     arguments = vit_arguments(name, skip)

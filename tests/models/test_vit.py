@@ -94,7 +94,7 @@ def test_skip_model_computes_what_timm_computes() -> None:
 def test_geometry_of_every_name(name: str) -> None:
     with torch.device("meta"):
         model = create_model(name, skip=False)
-    width = {"tiny": 192, "small": 384, "base": 768}[name.split("_")[1]]
+    width = {"mini": 128, "tiny": 192, "small": 384, "base": 768}[name.split("_")[1]]
     patch = int(name.rsplit("patch", 1)[1])
     attention = model.blocks[0].attn
     assert (len(model.blocks), model.embed_dim, attention.num_heads) == (12, width, width // 64)
