@@ -1,0 +1,46 @@
+"""Attention of the CLS token, head by head, of every backbone whose queries and keys say all of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from dinoskip.errors import ConfigError
+from dinoskip.models.backbone import Backbone
+
+
+@torch.no_grad()
+def cls_attention(backbone: Backbone, images: Tensor, blocks: Iterable[int]) -> dict[int, Tensor] | None:
+    """How much of the CLS token's attention each patch gets, float32 (B, heads, h*w) for each of ``blocks`` (1..depth).
+
+    images: float (B, 3, H, W), normalised, H and W multiples of the patch size. The softmax runs over all tokens, so
+    what the CLS token and registers keep is missing from the sum over patches. None where the network has no CLS
+    token, turns queries and keys by their position (rotary), or has blocks that give no queries and keys.
+    Raises ValueError for a block that does not exist.
+    """
+    wanted = sorted(set(blocks))
+    if not wanted or wanted[0] < 1 or wanted[-1] > backbone.depth:
+        raise ValueError(f"blocks {wanted} must be one or more of 1..{backbone.depth} of {backbone.spec}")
+    anatomy = backbone.anatomy
+    if not anatomy.has_class_token:
+        return None
+    tokens, context = anatomy.embed(images.to(backbone.device, backbone.dtype))
+    if context is not None and len(context):  # what the other networks hand to their blocks: rotary positions
+        return None
+    found: dict[int, Tensor] = {}
+    for number in range(1, wanted[-1] + 1):
+        if number in wanted:
+            try:
+                query, key = (anatomy.project(number - 1, tokens, facet) for facet in ("query", "key"))
+            except ConfigError:
+                return None
+            if query.shape != key.shape:  # heads share keys
+                return None
+            query, key = (one.unflatten(-1, (anatomy.num_heads, -1)).transpose(1, 2).float() for one in (query, key))
+            logits = query[:, :, :1] @ key.mT * query.shape[-1] ** -0.5
+            found[number] = logits.softmax(-1)[:, :, 0, anatomy.num_prefix_tokens :]
+        if number < wanted[-1]:
+            tokens = anatomy.step(number - 1, tokens, context)
+    return found
