@@ -151,14 +151,15 @@ class OnlineKnn:
     """DINO's k-NN (see :mod:`eval.knn`) on the CLS token after the final norm: ``knn{k}_top1`` in percent.
 
     ``train`` and ``val`` share their class numbers; at most ``train_images`` and ``val_images`` of them are looked at,
-    a class-balanced sample by ``seed``. ``size`` is the side of the centre crop in pixels. Raises :class:`ConfigError`
-    if a k exceeds the training sample.
+    a class-balanced sample by ``seed``. Without ``val`` images of ``train`` are held out in its place, which leaves the
+    real validation set untouched. ``size`` is the side of the centre crop in pixels. Raises :class:`ConfigError` if a k
+    exceeds the training sample.
     """
 
     def __init__(
         self,
         train: LabelledFolder,
-        val: LabelledFolder,
+        val: LabelledFolder | None = None,
         *,
         size: int = 224,
         k: Sequence[int] = (10,),
@@ -168,9 +169,12 @@ class OnlineKnn:
     ) -> None:
         transform = Transform(mode="center_crop", size=size)
         self.k, self._parts = tuple(k), []
-        for name, part, limit in (("train", train, train_images), ("val", val, val_images)):
-            rows = balanced_sample(part.labels, limit, seed, name)
-            self._parts.append((_Images([part.path(int(i)) for i in rows], transform), part.labels[rows]))
+        rows = {"val": balanced_sample((val or train).labels, val_images, seed, "val")}
+        rest = np.arange(len(train)) if val else np.setdiff1d(np.arange(len(train)), rows["val"])
+        rows["train"] = rest[balanced_sample(train.labels[rest], train_images, seed, "train")]
+        for name, part in (("train", train), ("val", val or train)):
+            paths = [part.path(int(i)) for i in rows[name]]
+            self._parts.append((_Images(paths, transform), part.labels[rows[name]]))
         if max(self.k) > len(self._parts[0][1]):
             raise ConfigError(f"online k-NN: k {max(self.k)} exceeds the {len(self._parts[0][1])} training images")
         self.score = f"knn{self.k[0]}_top1"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dinoskip.config import Config, Source, validate
 from dinoskip.data import datasets
@@ -13,6 +13,10 @@ from dinoskip.data.scenes import ScenesConfig, compose
 from dinoskip.files import write_json
 from dinoskip.pipeline.runner import Task
 from dinoskip.results import EvalResult, write_rows
+
+if TYPE_CHECKING:
+    from dinoskip.data.sources import Source as Images
+    from dinoskip.training.pretraining import PretrainJob
 
 
 class DatasetBox(Config):
@@ -37,15 +41,28 @@ def pretrain(task: Task) -> None:
     """``pretrain``: DINO, resumed where it was killed. The output is the run directory."""
     from dinoskip.distributed import on_main
     from dinoskip.pipeline.online import observer_of
-    from dinoskip.training.pretraining import PretrainJob
+    from dinoskip.pipeline.sweep import chosen_rate
     from dinoskip.training.pretraining import pretrain as run
 
-    job = validate(PretrainJob, _job(task, "pretrain"))
-    config, root = dataset_of(task)
-    images = datasets.open_training_images(config, root, split=task.settings["dataset"]["split"])
-    observer = observer_of(task)
-    final = run(job, images, task.out, device=task.device, workers=task.workers, observer=observer)
+    job, observer = pretrain_job(task, chosen_rate(task)), observer_of(task)
+    final = run(job, images_of(task), task.out, device=task.device, workers=task.workers, observer=observer)
     on_main(lambda: _tidy(task.out, job.pretrain.keep_epochs, final, observer.score if observer else None))
+
+
+def images_of(task: Task) -> Images:
+    """The training images of a task."""
+    config, root = dataset_of(task)
+    return datasets.open_training_images(config, root, split=task.settings["dataset"]["split"])
+
+
+def pretrain_job(task: Task, lr: float | None) -> PretrainJob:
+    """The job of a task, with a learning rate in place of its optimizer's, if one is given."""
+    from dinoskip.training.pretraining import PretrainJob
+
+    source = _job(task, "pretrain")
+    if lr is not None:
+        source.tree["optimizer"] = {**source.tree["optimizer"], "lr": lr}
+    return validate(PretrainJob, source)
 
 
 def _job(task: Task, recipe: str) -> Source:

@@ -15,6 +15,7 @@ from dinoskip.pipeline.external import annotations_hash, backbone_hash, images_h
 from dinoskip.pipeline.graph import Node
 from dinoskip.pipeline.stages import STAGES
 from dinoskip.pipeline.study import ProbeSection, RetrieveSection, Study, Variant
+from dinoskip.pipeline.sweep import short_recipe
 from dinoskip.training.recipe import FREE_KEYS
 
 # Settings of a pretraining that are not part of its key. ``keep_epochs`` is: it changes no number, but it says which
@@ -117,7 +118,35 @@ class _Builder:
             data.outside["weights selected from"] = (backbone_hash, variant.model.init.teacher)
         data.runtime["free"] = free
         data.runtime["online"], beside = self._online()
-        return self._with_data(f"{stage}/{variant.name}", stage, settings, data, {}, variant.name, beside)
+        inputs = self._sweep(variant, settings, data, beside) if self.study.sweep else {}
+        return self._with_data(f"{stage}/{variant.name}", stage, settings, data, inputs, variant.name, beside)
+
+    def _sweep(
+        self, variant: Variant, settings: Mapping[str, Any], data: _Data, beside: Mapping[str, str]
+    ) -> dict[str, str]:
+        """The node that chooses the learning rate of a pretraining; what it is chosen by is part of its key."""
+        assert self.study.sweep is not None
+        assert self.study.pretrain is not None
+        recipe = short_recipe(dump(self.study.pretrain), self.study.sweep)
+        recipe.pop("dataset")
+        free = {key: recipe.pop(key) for key in _FREE}
+        optimizer = {key: value for key, value in settings["optimizer"].items() if key != "lr"}
+        online = {name: dump(part) for name, part in self.study.online.parts.items()}
+        outside = dict(data.outside)
+        for part in self.study.online.parts.values():
+            for split in part.splits:
+                hashes = ((images_hash, part.use, split), (targets_hash, part.use, split))
+                outside |= self._data(part.dataset, split, *hashes).outside
+        node = self._with_data(
+            f"sweep/{variant.name}",
+            "sweep",
+            {**settings, "optimizer": optimizer, "pretrain": recipe, "lr": list(self.study.sweep.lr), "online": online},
+            _Data(data.settings, data.inputs, {**data.runtime, "free": free}, outside),
+            {f"data of {role}": node for role, node in beside.items()},
+            variant.name,
+            beside,
+        )
+        return {"sweep": node}
 
     def _online(self) -> tuple[dict[str, Any], dict[str, str]]:
         """What is measured while training, by name, and the nodes that make its data: no part of any key."""
@@ -286,7 +315,7 @@ class _Builder:
         if gallery:
             inputs["gallery"] = gallery
         for node in self.nodes.values():
-            if node.stage in {"probe", "tokencut", "knn", "retrieve", "pretrain", "supervise"}:
+            if node.stage in {"probe", "tokencut", "knn", "retrieve", "sweep", "pretrain", "supervise"}:
                 inputs[node.id] = node.id
         card = self.study.model_dump(mode="json", exclude={"output", "gallery", "report", "data"})
         for section in ("pretrain", "supervised"):
@@ -296,6 +325,8 @@ class _Builder:
             card.pop("supervised")
         if not self.study.online.parts:
             card.pop("online")
+        if not self.study.sweep:
+            card.pop("sweep")
         settings = {
             "report": dump(self.study.report),
             "study": self.study.name,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -27,6 +27,17 @@ class OnlineKnn(Config):
     k: Annotated[tuple[Annotated[int, Field(ge=1)], ...], AfterValidator(different)] = Field((10,), min_length=1)
     train_images: int = Field(5000, ge=1)
     val_images: int = Field(1000, ge=1)
+    held_out: bool = Field(False, description="validate on training images that are left out of the neighbours")
+
+    @property
+    def use(self) -> Literal["classes"]:
+        """As what the data set is opened."""
+        return "classes"
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """The splits that are looked at."""
+        return ("train",) if self.held_out else ("train", "val")
 
     @model_validator(mode="after")
     def _neighbours(self) -> OnlineKnn:
@@ -53,6 +64,16 @@ class OnlineProbe(Config):
     train_images: int = Field(200, ge=2)
     val_images: int = Field(100, ge=1)
 
+    @property
+    def use(self) -> Literal["segmentation"]:
+        """As what the data set is opened."""
+        return "segmentation"
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """The splits that are looked at."""
+        return self.train_split, self.val_split
+
 
 class OnlineSection(Config):
     """What is measured while a network trains; the first that is given tells the best checkpoint."""
@@ -75,15 +96,10 @@ def build_observer(section: OnlineSection, data: Mapping[str, tuple[Any, Path | 
     module, measures = ours("eval.online"), []
     for name, part in section.parts.items():
         config, root = data[name]
-        options = part.model_dump(exclude={"dataset", "train_split", "val_split"})
-        if isinstance(part, OnlineKnn):
-            sets = [datasets.open_labelled(config, split, root) for split in ("train", "val")]
-            measures.append(module.OnlineKnn(*sets, **options))
-        else:
-            splits = (part.train_split, part.val_split)
-            measures.append(
-                module.OnlineProbe(*(datasets.open_segmentation(config, split, root) for split in splits), **options)
-            )
+        options = part.model_dump(exclude={"dataset", "train_split", "val_split", "held_out"})
+        opened = datasets.open_labelled if part.use == "classes" else datasets.open_segmentation
+        measure = module.OnlineKnn if part.use == "classes" else module.OnlineProbe
+        measures.append(measure(*(opened(config, split, root) for split in part.splits), **options))
     observer: Observer | None = module.OnlineEvaluation(measures) if measures else None
     return observer
 

@@ -32,6 +32,7 @@ def _call(module: str, function: str, task: Task) -> None:
 # In order of execution.
 STAGES: dict[str, Stage] = {
     "data": Stage(partial(_call, "make", "compose_scenes")),
+    "sweep": Stage(partial(_call, "sweep", "sweep"), resumes=True, together=True),
     "pretrain": Stage(partial(_call, "make", "pretrain"), resumes=True, together=True),
     "supervise": Stage(partial(_call, "make", "supervise"), resumes=True, together=True),
     "weights": Stage(partial(_call, "make", "export_weights")),

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, ValidationError, field_validator, model_validator
 
 from dinoskip.config import Config, Multiscale, Source, apply_overrides, different, merge, read_yaml, validate
 from dinoskip.data.datasets import DatasetConfig
@@ -21,6 +21,7 @@ from dinoskip.init.build import ModelConfig
 from dinoskip.models.vit import DEPTH, ModelName
 from dinoskip.optim.build import AdamWConfig, OptimizerConfig
 from dinoskip.pipeline.online import OnlineSection
+from dinoskip.pipeline.sweep import SweepSection, short_recipe
 from dinoskip.training.dino import PretrainConfig
 from dinoskip.training.supervised import SupervisedConfig, with_defaults
 
@@ -134,6 +135,7 @@ class Study(Config):
     supervised: StudySupervised | None = None
     variants: VariantsConfig = VariantsConfig()
     online: OnlineSection = OnlineSection()
+    sweep: SweepSection | None = None
     evaluate: EvaluateConfig = EvaluateConfig()
     gallery: GallerySection = GallerySection()
     analyze: AnalyzeSection = AnalyzeSection()
@@ -172,7 +174,7 @@ class Study(Config):
                     raise ValueError(
                         f"{key}: {name!r} is not one of the data sets under data: {', '.join(self.data) or 'none'}"
                     )
-        if self.online.parts and not (self.pretrain and self.pretrain.online_every):
+        if self.online.parts and not (self.pretrain and (self.pretrain.online_every or self.sweep)):
             raise ValueError("online: never happens: set pretrain.online_every, the epochs between evaluations")
         if self.pretrain and self.pretrain.online_every and not self.online.parts:
             raise ValueError("pretrain.online_every: there is nothing to evaluate: add online.knn or online.probe")
@@ -182,6 +184,19 @@ class Study(Config):
             for epoch in self.evaluate.epochs:
                 if epoch not in kept:
                     raise ValueError(f"evaluate.epochs: epoch {epoch} is not kept: add it to {section}.keep_epochs")
+        return self
+
+    @model_validator(mode="after")
+    def _sweep_can_choose(self) -> Study:
+        if self.sweep:
+            if not self.pretrain or not self.online.parts:
+                raise ValueError("sweep: needs pretrain, and online.knn or online.probe to choose by")
+            try:
+                StudyPretrain.model_validate(short_recipe(self.pretrain.model_dump(mode="json"), self.sweep))
+            except ValidationError as error:
+                first = error.errors()[0]
+                where = ".".join(map(str, ("sweep.pretrain", *first["loc"])))
+                raise ValueError(f"{where}: {first['msg'].removeprefix('Value error, ')}") from None
         return self
 
     @model_validator(mode="after")
