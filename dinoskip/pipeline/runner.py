@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from dinoskip.console import duration, log
 from dinoskip.distributed import Orders, world
-from dinoskip.errors import ConfigError
+from dinoskip.errors import ConfigError, OutputInUse
 from dinoskip.files import write_json
 from dinoskip.locks import directory_lock
 from dinoskip.pipeline.artifacts import Artifacts
 from dinoskip.pipeline.graph import Node, Planner, Step, record_of
+
+WAITING_SECONDS = 60.0  # between lines that say for whom a run waits
 
 
 @dataclass(frozen=True)
@@ -66,9 +70,10 @@ class Runner:
     def run(self, chosen: set[str]) -> dict[str, str]:
         """Bring the chosen nodes up to date; return what happened to each (``cached`` or ``done``).
 
-        Ranks other than the first do what it tells them and return nothing.
+        Ranks other than the first do what it tells them and return nothing. Several runs may work at one study, each
+        at variants of its own; for what the variants share, one makes it and the others wait.
         Raises :class:`ConfigError` when an input of a chosen node is not there and not chosen itself,
-        :class:`OutputInUse` when another run holds the study, and whatever a stage raises.
+        :class:`OutputInUse` when another run is at a node of the same variant, and whatever a stage raises.
         """
         with world(self.device) as here:
             self.orders = Orders()
@@ -89,24 +94,45 @@ class Runner:
 
     def _all(self, chosen: set[str]) -> dict[str, str]:
         happened: dict[str, str] = {}
-        with directory_lock(self.study):
-            for node in self.planner.nodes:
-                self.planner.external(node)
-            for node in self.planner.nodes:
-                step = self.planner.step(node)
-                if step.state == "cached":
-                    if node.id in chosen:
-                        log.info("%-44s cached", node.id)
-                        happened[node.id] = "cached"
-                elif node.id in chosen:
-                    if step.state == "blocked":
-                        raise ConfigError(
-                            f"{node.id}: cannot run before {step.reason.removeprefix('after ')}",
-                            "leave out --only, --from or --variant",
-                        )
-                    self._run(node, step.reason)
-                    happened[node.id] = "done"
+        for node in self.planner.nodes:
+            self.planner.external(node)
+        for node in self.planner.nodes:
+            step = self.planner.step(node)
+            if node.id not in chosen:
+                continue
+            if step.state == "blocked":
+                raise ConfigError(
+                    f"{node.id}: cannot run before {step.reason.removeprefix('after ')}",
+                    "leave out --only, --from or --variant",
+                )
+            if step.state == "run":
+                with self._alone(node):
+                    step = self.planner.step(node)  # another run may have made it while this one waited
+                    if step.state == "run":
+                        self._run(node, step.reason)
+            if step.state == "cached":
+                log.info("%-44s cached", node.id)
+            happened[node.id] = "cached" if step.state == "cached" else "done"
         return happened
+
+    @contextmanager
+    def _alone(self, node: Node) -> Iterator[None]:
+        """Hold the node: one run makes it. Another run's is waited for if all variants share it, else refused."""
+        place, told = self.study / "running" / node.id, float("-inf")
+        with ExitStack() as held:
+            held.callback(_remove_empty, place)  # after the lock is released
+            while True:
+                try:
+                    held.enter_context(directory_lock(place))
+                    break
+                except OutputInUse as busy:
+                    if node.variant:
+                        raise
+                    if time.monotonic() - told > WAITING_SECONDS:
+                        log.info("%-44s waiting: %s", node.id, busy.message)
+                        told = time.monotonic()
+                time.sleep(0.2)
+            yield
 
     def _run(self, node: Node, reason: str) -> None:
         stage = self.stages[node.stage]
@@ -139,3 +165,8 @@ class Runner:
     def current(self) -> set[Path]:
         """Directories that the current plan uses (known after :meth:`plan`)."""
         return {path for node in self.planner.nodes if (path := self.output(node.id)) is not None}
+
+
+def _remove_empty(place: Path) -> None:
+    with suppress(OSError):  # another run has just taken it, or one is at work beside it
+        os.removedirs(place)

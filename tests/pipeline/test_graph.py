@@ -1,5 +1,8 @@
 """Keys, plans and reasons, on real stages that write small files."""
 
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -116,9 +119,34 @@ def test_damaged_output_is_made_again(tmp_path: Path) -> None:
         assert verify_manifest(manifest.parent) == []
 
 
-def test_another_run_of_the_same_study_is_refused(tmp_path: Path) -> None:
-    with directory_lock(tmp_path), pytest.raises(OutputInUse):
-        run(tmp_path, Counter(), nodes(1))
+def test_another_run_of_the_same_variant_is_refused_and_of_another_is_not(tmp_path: Path) -> None:
+    graph = [Node(f"train/{name}", "one", {"value": 1}, variant=name) for name in "ab"]
+    with directory_lock(tmp_path / "running" / "train" / "a"):
+        with pytest.raises(OutputInUse, match="running/train/a: in use by process"):
+            run(tmp_path, Counter(), graph)
+        assert Runner(tmp_path, graph, Counter().table()).run({"train/b"}) == {"train/b": "done"}
+    assert Runner(tmp_path, graph, Counter().table()).run({"train/a", "train/b"}) == {
+        "train/a": "done", "train/b": "cached",
+    }  # fmt: skip
+    assert not (tmp_path / "running").exists()
+
+
+def test_what_variants_share_is_made_once_and_waited_for(tmp_path: Path) -> None:
+    counter, met = Counter(), threading.Event()
+    table, graph = counter.table(), [Node("data", "one", {"value": 1})]
+
+    def slow(task: Task) -> None:
+        met.wait(30)
+        time.sleep(0.3)
+        table["one"].function(task)
+
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(Runner(tmp_path, graph, {"one": Stage(slow)}).run, {"data"})
+        while not (tmp_path / "running/data/.lock").exists():
+            time.sleep(0.01)
+        second = pool.submit(Runner(tmp_path, graph, table).run, {"data"})
+        met.set()
+        assert (first.result(60), second.result(60)) == ({"data": "done"}, {"data": "cached"})
 
 
 def test_only_needs_its_inputs(tmp_path: Path) -> None:
