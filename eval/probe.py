@@ -110,18 +110,18 @@ def _score(
     size = (classes + 1) * classes  # label × prediction, with a row for ignored pixels: cheaper than leaving them out
     counts = torch.zeros(len(stack.groups), rates * size, dtype=torch.int64, device=tokens.device)
     areas = np.zeros((len(chosen), len(rows), 3, classes), dtype=np.int32)
-    offsets = torch.arange(rates, device=tokens.device)[:, None, None] * size
+    offsets = torch.arange(rates, dtype=torch.int32, device=tokens.device)[:, None, None] * size
     with Progress(title, len(rows), "images") as progress:
         for at in range(0, len(rows), _SCORED):
             some = rows[at : at + _SCORED]
             batch = tokens.batch(some)
             logits = [stack.logits(g, batch).view(rates, classes, len(some), *data.grid) for g in range(len(counts))]
             for i, row in enumerate(some):
-                label = torch.from_numpy(data.checked_label(int(row)).astype(np.int64)).to(tokens.device)
+                label = torch.from_numpy(data.checked_label(int(row)).astype(np.int32)).to(tokens.device)
                 base = offsets + torch.where(label == IGNORE, classes, label) * classes
                 for group, z in enumerate(logits):
                     found = upsampled_classes(z[:, :, i], (label.shape[0], label.shape[1]))
-                    part = torch.bincount(found.add_(base).flatten(), minlength=counts.shape[1])
+                    part = torch.bincount((base + found).flatten(), minlength=counts.shape[1])
                     counts[group] += part
                     if chosen:
                         mine = part.view(rates, classes + 1, classes)[chosen[group], :-1]
