@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torchmetrics.classification import MulticlassAccuracy, MulticlassJaccardIndex
 
 from eval.metrics import ConfusionMatrix, box_iou
 
@@ -109,3 +110,36 @@ def test_box_iou_equals_reference() -> None:
         have = box_iou(case["pred"], case["gt"])[0]
         np.testing.assert_allclose(have, case["iou_f32"], atol=1e-6)
         assert bool((have >= 0.5).any()) == case["hit"]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32), st.integers(2, 9), st.integers(1, 9), st.integers(1, 9), st.sampled_from([0.0, 0.3, 1.0]))
+def test_torchmetrics_agrees_where_it_is_defined(
+    seed: int, classes: int, in_pred: int, in_label: int, ignored: float
+) -> None:
+    """Areas summed over two images, like ours (its ``segmentation.MeanIoU`` averages images: another quantity).
+
+    What differs: a class with an empty union is 0 in torchmetrics' per-class IoU and nan in ours, and both leave it
+    out of the mean; a class that is predicted and never labelled counts as accuracy 0 in its macro average, and is left
+    out of mAcc, as in mmsegmentation; without labelled pixels it gives 0 and we give nan.
+    """
+    rng = np.random.default_rng(seed)
+    matrix = ConfusionMatrix(classes)
+    iou, mean = (MulticlassJaccardIndex(classes, average=how, ignore_index=255) for how in ("none", "macro"))
+    accuracy, every = (MulticlassAccuracy(classes, average=how, ignore_index=255) for how in ("none", "micro"))
+    for shape in ((5, 7), (1, 9)):
+        pred = rng.integers(0, min(classes, in_pred), shape)  # some classes in neither, or in one only
+        label = rng.integers(0, min(classes, in_label), shape)
+        label[rng.random(shape) < ignored] = 255
+        matrix.update(pred.astype(np.uint8), label.astype(np.uint8))
+        for metric in (iou, mean, accuracy, every):
+            metric.update(torch.from_numpy(pred), torch.from_numpy(label))
+    scores = matrix.scores()
+    np.testing.assert_allclose(np.nan_to_num(scores.iou), iou.compute(), atol=1e-6)
+    np.testing.assert_allclose(np.nan_to_num(scores.acc), accuracy.compute(), atol=1e-6)
+    np.testing.assert_allclose(np.nan_to_num(scores.aacc), every.compute(), atol=1e-6)
+    if matrix.union.any():
+        np.testing.assert_allclose(scores.miou, mean.compute(), atol=1e-6)
+        np.testing.assert_allclose(scores.macc, accuracy.compute()[matrix.area_label > 0].mean(), atol=1e-6)
+    else:
+        assert np.isnan([scores.miou, scores.macc, scores.aacc]).all()
