@@ -122,11 +122,16 @@ def _accuracy_rows(run_dir: Path, final: Path, known: Mapping[str, Any]) -> list
 
 def export_weights(task: Task) -> None:
     """``weights``: the backbone of one epoch's checkpoint (the teacher's, if there is one) as one safetensors file."""
-    from dinoskip.models.export import exported_weights
+    from dinoskip.init.build import ModelConfig, build_model
+    from dinoskip.models.export import exported_weights, save_weights
     from dinoskip.training import checkpoint
 
-    source = checkpoint.of_epoch(task.input("run"), task.settings["epoch"])
-    shutil.copyfile(exported_weights(source), task.out / "weights.safetensors")
+    out, epoch = task.out / "weights.safetensors", task.settings["epoch"]
+    if epoch:
+        shutil.copyfile(exported_weights(checkpoint.of_epoch(task.input("run"), epoch)), out)
+        return
+    config = validate(ModelConfig, Source(dict(task.settings["model"])))
+    save_weights(out, build_model(config, task.settings["seed"]).state_dict(), config, {"epoch": 0})
 
 
 def analyze(task: Task) -> None:

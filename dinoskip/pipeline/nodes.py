@@ -59,15 +59,8 @@ class _Builder:
                 models.append((variant, 0, {}, {"backbone": variant.backbone}))
                 continue
             run = self._train(variant)
-            for epoch in self._epochs():
-                weights = self.add(
-                    f"weights/{variant.name}/ep{epoch}",
-                    "weights",
-                    {"epoch": epoch},
-                    inputs={"run": run},
-                    variant=variant.name,
-                )
-                models.append((variant, epoch, {"weights": weights}, {}))
+            weights = {epoch: self._weights(variant, epoch, run) for epoch in self._epochs()}
+            models += [(variant, epoch, {"weights": node}, {}) for epoch, node in weights.items()]
         for variant, epoch, inputs, settings in models:
             self._evaluate(variant, epoch, inputs, settings)
         analysis = self._analyze(models)
@@ -120,6 +113,21 @@ class _Builder:
         data.runtime["online"], beside = self._online()
         inputs = self._sweep(variant, settings, data, beside) if self.study.sweep else {}
         return self._with_data(f"{stage}/{variant.name}", stage, settings, data, inputs, variant.name, beside)
+
+    def _weights(self, variant: Variant, epoch: int, run: str) -> str:
+        """The backbone after an epoch of ``run``; epoch 0, before training, needs none."""
+        assert variant.model is not None
+        start = {} if epoch else {"seed": self.study.seed, "model": dump(variant.model)}
+        selected = variant.model.init if isinstance(variant.model.init, WeightSelectionInit) and not epoch else None
+        outside = {"weights selected from": (backbone_hash, selected.teacher)} if selected else {}
+        return self.add(
+            f"weights/{variant.name}/ep{epoch}",
+            "weights",
+            {"epoch": epoch, **start},
+            inputs={"run": run} if epoch else {},
+            external=partial(self._hash_outside, outside) if outside else None,
+            variant=variant.name,
+        )
 
     def _sweep(
         self, variant: Variant, settings: Mapping[str, Any], data: _Data, beside: Mapping[str, str]

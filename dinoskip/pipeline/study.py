@@ -80,7 +80,9 @@ class RetrieveSection(Config):
 class EvaluateConfig(Config):
     """Which checkpoints, blocks and data sets are evaluated. Data sets are keys of ``data``."""
 
-    epochs: tuple[Annotated[int, Field(ge=1)], ...] = Field((), description="default: the last epoch")
+    epochs: tuple[Annotated[int, Field(ge=0)], ...] = Field(
+        (), description="default: the last epoch; 0 is the network before training"
+    )
     blocks: Blocks = "all"
     multiscale: Multiscale | None = None
     norm: Literal["none", "final", "layer"] = "final"
@@ -180,7 +182,7 @@ class Study(Config):
             raise ValueError("pretrain.online_every: there is nothing to evaluate: add online.knn or online.probe")
         if self.recipe:
             section = "pretrain" if self.pretrain else "supervised"
-            kept = {*self.recipe.keep_epochs, self.recipe.epochs}
+            kept = {0, *self.recipe.keep_epochs, self.recipe.epochs}
             for epoch in self.evaluate.epochs:
                 if epoch not in kept:
                     raise ValueError(f"evaluate.epochs: epoch {epoch} is not kept: add it to {section}.keep_epochs")

@@ -100,7 +100,7 @@ def test_every_stage_has_its_function() -> None:
         assert isinstance(stage.function, partial)
         module, function = stage.function.args
         assert callable(getattr(importlib.import_module(f"dinoskip.pipeline.{module}"), function))
-    assert {name for name, stage in STAGES.items() if stage.resumes} == {"pretrain", "supervise", "features"}
+    assert {name for name, stage in STAGES.items() if stage.resumes} == {"sweep", "pretrain", "supervise", "features"}
 
 
 def test_a_foreign_eval_package_is_named(tmp_path: Path) -> None:
