@@ -10,7 +10,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torchmetrics.classification import MulticlassAccuracy, MulticlassJaccardIndex
 
 from eval.metrics import ConfusionMatrix, box_iou
 
@@ -123,6 +122,8 @@ def test_torchmetrics_agrees_where_it_is_defined(
     out of the mean; a class that is predicted and never labelled counts as accuracy 0 in its macro average, and is left
     out of mAcc, as in mmsegmentation; without labelled pixels it gives 0 and we give nan.
     """
+    from torchmetrics.classification import MulticlassAccuracy, MulticlassJaccardIndex  # seconds, for this test alone
+
     rng = np.random.default_rng(seed)
     matrix = ConfusionMatrix(classes)
     iou, mean = (MulticlassJaccardIndex(classes, average=how, ignore_index=255) for how in ("none", "macro"))
