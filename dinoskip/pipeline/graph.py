@@ -16,6 +16,7 @@ from dinoskip.files import hash_of
 from dinoskip.pipeline.artifacts import Artifacts, Record
 
 State = Literal["cached", "run", "blocked"]
+NAMED = 3  # inputs that a blocked node is said to wait for
 
 
 @dataclass(frozen=True)
@@ -127,7 +128,9 @@ class Planner:
 
     @staticmethod
     def _blocked(node: Node, waiting: list[str]) -> Step:
-        return Step(node, "blocked", f"after {', '.join(sorted(dict.fromkeys(waiting)))}", None)
+        first, rest = sorted(set(waiting))[:NAMED], len(set(waiting)) - NAMED
+        more = f" and {rest} more" if rest > 0 else ""
+        return Step(node, "blocked", f"after {', '.join(first)}{more}", None)
 
     def plan(self) -> list[Step]:
         """State of every node, in order of execution."""
