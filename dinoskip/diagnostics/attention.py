@@ -63,7 +63,7 @@ def attention_measures(trace: BlockTrace, *, images: int = 4, heads: int = 3) ->
     deficient = False
     if heads:
         picked = torch.linspace(0, attention.shape[1] - 1, min(heads, attention.shape[1])).round().long().tolist()
-        chosen = condition_number(attention[:images, picked])
+        chosen = condition_number(attention[:images, picked].cpu())  # few and small: no work for a GPU
         kappas = tuple(chosen.kappa.quantile(0.5, dim=0).tolist())
         deficient = bool(chosen.rank_deficient.any())
     return AttentionMeasures(

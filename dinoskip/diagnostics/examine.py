@@ -16,7 +16,7 @@ from dinoskip.diagnostics.attention import attention_measures
 from dinoskip.diagnostics.conditioning import drift, query_key_spectrum, query_key_trace, vo_condition
 from dinoskip.diagnostics.gaussianity import Histogram, Moments, histogram, negentropy
 from dinoskip.diagnostics.gradients import gradient_norms
-from dinoskip.diagnostics.jacobian import input_jacobian, weight_jacobian
+from dinoskip.diagnostics.jacobian import evenly, input_jacobian, weight_jacobian
 from dinoskip.diagnostics.similarity import StreamingCKA
 from dinoskip.diagnostics.tokens import log_condition, norm_outliers, rankme, stable_rank
 from dinoskip.diagnostics.trace import BlockTrace, trace
@@ -90,9 +90,11 @@ class BlockRow:
     kappa_k: float = math.nan
     """κ(K); a lower bound unless the error is 0."""
     kappa_weights: float = math.nan
-    """κ of ∂ head 1 / ∂ (W_Q, W_K, W_V) at evenly spaced tokens of the first image, nonzero singular values."""
+    """κ of ∂ head 1 / ∂ (W_Q, W_K, W_V) at evenly spaced tokens of the first image."""
     kappa_weights_bound: float = math.nan
     """Theorem 3.1's bound of it (paper 3)."""
+    kappa_weights_ceiling: float = math.nan
+    """What it never exceeds."""
     excess_kurtosis: float = math.nan
     """Of all values of the block's output."""
     channel_kurtosis: float = math.nan
@@ -216,10 +218,11 @@ def _jacobians(found: BlockTrace, config: ExamineConfig) -> dict[str, float]:
             "k_smallest": extremes.smallest, "kappa_k": extremes.kappa,
         }  # fmt: skip
     if config.weight_tokens and is_plain_attention(attention):
-        count = min(config.weight_tokens, len(first))
-        where = torch.linspace(0, len(first) - 1, count).round().long().to(first.device)
-        jacobian = weight_jacobian(attention, first[where])
-        values |= {"kappa_weights": jacobian.kappa, "kappa_weights_bound": jacobian.bound}
+        jacobian = weight_jacobian(attention, evenly(first, config.weight_tokens))
+        values |= {
+            "kappa_weights": jacobian.kappa, "kappa_weights_bound": jacobian.bound,
+            "kappa_weights_ceiling": jacobian.ceiling,
+        }  # fmt: skip
     return values
 
 

@@ -7,7 +7,6 @@ taken with respect to norm1's *output*: a Jacobian that includes the norm is sin
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -23,6 +22,8 @@ EXACT = 1536
 """Up to this many inputs (tokens × width) a Jacobian is formed."""
 NONZERO = 1e-10
 """Singular values below this share of the largest count as zero."""
+LIMIT = 1 / torch.finfo(torch.float64).eps
+"""Where κ is cut: beyond it is rounding noise."""
 Linear = Callable[[Tensor], Tensor]
 
 
@@ -40,13 +41,12 @@ class Extremes:
     @property
     def kappa(self) -> float:
         """Condition number, at most 4.5e15; a lower bound of it unless ``exact``."""
-        limit = 1 / torch.finfo(torch.float64).eps
-        return limit if self.largest >= self.smallest * limit else self.largest / self.smallest
+        return LIMIT if self.rank_deficient else self.largest / self.smallest
 
     @property
     def rank_deficient(self) -> bool:
         """Whether κ met that limit."""
-        return self.largest >= self.smallest / torch.finfo(torch.float64).eps
+        return self.largest >= self.smallest * LIMIT
 
 
 def lanczos_extremes(product: Linear, transposed: Linear, start: Tensor, steps: int) -> Extremes:
@@ -120,48 +120,74 @@ def input_jacobian(
 
 @dataclass(frozen=True)
 class WeightJacobian:
-    """κ of one head's attention by its weights, beside the bound of Theorem 3.1, both of nonzero singular values."""
+    """κ of one head's attention by its weights, beside two bounds; all cut at 4.5e15."""
 
     kappa: float
     bound: float
-
-
-def nonzero_kappa(values: Tensor) -> float:
-    """Largest over smallest of the singular values that are not rounding noise (1e-10 of the largest)."""
-    kept = values[values > values.max() * NONZERO]
-    return float(kept.max() / kept.min()) if len(kept) else math.inf
+    """Theorem 3.1's, of nonzero singular values of Λ; it can fail, see :func:`weight_jacobian`."""
+    ceiling: float
+    """What κ never exceeds."""
 
 
 @torch.no_grad()
 def weight_jacobian(attention: Attention, tokens: Tensor, head: int = 0) -> WeightJacobian:
-    """κ of J = ∂A(X) / ∂(W_Q, W_K, W_V) for one head at ``tokens`` (n, C), n small (the cost is (n·dh)³).
+    """κ of J = ∂A(X) / ∂(W_Q, W_K, W_V) for one head at ``tokens`` (n, C), n ≤ C; milliseconds at 12, growing as n⁶.
 
     A(X) = softmax(X W_Q W_Kᵀ Xᵀ) X W_V as in paper 3: no biases, the scale 1/√dh shared out evenly over W_Q and W_K.
-    J is exact but never formed at full width: with X = L Qᵀ its singular values are those of L's, n columns a weight.
-    Bound: κ(X)³ κ(Λ) κ(W_V) (κ(W_Q) + κ(W_K)) + κ(X) κ(softmax). Λ is always singular, of nullity one a row, which is
-    left out; the bound is loose.
+    J is exact but never formed at full width: rotating the channels of X, Q, K and V into the n that they use leaves
+    its singular values alone, and where the values use fewer than dh channels, the others have those of softmax · X.
+
+    ``bound``: κ(X)³ κ(Λ) κ(W_V) (κ(W_Q) + κ(W_K)) + κ(X) κ(softmax), Λ without its zero a row. It adds the condition
+    numbers of J's three blocks, which is right for blocks of full row rank only; those of W_Q and W_K never are, as Λ
+    is singular. So it may fail where they are larger than that of W_V: they grow with W_V, and the bound does not.
+    ``ceiling``: κ(X) κ(softmax) + ‖X‖³ ‖Λ‖ ‖W_V‖ (‖W_Q‖ + ‖W_K‖) / (s_min(X) s_min(softmax)). It always holds: the
+    block of W_V, I ⊗ softmax·X, has full row rank, so that J's smallest singular value is at least its own.
     """
     query, key, value, _ = head_factors(attention)
     width = query.shape[-1]
     root = float(attention.scale) ** 0.5
-    weights = (query[head] * root, key[head] * root, value[:, head * width : (head + 1) * width])
-    x = tokens.detach().double()
-    triangle = torch.linalg.qr(x.T, mode="r").R
-    left = triangle.T  # (n, r): x = left times orthonormal rows
-    q, k, v = (x @ weight for weight in weights)
-    softmax = (q @ k.T).softmax(-1)
+    three = (query[head] * root, key[head] * root, value[:, head * width : (head + 1) * width])
+    x, *weights = (matrix.detach().double().cpu() for matrix in (tokens, *three))  # small: no work for a GPU
+    if len(x) > x.shape[1]:
+        raise ValueError(f"weight_jacobian: {len(x)} tokens are more than their {x.shape[1]} channels")
+    left, q, k, v = (_triangle(matrix) for matrix in (x, *(x @ weight for weight in weights)))
+    softmax = (x @ weights[0] @ (x @ weights[1]).T).softmax(-1)
     spread = torch.diag_embed(softmax) - softmax[:, :, None] * softmax[:, None, :]  # (n, n, n), one a row
-    mixed = torch.einsum("jc,ijk->ick", v, spread)  # (n, dh, n): d out_i / d logits_i
-    shape = (x.shape[0] * width, left.shape[1] * width)
-    by_query = torch.einsum("ia,icb->icab", left, mixed @ k).reshape(shape)
-    by_key = torch.einsum("ib,ica->icab", q, mixed @ left).reshape(shape)
-    by_value = torch.einsum("cb,ia->icab", torch.eye(width).to(x), softmax @ left).reshape(shape)
-    measured = nonzero_kappa(torch.linalg.svdvals(torch.cat([by_query, by_key, by_value], 1)))
-    own = nonzero_kappa(torch.linalg.svdvals(x))
-    conditions = [nonzero_kappa(torch.linalg.svdvals(weight)) for weight in weights]
+    mixed = torch.einsum("jc,ijk->ick", v, spread)  # (n, channels, n): d out_i / d logits_i
+    rows = len(x) * v.shape[1]
+    by_query = torch.einsum("ia,icb->icab", left, mixed @ k).reshape(rows, -1)
+    by_key = torch.einsum("ib,ica->icab", q, mixed @ left).reshape(rows, -1)
+    by_value = torch.einsum("cb,ia->icab", torch.eye(v.shape[1], dtype=torch.float64), softmax @ left).reshape(rows, -1)
+    values = torch.linalg.svdvals(torch.cat([by_query, by_key, by_value], 1))
+    if v.shape[1] < width:
+        values = torch.cat([values, torch.linalg.svdvals(softmax @ left)])
     curvature = torch.linalg.eigvalsh(spread)[:, 1:]  # the smallest of each row is its zero
-    bound = own**3 * nonzero_kappa(curvature.clamp_min(0).flatten()) * conditions[2] * (conditions[0] + conditions[1])
-    return WeightJacobian(measured, bound + own * nonzero_kappa(torch.linalg.svdvals(softmax)))
+    nonzero = curvature[curvature >= curvature.max() * NONZERO].clamp_min(torch.finfo(torch.float64).tiny)
+    kappa_x, kappa_softmax, *kappas = (_kappa(torch.linalg.svdvals(matrix)) for matrix in (x, softmax, *weights))
+    bound = kappa_x**3 * _kappa(nonzero) * kappas[2] * (kappas[0] + kappas[1]) + kappa_x * kappa_softmax
+    norms = [float(torch.linalg.matrix_norm(matrix, 2)) for matrix in (x, *weights)]
+    by_both = float(curvature.max()) * norms[0] ** 2 * norms[3] * (norms[1] + norms[2])  # over ‖X‖, as s_min below
+    smallest = float(torch.linalg.svdvals(softmax)[-1]) / kappa_x
+    ceiling = kappa_x * kappa_softmax + by_both / max(smallest, 1 / LIMIT)
+    return WeightJacobian(_kappa(values), min(bound, LIMIT), min(ceiling, LIMIT))
+
+
+def _kappa(values: Tensor) -> float:
+    """Largest over smallest of singular values, cut."""
+    largest, smallest = float(values.max()), float(values.min())
+    return LIMIT if largest >= smallest * LIMIT else largest / smallest
+
+
+def evenly(tokens: Tensor, count: int) -> Tensor:
+    """At most ``count`` of ``tokens`` (n, C), evenly spaced from the first to the last; never more than C."""
+    where = torch.linspace(0, len(tokens) - 1, min(count, *tokens.shape)).round().long()
+    return tokens[where.to(tokens.device)]
+
+
+def _triangle(matrix: Tensor) -> Tensor:
+    """``matrix`` (n, C) times an orthogonal one, without the channels that are then zero: (n, min(n, C))."""
+    triangle: Tensor = torch.linalg.qr(matrix.T, mode="r").R
+    return triangle.T
 
 
 @torch.no_grad()

@@ -1,8 +1,8 @@
 """A cheap look inside while a network trains: every N steps, on the same two images, one row of ``diagnostics.jsonl``.
 
-Attention entropy and diagonal, token cosine and kurtosis come from one forward pass of two images; gradient norms
-are of the step's own gradients, before clipping. Nothing that training uses is changed: no random number is drawn,
-modes are put back, no gradient is kept.
+Attention entropy and diagonal, condition numbers, token cosine and kurtosis come from one forward pass of two images;
+gradient norms are of the step's own gradients, before clipping. Nothing that training uses is changed: no random number
+is drawn, modes are put back, no gradient is kept.
 """
 
 from __future__ import annotations
@@ -18,13 +18,18 @@ from torch import Tensor, nn
 from dinoskip.diagnostics.attention import attention_measures
 from dinoskip.diagnostics.gaussianity import excess_kurtosis
 from dinoskip.diagnostics.gradients import PARTS, part_norms
+from dinoskip.diagnostics.jacobian import evenly, weight_jacobian
 from dinoskip.diagnostics.signal import as_input
 from dinoskip.diagnostics.trace import trace
 from dinoskip.errors import DataError
 from dinoskip.measures import token_cosine
+from dinoskip.models.vit import is_plain_attention
 
 COUNT = 2
+TOKENS = 12
+"""Of the first image, in the Jacobian by W_Q, W_K, W_V."""
 _TRIED = 20
+_KAPPAS = ("kappa_attention", "kappa_weights", "kappa_weights_bound", "kappa_weights_ceiling")
 Row = dict[str, list[float]]
 
 
@@ -64,19 +69,27 @@ class LiveDiagnostics:
 
     @torch.no_grad()
     def signals(self, backbone: VisionTransformer) -> Row:
-        """``entropy``, ``diagonal``, ``token_cosine`` and ``kurtosis``, a list over blocks each."""
+        """``entropy``, ``diagonal``, ``token_cosine``, ``kurtosis`` and those κ of head 1 and the first image that
+        :class:`dinoskip.diagnostics.BlockRow` has, too: a list over blocks each.
+        """
         modes = [(module, module.training) for module in backbone.modules()]
         backbone.eval()
         try:
-            row: Row = {"entropy": [], "diagonal": [], "token_cosine": [], "kurtosis": []}
+            row: Row = {name: [] for name in ("entropy", "diagonal", "token_cosine", "kurtosis", *_KAPPAS)}
             for found in trace(backbone, self._inputs(next(backbone.parameters()))):
-                measures = attention_measures(found, heads=0)
+                measures = attention_measures(found, images=1, heads=1)
                 if measures is not None:
                     row["entropy"].append(measures.entropy)
                     row["diagonal"].append(measures.diagonal)
+                    row["kappa_attention"].append(measures.kappa_median)
+                if found.attention is not None and found.normed is not None and is_plain_attention(found.attention):
+                    jacobian = weight_jacobian(found.attention, evenly(found.normed[0], TOKENS))
+                    row["kappa_weights"].append(jacobian.kappa)
+                    row["kappa_weights_bound"].append(jacobian.bound)
+                    row["kappa_weights_ceiling"].append(jacobian.ceiling)
                 row["token_cosine"].append(token_cosine(found.inputs if found.normed is None else found.normed))
                 row["kurtosis"].append(excess_kurtosis(found.output))
-            return row
+            return {name: values for name, values in row.items() if values}
         finally:
             for module, mode in modes:
                 module.training = mode

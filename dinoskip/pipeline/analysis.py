@@ -17,7 +17,7 @@ from dinoskip.models import Backbone, load_backbone
 from dinoskip.pipeline.inside import inside
 from dinoskip.pipeline.study import AnalyzeSection
 
-_QUICK = ExamineConfig(kappa_images=1, kappa_heads=2, lanczos_steps=0, weight_tokens=6)
+_QUICK = ExamineConfig(kappa_images=1, kappa_heads=2, lanczos_steps=0)
 _COLUMNS = ("kappa_vo", "vo_min", "vo_max", "logit_diagonal", "logit_spread", "kappa_q", "fc1_gain", "fc2_gain")
 
 

@@ -41,7 +41,7 @@ STAGES: dict[str, Stage] = {
     "tokencut": Stage(partial(_call, "measure", "tokencut"), version=2),
     "knn": Stage(partial(_call, "measure", "knn"), version=2),
     "retrieve": Stage(partial(_call, "measure", "retrieve")),
-    "analyze": Stage(partial(_call, "make", "analyze"), version=2),
+    "analyze": Stage(partial(_call, "make", "analyze"), version=3),
     "gallery": Stage(partial(_call, "show", "gallery"), version=2),
-    "report": Stage(partial(_call, "show", "report"), version=6),
+    "report": Stage(partial(_call, "report", "report"), version=7),
 }

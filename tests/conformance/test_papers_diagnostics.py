@@ -235,11 +235,13 @@ def test_trap_v_medians_not_means() -> None:
 
 
 def test_29_bound_holds_where_the_instrument_measures_it() -> None:
-    violations = 0
+    above = {"bound": 0, "ceiling": 0}
     for trial in range(200):
         attention = Attention(12, num_heads=3, qkv_bias=False).double()
-        scale = (0.1, 0.5, 1.5)[trial % 3]
+        scale = (0.1, 0.3, 0.6, 1.0)[trial % 4]
         torch.nn.init.normal_(attention.qkv.weight, std=scale, generator=torch_rng(trial, "w"))
-        found = weight_jacobian(attention, normal(4 + trial % 11, 12, seed=trial), head=trial % 3)
-        violations += found.kappa > found.bound
-    record(CONDITIONED, "thm. 3.1", "κ(∂A/∂(W_Q, W_K, W_V)) above the bound, 200 random heads", 0, violations)
+        found = weight_jacobian(attention, normal(4 + trial % 9, 12, seed=trial), head=trial % 3)
+        for name in above:
+            above[name] += found.kappa > getattr(found, name) * (1 + 1e-9)
+    record(CONDITIONED, "thm. 3.1", "κ(∂A/∂(W_Q, W_K, W_V)) above the bound, 200 random heads", 0, above["bound"])
+    record(CONDITIONED, "thm. 3.1", "the same above what always holds, κ(X) κ(softmax) + ...", 0, above["ceiling"])

@@ -203,11 +203,13 @@ def test_25_analytic_attention_jacobian() -> None:
     def attend(tokens: Tensor) -> Tensor:
         return ((tokens @ query) @ (tokens @ key).T / width**0.5).softmax(-1)
 
-    full = column_major(torch.func.jacrev(lambda v: attend(v) @ v @ value @ output)(x), (n, dim), (n, dim))
     derivative = column_major(torch.func.jacrev(attend)(x), (n, n), (n, dim))
-    identity = torch.eye(n, dtype=torch.float64)
-    perturbation = torch.kron((x @ value @ output).T.contiguous(), identity) @ derivative
-    analytic = perturbation + torch.kron((value @ output).T.contiguous(), attend(x))
-    record(
-        CUTTING, "eq. 10", "|(X W^V W^O ⊗ I)ᵀ A' + (W^V W^O)ᵀ ⊗ A - autograd|", "< 1e-10", (analytic - full).abs().max()
-    )
+    for equation, name, mixing, formula in (
+        ("eq. 12", "SA(X)", value, "(V ⊗ I)ᵀ A' + (W^V)ᵀ ⊗ A"),
+        ("eq. 13", "SA(X) W^O", value @ output, "(X W^V W^O ⊗ I)ᵀ A' + (W^V W^O)ᵀ ⊗ A"),
+    ):
+        automatic = torch.func.jacrev(lambda v, m=mixing: attend(v) @ v @ m)(x)
+        analytic = torch.kron((x @ mixing).T.contiguous(), torch.eye(n, dtype=torch.float64)) @ derivative
+        analytic = analytic + torch.kron(mixing.T.contiguous(), attend(x))
+        error = (analytic - column_major(automatic, (n, dim), (n, dim))).abs().max()
+        record(CUTTING, equation, f"|{formula} - autograd|, of {name}", "< 1e-12", error)

@@ -15,7 +15,8 @@ from dinoskip.models import create_model
 from dinoskip.training import pretrain
 from tests.helpers.tiny import make_images, tensor_hashes, tiny_job
 
-KEYS = {"entropy", "diagonal", "token_cosine", "kurtosis"}
+KAPPAS = {"kappa_attention", "kappa_weights", "kappa_weights_bound", "kappa_weights_ceiling"}
+KEYS = {"entropy", "diagonal", "token_cosine", "kurtosis"} | KAPPAS
 GRADIENTS = {f"grad_{part}" for part in ("query", "key", "value", "output", "fc1", "fc2")}
 
 
@@ -30,6 +31,7 @@ def test_a_run_with_diagnostics_has_the_bits_of_one_without(tmp_path: Path) -> N
         assert set(row) == KEYS | GRADIENTS | {"step", "epoch"}
         assert all(len(row[key]) == tiny_job().model.depth for key in KEYS | GRADIENTS)
         assert all(0 < value <= 1 for value in row["entropy"] + row["diagonal"])
+        assert all(1 <= value < 1e16 for key in KAPPAS for value in row[key])
         assert all(math.isfinite(value) and value > 0 for key in GRADIENTS for value in row[key])
     assert not (tmp_path / "plain" / "diagnostics.jsonl").exists()
 
