@@ -5,14 +5,17 @@ from __future__ import annotations
 import math
 import time
 from pathlib import Path
+from typing import Any
 
+import pytest
 import torch
 
 from dinoskip.console import read_metrics
 from dinoskip.data.folders import ImageFolder
 from dinoskip.diagnostics.live import LiveDiagnostics, gradient_rows
 from dinoskip.models import create_model
-from dinoskip.training import pretrain
+from dinoskip.training import PretrainJob, pretrain
+from tests.helpers.launch import run_ranks
 from tests.helpers.tiny import make_images, tensor_hashes, tiny_job
 
 KAPPAS = {"kappa_attention", "kappa_weights", "kappa_weights_bound", "kappa_weights_ceiling"}
@@ -34,6 +37,41 @@ def test_a_run_with_diagnostics_has_the_bits_of_one_without(tmp_path: Path) -> N
         assert all(1 <= value < 1e16 for key in KAPPAS for value in row[key])
         assert all(math.isfinite(value) and value > 0 for key in GRADIENTS for value in row[key])
     assert not (tmp_path / "plain" / "diagnostics.jsonl").exists()
+
+
+def two_epochs(parallel: str = "ddp", **more: int) -> PretrainJob:
+    """Without skips: drop path draws its noise by rank."""
+    job = tiny_job(skip=False, batch_size=16, parallel=parallel, **more)
+    return job.model_copy(update={"optimizer": job.optimizer.model_copy(update={"lr": 0.002})})
+
+
+@pytest.fixture(scope="module")
+def one_rank(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, Any]]]:
+    """The images, and what one process sees."""
+    folder = tmp_path_factory.mktemp("one")
+    images = make_images(folder / "images")
+    pretrain(two_epochs(diagnose_every=2), ImageFolder.open(images), folder / "run", device="cpu")
+    return images, read_metrics(folder / "run" / "diagnostics.jsonl")
+
+
+@pytest.mark.parametrize("parallel", [pytest.param("ddp", marks=pytest.mark.slow), "fsdp"])
+def test_two_ranks_see_what_one_sees(
+    parallel: str, one_rank: tuple[Path, list[dict[str, Any]]], tmp_path: Path
+) -> None:
+    images, alone = one_rank
+    hashes = []
+    for every in (2, 0):
+        job, run_dir = two_epochs(parallel, diagnose_every=every), tmp_path / f"every{every}"
+        outcomes = run_ranks(2, job, images, run_dir)
+        assert [code for code, _ in outcomes] == [0, 0], outcomes
+        hashes.append(tensor_hashes(run_dir / "checkpoints" / "step-00000006"))
+    assert hashes[0] == hashes[1], "looking changes no bit"
+    rows = read_metrics(tmp_path / "every2" / "diagnostics.jsonl")
+    assert [row["step"] for row in rows] == [row["step"] for row in alone] == [2, 4, 6]
+    for row, expected in zip(rows, alone, strict=True):
+        assert set(row) == set(expected) == KEYS | GRADIENTS | {"step", "epoch"}
+        for key in KEYS | GRADIENTS:
+            assert row[key] == pytest.approx(expected[key], rel=1e-3), key
 
 
 def test_modes_gradients_and_random_numbers_stay(tmp_path: Path) -> None:
