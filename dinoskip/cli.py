@@ -214,6 +214,7 @@ def _submit_commands(commands: Any) -> None:
     submit.add_argument("overrides", nargs="*", metavar="a.b=value", help="settings laid over the file")
     submit.add_argument("--cluster", metavar="FILE", help="what to ask for, such as configs/cluster/h100_8gpu.yaml")
     submit.add_argument("--until", metavar="STAGE", help="of a study: run up to and including this stage")
+    submit.add_argument("--variant", metavar="NAME", help="of a study: one variant alone, side by side with other jobs")
     submit.add_argument("--images", metavar="DIR", help="a folder of images, for `dinoskip pretrain`")
     submit.add_argument("--out", metavar="DIR", help="its run directory")
     submit.add_argument("--dry-run", action="store_true", help="print the script, and submit nothing")

@@ -229,17 +229,22 @@ def submit(args: Args) -> int:
     from dinoskip.training.recipe import TrainConfig
 
     cluster = validate(ClusterConfig, read_yaml(args.cluster)) if args.cluster else ClusterConfig()
-    if bool(args.images) != bool(args.out) or (args.images and args.until):
-        raise ConfigError("--images and --out go together, for one pretraining run; --until is for a study")
+    if bool(args.images) != bool(args.out) or (args.images and (args.until or args.variant)):
+        alone = "--until and --variant are for a study"
+        raise ConfigError(f"--images and --out go together, for one pretraining run; {alone}")
     settings = [args.config, *args.overrides]
     if args.images:
         recipe: TrainConfig | None = pretrain_job(args).pretrain
         output = Path(args.out)
         command = ["pretrain", *settings, "--images", args.images, "--out", args.out]
     else:
-        study, _ = load_study(args.config, args.overrides)
+        study, variants = load_study(args.config, args.overrides)
         recipe, output = study.recipe, study.directory
-        command = ["run", *settings, *(["--until", args.until] if args.until else [])]
+        known = [variant.name for variant in variants]
+        if args.variant and args.variant not in known:
+            raise ConfigError(f"--variant {args.variant}: is none of {', '.join(known)}")
+        chosen = {"--until": args.until, "--variant": args.variant}
+        command = ["run", *settings, *(word for flag, value in chosen.items() if value for word in (flag, value))]
     slices = cluster.ranks * recipe.accumulate if recipe else 1
     if recipe and recipe.batch_size % slices:
         raise ConfigError(
@@ -248,11 +253,12 @@ def submit(args: Args) -> int:
             f"take a multiple of {slices}, or another number of GPUs",
         )
     command += ["--device", "cuda" if cluster.gpus_per_node else "cpu"]
-    text = script(cluster, output.name, output, command, Path.cwd())
+    name = f"{output.name}-{args.variant}" if args.variant else output.name
+    text = script(cluster, name, output, command, Path.cwd())
     if args.dry_run:
         print(text, end="")
         return 0
-    print(f"job {give(text, output, args.sbatch)}; script and log in {folder_of(output)}")
+    print(f"job {give(text, name, output, args.sbatch)}; script and log in {folder_of(output)}")
     return 0
 
 

@@ -104,9 +104,9 @@ def run_tool(command: Sequence[str]) -> str:
     return done.stdout
 
 
-def submit(text: str, output: Path, options: Sequence[str] = (), *, run: Run = run_tool) -> str:
-    """Write the script beside ``output`` and give it to sbatch with more ``options``; return the job's number."""
-    path = folder_of(output) / "job.sh"
+def submit(text: str, name: str, output: Path, options: Sequence[str] = (), *, run: Run = run_tool) -> str:
+    """Write job ``name``'s script beside ``output``, give it to sbatch with more ``options``; return its number."""
+    path = folder_of(output) / f"{name}.sh"
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, text)
     return run(["sbatch", "--parsable", *options, str(path)]).strip().partition(";")[0]

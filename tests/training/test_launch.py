@@ -108,9 +108,20 @@ def test_submit_writes_the_script_and_gives_it_to_sbatch(
 ) -> None:
     assert main(["submit", "study.yaml", "pretrain.batch_size=8", "--until", "pretrain", "--", "--hold", "-x=a b"]) == 0
     assert capsys.readouterr().out == "job 4711; script and log in runs/tiny.slurm\n"
-    written = folder_of(Path("runs/tiny")) / "job.sh"
+    written = folder_of(Path("runs/tiny")) / "tiny.sh"
     assert slurm.calls("sbatch") == [["--parsable", "--hold", "-x=a b", str(written)]]
     assert "dinoskip run study.yaml pretrain.batch_size=8 --until pretrain --device cuda\n" in written.read_text()
+
+
+def test_every_variant_can_be_a_job_of_its_own(study: Path, slurm: Slurm, capsys: pytest.CaptureFixture[str]) -> None:
+    for variant in ("skip-adamw", "skipless-adamw"):
+        assert main(["submit", "study.yaml", "--variant", variant]) == 0
+        text = (folder_of(Path("runs/tiny")) / f"tiny-{variant}.sh").read_text()
+        assert f"#SBATCH --job-name=tiny-{variant}\n" in text
+        assert f"dinoskip run study.yaml --variant {variant} --device cuda\n" in text
+    assert len(slurm.calls("sbatch")) == 2
+    assert main(["submit", "study.yaml", "--variant", "skip"]) == 2
+    assert "--variant skip: is none of skip-adamw, skipless-adamw" in capsys.readouterr().err
 
 
 def test_submit_of_one_pretraining_run_and_dry_run(
@@ -147,7 +158,7 @@ def test_no_slurm_or_a_refusal_is_one_line(tmp_path: Path, monkeypatch: pytest.M
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ConfigError, match="sbatch refused: sbatch: error: invalid partition"):
-        submit("#!/bin/bash\n", tmp_path / "run")
+        submit("#!/bin/bash\n", "run", tmp_path / "run")
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
     with pytest.raises(ConfigError, match="scontrol: not found"):
         run_tool(["scontrol"])
