@@ -1,85 +1,175 @@
-"""All probes in one stacked fit against the same heads fitted one after the other, in one process.
+"""All probes of a backbone in one sweep against fits of one head each, in one process. Processor time, one thread.
 
-    python benchmarks/bench_probe.py [--images 100] [--dim 192] [--classes 21] [--blocks 12] [--epochs 3]
+    python -m benchmarks.bench_probe [--images 32] [--val 8] [--rates 8] [--epochs 30] [--classes 21]
 
-Two baselines, each timed on a part of the heads and scaled up: eval.stacked with one head at a time (same tokens and
-targets in memory), and plain torch (Linear, interpolate to the label, cross_entropy, autograd, AdamW).
+Ours is what a user runs: photographs to a feature store of every block of a ViT-S at 224 pixels, then
+``eval.probe.fit_probes`` with every block and learning rate, scored at label size (500×375); all of it is timed.
+Against
+
+- separate fits that extract again each epoch, written out below: decode, the backbone's forward pass, BatchNorm and a
+  1×1 convolution, the loss, AdamW; then validation images scored with ``interpolate`` and ``argmax(1)``. A part of one
+  epoch of one such fit is timed and scaled up to all heads, epochs and images. The aim is 500 times with the loss on
+  tokens (ours: refine 1) and 150 times with the loss at label size (ours: refine 2);
+- one probe (one block, one learning rate) from the same store by the same code, with the extraction and without. At
+  most 2 is wished for. A sweep of 96 heads has 96 times the matrix products of one head: their time at the measured
+  rate of a large product is printed, no stack of float32 heads can be faster.
 """
 
 from __future__ import annotations
 
 import argparse
+import tempfile
 import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
+from PIL import Image
+from torch.nn import functional as F
+from torchvision import transforms
 
-from eval.labelled import LabelledTokens, NormalisedTokens, batchnorm_statistics
-from eval.probe import LEARNING_RATES, train_stack
-from eval.stacked import HeadStack, Targets, make_targets
+from benchmarks.bench_features import Photos, make_photos
+from benchmarks.bench_scoring import baseline as interpolate_argmax
+from benchmarks.bench_scoring import regions
+from dinoskip.features import FeatureStore, Transform, export
+from dinoskip.models import Backbone, create_model
+from eval.labelled import LabelledTokens
+from eval.probe import fit_probes
 
-SINGLES = 4  # heads timed alone
-
-
-def made_up(images: int, blocks: int, dim: int, classes: int) -> LabelledTokens:
-    rng = np.random.default_rng(0)
-    tokens = {
-        b: rng.standard_normal((images, 196, dim), dtype=np.float32).astype(np.float16) for b in range(1, blocks + 1)
-    }
-    labels = [np.kron(rng.integers(0, classes, (5, 7)), np.ones((75, 71), int)).astype(np.uint8) for _ in range(images)]
-    return LabelledTokens(tokens, lambda i: labels[i], (14, 14), classes, images)
-
-
-def seconds(
-    data: LabelledTokens, tokens: NormalisedTokens, targets: Targets, blocks: list[int], rates: tuple, epochs: int
-) -> float:
-    began = time.perf_counter()
-    dim = data.tokens[1].shape[-1]
-    stack = HeadStack([(b,) for b in blocks], rates, data.num_classes, dim, 1e-4, torch.device("cpu"))
-    train_stack(stack, tokens, targets, np.arange(data.count), epochs=epochs, batch_size=16, seed=0)
-    return time.perf_counter() - began
+BATCH, LABEL, PART = 16, (375, 500), 16  # images a batch, label size, images of the baseline that are timed
+PIXELS = transforms.Compose(
+    [
+        transforms.Resize((224, 224), transforms.InterpolationMode.BICUBIC),
+        transforms.ToTensor(),
+        transforms.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+    ]
+)
 
 
-def plain_seconds(data: LabelledTokens, tokens: NormalisedTokens, block: int, images: int) -> float:
-    """Seconds of plain torch for one head on ``images`` images."""
-    head = torch.nn.Linear(data.tokens[block].shape[-1], data.num_classes)
-    optimizer = torch.optim.AdamW(head.parameters(), lr=1e-3, weight_decay=1e-4)
-    began = time.perf_counter()
-    for at in range(0, images, 4):
-        rows = np.arange(at, min(at + 4, images))
-        target = torch.from_numpy(np.stack([data.label(int(i)) for i in rows])).long()
-        logits = head(tokens.batch(rows)[block]).view(len(rows), *data.grid, -1).permute(0, 3, 1, 2)
-        whole = torch.nn.functional.interpolate(logits, size=target.shape[1:], mode="bilinear", align_corners=False)
-        loss = torch.nn.functional.cross_entropy(whole, target, ignore_index=255)
-        optimizer.zero_grad()
+@dataclass(frozen=True)
+class Split:
+    """Photographs with label maps, and where their features go."""
+
+    photos: Photos
+    labels: list[np.ndarray]
+    folder: Path
+
+    def tokens(self, store: FeatureStore, classes: int) -> LabelledTokens:
+        """Join the store with the labels."""
+        stored = {block: store.tokens(block) for block in store.blocks}
+        return LabelledTokens(stored, lambda i: self.labels[i], store.grid(0), classes, len(self.labels))
+
+
+def seconds(function: Callable[[], object]) -> float:
+    """Processor time of a call."""
+    begin = time.process_time()
+    function()
+    return time.process_time() - begin
+
+
+class PlainFit:
+    """One head as separate fits train it, features extracted each time."""
+
+    def __init__(self, model: torch.nn.Module, classes: int) -> None:
+        self.model = model
+        self.norm = torch.nn.BatchNorm2d(384, affine=False)
+        self.head = torch.nn.Conv2d(384, classes, 1)
+        self.optimizer = torch.optim.AdamW(self.head.parameters(), lr=1e-3, weight_decay=1e-4)
+
+    def logits(self, split: Split, rows: Sequence[int]) -> torch.Tensor:
+        """Decode, extract and classify: (B, K, 14, 14)."""
+        pixels = []
+        for i in rows:
+            with Image.open(split.photos.path(i)) as image:
+                pixels.append(PIXELS(image.convert("RGB")))
+        with torch.no_grad():
+            tokens = self.model.forward_features(torch.stack(pixels))[:, 1:]
+        return self.head(self.norm(tokens.transpose(1, 2).reshape(len(rows), -1, 14, 14)))
+
+    def step(self, split: Split, rows: Sequence[int], *, at_label_size: bool) -> None:
+        """One step of AdamW."""
+        label = torch.from_numpy(np.stack([split.labels[i] for i in rows])).long()
+        logits = self.logits(split, rows)
+        if at_label_size:
+            logits = F.interpolate(logits, size=label.shape[1:], mode="bilinear", align_corners=False)
+        else:
+            label = F.interpolate(label[:, None].float(), size=(14, 14), mode="nearest-exact")[:, 0].long()
+        loss = F.cross_entropy(logits, label, ignore_index=255)
+        self.optimizer.zero_grad()
         loss.backward()
-        optimizer.step()
-    return time.perf_counter() - began
+        self.optimizer.step()
+
+    @torch.no_grad()
+    def score(self, split: Split, rows: Sequence[int]) -> None:
+        """Count a confusion matrix at label size."""
+        classes = interpolate_argmax(self.logits(split, rows), LABEL)
+        size = self.head.out_channels
+        for found, row in zip(classes, rows, strict=True):
+            label = torch.from_numpy(split.labels[row]).long()
+            torch.bincount((label * size + found)[label != 255], minlength=size * size)
+
+
+def matmul_floor(heads: int, classes: int, tokens: int) -> float:
+    """Seconds of the products that ``heads`` heads need for logits and gradients of ``tokens`` tokens."""
+    a, b = torch.randn(384, 384), torch.randn(3136, 384)
+    a @ b.T
+    once = min(seconds(lambda: [a @ b.T for _ in range(10)]) for _ in range(3)) / 10
+    return once * (2 * heads * classes * tokens) / (384 * 3136)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name, default in (("images", 100), ("dim", 192), ("classes", 21), ("blocks", 12), ("epochs", 3)):
+    for name, default in (("images", 32), ("val", 8), ("rates", 8), ("epochs", 30), ("classes", 21)):
         parser.add_argument(f"--{name}", type=int, default=default)
     args = parser.parse_args()
-    data = made_up(args.images, args.blocks, args.dim, args.classes)
-    blocks, device = list(data.tokens), torch.device("cpu")
-    statistics = {b: batchnorm_statistics(data.tokens[b], np.arange(args.images), device) for b in blocks}
-    everything = NormalisedTokens(data, blocks, device, statistics)
-    targets = make_targets(data.label, range(args.images), args.classes, data.grid, refine=2)
-    seconds(data, everything, targets, blocks, LEARNING_RATES, 1)  # warm
-    stacked = seconds(data, everything, targets, blocks, LEARNING_RATES, args.epochs)
-    alone = 0.0
-    for i in range(SINGLES):
-        block = blocks[i * len(blocks) // SINGLES]
-        one = NormalisedTokens(data, [block], device, statistics)
-        alone += seconds(data, one, targets, [block], (LEARNING_RATES[i],), args.epochs)
-    heads, few = len(blocks) * len(LEARNING_RATES), min(16, args.images)
-    plain = plain_seconds(data, everything, 1, few) * heads * args.epochs * args.images / few
-    alone *= heads / SINGLES
-    print(f"{heads} heads, {args.images} images, {args.epochs} epochs, {torch.get_num_threads()} threads")
-    print(f"stacked {stacked:.2f} s; one after the other {alone:.2f} s; plain torch at label size {plain:.2f} s")
-    print(f"ratio {alone / stacked:.1f} to one after the other, {plain / stacked:.1f} to plain torch")
+    torch.set_num_threads(1)
+    model = create_model("vit_small_patch16").eval()
+    backbone = Backbone.from_model(model)
+    rates = tuple(np.geomspace(1e-4, 1e-2, args.rates).tolist())
+    heads, rng = backbone.depth * len(rates), np.random.default_rng(0)
+    with tempfile.TemporaryDirectory() as name:
+        splits = []
+        for part, count in (("train", args.images), ("val", args.val)):
+            folder = Path(name) / part
+            folder.mkdir()
+            labels = [regions(args.classes, LABEL, rng) for _ in range(count)]
+            splits.append(Split(make_photos(folder, count), labels, folder / "store"))
+        train, val = splits
+        stores: list[FeatureStore] = []
+        backbone_blocks = range(1, backbone.depth + 1)
+
+        def extract() -> None:
+            for split in splits:
+                shape = Transform(size=224)
+                stores.append(export(backbone, split.photos, split.folder, "all", transform=shape, batch_size=BATCH))
+
+        def fit(blocks: Sequence[int], some: Sequence[float], refine: int) -> None:
+            data = [split.tokens(store, args.classes) for split, store in zip(splits, stores, strict=True)]
+            fit_probes(*data, blocks, some, args.epochs, batch_size=BATCH, refine=refine, device="cpu")
+
+        plain, rows = PlainFit(model, args.classes), range(min(PART, args.images))
+        some = range(min(PART, args.val))
+        plain.step(train, rows[:2], at_label_size=True)  # warm
+        extraction = seconds(extract)
+        scoring = seconds(lambda: plain.score(val, some)) * args.val / len(some)
+        floor = matmul_floor(heads, args.classes, args.images * 196) * args.epochs
+        sizes = f"{args.images} + {args.val} photographs, {backbone.depth} blocks × {len(rates)} rates"
+        print(f"{sizes}, {args.epochs} epochs")
+        print(f"extraction of all blocks {extraction:.1f} s; products of the fit at least {floor:.1f} s")
+        for refine, at_label_size in ((1, False), (2, True)):
+            sweep = seconds(lambda r=refine: fit(backbone_blocks, rates, r))
+            one = seconds(lambda r=refine: fit(backbone_blocks[-1:], rates[:1], r))
+            epoch = seconds(lambda a=at_label_size: plain.step(train, rows, at_label_size=a)) * args.images / len(rows)
+            separate = heads * (args.epochs * epoch + scoring)
+            print(
+                f"loss {'at label size' if at_label_size else 'on tokens'}: sweep {sweep:.1f} s + extraction; "
+                f"one probe {one:.1f} s + extraction; {heads} separate fits {separate / 3600:.1f} h\n"
+                f"  {separate / (sweep + extraction):.0f} × faster than separate fits; "
+                f"{(sweep + extraction) / (one + extraction):.2f} × one probe with the extraction, "
+                f"{sweep / one:.1f} × without; {heads * one / sweep:.1f} × faster than {heads} probes from the store"
+            )
 
 
 if __name__ == "__main__":
