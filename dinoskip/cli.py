@@ -15,10 +15,11 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from dinoskip import __version__, console
+from dinoskip import __version__, console, options
 from dinoskip.errors import ConfigError, DinoskipError, DiskFull, Preempted, is_disk_full
 
 KINDS = ("voc", "ade20k", "coco_stuff", "coco20k", "masks", "coco_json", "folder", "images")
+_count = options.count
 EXITS = __doc__.split("\n\n", 1)[1].strip() if __doc__ else ""
 
 
@@ -42,12 +43,6 @@ def _command(commands: Any, name: str, handler: str, text: str, *, details: str 
     )
     loudness.add_argument("-v", "--verbose", action="store_const", const=1, dest="verbosity", help="everything")
     return parser
-
-
-def _count(text: str) -> int:
-    if not text.isdigit():
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of 0 or more")
-    return int(text)
 
 
 def _compute(parser: argparse.ArgumentParser) -> None:
@@ -255,6 +250,9 @@ def _features_commands(commands: Any) -> None:
     export.add_argument(
         "--dtype", default="float16", choices=("float16", "bfloat16", "float32"), help="(default: float16)"
     )
+    export.add_argument(
+        "--format", default="npy", choices=("npy", "safetensors", "hdf5"), help="of the files (default: npy)"
+    )
     export.add_argument("--batch", type=_count, default=16, metavar="N", help="images a forward pass (default: 16)")
     _compute(export)
 
@@ -269,28 +267,17 @@ def _frozen_commands(commands: Any) -> None:
     ):
         command = _command(commands, name, name, text)
         _frozen(command, kind)
-        if name != "gallery":
+        if name == "gallery":
+            command.add_argument("--single-file", action="store_true", help="one page with the pictures inside")
+        else:
             command.add_argument("--csv", metavar="FILE", help="write the rows as CSV, too")
+        if name == "probe":
+            options.probe(command)
 
     analyze = _command(
         commands, "analyze", "tools:analyze", "show conditioning and signal propagation of fresh or trained models"
     )
-    analyze.add_argument(
-        "spec", nargs="*", metavar="SPEC", help="weights:FILE, run:DIR or any backbone; without it, fresh ViT-S"
-    )
-    analyze.add_argument(
-        "--images", metavar="DIR", help="look inside on photographs of this folder; `bundled` takes scikit-image's"
-    )
-    analyze.add_argument("--count", type=_count, default=4, metavar="N", help="of the images (default: 4)")
-    analyze.add_argument("--size", type=_count, default=224, help="side of their centre crop (default: 224)")
-    analyze.add_argument("--knn", metavar="DIR", help="k-NN on DIR/train and DIR/val as W8A8, W8A6 and W4A4 too")
-    analyze.add_argument("--out", metavar="DIR", help="write inside.json and figures (SVG, PDF) there")
-    analyze.add_argument(
-        "--model", default="vit_small_patch16", help="of the fresh models (default: vit_small_patch16)"
-    )
-    analyze.add_argument("--depth", type=_count, default=12, help="of the fresh models (default: 12)")
-    analyze.add_argument("--seed", type=_count, default=0, help="(default: 0)")
-    analyze.add_argument("--json", action="store_true", help="print JSON on stdout")
+    options.analyze(analyze)
 
 
 def _tool_commands(commands: Any) -> None:
@@ -355,6 +342,8 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         if text.startswith("-") or "=" not in text or not hasattr(args, "overrides"):
             parser.error(f"unrecognized argument {text!r}")
         args.overrides.append(text)
+    if settings := getattr(args, "settings", []):  # options that stand for settings; what is written out wins
+        args.overrides = [*settings, *args.overrides]
     return args
 
 

@@ -7,7 +7,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -89,11 +89,15 @@ def run(args: Args) -> int:
     if args.dry_run:
         _show_plan(runner, chosen, as_json=args.json)
         return 0
-    happened = runner.run(chosen)
+    return _finish(runner, study, runner.run(chosen), as_json=args.json)
+
+
+def _finish(runner: Runner, study: Study, happened: Mapping[str, str], *, as_json: bool) -> int:
+    """Install the report if it was among what was run, and say where it is."""
     if not is_main():
         return 0
     page = _install_report(runner, study) if "report" in happened else None
-    if args.json:
+    if as_json:
         print_json({"stages": happened, "report": str(page.resolve()) if page else None})
     elif page:
         print(f"report: {page.resolve()}")
@@ -109,9 +113,14 @@ def plan(args: Args) -> int:
 
 
 def report(args: Args) -> int:
-    """``dinoskip report``: the report stage alone."""
-    args.only, args.start, args.until, args.variant, args.dry_run = "report", None, None, None, False
-    return run(args)
+    """``dinoskip report``: the report stage alone, of what is there."""
+    from dinoskip.pipeline.report import of_what_is_there
+
+    study, variants = load_study(args.config, args.overrides)
+    runner = _runner(study, variants, args)
+    there = of_what_is_there(runner.planner, runner.plan())
+    runner = Runner(study.directory, there, stages.STAGES, device=args.device, workers=args.workers)
+    return _finish(runner, study, runner.run({"report"}), as_json=args.json)
 
 
 def _rows(runner: Runner) -> list[EvalResult]:
@@ -127,7 +136,8 @@ def _best(rows: list[EvalResult]) -> list[EvalResult]:
     """The best single block and the multiscale row of every model, data set and metric."""
     groups: dict[tuple[Any, ...], EvalResult] = {}
     for row in rows:
-        key = (row.task, row.dataset, row.metric, row.is_baseline, row.model, row.epoch, "+" in row.block, row.note)
+        key = (row.task, row.dataset, row.metric, row.is_baseline, row.model, row.epoch)
+        key += ("+" in row.block, row.norm, row.note)
         if key not in groups or row.value > groups[key].value:
             groups[key] = row
     return [groups[key] for key in sorted(groups)]
@@ -135,8 +145,8 @@ def _best(rows: list[EvalResult]) -> list[EvalResult]:
 
 def _print_rows(rows: list[EvalResult]) -> None:
     print_table(
-        [(r.task, r.dataset, r.metric, r.model, r.epoch, r.block, f"{r.value:.1f}", r.interval, r.note) for r in rows],
-        ("task", "data", "metric", "model", "epoch", "block", "value", "95 %", "note"),
+        [(r.task, r.dataset, r.metric, r.model, r.epoch, r.block, r.norm, r.shown, r.interval, r.note) for r in rows],
+        ("task", "data", "metric", "model", "epoch", "block", "norm", "value", "95 %", "note"),
     )
 
 
@@ -268,25 +278,28 @@ def features_export(args: Args) -> int:
     """``dinoskip features export``."""
     from dinoskip.config import Source, validate
     from dinoskip.data.folders import ImageFolder
-    from dinoskip.distributed import choose_device
+    from dinoskip.distributed import world
     from dinoskip.features import Transform, export
     from dinoskip.models import load_backbone
 
     transform = validate(Transform, Source({"mode": args.mode, "size": args.size}))
-    backbone = load_backbone(args.backbone, device=str(choose_device(args.device)))
-    export(
-        backbone,
-        ImageFolder.open(args.images),
-        Path(args.out),
-        _blocks(args.blocks),
-        facet=args.facet,
-        norm=args.norm or ("final" if args.facet == "out" else "none"),
-        dtype=args.dtype,
-        transform=transform,
-        batch_size=args.batch,
-        workers=args.workers,
-    )
-    print(args.out)
+    with world(args.device) as here:
+        export(
+            load_backbone(args.backbone, device=here.device),
+            ImageFolder.open(args.images),
+            Path(args.out),
+            _blocks(args.blocks),
+            facet=args.facet,
+            norm=args.norm or ("final" if args.facet == "out" else "none"),
+            dtype=args.dtype,
+            transform=transform,
+            batch_size=args.batch,
+            workers=args.workers,
+            file_format=args.format,
+            here=here,
+        )
+    if here.is_main:
+        print(args.out)
     return 0
 
 
@@ -319,7 +332,7 @@ def _frozen(args: Args, section: str, stage: str) -> Runner:
         "data": {name: data},
         "variants": {"model": [{"backbone": spec} for spec in args.backbone]},
         "evaluate": {"blocks": _blocks(args.blocks), **({section: [name]} if section else {})},
-        "gallery": {"dataset": name} if stage == "gallery" else {},
+        "gallery": {"dataset": name, "single_file": args.single_file} if stage == "gallery" else {},
     }
     overrides = [re.sub(r"^data\.", f"data.{name}.", text) for text in args.overrides]
     source = apply_overrides(Source(tree, {"": "command line", "name": "--out"}), overrides)

@@ -213,6 +213,50 @@ class Orders:
             yield box[0]
 
 
+class Company:
+    """Ranks that do one job, each at its own pace: they wait for one another as long as it takes.
+
+    Made by all of them together; ``here`` None is one process alone. Every method raises :class:`DinoskipError` where a
+    rank has ended without a word.
+    """
+
+    def __init__(self, here: World | None) -> None:
+        self.rank, self.size = (here.rank, here.size) if here is not None else (0, 1)
+        self._group: Any = dist.new_group(backend="gloo", timeout=PATIENCE) if self.size > 1 else None
+
+    def gather(self, value: T) -> list[T]:
+        """Every rank's ``value``, in the order of ranks."""
+        if self.size == 1:
+            return [value]
+        found: list[Any] = [None] * self.size
+        try:
+            dist.all_gather_object(found, value, group=self._group)
+        except RuntimeError as error:
+            hint = "see what it said; run the same command again to continue"
+            raise DinoskipError("another process of this job has ended before its work was done", hint) from error
+        return found
+
+    def on_main(self, action: Callable[[], T]) -> T:
+        """As :func:`on_main`."""
+        if self.size == 1:
+            return action()
+        box: tuple[Any, Exception | None] = (None, None)
+        if self.rank == 0:
+            try:
+                box = (action(), None)
+            except Exception as failure:
+                box = (None, failure)
+        value, error = self.gather(box)[0]
+        if error is not None:
+            raise error
+        return cast(T, value)
+
+    def differing(self, value: Any) -> int | None:
+        """First rank whose ``value`` is not rank 0's, None if there is none."""
+        found = self.gather(value)
+        return next((rank for rank, theirs in enumerate(found) if theirs != found[0]), None)
+
+
 # --- what they agree on -------------------------------------------------------------------------------
 
 

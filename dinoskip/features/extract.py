@@ -1,33 +1,30 @@
-"""Export frozen features: one forward pass gives every block, decoding overlaps computing, a kill loses seconds."""
+"""Export frozen features: one forward pass gives every block, processes share the work, a kill loses seconds."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections import deque
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Sequence
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-import numpy as np
-import torch
-
-from dinoskip.console import Progress, log
-from dinoskip.errors import ConfigError, DataError, OutputInUse
+from dinoskip.console import Progress, duration, log
+from dinoskip.distributed import Company, World
+from dinoskip.errors import DataError, OutputInUse
+from dinoskip.features.layout import FileFormat
+from dinoskip.features.passes import Passes
 from dinoskip.features.plan import ImageSet, Plan, make_plan
-from dinoskip.features.store import FeatureStore, cls_file, tokens_file
-from dinoskip.features.transform import Normalise, Transform, load_pixels
-from dinoskip.features.writer import StoreWriter, discard, partial_path
+from dinoskip.features.store import FeatureStore
+from dinoskip.features.transform import Transform
+from dinoskip.features.writer import StoreWriter, discard, free_bytes, human_bytes, partial_path, prepare
 from dinoskip.files import MANIFEST, read_json
 from dinoskip.locks import directory_lock
 
 if TYPE_CHECKING:
-    from dinoskip.models import Backbone, LayerFeatures
+    from dinoskip.models import Backbone
 
 WAITING_SECONDS = 15.0  # between lines that say for whom an export waits
-_TORCH = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
 
 
 def export(
@@ -44,6 +41,8 @@ def export(
     cls: bool = True,
     batch_size: int = 16,
     workers: int = 0,
+    file_format: FileFormat = "npy",
+    here: World | None = None,
 ) -> FeatureStore:
     """Write the features of every image of ``dataset`` to the directory ``out`` and open it.
 
@@ -62,41 +61,95 @@ def export(
     tokens, cls
         Which of patch tokens and class tokens to store; class tokens are left out if the backbone has none.
     workers
-        Decoding threads; 0 takes one a CPU core, up to 8.
+        Decoding threads; 0 takes one a CPU core of this process, up to 16.
+    file_format
+        ``npy`` (an array a file), ``safetensors`` (a file a block) or ``hdf5`` (one file, needs h5py).
+    here
+        This process's place among the ranks that share the work; all of them make this call with the same weights, on
+        a file system that all see. None: this process alone.
 
-    Killed or interrupted anywhere, the same call continues and the finished store is byte-identical. A finished
-    store of the same content is returned as it is. Raises :class:`DataError` naming the image that cannot be read
-    or whose features are not finite in ``dtype``, :class:`ConfigError` for impossible settings,
-    :class:`OutputInUse` if ``out`` holds something else or another process exports something else to it,
-    :class:`DiskFull`. While another process makes the same export, it waits for it and returns its result.
+    Killed or interrupted anywhere, the same call continues, with any number of processes, and the finished store is
+    byte-identical. A finished store of the same content is returned as it is. Raises :class:`DataError` naming the
+    image that cannot be read or whose features are not finite in ``dtype``, :class:`ConfigError` for impossible
+    settings, :class:`OutputInUse` if ``out`` holds something else or another process exports something else to it,
+    :class:`DiskFull`, at the start if the features cannot fit. While another process makes the same export, it waits
+    for it and returns its result.
     """
-    out = Path(out)
-    plan = make_plan(backbone, dataset, blocks, facet, norm, dtype, transform or Transform(), tokens, cls, batch_size)
-    finished = _finished(out, plan.manifest["key"])
-    return _export(backbone, plan, out, batch_size, workers) if finished is None else finished
-
-
-def _export(backbone: Backbone, plan: Plan, out: Path, batch_size: int, workers: int) -> FeatureStore:
-    work, manifest = partial_path(out), plan.manifest
-    log.info(
-        "features: %d images × %d blocks, %s %s norm=%s, %s: %s in %s",
-        len(plan.paths), len(manifest["blocks"]), manifest["dtype"], manifest["facet"], manifest["norm"],
-        plan.transform.label, _bytes(plan.nbytes), out,
-    )  # fmt: skip
-    with ExitStack() as held:
-        held.callback(_remove_empty, work)  # after the lock is released
-        _take_turn(held, work, manifest["key"])
-        finished = _finished(out, manifest["key"])  # by the process that we waited for
-        if finished is not None:
-            return finished
-        arrays = {name: (plan.stored, shape) for name, shape in plan.shapes.items()}
-        state = {"key": manifest["key"], "batch_size": batch_size}
-        with closing(StoreWriter(work, state, arrays, len(plan.batches))) as writer:
-            if writer.resumed and any(writer.done):
-                log.info("features: continuing, %d of %d batches are done", sum(writer.done), len(plan.batches))
-            _run(backbone, plan, writer, workers or min(8, len(os.sched_getaffinity(0))))
-            writer.publish(out, manifest)
+    out, company = Path(out), Company(here)
+    sized = transform or Transform()
+    plan = company.on_main(
+        lambda: make_plan(backbone, dataset, blocks, facet, norm, dtype, sized, tokens, cls, batch_size, file_format)
+    )
+    other = company.differing(backbone.weights_hash)
+    if other is not None:
+        raise DataError(f"features: rank {other} has other weights than rank 0", "give all ranks the same file")
+    if not company.on_main(lambda: _finished(out, plan)):
+        _export(backbone, plan, out, workers, company)
     return FeatureStore.open(out)
+
+
+def _threads(workers: int) -> int:
+    """Decoding threads: as asked, else this process's share of the cores that it may use, at most 16."""
+    cores = len(os.sched_getaffinity(0)) // int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+    return workers or max(1, min(16, cores))
+
+
+def _export(backbone: Backbone, plan: Plan, out: Path, workers: int, company: Company) -> None:
+    work = partial_path(out)
+    with ExitStack() as held:
+
+        def begin() -> bytearray | None:
+            """Batches that are done, on rank 0, which holds the lock; None if another process has done it all."""
+            held.callback(_remove_empty, work)  # after the lock is released
+            _take_turn(held, work, plan.manifest["key"])
+            if _finished(out, plan):
+                return None
+            _tell(plan, out)
+            return prepare(work, plan)
+
+        done = company.on_main(begin)
+        if done is None:
+            return
+        todo = [number for number in range(len(plan.batches)) if not done[number]]
+        if company.rank == 0 and any(done):
+            log.info("features: continuing, %d of %d batches are done", len(done) - len(todo), len(done))
+        began = time.monotonic()
+        with closing(StoreWriter(work, plan, company.rank)) as writer:
+            _share(backbone, plan, writer, todo, _threads(workers), company)
+            company.gather(None)  # all rows of all ranks are on disk
+            company.on_main(lambda: writer.publish(out, plan.manifest))
+        if company.rank == 0:
+            _tell_end(sum(len(plan.batches[number]) for number in todo), time.monotonic() - began, plan, out, company)
+
+
+def _share(
+    backbone: Backbone, plan: Plan, writer: StoreWriter, todo: Sequence[int], threads: int, company: Company
+) -> None:
+    """Do this rank's share of the batches ``todo``: every ``size``-th, which evens out sizes of images."""
+    mine = list(todo[company.rank :: company.size])
+    images = sum(len(plan.batches[number]) for number in mine)
+    alone = company.size == 1
+    before = len(plan.paths) - images if alone else 0
+    label = "features" if alone else f"features, process 1 of {company.size}"
+    with Progress(label, before + images, "images", start=before, show=company.rank == 0) as progress:
+        Passes(backbone, plan, writer, threads).run(mine, progress.advance)
+
+
+def _tell(plan: Plan, out: Path) -> None:
+    manifest = plan.manifest
+    log.info(
+        "features: %d images × %d blocks, %s %s norm=%s, %s: %s in %s (%s free)",
+        len(plan.paths), len(manifest["blocks"]), manifest["dtype"], manifest["facet"], manifest["norm"],
+        plan.transform.label, human_bytes(plan.nbytes), out, human_bytes(free_bytes(out)),
+    )  # fmt: skip
+
+
+def _tell_end(images: int, seconds: float, plan: Plan, out: Path, company: Company) -> None:
+    log.info(
+        "features: %d images in %s, %.1f images/s%s, %s in %s",
+        images, duration(seconds), images / max(seconds, 1e-9),
+        f" with {company.size} processes" if company.size > 1 else "", human_bytes(plan.nbytes), out,
+    )  # fmt: skip
 
 
 def _remove_empty(work: Path) -> None:
@@ -121,25 +174,17 @@ def _take_turn(held: ExitStack, work: Path, key: str) -> None:
         time.sleep(0.2)
 
 
-def _bytes(count: float) -> str:
-    for unit in ("B", "kB", "MB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}"
-        count /= 1000
-    return f"{count:.1f} GB"
-
-
-def _finished(out: Path, key: str) -> FeatureStore | None:
-    """Return the store at ``out`` if it is the one asked for, None if nothing is there; else refuse."""
+def _finished(out: Path, plan: Plan) -> bool:
+    """Whether ``out`` holds what is asked for already, False if nothing is there; else refuse."""
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
-        return None
+        return False
     if (out / MANIFEST).is_file():
         with suppress(DataError):
             store = FeatureStore.open(out)
-            if store.key == key:
+            if (store.key, store.file_format) == (plan.manifest["key"], plan.file_format):
                 log.info("features: %s is already complete", out)
                 _clean_up(partial_path(out))
-                return store
+                return True
     raise OutputInUse(f"{out}: holds something other than these features", "remove it or choose another output")
 
 
@@ -149,74 +194,3 @@ def _clean_up(work: Path) -> None:
         with suppress(OutputInUse), directory_lock(work):
             discard(work)
         _remove_empty(work)
-
-
-def _decoded(plan: Plan, todo: Sequence[int], workers: int) -> Iterator[tuple[int, list[torch.Tensor]]]:
-    """Yield (batch number, its uint8 images), decoded in threads up to two batches ahead."""
-    patch = plan.manifest["patch_size"]
-    ahead: deque[tuple[int, list[Future[torch.Tensor]]]] = deque()
-    pool = ThreadPoolExecutor(workers, thread_name_prefix="decode")
-    try:
-        for number in [*todo, None, None]:
-            if number is not None:
-                futures = [pool.submit(load_pixels, plan.transform, plan.paths[i], patch) for i in plan.batches[number]]
-                ahead.append((number, futures))
-            if ahead and (len(ahead) > 2 or number is None):
-                first, waiting = ahead.popleft()
-                yield first, [future.result() for future in waiting]
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-def _run(backbone: Backbone, plan: Plan, writer: StoreWriter, workers: int) -> None:
-    manifest = plan.manifest
-    todo = [number for number in range(len(plan.batches)) if not writer.done[number]]
-    to_input = Normalise(backbone.mean, backbone.std, backbone.device, backbone.dtype)
-    finished = len(plan.paths) - sum(len(plan.batches[number]) for number in todo)
-    with torch.inference_mode(), Progress("features", len(plan.paths), "images", start=finished) as progress:
-        for number, images in _decoded(plan, todo, workers):
-            batch = plan.batches[number]
-            pixels = to_input(images, *plan.sizes[batch[0]])
-            try:
-                layers = backbone.layers(pixels, manifest["blocks"], manifest["facet"], manifest["norm"])
-            except ValueError as error:  # an option or size that this backbone does not have
-                raise ConfigError(f"features: {error}") from error
-            for block, features in layers.items():
-                _store(plan, writer, block, features, batch)
-            writer.finish(number)
-            progress.advance(len(batch))
-    writer.flush()
-
-
-def _store(plan: Plan, writer: StoreWriter, block: int, features: LayerFeatures, batch: list[int]) -> None:
-    """Convert one block's features of one batch and write their rows."""
-    if plan.manifest["tokens"]:
-        rows = _converted(plan, block, features.tokens, batch)
-        if plan.starts is None:  # images of one size are batched in order: one write
-            writer.write(tokens_file(block), batch[0], rows)
-        else:
-            for i, image in zip(batch, rows, strict=True):
-                writer.write(tokens_file(block), int(plan.starts[i]), image)
-    if plan.manifest["cls"]:
-        assert features.cls is not None  # the plan asked for it because the backbone has prefix tokens
-        rows = _converted(plan, block, features.cls, batch)
-        for i, row in zip(batch, rows, strict=True):
-            writer.write(cls_file(block), i, row)
-
-
-def _converted(plan: Plan, block: int, features: torch.Tensor, batch: list[int]) -> np.ndarray:
-    """Return features (B, ...) in the stored dtype; :class:`DataError` naming the image if they do not fit it."""
-    dtype = plan.manifest["dtype"]
-    converted = features.to(_TORCH[dtype])
-    if not bool(converted.isfinite().all()):
-        row = int((~converted.isfinite()).flatten(1).any(1).nonzero()[0])
-        where = f"{plan.paths[batch[row]]}: features of block {block}"
-        if not bool(features[row].isfinite().all()):
-            raise DataError(f"{where} are not finite", "the weights have diverged")
-        peak = float(features[row].abs().max())
-        larger = "dtype=bfloat16 or float32" if dtype == "float16" else "dtype=float32"
-        raise DataError(f"{where} reach {peak:.3g}, too large for {dtype}", f"export with {larger}, or another norm")
-    host = converted.cpu()
-    if dtype == "bfloat16":
-        return host.view(torch.int16).numpy().view(np.uint16)
-    return np.asarray(host.numpy())

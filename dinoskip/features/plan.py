@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +14,8 @@ import numpy as np
 
 from dinoskip.data.folders import content_marks
 from dinoskip.errors import ConfigError, DataError
-from dinoskip.features.store import FORMAT, STORED, cls_file, tokens_file
+from dinoskip.features.layout import check_format
+from dinoskip.features.store import FORMAT, STORED, cls_name, tokens_name
 from dinoskip.features.transform import Transform
 from dinoskip.files import hash_of
 from dinoskip.images import image_size
@@ -44,18 +46,20 @@ class Plan:
     paths: list[Path]
     batches: list[list[int]]  # image numbers; all of one input size
     sizes: list[tuple[int, int]]  # of the backbone's input, per image
-    starts: np.ndarray | None  # first row of each image in a ragged file
-    shapes: dict[str, tuple[int, ...]]  # of each file
+    starts: np.ndarray | None  # first row of each image in a ragged array, and the end of the last
+    arrays: dict[str, tuple[np.dtype[Any], tuple[int, ...]]]  # dtype on disk and shape of each
+    batch_size: int
+    file_format: str
 
     @property
-    def stored(self) -> np.dtype[Any]:
-        """The dtype on disk."""
-        return STORED[self.manifest["dtype"]]
+    def state(self) -> dict[str, Any]:
+        """What work begun must agree in to be continued."""
+        return {"key": self.manifest["key"], "batch_size": self.batch_size, "format": self.file_format}
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all files, without headers."""
-        return sum(int(np.prod(shape, dtype=np.int64)) for shape in self.shapes.values()) * self.stored.itemsize
+        """Bytes of all arrays."""
+        return sum(math.prod(shape) * dtype.itemsize for dtype, shape in self.arrays.values())
 
 
 def _chosen(blocks: Sequence[int] | str, depth: int) -> list[int]:
@@ -80,10 +84,12 @@ def make_plan(
     tokens: bool,
     cls: bool,
     batch_size: int,
+    file_format: str,
 ) -> Plan:
     """Read every image's header and lay out files and batches. Batches are a function of the arguments alone."""
     if dtype not in STORED:
         raise ConfigError(f"dtype: {dtype!r} is none of {', '.join(STORED)}")
+    check_format(file_format)
     if batch_size < 1:
         raise ConfigError(f"batch_size: {batch_size} must be at least 1")
     ids = list(dataset.ids)
@@ -101,8 +107,9 @@ def make_plan(
     ragged = transform.mode == "native"
     starts = np.concatenate([[0], np.cumsum([h * w for h, w in grids])]) if ragged else None
     rows = (int(starts[-1]),) if starts is not None else (len(ids), grids[0][0] * grids[0][1])
-    shapes = {tokens_file(b): (*rows, backbone.dim) for b in chosen} if tokens else {}
-    shapes |= {cls_file(b): (len(ids), backbone.dim) for b in chosen} if cls else {}
+    shapes = {tokens_name(b): (*rows, backbone.dim) for b in chosen} if tokens else {}
+    shapes |= {cls_name(b): (len(ids), backbone.dim) for b in chosen} if cls else {}
+    arrays = {name: (STORED[dtype], shape) for name, shape in shapes.items()}
     manifest: dict[str, Any] = {
         "kind": "features", "format": FORMAT, "ids": ids, "blocks": chosen, "facet": facet, "norm": norm,
         "dtype": dtype, "layout": "ragged" if ragged else "fixed", "tokens": tokens, "cls": cls,
@@ -113,7 +120,8 @@ def make_plan(
         "mean": list(backbone.mean), "std": list(backbone.std),
     }  # fmt: skip
     manifest["key"] = hash_of([manifest, str(backbone.dtype), content_marks(paths)])
-    return Plan(manifest, transform, paths, _batches(sizes, batch_size), sizes, starts, shapes)
+    batches = _batches(sizes, batch_size)
+    return Plan(manifest, transform, paths, batches, sizes, starts, arrays, batch_size, file_format)
 
 
 def _batches(sizes: Sequence[tuple[int, int]], batch_size: int) -> list[list[int]]:

@@ -6,6 +6,8 @@ A store is a directory, published whole (see docs/features.md)::
     tokens_block{b}.npy     (N, T, C) for one image size, (sum of T, C) with offsets for native sizes
     cls_block{b}.npy        (N, C), where the backbone has a class token
     MANIFEST.json           size and sha256 of every file, written last
+
+or with the same arrays in block{b}.safetensors, or in features.h5, which are mapped alike.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from dinoskip.errors import DataError
+from dinoskip.features.layout import check_format, find
 from dinoskip.features.transform import Transform
 from dinoskip.files import MANIFEST, read_json, read_manifest, verify_manifest
 
@@ -25,14 +28,14 @@ FORMAT = 1
 STORED: dict[str, np.dtype[Any]] = {"float16": np.dtype("<f2"), "bfloat16": np.dtype("<u2"), "float32": np.dtype("<f4")}
 
 
-def tokens_file(block: int) -> str:
-    """Name of the file of a block's patch tokens."""
-    return f"tokens_block{block}.npy"
+def tokens_name(block: int) -> str:
+    """Name of the array of a block's patch tokens."""
+    return f"tokens_block{block}"
 
 
-def cls_file(block: int) -> str:
-    """Name of the file of a block's class tokens."""
-    return f"cls_block{block}.npy"
+def cls_name(block: int) -> str:
+    """Name of the array of a block's class tokens."""
+    return f"cls_block{block}"
 
 
 def as_float(stored: NDArray[Any]) -> NDArray[np.float32]:
@@ -47,8 +50,8 @@ class FeatureStore:
 
     Attributes
     ----------
-    path, ids, blocks
-        Directory; image ids in store order; block numbers 1..depth, ascending.
+    path, file_format, ids, blocks
+        Directory; npy | safetensors | hdf5; image ids in store order; block numbers 1..depth, ascending.
     dtype, facet, norm
         As exported: float16 | bfloat16 | float32; out | key | query | value; none | final | layer.
     weights_hash, transform, patch_size, dim, depth
@@ -57,8 +60,9 @@ class FeatureStore:
         Whether images keep their own size; then image i has rows offsets[i]:offsets[i+1] (int64 (N+1,)), else None.
     """
 
-    def __init__(self, path: Path, manifest: dict[str, Any]) -> None:
+    def __init__(self, path: Path, manifest: dict[str, Any], file_format: str = "npy") -> None:
         self.path = Path(path)
+        self.file_format = file_format
         self.manifest = manifest
         self.ids: tuple[str, ...] = tuple(manifest["ids"])
         self.blocks: tuple[int, ...] = tuple(manifest["blocks"])
@@ -82,17 +86,18 @@ class FeatureStore:
         path = Path(path)
         if not (path / MANIFEST).is_file():
             raise DataError(f"{path}: not a finished feature store (no {MANIFEST})", "run the export again")
-        read_manifest(path)
+        file_format = read_manifest(path)["info"].get("format", "npy")
+        check_format(file_format)
         manifest = read_json(path / "manifest.json")
         if not isinstance(manifest, dict) or manifest.get("kind") != "features" or manifest.get("format") != FORMAT:
             raise DataError(f"{path / 'manifest.json'}: not a feature store of format {FORMAT}")
         try:
-            store = cls(path, manifest)
+            store = cls(path, manifest, file_format)
             for block in store.blocks:
                 if manifest["tokens"]:
-                    store._map(tokens_file(block), store._token_shape())
+                    store._map(tokens_name(block), store._token_shape())
                 if manifest["cls"]:
-                    store._map(cls_file(block), (len(store.ids), store.dim))
+                    store._map(cls_name(block), (len(store.ids), store.dim))
         except (KeyError, TypeError, ValidationError) as error:
             raise DataError(f"{path / 'manifest.json'}: damaged: {error!r}".splitlines()[0]) from error
         return store
@@ -121,7 +126,7 @@ class FeatureStore:
         The map is (N, T, C), ragged (sum of T, C); bfloat16 appears as uint16 (:func:`as_float` decodes it).
         """
         self._has(block, "tokens")
-        stored = self._map(tokens_file(block), self._token_shape())
+        stored = self._map(tokens_name(block), self._token_shape())
         if i is None:
             return stored
         if self.offsets is None:
@@ -134,7 +139,7 @@ class FeatureStore:
         if not self.manifest["cls"]:
             return None
         self._has(block, "cls")
-        return as_float(self._map(cls_file(block), (len(self.ids), self.dim)))
+        return as_float(self._map(cls_name(block), (len(self.ids), self.dim)))
 
     def verify(self) -> list[str]:
         """Re-hash every file; return one line per problem, [] if all is as it was published."""
@@ -157,14 +162,13 @@ class FeatureStore:
 
     def _map(self, name: str, shape: tuple[int, ...]) -> NDArray[Any]:
         if name not in self._maps:
-            path = self.path / name
+            place = find(self.file_format, self.path, name)
+            if (place.dtype, place.shape) != (STORED[self.dtype], shape):
+                raise DataError(
+                    f"{place.path}: {name} is {place.dtype} {place.shape}, the manifest says {self.dtype} {shape}"
+                )
             try:
-                found = np.load(path, mmap_mode="r", allow_pickle=False)
-            except FileNotFoundError:
-                raise DataError(f"{path}: missing from this feature store") from None
-            except (ValueError, OSError, EOFError) as error:
-                raise DataError(f"{path}: not a readable array: {error}") from error
-            if found.shape != shape or found.dtype != STORED[self.dtype]:
-                raise DataError(f"{path}: is {found.dtype} {found.shape}, the manifest says {self.dtype} {shape}")
-            self._maps[name] = found
+                self._maps[name] = place.map()
+            except ValueError as error:
+                raise DataError(f"{place.path}: not a readable array: {error}") from error
         return self._maps[name]

@@ -1,7 +1,7 @@
-"""Write a FeatureStore so that it can be stopped anywhere: preallocated files, a journal of batches, one rename.
+"""Write a feature store so that it can be stopped anywhere: files laid out first, a journal of batches, one rename.
 
-While it grows it is ``.partial-NAME`` beside its place: ``state.json`` (what is being exported), ``journal``
-(one byte a batch, 1 = on disk), ``store/`` (the files to be). Rows are written with pwrite into allocated
+While it grows it is ``.partial-NAME`` beside its place: ``state.json`` (what is being exported), a ``journal-RANK`` of
+each process (one byte a batch, 1 = on disk), ``store/`` (the files to be). Rows are written with pwrite into reserved
 space, not through a memory map: a full disk is then an error and not a SIGBUS.
 """
 
@@ -10,7 +10,8 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -18,10 +19,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dinoskip.errors import translate_write_errors
+from dinoskip.errors import DiskFull, translate_write_errors
+from dinoskip.features.layout import find, lay_out
+from dinoskip.features.plan import Plan
 from dinoskip.files import canonical_json, publish_directory, read_json, write_json, write_manifest, write_text
 
-FLUSH_SECONDS = 5.0  # at most so much work is lost to a kill
+FLUSH_SECONDS = 5.0  # about so much work is lost to a kill
 
 
 def partial_path(out: Path) -> Path:
@@ -29,110 +32,133 @@ def partial_path(out: Path) -> Path:
     return out.parent / f".partial-{out.name}"
 
 
-def _allocate(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
-    with translate_write_errors(path), open(path, "wb") as stream:
-        header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
-        np.lib.format.write_array_header_1_0(stream, header)
-        size = stream.tell() + int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-        stream.flush()
-        os.posix_fallocate(stream.fileno(), 0, size)
+def human_bytes(count: float) -> str:
+    """Format bytes as 26 kB or 1.2 GB."""
+    for unit in ("B", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}"
+        count /= 1000
+    return f"{count:.1f} GB"
+
+
+def free_bytes(path: Path) -> int:
+    """Bytes that may be written below ``path``, which need not exist yet."""
+    while not path.exists():
+        path = path.parent
+    return shutil.disk_usage(path).free
+
+
+def prepare(work: Path, plan: Plan) -> bytearray:
+    """Lay out the files in ``work``, locked by the caller, unless they are there from an attempt before.
+
+    Returns a byte a batch: 1 where its rows are on disk already. Work of another plan is discarded.
+    Raises :class:`DiskFull` if the features do not fit on the disk.
+    """
+    done = bytearray(len(plan.batches))
+    if not _matches(work, plan):
+        _begin(work, plan)
+    for journal in work.glob("journal-*"):
+        for batch, mark in enumerate(journal.read_bytes()[: len(done)]):
+            done[batch] |= mark
+    return done
+
+
+def _matches(work: Path, plan: Plan) -> bool:
+    with suppress(Exception):  # whatever is wrong with what lies there, the answer is to begin again
+        if read_json(work / "state.json") != plan.state:
+            return False
+        places = [(find(plan.file_format, work / "store", name), what) for name, what in plan.arrays.items()]
+        return all((place.dtype, place.shape) == what for place, what in places)
+    return False
+
+
+def _begin(work: Path, plan: Plan) -> None:
+    store = work / "store"
+    with translate_write_errors(work):
+        (work / "state.json").unlink(missing_ok=True)
+        for journal in work.glob("journal-*"):
+            journal.unlink()
+        shutil.rmtree(store, ignore_errors=True)
+        free = free_bytes(work)
+        if plan.nbytes > free:
+            raise DiskFull(
+                f"{store}: the features need {human_bytes(plan.nbytes)}, {human_bytes(free)} are free on this disk",
+                "free some space, choose another disk, or export fewer blocks",
+            )
+        store.mkdir(parents=True)
+        lay_out(plan.file_format, store, plan.arrays, plan.manifest, plan.starts)
+    write_json(work / "state.json", plan.state)  # last: without it, all the above is begun again
 
 
 class StoreWriter:
-    """Rows of several arrays, written batch by batch in any order.
+    """Rows of several arrays, written batch by batch in any order, by one thread of each of several processes.
 
-    Parameters
-    ----------
-    work
-        The working directory, locked by the caller.
-    plan
-        JSON-able description of the export and its batches; work of another plan is discarded.
-    arrays
-        File name -> (dtype, shape).
-    batches
-        How many batches there are.
+    ``work`` has been prepared; ``rank`` tells the processes apart.
     """
 
-    def __init__(
-        self,
-        work: Path,
-        plan: Mapping[str, Any],
-        arrays: Mapping[str, tuple[np.dtype[Any], tuple[int, ...]]],
-        batches: int,
-    ) -> None:
-        self.work, self.store = work, work / "store"
-        self.resumed = self._matches(plan, arrays, batches)
-        if not self.resumed:
-            self._prepare(plan, arrays, batches)
-        self._files: dict[str, tuple[int, int, int]] = {}
+    def __init__(self, work: Path, plan: Plan, rank: int = 0) -> None:
+        self.work, self.store, self._format = work, work / "store", plan.file_format
+        self._opened: dict[Path, int] = {}
+        self._places = {name: find(plan.file_format, self.store, name) for name in plan.arrays}
         with translate_write_errors(work):
-            self._journal = os.open(work / "journal", os.O_RDWR)
-            self.done = bytearray(os.pread(self._journal, batches, 0))
-            for name, (dtype, shape) in arrays.items():
-                row = int(np.prod(shape[1:], dtype=np.int64)) * dtype.itemsize
-                start = (self.store / name).stat().st_size - row * shape[0]
-                self._files[name] = (os.open(self.store / name, os.O_RDWR), start, row)
+            # Never opened for reading: a network file system could then write back more of a page than our rows.
+            self._journal = os.open(work / f"journal-{rank}", os.O_WRONLY | os.O_CREAT, 0o666)
+            for path in {place.path for place in self._places.values()}:
+                self._opened[path] = os.open(path, os.O_WRONLY)
         self._waiting: list[int] = []
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="flush")
+        self._flushing: Future[None] | None = None
         self._flushed = time.monotonic()
 
-    def _matches(self, plan: Mapping[str, Any], arrays: Mapping[str, Any], batches: int) -> bool:
-        with suppress(Exception):  # whatever is wrong with what lies there, the answer is to begin again
-            if read_json(self.work / "state.json") != plan or (self.work / "journal").stat().st_size != batches:
-                return False
-            for name, (dtype, shape) in arrays.items():
-                found = np.load(self.store / name, mmap_mode="r", allow_pickle=False)
-                if found.shape != shape or found.dtype != dtype:
-                    return False
-            return True
-        return False
-
-    def _prepare(self, plan: Mapping[str, Any], arrays: Mapping[str, Any], batches: int) -> None:
-        with translate_write_errors(self.work):
-            (self.work / "state.json").unlink(missing_ok=True)
-            shutil.rmtree(self.store, ignore_errors=True)
-            self.store.mkdir(parents=True)
-            for name, (dtype, shape) in arrays.items():
-                _allocate(self.store / name, dtype, shape)
-            (self.work / "journal").write_bytes(bytes(batches))
-        write_json(self.work / "state.json", plan)  # last: without it, all the above is begun again
-
     def write(self, name: str, row: int, values: NDArray[Any]) -> None:
-        """Write ``values`` (of the stored dtype) over rows ``row`` and following of an array."""
-        handle, start, stride = self._files[name]
-        view = memoryview(np.ascontiguousarray(values).data).cast("B")
-        position = start + row * stride
-        with translate_write_errors(self.store / name):
+        """Write ``values``, contiguous and as stored, over rows ``row`` and following of an array."""
+        place = self._places[name]
+        view = memoryview(values.reshape(-1).view(np.uint8))  # type: ignore[arg-type]  # NumPy's annotations
+        position = place.start + row * place.row_bytes
+        with translate_write_errors(place.path):
             while view:
-                written = os.pwrite(handle, view, position)
+                written = os.pwrite(self._opened[place.path], view, position)
                 view, position = view[written:], position + written
 
     def finish(self, batch: int) -> None:
-        """Say that all rows of ``batch`` are written; they count as done after the next flush."""
+        """Say that all rows of ``batch`` are written; they count as done after a flush, which begins now and then."""
         self._waiting.append(batch)
         if time.monotonic() - self._flushed >= FLUSH_SECONDS:
-            self.flush()
+            self.settle()
+            self._flushing, self._waiting = self._thread.submit(self.flush, self._waiting), []
+            self._flushed = time.monotonic()
 
-    def flush(self) -> None:
+    def settle(self) -> None:
+        """Wait for the flush under way; raises what it raised."""
+        if self._flushing is not None:
+            self._flushing.result()
+
+    def complete(self) -> None:
+        """Bring all that is written to disk."""
+        self.settle()
+        self.flush(self._waiting)
+        self._waiting = []
+
+    def flush(self, batches: Sequence[int]) -> None:
         """Bring rows to disk, then the journal: a batch is never marked before its rows are safe."""
         with translate_write_errors(self.store):
-            for handle, _, _ in self._files.values():
+            for handle in self._opened.values():
                 os.fsync(handle)
-            for batch in self._waiting:
-                self.done[batch] = 1
+            for batch in batches:
                 os.pwrite(self._journal, b"\1", batch)
             os.fsync(self._journal)
-        self._waiting, self._flushed = [], time.monotonic()
 
     def close(self) -> None:
         """Close all files; what was flushed stays for the next attempt."""
-        for handle, _, _ in self._files.values():
+        self._thread.shutdown()
+        for handle in (*self._opened.values(), self._journal):
             os.close(handle)
-        os.close(self._journal)
 
     def publish(self, out: Path, manifest: Mapping[str, Any]) -> None:
         """Write the manifests, rename the store to ``out`` and remove the working directory."""
         write_text(self.store / "manifest.json", canonical_json(manifest) + "\n")
-        write_manifest(self.store, {"kind": "features", "key": manifest["key"]})
+        named = {} if self._format == "npy" else {"format": self._format}
+        write_manifest(self.store, {"kind": "features", "key": manifest["key"], **named})
         publish_directory(self.store, out)
         discard(self.work)
 

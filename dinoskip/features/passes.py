@@ -1,0 +1,180 @@
+"""The passes of an export: decode ahead, compute, bring rows to the host, check and write them.
+
+On a GPU all of this overlaps: images are decoded in threads two batches ahead and travel as bytes from pinned memory;
+features are converted on the device and leave it on a stream of their own, while the next batch is computed; another
+thread waits for them, checks and writes. On a CPU, which has nothing to wait for, one thing is done after another.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dinoskip.errors import ConfigError, DataError
+from dinoskip.features.plan import Plan
+from dinoskip.features.store import cls_name, tokens_name
+from dinoskip.features.transform import Normalise, load_pixels
+from dinoskip.features.writer import StoreWriter
+
+if TYPE_CHECKING:
+    from dinoskip.models import Backbone
+
+GPU_AHEAD = 2  # batches decoded before, and not yet written after, the one that a GPU computes
+# How each stored dtype is computed, viewed as bits, and the bits of its exponent: all of them set in inf and NaN alone.
+_TORCH = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
+_BITS = {"float16": (torch.int16, 0x7C00), "bfloat16": (torch.int16, 0x7F80), "float32": (torch.int32, 0x7F800000)}
+
+
+@dataclass(frozen=True)
+class _Ready:
+    """One batch's rows on their way to the host: complete after the CUDA event ``arrived``, None on a CPU."""
+
+    number: int
+    rows: dict[str, Tensor]  # array -> (B, ...) in the stored dtype, contiguous
+    arrived: Any
+
+
+class _NotFinite(Exception):
+    """An array's row of a batch that does not fit the stored dtype."""
+
+    def __init__(self, number: int, name: str, row: int) -> None:
+        super().__init__(number, name, row)
+        self.number, self.name, self.row = number, name, row
+
+
+class Passes:
+    """Computes and writes batches of ``plan`` with ``backbone``; ``threads`` decode."""
+
+    def __init__(self, backbone: Backbone, plan: Plan, writer: StoreWriter, threads: int) -> None:
+        self.backbone, self.plan, self.writer, self.threads = backbone, plan, writer, threads
+        self._to_input = Normalise(backbone.mean, backbone.std, backbone.device, backbone.dtype)
+        gpu = backbone.device.type == "cuda"
+        self._leaving: Any = torch.cuda.Stream(backbone.device) if gpu else None  # type: ignore[no-untyped-call]
+        self._ahead = GPU_AHEAD if gpu else 0
+
+    def run(self, todo: Sequence[int], advance: Callable[[int], None]) -> None:
+        """Do the batches ``todo``; ``advance`` is told of images done. All of it is on disk in the end.
+
+        Raises :class:`DataError` naming an image that cannot be read or whose features are not finite as stored.
+        """
+        written: deque[tuple[int, Future[None]]] = deque()
+        saving = ThreadPoolExecutor(1, thread_name_prefix="write")
+        try:
+            with torch.inference_mode():
+                for number, images in self._decoded(todo):
+                    written.append((number, saving.submit(self._save, self._computed(number, images))))
+                    while len(written) > self._ahead:
+                        self._settle(*written.popleft(), advance)
+                while written:
+                    self._settle(*written.popleft(), advance)
+        except _NotFinite as found:
+            raise self._explained(found) from None
+        finally:
+            saving.shutdown(cancel_futures=True)
+        self.writer.complete()
+
+    def _settle(self, number: int, saved: Future[None], advance: Callable[[int], None]) -> None:
+        saved.result()
+        advance(len(self.plan.batches[number]))
+
+    def _decoded(self, todo: Sequence[int]) -> Iterator[tuple[int, list[Tensor]]]:
+        """Yield (batch number, its uint8 images)."""
+        ahead: deque[tuple[int, list[Future[Tensor]]]] = deque()
+        pool = ThreadPoolExecutor(self.threads, thread_name_prefix="decode")
+        try:
+            for number in [*todo, *[None] * self._ahead]:
+                if number is not None:
+                    ahead.append((number, [pool.submit(self._load, i) for i in self.plan.batches[number]]))
+                if ahead and (len(ahead) > self._ahead or number is None):
+                    first, waiting = ahead.popleft()
+                    yield first, [future.result() for future in waiting]
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+    def _load(self, image: int) -> Tensor:
+        return load_pixels(self.plan.transform, self.plan.paths[image], self.plan.manifest["patch_size"])
+
+    def _features(self, number: int, images: Sequence[Tensor]) -> dict[str, Tensor]:
+        """Name of each array -> this batch's part of it, (B, ...) as the backbone gives it."""
+        manifest, size = self.plan.manifest, self.plan.sizes[self.plan.batches[number][0]]
+        try:
+            layers = self.backbone.layers(
+                self._to_input(images, *size), manifest["blocks"], manifest["facet"], manifest["norm"]
+            )
+        except ValueError as error:  # an option or size that this backbone does not have
+            raise ConfigError(f"features: {error}") from error
+        found: dict[str, Tensor] = {}
+        for block, features in layers.items():
+            if manifest["tokens"]:
+                found[tokens_name(block)] = features.tokens
+            if manifest["cls"]:
+                assert features.cls is not None  # the plan asked for it because the backbone has a class token
+                found[cls_name(block)] = features.cls
+        return found
+
+    def _computed(self, number: int, images: Sequence[Tensor]) -> _Ready:
+        """Compute a batch, as far as this thread has to wait for it."""
+        dtype = _TORCH[self.plan.manifest["dtype"]]
+        rows = {name: part.to(dtype).contiguous() for name, part in self._features(number, images).items()}
+        if self._leaving is None:
+            return _Ready(number, rows, None)
+        host: dict[str, Tensor] = {}
+        arrived: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        self._leaving.wait_stream(torch.cuda.current_stream(self.backbone.device))
+        with torch.cuda.stream(self._leaving):
+            for name, part in rows.items():
+                host[name] = torch.empty(part.shape, dtype=dtype, pin_memory=True).copy_(part, non_blocking=True)
+                part.record_stream(self._leaving)  # its memory is not given to others before the copy is made
+            arrived.record(self._leaving)
+        return _Ready(number, host, arrived)
+
+    def _save(self, ready: _Ready) -> None:
+        """Check and write a batch; raises :class:`_NotFinite`."""
+        if ready.arrived is not None:
+            ready.arrived.synchronize()
+        batch = self.plan.batches[ready.number]
+        bits, exponent = _BITS[self.plan.manifest["dtype"]]
+        for name, part in ready.rows.items():
+            values = part.view(bits).numpy()
+            row = _not_finite(values, exponent)
+            if row is not None:
+                raise _NotFinite(ready.number, name, row)
+            starts = self.plan.starts if name.startswith("tokens") else None
+            for at, end in _runs(batch):  # images that follow one another lie beside one another
+                self.writer.write(name, batch[at] if starts is None else int(starts[batch[at]]), values[at:end])
+        self.writer.finish(ready.number)
+
+    def _explained(self, found: _NotFinite) -> DataError:
+        """What is wrong with a row that was found not finite: computed once more, to see it before it was converted."""
+        batch, dtype = self.plan.batches[found.number], self.plan.manifest["dtype"]
+        with torch.inference_mode():
+            features = self._features(found.number, [self._load(i) for i in batch])[found.name][found.row]
+        block = found.name.rpartition("block")[2]
+        where = f"{self.plan.paths[batch[found.row]]}: features of block {block}"
+        if not bool(features.isfinite().all()):
+            return DataError(f"{where} are not finite", "the weights have diverged")
+        peak = float(features.abs().max())
+        larger = "dtype=bfloat16 or float32" if dtype == "float16" else "dtype=float32"
+        return DataError(f"{where} reach {peak:.3g}, too large for {dtype}", f"export with {larger}, or another norm")
+
+
+def _not_finite(values: NDArray[np.integer], exponent: int) -> int | None:
+    """First row in which all bits of ``exponent`` are set in some value, else None."""
+    masked = values & values.dtype.type(exponent)
+    if int(masked.max()) < exponent:
+        return None
+    return int((masked.reshape(len(masked), -1).max(1) == exponent).argmax())
+
+
+def _runs(batch: Sequence[int]) -> list[tuple[int, int]]:
+    """Stretches begin:end of ``batch`` in which each number is one more than that before it."""
+    cuts = [at for at in range(1, len(batch)) if batch[at] != batch[at - 1] + 1]
+    return list(zip([0, *cuts], [*cuts, len(batch)], strict=True))
