@@ -22,7 +22,8 @@ class EvalResult:
 
     ``value`` is in percent for mIoU, accuracy and CorLoc (0..100). ``note`` marks what must not be mistaken,
     such as ``"best on validation"``. ``low`` and ``high`` are the ends of the 95 % interval by the bootstrap over
-    images (``eval.bootstrap``), in the unit of ``value``; None where there is none.
+    images (``eval.bootstrap``), in the unit of ``value``; None where there is none. ``deviation`` is the standard
+    deviation of a mean over several seeds (n - 1 in the denominator), in the same unit; None for a single fit.
     """
 
     metric: str
@@ -48,11 +49,17 @@ class EvalResult:
     note: str = ""
     low: float | None = None
     high: float | None = None
+    deviation: float | None = None
 
     @property
     def is_baseline(self) -> bool:
         """Whether the row is of a rule that looks at no image (:meth:`baseline`), not of a model."""
         return self.model.startswith(_BASELINE)
+
+    @property
+    def shown(self) -> str:
+        """``"41.7"``, or ``"41.7 ± 0.3"`` for a mean over seeds."""
+        return f"{self.value:.1f}" + ("" if self.deviation is None else f" ± {self.deviation:.1f}")
 
     @property
     def interval(self) -> str:
@@ -62,7 +69,7 @@ class EvalResult:
     def plain(self) -> dict[str, Any]:
         """JSON-able fields; a number that is not finite (nothing to average) is None."""
         entry = asdict(self)
-        for name in ("value", "low", "high"):
+        for name in ("value", "low", "high", "deviation"):
             entry[name] = entry[name] if entry[name] is not None and math.isfinite(entry[name]) else None
         return entry
 
@@ -73,7 +80,8 @@ class EvalResult:
         """
         empty = {"initialisation": "", "optimizer": "", "depth": 0, "epoch": 0, "block": "", "facet": "", "norm": ""}
         about: dict[str, Any] = {**empty, "resolution": "", "weights": "", "protocol": "", "note": ""}
-        return replace(self, model=f"{_BASELINE}{name}", value=value, low=low, high=high, **about)
+        model = f"{_BASELINE}{name}"
+        return replace(self, model=model, value=value, low=low, high=high, deviation=None, **about)
 
     def with_context(self, context: Mapping[str, Any]) -> EvalResult:
         """Return a copy in which ``context`` (model, optimizer, epoch, ...) is filled in."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +15,9 @@ from dinoskip.data.voc import IGNORE
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.features import FeatureStore
 
-_EPS = 1e-5  # BatchNorm's
+Key = tuple[str, int]  # what tokens are: (norm, block)
+Constants = dict[Key, tuple[torch.Tensor, torch.Tensor]]  # BatchNorm: mean and 1 / deviation, each (C,)
+EPS = 1e-5  # BatchNorm's
 _RESIDENT_BYTES = 2**31  # normalised float32 tokens kept in host memory; beyond it they are read batch by batch
 _CHUNK_VALUES = 2**22  # read at once for the statistics
 
@@ -46,8 +48,10 @@ class LabelledTokens:
         return label
 
     def pixels_per_image(self) -> NDArray[np.int64]:
-        """Return (n, K): labelled pixels of every image whose label map was read, in order."""
-        return np.stack([self.pixels[i] for i in sorted(self.pixels)])
+        """Return (N, K): labelled pixels of every image, in order; label maps not read so far are read."""
+        for i in set(range(self.count)) - set(self.pixels):
+            self.checked_label(i)
+        return np.stack([self.pixels[i] for i in range(self.count)])
 
     @classmethod
     def of(cls, store: FeatureStore, dataset: SegmentationDataset) -> LabelledTokens:
@@ -63,6 +67,11 @@ class LabelledTokens:
         index = [where[name] for name in store.ids]
         maps = {block: store.tokens(block) for block in store.blocks}
         return cls(maps, lambda i: dataset.label(index[i]), store.grid(0), dataset.num_classes, len(store.ids))
+
+    @classmethod
+    def labels_of(cls, dataset: SegmentationDataset) -> LabelledTokens:
+        """The labels of a data set, without tokens."""
+        return cls({}, dataset.label, (0, 0), dataset.num_classes, len(dataset))
 
 
 def _floats(stored: NDArray[Any], device: torch.device) -> torch.Tensor:
@@ -93,29 +102,41 @@ def batchnorm_statistics(
         mean, count = mean + delta * (len(part) / total), total
     if not bool(mean.isfinite().all() and squares.isfinite().all()):
         raise DataError("features are not finite", "verify the store, or export it again")
-    return mean.float(), (squares / count + _EPS).rsqrt().float()
+    return mean.float(), (squares / count + EPS).rsqrt().float()
+
+
+class Derived:
+    """Tokens (N, T, C) under a norm that is applied when rows of them are read; float32."""
+
+    def __init__(
+        self, stored: NDArray[Any], norm: Callable[[torch.Tensor], torch.Tensor], device: torch.device
+    ) -> None:
+        self.stored, self.norm, self.device = stored, norm, device
+        self.shape = stored.shape
+
+    def __getitem__(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Return float32 (n, T, C) of images ``rows``."""
+        return np.asarray(self.norm(_floats(self.stored[rows], self.device)).float().cpu().numpy())
 
 
 class NormalisedTokens:
-    """Normalised tokens, kept on the device if they fit and read batch by batch if not."""
+    """Tokens (N, T, C) of every key, normalised; kept on the device if they fit and read batch by batch if not."""
 
-    def __init__(
-        self, data: LabelledTokens, blocks: Sequence[int], device: torch.device, statistics: dict[int, Any]
-    ) -> None:
-        self.data, self.device, self.statistics = data, device, statistics
-        size = 4 * sum(int(np.prod(data.tokens[block].shape)) for block in blocks)
+    def __init__(self, tokens: Mapping[Key, Any], device: torch.device, statistics: Constants) -> None:
+        self.tokens, self.device, self.statistics = tokens, device, statistics
+        size = 4 * sum(int(np.prod(stored.shape)) for stored in tokens.values())
         limit = _RESIDENT_BYTES if device.type == "cpu" else torch.cuda.mem_get_info(device)[0] // 2
-        self.blocks, self._kept = blocks, dict[int, torch.Tensor]()
+        self._kept = dict[Key, torch.Tensor]()
         if size <= limit:
-            self._kept = {block: self._read(block, np.arange(data.count)) for block in blocks}
+            self._kept = {key: self._read(key, np.arange(stored.shape[0])) for key, stored in tokens.items()}
 
-    def _read(self, block: int, rows: NDArray[np.int64]) -> torch.Tensor:
-        mean, inverse = self.statistics[block]
-        return _floats(self.data.tokens[block][rows], self.device).sub_(mean).mul_(inverse)
+    def _read(self, key: Key, rows: NDArray[np.int64]) -> torch.Tensor:
+        mean, inverse = self.statistics[key]
+        return _floats(self.tokens[key][rows], self.device).sub_(mean).mul_(inverse)
 
-    def batch(self, rows: NDArray[np.int64]) -> dict[int, torch.Tensor]:
-        """Return block -> (n·T, C) of images ``rows``."""
+    def batch(self, rows: NDArray[np.int64]) -> dict[Key, torch.Tensor]:
+        """Return key -> (n·T, C) of images ``rows``."""
         if self._kept:
             index = torch.from_numpy(rows).to(self.device)
-            return {block: kept[index].flatten(0, 1) for block, kept in self._kept.items()}
-        return {block: self._read(block, rows).flatten(0, 1) for block in self.blocks}
+            return {key: kept[index].flatten(0, 1) for key, kept in self._kept.items()}
+        return {key: self._read(key, rows).flatten(0, 1) for key in self.tokens}

@@ -1,13 +1,13 @@
-"""Linear segmentation probes of frozen features: every block, learning rate and multiscale sum in one fit.
+"""Linear segmentation probes of frozen features: every block, norm, learning rate and multiscale sum in one fit.
 
-Protocol (docs/protocols.md): BatchNorm without affine, 1×1 convolution, logits upsampled bilinearly to
-the label, cross-entropy without pixel 255; AdamW with cosine decay, no augmentation of cached features. The learning
-rate is chosen on a held-out part of the training images; the validation set is scored once, at full label size.
+Protocols by name are in :mod:`dinoskip.protocols` (docs/protocols.md). All of them train heads in one stack
+(:mod:`eval.stacked`), on features kept on disk or on augmented images through the backbone (:mod:`eval.live`). The
+learning rate is chosen on a held-out part of the training images; the validation set is scored once, at full size.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,75 +15,60 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import Field, field_validator
 
-from dinoskip.config import Config, Multiscale
-from dinoskip.console import Progress, log
+from dinoskip.config import Multiscale
+from dinoskip.console import Progress
 from dinoskip.data.segmentation import SegmentationDataset
 from dinoskip.data.voc import IGNORE
 from dinoskip.distributed import choose_device
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.features import FeatureStore
-from dinoskip.files import write_json
+from dinoskip.models import Backbone
+from dinoskip.protocols import ProbeRecipe
 from dinoskip.randomness import numpy_rng
-from dinoskip.results import EvalResult, write_rows
-from eval.baselines import segmentation_baselines
-from eval.bootstrap import miou_intervals
-from eval.heads import LinearHead, save_heads, upsampled_classes
-from eval.labelled import LabelledTokens, NormalisedTokens, batchnorm_statistics
+from dinoskip.results import EvalResult
+from eval.descent import rate_scale
+from eval.feeds import CachedFeed, Feed, visits
+from eval.heads import LinearHead
+from eval.labelled import Constants, Derived, Key, LabelledTokens, batchnorm_statistics
+from eval.live import LiveFeed, RunningNorm
 from eval.metrics import ConfusionMatrix, SegmentationScores
-from eval.stacked import HeadStack, Targets, cosine_scale, make_targets
+from eval.probe_rows import About, publish
+from eval.stacked import HeadStack
 
-LEARNING_RATES = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2)
-_SCORED = 8  # images scored from one read
+LEARNING_RATES = ProbeRecipe().learning_rates
+_AS_STORED = ""  # the norm of tokens that are taken as they come
+
+Group = tuple[Key, ...]
+Norms = Mapping[str, Callable[[torch.Tensor], torch.Tensor] | None]  # None: as stored
 
 
-class ProbeConfig(Config):
-    """Settings of the probes. ``refine``: how much finer than the tokens the loss is integrated, see eval.stacked;
-    1 is the fast variant: cross-entropy of tokens with soft labels.
-    """
+class ProbeConfig(ProbeRecipe):
+    """A recipe, the blocks that are probed together, and the first seed."""
 
-    learning_rates: tuple[float, ...] = Field(default=LEARNING_RATES, min_length=1)
-    epochs: int = Field(default=30, ge=1)
-    batch_size: int = Field(default=16, ge=1)
-    weight_decay: float = Field(default=1e-4, ge=0)
-    holdout: float = Field(default=0.1, gt=0, lt=1)
     multiscale: Multiscale | None = None
-    refine: int = Field(default=2, ge=1, le=16)
-    protocol: str = "paper"
     seed: int = 0
-
-    @field_validator("learning_rates")
-    @classmethod
-    def _positive(cls, rates: tuple[float, ...]) -> tuple[float, ...]:
-        if min(rates) <= 0 or len(set(rates)) != len(rates):
-            raise ValueError("learning rates must be positive and different")
-        return rates
-
-    @property
-    def label(self) -> str:
-        """What result rows say about the protocol."""
-        loss = "soft token labels" if self.refine == 1 else f"loss grid ×{self.refine}"
-        return f"{self.protocol}, {self.epochs} epochs, {loss}"
 
 
 @dataclass(frozen=True)
 class ProbeResult:
-    """One probe: a block, or the sum of several, with its chosen head.
+    """One probe: a block under a norm, or the sum of several, with its chosen head.
 
-    ``heldout`` and ``validation`` are mIoU (0..1) per learning rate. The chosen head has the best held-out mIoU (the
-    smaller rate on a tie); it is kept as fitted, without the held-out images, and is what ``scores`` are of.
-    ``best_*`` is what choosing on the validation set itself would have given. ``areas`` int32 (images, 3, K) are the
-    chosen head's, image by image of the validation set (``ConfusionMatrix.areas``).
+    ``trials`` are (learning rate, weight decay); ``heldout`` and ``validation`` their mIoU (0..1). ``chosen`` is the
+    trial with the best held-out mIoU (the smaller rate on a tie); its head is kept as fitted, without the held-out
+    images, and is what ``scores`` are of. ``best`` is what choosing on the validation set itself would have given.
+    ``areas`` int32 (images, 3, K) are the chosen head's, image by image of the validation set
+    (``ConfusionMatrix.areas``).
     """
 
     blocks: tuple[int, ...]
-    learning_rates: tuple[float, ...]
+    norm: str
+    trials: tuple[tuple[float, float], ...]
     heldout: tuple[float, ...]
     validation: tuple[float, ...]
-    learning_rate: float
+    chosen: int
     scores: SegmentationScores
-    best_learning_rate: float
+    best: int
     best_scores: SegmentationScores
     head: LinearHead
     areas: NDArray[np.int32]
@@ -93,42 +78,42 @@ class ProbeResult:
         """``"3"``, or ``"3+6+9+12"``."""
         return "+".join(map(str, self.blocks))
 
+    @property
+    def learning_rates(self) -> tuple[float, ...]:
+        """Of the trials."""
+        return tuple(rate for rate, _ in self.trials)
+
+    @property
+    def learning_rate(self) -> float:
+        """The chosen one."""
+        return self.trials[self.chosen][0]
+
 
 def _score(
-    stack: HeadStack,
-    data: LabelledTokens,
-    tokens: NormalisedTokens,
-    rows: NDArray[np.int64],
-    title: str,
-    chosen: Sequence[int] = (),
+    stack: HeadStack, feed: Feed, rows: NDArray[np.int64], title: str, chosen: Sequence[int] = ()
 ) -> tuple[list[list[SegmentationScores]], NDArray[np.int32]]:
-    """Score every head on images ``rows`` at full label size; [group][learning rate]. One group's logits at a time.
+    """Score every head on images ``rows`` at full label size; [group][trial]. One group's logits at a time.
 
-    ``chosen`` is a learning rate (its number) a group; their areas (groups, images, 3, K) are returned, too.
+    ``chosen`` is a trial (its number) a group; their areas (groups, images, 3, K) are returned, too.
     """
-    classes, rates = data.num_classes, len(stack.rates)
+    classes, trials = feed.data.num_classes, len(stack.rates)
     size = (classes + 1) * classes  # label × prediction, with a row for ignored pixels: cheaper than leaving them out
-    counts = torch.zeros(len(stack.groups), rates * size, dtype=torch.int64, device=tokens.device)
+    counts = torch.zeros(len(stack.groups), trials * size, dtype=torch.int64, device=feed.device)
     areas = np.zeros((len(chosen), len(rows), 3, classes), dtype=np.int32)
-    offsets = torch.arange(rates, dtype=torch.int32, device=tokens.device)[:, None, None] * size
+    offsets = torch.arange(trials, dtype=torch.int32, device=feed.device)[:, None, None] * size
     with Progress(title, len(rows), "images") as progress:
-        for at in range(0, len(rows), _SCORED):
-            some = rows[at : at + _SCORED]
-            batch = tokens.batch(some)
-            logits = [stack.logits(g, batch).view(rates, classes, len(some), *data.grid) for g in range(len(counts))]
-            for i, row in enumerate(some):
-                label = torch.from_numpy(data.checked_label(int(row)).astype(np.int32)).to(tokens.device)
-                base = offsets + torch.where(label == IGNORE, classes, label) * classes
-                for group, z in enumerate(logits):
-                    found = upsampled_classes(z[:, :, i], (label.shape[0], label.shape[1]))
-                    part = torch.bincount((base + found).flatten(), minlength=counts.shape[1])
-                    counts[group] += part
-                    if chosen:
-                        mine = part.view(rates, classes + 1, classes)[chosen[group], :-1]
-                        three = torch.stack([mine.diagonal(), mine.sum(0), mine.sum(1)])
-                        areas[group, at + i] = three.cpu().numpy()
-            progress.advance(len(some))
-    return [[_scores(part, classes) for part in one.view(rates, -1).cpu()] for one in counts], areas
+        for at, image in enumerate(feed.shown(rows)):
+            label = torch.from_numpy(image.label.astype(np.int32)).to(feed.device)
+            base = offsets + torch.where(label == IGNORE, classes, label) * classes
+            for group in range(len(counts)):
+                found = image.classes(stack.logits(group, image.tokens).view(trials, classes, -1))
+                part = torch.bincount((base + found).flatten(), minlength=counts.shape[1])
+                counts[group] += part
+                if chosen:
+                    mine = part.view(trials, classes + 1, classes)[chosen[group], :-1]
+                    areas[group, at] = torch.stack([mine.diagonal(), mine.sum(0), mine.sum(1)]).cpu().numpy()
+            progress.advance()
+    return [[_scores(part, classes) for part in one.view(trials, -1).cpu()] for one in counts], areas
 
 
 def _scores(counts: torch.Tensor, classes: int) -> SegmentationScores:
@@ -150,6 +135,15 @@ def _best(scores: Sequence[SegmentationScores]) -> int:
     return max(range(len(scores)), key=lambda i: (np.nan_to_num(scores[i].miou, nan=-1.0), -i))
 
 
+def _groups(blocks: Sequence[int], multiscale: Sequence[int] | None, norms: Sequence[str]) -> list[Group]:
+    several = [tuple(multiscale)] if multiscale else []
+    return [tuple((norm, b) for b in group) for norm in norms for group in [*((b,) for b in blocks), *several]]
+
+
+def _keys(groups: Sequence[Group]) -> list[Key]:
+    return sorted({key for group in groups for key in group})
+
+
 def fit_probes(
     train: LabelledTokens,
     val: LabelledTokens,
@@ -157,69 +151,92 @@ def fit_probes(
     learning_rates: Sequence[float] = LEARNING_RATES,
     epochs: int = 30,
     *,
-    batch_size: int = 16,
-    weight_decay: float = 1e-4,
-    holdout: float = 0.1,
     multiscale: Sequence[int] | None = None,
-    refine: int = 2,
     seed: int = 0,
     device: str = "auto",
+    **settings: Any,
 ) -> list[ProbeResult]:
     """Fit one head a block and learning rate, and on the sum of the ``multiscale`` blocks; score them on ``val``.
 
-    Returns one result a block, in the order given, then the multiscale one. Deterministic by ``seed`` (the held-out
-    split and the order of images). Bounded memory: tokens beyond 2 GiB are read batch by batch.
+    ``settings`` are others of :class:`ProbeRecipe`. Returns one result a block, in the order given, then the multiscale
+    one. Deterministic by ``seed`` (the held-out split and the order of images). Bounded memory: tokens beyond 2 GiB are
+    read batch by batch.
     """
-    rates = tuple(sorted(learning_rates))
-    groups = [(block,) for block in blocks] + ([tuple(multiscale)] if multiscale else [])
-    missing = sorted({b for group in groups for b in group} - (set(train.tokens) & set(val.tokens)))
+    recipe = ProbeRecipe(learning_rates=tuple(learning_rates), epochs=epochs, **settings)
+    groups = _groups(blocks, multiscale, [_AS_STORED])
+    return _fit_cached(train, val, groups, {_AS_STORED: None}, recipe, seed, choose_device(device))
+
+
+def _fit_cached(
+    train: LabelledTokens,
+    val: LabelledTokens,
+    groups: Sequence[Group],
+    norms: Norms,
+    recipe: ProbeRecipe,
+    seed: int,
+    device: torch.device,
+) -> list[ProbeResult]:
+    keys = _keys(groups)
+    missing = sorted({b for _, b in keys} - (set(train.tokens) & set(val.tokens)))
     if missing:
         raise ConfigError(f"probe: block {missing[0]} is not in the features", "export it too")
-    where = choose_device(device)
-    used = sorted({block for group in groups for block in group})
-    fitted, held = _split(train.count, holdout, seed)
-    statistics = {block: batchnorm_statistics(train.tokens[block], fitted, where) for block in used}
-    tokens = NormalisedTokens(train, used, where, statistics)
-    dim = train.tokens[used[0]].shape[-1]
-    stack = HeadStack(groups, rates, train.num_classes, dim, weight_decay, where)
-    targets = make_targets(train.checked_label, fitted.tolist(), train.num_classes, train.grid, refine)
-    train_stack(stack, tokens, targets.to(where), fitted, epochs=epochs, batch_size=batch_size, seed=seed)
-    on_held, _ = _score(stack, train, tokens, held, "held-out")
+
+    def under(data: LabelledTokens, norm: str, block: int) -> Any:
+        change = norms[norm]
+        return data.tokens[block] if change is None else Derived(data.tokens[block], change, device)
+
+    tokens, read = ({key: under(data, *key) for key in keys} for data in (train, val))
+    fitted, held = _split(train.count, recipe.holdout, seed)
+    constants: Constants = {}
+    for key, stored in tokens.items():
+        if recipe.batchnorm == "none":
+            constants[key] = torch.zeros(stored.shape[2], device=device), torch.ones(stored.shape[2], device=device)
+        else:
+            constants[key] = batchnorm_statistics(stored, fitted, device)
+    dim = tokens[keys[0]].shape[2]
+    feed = CachedFeed(train, tokens, constants, recipe, device, fitted)
+    stack = fit_heads(feed, groups, dim, fitted, recipe, seed)
+    return _chosen(stack, feed, held, lambda: CachedFeed(val, read, constants, recipe, device))
+
+
+def fit_heads(
+    feed: Feed, groups: Sequence[Group], dim: int, rows: NDArray[np.int64], recipe: ProbeRecipe, seed: int
+) -> HeadStack:
+    """Train every head of ``groups`` and trials on images ``rows`` of ``feed``, whose tokens have ``dim`` channels."""
+    rates, decays = zip(*recipe.trials, strict=True)
+    options: dict[str, Any] = {"optimizer": recipe.optimizer, "momentum": recipe.momentum}
+    options |= {"affine": recipe.batchnorm == "affine", "init_std": recipe.init_std, "seed": seed}
+    stack = HeadStack(groups, rates, feed.data.num_classes, dim, decays, feed.device, **options)
+    train_stack(stack, feed, rows, recipe, seed)
+    return stack
+
+
+def train_stack(stack: HeadStack, feed: Feed, rows: NDArray[np.int64], recipe: ProbeRecipe, seed: int) -> None:
+    """Train all heads on images ``rows`` of ``feed``."""
+    steps = recipe.steps(len(rows))
+    with torch.no_grad(), Progress("probes", steps, "steps") as progress:
+        for done, (tokens, targets) in enumerate(feed.batches(visits(rows, recipe, seed))):
+            stack.step(tokens, targets, rate_scale(recipe, done, steps))
+            progress.advance()
+
+
+@torch.no_grad()
+def _chosen(stack: HeadStack, train: Feed, held: NDArray[np.int64], open_val: Callable[[], Feed]) -> list[ProbeResult]:
+    """Choose a trial for every group on the held-out images, then score all on the validation set."""
+    on_held, _ = _score(stack, train, held, "held-out")
     chosen = [_best(scores) for scores in on_held]
-    read = NormalisedTokens(val, used, where, statistics)
-    on_val, areas = _score(stack, val, read, np.arange(val.count), "validation", chosen)
+    val = open_val()
+    on_val, areas = _score(stack, val, np.arange(val.data.count), "validation", chosen)
     results = []
-    for g, (group, mine) in enumerate(zip(groups, chosen, strict=True)):
+    for g, (group, mine) in enumerate(zip(stack.groups, chosen, strict=True)):
         best = _best(on_val[g])
         heldout, validation = (tuple(s.miou for s in scores[g]) for scores in (on_held, on_val))
-        given, best_given = (rates[mine], on_val[g][mine]), (rates[best], on_val[g][best])
-        head = stack.folded(g, mine, statistics)
-        results.append(ProbeResult(group, rates, heldout, validation, *given, *best_given, head, areas[g]))
+        weights, bias = stack.folded(g, mine, train.constants())
+        head = LinearHead({block: weights[norm, block] for norm, block in group}, bias)
+        scores = (mine, on_val[g][mine], best, on_val[g][best])
+        blocks, trials = tuple(block for _, block in group), tuple(zip(stack.rates, stack.decays, strict=True))
+        results.append(ProbeResult(blocks, group[0][0], trials, heldout, validation, *scores, head, areas[g]))
     return results
-
-
-def train_stack(
-    stack: HeadStack,
-    tokens: NormalisedTokens,
-    targets: Targets,
-    rows: NDArray[np.int64],
-    *,
-    epochs: int,
-    batch_size: int,
-    seed: int,
-) -> None:
-    """Train all heads on images ``rows``, whose ``targets`` are in that order; one new order of images an epoch."""
-    steps = epochs * -(-len(rows) // batch_size)
-    done = 0
-    with torch.no_grad(), Progress("probes", steps, "steps") as progress:
-        for epoch in range(epochs):
-            order = numpy_rng(seed, "probe-order", epoch).permutation(len(rows))
-            for at in range(0, len(rows), batch_size):
-                some = order[at : at + batch_size]
-                index = torch.from_numpy(some).to(tokens.device)
-                stack.step(tokens.batch(rows[some]), targets, index, cosine_scale(done, steps))
-                done += 1
-                progress.advance()
 
 
 def evaluate(
@@ -231,12 +248,15 @@ def evaluate(
     config: ProbeConfig,
     context: Mapping[str, Any],
     *,
+    norms: Sequence[str] = (),
+    backbone: Backbone | None = None,
     device: str = "auto",
 ) -> list[EvalResult]:
-    """Probe every block of the stores and write ``heads.safetensors``, ``probes.json`` and ``rows.json`` into ``out``.
+    """Probe every block of the stores and write heads, ``probes.json`` and ``rows.json`` into ``out``.
 
-    Rows: mIoU with its interval, mAcc and aAcc in percent of the chosen heads, and mIoU with note ``best on
-    validation``; then the mIoU of the majority class.
+    The norm is the stores' own; or ``norms``, which ``backbone`` applies when stores of norm ``none`` are read. Rows:
+    mIoU with its interval, mAcc and aAcc in percent of the chosen heads, and mIoU with note ``best on validation``;
+    then the mIoU of the majority class. With several seeds: rows of each, and of their mean (:mod:`eval.probe_rows`).
     """
     if train_store.weights_hash != val_store.weights_hash:
         raise DataError(f"{val_store.path}: features of other weights than {train_store.path}")
@@ -244,83 +264,68 @@ def evaluate(
     for name in same:
         if getattr(train_store, name) != getattr(val_store, name):
             raise DataError(f"{val_store.path}: {name} differs from {train_store.path}")
-    options = config.model_dump(exclude={"protocol", "learning_rates", "epochs"})
+    applied = _derivations(val_store, norms, backbone)
     train, val = LabelledTokens.of(train_store, train_set), LabelledTokens.of(val_store, val_set)
-    results = fit_probes(
-        train,
-        val,
-        val_store.blocks,
-        config.learning_rates,
-        config.epochs,
-        device=device,
-        **options,
-    )
-    out = Path(out)
-    details = [_details(result) for result in results]
-    save_heads(out / "heads.safetensors", [r.head for r in results], {"classes": val_set.class_names, "format": 1})
-    fitted = {"list": train_set.list_name, "ids": list(train_store.ids) if train_set.drawn else "all"}
-    write_json(out / "probes.json", {"config": config.model_dump(mode="json"), "train": fitted, "probes": details})
-    context = {"protocol": f"{config.label}, fitted on {train_set.list_name}", **context}
-    intervals = miou_intervals([result.areas for result in results], config.seed)
-    rows = [
-        row
-        for result, interval in zip(results, intervals, strict=True)
-        for row in _rows(result, interval, val_store, val_set, config, context)
-    ]
-    rows += segmentation_baselines(train.pixels_per_image(), val.pixels_per_image(), rows[0])
-    write_rows(out / "rows.json", rows)
-    best = max(results, key=lambda result: result.scores.miou)
-    log.info("probe: best is block %s with %.1f mIoU", best.name, 100 * best.scores.miou)
-    return rows
+    groups = _groups(val_store.blocks, config.multiscale, list(applied))
+    seeds = range(config.seed, config.seed + config.seeds)
+    fits = [_fit_cached(train, val, groups, applied, config, seed, choose_device(device)) for seed in seeds]
+    size = f"{val_store.transform.label}, scored at label size"
+    about = About(train, val, train_set, val_set, val_store.facet, val_store.weights_hash, train_store.ids, size)
+    return publish(out, fits, config, about, context)
 
 
-def _finite(values: Sequence[float] | NDArray[np.float64]) -> list[float | None]:
-    return [float(value) if np.isfinite(value) else None for value in values]
+def _derivations(store: FeatureStore, norms: Sequence[str], backbone: Backbone | None) -> Norms:
+    """How every norm is made of what the store holds; :class:`ConfigError` if it cannot be."""
+    if not norms or list(norms) == [store.norm]:
+        return {store.norm: None}
+    if store.norm != "none" or store.facet != "out" or backbone is None:
+        raise ConfigError(
+            f"{store.path}: holds {store.facet} of norm {store.norm}", "several norms need out of norm none"
+        )
+    if backbone.weights_hash != store.weights_hash:
+        raise DataError(f"{store.path}: features of other weights than {backbone.spec}")
+
+    def apply(norm: str) -> Callable[[torch.Tensor], torch.Tensor]:
+        return lambda tokens: backbone.normed(tokens.to(backbone.device, backbone.dtype), norm)
+
+    try:
+        for norm in norms:
+            backbone.normed(torch.zeros(1, 1, backbone.dim, device=backbone.device, dtype=backbone.dtype), norm)
+    except ValueError as error:
+        raise ConfigError(f"probe: {error}") from error
+    return {norm: None if norm == "none" else apply(norm) for norm in norms}
 
 
-def _details(result: ProbeResult) -> dict[str, Any]:
-    return {
-        "block": result.name,
-        "learning_rates": list(result.learning_rates),
-        "heldout_miou": _finite(result.heldout),
-        "validation_miou": _finite(result.validation),
-        "learning_rate": result.learning_rate,
-        "best_learning_rate": result.best_learning_rate,
-        "iou": _finite(result.scores.iou),
-    }
-
-
-def _rows(
-    result: ProbeResult,
-    interval: tuple[float, float],
-    store: FeatureStore,
-    dataset: SegmentationDataset,
+def evaluate_live(
+    backbone: Backbone,
+    train_set: SegmentationDataset,
+    val_set: SegmentationDataset,
+    blocks: Sequence[int] | str,
+    out: Path,
     config: ProbeConfig,
     context: Mapping[str, Any],
+    *,
+    norms: Sequence[str] = ("final",),
+    workers: int = 0,
 ) -> list[EvalResult]:
-    scores, best = result.scores, result.best_scores
-    low, high = (100 * end for end in interval)
-    values = [("mIoU", scores.miou, "", low, high), ("mAcc", scores.macc, "", None, None)]
-    values += [("aAcc", scores.aacc, "", None, None), ("mIoU", best.miou, "best on validation", None, None)]
-    return [
-        EvalResult(
-            metric=metric,
-            value=100 * value,
-            task="probe",
-            block=result.name,
-            dataset=dataset.name,
-            split=dataset.split,
-            n=len(store.ids),
-            facet=store.facet,
-            norm=store.norm,
-            protocol=config.label,
-            resolution=f"{store.transform.label}, scored at label size",
-            classes=dataset.num_classes,
-            seed=config.seed,
-            weights=store.weights_hash,
-            note=note,
-            low=low,
-            high=high,
-        ).with_context(context)
-        for metric, value, note, low, high in values
-    ]
+    """As :func:`evaluate`, with images that go through the backbone as they are needed; ``blocks`` may be ``"all"``."""
+    numbers = list(range(1, backbone.depth + 1)) if isinstance(blocks, str) else sorted(set(blocks))
+    beyond = [b for b in {*numbers, *(config.multiscale or ())} if b > backbone.depth]
+    if beyond:
+        raise ConfigError(f"probe: block {beyond[0]} is beyond the {backbone.depth} blocks of {backbone.spec}")
+    groups = _groups(numbers, config.multiscale, norms)
+    train, val = (LabelledTokens.labels_of(part) for part in (train_set, val_set))
+
+    def fit(seed: int) -> list[ProbeResult]:
+        statistics = RunningNorm(active=config.batchnorm != "none")
+        feed, val_feed = (
+            LiveFeed(backbone, part, labels, _keys(groups), config, statistics, seed=seed, workers=workers)
+            for part, labels in ((train_set, train), (val_set, val))
+        )
+        fitted, held = _split(train.count, config.holdout, seed)
+        stack = fit_heads(feed, groups, backbone.dim, fitted, config, seed)
+        return _chosen(stack, feed, held, lambda: val_feed)
+
+    fits = [fit(seed) for seed in range(config.seed, config.seed + config.seeds)]
+    about = About(train, val, train_set, val_set, "out", backbone.weights_hash, train_set.ids, config.resolution)
+    return publish(out, fits, config, about, context)

@@ -1,175 +1,147 @@
 """Train many linear heads at once: every block (or sum of blocks) × every learning rate, on frozen tokens.
 
-The loss of a head is the cross-entropy of its logits z (K, h, w), upsampled bilinearly to the label, averaged over
-the labelled pixels. With U the upsampling and Y the one-hot labels its sum is
-
-    sum_p logsumexp_k (U z_k)_p  -  sum_k <Y_k, U z_k>   =   sum_p logsumexp_k (U z_k)_p  -  sum_k <Uᵀ Y_k, z_k>
-
-The second term needs only Uᵀ Y, K numbers a token, made once from the label at its full size: it is exact. The first
-is smooth in p and is taken at nodes: the token centres and ``refine`` - 1 points between each two, along both axes;
-each labelled pixel's weight is spread bilinearly on them. As the token centres are among the nodes, U factors through
-them and no token gains or loses weight: the loss is never below the exact one (Jensen: logsumexp is convex), equal
-where pixels fall on nodes, and nears it as 1 / refine². ``refine`` 1 is cross-entropy of tokens with soft labels.
-
-Shapes: S slots (one a block of a group), G groups, L learning rates, K classes, C channels, n images of T tokens.
+The loss and its nodes are those of :mod:`eval.targets`. Shapes: S slots (one a block of a group), G groups, L learning
+rates, K classes, C channels, n images of T tokens.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from eval.heads import LinearHead, interpolation, pixel_centres
+from dinoskip.randomness import torch_rng
+from eval.descent import Descent
+from eval.labelled import Constants, Key
+from eval.targets import Targets
 
 _CHUNK = {"cpu": 2**20, "cuda": 2**26}  # upsampled logits held at once: a CPU wants them in its cache
-_BETAS, _EPS = (0.9, 0.999), 1e-8  # AdamW's own defaults
 
-
-@dataclass(frozen=True)
-class Targets:
-    """What the loss needs of N labels: ``linear`` (N, K, h, w) = Uᵀ Y and ``weight`` (N, nodes, nodes), both float32.
-
-    An image's weights add up to the labelled part of its pixels, so every image counts by what is labelled of it and
-    not by its size; for labels of one size this is the mean over pixels.
-    """
-
-    linear: torch.Tensor
-    weight: torch.Tensor
-    refine: int
-
-    def to(self, device: torch.device) -> Targets:
-        """Return a copy on another device."""
-        return Targets(self.linear.to(device), self.weight.to(device), self.refine)
-
-
-def make_targets(
-    label: Callable[[int], NDArray[np.uint8]],
-    rows: Sequence[int],
-    num_classes: int,
-    grid: tuple[int, int],
-    refine: int,
-) -> Targets:
-    """Read the label maps uint8 (H, W) of ``rows``; values that are not classes are ignored."""
-    h, w = grid
-    to_rows, to_columns = (node_interpolation(cells, refine) for cells in grid)
-    linear = torch.zeros(len(rows), num_classes, h, w)
-    weight = torch.zeros(len(rows), len(to_rows), len(to_columns))
-    for at, row in enumerate(rows):
-        values = torch.from_numpy(np.ascontiguousarray(label(row)))
-        present = torch.bincount(values.flatten(), minlength=256)[:num_classes].nonzero()[:, 0]
-        down, across = (_spread(size, cells, refine) for size, cells in zip(values.shape, grid, strict=True))
-        onehot = (values == present[:, None, None].to(values.dtype)).float() / values.numel()
-        fine = down.T @ (onehot @ across)
-        weight[at] = fine.sum(0)
-        linear[at, present] = to_rows.T @ (fine @ to_columns)
-    return Targets(linear, weight, refine)
-
-
-def node_interpolation(cells: int, refine: int) -> torch.Tensor:
-    """Return float32 (nodes, cells): from tokens along one axis to the nodes of the loss, refine·(cells - 1) + 1."""
-    return interpolation(torch.arange(refine * (cells - 1) + 1, dtype=torch.float64) / refine, cells)
-
-
-def _spread(size: int, cells: int, refine: int) -> torch.Tensor:
-    """From nodes to pixels along one axis; transposed, it spreads pixels on nodes."""
-    return interpolation(pixel_centres(size, cells) * refine, refine * (cells - 1) + 1)
+Tokens = Mapping[Key, torch.Tensor]
 
 
 class HeadStack:
-    """Heads for ``groups`` of blocks × learning rates: weights (S, L, K, C) and biases (G, L, K), from zero.
+    """Heads for ``groups`` of blocks × learning rates: weights (S, L, K, C) and biases (G, L, K).
 
-    The problem is convex, so it needs no random start. Learning rates are a vector along L: the AdamW step (betas
-    0.9, 0.999, eps 1e-8; decay on weights and biases, as torch's) is one operation over all heads, and each head moves
-    as it would alone.
+    A group names what it reads: keys of the tokens. ``affine`` gives every head BatchNorm's scale γ and shift β,
+    (S, L, C): z = W (γ ⊙ x + β) + b. Weights are zero (without γ the problem is convex, it needs no random start) or
+    normal with ``init_std``, the same for all rates and whatever else is in the stack. Learning rates and weight decays
+    (one, or one a rate; on all parameters, as torch's) are vectors along L: a step is one operation over all heads, and
+    each head moves as it would alone.
     """
 
     def __init__(
         self,
-        groups: Sequence[tuple[int, ...]],
+        groups: Sequence[tuple[Key, ...]],
         learning_rates: Sequence[float],
         num_classes: int,
         dim: int,
-        weight_decay: float,
+        weight_decay: float | Sequence[float],
         device: torch.device,
+        *,
+        optimizer: str = "adamw",
+        momentum: float = 0.9,
+        affine: bool = False,
+        init_std: float = 0.0,
+        seed: int = 0,
     ) -> None:
         self.groups = tuple(groups)
-        self.slots = [(g, block) for g, group in enumerate(self.groups) for block in group]
+        self.slots = [(g, key) for g, group in enumerate(self.groups) for key in group]
         self.num_classes = num_classes
         heads = (len(learning_rates), num_classes)
         self.weight = torch.zeros(len(self.slots), *heads, dim, device=device)
+        if init_std:
+            for slot, (g, key) in enumerate(self.slots):
+                rng = torch_rng(seed, "probe-init", str(self.groups[g]), str(key))
+                self.weight[slot] = init_std * torch.randn(num_classes, dim, generator=rng).to(device)
         self.bias = torch.zeros(len(self.groups), *heads, device=device)
-        self.rates = torch.tensor(learning_rates, dtype=torch.float64, device=device)
-        self.weight_decay = weight_decay
-        self._moments = [(torch.zeros_like(p), torch.zeros_like(p)) for p in (self.weight, self.bias)]
-        self._steps = 0
+        self.gamma = torch.ones(len(self.slots), heads[0], dim, device=device) if affine else None
+        self.beta = torch.zeros_like(self.gamma) if self.gamma is not None else None
+        self.parameters = [p for p in (self.weight, self.bias, self.gamma, self.beta) if p is not None]
+        self.rates = tuple(learning_rates)
+        self.decays = tuple(np.broadcast_to(weight_decay, heads[:1]).tolist())
+        self._descent = Descent(self.parameters, self.rates, self.decays, name=optimizer, momentum=momentum)
 
-    def logits(self, group: int, tokens: dict[int, torch.Tensor]) -> torch.Tensor:
-        """Return (L·K, n·T) of one group, for normalised tokens (n·T, C) of every block."""
+    def _slots_of(self, group: int) -> list[tuple[int, Key]]:
+        return [(slot, key) for slot, (g, key) in enumerate(self.slots) if g == group]
+
+    def effective(self, slot: int) -> tuple[torch.Tensor, torch.Tensor | float]:
+        """Return W γ (L, K, C) and W β (L, K) of a slot: its head on normalised tokens, without γ and β."""
+        weight = self.weight[slot]
+        if self.gamma is None or self.beta is None:
+            return weight, 0.0
+        return weight * self.gamma[slot, :, None], (weight @ self.beta[slot, :, :, None])[..., 0]
+
+    def logits(self, group: int, tokens: Tokens) -> torch.Tensor:
+        """Return (L·K, n·T) of one group, for normalised tokens (n·T, C) of every key."""
         total = self.bias[group].reshape(-1, 1)
-        for slot, (g, block) in enumerate(self.slots):
-            if g == group:
-                total = total + self.weight[slot].flatten(0, 1) @ tokens[block].T
+        for slot, key in self._slots_of(group):
+            weight, shift = self.effective(slot)
+            total = total + weight.flatten(0, 1) @ tokens[key].T
+            if isinstance(shift, torch.Tensor):
+                total = total + shift.reshape(-1, 1)
         return total
 
-    def step(self, tokens: dict[int, torch.Tensor], targets: Targets, rows: torch.Tensor, scale: float) -> None:
-        """One AdamW step of all heads on images ``rows`` of ``targets``, learning rates × ``scale``."""
-        weight_grad, bias_grad = torch.zeros_like(self.weight), torch.zeros_like(self.bias)
-        linear, weight = targets.linear[rows], targets.weight[rows]
-        total = weight.sum().clamp(min=torch.finfo(torch.float32).tiny)  # nothing labelled: no gradient
+    def step(self, tokens: Tokens, targets: Targets, scale: float) -> None:
+        """One step of all heads on a batch: tokens (n·T, C) of every key, targets of n; learning rates × ``scale``."""
+        gradients = [torch.zeros_like(p) for p in self.parameters]
+        total = targets.weight.sum().clamp(min=torch.finfo(torch.float32).tiny)  # nothing labelled: no gradient
+        mean = Targets(targets.linear / total, targets.weight / total, targets.up, targets.along)
         for group in range(len(self.groups)):
-            gradient = self._gradient(self.logits(group, tokens), linear / total, weight / total, targets.refine)
-            bias_grad[group] = gradient.sum(1).view_as(bias_grad[group])
-            for slot, (g, block) in enumerate(self.slots):
-                if g == group:
-                    weight_grad[slot] = (gradient @ tokens[block]).view_as(weight_grad[slot])
-        self._steps += 1
-        for parameter, grad, moments in zip(
-            (self.weight, self.bias), (weight_grad, bias_grad), self._moments, strict=True
-        ):
-            self._adamw(parameter, grad, *moments, scale)
+            by_logits = self.by_logits(self.logits(group, tokens), mean)
+            by_bias = by_logits.sum(1).view_as(self.bias[group])
+            gradients[1][group] = by_bias
+            for slot, key in self._slots_of(group):
+                by_effective = (by_logits @ tokens[key]).view_as(self.weight[slot])
+                self._chain(slot, by_effective, by_bias, gradients)
+        self._descent.step(gradients, scale)
 
-    def _gradient(self, logits: torch.Tensor, linear: torch.Tensor, weight: torch.Tensor, refine: int) -> torch.Tensor:
-        """Gradient (L·K, n·T) of the batch's loss by the logits, a few images at a time."""
-        count, classes, h, w = linear.shape
+    def _chain(
+        self, slot: int, by_effective: torch.Tensor, by_bias: torch.Tensor, gradients: list[torch.Tensor]
+    ) -> None:
+        """Write the gradients by W, γ and β of a slot, given those by W γ (L, K, C) and by b + W β (L, K)."""
+        if self.gamma is None or self.beta is None:
+            gradients[0][slot] = by_effective
+            return
+        weight = self.weight[slot]
+        by_shift = by_bias[..., None]
+        gradients[0][slot] = by_effective * self.gamma[slot, :, None] + by_shift * self.beta[slot, :, None]
+        gradients[2][slot] = (by_effective * weight).sum(1)
+        gradients[3][slot] = (by_shift * weight).sum(1)
+
+    def by_logits(self, logits: torch.Tensor, targets: Targets) -> torch.Tensor:
+        """Gradient (L·K, n·T) of the batch's loss by the logits, a few images and rows of nodes at a time."""
+        count, classes, h, w = targets.linear.shape
         z = logits.view(-1, classes, count, h, w)
         gradient = torch.empty_like(z)
-        up, along = (node_interpolation(cells, refine).to(z.device) for cells in (h, w))
-        chunk = max(1, _CHUNK[z.device.type] // (z.shape[0] * classes * len(up) * len(along)))
-        for at in range(0, count, chunk):
-            part = slice(at, at + chunk)
-            fine = z[:, :, part] if refine == 1 else up @ (z[:, :, part] @ along.T)
-            mass = torch.softmax(fine, 1).mul_(weight[part])
-            gradient[:, :, part] = mass if refine == 1 else up.T @ (mass @ along)
-        return gradient.sub_(linear.transpose(0, 1)).view_as(logits)
+        rows, columns = targets.weight.shape[1:]
+        room = _CHUNK[z.device.type] // (z.shape[0] * classes * columns)  # rows of nodes
+        images, band = max(1, room // rows), max(1, min(room, rows))
+        for at in range(0, count, images):
+            part = slice(at, at + images)
+            if targets.up is None or targets.along is None:
+                gradient[:, :, part] = torch.softmax(z[:, :, part], 1).mul_(targets.weight[part])
+                continue
+            wide = z[:, :, part] @ targets.along.T
+            mass = torch.zeros_like(wide)
+            for top in range(0, rows, band):
+                up = targets.up[top : top + band]
+                mass += up.T @ torch.softmax(up @ wide, 1).mul_(targets.weight[part, top : top + band])
+            gradient[:, :, part] = mass @ targets.along
+        return gradient.sub_(targets.linear.transpose(0, 1)).view_as(logits)
 
-    def _adamw(
-        self, parameter: torch.Tensor, grad: torch.Tensor, first: torch.Tensor, second: torch.Tensor, scale: float
-    ) -> None:
-        rates = (self.rates * scale).view(1, -1, *[1] * (parameter.ndim - 2))
-        parameter.mul_((1 - rates * self.weight_decay).float())
-        first.lerp_(grad, 1 - _BETAS[0])
-        second.mul_(_BETAS[1]).addcmul_(grad, grad, value=1 - _BETAS[1])
-        root = second.sqrt().div_(math.sqrt(1 - _BETAS[1] ** self._steps)).add_(_EPS)
-        parameter.sub_(first.div(root).mul_((rates / (1 - _BETAS[0] ** self._steps)).float()))
+    def folded(self, group: int, rate: int, statistics: Constants) -> tuple[dict[Key, torch.Tensor], torch.Tensor]:
+        """Return the weights (K, C) of every key and the bias (K,) of one head on tokens as they are.
 
-    def folded(self, group: int, rate: int, statistics: dict[int, tuple[torch.Tensor, torch.Tensor]]) -> LinearHead:
-        """Return one head with BatchNorm folded in; ``statistics[block]`` = (mean, 1 / deviation), each (C,)."""
-        weights: dict[int, torch.Tensor] = {}
+        BatchNorm is folded in; ``statistics[key]`` = (mean, 1 / deviation), each (C,).
+        """
+        weights: dict[Key, torch.Tensor] = {}
         bias = self.bias[group, rate].double()
-        for slot, (g, block) in enumerate(self.slots):
-            if g == group:
-                mean, inverse = (x.double() for x in statistics[block])
-                scaled = self.weight[slot, rate].double() * inverse
-                bias = bias - scaled @ mean
-                weights[block] = scaled.float().cpu()
-        return LinearHead(weights, bias.float().cpu())
-
-
-def cosine_scale(step: int, steps: int) -> float:
-    """Return the factor on the learning rate: 1 at the first of ``steps``, falling to 0 after the last."""
-    return 0.5 * (1 + math.cos(math.pi * step / steps))
+        for slot, key in self._slots_of(group):
+            mean, inverse = (x.double() for x in statistics[key])
+            weight, shift = self.effective(slot)
+            scaled = weight[rate].double() * inverse
+            bias = bias - scaled @ mean + (shift[rate].double() if isinstance(shift, torch.Tensor) else 0.0)
+            weights[key] = scaled.float().cpu()
+        return weights, bias.float().cpu()

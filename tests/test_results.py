@@ -86,7 +86,8 @@ def test_retrieve_prints_writes_csv_and_json(tmp_path: Path, capsys: pytest.Capt
     command += ["evaluate.retrieve.size=48", "evaluate.retrieve.k=3", "--device", "cpu", "-q"]
     assert main(command) == 0
     printed = capsys.readouterr().out.splitlines()
-    assert printed[0].split() == ["task", "data", "metric", "model", "epoch", "block", "value", "95", "%", "note"]
+    columns = ["task", "data", "metric", "model", "epoch", "block", "norm", "value", "95", "%", "note"]
+    assert printed[0].split() == columns
     assert [line.split()[2] for line in printed[1:]] == ["mIoU", "mAcc", "aAcc", "mIoU"]
     assert "baseline: majority class" in printed[-1]
     written = list(csv.DictReader((tmp_path / "rows.csv").open()))

@@ -136,7 +136,7 @@ class Backbone:
                 tokens = self.anatomy.step(number - 1, tokens, context)
             if asked:
                 features = tokens if facet == "out" else features
-                found[number] = self._split(self._normalised(features, norm), grid)
+                found[number] = self._split(self.normed(features, norm), grid)
         return found
 
     def _checked(self, images: Tensor, wanted: list[int], facet: str, norm: str) -> tuple[int, int]:
@@ -154,7 +154,9 @@ class Backbone:
         self.anatomy.check_size(height, width)
         return height // self.patch_size, width // self.patch_size
 
-    def _normalised(self, features: Tensor, norm: str) -> Tensor:
+    @torch.no_grad()
+    def normed(self, features: Tensor, norm: str) -> Tensor:
+        """Block outputs (B, N, C) under a norm, as :meth:`layers` gives them; ValueError if there is no final norm."""
         if norm == "layer":
             return F.layer_norm(features, features.shape[-1:], eps=1e-6)
         if norm == "final":

@@ -64,23 +64,25 @@ def _open(task: Task, role: str) -> _Store:
 
 
 def probe(task: Task) -> None:
-    """``probe``: all blocks × learning rates in one stacked fit."""
+    """``probe``: all blocks × norms × learning rates in one stacked fit, of stores or of live images."""
     module = ours("eval.probe")
-    train, val = _open(task, "train"), _open(task, "val")
+    settings = task.settings
     config, root = dataset_of(task)
-    section = task.settings["probe"]
-    settings = {key: section[key] for key in ("learning_rates", "epochs")}
-    settings |= {"seed": task.settings["seed"], "multiscale": task.settings["multiscale"]}
-    module.evaluate(
-        train.store,
-        val.store,
-        datasets.open_segmentation(config, section["train_split"], root),
-        datasets.open_segmentation(config, section["val_split"], root),
-        task.out,
-        validate(module.ProbeConfig, Source(settings)),
-        val.context,
-        device=task.device,
-    )
+    recipe = dict(settings["probe"])
+    sets = [datasets.open_segmentation(config, recipe.pop(f"{part}_split"), root) for part in ("train", "val")]
+    own = {"seed": settings["seed"], "multiscale": settings["multiscale"]}
+    fitting, norms = validate(module.ProbeConfig, Source({**recipe, **own})), settings["norms"]
+    weights = task.inputs.get("weights")
+    backbone = open_backbone(settings, weights, task.device) if weights or "backbone" in settings else None
+    if fitting.live:
+        assert backbone is not None
+        context = {**settings["context"], "weights": backbone.weights_hash, "depth": backbone.depth}
+        about = {"norms": norms, "workers": task.workers}
+        module.evaluate_live(backbone, *sets, settings["blocks"], task.out, fitting, context, **about)
+        return
+    train, val = _open(task, "train"), _open(task, "val")
+    stores, how = (train.store, val.store), {"norms": norms, "backbone": backbone, "device": task.device}
+    module.evaluate(*stores, *sets, task.out, fitting, val.context, **how)
 
 
 def tokencut(task: Task) -> None:

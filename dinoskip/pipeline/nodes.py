@@ -218,7 +218,9 @@ class _Builder:
         full = {
             **settings,
             **spec,
-            "norm": evaluate.norm if settings["facet"] == "out" else "none",  # projections have no norm after them
+        usual = evaluate.norm[0] if settings["facet"] == "out" else "none"  # projections have no norm after them
+        norm = settings.get("norm", usual)
+            "norm": norm,
             "blocks": _blocks(evaluate.blocks),
             "use": use,
         }
@@ -229,24 +231,19 @@ class _Builder:
         node_id = f"features/{variant.name}/ep{epoch}/{name}-{split}-{use}{other}"
         return self._with_data(node_id, "features", full, data, inputs, variant.name)
 
+        other += "" if norm == usual else f"-{norm}"
     def _evaluate(self, variant: Variant, epoch: int, inputs: dict[str, str], spec: dict[str, Any]) -> None:
         evaluate, context = self.study.evaluate, self._context(variant, epoch)
         model = (inputs, spec)
         multiscale = list(evaluate.multiscale) if evaluate.multiscale else None
         where = f"{variant.name}/ep{epoch}"
-        labelled: list[tuple[str, str, ProbeSection | RetrieveSection, dict[str, Any]]] = []
-        labelled += [("probe", name, evaluate.probe, {"multiscale": multiscale}) for name in evaluate.datasets]
-        labelled += [("retrieve", name, evaluate.retrieve, {}) for name in evaluate.retrieval]
-        for stage, name, section, more in labelled:
-            square = {"facet": "out", "transform": {"mode": "square", "size": section.size}}
-            stores = {
-                role: self._features(variant, epoch, model, "segmentation", name, split, square)
-                for role, split in (("train", section.train_split), ("val", section.val_split))
-            }
-            hashes = [(targets_hash, "segmentation", split) for split in (section.train_split, section.val_split)]
-            data = self._data(name, section.val_split, *hashes)
-            own = {stage: dump(section), "seed": self.study.seed, "context": {**context, "dataset": name}}
-            self._with_data(f"{stage}/{where}/{name}", stage, {**own, **more}, data, stores, variant.name)
+        several = len(evaluate.norm) > 1  # are made of one store when it is read, by the model
+        for name in evaluate.datasets:
+            more = {"multiscale": multiscale, "blocks": _blocks(evaluate.blocks), "norms": list(evaluate.norm)}
+            norm, whole = "none" if several else evaluate.norm[0], several or evaluate.probe.live
+            self._labelled("probe", variant, epoch, name, more, model, norm, with_model=whole)
+        for name in evaluate.retrieval:
+            self._labelled("retrieve", variant, epoch, name, {}, model, evaluate.norm[0])
         for name in evaluate.discover:
             native = {"facet": evaluate.discover_facet, "transform": {"mode": "native"}}
             split = evaluate.discover_split
@@ -265,6 +262,32 @@ class _Builder:
     # --- of the whole study -----------------------------------------------------------------------------
 
     def _analyze(self, models: list[Any]) -> str:
+    def _labelled(
+        self, stage: str, variant: Variant, epoch: int, name: str, settings: Mapping[str, Any],
+        model: tuple[dict[str, str], dict[str, Any]], norm: str, *, with_model: bool = False,
+    ) -> None:  # fmt: skip
+        """``probe`` or ``retrieve``: on stores of square images, or live on the images themselves."""
+        section: ProbeSection | RetrieveSection = getattr(self.study.evaluate, stage)
+        use, splits = "segmentation", {"train": section.train_split, "val": section.val_split}
+        hashes: list[Hash] = [(targets_hash, use, split) for split in splits.values()]
+        inputs: dict[str, str] = {}
+        if isinstance(section, ProbeSection) and section.live:
+            hashes += [(images_hash, use, split) for split in splits.values()]
+        else:
+            square = {"facet": "out", "transform": {"mode": "square", "size": section.size}, "norm": norm}
+            inputs = {
+                role: self._features(variant, epoch, model, use, name, split, square) for role, split in splits.items()
+            }
+        data = self._data(name, section.val_split, *hashes)
+        context = {**self._context(variant, epoch), "dataset": name}
+        own = {stage: dump(section), "seed": self.study.seed, "context": context, **settings}
+        if with_model:
+            inputs |= model[0]
+            own |= model[1]
+            if model[1]:
+                data.outside["backbone"] = (backbone_hash, model[1]["backbone"])
+        self._with_data(f"{stage}/{variant.name}/ep{epoch}/{name}", stage, own, data, inputs, variant.name)
+
         fresh = {variant.name: dump(variant.model) for variant in self.variants if variant.model is not None}
         inputs = {f"{variant.name} ep{epoch}": source["weights"] for variant, epoch, source, _ in models if source}
         settings = {"seed": self.study.seed, "models": fresh, "signal": dump(self.study.analyze)}
@@ -306,7 +329,7 @@ class _Builder:
             "gallery": {**dump(section), "size": section.size or evaluate.probe.size, "dataset": name},
             "title": f"{self.study.name}, block by block",
             "models": shown,
-            "norm": evaluate.norm,
+            "norm": evaluate.norm[0],
             "facet": evaluate.discover_facet,
             "seed": self.study.seed,
             "blocks": _blocks(evaluate.blocks),

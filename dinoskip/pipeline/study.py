@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, ValidationError, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, field_validator, model_validator
 
 from dinoskip.config import Config, Multiscale, Source, apply_overrides, different, merge, read_yaml, validate
 from dinoskip.data.datasets import DatasetConfig
@@ -22,11 +22,22 @@ from dinoskip.models.vit import DEPTH, ModelName
 from dinoskip.optim.build import AdamWConfig, OptimizerConfig
 from dinoskip.pipeline.online import OnlineSection
 from dinoskip.pipeline.sweep import SweepSection, short_recipe
+from dinoskip.protocols import ProbeRecipe
 from dinoskip.training.dino import PretrainConfig
 from dinoskip.training.supervised import SupervisedConfig, with_defaults
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 Blocks = Literal["all"] | Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=1)]
+
+
+def _listed(value: object) -> object:
+    return (value,) if isinstance(value, str) else () if value is None else value
+
+
+def _some(values: tuple[str, ...]) -> tuple[str, ...]:
+    if not values:
+        raise ValueError("must name one at least")
+    return values
 
 
 class StudyPretrain(PretrainConfig):
@@ -53,14 +64,9 @@ class VariantsConfig(Config):
     optimizer: tuple[str | dict[str, Any], ...] = ({},)
 
 
-class ProbeSection(Config):
-    """Linear probes on frozen features (docs/protocols.md): resolution, learning rates, schedule."""
+class ProbeSection(ProbeRecipe):
+    """Linear probes on frozen features (docs/protocols.md): a protocol, and settings of it that are changed."""
 
-    size: int = Field(224, ge=16, description="side in pixels of the square that images are resized to")
-    learning_rates: Annotated[tuple[Annotated[float, Field(gt=0)], ...], AfterValidator(different)] = Field(
-        (1e-4, 3e-4, 1e-3, 3e-3, 1e-2), min_length=1
-    )
-    epochs: int = Field(30, ge=1)
     train_split: str = "train"
     val_split: str = "val"
 
@@ -85,7 +91,12 @@ class EvaluateConfig(Config):
     )
     blocks: Blocks = "all"
     multiscale: Multiscale | None = None
-    norm: Literal["none", "final", "layer"] = "final"
+    norm: Annotated[
+        tuple[Literal["none", "final", "layer"], ...],
+        BeforeValidator(_listed),
+        AfterValidator(_some),
+        AfterValidator(different),
+    ] = Field(("final",), description="one or several: probes are of each, all else is of the first")
     datasets: tuple[Name, ...] = ()
     discover: tuple[Name, ...] = ()
     knn: tuple[Name, ...] = ()
@@ -286,7 +297,7 @@ def _misfits(study: Study, model: ModelConfig, source: Source) -> list[str]:
         "evaluate.multiscale": evaluate.multiscale or (),
         "gallery.block": (study.gallery.block or 1,),
     }
-    sizes = {"evaluate.probe.size": evaluate.probe.size if evaluate.datasets else patch}
+    sizes = {"evaluate.probe.size": evaluate.probe.size if evaluate.datasets and not evaluate.probe.live else patch}
     sizes["evaluate.knn_size"] = evaluate.knn_size if evaluate.knn else patch
     sizes["evaluate.retrieve.size"] = evaluate.retrieve.size if evaluate.retrieval else patch
     sizes["gallery.size"] = study.gallery.size or patch

@@ -10,6 +10,7 @@ import torch
 from PIL import Image
 
 import eval.labelled as labelled
+import eval.targets as targets
 from dinoskip.config import Source, validate
 from dinoskip.data.segmentation import SegmentationDataset
 from dinoskip.errors import ConfigError, DataError
@@ -95,6 +96,7 @@ def test_deterministic_by_seed_and_independent_of_where_tokens_are(monkeypatch: 
     train, val = made_up(12, 0), made_up(4, 1)
     first, again, other = fit(train, val), fit(train, val), fit(train, val, seed=1)
     monkeypatch.setattr(labelled, "_RESIDENT_BYTES", 0)
+    monkeypatch.setattr(targets, "RESIDENT_BYTES", 0)
     streamed = fit(train, val)
     for a, b, c, d in zip(first, again, streamed, other, strict=True):
         for block in a.blocks:
@@ -153,7 +155,7 @@ def test_one_training_image_or_a_foreign_label_is_refused() -> None:
 @pytest.mark.parametrize(
     ("tree", "message"),
     [
-        ({"learning_rates": [0.1, 0.0]}, "positive"),
+        ({"learning_rates": [0.1, 0.0]}, "greater than 0"),
         ({"learning_rates": []}, "learning_rates"),
         ({"holdout": 1.0}, "holdout"),
         ({"learning_rate": [0.1]}, "did you mean learning_rates"),
@@ -220,7 +222,7 @@ def test_evaluate_writes_rows_heads_and_details(sets: dict, tmp_path: Path) -> N
     assert (first.model, first.epoch, first.seed, first.n, first.classes) == ("tiny", 7, 3, 5, 2)
     assert (first.dataset, first.split, first.facet, first.norm) == ("squares", "val", "out", "final")
     assert (first.protocol, first.weights) == (
-        "paper, 10 epochs, loss grid ×2, fitted on train",
+        "paper, learning rates 0.001 0.01, 10 epochs, batch size 4, fitted on train",
         train_store.weights_hash,
     )
     assert first.value > 60  # of 100: light and dark squares are easy even for a fresh backbone

@@ -8,8 +8,11 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from eval.heads import bilinear
-from eval.stacked import HeadStack, cosine_scale, make_targets, node_interpolation
+from dinoskip.protocols import ProbeRecipe
+from eval.descent import rate_scale
+from eval.heads import LinearHead, bilinear
+from eval.stacked import HeadStack
+from eval.targets import Targets, make_targets, node_interpolation
 
 CPU = torch.device("cpu")
 K, C, N, GRID = 4, 6, 10, (3, 5)
@@ -46,7 +49,8 @@ def gradients(labels: list[np.ndarray], refine: int) -> tuple[torch.Tensor, torc
     stack = HeadStack([(1,)], [1.0], K, C, 0.0, CPU)
     flat = logits.transpose(0, 1).reshape(K, -1)
     total = targets.weight.sum()
-    have = stack._gradient(flat, targets.linear / total, targets.weight / total, refine).view(K, N, *GRID)
+    mean = Targets(targets.linear / total, targets.weight / total, targets.up, targets.along)
+    have = stack.by_logits(flat, mean).view(K, N, *GRID)
     logits.requires_grad_()
     return have.transpose(0, 1), torch.autograd.grad(reference_loss(logits, labels), logits)[0]
 
@@ -106,12 +110,12 @@ def test_stacked_head_equals_head_trained_alone() -> None:
     stack = HeadStack(groups, RATES, K, C, 0.1, CPU)
     for i, rows in enumerate(batches):
         batch = {block: x[rows].flatten(0, 1) for block, x in tokens.items()}
-        stack.step(batch, targets, rows, cosine_scale(i, len(batches)))
+        stack.step(batch, targets.rows(rows), rate_scale(ProbeRecipe(), i, len(batches)))
     identity = {block: (torch.zeros(C), torch.ones(C)) for block in tokens}
     for g, group in enumerate(groups):
         together = torch.cat([tokens[block] for block in group], -1)
         for r, rate in enumerate(RATES):
-            alone, head = train_alone(together, labels, rate, batches), stack.folded(g, r, identity)
+            alone, head = train_alone(together, labels, rate, batches), LinearHead(*stack.folded(g, r, identity))
             have = torch.cat([head.weights[block] for block in group], 1)
             torch.testing.assert_close(have, alone.weight.detach(), atol=2e-5, rtol=1e-3)
             torch.testing.assert_close(head.bias, alone.bias.detach(), atol=2e-5, rtol=1e-3)
@@ -124,7 +128,7 @@ def test_company_changes_nothing() -> None:
     stacks = [HeadStack([(1,), (2,), (1, 3)], RATES, K, C, 1e-4, CPU), HeadStack([(1, 3)], RATES[1:2], K, C, 1e-4, CPU)]
     for stack in stacks:
         for _ in range(5):
-            stack.step({b: x.flatten(0, 1) for b, x in tokens.items()}, targets, rows, 1.0)
+            stack.step({b: x.flatten(0, 1) for b, x in tokens.items()}, targets.rows(rows), 1.0)
     torch.testing.assert_close(stacks[0].weight[2:, 1], stacks[1].weight[:, 0], atol=1e-6, rtol=1e-5)
     torch.testing.assert_close(stacks[0].bias[2, 1], stacks[1].bias[0, 0], atol=1e-6, rtol=1e-5)
 
@@ -133,7 +137,7 @@ def test_images_without_labels_move_nothing() -> None:
     tokens = some_tokens((1,))
     targets = make_targets(lambda i: np.full((9, 9), 255, np.uint8), range(N), K, GRID, 2)
     stack = HeadStack([(1,)], RATES, K, C, 0.0, CPU)
-    stack.step({1: tokens[1].flatten(0, 1)}, targets, torch.arange(N), 1.0)
+    stack.step({1: tokens[1].flatten(0, 1)}, targets, 1.0)
     assert not stack.weight.any()
     assert not stack.bias.any()
 
@@ -147,4 +151,4 @@ def test_folding_batchnorm_changes_no_logit() -> None:
     normalised = {b: ((x - statistics[b][0]) * statistics[b][1]).flatten(0, 1) for b, x in tokens.items()}
     for group in (0, 1):
         wanted = stack.logits(group, normalised).view(len(RATES), K, N, -1)[1].permute(1, 2, 0)
-        torch.testing.assert_close(stack.folded(group, 1, statistics).logits(tokens), wanted, atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(LinearHead(*stack.folded(group, 1, statistics)).logits(tokens), wanted, atol=1e-4, rtol=1e-4)

@@ -23,6 +23,7 @@ LEAVES = {
     "distributed",
     "results",
     "measures",
+    "protocols",
     "environment",
 }
 # What each part may import of dinoskip. Later parts may import earlier ones.
