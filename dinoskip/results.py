@@ -115,11 +115,12 @@ def rows_csv(rows: Iterable[EvalResult], variants: Sequence[str] | None = None) 
     writer.writerow(names if variants is None else ["variant", *names])
     for i, row in enumerate(rows):
         values = [row.plain()[name] for name in names]
-        writer.writerow(map(_cell, values if variants is None else [variants[i], *values]))
+        writer.writerow(map(formula_safe, values if variants is None else [variants[i], *values]))
     return stream.getvalue()
 
 
-def _cell(value: object) -> object:
+def formula_safe(value: object) -> object:
+    """A CSV cell: text that a spreadsheet would run as a formula begins with a quote."""
     if isinstance(value, str) and value[:1] in {"=", "+", "-", "@", "\t", "\r"}:
         return "'" + value
     return value

@@ -1,46 +1,42 @@
-"""Figures as SVG (and PDF): the same colour for a variant everywhere, one file for light pages, one for dark."""
+"""Figures of a study: loss, measures against block, epoch and depth; the same colour for a variant in all of them."""
 
 from __future__ import annotations
 
-import io
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from dinoskip.files import write_bytes
 from dinoskip.results import EvalResult
+from visualize.drawing import PANEL, Figure, curve, dash, heading, legend, panels, write_figure
 from visualize.pages import clean
-from visualize.palette import variant_colours
-from visualize.tables import best, measures, one_vote, single_blocks
+from visualize.tables import Measure, arranged, best, last_epochs, one_vote, single_blocks, values_of
 
 Curves = Mapping[str, Mapping[int, float]]  # variant -> {block: value}
-_THEMES = {False: ("#1c1c1f", "#66656b", "#e3e0d9"), True: ("#ececef", "#a09fa8", "#3a3a41")}
-_DASHES = ("-", (0, (5, 1.5)), (0, (1.5, 1.5)), (0, (6, 1.5, 1.5, 1.5)))
+Variants = Mapping[str, Sequence[EvalResult]]
+Groups = Mapping[str, str]  # variant -> the panel it belongs to (its optimizer)
 
 
-@dataclass(frozen=True)
-class Figure:
-    """A figure on disk for a page: ``light`` and ``dark`` SVG files, what it shows, and the same in words."""
-
-    light: Path
-    dark: Path
-    caption: str
-    alt: str
+def _groups(names: Sequence[str], groups: Groups | None) -> dict[str, list[str]]:
+    """Panels and the variants of each, in order; one panel without a title if all belong together."""
+    found: dict[str, list[str]] = {}
+    for name in names:
+        found.setdefault((groups or {}).get(name, ""), []).append(name)
+    return found if len(found) > 1 else {"": list(names)}
 
 
-def loss_figure(runs: Mapping[str, Sequence[Mapping[str, Any]]], out: Path, *, pdf: bool = False) -> Figure | None:
-    """Training loss against step, one line a variant, from the rows of each run's ``metrics.jsonl``.
+def loss_figure(
+    runs: Mapping[str, Sequence[Mapping[str, Any]]], out: Path, groups: Groups | None = None
+) -> Figure | None:
+    """Training loss against step, one line a variant, a panel an optimizer (``groups``), as figure 1 of the paper.
 
-    The thin line is the loss as logged, the thick one its running mean over a thirtieth of the run. Rows
-    without a finite loss are left out; None if nothing is left.
+    From the rows of each run's ``metrics.jsonl``. The thin line is the loss as logged, the thick one its running
+    mean over a thirtieth of the run. Rows without a finite loss are left out; None if nothing is left.
     """
-    curves: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+    found: dict[str, np.ndarray] = {}  # (steps, 2)
     for name, rows in runs.items():
         points = [
             (float(row["step"]), float(row["loss"]))
@@ -48,93 +44,228 @@ def loss_figure(runs: Mapping[str, Sequence[Mapping[str, Any]]], out: Path, *, p
             if isinstance(row.get("loss"), int | float) and "step" in row and math.isfinite(row["loss"])
         ]
         if points:
-            table = np.array(points)
-            curves[name] = (table[:, 0], table[:, 1])
-    if not curves:
+            found[name] = np.array(points)
+    if not found:
         return None
+    order, parts = list(runs), _groups(list(found), groups)
 
     def draw(colours: Sequence[str]) -> Any:
-        figure, (axes,) = _panels(1, (6.4, 3.4))
-        for number, name in enumerate(runs):
-            if name not in curves:
-                continue
-            steps, loss = curves[name]
-            width = max(1, len(loss) // 30)
-            axes.plot(steps, loss, color=colours[number], linewidth=0.8, alpha=0.3)
-            smooth = np.convolve(loss, np.ones(width) / width, mode="valid")
-            middle = steps[(width - 1) // 2 :][: len(smooth)]
-            axes.plot(middle, smooth, color=colours[number], linestyle=_dash(number), label=_name(name))
-        axes.set(xlabel="step", ylabel="loss")
-        axes.margins(x=0.01)
-        _legend(figure, axes)
+        figure, grid = panels(len(parts), (6.4, 3.4) if len(parts) == 1 else PANEL)
+        for axes, (title, names) in zip(grid, parts.items(), strict=True):
+            for name in names:
+                number = order.index(name)
+                steps, loss = found[name].T
+                width = max(1, len(loss) // 30)
+                axes.plot(steps, loss, color=colours[number], linewidth=0.8, alpha=0.3)
+                smooth = np.convolve(loss, np.ones(width) / width, mode="valid")
+                middle = steps[(width - 1) // 2 :][: len(smooth)]
+                axes.plot(middle, smooth, color=colours[number], linestyle=dash(number), label=name)
+            axes.set_xlabel("step")
+            axes.margins(x=0.01)
+            heading(axes, title)
+            axes.sharey(grid[0])
+        grid[0].set_ylabel("loss")
+        legend(figure, grid, order)
         return figure
 
-    finals = "; ".join(f"{clean(name, 40)} {loss[-1]:.2f}" for name, (_, loss) in curves.items())
-    return _write(out, draw, len(runs), "Training loss", f"Training loss against step. Last values: {finals}.", pdf)
+    finals = "; ".join(f"{clean(name, 40)} {loss[-1, 1]:.2f}" for name, loss in found.items())
+    caption = "Training loss" + (", by optimizer" if len(parts) > 1 else "")
+    return write_figure(out, draw, len(order), caption, f"Training loss against step. Last values: {finals}.")
 
 
-def blocks_figure(variants: Mapping[str, Sequence[EvalResult]], out: Path, *, pdf: bool = False) -> Figure | None:
+def blocks_figure(variants: Variants, out: Path) -> Figure | None:
     """Each headline measure (mIoU, CorLoc, k-NN) against block, one panel a measure; None if no row has a single block.
 
-    The best block of a variant is marked; a dashed level is a value of several blocks together.
+    The best block of a variant is ringed, 95 % intervals are shaded; a dotted level is a value of several blocks
+    together.
     """
     found = {
-        measure: values
-        for measure, values in one_vote(measures(variants)).items()
+        measure: rows
+        for measure, rows in one_vote(last_epochs(variants)).items()
         if measure.task != "classify"  # of the last block alone
-        and any(map(single_blocks, values.values()))
+        and any(single_blocks(values_of(one)) for one in rows.values())
     }
     if not found:
         return None
-    panels = list(found.items())
+    order = list(variants)
 
     def draw(colours: Sequence[str]) -> Any:
-        figure, grid = _panels(len(panels))
-        for axes, (measure, values) in zip(grid, panels, strict=True):
-            for number, name in enumerate(variants):
-                curve = single_blocks(values.get(name, {}))
-                if not curve:
-                    continue
-                _curve(axes, curve, colours[number], number, name)
-                top = best(values[name]) or ("1", math.nan)
-                axes.plot(int(top[0]), top[1], "o", markersize=8, fillstyle="none", color=colours[number])
-                for block, value in values[name].items():
-                    if not block.isdigit():
-                        axes.axhline(value, color=colours[number], linestyle=":", linewidth=1.1)
-            axes.set_title(_name(measure.label))
+        figure, grid = panels(len(found))
+        for axes, (measure, rows) in zip(grid, found.items(), strict=True):
+            for name, own in rows.items():
+                _block_curve(axes, own, colours[order.index(name)], order.index(name), name)
+            heading(axes, measure.label)
             axes.set_xlabel("block")
         grid[0].set_ylabel("%")
-        _legend(figure, grid[0])
+        legend(figure, grid, order)
         return figure
 
     words = [
         f"{measure.label}: "
         + ", ".join(
             f"{clean(name, 40)} best {top[1]:.1f} at block {top[0]}"
-            for name, top in ((name, best(one)) for name, one in values.items())
+            for name, top in ((name, best(values_of(one))) for name, one in rows.items())
             if top
         )
-        for measure, values in panels
+        for measure, rows in found.items()
     ]
     caption = "Frozen features, block by block. Rings mark the best block; dotted levels use several blocks together"
-    return _write(out, draw, len(variants), caption, ". ".join(words) + ".", pdf)
+    if any(row.low is not None for rows in found.values() for own in rows.values() for row in own.values()):
+        caption += "; shades are 95 % intervals"
+    return write_figure(out, draw, len(order), caption, ". ".join(words) + ".")
 
 
-def online_figure(runs: Mapping[str, Sequence[Mapping[str, Any]]], out: Path, *, pdf: bool = False) -> Figure | None:
+def _block_curve(axes: Any, rows: Mapping[str, EvalResult], colour: str, number: int, name: str) -> None:
+    """One variant in one panel: its curve, the ring, the shade, and levels of several blocks."""
+    points = single_blocks(values_of(rows))
+    if points:
+        curve(axes, points, colour, number, name)
+        top = best(values_of(rows)) or ("1", math.nan)
+        axes.plot(int(top[0]), top[1], "o", markersize=9, fillstyle="none", color=colour)
+    ends = {block: (rows[str(block)].low, rows[str(block)].high) for block in points}
+    known = {block: end for block, end in ends.items() if None not in end}
+    if known:
+        low, high = zip(*known.values(), strict=True)
+        axes.fill_between(list(known), low, high, color=colour, alpha=0.13 if number < 6 else 0.07, linewidth=0)
+    for block, row in rows.items():
+        if not block.isdigit():
+            axes.axhline(row.value, color=colour, linestyle=":", linewidth=1.1)
+
+
+def epochs_figure(variants: Variants, out: Path, groups: Groups | None = None) -> Figure | None:
+    """Each headline measure against epoch, as figure 2 of the paper: a line of panels a measure, a column an optimizer.
+
+    Solid: the best single block of each epoch. Dotted: several blocks together. The panels of a measure share their
+    scale. None unless some variant was evaluated at two epochs.
+    """
+    found = {
+        measure: {name: epochs for name, epochs in rows.items() if len(epochs) > 1}
+        for measure, rows in one_vote(arranged(variants)).items()
+        if measure.task != "classify"
+    }
+    found = {measure: rows for measure, rows in found.items() if rows}
+    if not found:
+        return None
+    order = list(variants)
+    parts = _groups([name for name in order if any(name in rows for rows in found.values())], groups)
+
+    def draw(colours: Sequence[str]) -> Any:
+        cells = [(measure, title) for measure in found for title in parts]
+        figure, grid = panels(len(cells), columns=len(parts) if len(parts) > 1 else 3)
+        for number, (axes, (measure, title)) in enumerate(zip(grid, cells, strict=True)):
+            for name in parts[title]:
+                place = order.index(name)
+                for several, points in _by_epoch(found[measure].get(name, {})).items():
+                    if several:
+                        axes.plot(*zip(*points.items(), strict=True), color=colours[place], linestyle=":", marker=".")
+                    else:
+                        curve(axes, points, colours[place], place, name)
+            heading(axes, f"{measure.label}" + (f", {title}" if title else ""))
+            axes.set_xlabel("epoch")
+            if len(parts) > 1:
+                axes.sharey(grid[number - number % len(parts)])
+        grid[0].set_ylabel("%")
+        legend(figure, grid, order)
+        return figure
+
+    caption = "Frozen features against epoch. Solid: the best single block; dotted: several blocks together"
+    return write_figure(out, draw, len(order), caption, _epoch_words(found))
+
+
+def _by_epoch(epochs: Mapping[int, Mapping[str, EvalResult]]) -> dict[str, dict[int, float]]:
+    """``{"": {epoch: best single block}, "3+6+9+12": {epoch: value}}``."""
+    found: dict[str, dict[int, float]] = {}
+    for epoch in sorted(epochs):
+        values = values_of(epochs[epoch])
+        top = best(values)
+        if top:
+            found.setdefault("", {})[epoch] = top[1]
+        for block, value in values.items():
+            if not block.isdigit():
+                found.setdefault(block, {})[epoch] = value
+    return found
+
+
+def _epoch_words(found: Mapping[Measure, Mapping[str, Mapping[int, Mapping[str, EvalResult]]]]) -> str:
+    words = []
+    for measure, rows in found.items():
+        for name, epochs in rows.items():
+            points = _by_epoch(epochs).get("", {})
+            shown = ", ".join(f"{value:.1f} at epoch {epoch}" for epoch, value in points.items())
+            words.append(f"{measure.label}: {clean(name, 40)} {shown}")
+    return ". ".join(words) + "."
+
+
+def depth_figure(variants: Variants, families: Mapping[str, tuple[str, int]], out: Path) -> Figure | None:
+    """Each headline measure against the number of blocks, one line a family of variants that differ in depth.
+
+    ``families`` is ``{variant: (name of its family, depth)}``. Solid: the best single block; dotted: several blocks
+    together. None unless a family has two depths.
+    """
+    depths: dict[str, dict[int, str]] = {}
+    for name, (family, depth) in families.items():
+        if name in variants:
+            depths.setdefault(family, {}).setdefault(depth, name)
+    studied = [family for family, own in depths.items() if len(own) > 1]
+    found = one_vote(last_epochs(variants)) if studied else {}
+    if not found:
+        return None
+    curves = {
+        measure: {family: _by_depth(rows, depths[family]) for family in depths} for measure, rows in found.items()
+    }
+
+    def draw(colours: Sequence[str]) -> Any:
+        figure, grid = panels(len(curves))
+        for axes, (measure, lines) in zip(grid, curves.items(), strict=True):
+            for number, (family, (single, several)) in enumerate(lines.items()):
+                if single:
+                    curve(axes, single, colours[number], number, family)
+                if several:
+                    axes.plot(*zip(*several.items(), strict=True), color=colours[number], linestyle=":", marker=".")
+            heading(axes, measure.label)
+            axes.set_xlabel("number of blocks")
+        grid[0].set_ylabel("%")
+        legend(figure, grid, list(depths))
+        return figure
+
+    words = [
+        f"{measure.label}: {clean(family, 40)} " + ", ".join(f"{v:.1f} with {d} blocks" for d, v in single.items())
+        for measure, lines in curves.items()
+        for family, (single, _) in lines.items()
+        if single
+    ]
+    caption = "Depth: what is left with fewer blocks. Solid: the best single block; dotted: several blocks together"
+    return write_figure(out, draw, len(depths), caption, ". ".join(words) + ".")
+
+
+def _by_depth(
+    rows: Mapping[str, Mapping[str, EvalResult]], names: Mapping[int, str]
+) -> tuple[dict[int, float], dict[int, float]]:
+    single: dict[int, float] = {}
+    several: dict[int, float] = {}
+    for depth in sorted(names):
+        values = values_of(rows.get(names[depth], {}))
+        top, together = best(values), [value for block, value in values.items() if not block.isdigit()]
+        single |= {depth: top[1]} if top else {}
+        several |= {depth: together[0]} if together else {}
+    return single, several
+
+
+def online_figure(runs: Mapping[str, Sequence[Mapping[str, Any]]], out: Path) -> Figure | None:
     """What was measured while training against epoch, one panel a measure, from the rows of each ``metrics.jsonl``.
 
     Measures are ``knn{k}_top1``, ``probe_miou``, ``probe_block{b}_miou`` and, of supervised runs, ``top1`` and
     ``top5``; None if no row has one.
     """
-    panels: dict[str, dict[str, dict[int, float]]] = {}
+    shown: dict[str, dict[str, dict[int, float]]] = {}
     for name, rows in runs.items():
         for row in rows:
             for key, value in row.items():
                 title = _online_title(key)
                 if title and isinstance(value, int | float) and "epoch" in row:
-                    panels.setdefault(title, {}).setdefault(name, {})[int(row["epoch"])] = float(value)
+                    shown.setdefault(title, {}).setdefault(name, {})[int(row["epoch"])] = float(value)
     caption = "Measured while training, on a fixed sample of images, in percent"
-    return diagnostics_figure(panels, out, caption=caption, variants=list(runs), along="epoch", pdf=pdf)
+    return curves_figure(shown, out, caption=caption, variants=list(runs), along="epoch")
 
 
 def _online_title(key: str) -> str | None:
@@ -148,15 +279,14 @@ def _online_title(key: str) -> str | None:
     return None
 
 
-def diagnostics_figure(
-    panels: Mapping[str, Curves],
+def curves_figure(
+    quantities: Mapping[str, Curves],
     out: Path,
     *,
     caption: str,
     variants: Sequence[str] | None = None,
     logarithmic: Sequence[str] = (),
     along: str = "block",
-    pdf: bool = False,
 ) -> Figure | None:
     """Any quantity against block (or what ``along`` says): ``{panel title: {variant: {block: value}}}``.
 
@@ -164,108 +294,35 @@ def diagnostics_figure(
     number of the value-output product, gradients. Values that are not finite (or not positive on a log axis) are left
     out. ``variants`` gives the order of colours; by default the order in which they occur.
     """
-    order = list(variants or dict.fromkeys(name for curves in panels.values() for name in curves))
+    order = list(variants or dict.fromkeys(name for curves in quantities.values() for name in curves))
     kept: dict[str, dict[str, dict[int, float]]] = {}
-    for title, curves in panels.items():
-        for name, curve in curves.items():
-            good = {b: v for b, v in curve.items() if math.isfinite(v) and (v > 0 or title not in logarithmic)}
+    for title, curves in quantities.items():
+        for name, points in curves.items():
+            good = {b: v for b, v in points.items() if math.isfinite(v) and (v > 0 or title not in logarithmic)}
             if good and name in order:
                 kept.setdefault(title, {})[name] = good
     if not kept:
         return None
 
     def draw(colours: Sequence[str]) -> Any:
-        figure, grid = _panels(len(kept))
+        figure, grid = panels(len(kept))
         for axes, (title, curves) in zip(grid, kept.items(), strict=True):
-            for name, curve in curves.items():
-                _curve(axes, curve, colours[order.index(name)], order.index(name), name)
+            for name, points in curves.items():
+                curve(axes, points, colours[order.index(name)], order.index(name), name)
             if title in logarithmic:
                 axes.set_yscale("log")
                 axes.yaxis.set_minor_formatter("")
-            axes.set_title(_name(title))
+            heading(axes, title)
             axes.set_xlabel(along)
-        _legend(figure, grid[0])
+        legend(figure, grid, order)
         return figure
 
     words = [
         f"{clean(title)}: "
         + ", ".join(
-            f"{clean(name, 40)} from {curve[min(curve)]:.3g} to {curve[max(curve)]:.3g}"
-            for name, curve in curves.items()
+            f"{clean(name, 40)} from {points[min(points)]:.3g} to {points[max(points)]:.3g}"
+            for name, points in curves.items()
         )
         for title, curves in kept.items()
     ]
-    return _write(out, draw, len(order), caption, ". ".join(words) + ".", pdf)
-
-
-def _panels(count: int, size: tuple[float, float] = (3.35, 2.9)) -> tuple[Any, list[Any]]:
-    """An empty figure of ``count`` axes, three a line, of ``size`` inches each; not one of pyplot's global figures."""
-    from matplotlib.figure import Figure as Drawing
-
-    columns = min(count, 3)
-    lines = math.ceil(count / columns)
-    figure = Drawing(figsize=(max(5.0, size[0] * columns), size[1] * lines), layout="constrained")
-    grid = figure.subplots(lines, columns, squeeze=False)
-    flat = list(grid.flat)
-    for axes in flat[count:]:
-        axes.set_axis_off()
-    for axes in flat[:count]:
-        axes.xaxis.get_major_locator().set_params(integer=True)
-    return figure, flat[:count]
-
-
-def _curve(axes: Any, curve: Mapping[int, float], colour: str, number: int, name: str) -> None:
-    blocks = sorted(curve)
-    values = [curve[block] for block in blocks]
-    axes.plot(blocks, values, color=colour, linestyle=_dash(number), marker=".", markersize=6, label=_name(name))
-
-
-def _dash(number: int) -> Any:
-    """Solid for the first six variants; the colours repeat with another dash after that."""
-    return _DASHES[number // 6 % len(_DASHES)]
-
-
-def _name(text: str) -> str:
-    """Text for matplotlib: one short line, and no dollar that would start a formula."""
-    return clean(text, 48).replace("$", r"\$")
-
-
-def _legend(figure: Any, axes: Any) -> None:
-    handles, labels = axes.get_legend_handles_labels()
-    inches = 0.08 * (max(map(len, labels)) + 6)  # of the longest entry, its line and the gap after it
-    columns = max(1, min(4, int(figure.get_figwidth() / inches)))
-    rows = math.ceil(len(labels) / columns)
-    figure.set_figheight(figure.get_figheight() + 0.2 * (rows - 1))  # else many rows would cover the panels
-    figure.legend(handles, labels, loc="outside upper left", ncols=columns, borderaxespad=0.2)
-
-
-@contextmanager
-def _theme(dark: bool) -> Iterator[None]:
-    import matplotlib
-
-    ink, muted, line = _THEMES[dark]
-    settings: dict[Any, Any] = {
-        "font.family": "DejaVu Sans", "font.size": 9.5, "axes.titlesize": 10, "axes.titlelocation": "left",
-        "axes.spines.top": False, "axes.spines.right": False, "axes.edgecolor": line, "axes.labelcolor": muted,
-        "axes.titlecolor": ink, "text.color": ink, "xtick.color": muted, "ytick.color": muted, "axes.grid": True,
-        "axes.grid.axis": "y", "grid.color": line, "grid.linewidth": 0.7, "axes.axisbelow": True, "xtick.major.size": 0,
-        "ytick.major.size": 0, "lines.linewidth": 1.8, "legend.frameon": False, "figure.facecolor": "none",
-        "axes.facecolor": "none", "savefig.facecolor": "none",
-        "svg.hashsalt": "dinoskip", "pdf.fonttype": 42,
-    }  # fmt: skip
-    with matplotlib.rc_context(settings):
-        yield
-
-
-def _write(out: Path, draw: Callable[[Sequence[str]], Any], count: int, caption: str, alt: str, pdf: bool) -> Figure:
-    """Draw for light and dark pages; ``out`` names the light SVG, the dark one gets ``-dark``."""
-    dark_path = out.with_name(f"{out.stem}-dark.svg")
-    for dark, path in ((False, out.with_suffix(".svg")), (True, dark_path)):
-        with _theme(dark):
-            figure = draw(variant_colours(count, dark))
-            kinds = [("svg", path), *([("pdf", out.with_suffix(".pdf"))] if pdf and not dark else [])]
-            for kind, target in kinds:
-                stream = io.BytesIO()
-                figure.savefig(stream, format=kind, metadata={"Date" if kind == "svg" else "CreationDate": None})
-                write_bytes(target, stream.getvalue())
-    return Figure(out.with_suffix(".svg"), dark_path, caption, alt)
+    return write_figure(out, draw, len(order), caption, ". ".join(words) + ".")

@@ -1,46 +1,58 @@
-"""The report: one page that says what was run, what came out, how, and how to run it again; opens from disk."""
+"""The report: one page that says what was run, what came out, how, and how to run it again; opens from disk.
+
+Beside ``index.html``: the same in Markdown, every row (a page and CSV), each table as Markdown, CSV and LaTeX, each
+figure as SVG, PDF and PNG. The same input gives the same bytes.
+"""
 
 from __future__ import annotations
 
-import math
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, is_dataclass
-from pathlib import Path
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from dinoskip.errors import translate_write_errors
 from dinoskip.files import write_text
 from dinoskip.results import EvalResult
-from visualize.figures import Figure
+from visualize import sections
+from visualize.compare import Study, Subject, compared, compared_csv
+from visualize.datatable import DataTable, setting, shown
+from visualize.drawing import Figure
+from visualize.grids import NOT_RUN, Grid, as_csv, escape_markdown, latex, markdown, markdown_rows
+from visualize.longtable import write_long_table
 from visualize.pages import clean, relative_link, render_page
-from visualize.palette import variant_colours
 from visualize.published import PublishedTable, published
 from visualize.tables import (
-    NOT_RUN,
-    Cell,
-    Measure,
-    baseline_table,
-    best,
-    best_table,
-    intervals,
-    markdown,
-    measures,
+    BEST_NOTE,
+    Line,
+    baseline_lines,
+    best_grid,
+    best_lines,
+    block_grids,
+    last_epochs,
     one_vote,
+    others_grid,
+    principal,
     rows_csv,
-    single_blocks,
+    setting_note,
 )
-
-_SHADES = 10
 
 
 @dataclass(frozen=True)
 class ReportVariant:
-    """One variant of the study: its rows, and its settings as they should be read (model, optimizer, weights, ...)."""
+    """One variant of the study: its rows, and its settings as they should be read (model, optimizer, weights, ...).
+
+    ``role`` (of ``visualize.published``), ``optimizer`` and ``depth`` say in which cells of a published table it
+    stands; "" stands in none.
+    """
 
     name: str
     rows: Sequence[EvalResult] = ()
     settings: Mapping[str, object] = field(default_factory=dict)
+    role: str = ""
+    optimizer: str = ""
+    depth: int = 0
 
 
 @dataclass(frozen=True)
@@ -53,38 +65,14 @@ class Preview:
 
 
 @dataclass(frozen=True)
-class DataTable:
-    """A small table of anything: cells are text, numbers (shown with three digits) or None ("not run")."""
-
-    title: str
-    columns: Sequence[str]
-    rows: Sequence[Sequence[object]]
-    note: str = ""
-    folded: bool = False  # closed until the reader opens it
-
-    @classmethod
-    def of(
-        cls,
-        title: str,
-        rows: Sequence[Any],
-        columns: Mapping[str, str] | None = None,
-        note: str = "",
-        folded: bool = False,
-    ) -> DataTable:
-        """From dataclasses or mappings; ``columns`` picks, orders and renames fields (None: all as they are)."""
-        plain = [asdict(row) if is_dataclass(row) and not isinstance(row, type) else dict(row) for row in rows]
-        chosen = dict(columns) if columns else {name: name.replace("_", " ") for name in (plain[0] if plain else {})}
-        return cls(title, list(chosen.values()), [[row.get(name) for name in chosen] for row in plain], note, folded)
-
-
-@dataclass(frozen=True)
 class Report:
     """All that the page shows. What is empty is left out, except measures, which say "not run".
 
-    ``gallery`` is a relative link from the report's folder (``../gallery/index.html``); ``protocol`` is
-    ``{section: {setting: value}}``; ``baselines`` are rows of rules that look at no image, shown below the variants';
-    ``notices`` are one-line warnings and reasons why something was skipped;
-    ``commands`` are shell lines that reproduce the study.
+    ``gallery`` is a relative link from the report's folder (``../gallery/index.html``), as are ``sheets``;
+    ``protocol`` is ``{section: {setting: value}}``; ``baselines`` are rows of rules that look at no image, shown
+    below the variants'; ``notices`` are one-line warnings and reasons why something was skipped; ``commands`` are
+    shell lines that reproduce the study. ``compare`` names published tables; ``datasets`` is
+    ``{our data set: the paper's}``, ``epochs`` the length of our runs and ``trained_on`` what they saw.
     """
 
     title: str
@@ -94,34 +82,72 @@ class Report:
     figures: Sequence[Figure] = ()
     gallery: str | None = None
     previews: Sequence[Preview] = ()
+    sheets: Sequence[str] = ()
     diagnostics: Sequence[DataTable] = ()
     environment: Mapping[str, object] = field(default_factory=dict)
     protocol: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     notices: Sequence[str] = ()
     commands: Sequence[str] = ()
-    compare: str | None = None
+    compare: Sequence[str] = ()
+    datasets: Mapping[str, str] = field(default_factory=dict)
+    epochs: int = 0
+    trained_on: str = ""
+
+    @property
+    def rows(self) -> dict[str, Sequence[EvalResult]]:
+        """Rows by variant."""
+        return {variant.name: variant.rows for variant in self.variants}
+
+
+@dataclass(frozen=True)
+class _Tables:
+    """Every table of a report."""
+
+    best: Grid
+    blocks: Sequence[Grid]
+    settings: Grid | None
+    papers: Sequence[tuple[PublishedTable, Grid]]
 
 
 def build_report(report: Report, out: Path) -> None:
-    """Write ``out/index.html``, ``rows.csv``, ``table.md`` and copies of figures and previews under ``out/img``.
+    """Write the page and all that stands beside it into ``out``.
 
     Raises :class:`ConfigError` for a gallery link that is not relative or an unknown ``compare``.
     """
-    folder = out / "img"
-    folder.mkdir(parents=True, exist_ok=True)
-    rows = {variant.name: variant.rows for variant in report.variants}
-    names = list(rows)
-    found = measures(rows)
-    floor = baseline_table(report.baselines, found)
-    figures = [
-        {
-            "caption": figure.caption,
-            "alt": figure.alt,
-            "light": _copy(figure.light, folder / f"figure-{number}.svg"),
-            "dark": _copy(figure.dark, folder / f"figure-{number}-dark.svg"),
-        }
-        for number, figure in enumerate(report.figures)
-    ]
+    subjects = [Subject(one.name, one.role, one.optimizer, one.depth, one.rows) for one in report.variants]
+    study = Study(subjects, report.datasets, report.epochs, report.trained_on)
+    kept = principal(report.rows)
+    tables = _Tables(
+        best_grid(kept, report.baselines),
+        block_grids(kept, report.baselines),
+        others_grid(report.rows),
+        [(table, compared(table, study)) for table in map(published, report.compare)],
+    )
+    for folder in ("img", "tables"):
+        (out / folder).mkdir(parents=True, exist_ok=True)
+    pictures = _copied(report, out / "img")
+    _write_page(report, kept, tables, pictures, out / "index.html")
+    write_text(out / "report.md", _markdown(report, tables, pictures["figures"]))
+    below = {row.model: [one for one in report.baselines if one.model == row.model] for row in report.baselines}
+    every = {**report.rows, **below}
+    write_long_table(report.title, every, out / "rows.html")
+    write_text(out / "rows.csv", rows_csv(every))
+    plain = [tables.best, *tables.blocks, *([tables.settings] if tables.settings else [])]
+    for grid in [*plain, *(grid for _, grid in tables.papers)]:
+        write_text(out / "tables" / f"{grid.name}.md", markdown(grid))
+        write_text(out / "tables" / f"{grid.name}.tex", latex(grid))
+    for grid in plain:
+        write_text(out / "tables" / f"{grid.name}.csv", as_csv(grid.columns, grid.rows))
+    for table, grid in tables.papers:
+        write_text(out / "tables" / f"{grid.name}.csv", compared_csv(table, study))
+
+
+def _copied(report: Report, folder: Path) -> dict[str, list[dict[str, str]]]:
+    """Copy figures (all their files) and previews into ``folder``; their addresses from the page and words."""
+    figures = []
+    for figure in report.figures:
+        names = {kind: _copy(path, folder / path.name) for kind, path in zip(_KINDS, figure.files, strict=True)}
+        figures.append({"caption": figure.caption, "alt": figure.alt, "name": figure.light.stem, **names})
     previews = [
         {
             "caption": preview.caption,
@@ -130,139 +156,88 @@ def build_report(report: Report, out: Path) -> None:
         }
         for number, preview in enumerate(report.previews)
     ]
-    settings = list(dict.fromkeys(key for variant in report.variants for key in variant.settings))
-    render_page(
-        out / "index.html",
-        "report.html",
-        {
-            "report": report,
-            "names": names,
-            "scores": [_score(measure, values, names) for measure, values in one_vote(found).items()],
-            "measures": list(found),
-            "best": best_table(names, found, intervals(rows)) + floor,
-            "blocks": [
-                _block_table(measure, values, names, [(name, cells[number]) for name, cells in floor])
-                for number, (measure, values) in enumerate(found.items())
-            ],
-            "figures": figures,
-            "previews": previews,
-            "gallery": relative_link(report.gallery) if report.gallery else None,
-            "settings": settings,
-            "diagnostics": [_shown_table(table) for table in report.diagnostics],
-            "published": _published(published(report.compare)) if report.compare else None,
-            "not_run": NOT_RUN,
-            "floor": [name for name, _ in floor],
-            "setting": setting,
-        },
-        styles=("base.css", "report.css"),
-        extra_style=_styles(len(names)),
-    )
-    below = {row.model: [one for one in report.baselines if one.model == row.model] for row in report.baselines}
-    write_text(out / "rows.csv", rows_csv({**rows, **below}))
-    write_text(out / "table.md", markdown(rows, report.baselines))
+    return {"figures": figures, "previews": previews}
 
 
-def _styles(variants: int) -> str:
-    """A colour for each variant, light and dark, and the shades of the per-block tables."""
-    light, dark = variant_colours(variants), variant_colours(variants, dark=True)
-    own = [f".m{index}{{--own:{colour}}}" for index, colour in enumerate(light)]
-    own += [f"@media (prefers-color-scheme: dark){{.m{index}{{--own:{colour}}}}}" for index, colour in enumerate(dark)]
-    shades = [f".h{level}{{background:rgba(var(--shade),{0.05 * level:.2f})}}" for level in range(_SHADES)]
-    return "\n".join([*own, *shades])
+_KINDS = ("light", "dark", "pdf", "png")
 
 
-def shown(value: object) -> str:
-    """A cell's text: three significant digits, powers for the very large and small, "not run" for None."""
-    if isinstance(value, float) and math.isfinite(value):
-        size = abs(value)
-        if value == 0 or 0.001 <= size < 1e4:
-            return f"{value:#.3g}" if size < 100 else f"{value:,.0f}"
-        power = math.floor(math.log10(size))
-        return f"{value / 10.0**power:.1f}·10{str(power).translate(_POWERS)}"
-    return setting(value)
-
-
-def setting(value: object) -> str:
-    """A setting's text: numbers as they would be typed, lists and mappings on one line."""
-    if value is None:
-        return NOT_RUN
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, float):
-        return f"{value:g}" if math.isfinite(value) else "–" if math.isnan(value) else "∞" if value > 0 else "−∞"
-    if isinstance(value, Mapping):
-        return ", ".join(f"{clean(key, 60)} {setting(one)}" for key, one in value.items())
-    if isinstance(value, list | tuple):
-        return ", ".join(setting(one) for one in value)
-    return clean(value, 300)
-
-
-_POWERS = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
-
-
-def _score(measure: Measure, values: Mapping[str, Mapping[str, float]], names: Sequence[str]) -> dict[str, Any]:
-    """One headline card: every variant's best block, and the bar's length in tenths of the widest."""
-    tops = [best(values.get(name, {})) for name in names]
-    highest = max((top[1] for top in tops if top), default=0.0)
-    return {
-        "label": measure.label,
-        "lines": [
-            {
-                "name": name,
-                "top": top,
-                "share": 0.0 if top is None or highest <= 0 else round(100 * max(top[1], 0.0) / highest, 1),
-                "first": top is not None and top[1] == highest,
-            }
-            for name, top in zip(names, tops, strict=True)
+def _write_page(
+    report: Report,
+    kept: Mapping[str, Sequence[EvalResult]],
+    tables: _Tables,
+    pictures: Mapping[str, object],
+    out: Path,
+) -> None:
+    names = list(report.rows)
+    found = last_epochs(kept)
+    floor = baseline_lines(report.baselines, found)
+    lines: list[Line] = [*best_lines(kept), *floor]
+    context: dict[str, Any] = {
+        "report": report,
+        "names": names,
+        "scores": [sections.score(measure, rows, names) for measure, rows in one_vote(found).items()],
+        "measures": list(found),
+        "best": lines,
+        "best_notes": [BEST_NOTE, setting_note(kept)],
+        "blocks": [
+            sections.heat(measure, found[measure], names, floor, number) for number, measure in enumerate(found)
         ],
+        "settings_grid": sections.grid(tables.settings) if tables.settings else None,
+        "papers": [sections.grid(grid) for _, grid in tables.papers],
+        **pictures,
+        "gallery": relative_link(report.gallery) if report.gallery else None,
+        "sheets": [(PurePosixPath(sheet).name, relative_link(sheet)) for sheet in report.sheets],
+        "settings": list(dict.fromkeys(key for variant in report.variants for key in variant.settings)),
+        "diagnostics": [sections.plain(table) for table in report.diagnostics],
+        "not_run": NOT_RUN,
+        "setting": setting,
+        "count": sum(map(len, report.rows.values())) + len(report.baselines),
     }
+    extra = sections.styles(len(names))
+    render_page(out, "report.html", context, styles=("base.css", "report.css"), extra_style=extra, script="sort.js")
 
 
-def _block_table(
-    measure: Measure,
-    values: Mapping[str, Mapping[str, float]],
-    names: Sequence[str],
-    floor: Sequence[tuple[str, Cell | None]],
-) -> dict[str, Any]:
-    """Variants x blocks of one measure with a shade 0.._SHADES-1 per cell, scaled over the whole table; baselines."""
-    curves = {name: single_blocks(values.get(name, {})) for name in names}
-    numbers = [value for curve in curves.values() for value in curve.values()]
-    low, span = (min(numbers), max(max(numbers) - min(numbers), 1e-12)) if numbers else (0.0, 1.0)
-    blocks = sorted({block for curve in curves.values() for block in curve})
-    lines = []
-    for name in names:
-        curve = curves[name]
-        top = max(curve.values(), default=None)
-        cells = [
-            None
-            if block not in curve
-            else (curve[block], int((_SHADES - 1) * (curve[block] - low) / span), curve[block] == top)
-            for block in blocks
-        ]
-        lines.append((name, cells))
-    return {"label": measure.label, "blocks": blocks, "lines": lines, "floor": [one for one in floor if one[1]]}
+def _markdown(report: Report, tables: _Tables, figures: Sequence[Mapping[str, str]]) -> str:
+    """The report as GitHub Markdown: tables, figures, settings, commands; no photographs."""
+    text = escape_markdown
+    parts = [f"# {text(report.title)}"]
+    parts += [text(report.note, 600)] if report.note else []
+    if report.notices:
+        parts += ["## Skipped or noticed", "\n".join(f"- {text(notice, 600)}" for notice in report.notices)]
+    parts += ["## Numbers", markdown(tables.best)]
+    if tables.papers:
+        parts += ["## Beside the paper", *(markdown(grid) for _, grid in tables.papers)]
+    if figures:
+        parts += ["## Figures"]
+        parts += [f"![{text(one['caption'], 400)}]({one['png']})\n\n{text(one['caption'], 400)}." for one in figures]
+    if tables.blocks:
+        parts += ["## Every block", *(markdown(grid) for grid in tables.blocks)]
+    parts += [markdown(tables.settings)] if tables.settings else []
+    if report.diagnostics:
+        parts += ["## Diagnostics", *(_markdown_table(table) for table in report.diagnostics if not table.folded)]
+    keys = list(dict.fromkeys(key for variant in report.variants for key in variant.settings))
+    body = [[one.name, *(setting(one.settings.get(key, "–")) for key in keys)] for one in report.variants]
+    parts += ["## Variants", "\n".join(markdown_rows(["variant", *keys], body, 1 + len(keys)))]
+    for title, values in [("Environment", report.environment)] if report.environment else []:
+        parts += [f"## {title}", _settings_list(values)]
+    if report.protocol:
+        parts += ["## Protocol"]
+        parts += [f"### {text(name)}\n\n{_settings_list(values)}" for name, values in report.protocol.items()]
+    if report.commands:
+        lines = "\n".join(f"    {clean(command, 2000)}" for command in report.commands)
+        parts += ["## Reproduce", lines]
+    return "\n\n".join(part.strip("\n") for part in parts) + "\n"
 
 
-def _shown_table(table: DataTable) -> dict[str, Any]:
-    return {
-        "title": table.title,
-        "note": table.note,
-        "folded": table.folded,
-        "columns": list(table.columns),
-        "rows": [[shown(cell) for cell in row] for row in table.rows],
-        "numeric": [
-            bool(table.rows) and all(not isinstance(row[index], str) for row in table.rows)
-            for index in range(len(table.columns))
-        ],
-    }
+def _settings_list(values: Mapping[str, object]) -> str:
+    return "\n".join(f"- {escape_markdown(key)}: {escape_markdown(setting(value))}" for key, value in values.items())
 
 
-def _published(table: PublishedTable) -> dict[str, Any]:
-    note = "From “Cutting the Skip: Training Residual-Free Transformers” (ICLR 2026), trained on ImageNet-1k. "
-    note += "Compare only runs of the same size and protocol."
-    shown_rows = [["–" if cell is None else cell for cell in row] for row in table.rows]
-    result = _shown_table(DataTable(table.title, table.columns, shown_rows, note))
-    return {**result, "numeric": [index >= len(table.columns) - 3 for index in range(len(table.columns))]}
+def _markdown_table(table: DataTable) -> str:
+    lines = markdown_rows(list(table.columns), [[shown(cell) for cell in row] for row in table.rows])
+    note = f"\n\n{escape_markdown(table.note, 600)}" if table.note else ""
+    return f"### {escape_markdown(table.title)}\n\n" + "\n".join(lines) + note
 
 
 def _suffix(path: Path) -> str:
@@ -271,7 +246,7 @@ def _suffix(path: Path) -> str:
 
 
 def _copy(source: Path, target: Path) -> str:
-    """Copy a figure beside the page; return its address from the page."""
+    """Copy a picture beside the page; return its address from the page."""
     with translate_write_errors(target):
         shutil.copyfile(source, target)
     return f"img/{target.name}"

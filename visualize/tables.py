@@ -1,4 +1,4 @@
-"""Result rows arranged for people: one measure against block, the best block of each variant, Markdown and CSV."""
+"""Result rows arranged for people: which rows may be compared, the best block of each variant, tables of both."""
 
 from __future__ import annotations
 
@@ -6,14 +6,17 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from dinoskip import results
 from dinoskip.results import EvalResult
-from visualize.pages import clean
+from visualize.grids import NOT_RUN, Grid
 
-NOT_RUN = "not run"
 _HEADLINE = {"miou": 0, "corloc": 1, "top1": 3}  # in this order, k-NN is 2; the others stay in the long table
+
+Variants = Mapping[str, Sequence[EvalResult]]
+T = TypeVar("T")
+Rows = Mapping[str, EvalResult]  # of one variant and epoch, by block; several blocks are joined by +
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,10 @@ class Measure:
         return f"{metric}, {place}" + (f" ({self.setting})" if self.setting else "")
 
 
+Arranged = dict[Measure, dict[str, dict[int, dict[str, EvalResult]]]]  # measure -> variant -> epoch -> block -> row
+Last = dict[Measure, dict[str, dict[str, EvalResult]]]  # the same of each variant's last epoch
+
+
 def _rank(row: EvalResult) -> int | None:
     name = row.metric.lower().replace("-", "").replace("_", "")
     if name in _HEADLINE:
@@ -48,55 +55,106 @@ def _natural(text: str) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", text)]
 
 
-def _setting(row: EvalResult) -> tuple[str, ...]:
+Key = tuple[str, str, str, str]
+
+
+def _key(row: EvalResult) -> Key:
+    return (row.task, row.metric, row.dataset, row.split)
+
+
+def setting_of(row: EvalResult) -> tuple[str, str, str, str]:
+    """What tells two rows of one metric apart: facet, norm, resolution, protocol."""
     return (row.facet, row.norm, row.resolution, row.protocol)
 
 
-def _arranged(variants: Mapping[str, Sequence[EvalResult]]) -> dict[Measure, dict[str, dict[str, EvalResult]]]:
-    grouped: dict[tuple[str, str, str, str], list[tuple[str, EvalResult]]] = {}
-    order: dict[tuple[str, str, str, str], int] = {}
+def comparable(row: EvalResult) -> bool:
+    """Whether a row may stand in a table: a headline metric of a model, finite, without a note on how it was chosen."""
+    return _rank(row) is not None and not row.note and not row.is_baseline and math.isfinite(row.value)
+
+
+def arranged(variants: Variants) -> Arranged:
+    """Headline measures (mIoU, CorLoc, k-NN, top-1) in reading order; settings that differ make measures of their own.
+
+    Baselines, rows with a note (such as "best on validation") and values that are not finite are left out; they stay
+    in the long table.
+    """
+    grouped: dict[Key, list[tuple[str, EvalResult]]] = {}
     for variant, rows in variants.items():
         for row in rows:
-            rank = _rank(row)
-            if rank is None or row.note or row.is_baseline or not math.isfinite(row.value):
-                continue
-            key = (row.task, row.metric, row.dataset, row.split)
-            grouped.setdefault(key, []).append((variant, row))
-            order[key] = rank
-    result: dict[Measure, dict[str, dict[str, EvalResult]]] = {}
-    for key in sorted(grouped, key=lambda one: (order[one], [_natural(part) for part in one])):
-        settings = {_setting(row) for _, row in grouped[key]}
+            if comparable(row):
+                grouped.setdefault(_key(row), []).append((variant, row))
+    found: Arranged = {}
+    for key in sorted(grouped, key=lambda one: (_rank(grouped[one][0][1]), [_natural(part) for part in one])):
+        settings = {setting_of(row) for _, row in grouped[key]}
         differing = [index for index in range(4) if len({setting[index] for setting in settings}) > 1]
-        last = {variant: max(row.epoch for name, row in grouped[key] if name == variant) for variant, _ in grouped[key]}
         for variant, row in grouped[key]:
-            if row.epoch != last[variant]:
-                continue
-            setting = ", ".join(filter(None, (_setting(row)[index] for index in differing)))
-            result.setdefault(Measure(*key, setting), {}).setdefault(variant, {})[row.block] = row
-    return result
+            setting = ", ".join(filter(None, (setting_of(row)[index] for index in differing)))
+            epochs = found.setdefault(Measure(*key, setting), {}).setdefault(variant, {})
+            epochs.setdefault(row.epoch, {})[row.block] = row
+    return found
 
 
-def measures(variants: Mapping[str, Sequence[EvalResult]]) -> dict[Measure, dict[str, dict[str, float]]]:
-    """Headline measures (mIoU, CorLoc, k-NN, top-1) of the last epoch: ``{measure: {variant: {block: value}}}``.
+def last_epochs(variants: Variants) -> Last:
+    """Rows of the last epoch at which a variant has the metric: ``{measure: {variant: {block: row}}}``."""
+    found = arranged(variants)
+    last: dict[tuple[Key, str], int] = {}
+    for measure, rows in found.items():
+        for variant, epochs in rows.items():
+            place = (measure.task, measure.metric, measure.dataset, measure.split), variant
+            last[place] = max(last.get(place, 0), *epochs)
+    kept: Last = {}
+    for measure, rows in found.items():
+        for variant, epochs in rows.items():
+            epoch = last[(measure.task, measure.metric, measure.dataset, measure.split), variant]
+            if epoch in epochs:
+                kept.setdefault(measure, {})[variant] = epochs[epoch]
+    return kept
 
-    ``block`` is a number as text, or several joined by + (multiscale). Baselines, rows with a note (such as "best on
-    validation") and values that are not finite are left out; they stay in the long table.
+
+def values_of(rows: Rows) -> dict[str, float]:
+    """Values by block."""
+    return {block: row.value for block, row in rows.items()}
+
+
+def measures(variants: Variants) -> dict[Measure, dict[str, dict[str, float]]]:
+    """Values of :func:`last_epochs`: ``{measure: {variant: {block: value}}}``."""
+    found = last_epochs(variants)
+    return {measure: {name: values_of(own) for name, own in rows.items()} for measure, rows in found.items()}
+
+
+PAPERS = "for the probe the protocol paper and the norm final; for TokenCut the keys and tau = 0.2"
+
+
+def _as_papers(row: EvalResult) -> int:
+    """How many of the papers' settings a row has: :data:`PAPERS`."""
+    if row.task == "probe":
+        return bool(re.match(r"paper\b", row.protocol)) + (row.norm == "final")
+    if row.task == "tokencut":
+        return bool(re.match(r"tokencut\b.*\btau=0\.2(?!\d)", row.protocol)) + (row.facet == "key")
+    return 0
+
+
+def principal(variants: Variants) -> dict[str, list[EvalResult]]:
+    """The rows without those of other settings: one setting (:func:`setting_of`) for each metric and data set.
+
+    It is the one that most variants have; among those the one closest to the papers' (:data:`PAPERS`); among those the
+    one that comes first. Rows that may not stand in a table (:func:`comparable`) are left as they are.
     """
+    kinds: dict[Key, dict[tuple[str, ...], list[tuple[str, EvalResult]]]] = {}
+    for variant, rows in variants.items():
+        for row in filter(comparable, rows):
+            kinds.setdefault(_key(row), {}).setdefault(setting_of(row), []).append((variant, row))
+    chosen = {
+        key: max(found, key=lambda one: (len({name for name, _ in found[one]}), _as_papers(found[one][0][1])))
+        for key, found in kinds.items()
+    }
     return {
-        measure: {variant: {block: row.value for block, row in rows.items()} for variant, rows in found.items()}
-        for measure, found in _arranged(variants).items()
+        name: [row for row in rows if not comparable(row) or setting_of(row) == chosen[_key(row)]]
+        for name, rows in variants.items()
     }
 
 
-def intervals(variants: Mapping[str, Sequence[EvalResult]]) -> dict[Measure, dict[str, dict[str, str]]]:
-    """Their 95 % intervals as text, in the same shape; empty where a row has none."""
-    return {
-        measure: {variant: {block: row.interval for block, row in rows.items()} for variant, rows in found.items()}
-        for measure, found in _arranged(variants).items()
-    }
-
-
-def one_vote(found: Mapping[Measure, dict[str, dict[str, float]]]) -> dict[Measure, dict[str, dict[str, float]]]:
+def one_vote(found: Mapping[Measure, T]) -> dict[Measure, T]:
     """The same without all but the last k of each data set's k-NN: one is enough for a curve."""
     last = {measure.dataset: measure for measure in found if measure.task == "knn"}
     return {measure: found[measure] for measure in found if measure.task != "knn" or last[measure.dataset] == measure}
@@ -116,106 +174,147 @@ def best(values: Mapping[str, float]) -> tuple[str, float] | None:
     return str(block), single[block]
 
 
+def spread(row: EvalResult) -> str:
+    """``[40.1, 43.9]``: the 95 % interval, or nothing where there is none."""
+    return "" if row.low is None or row.high is None else f"[{row.low:.1f}, {row.high:.1f}]"
+
+
 class Cell(NamedTuple):
-    """A number of the best-block table: which block it is of (none: of no model), and its 95 % interval as text."""
+    """A number of the best-block table: which block it is of (none: of no model), and :func:`spread`."""
 
     block: str
     value: float
-    interval: str = ""
+    spread: str = ""
+
+    @property
+    def text(self) -> str:
+        """``52.3 [50.0, 54.1] (block 9)``."""
+        about = f" (block{'s' if '+' in self.block else ''} {self.block})" if self.block else ""
+        return " ".join(filter(None, (f"{self.value:.1f}", self.spread))) + about
 
 
-Lines = list[tuple[str, list[Cell | None]]]
+class Line(NamedTuple):
+    """A line of the best-block table: what it is of, the variant it belongs to (none: a baseline), its cells."""
+
+    label: str
+    variant: str
+    cells: list[Cell | None]
 
 
-def best_table(
-    variants: Sequence[str],
-    found: Mapping[Measure, Mapping[str, Mapping[str, float]]],
-    spread: Mapping[Measure, Mapping[str, Mapping[str, str]]] | None = None,
-) -> Lines:
-    """For each variant its best single block per measure, and a row per combination of blocks: (label, cells).
+def _best_cell(rows: Rows) -> Cell | None:
+    top = best(values_of(rows))
+    return None if top is None else Cell(*top, spread(rows[top[0]]))
 
-    ``spread`` are :func:`intervals`.
-    """
 
-    def cell(measure: Measure, variant: str, top: tuple[str, float] | None) -> Cell | None:
-        texts = (spread or {}).get(measure, {}).get(variant, {})
-        return None if top is None else Cell(*top, texts.get(top[0], ""))
-
-    table: Lines = [
-        (variant, [cell(measure, variant, best(found[measure].get(variant, {}))) for measure in found])
-        for variant in variants
-    ]
+def best_lines(variants: Variants) -> list[Line]:
+    """Each variant's best single block per measure; then every combination of blocks; then earlier epochs."""
+    found, every = last_epochs(variants), arranged(variants)
+    lines = [Line(name, name, [_best_cell(found[measure].get(name, {})) for measure in found]) for name in variants]
     combinations = dict.fromkeys(
-        block for values in found.values() for one in values.values() for block in one if not block.isdigit()
+        block for rows in found.values() for own in rows.values() for block in own if not block.isdigit()
     )
     for blocks in combinations:
-        for variant in variants:
-            row = [found[measure].get(variant, {}).get(blocks) for measure in found]
-            pairs = zip(found, row, strict=True)
-            cells = [cell(measure, variant, None if value is None else (blocks, value)) for measure, value in pairs]
-            table.append((f"{variant}, blocks {blocks}", cells))
-    return table
-
-
-def baseline_table(rows: Sequence[EvalResult], found: Iterable[Measure]) -> Lines:
-    """For each baseline among ``rows`` what it scores in each measure: (name, cells)."""
-    known = {(row.model, row.task, row.metric, row.dataset, row.split): row for row in rows}
-    table: Lines = []
-    measured = list(found)
-    for name in dict.fromkeys(row.model for row in rows):
-        mine = [known.get((name, one.task, one.metric, one.dataset, one.split)) for one in measured]
-        cells = [None if row is None else Cell("", row.value, row.interval) for row in mine]
-        if any(cells):
-            table.append((name, cells))
-    return table
-
-
-def markdown(variants: Mapping[str, Sequence[EvalResult]], baselines: Sequence[EvalResult] = ()) -> str:
-    """The best-block table and one per-block table a measure, as GitHub Markdown; baselines below the variants."""
-    found, spread = measures(variants), intervals(variants)
-    names, floor = list(variants), baseline_table(baselines, found)
-    lines = ["# Best block per variant", ""]
-    if any(text for one in spread.values() for texts in one.values() for text in texts.values()):
-        lines += ["In brackets: the block, and the 95 % interval by the bootstrap over images.", ""]
-    lines += _markdown_rows(
-        ["variant", *(measure.label for measure in found)],
-        [[label, *map(_best_cell, cells)] for label, cells in best_table(names, found, spread)]
-        + [[label, *("" if cell is None else _best_cell(cell) for cell in cells)] for label, cells in floor],
-    )
-    for number, (measure, values) in enumerate(found.items()):
-        blocks = sorted({block for name in names for block in single_blocks(values.get(name, {}))})
-        lines += ["", f"## {_escape(measure.label)}", ""]
-        body = [[name, *(_cell(single_blocks(values.get(name, {})).get(block)) for block in blocks)] for name in names]
-        below = [(name, cells[number]) for name, cells in floor]
-        body += [[name, *[_cell(cell.value)] * len(blocks)] for name, cell in below if cell]
-        lines += _markdown_rows(["block", *map(str, blocks)], body)
-    return "\n".join(lines) + "\n"
-
-
-def _best_cell(cell: Cell | None) -> str:
-    if cell is None:
-        return NOT_RUN
-    about = [f"block {cell.block}"] if cell.block else []
-    about += [cell.interval] if cell.interval else []
-    return f"{cell.value:.1f}" + (f" ({'; '.join(about)})" if about else "")
-
-
-def _cell(value: float | None) -> str:
-    return NOT_RUN if value is None else f"{value:.1f}"
-
-
-def _escape(text: str) -> str:
-    """Backslash what Markdown or the HTML inside it would interpret."""
-    return "".join(f"\\{letter}" if letter in "\\`*_[]<>|#&!" else letter for letter in clean(text))
-
-
-def _markdown_rows(head: Sequence[str], body: Iterable[Sequence[str]]) -> list[str]:
-    lines = ["| " + " | ".join(map(_escape, head)) + " |", "|" + "---|" * len(head)]
-    lines += ["| " + " | ".join(map(_escape, row)) + " |" for row in body]
+        for name in variants:
+            several = [found[measure].get(name, {}).get(blocks) for measure in found]
+            cells = [None if row is None else Cell(blocks, row.value, spread(row)) for row in several]
+            lines.append(Line(f"{name}, blocks {blocks}", name, cells))
+    for name in variants:
+        last = max((epoch for rows in every.values() for epoch in rows.get(name, {})), default=0)
+        for epoch in sorted({epoch for rows in every.values() for epoch in rows.get(name, {})} - {last}):
+            cells = [_best_cell(every[measure].get(name, {}).get(epoch, {})) for measure in found]
+            lines.append(Line(f"{name}, epoch {epoch}", name, cells))
     return lines
 
 
-def rows_csv(variants: Mapping[str, Sequence[EvalResult]]) -> str:
+def baseline_lines(rows: Sequence[EvalResult], found: Iterable[Measure]) -> list[Line]:
+    """For each baseline among ``rows`` what it scores in each measure."""
+    known = {(row.model, *_key(row)): row for row in rows}
+    lines: list[Line] = []
+    measured = list(found)
+    for name in dict.fromkeys(row.model for row in rows):
+        mine = [known.get((name, one.task, one.metric, one.dataset, one.split)) for one in measured]
+        cells = [None if row is None else Cell("", row.value, spread(row)) for row in mine]
+        if any(cells):
+            lines.append(Line(name, "", cells))
+    return lines
+
+
+BEST_NOTE = (
+    "Percent; [low, high] is the 95 % interval by the bootstrap over images. The block is the best on the split shown, "
+    "so its value is an upper estimate. Probe rows use the learning rate selected on held-out training images; rows "
+    "selected on validation are in rows.csv only, marked as such."
+)
+
+
+def setting_note(variants: Variants) -> str:
+    """Which setting each measure of :func:`principal` rows was taken with."""
+    parts = []
+    for measure, rows in last_epochs(variants).items():
+        first = next(row for own in rows.values() for row in own.values())
+        about = ", ".join(
+            f"{name} {value}" if name else value
+            for name, value in zip(("facet", "norm", "size", ""), setting_of(first), strict=True)
+            if value
+        )
+        parts.append(f"{measure.label}: {about or 'as given'}, n = {first.n:,}")
+    return "; ".join(parts) + "." if parts else ""
+
+
+def best_grid(variants: Variants, baselines: Sequence[EvalResult] = ()) -> Grid:
+    """The best-block table; baselines, which have no cell for most measures, below the variants."""
+    found = last_epochs(variants)
+    lines, floor = best_lines(variants), baseline_lines(baselines, found)
+    rows = [[line.label, *(cell.text if cell else NOT_RUN for cell in line.cells)] for line in lines]
+    rows += [[line.label, *(cell.text if cell else "" for cell in line.cells)] for line in floor]
+    head = [[("variant", 1), *((measure.label, 1) for measure in found)]]
+    notes = [BEST_NOTE, setting_note(variants)] if found else []
+    return Grid("best", "Best block of each variant", head, rows, rules=frozenset({len(lines)}), notes=notes)
+
+
+def block_grids(variants: Variants, baselines: Sequence[EvalResult] = ()) -> list[Grid]:
+    """One table a measure: variants × single blocks; a baseline is the same at every block."""
+    found = last_epochs(variants)
+    floor = baseline_lines(baselines, found)
+    grids = []
+    for number, (measure, rows) in enumerate(found.items()):
+        curves = {name: single_blocks(values_of(rows.get(name, {}))) for name in variants}
+        blocks = sorted({block for own in curves.values() for block in own})
+        body = [
+            [name, *(f"{own[block]:.1f}" if block in own else NOT_RUN for block in blocks)]
+            for name, own in curves.items()
+        ]
+        values = [(line.label, line.cells[number]) for line in floor]
+        body += [[label, *[f"{cell.value:.1f}"] * len(blocks)] for label, cell in values if cell]
+        head = [[("block", 1), *((str(block), 1) for block in blocks)]]
+        grids.append(Grid(f"blocks-{number}", measure.label, head, body, rules=frozenset({len(curves)})))
+    return [grid for grid in grids if len(grid.columns) > 1]
+
+
+def others_grid(variants: Variants) -> Grid | None:
+    """The settings that :func:`principal` leaves out: a line a measure, best block of each variant; None if none."""
+    chosen = principal(variants)
+    kept = {id(row) for rows in chosen.values() for row in rows}
+    found = last_epochs({name: [row for row in rows if id(row) not in kept] for name, rows in variants.items()})
+    labels = {
+        id(row): measure for measure, by in last_epochs(variants).items() for o in by.values() for row in o.values()
+    }
+    rows = []
+    for by in found.values():
+        measure = labels.get(id(next(row for own in by.values() for row in own.values())))
+        if measure is not None:
+            cells = [_best_cell(by.get(name, {})) for name in variants]
+            rows.append([measure.label, *(cell.text if cell else NOT_RUN for cell in cells)])
+    if not rows:
+        return None
+    note = (
+        f"The tables above show one setting of a measure: the one most variants have; of equals the papers' ({PAPERS})."
+    )
+    return Grid(
+        "settings", "Other settings, best block", [[("measure", 1), *((n, 1) for n in variants)]], rows, notes=[note]
+    )
+
+
+def rows_csv(variants: Variants) -> str:
     """Every row with every field, the variant first, as CSV; what a spreadsheet would run as a formula is quoted."""
     names = [name for name, rows in variants.items() for _ in rows]
     return results.rows_csv([row for rows in variants.values() for row in rows], names)

@@ -28,6 +28,9 @@ def build_nodes(study: Study, variants: tuple[Variant, ...]) -> list[Node]:
     return _Builder(study, variants).build()
 
 
+# Parts of a study that the report's card of settings leaves out: they change no number, or stand elsewhere on the page.
+_NOT_ON_CARD = {"name", "output", "data", "model", "optimizer", "variants", "gallery", "report"}
+
 Hash = tuple[Any, ...]  # a function of external.py and its arguments after the configuration
 
 
@@ -348,7 +351,7 @@ class _Builder:
         for node in self.nodes.values():
             if node.stage in {"probe", "tokencut", "knn", "retrieve", "sweep", "pretrain", "supervise"}:
                 inputs[node.id] = node.id
-        card = self.study.model_dump(mode="json", exclude={"output", "gallery", "report", "data"})
+        card = self.study.model_dump(mode="json", exclude=_NOT_ON_CARD)
         for section in ("pretrain", "supervised"):
             for key in _FREE:
                 (card[section] or {}).pop(key, None)
@@ -362,8 +365,10 @@ class _Builder:
             "report": dump(self.study.report),
             "study": self.study.name,
             "card": card,
-            "gallery": dump(self.study.gallery),
-            "order": [variant.name for variant in self.variants],
+            "variants": {variant.name: _described(variant) for variant in self.variants},
+            "datasets": {name: _without_places(config) for name, config in self.study.data.items()},
+            "epochs": self.study.recipe.epochs if self.study.recipe else 0,
+            "trained_on": self.study.recipe.dataset if self.study.recipe else "",
         }
         self.add(
             "report",
@@ -372,6 +377,18 @@ class _Builder:
             inputs=inputs,
             runtime={"study": self.study.model_dump(mode="json", exclude={"output"})},
         )
+
+
+def _described(variant: Variant) -> dict[str, Any]:
+    """Every setting of a variant."""
+    if variant.model is None or variant.optimizer is None:
+        return {"backbone": variant.backbone}
+    return {"model": dump(variant.model), "optimizer": dump(variant.optimizer)}
+
+
+def _without_places(config: DatasetConfig) -> dict[str, Any]:
+    """A data set's settings but for where it lies, which changes no number."""
+    return {key: value for key, value in dump(config).items() if key != "root"}
 
 
 def _blocks(blocks: str | tuple[int, ...]) -> str | list[int]:

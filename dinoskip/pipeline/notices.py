@@ -13,16 +13,21 @@ _MEASURES = {
     "probe": ("linear segmentation probes", "evaluate.datasets"),
     "tokencut": ("object discovery", "evaluate.discover"),
     "knn": ("k-NN classification", "evaluate.knn"),
+    "retrieve": ("dense retrieval", "evaluate.retrieval"),
     "gallery": ("the gallery", "gallery.dataset"),
 }
 
 
-def notices(inputs: Mapping[str, Path]) -> list[str]:
-    """One line each, from the inputs of the report stage by role (``probe/...``, ``pretrain/VARIANT``, ``gallery``)."""
-    stages = {role.partition("/")[0] for role in inputs}
+def notices(inputs: Mapping[str, Path], missing: Mapping[str, str] | None = None) -> list[str]:
+    """One line each, from the inputs of the report stage by role (``probe/...``, ``pretrain/VARIANT``, ``gallery``).
+
+    ``missing`` are roles that are not there, and why.
+    """
+    stages = {role.partition("/")[0] for role in [*inputs, *(missing or {})]}
     lines = [
         f"{what}: not run, {key} names no data set" for stage, (what, key) in _MEASURES.items() if stage not in stages
     ]
+    lines += [f"{role}: not run ({reason})" for role, reason in sorted((missing or {}).items())]
     for role, path in sorted(inputs.items()):
         if role.startswith(("pretrain/", "supervise/")):
             lines += [f"{role}: {line}" for line in _of_training(path)]

@@ -1,30 +1,24 @@
-"""Stages that show: the gallery of models × blocks × images, and the report page that links everything."""
+"""The stage that shows: the gallery of models × blocks × images, and contact sheets."""
 
 from __future__ import annotations
 
-import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from dinoskip.config import flatten
-from dinoskip.console import read_metrics
 from dinoskip.data import datasets
 from dinoskip.data.detection import read_voc_xml
-from dinoskip.environment import describe
 from dinoskip.features import FeatureStore, Transform, as_float, export
-from dinoskip.files import read_json, write_text
 from dinoskip.models import Backbone
 from dinoskip.pipeline.make import dataset_of
 from dinoskip.pipeline.measure import open_backbone
-from dinoskip.pipeline.notices import notices
 from dinoskip.pipeline.runner import Task
 from dinoskip.pipeline.stages import ours
-from dinoskip.results import EvalResult, read_rows
+from dinoskip.results import read_rows
 
 _PREDICTION_SCALE = 4  # label maps are predicted at this many pixels a token side
 

@@ -118,12 +118,21 @@ class GallerySection(Config):
     size: int | None = Field(None, ge=16, description="side in pixels; default: the probe's")
 
 
+PaperTable = Literal["paper.table1", "paper.table2", "paper.table3", "paper.table4", "paper.figure3"]
+
+
+def _listed(value: object) -> object:
+    return (value,) if isinstance(value, str) else () if value is None else value
+
+
 class ReportSection(Config):
     """The report page."""
 
     title: str = ""
     note: str = Field("", description="a sentence shown below the title")
-    compare: Literal["paper.table1", "paper.table2", "paper.table3", "paper.table4", "paper.figure3"] | None = None
+    compare: Annotated[tuple[PaperTable, ...], BeforeValidator(_listed), AfterValidator(different)] = Field(
+        (), description="published tables to put our numbers in: one name or several"
+    )
 
 
 class AnalyzeSection(Config):

@@ -35,9 +35,9 @@ class Chromium:
         assert CHROMIUM
         self.profile = tempfile.mkdtemp(prefix="chromium-")
         from_here, to_there = os.pipe(), os.pipe()
-        # the browser reads commands from descriptor 3 and writes to 4
+        # the browser reads commands from descriptor 3 and writes to 4; bash, for dash knows descriptors up to 9 only
         shell = f'exec "$0" "$@" 3<&{from_here[0]} 4>&{to_there[1]}'
-        command = ["/bin/sh", "-c", shell, CHROMIUM, *FLAGS, f"--user-data-dir={self.profile}", "about:blank"]
+        command = ["bash", "-c", shell, CHROMIUM, *FLAGS, f"--user-data-dir={self.profile}", "about:blank"]
         passed = (from_here[0], to_there[1])
         self.process = subprocess.Popen(command, pass_fds=passed, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
         for descriptor in passed:

@@ -35,7 +35,7 @@ def test_the_report_has_both_variants_beside_the_papers(done: Path, capsys: pyte
     assert "Table 1: ImageNet-1k accuracy" in page
     assert "top-1, shapes val" in page
     assert "loss against step" in page
-    assert "| skipless-adamw |" in (root / "report" / "table.md").read_text().replace("\\", "")
+    assert "| skipless-adamw |" in (root / "report" / "report.md").read_text().replace("\\", "")
     capsys.readouterr()
     assert main(["status", str(done), "--json"]) == 0
     best = {(row["model"], row["metric"]) for row in json.loads(capsys.readouterr().out)["best"]}

@@ -9,10 +9,11 @@ import pytest
 from PIL import Image
 
 from dinoskip.errors import ConfigError
+from tests.helpers.chromium import CHROMIUM, Chromium
+from visualize.datatable import DataTable, setting, shown
 from visualize.figures import loss_figure
 from visualize.pages import clean, relative_link
-from visualize.published import PUBLISHED
-from visualize.report import DataTable, Preview, Report, ReportVariant, build_report, setting, shown
+from visualize.report import Preview, Report, ReportVariant, build_report
 
 
 class Page(HTMLParser):
@@ -49,7 +50,8 @@ def make_report(make_scene, tmp_path):
             protocol={text: {text: [1e-4, text]}},
             notices=[text],
             commands=[text, "dinoskip run configs/demo.yaml"],
-            compare="paper.table2",
+            compare=("paper.table2", "paper.table1"),
+            sheets=("gallery/sheet-1.pdf",),
         )
 
     return build
@@ -59,7 +61,7 @@ def test_every_reference_exists_and_none_leaves_the_page(make_report, tmp_path):
     build_report(make_report(), tmp_path / "report")
     page = Page(tmp_path / "report/index.html")
     links = [tag[key] for _, tag in page.tags for key in ("src", "href", "srcset") if key in tag]
-    local = [link for link in links if not link.startswith("#") and link != "../gallery/index.html"]
+    local = [link for link in links if not link.startswith("#") and "gallery/" not in link]
     assert local
     assert all((tmp_path / "report" / link).is_file() for link in local)
     ids = {tag["id"] for _, tag in page.tags if "id" in tag}
@@ -81,7 +83,12 @@ def test_numbers_are_those_of_the_rows(make_report, tmp_path):
     assert "62.3" in text  # the published table
     csv = (tmp_path / "report/rows.csv").read_text().splitlines()
     assert len(csv) == 1 + len(report.variants[0].rows)
-    assert "| later | not run |" in (tmp_path / "report/table.md").read_text()
+    assert "| later | not run |" in (tmp_path / "report/report.md").read_text()
+    assert {path.name for path in (tmp_path / "report/tables").iterdir()} == {
+        f"{name}.{kind}"
+        for name in ("best", "blocks-0", "blocks-1", "blocks-2", "paper-table1", "paper-table2")
+        for kind in ("md", "csv", "tex")
+    }
 
 
 def test_hostile_text_stays_text(make_report, tmp_path, hostile):
@@ -91,6 +98,10 @@ def test_hostile_text_stays_text(make_report, tmp_path, hostile):
     assert [tag for tag, _ in page.tags] == [tag for tag, _ in Page(tmp_path / "plain/index.html").tags]
     assert not [key for _, tag in page.tags for key in tag if key.startswith("on") or key == "style"]
     assert "\u202e" not in page.text
+    rows = [Page(tmp_path / name / "rows.html") for name in ("plain", "hostile")]
+    assert [tag for tag, _ in rows[0].tags] == [tag for tag, _ in rows[1].tags]
+    text = [line for line in (tmp_path / "hostile/report.md").read_text().splitlines() if line[:4] != "    "]  # no code
+    assert not re.search(r"(?<!\\)<", "\n".join(text)), "Markdown would take it for HTML"
 
 
 def test_an_empty_study_says_so(tmp_path):
@@ -104,18 +115,6 @@ def test_links_are_relative(address):
         relative_link(address)
 
 
-def test_unknown_comparison_names_the_known_ones(tmp_path):
-    with pytest.raises(ConfigError, match=r"'paper\.table9' is none of paper\.table1"):
-        build_report(Report("r", [], compare="paper.table9"), tmp_path / "r")
-
-
-def test_published_tables_are_rectangular_percentages():
-    for table in PUBLISHED.values():
-        for row in table.rows:
-            assert len(row) == len(table.columns)
-            assert all(0 < cell <= 100 for cell in row if isinstance(cell, float))
-
-
 @pytest.mark.parametrize(
     ("value", "cell", "typed"),
     [
@@ -126,7 +125,7 @@ def test_published_tables_are_rectangular_percentages():
         (math.inf, "∞", "∞"),
         (math.nan, "–", "–"),
         (3, "3", "3"),
-        (None, "not run", "not run"),
+        (None, "not run", "none"),
         (True, "yes", "yes"),
         ([1e-4, {"k": 0.07}], "0.0001, k 0.07", "0.0001, k 0.07"),
     ],
@@ -147,8 +146,60 @@ def test_baselines_are_below_the_variants(make_report, tmp_path):
     page = Page(tmp_path / "report/index.html")
     best, blocks = page.text.split("Every block")
     assert best.index("later") < best.index("baseline: full image")
-    assert "10.0-15.0" in best
+    assert "[10.0, 15.0]" in best
     assert blocks.count("baseline: full image") == 1
-    assert "baseline: full image" in (tmp_path / "report/table.md").read_text()
+    assert "baseline: full image" in (tmp_path / "report/report.md").read_text()
     lines = (tmp_path / "report/rows.csv").read_text().splitlines()
     assert [line.split(",")[0] for line in lines].count("baseline: full image") == 1
+
+
+def test_the_same_report_is_the_same_bytes(make_report, tmp_path):
+    for turn in "ab":
+        build_report(make_report(), tmp_path / turn)
+    files = sorted(path.relative_to(tmp_path / "a") for path in (tmp_path / "a").rglob("*") if path.is_file())
+    assert len(files) > 20
+    for path in files:
+        assert (tmp_path / "a" / path).read_bytes() == (tmp_path / "b" / path).read_bytes(), path
+
+
+def test_rows_have_a_page_of_their_own_with_what_they_share_above(make_report, tmp_path):
+    report = make_report()
+    build_report(report, tmp_path / "report")
+    page = Page(tmp_path / "report/rows.html")
+    assert [tag for tag, _ in page.tags].count("tr") == 1 + len(report.variants[0].rows)
+    assert len([tag for tag, about in page.tags if tag == "td" and "data-key" in about]) == len(report.variants[0].rows)
+    assert "dataset" in page.text.split("Show rows")[1]
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
+def test_chromium_opens_sorts_and_filters(make_report, tmp_path, hostile):
+    report = make_report(name=hostile, text=hostile)
+    build_report(report, tmp_path / "report")
+    with Chromium() as browser:
+        page = browser.page(tmp_path / "report/index.html")
+        pictures = page.js("Promise.all([...document.images].map(i => i.decode().then(() => i.naturalWidth)))")
+        assert min(pictures) > 0
+        assert page.js("document.documentElement.scrollWidth <= innerWidth")
+        page.click("table.sortable th:nth-child(2) button")
+        first = "document.querySelector('table.sortable tbody tr').cells[1].textContent"
+        low, end = (
+            page.js(first),
+            "document.querySelector('table.sortable tbody').lastElementChild.cells[1].textContent",
+        )
+        assert page.js(end).strip() == "not run", "what has no number is last"
+        page.click("table.sortable th:nth-child(2) button")
+        assert float(page.js(first).split()[0]) > float(low.split()[0])
+        assert page.js(end).strip() == "not run", "in either order"
+        rows = browser.page(tmp_path / "report/rows.html")
+        column = "[...document.querySelectorAll('tbody tr')].map(r => r.cells[%d].textContent)"
+        heads = rows.js("[...document.querySelectorAll('table.sortable th')].map(h => h.textContent)")
+        rows.click(f"th:nth-child({heads.index('block') + 1}) button")
+        blocks = rows.js(column % heads.index("block"))
+        assert blocks == sorted(blocks, key=lambda text: [int(part) for part in text.split("+")])
+        rows.js("document.getElementById('filter').value = 'knn 3'; filter.dispatchEvent(new Event('input'))")
+        shown = rows.js("[...document.querySelectorAll('tbody tr')].filter(r => !r.hidden).length")
+        assert 0 < shown < len(report.variants[0].rows)
+        assert rows.js("document.getElementById('count').textContent").startswith(f"{shown} of")
+        for one in (page, rows):
+            assert one.problems == []
+            assert all(address.startswith("file:") for address in one.requests)

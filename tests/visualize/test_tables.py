@@ -5,7 +5,21 @@ import io
 import math
 
 from dinoskip.results import EvalResult
-from visualize.tables import baseline_table, best, best_table, markdown, measures, one_vote, rows_csv, single_blocks
+from visualize.grids import markdown
+from visualize.tables import (
+    baseline_lines,
+    best,
+    best_grid,
+    best_lines,
+    block_grids,
+    last_epochs,
+    measures,
+    one_vote,
+    others_grid,
+    principal,
+    rows_csv,
+    single_blocks,
+)
 
 
 def row(block, value, **more):
@@ -41,20 +55,22 @@ def test_best_takes_single_blocks_by_number_and_the_earlier_of_equals():
     assert best({"3+6": 50.0}) is None
 
 
-def test_best_table_says_what_was_not_run():
-    found = measures({"a": [row(1, 5.0), row("1+2", 9.0)], "b": []})
-    assert best_table(["a", "b"], found) == [
-        ("a", [("1", 5.0, "")]),
-        ("b", [None]),
-        ("a, blocks 1+2", [("1+2", 9.0, "")]),
-        ("b, blocks 1+2", [None]),
+def test_the_best_table_says_what_was_not_run_and_what_earlier_epochs_scored():
+    variants = {"a": [row(1, 5.0, epoch=2), row("1+2", 9.0, epoch=2), row(1, 3.0, epoch=1)], "b": []}
+    assert best_lines(variants) == [
+        ("a", "a", [("1", 5.0, "")]),
+        ("b", "b", [None]),
+        ("a, blocks 1+2", "a", [("1+2", 9.0, "")]),
+        ("b, blocks 1+2", "b", [None]),
+        ("a, epoch 1", "a", [("1", 3.0, "")]),
     ]
-    text = markdown({"a": [row(1, 5.0)], "b": []})
+    text = markdown(best_grid(variants))
     assert "| b | not run |" in text
+    assert "| a, blocks 1+2 | 9.0 (blocks 1+2) |" in text
 
 
 def test_markdown_cells_cannot_break_out_of_the_table():
-    lines = markdown({"a|b <script>\n`x`": [row(1, 5.0)]}).splitlines()
+    lines = markdown(best_grid({"a|b <script>\n`x`": [row(1, 5.0)]})).splitlines()
     assert lines[4] == "| a\\|b \\<script\\> \\`x\\` | 5.0 (block 1) |"
 
 
@@ -69,15 +85,53 @@ def test_csv_holds_every_row_and_runs_no_formula():
 def test_baselines_stand_below_and_split_no_measure():
     first = row(1, 5.0, model="skip", facet="out", norm="final", protocol="p", low=4.0, high=6.04)
     floor = [first.baseline("majority class", 3.5, 3.0, 4.0), row(1, 1.0, task="knn").baseline("chance", 10.0)]
-    found = measures({"a": [first, *floor]})
-    assert list(found.values()) == [{"a": {"1": 5.0}}]
-    assert baseline_table(floor, found) == [("baseline: majority class", [("", 3.5, "3.0-4.0")])]
-    lines = markdown({"a": [first]}, floor).splitlines()
-    assert "| a | 5.0 (block 1; 4.0-6.0) |" in lines
-    assert "| baseline: majority class | 3.5 (3.0-4.0) |" in lines
-    assert lines[-1] == "| baseline: majority class | 3.5 |"
+    variants = {"a": [first, *floor]}
+    assert list(measures(variants).values()) == [{"a": {"1": 5.0}}]
+    assert baseline_lines(floor, last_epochs(variants)) == [("baseline: majority class", "", [("", 3.5, "[3.0, 4.0]")])]
+    lines = markdown(best_grid(variants, floor)).replace("\\", "").splitlines()
+    assert "| a | 5.0 [4.0, 6.0] (block 1) |" in lines
+    assert "| baseline: majority class | 3.5 [3.0, 4.0] |" in lines
+    (blocks,) = block_grids(variants, floor)
+    assert blocks.rows == [["a", "5.0"], ["baseline: majority class", "3.5"]]
 
 
 def test_retrieval_is_not_taken_for_the_probe():
     found = measures({"a": [row(1, 5.0, task="retrieve"), row(1, 6.0)]})
     assert [measure.label for measure in found] == ["mIoU, voc2012 val", "retrieval mIoU, voc2012 val"]
+
+
+def cut(block, value, protocol, facet="key"):
+    return row(block, value, task="tokencut", metric="CorLoc", protocol=protocol, facet=facet)
+
+
+def test_of_several_settings_the_papers_is_shown_and_the_rest_is_listed():
+    probes = [
+        row(1, 90.0, norm="none", protocol="dinov2, 40k"),
+        row(1, 50.0, norm="final", protocol="paper, 30 epochs"),
+    ]
+    taus = [cut(1, 80.0, "tokencut tau=0.25 eps=1e-05"), cut(1, 40.0, "tokencut tau=0.2 eps=1e-05")]
+    lost = [cut(1, 85.0, "lost k=100"), cut(1, 86.0, "tokencut tau=0.2 eps=1e-05", facet="value")]
+    variants = {name: [*probes, *taus, *lost] for name in ("a", "b")}
+    kept = principal(variants)
+    assert [one.value for one in kept["a"]] == [50.0, 40.0]
+    assert [measure.label for measure in measures(kept)] == ["mIoU, voc2012 val", "CorLoc, voc2012 val"]
+    others = others_grid(variants)
+    assert [line[0].partition(" (")[2].rstrip(")") for line in others.rows] == [
+        "none, dinov2, 40k",
+        "key, tokencut tau=0.25 eps=1e-05",
+        "key, lost k=100",
+        "value, tokencut tau=0.2 eps=1e-05",
+    ]
+    assert others.rows[0][1:] == ["90.0 (block 1)"] * 2
+    assert others_grid(kept) is None
+
+
+def test_the_setting_that_most_variants_have_is_shown_first():
+    odd = [row(1, 9.0, norm="final", protocol="paper, 30 epochs")]
+    variants = {"a": [row(1, 1.0, norm="none"), *odd], "b": [row(1, 2.0, norm="none")]}
+    assert {name: [one.value for one in rows] for name, rows in principal(variants).items()} == {"a": [1.0], "b": [2.0]}
+
+
+def test_rows_that_stand_in_no_table_are_left_as_they_are():
+    rows = [row(1, 5.0, note="best on validation", norm="none"), row(1, 4.0, metric="mAcc", norm="layer"), row(1, 3.0)]
+    assert principal({"a": rows}) == {"a": rows}

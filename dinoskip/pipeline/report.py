@@ -1,0 +1,334 @@
+"""The stage that reports: rows, curves and settings of a whole study on one page, from whatever stages are there."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import math
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from dinoskip.config import flatten
+from dinoskip.console import read_metrics
+from dinoskip.environment import describe
+from dinoskip.files import read_json, write_text
+from dinoskip.models.vit import DEPTH
+from dinoskip.pipeline.graph import Node, Planner, Step
+from dinoskip.pipeline.notices import notices
+from dinoskip.pipeline.runner import Task
+from dinoskip.pipeline.stages import ours
+from dinoskip.results import EvalResult, read_rows
+
+_TRAINING = ("pretrain/", "supervise/")
+_PRINTED = {"adamw": "AdamW", "soap": "SOAP"}
+_KINDS = {"ade20k": "ADE20K", "coco_stuff": "COCO-Stuff", "coco20k": "COCO20k"}
+
+
+def of_what_is_there(planner: Planner, steps: Sequence[Step]) -> list[Node]:
+    """The nodes of a study whose report waits for none that has not run: those are named in it as missing.
+
+    The same nodes if nothing is missing, or if there is nothing to report yet.
+    """
+    missing = {step.node.id: step.reason for step in steps if step.state != "cached"}
+    nodes = []
+    for node in planner.nodes:
+        left = {source: missing[source] for source in node.inputs.values() if source in missing}
+        if node.stage == "report" and left and len(left) < len(node.inputs):
+            inputs = {role: source for role, source in node.inputs.items() if source not in left}
+            node = replace(node, inputs=inputs, settings={**node.settings, "missing": left})
+        nodes.append(node)
+    return nodes
+
+
+def report(task: Task) -> None:
+    """``report``: the page and all that stands beside it, a copy of the gallery, and ``study.yaml``."""
+    module = ours("visualize.report")
+    rows, baselines = _all_rows(task)
+    analysis = read_json(task.input("analyze") / "analysis.json") if "analyze" in task.inputs else {}
+    study = _yaml(task.runtime["study"])
+    write_text(task.out / "study.yaml", study)
+    settings = task.settings["report"]
+    with tempfile.TemporaryDirectory(prefix=".tmp-", dir=task.out) as scratch:
+        page = module.Report(
+            title=settings["title"] or task.settings["study"],
+            note=settings["note"],
+            variants=[_variant(module, task, name, found) for name, found in rows.items()],
+            baselines=baselines,
+            figures=_figures(task, rows, analysis, Path(scratch)),
+            **_pictures(module, task),
+            diagnostics=_tables(task, analysis),
+            environment={**describe(), **_trained_with(task)},
+            protocol=_protocol(task),
+            notices=[*notices(task.inputs, task.settings.get("missing")), *_not_finite(rows)],
+            commands=_commands(study),
+            compare=settings["compare"],
+            datasets=_published_names(task.settings["datasets"]),
+            epochs=task.settings["epochs"],
+            trained_on=task.settings["trained_on"],
+        )
+        module.build_report(page, task.out)
+
+
+# --- what is read ----------------------------------------------------------------------------------------
+
+
+def _all_rows(task: Task) -> tuple[dict[str, list[EvalResult]], list[EvalResult]]:
+    """Rows by variant in the study's order; rows of baselines, each once, though every variant's stage has them."""
+    grouped: dict[str, list[EvalResult]] = {name: [] for name in task.settings["variants"]}
+    baselines: dict[EvalResult, None] = {}
+    for _, path in sorted(task.inputs.items()):
+        if (path / "rows.json").is_file():
+            for row in read_rows(path / "rows.json"):
+                if row.is_baseline:
+                    baselines[row] = None
+                else:
+                    grouped[row.model].append(row)
+    return grouped, list(baselines)
+
+
+def _logs(task: Task, name: str) -> dict[str, list[dict[str, Any]]]:
+    """A log of every training run, by variant, in the study's order."""
+    found = {
+        role.partition("/")[2]: read_metrics(path / name)
+        for role, path in task.inputs.items()
+        if role.startswith(_TRAINING)
+    }
+    return {variant: found[variant] for variant in task.settings["variants"] if variant in found}
+
+
+def _trained_with(task: Task) -> dict[str, str]:
+    """On what machines the variants were trained, where their runs say so."""
+    machines: dict[str, list[str]] = {}
+    for role, path in sorted(task.inputs.items()):
+        if role.startswith(_TRAINING) and (path / "env.json").is_file():
+            found = read_json(path / "env.json")
+            about = f"torch {found.get('torch')}, {found.get('cores')} cores, GPUs: {found.get('GPUs')}"
+            machines.setdefault(about, []).append(role.partition("/")[2])
+    if len(machines) == 1:
+        return {"trained with": next(iter(machines))}
+    return {f"trained with ({', '.join(names)})": about for about, names in machines.items()}
+
+
+# --- variants --------------------------------------------------------------------------------------------
+
+
+def _variant(module: Any, task: Task, name: str, rows: Sequence[EvalResult]) -> Any:
+    """What the page shows of a variant: what tells it from the others, in three columns, and its weights."""
+    own = task.settings["variants"][name]
+    last = max(rows, key=lambda row: row.epoch, default=None)
+    shown: dict[str, object] = {"model": own["backbone"]} if "backbone" in own else {
+        "model": _short(_differing(task, own, "model", without="init")),
+        "initialisation": _short(own["model"]["init"]),
+        "optimizer": _short(own["optimizer"]),
+    }  # fmt: skip
+    if f"sweep/{name}" in task.inputs:
+        shown["swept learning rate"] = read_json(task.input(f"sweep/{name}") / "sweep.json")["lr"]
+    if last is not None:
+        epochs = sorted({row.epoch for row in rows})
+        shown |= {"depth": last.depth, "epochs": epochs if epochs != [0] else "as given", "weights": last.weights[:12]}
+    about: dict[str, Any] = {"depth": last.depth if last else 0}
+    if "backbone" not in own:
+        about |= {"role": _role(own["model"]), "optimizer": own["optimizer"]["name"], "depth": _depth(own)}
+    return module.ReportVariant(name, rows, shown, **about)
+
+
+def _depth(own: Mapping[str, Any]) -> int:
+    return int(own["model"]["depth"] or DEPTH)
+
+
+def _role(model: Mapping[str, Any]) -> str:
+    """The variant's part in the paper's tables; "" if it has none (a partial skip, another initialisation)."""
+    published = ours("visualize.published")
+    parts = {
+        (True, "trunc_normal"): published.SKIP,
+        (False, "trunc_normal"): published.DEFAULT,
+        (False, "skipless"): published.INITIALISED,
+    }
+    return str(parts.get((model["skip"], model["init"]["name"]), ""))
+
+
+def _short(settings: Mapping[str, Any]) -> str:
+    """``soap (lr 0.0005, betas 0.95, 0.95)``."""
+    setting = ours("visualize.datatable").setting
+    rest = ", ".join(f"{key} {setting(value)}" for key, value in flatten(settings).items() if key != "name")
+    name = str(settings.get("name", ""))
+    return f"{name} ({rest})" if name and rest else name or rest or "as all"
+
+
+def _differing(task: Task, own: Mapping[str, Any], section: str, without: str) -> dict[str, Any]:
+    """Settings of one section, but for one key, in which the study's variants differ."""
+    others = [other[section] for other in task.settings["variants"].values() if section in other]
+    return {
+        key: value
+        for key, value in own[section].items()
+        if key != without and any(other.get(key) != value for other in others)
+    }
+
+
+def _protocol(task: Task) -> dict[str, dict[str, object]]:
+    """Every setting that affects a number, by section; of models, what all variants share."""
+    card = task.settings["card"]
+    sections: dict[str, dict[str, object]] = {"study": {"seed": card["seed"]}}
+    models = [own["model"] for own in task.settings["variants"].values() if "model" in own]
+    if models:
+        shared = {key: value for key, value in models[0].items() if all(other.get(key) == value for other in models)}
+        sections["model, all variants"] = dict(flatten(shared))
+    sections |= {name: dict(flatten(value)) for name, value in card.items() if isinstance(value, Mapping)}
+    sections |= {f"data: {name}": dict(flatten(value)) for name, value in task.settings["datasets"].items()}
+    return sections
+
+
+def _published_names(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """Our data sets that are (parts of) the paper's, by the paper's names."""
+    names = {
+        name: f"VOC{config['year']}" if config["kind"] == "voc" else _KINDS.get(config["kind"], "")
+        for name, config in configs.items()
+    }
+    return {name: paper for name, paper in names.items() if paper}
+
+
+# --- figures and tables ----------------------------------------------------------------------------------
+
+
+def _figures(task: Task, rows: Mapping[str, Sequence[EvalResult]], analysis: Mapping[str, Any], out: Path) -> list[Any]:
+    figures, diagnostics = ours("visualize.figures"), ours("visualize.diagnostics")
+    kept, logs = ours("visualize.tables").principal(rows), _logs(task, "metrics.jsonl")
+    optimizers = {
+        name: _PRINTED.get(own["optimizer"]["name"], own["optimizer"]["name"])
+        for name, own in task.settings["variants"].items()
+        if "optimizer" in own
+    }
+    made = [
+        figures.loss_figure(logs, out / "loss", optimizers),
+        figures.online_figure(logs, out / "online"),
+        figures.blocks_figure(kept, out / "blocks"),
+        figures.epochs_figure(kept, out / "epochs", optimizers),
+        figures.depth_figure(kept, _families(task.settings["variants"]), out / "depth"),
+    ]
+    order = list(task.settings["variants"])
+    if analysis:
+        trained = {name: analysis["trained"][key] for name, key in _last_epochs(task, analysis["trained"]).items()}
+        weights = {"at initialisation": analysis["fresh"], "trained": trained}
+        caption = "Weights by block, at initialisation and trained"
+        made.append(diagnostics.signal_figure(analysis["signal"], out / "signal"))
+        made.append(diagnostics.weights_figure(weights, out / "weights", caption=caption, variants=order))
+    made.append(diagnostics.training_figure(_logs(task, "diagnostics.jsonl"), out / "inside-training"))
+    if analysis:
+        made += diagnostics.inside_figures(_inside(task, analysis["photographs"]), out, order)
+    return [figure for figure in made if figure is not None]
+
+
+def _last_epochs(task: Task, found: Mapping[str, Any]) -> dict[str, str]:
+    """``{variant: its name among the networks found}``, in the study's order: ``VARIANT epN`` of its last epoch.
+
+    Networks that are not trained go by the variant's own name.
+    """
+    names: dict[str, str] = {}
+    for variant in task.settings["variants"]:
+        epochs = [name for name in found if name.rpartition(" ep")[0] == variant]
+        if epochs:
+            names[variant] = max(epochs, key=lambda name: int(name.rpartition(" ep")[2]))
+        elif variant in found:
+            names[variant] = variant
+    return names
+
+
+def _inside(task: Task, found: Mapping[str, Any]) -> dict[str, Any]:
+    """What :func:`dinoskip.pipeline.inside.inside` found, by variant."""
+    names = _last_epochs(task, found["inside"])
+    own = {name: variant for variant, name in names.items()}
+    pairs = [pair for pair in found["cka"] if pair["left"] in own and pair["right"] in own]
+    place = list(names).index
+    pairs = sorted(
+        ({**pair, "left": own[pair["left"]], "right": own[pair["right"]]} for pair in pairs),
+        key=lambda pair: (place(pair["left"]), place(pair["right"])),
+    )
+    return {
+        "inside": {variant: found["inside"][name] for variant, name in names.items()},
+        "sqnr": {variant: found["sqnr"][name] for variant, name in names.items() if name in found["sqnr"]},
+        "cka": pairs,
+    }
+
+
+def _families(variants: Mapping[str, Mapping[str, Any]]) -> dict[str, tuple[str, int]]:
+    """``{variant: (what it shares with those that differ in depth alone, its depth)}``."""
+    names: dict[str, str] = {}
+    found: dict[str, tuple[str, int]] = {}
+    for variant, own in variants.items():
+        if "model" in own:
+            key = json.dumps([{**own["model"], "depth": None}, own["optimizer"]], sort_keys=True)
+            label = ", ".join(filter(None, (_role(own["model"]), own["optimizer"]["name"])))
+            if label in names.values() and key not in names:
+                label = f"{label} ({variant})"
+            found[variant] = (names.setdefault(key, label), _depth(own))
+    return found
+
+
+def _tables(task: Task, analysis: Mapping[str, Any]) -> list[Any]:
+    """Learning rates tried, signal propagation of fresh networks, every variant's weights at initialisation."""
+    tables = []
+    swept = {role.partition("/")[2]: path for role, path in sorted(task.inputs.items()) if role.startswith("sweep/")}
+    if swept:
+        body = []
+        for name, path in swept.items():
+            found = read_json(path / "sweep.json")
+            values = [[name, one["lr"], one["value"], one["loss"], one["lr"] == found["lr"]] for one in found["rates"]]
+            body += values
+            measure = f"{found['measure']} after {found['epochs']} epochs"
+        columns = ["variant", "learning rate", measure, "loss", "chosen"]
+        tables.append(ours("visualize.datatable").DataTable("Learning rates, chosen by short runs", columns, body))
+    if analysis:
+        module = ours("visualize.diagnostics")
+        tables.append(module.signal_table(analysis["signal"]))
+        tables += [
+            module.weights_table(f"{name}: weights at initialisation", rows) for name, rows in analysis["fresh"].items()
+        ]
+    return tables
+
+
+def _pictures(module: Any, task: Task) -> dict[str, Any]:
+    """The gallery, copied beside the page, its strip of pictures, and links to its contact sheets."""
+    source = task.inputs.get("gallery")
+    if source is None:
+        return {}
+    shutil.copytree(source, task.out / "gallery", ignore=shutil.ignore_patterns("MANIFEST.json", "timing.json"))
+    caption = "PCA of patch features to RGB, colours aligned between the models."
+    previews = [module.Preview(source / "strip.png", caption, "photographs above each model's PCA colours")]
+    sheets = [f"gallery/{path.name}" for path in sorted(source.glob("sheet-*.p*"))]
+    return {"gallery": "gallery/index.html", "previews": previews, "sheets": sheets}
+
+
+# --- what is said ----------------------------------------------------------------------------------------
+
+
+def _not_finite(rows: Mapping[str, Sequence[EvalResult]]) -> list[str]:
+    """Numbers that came out empty: there was nothing to average."""
+    lines = []
+    for name, found in rows.items():
+        empty = sorted({f"{row.metric} on {row.dataset}" for row in found if not math.isfinite(row.value)})
+        lines += [f"{name}: no number for {', '.join(empty)}: nothing to average"] if empty else []
+    return lines
+
+
+def _commands(study: str) -> list[str]:
+    found, digest = describe(), hashlib.sha256(study.encode()).hexdigest()
+    return [
+        f"# dinoskip {found['dinoskip']}, Python {found['python']}, torch {found['torch']}",
+        f"# study.yaml, in this folder, has every setting written out; sha256 {digest}",
+        "dinoskip run study.yaml      # everything; data.NAME.root=DIR where data lie elsewhere",
+        "dinoskip report study.yaml   # this page again, from the stages that are there",
+    ]
+
+
+def _yaml(study: Mapping[str, Any]) -> str:
+    """What ``dinoskip run`` needs to do it again."""
+    from ruamel.yaml import YAML
+
+    stream = io.StringIO()
+    YAML(typ="safe", pure=True).dump(study, stream)
+    return stream.getvalue()

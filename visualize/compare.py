@@ -1,0 +1,195 @@
+"""A published table with our numbers in it: ours, the paper's and the difference, laid out as printed.
+
+Which of our rows stands in a cell follows one rule, said under each table by :func:`notes`: the first variant of the
+study that has the cell's skip connections, initialisation, optimizer and depth; the data set of the cell's kind; the
+epoch at the same share of the run; the principal setting (:func:`visualize.tables.principal`); the best single block,
+or the study's multiscale combination.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from dinoskip.results import EvalResult
+from visualize.grids import NOT_RUN, Grid, as_csv
+from visualize.published import EPOCHS, Cell, PublishedTable
+from visualize.tables import PAPERS, comparable, principal, setting_note, setting_of, spread
+
+PAPER = "“Cutting the Skip: Training Residual-Free Transformers” (ICLR 2026)"
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A variant as a comparison sees it: ``role`` is one of ``visualize.published``'s, "" stands in no cell."""
+
+    name: str
+    role: str
+    optimizer: str
+    depth: int
+    rows: Sequence[EvalResult]
+
+
+@dataclass(frozen=True)
+class Study:
+    """Our side. ``datasets`` is ``{our name: the paper's}``; ``epochs`` is the length of our runs, 0 if unknown."""
+
+    subjects: Sequence[Subject]
+    datasets: Mapping[str, str] = field(default_factory=dict)
+    epochs: int = 0
+    trained_on: str = ""
+
+    def principal(self) -> Study:
+        """Only rows of the principal settings."""
+        kept = principal({subject.name: subject.rows for subject in self.subjects})
+        subjects = [Subject(one.name, one.role, one.optimizer, one.depth, kept[one.name]) for one in self.subjects]
+        return Study(subjects, self.datasets, self.epochs, self.trained_on)
+
+    def epoch(self, of_paper: int) -> int:
+        """Our epoch at the same share of the run as the paper's epoch ``of_paper``."""
+        return round(of_paper / EPOCHS * self.epochs)
+
+
+def find(cell: Cell, study: Study) -> EvalResult | None:
+    """The row that stands in a cell; None if there is none. ``study`` holds principal rows only."""
+    same = [one for one in study.subjects if (one.role, one.optimizer) == (cell.role, cell.optimizer.lower())]
+    depth = cell.depth or max((one.depth for one in same), default=0)
+    for subject in same:
+        rows = [row for row in subject.rows if subject.depth == depth and _fits(row, cell, study)]
+        if rows:
+            kinds = [row for row in rows if row.dataset == rows[0].dataset]
+            return max(kinds, key=lambda row: (row.block.count("+"), row.value, -_number(row.block)))
+    return None
+
+
+def _fits(row: EvalResult, cell: Cell, study: Study) -> bool:
+    if not comparable(row) or (row.task, row.metric) != (cell.task, cell.metric):
+        return False
+    dataset = _dataset(row, study) == cell.dataset
+    epoch = row.epoch in (0, study.epoch(cell.epoch)) or not study.epochs
+    return dataset and epoch and ("+" in row.block) == cell.several
+
+
+def _dataset(row: EvalResult, study: Study) -> str:
+    """The paper's name of a row's data set; a classification among 1,000 classes is taken for ImageNet-1k."""
+    if row.task == "classify":
+        return "ImageNet" if row.classes == 1000 else ""
+    return study.datasets.get(row.dataset, "")
+
+
+def _number(block: str) -> int:
+    return int(block) if block.isdigit() else 0
+
+
+def compared(table: PublishedTable, study: Study) -> Grid:
+    """The table with three lines for each printed one: ours, paper, difference (ours − paper)."""
+    ours = study.principal()
+    lines: list[list[str]] = []
+    for labels, cells in table.rows:
+        found = [find(cell, ours) for cell in cells]
+        lines.append([*labels, "ours", *(NOT_RUN if row is None else _shown(row) for row in found)])
+        lines.append([*[""] * table.stubs, "paper", *("–" if c.paper is None else f"{c.paper:.1f}" for c in cells)])
+        gaps = [_gap(row, cell) for row, cell in zip(found, cells, strict=True)]
+        lines.append([*[""] * table.stubs, "difference", *(_signed(gap) for gap in gaps)])
+    head = [[*line[: table.stubs], ("", 1), *line[table.stubs :]] for line in table.head]
+    name = table.name.replace(".", "-")
+    rules = frozenset(3 * part for part in table.parts)
+    return Grid(name, table.title, head, lines, table.stubs + 1, rules, notes(table, study))
+
+
+def _shown(row: EvalResult) -> str:
+    where = f"b{row.block}" if row.block.isdigit() and row.task != "classify" else ""
+    return " ".join(filter(None, (f"{row.value:.1f}", spread(row), where)))
+
+
+def _gap(row: EvalResult | None, cell: Cell) -> float | None:
+    return None if row is None or cell.paper is None else round(row.value, 1) - cell.paper
+
+
+def _signed(gap: float | None) -> str:
+    if gap is None:
+        return ""
+    return "0.0" if abs(gap) < 0.05 else f"{gap:+.1f}".replace("-", "−")
+
+
+def notes(table: PublishedTable, study: Study) -> list[str]:
+    """The rule by which our rows were chosen, and what they are."""
+    ours = study.principal()
+    found = {(labels, n): find(cell, ours) for labels, cells in table.rows for n, cell in enumerate(cells)}
+    rows = [row for row in found.values() if row is not None]
+    lines = [f"Paper: {PAPER}, trained on ImageNet-1k. {table.rule}".strip()]
+    if not rows:
+        return [*lines, f"Ours: no row of this study fits a cell. {_why(table, study)}"]
+    used = {name: sorted({row.dataset for row in rows if _dataset(row, study) == name})
+            for name in dict.fromkeys(cell.dataset for _, cells in table.rows for cell in cells)}  # fmt: skip
+    sets = "; ".join(f"{name} is {', '.join(own)}" for name, own in used.items() if own)
+    models = ", ".join(dict.fromkeys(row.model for row in rows))
+    about = [f"Ours: variants {models}" + (f", trained on {study.trained_on}" if study.trained_on else "")]
+    about += [sets] if sets else []
+    about += [f"b9 is block 9; {_epochs(table, study)}"]
+    several = list(dict.fromkeys(row.block for row in rows if "+" in row.block))
+    about += [f"several blocks: {', '.join(several)}"] if several else []
+    lines.append("; ".join(about) + ". [low, high] is the 95 % interval by the bootstrap over images.")
+    lines.append("Settings: " + setting_note({"": rows}))
+    if left := _left_out(table, study, rows):
+        lines.append(
+            f"{left} more rows have other settings of the same measures (rows.html): of several settings the one that "
+            f"most variants have is shown, of equals the papers' ({PAPERS})."
+        )
+    return lines
+
+
+def _epochs(table: PublishedTable, study: Study) -> str:
+    if not study.epochs:
+        return "the epochs of the weights are not known"
+    asked = sorted({cell.epoch for _, cells in table.rows for cell in cells}, reverse=True)
+    return ", ".join(f"epoch {epoch} of the paper is our {study.epoch(epoch)} of {study.epochs}" for epoch in asked)
+
+
+def _why(table: PublishedTable, study: Study) -> str:
+    """What is missing, where nothing fits."""
+    wanted = {cell.dataset for _, cells in table.rows for cell in cells}
+    if not {_dataset(row, study) for subject in study.subjects for row in subject.rows} & wanted:
+        return f"It evaluates none of {', '.join(sorted(wanted))}."
+    if not any(one.role for one in study.subjects):
+        return "None of its variants says whether it has skip connections and how it was initialised."
+    return "Its variants, epochs or kinds of features are others than the table's."
+
+
+def _left_out(table: PublishedTable, study: Study, used: Sequence[EvalResult]) -> int:
+    """How many rows of the table's measures have another setting than the one shown."""
+    shown = {(row.task, row.metric, row.dataset): setting_of(row) for row in used}
+    return sum(
+        setting_of(row) != shown[row.task, row.metric, row.dataset]
+        for subject in study.subjects
+        for row in subject.rows
+        if comparable(row) and (row.task, row.metric, row.dataset) in shown
+    )
+
+
+def compared_csv(table: PublishedTable, study: Study) -> str:
+    """One line a printed cell: where it is, ours and what it is of, the paper's number, the difference."""
+    ours = study.principal()
+    head = ["table", "row", "column", "ours", "low", "high", "paper", "difference", "variant", "epoch", "block",
+            "dataset", "split", "n", "facet", "norm", "resolution", "protocol"]  # fmt: skip
+    columns = Grid("", "", table.head, ()).columns[table.stubs :]
+    lines: list[list[object]] = []
+    for labels, cells in table.rows:
+        for column, cell in zip(columns, cells, strict=True):
+            row, gap = find(cell, ours), None
+            gap = None if row is None or cell.paper is None else round(row.value - cell.paper, 4)
+            about = (
+                [NOT_RUN] + [""] * 2 if row is None else [row.value, *("" if math.isnan(v) else v for v in _ends(row))]
+            )
+            of = [""] * 10 if row is None else [
+                row.model, row.epoch, row.block, row.dataset, row.split, row.n, *setting_of(row)
+            ]  # fmt: skip
+            paper = "" if cell.paper is None else cell.paper
+            place = [table.name, " ".join(filter(None, labels)), column]
+            lines.append([*place, *about, paper, "" if gap is None else gap, *of])
+    return as_csv(head, lines)
+
+
+def _ends(row: EvalResult) -> tuple[float, float]:
+    return (math.nan if row.low is None else row.low, math.nan if row.high is None else row.high)

@@ -1,0 +1,195 @@
+"""What every matplotlib figure shares: fonts, colours, panels, legends, and the files it is written to.
+
+A figure is drawn once, in the light theme; the dark SVG is the same with each colour replaced. Nothing written
+depends on the time or the machine's fonts: the same input gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from PIL import ImageFont
+
+from dinoskip.files import write_bytes
+from visualize.pages import clean
+from visualize.palette import variant_colours
+
+# ink, muted, line: of light pages, then of dark ones
+_THEMES = (("#1c1c1f", "#66656b", "#e3e0d9"), ("#ececef", "#a09fa8", "#3a3a41"))
+_DASHES = ("-", (0, (5, 1.5)), (0, (1.5, 1.5)), (0, (6, 1.5, 1.5, 1.5)))
+_MARKS = (".", "s", "^", "D")
+_BREAKS = " -_,|/;"
+TEXT, TITLE = 9.5, 10.0  # points
+_PNG_DPI = 150
+_COLUMNS = 3
+PANEL = (3.35, 2.9)  # inches
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure on disk: ``light`` and ``dark`` SVG for pages, ``pdf`` and ``png`` for papers; the same in words."""
+
+    light: Path
+    dark: Path
+    pdf: Path
+    png: Path
+    caption: str
+    alt: str
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """All four."""
+        return self.light, self.dark, self.pdf, self.png
+
+
+@lru_cache
+def label_font(size: int, bold: bool = False) -> ImageFont.FreeTypeFont:
+    """DejaVu Sans, which matplotlib carries: the same everywhere."""
+    from matplotlib import get_data_path
+
+    name = "DejaVuSans-Bold.ttf" if bold else "DejaVuSans.ttf"
+    return ImageFont.truetype(str(Path(get_data_path()) / "fonts/ttf" / name), size)
+
+
+def inches(text: str, points: float = TEXT) -> float:
+    """Width of one line of text."""
+    return label_font(100).getlength(text) / 100 * points / 72
+
+
+def fitted(text: str, width: float, points: float = TEXT, lines: int = 1) -> str:
+    """``text`` in at most ``lines`` lines of ``width`` inches, its middle left out if it is longer still.
+
+    Dollars are escaped, so that none starts a formula.
+    """
+    rest = clean(text, 400)
+    found: list[str] = []
+    while len(found) < lines - 1 and inches(rest, points) > width:
+        end = max(1, _longest(rest, width, points))
+        cut = max((rest.rfind(mark, end // 2, end) for mark in _BREAKS), default=-1) + 1 or end
+        found.append(rest[:cut].rstrip())
+        rest = rest[cut:].lstrip()
+    whole, kept = rest, len(rest)
+    while inches(rest, points) > width and kept > 4:
+        kept -= 1
+        rest = f"{whole[: kept - kept // 3]}…{whole[len(whole) - kept // 3 :]}"
+    return "\n".join([*found, rest]).replace("$", r"\$")
+
+
+def _longest(text: str, width: float, points: float) -> int:
+    """How many letters of ``text`` fit."""
+    low, high = 0, len(text)
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if inches(text[:middle], points) <= width else (low, middle - 1)
+    return low
+
+
+def panels(count: int, size: tuple[float, float] = PANEL, columns: int = _COLUMNS) -> tuple[Any, list[Any]]:
+    """An empty figure of ``count`` axes, ``columns`` a line, of ``size`` inches each; none of pyplot's global ones."""
+    from matplotlib.figure import Figure as Drawing
+
+    columns = min(count, columns)
+    lines = math.ceil(count / columns)
+    figure = Drawing(figsize=(max(5.0, size[0] * columns), size[1] * lines), layout="constrained")
+    grid = list(figure.subplots(lines, columns, squeeze=False).flat)
+    for axes in grid[count:]:
+        axes.set_axis_off()
+    for axes in grid[:count]:
+        axes.xaxis.get_major_locator().set_params(integer=True)
+    return figure, grid[:count]
+
+
+def heading(axes: Any, text: str, lines: int = 2) -> None:
+    """A panel's title, wrapped and cut to the panel's own width."""
+    columns = axes.get_subplotspec().get_gridspec().ncols
+    axes.set_title(fitted(text, axes.figure.get_figwidth() / columns - 0.45, TITLE, lines))
+
+
+def curve(axes: Any, points: Mapping[int, float], colour: str, number: int, name: str) -> None:
+    """One variant's values at integer places, with a line and a mark of its own."""
+    places = sorted(points)
+    look = {"linestyle": dash(number), "marker": mark(number), "markersize": 6 if number < 6 else 3.5}
+    axes.plot(places, [points[place] for place in places], color=colour, label=name, **look)
+
+
+def dash(number: int) -> Any:
+    """Solid for the first six variants; the colours repeat with another dash after that."""
+    return _DASHES[number // 6 % len(_DASHES)]
+
+
+def mark(number: int) -> str:
+    """The mark that goes with :func:`dash`."""
+    return _MARKS[number // 6 % len(_MARKS)]
+
+
+def legend(figure: Any, grid: Sequence[Any], order: Sequence[str]) -> None:
+    """Above the panels, every variant that any of them shows, once, in ``order``; the figure grows with its rows."""
+    handles: dict[str, Any] = {}
+    for axes in grid:
+        found, labels = axes.get_legend_handles_labels()
+        handles = {**dict(zip(labels, found, strict=True)), **handles}
+    names = [name for name in order if name in handles]
+    room = figure.get_figwidth() - 0.3
+    shown = [fitted(name, min(3.6, room - 0.6)) for name in names]
+    columns = max(1, min(4, len(names), int(room / (0.55 + max(inches(name) for name in shown)))))
+    rows = math.ceil(len(names) / columns)
+    figure.set_figheight(figure.get_figheight() + 0.2 * (rows - 1))  # else many rows would cover the panels
+    figure.legend([handles[name] for name in names], shown, loc="outside upper left", ncols=columns, borderaxespad=0.2)
+
+
+@contextmanager
+def _theme() -> Iterator[None]:
+    import matplotlib
+
+    ink, muted, line = _THEMES[0]
+    settings: dict[Any, Any] = {
+        "font.family": "DejaVu Sans", "font.size": TEXT, "axes.titlesize": TITLE, "axes.titlelocation": "left",
+        "axes.spines.top": False, "axes.spines.right": False, "axes.edgecolor": line, "axes.labelcolor": muted,
+        "axes.titlecolor": ink, "text.color": ink, "xtick.color": muted, "ytick.color": muted, "axes.grid": True,
+        "axes.grid.axis": "y", "grid.color": line, "grid.linewidth": 0.7, "axes.axisbelow": True, "xtick.major.size": 0,
+        "ytick.major.size": 0, "ytick.minor.size": 0, "lines.linewidth": 1.8, "legend.frameon": False,
+        "figure.facecolor": "none", "axes.facecolor": "none", "savefig.facecolor": "none", "figure.dpi": 100,
+        "svg.hashsalt": "dinoskip", "pdf.fonttype": 42,
+    }  # fmt: skip
+    with matplotlib.rc_context(settings):
+        yield
+
+
+def write_figure(out: Path, draw: Callable[[Sequence[str]], Any], variants: int, caption: str, alt: str) -> Figure:
+    """Draw with the colours of ``variants`` variants and write ``out`` as SVG, ``out``-dark as SVG, PDF and PNG."""
+    light, night = variant_colours(variants), variant_colours(variants, dark=True)
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.backends.backend_pdf import FigureCanvasPdf
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+
+    vector, pdf, png = (out.with_suffix(f".{kind}") for kind in ("svg", "pdf", "png"))
+    made = Figure(vector, out.with_name(f"{out.stem}-dark.svg"), pdf, png, caption, alt)
+    with _theme():
+        figure = draw(light)
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")  # found once, the same in every file
+        drawn = _saved(figure, FigureCanvasSVG, "svg", metadata={"Date": None})
+        write_bytes(made.pdf, _saved(figure, FigureCanvasPdf, "pdf", metadata={"CreationDate": None}))
+        figure.set_facecolor("white")
+        write_bytes(made.png, _saved(figure, FigureCanvasAgg, "png", metadata={"Software": None}))
+    write_bytes(made.light, drawn)
+    text = drawn.decode()
+    for before, after in zip((*_THEMES[0], *light), (*_THEMES[1], *night), strict=True):
+        text = text.replace(before.lower(), after.upper())
+    write_bytes(made.dark, text.encode())
+    return made
+
+
+def _saved(figure: Any, canvas: Any, kind: str, **options: Any) -> bytes:
+    """What a canvas writes by itself: ``savefig`` would draw everything twice."""
+    stream = io.BytesIO()
+    figure.dpi = _PNG_DPI if kind == "png" else 72
+    getattr(canvas(figure), f"print_{kind}")(stream, **options)
+    return stream.getvalue()

@@ -1,0 +1,122 @@
+"""A small table of text, written as GitHub Markdown, CSV and LaTeX (booktabs); a page's template draws it as HTML."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from dinoskip.results import formula_safe
+from visualize.pages import clean
+
+NOT_RUN = "not run"
+
+
+@dataclass(frozen=True)
+class Grid:
+    """``head`` are header lines of (text, columns that it spans); the first ``stubs`` columns of ``rows`` are labels.
+
+    ``rules`` are numbers of rows that begin a new part, ``notes`` stand below, ``name`` is the file's.
+    """
+
+    name: str
+    title: str
+    head: Sequence[Sequence[tuple[str, int]]]
+    rows: Sequence[Sequence[str]]
+    stubs: int = 1
+    rules: frozenset[int] = frozenset()
+    notes: Sequence[str] = ()
+
+    @property
+    def columns(self) -> list[str]:
+        """One heading a column: those of all header lines above it, joined."""
+        lines = [[text for text, span in line for _ in range(span)] for line in self.head]
+        return [", ".join(dict.fromkeys(filter(None, parts))) for parts in zip(*lines, strict=True)]
+
+
+def escape_markdown(text: str, limit: int = 300) -> str:
+    """Backslash what Markdown or the HTML inside it would interpret."""
+    return "".join(f"\\{letter}" if letter in "\\`*_[]<>|#&!~$" else letter for letter in clean(text, limit))
+
+
+def markdown(grid: Grid) -> str:
+    """Title as a heading, the table, its notes."""
+    lines = [f"### {escape_markdown(grid.title)}", "", *markdown_rows(grid.columns, grid.rows, grid.stubs)]
+    return "\n".join([*lines, *(f"\n{escape_markdown(note, 1200)}" for note in grid.notes)]) + "\n"
+
+
+def markdown_rows(head: Sequence[str], body: Iterable[Sequence[str]], stubs: int = 1) -> list[str]:
+    """The lines of a table."""
+    lines = ["| " + " | ".join(map(escape_markdown, head)) + " |"]
+    lines += ["|" + "---|" * stubs + "---:|" * (len(head) - stubs)]
+    return lines + ["| " + " | ".join(map(escape_markdown, row)) + " |" for row in body]
+
+
+def as_csv(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Lines of CSV; text that a spreadsheet would run as a formula begins with a quote."""
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    for row in [head, *rows]:
+        writer.writerow(map(formula_safe, row))
+    return stream.getvalue()
+
+
+_LATEX = {
+    "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "#": r"\#", "_": r"\_", "%": r"\%",
+    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}",
+    "|": r"\textbar{}", '"': r"\textquotedbl{}", "-": "-{}", "`": r"\textasciigrave{}", "'": r"\textquotesingle{}",
+    "[": "{[}", "]": "{]}", "−": "$-$", "±": r"$\pm$", "×": r"$\times$", "·": r"$\cdot$", "…": r"\dots{}", "–": "--",
+    "→": r"$\rightarrow$", "≥": r"$\geq$", "κ": r"$\kappa$", "τ": r"$\tau$", "α": r"$\alpha$", "β": r"$\beta$",
+    "“": "``", "”": "''", "’": "'", "↓": r"$\downarrow$",
+}  # fmt: skip
+
+
+def escape_latex(text: str, limit: int = 300) -> str:
+    """Text that pdfLaTeX sets as it reads: commands, ligatures and brackets inactive, letters it lacks as ``?``."""
+    return "".join(_LATEX.get(letter, letter if ord(letter) < 256 else "?") for letter in clean(text, limit))
+
+
+def latex(grid: Grid) -> str:
+    """A ``table`` with caption, label and booktabs rules; needs ``booktabs`` and ``textcomp`` (``\\usepackage``)."""
+    count = len(grid.columns)
+    lines = [
+        r"% needs \usepackage{booktabs} and \usepackage{textcomp}",
+        r"\begin{table}",
+        r"\centering",
+        rf"\caption{{{escape_latex(grid.title)}}}",
+        rf"\label{{tab:{grid.name}}}",
+        rf"\begin{{tabular}}{{{'l' * grid.stubs}{'r' * (count - grid.stubs)}}}",
+        r"\toprule",
+    ]
+    for number, line in enumerate(grid.head):
+        lines.append(_latex_row([_spanned(text, span) for text, span in line]))
+        if number + 1 < len(grid.head):
+            lines.append(" ".join(_partial_rules(line)))
+    lines.append(r"\midrule")
+    for number, row in enumerate(grid.rows):
+        if number in grid.rules and number:
+            lines.append(r"\midrule")
+        lines.append(_latex_row([escape_latex(cell) for cell in row]))
+    lines += [r"\bottomrule", r"\end{tabular}"]
+    if grid.notes:
+        lines += ["", r"\medskip", *(rf"{{\footnotesize {escape_latex(note, 1200)}\par}}" for note in grid.notes)]
+    return "\n".join([*lines, r"\end{table}"]) + "\n"
+
+
+def _latex_row(cells: Sequence[str]) -> str:
+    return " & ".join(cells) + r" \\"
+
+
+def _spanned(text: str, span: int) -> str:
+    shown = escape_latex(text)
+    return shown if span == 1 else rf"\multicolumn{{{span}}}{{c}}{{{shown}}}"
+
+
+def _partial_rules(line: Sequence[tuple[str, int]]) -> list[str]:
+    first, rules = 1, []
+    for text, span in line:
+        if text and span > 1:
+            rules.append(rf"\cmidrule(lr){{{first}-{first + span - 1}}}")
+        first += span
+    return rules

@@ -1,0 +1,56 @@
+"""Every result row on a page of its own: what all rows share above, the fields that differ as sortable columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dinoskip.results import EvalResult
+from visualize.pages import render_page
+
+_FIRST = ("variant", "epoch", "task", "metric", "dataset", "split", "block", "value", "low", "high", "std")
+_SHORT = {"weights": 12}  # letters of a hash that are shown; rows.csv has it whole
+
+
+def long_table(variants: Mapping[str, Sequence[EvalResult]]) -> dict[str, Any]:
+    """``{"shared": {field: text}, "columns": [(field, is a number)], "rows": [[(text, sorting key)]]}``.
+
+    A field that is empty in all rows is in neither.
+    """
+    plain = [{"variant": name, **row.plain()} for name, rows in variants.items() for row in rows]
+    if plain and all(row["variant"] == row["model"] for row in plain):
+        for row in plain:
+            del row["model"]
+    fields = sorted(plain[0], key=lambda one: _FIRST.index(one) if one in _FIRST else len(_FIRST)) if plain else []
+    shared: dict[str, str] = {}
+    columns: list[tuple[str, bool]] = []
+    for name in fields:
+        values = {row[name] for row in plain}
+        if values <= {"", None, 0}:
+            continue
+        if len(values) == 1 and name not in {"variant", "value"}:
+            shared[name] = _text(name, values.pop())
+        else:
+            columns.append((name, all(value is None or isinstance(value, int | float) for value in values)))
+    rows = [[(_text(name, row[name]), _sorted_by(row[name])) for name, _ in columns] for row in plain]
+    return {"shared": shared, "columns": columns, "rows": rows}
+
+
+def _text(name: str, value: object) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return f"{value:.2f}"
+    return str(value)[: _SHORT.get(name, 300)]
+
+
+def _sorted_by(value: object) -> str:
+    """What the page's script sorts by where the text shown would not do: the whole number; else nothing."""
+    return f"{value:.10g}" if isinstance(value, float) else ""
+
+
+def write_long_table(title: str, variants: Mapping[str, Sequence[EvalResult]], out: Path) -> None:
+    """Write the page to ``out``; it stands beside the report's ``index.html``."""
+    context = {"title": title, "table": long_table(variants)}
+    render_page(out, "rows.html", context, styles=("base.css", "report.css"), script="sort.js")
