@@ -164,6 +164,7 @@ def _lay_out_hdf5(folder: Path, arrays: Arrays, manifest: Mapping[str, Any], sta
     in_place.set_layout(h5py.h5d.CONTIGUOUS)
     in_place.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)  # so that its place is known
     in_place.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
+    in_place.set_obj_track_times(False)  # the same content is the same bytes
     with h5py.File(path, "w") as opened:
         for key, value in manifest.items():
             if key == "ids":

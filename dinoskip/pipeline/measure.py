@@ -9,6 +9,7 @@ from typing import Any
 
 from dinoskip.config import Source, validate
 from dinoskip.data import datasets
+from dinoskip.distributed import world
 from dinoskip.features import FeatureStore, Transform, export
 from dinoskip.models import Backbone, load_backbone
 from dinoskip.pipeline.make import dataset_of
@@ -25,9 +26,8 @@ def open_backbone(settings: Mapping[str, Any], weights: Path | None, device: str
 
 
 def export_features(task: Task) -> None:
-    """``features``: every block of every image of one split, in one pass."""
+    """``features``: every block of every image of one split, in one pass; ranks share the images."""
     settings = task.settings
-    backbone = open_backbone(settings, task.inputs.get("weights"), task.device)
     config, root = dataset_of(task)
     use, split = settings["use"], settings["dataset"]["split"]
     opened: Any
@@ -37,18 +37,20 @@ def export_features(task: Task) -> None:
         opened = datasets.open_detection(config, split, root)
     else:
         opened = datasets.open_labelled(config, split, root)
-    export(
-        backbone,
-        opened,
-        task.out / "store",
-        settings["blocks"],
-        facet=settings["facet"],
-        norm=settings["norm"],
-        transform=validate(Transform, Source(dict(settings["transform"]))),
-        tokens=use != "classes",
-        cls=use != "detection",
-        workers=task.workers,
-    )
+    with world(task.device) as here:
+        export(
+            open_backbone(settings, task.inputs.get("weights"), "cpu").to(here.device),
+            opened,
+            task.out / "store",
+            settings["blocks"],
+            facet=settings["facet"],
+            norm=settings["norm"],
+            transform=validate(Transform, Source(dict(settings["transform"]))),
+            tokens=use != "classes",
+            cls=use != "detection",
+            workers=task.workers,
+            here=here,
+        )
 
 
 @dataclass(frozen=True)

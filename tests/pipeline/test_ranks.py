@@ -1,4 +1,4 @@
-"""A study run by two ranks at once, as torchrun or srun start it: they train together, rank 0 does all else."""
+"""A study run by two ranks at once, as torchrun or srun start it: they train and export, rank 0 does all else."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from dinoskip.console import read_metrics
+from dinoskip.features import FeatureStore
 from dinoskip.files import read_json
 from tests.helpers.launch import rank_environments
 from tests.helpers.study import TINY
@@ -48,7 +49,7 @@ def rows_of(study: Path) -> list[float]:
 
 
 def test_two_ranks_make_the_study_that_one_makes(config: Path, tmp_path: Path) -> None:
-    (code, _, err), (other_code, other_out, other_err) = together(config, "--until", "weights")
+    (code, _, err), (other_code, other_out, other_err) = together(config, "--until", "features")
     assert (code, other_code) == (0, 0), err + other_err
     assert "pretrain/" in err
     assert other_out == ""
@@ -57,6 +58,10 @@ def test_two_ranks_make_the_study_that_one_makes(config: Path, tmp_path: Path) -
     (env,) = study.glob("stages/pretrain/*/*/env.json")
     assert read_json(env)["world_size"] == 2
     assert len(list(study.glob("stages/weights/*/*/*/weights.safetensors"))) == 1
+    assert "with 2 processes" in err
+    stores = list(study.glob("stages/features/**/store"))
+    assert stores
+    assert all(FeatureStore.open(store).verify() == [] for store in stores)
     alone = start(config, {}, "--until", "weights", f"output={tmp_path / 'alone'}")
     _, err = alone.communicate(timeout=120)
     assert alone.returncode == 0, err
