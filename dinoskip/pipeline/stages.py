@@ -36,7 +36,7 @@ STAGES: dict[str, Stage] = {
     "pretrain": Stage(partial(_call, "make", "pretrain"), resumes=True, together=True),
     "supervise": Stage(partial(_call, "make", "supervise"), resumes=True, together=True),
     "weights": Stage(partial(_call, "make", "export_weights")),
-    "features": Stage(partial(_call, "measure", "export_features"), resumes=True, version=2),
+    "features": Stage(partial(_call, "measure", "export_features"), resumes=True, together=True, version=2),
     "probe": Stage(partial(_call, "measure", "probe"), version=3),
     "tokencut": Stage(partial(_call, "measure", "tokencut"), version=2),
     "knn": Stage(partial(_call, "measure", "knn"), version=2),
