@@ -79,7 +79,13 @@ def test_gallery_of_any_folder(voc: Path, tmp_path: Path, capsys: pytest.Capture
     assert main([*command, "gallery.first=2", "evaluate.probe.size=64", "-q"]) == 0
     page = Path(capsys.readouterr().out.split("gallery: ")[1].strip())
     assert page.is_file()
-    assert len(list(page.parent.glob("img/pca-*"))) == 2 * (2 + 3)
+    sheets = sorted(path.name for path in page.parent.glob("img/*-m*"))
+    layers = ("attention", "cut", "pca", "vector")
+    assert sheets == [f"{layer}-m{column}-i{row:03d}.png" for layer in layers for column in (0, 1) for row in (0, 1)]
+    assert main([*command, "--single-file", "gallery.first=2", "evaluate.probe.size=64", "-q"]) == 0
+    alone = Path(capsys.readouterr().out.split("gallery: ")[1].strip())
+    assert not list(alone.parent.glob("img/*"))
+    assert alone.stat().st_size > page.stat().st_size
 
 
 def test_features_export_and_models(voc: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

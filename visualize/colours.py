@@ -1,14 +1,18 @@
-"""PCA colours of feature stores: one basis per model and block over the shown images, aligned between models."""
+"""PCA colours of feature stores: one basis over the shown images or one an image, aligned between models or not."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
 from visualize.layers import nearest
 from visualize.pca import PatchPCA, procrustes, to_rgb
+
+Colours = dict[int, list[np.ndarray | None]]  # block -> uint8 (h, w, 3) per image, None where there is none
+Scores = Mapping[str, np.ndarray]  # image id -> (h, w, 3) float
 
 
 class TokenSource(Protocol):
@@ -29,49 +33,97 @@ class TokenSource(Protocol):
         """Tokens (h*w, C) of image ``index``."""
 
 
-def pca_colours(stores: Sequence[TokenSource | None], ids: Sequence[str]) -> list[dict[int, list[np.ndarray | None]]]:
-    """For each store ``{block: [uint8 (h, w, 3) per id, None where the store lacks the image or it is not finite]}``.
+@dataclass(frozen=True)
+class PcaViews:
+    """Three ways to colour the same tokens, each a list of :data:`Colours`, one a store.
 
-    At each block the basis is fitted to all shown images of a store together; scores of later stores are
-    turned (orthogonal Procrustes) onto those of the first store that has the block, and every store's
-    channels are scaled by their own robust quantiles.
+    ``aligned``: at each block one basis a store over all shown images; scores of later stores are turned (orthogonal
+    Procrustes) onto those of the first store that has the block. ``own``: the same basis, not turned; blocks of the
+    first store are left out, being those of ``aligned``. ``image``: a basis for each image, later stores turned onto
+    the first store that has the image. Channels are scaled by robust quantiles, of all images or of the one.
     """
-    colours: list[dict[int, list[np.ndarray | None]]] = [{} for _ in stores]
+
+    aligned: list[Colours]
+    own: list[Colours]
+    image: list[Colours]
+
+
+def pca_colours(stores: Sequence[TokenSource | None], ids: Sequence[str]) -> list[Colours]:
+    """For each store the ``aligned`` colours of :class:`PcaViews`; None where it lacks the image or is not finite."""
+    return _views(stores, ids, whole=False).aligned
+
+
+def pca_views(stores: Sequence[TokenSource | None], ids: Sequence[str]) -> PcaViews:
+    """All three ways at once."""
+    return _views(stores, ids, whole=True)
+
+
+def _views(stores: Sequence[TokenSource | None], ids: Sequence[str], whole: bool) -> PcaViews:
+    views = PcaViews([{} for _ in stores], [{} for _ in stores], [{} for _ in stores])
     blocks = sorted({int(block) for store in stores if store is not None for block in store.blocks})
     for block in blocks:
-        reference: dict[str, np.ndarray] | None = None
+        reference: Scores | None = None
+        first: dict[str, np.ndarray] = {}  # the first store's own scores of each image
         for number, store in enumerate(stores):
             if store is None or block not in store.blocks:
                 continue
-            scores = block_scores(store, block, ids)
-            if not scores:
+            tokens = _finite_tokens(store, block, ids)
+            if not tokens:
                 continue
-            if reference is None:
-                reference = scores
-            else:
-                scores = aligned(scores, reference)
-            names = list(scores)
-            painted = to_rgb(np.concatenate([scores[name].reshape(-1, 3) for name in names]))
-            sizes = np.cumsum([scores[name].shape[0] * scores[name].shape[1] for name in names])[:-1]
-            parts = dict(zip(names, np.split(painted, sizes), strict=True))
-            colours[number][block] = [
-                parts[name].reshape(scores[name].shape) if name in parts else None for name in ids
-            ]
-    return colours
+            scores = _scores(tokens)
+            turned = scores if reference is None else aligned(scores, reference)
+            views.aligned[number][block] = _painted(turned, ids)
+            if whole:
+                if reference is not None:
+                    views.own[number][block] = _painted(scores, ids)
+                views.image[number][block] = _image_colours(tokens, first, ids)
+            reference = reference or scores
+    return views
 
 
-def block_scores(store: TokenSource, block: int, ids: Sequence[str]) -> dict[str, np.ndarray]:
-    """Scores (h, w, 3) float of each of ``ids`` the store has with finite tokens, on the basis of them all."""
+def _finite_tokens(store: TokenSource, block: int, ids: Sequence[str]) -> dict[str, np.ndarray]:
+    """Tokens (h, w, C) float32 of each of ``ids`` that the store has with finite tokens."""
     place = {name: index for index, name in enumerate(store.ids)}
-    read = {name: np.asarray(store.tokens(block, place[name]), np.float32) for name in ids if name in place}
-    tokens = {name: one for name, one in read.items() if np.isfinite(one).all()}
-    if not tokens:
-        return {}
-    basis = PatchPCA(n_components=3).fit(list(tokens.values()))
-    return {name: np.asarray(basis.transform(one)).reshape(*store.grid(place[name]), 3) for name, one in tokens.items()}
+    read = {
+        name: np.asarray(store.tokens(block, place[name]), np.float32).reshape(*store.grid(place[name]), -1)
+        for name in ids
+        if name in place
+    }
+    return {name: one for name, one in read.items() if np.isfinite(one).all()}
 
 
-def aligned(scores: Mapping[str, np.ndarray], reference: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def _scores(tokens: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Scores (h, w, 3) float of each image, on the basis of them all."""
+    chunks = [one.reshape(-1, one.shape[-1]) for one in tokens.values()]
+    basis = PatchPCA(n_components=3).fit(chunks)
+    return {name: np.asarray(basis.transform(one)) for name, one in tokens.items()}
+
+
+def _image_colours(tokens: Scores, first: dict[str, np.ndarray], ids: Sequence[str]) -> list[np.ndarray | None]:
+    """Colours by a basis of each image's own, turned onto ``first``'s where it has the image; else added there."""
+    colours: dict[str, np.ndarray] = {}
+    for name, one in tokens.items():
+        if one.shape[0] * one.shape[1] < 2:
+            continue
+        scores = _scores({name: one})
+        if name in first:
+            scores = aligned(scores, first)
+        else:
+            first[name] = scores[name]
+        colours[name] = to_rgb(scores[name])
+    return [colours.get(name) for name in ids]
+
+
+def _painted(scores: Scores, ids: Sequence[str]) -> list[np.ndarray | None]:
+    """All images scaled as one."""
+    names = list(scores)
+    painted = to_rgb(np.concatenate([scores[name].reshape(-1, 3) for name in names]))
+    sizes = np.cumsum([scores[name].shape[0] * scores[name].shape[1] for name in names])[:-1]
+    parts = dict(zip(names, np.split(painted, sizes), strict=True))
+    return [parts[name].reshape(scores[name].shape) if name in parts else None for name in ids]
+
+
+def aligned(scores: Scores, reference: Scores) -> dict[str, np.ndarray]:
     """``scores`` turned as one to come closest to ``reference`` on the images both have (same grids or not)."""
     common = [name for name in scores if name in reference]
     if not common:

@@ -1,15 +1,16 @@
 """A static page of models x blocks x images: the same colours mean the same thing in every column.
 
-``build_gallery`` writes ``index.html`` and small PNG files named by number; the browser scales them. Nothing
-in the page is fetched from elsewhere, and no text from the data becomes markup or a file name.
+``build_gallery`` writes ``index.html`` and small pictures named by number, or one file with everything in it; the
+browser scales them. Nothing in the page is fetched from elsewhere, and no text from the data becomes markup or a
+file name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from pydantic import Field
@@ -18,13 +19,18 @@ from dinoskip.config import Config
 from dinoskip.errors import ConfigError
 from dinoskip.results import EvalResult
 from visualize import layers
+from visualize.cells import Cell, CellWriter
 from visualize.charts import block_charts
-from visualize.colours import TokenSource, pca_colours
+from visualize.colours import PcaViews, TokenSource, pca_views
 from visualize.pages import clean, render_page
-from visualize.palette import to_hex, variant_colours
+from visualize.palette import diverging, sequential, to_hex, variant_colours
+from visualize.pictures import Pictures
+from visualize.scores import METRICS
+from visualize.similarity import COMPONENTS, page_features
 
-Cell = dict[str, dict[str, dict[str, Any]]]  # layer -> block -> caption, box and extent of one picture
-LAYERS = {"pca": "PCA", "probe": "Probe", "vector": "Eigenvector", "cut": "TokenCut", "photo": "Photo"}
+BASES = ("aligned", "own basis", "per image")
+ONE_BASES = ("joint basis", "per image")  # where there is no other model to be aligned with
+RANGES = ("0 to 1", "stretched")
 
 
 class GalleryConfig(Config):
@@ -33,8 +39,11 @@ class GalleryConfig(Config):
     title: str = "Block by block"
     first: int = Field(40, ge=1, le=2000)  # images shown, from the start of the list given
     block: int | None = Field(None, ge=1)  # shown on opening; None is the deepest
-    photo_size: int = Field(480, ge=64, le=4096)  # longer side of the photographs in pixels
-    smooth: bool = False  # tokens blended by the browser instead of shown as squares (a switch on the page, too)
+    photo_size: int = Field(512, ge=64, le=4096)  # longer side of the photographs in pixels
+    similarity: Annotated[int, Field(ge=0)] | tuple[str, ...] = (
+        3  # whose features go into the page: the first few, or ids
+    )
+    single_file: bool = False  # pictures inside the page instead of beside it
 
 
 @dataclass(frozen=True)
@@ -55,13 +64,15 @@ class Discovery:
 class GalleryImage:
     """One photograph: its id in the stores, its file, and its ground truth where there is some.
 
-    ``label`` is uint8 (H, W) with 255 ignored; ``boxes`` is (K, 4) x1 y1 x2 y2 in pixels, end exclusive.
+    ``label`` is uint8 (H, W) with 255 ignored; ``boxes`` is (K, 4) x1 y1 x2 y2 in pixels, end exclusive. ``tags`` are
+    names to filter by besides the classes in ``label``.
     """
 
     id: str
     path: Path
     label: np.ndarray | None = None
     boxes: np.ndarray | None = None
+    tags: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -69,7 +80,8 @@ class GalleryModel:
     """One column. Maps are ``{block: {image id: ...}}``; what is missing is shown as missing.
 
     ``predictions`` are label maps uint8 of any resolution that cover the whole image (token grid x 4 is
-    enough); ``rows`` feed the curves above the pictures.
+    enough); ``attention`` is (heads, h, w) float, the CLS token's, covering the image too; ``rows`` feed the curves
+    above the pictures and the table of captions.
     """
 
     name: str
@@ -78,6 +90,7 @@ class GalleryModel:
     discoveries: Mapping[int, Mapping[str, Discovery]] = field(default_factory=dict)
     rows: Sequence[EvalResult] = ()
     description: str = ""
+    attention: Mapping[int, Mapping[str, np.ndarray]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -95,29 +108,30 @@ def build_gallery(
     config: GalleryConfig | None = None,
     *,
     classes: Classes | None = None,
-    colours: Sequence[Mapping[int, Sequence[np.ndarray | None]]] | None = None,
+    views: PcaViews | None = None,
 ) -> None:
     """Write ``out/index.html`` and ``out/img/*``: columns are ``models``, rows are the first ``config.first`` images.
 
-    ``colours`` are the PCA colours of :func:`visualize.colours.pca_colours` for the same models and images, if
-    the caller has them; else they are computed here. Raises :class:`ConfigError` without models or images, and
+    ``views`` are the PCA colours of :func:`visualize.colours.pca_views` for the same models and images, if the caller
+    has them; else they are computed here. Raises :class:`ConfigError` without models or images, and
     :class:`DataError` for an unreadable photograph.
     """
     config = config or GalleryConfig()
     images = images[: config.first]
     if not models or not images:
         raise ConfigError("gallery: needs at least one model and one image", "check the study's gallery dataset")
-    if colours is None:
-        colours = pca_colours([model.store for model in models], [image.id for image in images])
-    folder = out / "img"
-    folder.mkdir(parents=True, exist_ok=True)
-    sizes = [_write_reference(folder, number, image, config, classes) for number, image in enumerate(images)]
-    cells = [
-        [_write_cells(folder, column, row, model, image, colours[column], classes) for row, image in enumerate(images)]
-        for column, model in enumerate(models)
-    ]
-    data = _page_data(models, images, sizes, cells, config, classes)
+    ids = [image.id for image in images]
+    views = views or pca_views([model.store for model in models], ids)
+    pictures = Pictures(out, inside=config.single_file)
+    out.mkdir(parents=True, exist_ok=True)
+    sizes = [_write_reference(pictures, number, image, config, classes) for number, image in enumerate(images)]
+    writers = [CellWriter(column, model, views, classes, pictures) for column, model in enumerate(models)]
+    cells = [[writer.write(row, image) for row, image in enumerate(images)] for writer in writers]
+    chosen = ids[: config.similarity] if isinstance(config.similarity, int) else config.similarity
+    features = {row: found for row, name in enumerate(ids) if name in chosen and (found := _features(models, name))}
+    data = _page_data(models, images, sizes, cells, config, classes, sorted(features))
     shown = _classes_shown(models, images, classes)
+    photos = [pictures.take_out(f"photo-{number:03d}.jpg") for number in range(len(images))]
     render_page(
         out / "index.html",
         "gallery.html",
@@ -125,15 +139,24 @@ def build_gallery(
             "title": config.title,
             "models": models,
             "images": images,
+            "photos": photos,
             "data": data,
+            "features": features,
+            "files": pictures.kept,
             "charts": block_charts({str(number): model.rows for number, model in enumerate(models)}, data["blocks"]),
             "classes": [(number, classes.names[number]) for number in shown] if classes else [],
-            "smooth": config.smooth,
+            "components": COMPONENTS[-1],
         },
         styles=("base.css", "gallery.css"),
         extra_style=_colour_style(len(models), shown, classes),
-        script="gallery.js",
+        script=("gallery_pictures.js", "gallery.js"),
     )
+
+
+def _features(models: Sequence[GalleryModel], name: str) -> list[dict[str, Any] | None]:
+    """Reduced features of one image, one entry a model; empty if no model has any."""
+    found = [None if model.store is None else page_features(model.store, name) for model in models]
+    return found if any(found) else []
 
 
 def _page_data(
@@ -143,20 +166,23 @@ def _page_data(
     cells: Sequence[Sequence[Cell]],
     config: GalleryConfig,
     classes: Classes | None,
+    similar: Sequence[int],
 ) -> dict[str, Any]:
-    """What gallery.js reads: blocks, layers, names, image sizes and boxes, and which pictures there are."""
+    """What gallery.js reads: blocks, layers, names, image sizes and boxes, and which pictures and scores there are."""
     blocks = sorted(
-        {int(block) for column in cells for cell in column for layer in cell.values() for block in layer}
+        {block for column in cells for cell in column for layer in cell.layers.values() for block in layer["blocks"]}
         | {block for model in models if model.store is not None for block in model.store.blocks}
     ) or [1]
-    present = [key for key in LAYERS if key == "photo" or any(cell.get(key) for column in cells for cell in column)]
-    start = config.block if config.block in blocks else blocks[-1]
+    chosen = _layers(models, cells, bool(similar))
+    scored = [key for key in METRICS if any(key in cell.scores for column in cells for cell in column)]
+    tags = [_tags(image, classes) for image in images]
     return {
         "blocks": blocks,
-        "block": start,
-        "layer": present[0],
-        "layers": [{"key": key, "name": LAYERS[key]} for key in present],
+        "block": config.block if config.block in blocks else blocks[-1],
+        "layers": chosen,
         "models": [clean(model.name, 60) for model in models],
+        "metrics": [{"key": key, **asdict(METRICS[key])} for key in scored],
+        "tags": sorted(set().union(*tags)),
         "images": [
             {
                 "id": clean(image.id),
@@ -164,71 +190,59 @@ def _page_data(
                 "height": size[0],
                 "label": image.label is not None and classes is not None,
                 "boxes": [] if image.boxes is None else np.round(image.boxes, 1).tolist(),
+                "tags": tags[row],
             }
-            for image, size in zip(images, sizes, strict=True)
+            for row, (image, size) in enumerate(zip(images, sizes, strict=True))
         ],
-        "cells": cells,
+        "cells": [[asdict(cell) for cell in column] for column in cells],
+        "rows": [[_row_text(row) for row in model.rows] for model in models],
+        "ramp": sequential(256).tolist(),
     }
 
 
+def _layers(models: Sequence[GalleryModel], cells: Sequence[Sequence[Cell]], similar: bool) -> list[dict[str, Any]]:
+    """The layers that there is something of, each with the names of its parts, in the order of the buttons."""
+    found = [cell.layers["attention"] for column in cells for cell in column if "attention" in cell.layers]
+    heads = max((len(one["parts"]) for one in found), default=0)
+    names: dict[str, tuple[str, Sequence[str]]] = {
+        "pca": ("PCA", BASES if len(models) > 1 else ONE_BASES),
+        "probe": ("Probe", ()),
+        "vector": ("Eigenvector", ()),
+        "cut": ("TokenCut", ()),
+        "attention": ("Attention", ["mean", *(f"head {head}" for head in range(1, heads))]),
+        "similarity": ("Similarity", RANGES),
+        "photo": ("Photo", ()),
+    }
+    there = {layer for column in cells for cell in column for layer in cell.layers} | {"photo"}
+    there |= {"similarity"} if similar else set()
+    return [{"key": key, "name": name, "parts": list(parts)} for key, (name, parts) in names.items() if key in there]
+
+
+def _tags(image: GalleryImage, classes: Classes | None) -> list[str]:
+    """Names of what is in an image, for the filter."""
+    found = set(image.tags)
+    if image.label is not None and classes is not None:
+        found |= {classes.names[value] for value in np.unique(image.label) if value < len(classes.names)}
+    return sorted({clean(name, 60) for name in found})
+
+
+def _row_text(row: EvalResult) -> dict[str, str]:
+    """Every field of a row as short text, empty where it says nothing."""
+    shown = {key: "" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
+             for key, value in asdict(row).items()}  # fmt: skip
+    return {key: clean(value) for key, value in shown.items()}
+
+
 def _write_reference(
-    folder: Path, number: int, image: GalleryImage, config: GalleryConfig, classes: Classes | None
+    pictures: Pictures, number: int, image: GalleryImage, config: GalleryConfig, classes: Classes | None
 ) -> tuple[int, int]:
     """Write the photograph and its label map; return the image's own (height, width)."""
     pixels, size = layers.photo(image.path, config.photo_size)
-    layers.save_jpeg(folder / f"photo-{number:03d}.jpg", pixels)
+    pictures.add(f"photo-{number:03d}.jpg", layers.jpeg(pixels))
     if image.label is not None and classes is not None:
         small = layers.nearest(image.label, pixels.shape[:2])
-        layers.save_labels(folder / f"label-{number:03d}.png", small, classes.palette)
+        pictures.add(f"label-{number:03d}.png", layers.palette_png(small, classes.palette))
     return size
-
-
-def _write_cells(
-    folder: Path,
-    column: int,
-    row: int,
-    model: GalleryModel,
-    image: GalleryImage,
-    colours: Mapping[int, Sequence[np.ndarray | None]],
-    classes: Classes | None,
-) -> Cell:
-    """Write one model's pictures of one image; return ``{layer: {block: {text, box, cover}}}`` for the script."""
-    cell: Cell = {}
-    for block, maps in colours.items():
-        pixels = maps[row]
-        if pixels is not None:
-            layers.save_png(folder / _name("pca", block, column, row), pixels)
-            cell.setdefault("pca", {})[str(block)] = {"text": ""}
-    for block, predicted in model.predictions.items():
-        prediction = predicted.get(image.id)
-        if prediction is not None and classes is not None:
-            layers.save_labels(folder / _name("probe", block, column, row), prediction, classes.palette)
-            accuracy = None if image.label is None else layers.pixel_accuracy(prediction, image.label)
-            text = "" if accuracy is None else f"{accuracy:.0f} % right"
-            cell.setdefault("probe", {})[str(block)] = {"text": text}
-    for block, discovery in _found(model, image.id):
-        layers.save_png(folder / _name("vector", block, column, row), layers.eigenvector_pixels(discovery.eigenvector))
-        layers.save_png(folder / _name("cut", block, column, row), layers.mask_pixels(discovery.mask))
-        height, width = (cells * discovery.patch_size for cells in discovery.mask.shape)
-        iou = None if image.boxes is None else layers.best_iou(discovery.box, image.boxes)
-        cell.setdefault("vector", {})[str(block)] = {"text": "", "cover": [width, height]}
-        cell.setdefault("cut", {})[str(block)] = {
-            "text": "" if iou is None else f"IoU {iou:.2f}" + (" ✓" if iou >= 0.5 else ""),
-            "cover": [width, height],
-            "box": [round(side, 1) for side in discovery.box],
-        }
-    return cell
-
-
-def _found(model: GalleryModel, name: str) -> Iterator[tuple[int, Discovery]]:
-    for block, found in model.discoveries.items():
-        if name in found:
-            yield block, found[name]
-
-
-def _name(layer: str, block: int, column: int, row: int) -> str:
-    """File name of one picture; gallery.js spells it the same way."""
-    return f"{layer}-m{column}-i{row:03d}-b{block:02d}.png"
 
 
 def _classes_shown(
@@ -247,11 +261,13 @@ def _classes_shown(
 
 
 def _colour_style(count: int, shown: Sequence[int], classes: Classes | None) -> str:
-    """CSS made of numbers only: one colour per model (light and dark) and one swatch per class."""
+    """CSS made of numbers only: colours of models (light and dark), of classes, and of the two ramps."""
     light = "".join(f"--m{index}:{colour};" for index, colour in enumerate(variant_colours(count)))
     dark = "".join(f"--m{index}:{colour};" for index, colour in enumerate(variant_colours(count, dark=True)))
     rules = [f":root{{{light}}}", f"@media (prefers-color-scheme: dark){{:root{{{dark}}}}}"]
     rules += [f".m{index}{{--own:var(--m{index})}}" for index in range(count)]
+    for name, colours in (("heat", sequential(6)), ("split", diverging(5))):
+        rules.append(f".{name}{{background:linear-gradient(90deg,{','.join(map(to_hex, colours))})}}")
     if classes is not None:
         rules += [f".class-{number}{{background:{to_hex(classes.palette[number])}}}" for number in shown]
     return "\n".join(rules)

@@ -1,4 +1,4 @@
-"""Arrays to small PNGs: PCA colours, label maps, eigenvectors and masks at token resolution, photos as JPEG."""
+"""Arrays to small pictures: photographs as JPEG; colours, label maps and scalar maps as PNG at token resolution."""
 
 from __future__ import annotations
 
@@ -9,37 +9,47 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from dinoskip.data.voc import IGNORE
-from dinoskip.errors import translate_write_errors
 from dinoskip.images import read_image
-from visualize.palette import diverging_rgb
 
-_VEIL_COLOUR = (14, 18, 44)
-_VEIL = 175  # opacity (0..255) of the shade over what a mask leaves out
-
-
-def save_png(path: Path, pixels: np.ndarray) -> None:
-    """Write uint8 (H, W, 3) RGB or (H, W, 4) RGBA as PNG."""
-    _save(path, Image.fromarray(np.ascontiguousarray(pixels)), "PNG", optimize=True)
+EIGEN_LEVELS = 255  # the middle one is the split
+HEAT_LEVELS = 64
+HEAT_QUANTILE = 0.99  # of a map's values: shown as the brightest
+VEIL_COLOUR = (14, 18, 44)
+VEIL = 175  # opacity (0..255) of the shade over what a mask leaves out
 
 
-def save_jpeg(path: Path, pixels: np.ndarray, quality: int = 85) -> None:
-    """Write uint8 (H, W, 3) as JPEG."""
-    _save(path, Image.fromarray(np.ascontiguousarray(pixels)), "JPEG", quality=quality, optimize=True)
+def png(pixels: np.ndarray) -> bytes:
+    """Encode uint8 (H, W, 3) RGB as PNG."""
+    return _encoded(Image.fromarray(np.ascontiguousarray(pixels)), "PNG", optimize=True)
 
 
-def save_labels(path: Path, labels: np.ndarray, palette: np.ndarray) -> None:
-    """Write a label map uint8 (H, W) as a palette PNG in the data set's colours ``palette`` (256, 3) uint8."""
-    image = Image.fromarray(np.ascontiguousarray(labels))
+def jpeg(pixels: np.ndarray, quality: int = 85) -> bytes:
+    """Encode uint8 (H, W, 3) as JPEG."""
+    return _encoded(Image.fromarray(np.ascontiguousarray(pixels)), "JPEG", quality=quality, optimize=True)
+
+
+def palette_png(values: np.ndarray, palette: np.ndarray, opacity: Sequence[int] = ()) -> bytes:
+    """Encode uint8 (H, W) as a PNG of the colours ``palette`` (up to 256, 3) uint8.
+
+    ``opacity`` (0..255) is that of the first colours; the others are opaque.
+    """
+    image = Image.fromarray(np.ascontiguousarray(values))
     image.putpalette(np.ascontiguousarray(palette, np.uint8).tobytes())
-    _save(path, image, "PNG", optimize=True)
+    more = {"transparency": bytes(opacity)} if len(opacity) else {}
+    return _encoded(image, "PNG", optimize=True, **more)
 
 
-def _save(path: Path, image: Image.Image, kind: str, **options: object) -> None:
+def _encoded(image: Image.Image, kind: str, **options: object) -> bytes:
     stream = io.BytesIO()
     image.save(stream, kind, **options)
-    with translate_write_errors(path):  # no fsync each: there are thousands, and the page is written after them
-        path.write_bytes(stream.getvalue())
+    return stream.getvalue()
+
+
+def sheet(rows: Sequence[Sequence[np.ndarray]]) -> np.ndarray:
+    """Lay maps (h, w, ...) out as a grid without gaps; all take the size of the first, by nearest neighbour."""
+    size = rows[0][0].shape[:2]
+    fitted = [[one if one.shape[:2] == size else nearest(one, size) for one in row] for row in rows]
+    return np.concatenate([np.concatenate(row, axis=1) for row in fitted], axis=0)
 
 
 def fit(height: int, width: int, longest: int) -> tuple[int, int]:
@@ -66,34 +76,27 @@ def nearest(values: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     return np.asarray(values[rows[:, None], columns])
 
 
-def pixel_accuracy(prediction: np.ndarray, label: np.ndarray) -> float | None:
-    """Percent of labelled pixels of ``label`` (H, W) that ``prediction`` (any size) gets right; None without any."""
-    known = label != IGNORE
-    if not known.any():
-        return None
-    return float(100.0 * (nearest(prediction, label.shape[:2])[known] == label[known]).mean())
+def fewer_levels(pixels: np.ndarray) -> np.ndarray:
+    """uint8 colours at 64 levels a channel, at most 2 of 255 off: PNG stores them in three quarters of the bytes."""
+    return (pixels & 0xFC) | 2
 
 
-def eigenvector_pixels(vector: np.ndarray) -> np.ndarray:
-    """Colour an eigenvector (h, w) about its mean, TokenCut's split: uint8 (h, w, 3), orange above, blue below."""
+def eigenvector_levels(vector: np.ndarray) -> np.ndarray:
+    """An eigenvector (h, w) about its mean, TokenCut's split, as uint8 levels of ``palette.diverging(EIGEN_LEVELS)``.
+
+    The half ranges are scaled by the larger distance of the 2 and 98 % quantiles from the mean, so that equal
+    distances from the split look equally strong. What is not finite is drawn as the split.
+    """
     values = vector.astype(np.float64)
-    return diverging_rgb(values, float(np.nanmean(values)))
+    middle = float(np.nanmean(np.where(np.isfinite(values), values, np.nan))) if np.isfinite(values).any() else 0.0
+    values = np.nan_to_num(values, nan=middle, posinf=middle, neginf=middle)
+    low, high = np.quantile(values, (0.02, 0.98))
+    reach = max(middle - low, high - middle, 1e-12)
+    half = EIGEN_LEVELS // 2
+    return np.asarray(np.rint(half + half * np.clip((values - middle) / reach, -1.0, 1.0)), np.uint8)
 
 
-def mask_pixels(mask: np.ndarray) -> np.ndarray:
-    """A dark veil over what ``mask`` (h, w) bool leaves out: uint8 RGBA (h, w, 4)."""
-    veil = np.empty((*mask.shape, 4), np.uint8)
-    veil[..., :3] = _VEIL_COLOUR
-    veil[..., 3] = np.where(mask, 0, _VEIL)
-    return veil
-
-
-def best_iou(box: Sequence[float], truth: np.ndarray) -> float | None:
-    """Largest IoU of a box (x1, y1, x2, y2, end exclusive) with any of ``truth`` (K, 4); None if there is none."""
-    if len(truth) == 0:
-        return None
-    own, others = np.asarray(box, np.float64), np.asarray(truth, np.float64).reshape(-1, 4)
-    inner = np.minimum(own[2:], others[:, 2:]) - np.maximum(own[:2], others[:, :2])
-    overlap = np.prod(np.maximum(inner, 0.0), axis=1)
-    areas = np.prod(others[:, 2:] - others[:, :2], axis=1) + np.prod(own[2:] - own[:2])
-    return float((overlap / np.maximum(areas - overlap, 1e-12)).max())
+def heat_levels(values: np.ndarray) -> np.ndarray:
+    """A map (h, w) of values from 0 to its 99 % quantile as uint8 levels of ``palette.sequential(HEAT_LEVELS)``."""
+    top = max(float(np.quantile(values, HEAT_QUANTILE)), 1e-12)
+    return np.rint(np.clip(values / top, 0.0, 1.0) * (HEAT_LEVELS - 1)).astype(np.uint8)

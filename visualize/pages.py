@@ -62,7 +62,7 @@ def render_page(
     *,
     styles: tuple[str, ...],
     extra_style: str = "",
-    script: str | None = None,
+    script: str | tuple[str, ...] = (),
 ) -> None:
     """Render ``templates/template`` to ``out``, with the named CSS and JS files of ``templates/`` inlined.
 
@@ -77,7 +77,7 @@ def render_page(
     )
     environment.filters["clean"] = clean
     style = "\n".join([*(_source(name) for name in styles), extra_style])
-    code = _source(script) if script else ""
+    code = "\n".join(map(_source, (script,) if isinstance(script, str) else script))
     policy = "; ".join(
         [
             "default-src 'none'",

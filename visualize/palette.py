@@ -18,7 +18,9 @@ _VARIANTS = (
 )
 
 # Low, middle and high of the eigenvector map: blue is background, paper is the split, orange is foreground.
-_DIVERGING = np.array([(38, 84, 152), (243, 241, 236), (201, 84, 28)], np.float64)
+_DIVERGING = ((38, 84, 152), (243, 241, 236), (201, 84, 28))
+# From nothing to much, evenly lighter: matplotlib's magma (CC0) at six places.
+_SEQUENTIAL = ((0, 0, 4), (59, 15, 112), (140, 41, 129), (222, 73, 104), (254, 159, 109), (252, 253, 191))
 
 
 def variant_colours(count: int, dark: bool = False) -> list[str]:
@@ -26,19 +28,20 @@ def variant_colours(count: int, dark: bool = False) -> list[str]:
     return [_VARIANTS[index % len(_VARIANTS)][dark] for index in range(count)]
 
 
-def diverging_rgb(values: np.ndarray, middle: float) -> np.ndarray:
-    """Colour ``values`` (any shape, float) blue to orange with ``middle`` at paper white; uint8 (..., 3).
+def _ramp(stops: Sequence[tuple[int, int, int]], levels: int) -> np.ndarray:
+    at = np.linspace(0, len(stops) - 1, levels)
+    channels = [np.interp(at, np.arange(len(stops)), np.array(stops, np.float64)[:, channel]) for channel in range(3)]
+    return np.rint(np.stack(channels, axis=1)).astype(np.uint8)
 
-    The half ranges are scaled by the larger distance of the 2 and 98 % quantiles from the middle, so that
-    equal distances from the split look equally strong.
-    """
-    values = np.nan_to_num(values.astype(np.float64), nan=middle)
-    low, high = np.quantile(values, (0.02, 0.98))
-    reach = max(middle - low, high - middle, 1e-12)
-    position = np.clip((values - middle) / reach, -1.0, 1.0)[..., None]
-    below = _DIVERGING[1] + (_DIVERGING[1] - _DIVERGING[0]) * np.minimum(position, 0.0)
-    above = (_DIVERGING[2] - _DIVERGING[1]) * np.maximum(position, 0.0)
-    return np.asarray(np.rint(below + above), np.uint8)
+
+def diverging(levels: int) -> np.ndarray:
+    """Return uint8 (levels, 3): blue to orange, paper white in the middle; odd ``levels`` have a middle."""
+    return _ramp(_DIVERGING, levels)
+
+
+def sequential(levels: int) -> np.ndarray:
+    """Return uint8 (levels, 3): black over violet to pale yellow, lightness growing evenly."""
+    return _ramp(_SEQUENTIAL, levels)
 
 
 def to_hex(colour: Sequence[int] | np.ndarray) -> str:

@@ -38,7 +38,8 @@ def cls_attention(backbone: Backbone, images: Tensor, blocks: Iterable[int]) -> 
                 return None
             if query.shape != key.shape:  # heads share keys
                 return None
-            query, key = (one.unflatten(-1, (anatomy.num_heads, -1)).transpose(1, 2).float() for one in (query, key))
+            heads = (*query.shape[:2], anatomy.num_heads, -1)
+            query, key = (one.reshape(heads).transpose(1, 2).float() for one in (query, key))
             logits = query[:, :, :1] @ key.mT * query.shape[-1] ** -0.5
             found[number] = logits.softmax(-1)[:, :, 0, anatomy.num_prefix_tokens :]
         if number < wanted[-1]:

@@ -1,19 +1,24 @@
-"""The stage that shows: the gallery of models × blocks × images, and contact sheets."""
+"""The stage that shows pictures: the gallery of models × blocks × images, and contact sheets."""
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
+import torch
 
+from dinoskip.config import Source, validate
+from dinoskip.console import Progress
 from dinoskip.data import datasets
 from dinoskip.data.detection import read_voc_xml
 from dinoskip.features import FeatureStore, Transform, as_float, export
+from dinoskip.features.transform import Normalise, load_pixels
 from dinoskip.models import Backbone
+from dinoskip.models.attention import cls_attention
 from dinoskip.pipeline.make import dataset_of
 from dinoskip.pipeline.measure import open_backbone
 from dinoskip.pipeline.runner import Task
@@ -21,6 +26,7 @@ from dinoskip.pipeline.stages import ours
 from dinoskip.results import read_rows
 
 _PREDICTION_SCALE = 4  # label maps are predicted at this many pixels a token side
+Found = dict[int, dict[str, Any]]  # block -> image id -> what was found
 
 
 @dataclass(frozen=True)
@@ -31,6 +37,7 @@ class _Shown:
     paths: tuple[Path, ...]
     labelled: Any = None
     boxes: tuple[np.ndarray | None, ...] = ()
+    tags: tuple[tuple[str, ...], ...] = ()
 
     def path(self, index: int) -> Path:
         return self.paths[index]
@@ -40,7 +47,7 @@ class _Shown:
 
 
 def _shown(task: Task) -> _Shown:
-    """The first images of the gallery's data set, with masks and boxes where the set has them."""
+    """The first images of the gallery's data set, with masks, boxes and class names where the set has them."""
     config, root = dataset_of(task)
     split, first = task.settings["dataset"]["split"], task.settings["gallery"]["first"]
     if not datasets.has_masks(config) and datasets.has_boxes(config):
@@ -50,11 +57,13 @@ def _shown(task: Task) -> _Shown:
             found.ids[:first],
             tuple(found.path(i) for i in chosen),
             boxes=tuple(found.boxes(i) for i in chosen),
+            tags=tuple(tuple(found.box_labels(i)) for i in chosen),
         )
     if not datasets.has_masks(config):
         images = datasets.open_images(config, root, split="train" if config.kind == "images" else split)
-        count = min(first, len(images))
-        return _Shown(images.ids[:count], tuple(images.path(i) for i in range(count)))
+        ids = images.ids[:first]
+        folders = tuple(tuple(PurePosixPath(name).parts[:-1][:1]) for name in ids)  # a sub-folder is a class
+        return _Shown(ids, tuple(images.path(i) for i in range(len(ids))), tags=folders)
     labelled = datasets.open_segmentation(config, split, root)
     count = min(first, len(labelled))
     paths = tuple(labelled.path(i) for i in range(count))
@@ -69,11 +78,11 @@ def _boxes(image: Path) -> np.ndarray | None:
     return np.array([box[1:] for box in read_voc_xml(annotation)], dtype=np.float32).reshape(-1, 4)
 
 
-def _predictions(store: FeatureStore, probe: Path) -> dict[int, dict[str, np.ndarray]]:
+def _predictions(store: FeatureStore, probe: Path) -> Found:
     """Label maps by the probe's selected head of every block."""
     module = ours("eval.heads")
     heads, _ = module.load_heads(probe / "heads.safetensors")
-    found: dict[int, dict[str, np.ndarray]] = {}
+    found: Found = {}
     for head in heads:
         if len(head.blocks) > 1 or head.blocks[0] not in store.blocks:
             continue
@@ -86,30 +95,47 @@ def _predictions(store: FeatureStore, probe: Path) -> dict[int, dict[str, np.nda
     return found
 
 
-def _discoveries(store: FeatureStore) -> dict[int, dict[str, Any]]:
+def _discoveries(store: FeatureStore) -> Found:
     """TokenCut of every shown image at every block."""
     module, discovery = ours("eval.tokencut"), ours("visualize.gallery").Discovery
-    found: dict[int, dict[str, Any]] = {}
-    for block in store.blocks:
-        found[block] = {}
-        for index, name in enumerate(store.ids):
-            grid = store.grid(index)
-            if grid[0] * grid[1] < 3:
-                continue
-            cut = module.tokencut(as_float(store.tokens(block, index)), grid)
-            box = module.to_pixels(cut.box, store.patch_size, store.image_size(index))
-            found[block][name] = discovery(box, cut.eigenvector.reshape(grid), cut.mask, store.patch_size)
+    whole = [index for index in range(len(store.ids)) if store.grid(index)[0] * store.grid(index)[1] >= 3]
+    found: Found = {}
+    with Progress("TokenCut", len(store.blocks) * len(whole), "images") as progress:
+        for block in store.blocks:
+            found[block] = {}
+            for index in whole:
+                grid = store.grid(index)
+                cut = module.tokencut(as_float(store.tokens(block, index)), grid)
+                box = module.to_pixels(cut.box, store.patch_size, store.image_size(index))
+                found[block][store.ids[index]] = discovery(
+                    box, cut.eigenvector.reshape(grid), cut.mask, store.patch_size
+                )
+                progress.advance()
+    return found
+
+
+def _attention(backbone: Backbone, shown: _Shown, store: FeatureStore) -> Found:
+    """CLS attention (heads, h, w) of every shown image, sized as in ``store``; empty for networks without."""
+    to_input = Normalise(backbone.mean, backbone.std, backbone.device, backbone.dtype)
+    found: Found = {block: {} for block in store.blocks}
+    for index, name in enumerate(store.ids):
+        pixels = load_pixels(store.transform, shown.path(index), backbone.patch_size)
+        with torch.inference_mode():
+            maps = cls_attention(backbone, to_input([pixels], *pixels.shape[1:]), store.blocks)
+        if maps is None:
+            return {}
+        for block, heads in maps.items():
+            found[block][name] = heads[0].cpu().numpy().reshape(-1, *store.grid(index))
     return found
 
 
 def _column(task: Task, model: Mapping[str, Any], shown: _Shown, scratch: Path) -> Any:
-    """One model's column: features of the shown images, probe predictions, TokenCut."""
+    """One model's column: features of the shown images, probe predictions, TokenCut, attention."""
     label = model["label"]
     backbone: Backbone = open_backbone(model, task.inputs.get(f"weights:{label}"), task.device)
-    blocks = task.settings["blocks"]
+    blocks, norm, facet = (task.settings[key] for key in ("blocks", "norm", "facet"))
     square = Transform(mode="square", size=task.settings["gallery"]["size"])
-    store = export(backbone, shown, scratch / "out", blocks, norm=task.settings["norm"], transform=square, cls=False)
-    facet = task.settings["facet"]
+    store = export(backbone, shown, scratch / "out", blocks, norm=norm, transform=square, cls=False)
     keys = export(
         backbone, shown, scratch / "key", blocks, facet, "none", transform=Transform(mode="native"), cls=False
     )
@@ -119,13 +145,25 @@ def _column(task: Task, model: Mapping[str, Any], shown: _Shown, scratch: Path) 
         for role, path in task.inputs.items()
         if role.partition(":")[2] == label and (path / "rows.json").is_file()
         for row in read_rows(path / "rows.json")
+        if not row.is_baseline
     ]
     return ours("visualize.gallery").GalleryModel(
         name=label,
         store=store,
         predictions=_predictions(store, probe) if probe else {},
         discoveries=_discoveries(keys),
+        attention=_attention(backbone, shown, store),
         rows=rows,
+        description=_described(backbone, square, norm, facet),
+    )
+
+
+def _described(backbone: Backbone, square: Transform, norm: str, facet: str) -> str:
+    """What a caption must say of the pictures that no result row does."""
+    return (
+        f"{backbone.depth} blocks of {backbone.dim} channels and {backbone.num_heads} heads, patches of "
+        f"{backbone.patch_size}; PCA, similarity, attention and probe at {square.label}, norm {norm}; "
+        f"TokenCut on {facet} at native size; weights {backbone.weights_hash[:12]}"
     )
 
 
@@ -143,10 +181,11 @@ def gallery(task: Task) -> None:
         classes = None if labelled is None else module.Classes(labelled.class_names, labelled.palette)
         deepest = max(block for column in columns for block in column.store.blocks)
         block = section["block"] or max(1, deepest - 1)
-        config = module.GalleryConfig(title=task.settings["title"], first=section["first"], block=block)
-        colours = ours("visualize.colours").pca_colours([column.store for column in columns], shown.ids)
-        module.build_gallery(columns, images, task.out, config, classes=classes, colours=colours)
-        names, photos = [column.name for column in columns], shown.paths
+        chosen = {key: section[key] for key in ("first", "similarity", "single_file")}
+        config = validate(module.GalleryConfig, Source({**chosen, "title": task.settings["title"], "block": block}))
+        views = ours("visualize.colours").pca_views([column.store for column in columns], shown.ids)
+        module.build_gallery(columns, images, task.out, config, classes=classes, views=views)
+        names, photos, colours = [column.name for column in columns], shown.paths, views.aligned
         sheets.models_sheet(photos, names, colours, block, task.out / f"sheet-block{block}.png")
         sheets.strip_sheet(photos, names, colours, block, task.out / "strip.png")
         for number, column in enumerate(columns):
@@ -157,4 +196,5 @@ def gallery(task: Task) -> None:
 def _image(module: Any, shown: _Shown, index: int) -> Any:
     label = None if shown.labelled is None else shown.labelled.label(index)
     boxes = shown.boxes[index] if shown.boxes else None
-    return module.GalleryImage(shown.ids[index], shown.paths[index], label, boxes)
+    tags = shown.tags[index] if shown.tags else ()
+    return module.GalleryImage(shown.ids[index], shown.paths[index], label, boxes, tags)

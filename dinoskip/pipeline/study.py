@@ -116,6 +116,10 @@ class GallerySection(Config):
     first: int = Field(12, ge=1)
     block: int | None = Field(None, ge=1, description="block shown first and on the contact sheet; default depth - 1")
     size: int | None = Field(None, ge=16, description="side in pixels; default: the probe's")
+    similarity: Annotated[int, Field(ge=0)] | tuple[str, ...] = Field(
+        3, description="images whose features go into the page, for similarity to a clicked patch: how many, or ids"
+    )
+    single_file: bool = Field(False, description="everything in index.html instead of pictures beside it")
 
 
 PaperTable = Literal["paper.table1", "paper.table2", "paper.table3", "paper.table4", "paper.figure3"]

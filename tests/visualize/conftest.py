@@ -102,6 +102,8 @@ def _model(name: str, column: int, ids: tuple[str, ...], photos: list[np.ndarray
     store = FakeStore(ids, BLOCKS, arrays, side)
     predictions: dict[int, dict[str, np.ndarray]] = {}
     discoveries: dict[int, dict[str, Discovery]] = {}
+    attention: dict[int, dict[str, np.ndarray]] = {}
+    rng = np.random.default_rng(column)
     for block in BLOCKS:
         for number, identity in enumerate(ids):
             height, width = photos[number].shape[:2]
@@ -111,7 +113,9 @@ def _model(name: str, column: int, ids: tuple[str, ...], photos: list[np.ndarray
             predictions.setdefault(block, {})[identity] = predicted
             box = (32.0, 16.0, 96.0 + 8 * block, 80.0)
             discoveries.setdefault(block, {})[identity] = Discovery(box, vector, vector > vector.mean(), 16)
-    return GalleryModel(name, store, predictions, discoveries, rows_of(30.0 + 5 * column), "a fake model")
+            attention.setdefault(block, {})[identity] = rng.dirichlet(np.ones(64), 2).reshape(2, *side)
+    rows = rows_of(30.0 + 5 * column)
+    return GalleryModel(name, store, predictions, discoveries, rows, "a fake model", attention)
 
 
 @pytest.fixture
