@@ -11,6 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from dinoskip import __version__
+from dinoskip.errors import ConfigError
 
 _PACKAGES = (
     "torch",
@@ -43,6 +44,22 @@ def _commit() -> str:
         return ""
     changed = subprocess.run(["git", "status", "--porcelain", "--untracked-files=no"], **run)  # type: ignore[call-overload]
     return str(commit.stdout).strip() + ("+" if str(changed.stdout).strip() else "")
+
+
+def memory_limit() -> int:
+    """Return the bytes of host memory that a probe run may take: the variable DINOSKIP_MEMORY, in GiB; default 4.
+
+    Half of it may hold tokens and a quarter targets, the rest is for a batch. What the program has before (about half
+    a GiB, most of it torch) is not in it. Raises :class:`ConfigError` if it is not a positive number.
+    """
+    text = os.environ.get("DINOSKIP_MEMORY", "4")
+    try:
+        limit = float(text)
+    except ValueError:
+        limit = 0.0
+    if not 0 < limit < float("inf"):
+        raise ConfigError(f"DINOSKIP_MEMORY={text!r} is not a number of GiB", "for example DINOSKIP_MEMORY=8")
+    return int(limit * 2**30)
 
 
 def describe() -> dict[str, str]:

@@ -91,7 +91,7 @@ class CachedFeed:
     ) -> None:
         self.data, self.device = data, device
         self._constants = constants
-        self._tokens = NormalisedTokens(tokens, device, constants)
+        self._tokens = NormalisedTokens(tokens, device, constants, keep=fitted is not None)
         self._targets: CachedTargets | None = None
         if fitted is not None:
             self._targets = CachedTargets(

@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 
 from dinoskip.data.segmentation import SegmentationDataset
 from dinoskip.data.voc import IGNORE
+from dinoskip.environment import memory_limit
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.features import FeatureStore
 
 Key = tuple[str, int]  # what tokens are: (norm, block)
 Constants = dict[Key, tuple[torch.Tensor, torch.Tensor]]  # BatchNorm: mean and 1 / deviation, each (C,)
 EPS = 1e-5  # BatchNorm's
-_RESIDENT_BYTES = 2**31  # normalised float32 tokens kept in host memory; beyond it they are read batch by batch
 _CHUNK_VALUES = 2**22  # read at once for the statistics
 
 
@@ -120,14 +120,20 @@ class Derived:
 
 
 class NormalisedTokens:
-    """Tokens (N, T, C) of every key, normalised; kept on the device if they fit and read batch by batch if not."""
+    """Tokens (N, T, C) of every key, normalised; kept on the device if they fit and read batch by batch if not.
 
-    def __init__(self, tokens: Mapping[Key, Any], device: torch.device, statistics: Constants) -> None:
+    They fit in half of ``memory_limit()``, or of what the device has left. With ``keep`` false (what is read once) none
+    are kept.
+    """
+
+    def __init__(
+        self, tokens: Mapping[Key, Any], device: torch.device, statistics: Constants, *, keep: bool = True
+    ) -> None:
         self.tokens, self.device, self.statistics = tokens, device, statistics
         size = 4 * sum(int(np.prod(stored.shape)) for stored in tokens.values())
-        limit = _RESIDENT_BYTES if device.type == "cpu" else torch.cuda.mem_get_info(device)[0] // 2
+        limit = memory_limit() // 2 if device.type == "cpu" else torch.cuda.mem_get_info(device)[0] // 2
         self._kept = dict[Key, torch.Tensor]()
-        if size <= limit:
+        if keep and size <= limit:
             self._kept = {key: self._read(key, np.arange(stored.shape[0])) for key, stored in tokens.items()}
 
     def _read(self, key: Key, rows: NDArray[np.int64]) -> torch.Tensor:

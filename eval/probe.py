@@ -159,8 +159,8 @@ def fit_probes(
     """Fit one head a block and learning rate, and on the sum of the ``multiscale`` blocks; score them on ``val``.
 
     ``settings`` are others of :class:`ProbeRecipe`. Returns one result a block, in the order given, then the multiscale
-    one. Deterministic by ``seed`` (the held-out split and the order of images). Bounded memory: tokens beyond 2 GiB are
-    read batch by batch.
+    one. Deterministic by ``seed`` (the held-out split and the order of images). Memory is bounded by
+    :func:`dinoskip.environment.memory_limit`: tokens beyond half of it are read batch by batch.
     """
     recipe = ProbeRecipe(learning_rates=tuple(learning_rates), epochs=epochs, **settings)
     groups = _groups(blocks, multiscale, [_AS_STORED])

@@ -25,9 +25,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from dinoskip.environment import memory_limit
 from eval.heads import bilinear, interpolation, pixel_centres
-
-RESIDENT_BYTES = 2**30  # of targets kept in memory; beyond it they are made again from the labels
 
 Grid = tuple[int, int]
 Label = Callable[[int], NDArray[np.uint8]]
@@ -114,7 +113,10 @@ def make_targets(label: Label, rows: Sequence[int], num_classes: int, grid: Grid
 
 
 class CachedTargets:
-    """Targets of images ``rows``, kept on the device if they fit in 1 GiB; if not, made again of every batch."""
+    """Targets of images ``rows``, kept on the device if they fit; if not, made again of every batch.
+
+    They fit in a quarter of ``memory_limit()``.
+    """
 
     def __init__(
         self, label: Label, rows: NDArray[np.int64], num_classes: int, grid: Grid, refine: int, device: torch.device
@@ -123,7 +125,7 @@ class CachedTargets:
         self._all: Targets | None = None
         self._position = {int(row): at for at, row in enumerate(rows)}
         self._device = device
-        if 4 * len(rows) * num_classes * grid[0] * grid[1] <= RESIDENT_BYTES:
+        if 4 * len(rows) * num_classes * grid[0] * grid[1] <= memory_limit() // 4:
             self._all = self._make(rows)
 
     def _make(self, rows: NDArray[np.int64]) -> Targets:

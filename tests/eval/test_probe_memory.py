@@ -1,0 +1,33 @@
+"""A probe run stays under its bound of memory, on tokens that are more than that."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.bench_memory import peak, simulated
+from dinoskip.environment import memory_limit
+from dinoskip.errors import ConfigError
+from eval.probe import fit_probes
+
+
+def test_peak_is_under_the_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    train, val = (simulated(tmp_path, name, count, 4, size=(56, 70)) for name, count in (("train", 160), ("val", 4)))
+    kept = 2 * sum(stored.nbytes for stored in train.tokens.values())  # as float32
+
+    def fit() -> None:
+        fit_probes(train, val, list(train.tokens), (1e-3,), 1, holdout=0.05, refine=1, device="cpu")
+
+    fit()  # what libraries take once
+    monkeypatch.setenv("DINOSKIP_MEMORY", "0.1")
+    assert peak(fit) < memory_limit() < kept
+    monkeypatch.setenv("DINOSKIP_MEMORY", "4")
+    assert peak(fit) > kept  # the measurement sees tokens that are held
+
+
+@pytest.mark.parametrize("text", ["", "lots", "-1", "0", "nan", "inf"])
+def test_a_bound_that_is_no_size_is_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DINOSKIP_MEMORY", text)
+    with pytest.raises(ConfigError, match="GiB"):
+        memory_limit()
