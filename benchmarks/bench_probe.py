@@ -135,7 +135,7 @@ def main() -> None:
             folder = Path(name) / part
             folder.mkdir()
             labels = [regions(args.classes, LABEL, rng) for _ in range(count)]
-            splits.append(Split(make_photos(folder, count), labels, folder / "store"))
+            splits.append(Split(make_photos(folder, count, ".jpg", LABEL[::-1]), labels, folder / "store"))
         train, val = splits
         stores: list[FeatureStore] = []
         backbone_blocks = range(1, backbone.depth + 1)

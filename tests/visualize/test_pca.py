@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import tracemalloc
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -36,6 +39,34 @@ def test_chunks_and_many_rows_give_the_same_basis() -> None:
     for pieces in (list(np.array_split(x, 7)), x.reshape(1, -1, 6), torch.from_numpy(x)):
         np.testing.assert_allclose(PatchPCA(3).fit(pieces).components_, whole.components_, atol=1e-9)
     assert whole.transform(x).shape == (len(x), 3)
+
+
+@given(seed=st.integers(0, 10**6))
+@settings(max_examples=10, deadline=None)
+def test_order_of_images_does_not_matter(seed: int) -> None:
+    images = tokens(seed, n=24 * 30, dim=12).reshape(24, 30, 12).astype(np.float16)
+    order = np.random.default_rng(seed).permutation(24)
+    one, other = PatchPCA(3).fit(images), PatchPCA(3).fit([images[i] for i in order])
+    np.testing.assert_allclose(one.components_, other.components_, atol=1e-9)  # signs, too
+    np.testing.assert_allclose(one.transform(images)[order], other.transform(images[order]), atol=1e-8)
+
+
+def test_memory_map_equals_sklearn_in_less_memory(tmp_path: Path) -> None:
+    """float16 tokens on disk, several times what is held: chunks, their product with themselves, and no more."""
+    path, shape = tmp_path / "tokens.npy", (300, 196, 64)
+    stored = np.lib.format.open_memmap(path, "w+", np.float16, shape)
+    stored[:] = tokens(4, n=300 * 196, dim=64).reshape(shape) + 3
+    stored.flush()
+    mapped = np.load(path, mmap_mode="r")
+    tracemalloc.start()
+    mine = PatchPCA(3).fit(mapped)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 4 * CHUNK_ROWS * 64 * 8 < mapped.size * 2
+    theirs = PCA(3, svd_solver="full").fit(mapped.reshape(-1, 64))
+    signs = np.sign((mine.components_ * theirs.components_).sum(axis=1))
+    np.testing.assert_allclose(mine.components_, theirs.components_ * signs[:, None], atol=1e-6)
+    np.testing.assert_allclose(mine.explained_variance_, theirs.explained_variance_, rtol=1e-6)
 
 
 def test_scores_are_positively_skewed_whatever_the_sign_of_the_data() -> None:
