@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+import eval.stacked as stacked
 from dinoskip.protocols import ProbeRecipe
 from eval.descent import rate_scale
 from eval.heads import LinearHead, bilinear
@@ -151,4 +152,66 @@ def test_folding_batchnorm_changes_no_logit() -> None:
     normalised = {b: ((x - statistics[b][0]) * statistics[b][1]).flatten(0, 1) for b, x in tokens.items()}
     for group in (0, 1):
         wanted = stack.logits(group, normalised).view(len(RATES), K, N, -1)[1].permute(1, 2, 0)
-        torch.testing.assert_close(LinearHead(*stack.folded(group, 1, statistics)).logits(tokens), wanted, atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(
+            LinearHead(*stack.folded(group, 1, statistics)).logits(tokens), wanted, atol=1e-4, rtol=1e-4
+        )
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
+def test_head_with_scale_and_shift_is_batchnorm_and_convolution(optimizer: str) -> None:
+    """γ, β, drawn weights, a decay a head, every pixel: against nn.BatchNorm2d and nn.Conv2d by autograd."""
+    labels, decays = some_labels(21, 30), (0.0, 0.1, 0.02)
+    raw = {b: 3 * x + 1 for b, x in some_tokens((1, 2)).items()}
+    groups = [(1,), (1, 2)]
+    options = {"optimizer": optimizer, "momentum": 0.9, "affine": True, "init_std": 0.3, "seed": 5}
+    stack = HeadStack(groups, RATES, K, C, decays, CPU, **options)
+    starts = stack.weight.clone()
+    batches = [torch.randperm(N, generator=torch.Generator().manual_seed(i))[:6] for i in range(9)]
+    running = {b: nn.BatchNorm1d(C, affine=False) for b in raw}
+    for rows in batches:
+        tokens = {b: running[b](x[rows].flatten(0, 1)) for b, x in raw.items()}
+        stack.step(tokens, make_targets(lambda i: labels[i], rows.tolist(), K, GRID, 0), 1.0)
+    slots = {0: [0], 1: [1, 2]}
+    for g, group in enumerate(groups):
+        for r, (rate, decay) in enumerate(zip(RATES, decays, strict=True)):
+            both = torch.cat([raw[b] for b in group], -1).transpose(1, 2).unflatten(2, GRID)
+            norm, head = nn.BatchNorm2d(both.shape[1]), nn.Conv2d(both.shape[1], K, 1)
+            head.weight.data = torch.cat([starts[s, r] for s in slots[g]], -1)[..., None, None]
+            nn.init.zeros_(head.bias)
+            trained = nn.Sequential(norm, head)
+            kinds = {"adamw": torch.optim.AdamW, "sgd": lambda p, **kw: torch.optim.SGD(p, momentum=0.9, **kw)}
+            descent = kinds[optimizer](trained.parameters(), lr=rate, weight_decay=decay)
+            for rows in batches:
+                loss = reference_loss(trained(both[rows]), [labels[i] for i in rows])
+                descent.zero_grad()
+                loss.backward()
+                descent.step()
+            for have, wanted in (
+                (torch.cat([stack.weight[s, r] for s in slots[g]], -1), head.weight[..., 0, 0]),
+                (stack.bias[g, r], head.bias),
+                (torch.cat([stack.gamma[s, r] for s in slots[g]]), norm.weight),
+                (torch.cat([stack.beta[s, r] for s in slots[g]]), norm.bias),
+            ):
+                torch.testing.assert_close(have, wanted.detach(), atol=5e-5, rtol=1e-3)
+            constants = {b: (n.running_mean, (n.running_var + n.eps).rsqrt()) for b, n in running.items()}
+            folded = LinearHead(*stack.folded(g, r, constants))
+            logits = folded.logits(raw).detach().transpose(1, 2).unflatten(2, GRID)
+            torch.testing.assert_close(logits, trained.eval()(both).detach(), atol=1e-3, rtol=1e-3)
+
+
+def test_first_weights_do_not_depend_on_company() -> None:
+    options = {"affine": True, "init_std": 0.1, "seed": 2}
+    many = HeadStack([(1,), (2,), (1, 2)], RATES, K, C, 0.0, CPU, **options)
+    one = HeadStack([(1, 2)], RATES[:1], K, C, 0.0, CPU, **options)
+    assert torch.equal(many.weight[2:, 0], one.weight[:, 0])
+    assert torch.equal(many.weight[:, 0], many.weight[:, 2])
+    assert not torch.equal(many.weight[0], many.weight[2])
+
+
+def test_nodes_in_bands_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    labels = some_labels(24, 35)
+    whole, _ = gradients(labels, 0)
+    monkeypatch.setitem(stacked._CHUNK, "cpu", K * 35 * 5)
+    banded, exact = gradients(labels, 0)
+    torch.testing.assert_close(banded, whole, atol=1e-7, rtol=1e-5)
+    torch.testing.assert_close(banded, exact, atol=1e-7, rtol=1e-5)
