@@ -8,7 +8,6 @@ or the study's multiscale combination.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -171,25 +170,21 @@ def _left_out(table: PublishedTable, study: Study, used: Sequence[EvalResult]) -
 def compared_csv(table: PublishedTable, study: Study) -> str:
     """One line a printed cell: where it is, ours and what it is of, the paper's number, the difference."""
     ours = study.principal()
-    head = ["table", "row", "column", "ours", "low", "high", "paper", "difference", "variant", "epoch", "block",
-            "dataset", "split", "n", "facet", "norm", "resolution", "protocol"]  # fmt: skip
+    head = ["table", "row", "column", "ours", "deviation", "low", "high", "paper", "difference", "variant", "epoch",
+            "block", "dataset", "split", "n", "facet", "norm", "resolution", "protocol"]  # fmt: skip
     columns = Grid("", "", table.head, ()).columns[table.stubs :]
     lines: list[list[object]] = []
     for labels, cells in table.rows:
         for column, cell in zip(columns, cells, strict=True):
             row, gap = find(cell, ours), None
             gap = None if row is None or cell.paper is None else round(row.value - cell.paper, 4)
-            about = (
-                [NOT_RUN] + [""] * 2 if row is None else [row.value, *("" if math.isnan(v) else v for v in _ends(row))]
-            )
+            about = [NOT_RUN, None, None, None] if row is None else [row.value, row.deviation, row.low, row.high]
             of = [""] * 10 if row is None else [
                 row.model, row.epoch, row.block, row.dataset, row.split, row.n, *setting_of(row)
             ]  # fmt: skip
             paper = "" if cell.paper is None else cell.paper
             place = [table.name, " ".join(filter(None, labels)), column]
-            lines.append([*place, *about, paper, "" if gap is None else gap, *of])
+            lines.append(
+                [*place, *("" if one is None else one for one in about), paper, "" if gap is None else gap, *of]
+            )
     return as_csv(head, lines)
-
-
-def _ends(row: EvalResult) -> tuple[float, float]:
-    return (math.nan if row.low is None else row.low, math.nan if row.high is None else row.high)

@@ -91,11 +91,14 @@ def _longest(text: str, width: float, points: float) -> int:
     return low
 
 
-def panels(count: int, size: tuple[float, float] = PANEL, columns: int = _COLUMNS) -> tuple[Any, list[Any]]:
-    """An empty figure of ``count`` axes, ``columns`` a line, of ``size`` inches each; none of pyplot's global ones."""
+def panels(count: int, size: tuple[float, float] = PANEL, columns: int | None = None) -> tuple[Any, list[Any]]:
+    """An empty figure of ``count`` axes, ``columns`` a line, of ``size`` inches each; none of pyplot's global ones.
+
+    By default three a line, but four as two lines of two.
+    """
     from matplotlib.figure import Figure as Drawing
 
-    columns = min(count, columns)
+    columns = min(count, columns or (2 if count == 4 else _COLUMNS))
     lines = math.ceil(count / columns)
     figure = Drawing(figsize=(max(5.0, size[0] * columns), size[1] * lines), layout="constrained")
     grid = list(figure.subplots(lines, columns, squeeze=False).flat)
@@ -124,6 +127,11 @@ def dash(number: int) -> Any:
     return _DASHES[number // 6 % len(_DASHES)]
 
 
+def several(number: int) -> dict[str, Any]:
+    """How a variant's values of several blocks together are drawn: dotted, from the seventh on dash-dotted."""
+    return {"linestyle": (0, (1, 1.6)) if number < 6 else (0, (1, 1.6, 4, 1.6)), "linewidth": 1.2}
+
+
 def mark(number: int) -> str:
     """The mark that goes with :func:`dash`."""
     return _MARKS[number // 6 % len(_MARKS)]
@@ -137,7 +145,7 @@ def legend(figure: Any, grid: Sequence[Any], order: Sequence[str]) -> None:
         handles = {**dict(zip(labels, found, strict=True)), **handles}
     names = [name for name in order if name in handles]
     room = figure.get_figwidth() - 0.3
-    shown = [fitted(name, min(3.6, room - 0.6)) for name in names]
+    shown = [fitted(name, min(4.3, room - 0.6)) for name in names]
     columns = max(1, min(4, len(names), int(room / (0.55 + max(inches(name) for name in shown)))))
     rows = math.ceil(len(names) / columns)
     figure.set_figheight(figure.get_figheight() + 0.2 * (rows - 1))  # else many rows would cover the panels

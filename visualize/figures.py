@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from dinoskip.results import EvalResult
-from visualize.drawing import PANEL, Figure, curve, dash, heading, legend, panels, write_figure
+from visualize.drawing import PANEL, Figure, curve, dash, heading, legend, mark, panels, several, write_figure
 from visualize.pages import clean
 from visualize.tables import Measure, arranged, best, last_epochs, one_vote, single_blocks, values_of
 
@@ -129,7 +129,7 @@ def _block_curve(axes: Any, rows: Mapping[str, EvalResult], colour: str, number:
         axes.fill_between(list(known), low, high, color=colour, alpha=0.13 if number < 6 else 0.07, linewidth=0)
     for block, row in rows.items():
         if not block.isdigit():
-            axes.axhline(row.value, color=colour, linestyle=":", linewidth=1.1)
+            axes.axhline(row.value, color=colour, **several(number))
 
 
 def epochs_figure(variants: Variants, out: Path, groups: Groups | None = None) -> Figure | None:
@@ -155,9 +155,9 @@ def epochs_figure(variants: Variants, out: Path, groups: Groups | None = None) -
         for number, (axes, (measure, title)) in enumerate(zip(grid, cells, strict=True)):
             for name in parts[title]:
                 place = order.index(name)
-                for several, points in _by_epoch(found[measure].get(name, {})).items():
-                    if several:
-                        axes.plot(*zip(*points.items(), strict=True), color=colours[place], linestyle=":", marker=".")
+                for blocks, points in _by_epoch(found[measure].get(name, {})).items():
+                    if blocks:
+                        _together(axes, points, colours[place], place)
                     else:
                         curve(axes, points, colours[place], place, name)
             heading(axes, f"{measure.label}" + (f", {title}" if title else ""))
@@ -170,6 +170,11 @@ def epochs_figure(variants: Variants, out: Path, groups: Groups | None = None) -
 
     caption = "Frozen features against epoch. Solid: the best single block; dotted: several blocks together"
     return write_figure(out, draw, len(order), caption, _epoch_words(found))
+
+
+def _together(axes: Any, points: Mapping[int, float], colour: str, number: int) -> None:
+    """Values of several blocks together at integer places."""
+    axes.plot(list(points), list(points.values()), color=colour, marker=mark(number), markersize=3.5, **several(number))
 
 
 def _by_epoch(epochs: Mapping[int, Mapping[str, EvalResult]]) -> dict[str, dict[int, float]]:
@@ -217,11 +222,10 @@ def depth_figure(variants: Variants, families: Mapping[str, tuple[str, int]], ou
     def draw(colours: Sequence[str]) -> Any:
         figure, grid = panels(len(curves))
         for axes, (measure, lines) in zip(grid, curves.items(), strict=True):
-            for number, (family, (single, several)) in enumerate(lines.items()):
+            for number, (family, (single, together)) in enumerate(lines.items()):
                 if single:
                     curve(axes, single, colours[number], number, family)
-                if several:
-                    axes.plot(*zip(*several.items(), strict=True), color=colours[number], linestyle=":", marker=".")
+                _together(axes, together, colours[number], number)
             heading(axes, measure.label)
             axes.set_xlabel("number of blocks")
         grid[0].set_ylabel("%")
@@ -242,13 +246,13 @@ def _by_depth(
     rows: Mapping[str, Mapping[str, EvalResult]], names: Mapping[int, str]
 ) -> tuple[dict[int, float], dict[int, float]]:
     single: dict[int, float] = {}
-    several: dict[int, float] = {}
+    together: dict[int, float] = {}
     for depth in sorted(names):
         values = values_of(rows.get(names[depth], {}))
-        top, together = best(values), [value for block, value in values.items() if not block.isdigit()]
+        top, more = best(values), [value for block, value in values.items() if not block.isdigit()]
         single |= {depth: top[1]} if top else {}
-        several |= {depth: together[0]} if together else {}
-    return single, several
+        together |= {depth: more[0]} if more else {}
+    return single, together
 
 
 def online_figure(runs: Mapping[str, Sequence[Mapping[str, Any]]], out: Path) -> Figure | None:
@@ -266,6 +270,11 @@ def online_figure(runs: Mapping[str, Sequence[Mapping[str, Any]]], out: Path) ->
                     shown.setdefault(title, {}).setdefault(name, {})[int(row["epoch"])] = float(value)
     caption = "Measured while training, on a fixed sample of images, in percent"
     return curves_figure(shown, out, caption=caption, variants=list(runs), along="epoch")
+
+
+def _decades(curves: Curves) -> float:
+    values = [value for points in curves.values() for value in points.values()]
+    return math.log10(max(values) / min(values))
 
 
 def _online_title(key: str) -> str | None:
@@ -290,9 +299,9 @@ def curves_figure(
 ) -> Figure | None:
     """Any quantity against block (or what ``along`` says): ``{panel title: {variant: {block: value}}}``.
 
-    Panels whose titles are in ``logarithmic`` have a log axis. For token similarity, effective rank, the condition
-    number of the value-output product, gradients. Values that are not finite (or not positive on a log axis) are left
-    out. ``variants`` gives the order of colours; by default the order in which they occur.
+    Panels whose titles are in ``logarithmic`` have a log axis if they span a decade (else it would have no labels).
+    Values that are not finite (or not positive on a log axis) are left out. ``variants`` gives the order of colours;
+    by default the order in which they occur.
     """
     order = list(variants or dict.fromkeys(name for curves in quantities.values() for name in curves))
     kept: dict[str, dict[str, dict[int, float]]] = {}
@@ -309,9 +318,11 @@ def curves_figure(
         for axes, (title, curves) in zip(grid, kept.items(), strict=True):
             for name, points in curves.items():
                 curve(axes, points, colours[order.index(name)], order.index(name), name)
-            if title in logarithmic:
+            if title in logarithmic and _decades(curves) >= 1:
                 axes.set_yscale("log")
                 axes.yaxis.set_minor_formatter("")
+            else:
+                axes.ticklabel_format(axis="y", useOffset=False)
             heading(axes, title)
             axes.set_xlabel(along)
         legend(figure, grid, order)

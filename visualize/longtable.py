@@ -9,7 +9,7 @@ from typing import Any
 from dinoskip.results import EvalResult
 from visualize.pages import render_page
 
-_FIRST = ("variant", "epoch", "task", "metric", "dataset", "split", "block", "value", "low", "high", "std")
+_FIRST = ("variant", "epoch", "task", "metric", "dataset", "split", "block", "value", "low", "high", "deviation")
 _SHORT = {"weights": 12}  # letters of a hash that are shown; rows.csv has it whole
 
 

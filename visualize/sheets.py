@@ -1,23 +1,99 @@
-"""Contact sheets: PNG (or PDF) grids of pictures with plain labels, for papers and for a first look."""
+"""Contact sheets: grids of pictures with plain labels, for papers and for a first look, as PNG and PDF.
+
+In a PDF the labels are text and the pictures are stored without loss, each token a square of pixels.
+"""
 
 from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw
 
+from dinoskip.errors import ConfigError, did_you_mean
 from dinoskip.files import write_bytes
 from visualize import layers
+from visualize.drawing import fitted, label_font
 from visualize.pages import clean
 
 _GAP = 6  # pixels between cells
+_PIXELS = 150  # an inch
 _INK, _MUTED, _BETWEEN = (28, 28, 31), (110, 109, 115), (138, 137, 145)
 _PAPER, _EMPTY = (255, 255, 255), (236, 234, 229)
+_BLOCKS_IMAGES = 8  # on a sheet of all blocks, unless others are chosen
 
 Colours = Sequence[Mapping[int, Sequence[np.ndarray | None]]]  # what pca_colours returns
+
+
+@dataclass(frozen=True)
+class _Label:
+    """A line of text at (x, y) pixels, in PIL's way of anchoring ("la" left top, "ma" middle top)."""
+
+    x: float
+    y: float
+    text: str
+    size: int
+    colour: tuple[int, int, int]
+    anchor: str = "la"
+    bold: bool = False
+
+
+@dataclass
+class _Sheet:
+    """Pictures on paper, and the labels that go on top."""
+
+    image: Image.Image
+    labels: list[_Label] = field(default_factory=list)
+
+
+def chosen_images(ids: Sequence[str], sheet: int | Sequence[str] | None) -> list[int]:
+    """Positions of the images that a sheet shows: the first so many, or these ids, or all of them (None)."""
+    if sheet is None or isinstance(sheet, int):
+        return list(range(len(ids)))[:sheet]
+    for name in sheet:
+        if name not in ids:
+            raise ConfigError(f"gallery.sheet: no image {clean(name)!r} is shown", did_you_mean(name, list(ids)))
+    return [list(ids).index(name) for name in sheet]
+
+
+def write_sheets(
+    ids: Sequence[str],
+    photos: Sequence[Path],
+    names: Sequence[str],
+    colours: Colours,
+    block: int,
+    out: Path,
+    sheet: int | Sequence[str] | None = None,
+) -> list[Path]:
+    """All sheets of a gallery into the folder ``out``; the files.
+
+    ``sheet-block{block}`` is images × models at one block (figures 4 and 6 of the skipless paper), ``sheet-model{n}``
+    images × blocks of one model (of the first eight images unless ``sheet`` chooses), each as PNG and PDF;
+    ``strip.png`` heads a report. Raises :class:`ConfigError` for an id that is not among ``ids``.
+    """
+    rows = chosen_images(ids, sheet)
+    few = rows if sheet is not None else rows[:_BLOCKS_IMAGES]
+    strip_sheet(photos, names, colours, block, out / "strip.png")
+    made = [out / "strip.png"]
+    for kind in ("png", "pdf"):
+        made.append(out / f"sheet-block{block}.{kind}")
+        models_sheet(_picked(photos, rows), names, [_of(own, rows) for own in colours], block, made[-1])
+        for number, own in enumerate(colours):
+            made.append(out / f"sheet-model{number}.{kind}")
+            title = f"{names[number]}: PCA of every block"
+            blocks_sheet(_picked(photos, few), _of(own, few), made[-1], title=title)
+    return made
+
+
+def _picked(photos: Sequence[Path], rows: Sequence[int]) -> list[Path]:
+    return [photos[row] for row in rows]
+
+
+def _of(own: Mapping[int, Sequence[np.ndarray | None]], rows: Sequence[int]) -> dict[int, Sequence[np.ndarray | None]]:
+    return {block: [pictures[row] for row in rows] for block, pictures in own.items()}
 
 
 def contact_sheet(
@@ -38,27 +114,28 @@ def contact_sheet(
     if not cells or any(len(row) != len(columns) for row in cells):
         raise ValueError(f"every row needs {len(columns)} cells, one per heading")
     sizes = [_row_size(row, cell) for row in cells]
-    font, heading = _font(min(13, max(11, cell // 10))), _font(16, bold=True)
-    margin, line = 2 * _GAP, round(font.size * 1.5)
-    top = margin + (round(heading.size * 1.7) if title else 0) + line
-    width = 2 * margin + len(columns) * cell + (len(columns) - 1) * _GAP
-    height = top + sum(size[0] + _GAP for size in sizes) + margin - _GAP
-    sheet = Image.new("RGB", (width, height), _PAPER)
-    draw = ImageDraw.Draw(sheet)
+    size, heading = min(13, max(11, cell // 10)), 16
+    margin, line, width = 2 * _GAP, round(size * 1.5), 4 * _GAP + len(columns) * cell + (len(columns) - 1) * _GAP
+    headings = [_wrapped(text, size, cell) for text in columns]
+    depth = max(len(lines) for lines in headings)
+    top = margin + (round(heading * 1.7) if title else 0) + depth * line
+    sheet = _Sheet(Image.new("RGB", (width, top + sum(h + _GAP for h, _ in sizes) + margin - _GAP), _PAPER))
     if title:
-        draw.text((margin, margin), _shorten(clean(title), heading, width - 2 * margin), _INK, heading)
-    for number, text in enumerate(columns):
+        (text,) = _wrapped(title, heading, 0.9 * (width - 2 * margin), 1)  # bold letters are wider
+        sheet.labels.append(_Label(margin, margin, text, heading, _INK, bold=True))
+    for number, lines in enumerate(headings):
         left = margin + number * (cell + _GAP)
-        draw.text((left + cell / 2, top - line), _shorten(clean(text), font, cell), _MUTED, font, anchor="ma")
-    y = top
+        for index, text in enumerate(lines):
+            y = top - (len(lines) - index) * line
+            sheet.labels.append(_Label(left + cell / 2, y, text, size, _MUTED, "ma"))
+    draw, y = ImageDraw.Draw(sheet.image), top
     for row, (row_height, row_width) in zip(cells, sizes, strict=True):
         for number, pixels in enumerate(row):
             x = margin + number * (cell + _GAP) + (cell - row_width) // 2
             if pixels is None:
                 draw.rectangle((x, y, x + row_width - 1, y + row_height - 1), fill=_EMPTY)
-                continue
-            how = Image.Resampling.LANCZOS if number == 0 else _enlarge(smooth)
-            sheet.paste(Image.fromarray(np.ascontiguousarray(pixels)).resize((row_width, row_height), how), (x, y))
+            else:
+                sheet.image.paste(_scaled(pixels, (row_width, row_height), number == 0, smooth), (x, y))
         y += row_height + _GAP
     _write(sheet, out)
 
@@ -116,9 +193,9 @@ def strip_sheet(
     Images are taken from the start until the line of ``width`` pixels is full. The background is transparent
     and the labels grey, so that it fits a light and a dark page.
     """
-    font = _font(13)
-    columns: list[tuple[np.ndarray, int]] = []
-    left = round(max(font.getlength(_shorten(clean(name), font, 160)) for name in ["image", *names])) + 2 * _GAP
+    size, columns = 13, list[tuple[np.ndarray, int]]()
+    labels = [_wrapped(name, size, 160, 3) for name in ["image", *names]]
+    left = round(max(label_font(size).getlength(line) for lines in labels for line in lines)) + 2 * _GAP
     x = left
     for path in photos:
         pixels = layers.photo(path, 2 * height)[0]
@@ -127,30 +204,27 @@ def strip_sheet(
             break
         columns.append((pixels, wide))
         x += wide + _GAP
-    sheet = Image.new("RGBA", (x - _GAP, (len(names) + 1) * (height + _GAP) - _GAP), (0, 0, 0, 0))
-    draw = ImageDraw.Draw(sheet)
-    for number, name in enumerate(["image", *names]):
+    sheet = _Sheet(Image.new("RGBA", (x - _GAP, (len(names) + 1) * (height + _GAP) - _GAP), (0, 0, 0, 0)))
+    draw = ImageDraw.Draw(sheet.image)
+    for number, lines in enumerate(labels):
         y = number * (height + _GAP)
-        draw.text((0, y + height / 2), _shorten(clean(name), font, 160), (*_BETWEEN, 255), font, anchor="lm")
+        for index, text in enumerate(lines):
+            middle = y + height / 2 + (index - (len(lines) - 1) / 2) * 1.4 * size
+            sheet.labels.append(_Label(0, middle, text, size, _BETWEEN, "lm"))
         x = left
         for row, (pixels, wide) in enumerate(columns):
             own = pixels if number == 0 else colours[number - 1].get(block, [None] * len(columns))[row]
             if own is None:
                 draw.rectangle((x, y, x + wide - 1, y + height - 1), fill=(*_EMPTY, 255))
             else:
-                how = Image.Resampling.LANCZOS if number == 0 else _enlarge(smooth)
-                sheet.paste(Image.fromarray(np.ascontiguousarray(own)).resize((wide, height), how), (x, y))
+                sheet.image.paste(_scaled(own, (wide, height), number == 0, smooth), (x, y))
             x += wide + _GAP
     _write(sheet, out)
 
 
-def _write(sheet: Image.Image, out: Path) -> None:
-    stream = io.BytesIO()
-    if out.suffix.lower() == ".pdf":
-        sheet.save(stream, "PDF", resolution=150.0, creationDate=None, modDate=None)
-    else:
-        sheet.save(stream, "PNG", optimize=True)
-    write_bytes(out, stream.getvalue())
+def _scaled(pixels: np.ndarray, size: tuple[int, int], photo: bool, smooth: bool) -> Image.Image:
+    how = Image.Resampling.LANCZOS if photo else Image.Resampling.BICUBIC if smooth else Image.Resampling.NEAREST
+    return Image.fromarray(np.ascontiguousarray(pixels)).resize(size, how)
 
 
 def _row_size(row: Sequence[np.ndarray | None], cell: int) -> tuple[int, int]:
@@ -162,21 +236,42 @@ def _row_size(row: Sequence[np.ndarray | None], cell: int) -> tuple[int, int]:
     return max(1, round(height * scale)), max(1, round(width * scale))
 
 
-def _enlarge(smooth: bool) -> Image.Resampling:
-    return Image.Resampling.BICUBIC if smooth else Image.Resampling.NEAREST
+def _write(sheet: _Sheet, out: Path) -> None:
+    stream = io.BytesIO()
+    if out.suffix.lower() == ".pdf":
+        _save_pdf(sheet, stream)
+    else:
+        draw = ImageDraw.Draw(sheet.image)
+        for label in sheet.labels:
+            fill = (*label.colour, 255) if sheet.image.mode == "RGBA" else label.colour
+            draw.text((label.x, label.y), label.text, fill, label_font(label.size, label.bold), anchor=label.anchor)
+        sheet.image.save(stream, "PNG", optimize=True)
+    write_bytes(out, stream.getvalue())
 
 
-def _font(size: int, bold: bool = False) -> ImageFont.FreeTypeFont:
-    """DejaVu Sans, which matplotlib carries: the same everywhere."""
-    from matplotlib import get_data_path
+def _save_pdf(sheet: _Sheet, stream: io.BytesIO) -> None:
+    """One page of the sheet's size: the pictures as they are, the labels as text."""
+    import matplotlib
+    from matplotlib.backends.backend_pdf import FigureCanvasPdf
+    from matplotlib.figure import Figure
 
-    name = "DejaVuSans-Bold.ttf" if bold else "DejaVuSans.ttf"
-    return ImageFont.truetype(str(Path(get_data_path()) / "fonts/ttf" / name), size)
+    width, height = sheet.image.size
+    across = {"l": "left", "m": "center"}
+    down = {"a": "top", "m": "center"}
+    with matplotlib.rc_context({"pdf.fonttype": 42, "font.family": "DejaVu Sans"}):
+        figure = Figure(figsize=(width / _PIXELS, height / _PIXELS))
+        axes = figure.add_axes((0, 0, 1, 1), frameon=False, xlim=(0, width), ylim=(height, 0), xticks=[], yticks=[])
+        pixels = np.asarray(sheet.image.convert("RGBA"))
+        axes.imshow(pixels, interpolation="none", extent=(0, width, height, 0), aspect="auto")
+        for label in sheet.labels:
+            axes.text(
+                label.x, label.y, label.text.replace("$", r"\$"), fontsize=label.size * 72 / _PIXELS,
+                color=[part / 255 for part in label.colour], fontweight="bold" if label.bold else "normal",
+                ha=across[label.anchor[0]], va=down[label.anchor[1]],
+            )  # fmt: skip
+        FigureCanvasPdf(figure).print_pdf(stream, metadata={"CreationDate": None})
 
 
-def _shorten(text: str, font: ImageFont.FreeTypeFont, width: float) -> str:
-    if font.getlength(text) <= width:
-        return text
-    while text and font.getlength(text + "…") > width:
-        text = text[:-1]
-    return text.rstrip() + "…"
+def _wrapped(text: str, size: int, width: float, lines: int = 2) -> list[str]:
+    """``text`` on at most ``lines`` lines of ``width`` pixels, ``size`` pixels high."""
+    return fitted(text, width / 72, size, lines).replace(r"\$", "$").split("\n")

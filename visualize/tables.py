@@ -175,8 +175,10 @@ def best(values: Mapping[str, float]) -> tuple[str, float] | None:
 
 
 def spread(row: EvalResult) -> str:
-    """``[40.1, 43.9]``: the 95 % interval, or nothing where there is none."""
-    return "" if row.low is None or row.high is None else f"[{row.low:.1f}, {row.high:.1f}]"
+    """``± 0.3 [40.1, 43.9]``: standard deviation over seeds and 95 % interval, each where there is one."""
+    deviation = "" if row.deviation is None else f"± {row.deviation:.1f}"
+    interval = "" if row.low is None or row.high is None else f"[{row.low:.1f}, {row.high:.1f}]"
+    return " ".join(filter(None, (deviation, interval)))
 
 
 class Cell(NamedTuple):
@@ -240,7 +242,8 @@ def baseline_lines(rows: Sequence[EvalResult], found: Iterable[Measure]) -> list
 
 
 BEST_NOTE = (
-    "Percent; [low, high] is the 95 % interval by the bootstrap over images. The block is the best on the split shown, "
+    "Percent; [low, high] is the 95 % interval by the bootstrap over images, ± the standard "
+    "deviation over seeds. The block is the best on the split shown, "
     "so its value is an upper estimate. Probe rows use the learning rate selected on held-out training images; rows "
     "selected on validation are in rows.csv only, marked as such."
 )

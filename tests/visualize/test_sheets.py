@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+import re
+import zlib
+
 import numpy as np
 import pytest
 from PIL import Image
 
+from dinoskip.errors import ConfigError
 from visualize.colours import pca_colours
-from visualize.sheets import blocks_sheet, contact_sheet, models_sheet, strip_sheet
+from visualize.sheets import blocks_sheet, contact_sheet, models_sheet, strip_sheet, write_sheets
 
 
 def test_cells_are_placed_in_their_column_and_keep_the_photographs_shape(tmp_path):
@@ -38,3 +42,35 @@ def test_sheets_of_a_scene_are_written_and_repeatable(make_scene, tmp_path, host
         assert (tmp_path / (name % "a")).read_bytes() == (tmp_path / (name % "b")).read_bytes()
     assert Image.open(tmp_path / "strip-a.png").width <= 420
     assert Image.open(tmp_path / "blocks-a.png").width == 24 + 4 * 112 + 3 * 6
+
+
+def test_a_pdf_has_its_labels_as_text_and_its_pictures_without_loss(tmp_path):
+    rng = np.random.default_rng(0)
+    photo = rng.integers(0, 256, (100, 100, 3), np.uint8)
+    for kind in ("png", "pdf"):
+        contact_sheet([[photo, photo]], ["image", "skip $x$"], tmp_path / f"s.{kind}", title="Block 2", cell=100)
+    data = (tmp_path / "s.pdf").read_bytes()
+    streams = re.findall(rb"/FlateDecode.*?stream\r?\n(.*?)\r?\nendstream", data, re.S)
+    assert b"/FontFile2" in data
+    assert any(word in zlib.decompress(one) for one in streams for word in (b"Tj", b"TJ")), "text, not shapes"
+    assert b"DCTDecode" not in data, "JPEG would blur the squares"
+    width, height = Image.open(tmp_path / "s.png").size
+    (found,) = re.findall(rb"/Subtype /Image.*?>>", data, re.S)
+    assert (rb"/Width %d" % width) in found
+    assert (rb"/Height %d" % height) in found
+
+
+def test_sheets_of_chosen_images(make_scene, tmp_path):
+    scene = make_scene()
+    ids, photos = [image.id for image in scene.images], [image.path for image in scene.images]
+    colours = pca_colours([model.store for model in scene.models], ids)
+    made = write_sheets(ids, photos, ["a", "b"], colours, 2, tmp_path, (ids[2], ids[0]))
+    assert {path.name for path in made} == {path.name for path in tmp_path.iterdir() if path.is_file()}
+    assert {path.name for path in made} == {"strip.png"} | {
+        f"sheet-{what}.{kind}" for what in ("block2", "model0", "model1") for kind in ("png", "pdf")
+    }
+    two = Image.open(tmp_path / "sheet-block2.png").height
+    write_sheets(ids, photos, ["a", "b"], colours, 2, tmp_path)
+    assert Image.open(tmp_path / "sheet-block2.png").height > 1.3 * two, "all three, unless chosen"
+    with pytest.raises(ConfigError, match="no image 'astronout' is shown"):
+        write_sheets(ids, photos, ["a", "b"], colours, 2, tmp_path, ("astronout",))
