@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from dinoskip.errors import ConfigError, DinoskipError, WeightsError
 from dinoskip.models.anatomy import Anatomy, Loaded, side_of
+from dinoskip.models.hub import hub_client
 from dinoskip.randomness import derive
 
 Statistics = tuple[Sequence[float], Sequence[float]]
@@ -214,30 +215,31 @@ def load_hf(name: str, **options: Any) -> Loaded:
         raise ConfigError(f"{spec}: unknown options: {', '.join(options)}", "options: pretrained, seed, revision")
     where = str(Path(name).expanduser()) if name.startswith(("/", ".", "~")) else name
     try:
-        config = transformers.AutoConfig.from_pretrained(where, trust_remote_code=False, **source)
-        cls, vision = _vision_class(transformers, config, spec)
-        extra = dict(FAMILIES[cls.__name__].options)
-        if cls.__name__ == "ViTMAEModel":
-            vision.mask_ratio = 0.0
-        if not pretrained:
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(derive(seed, "hf", cls.__name__))
-                model = cls(vision, **extra)
-        else:
-            with _quiet(transformers):
-                model, report = cls.from_pretrained(
-                    where,
-                    config=vision,
-                    use_safetensors=True,
-                    output_loading_info=True,
-                    ignore_mismatched_sizes=True,  # so that they are reported, all at once, and refused below
-                    dtype=torch.float32,
-                    trust_remote_code=False,
-                    **source,
-                    **extra,
-                )
-            _check_report(report, f"{cls.base_model_prefix}.", spec)
-        mean, std = _statistics(transformers, where) or (None, None)
+        with hub_client() if where == name else nullcontext():
+            config = transformers.AutoConfig.from_pretrained(where, trust_remote_code=False, **source)
+            cls, vision = _vision_class(transformers, config, spec)
+            extra = dict(FAMILIES[cls.__name__].options)
+            if cls.__name__ == "ViTMAEModel":
+                vision.mask_ratio = 0.0
+            if not pretrained:
+                with torch.random.fork_rng(devices=[]):
+                    torch.manual_seed(derive(seed, "hf", cls.__name__))
+                    model = cls(vision, **extra)
+            else:
+                with _quiet(transformers):
+                    model, report = cls.from_pretrained(
+                        where,
+                        config=vision,
+                        use_safetensors=True,
+                        output_loading_info=True,
+                        ignore_mismatched_sizes=True,  # so that they are reported, all at once, and refused below
+                        dtype=torch.float32,
+                        trust_remote_code=False,
+                        **source,
+                        **extra,
+                    )
+                _check_report(report, f"{cls.base_model_prefix}.", spec)
+            mean, std = _statistics(transformers, where) or (None, None)
     except DinoskipError:
         raise
     except Exception as error:

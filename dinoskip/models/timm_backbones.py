@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import redirect_stdout
+from contextlib import nullcontext, redirect_stdout
 from functools import partial
 from io import StringIO
 from pathlib import Path
@@ -24,6 +24,7 @@ from dinoskip.errors import ConfigError, DinoskipError, WeightsError, did_you_me
 from dinoskip.files import load_tensors, load_torch_file
 from dinoskip.models.anatomy import Anatomy, Loaded, dino_positions, headwise, part_of_fused, side_of
 from dinoskip.models.export import check_fit
+from dinoskip.models.hub import hub_client
 from dinoskip.models.vit import embed
 from dinoskip.randomness import derive
 
@@ -173,7 +174,8 @@ def _build(name: str, architecture: str, seed: int, options: Mapping[str, Any]) 
     try:
         with torch.random.fork_rng(devices=[]):  # random weights are the same in every process
             torch.manual_seed(derive(seed, "timm", architecture))
-            return timm.create_model(name, pretrained=False, **options)
+            with hub_client() if name.startswith("hf-hub:") else nullcontext():
+                return timm.create_model(name, pretrained=False, **options)
     except Exception as error:
         reason = _reason(error)
         wrong = isinstance(error, TypeError | AssertionError) or reason.startswith(("Unknown model", "Invalid pretr"))
@@ -245,7 +247,8 @@ def load_timm(name: str, **options: Any) -> Loaded:
         model.load_state_dict(_whole(str(path), model, content))
     elif pretrained:
         try:
-            load_pretrained(model, num_classes=model.num_classes, filter_fn=partial(_whole, f"timm:{name}", model))
+            with nullcontext() if name.startswith("local-dir:") else hub_client():
+                load_pretrained(model, num_classes=model.num_classes, filter_fn=partial(_whole, f"timm:{name}", model))
         except DinoskipError:
             raise
         except Exception as error:
