@@ -1,17 +1,27 @@
 """Feature export (JPEG to published store) against the bare forward passes of the same batches, in one process.
 
-    python benchmarks/bench_features.py [--model vit_small_patch16] [--images 64] [--batch 16]
+    OMP_NUM_THREADS=1 python -m benchmarks.bench_features [--model vit_small_patch16] [--images 32] [--rounds 5]
 
-Prints seconds of both and their ratio; 1.0 would mean that decoding, converting, writing and hashing cost nothing.
+The bare pass is `Backbone.layers` of every block with the final norm, on a batch that lies in memory. It takes turns
+with whole exports of JPEGs of 500×375, and of images of 224×224 that need neither decoding nor resizing; printed are
+the medians of their ratios, in seconds and in CPU-seconds of the process: 1.0 would mean that all but the forward
+pass costs nothing. Then what each part of an export costs, in CPU-seconds of its thread, which is all of it only with
+one OpenMP thread.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
+import shutil
+import statistics
 import tempfile
 import time
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,56 +30,126 @@ from PIL import Image
 from dinoskip.features import Transform, export
 from dinoskip.models import Backbone, create_model
 
+SIZE = 224
+PARTS = {  # part of an export -> where its function is
+    "decode and resize": ("dinoskip.features.passes:Passes", "_load"),
+    "normalise": ("dinoskip.features.passes:Normalise", "__call__"),
+    "final norm (in the bare pass, too)": ("dinoskip.models.timm_backbones:TimmVit", "final"),
+    "convert": ("dinoskip.features.passes", "_converted"),
+    "check for inf and NaN": ("dinoskip.features.passes", "_not_finite"),
+    "write": ("dinoskip.features.writer:StoreWriter", "write"),
+    "fsync": ("dinoskip.features.writer:StoreWriter", "flush"),
+    "sha256 of the files": ("dinoskip.files", "sha256_file"),
+    "plan, hash of the images": ("dinoskip.features.extract", "make_plan"),
+    "lay out files": ("dinoskip.features.extract", "prepare"),
+}
+
 
 @dataclass
 class Photos:
-    """JPEG files that look like photographs to a decoder."""
+    """Image files."""
 
     root: Path
     ids: tuple[str, ...]
+    suffix: str
 
     def path(self, i: int) -> Path:
         """Return the file of photograph ``i``."""
-        return self.root / f"{self.ids[i]}.jpg"
+        return self.root / f"{self.ids[i]}{self.suffix}"
 
 
-def make_photos(root: Path, count: int) -> Photos:
-    photos = Photos(root, tuple(f"{i:03d}" for i in range(count)))
+def make_photos(root: Path, count: int, suffix: str, size: tuple[int, int]) -> Photos:
+    """Files that look like photographs to a decoder."""
+    root.mkdir()
+    photos = Photos(root, tuple(f"{i:03d}" for i in range(count)), suffix)
     rng = np.random.default_rng(0)
     for i in range(count):
         small = Image.fromarray(rng.integers(0, 256, (40, 50, 3), dtype=np.uint8))
-        small.resize((500, 375), Image.Resampling.BICUBIC).save(photos.path(i), quality=90)
+        small.resize(size, Image.Resampling.BICUBIC).save(photos.path(i), quality=90)
     return photos
+
+
+def time_parts() -> Counter[str]:
+    """Wrap each function of ``PARTS``, for good; the CPU-seconds that calling threads spend in it are added up."""
+    spent: Counter[str] = Counter()
+
+    def timed(original: Callable[..., Any], part: str) -> Callable[..., Any]:
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            began = time.thread_time()
+            try:
+                return original(*args, **kwargs)
+            finally:
+                spent[part] += time.thread_time() - began
+
+        return wrapped
+
+    for part, (place, name) in PARTS.items():
+        module, _, kind = place.partition(":")
+        owner = importlib.import_module(module)
+        owner = getattr(owner, kind) if kind else owner
+        setattr(owner, name, timed(getattr(owner, name), part))
+    return spent
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="vit_small_patch16")
-    parser.add_argument("--images", type=int, default=64)
+    parser.add_argument("--images", type=int, default=32)
     parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--rounds", type=int, default=5)
     args = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
     backbone = Backbone.from_model(create_model(args.model)).to(device)
     blocks = range(1, backbone.depth + 1)
-    batch = torch.randn(args.batch, 3, 224, 224, device=device)
+    batch = torch.randn(args.batch, 3, SIZE, SIZE, device=device)
 
-    def forwards(count: int) -> float:
-        began = time.perf_counter()
-        for _ in range(count):
-            features = backbone.layers(batch, blocks, norm="final")
-        features[1].tokens.sum().item()
-        return time.perf_counter() - began
+    def bare() -> None:
+        with torch.inference_mode():
+            for _ in range(-(-args.images // args.batch)):
+                features = backbone.layers(batch, blocks, norm="final")
+            features[1].tokens.sum().item()
 
+    def measured(action: Callable[[], object]) -> np.ndarray:
+        began = time.perf_counter(), time.process_time()
+        action()
+        return np.array([time.perf_counter() - began[0], time.process_time() - began[1]])
+
+    spent = time_parts()
+    print(f"{args.images} images, {backbone.depth} blocks, {device}, {torch.get_num_threads()} threads", flush=True)
     with tempfile.TemporaryDirectory() as folder:
-        photos = make_photos(Path(folder), args.images)
-        forwards(1)
-        bare = forwards(-(-args.images // args.batch))
-        began = time.perf_counter()
-        export(backbone, photos, Path(folder) / "store", "all", transform=Transform(size=224), batch_size=args.batch)
-        whole = time.perf_counter() - began
-    print(f"{args.images} images of 500×375, {backbone.depth} blocks, {device}, {torch.get_num_threads()} threads")
-    print(f"bare forward {bare:.2f} s; export {whole:.2f} s")
-    print(f"ratio {whole / bare:.2f}")
+        out = Path(folder) / "store"
+        kinds = {
+            "JPEG 500×375": make_photos(Path(folder) / "jpeg", args.images, ".jpg", (500, 375)),
+            "ready 224×224": make_photos(Path(folder) / "ready", args.images, ".ppm", (SIZE, SIZE)),
+        }
+        ratios: dict[str, list[np.ndarray]] = {kind: [] for kind in kinds}
+        bares, cost = [], Counter[str]()
+        for number in range(args.rounds + 1):  # the first is not counted
+            alone = measured(bare)
+            for kind, photos in kinds.items():
+                spent.clear()
+                transform = Transform(size=SIZE)
+                whole = measured(
+                    lambda photos=photos, transform=transform: export(  # type: ignore[misc]
+                        backbone, photos, out, "all", transform=transform, batch_size=args.batch
+                    )
+                )
+                shutil.rmtree(out)
+                if number:
+                    ratios[kind].append(whole / alone)
+                    cost += spent if kind.startswith("JPEG") else Counter()
+            bares += [alone] if number else []
+    seconds, cpu = np.median(bares, 0)
+    print(f"bare forward {seconds:.2f} s, {cpu:.2f} CPU-s")
+    for kind, found in ratios.items():
+        each = [
+            f"{statistics.median(column):.3f} ({min(column):.3f} to {max(column):.3f})"
+            for column in np.transpose(found)
+        ]
+        print(f"export of {kind}: ratio {each[0]} in seconds, {each[1]} in CPU-seconds")
+    for part in PARTS:
+        each_run = cost[part] / args.rounds
+        print(f"{part:36s}{1000 * each_run / args.images:8.2f} CPU-ms an image {100 * each_run / cpu:6.2f} % of bare")
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -199,13 +200,15 @@ def write_manifest(
     (logs, timings), so that a re-run with the same result has the same hash. Folders ``left_out`` are not recorded.
     """
     directory = Path(directory)
-    files: dict[str, dict[str, Any]] = {}
-    for name in list_files(directory):
-        if name.partition("/")[0] in left_out:
-            continue
+    names = [name for name in list_files(directory) if name.partition("/")[0] not in left_out]
+
+    def entry(name: str) -> dict[str, Any]:
         path = directory / name
-        files[name] = {"bytes": path.stat().st_size, "sha256": sha256_file(path)}
         _fsync(path)
+        return {"bytes": path.stat().st_size, "sha256": sha256_file(path)}
+
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+        files = dict(zip(names, pool.map(entry, names), strict=True))
     stable = {name: entry["sha256"] for name, entry in files.items() if Path(name).name not in volatile}
     digest = hash_of(stable)
     write_json(directory / MANIFEST, {"format": 1, "hash": digest, "files": files, "info": dict(info or {})})

@@ -8,7 +8,7 @@ thread waits for them, checks and writes. On a CPU, which has nothing to wait fo
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -123,7 +123,7 @@ class Passes:
     def _computed(self, number: int, images: Sequence[Tensor]) -> _Ready:
         """Compute a batch, as far as this thread has to wait for it."""
         dtype = _TORCH[self.plan.manifest["dtype"]]
-        rows = {name: part.to(dtype).contiguous() for name, part in self._features(number, images).items()}
+        rows = _converted(self._features(number, images), dtype)
         if self._leaving is None:
             return _Ready(number, rows, None)
         host: dict[str, Tensor] = {}
@@ -164,6 +164,10 @@ class Passes:
         peak = float(features.abs().max())
         larger = "dtype=bfloat16 or float32" if dtype == "float16" else "dtype=float32"
         return DataError(f"{where} reach {peak:.3g}, too large for {dtype}", f"export with {larger}, or another norm")
+
+
+def _converted(features: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
+    return {name: part.to(dtype).contiguous() for name, part in features.items()}
 
 
 def _not_finite(values: NDArray[np.integer], exponent: int) -> int | None:
