@@ -123,8 +123,8 @@ def analyze(args: Args) -> int:
     """``dinoskip analyze``."""
     if args.images:
         return _analyze_inside(args)
-    if args.out or args.knn:
-        raise ConfigError("analyze: --out and --knn go with --images DIR")
+    if args.out or args.knn or args.probe:
+        raise ConfigError("analyze: --out, --knn and --probe go with --images DIR")
     from dinoskip.config import Source, validate
     from dinoskip.init.build import ModelConfig, SkiplessInit
     from dinoskip.pipeline.analysis import analysis, as_text
@@ -161,11 +161,17 @@ def _analyze_inside(args: Args) -> int:
     else:
         paths = inside.photographs(args.images, args.count)
         inputs = {name: inside.inputs_of(backbone, paths, args.size) for name, backbone in backbones.items()}
+    measures = [inside.knn_measure(args.knn, args.size)] if args.knn else []
+    measures += [inside.probe_measure(args.probe, args.size)] if args.probe else []
     result = inside.inside(backbones, inputs)
-    if args.knn:
-        bits = ((None, None), (8, 8), (8, 6), (4, 4))
-        scores = [inside.quantised_knn(b, args.knn, inputs[name], bits, args.size) for name, b in backbones.items()]
-        result["knn"] = [row for rows in scores for row in rows]
+    if measures:
+        result["quantised"] = []
+        for name, backbone in backbones.items():
+            known = inputs[name]
+            if args.images != "bundled":
+                paths = inside.photographs(args.images, inside.CALIBRATION)
+                known = inside.inputs_of(backbone, paths, args.size)
+            result["quantised"] += inside.quantised_scores(backbone, measures, known)
     if args.out:
         out = Path(args.out)
         out.mkdir(parents=True, exist_ok=True)

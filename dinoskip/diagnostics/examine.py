@@ -101,13 +101,14 @@ class BlockRow:
     """Median over channels of the output's."""
     negentropy: float = math.nan
     """Of the output's values as one distribution, in nats."""
+    grad_block: float = math.nan
     grad_query: float = math.nan
     grad_key: float = math.nan
     grad_value: float = math.nan
     grad_output: float = math.nan
     grad_fc1: float = math.nan
     grad_fc2: float = math.nan
-    """Frobenius norms of ∂L/∂W, L a cross-entropy of a random read-out."""
+    """Frobenius norms of ∂L/∂W, of all matrices and of each, L a cross-entropy of a random read-out."""
     rank_deficient: bool = False
     """Whether any κ of this row met the limit: a collapsed block."""
 
@@ -137,11 +138,11 @@ def examine(backbone: Backbone, images: Tensor, config: ExamineConfig | None = N
     """
     config = config or ExamineConfig()
     images = images.to(backbone.device, backbone.dtype)
-    gradients = gradient_norms(backbone.model, images)
+    gradients = gradient_norms(backbone, images)
     shown = sorted({1, (backbone.depth + 1) // 2, backbone.depth})
     rows, histograms = [], {}
     with torch.no_grad():
-        for found in trace(backbone.model, images):
+        for found in trace(backbone, images):
             row = _signals(BlockRow(found.number), found, config)
             row = _weights(row, found)
             values: dict[str, Any] = dict(_jacobians(found, config))

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from dinoskip.models import Backbone
 from dinoskip.randomness import torch_rng
 
 PARTS = ("query", "key", "value", "output", "fc1", "fc2")
@@ -34,20 +34,30 @@ def part_norms(block: nn.Module, of: Callable[[nn.Parameter], Tensor | None]) ->
     return norms
 
 
-def gradient_norms(model: VisionTransformer, images: Tensor, seed: int = 0) -> list[dict[str, float]]:
+def gradient_norms(backbone: Backbone, images: Tensor, seed: int = 0) -> list[dict[str, float]]:
     """``{part: ‖∂L/∂W‖_F}`` of every block for a cross-entropy on the images, image i having label i mod 10.
 
-    The class scores are a fixed random read-out (variance 1/C) of the normed class token, or of the mean token where
-    there is none: the same loss for every model of one width. ``.grad`` of the parameters stays as it is.
+    ``block`` is all its matrices together, which every kind of block has. The class scores are a fixed random read-out
+    (variance 1/C) of the normed class token, or of the mean token where there is none: the same loss for every model of
+    one width. ``.grad`` of the parameters stays as it is.
     """
+    anatomy = backbone.anatomy
     with torch.enable_grad():
-        tokens = model.forward_features(images)
-        loss = _loss(tokens[:, 0] if model.has_class_token else tokens.mean(1), seed)
-        weights = [p for block in model.blocks for p in block.parameters() if p.ndim == 2]
+        tokens, context = anatomy.embed(images)
+        for index in range(len(anatomy.blocks)):
+            tokens = anatomy.step(index, tokens, context)
+        normed = anatomy.final(tokens)
+        tokens = tokens if normed is None else normed
+        loss = _loss(tokens[:, 0] if backbone.has_class_token else tokens.mean(1), seed)
+        weights = [p for block in anatomy.blocks for p in block.parameters() if p.ndim == 2 and p.requires_grad]
         found = torch.autograd.grad(loss, weights, allow_unused=True)
-    by_id = {id(weight): gradient for weight, gradient in zip(weights, found, strict=True)}
-    rows = [part_norms(block, lambda p: by_id.get(id(p))) for block in model.blocks]
-    return [{part: float(norm) for part, norm in row.items()} for row in rows]
+    by_id = {id(w): gradient for w, gradient in zip(weights, found, strict=True) if gradient is not None}
+    rows = []
+    for block in anatomy.blocks:
+        own = [by_id[id(p)].double().norm() for p in block.parameters() if id(p) in by_id]
+        row = {"block": torch.stack(own).norm(), **part_norms(block, lambda p: by_id.get(id(p)))}
+        rows.append({part: float(norm) for part, norm in row.items()})
+    return rows
 
 
 def _loss(pooled: Tensor, seed: int) -> Tensor:

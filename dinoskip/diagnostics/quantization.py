@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import torch
-from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from dinoskip.errors import ConfigError
+from dinoskip.files import hash_of
 from dinoskip.models import Backbone
 
 BITS = (4, 5, 6, 7, 8, 10, 12, 14, 16)
@@ -62,62 +63,100 @@ def normalised_mse(x: Tensor, quantised: Tensor) -> float:
     return float((x.double() - quantised.double()).square().sum() / x.double().square().sum())
 
 
-def sites(model: VisionTransformer) -> dict[str, nn.Module]:
-    """The modules whose inputs are quantised: norm1, attn, norm2, mlp of every block, and the final norm."""
-    found: dict[str, nn.Module] = {}
-    for number, block in enumerate(model.blocks, 1):
-        for name in ("norm1", "attn", "norm2", "mlp"):
-            part = getattr(block, name, None)
-            if not isinstance(part, nn.Module):
-                raise ConfigError(f"quantisation: block {number} has no {name}", "use a plain pre-norm ViT")
-            found[f"{number}.{name}"] = part
-    if not isinstance(model.norm, nn.Identity):
-        found["norm"] = model.norm
-    return found
+_FINAL = ("norm", "fc_norm", "layernorm", "post_layernorm")
+See = Callable[[str, Tensor], Tensor | None]
+
+
+def attach(backbone: Backbone, see: See) -> list[RemovableHandle]:
+    """Call ``see(site, x)`` at every site of each pass; a tensor that it returns takes the place of x.
+
+    Sites are ``b.norm1``, ``b.attn``, ``b.norm2`` and ``b.mlp`` for what enters these parts of block b, and ``norm``
+    for what enters the last norm, if there is one. What enters attention and MLP is what the norms before them give.
+    Raises :class:`ConfigError` for blocks that do not have two norms.
+    """
+
+    def entering(site: str, _: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
+        seen = see(site, inputs[0])
+        return None if seen is None else (seen, *inputs[1:])
+
+    def leaving(site: str, _: nn.Module, __: tuple[Tensor, ...], output: Tensor) -> Tensor | None:
+        return see(site, output)
+
+    handles: list[RemovableHandle] = []
+    for number, block in enumerate(backbone.anatomy.blocks, 1):
+        norms = [part for part in block.children() if "Norm" in type(part).__name__]
+        if len(norms) != 2:
+            raise ConfigError(f"quantisation: block {number} has {len(norms)} norms, not two", "use a pre-norm ViT")
+        for norm, before, after in zip(norms, ("norm1", "norm2"), ("attn", "mlp"), strict=True):
+            handles.append(norm.register_forward_pre_hook(partial(entering, f"{number}.{before}")))
+            handles.append(norm.register_forward_hook(partial(leaving, f"{number}.{after}")))
+    for name in _FINAL:
+        last = getattr(backbone.model, name, None)
+        if isinstance(last, nn.Module) and not isinstance(last, nn.Identity):
+            handles.append(last.register_forward_pre_hook(partial(entering, "norm")))
+    return handles
+
+
+@torch.no_grad()
+def _watch(backbone: Backbone, images: Tensor, batch: int, see: See) -> None:
+    """Pass images (B, 3, H, W), normalised, and show ``see`` every site."""
+    handles = attach(backbone, see)
+    try:
+        for part in torch.split(images, batch):
+            tokens, context = backbone.anatomy.embed(part.to(backbone.device, backbone.dtype))
+            for index in range(backbone.depth):
+                tokens = backbone.anatomy.step(index, tokens, context)
+            backbone.anatomy.final(tokens)
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 Ranges = dict[str, tuple[Tensor, Tensor]]
 
 
-@torch.no_grad()
 def calibrate(backbone: Backbone, images: Tensor, batch: int = 16) -> Ranges:
     """Smallest and largest value at every site over ``images`` (B, 3, H, W), normalised."""
     ranges: Ranges = {}
 
-    def watch(name: str, _: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        low, high = inputs[0].aminmax()
-        old = ranges.get(name, (low, high))
-        ranges[name] = (torch.minimum(old[0], low), torch.maximum(old[1], high))
+    def see(site: str, x: Tensor) -> None:
+        low, high = x.aminmax()
+        old = ranges.get(site, (low, high))
+        ranges[site] = (torch.minimum(old[0], low), torch.maximum(old[1], high))
 
-    handles = [m.register_forward_pre_hook(partial(watch, n)) for n, m in sites(backbone.model).items()]
-    try:
-        for part in torch.split(images, batch):
-            backbone.layers(part, [backbone.depth], norm="final" if "norm" in sites(backbone.model) else "none")
-    finally:
-        for handle in handles:
-            handle.remove()
+    _watch(backbone, images, batch, see)
     return ranges
 
 
 def quantised(backbone: Backbone, weight_bits: int | None, activation_bits: int | None, images: Tensor) -> Backbone:
-    """A copy of ``backbone`` that computes as WnAm: its features are those of the fake-quantised network.
+    """A copy of ``backbone`` that computes as WnAm, for any evaluation: its features are the fake-quantised network's.
 
-    ``images`` (B, 3, H, W) calibrate the activations' ranges, on the copy with quantised weights; None leaves weights
-    or activations alone.
+    ``images`` (B, 3, H, W), normalised, calibrate the activations' ranges, on the copy with quantised weights; None
+    leaves weights or activations alone. The copy has another ``weights_hash``, so its features are never taken for
+    those of the original.
     """
-    copied = Backbone.from_model(copy.deepcopy(backbone.model), f"{backbone.spec} W{weight_bits}A{activation_bits}")
-    copied.mean, copied.std = backbone.mean, backbone.std
+    label = wnam(weight_bits, activation_bits)
+    copied = copy.deepcopy(backbone)
+    if label == AS_IT_IS:
+        return copied
+    copied.spec = f"{backbone.spec} {label}"
     if weight_bits is not None:
         quantise_weights_(copied.model, weight_bits)
+    ranges: Ranges = {}
     if activation_bits is not None:
-
-        def rounded(low: Tensor, high: Tensor, _: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-            return (fake_quantise(inputs[0], activation_bits, low, high), *inputs[1:])
-
-        ranges = calibrate(copied, images)
-        for name, module in sites(copied.model).items():
-            module.register_forward_pre_hook(partial(rounded, *ranges[name]))
+        bits, ranges = activation_bits, calibrate(copied, images)
+        attach(copied, lambda site, x: fake_quantise(x, bits, *ranges[site]))
+    limits = {site: (float(low), float(high)) for site, (low, high) in ranges.items()}
+    copied.weights_hash = hash_of([backbone.weights_hash, label, limits])
     return copied
+
+
+AS_IT_IS = "as it is"
+
+
+def wnam(weight_bits: int | None, activation_bits: int | None) -> str:
+    """``W4A8``; 32 for what is left alone, and "as it is" for a network of which everything is."""
+    return f"W{weight_bits or 32}A{activation_bits or 32}" if weight_bits or activation_bits else AS_IT_IS
 
 
 @dataclass(frozen=True)
@@ -132,7 +171,6 @@ class Distortion:
         return float(10 ** (-self.sqnr[bits] / 10))
 
 
-@torch.no_grad()
 def distortions(
     backbone: Backbone, calibration: Tensor, images: Tensor, bits: Sequence[int] = BITS, batch: int = 16
 ) -> list[Distortion]:
@@ -141,23 +179,15 @@ def distortions(
     One pass over ``images`` for all ``bits``: error and signal energies are summed over batches.
     """
     ranges = calibrate(backbone, calibration, batch)
-    noise = {name: torch.zeros(len(bits), dtype=torch.float64) for name in ranges}
+    noise = {site: torch.zeros(len(bits), dtype=torch.float64) for site in ranges}
     signal = dict.fromkeys(ranges, 0.0)
 
-    def measure(name: str, _: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        x = inputs[0]
-        signal[name] += float(x.double().square().sum())
-        errors = [(x - fake_quantise(x, count, *ranges[name])).double().square().sum() for count in bits]
-        noise[name] += torch.stack(errors).cpu()
+    def see(site: str, x: Tensor) -> None:
+        signal[site] += float(x.double().square().sum())
+        errors = [(x - fake_quantise(x, count, *ranges[site])).double().square().sum() for count in bits]
+        noise[site] += torch.stack(errors).cpu()
 
-    found = sites(backbone.model)
-    handles = [module.register_forward_pre_hook(partial(measure, name)) for name, module in found.items()]
-    try:
-        for part in torch.split(images, batch):
-            backbone.layers(part, [backbone.depth], norm="final" if "norm" in found else "none")
-    finally:
-        for handle in handles:
-            handle.remove()
+    _watch(backbone, images, batch, see)
     tiny = torch.finfo(torch.float64).tiny
     return [
         Distortion(name, dict(zip(bits, (10 * (signal[name] / errors.clamp_min(tiny)).log10()).tolist(), strict=True)))

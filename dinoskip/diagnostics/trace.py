@@ -6,7 +6,7 @@ keys (B, heads, N, dh).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 
@@ -15,6 +15,7 @@ from timm.models.vision_transformer import Block as TimmBlock
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
+from dinoskip.models import Backbone
 from dinoskip.models.vit import embed
 
 _PARTS = ("norm1", "attn", "ls1", "norm2", "ls2")
@@ -56,22 +57,30 @@ class BlockTrace:
         return attention.q_norm(query.transpose(1, 2)), attention.k_norm(key.transpose(1, 2))
 
 
-def trace(model: VisionTransformer, images: Tensor) -> Iterator[BlockTrace]:
-    """Pass ``images`` (B, 3, H, W), normalised, of the weights' dtype and device, through the model, block by block.
+def trace(network: VisionTransformer | Backbone, images: Tensor) -> Iterator[BlockTrace]:
+    """Pass ``images`` (B, 3, H, W), normalised, of the weights' dtype and device, through a network, block by block.
 
-    The model's mode is the caller's business. Gradients flow if they are enabled.
+    The network's mode is the caller's business. Gradients flow if they are enabled.
     """
-    tokens = embed(model, images)
-    for number, block in enumerate(model.blocks, 1):
-        found = follow(block, tokens, number)
+    if isinstance(network, Backbone):
+        anatomy = network.anatomy
+        tokens, context = anatomy.embed(images)
+        for index, block in enumerate(anatomy.blocks):
+            found = follow(block, tokens, index + 1, lambda x, i=index: anatomy.step(i, x, context))  # type: ignore[misc]
+            yield found
+            tokens = found.output
+        return
+    tokens = embed(network, images)
+    for number, block in enumerate(network.blocks, 1):
+        found = follow(block, tokens, number, block)
         yield found
         tokens = found.output
 
 
-def follow(block: nn.Module, tokens: Tensor, number: int = 1) -> BlockTrace:
-    """One block's pass."""
+def follow(block: nn.Module, tokens: Tensor, number: int, step: Callable[[Tensor], Tensor]) -> BlockTrace:
+    """One block's pass; ``step`` calls it."""
     if not isinstance(block, TimmBlock):
-        return BlockTrace(number, block, tokens, block(tokens))
+        return BlockTrace(number, block, tokens, step(tokens))
     seen: dict[str, tuple[Tensor, Tensor]] = {}
 
     def keep(name: str) -> object:
@@ -84,7 +93,7 @@ def follow(block: nn.Module, tokens: Tensor, number: int = 1) -> BlockTrace:
         for name in _PARTS:
             handle = block.get_submodule(name).register_forward_hook(keep(name))  # type: ignore[arg-type]
             stack.callback(handle.remove)
-        output = block(tokens)
+        output = step(tokens)
     return BlockTrace(
         number, block, tokens, output,
         normed=seen["norm1"][1], attended=seen["ls1"][1], middle=seen["norm2"][0], mixed=seen["ls2"][1],

@@ -10,17 +10,25 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dinoskip.config import Source, validate
 from dinoskip.console import Progress, log, table
+from dinoskip.data.datasets import open_segmentation
 from dinoskip.data.folders import ImageFolder, LabelledFolder
 from dinoskip.diagnostics import cka_between, distortions, examine, quantised
 from dinoskip.diagnostics.examine import ExamineConfig
+from dinoskip.diagnostics.quantization import wnam
 from dinoskip.distributed import World
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.features.transform import Normalise, Transform, load_pixels
 from dinoskip.init.build import ModelConfig, SkiplessInit, build_model
 from dinoskip.models import Backbone
+from dinoskip.pipeline.make import DatasetBox
 from dinoskip.pipeline.stages import ours
 
+BITS = ((None, None), (8, 8), (8, 6), (6, 6), (4, 8), (4, 4))
+"""Of weights and activations, in which scores are taken."""
+CALIBRATION = 160
+"""Images of a folder that fix the activations' ranges: 32,000 tokens at 224 pixels, as in paper 4."""
 _INSIDE = (
     "attention_diagonal", "attention_entropy", "kappa_attention", "ln_kappa_tokens", "token_cosine", "effective_rank",
     "kappa_sa", "kappa_sa_skip", "kappa_k", "kappa_weights", "kappa_weights_bound", "excess_kurtosis", "grad_query",
@@ -85,23 +93,47 @@ def inside(
     return result
 
 
-def quantised_knn(
-    backbone: Backbone, folder: str, calibration: Tensor, bits: Sequence[tuple[int | None, int | None]], size: int
-) -> list[dict[str, Any]]:
-    """Top-1 of k-NN (k = 10) on the class token, of ``folder``/train and /val, as WnAm for each of ``bits``.
+def knn_measure(folder: str, size: int) -> Any:
+    """Top-1 of k-NN (k = 10) on the class token, of ``folder``/train and /val: at most 1,000 and 500 images.
 
-    At most 1,000 and 500 images, class by class; (None, None) is the network as it is. Raises :class:`DataError`.
+    Raises :class:`DataError`.
     """
     train, val = (LabelledFolder.open(Path(folder) / part) for part in ("train", "val"))
     if train.class_names != val.class_names:
         raise DataError(f"{folder}: train and val have different classes")
     k = min(10, len(train))
-    measure = ours("eval.online").OnlineKnn(train, val, size=size, k=(k,), train_images=1000, val_images=500)
+    return ours("eval.online").OnlineKnn(train, val, size=size, k=(k,), train_images=1000, val_images=500)
+
+
+def probe_measure(data: str, size: int) -> Any:
+    """mIoU of the quick linear probe of the last two blocks on ``KIND:DIR``: 200 images to fit, 100 to score.
+
+    Raises :class:`ConfigError` for another spelling or a kind without label maps, :class:`DataError`.
+    """
+    kind, colon, root = data.partition(":")
+    if not colon:
+        raise ConfigError(f"--probe {data}: is not KIND:DIR", "write e.g. voc:VOCdevkit or ade20k:ADEChallengeData2016")
+    config = validate(DatasetBox, Source({"dataset": {"kind": kind, "root": root}}, {"": "--probe"})).dataset
+    train, val = (open_segmentation(config, split) for split in ("train", "val"))
+    return ours("eval.online").OnlineProbe(train, val, size=size)
+
+
+def quantised_scores(backbone: Backbone, measures: Sequence[Any], calibration: Tensor) -> list[dict[str, Any]]:
+    """The headline of each of ``measures`` for the network as it is and as WnAm for each of :data:`BITS`, in float32.
+
+    ``calibration`` (B, 3, H, W), normalised, fixes the activations' ranges.
+    """
+    plain = quantised(backbone, None, None, calibration).to(backbone.device, torch.float32)
     here, rows = World(0, 1, backbone.device), []
-    for weight, activation in bits:
-        network = quantised(backbone, weight, activation, calibration) if weight or activation else backbone
-        label = "as it is" if network is backbone else f"W{weight or 32}A{activation or 32}"
-        rows.append({"name": backbone.spec, "quantised": label, "top1": measure(network, here)[f"knn{k}_top1"]})
+    with Progress(f"{backbone.spec} quantised", len(BITS) * len(measures), "scores") as progress:
+        for weight, activation in BITS:
+            network = quantised(plain, weight, activation, calibration)
+            for measure in measures:
+                with Progress.hidden():
+                    value = measure(network, here).get(measure.score)
+                found = {"name": backbone.spec, "quantised": wnam(weight, activation), "measure": measure.score}
+                rows.append(found | {"percent": value})
+                progress.advance()
     return rows
 
 
@@ -126,7 +158,15 @@ def inside_text(result: Mapping[str, Any]) -> str:
         medians = [float(torch.tensor([site[b] or math.nan for site in sites.values()]).nanmedian()) for b in bits]
         shown = ", ".join(f"{b} bit {v:.1f} dB" for b, v in zip(bits, medians, strict=True))
         lines.append(f"{name}: median SQNR of activations: {shown}")
-    lines += [f"{row['name']}, {row['quantised']}: k-NN top-1 {row['top1']:.1f} %" for row in result.get("knn", ())]
+    scores = result.get("quantised", ())
+    bits = list(dict.fromkeys(row["quantised"] for row in scores))
+    found = {(row["name"], row["measure"], row["quantised"]): row["percent"] for row in scores}
+    cells = [
+        [*key, *(_short(found[*key, label]) for label in bits)]
+        for key in dict.fromkeys((row["name"], row["measure"]) for row in scores)
+    ]
+    if cells:
+        lines += ["", "scores in percent, weights and activations rounded", table(cells, ("network", "measure", *bits))]
     return "\n".join(lines).rstrip()
 
 

@@ -39,6 +39,7 @@ from dinoskip.init.orthogonal import haar
 from dinoskip.models import Backbone, create_model, load_backbone
 from dinoskip.models.vit import head_factors
 from dinoskip.randomness import torch_rng
+from tests.helpers.dino_modules import Dino
 
 
 def randn(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -177,10 +178,13 @@ def test_weight_jacobian_of_alike_tokens_is_rank_deficient() -> None:
 
 def test_gradient_norms_are_those_of_backward() -> None:
     backbone = network()
-    rows = gradient_norms(backbone.model, IMAGES)
+    rows = gradient_norms(backbone, IMAGES)
     assert all(parameter.grad is None for parameter in backbone.model.parameters())
-    assert set(rows[0]) == {"query", "key", "value", "output", "fc1", "fc2"}
+    assert set(rows[0]) == {"block", "query", "key", "value", "output", "fc1", "fc2"}
     assert all(value > 0 for row in rows for value in row.values())
+    assert all(
+        math.hypot(*(row[part] for part in row if part != "block")) == pytest.approx(row["block"]) for row in rows
+    )
 
 
 @settings(deadline=None)
@@ -220,6 +224,9 @@ def test_quantised_networks_approach_the_original() -> None:
     assert errors[0] > 4 * errors[1] > 16 * errors[2] > 0
     assert torch.equal(quantised(backbone, None, None, IMAGES).layers(IMAGES, [2])[2].tokens, exact)
     assert torch.equal(backbone.layers(IMAGES, [2])[2].tokens, exact), "the original stays"
+    names = {quantised(backbone, *bits, IMAGES).weights_hash for bits in ((None, None), (4, 8), (8, 8), (None, 8))}
+    assert len(names) == 4, "features of one are never taken for another's"
+    assert quantised(backbone, None, None, IMAGES).weights_hash == backbone.weights_hash
 
 
 def test_distortions_of_all_sites() -> None:
@@ -265,12 +272,40 @@ def test_ranks_and_outliers() -> None:
 
 def test_examination_of_every_kind_of_backbone() -> None:
     config = ExamineConfig(lanczos_steps=6, weight_tokens=5)
-    other = load_backbone("timm:vit_tiny_patch16_224,pretrained=false,depth=1,img_size=32")
-    for backbone in (network(), network(qk_norm=True), other):
+    timm = load_backbone("timm:vit_tiny_patch16_224,pretrained=false,depth=1,img_size=32")
+    for backbone in (network(), network(qk_norm=True), timm):
         images = IMAGES if backbone.dim == 24 else IMAGES[..., :32, :32]
         found = examine(backbone, images, config).plain()
         assert [row["block"] for row in found["rows"]] == list(range(1, backbone.depth + 1))
         assert all(row["kappa_attention"] > 1 and row["kappa_k"] > 1 for row in found["rows"])
+
+
+def other(name: str) -> Backbone:
+    """A network that is not timm's VisionTransformer."""
+    if name == "eva":
+        return load_backbone("timm:eva02_tiny_patch14_224,pretrained=false,depth=2,img_size=56", dtype=torch.float64)
+    torch.manual_seed(0)
+    if name == "authors":
+        return Backbone.from_model(Dino(patch_size=16, dim=24, depth=2, num_heads=2, img_size=48).double())
+    library = pytest.importorskip("transformers")
+    settings = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 48}
+    return Backbone.from_model(library.ViTModel(library.ViTConfig(**settings, image_size=48, patch_size=16)).double())
+
+
+@pytest.mark.parametrize("name", ["eva", "transformers", "authors"])
+def test_networks_of_other_libraries_are_looked_into_and_quantised(name: str) -> None:
+    backbone = other(name)
+    images = randn(2, 3, 56, 56) if name == "eva" else IMAGES
+    rows = examine(backbone, images).rows
+    assert [row.block for row in rows] == [1, 2]
+    assert all(-1 < row.token_cosine < 1 and row.grad_block > 0 and math.isnan(row.kappa_k) for row in rows)
+    assert [one.site for one in distortions(backbone, images, images, (8,))] == [
+        *(f"{b}.{part}" for b in (1, 2) for part in ("norm1", "attn", "norm2", "mlp")),
+        "norm",
+    ]
+    coarse, fine = (quantised(backbone, bits, bits, images) for bits in (6, 12))
+    exact, near, far = (b.layers(images, [2], norm="final")[2].tokens for b in (backbone, fine, coarse))
+    assert 0 < (near - exact).norm() < 0.05 * (far - exact).norm()
 
 
 def test_a_collapsed_network_is_flagged() -> None:

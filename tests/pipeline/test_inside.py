@@ -6,9 +6,12 @@ import json
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from dinoskip.cli import main
+from tests.helpers.labelled import make_classes
 from tests.helpers.tiny import make_images
 
 VIT = "timm:vit_tiny_patch16_224,pretrained=false,depth=2,img_size=32"
@@ -30,6 +33,41 @@ def test_analyze_on_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     for name in FIGURES:
         ElementTree.parse(out / f"{name}.svg")
         ElementTree.parse(out / f"{name}-dark.svg")
+
+
+def test_scores_of_quantised_networks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """k-NN tells the colours apart until four bits are too few; the probe's rows are there, too."""
+    for split, each in (("train", 12), ("val", 8)):
+        make_classes(tmp_path / "classes" / split, each, seed=each)
+        make_masks(tmp_path / "masks", split, each)
+    command = ["analyze", VIT, "--images", str(tmp_path / "classes" / "val"), "--count", "2", "--size", "32"]
+    command += ["--knn", str(tmp_path / "classes"), "--probe", f"masks:{tmp_path / 'masks'}"]
+    assert main([*command, "--out", str(tmp_path / "out")]) == 0
+    assert "scores in percent" in capsys.readouterr().out
+    rows = json.loads((tmp_path / "out" / "inside.json").read_text())["quantised"]
+    labels = ["as it is", "W8A8", "W8A6", "W6A6", "W4A8", "W4A4"]
+    found = {(row["measure"], row["quantised"]): row["percent"] for row in rows}
+    assert set(found) == {(measure, label) for measure in ("knn10_top1", "probe_miou") for label in labels}
+    assert found["knn10_top1", "as it is"] > 60
+    assert abs(found["knn10_top1", "W8A8"] - found["knn10_top1", "as it is"]) < 10
+    assert all(0 <= value <= 100 for value in found.values())
+    assert main(["analyze", VIT, "--images", "bundled", "--probe", str(tmp_path)]) == 2
+    assert "is not KIND:DIR" in capsys.readouterr().err
+
+
+def make_masks(root: Path, split: str, count: int) -> None:
+    """Two classes: bright squares on dark ground."""
+    rng = np.random.default_rng(count)
+    for part in ("images", "masks"):
+        (root / part / split).mkdir(parents=True)
+    (root / "classes.txt").write_text("ground\nsquare\n")
+    for index in range(count):
+        mask = np.zeros((32, 32), dtype=np.uint8)
+        top, left = rng.integers(0, 16, 2)
+        mask[top : top + 16, left : left + 16] = 1
+        pixels = np.clip(60 + 120 * mask[..., None] + rng.normal(0, 20, (32, 32, 3)), 0, 255).astype(np.uint8)
+        Image.fromarray(pixels).save(root / "images" / split / f"{index}.png")
+        Image.fromarray(mask).save(root / "masks" / split / f"{index}.png")
 
 
 @pytest.mark.slow
