@@ -1,0 +1,92 @@
+"""Do networks without skips stand rounding better? ``python -m benchmarks.bench_quantisation``.
+
+Paper 4 (*The Quantization Benefits of Residual-Free Transformers*, table 1, fig. 11) says so of language models:
+activations closer to Gaussian, a higher SQNR, less lost at few bits. Here small ViTs (12 blocks, width 96) learn to
+tell crops of 16 photographs apart (:mod:`benchmarks.photo_crops`) with and without skips, with AdamW and SOAP; then
+accuracy on the photographs' other parts as WnAm, and for each kind of site SQNR, normalised MSE and excess kurtosis.
+Prints what comes out and whether the paper's order holds; nothing is asserted. Six minutes of one thread a seed.
+
+    python -m benchmarks.bench_quantisation [--seeds 1] [--steps 400]
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from statistics import median
+
+import torch
+from timm.models.vision_transformer import VisionTransformer
+
+from benchmarks.photo_crops import PHOTOS, SIDE, accuracy, crops, train
+from dinoskip.diagnostics import distortions, excess_kurtosis, quantised, trace
+from dinoskip.diagnostics.quantization import wnam
+from dinoskip.init import residual_free_, skipless_, trunc_normal_
+from dinoskip.models import Backbone, create_model
+from dinoskip.optim import AdamWConfig, SoapConfig
+
+NETWORKS = {
+    "residual, AdamW": ("skip", AdamWConfig(lr=1e-3)),
+    "residual, SOAP": ("skip", SoapConfig(lr=1e-3)),
+    "residual-free, SOAP": ("residual_free", SoapConfig(lr=1e-3)),
+    "skipless, SOAP": ("skipless", SoapConfig(lr=1e-3)),
+}
+BITS = ((None, None), (8, 8), (8, 6), (6, 6), (4, 8), (4, 6), (4, 4))
+SITES = ("norm1", "attn", "norm2", "mlp", "norm")
+ACTIVATIONS = (4, 6, 8, 12, 16)
+
+
+def build(kind: str, seed: int) -> VisionTransformer:
+    """With skips and the default initialisation, or without and paper 4's or paper 0's."""
+    model = create_model("vit_tiny_patch8", skip=kind == "skip", depth=12, img_size=SIDE, embed_dim=96, num_heads=3,
+                         num_classes=len(PHOTOS))  # fmt: skip
+    trunc_normal_(model, seed)
+    if kind == "residual_free":
+        residual_free_(model, seed=seed)
+    if kind == "skipless":
+        skipless_(model, seed=seed)
+    return model
+
+
+def measure(name: str, model: VisionTransformer) -> tuple[float, float]:
+    """Print everything about one trained network; its median SQNR at 8 bits and the share of accuracy kept as W8A6."""
+    backbone = Backbone.from_model(model, name)
+    calibration, _ = crops(1024, "calibration")
+    images, _ = crops(256, "distortion", test=True)
+    scores = {wnam(*bits): 100 * accuracy(quantised(backbone, *bits, calibration).model, 800) for bits in BITS}
+    print("  accuracy: " + ", ".join(f"{label} {value:.1f}" for label, value in scores.items()))
+    found = distortions(backbone, calibration, images, ACTIVATIONS, batch=256)
+    for site in SITES:
+        own = [one for one in found if one.site.rpartition(".")[2] == site]
+        dbs = ", ".join(f"{bits} bit {median(one.sqnr[bits] for one in own):.1f}" for bits in ACTIVATIONS)
+        mse = median(one.normalised_mse(8) for one in own)
+        print(f"  {site}: median SQNR in dB {dbs}; normalised MSE at 8 bits {mse:.1e}")
+    with torch.no_grad():
+        kurtosis = [excess_kurtosis(block.output) for block in trace(model, images)]
+    print(f"  excess kurtosis of block outputs: median {median(kurtosis):.2f}, largest {max(kurtosis):.2f}", flush=True)
+    return median(one.sqnr[8] for one in found), scores[wnam(8, 6)] / scores[wnam(None, None)]
+
+
+def main() -> int:
+    """Print all; always 0."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--steps", type=int, default=400)
+    args = parser.parse_args()
+    for seed in range(args.seeds):
+        results = {}
+        for name, (kind, optimizer) in NETWORKS.items():
+            model = build(kind, seed)
+            loss = train(model, optimizer, seed, args.steps)
+            print(f"seed {seed}, {name}: loss {loss:.3f}")
+            results[name] = measure(name, model)
+        sqnr, kept = results["residual-free, SOAP"]
+        for name in ("residual, AdamW", "residual, SOAP"):
+            words = ["higher" if sqnr > results[name][0] else "LOWER", "more" if kept > results[name][1] else "LESS"]
+            print(f"seed {seed}, residual-free against {name}: SQNR at 8 bits {words[0]}, keeps {words[1]} as W8A6")
+    return 0
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    sys.exit(main())
