@@ -1,8 +1,8 @@
 """TokenCut against the reference formulation: CPU time, one thread, in one process.
 
-Aim: at 784 / 1,200 / 1,850 tokens the eigen step (edges cast to float64, Lanczos) at least 14 / 23 / 29 times, the
-whole cut (normalise, Gram, edges, eigen step, box) at least 8 / 11 / 15 times faster than the dense float64 affinity
-with ``scipy.linalg.eigh(D - A, D, subset_by_index=[1, 2])``. docs/measured.md says what was reached.
+Aim: at 784 / 1,200 / 1,850 tokens the eigen step (float64 edges from similarities, Lanczos) at least 14 / 23 / 29
+times, the whole cut (normalise, Gram, edges, eigen step, box) at least 8 / 11 / 15 times faster than the dense float64
+affinity with ``scipy.linalg.eigh(D - A, D, subset_by_index=[1, 2])``. docs/measured.md says what was reached.
 
 Run: python -m benchmarks.bench_tokencut [--repeats 3] [--images 3]     (about a minute)
 """
@@ -13,7 +13,6 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 import scipy.linalg
@@ -22,8 +21,8 @@ import torch
 from threadpoolctl import threadpool_limits
 
 from dinoskip.randomness import numpy_rng
-from eval.graph import build_graph, normalise
-from eval.tokencut import TokenCut, cut_vector, tokencut
+from eval.graph import build_graphs, normalise, similarities
+from eval.tokencut import TokenCut, cut_vectors, tokencut
 
 GRIDS = ((28, 28), (30, 40), (37, 50))
 TARGETS = {784: (14, 8), 1200: (23, 11), 1850: (29, 15)}
@@ -80,18 +79,15 @@ def compare(fast: Callable[[], object], slow: Callable[[], object], repeats: int
 def measure(grid: tuple[int, int], seed: int, repeats: int) -> tuple[float, float]:
     """Return the ratios of the eigen step and of the whole cut of one image, after checking that the cuts agree."""
     tokens = features(grid, 384, seed)
-    unit = normalise(tokens)
-    similar = unit @ unit.T > 0.2
+    similarity = similarities(normalise(torch.from_numpy(tokens[None])))
+    similar = (similarity[0] > 0.2).numpy()
     ours = tokencut(tokens, grid)
     assert isinstance(ours, TokenCut)
     if not np.array_equal(ours.component, reference_cut(tokens, grid)):
         raise SystemExit(f"another component than the reference formulation's at {grid}, seed {seed}")
-    graph = build_graph(unit, 0.2, 1e-5)
-
-    def eigen() -> object:
-        return cut_vector(replace(graph, edges=similar.astype(np.float64)))
-
-    step, mine, theirs = compare(eigen, lambda: reference_eigen(similar), repeats)
+    step, mine, theirs = compare(
+        lambda: cut_vectors(build_graphs(similarity, 0.2, 1e-5)), lambda: reference_eigen(similar), repeats
+    )
     cut, mine_cut, theirs_cut = compare(lambda: tokencut(tokens, grid), lambda: reference_cut(tokens, grid), repeats)
     print(
         f"  {grid[0]}x{grid[1]} image {seed}: eigen {mine * 1e3:.1f} ms against {theirs * 1e3:.0f}, "

@@ -1,39 +1,49 @@
-"""Object discovery: TokenCut boxes of every image and block of a feature store, and CorLoc (docs/tokencut.md)."""
+"""Object discovery: TokenCut and LOST boxes of every image and block of a feature store, CorLoc (docs/tokencut.md)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
-from dinoskip.config import Config, Multiscale
-from dinoskip.console import Progress
+from dinoskip.config import Config, Multiscale, different
+from dinoskip.console import Progress, log
+from dinoskip.distributed import choose_device
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.features import FeatureStore
-from dinoskip.files import atomic_path, write_json
+from dinoskip.files import write_json
+from dinoskip.images import read_image
 from dinoskip.results import EvalResult, write_rows
 from eval.baselines import BOXES, discovery_baselines
 from eval.bootstrap import share_interval
-from eval.graph import normalise
-from eval.tokencut import TokenCut, cut_unit, each, to_pixels
+from eval.cutting import LEAST_TOKENS, Found, Item, cut_store
+from eval.overlays import overlay
+from eval.tokencut import to_pixels
+
+T = TypeVar("T")
 
 
 class TokenCutConfig(Config):
-    """Settings of TokenCut.
+    """Settings of object discovery.
 
-    ``tau``, ``eps``: affinity 1 where the cosine similarity is greater than tau, else eps. ``multiscale``: blocks whose
-    mean similarity makes one more graph, None for none.
+    ``tau``, ``eps``: affinity 1 where the cosine similarity is greater than tau, else eps; the similarities are
+    computed once for all values of tau. ``multiscale``: blocks whose mean similarity makes one more graph, None for
+    none. ``lost_k``: LOST too, with a seed grown over so many patches, None for without. ``overlays``: of so many
+    images, pictures with mask and boxes are saved.
     """
 
-    tau: float = Field(0.2, ge=0, lt=1)
+    tau: Annotated[tuple[Annotated[float, Field(ge=0, lt=1)], ...], AfterValidator(different)] = Field(
+        (0.2,), min_length=1
+    )
     eps: float = Field(1e-5, gt=0, lt=1)
     multiscale: Multiscale | None = None
+    lost_k: int | None = Field(None, ge=1)
+    overlays: int = Field(0, ge=0)
 
 
 class BoxDataset(Protocol):
@@ -45,6 +55,7 @@ class BoxDataset(Protocol):
     def split(self) -> str: ...  # noqa: D102
     @property
     def ids(self) -> Sequence[str]: ...  # noqa: D102
+    def path(self, index: int) -> Path: ...  # noqa: D102
     def boxes(self, index: int) -> np.ndarray: ...  # noqa: D102
 
 
@@ -76,55 +87,100 @@ def corloc(predicted: Sequence[ArrayLike], ground_truth: Sequence[ArrayLike], th
     return hits / len(predicted)
 
 
-@dataclass(frozen=True)
-class _Found:
-    """What one block found, image by image; cells of all images lie one after another."""
+class _Results:
+    """What was found, as it comes: boxes of every method; seeds, ties, vectors and masks of the first tau."""
 
-    boxes: list[list[int]]
-    seeds: list[int]
-    tied: int
-    vectors: NDArray[np.float16]
-    masks: NDArray[np.bool_]
+    def __init__(self, store: FeatureStore, groups: Sequence[tuple[int, ...]], methods: int, out: Path) -> None:
+        self.store = store
+        sizes = [store.image_size(i) for i in range(len(store))]
+        counts = np.array([int(np.prod(store.grid(i))) for i in range(len(store))])
+        self.ends = counts.cumsum()
+        self.boxes = {
+            (method, blocks): [[0, 0, width, height] for height, width in sizes]  # stays where there is nothing to cut
+            for method in range(methods)
+            for blocks in groups
+        }
+        self.seeds = {blocks: [0] * len(store) for blocks in groups}
+        self.ties = dict.fromkeys(groups, 0)
+        single = [blocks for blocks in groups if len(blocks) == 1]
+        total = int(counts.sum())
+        self.vectors = {blocks: _file(out / f"vectors_block{blocks[0]}.npy", np.float16, total) for blocks in single}
+        self.masks = {blocks: _file(out / f"masks_block{blocks[0]}.npy", np.bool_, total) for blocks in single}
+
+    def add(self, item: Item, found: Found) -> None:
+        blocks, i = item
+        for method, one in enumerate((*found.cuts, found.lost)):
+            if one is not None:
+                box = to_pixels(one.box, self.store.patch_size, self.store.image_size(i))
+                self.boxes[method, blocks][i] = list(box)
+        first = found.cuts[0]
+        self.seeds[blocks][i] = first.seed
+        self.ties[blocks] += first.ambiguous
+        if blocks in self.masks:
+            rows = slice(self.ends[i] - first.mask.size, self.ends[i])
+            self.vectors[blocks][rows] = first.eigenvector / np.abs(first.eigenvector).max()
+            self.masks[blocks][rows] = first.mask.ravel()
+
+    def mask(self, block: int, i: int) -> NDArray[np.bool_]:
+        """Return the mask (h, w) of image ``i``."""
+        rows, columns = self.store.grid(i)
+        return np.array(self.masks[(block,)][self.ends[i] - rows * columns : self.ends[i]]).reshape(rows, columns)
+
+
+def _file(path: Path, dtype: Any, size: int) -> NDArray[Any]:
+    """Return a new .npy file of ``size`` zeros as an array: one entry a token of the store need not fit in memory."""
+    return np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=(size,))
 
 
 def evaluate(
-    store: FeatureStore, dataset: BoxDataset, out: Path, config: TokenCutConfig, context: Mapping[str, Any]
+    store: FeatureStore,
+    dataset: BoxDataset,
+    out: Path,
+    config: TokenCutConfig,
+    context: Mapping[str, Any],
+    *,
+    device: str = "cpu",
+    workers: int = 0,
 ) -> list[EvalResult]:
     """Cut every image of ``store`` at every block, and at the multiscale blocks together; write all into ``out``.
 
     The store must hold patch tokens (facet ``key`` by protocol) of the dataset's images in their native size. Writes
     ``rows.json`` (a CorLoc row a block, in percent with its interval, then the baselines'), ``boxes.json``
-    ``{id: {block: [x1, y1, x2, y2]}}`` in pixels,
-    ``seeds.json`` ``{id: {block: flat token index}}``, for each block ``vectors_block{b}.npy`` float16 (eigenvectors
-    divided by their largest absolute value) and ``masks_block{b}.npy`` bool, (sum of T,) in store order, and with
-    multiscale ``boxes_multiscale.json`` ``{id: [x1, y1, x2, y2]}``, and ``ties.json``, in how many images of each block
-    tied seeds would give different boxes. Raises :class:`ConfigError` for a store of another
-    image size or blocks it lacks, :class:`DataError` if ids differ or features cannot be cut.
+    ``{id: {block: [x1, y1, x2, y2]}}`` in pixels, ``seeds.json`` ``{id: {block: flat token index}}``, ``ties.json``, in
+    how many images of each block tied seeds would give different boxes, for each block ``vectors_block{b}.npy``
+    float16 (eigenvectors divided by their largest absolute value) and ``masks_block{b}.npy`` bool, (sum of T,) in
+    store order, and with multiscale ``boxes_multiscale.json`` ``{id: [x1, y1, x2, y2]}``: all of the first tau. The
+    boxes of another are in ``boxes_tau{tau}.json``, of LOST in ``boxes_lost.json``, as in ``boxes.json``. An image of
+    fewer than 3 tokens cannot be cut: its box is all of it.
+
+    On a CPU ``workers`` threads (0: one a core) cut one image each; on a GPU images and blocks are cut in batches.
+    Raises :class:`ConfigError` for a store of another image size or blocks it lacks, :class:`DataError` if ids differ
+    or features cannot be cut.
     """
-    truth = _truth(store, dataset, config)
+    place = _places(store, dataset, config)
+    truth = [dataset.boxes(i) for i in place]
     groups: dict[str, tuple[int, ...]] = {str(block): (block,) for block in store.blocks}
     if config.multiscale:
         groups["+".join(map(str, config.multiscale))] = config.multiscale
+    methods = {f"tokencut tau={tau:g} eps={config.eps:g}": f"boxes_tau{tau:g}.json" for tau in config.tau}
+    if config.lost_k:
+        methods[f"lost k={config.lost_k}"] = "boxes_lost.json"
     out.mkdir(parents=True, exist_ok=True)
-    rows: list[EvalResult] = []
-    boxes: dict[str, dict[str, list[int]]] = {name: {} for name in store.ids}
-    seeds: dict[str, dict[str, int]] = {name: {} for name in store.ids}
-    ties: dict[str, int] = {}
-    with Progress("TokenCut", len(groups) * len(store.ids), "images") as progress:
-        for label, blocks in groups.items():
-            found = _cut_all(store, blocks, config, progress)
-            rows.append(_row(store, dataset, label, found, truth, config).with_context(context))
-            ties[label] = found.tied
-            if len(blocks) > 1:
-                write_json(out / "boxes_multiscale.json", dict(zip(store.ids, found.boxes, strict=True)))
-                continue
-            for name, box, seed in zip(store.ids, found.boxes, found.seeds, strict=True):
-                boxes[name][label], seeds[name][label] = box, seed
-            _save(out / f"vectors_block{label}.npy", found.vectors)
-            _save(out / f"masks_block{label}.npy", found.masks)
-    write_json(out / "ties.json", ties)
-    write_json(out / "boxes.json", boxes)
-    write_json(out / "seeds.json", seeds)
+    results = _Results(store, list(groups.values()), len(methods), out)
+    todo = (list(groups.values()), config.tau, config.eps, config.lost_k, choose_device(device), workers)
+    with Progress("TokenCut", len(groups) * len(store), "images") as progress:
+        for item, found in cut_store(store, *todo):
+            results.add(item, found)
+            progress.advance()
+    rows = []
+    for number, (protocol, name) in enumerate(methods.items()):
+        boxes = {label: results.boxes[number, blocks] for label, blocks in groups.items()}
+        rows += [_row(store, dataset, one, boxes[one], truth, protocol).with_context(context) for one in groups]
+        if number:
+            write_json(out / name, _by_image(store.ids, boxes))
+    _write(results, groups, out)
+    for i in range(min(config.overlays, len(store))):
+        _draw(results, dataset.path(place[i]), i, truth[i], out / "overlays")
     baselines = {
         name: [is_hit(rule(*store.image_size(i)), boxes) for i, boxes in enumerate(truth)]
         for name, rule in BOXES.items()
@@ -134,8 +190,8 @@ def evaluate(
     return rows
 
 
-def _truth(store: FeatureStore, dataset: BoxDataset, config: TokenCutConfig) -> list[np.ndarray]:
-    """Check that store, dataset and config fit; return each stored image's ground-truth boxes."""
+def _places(store: FeatureStore, dataset: BoxDataset, config: TokenCutConfig) -> list[int]:
+    """Check that store, dataset and config fit; return where each stored image is in the dataset."""
     if store.transform.mode != "native":
         raise ConfigError(
             f"{store.path}: its images were resized ({store.transform.label})", "export with transform mode native"
@@ -145,39 +201,46 @@ def _truth(store: FeatureStore, dataset: BoxDataset, config: TokenCutConfig) -> 
     place = {name: index for index, name in enumerate(dataset.ids)}
     if missing := [name for name in store.ids if name not in place]:
         raise DataError(f"{store.path}: image {missing[0]!r} is not in {dataset.name} {dataset.split}")
-    return [dataset.boxes(place[name]) for name in store.ids]
+    return [place[name] for name in store.ids]
 
 
-def _cut_all(store: FeatureStore, blocks: tuple[int, ...], config: TokenCutConfig, progress: Progress) -> _Found:
-    def one(index: int) -> TokenCut:
-        # The mean cosine over blocks is the cosine of the concatenated normalised features over sqrt(blocks).
-        parts = [normalise(store.tokens(block, index)) for block in blocks]
-        unit = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1) / np.float32(np.sqrt(len(parts)))
-        try:
-            return cut_unit(unit, store.grid(index), config.tau, config.eps)
-        except ValueError as error:
-            raise DataError(f"{store.path}: {store.ids[index]}: block {blocks}: {error}") from error
+def _by_image(ids: Sequence[str], found: Mapping[str, Sequence[T]]) -> dict[str, dict[str, T]]:
+    """``{label: one for each image}`` as ``{id: {label: one}}``."""
+    return {name: {label: values[i] for label, values in found.items()} for i, name in enumerate(ids)}
 
-    boxes, seeds, vectors, masks, tied = [], [], [], [], 0
-    for index, cut in enumerate(each(one, len(store.ids))):
-        boxes.append(list(to_pixels(cut.box, store.patch_size, store.image_size(index))))
-        seeds.append(cut.seed)
-        tied += cut.ambiguous
-        vectors.append((cut.eigenvector / np.abs(cut.eigenvector).max()).astype(np.float16))
-        masks.append(cut.mask.ravel())
-        progress.advance()
-    return _Found(boxes, seeds, tied, np.concatenate(vectors), np.concatenate(masks))
+
+def _write(results: _Results, groups: Mapping[str, tuple[int, ...]], out: Path) -> None:
+    """Write boxes, seeds and ties of the first tau."""
+    ids, single = results.store.ids, {label: blocks for label, blocks in groups.items() if len(blocks) == 1}
+    for label, blocks in groups.items():
+        if label not in single:
+            write_json(out / "boxes_multiscale.json", dict(zip(ids, results.boxes[0, blocks], strict=True)))
+    write_json(out / "ties.json", {label: results.ties[blocks] for label, blocks in groups.items()})
+    write_json(out / "boxes.json", _by_image(ids, {label: results.boxes[0, one] for label, one in single.items()}))
+    write_json(out / "seeds.json", _by_image(ids, {label: results.seeds[one] for label, one in single.items()}))
+    if small := sum(int(np.prod(results.store.grid(i))) < LEAST_TOKENS for i in range(len(ids))):
+        log.warning("TokenCut: %d images have fewer than %d patches: boxed whole", small, LEAST_TOKENS)
+
+
+def _draw(results: _Results, image: Path, i: int, truth: np.ndarray, folder: Path) -> None:
+    """Save ``overlays/block{b}/{number}_{image}.png`` of image ``i`` at every block."""
+    store, pixels = results.store, read_image(image)
+    for block in store.blocks:
+        picture = overlay(pixels, results.mask(block, i), store.patch_size, results.boxes[0, (block,)][i], truth)
+        where = folder / f"block{block}" / f"{i + 1:04d}_{image.stem}.png"
+        where.parent.mkdir(parents=True, exist_ok=True)
+        picture.save(where)
 
 
 def _row(
     store: FeatureStore,
     dataset: BoxDataset,
     label: str,
-    found: _Found,
-    truth: list[np.ndarray],
-    config: TokenCutConfig,
+    boxes: Sequence[ArrayLike],
+    truth: Sequence[np.ndarray],
+    protocol: str,
 ) -> EvalResult:
-    hits = [is_hit(box, boxes) for box, boxes in zip(found.boxes, truth, strict=True)]
+    hits = [is_hit(box, others) for box, others in zip(boxes, truth, strict=True)]
     low, high = share_interval(hits)
     return EvalResult(
         metric="CorLoc",
@@ -191,12 +254,7 @@ def _row(
         n=len(truth),
         facet=store.facet,
         norm=store.norm,
-        protocol=f"tokencut tau={config.tau:g} eps={config.eps:g}",
+        protocol=protocol,
         resolution=store.transform.label,
         weights=store.weights_hash,
     )
-
-
-def _save(path: Path, array: NDArray[Any]) -> None:
-    with atomic_path(path) as temporary, open(temporary, "wb") as stream:
-        np.save(stream, array, allow_pickle=False)

@@ -1,7 +1,9 @@
-"""TokenCut's affinity graph, kept as its 0/1 edge matrix, and its cut vector by the dense generalised solver.
+"""TokenCut's affinity graphs, kept as their 0/1 edge matrices, and the cut vector by the dense generalised solver.
 
 A = weight * edges + floor everywhere. The binary graph of the paper has 0/1 edges, weight 1 - eps and floor eps; the
-weighted one (the reference's ``--no-binary-graph``) has A itself as edges, weight 1 and floor 0.
+weighted one (the reference's ``--no-binary-graph``) has A itself as edges, weight 1 and floor 0. Tensors hold a batch
+of B graphs of n tokens each, on any device; what differs between a GPU and a CPU is in three functions here:
+:func:`similarities`, :func:`build_graphs` and :meth:`Graphs.apply`.
 """
 
 from __future__ import annotations
@@ -10,53 +12,75 @@ from dataclasses import dataclass
 
 import numpy as np
 import scipy.linalg
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
+from dinoskip.precision import exact_products
 from dinoskip.randomness import numpy_rng
+from eval.symmetric import symmetric_product
 
-F32 = NDArray[np.float32]
 F64 = NDArray[np.float64]
-TINY_NORM = np.float32(1e-12)  # of torch.nn.functional.normalize, which the reference calls
+TINY_NORM = 1e-12  # of torch.nn.functional.normalize, which the reference calls
+ALONE = 2.0**53  # the code of isolated tokens: no sum is as large
+_ROWS = 256  # of the edge matrix written at once
 
 
 @dataclass(frozen=True, eq=False)
-class Graph:
-    """An affinity graph of n tokens: edges float64 (n, n) symmetric, degree float64 (n,), all positive.
+class Graphs:
+    """B affinity graphs of n tokens: edges float64 (B, n, n) symmetric, degree float64 (B, n), all positive.
 
-    ``isolated`` (n,) marks the tokens of a binary graph that are joined to themselves alone.
+    ``isolated`` bool (B, n) marks the tokens of a binary graph that are joined to themselves alone. ``half``: only the
+    lower triangles of ``edges`` are set and read, which halves what a product takes from memory.
     """
 
-    edges: F64
+    edges: Tensor
     weight: float
     floor: float
-    degree: F64
-    isolated: NDArray[np.bool_]
+    degree: Tensor
+    isolated: Tensor
     binary: bool
+    half: bool
 
-    def apply(self, vector: F64) -> F64:
-        """Return A times ``vector`` (n,)."""
-        return np.asarray(self.weight * (self.edges @ vector) + self.floor * vector.sum())
+    def apply(self, vectors: Tensor) -> Tensor:
+        """Return A times ``vectors`` (B, n), all at once; for full edges."""
+        start = (self.floor * vectors.sum(1, keepdim=True)).repeat(1, vectors.shape[1])
+        return torch.baddbmm(start[:, :, None], self.edges, vectors[:, :, None], alpha=self.weight)[:, :, 0]
 
-    def probe(self) -> tuple[F64, NDArray[np.intp]]:
-        """Return A times a fixed random vector, and a class number (n,) for every token; twins share one.
+    def apply_one(self, i: int, vector: F64) -> F64:
+        """Return A of graph ``i`` times ``vector`` (n,), on the CPU; for half edges."""
+        start = np.full(len(vector), self.floor * vector.sum())
+        return symmetric_product(self.edges[i].numpy(), vector, self.weight, start)
+
+    def take(self, which: Tensor) -> Graphs:
+        """Return the graphs of the indices ``which``, copied."""
+        parts = (self.edges[which], self.weight, self.floor, self.degree[which], self.isolated[which])
+        return Graphs(*parts, self.binary, self.half)
+
+    def probe(self) -> tuple[Tensor, Tensor]:
+        """Return A times a fixed random vector, and a code of every token, both float64 (B, n); twins share a code.
 
         Twins are tokens that a cut cannot tell apart: those with the same row of 0/1 ``edges``, and all isolated
         tokens. The vector holds integers small enough for every sum to be exact, so equal products mean equal rows.
         The rows of a weighted graph carry rounding errors, so there each token is its own class.
         """
-        n = len(self.degree)
+        count, n = self.degree.shape
         span = 2 ** (51 - n.bit_length())
-        random = numpy_rng(0, "tokencut", "probe", n).integers(-span, span, n).astype(np.float64)
-        codes = self.edges @ random
-        image = self.weight * codes + self.floor * random.sum()
+        random = torch.from_numpy(numpy_rng(0, "tokencut", "probe", n).integers(-span, span, n).astype(np.float64))
+        random = random.to(self.degree.device).repeat(count, 1)
+        codes = _product(self.edges, random, self.half)
+        image = self.weight * codes + self.floor * random.sum(1, keepdim=True)
         if not self.binary:
-            return image, np.arange(n)
-        codes[self.isolated] = 2.0**53  # no sum is as large
-        return image, np.unique(codes, return_inverse=True)[1]
+            return image, torch.arange(n, dtype=torch.float64, device=codes.device).repeat(count, 1)
+        return image, codes.masked_fill_(self.isolated, ALONE)
 
-    def dense(self) -> F64:
-        """Return the affinity matrix A, float64 (n, n)."""
-        return np.where(self.edges > 0, 1.0, self.floor) if self.binary else self.edges
+    def dense(self, i: int) -> F64:
+        """Return the affinity matrix A of graph ``i``, float64 (n, n), on the host."""
+        edges = self.edges[i].cpu()
+        if self.half:
+            edges = edges.tril() + edges.tril(-1).T
+        array: F64 = edges.numpy()
+        return np.where(array > 0, 1.0, self.floor) if self.binary else array
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,45 +98,72 @@ class CutVector:
     passes: int
 
 
-def normalise(features: F32) -> F32:
-    """Return the rows of ``features`` (n, C) divided by their length (L2); zero rows stay zero."""
-    with np.errstate(over="ignore", under="ignore"):
-        lengths = np.sqrt(np.einsum("ij,ij->i", features, features))
-        if not np.isfinite(lengths).all():  # squares beyond float32
-            lengths = np.linalg.norm(features.astype(np.float64), axis=1)
-        return np.asarray(features / np.maximum(lengths, TINY_NORM)[:, None], dtype=np.float32)
+def normalise(features: Tensor) -> Tensor:
+    """Return the rows of ``features`` (..., C), float32, divided by their :func:`lengths`; zero rows stay zero."""
+    return (features / lengths(features).clamp_min(TINY_NORM)[..., None].to(features.dtype)).float()
 
 
-def build_graph(unit: F32, tau: float, eps: float, binary: bool = True) -> Graph:
-    """Connect tokens by cosine similarity; ``unit`` (n, C) holds normalised rows.
+def lengths(features: Tensor) -> Tensor:
+    """Return the L2 norm of each row (..., C): float32, or float64 where a square goes beyond float32."""
+    found: Tensor = torch.linalg.vector_norm(features, dim=-1)
+    if not bool(torch.isfinite(found).all()):
+        found = torch.linalg.vector_norm(features, dim=-1, dtype=torch.float64)
+    return found
 
-    Binary: affinity 1 where the float32 similarity is strictly greater than tau, else eps. Weighted: the similarity
-    where it is at least tau, else eps. Raises ValueError if a degree is not positive (an eps of 0, or negative
-    similarities kept by a negative tau), where the reference's solver fails too.
+
+def similarities(unit: Tensor) -> Tensor:
+    """Return the inner products (B, n, n) of normalised rows (B, n, C), float32 (TF32 changes 2 % of the cuts)."""
+    if unit.is_cuda:
+        with exact_products(unit.device):
+            return unit @ unit.mT
+    found = torch.empty(len(unit), unit.shape[1], unit.shape[1])
+    for rows, out in zip(unit.numpy(), found.numpy(), strict=True):
+        np.matmul(rows, rows.T, out=out)  # sees the transpose and calls the symmetric rank-k product: half the work
+    return found
+
+
+def build_graphs(
+    similarity: Tensor, tau: float, eps: float, *, binary: bool = True, half: bool | None = None
+) -> Graphs:
+    """Connect tokens by cosine similarity, float32 (B, n, n), which is left as it is.
+
+    Binary: affinity 1 where the similarity is strictly greater than float32 tau, else eps. Weighted: the similarity
+    where it is at least tau, else eps. ``half`` is for products one by one on a CPU, and the default there. Raises
+    ValueError if a degree is not positive (an eps of 0, or negative similarities kept by a negative tau), where the
+    reference's solver fails too.
     """
-    n = len(unit)
-    similarity = unit @ unit.T  # numpy sees the transpose and calls the symmetric rank-k product: half the work
+    half = similarity.device.type == "cpu" if half is None else half
+    count, n = similarity.shape[:2]
+    level = float(np.float32(tau))
+    edges = torch.empty(count, n, n, dtype=torch.float64, device=similarity.device)
+    for start in range(0, n, _ROWS):
+        part = slice(start, start + _ROWS), slice(0, start + _ROWS if half else n)
+        source, target = similarity[:, *part], edges[:, *part]
+        if binary:
+            torch.gt(source, level, out=target)
+        else:
+            target.copy_(source.masked_fill(source < level, eps))
+    ones = torch.ones(count, n, dtype=torch.float64, device=edges.device)
+    total = _product(edges, ones, half)
     if binary:
-        similar = np.greater(similarity, np.float32(tau), out=similarity)
-        count = (similar @ np.ones(n, np.float32)).astype(np.float64)
-        isolated = (count == 1) & (similar.diagonal() > 0)
-        graph = Graph(similar.astype(np.float64), 1.0 - eps, eps, (1.0 - eps) * count + eps * n, isolated, True)
+        isolated = (total == 1) & (edges.diagonal(dim1=1, dim2=2) > 0)
+        graphs = Graphs(edges, 1.0 - eps, eps, (1.0 - eps) * total + eps * n, isolated, True, half)
     else:
-        similarity[similarity < np.float32(tau)] = eps
-        edges = similarity.astype(np.float64)
-        graph = Graph(edges, 1.0, 0.0, edges.sum(axis=1), np.zeros(n, dtype=bool), False)
-    if not graph.degree.min() > 0:
-        token = int(graph.degree.argmin())
-        raise ValueError(
-            f"token {token} has degree {graph.degree[token]:g}; use a positive eps and a tau of at least 0"
-        )
-    return graph
+        graphs = Graphs(edges, 1.0, 0.0, total, torch.zeros_like(total, dtype=torch.bool), False, half)
+    least, token = (part.tolist() for part in graphs.degree.min(1))
+    for degree, where in zip(least, token, strict=True):
+        if not degree > 0:
+            raise ValueError(f"token {where} has degree {degree:g}; use a positive eps and a tau of at least 0")
+    return graphs
 
 
-def dense_vector(graph: Graph) -> CutVector:
-    """Solve (D - A) y = lambda D y as the reference does: all n^3 of it, for few tokens and for undecided cuts."""
-    affinity = graph.dense()
-    degrees = np.diag(graph.degree)
+def dense_vector(graphs: Graphs, i: int) -> CutVector:
+    """Solve (D - A) y = lambda D y of graph ``i`` as the reference does: all n^3 of it, on the host.
+
+    For few tokens and for undecided cuts.
+    """
+    affinity = graphs.dense(i)
+    degrees = np.diag(graphs.degree[i].cpu().numpy())
     try:
         values, vectors = scipy.linalg.eigh(
             degrees - affinity, degrees, subset_by_index=[1, 2], overwrite_a=True, overwrite_b=True, check_finite=False
@@ -121,3 +172,11 @@ def dense_vector(graph: Graph) -> CutVector:
         raise ValueError(f"the graph's eigenvectors could not be computed: {error}") from error
     y = vectors[:, 0]
     return CutVector(y, np.zeros_like(y), float(values[0]), float(values[1] - values[0]), 0)
+
+
+def _product(matrices: Tensor, vectors: Tensor, half: bool) -> Tensor:
+    """Return (B, n) of symmetric float64 (B, n, n) times (B, n): batched, or one by one from lower triangles."""
+    if not half:
+        return torch.bmm(matrices, vectors[:, :, None])[:, :, 0]
+    pairs = zip(matrices.numpy(), vectors.numpy(), strict=True)
+    return torch.from_numpy(np.stack([symmetric_product(matrix, vector) for matrix, vector in pairs]))

@@ -2,78 +2,185 @@
 
 With s = degree^(-1/2) the vector is y = s * u, u the second eigenvector of the operator v -> s * (A (s * v)), whose
 first one, sqrt(degree), is known and deflated. Everything is float64 with full reorthogonalisation: float32 products
-change boxes.
+change boxes. A batch of graphs runs on any device; graphs leave it as they converge.
 """
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
+from dataclasses import dataclass
 
-from eval.graph import F64, CutVector, Graph
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from eval.graph import ALONE, F64, CutVector, Graphs
 
 FIRST_CHECK, MAX_PASSES = 8, 160
-CHEAP_TOKENS = 1000  # up to here a product costs no more than a check, so only every second one is checked
 RESIDUAL = 5e-11  # of the unit vector u, so that y agrees with a dense solver to 1e-10/gap; 1e-8 saves three passes
 ROUNDING = 2e-16  # a token; error of the operator and the basis
 BREAKDOWN = 1e-12  # length below which a new direction is rounding noise
 
 
-def lanczos(graph: Graph, image: F64, twins: NDArray[np.intp]) -> CutVector | None:
-    """Return the cut vector of ``graph`` with error bounds, None where the method cannot be trusted.
+def lanczos(graphs: Graphs, image: Tensor, codes: Tensor) -> list[CutVector | None]:
+    """Return the cut vector of each graph with error bounds, None where the method cannot be trusted.
 
-    ``image`` and ``twins`` are those of :meth:`Graph.probe`. The start is the operator's image of a fixed random
+    ``image`` and ``codes`` are those of :meth:`Graphs.probe`. The start is the operator's image of a fixed random
     vector, averaged over twins, so that the search stays among vectors that are equal on twins: the others have
     eigenvalue 1 (tokens with the same row), or one above that of the cut between the isolated tokens and the rest. A
     start that depends on the degrees alone would miss vectors that are antisymmetric under a symmetry of the graph.
     """
-    n = len(graph.degree)
-    s = graph.degree**-0.5
-    limit = min(MAX_PASSES, n - 1)
-    basis = np.empty((limit + 2, n))
-    basis[0] = np.sqrt(graph.degree / graph.degree.sum())
-    small = np.zeros((limit + 1, limit + 1))  # the operator in the basis: the lower triangle of a tridiagonal matrix
-    start = (np.bincount(twins, s * image) / np.bincount(twins))[twins]
-    length = float(np.linalg.norm(start))
-    if length == 0 or _append(basis, 0, start / length) < BREAKDOWN:
-        return None
-    check_every = 1 if n > CHEAP_TOKENS else 2
+    count, n = graphs.degree.shape
+    twins, limit = _Twins.of(codes), min(MAX_PASSES, n - 1)
+    found: list[CutVector | None] = [None] * count
+    space = _Space.begin(graphs, image, limit)
+    here, sought = np.arange(count), np.ones(count, dtype=bool)  # which graphs ``space`` is of; which are not done
+    check = FIRST_CHECK
     for j in range(1, limit + 1):
-        product = s * graph.apply(s * basis[j])
-        small[j - 1, j - 1] = basis[j] @ product
-        length = small[j, j - 1] = _append(basis, j, product)
-        closed = length < BREAKDOWN
-        if not closed and (j < FIRST_CHECK or (j - FIRST_CHECK) % check_every):
+        space.advance(j)
+        if j < min(check, limit):
             continue
-        if closed and j < twins.max():  # fewer directions than classes of twins: some eigenvalue is multiple
-            return None
-        values, vectors = np.linalg.eigh(small[:j, :j])
-        gap = float(values[-1] - values[-2]) if j > 1 else float(values[-1])
-        residual = length * abs(float(vectors[-1, -1]))
-        if closed or residual <= min(RESIDUAL, gap / 4):
-            y = s * (vectors[:, -1] @ basis[1 : j + 1])
-            angle = (residual + ROUNDING * n) / gap
-            gap = min(gap, _twin_gap(graph, twins, float(values[-1])))
-            return CutVector(y, angle * (s + s.mean()), float(1.0 - values[-1]), gap, j)
-    return None
-
-
-def _append(basis: F64, last: int, vector: F64) -> float:
-    """Make ``vector`` orthogonal to rows 0..last of ``basis``, store it next, return its length."""
-    known = basis[: last + 1]
-    before = float(np.linalg.norm(vector))
-    for _ in range(2):  # twice is enough, and once if little was taken away
-        vector = vector - (known @ vector) @ known
-        length = float(np.linalg.norm(vector))
-        if length > 0.1 * before:
+        vectors, (top, gap, residual, directions) = space.check(j)
+        # Closed with fewer directions than classes of twins: some eigenvalue is multiple.
+        lost = sought & (directions <= j) & ((directions < twins.classes[here] - 1) | (top <= 0))
+        done = sought & ~lost & (residual <= RESIDUAL) & (residual < gap / 4)
+        rows = np.flatnonzero(done)
+        for row, y, s in zip(rows, *space.solution(rows, vectors, j), strict=True) if len(rows) else ():
+            i = int(here[row])
+            error = (residual[row] + ROUNDING * n) / gap[row] * (s + s.mean())
+            least = min(float(gap[row]), twins.gap(graphs, i, float(top[row])))
+            found[i] = CutVector(y, error, float(1.0 - top[row]), least, min(j, int(directions[row])))
+        sought &= ~(done | lost)
+        if not sought.any():
             break
-    basis[last + 1] = vector / length if length >= BREAKDOWN else 0.0
-    return length
+        # A residual falls by about a factor of four a pass, and seldom by more than ten.
+        check = j + max(1, int(np.log10(max(residual[sought].min() / RESIDUAL, 1.0))))
+        if 2 * sought.sum() <= len(here):  # copying the edges of those left costs about two products
+            left = np.flatnonzero(sought)
+            space, here, sought = space.take(left), here[left], sought[left]
+    return found
 
 
-def _twin_gap(graph: Graph, twins: NDArray[np.intp], top: float) -> float:
-    """Return how far ``top`` is above the operator's eigenvalues for vectors that differ between twins, inf without."""
-    shared = (np.bincount(twins) > 1)[twins]
-    alone = shared & graph.isolated
-    gap = top if (shared & ~alone).any() else np.inf
-    return min(gap, top - graph.weight / float(graph.degree[alone][0])) if alone.any() else gap
+@dataclass(frozen=True, eq=False)
+class _Twins:
+    """Of B graphs, on the host: number of classes of twins, of isolated tokens, and whether others are twins too."""
+
+    classes: F64
+    alone: F64
+    others: F64
+
+    @classmethod
+    def of(cls, codes: Tensor) -> _Twins:
+        ordered = codes.sort(1).values
+        same = ordered[:, 1:] == ordered[:, :-1]
+        alone = (codes == ALONE).sum(1)
+        others = (same & (ordered[:, 1:] != ALONE)).any(1)
+        classes, alone, others = torch.stack((codes.shape[1] - same.sum(1), alone, others)).double().cpu().numpy()
+        return cls(classes, alone, others)
+
+    def gap(self, graphs: Graphs, i: int, top: float) -> float:
+        """Return how far ``top`` is above the operator's eigenvalues for vectors that differ on twins, inf without."""
+        gap = top if self.others[i] else np.inf
+        if self.alone[i] < 2:
+            return gap
+        return min(gap, top - graphs.weight / float(graphs.degree[i][graphs.isolated[i]][0]))
+
+
+@dataclass(frozen=True, eq=False)
+class _Space:
+    """The Krylov spaces of B graphs: ``basis`` (B, limit + 2, n), row 0 deflated; the operator there is tridiagonal.
+
+    ``diagonal`` and ``below`` are (B, limit).
+    """
+
+    graphs: Graphs
+    s: Tensor
+    basis: Tensor
+    diagonal: Tensor
+    below: Tensor
+
+    @classmethod
+    def begin(cls, graphs: Graphs, image: Tensor, limit: int) -> _Space:
+        count, n = graphs.degree.shape
+        s = graphs.degree.rsqrt()
+        basis = s.new_empty(count, limit + 2, n)
+        basis[:, 0] = (graphs.degree / graphs.degree.sum(1, keepdim=True)).sqrt()
+        start = s * image
+        alone = graphs.isolated  # the only twins of which the start differs
+        mean = start.where(alone, 0.0).sum(1, keepdim=True) / alone.sum(1, keepdim=True).clamp_min(1)
+        start = torch.where(alone, mean, start)
+        start = start / torch.linalg.vector_norm(start, dim=1, keepdim=True).clamp_min(BREAKDOWN)
+        space = cls(graphs, s, basis, s.new_zeros(count, limit), s.new_zeros(count, limit))
+        length = space._append(0, start)[1]
+        basis[:, 1].masked_fill_((length < BREAKDOWN)[:, None], 0.0)
+        return space
+
+    def advance(self, j: int) -> None:
+        """Apply the operator to basis vector ``j``, store what is orthogonal to the known ones as the next.
+
+        All graphs at once; or one by one in NumPy, whose calls cost a third of torch's, which counts for one graph.
+        """
+        if self.graphs.half:
+            for i in range(len(self.s)):
+                self._advance_one(i, j)
+            return
+        product = self.graphs.apply(self.s * self.basis[:, j]).mul_(self.s)
+        self.diagonal[:, j - 1], self.below[:, j - 1] = self._append(j, product)
+
+    def _append(self, last: int, vector: Tensor) -> tuple[Tensor, Tensor]:
+        """Make ``vector`` (B, n) orthogonal to rows 0..last, store it; return its part along ``last``, its length."""
+        known = self.basis[:, : last + 1]
+        along = (known[:, -1] * vector).sum(1)
+        for _ in range(2):  # twice is enough
+            parts = torch.bmm(known, vector[:, :, None])
+            vector = torch.baddbmm(vector[:, None], parts.mT, known, alpha=-1)[:, 0]
+        length = torch.linalg.vector_norm(vector, dim=1)
+        torch.div(vector, length.clamp_min(BREAKDOWN)[:, None], out=self.basis[:, last + 1])
+        return along, length
+
+    def _advance_one(self, i: int, j: int) -> None:
+        s, basis = self.s[i].numpy(), self.basis[i].numpy()
+        known = basis[: j + 1]
+        vector = s * self.graphs.apply_one(i, s * basis[j])
+        self.diagonal.numpy()[i, j - 1] = basis[j] @ vector
+        before = float(np.linalg.norm(vector))
+        for _ in range(2):  # twice is enough, and once if little was taken away
+            vector = vector - (known @ vector) @ known
+            length = float(np.linalg.norm(vector))
+            if length > 0.1 * before:
+                break
+        self.below.numpy()[i, j - 1] = length
+        np.divide(vector, max(length, BREAKDOWN), out=basis[j + 1])
+
+    def check(self, j: int) -> tuple[F64, F64]:
+        """Top eigenvectors (B, j) in the basis, and (4, B): eigenvalue, gap, residual, directions; on the host.
+
+        Where a space closed, what came after is rounding noise and counts as 0.
+        """
+        diagonal: F64 = self.diagonal[:, :j].cpu().numpy()
+        below: F64 = self.below[:, :j].cpu().numpy()
+        alive = (below >= BREAKDOWN).cumprod(1)
+        below = np.where(alive, below, 0.0)
+        small = np.zeros((len(below), j, j))
+        steps = np.arange(j)
+        small[:, steps, steps] = diagonal
+        small[:, steps[1:], steps[1:]] *= alive[:, :-1]
+        small[:, steps[1:], steps[:-1]] = below[:, :-1]
+        values, vectors = np.linalg.eigh(small)  # reads the lower triangle
+        gap = values[:, -1] - values[:, -2] if j > 1 else values[:, -1]
+        residual = below[:, -1] * np.abs(vectors[:, -1, -1])
+        return vectors[:, :, -1], np.stack((values[:, -1], gap, residual, alive.sum(1) + 1))
+
+    def solution(self, rows: NDArray[np.intp], vectors: F64, j: int) -> tuple[F64, F64]:
+        """Return y and s of the graphs in ``rows``, each (rows, n), on the host; ``vectors`` are of all graphs."""
+        which = torch.from_numpy(rows).to(self.s.device)
+        s = self.s[which]
+        parts = torch.from_numpy(vectors[rows]).to(self.s.device)
+        u = torch.bmm(parts[:, None], self.basis[which, 1 : j + 1])[:, 0]
+        return (s * u).cpu().numpy(), s.cpu().numpy()
+
+    def take(self, rows: NDArray[np.intp]) -> _Space:
+        """Return the spaces of the graphs in ``rows``."""
+        which = torch.from_numpy(rows).to(self.s.device)
+        parts = (self.s, self.basis, self.diagonal, self.below)
+        return _Space(self.graphs.take(which), *(part[which] for part in parts))

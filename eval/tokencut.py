@@ -8,7 +8,7 @@ dense solver.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
@@ -18,16 +18,19 @@ import scipy.ndimage
 import torch
 from numpy.typing import ArrayLike, NDArray
 from threadpoolctl import threadpool_limits
+from torch import Tensor
 
-from eval.graph import CutVector, Graph, build_graph, dense_vector, normalise
+from eval.graph import F64, CutVector, Graphs, build_graphs, dense_vector, normalise, similarities
 from eval.lanczos import lanczos
 
 Box = tuple[int, int, int, int]
+Grid = tuple[int, int]
 T = TypeVar("T")
 TIE = 1e-8  # seeds this close (relative) are tied: the reference's choice among them depends on the BLAS
 RESOLVED = 1e-10  # relative error below which "tied" can be told from "nearly tied"
 MULTIPLE = 1e-9  # second and third eigenvalue closer than this: the eigenvector is one of many
 DENSE_TOKENS = 48  # up to here the dense solver is as fast
+_GPU_BYTES = 2**31
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,8 +101,8 @@ class TokenCuts(tuple[TokenCut, ...]):
 
 
 def tokencut(
-    features: ArrayLike | torch.Tensor,
-    grid: tuple[int, int],
+    features: ArrayLike | Tensor,
+    grid: Grid,
     tau: float = 0.2,
     eps: float = 1e-5,
     *,
@@ -110,8 +113,9 @@ def tokencut(
     Parameters
     ----------
     features
-        (N, C), or (B, N, C) for B images of one grid, which run in parallel, one core each; NumPy or torch, cast to
-        float32. Patch tokens only (no class token), row-major over the grid, not normalised.
+        (N, C), or (B, N, C) for B images of one grid; NumPy or torch, cast to float32. On a CPU the B run in parallel,
+        one core each; a tensor on a GPU is cut there, all B at once. Patch tokens only (no class token), row-major
+        over the grid, not normalised.
     grid
         (rows, columns), rows * columns = N.
     tau, eps
@@ -128,44 +132,52 @@ def tokencut(
     ValueError
         Fewer than 3 tokens, a shape that does not fit the grid, non-finite features, or a degree that is not positive.
     """
-    array = _as_float32(features)
-    if array.ndim == 2:
-        _check(array, grid)
-        return cut_unit(normalise(array), grid, tau, eps, binary=binary)
-    if array.ndim != 3:
-        raise ValueError(f"features must have shape (N, C) or (B, N, C), not {array.shape}")
-    for one in array:
-        _check(one, grid)
-    return TokenCuts(each(lambda i: cut_unit(normalise(array[i]), grid, tau, eps, binary=binary), len(array)))
+    tensor = as_float32(features)
+    if tensor.ndim not in {2, 3}:
+        raise ValueError(f"features must have shape (N, C) or (B, N, C), not {tuple(tensor.shape)}")
+    batch = tensor if tensor.ndim == 3 else tensor[None]
+    check_tokens(batch, [grid] * len(batch))
+
+    def some(part: Tensor) -> list[TokenCut]:
+        return cut(similarities(normalise(part)), [grid] * len(part), tau, eps, binary=binary)
+
+    if tensor.ndim == 2:
+        return some(batch)[0]
+    parts = torch.split(batch, batch_size(batch.shape[1], batch.device))
+    found = map(some, parts) if batch.is_cuda else each(lambda i: some(parts[i]), len(batch))
+    return TokenCuts(one for cuts in found for one in cuts)
 
 
-def cut_unit(
-    unit: NDArray[np.float32], grid: tuple[int, int], tau: float, eps: float, *, binary: bool = True
-) -> TokenCut:
-    """Cut one image whose rows (N, C), float32, are already normalised as they shall be compared."""
-    _check(unit, grid)
-    graph = build_graph(unit, tau, eps, binary)
-    return split(cut_vector(graph), grid)
+def cut(
+    similarity: Tensor, grids: Sequence[Grid], tau: float, eps: float, *, binary: bool = True, half: bool | None = None
+) -> list[TokenCut]:
+    """Cut images of one number of tokens N by their similarities, float32 (B, N, N), each with its own grid.
+
+    ``half`` as in :func:`eval.graph.build_graphs`.
+    """
+    graphs = build_graphs(similarity, tau, eps, binary=binary, half=half)
+    return [split(vector, grid) for vector, grid in zip(cut_vectors(graphs), grids, strict=True)]
 
 
-def cut_vector(graph: Graph) -> CutVector:
-    """Return the cut vector, by Lanczos if that decides split and seed, else by the dense solver."""
-    if len(graph.degree) > DENSE_TOKENS:
-        image, twins = graph.probe()
-        candidate = lanczos(graph, image, twins)
-        if candidate is not None and _decides(candidate, twins):
-            return candidate
-    return dense_vector(graph)
+def cut_vectors(graphs: Graphs) -> list[CutVector]:
+    """Return the cut vectors, by Lanczos where that decides split and seed, else by the dense solver."""
+    count, n = graphs.degree.shape
+    found: list[CutVector | None] = [None] * count
+    if n > DENSE_TOKENS:
+        image, codes = graphs.probe()
+        candidates, classes = lanczos(graphs, image, codes), codes.cpu().numpy()
+        found = [one if one and _decides(one, c) else None for one, c in zip(candidates, classes, strict=True)]
+    return [dense_vector(graphs, i) if one is None else one for i, one in enumerate(found)]
 
 
-def _decides(vector: CutVector, twins: NDArray[np.intp]) -> bool:
+def _decides(vector: CutVector, codes: F64) -> bool:
     """Whether no value within the error bounds of ``vector`` would move a token across the mean or change the seed."""
     if (np.abs(vector.y - vector.y.mean()) <= 2 * vector.error).any():
         return False
     size = np.abs(vector.y)
     top = int(size.argmax())
     slack = vector.error + vector.error[top]
-    rivals = (size >= size[top] * (1 - TIE) - slack) & (twins != twins[top])
+    rivals = (size >= size[top] * (1 - TIE) - slack) & (codes != codes[top])
     return bool((slack[rivals] <= RESOLVED * size[top]).all())
 
 
@@ -179,21 +191,27 @@ def split(vector: CutVector, grid: tuple[int, int]) -> TokenCut:
     if not mask[seed]:
         y, mask = -y, ~mask
     mask = mask.reshape(grid)
-    labels, _ = scipy.ndimage.label(mask)  # its default structure is the 4-neighbourhood
-    component = labels == labels.flat[seed]
-    rows, columns = np.flatnonzero(component.any(axis=1)), np.flatnonzero(component.any(axis=0))
+    component, box = component_of(mask, seed)
     return TokenCut(
         eigenvector=y,
         mask=mask,
         component=component,
         seed=seed,
-        box=(int(columns[0]), int(rows[0]), int(columns[-1]) + 1, int(rows[-1]) + 1),
+        box=box,
         tied=tied,
         degenerate=vector.gap < MULTIPLE,
         eigenvalue=vector.eigenvalue,
         gap=vector.gap,
         passes=vector.passes,
     )
+
+
+def component_of(mask: NDArray[np.bool_], seed: int) -> tuple[NDArray[np.bool_], Box]:
+    """Return the 4-connected part of ``mask`` (h, w) that holds token ``seed``, one of it, and its box in cells."""
+    labels, _ = scipy.ndimage.label(mask)  # its default structure is the 4-neighbourhood
+    component = labels == labels.flat[seed]
+    rows, columns = np.flatnonzero(component.any(axis=1)), np.flatnonzero(component.any(axis=0))
+    return component, (int(columns[0]), int(rows[0]), int(columns[-1]) + 1, int(rows[-1]) + 1)
 
 
 def to_pixels(box: ArrayLike, patch_size: int, image_size: tuple[int, int]) -> Box:
@@ -206,33 +224,48 @@ def to_pixels(box: ArrayLike, patch_size: int, image_size: tuple[int, int]) -> B
     return min(x1, width), min(y1, height), min(x2, width), min(y2, height)
 
 
-def each(function: Callable[[int], T], count: int) -> Iterator[T]:
-    """Yield ``function(0)``, ..., ``function(count - 1)`` in order, computed by one thread a core with one BLAS thread.
+def each(function: Callable[[int], T], count: int, workers: int = 0) -> Iterator[T]:
+    """Yield ``function(0)``, ..., ``function(count - 1)`` in order, from worker threads with one BLAS thread each.
 
-    Batched products are slower on a CPU than one graph a core; NumPy's products release the interpreter lock.
+    ``workers`` 0 is one a core. One graph a core is faster on a CPU than batched products; torch, NumPy and
+    :mod:`eval.symmetric` release the interpreter lock while they compute.
     """
-    executor = ThreadPoolExecutor(max_workers=len(os.sched_getaffinity(0)))
+    threads = torch.get_num_threads()
+    executor = ThreadPoolExecutor(
+        workers or len(os.sched_getaffinity(0)), initializer=torch.set_num_threads, initargs=(1,)
+    )
     try:
         with threadpool_limits(limits=1, user_api="blas"):
             yield from executor.map(function, range(count))
     finally:
         executor.shutdown(wait=True, cancel_futures=True)
+        torch.set_num_threads(threads)  # what a worker sets is also what threads of later begin with
 
 
-def _as_float32(features: ArrayLike | torch.Tensor) -> NDArray[np.float32]:
-    if isinstance(features, torch.Tensor):
-        features = features.detach().to("cpu", torch.float32).numpy()
-    if np.iscomplexobj(features):
-        raise ValueError("features must be real")
-    with np.errstate(over="ignore"):  # what overflows float32 is refused as non-finite
-        return np.ascontiguousarray(features, dtype=np.float32)
+def batch_size(tokens: int, device: torch.device) -> int:
+    """How many graphs of so many tokens to cut at once: one on a CPU, as many as take some 2 GiB on a GPU."""
+    return max(1, _GPU_BYTES // (16 * tokens**2)) if device.type == "cuda" else 1
 
 
-def _check(array: NDArray[np.float32], grid: tuple[int, int]) -> None:
-    rows, columns = grid
-    if array.ndim != 2 or rows < 1 or columns < 1 or len(array) != rows * columns:
-        raise ValueError(f"features of shape {array.shape} do not fit a grid of {rows} x {columns} tokens")
-    if len(array) < 3:
-        raise ValueError(f"a cut needs at least 3 tokens, not {len(array)}")
-    if not np.isfinite(array).all():
+def check_tokens(batch: Tensor, grids: Sequence[Grid]) -> None:
+    """Raise ValueError if features (B, N, C) do not fit their grids, have fewer than 3 tokens or are not finite."""
+    for rows, columns in set(grids):
+        if rows < 1 or columns < 1 or batch.shape[1] != rows * columns:
+            raise ValueError(f"features of shape {tuple(batch.shape)} do not fit a grid of {rows} x {columns} tokens")
+    if batch.shape[1] < 3:
+        raise ValueError(f"a cut needs at least 3 tokens, not {batch.shape[1]}")
+    if not bool(torch.isfinite(batch).all()):
         raise ValueError("features must be finite")
+
+
+def as_float32(features: ArrayLike | Tensor) -> Tensor:
+    """Return features as a float32 tensor, on the device where they are; ValueError if they are complex."""
+    if not isinstance(features, Tensor):
+        features = np.asarray(features)
+        if np.iscomplexobj(features):
+            raise ValueError("features must be real")
+        with np.errstate(over="ignore"):  # what overflows float32 is refused as non-finite
+            features = torch.from_numpy(np.ascontiguousarray(features, dtype=np.float32))
+    elif features.is_complex():
+        raise ValueError("features must be real")
+    return features.detach().float().contiguous()

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import eval.tokencut
-from eval.graph import build_graph, dense_vector, normalise
+from eval.graph import Graphs, build_graphs, dense_vector, normalise, similarities
 from eval.lanczos import lanczos
-from eval.tokencut import TokenCut, TokenCuts, cut_vector, to_pixels, tokencut
+from eval.tokencut import TokenCut, TokenCuts, cut, cut_vectors, to_pixels, tokencut
 
 GRID = (9, 12)
 
@@ -68,6 +68,10 @@ def regions(seed: int, grid: tuple[int, int] = GRID, noise: float = 0.5, count: 
         labels[r : r + rng.integers(1, grid[0] + 1), c : c + rng.integers(1, grid[1] + 1)] = label
     x = rng.standard_normal((count, dim))[labels.ravel()] + noise * rng.standard_normal((labels.size, dim))
     return x.astype(np.float32)
+
+
+def graphs_of(*images: np.ndarray, tau: float = 0.2, **options: bool) -> Graphs:
+    return build_graphs(similarities(normalise(torch.from_numpy(np.stack(images)))), tau, 1e-5, **options)
 
 
 def same(cut: TokenCut | TokenCuts, expected: Brute) -> None:
@@ -144,9 +148,11 @@ def test_disconnected_parts() -> None:
 
 def test_similarity_equal_to_tau_is_no_edge() -> None:
     x = np.array([[1, 0], [0.5, np.sqrt(0.75)], [1, 0]], dtype=np.float32)
-    tau = float(normalise(x)[0] @ normalise(x)[1])
-    assert build_graph(normalise(x), tau, 1e-5).edges[0].tolist() == [1, 0, 1]
-    assert build_graph(normalise(x), np.nextafter(np.float32(tau), np.float32(0)), 1e-5).edges[0].tolist() == [1, 1, 1]
+    unit = normalise(torch.from_numpy(x))
+    tau = float(unit[0] @ unit[1])
+    below = float(np.nextafter(np.float32(tau), np.float32(0)))
+    assert graphs_of(x, tau=tau).dense(0)[0].tolist() == [1, 1e-5, 1]
+    assert graphs_of(x, tau=below).dense(0)[0].tolist() == [1, 1, 1]
 
 
 def test_object_at_the_border_and_component_of_the_seed() -> None:
@@ -227,8 +233,8 @@ def test_token_without_any_affinity_is_a_value_error() -> None:
 
 def test_weighted_graph_equals_its_dense_solution() -> None:
     x = regions(8)
-    graph = build_graph(normalise(x), 0.2, 1e-5, binary=False)
-    fast, slow = lanczos(graph, *graph.probe()), dense_vector(graph)
+    graphs = graphs_of(x, binary=False)
+    (fast,), slow = lanczos(graphs, *graphs.probe()), dense_vector(graphs, 0)
     assert fast is not None
     assert min(np.abs(fast.y - slow.y).max(), np.abs(fast.y + slow.y).max()) < 1e-9
     assert tokencut(x, GRID, binary=False).box == flood_box(slow.y > slow.y.mean(), GRID, int(np.abs(slow.y).argmax()))
@@ -237,8 +243,8 @@ def test_weighted_graph_equals_its_dense_solution() -> None:
 @given(seed=st.integers(0, 10**6), noise=st.sampled_from([0.3, 1.0]))
 @settings(max_examples=20, deadline=None)
 def test_error_bound_of_lanczos_holds(seed: int, noise: float) -> None:
-    graph = build_graph(normalise(regions(seed, (12, 15), noise)), 0.2, 1e-5)
-    fast, slow = lanczos(graph, *graph.probe()), dense_vector(graph)
+    graphs = graphs_of(regions(seed, (12, 15), noise))
+    (fast,), slow = lanczos(graphs, *graphs.probe()), dense_vector(graphs, 0)
     if fast is None or slow.gap < 1e-6:
         return
     error = min((np.abs(fast.y - sign * slow.y) for sign in (1, -1)), key=np.max)
@@ -246,10 +252,79 @@ def test_error_bound_of_lanczos_holds(seed: int, noise: float) -> None:
 
 
 def test_undecided_cut_goes_to_the_dense_solver(monkeypatch: pytest.MonkeyPatch) -> None:
-    graph = build_graph(normalise(regions(2)), 0.2, 1e-5)
-    assert cut_vector(graph).passes > 0
+    graphs = graphs_of(regions(2))
+    assert cut_vectors(graphs)[0].passes > 0
     monkeypatch.setattr(eval.tokencut, "_decides", lambda *_: False)
-    assert cut_vector(graph).passes == 0
+    assert cut_vectors(graphs)[0].passes == 0
+
+
+def mixed_batch() -> list[np.ndarray]:
+    """Images of one number of tokens whose graphs converge at different passes, or not by Lanczos at all."""
+    kinds = ((1, 0.1, 2), (2, 0.5, 3), (3, 1.0, 4), (4, 2.0, 2))
+    images = [regions(seed, GRID, noise, count) for seed, noise, count in kinds]
+    alone = images[0].copy()
+    alone[[3, 50]] = np.eye(2, 16, dtype=np.float32) * 9
+    images += [np.ones_like(alone), np.zeros_like(alone), alone]
+    images += [np.random.default_rng(9).standard_normal(alone.shape).astype(np.float32)]
+    return images
+
+
+@pytest.mark.parametrize("half", [True, False])
+def test_batch_of_graphs_equals_single_ones(half: bool) -> None:
+    images = mixed_batch()
+    graphs = graphs_of(*images, half=half)
+    passes = [one.passes if one else None for one in lanczos(graphs, *graphs.probe())]
+    assert None in passes  # constant features: no Lanczos
+    assert len(set(passes)) > 3  # so the batch was made smaller at least twice
+    similarity = similarities(normalise(torch.from_numpy(np.stack(images))))
+    cuts = cut(similarity, [GRID] * len(images), 0.2, 1e-5, half=half)
+    for image, one in zip(images, cuts, strict=True):
+        single = tokencut(image, GRID)
+        assert isinstance(single, TokenCut)
+        assert (one.box, one.seed, one.passes, one.degenerate) == (
+            single.box,
+            single.seed,
+            single.passes,
+            single.degenerate,
+        )
+        np.testing.assert_array_equal(one.mask, single.mask)
+        np.testing.assert_allclose(one.eigenvector, single.eigenvector, atol=1e-9)
+        assert one.gap == pytest.approx(single.gap, rel=1e-6, abs=1e-12)
+
+
+def test_grids_of_one_number_of_tokens_share_a_batch() -> None:
+    images, grids = [regions(1, (9, 12)), regions(2, (12, 9)), regions(3, (6, 18))], [(9, 12), (12, 9), (6, 18)]
+    cuts = cut(similarities(normalise(torch.from_numpy(np.stack(images)))), grids, 0.2, 1e-5)
+    assert [one.box for one in cuts] == [tokencut(x, grid).box for x, grid in zip(images, grids, strict=True)]
+
+
+def test_several_taus_share_similarities() -> None:
+    x = regions(7, noise=1.0)
+    similarity = similarities(normalise(torch.from_numpy(x[None])))
+    before = similarity.clone()
+    for tau in (0.1, 0.3, 0.2):
+        assert (
+            cut(similarity, [GRID], tau, 1e-5)[0].box
+            == tokencut(x, GRID, tau).box
+            == brute_force(x, GRID, tau).boxes[0]
+        )
+    assert torch.equal(similarity, before)
+
+
+@pytest.mark.gpu
+def test_gpu_equals_cpu() -> None:
+    batch = torch.from_numpy(np.stack([*mixed_batch(), *(regions(seed, noise=0.7) for seed in range(20))]))
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")  # TF32 must not reach the similarities
+    try:
+        fast, slow = tokencut(batch.cuda(), GRID), tokencut(batch, GRID)
+    finally:
+        torch.set_float32_matmul_precision(before)
+    assert isinstance(fast, TokenCuts)
+    assert isinstance(slow, TokenCuts)
+    for one, other in zip(fast, slow, strict=True):
+        assert (one.box, one.seed, one.degenerate) == (other.box, other.seed, other.degenerate)
+        np.testing.assert_allclose(one.eigenvector, other.eigenvector, atol=1e-8)
 
 
 @pytest.mark.parametrize(
