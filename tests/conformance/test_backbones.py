@@ -73,10 +73,14 @@ def of_timm(name: str, patch: int = 16, **options: Any) -> Maker:
     return make
 
 
-def of_dino(folder: Path) -> Case:
-    network = shaken(Dino())
-    torch.save({f"module.backbone.{name}": tensor for name, tensor in network.state_dict().items()}, folder / "w.pth")
-    return Case(load_backbone(f"dino:{folder / 'w.pth'}"), network, network, network.blocks)
+def of_dino(patch: int) -> Maker:
+    def make(folder: Path) -> Case:
+        network = shaken(Dino(patch_size=patch, img_size=4 * patch))
+        state = {f"module.backbone.{name}": tensor for name, tensor in network.state_dict().items()}
+        torch.save(state, folder / "w.pth")
+        return Case(load_backbone(f"dino:{folder / 'w.pth'}"), network, network, network.blocks)
+
+    return make
 
 
 def of_hub(kind: type[nn.Module], **options: Any) -> Maker:
@@ -145,7 +149,8 @@ MAKERS: dict[str, Maker] = {
     "timm post-norm eva": of_timm("eva02_enormous_patch14_clip_224", 14),
     "timm mixed rope": of_timm("vit_small_patch16_rope_mixed_224"),
     "timm perception encoder": of_timm("vit_pe_core_tiny_patch16_384"),
-    "dino file": of_dino,
+    "dino file": of_dino(8),
+    "dino file patch 16": of_dino(16),
     "hub dino": of_hub(Dino, dim=48),
     "hub dinov2": of_hub(DinoV2, registers=0),
     "hub dinov2 with registers, chunked": of_hub(DinoV2, chunks=2),

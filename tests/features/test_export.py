@@ -183,14 +183,30 @@ def test_non_finite_features_are_named(
         export(backbone, images([(32, 32)]), tmp_path / "store", [1], dtype="float32", transform=SQUARE)
 
 
-def test_reader_in_the_documentation(tmp_path: Path, backbone: Backbone, images: Callable) -> None:
+def readers() -> list[str]:
+    """The Python examples of the documentation: NumPy's, safetensors', HDF5's."""
     text = (Path(__file__).parents[2] / "docs" / "features.md").read_text()
-    code = text.split("```python\n")[1].split("```")[0]
+    return [part.split("```")[0] for part in text.split("```python\n")[1:]]
+
+
+def test_readers_in_the_documentation(tmp_path: Path, backbone: Backbone, images: Callable) -> None:
     dataset = images([(16, 24), (24, 24)])
-    for dtype, mode in (("bfloat16", "native"), ("float16", "native"), ("float16", "square")):
-        out = tmp_path / dtype / mode
-        store = export(backbone, dataset, out, [1], dtype=dtype, transform=Transform(mode=mode, size=24))
-        names = {"store": out, "block": 1, "i": 1}
-        exec(code, names)
-        np.testing.assert_array_equal(names["image"], FeatureStore.open(out).tokens(1, 1))
-        assert store.verify() == []
+    for file_format, code in zip(("npy", "safetensors", "hdf5"), readers(), strict=True):
+        assert "dinoskip" not in code
+        for dtype, mode in (("bfloat16", "native"), ("float16", "native"), ("float16", "square")):
+            if file_format != "npy" and dtype == "bfloat16":
+                continue
+            out = tmp_path / file_format / dtype / mode
+            transform = Transform(mode=mode, size=24)
+            store = export(backbone, dataset, out, [1], dtype=dtype, transform=transform, file_format=file_format)
+            names = {"store": out, "block": 1, "i": 1}
+            exec(code, names)
+            np.testing.assert_array_equal(names["image"], FeatureStore.open(out).tokens(1, 1))
+            assert store.verify() == []
+
+
+def test_the_numpy_reader_is_five_lines() -> None:
+    lines = [line for line in readers()[0].splitlines() if line]
+    assert lines[0] == "import json, numpy as np"
+    assert [line for line in lines if "import" in line] == lines[:1]
+    assert len(lines) == 5 + 2, "and two for bfloat16"
