@@ -74,7 +74,9 @@ Share = Annotated[float, Field(ge=0, le=1)]
 class ProbeRecipe(Config):
     """How probes are fitted and scored. ``protocol`` gives every setting that is not given itself."""
 
-    protocol: Literal["paper", "fast", "dinov2", "dinov3", "leopart"] = "paper"
+    protocol: Literal["paper", "fast", "dinov2", "dinov3", "leopart"] = Field(
+        "paper", description="gives all settings below that are not given themselves (docs/protocols.md)"
+    )
     live: bool = Field(False, description="augmented images through the backbone every step, not features kept on disk")
     size: int = Field(224, ge=16, description="side in pixels of square images, of live crops and of windows")
     optimizer: Literal["adamw", "sgd"] = "adamw"
@@ -175,7 +177,7 @@ def _phrase(name: str, value: Any) -> str:
     if isinstance(value, bool):
         return {True: "live", False: "cached"}[value]
     if name in {"epochs", "iterations"}:
-        return f"{value} {words}"
+        return f"{value} {words if value != 1 else words.removesuffix('s')}"
     if isinstance(value, tuple):
         return f"{words} {' '.join(f'{part:g}' for part in value)}"
     return f"{words} {value:g}" if isinstance(value, float) else f"{words} {value}"

@@ -35,6 +35,33 @@ def test_probe(voc: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert all(0 <= float(str(row["value"])) <= 100 for row in rows if row["value"] is not None)
 
 
+def test_probe_of_several_norms_and_seeds(voc: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Norms are made of one store; the table shows means with their deviation."""
+    out = tmp_path / "out"
+    command = ["probe", "--backbone", VIT, "--data", str(voc), "--out", str(out), "--protocol", "fast"]
+    command += ["--norm", "none,layer", "--seeds", "2", "evaluate.probe.size=64", "evaluate.probe.epochs=1"]
+    rows = [row for row in results(capsys, *command) if not str(row["model"]).startswith("baseline")]
+    assert {row["norm"] for row in rows} == {"none", "layer"}
+    assert {row["protocol"] for row in rows} == {"fast, 1 epoch, fitted on train"}
+    assert {row["seed"] for row in rows if "seed" in str(row["note"])} == {0, 1}
+    assert len(list((out / "stages" / "features").rglob("store"))) == 2  # train and val, of norm none
+    assert main([*command, "-q"]) == 0
+    assert " ± " in capsys.readouterr().out
+
+
+def test_probe_of_live_images(voc: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out"
+    command = ["probe", "--backbone", VIT, "--data", str(voc), "--out", str(out)]
+    small = ["evaluate.probe.size=48", "evaluate.probe.iterations=2", "--blocks", "2"]
+    rows = results(capsys, *command, "--protocol", "dinov2", "evaluate.probe.stride=32", *small)
+    assert rows[0]["protocol"] == "dinov2, 2 iterations, stride 32, fitted on train"
+    assert rows[0]["resolution"] == "48 windows, stride 32, scored at label size"
+    assert (rows[0]["block"], rows[0]["norm"], rows[0]["facet"], rows[0]["depth"]) == ("2", "final", "out", 2)
+    assert not (out / "stages" / "features").exists()
+    rows = results(capsys, *command, "--live", *small)
+    assert rows[0]["protocol"] == "paper, live, 2 iterations, fitted on train"
+
+
 def test_tokencut_of_chosen_blocks(voc: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out"
     command = [

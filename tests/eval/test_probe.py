@@ -18,7 +18,7 @@ from dinoskip.files import read_json
 from dinoskip.models import Backbone, create_model
 from dinoskip.results import read_rows
 from eval.heads import load_heads, predict
-from eval.labelled import LabelledTokens, batchnorm_statistics
+from eval.labelled import Derived, LabelledTokens, batchnorm_statistics
 from eval.metrics import ConfusionMatrix, scores_of_areas
 from eval.probe import ProbeConfig, evaluate, fit_probes
 
@@ -195,6 +195,7 @@ def sets(tmp_path_factory: pytest.TempPathFactory) -> dict:
         dataset = some_dataset(root / "images", split, count)
         store = export(backbone, dataset, root / split, "all", transform=Transform(size=32))
         found[split] = (store, dataset)
+    found["backbone"] = backbone
     return found
 
 
@@ -258,3 +259,93 @@ def test_cropped_features_do_not_fit_labels(sets: dict) -> None:
     cropped.transform = Transform(mode="center_crop", size=32)
     with pytest.raises(ConfigError, match="mode=square"):
         LabelledTokens.of(cropped, dataset)
+
+
+def test_derived_norms_are_the_exported_ones(sets: dict, tmp_path: Path) -> None:
+    """One store of norm none gives all norms, within what float16 rounds; heads of all are fitted together."""
+    backbone: Backbone = sets["backbone"]
+    stores = {
+        (norm, split): export(
+            backbone, sets[split][1], tmp_path / f"{norm}-{split}", "all", norm=norm, transform=Transform(size=32)
+        )
+        for norm in ("none", "final", "layer")
+        for split in ("train", "val")
+    }
+    data = [sets[split][1] for split in ("train", "val")]
+    config = ProbeConfig(epochs=4, learning_rates=(1e-2,), multiscale=(1, 2), batch_size=4)
+    (tmp_path / "out").mkdir()
+    plain = [stores["none", split] for split in ("train", "val")]
+    rows = evaluate(
+        *plain, *data, tmp_path / "out", config, {}, norms=("none", "final", "layer"), backbone=backbone, device="cpu"
+    )
+    for norm in ("none", "final", "layer"):
+        exported = stores[norm, "val"]
+        if norm != "none":
+            derived = Derived(plain[1].tokens(2), lambda x, norm=norm: backbone.normed(x, norm), CPU)
+            have = derived[np.arange(5)]
+            wanted = exported.tokens(2).astype(np.float32)
+            assert derived.shape == wanted.shape
+            np.testing.assert_allclose(have, wanted, rtol=2**-9, atol=2**-9 * np.abs(wanted).max())
+        (tmp_path / norm).mkdir()
+        alone = evaluate(stores[norm, "train"], exported, *data, tmp_path / norm, config, {}, device="cpu")
+        mine = [row for row in rows if row.norm == norm]
+        assert [(r.block, r.metric, r.note) for r in mine] == [(r.block, r.metric, r.note) for r in alone[:-1]]
+        np.testing.assert_allclose([r.value for r in mine], [r.value for r in alone[:-1]], atol=0.3)
+    names = {path.name for path in (tmp_path / "out").glob("*.safetensors")}
+    assert names == {"heads.safetensors", "heads_final.safetensors", "heads_layer.safetensors"}
+
+
+@pytest.mark.parametrize(
+    ("norms", "with_backbone", "message"),
+    [(("none", "layer"), True, "several norms need out of norm none"), (("final",), False, "final")],
+)
+def test_norms_that_cannot_be_derived(
+    sets: dict, tmp_path: Path, norms: tuple[str, ...], with_backbone: bool, message: str
+) -> None:
+    (train_store, train_set), (val_store, val_set) = sets["train"], sets["val"]
+    arguments = (train_store, val_store, train_set, val_set, tmp_path, ProbeConfig(epochs=1), {})
+    backbone = sets["backbone"] if with_backbone else None
+    if norms == (val_store.norm,):
+        assert evaluate(*arguments, norms=norms, device="cpu")[0].norm == message
+        return
+    with pytest.raises(ConfigError, match=message):
+        evaluate(*arguments, norms=norms, backbone=backbone, device="cpu")
+
+
+def test_seeds_are_fits_of_their_own_and_their_mean(sets: dict, tmp_path: Path) -> None:
+    (train_store, train_set), (val_store, val_set) = sets["train"], sets["val"]
+
+    def fit(seed: int, seeds: int) -> list:
+        config = ProbeConfig(iterations=5, learning_rates=(1e-2,), batch_size=4, seed=seed, seeds=seeds)
+        return evaluate(train_store, val_store, train_set, val_set, tmp_path, config, {}, device="cpu")[:-1]
+
+    three, alone = fit(4, 3), [fit(seed, 1) for seed in (4, 5, 6)]
+    count = len(alone[0])
+    assert len(three) == 4 * count
+    for i in range(count):
+        values = [rows[i].value for rows in alone]
+        assert [three[count * (1 + k) + i].value for k in range(3)] == values
+        assert [three[count * (1 + k) + i].seed for k in range(3)] == [4, 5, 6]
+        assert three[i].value == pytest.approx(np.mean(values))
+        assert three[i].deviation == pytest.approx(np.std(values, ddof=1))
+        assert three[i].note == alone[0][i].note
+        assert three[i].low is None
+    assert three[0].shown == f"{three[0].value:.1f} ± {three[0].deviation:.1f}"
+
+
+@pytest.mark.parametrize(
+    ("protocol", "changes"),
+    [("fast", {}), ("paper", {"batchnorm": "none"}), ("paper", {"batchnorm": "affine", "mask": 20, "refine": 0})],
+)
+def test_cached_recipes_learn(protocol: str, changes: dict) -> None:
+    train, val = made_up(24, 0), made_up(9, 1)
+    results = fit(train, val, learning_rates=(3e-2,), protocol=protocol, **changes)
+    assert results[0].scores.miou > 0.8
+
+
+def test_several_decays_are_trials_of_their_own() -> None:
+    train, val = made_up(12, 0), made_up(4, 1)
+    both = fit(train, val, weight_decay=(1e-4, 10.0))
+    for result, one in zip(both, fit(train, val, weight_decay=10.0), strict=True):
+        assert result.trials == ((1e-3, 1e-4), (1e-3, 10.0), (3e-2, 1e-4), (3e-2, 10.0))
+        assert result.validation[1::2] == one.validation
