@@ -70,6 +70,23 @@ def test_native_sizes_keep_dataset_order(tmp_path: Path, backbone: Backbone, ima
         np.testing.assert_array_equal(store.tokens(2)[start:end], store.tokens(2, i))
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_a_gpu_stores_what_a_cpu_does(tmp_path: Path, backbone: Backbone, images: Callable, dtype: str) -> None:
+    """Many small batches: every copy that is not waited for has arrived when its rows are written."""
+    dataset, native = images([(24, 16), (16, 24)] * 40), Transform(mode="native")
+    settings = {"facet": "key", "norm": "none", "dtype": dtype, "transform": native, "batch_size": 3}
+    cpu = export(backbone, dataset, tmp_path / "cpu", "all", **settings)
+    try:
+        gpu = export(backbone.to("cuda"), dataset, tmp_path / "gpu", "all", **settings)
+    finally:
+        backbone.to("cpu")
+    for block in cpu.blocks:
+        peak = np.abs(as_float(cpu.tokens(block))).max()
+        np.testing.assert_allclose(as_float(gpu.tokens(block)), as_float(cpu.tokens(block)), atol=0.01 * peak)
+        np.testing.assert_allclose(gpu.cls(block), cpu.cls(block), atol=0.01 * peak)
+
+
 def test_resizing_is_close_to_pillow(tmp_path: Path) -> None:
     from dinoskip.features.transform import load_pixels
 
