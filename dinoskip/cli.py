@@ -54,7 +54,7 @@ def _compute(parser: argparse.ArgumentParser) -> None:
         type=_count,
         default=0,
         metavar="N",
-        help="processes or threads that read images (default: 0, automatic)",
+        help="processes or threads that read images, and that tokencut cuts them with (default: 0, automatic)",
     )
 
 

@@ -137,17 +137,18 @@ def _best(rows: list[EvalResult]) -> list[EvalResult]:
     groups: dict[tuple[Any, ...], EvalResult] = {}
     for row in rows:
         key = (row.task, row.dataset, row.metric, row.is_baseline, row.model, row.epoch)
-        key += ("+" in row.block, row.norm, row.note)
+        key += ("+" in row.block, row.norm, row.note, row.facet, row.protocol)
         if key not in groups or row.value > groups[key].value:
             groups[key] = row
     return [groups[key] for key in sorted(groups)]
 
 
 def _print_rows(rows: list[EvalResult]) -> None:
-    print_table(
-        [(r.task, r.dataset, r.metric, r.model, r.epoch, r.block, r.norm, r.shown, r.interval, r.note) for r in rows],
-        ("task", "data", "metric", "model", "epoch", "block", "norm", "value", "95 %", "note"),
-    )
+    models = [row for row in rows if not row.is_baseline]
+    more = [name for name in ("facet", "protocol") if len({getattr(row, name) for row in models}) > 1]
+    shown = ("task", "dataset", "metric", "model", "epoch", "block", "norm", *more, "shown", "interval", "note")
+    heads = {"dataset": "data", "shown": "value", "interval": "95 %"}
+    print_table([[getattr(row, name) for name in shown] for row in rows], [heads.get(name, name) for name in shown])
 
 
 def status(args: Args) -> int:
@@ -350,6 +351,8 @@ def _measured(args: Args, section: str, stage: str) -> int:
         print_json([row.plain() for row in rows])
     else:
         _print_rows(rows)
+        for row in _best([row for row in rows if row.task == "tokencut" and row.block.isdigit()]):
+            print(f"best block of {row.model}, {row.facet}, {row.protocol}: {row.block} with CorLoc {row.shown}")
     return 0
 
 

@@ -88,13 +88,15 @@ def probe(task: Task) -> None:
 
 
 def tokencut(task: Task) -> None:
-    """``tokencut``: one box an image and block, and CorLoc."""
+    """``tokencut``: one box an image, block and method, and CorLoc."""
     module = ours("eval.discovery")
     opened = _open(task, "store")
     config, root = dataset_of(task)
     boxes = datasets.open_detection(config, task.settings["dataset"]["split"], root)
-    settings = validate(module.TokenCutConfig, Source({"multiscale": task.settings["multiscale"]}))
-    module.evaluate(opened.store, boxes, task.out, settings, opened.context)
+    tree = {**task.settings["tokencut"], "multiscale": task.settings["multiscale"]}
+    settings = validate(module.TokenCutConfig, Source(tree))
+    computing = {"device": task.device, "workers": task.workers}
+    module.evaluate(opened.store, boxes, task.out, settings, opened.context, **computing)
 
 
 def knn(task: Task) -> None:

@@ -218,23 +218,19 @@ class _Builder:
         inputs, spec = model
         data = self._data(name, split, (images_hash, use, split))
         evaluate = self.study.evaluate
-        full = {
-            **settings,
-            **spec,
         usual = evaluate.norm[0] if settings["facet"] == "out" else "none"  # projections have no norm after them
         norm = settings.get("norm", usual)
-            "norm": norm,
-            "blocks": _blocks(evaluate.blocks),
-            "use": use,
-        }
+        full = {**settings, **spec, "norm": norm, "blocks": _blocks(evaluate.blocks), "use": use}
         if spec:
             data.outside["backbone"] = (backbone_hash, spec["backbone"])
         size = settings["transform"].get("size")
         other = f"{size}" if use == "segmentation" and size != evaluate.probe.size else ""  # retrieval's own
+        other += "" if norm == usual else f"-{norm}"
+        if use == "detection" and settings["facet"] != evaluate.discover_facet[0]:
+            other += f"-{settings['facet']}"
         node_id = f"features/{variant.name}/ep{epoch}/{name}-{split}-{use}{other}"
         return self._with_data(node_id, "features", full, data, inputs, variant.name)
 
-        other += "" if norm == usual else f"-{norm}"
     def _evaluate(self, variant: Variant, epoch: int, inputs: dict[str, str], spec: dict[str, Any]) -> None:
         evaluate, context = self.study.evaluate, self._context(variant, epoch)
         model = (inputs, spec)
@@ -248,12 +244,16 @@ class _Builder:
         for name in evaluate.retrieval:
             self._labelled("retrieve", variant, epoch, name, {}, model, evaluate.norm[0])
         for name in evaluate.discover:
-            native = {"facet": evaluate.discover_facet, "transform": {"mode": "native"}}
-            split = evaluate.discover_split
-            store = self._features(variant, epoch, model, "detection", name, split, native)
-            data = self._data(name, split, (targets_hash, "detection", split))
-            settings = {"multiscale": multiscale, "context": {**context, "dataset": name}}
-            self._with_data(f"tokencut/{where}/{name}", "tokencut", settings, data, {"store": store}, variant.name)
+            split, section = evaluate.discover_split, evaluate.tokencut
+            files = [(targets_hash, "detection", split)]
+            files += [(images_hash, "detection", split)] if section.overlays else []
+            settings = {"tokencut": dump(section), "multiscale": multiscale, "context": {**context, "dataset": name}}
+            for facet in evaluate.discover_facet:
+                native = {"facet": facet, "transform": {"mode": "native"}}
+                store = self._features(variant, epoch, model, "detection", name, split, native)
+                node_id = f"tokencut/{where}/{name}" + ("" if facet == evaluate.discover_facet[0] else f"-{facet}")
+                data = self._data(name, split, *files)
+                self._with_data(node_id, "tokencut", settings, data, {"store": store}, variant.name)
         for name in evaluate.knn:
             crop = {"facet": "out", "transform": {"mode": "center_crop", "size": evaluate.knn_size}}
             splits = ("train", "val")
@@ -262,9 +262,6 @@ class _Builder:
             settings = {"k": list(evaluate.knn_k), "context": {**context, "dataset": name}}
             self._with_data(f"knn/{where}/{name}", "knn", settings, data, stores, variant.name)
 
-    # --- of the whole study -----------------------------------------------------------------------------
-
-    def _analyze(self, models: list[Any]) -> str:
     def _labelled(
         self, stage: str, variant: Variant, epoch: int, name: str, settings: Mapping[str, Any],
         model: tuple[dict[str, str], dict[str, Any]], norm: str, *, with_model: bool = False,
@@ -291,6 +288,9 @@ class _Builder:
                 data.outside["backbone"] = (backbone_hash, model[1]["backbone"])
         self._with_data(f"{stage}/{variant.name}/ep{epoch}/{name}", stage, own, data, inputs, variant.name)
 
+    # --- of the whole study -----------------------------------------------------------------------------
+
+    def _analyze(self, models: list[Any]) -> str:
         fresh = {variant.name: dump(variant.model) for variant in self.variants if variant.model is not None}
         inputs = {f"{variant.name} ep{epoch}": source["weights"] for variant, epoch, source, _ in models if source}
         settings = {"seed": self.study.seed, "models": fresh, "signal": dump(self.study.analyze)}
@@ -333,7 +333,7 @@ class _Builder:
             "title": f"{self.study.name}, block by block",
             "models": shown,
             "norm": evaluate.norm[0],
-            "facet": evaluate.discover_facet,
+            "facet": evaluate.discover_facet[0],
             "seed": self.study.seed,
             "blocks": _blocks(evaluate.blocks),
         }

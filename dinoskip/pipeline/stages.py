@@ -38,7 +38,7 @@ STAGES: dict[str, Stage] = {
     "weights": Stage(partial(_call, "make", "export_weights")),
     "features": Stage(partial(_call, "measure", "export_features"), resumes=True, together=True, version=2),
     "probe": Stage(partial(_call, "measure", "probe"), version=3),
-    "tokencut": Stage(partial(_call, "measure", "tokencut"), version=2),
+    "tokencut": Stage(partial(_call, "measure", "tokencut"), version=3),
     "knn": Stage(partial(_call, "measure", "knn"), version=2),
     "retrieve": Stage(partial(_call, "measure", "retrieve")),
     "analyze": Stage(partial(_call, "make", "analyze"), version=3),

@@ -83,6 +83,21 @@ class RetrieveSection(Config):
     val_split: str = "val"
 
 
+def _single(value: object) -> object:
+    return (value,) if isinstance(value, int | float | str) else value
+
+
+class TokenCutSection(Config):
+    """Object discovery (docs/tokencut.md): thresholds, LOST beside it, pictures."""
+
+    tau: Annotated[
+        tuple[Annotated[float, Field(ge=0, lt=1)], ...], BeforeValidator(_single), AfterValidator(different)
+    ] = Field((0.2,), min_length=1, description="one or several; what is shown is of the first")
+    eps: float = Field(1e-5, gt=0, lt=1)
+    lost_k: int | None = Field(None, ge=1, description="LOST too, its seed grown over so many patches; published: 100")
+    overlays: int = Field(0, ge=0, description="pictures with mask and boxes of so many images, at every block")
+
+
 class EvaluateConfig(Config):
     """Which checkpoints, blocks and data sets are evaluated. Data sets are keys of ``data``."""
 
@@ -103,8 +118,11 @@ class EvaluateConfig(Config):
     retrieval: tuple[Name, ...] = ()
     probe: ProbeSection = ProbeSection()
     retrieve: RetrieveSection = RetrieveSection()
+    tokencut: TokenCutSection = TokenCutSection()
     discover_split: str = "trainval"
-    discover_facet: Literal["key", "query", "value", "out"] = "key"
+    discover_facet: Annotated[
+        tuple[Literal["key", "query", "value", "out"], ...], BeforeValidator(_single), AfterValidator(different)
+    ] = Field(("key",), min_length=1, description="one or several; what is shown is of the first")
     knn_k: tuple[Annotated[int, Field(ge=1)], ...] = Field((10, 20), min_length=1)
     knn_size: int = Field(224, ge=16)
 
@@ -116,6 +134,9 @@ class GallerySection(Config):
     first: int = Field(12, ge=1)
     block: int | None = Field(None, ge=1, description="block shown first and on the contact sheet; default depth - 1")
     size: int | None = Field(None, ge=16, description="side in pixels; default: the probe's")
+    sheet: Annotated[int, Field(ge=1)] | tuple[str, ...] | None = Field(
+        None, description="images on the contact sheets: how many, or ids; default: all, on those of all blocks eight"
+    )
     similarity: Annotated[int, Field(ge=0)] | tuple[str, ...] = Field(
         3, description="images whose features go into the page, for similarity to a clicked patch: how many, or ids"
     )
@@ -123,10 +144,6 @@ class GallerySection(Config):
 
 
 PaperTable = Literal["paper.table1", "paper.table2", "paper.table3", "paper.table4", "paper.figure3"]
-
-
-def _listed(value: object) -> object:
-    return (value,) if isinstance(value, str) else () if value is None else value
 
 
 class ReportSection(Config):
