@@ -82,19 +82,22 @@ def _number(block: str) -> int:
 
 
 def compared(table: PublishedTable, study: Study) -> Grid:
-    """The table with three lines for each printed one: ours, paper, difference (ours − paper)."""
+    """The table with up to three lines for each printed one: ours, paper, difference (ours − paper, where both are)."""
     ours = study.principal()
     lines: list[list[str]] = []
-    for labels, cells in table.rows:
+    rules: set[int] = set()
+    for number, (labels, cells) in enumerate(table.rows):
+        if number in table.parts:
+            rules.add(len(lines))
         found = [find(cell, ours) for cell in cells]
         lines.append([*labels, "ours", *(NOT_RUN if row is None else _shown(row) for row in found)])
         lines.append([*[""] * table.stubs, "paper", *("–" if c.paper is None else f"{c.paper:.1f}" for c in cells)])
         gaps = [_gap(row, cell) for row, cell in zip(found, cells, strict=True)]
-        lines.append([*[""] * table.stubs, "difference", *(_signed(gap) for gap in gaps)])
+        if any(gap is not None for gap in gaps):
+            lines.append([*[""] * table.stubs, "difference", *(_signed(gap) for gap in gaps)])
     head = [[*line[: table.stubs], ("", 1), *line[table.stubs :]] for line in table.head]
     name = table.name.replace(".", "-")
-    rules = frozenset(3 * part for part in table.parts)
-    return Grid(name, table.title, head, lines, table.stubs + 1, rules, notes(table, study))
+    return Grid(name, table.title, head, lines, table.stubs + 1, frozenset(rules), notes(table, study))
 
 
 def _shown(row: EvalResult) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -42,6 +43,13 @@ class Figure:
     png: Path
     caption: str
     alt: str
+
+    @property
+    def width(self) -> float:
+        """In CSS pixels, as the SVG says."""
+        found = re.search(r'width="([\d.]+)pt"', self.light.read_text(encoding="utf-8"))
+        assert found
+        return float(found[1]) * 96 / 72
 
     @property
     def files(self) -> tuple[Path, ...]:

@@ -147,7 +147,7 @@ def _copied(report: Report, folder: Path) -> dict[str, list[dict[str, str]]]:
     figures = []
     for figure in report.figures:
         names = {kind: _copy(path, folder / path.name) for kind, path in zip(_KINDS, figure.files, strict=True)}
-        figures.append({"caption": figure.caption, "alt": figure.alt, "name": figure.light.stem, **names})
+        figures.append({"caption": figure.caption, "alt": figure.alt, "width": f"{figure.width:.0f}", **names})
     previews = [
         {
             "caption": preview.caption,
