@@ -64,9 +64,9 @@ def best_iou(box: Sequence[float], truth: np.ndarray) -> float | None:
 def mean_cosine(tokens: np.ndarray) -> float | None:
     """Mean cosine similarity between two different tokens of (T, C): 1 where all are one. None below two, or of nan."""
     count = len(tokens)
+    if count < 2 or not np.isfinite(tokens).all():
+        return None
     unit = tokens / np.maximum(np.linalg.norm(tokens, axis=1, keepdims=True), 1e-12)
     total = unit.sum(axis=0, dtype=np.float64)
-    if count < 2 or not np.isfinite(total).all():
-        return None
     own = float(np.square(unit, dtype=np.float64).sum())  # count, unless a token is zero
     return float((total @ total - own) / (count * (count - 1)))

@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 
-from visualize.colours import pca_colours
+from visualize.colours import pca_colours, pca_views
 
 
 def test_one_basis_serves_all_images_and_absent_ones_are_none(make_scene):
@@ -52,3 +52,36 @@ def test_colours_do_not_depend_on_the_order_of_images(make_scene):
     for block in store.blocks:
         for one, other in zip(forward[block], backward[block][::-1], strict=True):
             assert np.abs(one.astype(int) - other).max() <= 1
+
+
+def test_three_views_and_the_first_model_the_same_in_each(make_scene):
+    scene = make_scene()
+    stores, ids = [model.store for model in scene.models], [image.id for image in scene.images]
+    views, alone = pca_views(stores, ids), pca_views(stores[:1], ids)
+    assert views.own[0] == {}  # they are the aligned ones
+    for block in stores[0].blocks:
+        for row in range(len(ids)):
+            np.testing.assert_array_equal(views.aligned[0][block][row], alone.aligned[0][block][row])
+            np.testing.assert_array_equal(views.image[0][block][row], alone.image[0][block][row])
+    second = pca_views(stores[1:], ids)
+    np.testing.assert_array_equal(views.own[1][2][0], second.aligned[0][2][0])  # not turned: as if it were alone
+    assert (views.aligned[1][2][0] != views.own[1][2][0]).any()
+
+
+def test_an_images_own_basis_does_not_know_the_others(make_scene):
+    stores = [model.store for model in make_scene().models]
+    ids = list(stores[0].ids)
+    together, backward, alone = pca_views(stores, ids), pca_views(stores, ids[::-1]), pca_views(stores, ids[:1])
+    for number in range(2):
+        for block in stores[0].blocks:
+            np.testing.assert_array_equal(together.image[number][block][0], alone.image[number][block][0])
+            np.testing.assert_array_equal(together.image[number][block][0], backward.image[number][block][-1])
+
+
+def test_a_turned_copy_has_the_first_models_colours_in_its_own_basis_of_each_image_too(make_scene):
+    store = make_scene().models[0].store
+    rotation = np.linalg.qr(np.random.default_rng(0).normal(size=(16, 16)))[0]
+    turned = {block: array.astype(np.float32) @ -rotation for block, array in store.arrays.items()}
+    views = pca_views([store, dataclasses.replace(store, arrays=turned)], list(store.ids))
+    for row in range(3):
+        assert np.abs(views.image[1][2][row].astype(int) - views.image[0][2][row]).max() <= 2

@@ -307,6 +307,8 @@
     }
   });
 
+  if (matchMedia("(max-width: 640px)").matches) find(".more").open = false;
+
   const arrows = {
     ArrowLeft: () => step(-1), ArrowRight: () => step(1),
     ArrowUp: () => turn(-1), ArrowDown: () => turn(1),
