@@ -84,7 +84,11 @@ def find(kind: str, folder: Path, name: str) -> Place:
     """Return where ``name`` lies; :class:`DataError` if its file is missing or not of this format."""
     path = folder / file_of(kind, name)
     try:
-        return _FIND[kind](path, name)
+        place = _FIND[kind](path, name)
+        size = path.stat().st_size
+        if not 0 <= place.start <= size - _bytes(place.dtype, place.shape):
+            raise ValueError(f"{name} does not fit in its {size} bytes")
+        return place
     except FileNotFoundError:
         raise DataError(f"{path}: missing from this feature store") from None
     except (ValueError, OSError, EOFError, KeyError, TypeError, AttributeError) as error:
@@ -142,8 +146,11 @@ def _find_safetensors(path: Path, name: str) -> Place:
         if length > _MAX_HEADER:
             raise ValueError(f"its header would be {length} bytes")
         entry = json.loads(stream.read(length))[name]
+    begin = entry["data_offsets"][0]
+    if begin < 0:
+        raise ValueError(f"{name} would begin in the header")
     types = {tensor: stored for stored, tensor in _TENSOR_TYPES.items()}
-    return Place(path, np.dtype(types[entry["dtype"]]), tuple(entry["shape"]), 8 + length + entry["data_offsets"][0])
+    return Place(path, np.dtype(types[entry["dtype"]]), tuple(entry["shape"]), 8 + length + begin)
 
 
 # --- HDF5: one file ----------------------------------------------------------------------------------

@@ -167,8 +167,5 @@ class FeatureStore:
                 raise DataError(
                     f"{place.path}: {name} is {place.dtype} {place.shape}, the manifest says {self.dtype} {shape}"
                 )
-            try:
-                self._maps[name] = place.map()
-            except ValueError as error:
-                raise DataError(f"{place.path}: not a readable array: {error}") from error
+            self._maps[name] = place.map()
         return self._maps[name]

@@ -138,7 +138,7 @@ def progress_of(output: Path) -> Progress:
     return Progress(
         steps=sum(saved.values()),
         stages=len(done),
-        batches=sum(path.read_bytes().count(1) for path in output.rglob("journal")),
+        batches=sum(path.read_bytes().count(1) for path in output.rglob("journal-*")),
     )
 
 

@@ -141,7 +141,7 @@ def test_progress_counts_steps_stages_and_exported_batches(tmp_path: Path) -> No
         write_json(stages / "pretrain" / str(i) / "status.json", {"step": step + 5})  # what is not saved is lost
     write_json(stages / "pretrain" / "0" / "MANIFEST.json", {})
     (stages / "features" / ".partial-x").mkdir(parents=True)
-    (stages / "features" / ".partial-x" / "journal").write_bytes(b"\1\1\0\1")
+    (stages / "features" / ".partial-x" / "journal-0").write_bytes(b"\1\1\0\1")
     assert progress_of(tmp_path) == Progress(steps=120, stages=1, batches=3)
 
 

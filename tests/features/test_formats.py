@@ -132,6 +132,24 @@ def test_damaged_files_are_one_line(
         FeatureStore.open(store.path)
 
 
+@pytest.mark.parametrize(
+    "entry", [{"data_offsets": [-64, 0]}, {"data_offsets": [1 << 62, 1 << 63]}, {"dtype": "F64"}, {"shape": [1, 2]}]
+)
+def test_headers_that_lie(tmp_path: Path, backbone: Backbone, images: Callable, entry: dict) -> None:
+    store = export(
+        backbone, images([(16, 16)]), tmp_path / "s", [1], transform=NATIVE, file_format="safetensors", cls=False
+    )
+    path = store.path / "block1.safetensors"
+    content = path.read_bytes()
+    length = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + length])
+    header["tokens_block1"] |= entry
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + content[8 + length :])
+    with pytest.raises(DataError, match=r"block1\.safetensors"):
+        FeatureStore.open(store.path)
+
+
 def test_without_h5py(tmp_path: Path, backbone: Backbone, images: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "h5py", None)
     with pytest.raises(ConfigError, match=r"hdf5 needs the package h5py \(pip install 'dinoskip\[hdf5\]'\)"):
