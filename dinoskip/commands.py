@@ -144,6 +144,7 @@ def _best(rows: list[EvalResult]) -> list[EvalResult]:
 
 
 def _print_rows(rows: list[EvalResult]) -> None:
+    rows = [row for row in rows if not row.is_of_a_seed]  # their means are shown
     models = [row for row in rows if not row.is_baseline]
     more = [name for name in ("facet", "protocol") if len({getattr(row, name) for row in models}) > 1]
     shown = ("task", "dataset", "metric", "model", "epoch", "block", "norm", *more, "shown", "interval", "note")

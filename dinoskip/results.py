@@ -57,6 +57,11 @@ class EvalResult:
         return self.model.startswith(_BASELINE)
 
     @property
+    def is_of_a_seed(self) -> bool:
+        """Whether the row is of one of several seeds, whose mean has a row of its own; its note ends in ``seed N``."""
+        return self.note.rpartition(", ")[2].startswith("seed ")
+
+    @property
     def shown(self) -> str:
         """``"41.7"``, or ``"41.7 ± 0.3"`` for a mean over seeds."""
         return f"{self.value:.1f}" + ("" if self.deviation is None else f" ± {self.deviation:.1f}")

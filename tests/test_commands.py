@@ -46,7 +46,9 @@ def test_probe_of_several_norms_and_seeds(voc: Path, tmp_path: Path, capsys: pyt
     assert {row["seed"] for row in rows if "seed" in str(row["note"])} == {0, 1}
     assert len(list((out / "stages" / "features").rglob("store"))) == 2  # train and val, of norm none
     assert main([*command, "-q"]) == 0
-    assert " ± " in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert shown.count(" ± ") == 16  # 2 blocks × 2 norms × (mIoU, mAcc, aAcc, mIoU by the validation set)
+    assert "seed" not in shown
 
 
 def test_probe_of_live_images(voc: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
