@@ -115,8 +115,14 @@ def _contenders(ends: torch.Tensor, winners: torch.Tensor) -> torch.Tensor:
     down, across = ends.shape[2] - 1, ends.shape[3] - 1
     corners = [ends[..., y : y + down, x : x + across] for y in (0, 1) for x in (0, 1)]
     first, last = winners[..., :-1, :-1], winners[..., 1:, 1:]
-    beaten = torch.stack([at <= at.gather(1, first) for at in corners]).all(0).scatter_(1, first, value=False)
-    beaten |= torch.stack([at < at.gather(1, last) for at in corners]).all(0)
+    beaten = corners[0] <= corners[0].gather(1, first)
+    for at in corners[1:]:
+        beaten &= at <= at.gather(1, first)
+    beaten.scatter_(1, first, value=False)
+    less = corners[0] < corners[0].gather(1, last)
+    for at in corners[1:]:
+        less &= at < at.gather(1, last)
+    beaten |= less
     return beaten.logical_not_()
 
 
