@@ -9,6 +9,7 @@ import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image, ImageDraw
@@ -269,7 +270,8 @@ def _save_pdf(sheet: _Sheet, stream: io.BytesIO) -> None:
                 color=[part / 255 for part in label.colour], fontweight="bold" if label.bold else "normal",
                 ha=across[label.anchor[0]], va=down[label.anchor[1]],
             )  # fmt: skip
-        FigureCanvasPdf(figure).print_pdf(stream, metadata={"CreationDate": None})
+        canvas: Any = FigureCanvasPdf(figure)
+        canvas.print_pdf(stream, metadata={"CreationDate": None})
 
 
 def _wrapped(text: str, size: int, width: float, lines: int = 2) -> list[str]:

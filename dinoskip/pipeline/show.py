@@ -185,12 +185,8 @@ def gallery(task: Task) -> None:
         config = validate(module.GalleryConfig, Source({**chosen, "title": task.settings["title"], "block": block}))
         views = ours("visualize.colours").pca_views([column.store for column in columns], shown.ids)
         module.build_gallery(columns, images, task.out, config, classes=classes, views=views)
-        names, photos, colours = [column.name for column in columns], shown.paths, views.aligned
-        sheets.models_sheet(photos, names, colours, block, task.out / f"sheet-block{block}.png")
-        sheets.strip_sheet(photos, names, colours, block, task.out / "strip.png")
-        for number, column in enumerate(columns):
-            title = f"{column.name}: PCA of every block"
-            sheets.blocks_sheet(photos[:8], colours[number], task.out / f"sheet-model{number}.png", title=title)
+        names = [column.name for column in columns]
+        sheets.write_sheets(shown.ids, shown.paths, names, views.aligned, block, task.out, section["sheet"])
 
 
 def _image(module: Any, shown: _Shown, index: int) -> Any:

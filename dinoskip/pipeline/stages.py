@@ -42,6 +42,6 @@ STAGES: dict[str, Stage] = {
     "knn": Stage(partial(_call, "measure", "knn"), version=2),
     "retrieve": Stage(partial(_call, "measure", "retrieve")),
     "analyze": Stage(partial(_call, "make", "analyze"), version=3),
-    "gallery": Stage(partial(_call, "show", "gallery"), version=3),
+    "gallery": Stage(partial(_call, "show", "gallery"), version=4),
     "report": Stage(partial(_call, "report", "report"), version=7),
 }

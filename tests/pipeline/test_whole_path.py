@@ -148,3 +148,36 @@ def test_gallery_option_runs_gallery_and_report_only(done: Path, capsys: pytest.
     assert main(["run", str(done), f"output={copy / 'runs'}", "gallery.first=2", "--json", "-q"]) == 0
     happened = json.loads(capsys.readouterr().out)["stages"]
     assert {node for node, what in happened.items() if what == "done"} == {"gallery", "report"}
+
+
+def _report(done: Path, out: Path, *overrides: str) -> Path:
+    """A copy of the study reported again; the page's folder."""
+    if not out.exists():
+        shutil.copytree(done.parent / "runs", out)
+    assert main(["report", str(done), f"output={out}", *overrides, "-q"]) == 0
+    return out / "tiny" / "report"
+
+
+def test_a_report_is_made_of_what_is_there(done: Path, tmp_path: Path) -> None:
+    page = _report(done, tmp_path / "runs", "evaluate.knn_k=[1]", "gallery.first=2", "report.compare=[paper.table2]")
+    text = (page / "report.md").read_text()
+    assert "- knn/skip-adamw/ep1/scenes: not run (k: \\[3\\] → \\[1\\])" in text
+    assert "- gallery: not run (gallery.first: 3 → 2)" in text
+    assert "names no data set" not in text.replace("evaluate.retrieval", "")
+    assert "k-NN" not in text.split("## Protocol")[0].split("## Numbers")[1]
+    assert "### Table 2: DINO ViT-Small" in text
+    assert "It evaluates none of ADE20K, COCO-Stuff, VOC2012." in text
+    assert not (page / "gallery").exists()
+    assert (page / "tables" / "paper-table2.tex").is_file()
+
+
+@pytest.mark.slow
+def test_a_second_run_of_the_report_gives_the_same_bytes(done: Path, tmp_path: Path) -> None:
+    first = _report(done, tmp_path / "runs", "report.note=again")
+    kept = {path.relative_to(first): path.read_bytes() for path in first.rglob("*") if path.is_file()}
+    shutil.rmtree(tmp_path / "runs" / "tiny" / "stages" / "report")
+    shutil.rmtree(first)
+    assert _report(done, tmp_path / "runs", "report.note=again") == first
+    again = {path.relative_to(first): path.read_bytes() for path in first.rglob("*") if path.is_file()}
+    assert len(kept) > 50
+    assert [path for path in {**kept, **again} if kept.get(path) != again.get(path)] == []
