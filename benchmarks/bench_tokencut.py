@@ -107,12 +107,12 @@ def measure(grid: Grid, seed: int, repeats: int) -> tuple[float, float]:
 
 
 def varied(count: int) -> Iterator[tuple[np.ndarray, Grid]]:
-    """Yield generated descriptors (N, dim): grids, widths, smoothness, noise and common direction all vary."""
+    """Yield generated descriptors (N, dim): grid, width, size of regions, noise and common direction all vary."""
     for number in range(count):
         rng = numpy_rng(number, "bench", "varied")
         grid = AGREE_GRIDS[number % len(AGREE_GRIDS)]
         dim, noise, common = int(rng.choice((64, 192, 384, 768))), rng.uniform(0.1, 1.5), rng.uniform(0, 1.3)
-        tokens = features(grid, dim, number, noise, float(rng.uniform(0.7, 4.0)))
+        tokens = features(grid, dim, number, noise, float(rng.uniform(0.04, 0.12)) * max(grid))
         yield (tokens + common * rng.standard_normal(dim)).astype(np.float32), grid
 
 

@@ -49,14 +49,19 @@ def cut_store(
     are not finite.
     """
     items = [Item(blocks, i) for blocks in groups for i in range(len(store)) if _tokens(store, i) >= LEAST_TOKENS]
-    batches = [[item] for item in items] if device.type == "cpu" else _batches(store, items, device)
+    batches = _batches(store, items, device) if in_batches(device) else [[item] for item in items]
 
     def some(number: int) -> list[Found]:
         return _cut(store, batches[number], taus, eps, lost_k, device)
 
-    threads = workers if device.type == "cpu" else _GPU_THREADS
+    threads = _GPU_THREADS if in_batches(device) else workers
     for batch, found in zip(batches, each(some, len(batches), threads), strict=True):
         yield from zip(batch, found, strict=True)
+
+
+def in_batches(device: torch.device) -> bool:
+    """Whether graphs are faster in batches there: on a GPU; a CPU takes one a core."""
+    return device.type == "cuda"
 
 
 def _tokens(store: FeatureStore, index: int) -> int:

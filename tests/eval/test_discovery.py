@@ -15,12 +15,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+import eval.cutting
 from dinoskip.config import Source, validate
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.features import FeatureStore, Transform, export
+from dinoskip.images import read_image
 from dinoskip.models import Backbone, create_model
 from dinoskip.results import read_rows
 from eval.discovery import TokenCutConfig, corloc, evaluate, is_hit
+from eval.lost import lost
 from eval.tokencut import TokenCut, to_pixels, tokencut
 
 SIZES = ((40, 56), (64, 33), (24, 24), (41, 80))
@@ -147,6 +150,84 @@ def test_multiscale_is_the_mean_similarity(dataset: Boxes, store: FeatureStore, 
         cut = tokencut(vectors * np.sqrt(np.clip(values, 0, None)), store.grid(index))
         assert isinstance(cut, TokenCut)
         assert boxes[name] == list(to_pixels(cut.box, 8, SIZES[index]))
+
+
+def test_several_taus_and_lost_are_rows_and_files_beside_the_first(
+    dataset: Boxes, store: FeatureStore, tmp_path: Path
+) -> None:
+    config = TokenCutConfig(tau=(0.2, 0.6), multiscale=(1, 2), lost_k=5)
+    rows = evaluate(store, dataset, tmp_path / "all", config, {})
+    alone = evaluate(store, dataset, tmp_path / "one", TokenCutConfig(multiscale=(1, 2)), {})
+    other = evaluate(store, dataset, tmp_path / "other", TokenCutConfig(tau=(0.6,), multiscale=(1, 2)), {}, workers=1)
+    assert rows[:6] == alone[:3] + other[:3]
+    assert [(row.protocol, row.block) for row in rows[6:9]] == [("lost k=5", block) for block in ("1", "2", "1+2")]
+    assert rows[9:] == alone[3:]  # the baselines, once
+    for name in (
+        "boxes.json",
+        "seeds.json",
+        "ties.json",
+        "boxes_multiscale.json",
+        "vectors_block1.npy",
+        "masks_block2.npy",
+    ):
+        assert (tmp_path / "all" / name).read_bytes() == (tmp_path / "one" / name).read_bytes()
+    second = json.loads((tmp_path / "all" / "boxes_tau0.6.json").read_text())
+    single = json.loads((tmp_path / "other" / "boxes.json").read_text())
+    assert {name: {b: box for b, box in boxes.items() if b.isdigit()} for name, boxes in second.items()} == single
+    found = json.loads((tmp_path / "all" / "boxes_lost.json").read_text())
+    for index, name in enumerate(store.ids):
+        expected = lost(store.tokens(2, index), store.grid(index), 5)
+        assert found[name]["2"] == list(to_pixels(expected.box, 8, SIZES[index]))
+        assert set(found[name]) == {"1", "2", "1+2"}
+
+
+def test_batches_of_images_and_blocks_find_the_same(
+    store: FeatureStore, dataset: Boxes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = TokenCutConfig(tau=(0.2, 0.5), multiscale=(1, 2), lost_k=100)
+    expected = evaluate(store, dataset, tmp_path / "1", config, {})
+    monkeypatch.setattr(eval.cutting, "batch_size", lambda *_: 3)
+    monkeypatch.setattr(eval.cutting, "in_batches", lambda _: True)
+    assert evaluate(store, dataset, tmp_path / "2", config, {}) == expected
+    for file in (tmp_path / "1").glob("*.json"):
+        assert file.read_text() == (tmp_path / "2" / file.name).read_text()
+
+
+def test_overlays_show_mask_box_and_truth(dataset: Boxes, store: FeatureStore, tmp_path: Path) -> None:
+    evaluate(store, dataset, tmp_path, TokenCutConfig(overlays=2), {})
+    assert sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.png")) == [
+        f"overlays/block{block}/{name}.png" for block in (1, 2) for name in ("0001_b", "0002_a")
+    ]
+    picture = read_image(tmp_path / "overlays" / "block2" / "0001_b.png")
+    assert picture.shape == (*SIZES[0], 3)
+    x1, y1, _, _ = json.loads((tmp_path / "boxes.json").read_text())["b"]["2"]
+    assert tuple(picture[y1, x1]) == (255, 140, 0)
+    assert tuple(picture[-1, -1]) in {(0, 200, 255), (255, 140, 0)}  # the truth is the whole image
+
+
+def test_an_image_too_small_to_cut_is_boxed_whole(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    class Small(Boxes):
+        ids: tuple[str, ...] = ("s",)
+
+        def boxes(self, index: int) -> np.ndarray:
+            return np.array([[0, 0, 12, 8]], dtype=np.float32)
+
+    small = Small(tmp_path, ("s",))
+    Image.fromarray(np.zeros((8, 12, 3), dtype=np.uint8)).save(small.path(0))
+    with caplog.at_level("WARNING", logger="dinoskip"):
+        rows = evaluate(store_of(small, tmp_path / "store"), small, tmp_path / "out", TokenCutConfig(lost_k=3), {})
+    assert {row.value for row in rows[:4]} == {100.0}
+    assert json.loads((tmp_path / "out" / "boxes.json").read_text()) == {"s": {"1": [0, 0, 12, 8], "2": [0, 0, 12, 8]}}
+    assert "1 images have fewer than 3 patches" in caplog.text
+
+
+def test_features_that_are_not_finite_name_image_and_block(dataset: Boxes, tmp_path: Path) -> None:
+    store = store_of(dataset, tmp_path / "store")
+    tokens = np.array(store.tokens(2))
+    tokens[store.offsets[2]] = np.nan
+    np.save(store.path / "tokens_block2.npy", tokens)
+    with pytest.raises(DataError, match="d: block 2: features must be finite"):
+        evaluate(FeatureStore.open(store.path), dataset, tmp_path / "out", TokenCutConfig(), {})
 
 
 def test_store_order_may_differ_from_the_dataset(dataset: Boxes, store: FeatureStore, tmp_path: Path) -> None:
