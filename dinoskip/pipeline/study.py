@@ -330,7 +330,7 @@ def _misfits(study: Study, model: ModelConfig, source: Source) -> list[str]:
     sizes = {"evaluate.probe.size": evaluate.probe.size if evaluate.datasets and not evaluate.probe.live else patch}
     sizes["evaluate.knn_size"] = evaluate.knn_size if evaluate.knn else patch
     sizes["evaluate.retrieve.size"] = evaluate.retrieve.size if evaluate.retrieval else patch
-    sizes["gallery.size"] = study.gallery.size or patch
+    sizes["gallery.size"] = study.gallery.size or (evaluate.probe.size if evaluate.probe.live else patch)
     sizes |= {f"online.{name}.size": part.size for name, part in study.online.parts.items()}
     if study.pretrain:
         sizes["pretrain.crops.global_size"] = study.pretrain.crops.global_size
