@@ -40,7 +40,7 @@ STAGES: dict[str, Stage] = {
     "probe": Stage(partial(_call, "measure", "probe"), version=3),
     "tokencut": Stage(partial(_call, "measure", "tokencut"), version=3),
     "knn": Stage(partial(_call, "measure", "knn"), version=2),
-    "retrieve": Stage(partial(_call, "measure", "retrieve")),
+    "retrieve": Stage(partial(_call, "measure", "retrieve"), version=2),
     "analyze": Stage(partial(_call, "make", "analyze"), version=3),
     "gallery": Stage(partial(_call, "show", "gallery"), version=4),
     "report": Stage(partial(_call, "report", "report"), version=7),
