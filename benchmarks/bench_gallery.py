@@ -7,7 +7,7 @@ the scores; matplotlib draws a part of the images, and its time is scaled up by 
 features for similarity are timed beside it. All times are processor seconds, so that others at work on the machine do
 not count. Tokens are smooth random fields on the 28 x 28 grid of a ViT-S/16 at 448 pixels, photographs scikit-image's.
 
-Run: python -m benchmarks.bench_gallery [--images 40] [--part 1] [--grid 28]     (about two minutes)
+Run: python -m benchmarks.bench_gallery [--images 40] [--part 1] [--grid 28]     (about a minute of processor time)
 """
 
 from __future__ import annotations

@@ -301,6 +301,7 @@
   }
   articles.forEach((article, row) => {
     article.style.setProperty("--aspect", data.images[row].width / data.images[row].height);
+    find("h2 a", article).href = `#image=${encodeURIComponent(nameOf(row))}`;
     find(".zoom", article).addEventListener("click", () => change({ image: state.image === null ? row : null }));
     for (const cell of all(".cell", article)) {
       find(".frame", cell).addEventListener("click", (event) => pressPicture(event, article, cell));
