@@ -136,8 +136,8 @@ def _best(rows: list[EvalResult]) -> list[EvalResult]:
     """The best single block and the multiscale row of every model, data set and metric."""
     groups: dict[tuple[Any, ...], EvalResult] = {}
     for row in rows:
-        key = (row.task, row.dataset, row.metric, row.is_baseline, row.model, row.epoch)
-        key += ("+" in row.block, row.norm, row.note, row.facet, row.protocol)
+        what = (row.task, row.dataset, row.metric, row.is_baseline, row.model, row.epoch)
+        key = (*what, "+" in row.block, row.norm, row.note, row.facet, row.protocol)
         if key not in groups or row.value > groups[key].value:
             groups[key] = row
     return [groups[key] for key in sorted(groups)]
