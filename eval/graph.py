@@ -47,10 +47,11 @@ class Graphs:
         start = (self.floor * vectors.sum(1, keepdim=True)).repeat(1, vectors.shape[1])
         return torch.baddbmm(start[:, :, None], self.edges, vectors[:, :, None], alpha=self.weight)[:, :, 0]
 
-    def apply_one(self, i: int, vector: F64) -> F64:
-        """Return A of graph ``i`` times ``vector`` (n,), on the CPU; for half edges."""
-        start = np.full(len(vector), self.floor * vector.sum())
-        return symmetric_product(self.edges[i].numpy(), vector, self.weight, start)
+    def apply_one(self, edges: F64, vector: F64) -> F64:
+        """Return A of the graph of these half edges (n, n) times ``vector`` (n,), on the CPU."""
+        product = symmetric_product(edges, vector, self.weight)
+        product += self.floor * vector.sum()
+        return product
 
     def take(self, which: Tensor) -> Graphs:
         """Return the graphs of the indices ``which``, copied."""

@@ -8,6 +8,7 @@ change boxes. A batch of graphs runs on any device; graphs leave it as they conv
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -121,8 +122,8 @@ class _Space:
         All graphs at once; or one by one in NumPy, whose calls cost a third of torch's, which counts for one graph.
         """
         if self.graphs.half:
-            for i in range(len(self.s)):
-                self._advance_one(i, j)
+            for arrays in self._arrays:
+                _advance_one(self.graphs, arrays, j)
             return
         product = self.graphs.apply(self.s * self.basis[:, j]).mul_(self.s)
         self.diagonal[:, j - 1], self.below[:, j - 1] = self._append(j, product)
@@ -138,19 +139,11 @@ class _Space:
         torch.div(vector, length.clamp_min(BREAKDOWN)[:, None], out=self.basis[:, last + 1])
         return along, length
 
-    def _advance_one(self, i: int, j: int) -> None:
-        s, basis = self.s[i].numpy(), self.basis[i].numpy()
-        known = basis[: j + 1]
-        vector = s * self.graphs.apply_one(i, s * basis[j])
-        self.diagonal.numpy()[i, j - 1] = basis[j] @ vector
-        before = float(np.linalg.norm(vector))
-        for _ in range(2):  # twice is enough, and once if little was taken away
-            vector = vector - (known @ vector) @ known
-            length = float(np.linalg.norm(vector))
-            if length > 0.1 * before:
-                break
-        self.below.numpy()[i, j - 1] = length
-        np.divide(vector, max(length, BREAKDOWN), out=basis[j + 1])
+    @cached_property
+    def _arrays(self) -> list[tuple[F64, ...]]:
+        """Edges, s, basis, diagonal and below of each graph, on the CPU, sharing memory."""
+        parts = (self.graphs.edges, self.s, self.basis, self.diagonal, self.below)
+        return list(zip(*(part.numpy() for part in parts), strict=True))
 
     def check(self, j: int) -> tuple[F64, F64]:
         """Top eigenvectors (B, j) in the basis, and (4, B): eigenvalue, gap, residual, directions; on the host.
@@ -184,3 +177,19 @@ class _Space:
         which = torch.from_numpy(rows).to(self.s.device)
         parts = (self.s, self.basis, self.diagonal, self.below)
         return _Space(self.graphs.take(which), *(part[which] for part in parts))
+
+
+def _advance_one(graphs: Graphs, arrays: tuple[F64, ...], j: int) -> None:
+    """Do for one graph, of these edges, s, basis, diagonal and below, what :meth:`_Space.advance` does for all."""
+    edges, s, basis, diagonal, below = arrays
+    known = basis[: j + 1]
+    vector = s * graphs.apply_one(edges, s * basis[j])
+    diagonal[j - 1] = basis[j] @ vector
+    before = float(np.linalg.norm(vector))
+    for _ in range(2):  # twice is enough, and once if little was taken away
+        vector -= (known @ vector) @ known
+        length = float(np.linalg.norm(vector))
+        if length > 0.1 * before:
+            break
+    below[j - 1] = length
+    np.divide(vector, max(length, BREAKDOWN), out=basis[j + 1])

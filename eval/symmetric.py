@@ -29,24 +29,22 @@ def _dsymv() -> Callable[..., Any]:
     return ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 10)(open_capsule(capsule, name))
 
 
-_UPPER, _STEP = b"U", ctypes.byref(ctypes.c_int(1))
+_UPPER, _STEP, _ZERO = b"U", ctypes.byref(ctypes.c_int(1)), ctypes.byref(ctypes.c_double(0.0))
 
 
-def symmetric_product(matrix: F64, vector: F64, scale: float = 1.0, start: F64 | None = None) -> F64:
-    """Return (n,): ``scale`` times the symmetric ``matrix`` (n, n) times ``vector`` (n,), added to ``start``.
+def symmetric_product(matrix: F64, vector: F64, scale: float = 1.0) -> F64:
+    """Return (n,): ``scale`` times the symmetric ``matrix`` (n, n) times ``vector`` (n,), both C-contiguous float64.
 
-    All are C-contiguous float64. Only the lower triangle of the matrix is read; ``start`` is overwritten. Sums of
-    integers below 2^53 are exact.
+    Only the lower triangle of the matrix is read. Sums of integers below 2^53 are exact.
     """
     n = len(vector)
     if matrix.shape != (n, n) or not matrix.flags.c_contiguous or not vector.flags.c_contiguous:
         raise ValueError(f"a matrix {matrix.shape} does not fit a vector {vector.shape}, or they are not contiguous")
     if matrix.dtype != np.float64 or vector.dtype != np.float64:
         raise ValueError("a symmetric product is of float64")
-    out = np.empty(n) if start is None else start
-    size, alpha, beta = ctypes.c_int(n), ctypes.c_double(scale), ctypes.c_double(start is not None)
+    out = np.empty(n)
+    count, alpha = ctypes.byref(ctypes.c_int(n)), ctypes.byref(ctypes.c_double(scale))
     a, x, y = (array.__array_interface__["data"][0] for array in (matrix, vector, out))
-    count = ctypes.byref(size)
     # Rows are what Fortran calls columns, so the lower triangle is its upper one.
-    _dsymv()(_UPPER, count, ctypes.byref(alpha), a, count, x, _STEP, ctypes.byref(beta), y, _STEP)
+    _dsymv()(_UPPER, count, alpha, a, count, x, _STEP, _ZERO, y, _STEP)
     return out

@@ -1,6 +1,7 @@
 """Every stage as a command of its own, on plain inputs."""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -64,6 +65,29 @@ def test_probe_of_live_images(voc: Path, tmp_path: Path, capsys: pytest.CaptureF
     assert rows[0]["protocol"] == "paper, live, 2 iterations, fitted on train"
 
 
+def test_discovery_of_several_taus_and_facets_names_the_best_blocks(
+    voc: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    command = ["tokencut", "--backbone", VIT, "--data", str(voc), "--out", str(out), "--workers", "1"]
+    command += ["evaluate.tokencut.tau=[0.2, 0.5]", "evaluate.discover_facet=[key, value]"]
+    command += ["evaluate.tokencut.lost_k=20", "evaluate.tokencut.overlays=1", "evaluate.discover_split=val"]
+    rows = [row for row in results(capsys, *command) if not str(row["model"]).startswith("baseline")]
+    assert len(rows) == 2 * 3 * 2  # facets, methods, blocks
+    assert {row["facet"] for row in rows} == {"key", "value"}
+    protocols = {row["protocol"] for row in rows}
+    assert protocols == {"tokencut tau=0.2 eps=1e-05", "tokencut tau=0.5 eps=1e-05", "lost k=20"}
+    assert len(list(out.rglob("overlays/*/*.png"))) == 2 * 2  # facets, blocks
+    assert main([*command, "-q"]) == 0
+    shown = capsys.readouterr().out
+    assert "protocol" in shown.splitlines()[0]
+    for facet in ("key", "value"):
+        for protocol in protocols:
+            mine = [row for row in rows if (row["facet"], row["protocol"]) == (facet, protocol)]
+            best = max(mine, key=lambda row: float(str(row["value"])))
+            assert f", {facet}, {protocol}: {best['block']} with CorLoc {best['value']:.1f}" in shown
+
+
 def test_tokencut_of_chosen_blocks(voc: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out"
     command = [
@@ -111,10 +135,14 @@ def test_gallery_of_any_folder(voc: Path, tmp_path: Path, capsys: pytest.Capture
     sheets = sorted(path.name for path in page.parent.glob("img/*-m*"))
     layers = ("attention", "cut", "pca", "vector")
     assert sheets == [f"{layer}-m{column}-i{row:03d}.png" for layer in layers for column in (0, 1) for row in (0, 1)]
-    assert main([*command, "--single-file", "gallery.first=2", "evaluate.probe.size=64", "-q"]) == 0
+    for folder, image in zip("ab", sorted(images.iterdir())[:2], strict=True):
+        (tmp_path / "nested" / folder).mkdir(parents=True)
+        shutil.copy(image, tmp_path / "nested" / folder)
+    command[command.index(str(images))] = str(tmp_path / "nested")
+    assert main([*command, "--single-file", "evaluate.probe.size=64", "-q"]) == 0
     alone = Path(capsys.readouterr().out.split("gallery: ")[1].strip())
     assert not list(alone.parent.glob("img/*"))
-    assert alone.stat().st_size > page.stat().st_size
+    assert '"tags": ["a", "b"]' in alone.read_text()  # sub-folders are classes to filter by
 
 
 def test_features_export_and_models(voc: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
