@@ -74,7 +74,7 @@ def test_slider_keys_layers_and_a_clicked_patch(gallery):
     page.click("[data-layer=cut]")
     assert page.js(SHOWN) == maps("cut", 2)
     assert page.js("document.querySelectorAll('[data-column] .box').length") == 6
-    assert page.js(NOTES)[0] == "IoU 0.71 ✓ · foreground 53 %"
+    assert page.js(NOTES)[0] == "IoU 0.71 ✓ · foreground 53\u00a0%"
     page.until("[...document.images].every((image) => !image.hasAttribute('src') || image.naturalWidth)")
     page.click("[data-layer=similarity]")
     page.click(".group[data-row='1'] [data-column='0'] .frame", 0.9, 0.1)

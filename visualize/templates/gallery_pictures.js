@@ -154,7 +154,7 @@ const pictures = (() => {
     }
     if (!entry.peaks) return "";
     const uniform = 100 / (entry.size[0] * entry.size[1]);
-    return `peak ${entry.peaks[view.block][view.part]} %, uniform ${uniform.toFixed(1)} %`;
+    return `peak ${entry.peaks[view.block][view.part]}\u00a0%, uniform ${uniform.toFixed(1)}\u00a0%`;
   }
 
   // Draws one model's picture of one image; ``view`` is block, layer, part and place. Returns its note, null if missing.
