@@ -174,6 +174,8 @@ _MISSING = {"epochs": None, "iterations": None}  # the other one says it
 
 def _phrase(name: str, value: Any) -> str:
     words = name.replace("_", " ")
+    if value is None:
+        return f"no {words}"
     if isinstance(value, bool):
         return {True: "live", False: "cached"}[value]
     if name in {"epochs", "iterations"}:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from dinoskip.data.segmentation import SegmentationDataset
 from dinoskip.data.sizing import resize
-from dinoskip.errors import ConfigError
+from dinoskip.errors import ConfigError, DataError
 from dinoskip.features.transform import Normalise
 from dinoskip.images import read_image
 from dinoskip.models import Backbone
@@ -213,4 +213,9 @@ class LiveFeed:
             found = {(norm, block): self.backbone.normed(layers[block].tokens, norm) for norm, block in self.keys}
         except ValueError as error:  # a norm or size that this backbone does not have
             raise ConfigError(f"probe: {error}") from error
+        for (_, block), x in found.items():
+            if not bool(x.isfinite().all()):
+                raise DataError(
+                    f"{self.backbone.spec}: features of block {block} are not finite", "the weights diverged"
+                )
         return {key: x.float() for key, x in found.items()}, next(iter(layers.values())).grid

@@ -36,7 +36,7 @@ def test_dinov2_is_the_published_schedule() -> None:
         ({"iterations": 7, "size": 448, "seeds": 3}, "paper, 7 iterations"),
         ({"protocol": "leopart", "learning_rates": [0.1, 0.01]}, "leopart, learning rates 0.1 0.01"),
         ({"weight_decay": 0.01, "refine": 4}, "paper, weight decay 0.01, refine 4"),
-        ({"protocol": "dinov2", "live": False, "stride": None, "refine": 2}, "dinov2, cached, refine 2, stride None"),
+        ({"protocol": "dinov2", "live": False, "stride": None, "refine": 2}, "dinov2, cached, refine 2, no stride"),
     ],
 )
 def test_label_says_what_is_not_the_protocols_own(changes: dict[str, Any], label: str) -> None:

@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from dinoskip.data.segmentation import SegmentationDataset
-from dinoskip.errors import ConfigError
+from dinoskip.errors import ConfigError, DataError
 from dinoskip.files import read_json
 from dinoskip.images import read_image
 from dinoskip.models import Backbone, create_model
@@ -246,6 +246,14 @@ def test_evaluate_live_writes_what_it_found(
 def test_a_block_that_is_not_there(sets: dict[str, SegmentationDataset], backbone: Backbone, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="block 5 is beyond the 2 blocks"):
         evaluate_live(backbone, sets["train"], sets["val"], [1, 5], tmp_path, ProbeConfig(**TINY), {})
+
+
+def test_weights_that_have_diverged(sets: dict[str, SegmentationDataset], tmp_path: Path) -> None:
+    model = create_model("vit_tiny_patch8", depth=2, img_size=32)
+    nn.init.constant_(model.blocks[1].mlp.fc2.bias, float("nan"))
+    with pytest.raises(DataError, match="features of block 2 are not finite"):
+        evaluate_live(Backbone.from_model(model), sets["train"], sets["val"], [1, 2], tmp_path, ProbeConfig(**TINY), {})
+    assert not list(tmp_path.iterdir())
 
 
 def test_work_ahead_keeps_its_order_and_its_errors() -> None:
