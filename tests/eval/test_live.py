@@ -248,6 +248,19 @@ def test_a_block_that_is_not_there(sets: dict[str, SegmentationDataset], backbon
         evaluate_live(backbone, sets["train"], sets["val"], [1, 5], tmp_path, ProbeConfig(**TINY), {})
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_gpu_finds_what_a_cpu_finds(name: str, sets: dict[str, SegmentationDataset], tmp_path: Path) -> None:
+    config, values = ProbeConfig(**RECIPES[name]), []
+    for device in ("cpu", "cuda"):
+        torch.manual_seed(0)
+        backbone = Backbone.from_model(create_model("vit_tiny_patch8", depth=2, img_size=32)).to(device)
+        (tmp_path / device).mkdir()
+        rows = evaluate_live(backbone, sets["train"], sets["val"], "all", tmp_path / device, config, {})
+        values.append([row.value for row in rows])
+    np.testing.assert_allclose(values[1], values[0], atol=2.0)  # percent: pixels at the edge of two classes
+
+
 def test_weights_that_have_diverged(sets: dict[str, SegmentationDataset], tmp_path: Path) -> None:
     model = create_model("vit_tiny_patch8", depth=2, img_size=32)
     nn.init.constant_(model.blocks[1].mlp.fc2.bias, float("nan"))
