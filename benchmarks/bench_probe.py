@@ -8,9 +8,9 @@ Against
 
 - separate fits that extract again each epoch, written out below: decode, the backbone's forward pass, BatchNorm and a
   1×1 convolution, the loss, AdamW; then validation images scored with ``interpolate`` and ``argmax(1)``. A part of one
-  epoch of one such fit is timed and scaled up to all heads, epochs and images. Its forward pass goes through all blocks,
-  as public code's does; what passes that stop at the probed block would make of it is reckoned, too. The aim is 500 times with the loss on
-  tokens (ours: refine 1) and 150 times with the loss at label size (ours: refine 2);
+  epoch of one such fit is timed and scaled up to all heads, epochs and images. Its forward pass goes through all
+  blocks, as public code's does; what passes that stop at the probed block would make of it is reckoned, too. The aim
+  is 500 times with the loss on tokens (ours: refine 1) and 150 times with the loss at label size (ours: refine 2);
 - one probe (one block, one learning rate) from the same store, with the extraction and without: written out below, and
   by our own code. At most 2 is wished for. A sweep of 96 heads has 96 times the matrix products of one head: their time
   at the measured rate of a large product is printed, no stack of float32 heads can be faster.
@@ -178,7 +178,8 @@ def main() -> None:
             ratio = heads * again / (sweep + extraction)
             print(f"  {ratio:6.0f} × faster than {heads} fits that extract again each epoch")
             short = cached + (again - cached) * (backbone.depth + 1) / (2 * backbone.depth)
-            print(f"  {heads * short / (sweep + extraction):6.0f} × if their forward passes stopped at the probed block")
+            ratio = heads * short / (sweep + extraction)
+            print(f"  {ratio:6.0f} × if their forward passes stopped at the probed block")
             for name, alone in (("plain probe from the store", cached), ("probe by our code", one)):
                 print(
                     f"  {(sweep + extraction) / (alone + extraction):6.2f} × the time of one {name} ({alone:.2f} s) "
