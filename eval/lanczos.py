@@ -66,18 +66,16 @@ def lanczos(graphs: Graphs, image: Tensor, codes: Tensor) -> list[CutVector | No
 class _Twins:
     """Of B graphs, on the host: number of classes of twins, of isolated tokens, and whether others are twins too."""
 
-    classes: F64
-    alone: F64
-    others: F64
+    classes: NDArray[np.int64]
+    alone: NDArray[np.int64]
+    others: NDArray[np.bool_]
 
     @classmethod
     def of(cls, codes: Tensor) -> _Twins:
-        ordered = codes.sort(1).values
+        ordered = np.sort(codes.cpu().numpy(), axis=1)
         same = ordered[:, 1:] == ordered[:, :-1]
-        alone = (codes == ALONE).sum(1)
         others = (same & (ordered[:, 1:] != ALONE)).any(1)
-        classes, alone, others = torch.stack((codes.shape[1] - same.sum(1), alone, others)).double().cpu().numpy()
-        return cls(classes, alone, others)
+        return cls(codes.shape[1] - same.sum(1), (ordered == ALONE).sum(1), others)
 
     def gap(self, graphs: Graphs, i: int, top: float) -> float:
         """Return how far ``top`` is above the operator's eigenvalues for vectors that differ on twins, inf without."""
@@ -102,19 +100,21 @@ class _Space:
 
     @classmethod
     def begin(cls, graphs: Graphs, image: Tensor, limit: int) -> _Space:
-        count, n = graphs.degree.shape
-        s = graphs.degree.rsqrt()
-        basis = s.new_empty(count, limit + 2, n)
-        basis[:, 0] = (graphs.degree / graphs.degree.sum(1, keepdim=True)).sqrt()
-        start = s * image
-        alone = graphs.isolated  # the only twins of which the start differs
-        mean = start.where(alone, 0.0).sum(1, keepdim=True) / alone.sum(1, keepdim=True).clamp_min(1)
-        start = torch.where(alone, mean, start)
-        start = start / torch.linalg.vector_norm(start, dim=1, keepdim=True).clamp_min(BREAKDOWN)
-        space = cls(graphs, s, basis, s.new_zeros(count, limit), s.new_zeros(count, limit))
-        length = space._append(0, start)[1]
-        basis[:, 1].masked_fill_((length < BREAKDOWN)[:, None], 0.0)
-        return space
+        degree, alone = graphs.degree.cpu().numpy(), graphs.isolated.cpu().numpy()
+        s, known = degree**-0.5, np.sqrt(degree / degree.sum(1, keepdims=True))
+        start: F64 = s * image.cpu().numpy()
+        for vector, isolated in zip(start, alone, strict=True):
+            if isolated.any():  # the only twins of which the start differs
+                vector[isolated] = vector[isolated].mean()
+        start /= np.maximum(np.linalg.norm(start, axis=1, keepdims=True), BREAKDOWN)
+        for _ in range(2):
+            start -= (start * known).sum(1, keepdims=True) * known
+        length = np.linalg.norm(start, axis=1, keepdims=True)
+        start = np.where(length < BREAKDOWN, 0.0, start / np.maximum(length, BREAKDOWN))
+        basis = graphs.degree.new_empty(len(s), limit + 2, s.shape[1])
+        basis[:, :2] = torch.from_numpy(np.stack((known, start), 1))
+        steps = torch.zeros(2, len(s), limit, dtype=basis.dtype, device=basis.device)
+        return cls(graphs, torch.from_numpy(s).to(basis.device), basis, steps[0], steps[1])
 
     def advance(self, j: int) -> None:
         """Apply the operator to basis vector ``j``, store what is orthogonal to the known ones as the next.
@@ -166,6 +166,10 @@ class _Space:
 
     def solution(self, rows: NDArray[np.intp], vectors: F64, j: int) -> tuple[F64, F64]:
         """Return y and s of the graphs in ``rows``, each (rows, n), on the host; ``vectors`` are of all graphs."""
+        if self.graphs.half:
+            several = [self._arrays[row] for row in rows]
+            ys = [s * (vectors[row] @ basis[1 : j + 1]) for row, (_, s, basis, *_) in zip(rows, several, strict=True)]
+            return np.stack(ys), np.stack([s for _, s, *_ in several])
         which = torch.from_numpy(rows).to(self.s.device)
         s = self.s[which]
         parts = torch.from_numpy(vectors[rows]).to(self.s.device)
