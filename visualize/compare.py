@@ -66,7 +66,8 @@ def _fits(row: EvalResult, cell: Cell, study: Study) -> bool:
     if not comparable(row) or (row.task, row.metric) != (cell.task, cell.metric):
         return False
     dataset = _dataset(row, study) == cell.dataset
-    epoch = row.epoch in (0, study.epoch(cell.epoch)) or not study.epochs
+    as_given = not row.epoch and not row.optimizer  # weights from elsewhere; a variant's epoch 0 is its start
+    epoch = as_given or row.epoch == study.epoch(cell.epoch) or not study.epochs
     return dataset and epoch and ("+" in row.block) == cell.several
 
 

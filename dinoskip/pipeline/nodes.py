@@ -316,8 +316,11 @@ class _Builder:
         data = self._data(name, split, *shown_files)
         inputs: dict[str, str] = {}
         shown: list[dict[str, Any]] = []
+        epochs = section.epochs or (max(self._epochs()),) if self.study.recipe else ()
         for variant, epoch, sources, spec in models:
-            label = variant.name if len(self._epochs_of(models, variant)) == 1 else f"{variant.name} ep{epoch}"
+            if not spec and epoch not in epochs:
+                continue
+            label = f"{variant.name} ep{epoch}" if len(epochs) > 1 and not spec else variant.name
             shown.append({"label": label, "variant": variant.name, "epoch": epoch, **spec})
             if spec:
                 data.outside[f"backbone {spec['backbone']}"] = (backbone_hash, spec["backbone"])
@@ -328,8 +331,9 @@ class _Builder:
                 inputs[f"probe:{label}"] = probe
             for found in evaluate.discover:
                 inputs[f"tokencut {found}:{label}"] = f"tokencut/{variant.name}/ep{epoch}/{found}"
+        drawn = {key: value for key, value in dump(section).items() if key != "epochs"}
         settings = {
-            "gallery": {**dump(section), "size": section.size or evaluate.probe.size, "dataset": name},
+            "gallery": {**drawn, "size": section.size or evaluate.probe.size, "dataset": name},
             "title": f"{self.study.name}, block by block",
             "models": shown,
             "norm": evaluate.norm[0],
@@ -339,10 +343,6 @@ class _Builder:
         }
 
         return self._with_data("gallery", "gallery", settings, data, inputs, "")
-
-    @staticmethod
-    def _epochs_of(models: list[Any], variant: Variant) -> set[int]:
-        return {epoch for other, epoch, _, _ in models if other.name == variant.name}
 
     def _report(self, gallery: str | None, analysis: str) -> None:
         inputs = {"analyze": analysis}

@@ -132,6 +132,7 @@ class GallerySection(Config):
 
     dataset: Name | None = Field(None, description="default: the first probed data set")
     first: int = Field(12, ge=1)
+    epochs: tuple[Annotated[int, Field(ge=0)], ...] = Field((), description="of evaluate.epochs; default: the last")
     block: int | None = Field(None, ge=1, description="block shown first and on the contact sheet; default depth - 1")
     size: int | None = Field(None, ge=16, description="side in pixels; default: the probe's")
     sheet: Annotated[int, Field(ge=1)] | tuple[str, ...] | None = Field(
@@ -227,6 +228,9 @@ class Study(Config):
             for epoch in self.evaluate.epochs:
                 if epoch not in kept:
                     raise ValueError(f"evaluate.epochs: epoch {epoch} is not kept: add it to {section}.keep_epochs")
+        evaluated = self.evaluate.epochs or ((self.recipe.epochs,) if self.recipe else ())
+        if absent := [epoch for epoch in self.gallery.epochs if epoch not in evaluated]:
+            raise ValueError(f"gallery.epochs: epoch {absent[0]} is not evaluated: add it to evaluate.epochs")
         return self
 
     @model_validator(mode="after")

@@ -80,6 +80,18 @@ def test_epochs_must_be_kept(tmp_path: Path) -> None:
         study(tmp_path, "", "evaluate.epochs=[3]")
 
 
+def test_the_gallery_shows_the_last_epoch_or_those_that_are_asked_for(tmp_path: Path) -> None:
+    def shown(*overrides: str) -> list[str]:
+        found = study(tmp_path, "", "evaluate.epochs=[0, 1, 2]", "gallery.dataset=scenes", *overrides)
+        (gallery,) = (node for node in build_nodes(*found) if node.id == "gallery")
+        return [model["label"] for model in gallery.settings["models"]]
+
+    assert shown() == ["skip-adamw"]
+    assert shown("gallery.epochs=[0, 2]") == ["skip-adamw ep0", "skip-adamw ep2"]
+    with pytest.raises(ConfigError, match=r"gallery\.epochs: epoch 4 is not evaluated"):
+        shown("gallery.epochs=[4]")
+
+
 def test_existing_weights_need_no_pretraining(tmp_path: Path) -> None:
     path = tmp_path / "e.yaml"
     path.write_text(
