@@ -135,6 +135,14 @@ def dash(number: int) -> Any:
     return _DASHES[number // 6 % len(_DASHES)]
 
 
+def logarithmic_scale(axes: Any) -> None:
+    """A log axis that has at least two labels: between powers of ten too where it spans few of them."""
+    from matplotlib.ticker import LogFormatterSciNotation
+
+    axes.set_yscale("log")
+    axes.yaxis.set_minor_formatter(LogFormatterSciNotation(labelOnlyBase=False, minor_thresholds=(2, 0.5)))
+
+
 def several(number: int) -> dict[str, Any]:
     """How a variant's values of several blocks together are drawn: dotted, from the seventh on dash-dotted."""
     return {"linestyle": (0, (1, 1.6)) if number < 6 else (0, (1, 1.6, 4, 1.6)), "linewidth": 1.2}

@@ -11,7 +11,19 @@ from typing import Any
 import numpy as np
 
 from dinoskip.results import EvalResult
-from visualize.drawing import PANEL, Figure, curve, dash, heading, legend, mark, panels, several, write_figure
+from visualize.drawing import (
+    PANEL,
+    Figure,
+    curve,
+    dash,
+    heading,
+    legend,
+    logarithmic_scale,
+    mark,
+    panels,
+    several,
+    write_figure,
+)
 from visualize.pages import clean
 from visualize.tables import Measure, arranged, best, last_epochs, one_vote, single_blocks, values_of
 
@@ -319,8 +331,7 @@ def curves_figure(
             for name, points in curves.items():
                 curve(axes, points, colours[order.index(name)], order.index(name), name)
             if title in logarithmic and _decades(curves) >= 1:
-                axes.set_yscale("log")
-                axes.yaxis.set_minor_formatter("")
+                logarithmic_scale(axes)
             else:
                 axes.ticklabel_format(axis="y", useOffset=False)
             heading(axes, title)

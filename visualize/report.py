@@ -187,7 +187,7 @@ def _write_page(
         "papers": [sections.grid(grid) for _, grid in tables.papers],
         **pictures,
         "gallery": relative_link(report.gallery) if report.gallery else None,
-        "sheets": [(PurePosixPath(sheet).name, relative_link(sheet)) for sheet in report.sheets],
+        "sheets": _sheets(report.sheets),
         "settings": list(dict.fromkeys(key for variant in report.variants for key in variant.settings)),
         "diagnostics": [sections.plain(table) for table in report.diagnostics],
         "not_run": NOT_RUN,
@@ -196,6 +196,15 @@ def _write_page(
     }
     extra = sections.styles(len(names))
     render_page(out, "report.html", context, styles=("base.css", "report.css"), extra_style=extra, script="sort.js")
+
+
+def _sheets(links: Sequence[str]) -> dict[str, list[tuple[str, str]]]:
+    """Links by name: ``{"sheet-block11": [("PDF", link), ("PNG", link)]}``."""
+    found: dict[str, list[tuple[str, str]]] = {}
+    for link in links:
+        path = PurePosixPath(link)
+        found.setdefault(path.stem, []).append((path.suffix[1:].upper(), relative_link(link)))
+    return found
 
 
 def _markdown(report: Report, tables: _Tables, figures: Sequence[Mapping[str, str]]) -> str:
