@@ -58,7 +58,7 @@ def setting(value: object) -> str:
     if isinstance(value, Mapping):
         return ", ".join(f"{clean(key, 60)} {setting(one)}" for key, one in value.items())
     if isinstance(value, list | tuple):
-        return ", ".join(setting(one) for one in value)
+        return ", ".join(setting(one) for one in value) or "none"
     return clean(value, 300)
 
 

@@ -24,6 +24,7 @@ from dinoskip.pipeline.runner import Task
 from dinoskip.pipeline.stages import ours
 from dinoskip.results import EvalResult, read_rows
 
+_REASON = 140  # letters of why a stage has not run
 _TRAINING = ("pretrain/", "supervise/")
 _PRINTED = {"adamw": "AdamW", "soap": "SOAP"}
 _KINDS = {"ade20k": "ADE20K", "coco_stuff": "COCO-Stuff", "coco20k": "COCO20k"}
@@ -34,7 +35,7 @@ def of_what_is_there(planner: Planner, steps: Sequence[Step]) -> list[Node]:
 
     The same nodes if nothing is missing, or if there is nothing to report yet.
     """
-    missing = {step.node.id: step.reason for step in steps if step.state != "cached"}
+    missing = {step.node.id: _brief(step.reason) for step in steps if step.state != "cached"}
     nodes = []
     for node in planner.nodes:
         left = {source: missing[source] for source in node.inputs.values() if source in missing}
@@ -43,6 +44,10 @@ def of_what_is_there(planner: Planner, steps: Sequence[Step]) -> list[Node]:
             node = replace(node, inputs=inputs, settings={**node.settings, "missing": left})
         nodes.append(node)
     return nodes
+
+
+def _brief(reason: str) -> str:
+    return reason if len(reason) <= _REASON else f"{reason[: _REASON - 1]}…"
 
 
 def report(task: Task) -> None:
@@ -121,11 +126,12 @@ def _variant(module: Any, task: Task, name: str, rows: Sequence[EvalResult]) -> 
     """What the page shows of a variant: what tells it from the others, in three columns, and its weights."""
     own = task.settings["variants"][name]
     last = max(rows, key=lambda row: row.epoch, default=None)
-    shown: dict[str, object] = {"model": own["backbone"]} if "backbone" in own else {
-        "model": _short(_differing(task, own, "model", without="init")),
-        "initialisation": _short(own["model"]["init"]),
-        "optimizer": _short(own["optimizer"]),
-    }  # fmt: skip
+    shown: dict[str, object] = {}
+    if "backbone" in own:
+        shown["model"] = own["backbone"]
+    else:
+        parts = {part: _settings_of(own, part) for part in _PARTS}
+        shown = {part: _short(values, _shared(task, part, values)) for part, values in parts.items()}
     if f"sweep/{name}" in task.inputs:
         shown["swept learning rate"] = read_json(task.input(f"sweep/{name}") / "sweep.json")["lr"]
     if last is not None:
@@ -152,35 +158,45 @@ def _role(model: Mapping[str, Any]) -> str:
     return str(parts.get((model["skip"], model["init"]["name"]), ""))
 
 
-def _short(settings: Mapping[str, Any]) -> str:
-    """``soap (lr 0.0005, betas 0.95, 0.95)``."""
+_PARTS = ("model", "initialisation", "optimizer")
+
+
+def _settings_of(own: Mapping[str, Any], part: str) -> dict[str, Any]:
+    """One of a variant's :data:`_PARTS`; the model without its initialisation."""
+    if part == "optimizer":
+        return dict(own["optimizer"])
+    init = own["model"]["init"]
+    return dict(init) if part == "initialisation" else {key: v for key, v in own["model"].items() if key != "init"}
+
+
+def _shared(task: Task, part: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that all variants whose ``part`` goes by the same name have in common."""
+    trained = [own for own in task.settings["variants"].values() if "backbone" not in own]
+    alike = [other for other in (_settings_of(own, part) for own in trained) if other["name"] == values["name"]]
+    return {key: value for key, value in values.items() if all(other[key] == value for other in alike)}
+
+
+def _short(values: Mapping[str, Any], shared: Mapping[str, Any]) -> str:
+    """``soap (lr 0.0005)``: the name, and what is not shared with the others of that name."""
     setting = ours("visualize.datatable").setting
-    rest = ", ".join(f"{key} {setting(value)}" for key, value in flatten(settings).items() if key != "name")
-    name = str(settings.get("name", ""))
-    return f"{name} ({rest})" if name and rest else name or rest or "as all"
-
-
-def _differing(task: Task, own: Mapping[str, Any], section: str, without: str) -> dict[str, Any]:
-    """Settings of one section, but for one key, in which the study's variants differ."""
-    others = [other[section] for other in task.settings["variants"].values() if section in other]
-    return {
-        key: value
-        for key, value in own[section].items()
-        if key != without and any(other.get(key) != value for other in others)
-    }
+    rest = {key: value for key, value in values.items() if key not in shared}
+    about = ", ".join(f"{key} {setting(value)}" for key, value in flatten(rest).items())
+    return f"{values['name']} ({about})" if about else str(values["name"])
 
 
 def _protocol(task: Task) -> dict[str, dict[str, object]]:
-    """Every setting that affects a number, by section; of models, what all variants share."""
+    """Every setting that affects a number, by section; of models and optimizers what all of a name share."""
     card = task.settings["card"]
     sections: dict[str, dict[str, object]] = {"study": {"seed": card["seed"]}}
-    models = [own["model"] for own in task.settings["variants"].values() if "model" in own]
-    if models:
-        shared = {key: value for key, value in models[0].items() if all(other.get(key) == value for other in models)}
-        sections["model, all variants"] = dict(flatten(shared))
+    for part in _PARTS:
+        for own in task.settings["variants"].values():
+            if "backbone" not in own:
+                values = _settings_of(own, part)
+                shared = {key: value for key, value in _shared(task, part, values).items() if key != "name"}
+                sections[f"{part}: {values['name']}"] = dict(flatten(shared))
     sections |= {name: dict(flatten(value)) for name, value in card.items() if isinstance(value, Mapping)}
     sections |= {f"data: {name}": dict(flatten(value)) for name, value in task.settings["datasets"].items()}
-    return sections
+    return {name: values for name, values in sections.items() if values}
 
 
 def _published_names(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:

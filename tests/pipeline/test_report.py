@@ -75,13 +75,19 @@ def test_the_card_has_what_models_share_and_each_variant_what_it_has_alone(tmp_p
     one = Task(settings, {}, {}, tmp_path, "cpu", 0)
     card = report._protocol(one)
     assert card["study"] == {"seed": 3}
-    assert card["model, all variants"]["name"] == ModelConfig().name
-    assert "skip" not in card["model, all variants"]
+    model = card[f"model: {ModelConfig().name}"]
+    assert model["img_size"] == 224
+    assert not {"skip", "depth", "init.name"} & set(model)
+    assert card["optimizer: soap"]["lr"] == 1e-3
+    assert "lr" in card["optimizer: adamw"]
+    assert "alpha" not in card["initialisation: skipless"]
     assert card["data: mine"] == {"kind": "voc", "year": 2007}
     shown = report._variant(report.ours("visualize.report"), one, "soap", []).settings
-    assert shown["model"] == "skip no, depth 12"
-    assert shown["initialisation"].startswith("skipless (alpha 1.8, beta 1, c 3")
-    assert "lr 0.001" in shown["optimizer"]
+    assert shown["model"] == f"{ModelConfig().name} (skip no, depth 12)"
+    assert shown["initialisation"] == "skipless (alpha 1.8)"
+    assert shown["optimizer"] == "soap"
+    given = report._variant(report.ours("visualize.report"), one, "given", [])
+    assert (given.settings, given.role) == ({"model": "timm:x"}, "")
 
 
 def test_data_sets_go_by_the_papers_names() -> None:
