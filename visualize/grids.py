@@ -65,8 +65,8 @@ def as_csv(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 _LATEX = {
     "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "#": r"\#", "_": r"\_", "%": r"\%",
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}",
-    "|": r"\textbar{}", '"': r"\textquotedbl{}", "-": "-{}", "`": r"\textasciigrave{}", "'": r"\textquotesingle{}",
-    "[": "{[}", "]": "{]}", "−": "$-$", "±": r"$\pm$", "×": r"$\times$", "·": r"$\cdot$", "…": r"\dots{}", "–": "--",
+    "|": r"\textbar{}", '"': r"\textquotedbl{}", "`": r"\textasciigrave{}", "'": r"\textquotesingle{}",
+    "[": "{[}", "]": "{]}", "−": "$-$", "±": r"$\pm$", "×": r"$\times$", "·": r"$\cdot$", "…": r"\dots{}", "–": r"\textendash{}",
     "→": r"$\rightarrow$", "≥": r"$\geq$", "κ": r"$\kappa$", "τ": r"$\tau$", "α": r"$\alpha$", "β": r"$\beta$",
     "“": "``", "”": "''", "’": "'", "↓": r"$\downarrow$",
 }  # fmt: skip
@@ -74,7 +74,8 @@ _LATEX = {
 
 def escape_latex(text: str, limit: int = 300) -> str:
     """Text that pdfLaTeX sets as it reads: commands, ligatures and brackets inactive, letters it lacks as ``?``."""
-    return "".join(_LATEX.get(letter, letter if ord(letter) < 256 else "?") for letter in clean(text, limit))
+    shown = "".join(_LATEX.get(letter, letter if ord(letter) < 256 else "?") for letter in clean(text, limit))
+    return shown.replace("--", "-{}-").replace("--", "-{}-")  # two of them would become a dash
 
 
 def latex(grid: Grid) -> str:

@@ -194,8 +194,8 @@ def strip_sheet(
     Images are taken from the start until the line of ``width`` pixels is full. The background is transparent
     and the labels grey, so that it fits a light and a dark page.
     """
-    size, columns = 13, list[tuple[np.ndarray, int]]()
-    labels = [_wrapped(name, size, 160, 3) for name in ["image", *names]]
+    size, columns = 18, list[tuple[np.ndarray, int]]()
+    labels = [_wrapped(name, size, 190, 4) for name in ["image", *names]]
     left = round(max(label_font(size).getlength(line) for lines in labels for line in lines)) + 2 * _GAP
     x = left
     for path in photos:

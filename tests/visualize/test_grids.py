@@ -26,12 +26,12 @@ GRID = Grid(
 def test_latex_leaves_no_command_of_a_name_active():
     shown = escape_latex(NASTY)
     words = "textbackslash|textasciitilde|textasciicircum|textless|textgreater|textbar|textquotedbl|"
-    words += "textasciigrave|textquotesingle|dots"
+    words += "textasciigrave|textquotesingle|textendash|dots"
     known = rf"\\({words})\{{\}}|\\[{{}}$&#_%]|\$\\[a-z]+\$|\$-\$|-\{{\}}|\{{[\[\]]\}}"
     left = re.sub(known, "", shown)
     assert not re.search(r"[\\{}$&#_%~^<>|\"]", left), left
     assert "?" in left, "a letter that pdfLaTeX lacks"
-    assert escape_latex("50.2 b9") == "50.2 b9"
+    assert escape_latex("50.2 b9 skip-adamw ---") == "50.2 b9 skip-adamw -{}-{}-"
 
 
 def test_every_latex_row_has_as_many_cells_as_columns():
