@@ -66,7 +66,8 @@ _LATEX = {
     "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "#": r"\#", "_": r"\_", "%": r"\%",
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}",
     "|": r"\textbar{}", '"': r"\textquotedbl{}", "`": r"\textasciigrave{}", "'": r"\textquotesingle{}",
-    "[": "{[}", "]": "{]}", "−": "$-$", "±": r"$\pm$", "×": r"$\times$", "·": r"$\cdot$", "…": r"\dots{}", "–": r"\textendash{}",
+    "[": "{[}", "]": "{]}", "−": "$-$", "±": r"$\pm$", "×": r"$\times$", "·": r"$\cdot$",
+    "…": r"\dots{}", "–": r"\textendash{}",
     "→": r"$\rightarrow$", "≥": r"$\geq$", "κ": r"$\kappa$", "τ": r"$\tau$", "α": r"$\alpha$", "β": r"$\beta$",
     "“": "``", "”": "''", "’": "'", "↓": r"$\downarrow$",
 }  # fmt: skip
