@@ -9,7 +9,7 @@ Run: python -m benchmarks.bench_tokencut [--repeats 3] [--images 3]     (about a
 ``--agree 500`` instead cuts so many varied inputs (48 to 1,850 tokens, sparse to dense graphs) both ways and counts
 equal boxes; where they differ it says why: tied seeds, or a small gap to the third eigenvalue. ``--photographs DIR``
 makes every fifth input of photographs there: keys of some block of a randomly initialised ViT-S. It exits with 1 if
-fewer than 99.5 % are equal or one is not explained. (Five minutes.)
+fewer than 99.5 % are equal or one is not explained. (Two minutes.)
 """
 
 from __future__ import annotations

@@ -8,7 +8,9 @@ of B graphs of n tokens each, on any device; what differs between a GPU and a CP
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import scipy.linalg
@@ -22,6 +24,7 @@ from eval.symmetric import symmetric_product
 
 F64 = NDArray[np.float64]
 TINY_NORM = 1e-12  # of torch.nn.functional.normalize, which the reference calls
+_SCRATCH = 2**22  # entries that a thread keeps at most: graphs of 2,048 tokens, 52 MiB
 ALONE = 2.0**53  # the code of isolated tokens: no sum is as large
 
 
@@ -108,24 +111,34 @@ def lengths(features: Tensor) -> Tensor:
     return found
 
 
-def similarities(unit: Tensor) -> Tensor:
-    """Return the inner products (B, n, n) of normalised rows (B, n, C), float32 (TF32 changes 2 % of the cuts)."""
+def similarities(unit: Tensor, *, scratch: bool = False) -> Tensor:
+    """Return the inner products (B, n, n) of normalised rows (B, n, C), float32 (TF32 changes 2 % of the cuts).
+
+    ``scratch``: on a CPU in memory that the next such call of this thread overwrites.
+    """
     if unit.is_cuda:
         with exact_products(unit.device):
             return unit @ unit.mT
-    found = np.empty((len(unit), unit.shape[1], unit.shape[1]), dtype=np.float32)
+    found = _room("similarity", (len(unit), unit.shape[1], unit.shape[1]), np.float32, scratch)
     for rows, out in zip(unit.numpy(), found, strict=True):
         np.matmul(rows, rows.T, out=out)  # sees the transpose and calls the symmetric rank-k product: half the work
     return torch.from_numpy(found)
 
 
 def build_graphs(
-    similarity: Tensor, tau: float, eps: float, *, binary: bool = True, half: bool | None = None
+    similarity: Tensor,
+    tau: float,
+    eps: float,
+    *,
+    binary: bool = True,
+    half: bool | None = None,
+    scratch: bool = False,
 ) -> Graphs:
     """Connect tokens by cosine similarity, float32 (B, n, n), which is left as it is.
 
     Binary: affinity 1 where the similarity is strictly greater than float32 tau, else eps. Weighted: the similarity
-    where it is at least tau, else eps. ``half`` is for products one by one on a CPU, and the default there. Raises
+    where it is at least tau, else eps. ``half`` is for products one by one on a CPU, and the default there;
+    ``scratch`` as in :func:`similarities`. Raises
     ValueError if a degree is not positive (an eps of 0, or negative similarities kept by a negative tau), where the
     reference's solver fails too.
     """
@@ -135,7 +148,10 @@ def build_graphs(
     if not binary:
         edges = similarity.masked_fill(similarity < level, eps).double()
     elif similarity.device.type == "cpu":  # NumPy casts truth values four times as fast
-        edges = torch.from_numpy(np.greater(similarity.numpy(), np.float32(level)).astype(np.float64))
+        similar = _room("similar", tuple(similarity.shape), np.bool_, scratch)
+        array = _room("edges", tuple(similarity.shape), np.float64, scratch)
+        np.copyto(array, np.greater(similarity.numpy(), np.float32(level), out=similar))
+        edges = torch.from_numpy(array)
     else:
         edges = (similarity > level).double()
     ones = torch.ones(count, n, dtype=torch.float64, device=edges.device)
@@ -167,6 +183,26 @@ def dense_vector(graphs: Graphs, i: int) -> CutVector:
         raise ValueError(f"the graph's eigenvectors could not be computed: {error}") from error
     y = vectors[:, 0]
     return CutVector(y, np.zeros_like(y), float(values[0]), float(values[1] - values[0]), 0)
+
+
+class _Kept(threading.local):
+    """Memory of this thread by name: touching new pages for every graph takes as long as filling them."""
+
+    def __init__(self) -> None:
+        self.held: dict[str, NDArray[Any]] = {}
+
+
+_kept = _Kept()
+
+
+def _room(name: str, shape: tuple[int, ...], dtype: type[np.generic], scratch: bool) -> NDArray[Any]:
+    """Return an uninitialised array; with ``scratch`` the thread's own of that name, unless it would be large."""
+    size = int(np.prod(shape))
+    if not scratch or size > _SCRATCH:
+        return np.empty(shape, dtype=dtype)
+    if name not in _kept.held or _kept.held[name].size < size:
+        _kept.held[name] = np.empty(size, dtype=dtype)
+    return _kept.held[name][:size].reshape(shape)
 
 
 def _product(matrices: Tensor, vectors: Tensor, half: bool) -> Tensor:

@@ -139,7 +139,7 @@ def tokencut(
     check_tokens(batch, [grid] * len(batch))
 
     def some(part: Tensor) -> list[TokenCut]:
-        return cut(similarities(normalise(part)), [grid] * len(part), tau, eps, binary=binary)
+        return cut(similarities(normalise(part), scratch=True), [grid] * len(part), tau, eps, binary=binary)
 
     if tensor.ndim == 2:
         return some(batch)[0]
@@ -155,7 +155,7 @@ def cut(
 
     ``half`` as in :func:`eval.graph.build_graphs`.
     """
-    graphs = build_graphs(similarity, tau, eps, binary=binary, half=half)
+    graphs = build_graphs(similarity, tau, eps, binary=binary, half=half, scratch=True)
     return [split(vector, grid) for vector, grid in zip(cut_vectors(graphs), grids, strict=True)]
 
 
