@@ -32,7 +32,8 @@ def test_the_report_has_both_variants_beside_the_papers(done: Path, capsys: pyte
     for manifest in root.rglob(MANIFEST):
         assert verify_manifest(manifest.parent) == []
     page = (root / "report" / "index.html").read_text()
-    assert "Table 1: ImageNet-1k accuracy" in page
+    assert "Table 1: validation accuracy of ViT-Base on ImageNet-1k" in page
+    assert "It evaluates none of ImageNet." in page, "three classes are not"
     assert "top-1, shapes val" in page
     assert "loss against step" in page
     assert "| skipless-adamw |" in (root / "report" / "report.md").read_text().replace("\\", "")
