@@ -56,6 +56,9 @@ def sweep(task: Task) -> None:
     from dinoskip.pipeline.make import images_of
     from dinoskip.pipeline.online import observer_of
 
+    if on_main(lambda: (task.out / RESULT).is_file()):  # killed after the choice, while it removed the runs
+        on_main(lambda: _leave_only(task.out, read_json(task.out / RESULT)))
+        return
     images, observer = images_of(task), observer_of(task)
     assert observer is not None  # a study with a sweep has something to measure
     rows = [_short_run(task, lr, images, observer) for lr in sorted(task.settings["lr"])]
@@ -69,7 +72,7 @@ def _short_run(task: Task, lr: float, images: Images, observer: Observer) -> dic
     from dinoskip.pipeline.make import pretrain_job
     from dinoskip.training.pretraining import pretrain
 
-    out = task.out / f"lr{lr:g}"
+    out = _place(task.out, lr)
     try:
         pretrain(pretrain_job(task, lr), images, out, device=task.device, workers=task.workers, observer=observer)
     except NonFiniteError as error:
@@ -80,6 +83,8 @@ def _short_run(task: Task, lr: float, images: Images, observer: Observer) -> dic
 
 def _outcome(run_dir: Path, score: str) -> dict[str, float | None]:
     rows = read_metrics(run_dir / "metrics.jsonl")
+    if not rows or "loss" not in rows[-1]:  # its last step was not finite
+        return {"value": None, "loss": None}
     losses = [row["loss"] for row in rows if "loss" in row]
     last = losses[-max(1, len(losses) // 10) :]
     return {"value": rows[-1].get(score), "loss": sum(last) / len(last)}
@@ -89,7 +94,13 @@ def _leave_only(out: Path, result: dict[str, Any]) -> None:
     """Write the result and remove the runs: they hold timings, and the output must not depend on those."""
     write_json(out / RESULT, result)
     for row in result["rates"]:
-        shutil.rmtree(out / f"lr{row['lr']:g}")
+        if (run := _place(out, row["lr"])).exists():
+            shutil.rmtree(run)
+
+
+def _place(out: Path, lr: float) -> Path:
+    """The directory of a short run; rates that differ in their last digit have different ones."""
+    return out / f"lr{lr!r}"
 
 
 def chosen_rate(task: Task) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -77,3 +78,33 @@ def test_the_chosen_rate_trains_the_variant(tmp_path: Path) -> None:
     config = read_json(run)
     assert config["optimizer"]["lr"] == result["lr"]
     assert config["pretrain"]["epochs"] == 2
+
+
+def test_a_rate_whose_run_ends_without_a_finite_step_is_the_worst(tmp_path: Path) -> None:
+    short = SWEEP.replace("{epochs: 1}", "{epochs: 3, batch_size: 4}")
+    arguments = ["run", written(tmp_path, short), *SMALL, f"output={tmp_path / 'out'}", "--until", "sweep"]
+    assert main([*arguments, "sweep.lr=[1e-3, 1.0000001e-3, 1e36]"]) == 0
+    (found,) = (tmp_path / "out/tiny/stages/sweep").glob("*/*/sweep.json")
+    result = read_json(found)
+    assert result["rates"][2] == {"lr": 1e36, "value": None, "loss": None}
+    assert result["lr"] < 1e-2
+    assert all(row["loss"] > 0 for row in result["rates"][:2]), "rates that are nearly equal have runs of their own"
+
+
+def test_killed_after_the_choice_no_run_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments = ["run", written(tmp_path), *SMALL, f"output={tmp_path / 'out'}", "--until", "sweep"]
+    remove = shutil.rmtree
+
+    def killed(path: Path, **how: bool) -> None:
+        remove(path, **how)
+        if path.name == "lr0.001":
+            raise MemoryError
+
+    with monkeypatch.context() as context:
+        context.setattr(shutil, "rmtree", killed)
+        with pytest.raises(MemoryError):
+            main(arguments)
+    monkeypatch.setattr("dinoskip.training.pretraining.pretrain", None)  # would fail
+    assert main(arguments) == 0
+    (found,) = (tmp_path / "out/tiny/stages/sweep").glob("*/*/sweep.json")
+    assert {path.name for path in found.parent.iterdir()} == {"sweep.json", "MANIFEST.json", "timing.json"}
