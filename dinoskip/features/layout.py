@@ -11,13 +11,14 @@ import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from operator import index
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dinoskip.errors import ConfigError, DataError, translate_write_errors
+from dinoskip.errors import ConfigError, DataError, DinoskipError, translate_write_errors
 from dinoskip.files import canonical_json
 
 FileFormat = Literal["npy", "safetensors", "hdf5"]
@@ -91,8 +92,10 @@ def find(kind: str, folder: Path, name: str) -> Place:
         return place
     except FileNotFoundError:
         raise DataError(f"{path}: missing from this feature store") from None
-    except (ValueError, OSError, EOFError, KeyError, TypeError, AttributeError) as error:
-        raise DataError(f"{path}: not a readable array: {error}") from error
+    except DinoskipError:  # HDF5 without its library
+        raise
+    except Exception as error:  # NumPy's, JSON's and HDF5's readers raise nearly anything on a file that is not theirs
+        raise DataError(f"{path}: not a readable array: {' '.join(str(error).split())}") from error
 
 
 # --- npy ---------------------------------------------------------------------------------------------
@@ -110,6 +113,8 @@ def _lay_out_npy(folder: Path, arrays: Arrays, manifest: Mapping[str, Any], star
 
 def _find_npy(path: Path, name: str) -> Place:
     found = np.load(path, mmap_mode="r", allow_pickle=False)
+    if not found.flags.c_contiguous:
+        raise ValueError("its rows are not stored one after another (Fortran order)")
     return Place(path, found.dtype, found.shape, found.offset)
 
 
@@ -146,7 +151,7 @@ def _find_safetensors(path: Path, name: str) -> Place:
         if length > _MAX_HEADER:
             raise ValueError(f"its header would be {length} bytes")
         entry = json.loads(stream.read(length))[name]
-    begin = entry["data_offsets"][0]
+    begin = index(entry["data_offsets"][0])
     if begin < 0:
         raise ValueError(f"{name} would begin in the header")
     types = {tensor: stored for stored, tensor in _TENSOR_TYPES.items()}

@@ -133,8 +133,12 @@ def test_damaged_files_are_one_line(
 
 
 @pytest.mark.parametrize(
-    "entry", [{"data_offsets": [-64, 0]}, {"data_offsets": [1 << 62, 1 << 63]}, {"dtype": "F64"}, {"shape": [1, 2]}]
-)
+    "entry",
+    [
+        {"data_offsets": [-64, 0]}, {"data_offsets": [1 << 62, 1 << 63]}, {"data_offsets": []}, {"data_offsets": [0.5]},
+        {"dtype": "F64"}, {"shape": [1, 2]},
+    ],
+)  # fmt: skip
 def test_headers_that_lie(tmp_path: Path, backbone: Backbone, images: Callable, entry: dict) -> None:
     store = export(
         backbone, images([(16, 16)]), tmp_path / "s", [1], transform=NATIVE, file_format="safetensors", cls=False
@@ -148,6 +152,20 @@ def test_headers_that_lie(tmp_path: Path, backbone: Backbone, images: Callable, 
     path.write_bytes(len(text).to_bytes(8, "little") + text + content[8 + length :])
     with pytest.raises(DataError, match=r"block1\.safetensors"):
         FeatureStore.open(store.path)
+
+
+@pytest.mark.parametrize("kind", ["Fortran order", "long header", "open bracket"])
+def test_npy_files_of_others(tmp_path: Path, backbone: Backbone, images: Callable, kind: str) -> None:
+    store = export(backbone, images([(16, 32)]), tmp_path / "s", [1], transform=NATIVE, dtype="float32", cls=False)
+    path = store.path / "tokens_block1.npy"
+    rows = np.asfortranarray(store.tokens(1))
+    np.save(path, rows)  # of the shape and dtype that the manifest says
+    if kind != "Fortran order":
+        length = 199 if kind == "open bracket" else 40_000
+        path.write_bytes(b"\x93NUMPY\x01\x00" + length.to_bytes(2, "little") + b"(" * length + rows.tobytes())
+    with pytest.raises(DataError, match=r"tokens_block1\.npy: not a readable array: ") as caught:
+        FeatureStore.open(store.path)
+    assert "\n" not in str(caught.value)
 
 
 def test_without_h5py(tmp_path: Path, backbone: Backbone, images: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
