@@ -123,6 +123,7 @@ def cka_figure(pairs: Sequence[Mapping[str, Any]], out: Path) -> Figure | None:
 
     def draw(_: Sequence[str]) -> Any:
         figure, grid = panels(len(shown), _HEAT)
+        figure.get_layout_engine().set(h_pad=0.12)
         _heat(figure, grid, [pair["matrix"] for pair in shown])
         room = _HEAT[0] - 0.6
         for axes, pair in zip(grid, shown, strict=True):
@@ -133,6 +134,8 @@ def cka_figure(pairs: Sequence[Mapping[str, Any]], out: Path) -> Figure | None:
         return figure
 
     caption = "Linear CKA between blocks: down the network of the title, across the one named below (none: the same)"
+    if any(value is None for pair in shown for row in pair["matrix"] for value in row):
+        caption += "; white where all tokens of a block are the same"
     if len(shown) < len(pairs):
         caption += "; each network with itself and with the first"
     words = [f"{pair['left']} with {pair['right']}" for pair in shown]

@@ -7,25 +7,37 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+_ROUNDING = 1000  # times the dtype's epsilon: what a forward pass may leave of a difference that is none
+
 
 @torch.no_grad()
 def linear_cka(x: Tensor, y: Tensor) -> float:
     """Linear CKA of (N, C) and (N, D) features of the same N samples, in feature space, columns centred here.
 
     ‖Yᵀ X‖_F² / (‖Xᵀ X‖_F ‖Yᵀ Y‖_F), between 0 and 1; invariant to rotations and to scale, not to every linear map.
+    nan if one of them is the same for all samples, to rounding.
     """
     if len(x) != len(y):
         raise ValueError(f"linear_cka: {len(x)} and {len(y)} samples")
-    x, y = (v.double() - v.double().mean(0) for v in (x, y))
+    x, y = _centred(x), _centred(y)
     norms = torch.linalg.matrix_norm(x.T @ x) * torch.linalg.matrix_norm(y.T @ y)
     return float(torch.linalg.matrix_norm(y.T @ x).square() / norms)
+
+
+def _centred(x: Tensor) -> Tensor:
+    """(n, C) in float64 without its mean over samples; nan where what is left is rounding of equal samples."""
+    whole = x.double()
+    centred: Tensor = whole - whole.mean(0)
+    noise = _ROUNDING * torch.finfo(x.dtype).eps * torch.linalg.matrix_norm(whole)
+    return torch.where(torch.linalg.matrix_norm(centred) > noise, centred, torch.nan)
 
 
 class StreamingCKA:
     """CKA between all layers of one list and all of another, batch by batch, by the unbiased HSIC (Song et al. 2012).
 
     A batch's Gram matrices are n × n, n its samples; only sums over batches are kept (Nguyen et al. 2021, minibatch
-    CKA). Being unbiased, values of unrelated layers scatter around 0 and can fall below it.
+    CKA). Being unbiased, values of unrelated layers scatter around 0 and can fall below it; with a layer that is the
+    same for all samples of a batch, to rounding, CKA is nan: a collapsed network is similar to nothing.
     """
 
     def __init__(self) -> None:
@@ -58,8 +70,8 @@ class StreamingCKA:
 
 
 def _hsic_grams(layers: Sequence[Tensor]) -> Tensor:
-    """Linear Gram matrices with zero diagonal (layers, n, n), float64."""
-    grams = torch.stack([x.double() @ x.double().T for x in layers])
+    """Linear Gram matrices with zero diagonal (layers, n, n), float64; HSIC_1 is that of features not centred."""
+    grams = torch.stack([x @ x.T for x in map(_centred, layers)])
     if grams.shape[1] < 4:
         raise ValueError(f"StreamingCKA: a batch needs at least 4 samples, got {grams.shape[1]}")
     grams.diagonal(dim1=1, dim2=2).zero_()

@@ -41,7 +41,7 @@ STAGES: dict[str, Stage] = {
     "tokencut": Stage(partial(_call, "measure", "tokencut"), version=3),
     "knn": Stage(partial(_call, "measure", "knn"), version=2),
     "retrieve": Stage(partial(_call, "measure", "retrieve"), version=2),
-    "analyze": Stage(partial(_call, "make", "analyze"), version=3),
+    "analyze": Stage(partial(_call, "make", "analyze"), version=4),
     "gallery": Stage(partial(_call, "show", "gallery"), version=4),
     "report": Stage(partial(_call, "report", "report"), version=8),
 }

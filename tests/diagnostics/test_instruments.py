@@ -253,6 +253,17 @@ def test_streaming_cka() -> None:
         StreamingCKA().matrix()
 
 
+def test_a_collapsed_layer_is_similar_to_nothing() -> None:
+    varied, equal = randn(64, 8, seed=1), randn(1, 8, seed=2).repeat(64, 1) * (1 + 1e-15 * randn(64, 1, seed=3))
+    streaming = StreamingCKA()
+    streaming.update([varied, equal, equal + 1e-6 * varied])
+    matrix = streaming.matrix()
+    assert matrix[1].isnan().all()
+    assert matrix[0, 2] == pytest.approx(1.0, abs=1e-6), "little is not nothing"
+    assert math.isnan(linear_cka(varied, equal))
+    assert linear_cka(varied, equal + 1e-6 * varied) == pytest.approx(1.0, abs=1e-6)
+
+
 def test_cka_between_networks() -> None:
     backbone = network()
     matrix = cka_between(backbone, backbone, IMAGES)
