@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
+from scipy.ndimage import maximum_filter, minimum_filter
 
 from dinoskip.protocols import ProbeRecipe
 from dinoskip.randomness import numpy_rng
@@ -43,13 +44,10 @@ def test_labels_lie_where_their_pixels_do(changes: dict[str, Any], size: tuple[i
     inside = label[:height, :width]
     assert inside.max() < 6
     seen = np.rint(image[0].numpy() / 40)
-    flat = np.ones_like(inside, dtype=bool)  # not at borders of patches, where bicubic rings
-    for axis in (0, 1):
-        for step in (-1, 1):
-            flat &= np.roll(inside, step, axis) == inside
-    flat[[0, -1]] = flat[:, [0, -1]] = False
+    flat = maximum_filter(inside, 5) == minimum_filter(inside, 5)  # one class as far as the bicubic kernel reaches
+    flat[:2] = flat[-2:] = flat[:, :2] = flat[:, -2:] = False
     if flat.any():
-        assert (seen == inside)[flat].mean() > 0.9
+        assert (seen == inside)[flat].mean() > 0.99  # enlarged, it reaches further, and may ring
 
 
 def test_a_crop_is_a_function_of_seed_image_and_visit() -> None:
