@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from dinoskip.config import Multiscale
-from dinoskip.console import Progress
+from dinoskip.console import Progress, log
 from dinoskip.data.segmentation import SegmentationDataset
 from dinoskip.data.voc import IGNORE
 from dinoskip.distributed import choose_device
@@ -94,13 +94,15 @@ def _score(
 ) -> tuple[list[list[SegmentationScores]], NDArray[np.int32]]:
     """Score every head on images ``rows`` at full label size; [group][trial]. One group's logits at a time.
 
-    ``chosen`` is a trial (its number) a group; their areas (groups, images, 3, K) are returned, too.
+    ``chosen`` is a trial (its number) a group; their areas (groups, images, 3, K) are returned, too. What a head that
+    has diverged predicts is not counted: its scores are nan.
     """
     classes, trials = feed.data.num_classes, len(stack.rates)
     size = (classes + 1) * classes  # label × prediction, with a row for ignored pixels: cheaper than leaving them out
     counts = torch.zeros(len(stack.groups), trials * size, dtype=torch.int64, device=feed.device)
     areas = np.zeros((len(chosen), len(rows), 3, classes), dtype=np.int32)
     offsets = torch.arange(trials, dtype=torch.int32, device=feed.device)[:, None, None] * size
+    finite = stack.finite()
     with Progress(title, len(rows), "images") as progress:
         for at, image in enumerate(feed.shown(rows)):
             label = torch.from_numpy(image.label.astype(np.int32)).to(feed.device)
@@ -108,6 +110,7 @@ def _score(
             for group in range(len(counts)):
                 found = image.classes(stack.logits(group, image.tokens).view(trials, classes, -1))
                 part = torch.bincount((base + found).flatten(), minlength=counts.shape[1])
+                part.view(trials, size).mul_(finite[group, :, None])
                 counts[group] += part
                 if chosen:
                     mine = part.view(trials, classes + 1, classes)[chosen[group], :-1]
@@ -227,7 +230,7 @@ def _chosen(stack: HeadStack, train: Feed, held: NDArray[np.int64], open_val: Ca
     chosen = [_best(scores) for scores in on_held]
     val = open_val()
     on_val, areas = _score(stack, val, np.arange(val.data.count), "validation", chosen)
-    results = []
+    finite, results = stack.finite(), []
     for g, (group, mine) in enumerate(zip(stack.groups, chosen, strict=True)):
         best = _best(on_val[g])
         heldout, validation = (tuple(s.miou for s in scores[g]) for scores in (on_held, on_val))
@@ -236,6 +239,8 @@ def _chosen(stack: HeadStack, train: Feed, held: NDArray[np.int64], open_val: Ca
         scores = (mine, on_val[g][mine], best, on_val[g][best])
         blocks, trials = tuple(block for _, block in group), tuple(zip(stack.rates, stack.decays, strict=True))
         results.append(ProbeResult(blocks, group[0][0], trials, heldout, validation, *scores, head, areas[g]))
+        if not bool(finite[g, mine]):
+            log.warning("probe: block %s: every head has diverged; lower the learning rates", results[-1].name)
     return results
 
 

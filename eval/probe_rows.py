@@ -61,7 +61,10 @@ def publish(
         for i, of_seed in enumerate(rows):
             seed = config.seed + i
             found += [replace(row, seed=seed, note=f"{row.note}, seed {seed}".lstrip(", ")) for row in of_seed]
-    best = max((row for row in found if row.metric == "mIoU" and not row.note), key=lambda row: row.value)
+    best = max(
+        (row for row in found if row.metric == "mIoU" and not row.note),
+        key=lambda row: np.nan_to_num(row.value, nan=-1),
+    )
     log.info("probe: best is block %s with %s mIoU", best.block, best.shown)
     found += segmentation_baselines(about.train.pixels_per_image(), about.val.pixels_per_image(), found[0])
     write_rows(out / "rows.json", found)

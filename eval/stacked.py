@@ -73,6 +73,15 @@ class HeadStack:
             return weight, 0.0
         return weight * self.gamma[slot, :, None], (weight @ self.beta[slot, :, :, None])[..., 0]
 
+    def finite(self) -> torch.Tensor:
+        """Return bool (G, L): whether all parameters of a head are finite; those of a diverged one are not."""
+        good = self.bias.isfinite().all(2)
+        for slot, (group, _) in enumerate(self.slots):
+            for part in (self.weight, self.gamma, self.beta):
+                if part is not None:
+                    good[group] &= part[slot].isfinite().flatten(1).all(1)
+        return good
+
     def logits(self, group: int, tokens: Tokens) -> torch.Tensor:
         """Return (L·K, n·T) of one group, for normalised tokens (n·T, C) of every key."""
         total = self.bias[group].reshape(-1, 1)

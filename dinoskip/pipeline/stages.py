@@ -37,7 +37,7 @@ STAGES: dict[str, Stage] = {
     "supervise": Stage(partial(_call, "make", "supervise"), resumes=True, together=True),
     "weights": Stage(partial(_call, "make", "export_weights")),
     "features": Stage(partial(_call, "measure", "export_features"), resumes=True, together=True, version=2),
-    "probe": Stage(partial(_call, "measure", "probe"), version=3),
+    "probe": Stage(partial(_call, "measure", "probe"), version=4),
     "tokencut": Stage(partial(_call, "measure", "tokencut"), version=3),
     "knn": Stage(partial(_call, "measure", "knn"), version=2),
     "retrieve": Stage(partial(_call, "measure", "retrieve"), version=2),

@@ -349,3 +349,21 @@ def test_several_decays_are_trials_of_their_own() -> None:
     for result, one in zip(both, fit(train, val, weight_decay=10.0), strict=True):
         assert result.trials == ((1e-3, 1e-4), (1e-3, 10.0), (3e-2, 1e-4), (3e-2, 10.0))
         assert result.validation[1::2] == one.validation
+
+
+def test_diverged_heads_have_no_score_and_are_never_chosen(caplog: pytest.LogCaptureFixture) -> None:
+    train, val = made_up(12, 0), made_up(4, 1)
+    given = {"optimizer": "sgd", "schedule": "constant", "batchnorm": "affine", "init_std": 0.01}
+    with caplog.at_level("WARNING", logger="dinoskip"):
+        for result in fit(train, val, learning_rates=(1e-2, 1e30), **given):
+            assert result.chosen == 0
+            assert np.isfinite(result.scores.miou)
+            assert np.isnan(result.heldout[1])
+            assert np.isnan(result.validation[1])
+        assert not caplog.records
+        for result in fit(train, val, learning_rates=(1e30,), **given):
+            assert np.isnan([result.scores.miou, result.scores.aacc, result.best_scores.miou]).all()
+            assert not result.areas.any()
+    assert [record.getMessage() for record in caplog.records] == [
+        f"probe: block {name}: every head has diverged; lower the learning rates" for name in ("1", "2", "1+2")
+    ]
