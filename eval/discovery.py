@@ -162,7 +162,7 @@ def evaluate(
     groups: dict[str, tuple[int, ...]] = {str(block): (block,) for block in store.blocks}
     if config.multiscale:
         groups["+".join(map(str, config.multiscale))] = config.multiscale
-    methods = {f"tokencut tau={tau:g} eps={config.eps:g}": f"boxes_tau{tau:g}.json" for tau in config.tau}
+    methods = {f"tokencut tau={tau!r} eps={config.eps:g}": f"boxes_tau{tau!r}.json" for tau in config.tau}
     if config.lost_k:
         methods[f"lost k={config.lost_k}"] = "boxes_lost.json"
     out.mkdir(parents=True, exist_ok=True)

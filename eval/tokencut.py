@@ -8,8 +8,9 @@ dense solver.
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -31,6 +32,7 @@ RESOLVED = 1e-10  # relative error below which "tied" can be told from "nearly t
 MULTIPLE = 1e-9  # second and third eigenvalue closer than this: the eigenvector is one of many
 DENSE_TOKENS = 48  # up to here the dense solver is as fast
 _GPU_BYTES = 2**31
+_AHEAD = 8  # calls that wait or are done for each worker: graphs take unequal times
 
 
 @dataclass(frozen=True, eq=False)
@@ -227,16 +229,21 @@ def to_pixels(box: ArrayLike, patch_size: int, image_size: tuple[int, int]) -> B
 def each(function: Callable[[int], T], count: int, workers: int = 0) -> Iterator[T]:
     """Yield ``function(0)``, ..., ``function(count - 1)`` in order, from worker threads with one BLAS thread each.
 
-    ``workers`` 0 is one a core. One graph a core is faster on a CPU than batched products; torch, NumPy and
-    :mod:`eval.symmetric` release the interpreter lock while they compute.
+    ``workers`` 0 is one a core. They are a few calls ahead of what is taken, so that memory does not grow with
+    ``count``. One graph a core is faster on a CPU than batched products; torch, NumPy and :mod:`eval.symmetric` release
+    the interpreter lock while they compute.
     """
-    threads = torch.get_num_threads()
-    executor = ThreadPoolExecutor(
-        workers or len(os.sched_getaffinity(0)), initializer=torch.set_num_threads, initargs=(1,)
-    )
+    threads, workers = torch.get_num_threads(), workers or len(os.sched_getaffinity(0))
+    executor = ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,))
+    ahead: deque[Future[T]] = deque()
     try:
         with threadpool_limits(limits=1, user_api="blas"):
-            yield from executor.map(function, range(count))
+            for i in range(count):
+                ahead.append(executor.submit(function, i))
+                if len(ahead) > _AHEAD * workers:
+                    yield ahead.popleft().result()
+            while ahead:
+                yield ahead.popleft().result()
     finally:
         executor.shutdown(wait=True, cancel_futures=True)
         torch.set_num_threads(threads)  # what a worker sets is also what threads of later begin with

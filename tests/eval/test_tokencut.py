@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 import eval.tokencut
 from eval.graph import Graphs, build_graphs, dense_vector, normalise, similarities
 from eval.lanczos import lanczos
-from eval.tokencut import TokenCut, TokenCuts, cut, cut_vectors, to_pixels, tokencut
+from eval.tokencut import TokenCut, TokenCuts, cut, cut_vectors, each, to_pixels, tokencut
 
 GRID = (9, 12)
 
@@ -333,3 +334,28 @@ def test_gpu_equals_cpu() -> None:
 )
 def test_pixels_are_clipped_to_the_image(box: tuple[int, ...], expected: tuple[int, ...]) -> None:
     assert to_pixels(box, 16, (40, 50)) == expected
+
+
+def test_workers_stay_a_few_calls_ahead_of_what_is_taken() -> None:
+    called: list[int] = []
+    found = each(lambda i: called.append(i) or -i, 5000, workers=2)  # type: ignore[func-returns-value]
+    assert next(found) == 0
+    time.sleep(0.1)
+    assert len(called) < 50
+    assert list(found) == [-i for i in range(1, 5000)]
+    assert list(each(str, 0)) == []
+
+
+def test_what_a_worker_raises_ends_the_others() -> None:
+    called: list[int] = []
+
+    def one(i: int) -> None:
+        called.append(i)
+        if i == 3:
+            raise ValueError("the fourth")
+
+    threads = torch.get_num_threads()
+    with pytest.raises(ValueError, match="the fourth"):
+        list(each(one, 5000, workers=2))
+    assert len(called) < 50
+    assert torch.get_num_threads() == threads
