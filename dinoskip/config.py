@@ -203,8 +203,8 @@ def _models_in(annotation: Any) -> list[type[BaseModel]]:
     return []
 
 
-def _fields_at(model: type[BaseModel], location: Sequence[Any]) -> list[str]:
-    """Field names that would have been legal at ``location``'s last element."""
+def _models_at(model: type[BaseModel], location: Sequence[Any]) -> list[type[BaseModel]]:
+    """The models whose fields would have been legal at ``location``'s last element."""
     models = [model]
     for part in location[:-1]:
         found = [
@@ -217,7 +217,18 @@ def _fields_at(model: type[BaseModel], location: Sequence[Any]) -> list[str]:
             tagged = [m for m in models if part in _tags(m)]
             found = tagged or models
         models = found
-    return sorted({name for m in models for name in m.model_fields})
+    return models
+
+
+def _near(key: str, models: Sequence[type[BaseModel]], place: str) -> str | None:
+    """A hint for ``key``, which no field of ``models`` at ``place`` is: a section that has it, or the nearest name."""
+    fields = {name: field for m in models for name, field in m.model_fields.items()}
+    inside = [
+        name for name, field in fields.items() if any(key in sub.model_fields for sub in _models_in(field.annotation))
+    ]
+    if inside:
+        return f"did you mean {' or '.join('.'.join(filter(None, (place, name, key))) for name in sorted(inside))}?"
+    return did_you_mean(key, sorted(fields))
 
 
 def _tags(model: type[BaseModel]) -> set[Any]:
@@ -237,7 +248,7 @@ def _sentence(error: Any, model: type[BaseModel], dotted: str) -> str:
     kind, context, given = error["type"], error.get("ctx", {}), error.get("input")
     key = str(error["loc"][-1]) if error["loc"] else ""
     if kind == "extra_forbidden":
-        hint = did_you_mean(key, _fields_at(model, error["loc"]))
+        hint = _near(key, _models_at(model, error["loc"]), dotted.rpartition(".")[0])
         return f"{dotted}: unknown key" + (f" ({hint})" if hint else "")
     if kind == "missing":
         return f"{dotted}: this key is required"

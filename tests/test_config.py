@@ -50,6 +50,7 @@ def problems(tmp_path: Path, text: str, *overrides: str) -> list[str]:
     [
         ("title: a\nlrr: 1\n", "study.yaml:2: lrr: unknown key (did you mean lr?)"),
         ("title: a\nmodel:\n  dept: 3\n", "study.yaml:3: model.dept: unknown key (did you mean depth?)"),
+        ("title: a\ndepth: 3\n", "study.yaml:2: depth: unknown key (did you mean model.depth?)"),
         ("title: a\nmodel: {init: {name: scaled, alfa: 2}}\n", "model.init.alfa: unknown key (did you mean alpha?)"),
         ("title: a\nmodel: {init: {name: scald}}\n", "'scald' is none of plain, scaled (did you mean scaled?)"),
         ("title: a\nmodel: {init: {name: plain, alpha: 2}}\n", "study.yaml:2: model.init.alpha: unknown key"),
