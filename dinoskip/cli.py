@@ -36,7 +36,7 @@ def _command(commands: Any, name: str, handler: str, text: str, *, details: str 
         epilog=details or None,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.set_defaults(handler=handler)
+    parser.set_defaults(handler=handler, prog=parser.prog)
     loudness = parser.add_mutually_exclusive_group()
     loudness.add_argument(
         "-q", "--quiet", action="store_const", const=-1, default=0, dest="verbosity", help="warnings only"
@@ -54,7 +54,7 @@ def _compute(parser: argparse.ArgumentParser) -> None:
         type=_count,
         default=0,
         metavar="N",
-        help="processes or threads that read images, and that tokencut cuts them with (default: 0, automatic)",
+        help="processes or threads that read images or work on them (default: 0, automatic)",
     )
 
 
@@ -81,7 +81,7 @@ def _study(parser: argparse.ArgumentParser, *, choose: bool = False) -> None:
         parser.add_argument("--dry-run", action="store_true", help="say what would run, and run nothing")
 
 
-def _frozen(parser: argparse.ArgumentParser, kind: str) -> None:
+def _frozen(parser: argparse.ArgumentParser, kind: str, example: str) -> None:
     parser.add_argument(
         "--backbone",
         required=True,
@@ -94,14 +94,19 @@ def _frozen(parser: argparse.ArgumentParser, kind: str) -> None:
         "--kind",
         default=kind,
         choices=KINDS,
-        help=f"its layout (default: {kind}); data.KEY=value sets its keys, e.g. data.classes=27",
+        metavar="KIND",
+        help=f"its layout: {', '.join(KINDS)} (default: {kind}); data.KEY=value sets its keys, e.g. data.classes=27",
     )
     parser.add_argument("--year", type=int, default=2012, choices=(2007, 2012), help="of a VOC layout (default: 2012)")
     parser.add_argument("--out", required=True, metavar="DIR", help="where results and cached features go")
     parser.add_argument("--blocks", default="all", help="all, or numbers such as 3,6,9,12 (default: all)")
     parser.add_argument("--json", action="store_true", help="print the rows as JSON on stdout")
+    section = example.rpartition(".")[0]
     parser.add_argument(
-        "overrides", nargs="*", metavar="a.b=value", help="settings of the study, e.g. evaluate.probe.size=448"
+        "overrides",
+        nargs="*",
+        metavar="a.b=value",
+        help=f"settings, e.g. {example}; `dinoskip settings {section}` lists them",
     )
     _compute(parser)
 
@@ -258,15 +263,20 @@ def _features_commands(commands: Any) -> None:
 
 
 def _frozen_commands(commands: Any) -> None:
-    for name, kind, text in (
-        ("probe", "voc", "fit linear segmentation probes on every block of a frozen backbone"),
-        ("tokencut", "voc", "discover objects with TokenCut on every block of a frozen backbone"),
-        ("knn", "folder", "classify by k-NN on every block's CLS token of a frozen backbone"),
-        ("retrieve", "voc", "segment by the nearest training patches on every block of a frozen backbone"),
-        ("gallery", "images", "make a gallery of any folder of images with any backbones"),
+    for name, kind, example, text in (
+        ("probe", "voc", "evaluate.probe.size=448", "fit linear segmentation probes on every block of a backbone"),
+        ("tokencut", "voc", "evaluate.tokencut.lost_k=100", "discover objects in every block by TokenCut (LOST, too)"),
+        ("knn", "folder", "evaluate.knn_k=[20]", "classify by k-NN on the CLS token of every block"),
+        ("retrieve", "voc", "evaluate.retrieve.k=30", "segment by the nearest training patches, with every block"),
+        (
+            "gallery",
+            "images",
+            "gallery.first=40",
+            "make a page of images × blocks × backbones, of any folder of images",
+        ),
     ):
         command = _command(commands, name, name, text)
-        _frozen(command, kind)
+        _frozen(command, kind, example)
         if name == "gallery":
             command.add_argument("--single-file", action="store_true", help="one page with the pictures inside")
         else:
@@ -340,7 +350,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         args.sbatch = given[cut + 1 :]
     for text in rest:
         if text.startswith("-") or "=" not in text or not hasattr(args, "overrides"):
-            parser.error(f"unrecognized argument {text!r}")
+            parser.exit(2, f"error: unrecognized argument {text!r} (see {args.prog} --help)\n")
         args.overrides.append(text)
     if settings := getattr(args, "settings", []):  # options that stand for settings; what is written out wins
         args.overrides = [*settings, *args.overrides]

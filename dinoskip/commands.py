@@ -346,6 +346,7 @@ def _frozen(args: Args, section: str, stage: str) -> Runner:
 
 def _measured(args: Args, section: str, stage: str) -> int:
     rows = _rows(_frozen(args, section, stage))
+    log.info("%s: rows and all else it made are below %s", stage, Path(args.out) / "stages" / stage)
     if args.csv:
         write_text(Path(args.csv), rows_csv(rows))
     if args.json:

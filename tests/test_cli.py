@@ -85,6 +85,7 @@ def test_every_command_has_help(capsys: pytest.CaptureFixture[str]) -> None:
         (["plan", "configs/demo.yaml", "evaluate.epochs=[3]"], "epoch 3 is not kept"),
         (["plan", "configs/demo.yaml", "variants.model.1.init.alfa=3"], "did you mean alpha?"),
         (["settings", "pretrian"], "did you mean pretrain?"),
+        (["gallery", "--backbone", "x", "--data", "x", "--out", "y", "--csv", "z"], "see dinoskip gallery --help"),
         (["features", "export", "--backbone", "tim:x", "--images", "x", "--out", "y"], "tim"),
     ],
 )
