@@ -26,6 +26,7 @@ from visualize.pages import clean, render_page
 from visualize.palette import diverging, sequential, to_hex, variant_colours
 from visualize.pictures import Pictures
 from visualize.scores import METRICS
+from visualize.sheets import chosen_images
 from visualize.similarity import COMPONENTS, page_features
 
 BASES = ("aligned", "own basis", "per image")
@@ -113,22 +114,22 @@ def build_gallery(
     """Write ``out/index.html`` and ``out/img/*``: columns are ``models``, rows are the first ``config.first`` images.
 
     ``views`` are the PCA colours of :func:`visualize.colours.pca_views` for the same models and images, if the caller
-    has them; else they are computed here. Raises :class:`ConfigError` without models or images, and
-    :class:`DataError` for an unreadable photograph.
+    has them; else they are computed here. Raises :class:`ConfigError` without models or images or for an id in
+    ``config.similarity`` that is not shown, and :class:`DataError` for an unreadable photograph.
     """
     config = config or GalleryConfig()
     images = images[: config.first]
     if not models or not images:
         raise ConfigError("gallery: needs at least one model and one image", "check the study's gallery dataset")
     ids = [image.id for image in images]
+    clicked = sorted(chosen_images(ids, config.similarity, "gallery.similarity"))
     views = views or pca_views([model.store for model in models], ids)
     pictures = Pictures(out, inside=config.single_file)
     out.mkdir(parents=True, exist_ok=True)
     sizes = [_write_reference(pictures, number, image, config, classes) for number, image in enumerate(images)]
     writers = [CellWriter(column, model, views, classes, pictures) for column, model in enumerate(models)]
     cells = [[writer.write(row, image) for row, image in enumerate(images)] for writer in writers]
-    chosen = ids[: config.similarity] if isinstance(config.similarity, int) else config.similarity
-    features = {row: found for row, name in enumerate(ids) if name in chosen and (found := _features(models, name))}
+    features = {row: found for row in clicked if (found := _features(models, ids[row]))}
     data = _page_data(models, images, sizes, cells, config, classes, sorted(features))
     shown = _classes_shown(models, images, classes)
     photos = [pictures.take_out(f"photo-{number:03d}.jpg") for number in range(len(images))]

@@ -50,14 +50,14 @@ class _Sheet:
     labels: list[_Label] = field(default_factory=list)
 
 
-def chosen_images(ids: Sequence[str], sheet: int | Sequence[str] | None) -> list[int]:
-    """Positions of the images that a sheet shows: the first so many, or these ids, or all of them (None)."""
-    if sheet is None or isinstance(sheet, int):
-        return list(range(len(ids)))[:sheet]
-    for name in sheet:
+def chosen_images(ids: Sequence[str], chosen: int | Sequence[str] | None, setting: str) -> list[int]:
+    """Positions of the images that ``setting`` chooses: the first so many, or these ids, or all of them (None)."""
+    if chosen is None or isinstance(chosen, int):
+        return list(range(len(ids)))[:chosen]
+    for name in chosen:
         if name not in ids:
-            raise ConfigError(f"gallery.sheet: no image {clean(name)!r} is shown", did_you_mean(name, list(ids)))
-    return [list(ids).index(name) for name in sheet]
+            raise ConfigError(f"{setting}: no image {clean(name)!r} is shown", did_you_mean(name, list(ids)))
+    return [list(ids).index(name) for name in chosen]
 
 
 def write_sheets(
@@ -75,7 +75,7 @@ def write_sheets(
     images × blocks of one model (of the first eight images unless ``sheet`` chooses), each as PNG and PDF;
     ``strip.png`` heads a report. Raises :class:`ConfigError` for an id that is not among ``ids``.
     """
-    rows = chosen_images(ids, sheet)
+    rows = chosen_images(ids, sheet, "gallery.sheet")
     few = rows if sheet is not None else rows[:_BLOCKS_IMAGES]
     strip_sheet(photos, names, colours, block, out / "strip.png")
     made = [out / "strip.png"]

@@ -171,6 +171,8 @@ def gallery(task: Task) -> None:
     """``gallery``: the page, and contact sheets of each model's blocks and of all models at one block."""
     module, sheets = ours("visualize.gallery"), ours("visualize.sheets")
     shown, section = _shown(task), task.settings["gallery"]
+    for key in ("sheet", "similarity"):  # an id that is not there is said before any work
+        sheets.chosen_images(shown.ids, section[key], f"gallery.{key}")
     with tempfile.TemporaryDirectory(prefix=".tmp-", dir=task.out) as scratch:
         columns = [
             _column(task, model, shown, Path(scratch) / str(number))

@@ -188,12 +188,16 @@ def test_missing_parts_are_shown_as_missing(make_scene, tmp_path):
 
 def test_features_go_into_the_page_for_the_chosen_images_alone(make_scene, tmp_path):
     scene = make_scene()
-    for similarity, rows in ((1, [0]), (("chelsea", "nobody"), [2])):
+    for similarity, rows in ((1, [0]), (("chelsea",), [2])):
         build_gallery(scene.models, scene.images, tmp_path / "g", GalleryConfig(similarity=similarity))
         page = Page(tmp_path / "g/index.html")
         assert [name for name in page.texts if name.startswith("features-")] == [f"features-{row}" for row in rows]
         found = page.json(f"features-{rows[0]}")
         assert [sorted(model["blocks"]) for model in found] == [["1", "2", "3"]] * 2
+    with pytest.raises(
+        ConfigError, match=r"gallery\.similarity: no image 'chelsey' is shown \(did you mean chelsea\?\)"
+    ):
+        build_gallery(scene.models, scene.images, tmp_path / "g", GalleryConfig(similarity=("chelsey",)))
 
 
 def test_tags_are_classes_in_the_label_and_what_the_caller_says(make_scene, tmp_path):
