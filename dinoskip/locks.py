@@ -19,9 +19,13 @@ STALE = 600.0  # seconds without one after which another host's lock is void
 
 
 def _started(pid: int) -> str | None:
-    """Return the kernel's start time of a live process (so that a re-used pid is noticed), None if dead."""
+    """Return the kernel's start time of a live process (so that a re-used pid is noticed), None if dead.
+
+    A zombie is dead: in a container whose first process waits for nobody it is there for ever.
+    """
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[19]
+        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return None if fields[0] in {"Z", "X"} else fields[19]
     except (OSError, IndexError):
         return None
 

@@ -4,6 +4,8 @@ import json
 import multiprocessing
 import os
 import socket
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -32,6 +34,22 @@ def test_dead_process_is_replaced(tmp_path: Path) -> None:
     (tmp_path / ".lock").write_text(_holder(socket.gethostname(), 2**22 + 1))
     with directory_lock(tmp_path):
         assert json.loads((tmp_path / ".lock").read_text())["pid"] == os.getpid()
+
+
+def test_a_killed_process_that_nobody_waited_for_is_replaced(tmp_path: Path) -> None:
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    stat = Path(f"/proc/{child.pid}/stat")
+    (tmp_path / ".lock").write_text(
+        _holder(socket.gethostname(), child.pid, stat.read_text().rsplit(")", 1)[1].split()[19])
+    )
+    with pytest.raises(OutputInUse), directory_lock(tmp_path):
+        pass
+    child.kill()
+    while ") Z " not in stat.read_text():
+        time.sleep(0.01)
+    with directory_lock(tmp_path):
+        pass
+    child.communicate()
 
 
 def test_reused_pid_is_noticed(tmp_path: Path) -> None:
