@@ -162,7 +162,8 @@ def evaluate(
     groups: dict[str, tuple[int, ...]] = {str(block): (block,) for block in store.blocks}
     if config.multiscale:
         groups["+".join(map(str, config.multiscale))] = config.multiscale
-    methods = {f"tokencut tau={tau!r} eps={config.eps:g}": f"boxes_tau{tau!r}.json" for tau in config.tau}
+    taus = [str(tau).removesuffix(".0") for tau in config.tau]  # in full: those that are nearly equal differ, too
+    methods = {f"tokencut tau={tau} eps={config.eps:g}": f"boxes_tau{tau}.json" for tau in taus}
     if config.lost_k:
         methods[f"lost k={config.lost_k}"] = "boxes_lost.json"
     out.mkdir(parents=True, exist_ok=True)

@@ -185,7 +185,7 @@ def test_taus_that_are_nearly_equal_have_rows_and_files_of_their_own(
     dataset: Boxes, store: FeatureStore, tmp_path: Path
 ) -> None:
     rows = evaluate(store, dataset, tmp_path, TokenCutConfig(tau=(0.0, 0.2, 0.20000001)), {})
-    assert list(dict.fromkeys(row.protocol.split()[1] for row in rows[:6])) == ["tau=0.0", "tau=0.2", "tau=0.20000001"]
+    assert list(dict.fromkeys(row.protocol.split()[1] for row in rows[:6])) == ["tau=0", "tau=0.2", "tau=0.20000001"]
     assert {path.name for path in tmp_path.glob("boxes_*")} == {"boxes_tau0.2.json", "boxes_tau0.20000001.json"}
 
 
