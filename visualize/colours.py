@@ -48,17 +48,8 @@ class PcaViews:
     image: list[Colours]
 
 
-def pca_colours(stores: Sequence[TokenSource | None], ids: Sequence[str]) -> list[Colours]:
-    """For each store the ``aligned`` colours of :class:`PcaViews`; None where it lacks the image or is not finite."""
-    return _views(stores, ids, whole=False).aligned
-
-
 def pca_views(stores: Sequence[TokenSource | None], ids: Sequence[str]) -> PcaViews:
-    """All three ways at once."""
-    return _views(stores, ids, whole=True)
-
-
-def _views(stores: Sequence[TokenSource | None], ids: Sequence[str], whole: bool) -> PcaViews:
+    """Colour images ``ids``; None where a store lacks the image or its tokens are not finite."""
     views = PcaViews([{} for _ in stores], [{} for _ in stores], [{} for _ in stores])
     blocks = sorted({int(block) for store in stores if store is not None for block in store.blocks})
     for block in blocks:
@@ -73,10 +64,9 @@ def _views(stores: Sequence[TokenSource | None], ids: Sequence[str], whole: bool
             scores = _scores(tokens)
             turned = scores if reference is None else aligned(scores, reference)
             views.aligned[number][block] = _painted(turned, ids)
-            if whole:
-                if reference is not None:
-                    views.own[number][block] = _painted(scores, ids)
-                views.image[number][block] = _image_colours(tokens, first, ids)
+            if reference is not None:
+                views.own[number][block] = _painted(scores, ids)
+            views.image[number][block] = _image_colours(tokens, first, ids)
             reference = reference or scores
     return views
 

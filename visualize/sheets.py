@@ -26,7 +26,7 @@ _INK, _MUTED, _BETWEEN = (28, 28, 31), (110, 109, 115), (138, 137, 145)
 _PAPER, _EMPTY = (255, 255, 255), (236, 234, 229)
 _BLOCKS_IMAGES = 8  # on a sheet of all blocks, unless others are chosen
 
-Colours = Sequence[Mapping[int, Sequence[np.ndarray | None]]]  # what pca_colours returns
+Colours = Sequence[Mapping[int, Sequence[np.ndarray | None]]]  # what PcaViews holds
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ def blocks_sheet(
     cell: int = 112,
     smooth: bool = False,
 ) -> None:
-    """Images x blocks of one model: ``colours`` is one entry of :func:`visualize.colours.pca_colours`."""
+    """Images x blocks of one model: ``colours`` is one entry of those of :class:`visualize.colours.PcaViews`."""
     blocks = sorted(colours) if blocks is None else blocks
     cells = [
         [layers.photo(path, 2 * cell)[0], *(colours[block][row] for block in blocks)] for row, path in enumerate(photos)

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from dinoskip.errors import ConfigError
-from visualize.colours import pca_colours
+from visualize.colours import pca_views
 from visualize.sheets import blocks_sheet, contact_sheet, models_sheet, strip_sheet, write_sheets
 
 
@@ -33,7 +33,7 @@ def test_headings_and_rows_must_match(tmp_path):
 def test_sheets_of_a_scene_are_written_and_repeatable(make_scene, tmp_path, hostile):
     scene = make_scene(names=(hostile, "skipless"))
     photos, names = [image.path for image in scene.images], [model.name for model in scene.models]
-    colours = pca_colours([model.store for model in scene.models], [image.id for image in scene.images])
+    colours = pca_views([model.store for model in scene.models], [image.id for image in scene.images]).aligned
     for turn in "ab":
         blocks_sheet(photos, colours[0], tmp_path / f"blocks-{turn}.png", title=hostile)
         models_sheet(photos, names, colours, 2, tmp_path / f"models-{turn}.pdf")
@@ -63,7 +63,7 @@ def test_a_pdf_has_its_labels_as_text_and_its_pictures_without_loss(tmp_path):
 def test_sheets_of_chosen_images(make_scene, tmp_path):
     scene = make_scene()
     ids, photos = [image.id for image in scene.images], [image.path for image in scene.images]
-    colours = pca_colours([model.store for model in scene.models], ids)
+    colours = pca_views([model.store for model in scene.models], ids).aligned
     made = write_sheets(ids, photos, ["a", "b"], colours, 2, tmp_path, (ids[2], ids[0]))
     assert {path.name for path in made} == {path.name for path in tmp_path.iterdir() if path.is_file()}
     assert {path.name for path in made} == {"strip.png"} | {
