@@ -104,13 +104,12 @@ def contact_sheet(
     *,
     title: str = "",
     cell: int = 132,
-    smooth: bool = False,
 ) -> None:
     """Write a grid of pictures under column headings to ``out`` (``.png`` or ``.pdf``).
 
     ``cells`` are rows of uint8 (h, w, 3) arrays of any size, the first of a row a photograph; each row takes
-    the photograph's shape, at most ``cell`` x ``cell`` pixels a picture. The others are enlarged to it as squares,
-    or blended where ``smooth``. None leaves an empty cell. Raises ValueError for rows of unequal length.
+    the photograph's shape, at most ``cell`` x ``cell`` pixels a picture. The others are enlarged to it as squares.
+    None leaves an empty cell. Raises ValueError for rows of unequal length.
     """
     if not cells or any(len(row) != len(columns) for row in cells):
         raise ValueError(f"every row needs {len(columns)} cells, one per heading")
@@ -136,7 +135,7 @@ def contact_sheet(
             if pixels is None:
                 draw.rectangle((x, y, x + row_width - 1, y + row_height - 1), fill=_EMPTY)
             else:
-                sheet.image.paste(_scaled(pixels, (row_width, row_height), number == 0, smooth), (x, y))
+                sheet.image.paste(_scaled(pixels, (row_width, row_height), number == 0), (x, y))
         y += row_height + _GAP
     _write(sheet, out)
 
@@ -147,16 +146,14 @@ def blocks_sheet(
     out: Path,
     *,
     title: str = "",
-    blocks: Sequence[int] | None = None,
     cell: int = 112,
-    smooth: bool = False,
 ) -> None:
     """Images x blocks of one model: ``colours`` is one entry of those of :class:`visualize.colours.PcaViews`."""
-    blocks = sorted(colours) if blocks is None else blocks
+    blocks = sorted(colours)
     cells = [
         [layers.photo(path, 2 * cell)[0], *(colours[block][row] for block in blocks)] for row, path in enumerate(photos)
     ]
-    contact_sheet(cells, ["image", *(f"block {block}" for block in blocks)], out, title=title, cell=cell, smooth=smooth)
+    contact_sheet(cells, ["image", *(f"block {block}" for block in blocks)], out, title=title, cell=cell)
 
 
 def models_sheet(
@@ -168,14 +165,13 @@ def models_sheet(
     *,
     title: str = "",
     cell: int = 176,
-    smooth: bool = False,
 ) -> None:
     """Images x models at one block, as figures 4 and 6 of the skipless paper; a model without the block stays empty."""
     cells = [
         [layers.photo(path, 2 * cell)[0], *(own[block][row] if block in own else None for own in colours)]
         for row, path in enumerate(photos)
     ]
-    contact_sheet(cells, ["image", *names], out, title=title or f"Block {block}", cell=cell, smooth=smooth)
+    contact_sheet(cells, ["image", *names], out, title=title or f"Block {block}", cell=cell)
 
 
 def strip_sheet(
@@ -187,7 +183,6 @@ def strip_sheet(
     *,
     height: int = 150,
     width: int = 1600,
-    smooth: bool = False,
 ) -> None:
     """A wide picture for the head of a report: photographs in a line, and under each the models' PCA at ``block``.
 
@@ -218,13 +213,13 @@ def strip_sheet(
             if own is None:
                 draw.rectangle((x, y, x + wide - 1, y + height - 1), fill=(*_EMPTY, 255))
             else:
-                sheet.image.paste(_scaled(own, (wide, height), number == 0, smooth), (x, y))
+                sheet.image.paste(_scaled(own, (wide, height), number == 0), (x, y))
             x += wide + _GAP
     _write(sheet, out)
 
 
-def _scaled(pixels: np.ndarray, size: tuple[int, int], photo: bool, smooth: bool) -> Image.Image:
-    how = Image.Resampling.LANCZOS if photo else Image.Resampling.BICUBIC if smooth else Image.Resampling.NEAREST
+def _scaled(pixels: np.ndarray, size: tuple[int, int], photo: bool) -> Image.Image:
+    how = Image.Resampling.LANCZOS if photo else Image.Resampling.NEAREST
     return Image.fromarray(np.ascontiguousarray(pixels)).resize(size, how)
 
 
