@@ -103,7 +103,7 @@ class Runner:
             if step.state == "blocked":
                 raise ConfigError(
                     f"{node.id}: cannot run before {step.reason.removeprefix('after ')}",
-                    "leave out --only, --from or --variant",
+                    "make it by `dinoskip run` without --only, --from and --variant",
                 )
             if step.state == "run":
                 with self._alone(node):
