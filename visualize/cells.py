@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from visualize import layers
+from visualize import rasters
 from visualize.palette import diverging, sequential
 from visualize.pictures import Pictures
 from visualize.scores import METRICS, best_iou, image_scores, mean_cosine
@@ -64,7 +64,7 @@ class CellWriter:
             return
         blocks = sorted(maps)
         self.pictures.add(
-            f"{layer}-m{self.column}-i{row:03d}.png", encode(layers.sheet([maps[block] for block in blocks]))
+            f"{layer}-m{self.column}-i{row:03d}.png", encode(rasters.sheet([maps[block] for block in blocks]))
         )
         height, width = maps[blocks[0]][0].shape[:2]
         cell.layers[layer] = {"size": [width, height], "blocks": blocks, **more}
@@ -78,8 +78,8 @@ class CellWriter:
             if first is not None:  # own or image may be missing of a block: the aligned colours then stand for them
                 others = [view[block][row] if block in view else first for view in views[1:]]
                 chosen = [first, *others] if own else [first, others[1]]
-                maps[block] = [layers.fewer_levels(first if one is None else one) for one in chosen]
-        self._sheet(cell, "pca", row, maps, layers.png, parts=[0, 1, 2] if own else [0, 1] if alone else [0, 0, 1])
+                maps[block] = [rasters.fewer_levels(first if one is None else one) for one in chosen]
+        self._sheet(cell, "pca", row, maps, rasters.png, parts=[0, 1, 2] if own else [0, 1] if alone else [0, 0, 1])
         store = self.model.store
         if store is not None and image.id in store.ids:
             index = list(store.ids).index(image.id)
@@ -92,7 +92,7 @@ class CellWriter:
         palette = self.classes.palette
         predictions = self.model.predictions.items()
         maps = {block: [found[image.id]] for block, found in predictions if found.get(image.id) is not None}
-        self._sheet(cell, "probe", row, maps, lambda values: layers.palette_png(values, palette))
+        self._sheet(cell, "probe", row, maps, lambda values: rasters.palette_png(values, palette))
         if image.label is None:
             return
         for block, (prediction,) in maps.items():
@@ -105,16 +105,16 @@ class CellWriter:
             return
         first = found[min(found)]
         height, width = (cells * first.patch_size for cells in first.mask.shape)
-        vectors = {block: [layers.eigenvector_levels(cut.eigenvector)] for block, cut in found.items()}
-        colours = diverging(layers.EIGEN_LEVELS)
+        vectors = {block: [rasters.eigenvector_levels(cut.eigenvector)] for block, cut in found.items()}
+        colours = diverging(rasters.EIGEN_LEVELS)
         self._sheet(
-            cell, "vector", row, vectors, lambda values: layers.palette_png(values, colours), cover=[width, height]
+            cell, "vector", row, vectors, lambda values: rasters.palette_png(values, colours), cover=[width, height]
         )
-        veil = np.array([layers.VEIL_COLOUR, layers.VEIL_COLOUR], np.uint8)
+        veil = np.array([rasters.VEIL_COLOUR, rasters.VEIL_COLOUR], np.uint8)
         masks = {block: [cut.mask.astype(np.uint8)] for block, cut in found.items()}
         boxes = {block: [round(float(side), 1) for side in cut.box] for block, cut in found.items()}
         self._sheet(
-            cell, "cut", row, masks, lambda values: layers.palette_png(values, veil, (layers.VEIL, 0)),
+            cell, "cut", row, masks, lambda values: rasters.palette_png(values, veil, (rasters.VEIL, 0)),
             cover=[width, height], boxes=boxes,
         )  # fmt: skip
         for block, cut in found.items():
@@ -131,11 +131,11 @@ class CellWriter:
         if not found:
             return
         each = {block: [heads.mean(axis=0), *heads] for block, heads in found.items()}  # the mean of heads comes first
-        maps = {block: [layers.heat_levels(head) for head in heads] for block, heads in each.items()}
+        maps = {block: [rasters.heat_levels(head) for head in heads] for block, heads in each.items()}
         peaks = {block: [round(100 * float(head.max()), 1) for head in heads] for block, heads in each.items()}
-        colours = sequential(layers.HEAT_LEVELS)
+        colours = sequential(rasters.HEAT_LEVELS)
         count = max(map(len, maps.values()))
         self._sheet(
-            cell, "attention", row, maps, lambda values: layers.palette_png(values, colours),
+            cell, "attention", row, maps, lambda values: rasters.palette_png(values, colours),
             parts=list(range(count)), peaks=peaks,
         )  # fmt: skip

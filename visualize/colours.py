@@ -8,8 +8,8 @@ from typing import Protocol
 
 import numpy as np
 
-from visualize.layers import nearest
 from visualize.pca import PatchPCA, procrustes, to_rgb
+from visualize.rasters import nearest
 
 Colours = dict[int, list[np.ndarray | None]]  # block -> uint8 (h, w, 3) per image, None where there is none
 Scores = Mapping[str, np.ndarray]  # image id -> (h, w, 3) float

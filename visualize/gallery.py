@@ -18,7 +18,7 @@ from pydantic import Field
 from dinoskip.config import Config
 from dinoskip.errors import ConfigError
 from dinoskip.results import EvalResult
-from visualize import layers
+from visualize import rasters
 from visualize.cells import Cell, CellWriter
 from visualize.charts import block_charts
 from visualize.colours import PcaViews, TokenSource, pca_views
@@ -238,11 +238,11 @@ def _write_reference(
     pictures: Pictures, number: int, image: GalleryImage, config: GalleryConfig, classes: Classes | None
 ) -> tuple[int, int]:
     """Write the photograph and its label map; return the image's own (height, width)."""
-    pixels, size = layers.photo(image.path, config.photo_size)
-    pictures.add(f"photo-{number:03d}.jpg", layers.jpeg(pixels))
+    pixels, size = rasters.photo(image.path, config.photo_size)
+    pictures.add(f"photo-{number:03d}.jpg", rasters.jpeg(pixels))
     if image.label is not None and classes is not None:
-        small = layers.nearest(image.label, pixels.shape[:2])
-        pictures.add(f"label-{number:03d}.png", layers.palette_png(small, classes.palette))
+        small = rasters.nearest(image.label, pixels.shape[:2])
+        pictures.add(f"label-{number:03d}.png", rasters.palette_png(small, classes.palette))
     return size
 
 

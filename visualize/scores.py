@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dinoskip.data.voc import IGNORE
-from visualize.layers import nearest
+from visualize.rasters import nearest
 
 
 @dataclass(frozen=True)

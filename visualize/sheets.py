@@ -16,7 +16,7 @@ from PIL import Image, ImageDraw
 
 from dinoskip.errors import ConfigError, did_you_mean
 from dinoskip.files import write_bytes
-from visualize import layers
+from visualize import rasters
 from visualize.drawing import fitted, label_font
 from visualize.pages import clean
 
@@ -151,7 +151,8 @@ def blocks_sheet(
     """Images x blocks of one model: ``colours`` is one entry of those of :class:`visualize.colours.PcaViews`."""
     blocks = sorted(colours)
     cells = [
-        [layers.photo(path, 2 * cell)[0], *(colours[block][row] for block in blocks)] for row, path in enumerate(photos)
+        [rasters.photo(path, 2 * cell)[0], *(colours[block][row] for block in blocks)]
+        for row, path in enumerate(photos)
     ]
     contact_sheet(cells, ["image", *(f"block {block}" for block in blocks)], out, title=title, cell=cell)
 
@@ -168,7 +169,7 @@ def models_sheet(
 ) -> None:
     """Images x models at one block, as figures 4 and 6 of the skipless paper; a model without the block stays empty."""
     cells = [
-        [layers.photo(path, 2 * cell)[0], *(own[block][row] if block in own else None for own in colours)]
+        [rasters.photo(path, 2 * cell)[0], *(own[block][row] if block in own else None for own in colours)]
         for row, path in enumerate(photos)
     ]
     contact_sheet(cells, ["image", *names], out, title=title or f"Block {block}", cell=cell)
@@ -194,7 +195,7 @@ def strip_sheet(
     left = round(max(label_font(size).getlength(line) for lines in labels for line in lines)) + 2 * _GAP
     x = left
     for path in photos:
-        pixels = layers.photo(path, 2 * height)[0]
+        pixels = rasters.photo(path, 2 * height)[0]
         wide = round(height * pixels.shape[1] / pixels.shape[0])
         if columns and x + wide > width:
             break

@@ -180,6 +180,13 @@ def test_package_data_has_the_templates() -> None:
     )
 
 
+@pytest.mark.parametrize("package", ["eval", "visualize"])
+def test_a_package_names_its_modules_and_no_others(package: str) -> None:
+    said = ast.get_docstring(ast.parse((ROOT / package / "__init__.py").read_text())) or ""
+    modules = {path.stem for path in (ROOT / package).glob("*.py")} - {"__init__"}
+    assert set(re.findall(r"``(\w+)``", said)) == modules
+
+
 def test_links_of_the_documents_resolve() -> None:
     for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
         for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):

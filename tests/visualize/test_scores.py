@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eval.metrics import ConfusionMatrix, box_iou
-from visualize.layers import nearest
+from visualize.rasters import nearest
 from visualize.scores import best_iou, image_scores, mean_cosine
 
 LABELS = arrays.arrays(np.uint8, (6, 9), elements=st.sampled_from([0, 1, 2, 7, 255]))

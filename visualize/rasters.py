@@ -24,9 +24,9 @@ def png(pixels: np.ndarray) -> bytes:
     return _encoded(Image.fromarray(np.ascontiguousarray(pixels)), "PNG")
 
 
-def jpeg(pixels: np.ndarray, quality: int = 85) -> bytes:
+def jpeg(pixels: np.ndarray) -> bytes:
     """Encode uint8 (H, W, 3) as JPEG."""
-    return _encoded(Image.fromarray(np.ascontiguousarray(pixels)), "JPEG", quality=quality, optimize=True)
+    return _encoded(Image.fromarray(np.ascontiguousarray(pixels)), "JPEG", quality=85, optimize=True)
 
 
 def palette_png(values: np.ndarray, palette: np.ndarray, opacity: Sequence[int] = ()) -> bytes:
