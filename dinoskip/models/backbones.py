@@ -74,6 +74,16 @@ def _parse(rest: str, spec: str) -> tuple[str, dict[str, Any]]:
     return name.strip(), parsed
 
 
+def split_spec(spec: str) -> tuple[str, str, dict[str, Any]]:
+    """Return a spec's kind, name and options; :class:`ConfigError` for one that is not understood."""
+    kind, colon, rest = spec.partition(":")
+    if not colon or kind not in _LOADERS or not rest:
+        near = did_you_mean(kind, _LOADERS, after=":...")
+        known = "run:DIR, weights:FILE.safetensors, dino:FILE.pth, timm:NAME, hub:REPO:NAME or hf:NAME"
+        raise ConfigError(f"backbone {spec!r} is not understood", f"{near or ''} write {known}".lstrip())
+    return kind, *_parse(rest, spec)
+
+
 def load_backbone(
     spec: str, *, device: str | torch.device = "cpu", dtype: torch.dtype = torch.float32, **kw: Any
 ) -> Backbone:
@@ -86,12 +96,7 @@ def load_backbone(
     Raises :class:`ConfigError` for a spec or model that is not understood and :class:`WeightsError` for weights that
     are missing, damaged, do not fit or cannot be downloaded.
     """
-    kind, colon, rest = spec.partition(":")
-    if not colon or kind not in _LOADERS or not rest:
-        near = did_you_mean(kind, _LOADERS, after=":...")
-        known = "run:DIR, weights:FILE.safetensors, dino:FILE.pth, timm:NAME, hub:REPO:NAME or hf:NAME"
-        raise ConfigError(f"backbone {spec!r} is not understood", f"{near or ''} write {known}".lstrip())
-    name, written = _parse(rest, spec)
+    kind, name, written = split_spec(spec)
     options = kw | written
     pos_embed = str(options.pop("pos_embed", "dino" if kind == "dino" else "timm"))
     unknown = options.keys() - _OPTIONS.get(kind, options.keys())

@@ -10,6 +10,8 @@ from typing import Any, Literal
 from dinoskip.data import datasets
 from dinoskip.data.folders import fingerprint
 from dinoskip.files import hash_of, read_manifest, sha256_file
+from dinoskip.models.backbones import split_spec
+from dinoskip.models.export import newest_checkpoint
 
 Use = Literal["pretraining", "segmentation", "detection", "classes"]
 _OPEN: dict[str, Any] = {
@@ -49,12 +51,16 @@ def annotations_hash(config: Any, split: str) -> str:
 
 
 def backbone_hash(spec: str) -> str:
-    """Hash of the weights behind a backbone spec: the file's content, a run's newest checkpoint, or the name itself."""
-    kind, _, rest = spec.partition(":")
-    if kind in {"weights", "dino"}:
-        return sha256_file(Path(rest)) if Path(rest).is_file() else "missing"
-    if kind == "run" and Path(rest).is_dir():
-        from dinoskip.models.export import newest_checkpoint
+    """Hash of the weights behind a spec: its file or folder by content, a run by its newest checkpoint, else its name.
 
-        return str(read_manifest(newest_checkpoint(Path(rest)))["hash"])
+    Raises :class:`ConfigError` for a spec that is not understood.
+    """
+    kind, name, options = split_spec(spec)
+    place = Path(options.get("file", name))
+    if kind in {"weights", "dino"} or "file" in options:
+        return sha256_file(place) if place.is_file() else "missing"
+    if kind == "run" and place.is_dir():
+        return str(read_manifest(newest_checkpoint(place))["hash"])
+    if kind == "hf" and place.is_dir():
+        return hash_of([[path.name, sha256_file(path)] for path in sorted(place.iterdir()) if path.is_file()])
     return hash_of(spec)

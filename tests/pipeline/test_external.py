@@ -12,6 +12,8 @@ from PIL import Image
 
 from dinoskip.cli import main
 from dinoskip.errors import DataError
+from dinoskip.files import write_manifest
+from dinoskip.pipeline.external import backbone_hash
 from dinoskip.pipeline.nodes import build_nodes
 from dinoskip.pipeline.runner import Runner
 from dinoskip.pipeline.stages import STAGES
@@ -146,3 +148,35 @@ def test_the_weights_a_model_starts_from_enter_its_key_by_content(tmp_path: Path
         assert node.external is not None
         found.append(node.external())
     assert found[0] == found[2] != found[1]
+
+
+@pytest.mark.parametrize(
+    ("spec", "file"),
+    [
+        ("weights:HERE/w.safetensors", "w.safetensors"),
+        ("weights:HERE/w.safetensors,pos_embed=dino", "w.safetensors"),
+        ("dino:HERE/w.pth,role=student", "w.pth"),
+        ("timm:vit_tiny_patch16_224,depth=1,file=HERE/w.pth", "w.pth"),
+        ("hub:facebookresearch/dino:dino_vits16,file=HERE/w.pth", "w.pth"),
+        ("hf:HERE", "model.safetensors"),
+        ("hf:HERE,seed=1", "config.json"),
+    ],
+)
+def test_backbones_enter_by_the_content_of_their_files(spec: str, file: str, tmp_path: Path) -> None:
+    found = []
+    for content in (b"one", b"two", b"one"):
+        (tmp_path / file).write_bytes(content)
+        found.append(backbone_hash(spec.replace("HERE", str(tmp_path))))
+    assert found[0] == found[2] != found[1]
+
+
+def test_a_run_enters_by_its_newest_checkpoint_whatever_is_taken_of_it(tmp_path: Path) -> None:
+    found = []
+    for step in (10, 20):
+        checkpoint = tmp_path / "checkpoints" / f"step-{step:08d}"
+        checkpoint.mkdir(parents=True)
+        (checkpoint / "teacher.safetensors").write_bytes(bytes([step]))
+        write_manifest(checkpoint)
+        found.append([backbone_hash(f"run:{tmp_path}{option}") for option in ("", ",role=teacher")])
+    assert found[0] != found[1]
+    assert all(plain == with_role for plain, with_role in found)
