@@ -119,7 +119,8 @@ def make_plan(
         "image_sizes": [list(size) for size in originals], "weights_hash": backbone.weights_hash,
         "mean": list(backbone.mean), "std": list(backbone.std),
     }  # fmt: skip
-    manifest["key"] = hash_of([manifest, str(backbone.dtype), content_marks(paths)])
+    how = [] if backbone.pos_embed == "timm" else [backbone.pos_embed]  # the weights do not say it
+    manifest["key"] = hash_of([manifest, str(backbone.dtype), content_marks(paths), *how])
     batches = _batches(sizes, batch_size)
     return Plan(manifest, transform, paths, batches, sizes, starts, arrays, batch_size, file_format)
 

@@ -72,7 +72,7 @@ class Backbone:
     ) -> None:
         self.anatomy = anatomy = anatomy_of(model, spec, pos_embed)
         self.model: Any = model.eval()
-        self.spec = spec
+        self.spec, self.pos_embed = spec, pos_embed
         self.info = dict(info or {})
         self.patch_size = anatomy.patch_size
         self.depth = len(anatomy.blocks)

@@ -16,7 +16,7 @@ from dinoskip.errors import DiskFull, OutputInUse
 from dinoskip.features import FeatureStore, Transform, export
 from dinoskip.files import read_manifest, write_json, write_text
 from dinoskip.locks import directory_lock
-from dinoskip.models import Backbone
+from dinoskip.models import Backbone, load_backbone
 
 SQUARE = Transform(size=32)
 
@@ -104,6 +104,13 @@ def test_finished_store_is_returned_and_anything_else_refused(
     with pytest.raises(OutputInUse):
         export(backbone, dataset, tmp_path / "mine", [1], transform=SQUARE)
     assert (tmp_path / "mine" / "notes.txt").exists()
+
+
+def test_positions_interpolated_otherwise_are_other_features(tmp_path: Path, images: Callable) -> None:
+    spec, dataset = "timm:vit_tiny_patch16_224,pretrained=false,depth=1", images([(32, 32)])
+    export(load_backbone(spec), dataset, tmp_path / "store", [1], transform=SQUARE)
+    with pytest.raises(OutputInUse, match="something other"):
+        export(load_backbone(f"{spec},pos_embed=dino"), dataset, tmp_path / "store", [1], transform=SQUARE)
 
 
 def test_one_export_at_a_time(tmp_path: Path, backbone: Backbone, images: Callable) -> None:
