@@ -255,7 +255,7 @@ class OnlineProbe:
             results = fit_probes(
                 train, val, blocks, self.rates, self.epochs, refine=1, seed=self.seed, device=here.device.type
             )
-            best = max(results, key=lambda result: float(np.nan_to_num(max(result.heldout), nan=-1.0)))
+            best = max(results, key=lambda result: float(np.nan_to_num(result.heldout[result.chosen], nan=-1.0)))
             values = {f"probe_block{result.name}_miou": 100 * result.scores.miou for result in results}
             return {"probe_miou": 100 * best.scores.miou} | values
 
