@@ -15,14 +15,9 @@ import pytest
 from dinoskip.files import read_json, verify_manifest, write_json
 from dinoskip.models.export import list_checkpoints
 from tests.helpers.launch import Child, children, run
-from tests.helpers.tiny import count_rows, make_images, tiny_job
+from tests.helpers.tiny import count_rows, tiny_job
 
 LONG = tiny_job(epochs=500)
-
-
-@pytest.fixture(scope="module")
-def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_images(tmp_path_factory.mktemp("data") / "images")
 
 
 def test_concurrent_same_dir_one_of_two_proceeds(images: Path, tmp_path: Path) -> None:

@@ -19,14 +19,9 @@ from dinoskip.files import read_json, verify_manifest
 from dinoskip.models.export import list_checkpoints
 from tests.helpers import slow_pretrain
 from tests.helpers.launch import DEADLINE, Child, children, rank_environments
-from tests.helpers.tiny import count_rows, make_images, tiny_job
+from tests.helpers.tiny import count_rows, tiny_job
 
 JOB = tiny_job(skip=False, checkpoint_every_steps=None)
-
-
-@pytest.fixture(scope="module")
-def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_images(tmp_path_factory.mktemp("data") / "images")
 
 
 def slow_steps() -> None:

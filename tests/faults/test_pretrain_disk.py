@@ -16,14 +16,9 @@ from dinoskip.files import read_json, verify_manifest
 from dinoskip.models.export import list_checkpoints
 from tests.helpers.launch import Child, children, run
 from tests.helpers.system import can_mount, obey_modes, small_disk
-from tests.helpers.tiny import count_rows, make_images, tiny_job
+from tests.helpers.tiny import count_rows, tiny_job
 
 FULL = r"step-\d{8}: no space left: a checkpoint takes (\d+) bytes, \d+ are free"
-
-
-@pytest.fixture(scope="module")
-def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_images(tmp_path_factory.mktemp("data") / "images")
 
 
 def test_ckpt_disk_full_leaves_the_earlier_checkpoint_and_says_so(images: Path, tmp_path: Path) -> None:

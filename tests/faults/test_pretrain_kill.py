@@ -14,14 +14,9 @@ from dinoskip.files import read_json, verify_manifest
 from dinoskip.models.export import list_checkpoints
 from dinoskip.training import checkpoint
 from tests.helpers.launch import Child, children, rank_environments, run, run_ranks
-from tests.helpers.tiny import STEPS, assert_same_run, count_rows, make_images, rows_of, tensor_hashes, tiny_job
+from tests.helpers.tiny import STEPS, assert_same_run, count_rows, rows_of, tensor_hashes, tiny_job
 
 JOB = tiny_job(checkpoint_every_steps=2)
-
-
-@pytest.fixture(scope="module")
-def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_images(tmp_path_factory.mktemp("data") / "images")
 
 
 @pytest.fixture(scope="module")

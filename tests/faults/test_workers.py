@@ -11,15 +11,10 @@ import pytest
 
 from tests.helpers.launch import run, run_ranks
 from tests.helpers.system import can_mount, small_disk
-from tests.helpers.tiny import make_images, tiny_job
+from tests.helpers.tiny import tiny_job
 
 JOB = tiny_job(checkpoint_every_steps=2)
 TIMEOUT = 3
-
-
-@pytest.fixture(scope="module")
-def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_images(tmp_path_factory.mktemp("data") / "images")
 
 
 def impatient() -> None:

@@ -11,7 +11,7 @@ import pytest
 from dinoskip.files import load_tensors, read_json
 from dinoskip.training import PretrainJob
 from tests.helpers.launch import Child, children, rank_environments, run_ranks
-from tests.helpers.tiny import STEPS, count_rows, make_images, rows_of, tiny_job
+from tests.helpers.tiny import STEPS, count_rows, rows_of, tiny_job
 
 LOSS = 1e-5  # between runs that add up in another order, all through a run of so small a learning rate
 FINAL = f"step-{STEPS:08d}"
@@ -25,11 +25,6 @@ def job_of(
     job = tiny_job(skip=skip, epochs=3, batch_size=batch, checkpoint_every_steps=2, accumulate=accumulate,
                    parallel=parallel, **more)  # fmt: skip
     return job.model_copy(update={"optimizer": job.optimizer.model_copy(update={"lr": 0.002})})
-
-
-@pytest.fixture(scope="module")
-def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_images(tmp_path_factory.mktemp("data") / "images")
 
 
 @pytest.fixture(scope="module")
