@@ -135,7 +135,7 @@ def notes(table: PublishedTable, study: Study) -> list[str]:
     about += [f"several blocks: {', '.join(several)}"] if several else []
     lines.append("; ".join(about) + ". [low, high] is the 95 % interval by the bootstrap over images.")
     lines.append("Settings: " + setting_note({"": rows}))
-    if left := _left_out(table, study, rows):
+    if left := _left_out(study, rows):
         lines.append(
             f"{left} more rows have other settings of the same measures (rows.html): of several settings the one that "
             f"most variants have is shown, of equals the papers' ({PAPERS})."
@@ -160,8 +160,8 @@ def _why(table: PublishedTable, study: Study) -> str:
     return "Its variants, epochs or kinds of features are others than the table's."
 
 
-def _left_out(table: PublishedTable, study: Study, used: Sequence[EvalResult]) -> int:
-    """How many rows of the table's measures have another setting than the one shown."""
+def _left_out(study: Study, used: Sequence[EvalResult]) -> int:
+    """How many rows of the same measures have another setting than the one shown."""
     shown = {(row.task, row.metric, row.dataset): setting_of(row) for row in used}
     return sum(
         setting_of(row) != shown[row.task, row.metric, row.dataset]

@@ -117,10 +117,10 @@ def panels(count: int, size: tuple[float, float] = PANEL, columns: int | None = 
     return figure, grid[:count]
 
 
-def heading(axes: Any, text: str, lines: int = 2) -> None:
+def heading(axes: Any, text: str) -> None:
     """A panel's title, wrapped and cut to the panel's own width."""
     columns = axes.get_subplotspec().get_gridspec().ncols
-    axes.set_title(fitted(text, axes.figure.get_figwidth() / columns - 0.45, TITLE, lines))
+    axes.set_title(fitted(text, axes.figure.get_figwidth() / columns - 0.45, TITLE, 2))
 
 
 def curve(axes: Any, points: Mapping[int, float], colour: str, number: int, name: str) -> None:
