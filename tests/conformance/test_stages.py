@@ -21,11 +21,17 @@ SMALLER = (
 )
 
 
+SWEEP = """
+online: {knn: {dataset: scenes, size: 32, k: [1], held_out: true, train_images: 4, val_images: 2}}
+sweep: {lr: [1e-3, 1e-2], pretrain: {epochs: 1}}
+"""
+
+
 def hashes(folder: Path) -> dict[str, str]:
     """Output hash of every node of two finished studies, one pretrained and one supervised."""
     config = folder / "tiny.yaml"
     folder.mkdir()
-    config.write_text(TINY)
+    config.write_text(TINY + SWEEP)
     assert main(["run", str(config), f"output={folder}", *SMALLER, "-q"]) == 0
     labelled, root = folder / "labelled.yaml", folder / "shapes"
     make_classes(root / "train", 2)
