@@ -89,7 +89,7 @@ class Child:
                  env: dict[str, str] | None = None, limit: int = 0, mask: int | None = None,
                  allow: Collection[str] = (), prepare: Callable[[], None] | None = None,
                  writes: str = "") -> None:  # fmt: skip
-        self.run_dir, self._images = run_dir, images
+        self.run_dir, self._images, self._kills = run_dir, images, ":kill" in failpoint
         self._stderr = run_dir.parent / f"{run_dir.name}{(env or {}).get('RANK', '')}.stderr"
         self._from = self._stderr.stat().st_size if self._stderr.exists() else 0
         _OWN[run_dir.parent] |= {run_dir.name, self._stderr.name}
@@ -125,8 +125,8 @@ class Child:
     def _check(self, code: int) -> None:
         assert wait_until_empty(self.process.pid, ORPHANS) == [], f"processes are left\n{self.log}"
         if self._scratch.exists():
-            # Sockets through which workers lend tensors: multiprocessing removes them unless it is killed.
-            sockets = ("pymp-",) if code < 0 else ()
+            # Sockets through which workers lend tensors: multiprocessing removes them unless it or a worker is killed.
+            sockets = ("pymp-",) if code < 0 or self._kills else ()
             found = [path for path in self._scratch.glob("*/*") if not path.name.startswith(sockets or "\0")]
             assert found == [], f"files outside the run directory\n{self.log}"
             shutil.rmtree(self._scratch)
