@@ -44,7 +44,6 @@ PROTOCOLS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
             "optimizer": "sgd",
             "learning_rates": (1e-2,),
             "schedule": "step",
-            "step_at": 0.8,
             "epochs": 25,
             "batch_size": 60,
             "batchnorm": "none",
@@ -68,7 +67,6 @@ def _low_to_high(pair: tuple[float, float]) -> tuple[float, float]:
 
 Positive = Annotated[float, Field(gt=0)]
 NotNegative = Annotated[float, Field(ge=0)]
-Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class ProbeRecipe(Config):
@@ -79,19 +77,17 @@ class ProbeRecipe(Config):
     )
     live: bool = Field(False, description="augmented images through the backbone every step, not features kept on disk")
     size: int = Field(224, ge=16, description="side in pixels of square images, of live crops and of windows")
-    optimizer: Literal["adamw", "sgd"] = "adamw"
-    momentum: float = Field(0.9, ge=0, lt=1, description="of sgd")
+    optimizer: Literal["adamw", "sgd"] = Field("adamw", description="sgd: with momentum 0.9")
     learning_rates: Annotated[tuple[Positive, ...], AfterValidator(different)] = Field(
         (1e-4, 3e-4, 1e-3, 3e-3, 1e-2), min_length=1, description="one head each; chosen on held-out images"
     )
     weight_decay: Annotated[
         tuple[NotNegative, ...], BeforeValidator(_several), AfterValidator(different), Field(min_length=1)
     ] = Field((1e-4,), description="one or several, each with every learning rate")
-    schedule: Literal["cosine", "poly", "step", "constant"] = "cosine"
+    schedule: Literal["cosine", "poly", "step", "constant"] = Field(
+        "cosine", description="poly: falls linearly; step: to a tenth after 80 % of the steps"
+    )
     warmup: float = Field(0.0, ge=0, lt=1, description="share of the steps with a linearly rising rate")
-    power: float = Field(1.0, gt=0, description="of poly: rate × (1 - done)^power")
-    step_at: Share = Field(0.8, description="of step: share of the steps after which the rate falls")
-    step_factor: Share = Field(0.1, description="of step: what is left of the rate")
     epochs: int | None = Field(30, ge=1)
     iterations: int | None = Field(None, ge=1, description="instead of epochs")
     batch_size: int = Field(16, ge=1)
@@ -107,7 +103,7 @@ class ProbeRecipe(Config):
         (0.5, 1.0), description="live: of resized, share of the area; of scaled, factor on the short side"
     )
     cat_max_ratio: float = Field(1.0, gt=0, le=1, description="live, scaled: most of a crop that one class may fill")
-    flip: Share = Field(0.5, description="live: probability")
+    flip: float = Field(0.5, ge=0, le=1, description="live: probability")
     distort: float | None = Field(None, ge=0, le=0.5, description="live: change colours, hue by this share of a turn")
     stride: int | None = Field(None, ge=1, description="live: score by sliding windows; default whole square images")
     holdout: float = Field(0.1, gt=0, lt=1, description="share of training images on which a head is chosen")

@@ -13,6 +13,8 @@ import torch
 from dinoskip.protocols import ProbeRecipe
 
 _BETAS, _EPS = (0.9, 0.999), 1e-8  # AdamW's own defaults, which every protocol uses
+_MOMENTUM = 0.9  # of SGD
+_STEP_AT, _STEP_FACTOR = 0.8, 0.1  # of the schedule "step"
 
 
 class Descent:
@@ -25,10 +27,9 @@ class Descent:
         decays: Sequence[float],
         *,
         name: str = "adamw",
-        momentum: float = 0.9,
     ) -> None:
         device = parameters[0].device
-        self.parameters, self.momentum = list(parameters), momentum
+        self.parameters = list(parameters)
         self.rates, self.decays = (torch.tensor(x, dtype=torch.float64, device=device) for x in (rates, decays))
         self._update = {"adamw": self._adamw, "sgd": self._sgd}[name]
         count = {"adamw": 2, "sgd": 1}[name]
@@ -58,7 +59,7 @@ class Descent:
         decay: torch.Tensor,
     ) -> None:  # fmt: skip
         (velocity,) = state
-        velocity.mul_(self.momentum).add_(grad.add_(decay.float() * parameter))
+        velocity.mul_(_MOMENTUM).add_(grad.add_(decay.float() * parameter))
         parameter.sub_(rate.float() * velocity)
 
 
@@ -70,8 +71,8 @@ def rate_scale(recipe: ProbeRecipe, done: int, steps: int) -> float:
     share = done / steps
     factor: float = {
         "cosine": 0.5 * (1 + math.cos(math.pi * share)),
-        "poly": (1 - share) ** recipe.power,
-        "step": recipe.step_factor if share >= recipe.step_at else 1.0,
+        "poly": 1 - share,
+        "step": _STEP_FACTOR if share >= _STEP_AT else 1.0,
         "constant": 1.0,
     }[recipe.schedule]
     rising = recipe.warmup * steps

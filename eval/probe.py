@@ -207,9 +207,9 @@ def fit_heads(
 ) -> HeadStack:
     """Train every head of ``groups`` and trials on images ``rows`` of ``feed``, whose tokens have ``dim`` channels."""
     rates, decays = zip(*recipe.trials, strict=True)
-    options: dict[str, Any] = {"optimizer": recipe.optimizer, "momentum": recipe.momentum}
-    options |= {"affine": recipe.batchnorm == "affine", "init_std": recipe.init_std, "seed": seed}
-    stack = HeadStack(groups, rates, feed.data.num_classes, dim, decays, feed.device, **options)
+    affine, classes = recipe.batchnorm == "affine", feed.data.num_classes
+    options: dict[str, Any] = {"affine": affine, "init_std": recipe.init_std, "seed": seed}
+    stack = HeadStack(groups, rates, classes, dim, decays, feed.device, optimizer=recipe.optimizer, **options)
     train_stack(stack, feed, rows, recipe, seed)
     return stack
 

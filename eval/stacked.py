@@ -41,7 +41,6 @@ class HeadStack:
         device: torch.device,
         *,
         optimizer: str = "adamw",
-        momentum: float = 0.9,
         affine: bool = False,
         init_std: float = 0.0,
         seed: int = 0,
@@ -61,7 +60,7 @@ class HeadStack:
         self.parameters = [p for p in (self.weight, self.bias, self.gamma, self.beta) if p is not None]
         self.rates = tuple(learning_rates)
         self.decays = tuple(np.broadcast_to(weight_decay, heads[:1]).tolist())
-        self._descent = Descent(self.parameters, self.rates, self.decays, name=optimizer, momentum=momentum)
+        self._descent = Descent(self.parameters, self.rates, self.decays, name=optimizer)
 
     def _slots_of(self, group: int) -> list[tuple[int, Key]]:
         return [(slot, key) for slot, (g, key) in enumerate(self.slots) if g == group]

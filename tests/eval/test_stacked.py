@@ -163,7 +163,7 @@ def test_head_with_scale_and_shift_is_batchnorm_and_convolution(optimizer: str) 
     labels, decays = some_labels(21, 30), (0.0, 0.1, 0.02)
     raw = {b: 3 * x + 1 for b, x in some_tokens((1, 2)).items()}
     groups = [(1,), (1, 2)]
-    options = {"optimizer": optimizer, "momentum": 0.9, "affine": True, "init_std": 0.3, "seed": 5}
+    options = {"optimizer": optimizer, "affine": True, "init_std": 0.3, "seed": 5}
     stack = HeadStack(groups, RATES, K, C, decays, CPU, **options)
     starts = stack.weight.clone()
     batches = [torch.randperm(N, generator=torch.Generator().manual_seed(i))[:6] for i in range(9)]
