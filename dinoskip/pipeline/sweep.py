@@ -47,7 +47,14 @@ def short_recipe(recipe: Mapping[str, Any], section: SweepSection) -> dict[str, 
 
 
 def best(rates: list[dict[str, Any]]) -> float:
-    """The learning rate of the highest value, the smaller on a tie; a failed run's value is None."""
+    """The learning rate of the highest value, the smaller on a tie; a failed run's value is None.
+
+    Raises :class:`NonFiniteError` if every run failed.
+    """
+    if all(row["value"] is None for row in rates):
+        raise NonFiniteError(
+            "sweep: no learning rate has a value: every short run failed", "add smaller ones to sweep.lr"
+        )
     return float(max(rates, key=lambda row: (-math.inf if row["value"] is None else row["value"], -row["lr"]))["lr"])
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dinoskip.cli import main
-from dinoskip.errors import ConfigError
+from dinoskip.errors import ConfigError, NonFiniteError
 from dinoskip.files import read_json
 from dinoskip.pipeline.nodes import build_nodes
 from dinoskip.pipeline.study import load_study
@@ -39,6 +39,8 @@ def test_best_is_the_highest_and_of_equals_the_smallest() -> None:
     rows = [{"lr": 3e-3, "value": 40.0}, {"lr": 1e-3, "value": 40.0}, {"lr": 1e-2, "value": 12.0}]
     assert best(rows) == 1e-3
     assert best([{"lr": 1e-3, "value": None}, {"lr": 1e-2, "value": 0.0}]) == 1e-2, "what failed is the worst"
+    with pytest.raises(NonFiniteError, match="every short run failed"):
+        best([{"lr": 1e-3, "value": None}, {"lr": 1e-2, "value": None}])
 
 
 @pytest.mark.parametrize(
