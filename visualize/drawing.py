@@ -140,7 +140,7 @@ def logarithmic_scale(axes: Any) -> None:
     from matplotlib.ticker import LogFormatterSciNotation
 
     axes.set_yscale("log")
-    axes.yaxis.set_minor_formatter(LogFormatterSciNotation(labelOnlyBase=False, minor_thresholds=(2, 0.5)))
+    axes.yaxis.set_minor_formatter(LogFormatterSciNotation(labelOnlyBase=False, minor_thresholds=(1.6, 0.5)))
 
 
 def several(number: int) -> dict[str, Any]:
