@@ -16,7 +16,7 @@ from dinoskip.data.scenes import ScenesConfig
 from dinoskip.data.segmentation import SegmentationDataset, voc_segmentation
 from dinoskip.data.sources import Source, open_source
 from dinoskip.data.voc import FileTable, read_list, voc_folder
-from dinoskip.errors import ConfigError
+from dinoskip.errors import ConfigError, DataError
 
 SCENES_YEAR = 2012
 
@@ -250,6 +250,8 @@ def open_labelled(config: AnyDataset, split: str, root: str | Path | None = None
     """
     where = dataset_root(config, root)
     if isinstance(config, FolderConfig):
+        if not (where / "train").exists() and (any(where.glob("VOC2*")) or (where / "JPEGImages").is_dir()):
+            raise DataError(f"{where}: has no folder train, it is laid out as Pascal VOC", "use kind voc")
         train = LabelledFolder.open(where / "train")
         return train if split == "train" else LabelledFolder.open(where / split, train.class_names)
     if not isinstance(config, VocConfig | ScenesConfig):

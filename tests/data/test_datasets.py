@@ -152,3 +152,10 @@ def test_shards_stand_in_for_a_folder_in_training(photo_folder: Path, voc_tree: 
     assert len(open_training_images(ImagesConfig(root=str(tmp_path / "set" / "val")))) == 12
     assert len(open_training_images(ImagesConfig(root=str(photo_folder)))) == 12
     assert open_training_images(VocConfig(root=str(voc_tree))).names == ("a1.jpg", "a2.jpg")
+
+
+def test_a_voc_folder_given_as_class_folders_is_answered_with_its_kind(tmp_path: Path) -> None:
+    (tmp_path / "VOC2007" / "JPEGImages").mkdir(parents=True)
+    for root in (tmp_path, tmp_path / "VOC2007"):
+        with pytest.raises(DataError, match="laid out as Pascal VOC .use kind voc."):
+            open_labelled(FolderConfig(root=str(root)), "train")
