@@ -157,5 +157,5 @@ def test_shards_stand_in_for_a_folder_in_training(photo_folder: Path, voc_tree: 
 def test_a_voc_folder_given_as_class_folders_is_answered_with_its_kind(tmp_path: Path) -> None:
     (tmp_path / "VOC2007" / "JPEGImages").mkdir(parents=True)
     for root in (tmp_path, tmp_path / "VOC2007"):
-        with pytest.raises(DataError, match="laid out as Pascal VOC .use kind voc."):
+        with pytest.raises(DataError, match=r"laid out as Pascal VOC \(use kind voc\)"):
             open_labelled(FolderConfig(root=str(root)), "train")
