@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import scipy.linalg
@@ -20,9 +20,10 @@ from torch import Tensor
 
 from dinoskip.precision import exact_products
 from dinoskip.randomness import numpy_rng
-from eval.symmetric import symmetric_product
+from eval.symmetric import inner_products, symmetric_product
 
 F64 = NDArray[np.float64]
+T = TypeVar("T", np.float32, np.float64)
 TINY_NORM = 1e-12  # of torch.nn.functional.normalize, which the reference calls
 _SCRATCH = 2**22  # entries that a thread keeps at most: graphs of 2,048 tokens, 52 MiB
 ALONE = 2.0**53  # the code of isolated tokens: no sum is as large
@@ -80,6 +81,7 @@ class Graphs:
     def dense(self, i: int) -> F64:
         """Return the affinity matrix A of graph ``i``, float64 (n, n), on the host."""
         array: F64 = self.edges[i].cpu().numpy()
+        array = _mirrored(array) if self.half else array
         return np.where(array > 0, 1.0, self.floor) if self.binary else array
 
 
@@ -111,17 +113,20 @@ def lengths(features: Tensor) -> Tensor:
     return found
 
 
-def similarities(unit: Tensor, *, scratch: bool = False) -> Tensor:
+def similarities(unit: Tensor, *, half: bool = False, scratch: bool = False) -> Tensor:
     """Return the inner products (B, n, n) of normalised rows (B, n, C), float32 (TF32 changes 2 % of the cuts).
 
-    ``scratch``: on a CPU in memory that the next such call of this thread overwrites.
+    On a CPU, ``half``: only the lower triangles are written, for :func:`build_graphs`; ``scratch``: in memory that the
+    next such call of this thread overwrites.
     """
     if unit.is_cuda:
         with exact_products(unit.device):
             return unit @ unit.mT
     found = _room("similarity", (len(unit), unit.shape[1], unit.shape[1]), np.float32, scratch)
-    for rows, out in zip(unit.numpy(), found, strict=True):
-        np.matmul(rows, rows.T, out=out)  # sees the transpose and calls the symmetric rank-k product: half the work
+    for rows, out in zip(unit.contiguous().numpy(), found, strict=True):
+        inner_products(rows, out)
+        if not half:
+            out[:] = _mirrored(out)
     return torch.from_numpy(found)
 
 
@@ -185,6 +190,11 @@ def dense_vector(graphs: Graphs, i: int) -> CutVector:
     return CutVector(y, np.zeros_like(y), float(values[0]), float(values[1] - values[0]), 0)
 
 
+def _mirrored(lower: NDArray[T]) -> NDArray[T]:
+    """Return the symmetric matrix of this lower triangle; what is above it is not read."""
+    return np.tril(lower) + np.tril(lower, -1).T
+
+
 class _Kept(threading.local):
     """Memory of this thread by name: touching new pages for every graph takes as long as filling them."""
 
@@ -196,12 +206,12 @@ _kept = _Kept()
 
 
 def _room(name: str, shape: tuple[int, ...], dtype: type[np.generic], scratch: bool) -> NDArray[Any]:
-    """Return an uninitialised array; with ``scratch`` the thread's own of that name, unless it would be large."""
+    """Return an array of whatever finite values; with ``scratch`` the thread's own of that name, if not too large."""
     size = int(np.prod(shape))
     if not scratch or size > _SCRATCH:
-        return np.empty(shape, dtype=dtype)
+        return np.zeros(shape, dtype=dtype)
     if name not in _kept.held or _kept.held[name].size < size:
-        _kept.held[name] = np.empty(size, dtype=dtype)
+        _kept.held[name] = np.zeros(size, dtype=dtype)
     return _kept.held[name][:size].reshape(shape)
 
 

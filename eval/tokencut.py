@@ -141,7 +141,8 @@ def tokencut(
     check_tokens(batch, [grid] * len(batch))
 
     def some(part: Tensor) -> list[TokenCut]:
-        return cut(similarities(normalise(part), scratch=True), [grid] * len(part), tau, eps, binary=binary)
+        similarity = similarities(normalise(part), half=True, scratch=True)
+        return cut(similarity, [grid] * len(part), tau, eps, binary=binary)
 
     if tensor.ndim == 2:
         return some(batch)[0]
