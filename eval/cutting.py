@@ -13,10 +13,9 @@ from dinoskip.errors import DataError
 from dinoskip.features import FeatureStore
 from eval.graph import lengths, normalise, similarities
 from eval.lost import Lost, grow
-from eval.tokencut import TokenCut, batch_size, cut, each
+from eval.tokencut import LEAST_TOKENS, TokenCut, batch_size, cut, each
 
 _GPU_THREADS = 2  # while one waits for the GPU, the other finds boxes
-LEAST_TOKENS = 3  # fewer cannot be cut
 
 
 class Item(NamedTuple):

@@ -21,9 +21,9 @@ from dinoskip.images import read_image
 from dinoskip.results import EvalResult, write_rows
 from eval.baselines import BOXES, discovery_baselines
 from eval.bootstrap import share_interval
-from eval.cutting import LEAST_TOKENS, Found, Item, cut_store
+from eval.cutting import Found, Item, cut_store
 from eval.overlays import overlay
-from eval.tokencut import to_pixels
+from eval.tokencut import LEAST_TOKENS, to_pixels
 
 T = TypeVar("T")
 

@@ -69,6 +69,22 @@ class LabelledTokens:
         return cls(maps, lambda i: dataset.label(index[i]), store.grid(0), dataset.num_classes, len(store.ids))
 
     @classmethod
+    def pair(
+        cls,
+        train_store: FeatureStore,
+        val_store: FeatureStore,
+        train_set: SegmentationDataset,
+        val_set: SegmentationDataset,
+    ) -> tuple[LabelledTokens, LabelledTokens]:
+        """Both splits (:meth:`of`); :class:`DataError` unless the stores are of one network in one way."""
+        if train_store.weights_hash != val_store.weights_hash:
+            raise DataError(f"{val_store.path}: features of other weights than {train_store.path}: weights_hash differs")
+        for name in ("blocks", "facet", "norm", "transform"):
+            if getattr(train_store, name) != getattr(val_store, name):
+                raise DataError(f"{val_store.path}: {name} differs from {train_store.path}")
+        return cls.of(train_store, train_set), cls.of(val_store, val_set)
+
+    @classmethod
     def labels_of(cls, dataset: SegmentationDataset) -> LabelledTokens:
         """The labels of a data set, without tokens."""
         return cls({}, dataset.label, (0, 0), dataset.num_classes, len(dataset))

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from eval.graph import lengths, normalise, similarities
-from eval.tokencut import Box, Grid, as_float32, component_of
+from eval.tokencut import Box, Grid, as_float32, check_tokens, component_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,13 +53,9 @@ def lost(features: ArrayLike | Tensor, grid: Grid, k: int = 100) -> Lost:
     row-major over ``grid`` (rows, columns), not normalised. The seed is grown over the ``k`` tokens with the fewest
     positive correlations. Raises ValueError for a shape that does not fit the grid or non-finite features.
     """
-    tensor = as_float32(features)
-    rows, columns = grid
-    if tensor.ndim != 2 or min(grid) < 1 or len(tensor) != rows * columns:
-        raise ValueError(f"features of shape {tuple(tensor.shape)} do not fit a grid of {rows} x {columns} tokens")
-    if not bool(torch.isfinite(tensor).all()):
-        raise ValueError("features must be finite")
-    return grow(similarities(normalise(tensor[None])), lengths(tensor[None]), [grid], k)[0]
+    batch = as_float32(features)[None]
+    check_tokens(batch, grid, least=1)
+    return grow(similarities(normalise(batch)), lengths(batch), [grid], k)[0]
 
 
 def grow(similarity: Tensor, length: Tensor, grids: Sequence[Grid], k: int) -> list[Lost]:

@@ -263,14 +263,8 @@ def evaluate(
     mIoU with its interval, mAcc and aAcc in percent of the chosen heads, and mIoU with note ``best on validation``;
     then the mIoU of the majority class. With several seeds: rows of each, and of their mean (:mod:`eval.probe_rows`).
     """
-    if train_store.weights_hash != val_store.weights_hash:
-        raise DataError(f"{val_store.path}: features of other weights than {train_store.path}")
-    same = ("blocks", "facet", "norm", "transform")
-    for name in same:
-        if getattr(train_store, name) != getattr(val_store, name):
-            raise DataError(f"{val_store.path}: {name} differs from {train_store.path}")
+    train, val = LabelledTokens.pair(train_store, val_store, train_set, val_set)
     applied = _derivations(val_store, norms, backbone)
-    train, val = LabelledTokens.of(train_store, train_set), LabelledTokens.of(val_store, val_set)
     groups = _groups(val_store.blocks, config.multiscale, list(applied))
     seeds = range(config.seed, config.seed + config.seeds)
     fits = [_fit_cached(train, val, groups, applied, config, seed, choose_device(device)) for seed in seeds]

@@ -203,10 +203,7 @@ def evaluate(
     Rows: mIoU with its interval, mAcc and aAcc in percent of each block; then the mIoU of the majority class. Raises
     :class:`DataError` for stores that do not belong together, :class:`ConfigError` if k exceeds what is remembered.
     """
-    for name in ("weights_hash", "blocks", "facet", "norm", "transform"):
-        if getattr(train_store, name) != getattr(val_store, name):
-            raise DataError(f"{val_store.path}: {name} differs from {train_store.path}")
-    train, val = LabelledTokens.of(train_store, train_set), LabelledTokens.of(val_store, val_set)
+    train, val = LabelledTokens.pair(train_store, val_store, train_set, val_set)
     memory = remember(train, train_store.ids, config.memory, config.seed)
     if config.k > len(memory.images):
         raise ConfigError(f"k: {config.k} neighbours were asked of {len(memory.images)} remembered patches")

@@ -30,6 +30,7 @@ T = TypeVar("T")
 TIE = 1e-8  # seeds this close (relative) are tied: the reference's choice among them depends on the BLAS
 RESOLVED = 1e-10  # relative error below which "tied" can be told from "nearly tied"
 MULTIPLE = 1e-9  # second and third eigenvalue closer than this: the eigenvector is one of many
+LEAST_TOKENS = 3  # fewer cannot be cut
 DENSE_TOKENS = 48  # up to here the dense solver is as fast
 _GPU_BYTES = 2**31
 _AHEAD = 8  # calls that wait or are done for each worker: graphs take unequal times
@@ -138,7 +139,7 @@ def tokencut(
     if tensor.ndim not in {2, 3}:
         raise ValueError(f"features must have shape (N, C) or (B, N, C), not {tuple(tensor.shape)}")
     batch = tensor if tensor.ndim == 3 else tensor[None]
-    check_tokens(batch, [grid] * len(batch))
+    check_tokens(batch, grid)
 
     def some(part: Tensor) -> list[TokenCut]:
         similarity = similarities(normalise(part), half=True, scratch=True)
@@ -255,13 +256,13 @@ def batch_size(tokens: int, device: torch.device) -> int:
     return max(1, _GPU_BYTES // (16 * tokens**2)) if device.type == "cuda" else 1
 
 
-def check_tokens(batch: Tensor, grids: Sequence[Grid]) -> None:
-    """Raise ValueError if features (B, N, C) do not fit their grids, have fewer than 3 tokens or are not finite."""
-    for rows, columns in set(grids):
-        if rows < 1 or columns < 1 or batch.shape[1] != rows * columns:
-            raise ValueError(f"features of shape {tuple(batch.shape)} do not fit a grid of {rows} x {columns} tokens")
-    if batch.shape[1] < 3:
-        raise ValueError(f"a cut needs at least 3 tokens, not {batch.shape[1]}")
+def check_tokens(batch: Tensor, grid: Grid, least: int = LEAST_TOKENS) -> None:
+    """Raise ValueError if features (B, N, C) do not fit the grid, are of fewer than ``least`` tokens or not finite."""
+    rows, columns = grid
+    if batch.ndim != 3 or rows < 1 or columns < 1 or batch.shape[1] != rows * columns:
+        raise ValueError(f"features of shape {tuple(batch.shape[1:])} do not fit a grid of {rows} x {columns} tokens")
+    if batch.shape[1] < least:
+        raise ValueError(f"a cut needs at least {least} tokens, not {batch.shape[1]}")
     if batch.numel() and not all(torch.isfinite(end) for end in torch.aminmax(batch)):  # NaN is both; no temporaries
         raise ValueError("features must be finite")
 

@@ -110,8 +110,7 @@ class _Builder:
             stage, splits = "supervise", ("train", "val")
             settings |= {"supervised": recipe, "context": {**self._context(variant, recipe["epochs"]), "dataset": name}}
         data = self._data(name, "train", *((images_hash, "pretraining", split) for split in splits))
-        if isinstance(variant.model.init, WeightSelectionInit):
-            data.outside["weights selected from"] = (backbone_hash, variant.model.init.teacher)
+        data.outside.update(_selected_from(variant))
         data.runtime["free"] = free
         data.runtime["online"], beside = self._online()
         inputs = self._sweep(variant, settings, data, beside) if self.study.sweep else {}
@@ -121,8 +120,7 @@ class _Builder:
         """The backbone after an epoch of ``run``; epoch 0, before training, needs none."""
         assert variant.model is not None
         start = {} if epoch else {"seed": self.study.seed, "model": dump(variant.model)}
-        selected = variant.model.init if isinstance(variant.model.init, WeightSelectionInit) and not epoch else None
-        outside = {"weights selected from": (backbone_hash, selected.teacher)} if selected else {}
+        outside = {} if epoch else _selected_from(variant)
         return self.add(
             f"weights/{variant.name}/ep{epoch}",
             "weights",
@@ -389,6 +387,12 @@ def _described(variant: Variant) -> dict[str, Any]:
 def _without_places(config: DatasetConfig) -> dict[str, Any]:
     """A data set's settings but for where it lies, which changes no number."""
     return {key: value for key, value in dump(config).items() if key != "root"}
+
+
+def _selected_from(variant: Variant) -> dict[str, Hash]:
+    """The call that hashes the network from which a variant's first weights are selected, if they are."""
+    init = variant.model.init if variant.model else None
+    return {"weights selected from": (backbone_hash, init.teacher)} if isinstance(init, WeightSelectionInit) else {}
 
 
 def _blocks(blocks: str | tuple[int, ...]) -> str | list[int]:
