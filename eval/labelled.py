@@ -78,7 +78,7 @@ class LabelledTokens:
     ) -> tuple[LabelledTokens, LabelledTokens]:
         """Both splits (:meth:`of`); :class:`DataError` unless the stores are of one network in one way."""
         if train_store.weights_hash != val_store.weights_hash:
-            raise DataError(f"{val_store.path}: features of other weights than {train_store.path}: weights_hash differs")
+            raise DataError(f"{val_store.path}: of other weights than {train_store.path}: weights_hash differs")
         for name in ("blocks", "facet", "norm", "transform"):
             if getattr(train_store, name) != getattr(val_store, name):
                 raise DataError(f"{val_store.path}: {name} differs from {train_store.path}")
