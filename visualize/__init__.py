@@ -5,6 +5,6 @@
 - the report: ``report`` (the page), ``sections`` (its parts), ``longtable`` (the page of every row)
 - tables: ``tables`` (which rows may be compared), ``grids`` (as files), ``datatable`` (of anything), ``published`` and
   ``compare`` (the papers' tables, with ours in them)
-- figures: ``figures``, ``diagnostics``, ``inside``; ``drawing`` is what they share
+- figures: ``figures``, ``diagnostics``, ``inside``, ``roughness`` (of PCA pictures); ``drawing`` is what they share
 - all pages: ``pages`` (templates, content policy), ``palette``
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -10,6 +11,7 @@ import numpy as np
 
 from visualize.pca import PatchPCA, procrustes, to_rgb
 from visualize.rasters import nearest
+from visualize.roughness import roughness
 
 Colours = dict[int, list[np.ndarray | None]]  # block -> uint8 (h, w, 3) per image, None where there is none
 Scores = Mapping[str, np.ndarray]  # image id -> (h, w, 3) float
@@ -41,16 +43,20 @@ class PcaViews:
     Procrustes) onto those of the first store that has the block. ``own``: the same basis, not turned; blocks of the
     first store are left out, being those of ``aligned``. ``image``: a basis for each image, later stores turned onto
     the first store that has the image. Channels are scaled by robust quantiles, of all images or of the one.
+
+    ``roughness`` is that of each image in the basis over all shown images, before channels are scaled, clipped and
+    rounded: {block: a value an image} of each store (turned or not makes no difference), nan where there is none.
     """
 
     aligned: list[Colours]
     own: list[Colours]
     image: list[Colours]
+    roughness: list[dict[int, list[float]]]
 
 
 def pca_views(stores: Sequence[TokenSource | None], ids: Sequence[str]) -> PcaViews:
     """Colour images ``ids``; None where a store lacks the image or its tokens are not finite."""
-    views = PcaViews([{} for _ in stores], [{} for _ in stores], [{} for _ in stores])
+    views = PcaViews([{} for _ in stores], [{} for _ in stores], [{} for _ in stores], [{} for _ in stores])
     blocks = sorted({int(block) for store in stores if store is not None for block in store.blocks})
     for block in blocks:
         reference: Scores | None = None
@@ -67,6 +73,9 @@ def pca_views(stores: Sequence[TokenSource | None], ids: Sequence[str]) -> PcaVi
             if reference is not None:
                 views.own[number][block] = _painted(scores, ids)
             views.image[number][block] = _image_colours(tokens, first, ids)
+            views.roughness[number][block] = [
+                float(roughness(scores[name])) if name in scores else math.nan for name in ids
+            ]
             reference = reference or scores
     return views
 

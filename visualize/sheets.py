@@ -25,6 +25,7 @@ _PIXELS = 150  # an inch
 _INK, _MUTED, _BETWEEN = (28, 28, 31), (110, 109, 115), (138, 137, 145)
 _PAPER, _EMPTY = (255, 255, 255), (236, 234, 229)
 _BLOCKS_IMAGES = 8  # on a sheet of all blocks, unless others are chosen
+_PLAIN_BYTES, _PLAIN_COLOURS = 250_000, (256, 128, 64, 32)  # a sheet to commit: as many colours as fit
 
 Colours = Sequence[Mapping[int, Sequence[np.ndarray | None]]]  # what PcaViews holds
 
@@ -73,12 +74,14 @@ def write_sheets(
 
     ``sheet-block{block}`` is images × models at one block (figures 4 and 6 of the skipless paper), ``sheet-model{n}``
     images × blocks of one model (of the first eight images unless ``sheet`` chooses), each as PNG and PDF;
-    ``strip.png`` heads a report. Raises :class:`ConfigError` for an id that is not among ``ids``.
+    ``sheet-block{block}-plain.png`` is the first without photographs; ``strip.png`` heads a report.
+    Raises :class:`ConfigError` for an id that is not among ``ids``.
     """
     rows = chosen_images(ids, sheet, "gallery.sheet")
     few = rows if sheet is not None else rows[:_BLOCKS_IMAGES]
     strip_sheet(photos, names, colours, block, out / "strip.png")
-    made = [out / "strip.png"]
+    made = [out / "strip.png", out / f"sheet-block{block}-plain.png"]
+    plain_sheet(len(rows), names, [_of(own, rows) for own in colours], block, made[-1])
     for kind in ("png", "pdf"):
         made.append(out / f"sheet-block{block}.{kind}")
         models_sheet(_picked(photos, rows), names, [_of(own, rows) for own in colours], block, made[-1])
@@ -104,12 +107,14 @@ def contact_sheet(
     *,
     title: str = "",
     cell: int = 132,
+    photographs: bool = True,
 ) -> None:
     """Write a grid of pictures under column headings to ``out`` (``.png`` or ``.pdf``).
 
     ``cells`` are rows of uint8 (h, w, 3) arrays of any size, the first of a row a photograph; each row takes
     the photograph's shape, at most ``cell`` x ``cell`` pixels a picture. The others are enlarged to it as squares.
-    None leaves an empty cell. Raises ValueError for rows of unequal length.
+    Without ``photographs`` the first picture is as the others, and a PNG has the most of 256, 128, 64 or 32 colours
+    with which it is below 250 kB, or 32. None leaves an empty cell. Raises ValueError for rows of unequal length.
     """
     if not cells or any(len(row) != len(columns) for row in cells):
         raise ValueError(f"every row needs {len(columns)} cells, one per heading")
@@ -135,9 +140,9 @@ def contact_sheet(
             if pixels is None:
                 draw.rectangle((x, y, x + row_width - 1, y + row_height - 1), fill=_EMPTY)
             else:
-                sheet.image.paste(_scaled(pixels, (row_width, row_height), number == 0), (x, y))
+                sheet.image.paste(_scaled(pixels, (row_width, row_height), photographs and number == 0), (x, y))
         y += row_height + _GAP
-    _write(sheet, out)
+    _write(sheet, out, small=not photographs)
 
 
 def blocks_sheet(
@@ -173,6 +178,17 @@ def models_sheet(
         for row, path in enumerate(photos)
     ]
     contact_sheet(cells, ["image", *names], out, title=title or f"Block {block}", cell=cell)
+
+
+def plain_sheet(count: int, names: Sequence[str], colours: Colours, block: int, out: Path, *, cell: int = 84) -> None:
+    """The same without the photographs, which may not be passed on: the first ``count`` images, small enough to commit.
+
+    Every token is a square of whole pixels, as large as fits ``cell`` pixels a picture.
+    """
+    cells = [[own[block][row] if block in own else None for own in colours] for row in range(count)]
+    longest = max((max(one.shape[:2]) for row in cells for one in row if one is not None), default=1)
+    cell = longest * max(1, cell // longest)
+    contact_sheet(cells, names, out, title=f"Block {block}", cell=cell, photographs=False)
 
 
 def strip_sheet(
@@ -233,7 +249,7 @@ def _row_size(row: Sequence[np.ndarray | None], cell: int) -> tuple[int, int]:
     return max(1, round(height * scale)), max(1, round(width * scale))
 
 
-def _write(sheet: _Sheet, out: Path) -> None:
+def _write(sheet: _Sheet, out: Path, *, small: bool = False) -> None:
     stream = io.BytesIO()
     if out.suffix.lower() == ".pdf":
         _save_pdf(sheet, stream)
@@ -242,8 +258,20 @@ def _write(sheet: _Sheet, out: Path) -> None:
         for label in sheet.labels:
             fill = (*label.colour, 255) if sheet.image.mode == "RGBA" else label.colour
             draw.text((label.x, label.y), label.text, fill, label_font(label.size, label.bold), anchor=label.anchor)
-        sheet.image.save(stream, "PNG", optimize=True)
+        if small:
+            stream = _fewer_colours(sheet.image)
+        else:
+            sheet.image.save(stream, "PNG", optimize=True)
     write_bytes(out, stream.getvalue())
+
+
+def _fewer_colours(image: Image.Image) -> io.BytesIO:
+    for colours in _PLAIN_COLOURS:
+        stream = io.BytesIO()
+        image.quantize(colours, dither=Image.Dither.NONE).save(stream, "PNG", optimize=True)
+        if stream.tell() < _PLAIN_BYTES:
+            break
+    return stream
 
 
 def _save_pdf(sheet: _Sheet, stream: io.BytesIO) -> None:

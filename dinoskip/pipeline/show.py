@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from dinoskip.data import datasets
 from dinoskip.data.detection import read_voc_xml
 from dinoskip.features import FeatureStore, Transform, as_float, export
 from dinoskip.features.transform import Normalise, load_pixels
+from dinoskip.files import write_json
 from dinoskip.models import Backbone
 from dinoskip.models.attention import cls_attention
 from dinoskip.pipeline.make import dataset_of
@@ -168,7 +170,10 @@ def _described(backbone: Backbone, square: Transform, norm: str, facet: str) -> 
 
 
 def gallery(task: Task) -> None:
-    """``gallery``: the page, and contact sheets of each model's blocks and of all models at one block."""
+    """``gallery``: the page, contact sheets of each model's blocks and of all models at one block, ``roughness.json``.
+
+    That file is {model: {block: Geary's C of each image's PCA picture, in the order of the page; null for none}}.
+    """
     module, sheets = ours("visualize.gallery"), ours("visualize.sheets")
     shown, section = _shown(task), task.settings["gallery"]
     for key in ("sheet", "similarity"):  # an id that is not there is said before any work
@@ -189,6 +194,11 @@ def gallery(task: Task) -> None:
         module.build_gallery(columns, images, task.out, config, classes=classes, views=views)
         names = [column.name for column in columns]
         sheets.write_sheets(shown.ids, shown.paths, names, views.aligned, block, task.out, section["sheet"])
+        rough = {
+            name: {block: [value if math.isfinite(value) else None for value in own] for block, own in found.items()}
+            for name, found in zip(names, views.roughness, strict=True)
+        }
+        write_json(task.out / "roughness.json", rough)
 
 
 def _image(module: Any, shown: _Shown, index: int) -> Any:

@@ -42,6 +42,6 @@ STAGES: dict[str, Stage] = {
     "knn": Stage(partial(_call, "measure", "knn"), version=2),
     "retrieve": Stage(partial(_call, "measure", "retrieve"), version=2),
     "analyze": Stage(partial(_call, "make", "analyze"), version=4),
-    "gallery": Stage(partial(_call, "show", "gallery"), version=4),
+    "gallery": Stage(partial(_call, "show", "gallery"), version=5),
     "report": Stage(partial(_call, "report", "report"), version=8),
 }

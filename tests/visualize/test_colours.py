@@ -4,7 +4,9 @@ import dataclasses
 
 import numpy as np
 
-from visualize.colours import pca_views
+from visualize.colours import aligned, pca_views
+from visualize.pca import PatchPCA
+from visualize.roughness import roughness
 
 
 def test_one_basis_serves_all_images_and_absent_ones_are_none(make_scene):
@@ -85,3 +87,31 @@ def test_a_turned_copy_has_the_first_models_colours_in_its_own_basis_of_each_ima
     views = pca_views([store, dataclasses.replace(store, arrays=turned)], list(store.ids))
     for row in range(3):
         assert np.abs(views.image[1][2][row].astype(int) - views.image[0][2][row]).max() <= 2
+
+
+def test_roughness_is_that_of_the_pictures_before_they_are_coloured(make_scene):
+    stores = [model.store for model in make_scene().models]
+    ids = list(stores[0].ids)
+    views, alone = pca_views(stores, [*ids, "absent"]), pca_views(stores[1:], ids)
+    scores = []
+    for store in stores:
+        tokens = store.arrays[2].astype(np.float32)
+        scores.append(dict(zip(ids, PatchPCA(3).fit(tokens).transform(tokens).reshape(3, 8, 8, 3), strict=True)))
+    turned = aligned(scores[1], scores[0])
+    for name, found in (("turned", turned), ("not", scores[1])):
+        expected = [roughness(found[one]) for one in ids]
+        np.testing.assert_allclose(views.roughness[1][2], [*expected, np.nan], rtol=1e-6, err_msg=name)
+    assert views.roughness[1][2][:3] == alone.roughness[0][2]
+    assert all(set(own) == {1, 2, 3} for own in views.roughness)
+
+
+def test_collapsed_features_have_no_roughness_and_noise_has_one(make_scene):
+    store = make_scene().models[0].store
+    rng = np.random.default_rng(0)
+    one = rng.normal(size=(1, 1, 16)).astype(np.float16)
+    few = np.concatenate([np.broadcast_to(one, (2, 64, 16)), rng.normal(size=(1, 64, 16)).astype(np.float16)])
+    arrays = {1: np.broadcast_to(one, (3, 64, 16)), 2: few, 3: rng.normal(size=(3, 64, 16)).astype(np.float16)}
+    found = pca_views([dataclasses.replace(store, arrays=arrays)], list(store.ids)).roughness[0]
+    assert np.isnan(found[1]).all()
+    assert np.isnan(found[2]).tolist() == [True, True, False]
+    np.testing.assert_allclose(found[3], 1, atol=0.2)

@@ -9,7 +9,7 @@ from PIL import Image
 
 from dinoskip.errors import ConfigError
 from visualize.colours import pca_views
-from visualize.sheets import blocks_sheet, contact_sheet, models_sheet, strip_sheet, write_sheets
+from visualize.sheets import blocks_sheet, contact_sheet, models_sheet, plain_sheet, strip_sheet, write_sheets
 
 
 def test_cells_are_placed_in_their_column_and_keep_the_photographs_shape(tmp_path):
@@ -66,11 +66,41 @@ def test_sheets_of_chosen_images(make_scene, tmp_path):
     colours = pca_views([model.store for model in scene.models], ids).aligned
     made = write_sheets(ids, photos, ["a", "b"], colours, 2, tmp_path, (ids[2], ids[0]))
     assert {path.name for path in made} == {path.name for path in tmp_path.iterdir() if path.is_file()}
-    assert {path.name for path in made} == {"strip.png"} | {
+    assert {path.name for path in made} == {"strip.png", "sheet-block2-plain.png"} | {
         f"sheet-{what}.{kind}" for what in ("block2", "model0", "model1") for kind in ("png", "pdf")
     }
-    two = Image.open(tmp_path / "sheet-block2.png").height
+    two, plain = (Image.open(tmp_path / f"sheet-block2{kind}.png").height for kind in ("", "-plain"))
     write_sheets(ids, photos, ["a", "b"], colours, 2, tmp_path)
     assert Image.open(tmp_path / "sheet-block2.png").height > 1.3 * two, "all three, unless chosen"
+    assert Image.open(tmp_path / "sheet-block2-plain.png").height == plain + 80 + 6
     with pytest.raises(ConfigError, match="no image 'astronout' is shown"):
         write_sheets(ids, photos, ["a", "b"], colours, 2, tmp_path, ("astronout",))
+
+
+def test_a_plain_sheet_has_every_token_as_a_square_and_no_photograph(make_scene, tmp_path):
+    scene = make_scene()
+    ids, photos = [image.id for image in scene.images], [image.path for image in scene.images]
+    colours = pca_views([model.store for model in scene.models], ids).aligned
+    few = [{2: [np.asarray(one) & 0xC0 for one in own[2]]} for own in colours]  # 64 colours: none is changed
+    del few[1][2]
+    for photo in photos:
+        photo.unlink()  # it needs none
+    plain_sheet(3, ["skip", "skipless"], few, 2, tmp_path / "plain.png")
+    with Image.open(tmp_path / "plain.png") as opened:
+        assert opened.mode == "P"
+        sheet = np.asarray(opened.convert("RGB"))
+    assert sheet.shape[1] == 12 + 80 + 6 + 80 + 12  # 8 tokens of 10 pixels
+    for row in range(3):
+        top = sheet.shape[0] - 12 - (3 - row) * 80 - (2 - row) * 6
+        cell, empty = (sheet[top : top + 80, left : left + 80] for left in (12, 12 + 86))
+        np.testing.assert_array_equal(cell, few[0][2][row].repeat(10, axis=0).repeat(10, axis=1))
+        assert len(np.unique(empty.reshape(-1, 3), axis=0)) == 1
+    plain_sheet(1, ["a"], [{}], 9, tmp_path / "none.png")  # a block that no model has
+    assert (tmp_path / "none.png").is_file()
+
+
+def test_a_plain_sheet_can_be_committed_whatever_it_shows(tmp_path):
+    noise = np.random.default_rng(0).integers(0, 256, (6, 40, 28, 28, 3), np.uint8)  # nothing compresses worse
+    names = [f"skipless-initialised-soap {number}" for number in range(6)]
+    plain_sheet(40, names, [{11: list(own)} for own in noise], 11, tmp_path / "plain.png")
+    assert 100_000 < (tmp_path / "plain.png").stat().st_size < 250_000
