@@ -4,7 +4,7 @@
   ``colours`` and ``pca``, ``similarity``, ``scores``, ``charts``; ``sheets`` are contact sheets
 - the report: ``report`` (the page), ``sections`` (its parts), ``longtable`` (the page of every row)
 - tables: ``tables`` (which rows may be compared), ``grids`` (as files), ``datatable`` (of anything), ``published`` and
-  ``compare`` (the papers' tables, with ours in them)
+  ``compare`` (the papers' tables, with ours in them), ``claims`` (what the study says of each claim)
 - figures: ``figures``, ``diagnostics``, ``inside``, ``roughness`` (of PCA pictures); ``drawing`` is what they share
 - all pages: ``pages`` (templates, content policy), ``palette``
 """

@@ -16,6 +16,7 @@ from dinoskip.errors import translate_write_errors
 from dinoskip.files import write_text
 from dinoskip.results import EvalResult
 from visualize import sections
+from visualize.claims import Roughness, claims, claims_grid
 from visualize.compare import Study, Subject, compared, compared_csv
 from visualize.datatable import DataTable, setting, shown
 from visualize.drawing import Figure
@@ -57,11 +58,15 @@ class ReportVariant:
 
 @dataclass(frozen=True)
 class Preview:
-    """A picture to show in the report, copied beside it: a contact sheet."""
+    """A picture to show in the report, copied beside it: a contact sheet.
+
+    Those with photographs are on the page alone, the others in ``report.md`` alone, which may be passed on.
+    """
 
     path: Path
     caption: str
     alt: str
+    photographs: bool = True
 
 
 @dataclass(frozen=True)
@@ -72,7 +77,8 @@ class Report:
     ``protocol`` is ``{section: {setting: value}}``; ``baselines`` are rows of rules that look at no image, shown
     below the variants'; ``notices`` are one-line warnings and reasons why something was skipped; ``commands`` are
     shell lines that reproduce the study. ``compare`` names published tables; ``datasets`` is
-    ``{our data set: the paper's}``, ``epochs`` the length of our runs and ``trained_on`` what they saw.
+    ``{our data set: the paper's}``, ``epochs`` the length of our runs and ``trained_on`` what they saw. With
+    ``compare`` the paper's claims are gone through as well; ``roughness`` is of the gallery's pictures at ``block``.
     """
 
     title: str
@@ -92,6 +98,8 @@ class Report:
     datasets: Mapping[str, str] = field(default_factory=dict)
     epochs: int = 0
     trained_on: str = ""
+    roughness: Roughness = field(default_factory=dict)
+    block: int = 0
 
     @property
     def rows(self) -> dict[str, Sequence[EvalResult]]:
@@ -107,6 +115,12 @@ class _Tables:
     blocks: Sequence[Grid]
     settings: Grid | None
     papers: Sequence[tuple[PublishedTable, Grid]]
+    claims: Grid | None
+
+    @property
+    def beside(self) -> list[Grid]:
+        """What stands beside the paper: its claims, then its tables."""
+        return [*([self.claims] if self.claims else []), *(grid for _, grid in self.papers)]
 
 
 def build_report(report: Report, out: Path) -> None:
@@ -122,21 +136,22 @@ def build_report(report: Report, out: Path) -> None:
         block_grids(kept, report.baselines),
         others_grid(report.rows),
         [(table, compared(table, study)) for table in map(published, report.compare)],
+        claims_grid(claims(study, report.roughness, report.block)) if report.compare else None,
     )
     for folder in ("img", "tables"):
         (out / folder).mkdir(parents=True, exist_ok=True)
     pictures = _copied(report, out / "img")
     _write_page(report, kept, tables, pictures, out / "index.html")
-    write_text(out / "report.md", _markdown(report, tables, pictures["figures"]))
+    write_text(out / "report.md", _markdown(report, tables, pictures))
     below = {row.model: [one for one in report.baselines if one.model == row.model] for row in report.baselines}
     every = {**report.rows, **below}
     write_long_table(report.title, every, out / "rows.html")
     write_text(out / "rows.csv", rows_csv(every))
     plain = [tables.best, *tables.blocks, *([tables.settings] if tables.settings else [])]
-    for grid in [*plain, *(grid for _, grid in tables.papers)]:
+    for grid in [*plain, *tables.beside]:
         write_text(out / "tables" / f"{grid.name}.md", markdown(grid))
         write_text(out / "tables" / f"{grid.name}.tex", latex(grid))
-    for grid in plain:
+    for grid in [*plain, *([tables.claims] if tables.claims else [])]:
         write_text(out / "tables" / f"{grid.name}.csv", as_csv(grid.columns, grid.rows))
     for table, grid in tables.papers:
         write_text(out / "tables" / f"{grid.name}.csv", compared_csv(table, study))
@@ -148,15 +163,13 @@ def _copied(report: Report, folder: Path) -> dict[str, list[dict[str, str]]]:
     for figure in report.figures:
         names = {kind: _copy(path, folder / path.name) for kind, path in zip(_KINDS, figure.files, strict=True)}
         figures.append({"caption": figure.caption, "alt": figure.alt, "width": f"{figure.width:.0f}", **names})
-    previews = [
-        {
-            "caption": preview.caption,
-            "alt": preview.alt,
-            "path": _copy(preview.path, folder / f"preview-{number}{_suffix(preview.path)}"),
-        }
-        for number, preview in enumerate(report.previews)
-    ]
-    return {"figures": figures, "previews": previews}
+    previews: list[dict[str, str]] = []
+    plain: list[dict[str, str]] = []
+    for number, preview in enumerate(report.previews):
+        path = _copy(preview.path, folder / f"preview-{number}{_suffix(preview.path)}")
+        shown = previews if preview.photographs else plain
+        shown.append({"caption": preview.caption, "alt": preview.alt, "path": path})
+    return {"figures": figures, "previews": previews, "plain": plain}
 
 
 _KINDS = ("light", "dark", "pdf", "png")
@@ -184,7 +197,7 @@ def _write_page(
             sections.heat(measure, found[measure], names, floor, number) for number, measure in enumerate(found)
         ],
         "settings_grid": sections.grid(tables.settings) if tables.settings else None,
-        "papers": [sections.grid(grid) for _, grid in tables.papers],
+        "papers": [sections.grid(grid) for grid in tables.beside],
         **pictures,
         "gallery": relative_link(report.gallery) if report.gallery else None,
         "sheets": _sheets(report.sheets),
@@ -207,7 +220,7 @@ def _sheets(links: Sequence[str]) -> dict[str, list[tuple[str, str]]]:
     return found
 
 
-def _markdown(report: Report, tables: _Tables, figures: Sequence[Mapping[str, str]]) -> str:
+def _markdown(report: Report, tables: _Tables, pictures: Mapping[str, Sequence[Mapping[str, str]]]) -> str:
     """The report as GitHub Markdown: tables, figures, settings, commands; no photographs."""
     text = escape_markdown
     parts = [f"# {text(report.title)}"]
@@ -215,11 +228,13 @@ def _markdown(report: Report, tables: _Tables, figures: Sequence[Mapping[str, st
     if report.notices:
         parts += ["## Skipped or noticed", "\n".join(f"- {text(notice, 600)}" for notice in report.notices)]
     parts += ["## Numbers", markdown(tables.best)]
-    if tables.papers:
-        parts += ["## Beside the paper", *(markdown(grid) for _, grid in tables.papers)]
+    if tables.beside:
+        parts += ["## Beside the paper", *map(markdown, tables.beside)]
+    figures = [(one["png"], one["caption"]) for one in pictures["figures"]]
+    figures += [(one["path"], one["caption"]) for one in pictures["plain"]]
     if figures:
         parts += ["## Figures"]
-        parts += [f"![{text(one['caption'], 400)}]({one['png']})\n\n{text(one['caption'], 400)}." for one in figures]
+        parts += [f"![{text(caption, 400)}]({path})\n\n{text(caption, 400)}." for path, caption in figures]
     if tables.blocks:
         parts += ["## Every block", *(markdown(grid) for grid in tables.blocks)]
     parts += [markdown(tables.settings)] if tables.settings else []

@@ -86,7 +86,7 @@ def test_numbers_are_those_of_the_rows(make_report, tmp_path):
     assert "| later | not run |" in (tmp_path / "report/report.md").read_text()
     assert {path.name for path in (tmp_path / "report/tables").iterdir()} == {
         f"{name}.{kind}"
-        for name in ("best", "blocks-0", "blocks-1", "blocks-2", "paper-table1", "paper-table2")
+        for name in ("best", "blocks-0", "blocks-1", "blocks-2", "claims", "paper-table1", "paper-table2")
         for kind in ("md", "csv", "tex")
     }
 
@@ -102,6 +102,18 @@ def test_hostile_text_stays_text(make_report, tmp_path, hostile):
     assert [tag for tag, _ in rows[0].tags] == [tag for tag, _ in rows[1].tags]
     text = [line for line in (tmp_path / "hostile/report.md").read_text().splitlines() if line[:4] != "    "]  # no code
     assert not re.search(r"(?<!\\)<", "\n".join(text)), "Markdown would take it for HTML"
+
+
+def test_photographs_are_on_the_page_alone_and_other_pictures_in_the_markdown_alone(make_report, tmp_path):
+    report = make_report()
+    plain = Preview(tmp_path / "in/plain.png", "PCA [only]", "", photographs=False)
+    Image.new("RGB", (5, 5)).save(plain.path)
+    build_report(replace(report, previews=[*report.previews, plain]), tmp_path / "report")
+    page, text = ((tmp_path / "report" / name).read_text() for name in ("index.html", "report.md"))
+    assert ("preview-0.png" in page, "preview-0.png" in text) == (True, False)
+    assert ("preview-1.png" in page, "preview-1.png" in text) == (False, True)
+    assert "![PCA \\[only\\]](img/preview-1.png)" in text
+    assert (tmp_path / "report/img/preview-1.png").read_bytes() == plain.path.read_bytes()
 
 
 def test_an_empty_study_says_so(tmp_path):

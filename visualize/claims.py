@@ -1,0 +1,206 @@
+"""What a study says of each claim of "Cutting the Skip": supported, contradicted or undecided, and by which rows.
+
+A claim is that some numbers are above others. Every pair that the study has, measure by measure and optimizer by
+optimizer, is a comparison; it counts where the two 95 % intervals by the bootstrap do not overlap (for pictures: where
+the sign test over images has p < 0.05). A claim is supported if comparisons count for it and none against it,
+contradicted if they count against it alone, and undecided otherwise: nothing counts, or both ways.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from dinoskip.results import EvalResult
+from visualize.compare import Study, Subject
+from visualize.grids import Grid
+from visualize.published import DEFAULT, INITIALISED, SKIP
+from visualize.roughness import smoother
+from visualize.tables import Measure, best, last_epochs, one_vote, single_blocks, spread, values_of
+
+SUPPORTED, CONTRADICTED, UNDECIDED = "supported", "contradicted", "undecided"
+_NOTE = (
+    "The rows of the last epoch, each variant's best single block. A comparison counts (+ for the claim, − against it) "
+    "where the two 95 % intervals by the bootstrap over images do not overlap, for pictures where a sign test over "
+    "images has p < 0.05; = does not count. A claim is supported or contradicted if all that counts says so, else "
+    "undecided. One training run a variant: the intervals hold the images' chance, not the seed's."
+)
+_COMPLEX = ("ADE20K", "COCO-Stuff")
+_SIGNIFICANT = 0.05
+_FEW_BLOCKS, _ALL_BLOCKS = 9, 12
+
+Roughness = Mapping[str, Sequence[float | None]]  # by variant, one value an image
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two numbers side by side; ``sign`` is 1 if they count for the claim, -1 against it, 0 if not."""
+
+    text: str
+    sign: int
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A claim and every comparison that this study has of it."""
+
+    text: str
+    comparisons: Sequence[Comparison]
+    missing: str = ""  # why there is no comparison
+
+    @property
+    def verdict(self) -> str:
+        """One of :data:`SUPPORTED`, :data:`CONTRADICTED`, :data:`UNDECIDED`."""
+        signs = {one.sign for one in self.comparisons} - {0}
+        return {frozenset({1}): SUPPORTED, frozenset({-1}): CONTRADICTED}.get(frozenset(signs), UNDECIDED)
+
+
+def claims(study: Study, roughness: Roughness | None = None, block: int = 0) -> list[Claim]:
+    """The paper's claims in its order. ``roughness`` is of the PCA pictures at ``block``, by variant and image."""
+    ours = study.principal()
+    found = one_vote(last_epochs({one.name: one.rows for one in ours.subjects}))
+    rows = _Rows(ours, found)
+    dense, discovery, global_ = ("probe", "tokencut"), ("tokencut",), ("knn", "classify")
+    default = "Without skips, the default initialisation does not train"
+    none = "no two variants of this study differ in this alone"
+    return [
+        Claim(f"{default} (table 1)", list(rows.roles(SKIP, DEFAULT)), none),
+        Claim("The initialisation rescues it (table 1)", list(rows.roles(INITIALISED, DEFAULT)), none),
+        Claim("SOAP is better than AdamW (table 1)", list(rows.optimizers("soap", "adamw", global_)), none),
+        Claim("SOAP is better in object discovery (figure 3)", list(rows.optimizers("soap", "adamw", discovery)), none),
+        Claim("SOAP is worse in segmentation (table 2)", list(rows.optimizers("adamw", "soap", ("probe",))), none),
+        Claim(
+            "Skipless beats skip on dense features (table 2, figure 3)",
+            list(rows.roles(INITIALISED, SKIP, dense)),
+            none,
+        ),
+        Claim(
+            "The best dense features of a skipless network are not the last block's",
+            list(rows.blocks(dense)),
+            "no dense features of an initialised skipless network",
+        ),
+        Claim(
+            "Several blocks lift skipless networks in complex scenes (table 2)",
+            list(rows.several(_COMPLEX)),
+            f"no segmentation of {' or '.join(_COMPLEX)} from one and from several blocks",
+        ),
+        Claim(
+            f"In discovery, {_FEW_BLOCKS} skipless blocks beat {_ALL_BLOCKS} with skips (table 4)",
+            list(rows.roles(INITIALISED, SKIP, discovery, (_FEW_BLOCKS, _ALL_BLOCKS))),
+            f"no skipless variant of {_FEW_BLOCKS} blocks was trained",
+        ),
+        Claim(
+            f"PCA pictures of skipless networks are cleaner{f', block {block}' if block else ''} (figure 4)",
+            list(_pictures(ours.subjects, roughness or {})),
+            "no gallery of both",
+        ),
+    ]
+
+
+class _Rows:
+    """The comparisons between rows of a study."""
+
+    def __init__(self, study: Study, found: Mapping[Measure, Mapping[str, Mapping[str, EvalResult]]]) -> None:
+        self.study, self.found = study, found
+
+    def roles(
+        self, high: str, low: str, tasks: Sequence[str] = (), depths: tuple[int, int] | None = None
+    ) -> Iterator[Comparison]:
+        """Variants of the role ``high`` against those of ``low`` with the same optimizer and depth (or ``depths``)."""
+        for first, second in _pairs(self.study.subjects, lambda one: one.optimizer):
+            deep = (first.depth, second.depth) == depths if depths else first.depth == second.depth
+            if (first.role, second.role) == (high, low) and deep:
+                yield from self._tops(first, second, tasks)
+
+    def optimizers(self, high: str, low: str, tasks: Sequence[str]) -> Iterator[Comparison]:
+        """Variants trained with ``high`` against those of the same role and depth trained with ``low``."""
+        for first, second in _pairs(self.study.subjects, lambda one: (one.role, one.depth)):
+            if first.role and (first.optimizer, second.optimizer) == (high, low):
+                yield from self._tops(first, second, tasks)
+
+    def blocks(self, tasks: Sequence[str]) -> Iterator[Comparison]:
+        """The best block of each initialised skipless variant against its last."""
+        for one in self._initialised():
+            for measure, rows in self._of(one, tasks):
+                single = single_blocks(values_of(rows))
+                top = best(values_of(rows))
+                if top is not None and max(single) > 1:
+                    yield _compared(measure, rows[top[0]], rows[str(max(single))], f"{one.name}: ")
+
+    def several(self, datasets: Sequence[str]) -> Iterator[Comparison]:
+        """Several blocks of each initialised skipless variant against its best one, on the paper's ``datasets``."""
+        for one in self._initialised():
+            for measure, rows in self._of(one, ("probe",)):
+                top = best(values_of(rows))
+                if top is not None and self.study.datasets.get(measure.dataset, "") in datasets:
+                    for block in (name for name in rows if "+" in name):
+                        yield _compared(measure, rows[block], rows[top[0]], f"{one.name}: ")
+
+    def _initialised(self) -> list[Subject]:
+        return [one for one in self.study.subjects if one.role == INITIALISED]
+
+    def _of(self, one: Subject, tasks: Sequence[str]) -> Iterator[tuple[Measure, Mapping[str, EvalResult]]]:
+        for measure, by in self.found.items():
+            if one.name in by and (not tasks or measure.task in tasks):
+                yield measure, by[one.name]
+
+    def _tops(self, high: Subject, low: Subject, tasks: Sequence[str]) -> Iterator[Comparison]:
+        """The best blocks of two variants, in every measure that both have."""
+        theirs = dict(self._of(low, tasks))
+        for measure, rows in self._of(high, tasks):
+            if measure in theirs:
+                tops = [(own, best(values_of(own))) for own in (rows, theirs[measure])]
+                first, second = (own[top[0]] for own, top in tops if top is not None)
+                yield _compared(measure, first, second)
+
+
+def _pairs(subjects: Sequence[Subject], alike: Callable[[Subject], object]) -> Iterator[tuple[Subject, Subject]]:
+    for first in subjects:
+        for second in subjects:
+            if first is not second and alike(first) == alike(second):
+                yield first, second
+
+
+def _compared(measure: Measure, high: EvalResult, low: EvalResult, whose: str = "") -> Comparison:
+    """``high`` should be the larger; they count where their intervals do not overlap."""
+    sign = 0
+    if None not in (high.low, high.high, low.low, low.high):
+        sign = int(high.low > low.high) - int(high.high < low.low)  # type: ignore[operator]
+    sides = [_side(row, named=not whose) for row in (high, low)]
+    return Comparison(f"{measure.label}: {whose}{sides[0]} against {sides[1]}", sign)
+
+
+def _side(row: EvalResult, *, named: bool) -> str:
+    """``skip-adamw 41.7 [40.0, 43.1] b9``."""
+    block = f"b{row.block}" if row.block else ""
+    return " ".join(filter(None, (row.model if named else "", f"{row.value:.1f}", spread(row), block)))
+
+
+def _pictures(subjects: Sequence[Subject], roughness: Roughness) -> Iterator[Comparison]:
+    """Roughness of initialised skipless against skip, image by image."""
+    for first, second in _pairs(subjects, lambda one: (one.optimizer, one.depth)):
+        if (first.role, second.role) == (INITIALISED, SKIP) and {first.name, second.name} <= set(roughness):
+            wins, count, chance = smoother(roughness[first.name], roughness[second.name])
+            sign = 0 if not chance < _SIGNIFICANT else 1 if 2 * wins > count else -1
+            medians = " against ".join(f"{name} {_median(roughness[name])}" for name in (first.name, second.name))
+            yield Comparison(f"roughness: {medians}; smoother on {wins} of {count} images, p = {chance:.2g}", sign)
+
+
+def _median(values: Sequence[float | None]) -> str:
+    finite = [value for value in values if value is not None and math.isfinite(value)]
+    return f"{median(finite):.2f}" if finite else "–"
+
+
+def claims_grid(found: Sequence[Claim]) -> Grid:
+    """A line a claim with its verdict, then a line a comparison."""
+    shown = {1: "+", 0: "=", -1: "−"}
+    lines: list[list[str]] = []
+    rules: set[int] = set()
+    for claim in found:
+        rules.add(len(lines))
+        lines.append([claim.text, claim.verdict, "" if claim.comparisons else claim.missing])
+        lines += [["", shown[one.sign], one.text] for one in claim.comparisons]
+    head = [[("claim", 1), ("here", 1), ("the rows that say so", 1)]]
+    return Grid("claims", "The paper's claims, here", head, lines, 3, frozenset(rules), [_NOTE])
