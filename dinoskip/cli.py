@@ -136,7 +136,7 @@ def _study_commands(commands: Any) -> None:
         "run",
         "run",
         "run a study: train, evaluate and show every variant; continue where it stopped",
-        details="stages: data, pretrain, supervise, weights, features, probe, tokencut, knn, retrieve, analyze, "
+        details="stages: data, sweep, pretrain, supervise, weights, features, probe, tokencut, knn, retrieve, analyze, "
         "gallery, report",
     )
     _study(run, choose=True)

@@ -30,6 +30,17 @@ def test_help_needs_no_torch() -> None:
     assert "exit codes" in done.stdout.lower()
 
 
+def test_help_of_run_names_every_stage_in_order(capsys: pytest.CaptureFixture[str]) -> None:
+    from dinoskip.cli import main
+    from dinoskip.pipeline.stages import STAGES
+
+    with pytest.raises(SystemExit):
+        main(["run", "--help"])
+    said = re.search(r"stages: ([a-z, \n]+)", capsys.readouterr().out)
+    assert said is not None
+    assert re.split(r",\s+", said[1].strip()) == list(STAGES)
+
+
 def test_every_command_has_help(capsys: pytest.CaptureFixture[str]) -> None:
     from dinoskip.cli import main
 
