@@ -149,6 +149,9 @@ def _study_commands(commands: Any) -> None:
     _study(_command(commands, "status", "status", "show how far a study is and its results so far"))
     report = _command(commands, "report", "report", "write a study's report again from what is there")
     _study(report)
+    report.add_argument(
+        "--markdown", metavar="FILE.md", help="copy the Markdown there as well, its pictures into a folder beside it"
+    )
     _compute(report)
     gc = _command(commands, "gc", "gc", "list stage outputs that a study no longer uses, and delete them with --delete")
     _study(gc)

@@ -114,13 +114,18 @@ def plan(args: Args) -> int:
 
 def report(args: Args) -> int:
     """``dinoskip report``: the report stage alone, of what is there."""
+    from dinoskip.pipeline.publishing import copy_markdown, markdown_file
     from dinoskip.pipeline.report import of_what_is_there
 
+    target = markdown_file(args.markdown) if args.markdown else None
     study, variants = load_study(args.config, args.overrides)
     runner = _runner(study, variants, args)
     there = of_what_is_there(runner.planner, runner.plan())
     runner = Runner(study.directory, there, stages.STAGES, device=args.device, workers=args.workers)
-    return _finish(runner, study, runner.run({"report"}), as_json=args.json)
+    happened = runner.run({"report"})
+    if target is not None and (made := runner.output("report")) is not None:
+        copy_markdown(made, target)
+    return _finish(runner, study, happened, as_json=args.json)
 
 
 def _rows(runner: Runner) -> list[EvalResult]:
