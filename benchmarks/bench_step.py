@@ -25,8 +25,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from benchmarks.gpu_hours import per_image
+from dinoskip.environment import matmul_gflops
 from dinoskip.optim import AdamWConfig, build_optimizer, set_rates
+from dinoskip.pipeline.costs import image_flops
 from dinoskip.training import PretrainJob
 from dinoskip.training.dino import Dino, DinoSchedules, clip_each_, compute_gradients, follow
 from dinoskip.training.dino_loss import dino_loss
@@ -35,6 +36,7 @@ from dinoskip.training.recipe import gradients_of
 
 GPU = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if GPU else "cpu")
+CLOCK = time.perf_counter if GPU else time.thread_time
 SMALL = {"model": "vit_tiny_patch16", "batch": 16, "out_dim": 4096, "size": 96, "local": 48}
 PAPER = {"model": "vit_small_patch16", "batch": 64, "out_dim": 65536, "size": 224, "local": 96}
 
@@ -114,12 +116,11 @@ def our_step(
 
 
 def seconds(action: Callable[[], object]) -> float:
-    clock = time.perf_counter if GPU else time.thread_time
-    began = clock()
+    began = CLOCK()
     action()
     if GPU:
         torch.cuda.synchronize()
-    return clock() - began
+    return CLOCK() - began
 
 
 def alternate(first: Callable[[], object], second: Callable[[], object], repeats: int) -> tuple[float, float]:
@@ -128,11 +129,9 @@ def alternate(first: Callable[[], object], second: Callable[[], object], repeats
     return min(a for a, _ in times), min(b for _, b in times)
 
 
-def matmul_rate(repeats: int) -> float:
-    """FLOP/s of a large square matrix product: bfloat16 on a GPU, float32 on a CPU."""
-    side, dtype = (8192, torch.bfloat16) if GPU else (1024, torch.float32)
-    a, b = (torch.randn(side, side, device=DEVICE).to(dtype) for _ in range(2))
-    return 2 * side**3 / min(seconds(lambda: a @ b) for _ in range(repeats + 3))
+def matmul_rate() -> float:
+    """FLOP/s of large matrix products: bfloat16 on a GPU, float32 on a CPU."""
+    return 1e9 * matmul_gflops(DEVICE, torch.bfloat16 if GPU else torch.float32, CLOCK)
 
 
 def peak_mib(action: Callable[[], object]) -> float:
@@ -208,7 +207,7 @@ def main() -> None:
     card = torch.cuda.get_device_name() if GPU else "CPU, one thread"
     print(f"{card}; {given.model}, batch {given.batch}, 2 x {given.size} + {given.num_local} x {given.local}", end="")
     print(f", K {given.out_dim}")
-    rate = matmul_rate(given.repeats)
+    rate = matmul_rate()
     best = alternate(
         lambda: our_step(ours, optimizer, views, job, plan),
         lambda: plain_step(plain, plain_optimizer, scaler, views, number),
@@ -216,8 +215,8 @@ def main() -> None:
     )
     report("whole step", *best)
     print(f"{'images a second':28s} ours {given.batch / best[0]:8.1f}      plain {given.batch / best[1]:8.1f}")
-    rate = max(rate, matmul_rate(given.repeats))  # a busy machine may have slowed the first
-    operations = given.batch * per_image(job.model, job.pretrain)
+    rate = max(rate, matmul_rate())  # a busy machine may have slowed the first
+    operations = given.batch * image_flops(job.model, job.pretrain)
     shares = [100 * operations / time_ / rate for time_ in best]
     print(f"{'operations of a step':28s} {operations / 1e12:.3f} TFLOP; matmul rate {rate / 1e12:.3f} TFLOP/s")
     print(f"{'FLOP utilisation':28s} ours {shares[0]:8.1f} %    plain {shares[1]:8.1f} %")

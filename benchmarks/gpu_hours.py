@@ -13,28 +13,11 @@ from __future__ import annotations
 
 import argparse
 
-from dinoskip.models.flops import dino_step_flops, supervised_step_flops
-from dinoskip.models.vit import VitConfig
+from dinoskip.pipeline.costs import image_flops
 from dinoskip.pipeline.study import load_study
-from dinoskip.training.dino import PretrainConfig
-from dinoskip.training.supervised import SupervisedConfig
 
 IMAGENET, CLASSES = 1_281_167, 1000  # training images and classes of ImageNet-1k
 CARDS = {"a100": 312.0, "h100": 989.0}  # dense bfloat16 TFLOP/s of the SXM cards, from their data sheets
-
-
-def per_image(model: VitConfig, recipe: PretrainConfig | SupervisedConfig) -> int:
-    """Operations of a step for one image, with DINO all its crops."""
-    if isinstance(recipe, SupervisedConfig):
-        return supervised_step_flops(model, CLASSES, recipe.augment.size)
-    crops = recipe.crops
-    return dino_step_flops(
-        model,
-        head=(recipe.out_dim, recipe.hidden_dim, recipe.bottleneck_dim),
-        global_size=crops.global_size,
-        local_size=crops.local_size,
-        num_local=crops.num_local,
-    )
 
 
 def main() -> None:
@@ -58,7 +41,7 @@ def main() -> None:
     for variant in variants:
         if variant.model is None:
             continue
-        image = per_image(variant.model, recipe)
+        image = image_flops(variant.model, recipe, CLASSES)
         epoch = image * steps * recipe.batch_size
         hours = epoch * recipe.epochs / (rate * 1e12 * arguments.utilisation) / 3600
         total += hours

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 import os
 import platform
 import shutil
 import subprocess
+import time
+from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dinoskip import __version__
 from dinoskip.errors import ConfigError
+
+if TYPE_CHECKING:
+    import torch
+
+MATMUL_SECONDS = 0.1  # for which matrix products are timed
 
 _PACKAGES = (
     "torch",
@@ -60,6 +69,29 @@ def memory_limit() -> int:
     if not 0 < limit < float("inf"):
         raise ConfigError(f"DINOSKIP_MEMORY={text!r} is not a number of GiB", "for example DINOSKIP_MEMORY=8")
     return int(limit * 2**30)
+
+
+def matmul_gflops(device: torch.device, dtype: torch.dtype, clock: Callable[[], float] = time.perf_counter) -> float:
+    """GFLOP/s of large square matrix products of ``dtype``: the best that a tenth of a second gives, of two at least.
+
+    On a CPU with the threads that torch has now, sides of 512 and more by their number, on a GPU of 8,192; how float32
+    products are computed (TF32) is as it is set. ``clock`` tells the seconds of one. Draws no random numbers.
+    """
+    import torch
+
+    on_gpu = device.type == "cuda"
+    side = 8192 if on_gpu else 512 * math.isqrt(torch.get_num_threads())
+    factor = torch.arange(side**2, device=device).sin().view(side, side).to(dtype)
+    best, until = math.inf, 0.0
+    while best == math.inf or time.perf_counter() < until:
+        began = clock()
+        torch.mm(factor, factor)
+        if on_gpu:
+            torch.cuda.synchronize(device)
+        if until:  # the first product loads the library
+            best = min(best, clock() - began)
+        until = until or time.perf_counter() + MATMUL_SECONDS
+    return 2 * side**3 / best / 1e9
 
 
 def describe() -> dict[str, str]:

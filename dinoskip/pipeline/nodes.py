@@ -13,6 +13,7 @@ from dinoskip.data.datasets import DatasetConfig, has_boxes, has_masks
 from dinoskip.init.build import WeightSelectionInit
 from dinoskip.pipeline.external import annotations_hash, backbone_hash, images_hash, targets_hash
 from dinoskip.pipeline.graph import Node
+from dinoskip.pipeline.notices import PREPARED
 from dinoskip.pipeline.stages import STAGES
 from dinoskip.pipeline.study import ProbeSection, RetrieveSection, Study, Variant
 from dinoskip.pipeline.sweep import short_recipe
@@ -66,9 +67,9 @@ class _Builder:
             models += [(variant, epoch, {"weights": node}, {}) for epoch, node in weights.items()]
         for variant, epoch, inputs, settings in models:
             self._evaluate(variant, epoch, inputs, settings)
-        analysis = self._analyze(models)
-        gallery = self._gallery(models)
-        self._report(gallery, analysis)
+        self._analyze(models)
+        self._gallery(models)
+        self._report()
         position = list(STAGES)
         return sorted(self.nodes.values(), key=lambda node: position.index(node.stage))
 
@@ -288,17 +289,17 @@ class _Builder:
 
     # --- of the whole study -----------------------------------------------------------------------------
 
-    def _analyze(self, models: list[Any]) -> str:
+    def _analyze(self, models: list[Any]) -> None:
         fresh = {variant.name: dump(variant.model) for variant in self.variants if variant.model is not None}
         inputs = {f"{variant.name} ep{epoch}": source["weights"] for variant, epoch, source, _ in models if source}
         settings = {"seed": self.study.seed, "models": fresh, "signal": dump(self.study.analyze)}
-        return self.add("analyze", "analyze", settings, inputs=inputs)
+        self.add("analyze", "analyze", settings, inputs=inputs)
 
-    def _gallery(self, models: list[Any]) -> str | None:
+    def _gallery(self, models: list[Any]) -> None:
         section, evaluate = self.study.gallery, self.study.evaluate
         name = section.dataset or (evaluate.datasets[0] if evaluate.datasets else None)
         if name is None:
-            return None
+            return
         split = evaluate.probe.val_split
         config = self.study.data[name]
         if has_masks(config):
@@ -340,15 +341,12 @@ class _Builder:
             "blocks": _blocks(evaluate.blocks),
         }
 
-        return self._with_data("gallery", "gallery", settings, data, inputs, "")
+        self._with_data("gallery", "gallery", settings, data, inputs, "")
 
-    def _report(self, gallery: str | None, analysis: str) -> None:
-        inputs = {"analyze": analysis}
-        if gallery:
-            inputs["gallery"] = gallery
-        for node in self.nodes.values():
-            if node.stage in {"probe", "tokencut", "knn", "retrieve", "sweep", "pretrain", "supervise"}:
-                inputs[node.id] = node.id
+    def _report(self) -> None:
+        read = [  # all that has rows, logs or pictures; for costs every stage
+            name for name, n in self.nodes.items() if self.study.report.costs or n.stage not in PREPARED
+        ]
         card = self.study.model_dump(mode="json", exclude=_NOT_ON_CARD)
         for section in ("pretrain", "supervised"):
             for key in _FREE:
@@ -372,7 +370,7 @@ class _Builder:
             "report",
             "report",
             settings,
-            inputs=inputs,
+            inputs={name: name for name in read},
             runtime={"study": self.study.model_dump(mode="json", exclude={"output"})},
         )
 

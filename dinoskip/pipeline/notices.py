@@ -16,6 +16,7 @@ _MEASURES = {
     "retrieve": ("dense retrieval", "evaluate.retrieval"),
     "gallery": ("the gallery", "gallery.dataset"),
 }
+PREPARED = ("data", "weights", "features")  # stages that only others read: what is missing for want of one says so
 
 
 def notices(inputs: Mapping[str, Path], missing: Mapping[str, str] | None = None) -> list[str]:
@@ -27,7 +28,11 @@ def notices(inputs: Mapping[str, Path], missing: Mapping[str, str] | None = None
     lines = [
         f"{what}: not run, {key} names no data set" for stage, (what, key) in _MEASURES.items() if stage not in stages
     ]
-    lines += [f"{role}: not run ({reason})" for role, reason in sorted((missing or {}).items())]
+    lines += [
+        f"{role}: not run ({reason})"
+        for role, reason in sorted((missing or {}).items())
+        if role.partition("/")[0] not in PREPARED
+    ]
     for role, path in sorted(inputs.items()):
         if role.startswith(("pretrain/", "supervise/")):
             lines += [f"{role}: {line}" for line in _of_training(path)]

@@ -18,6 +18,7 @@ from dinoskip.console import read_metrics
 from dinoskip.environment import describe
 from dinoskip.files import read_json, write_text
 from dinoskip.models.vit import DEPTH
+from dinoskip.pipeline.costs import cost_tables
 from dinoskip.pipeline.graph import Node, Planner, Step
 from dinoskip.pipeline.notices import notices
 from dinoskip.pipeline.runner import Task
@@ -66,7 +67,7 @@ def report(task: Task) -> None:
             baselines=baselines,
             figures=_figures(task, rows, analysis, Path(scratch)),
             **_pictures(module, task),
-            diagnostics=_tables(task, analysis),
+            diagnostics=[*_tables(task, analysis), *(cost_tables(task) if settings["costs"] else [])],
             environment={**describe(), **_trained_with(task)},
             protocol=_protocol(task),
             notices=[*notices(task.inputs, task.settings.get("missing")), *_not_finite(rows)],

@@ -155,6 +155,9 @@ class ReportSection(Config):
     compare: Annotated[tuple[PaperTable, ...], BeforeValidator(_listed), AfterValidator(different)] = Field(
         (), description="published tables to put our numbers in: one name or several"
     )
+    costs: bool = Field(
+        False, description="say what the study cost: times and throughput, which differ between runs of the same study"
+    )
 
 
 class AnalyzeSection(Config):

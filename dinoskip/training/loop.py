@@ -26,6 +26,7 @@ from dinoskip.console import Progress, log
 from dinoskip.data.batches import Batch
 from dinoskip.diagnostics.live import LiveDiagnostics, Row, gradient_rows
 from dinoskip.distributed import World, agree, all_reduce_max, all_reduce_mean, gather, on_main, world
+from dinoskip.environment import matmul_gflops
 from dinoskip.errors import Interrupted, Preempted
 from dinoskip.files import read_json, write_json
 from dinoskip.init.build import ModelConfig, build_model
@@ -146,7 +147,13 @@ class _Training:
         boards = Boards(self.config.boards, self.run_dir.path, step, dump(self.job)) if self.here.is_main else None
         return Journal(self.run_dir, step, self.recipe.alarm, self.config.max_nonfinite, score, boards)
 
+    def _note_speed(self) -> None:
+        """Record what this device can do at most, in this run's precision, while no other rank computes."""
+        rate = matmul_gflops(self.here.device, torch.bfloat16 if self.bf16 else torch.float32)
+        self.run_dir.note_environment(matmul_gflops=round(rate, 1))
+
     def run(self) -> Path:
+        on_main(self._note_speed)
         step = self._resume()
         self.run_dir.accept(step)
         self.run_dir.report(now=True, step=step, steps=self.total, epochs=self.config.epochs)

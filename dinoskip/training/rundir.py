@@ -81,6 +81,11 @@ class RunDirectory:
             write_json(self.path / "status.json", self._status | {"updated": time.time()})
             self._written = time.monotonic()
 
+    def note_environment(self, **found: Any) -> None:
+        """Add to env.json."""
+        if self.is_main:
+            write_json(self.path / "env.json", read_json(self.path / "env.json") | found)
+
     def accept(self, step: int) -> None:
         """Record the allowed changes as made after ``step`` in changes.jsonl, and from here on as the run's own."""
         if not self.is_main or not self._changes:

@@ -14,7 +14,8 @@ def test_nothing_to_say(tmp_path: Path) -> None:
 
 def test_what_is_still_to_come_is_not_what_no_data_set_was_named_for(tmp_path: Path) -> None:
     there = dict.fromkeys(("probe/v/ep1/d", "tokencut/v/ep1/d", "knn/v/ep1/d", "gallery"), tmp_path)
-    assert notices(there, {"retrieve/v/ep1/d": "never run"}) == ["retrieve/v/ep1/d: not run (never run)"]
+    missing = {"retrieve/v/ep1/d": "never run", "features/v/ep1/d-val-segmentation": "never run"}
+    assert notices(there, missing) == ["retrieve/v/ep1/d: not run (never run)"]
 
 
 def test_what_is_absent_and_what_went_wrong(tmp_path: Path) -> None:

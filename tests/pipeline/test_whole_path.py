@@ -177,11 +177,16 @@ def test_a_second_run_of_the_report_gives_the_same_bytes(
     done: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dinoskip.environment._commit", lambda: "0123456789ab")  # someone may commit meanwhile
-    first = _report(done, tmp_path / "runs", "report.note=again")
+    asked = ("report.note=again", "report.costs=true")
+    first = _report(done, tmp_path / "runs", *asked)
     kept = {path.relative_to(first): path.read_bytes() for path in first.rglob("*") if path.is_file()}
     shutil.rmtree(tmp_path / "runs" / "tiny" / "stages" / "report")
     shutil.rmtree(first)
-    assert _report(done, tmp_path / "runs", "report.note=again") == first
+    assert _report(done, tmp_path / "runs", *asked) == first
     again = {path.relative_to(first): path.read_bytes() for path in first.rglob("*") if path.is_file()}
     assert len(kept) > 50
+    costs = (first / "report.md").read_text().partition("### What it cost: training")[2]
+    assert "not measured" not in costs
+    for line in ("| pretrain | 2 |", "| retrieve | 2 |", "| gallery | 1 |"):
+        assert line in costs
     assert [path for path in {**kept, **again} if kept.get(path) != again.get(path)] == []

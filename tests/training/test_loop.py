@@ -49,6 +49,7 @@ def test_a_run_leaves_what_the_format_promises(straight: Path) -> None:
     assert (state["step"], state["epoch"], state["steps_per_epoch"], state["seed"]) == (STEPS, 2, 6, 1)
     status = read_json(run / "status.json")
     assert (status["state"], status["step"], status["steps"], status["error"]) == ("done", STEPS, STEPS, None)
+    assert read_json(run / "env.json")["matmul_gflops"] > 0
     rows = comparable(run)
     assert [row["step"] for row in rows] == list(range(1, STEPS + 1))
     assert [row["epoch"] for row in rows] == [1] * 6 + [2] * 6
