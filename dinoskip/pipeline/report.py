@@ -228,6 +228,7 @@ def _figures(task: Task, rows: Mapping[str, Sequence[EvalResult]], analysis: Map
         figures.depth_figure(kept, _families(task.settings["variants"]), out / "depth"),
     ]
     order = list(task.settings["variants"])
+    made.append(ours("visualize.roughness").roughness_figure(_roughness(task), out / "roughness", order))
     if analysis:
         trained = {name: analysis["trained"][key] for name, key in _last_epochs(task, analysis["trained"]).items()}
         weights = {"at initialisation": analysis["fresh"], "trained": trained}
@@ -253,6 +254,12 @@ def _last_epochs(task: Task, found: Mapping[str, Any]) -> dict[str, str]:
         elif variant in found:
             names[variant] = variant
     return names
+
+
+def _roughness(task: Task) -> dict[str, Any]:
+    """Roughness of the gallery's PCA pictures, by variant (its last epoch there) and block, a value an image."""
+    found = read_json(task.input("gallery") / "roughness.json") if "gallery" in task.inputs else {}
+    return {variant: found[name] for variant, name in _last_epochs(task, found).items()}
 
 
 def _inside(task: Task, found: Mapping[str, Any]) -> dict[str, Any]:
@@ -316,6 +323,8 @@ def _pictures(module: Any, task: Task) -> dict[str, Any]:
     shutil.copytree(source, task.out / "gallery", ignore=shutil.ignore_patterns("MANIFEST.json", "timing.json"))
     caption = "PCA of patch features to RGB, colours aligned between the models."
     previews = [module.Preview(source / "strip.png", caption, "photographs above each model's PCA colours")]
+    caption = "PCA of patch features to RGB, a line an image, colours aligned between the models"
+    previews += [module.Preview(path, caption, caption, photographs=False) for path in source.glob("sheet-*-plain.png")]
     sheets = [f"gallery/{path.name}" for path in sorted(source.glob("sheet-*.p*"))]
     return {"gallery": "gallery/index.html", "previews": previews, "sheets": sheets}
 

@@ -1,6 +1,7 @@
 """The whole path at its smallest, run for real; then what each change would run again."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -150,6 +151,20 @@ def test_gallery_option_runs_gallery_and_report_only(done: Path, capsys: pytest.
     assert {node for node, what in happened.items() if what == "done"} == {"gallery", "report"}
 
 
+def test_pca_pictures_are_reported_as_numbers_and_without_photographs(done: Path) -> None:
+    root = done.parent / "runs" / "tiny"
+    (gallery,) = (root / "stages" / "gallery").glob("*")
+    rough = json.loads((gallery / "roughness.json").read_text())
+    assert set(rough) == {"skip-adamw", "skipless-adamw"}
+    assert {block for blocks in rough.values() for block in blocks} == {"1", "2"}
+    assert all(len(own) == 3 and 0 < min(own) <= max(own) < 2 for blocks in rough.values() for own in blocks.values())
+    text = (root / "report" / "report.md").read_text()
+    assert "](img/roughness.png)" in text
+    assert re.findall(r"\]\((img/preview-\d.png)\)", text) == ["img/preview-1.png"]
+    (plain,) = gallery.glob("sheet-block*-plain.png")
+    assert (root / "report" / "img" / "preview-1.png").read_bytes() == plain.read_bytes()
+
+
 def _report(done: Path, out: Path, *overrides: str) -> Path:
     """A copy of the study reported again; the page's folder."""
     if not out.exists():
@@ -170,6 +185,11 @@ def test_a_report_is_made_of_what_is_there(done: Path, tmp_path: Path) -> None:
     assert "It evaluates none of ADE20K, COCO-Stuff, VOC2012." in text
     assert not (page / "gallery").exists()
     assert (page / "tables" / "paper-table2.tex").is_file()
+    copied = tmp_path / "docs" / "study.md"
+    _report(done, tmp_path / "runs", "evaluate.knn_k=[1]", "gallery.first=2", "--markdown", str(copied))
+    pictures = re.findall(r"\]\(study/([\w.-]+)\)", copied.read_text())
+    assert "loss.png" in pictures
+    assert sorted(path.name for path in (tmp_path / "docs" / "study").iterdir()) == sorted(pictures)
 
 
 @pytest.mark.slow
