@@ -11,7 +11,7 @@ from dinoskip.environment import matmul_gflops
 def test_the_rate_is_operations_by_seconds() -> None:
     before = torch.get_num_threads()
     try:
-        for threads, side in ((1, 512), (2, 512), (4, 1024)):
+        for threads, side in ((1, 384), (2, 384), (4, 768)):
             torch.set_num_threads(threads)
             ticks = itertools.count().__next__  # every product takes one second
             assert matmul_gflops(torch.device("cpu"), torch.float32, ticks) == 2 * side**3 / 1e9
@@ -22,9 +22,8 @@ def test_the_rate_is_operations_by_seconds() -> None:
 def test_the_best_product_counts_but_for_the_first() -> None:
     took = itertools.chain([4, 2, 8], itertools.repeat(4))
     ticks = itertools.chain([0], itertools.chain.from_iterable((0, one) for one in took))  # the first is read once
-    side = 512 * int(torch.get_num_threads() ** 0.5)
-    found = matmul_gflops(torch.device("cpu"), torch.float32, ticks.__next__)
-    assert found in {2 * side**3 / 1e9 / best for best in (4, 2)}  # a busy machine may have time for one only
+    side = 384 * int(torch.get_num_threads() ** 0.5)
+    assert matmul_gflops(torch.device("cpu"), torch.float32, ticks.__next__) == 2 * side**3 / 1e9 / 2
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
