@@ -121,7 +121,7 @@ def contact_sheet(
     sizes = [_row_size(row, cell) for row in cells]
     size, heading = min(13, max(11, cell // 10)), 16
     margin, line, width = 2 * _GAP, round(size * 1.5), 4 * _GAP + len(columns) * cell + (len(columns) - 1) * _GAP
-    headings = [_wrapped(text, size, cell) for text in columns]
+    headings = [_wrapped(text, size, cell, 3) for text in columns]
     depth = max(len(lines) for lines in headings)
     top = margin + (round(heading * 1.7) if title else 0) + depth * line
     sheet = _Sheet(Image.new("RGB", (width, top + sum(h + _GAP for h, _ in sizes) + margin - _GAP), _PAPER))
@@ -254,21 +254,25 @@ def _write(sheet: _Sheet, out: Path, *, small: bool = False) -> None:
     if out.suffix.lower() == ".pdf":
         _save_pdf(sheet, stream)
     else:
-        draw = ImageDraw.Draw(sheet.image)
+        pictures, draw = sheet.image.copy(), ImageDraw.Draw(sheet.image)
         for label in sheet.labels:
             fill = (*label.colour, 255) if sheet.image.mode == "RGBA" else label.colour
             draw.text((label.x, label.y), label.text, fill, label_font(label.size, label.bold), anchor=label.anchor)
         if small:
-            stream = _fewer_colours(sheet.image)
+            stream = _fewer_colours(pictures, sheet.image)
         else:
             sheet.image.save(stream, "PNG", optimize=True)
     write_bytes(out, stream.getvalue())
 
 
-def _fewer_colours(image: Image.Image) -> io.BytesIO:
+def _fewer_colours(pictures: Image.Image, image: Image.Image) -> io.BytesIO:
+    """``image`` as PNG in colours of ``pictures``, which have no labels yet, and the greys that labels need."""
+    greys = np.linspace(_INK, _PAPER, 6).round().astype(np.uint8)
     for colours in _PLAIN_COLOURS:
-        stream = io.BytesIO()
-        image.quantize(colours, dither=Image.Dither.NONE).save(stream, "PNG", optimize=True)
+        stream, palette = io.BytesIO(), Image.new("P", (1, 1))
+        found = pictures.quantize(colours - len(greys)).getpalette() or []
+        palette.putpalette([*greys.ravel().tolist(), *found])
+        image.quantize(palette=palette, dither=Image.Dither.NONE).save(stream, "PNG", optimize=True)
         if stream.tell() < _PLAIN_BYTES:
             break
     return stream
