@@ -59,6 +59,7 @@ def report(task: Task) -> None:
     study = _yaml(task.runtime["study"])
     write_text(task.out / "study.yaml", study)
     settings = task.settings["report"]
+    block, rough = _roughness(task)
     with tempfile.TemporaryDirectory(prefix=".tmp-", dir=task.out) as scratch:
         page = module.Report(
             title=settings["title"] or task.settings["study"],
@@ -76,6 +77,8 @@ def report(task: Task) -> None:
             datasets=_published_names(task.settings["datasets"]),
             epochs=task.settings["epochs"],
             trained_on=task.settings["trained_on"],
+            roughness={name: blocks.get(str(block), []) for name, blocks in rough.items()},
+            block=block,
         )
         module.build_report(page, task.out)
 
@@ -228,7 +231,7 @@ def _figures(task: Task, rows: Mapping[str, Sequence[EvalResult]], analysis: Map
         figures.depth_figure(kept, _families(task.settings["variants"]), out / "depth"),
     ]
     order = list(task.settings["variants"])
-    made.append(ours("visualize.roughness").roughness_figure(_roughness(task), out / "roughness", order))
+    made.append(ours("visualize.roughness").roughness_figure(_roughness(task)[1], out / "roughness", order))
     if analysis:
         trained = {name: analysis["trained"][key] for name, key in _last_epochs(task, analysis["trained"]).items()}
         weights = {"at initialisation": analysis["fresh"], "trained": trained}
@@ -256,10 +259,16 @@ def _last_epochs(task: Task, found: Mapping[str, Any]) -> dict[str, str]:
     return names
 
 
-def _roughness(task: Task) -> dict[str, Any]:
-    """Roughness of the gallery's PCA pictures, by variant (its last epoch there) and block, a value an image."""
-    found = read_json(task.input("gallery") / "roughness.json") if "gallery" in task.inputs else {}
-    return {variant: found[name] for variant, name in _last_epochs(task, found).items()}
+def _roughness(task: Task) -> tuple[int, dict[str, Any]]:
+    """Roughness of the gallery's PCA pictures, by variant (its last epoch there) and block, a value an image.
+
+    The first of the pair is the block of the contact sheets, 0 without a gallery.
+    """
+    if "gallery" not in task.inputs:
+        return 0, {}
+    found = read_json(task.input("gallery") / "roughness.json")
+    models = found["models"]
+    return found["block"], {variant: models[name] for variant, name in _last_epochs(task, models).items()}
 
 
 def _inside(task: Task, found: Mapping[str, Any]) -> dict[str, Any]:

@@ -198,7 +198,7 @@ def gallery(task: Task) -> None:
             name: {block: [value if math.isfinite(value) else None for value in own] for block, own in found.items()}
             for name, found in zip(names, views.roughness, strict=True)
         }
-        write_json(task.out / "roughness.json", rough)
+        write_json(task.out / "roughness.json", {"block": block, "models": rough})
 
 
 def _image(module: Any, shown: _Shown, index: int) -> Any:

@@ -71,9 +71,10 @@ def test_the_last_epoch_of_a_network_stands_for_its_variant(tmp_path: Path) -> N
 
 
 def test_roughness_is_that_of_the_last_epoch_the_gallery_shows(tmp_path: Path) -> None:
-    assert report._roughness(task(tmp_path)) == {}
-    write_json(tmp_path / "roughness.json", {"deep ep9": {"1": [0.5]}, "deep ep10": {"1": [None]}, "given": {}})
-    assert report._roughness(task(tmp_path, gallery=tmp_path)) == {"deep": {"1": [None]}, "given": {}}
+    assert report._roughness(task(tmp_path)) == (0, {})
+    models = {"deep ep9": {"1": [0.5]}, "deep ep10": {"1": [None]}, "given": {}}
+    write_json(tmp_path / "roughness.json", {"block": 1, "models": models})
+    assert report._roughness(task(tmp_path, gallery=tmp_path)) == (1, {"deep": {"1": [None]}, "given": {}})
 
 
 def test_the_card_has_what_models_share_and_each_variant_what_it_has_alone(tmp_path: Path) -> None:

@@ -154,7 +154,7 @@ def test_gallery_option_runs_gallery_and_report_only(done: Path, capsys: pytest.
 def test_pca_pictures_are_reported_as_numbers_and_without_photographs(done: Path) -> None:
     root = done.parent / "runs" / "tiny"
     (gallery,) = (root / "stages" / "gallery").glob("*")
-    rough = json.loads((gallery / "roughness.json").read_text())
+    rough = json.loads((gallery / "roughness.json").read_text())["models"]
     assert set(rough) == {"skip-adamw", "skipless-adamw"}
     assert {block for blocks in rough.values() for block in blocks} == {"1", "2"}
     assert all(len(own) == 3 and 0 < min(own) <= max(own) < 2 for blocks in rough.values() for own in blocks.values())
