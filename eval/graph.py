@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import numpy as np
@@ -55,6 +56,12 @@ class Graphs:
         product = symmetric_product(edges, vector, self.weight)
         product += self.floor * vector.sum()
         return product
+
+    @property
+    def complete(self) -> list[bool]:
+        """Which binary graphs join every token to every other: A is 1 everywhere. No two collapsed images differ."""
+        n = self.degree.shape[1]
+        return [self.binary and degree > n - self.weight / 2 for degree in self.degree.amin(1).tolist()]
 
     def take(self, which: Tensor) -> Graphs:
         """Return the graphs of the indices ``which``, copied."""
@@ -188,6 +195,14 @@ def dense_vector(graphs: Graphs, i: int) -> CutVector:
         raise ValueError(f"the graph's eigenvectors could not be computed: {error}") from error
     y = vectors[:, 0]
     return CutVector(y, np.zeros_like(y), float(values[0]), float(values[1] - values[0]), 0)
+
+
+@lru_cache(maxsize=256)
+def complete_vector(n: int, eps: float) -> CutVector:
+    """Return :func:`dense_vector` of the complete binary graph of ``n`` tokens, solved once: a collapsed network has
+    it at every image. Every vector that sums to zero is an eigenvector, so the solver's is as good as another.
+    """
+    return dense_vector(build_graphs(torch.ones(1, n, n), 0.0, eps), 0)
 
 
 def _mirrored(lower: NDArray[T]) -> NDArray[T]:

@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 from threadpoolctl import threadpool_limits
 from torch import Tensor
 
-from eval.graph import F64, CutVector, Graphs, build_graphs, dense_vector, normalise, similarities
+from eval.graph import F64, CutVector, Graphs, build_graphs, complete_vector, dense_vector, normalise, similarities
 from eval.lanczos import lanczos
 
 Box = tuple[int, int, int, int]
@@ -167,10 +167,13 @@ def cut_vectors(graphs: Graphs) -> list[CutVector]:
     """Return the cut vectors, by Lanczos where that decides split and seed, else by the dense solver."""
     count, n = graphs.degree.shape
     found: list[CutVector | None] = [None] * count
-    if n > DENSE_TOKENS:
+    complete = graphs.complete
+    if n > DENSE_TOKENS and not all(complete):
         image, codes = graphs.probe()
         candidates, classes = lanczos(graphs, image, codes), codes.cpu().numpy()
         found = [one if one and _decides(one, c) else None for one, c in zip(candidates, classes, strict=True)]
+    for i, whole in enumerate(complete):
+        found[i] = complete_vector(n, graphs.floor) if whole else found[i]
     return [dense_vector(graphs, i) if one is None else one for i, one in enumerate(found)]
 
 

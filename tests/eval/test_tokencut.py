@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import eval.tokencut
-from eval.graph import Graphs, build_graphs, dense_vector, normalise, similarities
+from eval.graph import Graphs, build_graphs, complete_vector, dense_vector, normalise, similarities
 from eval.lanczos import lanczos
 from eval.tokencut import TokenCut, TokenCuts, cut, cut_vectors, each, to_pixels, tokencut
 
@@ -257,6 +257,26 @@ def test_undecided_cut_goes_to_the_dense_solver(monkeypatch: pytest.MonkeyPatch)
     assert cut_vectors(graphs)[0].passes > 0
     monkeypatch.setattr(eval.tokencut, "_decides", lambda *_: False)
     assert cut_vectors(graphs)[0].passes == 0
+
+
+@pytest.mark.parametrize("half", [True, False])
+def test_complete_graphs_are_solved_once_and_as_the_dense_solver_does(
+    half: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nearly = regions(1)
+    whole = np.ones_like(nearly) + 0.01 * nearly
+    missing = whole.copy()
+    missing[7] = -1
+    graphs = graphs_of(whole, nearly, missing, np.zeros_like(whole), 2 * whole, half=half)
+    assert graphs.complete == [True, False, False, False, True]
+    expected = [dense_vector(graphs, i).y for i in (0, 4)]
+    complete_vector.cache_clear()
+    for _ in range(2):
+        found = cut_vectors(graphs)
+        np.testing.assert_array_equal([found[0].y, found[4].y], expected)
+    assert complete_vector.cache_info().misses == 1
+    weighted = build_graphs(torch.ones(1, 60, 60), 0.2, 1e-5, binary=False, half=half)
+    assert weighted.complete == [False]
 
 
 def mixed_batch() -> list[np.ndarray]:
