@@ -47,9 +47,9 @@ def main() -> None:
         total += hours
         print(
             f"{variant.name:24s} {image / 1e9:6.1f} GFLOP an image   {epoch / 1e15:6.1f} PFLOP an epoch   "
-            f"{hours:6.0f} GPU hours for {recipe.epochs} epochs"
+            f"{hours:6.{0 if hours >= 10 else 2}f} GPU hours for {recipe.epochs} epochs"
         )
-    print(f"{'all variants':24s} {total:.0f} GPU hours")
+    print(f"{'all variants':24s} {total:.{0 if total >= 10 else 2}f} GPU hours")
 
 
 if __name__ == "__main__":
