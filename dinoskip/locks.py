@@ -48,9 +48,12 @@ def _is_stale(path: Path, holder: dict[str, Any]) -> bool:
     return True
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: Path) -> dict[str, Any] | None:
+    """Who holds the lock; None if there is none, empty if the file says nothing that can be read."""
     try:
         holder = json.loads(path.read_text())
+    except FileNotFoundError:
+        return None
     except (OSError, ValueError):
         return {}
     return holder if isinstance(holder, dict) else {}
@@ -58,36 +61,51 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _acquire(path: Path) -> None:
     content = json.dumps(_identity())
+    # The content is there before the name is: link() fails if the name exists.
+    mine = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}")
     for _ in range(20):
         path.parent.mkdir(parents=True, exist_ok=True)
-        # The content is there before the name is: link() fails if the name exists.
-        mine = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}")
         try:
             mine.write_text(content)
             os.link(mine, path)
             return
         except FileExistsError:
-            pass
+            if (holder := _read(path)) is None:  # released just now
+                continue
+            if holder and not _is_stale(path, holder):
+                job = f", job {holder['job']}" if holder.get("job") else ""
+                raise OutputInUse(
+                    f"{path.parent}: in use by process {holder.get('pid')} on {holder.get('host')}{job}",
+                    "wait for it, stop it, or choose another output",
+                ) from None
+            if _take_over(path, holder, mine):
+                return
         except FileNotFoundError:  # the holder before us has just removed the directory
             continue
         finally:
             mine.unlink(missing_ok=True)
-        holder = _read(path)
-        if holder and not _is_stale(path, holder):
-            job = f", job {holder['job']}" if holder.get("job") else ""
-            raise OutputInUse(
-                f"{path.parent}: in use by process {holder.get('pid')} on {holder.get('host')}{job}",
-                "wait for it, stop it, or choose another output",
-            )
-        aside = path.with_name(f"{path.name}.stale-{os.getpid()}.{threading.get_ident()}")
-        with suppress(FileNotFoundError):
-            os.rename(path, aside)  # one of several contenders wins; the others try again
-            if _read(aside) != holder:  # not the stale one: somebody took over in between, give it back
-                with suppress(FileExistsError):
-                    os.link(aside, path)
-            aside.unlink()
         time.sleep(0.05)
     raise OutputInUse(f"{path}: could not be taken over", "remove it if no run is using this directory")
+
+
+def _take_over(path: Path, holder: dict[str, Any], mine: Path) -> bool:
+    """Put ``mine`` in the place of the lock of a dead ``holder``, if it still is that one.
+
+    Contenders do so one at a time, under a lock of their own, and the name never vanishes: whoever comes late finds
+    the new holder. That lock may itself be of a dead process, and is taken over in the same way.
+    """
+    turn = path.with_name(f"{path.name}.turn")
+    try:
+        _acquire(turn)
+    except OutputInUse:
+        return False
+    try:
+        if _read(path) != holder:
+            return False
+        os.replace(mine, path)
+        return True
+    finally:
+        turn.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+from multiprocessing.synchronize import Event
 from pathlib import Path
 
 import pytest
@@ -69,25 +70,49 @@ def test_other_host_is_believed_while_it_beats(tmp_path: Path) -> None:
         pass
 
 
-def _contend(folder: str, start: float, results: "multiprocessing.Queue[str]") -> None:
+def _contend(folder: str, start: float, results: "multiprocessing.Queue[str]", over: Event) -> None:
     time.sleep(max(0.0, start - time.time()))
     try:
         with directory_lock(Path(folder)):
             results.put("held")
-            time.sleep(1.0)
+            over.wait(60)
     except OutputInUse:
         results.put("refused")
 
 
-def test_exactly_one_of_many_takes_a_stale_lock(tmp_path: Path) -> None:
-    (tmp_path / ".lock").write_text(_holder(socket.gethostname(), 2**22 + 1))
+def _outcomes(folder: Path, contenders: int) -> list[str]:
+    """What processes that reach for a lock at one moment come to; who has it keeps it until all have been told."""
     context = multiprocessing.get_context("fork")
-    results = context.Queue()
+    results, over = context.Queue(), context.Event()
     start = time.time() + 0.3
-    processes = [context.Process(target=_contend, args=(str(tmp_path), start, results)) for _ in range(4)]
+    arguments = (str(folder), start, results, over)
+    processes = [context.Process(target=_contend, args=arguments) for _ in range(contenders)]
     for process in processes:
         process.start()
-    outcomes = sorted(results.get(timeout=30) for _ in processes)
+    outcomes = sorted(results.get(timeout=60) for _ in processes)
+    over.set()
     for process in processes:
-        process.join(30)
-    assert outcomes == ["held", "refused", "refused", "refused"]
+        process.join(60)
+    return outcomes
+
+
+@pytest.mark.parametrize("left", [_holder(socket.gethostname(), 2**22 + 1), "", "{}", "torn"])
+def test_exactly_one_of_many_takes_a_stale_lock(tmp_path: Path, left: str) -> None:
+    (tmp_path / ".lock").write_text(left)
+    assert _outcomes(tmp_path, 6) == ["held", *["refused"] * 5]
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_take_over_that_was_killed_is_no_obstacle(tmp_path: Path) -> None:
+    for name in (".lock", ".lock.turn", ".lock.turn.turn"):
+        (tmp_path / name).write_text(_holder(socket.gethostname(), 2**22 + 1))
+    assert _outcomes(tmp_path, 4) == ["held", *["refused"] * 3]
+
+
+def test_a_lock_that_another_has_taken_over_is_left(tmp_path: Path) -> None:
+    lock, mine = tmp_path / ".lock", tmp_path / "mine"
+    stale = json.loads(_holder(socket.gethostname(), 2**22 + 1))
+    lock.write_text(_holder(socket.gethostname(), 2**22 + 2))
+    mine.write_text("mine")
+    assert not locks._take_over(lock, stale, mine)
+    assert json.loads(lock.read_text())["pid"] == 2**22 + 2
