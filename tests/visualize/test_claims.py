@@ -93,6 +93,17 @@ def test_each_variant_stands_with_its_best_block_and_last_epoch():
     assert last.text.endswith("ours: 70.0 [69.0, 71.0] b11 against 50.0 [49.0, 51.0] b12")
 
 
+def test_accuracy_is_the_last_blocks():
+    both = [
+        [row(name, value, "knn", block, dataset="nette") for block, value in values.items()]
+        for name, values in {"skip": {"1": 20.0, "12": 40.0}, "default": {"1": 50.0, "12": 10.0}}.items()
+    ]
+    found = claims(study(Subject("skip", SKIP, "soap", 12, both[0]), Subject("default", DEFAULT, "soap", 12, both[1])))
+    [failed] = found[0].comparisons
+    assert failed.sign == 1
+    assert failed.text.endswith("skip 40.0 [39.0, 41.0] b12 against default 10.0 [9.0, 11.0] b12")
+
+
 def test_several_blocks_count_on_complex_scenes_alone():
     found = {
         dataset: [row("ours", 40.0, dataset=dataset), row("ours", 50.0, block="3+9", dataset=dataset)]
