@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import re
 from pathlib import Path
-
-from PIL import Image
 
 from dinoskip.errors import ConfigError
 from dinoskip.files import write_bytes, write_text
 
-COLOURS = 64
 _PICTURE = re.compile(r"\]\(img/([\w.-]+)\)")
 
 
@@ -27,25 +23,14 @@ def copy_markdown(report: Path, to: Path) -> list[Path]:
     """Write ``report/report.md`` to ``to`` and the pictures that it shows into the folder of its name beside it.
 
     ``docs/results/study.md`` has its pictures in ``docs/results/study/``; none of them is a photograph. Returns the
-    files written. Figures are reduced to :data:`COLOURS`, a quarter of their bytes.
+    files written.
     """
     text = (report / "report.md").read_text(encoding="utf-8")
     names = list(dict.fromkeys(_PICTURE.findall(text)))
     pictures = [to.with_suffix("") / name for name in names]
     for picture in pictures:
         picture.parent.mkdir(parents=True, exist_ok=True)
-        write_bytes(picture, _few_colours((report / "img" / picture.name).read_bytes()))
+        write_bytes(picture, (report / "img" / picture.name).read_bytes())
     to.parent.mkdir(parents=True, exist_ok=True)
     write_text(to, _PICTURE.sub(lambda found: f"]({to.stem}/{found[1]})", text))
     return [to, *pictures]
-
-
-def _few_colours(png: bytes) -> bytes:
-    """A PNG with a palette of :data:`COLOURS`, without dither; as it is if it has a palette or that is no smaller."""
-    with Image.open(io.BytesIO(png)) as picture:
-        if picture.mode == "P":
-            return png
-        few = picture.convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE)
-    stream = io.BytesIO()
-    few.save(stream, "PNG", optimize=True)
-    return min(stream.getvalue(), png, key=len)

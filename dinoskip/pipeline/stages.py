@@ -43,5 +43,5 @@ STAGES: dict[str, Stage] = {
     "retrieve": Stage(partial(_call, "measure", "retrieve"), version=2),
     "analyze": Stage(partial(_call, "make", "analyze"), version=4),
     "gallery": Stage(partial(_call, "show", "gallery"), version=5),
-    "report": Stage(partial(_call, "report", "report"), version=9),
+    "report": Stage(partial(_call, "report", "report"), version=10),
 }

@@ -110,6 +110,8 @@ def sizes(figure):
     assert b"CreationDate" not in figure.pdf.read_bytes()
     with Image.open(figure.png) as picture:
         picture.load()
+        assert picture.mode == "P"
+        assert picture.info["dpi"] == pytest.approx((150, 150), rel=1e-3)
         return picture.size
 
 
