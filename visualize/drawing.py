@@ -216,7 +216,7 @@ def _png(figure: Any) -> bytes:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     stream, figure.dpi = io.BytesIO(), _PNG_DPI
-    canvas: Any = FigureCanvasAgg(figure)  # type: ignore[no-untyped-call]
+    canvas: Any = FigureCanvasAgg(figure)
     canvas.draw()
     drawn = Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")
     drawn.quantize(64, dither=Image.Dither.NONE).save(stream, "PNG", optimize=True, dpi=(_PNG_DPI, _PNG_DPI))
