@@ -9,7 +9,7 @@ or the study's multiscale combination.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from dinoskip.results import EvalResult
 from visualize.grids import NOT_RUN, Grid, as_csv
@@ -82,8 +82,12 @@ def _number(block: str) -> int:
     return int(block) if block.isdigit() else 0
 
 
-def compared(table: PublishedTable, study: Study) -> Grid:
-    """The table with up to three lines for each printed one: ours, paper, difference (ours − paper, where both are)."""
+def compared(table: PublishedTable, study: Study, baselines: Sequence[EvalResult] = ()) -> Grid:
+    """The table with up to four lines for each printed one: ours, untrained, paper, difference (ours − paper).
+
+    ``untrained`` is the same variant at epoch 0, where the study has it; ``baselines``, rows of rules that look at no
+    image, stand below.
+    """
     ours = study.principal()
     lines: list[list[str]] = []
     rules: set[int] = set()
@@ -92,13 +96,38 @@ def compared(table: PublishedTable, study: Study) -> Grid:
             rules.add(len(lines))
         found = [find(cell, ours) for cell in cells]
         lines.append([*labels, "ours", *(NOT_RUN if row is None else _shown(row) for row in found)])
+        begun = [_untrained(cell, row, ours) for cell, row in zip(cells, found, strict=True)]
+        if any(begun):
+            lines.append([*[""] * table.stubs, "untrained", *("" if row is None else _shown(row) for row in begun)])
         lines.append([*[""] * table.stubs, "paper", *("–" if c.paper is None else f"{c.paper:.1f}" for c in cells)])
         gaps = [_gap(row, cell) for row, cell in zip(found, cells, strict=True)]
         if any(gap is not None for gap in gaps):
             lines.append([*[""] * table.stubs, "difference", *(_signed(gap) for gap in gaps)])
+    below = _below(table, study, baselines)
+    rules |= {len(lines)} if below else set()
+    lines += below
     head = [[*line[: table.stubs], ("", 1), *line[table.stubs :]] for line in table.head]
     name = table.name.replace(".", "-")
     return Grid(name, table.title, head, lines, table.stubs + 1, frozenset(rules), notes(table, study))
+
+
+def _untrained(cell: Cell, row: EvalResult | None, study: Study) -> EvalResult | None:
+    """The row of a cell's variant at epoch 0; None if there is none, or ``row`` is of weights from elsewhere."""
+    first = None if row is None or not row.epoch else find(replace(cell, epoch=0), study)
+    return first if first is not None and not first.epoch else None
+
+
+def _below(table: PublishedTable, study: Study, baselines: Sequence[EvalResult]) -> list[list[str]]:
+    """A line for each baseline: its value in every column of its data set, task and metric."""
+    cells = table.rows[0][1]
+    lines = []
+    for name in dict.fromkeys(row.model for row in baselines):
+        mine = {(row.task, row.metric, _dataset(row, study)): row for row in baselines if row.model == name}
+        found = [mine.get((cell.task, cell.metric, cell.dataset)) for cell in cells]
+        if any(found):
+            values = ["" if row is None else " ".join(filter(None, (f"{row.value:.1f}", spread(row)))) for row in found]
+            lines.append([name, *[""] * table.stubs, *values])
+    return lines
 
 
 def _shown(row: EvalResult) -> str:

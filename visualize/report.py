@@ -37,6 +37,7 @@ from visualize.tables import (
     principal,
     rows_csv,
     setting_note,
+    starts,
 )
 
 
@@ -135,7 +136,7 @@ def build_report(report: Report, out: Path) -> None:
         best_grid(kept, report.baselines),
         block_grids(kept, report.baselines),
         others_grid(report.rows),
-        [(table, compared(table, study)) for table in map(published, report.compare)],
+        [(table, compared(table, study, report.baselines)) for table in map(published, report.compare)],
         claims_grid(claims(study, report.roughness, report.block)) if report.compare else None,
     )
     for folder in ("img", "tables"):
@@ -183,7 +184,7 @@ def _write_page(
     out: Path,
 ) -> None:
     names = list(report.rows)
-    found = last_epochs(kept)
+    found, begun = last_epochs(kept), starts(kept)
     floor = baseline_lines(report.baselines, found)
     lines: list[Line] = [*best_lines(kept), *floor]
     context: dict[str, Any] = {
@@ -194,7 +195,8 @@ def _write_page(
         "best": lines,
         "best_notes": [BEST_NOTE, setting_note(kept)],
         "blocks": [
-            sections.heat(measure, found[measure], names, floor, number) for number, measure in enumerate(found)
+            sections.heat(measure, found[measure], names, begun[measure], floor, number)
+            for number, measure in enumerate(found)
         ],
         "settings_grid": sections.grid(tables.settings) if tables.settings else None,
         "papers": [sections.grid(grid) for grid in tables.beside],

@@ -11,7 +11,7 @@ from visualize.palette import variant_colours
 from visualize.tables import Line, Measure, Rows, best, single_blocks, spread, values_of
 
 _SHADES = 10
-_SOURCES = ("ours", "paper", "difference")
+_SOURCES = ("ours", "untrained", "paper", "difference")
 
 
 def styles(variants: int) -> str:
@@ -43,9 +43,17 @@ def score(measure: Measure, rows: Mapping[str, Rows], names: Sequence[str]) -> d
 
 
 def heat(
-    measure: Measure, rows: Mapping[str, Rows], names: Sequence[str], floor: Sequence[Line], number: int
+    measure: Measure,
+    rows: Mapping[str, Rows],
+    names: Sequence[str],
+    begun: Mapping[str, Rows],
+    floor: Sequence[Line],
+    number: int,
 ) -> dict[str, Any]:
-    """Variants × blocks of one measure with a shade 0.._SHADES-1 per cell, scaled over the whole table; baselines."""
+    """Variants × blocks of one measure with a shade 0.._SHADES-1 per cell, scaled over the whole table.
+
+    Below them, without shades, the variants' random weights (``begun``) and baselines.
+    """
     curves = {name: single_blocks(values_of(rows.get(name, {}))) for name in names}
     values = [value for curve in curves.values() for value in curve.values()]
     low, span = (min(values), max(max(values) - min(values), 1e-12)) if values else (0.0, 1.0)
@@ -62,7 +70,9 @@ def heat(
         ]
         lines.append((name, cells))
     below = [(line.label, line.cells[number]) for line in floor if line.cells[number]]
-    return {"label": measure.label, "blocks": blocks, "lines": lines, "floor": below}
+    first = {f"{name}, epoch 0": single_blocks(values_of(own)) for name, own in begun.items()}
+    start = [(label, [curve.get(block) for block in blocks]) for label, curve in first.items()]
+    return {"label": measure.label, "blocks": blocks, "lines": lines, "start": start, "floor": below}
 
 
 def plain(table: DataTable) -> dict[str, Any]:

@@ -111,6 +111,14 @@ def last_epochs(variants: Variants) -> Last:
     return kept
 
 
+def starts(variants: Variants) -> Last:
+    """Rows of epoch 0, random weights, of variants that have later ones: ``{measure: {variant: {block: row}}}``."""
+    return {
+        measure: {name: epochs[0] for name, epochs in rows.items() if 0 in epochs and len(epochs) > 1}
+        for measure, rows in arranged(variants).items()
+    }
+
+
 def values_of(rows: Rows) -> dict[str, float]:
     """Values by block."""
     return {block: row.value for block, row in rows.items()}
@@ -275,12 +283,13 @@ def best_grid(variants: Variants, baselines: Sequence[EvalResult] = ()) -> Grid:
 
 
 def block_grids(variants: Variants, baselines: Sequence[EvalResult] = ()) -> list[Grid]:
-    """One table a measure: variants × single blocks; a baseline is the same at every block."""
-    found = last_epochs(variants)
+    """One table a measure: variants × single blocks; below, their random weights and baselines (of no block)."""
+    found, begun = last_epochs(variants), starts(variants)
     floor = baseline_lines(baselines, found)
     grids = []
     for number, (measure, rows) in enumerate(found.items()):
         curves = {name: single_blocks(values_of(rows.get(name, {}))) for name in variants}
+        curves |= {f"{name}, epoch 0": single_blocks(values_of(own)) for name, own in begun[measure].items()}
         blocks = sorted({block for own in curves.values() for block in own})
         body = [
             [name, *(f"{own[block]:.1f}" if block in own else NOT_RUN for block in blocks)]
@@ -289,7 +298,7 @@ def block_grids(variants: Variants, baselines: Sequence[EvalResult] = ()) -> lis
         values = [(line.label, line.cells[number]) for line in floor]
         body += [[label, *[f"{cell.value:.1f}"] * len(blocks)] for label, cell in values if cell]
         head = [[("block", 1), *((str(block), 1) for block in blocks)]]
-        grids.append(Grid(f"blocks-{number}", measure.label, head, body, rules=frozenset({len(curves)})))
+        grids.append(Grid(f"blocks-{number}", measure.label, head, body, rules=frozenset({len(variants), len(curves)})))
     return [grid for grid in grids if len(grid.columns) > 1]
 
 

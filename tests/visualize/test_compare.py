@@ -84,6 +84,24 @@ def test_a_cell_holds_the_row_of_its_variant_epoch_and_features():
     assert "n = 100" in notes
 
 
+def test_random_weights_and_baselines_stand_in_the_papers_table():
+    start = rows("skip", epochs=(0,), level=5.0, low=4.0, high=6.0)
+    skip = Subject("skip", SKIP, "adamw", 12, [*rows("skip"), *start])
+    floor = [start[0].baseline("majority class", 3.4), start[0].baseline("chance", 1.0)]
+    floor += [rows("skip", dataset="elsewhere")[0].baseline("chance", 2.0)]
+    grid = compared(published("paper.table2"), study(skip, SUBJECTS[3]), floor)
+    first, untrained, paper = line(grid, "single feature", "AdamW")
+    assert (first[3], untrained[2:6], paper[2]) == ("54.0 b9", ["untrained", "6.0 [4.0, 6.0] b9", "", ""], "paper")
+    assert line(grid, "multiscale", "AdamW")[1][3] == "7.0 [4.0, 6.0]"
+    assert line(grid, "single feature", "SOAP")[1][2] == "paper"
+    assert [one[:4] for one in grid.rows[-2:]] == [
+        ["baseline: majority class", "", "", "3.4"],
+        ["baseline: chance", "", "", "1.0"],
+    ]
+    assert grid.rows[-1][3:] == ["1.0"] * 3 + [""] * 6
+    assert len(grid.rows) - 2 in grid.rules
+
+
 def test_other_settings_of_the_same_measure_are_counted_and_not_shown():
     skip = Subject("skip", SKIP, "adamw", 12, rows("skip", level=80.0, norm="none") + rows("skip"))
     grid = compared(published("paper.table2"), study(skip))

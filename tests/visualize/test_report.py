@@ -91,6 +91,17 @@ def test_numbers_are_those_of_the_rows(make_report, tmp_path):
     }
 
 
+def test_random_weights_stand_in_the_tables_of_blocks(make_report, tmp_path):
+    report = make_report()
+    rows = [replace(row, epoch=4) for row in report.variants[0].rows]
+    begun = [replace(row, epoch=0, value=row.value / 2) for row in rows]
+    both = replace(report, variants=[ReportVariant("skip", [*rows, *begun])])
+    build_report(both, tmp_path / "report")
+    text = re.sub(r"\s+", "", Page(tmp_path / "report/index.html").text)
+    blocks = {int(row.block): row.value for row in begun if row.metric == "mIoU" and row.block.isdigit()}
+    assert "skip,epoch0" + "".join(f"{blocks[block]:.1f}" for block in sorted(blocks)) in text
+
+
 def test_hostile_text_stays_text(make_report, tmp_path, hostile):
     build_report(make_report(), tmp_path / "plain")
     build_report(make_report(name=hostile, text=hostile), tmp_path / "hostile")

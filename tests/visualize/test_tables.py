@@ -95,6 +95,18 @@ def test_baselines_stand_below_and_split_no_measure():
     assert blocks.rows == [["a", "5.0"], ["baseline: majority class", "3.5"]]
 
 
+def test_random_weights_stand_below_the_trained_ones():
+    rows = [row(1, 20.0, epoch=4), row(2, 30.0, epoch=4), row(1, 5.0, epoch=0), row(1, 9.0, epoch=2)]
+    (blocks,) = block_grids({"a": rows, "given": [row(1, 50.0)]}, [row(1, 1.0).baseline("chance", 1.0)])
+    assert blocks.rows == [
+        ["a", "20.0", "30.0"],
+        ["given", "50.0", "not run"],
+        ["a, epoch 0", "5.0", "not run"],
+        ["baseline: chance", "1.0", "1.0"],
+    ]
+    assert blocks.rules == {2, 3}
+
+
 def test_retrieval_is_not_taken_for_the_probe():
     found = measures({"a": [row(1, 5.0, task="retrieve"), row(1, 6.0)]})
     assert [measure.label for measure in found] == ["mIoU, voc2012 val", "retrieval mIoU, voc2012 val"]
