@@ -100,4 +100,6 @@ def grid(table: Grid) -> dict[str, Any]:
         cells = [(cell, index >= table.stubs, cell == NOT_RUN) for index, cell in enumerate(row)]
         lines.append({"kinds": " ".join(kinds), "cells": cells})
     head = [[(text, span, index >= table.stubs) for index, (text, span) in enumerate(line)] for line in table.head]
-    return {"name": table.name, "title": table.title, "head": head, "lines": lines, "notes": list(table.notes)}
+    prose = table.stubs == len(table.columns)  # text alone: the last column is of sentences
+    about = {"name": table.name, "title": table.title, "notes": list(table.notes), "prose": prose}
+    return {**about, "head": head, "lines": lines}
