@@ -102,10 +102,18 @@ def _take_over(path: Path, holder: dict[str, Any], mine: Path) -> bool:
     try:
         if _read(path) != holder:
             return False
-        os.replace(mine, path)
-        return True
+        with suppress(FileNotFoundError):  # swept by one that held the lock and died since
+            os.replace(mine, path)
+            return True
+        return False
     finally:
         turn.unlink(missing_ok=True)
+
+
+def _sweep(path: Path) -> None:
+    """Remove what killed contenders left beside the lock that is held now; a living one begins its file again."""
+    for left in path.parent.glob(f"{path.name}.*"):
+        left.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -114,6 +122,7 @@ def directory_lock(directory: Path) -> Iterator[None]:
     path = Path(directory) / ".lock"
     with translate_write_errors(path):
         _acquire(path)
+        _sweep(path)
     stop = threading.Event()
 
     def beat() -> None:

@@ -104,9 +104,10 @@ def test_exactly_one_of_many_takes_a_stale_lock(tmp_path: Path, left: str) -> No
 
 
 def test_a_take_over_that_was_killed_is_no_obstacle(tmp_path: Path) -> None:
-    for name in (".lock", ".lock.turn", ".lock.turn.turn"):
+    for name in (".lock", ".lock.turn", ".lock.turn.turn", ".lock.4194305.7", ".lock.turn.4194305.7"):
         (tmp_path / name).write_text(_holder(socket.gethostname(), 2**22 + 1))
     assert _outcomes(tmp_path, 4) == ["held", *["refused"] * 3]
+    assert os.listdir(tmp_path) == []
 
 
 def test_a_lock_that_another_has_taken_over_is_left(tmp_path: Path) -> None:
