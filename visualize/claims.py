@@ -8,17 +8,15 @@ contradicted if they count against it alone, and undecided otherwise: nothing co
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
 
 from dinoskip.results import EvalResult
 from visualize.compare import Study, Subject
 from visualize.grids import Grid
 from visualize.published import DEFAULT, INITIALISED, SKIP
-from visualize.roughness import smoother
-from visualize.tables import Measure, best, last_epochs, one_vote, single_blocks, spread, values_of
+from visualize.roughness import smoother, typical
+from visualize.tables import Measure, Rows, best, last_epochs, one_vote, single_blocks, spread, values_of
 
 SUPPORTED, CONTRADICTED, UNDECIDED = "supported", "contradicted", "undecided"
 _NOTE = (
@@ -127,19 +125,17 @@ class _Rows:
         """The best block of each initialised skipless variant against its last."""
         for one in self._initialised():
             for measure, rows in self._of(one, tasks):
-                single = single_blocks(values_of(rows))
-                top = best(values_of(rows))
-                if top is not None and max(single) > 1:
-                    yield _compared(measure, rows[top[0]], rows[str(max(single))], f"{one.name}: ")
+                if (top := _top(rows)) is not None and (last := _last(rows)) is not None and last.block != "1":
+                    yield _compared(measure, top, last, f"{one.name}: ")
 
     def several(self, datasets: Sequence[str]) -> Iterator[Comparison]:
         """Several blocks of each initialised skipless variant against its best one, on the paper's ``datasets``."""
         for one in self._initialised():
             for measure, rows in self._of(one, ("probe",)):
-                top = best(values_of(rows))
+                top = _top(rows)
                 if top is not None and self.study.datasets.get(measure.dataset, "") in datasets:
                     for block in (name for name in rows if "+" in name):
-                        yield _compared(measure, rows[block], rows[top[0]], f"{one.name}: ")
+                        yield _compared(measure, rows[block], top, f"{one.name}: ")
 
     def _initialised(self) -> list[Subject]:
         return [one for one in self.study.subjects if one.role == INITIALISED]
@@ -153,18 +149,22 @@ class _Rows:
         """The best blocks of two variants (of accuracies the last), in every measure that both have."""
         theirs = dict(self._of(low, tasks))
         for measure, rows in self._of(high, tasks):
-            sides = [_shown(measure, own) for own in (rows, theirs.get(measure, {}))]
+            of = _last if measure.task in _ACCURACY else _top
+            sides = [of(own) for own in (rows, theirs.get(measure, {}))]
             if sides[0] is not None and sides[1] is not None:
                 yield _compared(measure, sides[0], sides[1])
 
 
-def _shown(measure: Measure, rows: Mapping[str, EvalResult]) -> EvalResult | None:
-    """The row that stands for a variant; None if it has no single block."""
-    single = single_blocks(values_of(rows))
-    if measure.task in _ACCURACY and single:
-        return rows[str(max(single))]
+def _top(rows: Rows) -> EvalResult | None:
+    """The best single block's row, None if there is none."""
     top = best(values_of(rows))
     return None if top is None else rows[top[0]]
+
+
+def _last(rows: Rows) -> EvalResult | None:
+    """The last single block's row, None if there is none."""
+    last = max(single_blocks(values_of(rows)), default=None)
+    return None if last is None else rows[str(last)]
 
 
 def _pairs(subjects: Sequence[Subject], alike: Callable[[Subject], object]) -> Iterator[tuple[Subject, Subject]]:
@@ -195,13 +195,9 @@ def _pictures(subjects: Sequence[Subject], roughness: Roughness) -> Iterator[Com
         if (first.role, second.role) == (INITIALISED, SKIP) and {first.name, second.name} <= set(roughness):
             wins, count, chance = smoother(roughness[first.name], roughness[second.name])
             sign = 0 if not chance < _SIGNIFICANT else 1 if 2 * wins > count else -1
-            medians = " against ".join(f"{name} {_median(roughness[name])}" for name in (first.name, second.name))
+            sides = [(one.name, typical(roughness[one.name])) for one in (first, second)]
+            medians = " against ".join(f"{name} {'–' if value is None else f'{value:.2f}'}" for name, value in sides)
             yield Comparison(f"roughness: {medians}; smoother on {wins} of {count} images, p = {chance:.2g}", sign)
-
-
-def _median(values: Sequence[float | None]) -> str:
-    finite = [value for value in values if value is not None and math.isfinite(value)]
-    return f"{median(finite):.2f}" if finite else "–"
 
 
 def claims_grid(found: Sequence[Claim]) -> Grid:

@@ -125,8 +125,7 @@ def _below(table: PublishedTable, study: Study, baselines: Sequence[EvalResult])
         mine = {(row.task, row.metric, _dataset(row, study)): row for row in baselines if row.model == name}
         found = [mine.get((cell.task, cell.metric, cell.dataset)) for cell in cells]
         if any(found):
-            values = ["" if row is None else " ".join(filter(None, (f"{row.value:.1f}", spread(row)))) for row in found]
-            lines.append([name, *[""] * table.stubs, *values])
+            lines.append([name, *[""] * table.stubs, *("" if row is None else _shown(row) for row in found)])
     return lines
 
 

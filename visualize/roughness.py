@@ -49,12 +49,18 @@ def roughness(scores: ArrayLike) -> NDArray[np.float64]:
     return np.asarray((height * width - 1) * apart / (2 * pairs * total), dtype=np.float64)
 
 
+def typical(values: Sequence[float | None]) -> float | None:
+    """Return the median of the values that are there and finite, None if none is."""
+    kept = [value for value in values if value is not None and math.isfinite(value)]
+    return median(kept) if kept else None
+
+
 def roughness_figure(found: Mapping[str, ByBlock], out: Path, variants: Sequence[str]) -> Figure | None:
     """The median over images against block, a line a variant; None if there is no number at all."""
     curves: dict[str, dict[int, float]] = {}
     for name, blocks in found.items():
-        kept = {int(block): [v for v in own if v is not None and math.isfinite(v)] for block, own in blocks.items()}
-        curves[name] = {block: median(own) for block, own in sorted(kept.items()) if own}
+        found_at = {int(block): typical(own) for block, own in blocks.items()}
+        curves[name] = {block: value for block, value in sorted(found_at.items()) if value is not None}
     caption = "Roughness of PCA pictures by block: Geary's C of neighbouring tokens, median over the gallery's images"
     caption += " (1: no spatial order, 0: smooth)"
     return curves_figure({"roughness of PCA pictures": curves}, out, caption=caption, variants=variants)

@@ -66,7 +66,7 @@ def report(task: Task) -> None:
             note=settings["note"],
             variants=[_variant(module, task, name, found) for name, found in rows.items()],
             baselines=baselines,
-            figures=_figures(task, rows, analysis, Path(scratch)),
+            figures=_figures(task, rows, analysis, rough, Path(scratch)),
             **_pictures(module, task),
             diagnostics=[*_tables(task, analysis), *(cost_tables(task) if settings["costs"] else [])],
             environment={**describe(), **_trained_with(task)},
@@ -215,7 +215,13 @@ def _published_names(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, str]
 # --- figures and tables ----------------------------------------------------------------------------------
 
 
-def _figures(task: Task, rows: Mapping[str, Sequence[EvalResult]], analysis: Mapping[str, Any], out: Path) -> list[Any]:
+def _figures(
+    task: Task,
+    rows: Mapping[str, Sequence[EvalResult]],
+    analysis: Mapping[str, Any],
+    rough: Mapping[str, Any],
+    out: Path,
+) -> list[Any]:
     figures, diagnostics = ours("visualize.figures"), ours("visualize.diagnostics")
     kept, logs = ours("visualize.tables").principal(rows), _logs(task, "metrics.jsonl")
     optimizers = {
@@ -231,7 +237,7 @@ def _figures(task: Task, rows: Mapping[str, Sequence[EvalResult]], analysis: Map
         figures.depth_figure(kept, _families(task.settings["variants"]), out / "depth"),
     ]
     order = list(task.settings["variants"])
-    made.append(ours("visualize.roughness").roughness_figure(_roughness(task)[1], out / "roughness", order))
+    made.append(ours("visualize.roughness").roughness_figure(rough, out / "roughness", order))
     if analysis:
         trained = {name: analysis["trained"][key] for name, key in _last_epochs(task, analysis["trained"]).items()}
         weights = {"at initialisation": analysis["fresh"], "trained": trained}

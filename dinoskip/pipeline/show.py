@@ -172,7 +172,8 @@ def _described(backbone: Backbone, square: Transform, norm: str, facet: str) -> 
 def gallery(task: Task) -> None:
     """``gallery``: the page, contact sheets of each model's blocks and of all models at one block, ``roughness.json``.
 
-    That file is {model: {block: Geary's C of each image's PCA picture, in the order of the page; null for none}}.
+    That file has the block of the contact sheets (``block``) and, as ``models``, {model: {block: Geary's C of each
+    image's PCA picture, in the order of the page; null for none}}.
     """
     module, sheets = ours("visualize.gallery"), ours("visualize.sheets")
     shown, section = _shown(task), task.settings["gallery"]
