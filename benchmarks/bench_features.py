@@ -32,15 +32,15 @@ from dinoskip.models import Backbone, create_model
 
 SIZE = 224
 PARTS = {  # part of an export -> where its function is
-    "decode and resize": ("dinoskip.features.passes:Passes", "_load"),
-    "normalise": ("dinoskip.features.passes:Normalise", "__call__"),
-    "final norm (in the bare pass, too)": ("dinoskip.models.timm_backbones:TimmVit", "final"),
-    "convert": ("dinoskip.features.passes", "_converted"),
-    "check for inf and NaN": ("dinoskip.features.passes", "_not_finite"),
+    "decode and resize": ("dinoskip.features.forward:ForwardPasses", "_load"),
+    "normalise": ("dinoskip.features.forward:Normalise", "__call__"),
+    "final norm (in the bare pass, too)": ("dinoskip.models.from_timm:TimmVitAdapter", "final_norm"),
+    "convert": ("dinoskip.features.forward", "_converted"),
+    "check for inf and NaN": ("dinoskip.features.forward", "_not_finite"),
     "write": ("dinoskip.features.writer:StoreWriter", "write"),
     "fsync": ("dinoskip.features.writer:StoreWriter", "flush"),
     "sha256 of the files": ("dinoskip.files", "sha256_file"),
-    "plan, hash of the images": ("dinoskip.features.extract", "make_plan"),
+    "plan, hash of the images": ("dinoskip.features.extract", "plan_export"),
     "lay out files": ("dinoskip.features.extract", "prepare"),
 }
 

@@ -19,7 +19,7 @@ import torch
 from timm.models.vision_transformer import VisionTransformer
 
 from benchmarks.photo_crops import PHOTOS, SIDE, accuracy, crops, train
-from dinoskip.diagnostics import distortions, excess_kurtosis, quantised, trace
+from dinoskip.diagnostics import block_activations, distortions, excess_kurtosis, quantised
 from dinoskip.diagnostics.quantization import wnam
 from dinoskip.init import residual_free_, skipless_, trunc_normal_
 from dinoskip.models import Backbone, create_model
@@ -62,7 +62,7 @@ def measure(name: str, model: VisionTransformer) -> tuple[float, float]:
         mse = median(one.normalised_mse(8) for one in own)
         print(f"  {site}: median SQNR in dB {dbs}; normalised MSE at 8 bits {mse:.1e}")
     with torch.no_grad():
-        kurtosis = [excess_kurtosis(block.output) for block in trace(model, images)]
+        kurtosis = [excess_kurtosis(block.output) for block in block_activations(model, images)]
     print(f"  excess kurtosis of block outputs: median {median(kurtosis):.2f}, largest {max(kurtosis):.2f}", flush=True)
     return median(one.sqnr[8] for one in found), scores[wnam(8, 6)] / scores[wnam(None, None)]
 

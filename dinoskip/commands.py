@@ -22,7 +22,7 @@ from dinoskip.pipeline.study import Study, Variant, load_study
 from dinoskip.results import EvalResult, read_rows, rows_csv
 
 if TYPE_CHECKING:
-    from dinoskip.config import Source
+    from dinoskip.config import RawConfig
     from dinoskip.training.pretraining import PretrainJob
     from dinoskip.training.recipe import Observer
 
@@ -212,15 +212,15 @@ def pretrain_job(args: Args) -> PretrainJob:
     return validate(PretrainJob, _job_source(args, "pretrain"))
 
 
-def _job_source(args: Args, recipe: str) -> Source:
+def _job_source(args: Args, recipe: str) -> RawConfig:
     """What a single run reads of ``CONFIG [a.b=value ...]``, which may be a study's."""
-    from dinoskip.config import Source, apply_overrides, read_yaml
+    from dinoskip.config import RawConfig, apply_overrides, read_yaml
 
     overrides = list(args.overrides)
     if args.config and "=" in args.config:  # no file was given, the first override took its place
         overrides.insert(0, args.config)
         args.config = None
-    source = apply_overrides(read_yaml(args.config) if args.config else Source(), overrides)
+    source = apply_overrides(read_yaml(args.config) if args.config else RawConfig(), overrides)
     for key in Study.model_fields.keys() - {"seed", "model", "optimizer", recipe}:
         source.tree.pop(key, None)
     if isinstance(source.tree.get(recipe), dict):
@@ -283,13 +283,13 @@ def _blocks(text: str) -> Any:
 
 def features_export(args: Args) -> int:
     """``dinoskip features export``."""
-    from dinoskip.config import Source, validate
+    from dinoskip.config import RawConfig, validate
     from dinoskip.data.folders import ImageFolder
     from dinoskip.distributed import world
     from dinoskip.features import Transform, export
     from dinoskip.models import load_backbone
 
-    transform = validate(Transform, Source({"mode": args.mode, "size": args.size}))
+    transform = validate(Transform, RawConfig({"mode": args.mode, "size": args.size}))
     with world(args.device) as here:
         export(
             load_backbone(args.backbone, device=here.device),
@@ -312,12 +312,12 @@ def features_export(args: Args) -> int:
 
 def _data_name(data: dict[str, Any], overrides: Sequence[str]) -> str:
     """What rows call the data set of ``--data``: its :func:`dinoskip.data.dataset_name`, as far as a name may be it."""
-    from dinoskip.config import Source, apply_overrides, validate
+    from dinoskip.config import RawConfig, apply_overrides, validate
     from dinoskip.data.datasets import dataset_name
     from dinoskip.pipeline.make import DatasetBox
 
     own = [f"dataset.{text.removeprefix('data.')}" for text in overrides if text.startswith("data.")]
-    config = validate(DatasetBox, apply_overrides(Source({"dataset": data}, {"": "command line"}), own)).dataset
+    config = validate(DatasetBox, apply_overrides(RawConfig({"dataset": data}, {"": "command line"}), own)).dataset
     return re.sub(r"[^A-Za-z0-9._-]+", "_", dataset_name(config)).lstrip("._-")[:64] or "data"
 
 
@@ -326,7 +326,7 @@ def _frozen(args: Args, section: str, stage: str) -> Runner:
 
     ``section`` is the list under ``evaluate`` that names the data set, if one does. ``data.KEY=value`` sets its keys.
     """
-    from dinoskip.config import Source, apply_overrides, validate
+    from dinoskip.config import RawConfig, apply_overrides, validate
     from dinoskip.pipeline.study import expand
 
     data: dict[str, Any] = {"kind": args.kind, "root": args.data}
@@ -342,7 +342,7 @@ def _frozen(args: Args, section: str, stage: str) -> Runner:
         "gallery": {"dataset": name, "single_file": args.single_file} if stage == "gallery" else {},
     }
     overrides = [re.sub(r"^data\.", f"data.{name}.", text) for text in args.overrides]
-    source = apply_overrides(Source(tree, {"": "command line", "name": "--out"}), overrides)
+    source = apply_overrides(RawConfig(tree, {"": "command line", "name": "--out"}), overrides)
     study = validate(Study, source)
     runner = _runner(study, expand(study, source), args)
     runner.run({node.id for node in runner.planner.nodes if node.stage in {"features", stage}})

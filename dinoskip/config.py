@@ -24,15 +24,16 @@ class Config(BaseModel):
 N = TypeVar("N", int, float)
 
 
-def different(values: tuple[N, ...]) -> tuple[N, ...]:
+def no_duplicates(values: tuple[N, ...]) -> tuple[N, ...]:
     """A validator: no value may come twice."""
     if len(set(values)) != len(values):
         raise ValueError("a value is given twice")
     return values
 
 
+Positive = Annotated[float, Field(gt=0)]
 Block = Annotated[int, Field(ge=1)]
-Multiscale = Annotated[tuple[Block, ...], Field(min_length=2), AfterValidator(different)]
+Multiscale = Annotated[tuple[Block, ...], Field(min_length=2), AfterValidator(no_duplicates)]
 """Blocks that are evaluated together: two or more, all different."""
 
 C = TypeVar("C", bound=Config)
@@ -43,7 +44,7 @@ _BY_NAME = frozenset({"init", "optimizer"})  # mappings whose `name` says which 
 
 
 @dataclass
-class Source:
+class RawConfig:
     """A merged configuration tree, and for every dotted key the place it came from."""
 
     tree: Tree = field(default_factory=dict)
@@ -118,7 +119,7 @@ def merge(base: Any, over: Any, key: str = "") -> Any:
     return over
 
 
-def read_yaml(path: str | Path, _seen: tuple[Path, ...] = ()) -> Source:
+def read_yaml(path: str | Path, _seen: tuple[Path, ...] = ()) -> RawConfig:
     """Read a YAML file and the files it ``extends`` (relative to it), later ones over earlier ones."""
     path = Path(path)
     if not path.is_file():
@@ -131,8 +132,8 @@ def read_yaml(path: str | Path, _seen: tuple[Path, ...] = ()) -> Source:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read: {error}") from None
-    result = Source()
-    own = Source()
+    result = RawConfig()
+    own = RawConfig()
     loaded = _parse(text, str(path), round_trip=True)
     if loaded is None:
         loaded = {}
@@ -164,7 +165,7 @@ def _index(node: Tree | list[Any], part: str, where: str) -> Any:
     return int(part)
 
 
-def apply_overrides(source: Source, overrides: Sequence[str]) -> Source:
+def apply_overrides(source: RawConfig, overrides: Sequence[str]) -> RawConfig:
     """Set ``a.b=value`` (value in YAML spelling; list items by number) on a copy of ``source``."""
     import copy
 
@@ -188,7 +189,7 @@ def apply_overrides(source: Source, overrides: Sequence[str]) -> Source:
         for key in [key for key in places if key == dotted or key.startswith(dotted + ".")]:
             del places[key]
         places[dotted] = "command line"
-    return Source(tree, places)
+    return RawConfig(tree, places)
 
 
 # --- errors ------------------------------------------------------------------------------------------
@@ -280,7 +281,7 @@ def _dotted(location: Sequence[Any], tree: Any) -> str:
     return ".".join(parts)
 
 
-def validate(model: type[C], source: Source, prefix: str = "") -> C:
+def validate(model: type[C], source: RawConfig, prefix: str = "") -> C:
     """Build ``model`` from ``source``; raise one :class:`ConfigError` that holds a line for every problem."""
     try:
         return model.model_validate(source.tree)

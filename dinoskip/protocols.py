@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from dinoskip.config import Config, different
+from dinoskip.config import Config, no_duplicates
 
 # mmsegmentation's 40k schedule as DINOv2 uses it; also the base of DINOv3's.
 _DINOV2: dict[str, Any] = {
@@ -78,11 +78,11 @@ class ProbeRecipe(Config):
     live: bool = Field(False, description="augmented images through the backbone every step, not features kept on disk")
     size: int = Field(224, ge=16, description="side in pixels of square images, of live crops and of windows")
     optimizer: Literal["adamw", "sgd"] = Field("adamw", description="sgd: with momentum 0.9")
-    learning_rates: Annotated[tuple[Positive, ...], AfterValidator(different)] = Field(
+    learning_rates: Annotated[tuple[Positive, ...], AfterValidator(no_duplicates)] = Field(
         (1e-4, 3e-4, 1e-3, 3e-3, 1e-2), min_length=1, description="one head each; chosen on held-out images"
     )
     weight_decay: Annotated[
-        tuple[NotNegative, ...], BeforeValidator(_several), AfterValidator(different), Field(min_length=1)
+        tuple[NotNegative, ...], BeforeValidator(_several), AfterValidator(no_duplicates), Field(min_length=1)
     ] = Field((1e-4,), description="one or several, each with every learning rate")
     schedule: Literal["cosine", "poly", "step", "constant"] = Field(
         "cosine", description="poly: falls linearly; step: to a tenth after 80 % of the steps"

@@ -17,12 +17,12 @@ from dinoskip.errors import ConfigError, DataError, did_you_mean
 
 def data_check(args: Args) -> int:
     """``dinoskip data check``; exit code 3 if there are faults."""
-    from dinoskip.config import Source, apply_overrides, validate
+    from dinoskip.config import RawConfig, apply_overrides, validate
     from dinoskip.data.check import check
     from dinoskip.pipeline.make import DatasetBox
 
     tree: dict[str, Any] = {"kind": args.kind, "root": args.folder}
-    source = apply_overrides(Source({"dataset": tree}), [f"dataset.{text}" for text in args.overrides])
+    source = apply_overrides(RawConfig({"dataset": tree}), [f"dataset.{text}" for text in args.overrides])
     rows = check(validate(DatasetBox, source).dataset, sample=args.sample or None)
     if args.json:
         print_json([asdict(row) for row in rows])
@@ -34,13 +34,13 @@ def data_check(args: Args) -> int:
 
 def data_scenes(args: Args) -> int:
     """``dinoskip data scenes``."""
-    from dinoskip.config import Source, apply_overrides, validate
+    from dinoskip.config import RawConfig, apply_overrides, validate
     from dinoskip.data.scenes import ScenesConfig, compose
 
     out = Path(args.out)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError(f"{out}: is not an empty folder", "name a new one")
-    print(compose(validate(ScenesConfig, apply_overrides(Source(), args.overrides)), out))
+    print(compose(validate(ScenesConfig, apply_overrides(RawConfig(), args.overrides)), out))
     return 0
 
 
@@ -60,12 +60,12 @@ def data_prepare(args: Args) -> int:
 
 def data_pack(args: Args) -> int:
     """``dinoskip data pack``."""
-    from dinoskip.config import Source, validate
+    from dinoskip.config import RawConfig, validate
     from dinoskip.data.pack import PackConfig, pack
     from dinoskip.data.sources import open_source
 
     settings = {"short_side": args.short_side, "quality": args.quality}
-    config = validate(PackConfig, Source(settings, {"": "command line"}))
+    config = validate(PackConfig, RawConfig(settings, {"": "command line"}))
     print(pack(open_source(args.images), args.out, config, threads=args.workers))
     return 0
 
@@ -125,7 +125,7 @@ def analyze(args: Args) -> int:
         return _analyze_inside(args)
     if args.out or args.knn or args.probe:
         raise ConfigError("analyze: --out, --knn and --probe go with --images DIR")
-    from dinoskip.config import Source, validate
+    from dinoskip.config import RawConfig, validate
     from dinoskip.init.build import ModelConfig, SkiplessInit
     from dinoskip.pipeline.analysis import analysis, as_text
     from dinoskip.pipeline.study import AnalyzeSection
@@ -133,7 +133,7 @@ def analyze(args: Args) -> int:
     if args.spec:
         result = analysis({}, {spec: spec for spec in args.spec}, None, args.seed)
     else:
-        section = validate(AnalyzeSection, Source({"model": args.model, "depth": args.depth}, {"": "command line"}))
+        section = validate(AnalyzeSection, RawConfig({"model": args.model, "depth": args.depth}, {"": "command line"}))
         fresh = ModelConfig(name=section.model, depth=section.depth, skip=False, init=SkiplessInit())
         result = analysis({f"skipless {section.model}": fresh}, {}, section, args.seed)
     if args.json:

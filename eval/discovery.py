@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from pydantic import AfterValidator, Field
 
-from dinoskip.config import Config, Multiscale, different
+from dinoskip.config import Config, Multiscale, no_duplicates
 from dinoskip.console import Progress, log
 from dinoskip.distributed import choose_device
 from dinoskip.errors import ConfigError, DataError
@@ -37,7 +37,7 @@ class TokenCutConfig(Config):
     images, pictures with mask and boxes are saved.
     """
 
-    tau: Annotated[tuple[Annotated[float, Field(ge=0, lt=1)], ...], AfterValidator(different)] = Field(
+    tau: Annotated[tuple[Annotated[float, Field(ge=0, lt=1)], ...], AfterValidator(no_duplicates)] = Field(
         (0.2,), min_length=1
     )
     eps: float = Field(1e-5, gt=0, lt=1)

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import pytest
 from pydantic import Field
 
-from dinoskip.config import Config, Source, apply_overrides, merge, read_yaml, validate
+from dinoskip.config import Config, RawConfig, apply_overrides, merge, read_yaml, validate
 from dinoskip.errors import ConfigError
 
 
@@ -141,6 +141,6 @@ def test_merge_replaces_another_initialisation_whole() -> None:
 
 
 def test_frozen() -> None:
-    config = validate(Outer, Source({"title": "a"}))
+    config = validate(Outer, RawConfig({"title": "a"}))
     with pytest.raises(Exception, match="frozen"):
         config.title = "b"  # type: ignore[misc]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dinoskip.config import Source, dump, validate
+from dinoskip.config import RawConfig, dump, validate
 from dinoskip.errors import ConfigError
 from dinoskip.protocols import PROTOCOLS, ProbeRecipe
 
@@ -16,7 +16,7 @@ def test_a_protocol_is_itself_and_survives_being_written_out(name: str) -> None:
     recipe = ProbeRecipe(protocol=name)
     assert recipe.label == name
     assert {key: getattr(recipe, key) for key in PROTOCOLS[name]} == dict(PROTOCOLS[name])
-    assert validate(ProbeRecipe, Source(dump(recipe))) == recipe
+    assert validate(ProbeRecipe, RawConfig(dump(recipe))) == recipe
 
 
 def test_dinov2_is_the_published_schedule() -> None:
@@ -68,6 +68,6 @@ def test_every_rate_meets_every_decay() -> None:
 )
 def test_impossible_recipes_are_one_line(tree: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError) as failure:
-        validate(ProbeRecipe, Source(tree))
+        validate(ProbeRecipe, RawConfig(tree))
     assert len(failure.value.problems) == 1
     assert message in failure.value.problems[0]

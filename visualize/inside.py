@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from dinoskip.measures import condition_number
 from dinoskip.randomness import torch_rng
+from dinoskip.rank_collapse import condition_number
 from visualize.drawing import TITLE, Figure, dash, fitted, legend, panels, write_figure
 from visualize.figures import curves_figure
 

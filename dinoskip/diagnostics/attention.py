@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dinoskip.diagnostics.trace import BlockTrace
-from dinoskip.measures import condition_number
+from dinoskip.diagnostics.activations import BlockActivations
+from dinoskip.rank_collapse import condition_number
 
 
 @dataclass(frozen=True)
@@ -35,9 +35,9 @@ class AttentionMeasures:
         return float(torch.tensor(self.kappa, dtype=torch.float64).quantile(0.5)) if self.kappa else math.nan
 
 
-def attention_of(trace: BlockTrace) -> tuple[Tensor, Tensor] | None:
+def attention_of(block: BlockActivations) -> tuple[Tensor, Tensor] | None:
     """Logits and attention (B, heads, N, N) of a block in the pass's dtype; None without fused qkv."""
-    pair, attention = trace.query_key(), trace.attention
+    pair, attention = block.query_key(), block.attention
     if pair is None or attention is None:
         return None
     logits = (pair[0] * attention.scale) @ pair[1].mT
@@ -45,15 +45,15 @@ def attention_of(trace: BlockTrace) -> tuple[Tensor, Tensor] | None:
 
 
 @torch.no_grad()
-def attention_measures(trace: BlockTrace, *, images: int = 4, heads: int = 3) -> AttentionMeasures | None:
+def attention_measures(block: BlockActivations, *, images: int = 4, heads: int = 3) -> AttentionMeasures | None:
     """Measures of a block's attention; κ (O(n³)) of at most ``images`` images and of ``heads`` heads, evenly spaced.
 
     ``heads=0`` leaves κ out. None for blocks without fused qkv.
     """
-    found = attention_of(trace)
-    if found is None:
+    computed = attention_of(block)
+    if computed is None:
         return None
-    logits, attention = found
+    logits, attention = computed
     count = attention.shape[-1]
     diagonal = attention.diagonal(dim1=-2, dim2=-1)
     others = logits.masked_fill(torch.eye(count, dtype=torch.bool, device=logits.device), -math.inf)

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from dinoskip.errors import ConfigError
-from dinoskip.measures import Conditioning, condition_number
 from dinoskip.models.vit import head_factors, is_plain_attention
+from dinoskip.rank_collapse import Conditioning, condition_number
 
 
 def vo_condition(block: nn.Module) -> Conditioning:

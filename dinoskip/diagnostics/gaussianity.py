@@ -14,8 +14,6 @@ from torch import Tensor
 
 from dinoskip.randomness import torch_rng
 
-_LOGCOSH_GAUSS = 0.37456719  # E log cosh of a standard normal
-
 
 @dataclass(frozen=True)
 class Moments:
@@ -102,16 +100,6 @@ def negentropy(x: Tensor) -> float:
     between = torch.minimum(index + m, torch.tensor(count - 1)) - torch.maximum(index - m, torch.tensor(0))
     entropy = (gaps * (count / between)).log().mean()
     return float(0.5 * math.log(2 * math.pi * math.e) - entropy)
-
-
-@torch.no_grad()
-def negentropy_proxy(x: Tensor) -> float:
-    """(E log cosh x - E log cosh ν)² of the standardised values, ν normal (Hyvärinen 1998): cheap, unscaled."""
-    values = x.detach().double().reshape(-1)
-    values = (values - values.mean()) / values.std(correction=0)
-    size = values.abs()
-    logcosh = size + torch.log1p(torch.exp(-2 * size)) - math.log(2)
-    return float((logcosh.mean() - _LOGCOSH_GAUSS) ** 2)
 
 
 @dataclass(frozen=True)

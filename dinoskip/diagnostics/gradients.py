@@ -41,19 +41,19 @@ def gradient_norms(backbone: Backbone, images: Tensor, seed: int = 0) -> list[di
     (variance 1/C) of the normed class token, or of the mean token where there is none: the same loss for every model of
     one width. ``.grad`` of the parameters stays as it is.
     """
-    anatomy = backbone.anatomy
+    adapter = backbone.adapter
     with torch.enable_grad():
-        tokens, context = anatomy.embed(images)
-        for index in range(len(anatomy.blocks)):
-            tokens = anatomy.step(index, tokens, context)
-        normed = anatomy.final(tokens)
+        tokens, context = adapter.embed(images)
+        for index in range(len(adapter.blocks)):
+            tokens = adapter.run_block(index, tokens, context)
+        normed = adapter.final_norm(tokens)
         tokens = tokens if normed is None else normed
         loss = _loss(tokens[:, 0] if backbone.has_class_token else tokens.mean(1), seed)
-        weights = [p for block in anatomy.blocks for p in block.parameters() if p.ndim == 2 and p.requires_grad]
-        found = torch.autograd.grad(loss, weights, allow_unused=True)
-    by_id = {id(w): gradient for w, gradient in zip(weights, found, strict=True) if gradient is not None}
+        weights = [p for block in adapter.blocks for p in block.parameters() if p.ndim == 2 and p.requires_grad]
+        gradients = torch.autograd.grad(loss, weights, allow_unused=True)
+    by_id = {id(w): gradient for w, gradient in zip(weights, gradients, strict=True) if gradient is not None}
     rows = []
-    for block in anatomy.blocks:
+    for block in adapter.blocks:
         own = [by_id[id(p)].double().norm() for p in block.parameters() if id(p) in by_id]
         row = {"block": torch.stack(own).norm(), **part_norms(block, lambda p: by_id.get(id(p)))}
         rows.append({part: float(norm) for part, norm in row.items()})

@@ -14,7 +14,6 @@ import torch
 from timm.layers import Attention
 from torch import Tensor
 
-from dinoskip.measures import condition_number
 from dinoskip.models.vit import head_factors
 from dinoskip.randomness import torch_rng
 
@@ -188,13 +187,3 @@ def _triangle(matrix: Tensor) -> Tensor:
     """``matrix`` (n, C) times an orthogonal one, without the channels that are then zero: (n, min(n, C))."""
     triangle: Tensor = torch.linalg.qr(matrix.T, mode="r").R
     return triangle.T
-
-
-@torch.no_grad()
-def dominant_kappa(attention: Tensor) -> float:
-    """κ of B = Σ_i (W^V_i W^O_i)ᵀ ⊗ A_i for the scaled orthogonal W^V, W^O: max s_max(A_i) / min s_min(A_i), exactly.
-
-    ``attention`` (heads, n, n); cut at 4.5e15. An n·C × n·C matrix's condition number for the price of n × n ones.
-    """
-    values = torch.linalg.svdvals(attention.double())
-    return float(condition_number(torch.diag(torch.stack([values[:, 0].max(), values[:, -1].min()]))).kappa)

@@ -15,15 +15,15 @@ import torch
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
+from dinoskip.diagnostics.activations import block_activations
 from dinoskip.diagnostics.attention import attention_measures
 from dinoskip.diagnostics.gaussianity import excess_kurtosis
 from dinoskip.diagnostics.gradients import PARTS, part_norms
 from dinoskip.diagnostics.jacobian import evenly, weight_jacobian
 from dinoskip.diagnostics.signal import as_input
-from dinoskip.diagnostics.trace import trace
 from dinoskip.errors import DataError
-from dinoskip.measures import token_cosine
 from dinoskip.models.vit import is_plain_attention
+from dinoskip.rank_collapse import token_cosine
 
 COUNT = 2
 TOKENS = 12
@@ -33,7 +33,7 @@ _KAPPAS = ("kappa_attention", "kappa_weights", "kappa_weights_bound", "kappa_wei
 Row = dict[str, list[float]]
 
 
-class Images(Protocol):
+class ImageReader(Protocol):
     """What the two images come from."""
 
     def read(self, index: int) -> np.ndarray:
@@ -48,23 +48,23 @@ class LiveDiagnostics:
     ``size`` is their side in pixels. Nothing is read before the first look.
     """
 
-    def __init__(self, images: Images, size: int) -> None:
+    def __init__(self, images: ImageReader, size: int) -> None:
         self._images, self._size = images, size
         self._pixels: Tensor | None = None
 
     def _inputs(self, like: Tensor) -> Tensor:
         if self._pixels is None:
-            found = []
+            pixels = []
             for index in range(min(len(self._images), _TRIED)):
                 try:
-                    found.append(as_input(self._images.read(index), self._size))
+                    pixels.append(as_input(self._images.read(index), self._size))
                 except DataError:  # training itself tells of images that cannot be read
                     continue
-                if len(found) == COUNT:
+                if len(pixels) == COUNT:
                     break
-            if not found:
+            if not pixels:
                 raise DataError(f"none of the first {_TRIED} images can be read")
-            self._pixels = torch.stack(found)
+            self._pixels = torch.stack(pixels)
         return self._pixels.to(like.device, like.dtype)
 
     @torch.no_grad()
@@ -76,19 +76,19 @@ class LiveDiagnostics:
         backbone.eval()
         try:
             row: Row = {name: [] for name in ("entropy", "diagonal", "token_cosine", "kurtosis", *_KAPPAS)}
-            for found in trace(backbone, self._inputs(next(backbone.parameters()))):
-                measures = attention_measures(found, images=1, heads=1)
+            for block in block_activations(backbone, self._inputs(next(backbone.parameters()))):
+                measures = attention_measures(block, images=1, heads=1)
                 if measures is not None:
                     row["entropy"].append(measures.entropy)
                     row["diagonal"].append(measures.diagonal)
                     row["kappa_attention"].append(measures.kappa_median)
-                if found.attention is not None and found.normed is not None and is_plain_attention(found.attention):
-                    jacobian = weight_jacobian(found.attention, evenly(found.normed[0], TOKENS))
+                if block.attention is not None and block.normed is not None and is_plain_attention(block.attention):
+                    jacobian = weight_jacobian(block.attention, evenly(block.normed[0], TOKENS))
                     row["kappa_weights"].append(jacobian.kappa)
                     row["kappa_weights_bound"].append(jacobian.bound)
                     row["kappa_weights_ceiling"].append(jacobian.ceiling)
-                row["token_cosine"].append(token_cosine(found.inputs if found.normed is None else found.normed))
-                row["kurtosis"].append(excess_kurtosis(found.output))
+                row["token_cosine"].append(token_cosine(block.inputs if block.normed is None else block.normed))
+                row["kurtosis"].append(excess_kurtosis(block.output))
             return {name: values for name, values in row.items() if values}
         finally:
             for module, mode in modes:

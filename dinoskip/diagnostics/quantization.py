@@ -83,7 +83,7 @@ def attach(backbone: Backbone, see: See) -> list[RemovableHandle]:
         return see(site, output)
 
     handles: list[RemovableHandle] = []
-    for number, block in enumerate(backbone.anatomy.blocks, 1):
+    for number, block in enumerate(backbone.adapter.blocks, 1):
         norms = [part for part in block.children() if "Norm" in type(part).__name__]
         if len(norms) != 2:
             raise ConfigError(f"quantisation: block {number} has {len(norms)} norms, not two", "use a pre-norm ViT")
@@ -103,10 +103,10 @@ def _watch(backbone: Backbone, images: Tensor, batch: int, see: See) -> None:
     handles = attach(backbone, see)
     try:
         for part in torch.split(images, batch):
-            tokens, context = backbone.anatomy.embed(part.to(backbone.device, backbone.dtype))
+            tokens, context = backbone.adapter.embed(part.to(backbone.device, backbone.dtype))
             for index in range(backbone.depth):
-                tokens = backbone.anatomy.step(index, tokens, context)
-            backbone.anatomy.final(tokens)
+                tokens = backbone.adapter.run_block(index, tokens, context)
+            backbone.adapter.final_norm(tokens)
     finally:
         for handle in handles:
             handle.remove()

@@ -7,6 +7,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from dinoskip.models import Backbone
+from dinoskip.randomness import torch_rng
+
 _ROUNDING = 1000  # times the dtype's epsilon: what a forward pass may leave of a difference that is none
 
 
@@ -86,3 +89,26 @@ def _unbiased(k: Tensor, m: Tensor) -> Tensor:
     product = rows_k.sum(1)[:, None] * rows_m.sum(1)[None, :] / ((n - 1) * (n - 2))
     mixed = rows_k @ rows_m.T * (2 / (n - 2))
     return (trace + product - mixed) / (n * (n - 3))
+
+
+@torch.no_grad()
+def cka_between(left: Backbone, right: Backbone, images: Tensor, tokens: int = 256) -> Tensor:
+    """CKA (blocks of left, blocks of right) of patch tokens, drawn evenly over ``images`` (B, 3, H, W).
+
+    Both see the same images and the same places, ``tokens`` an image of those there are; a batch is one image.
+    Raises ValueError if their token grids differ.
+    """
+    streaming = StreamingCKA()
+    for image in torch.split(images, 1):
+        sides: list[list[Tensor]] = []
+        for backbone in (left, right):
+            layers = backbone.layers(image, range(1, backbone.depth + 1))
+            if sides and layers[1].tokens.shape[1] != len(sides[0][0]):
+                raise ValueError(f"{left.spec} and {right.spec} cut images into different patches")
+            sides.append([layer.tokens[0] for layer in layers.values()])
+        count = len(sides[0][0])
+        if count > tokens:
+            picked = torch.randperm(count, generator=torch_rng(0, "cka"))[:tokens]
+            sides = [[layer[picked.to(layer.device)] for layer in side] for side in sides]
+        streaming.update(sides[0], sides[1])
+    return streaming.matrix()

@@ -1,6 +1,6 @@
 """Measures of token sets: conditioning, stable rank, RankMe and norm outliers.
 
-Cosine and effective rank are in ``dinoskip.measures``. Singular values are of
+Cosine and effective rank are in ``dinoskip.rank_collapse``. Singular values are of
 float64 matrices, never square roots of a float32 Gram matrix's.
 """
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dinoskip.measures import condition_number
+from dinoskip.rank_collapse import condition_number
 
 OUTLIER = 3.0
 """A token is an outlier from this many times the median norm of its image on."""
@@ -30,9 +30,9 @@ class LogCondition:
 @torch.no_grad()
 def log_condition(matrices: Tensor) -> LogCondition:
     """Summary of κ of matrices (..., m, n). κ is cut at 1/eps = 4.5e15."""
-    found = condition_number(matrices)
-    kappa = found.kappa.flatten()
-    return LogCondition(float(kappa.log().mean()), float(kappa.quantile(0.5)), bool(found.rank_deficient.any()))
+    condition = condition_number(matrices)
+    kappa = condition.kappa.flatten()
+    return LogCondition(float(kappa.log().mean()), float(kappa.quantile(0.5)), bool(condition.rank_deficient.any()))
 
 
 @torch.no_grad()

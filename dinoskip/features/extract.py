@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Literal
 from dinoskip.console import Progress, duration, log
 from dinoskip.distributed import Company, World
 from dinoskip.errors import DataError, OutputInUse
-from dinoskip.features.layout import FileFormat
-from dinoskip.features.passes import Passes
-from dinoskip.features.plan import ImageSet, Plan, make_plan
+from dinoskip.features.export_plan import ExportPlan, ImageSet, plan_export
+from dinoskip.features.file_formats import FileFormat
+from dinoskip.features.forward import ForwardPasses
 from dinoskip.features.store import FeatureStore
 from dinoskip.features.transform import Transform
 from dinoskip.features.writer import StoreWriter, discard, free_bytes, human_bytes, partial_path, prepare
@@ -78,7 +78,7 @@ def export(
     out, company = Path(out), Company(here)
     sized = transform or Transform()
     plan = company.on_main(
-        lambda: make_plan(backbone, dataset, blocks, facet, norm, dtype, sized, tokens, cls, batch_size, file_format)
+        lambda: plan_export(backbone, dataset, blocks, facet, norm, dtype, sized, tokens, cls, batch_size, file_format)
     )
     other = company.differing(backbone.weights_hash)
     if other is not None:
@@ -94,17 +94,17 @@ def _threads(workers: int) -> int:
     return workers or max(1, min(16, cores))
 
 
-def _export(backbone: Backbone, plan: Plan, out: Path, workers: int, company: Company) -> None:
+def _export(backbone: Backbone, plan: ExportPlan, out: Path, workers: int, company: Company) -> None:
     work = partial_path(out)
     with ExitStack() as held:
 
         def begin() -> bytearray | None:
             """Batches that are done, on rank 0, which holds the lock; None if another process has done it all."""
             held.callback(_remove_empty, work)  # after the lock is released
-            _take_turn(held, work, plan.manifest["key"])
+            _lock_or_wait(held, work, plan.manifest["key"])
             if _finished(out, plan):
                 return None
-            _tell(plan, out)
+            _log_start(plan, out)
             return prepare(work, plan)
 
         done = company.on_main(begin)
@@ -119,11 +119,11 @@ def _export(backbone: Backbone, plan: Plan, out: Path, workers: int, company: Co
             company.gather(None)  # all rows of all ranks are on disk
             company.on_main(lambda: writer.publish(out, plan.manifest))
         if company.rank == 0:
-            _tell_end(sum(len(plan.batches[number]) for number in todo), time.monotonic() - began, plan, out, company)
+            _log_end(sum(len(plan.batches[number]) for number in todo), time.monotonic() - began, plan, out, company)
 
 
 def _share(
-    backbone: Backbone, plan: Plan, writer: StoreWriter, todo: Sequence[int], threads: int, company: Company
+    backbone: Backbone, plan: ExportPlan, writer: StoreWriter, todo: Sequence[int], threads: int, company: Company
 ) -> None:
     """Do this rank's share of the batches ``todo``: every ``size``-th, which evens out sizes of images."""
     mine = list(todo[company.rank :: company.size])
@@ -132,10 +132,10 @@ def _share(
     before = len(plan.paths) - images if alone else 0
     label = "features" if alone else f"features, process 1 of {company.size}"
     with Progress(label, before + images, "images", start=before, show=company.rank == 0) as progress:
-        Passes(backbone, plan, writer, threads).run(mine, progress.advance)
+        ForwardPasses(backbone, plan, writer, threads).run(mine, progress.advance)
 
 
-def _tell(plan: Plan, out: Path) -> None:
+def _log_start(plan: ExportPlan, out: Path) -> None:
     manifest = plan.manifest
     log.info(
         "features: %d images × %d blocks, %s %s norm=%s, %s: %s in %s (%s free)",
@@ -144,7 +144,7 @@ def _tell(plan: Plan, out: Path) -> None:
     )  # fmt: skip
 
 
-def _tell_end(images: int, seconds: float, plan: Plan, out: Path, company: Company) -> None:
+def _log_end(images: int, seconds: float, plan: ExportPlan, out: Path, company: Company) -> None:
     log.info(
         "features: %d images in %s, %.1f images/s%s, %s in %s",
         images, duration(seconds), images / max(seconds, 1e-9),
@@ -157,7 +157,7 @@ def _remove_empty(work: Path) -> None:
         work.rmdir()
 
 
-def _take_turn(held: ExitStack, work: Path, key: str) -> None:
+def _lock_or_wait(held: ExitStack, work: Path, key: str) -> None:
     """Lock ``work``, after waiting for another process that exports the same there; a dead one's lock is void."""
     told = float("-inf")
     while True:
@@ -174,7 +174,7 @@ def _take_turn(held: ExitStack, work: Path, key: str) -> None:
         time.sleep(0.2)
 
 
-def _finished(out: Path, plan: Plan) -> bool:
+def _finished(out: Path, plan: ExportPlan) -> bool:
     """Whether ``out`` holds what is asked for already, False if nothing is there; else refuse."""
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return False

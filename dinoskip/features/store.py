@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from dinoskip.errors import DataError
-from dinoskip.features.layout import check_format, find
+from dinoskip.features.file_formats import check_format, locate_array
 from dinoskip.features.transform import Transform
 from dinoskip.files import MANIFEST, read_json, read_manifest, verify_manifest
 
@@ -162,7 +162,7 @@ class FeatureStore:
 
     def _map(self, name: str, shape: tuple[int, ...]) -> NDArray[Any]:
         if name not in self._maps:
-            place = find(self.file_format, self.path, name)
+            place = locate_array(self.file_format, self.path, name)
             if (place.dtype, place.shape) != (STORED[self.dtype], shape):
                 raise DataError(
                     f"{place.path}: {name} is {place.dtype} {place.shape}, the manifest says {self.dtype} {shape}"

@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dinoskip.errors import DiskFull, translate_write_errors
-from dinoskip.features.layout import find, lay_out
-from dinoskip.features.plan import Plan
+from dinoskip.features.export_plan import ExportPlan
+from dinoskip.features.file_formats import create_files, locate_array
 from dinoskip.files import canonical_json, publish_directory, read_json, write_json, write_manifest, write_text
 
 FLUSH_SECONDS = 5.0  # about so much work is lost to a kill
@@ -48,7 +48,7 @@ def free_bytes(path: Path) -> int:
     return shutil.disk_usage(path).free
 
 
-def prepare(work: Path, plan: Plan) -> bytearray:
+def prepare(work: Path, plan: ExportPlan) -> bytearray:
     """Lay out the files in ``work``, locked by the caller, unless they are there from an attempt before.
 
     Returns a byte a batch: 1 where its rows are on disk already. Work of another plan is discarded.
@@ -63,16 +63,16 @@ def prepare(work: Path, plan: Plan) -> bytearray:
     return done
 
 
-def _matches(work: Path, plan: Plan) -> bool:
+def _matches(work: Path, plan: ExportPlan) -> bool:
     with suppress(Exception):  # whatever is wrong with what lies there, the answer is to begin again
         if read_json(work / "state.json") != plan.state:
             return False
-        places = [(find(plan.file_format, work / "store", name), what) for name, what in plan.arrays.items()]
+        places = [(locate_array(plan.file_format, work / "store", name), what) for name, what in plan.arrays.items()]
         return all((place.dtype, place.shape) == what for place, what in places)
     return False
 
 
-def _begin(work: Path, plan: Plan) -> None:
+def _begin(work: Path, plan: ExportPlan) -> None:
     store = work / "store"
     with translate_write_errors(work):
         (work / "state.json").unlink(missing_ok=True)
@@ -86,7 +86,7 @@ def _begin(work: Path, plan: Plan) -> None:
                 "free some space, choose another disk, or export fewer blocks",
             )
         store.mkdir(parents=True)
-        lay_out(plan.file_format, store, plan.arrays, plan.manifest, plan.starts)
+        create_files(plan.file_format, store, plan.arrays, plan.manifest, plan.starts)
     write_json(work / "state.json", plan.state)  # last: without it, all the above is begun again
 
 
@@ -96,10 +96,10 @@ class StoreWriter:
     ``work`` has been prepared; ``rank`` tells the processes apart.
     """
 
-    def __init__(self, work: Path, plan: Plan, rank: int = 0) -> None:
+    def __init__(self, work: Path, plan: ExportPlan, rank: int = 0) -> None:
         self.work, self.store, self._format = work, work / "store", plan.file_format
         self._opened: dict[Path, int] = {}
-        self._places = {name: find(plan.file_format, self.store, name) for name in plan.arrays}
+        self._places = {name: locate_array(plan.file_format, self.store, name) for name in plan.arrays}
         with translate_write_errors(work):
             # Never opened for reading: a network file system could then write back more of a page than our rows.
             self._journal = os.open(work / f"journal-{rank}", os.O_WRONLY | os.O_CREAT, 0o666)

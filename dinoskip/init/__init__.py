@@ -8,7 +8,7 @@ from dinoskip.init.orthogonal import scaled_uniform_orthogonal_
 from dinoskip.init.report import BlockReport, report
 from dinoskip.init.residual_free import residual_free_, temperatures
 from dinoskip.init.skipless import skipless_
-from dinoskip.init.transfer import weight_selection_
+from dinoskip.init.weight_selection import weight_selection_
 
 __all__ = [
     "BlockReport",

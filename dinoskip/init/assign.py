@@ -65,15 +65,15 @@ def plain_blocks(model: nn.Module, method: str, *, layer_scale: bool = False) ->
     """
     if not isinstance(model, VisionTransformer):
         raise ConfigError(f"{method} initialises timm VisionTransformers, not a {type(model).__name__}")
-    found = []
+    plain = []
     for index, block in enumerate(model.blocks):
         reason = _oddity(block, layer_scale)
         if reason:
             raise ConfigError(f"{method} cannot initialise block {index + 1}: {reason}", "build the model without it")
         layers: dict[str, Any] = {name: block.get_submodule(name) for name in LAYERS}
         heads = int(block.get_submodule("attn").num_heads)  # type: ignore[arg-type]
-        found.append(PlainBlock(f"blocks.{index}", heads, layers, getattr(block, "skip_attention", True)))
-    return found
+        plain.append(PlainBlock(f"blocks.{index}", heads, layers, getattr(block, "skip_attention", True)))
+    return plain
 
 
 def _oddity(block: Any, layer_scale: bool) -> str | None:

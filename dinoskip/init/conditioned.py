@@ -7,6 +7,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
+from dinoskip.config import Config
 from dinoskip.errors import ConfigError
 from dinoskip.init.assign import Assignments, assign, plain_blocks
 from dinoskip.init.orthogonal import haar
@@ -16,6 +17,17 @@ from dinoskip.randomness import torch_rng
 Values = Literal["shared", "blocked"]
 NEEDS_SKIP = 'v="shared" needs the attention\'s skip connection: its W^V has the rank of one head'
 NEEDS_SKIP_HINT = 'keep the skip, or v="blocked" (not the paper\'s), or skipless_'
+
+
+class ConditionedInit(Config):
+    """See :func:`dinoskip.init.conditioned_`."""
+
+    name: Literal["conditioned"] = "conditioned"
+    v: Values = "shared"
+
+    def tensors(self, model: nn.Module, seed: int) -> Assignments:
+        """What this method assigns."""
+        return conditioned_tensors(model, self.v, seed=seed)
 
 
 def conditioned_(model: nn.Module, v: Values = "shared", *, seed: int = 0) -> nn.Module:

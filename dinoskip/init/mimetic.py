@@ -2,14 +2,32 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
+from dinoskip.config import Config
 from dinoskip.errors import ConfigError
 from dinoskip.init.assign import Assignments, assign, plain_blocks
 from dinoskip.init.orthogonal import noise_matrix, spectral_factors
 from dinoskip.init.skipless import fused_qkv, query_key_factors
 from dinoskip.randomness import torch_rng
+
+
+class MimeticInit(Config):
+    """See :func:`dinoskip.init.mimetic_`."""
+
+    name: Literal["mimetic"] = "mimetic"
+    alpha: float = Field(0.7, ge=0)
+    beta: float = 0.7
+    alpha_vo: float = Field(0.4, ge=0)
+    beta_vo: float = 0.4
+
+    def tensors(self, model: nn.Module, seed: int) -> Assignments:
+        """What this method assigns."""
+        return mimetic_tensors(model, self.alpha, self.beta, self.alpha_vo, self.beta_vo, seed=seed)
 
 
 def mimetic_(

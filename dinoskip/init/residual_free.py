@@ -6,8 +6,10 @@ from __future__ import annotations
 from typing import Literal, get_args
 
 import torch
+from pydantic import Field
 from torch import Generator, Tensor, nn
 
+from dinoskip.config import Config, Positive
 from dinoskip.errors import ConfigError
 from dinoskip.init.assign import LAYERS, Assignments, assign, plain_blocks
 from dinoskip.init.orthogonal import haar, haar_, scaled_uniform_orthogonal_
@@ -16,6 +18,25 @@ from dinoskip.randomness import torch_rng
 
 Reading = Literal["product", "factor"]
 TemperatureMode = Literal["multiply", "divide"]
+
+
+class ResidualFreeInit(Config):
+    """See :func:`dinoskip.init.residual_free_`."""
+
+    name: Literal["residual_free"] = "residual_free"
+    alpha_qk: Positive = 0.9
+    alpha_vo: Positive = 3.0
+    alpha_u: Positive = 1.5
+    alpha_d: Positive = 1.5
+    beta: float = Field(1.0, gt=0, description="base of the depth-aware temperature; the paper's is 1.1")
+    reading: Reading = "product"
+    first_layer: int = Field(1, ge=0)
+    mode: TemperatureMode = "multiply"
+
+    def tensors(self, model: nn.Module, seed: int) -> Assignments:
+        """What this method assigns."""
+        alphas = (self.alpha_qk, self.alpha_vo, self.alpha_u, self.alpha_d)
+        return residual_free_tensors(model, alphas, self.beta, self.reading, self.first_layer, self.mode, seed=seed)
 
 
 def residual_free_(

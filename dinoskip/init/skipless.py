@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Literal, get_args
 
 import torch
+from pydantic import Field
 from threadpoolctl import threadpool_limits
 from torch import Tensor, nn
 
+from dinoskip.config import Config, Positive
 from dinoskip.errors import ConfigError
 from dinoskip.init.assign import LAYERS, Assignments, PlainBlock, assign, plain_blocks
 from dinoskip.init.orthogonal import (
@@ -29,6 +31,24 @@ _OPTIONS: dict[str, tuple[str, ...]] = {
     "noise": get_args(Noise),
     "draw": get_args(Draw),
 }
+
+
+class SkiplessInit(Config):
+    """See :func:`dinoskip.init.skipless_`."""
+
+    name: Literal["skipless"] = "skipless"
+    alpha: float = Field(1.8, ge=0)
+    beta: float = 1.0
+    c: Positive | tuple[Positive, Positive] = 3.0
+    heads: Heads = "top"
+    mlp: MlpInit = "suo"
+    noise: Noise = "normal"
+    draw: Draw = "haar"
+
+    def tensors(self, model: nn.Module, seed: int) -> Assignments:
+        """What this method assigns."""
+        options = {"heads": self.heads, "mlp": self.mlp, "noise": self.noise, "draw": self.draw}
+        return skipless_tensors(model, self.alpha, self.beta, self.c, **options, seed=seed)  # type: ignore[arg-type]
 
 
 def skipless_(

@@ -3,9 +3,8 @@
 Importing this package registers the skipless models with timm.
 """
 
-from dinoskip.models import registration as _registration  # noqa: F401  (registers with timm)
+from dinoskip.models import timm_registry as _timm_registry  # noqa: F401  (registers with timm)
 from dinoskip.models.backbone import Backbone, LayerFeatures
-from dinoskip.models.backbones import load_backbone
 from dinoskip.models.export import (
     build_from_weights,
     load_weights,
@@ -14,6 +13,7 @@ from dinoskip.models.export import (
 )
 from dinoskip.models.graying import TokenGraying
 from dinoskip.models.heads import DINOHead
+from dinoskip.models.load import load_backbone
 from dinoskip.models.vit import Block, VitConfig, create_model, list_models
 
 __all__ = [

@@ -23,25 +23,25 @@ def cls_attention(backbone: Backbone, images: Tensor, blocks: Iterable[int]) -> 
     wanted = sorted(set(blocks))
     if not wanted or wanted[0] < 1 or wanted[-1] > backbone.depth:
         raise ValueError(f"blocks {wanted} must be one or more of 1..{backbone.depth} of {backbone.spec}")
-    anatomy = backbone.anatomy
-    if not anatomy.has_class_token:
+    adapter = backbone.adapter
+    if not adapter.has_class_token:
         return None
-    tokens, context = anatomy.embed(images.to(backbone.device, backbone.dtype))
+    tokens, context = adapter.embed(images.to(backbone.device, backbone.dtype))
     if context is not None and len(context):  # what the other networks hand to their blocks: rotary positions
         return None
-    found: dict[int, Tensor] = {}
+    weights: dict[int, Tensor] = {}
     for number in range(1, wanted[-1] + 1):
         if number in wanted:
             try:
-                query, key = (anatomy.project(number - 1, tokens, facet) for facet in ("query", "key"))
+                query, key = (adapter.project(number - 1, tokens, facet) for facet in ("query", "key"))
             except ConfigError:
                 return None
             if query.shape != key.shape:  # heads share keys
                 return None
-            heads = (*query.shape[:2], anatomy.num_heads, -1)
+            heads = (*query.shape[:2], adapter.num_heads, -1)
             query, key = (one.reshape(heads).transpose(1, 2).float() for one in (query, key))
             logits = query[:, :, :1] @ key.mT * query.shape[-1] ** -0.5
-            found[number] = logits.softmax(-1)[:, :, 0, anatomy.num_prefix_tokens :]
+            weights[number] = logits.softmax(-1)[:, :, 0, adapter.num_prefix_tokens :]
         if number < wanted[-1]:
-            tokens = anatomy.step(number - 1, tokens, context)
-    return found
+            tokens = adapter.run_block(number - 1, tokens, context)
+    return weights

@@ -15,11 +15,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dinoskip.errors import ConfigError
-from dinoskip.models.anatomy import PARTS, Anatomy
-from dinoskip.models.dino_backbones import AuthorsVit
+from dinoskip.models.adapter import PARTS, VitAdapter
 from dinoskip.models.export import hash_weights
-from dinoskip.models.hf_backbones import HfVit
-from dinoskip.models.timm_backbones import TimmEva, TimmVit
+from dinoskip.models.from_hf import HfVitAdapter
+from dinoskip.models.from_hub import DinoAuthorsAdapter
+from dinoskip.models.from_timm import TimmEvaAdapter, TimmVitAdapter
 
 Facet = Literal["out", "key", "query", "value"]
 Norm = Literal["none", "final", "layer"]
@@ -34,13 +34,13 @@ class LayerFeatures:
     grid: tuple[int, int]
 
 
-def anatomy_of(model: nn.Module, spec: str, pos_embed: str) -> Anatomy:
+def adapter_for(model: nn.Module, spec: str, pos_embed: str) -> VitAdapter:
     """The network taken apart; :class:`ConfigError` for one that is no plain ViT, or cannot have ``pos_embed``."""
     if pos_embed not in ("timm", "dino"):
         raise ConfigError(f"{spec}: pos_embed {pos_embed!r} is none of timm, dino")
-    if TimmVit.fits(model):
-        return TimmVit(model, spec, pos_embed)
-    others: tuple[type[Anatomy], ...] = (TimmEva, HfVit, AuthorsVit)
+    if TimmVitAdapter.fits(model):
+        return TimmVitAdapter(model, spec, pos_embed)
+    others: tuple[type[VitAdapter], ...] = (TimmEvaAdapter, HfVitAdapter, DinoAuthorsAdapter)
     for kind in others:
         if kind.fits(model):
             if pos_embed != "timm":
@@ -70,17 +70,17 @@ class Backbone:
         std: Sequence[float] | None = None,
         pos_embed: str = "timm",
     ) -> None:
-        self.anatomy = anatomy = anatomy_of(model, spec, pos_embed)
+        self.adapter = adapter = adapter_for(model, spec, pos_embed)
         self.model: Any = model.eval()
         self.spec, self.pos_embed = spec, pos_embed
         self.info = dict(info or {})
-        self.patch_size = anatomy.patch_size
-        self.depth = len(anatomy.blocks)
-        self.dim = anatomy.dim
-        self.num_heads = anatomy.num_heads
-        self.num_prefix_tokens = anatomy.num_prefix_tokens
-        self.has_class_token = anatomy.has_class_token
-        known = anatomy.statistics() or (IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD)
+        self.patch_size = adapter.patch_size
+        self.depth = len(adapter.blocks)
+        self.dim = adapter.dim
+        self.num_heads = adapter.num_heads
+        self.num_prefix_tokens = adapter.num_prefix_tokens
+        self.has_class_token = adapter.has_class_token
+        known = adapter.image_statistics() or (IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD)
         self.mean: tuple[float, ...] = tuple(mean or known[0])
         self.std: tuple[float, ...] = tuple(std or known[1])
         self.weights_hash = hash_weights(model.state_dict())
@@ -126,18 +126,18 @@ class Backbone:
         """
         wanted = sorted(set(blocks))
         grid = self._checked(images, wanted, facet, norm)
-        tokens, context = self.anatomy.embed(images.to(self.device, self.dtype))
-        found: dict[int, LayerFeatures] = {}
+        tokens, context = self.adapter.embed(images.to(self.device, self.dtype))
+        features_of: dict[int, LayerFeatures] = {}
         for number in range(1, wanted[-1] + 1):
             asked = number in wanted
             if facet != "out" and asked:
-                features = self.anatomy.project(number - 1, tokens, facet)
+                features = self.adapter.project(number - 1, tokens, facet)
             if facet == "out" or number < wanted[-1]:
-                tokens = self.anatomy.step(number - 1, tokens, context)
+                tokens = self.adapter.run_block(number - 1, tokens, context)
             if asked:
                 features = tokens if facet == "out" else features
-                found[number] = self._split(self.normed(features, norm), grid)
-        return found
+                features_of[number] = self._split(self.normed(features, norm), grid)
+        return features_of
 
     def _checked(self, images: Tensor, wanted: list[int], facet: str, norm: str) -> tuple[int, int]:
         if facet != "out" and facet not in PARTS:
@@ -151,7 +151,7 @@ class Backbone:
         height, width = images.shape[-2:]
         if height % self.patch_size or width % self.patch_size or not height or not width:
             raise ValueError(f"image size {height}×{width} is not a multiple of the patch size {self.patch_size}")
-        self.anatomy.check_size(height, width)
+        self.adapter.check_size(height, width)
         return height // self.patch_size, width // self.patch_size
 
     @torch.no_grad()
@@ -160,7 +160,7 @@ class Backbone:
         if norm == "layer":
             return F.layer_norm(features, features.shape[-1:], eps=1e-6)
         if norm == "final":
-            normalised = self.anatomy.final(features)
+            normalised = self.adapter.final_norm(features)
             if normalised is None:
                 raise ValueError(f"{self.spec} has no final norm: use norm none or layer")
             return normalised

@@ -122,8 +122,8 @@ def build_from_weights(path: str | Path) -> tuple[VisionTransformer, dict[str, A
 
 def list_checkpoints(run_dir: str | Path) -> dict[int, Path]:
     """All published ``run_dir/checkpoints/step-*`` by step, newest first, verified or not."""
-    found = (Path(run_dir) / CHECKPOINTS).glob("step-*")
-    steps = {int(path.name[5:]): path for path in found if path.name[5:].isdecimal() and path.is_dir()}
+    folders = (Path(run_dir) / CHECKPOINTS).glob("step-*")
+    steps = {int(path.name[5:]): path for path in folders if path.name[5:].isdecimal() and path.is_dir()}
     return dict(sorted(steps.items(), reverse=True))
 
 
@@ -139,9 +139,9 @@ def verified_checkpoints(run_dir: str | Path) -> Iterator[Path]:
 
 def newest_checkpoint(run_dir: str | Path) -> Path:
     """The newest checkpoint of a run that verifies; :class:`WeightsError` if none does."""
-    found = next(verified_checkpoints(run_dir), None)
-    if found is not None:
-        return found
+    newest = next(verified_checkpoints(run_dir), None)
+    if newest is not None:
+        return newest
     if not Path(run_dir).is_dir():
         raise WeightsError(f"{run_dir}: no such run directory")
     count = len(list_checkpoints(run_dir))

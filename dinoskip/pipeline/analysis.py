@@ -10,14 +10,14 @@ from timm.models.vision_transformer import VisionTransformer
 
 from dinoskip.console import table
 from dinoskip.diagnostics import SignalRow, bundled_photos, signal_table
-from dinoskip.diagnostics.examine import ExamineConfig
+from dinoskip.diagnostics.block_analysis import BlockAnalysisConfig
 from dinoskip.init.build import ModelConfig, build_model
 from dinoskip.init.report import report
 from dinoskip.models import Backbone, load_backbone
 from dinoskip.pipeline.inside import inside
 from dinoskip.pipeline.study import AnalyzeSection
 
-_QUICK = ExamineConfig(kappa_images=1, kappa_heads=2, lanczos_steps=0)
+_QUICK = BlockAnalysisConfig(kappa_images=1, kappa_heads=2, lanczos_steps=0)
 _COLUMNS = ("kappa_vo", "vo_min", "vo_max", "logit_diagonal", "logit_spread", "kappa_q", "fc1_gain", "fc2_gain")
 
 

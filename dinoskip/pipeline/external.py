@@ -10,8 +10,8 @@ from typing import Any, Literal
 from dinoskip.data import datasets
 from dinoskip.data.folders import fingerprint
 from dinoskip.files import hash_of, read_manifest, sha256_file
-from dinoskip.models.backbones import split_spec
 from dinoskip.models.export import newest_checkpoint
+from dinoskip.models.load import split_spec
 
 Use = Literal["pretraining", "segmentation", "detection", "classes"]
 _OPEN: dict[str, Any] = {

@@ -10,12 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dinoskip.config import Source, validate
+from dinoskip.config import RawConfig, validate
 from dinoskip.console import Progress, log, table
 from dinoskip.data.datasets import open_segmentation
 from dinoskip.data.folders import ImageFolder, LabelledFolder
-from dinoskip.diagnostics import cka_between, distortions, examine, quantised
-from dinoskip.diagnostics.examine import ExamineConfig
+from dinoskip.diagnostics import analyze_blocks, cka_between, distortions, quantised
+from dinoskip.diagnostics.block_analysis import BlockAnalysisConfig
 from dinoskip.diagnostics.quantization import wnam
 from dinoskip.distributed import World
 from dinoskip.errors import ConfigError, DataError
@@ -62,9 +62,9 @@ def inputs_of(backbone: Backbone, paths: Sequence[Path], size: int) -> Tensor:
 
 
 def inside(
-    backbones: Mapping[str, Backbone], images: Mapping[str, Tensor], config: ExamineConfig | None = None
+    backbones: Mapping[str, Backbone], images: Mapping[str, Tensor], config: BlockAnalysisConfig | None = None
 ) -> dict[str, Any]:
-    """What :func:`dinoskip.diagnostics.examine` and the quantisation probe find, and CKA of all pairs, JSON-able.
+    """Rows of :func:`dinoskip.diagnostics.analyze_blocks`, the quantisation probe and CKA of all pairs, JSON-able.
 
     ``images`` (B, 3, H, W) for each backbone, of the same photographs. They calibrate the quantisation and
     are measured, so that what is seen is rounding, not clipping.
@@ -73,7 +73,7 @@ def inside(
     with Progress("analyze", len(backbones), "network") as progress:
         for name, backbone in backbones.items():
             found = images[name]
-            result["inside"][name] = examine(backbone, found, config).plain()
+            result["inside"][name] = analyze_blocks(backbone, found, config).as_json()
             try:
                 sites = distortions(backbone, found, found)
                 result["sqnr"][name] = {one.site: {str(b): _finite(v) for b, v in one.sqnr.items()} for one in sites}
@@ -113,7 +113,7 @@ def probe_measure(data: str, size: int) -> Any:
     kind, colon, root = data.partition(":")
     if not colon:
         raise ConfigError(f"--probe {data}: is not KIND:DIR", "write e.g. voc:VOCdevkit or ade20k:ADEChallengeData2016")
-    config = validate(DatasetBox, Source({"dataset": {"kind": kind, "root": root}}, {"": "--probe"})).dataset
+    config = validate(DatasetBox, RawConfig({"dataset": {"kind": kind, "root": root}}, {"": "--probe"})).dataset
     train, val = (open_segmentation(config, split) for split in ("train", "val"))
     return ours("eval.online").OnlineProbe(train, val, size=size)
 

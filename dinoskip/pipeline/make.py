@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dinoskip.config import Config, Source, validate
+from dinoskip.config import Config, RawConfig, validate
 from dinoskip.data import datasets
 from dinoskip.data.scenes import ScenesConfig, compose
 from dinoskip.files import write_json
@@ -28,13 +28,13 @@ class DatasetBox(Config):
 def dataset_of(task: Task) -> tuple[Any, Path | None]:
     """The configuration of the data set a task reads, and its folder where an earlier stage composed it."""
 
-    box = validate(DatasetBox, Source({"dataset": dict(task.runtime["config"])}))
+    box = validate(DatasetBox, RawConfig({"dataset": dict(task.runtime["config"])}))
     return box.dataset, task.inputs.get("data")
 
 
 def compose_scenes(task: Task) -> None:
     """``data``: compose the embedded scenes in VOC layout."""
-    compose(validate(ScenesConfig, Source(dict(task.settings["scenes"]))), task.out)
+    compose(validate(ScenesConfig, RawConfig(dict(task.settings["scenes"]))), task.out)
 
 
 def pretrain(task: Task) -> None:
@@ -65,9 +65,9 @@ def pretrain_job(task: Task, lr: float | None) -> PretrainJob:
     return validate(PretrainJob, source)
 
 
-def _job(task: Task, recipe: str) -> Source:
+def _job(task: Task, recipe: str) -> RawConfig:
     settings = {key: task.settings[key] for key in ("seed", "model", "optimizer")}
-    return Source({**settings, recipe: {**task.settings[recipe], **task.runtime["free"]}})
+    return RawConfig({**settings, recipe: {**task.settings[recipe], **task.runtime["free"]}})
 
 
 def _tidy(run_dir: Path, epochs: Sequence[int], final: Path, score: str | None) -> None:
@@ -130,7 +130,7 @@ def export_weights(task: Task) -> None:
     if epoch:
         shutil.copyfile(exported_weights(checkpoint.of_epoch(task.input("run"), epoch)), out)
         return
-    config = validate(ModelConfig, Source(dict(task.settings["model"])))
+    config = validate(ModelConfig, RawConfig(dict(task.settings["model"])))
     save_weights(out, build_model(config, task.settings["seed"]).state_dict(), config, {"epoch": 0})
 
 
@@ -142,9 +142,9 @@ def analyze(task: Task) -> None:
 
     models = task.settings["models"]
     result = analysis(
-        {name: validate(ModelConfig, Source(dict(tree))) for name, tree in models.items()},
+        {name: validate(ModelConfig, RawConfig(dict(tree))) for name, tree in models.items()},
         {role: f"weights:{path / 'weights.safetensors'}" for role, path in sorted(task.inputs.items())},
-        validate(AnalyzeSection, Source(dict(task.settings["signal"]))),
+        validate(AnalyzeSection, RawConfig(dict(task.settings["signal"]))),
         task.settings["seed"],
     )
     write_json(task.out / "analysis.json", result)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dinoskip.config import Source, validate
+from dinoskip.config import RawConfig, validate
 from dinoskip.data import datasets
 from dinoskip.distributed import world
 from dinoskip.features import FeatureStore, Transform, export
@@ -45,7 +45,7 @@ def export_features(task: Task) -> None:
             settings["blocks"],
             facet=settings["facet"],
             norm=settings["norm"],
-            transform=validate(Transform, Source(dict(settings["transform"]))),
+            transform=validate(Transform, RawConfig(dict(settings["transform"]))),
             tokens=use != "classes",
             cls=use != "detection",
             workers=task.workers,
@@ -73,7 +73,7 @@ def probe(task: Task) -> None:
     recipe = dict(settings["probe"])
     sets = [datasets.open_segmentation(config, recipe.pop(f"{part}_split"), root) for part in ("train", "val")]
     own = {"seed": settings["seed"], "multiscale": settings["multiscale"]}
-    fitting, norms = validate(module.ProbeConfig, Source({**recipe, **own})), settings["norms"]
+    fitting, norms = validate(module.ProbeConfig, RawConfig({**recipe, **own})), settings["norms"]
     weights = task.inputs.get("weights")
     backbone = open_backbone(settings, weights, task.device) if weights or "backbone" in settings else None
     if fitting.live:
@@ -94,7 +94,7 @@ def tokencut(task: Task) -> None:
     config, root = dataset_of(task)
     boxes = datasets.open_detection(config, task.settings["dataset"]["split"], root)
     tree = {**task.settings["tokencut"], "multiscale": task.settings["multiscale"]}
-    settings = validate(module.TokenCutConfig, Source(tree))
+    settings = validate(module.TokenCutConfig, RawConfig(tree))
     computing = {"device": task.device, "workers": task.workers}
     module.evaluate(opened.store, boxes, task.out, settings, opened.context, **computing)
 
@@ -112,7 +112,7 @@ def knn(task: Task) -> None:
         labelled["val"].labels,
         labelled["train"].class_names,
         task.out,
-        validate(module.KnnConfig, Source({"k": task.settings["k"]})),
+        validate(module.KnnConfig, RawConfig({"k": task.settings["k"]})),
         val.context,
         device=task.device,
     )
@@ -131,7 +131,7 @@ def retrieve(task: Task) -> None:
         datasets.open_segmentation(config, section["train_split"], root),
         datasets.open_segmentation(config, section["val_split"], root),
         task.out,
-        validate(module.RetrievalConfig, Source({**settings, "seed": task.settings["seed"]})),
+        validate(module.RetrievalConfig, RawConfig({**settings, "seed": task.settings["seed"]})),
         val.context,
         device=task.device,
     )

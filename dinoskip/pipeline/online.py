@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from dinoskip.config import Config, Source, different, validate
+from dinoskip.config import Config, RawConfig, no_duplicates, validate
 from dinoskip.data import datasets
 from dinoskip.pipeline.make import DatasetBox
 from dinoskip.pipeline.runner import Task
@@ -24,7 +24,7 @@ class OnlineKnn(Config):
 
     dataset: str
     size: int = Field(224, ge=16, description="side in pixels of the centre crop")
-    k: Annotated[tuple[Annotated[int, Field(ge=1)], ...], AfterValidator(different)] = Field((10,), min_length=1)
+    k: Annotated[tuple[Annotated[int, Field(ge=1)], ...], AfterValidator(no_duplicates)] = Field((10,), min_length=1)
     train_images: int = Field(5000, ge=1)
     val_images: int = Field(1000, ge=1)
     held_out: bool = Field(False, description="validate on training images that are left out of the neighbours")
@@ -54,8 +54,8 @@ class OnlineProbe(Config):
 
     dataset: str
     size: int = Field(224, ge=16, description="side in pixels of the square that images are resized to")
-    blocks: Annotated[tuple[int, ...], AfterValidator(different)] = Field((-1, 0), min_length=1)
-    learning_rates: Annotated[tuple[Annotated[float, Field(gt=0)], ...], AfterValidator(different)] = Field(
+    blocks: Annotated[tuple[int, ...], AfterValidator(no_duplicates)] = Field((-1, 0), min_length=1)
+    learning_rates: Annotated[tuple[Annotated[float, Field(gt=0)], ...], AfterValidator(no_duplicates)] = Field(
         (1e-3, 1e-2), min_length=1
     )
     epochs: int = Field(10, ge=1)
@@ -107,10 +107,10 @@ def build_observer(section: OnlineSection, data: Mapping[str, tuple[Any, Path | 
 def observer_of(task: Task) -> Observer | None:
     """The observer of a pretraining stage, from what :mod:`dinoskip.pipeline.nodes` handed it."""
     parts = task.runtime["online"]
-    section = validate(OnlineSection, Source({name: part["section"] for name, part in parts.items()}))
+    section = validate(OnlineSection, RawConfig({name: part["section"] for name, part in parts.items()}))
     data = {
         name: (
-            validate(DatasetBox, Source({"dataset": dict(part["config"])})).dataset,
+            validate(DatasetBox, RawConfig({"dataset": dict(part["config"])})).dataset,
             task.inputs.get(f"online {name}"),
         )
         for name, part in parts.items()

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from dinoskip.config import Source, validate
+from dinoskip.config import RawConfig, validate
 from dinoskip.console import Progress
 from dinoskip.data import datasets
 from dinoskip.data.detection import read_voc_xml
@@ -190,7 +190,7 @@ def gallery(task: Task) -> None:
         deepest = max(block for column in columns for block in column.store.blocks)
         block = section["block"] or max(1, deepest - 1)
         chosen = {key: section[key] for key in ("first", "similarity", "single_file")}
-        config = validate(module.GalleryConfig, Source({**chosen, "title": task.settings["title"], "block": block}))
+        config = validate(module.GalleryConfig, RawConfig({**chosen, "title": task.settings["title"], "block": block}))
         views = ours("visualize.colours").pca_views([column.store for column in columns], shown.ids)
         module.build_gallery(columns, images, task.out, config, classes=classes, views=views)
         names = [column.name for column in columns]

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, field_validator, model_validator
 
-from dinoskip.config import Config, Multiscale, Source, apply_overrides, different, merge, read_yaml, validate
+from dinoskip.config import Config, Multiscale, RawConfig, apply_overrides, merge, no_duplicates, read_yaml, validate
 from dinoskip.data.datasets import DatasetConfig
 from dinoskip.errors import ConfigError
 from dinoskip.init.build import ModelConfig
@@ -91,7 +91,7 @@ class TokenCutSection(Config):
     """Object discovery (docs/tokencut.md): thresholds, LOST beside it, pictures."""
 
     tau: Annotated[
-        tuple[Annotated[float, Field(ge=0, lt=1)], ...], BeforeValidator(_single), AfterValidator(different)
+        tuple[Annotated[float, Field(ge=0, lt=1)], ...], BeforeValidator(_single), AfterValidator(no_duplicates)
     ] = Field((0.2,), min_length=1, description="one or several; what is shown is of the first")
     eps: float = Field(1e-5, gt=0, lt=1)
     lost_k: int | None = Field(None, ge=1, description="LOST too, its seed grown over so many patches; published: 100")
@@ -110,7 +110,7 @@ class EvaluateConfig(Config):
         tuple[Literal["none", "final", "layer"], ...],
         BeforeValidator(_listed),
         AfterValidator(_some),
-        AfterValidator(different),
+        AfterValidator(no_duplicates),
     ] = Field(("final",), description="one or several: probes are of each, all else is of the first")
     datasets: tuple[Name, ...] = ()
     discover: tuple[Name, ...] = ()
@@ -121,7 +121,7 @@ class EvaluateConfig(Config):
     tokencut: TokenCutSection = TokenCutSection()
     discover_split: str = "trainval"
     discover_facet: Annotated[
-        tuple[Literal["key", "query", "value", "out"], ...], BeforeValidator(_single), AfterValidator(different)
+        tuple[Literal["key", "query", "value", "out"], ...], BeforeValidator(_single), AfterValidator(no_duplicates)
     ] = Field(("key",), min_length=1, description="one or several; what is shown is of the first")
     knn_k: tuple[Annotated[int, Field(ge=1)], ...] = Field((10, 20), min_length=1)
     knn_size: int = Field(224, ge=16)
@@ -152,7 +152,7 @@ class ReportSection(Config):
 
     title: str = ""
     note: str = Field("", description="a sentence shown below the title")
-    compare: Annotated[tuple[PaperTable, ...], BeforeValidator(_listed), AfterValidator(different)] = Field(
+    compare: Annotated[tuple[PaperTable, ...], BeforeValidator(_listed), AfterValidator(no_duplicates)] = Field(
         (), description="published tables to put our numbers in: one name or several"
     )
     costs: bool = Field(
@@ -278,7 +278,7 @@ def load_study(path: str | Path, overrides: Iterable[str] = ()) -> tuple[Study, 
     return study, expand(study, source)
 
 
-def expand(study: Study, source: Source) -> tuple[Variant, ...]:
+def expand(study: Study, source: RawConfig) -> tuple[Variant, ...]:
     """All combinations of ``variants``, named, validated, in order."""
     problems: list[str] = []
     found: list[Variant] = []
@@ -310,7 +310,7 @@ def expand(study: Study, source: Source) -> tuple[Variant, ...]:
     return tuple(found)
 
 
-def _check_variants(study: Study, found: list[Variant], source: Source, problems: list[str]) -> None:
+def _check_variants(study: Study, found: list[Variant], source: RawConfig, problems: list[str]) -> None:
     names = [variant.name for variant in found]
     for name in dict.fromkeys(names):
         if names.count(name) > 1:
@@ -326,7 +326,7 @@ def _check_variants(study: Study, found: list[Variant], source: Source, problems
     problems.extend(dict.fromkeys(misfits))
 
 
-def _misfits(study: Study, model: ModelConfig, source: Source) -> list[str]:
+def _misfits(study: Study, model: ModelConfig, source: RawConfig) -> list[str]:
     """What would fail only after training: blocks that the model lacks, sizes that its patches do not divide."""
     depth, patch, evaluate = model.depth or DEPTH, model.patch_size, study.evaluate
     blocks = {
@@ -358,7 +358,7 @@ def _misfits(study: Study, model: ModelConfig, source: Source) -> list[str]:
 
 
 def _optimizer(
-    source: Source, index: int, entry: str | Mapping[str, Any], problems: list[str]
+    source: RawConfig, index: int, entry: str | Mapping[str, Any], problems: list[str]
 ) -> list[tuple[str, OptimizerConfig]]:
     settings = {"name": entry} if isinstance(entry, str) else dict(entry)
     label = str(settings.pop("label", ""))
@@ -375,9 +375,9 @@ class _OptimizerBox(Config):
     optimizer: OptimizerConfig
 
 
-def _validated(model: Any, tree: dict[str, Any], source: Source, prefix: str, problems: list[str]) -> Any:
+def _validated(model: Any, tree: dict[str, Any], source: RawConfig, prefix: str, problems: list[str]) -> Any:
     try:
-        return validate(model, Source(tree, source.places), prefix)
+        return validate(model, RawConfig(tree, source.places), prefix)
     except ConfigError as error:
         problems.extend(error.problems)
         return None

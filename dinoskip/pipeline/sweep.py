@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import AfterValidator, Field
 
-from dinoskip.config import Config, different, merge
+from dinoskip.config import Config, merge, no_duplicates
 from dinoskip.console import log, read_metrics
 from dinoskip.distributed import on_main
 from dinoskip.errors import NonFiniteError
@@ -31,7 +31,7 @@ class SweepSection(Config):
     ``online.knn.held_out`` keeps the validation set out of the choice. A run that ends non-finite counts as the worst.
     """
 
-    lr: Annotated[tuple[Annotated[float, Field(gt=0)], ...], AfterValidator(different)] = Field(
+    lr: Annotated[tuple[Annotated[float, Field(gt=0)], ...], AfterValidator(no_duplicates)] = Field(
         min_length=2, description="peak learning rates per 256 images, in place of optimizer.lr"
     )
     pretrain: dict[str, Any] = Field(

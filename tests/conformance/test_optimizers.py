@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dinoskip.config import Source, validate
+from dinoskip.config import RawConfig, validate
 from dinoskip.optim import (
     AdamWConfig,
     EcsConfig,
@@ -224,7 +224,7 @@ def test_other_parameters_are_a_clear_error(config: OptimizerConfig) -> None:
 def test_settings_survive_yaml(config: OptimizerConfig) -> None:
     from dinoskip.training.pretraining import PretrainJob
 
-    job = validate(PretrainJob, Source({"optimizer": config.model_dump(mode="json")}))
+    job = validate(PretrainJob, RawConfig({"optimizer": config.model_dump(mode="json")}))
     assert job.optimizer == config
 
 

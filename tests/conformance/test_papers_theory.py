@@ -10,9 +10,9 @@ from torch import Tensor
 
 from dinoskip.diagnostics import bundled_photos
 from dinoskip.init.orthogonal import haar
-from dinoskip.measures import condition_number
 from dinoskip.models.graying import dct_graying, patches, svd_graying
 from dinoskip.randomness import torch_rng
+from dinoskip.rank_collapse import condition_number
 from tests.conformance.fidelity import (
     ALWAYS,
     CONDITIONED,

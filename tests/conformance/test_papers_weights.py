@@ -19,10 +19,10 @@ from torch import Tensor
 from dinoskip.init import conditioned_, residual_free_, skipless_, temperatures, trunc_normal_
 from dinoskip.init.orthogonal import haar
 from dinoskip.init.skipless import query_key_factors
-from dinoskip.measures import condition_number
 from dinoskip.models import create_model
 from dinoskip.models.vit import head_factors
 from dinoskip.randomness import torch_rng
+from dinoskip.rank_collapse import condition_number
 from tests.conformance.fidelity import CONDITIONED, CUTTING, QUANTIZATION, record
 
 ROOT = 64**0.5

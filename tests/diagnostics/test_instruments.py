@@ -14,12 +14,13 @@ from torch.nn import functional as F
 from dinoskip.diagnostics import (
     Moments,
     StreamingCKA,
+    analyze_blocks,
     attention_measures,
+    block_activations,
     cka_between,
     condition_number,
     distortions,
     drift,
-    examine,
     fake_quantise,
     gradient_norms,
     input_jacobian,
@@ -30,10 +31,9 @@ from dinoskip.diagnostics import (
     query_key_trace,
     rankme,
     stable_rank,
-    trace,
     weight_jacobian,
 )
-from dinoskip.diagnostics.examine import ExamineConfig
+from dinoskip.diagnostics.block_analysis import BlockAnalysisConfig
 from dinoskip.init import skipless_
 from dinoskip.init.orthogonal import haar
 from dinoskip.models import Backbone, create_model, load_backbone
@@ -61,7 +61,7 @@ IMAGES = randn(2, 3, 48, 48, seed=9)
 def test_a_trace_is_the_pass_itself(options: dict[str, object]) -> None:
     backbone = network(**options)
     with torch.no_grad():
-        found = list(trace(backbone.model, IMAGES))
+        found = list(block_activations(backbone.model, IMAGES))
         assert torch.equal(backbone.model.norm(found[-1].output), backbone.model.forward_features(IMAGES))
         for block in found:
             assert block.attended is not None
@@ -79,7 +79,7 @@ def test_a_trace_is_the_pass_itself(options: dict[str, object]) -> None:
 
 def test_attention_measures() -> None:
     backbone = network()
-    found = next(trace(backbone.model, IMAGES))
+    found = next(block_activations(backbone.model, IMAGES))
     pair, attention = found.query_key(), found.attention
     assert pair is not None
     assert attention is not None
@@ -282,11 +282,11 @@ def test_ranks_and_outliers() -> None:
 
 
 def test_examination_of_every_kind_of_backbone() -> None:
-    config = ExamineConfig(lanczos_steps=6, weight_tokens=5)
+    config = BlockAnalysisConfig(lanczos_steps=6, weight_tokens=5)
     timm = load_backbone("timm:vit_tiny_patch16_224,pretrained=false,depth=1,img_size=32")
     for backbone in (network(), network(qk_norm=True), timm):
         images = IMAGES if backbone.dim == 24 else IMAGES[..., :32, :32]
-        found = examine(backbone, images, config).plain()
+        found = analyze_blocks(backbone, images, config).as_json()
         assert [row["block"] for row in found["rows"]] == list(range(1, backbone.depth + 1))
         assert all(row["kappa_attention"] > 1 and row["kappa_k"] > 1 for row in found["rows"])
 
@@ -307,7 +307,7 @@ def other(name: str) -> Backbone:
 def test_networks_of_other_libraries_are_looked_into_and_quantised(name: str) -> None:
     backbone = other(name)
     images = randn(2, 3, 56, 56) if name == "eva" else IMAGES
-    rows = examine(backbone, images).rows
+    rows = analyze_blocks(backbone, images).rows
     assert [row.block for row in rows] == [1, 2]
     assert all(-1 < row.token_cosine < 1 and row.grad_block > 0 and math.isnan(row.kappa_k) for row in rows)
     assert [one.site for one in distortions(backbone, images, images, (8,))] == [
@@ -324,7 +324,7 @@ def test_a_collapsed_network_is_flagged() -> None:
     with torch.no_grad():
         for block in backbone.model.blocks:
             block.attn.qkv.weight[:48] = 0  # uniform attention
-    row = examine(backbone, IMAGES, ExamineConfig(lanczos_steps=0, weight_tokens=0)).rows[1]
+    row = analyze_blocks(backbone, IMAGES, BlockAnalysisConfig(lanczos_steps=0, weight_tokens=0)).rows[1]
     assert row.rank_deficient
     assert row.token_cosine == pytest.approx(1)
     assert math.isnan(row.kappa_k)
@@ -333,8 +333,8 @@ def test_a_collapsed_network_is_flagged() -> None:
 def test_initialised_attention_is_better_conditioned() -> None:
     default, ours = network(skip=False), network(skip=False)
     skipless_(ours.model)
-    config = ExamineConfig(lanczos_steps=0)
-    found = [examine(backbone, IMAGES, config).rows[0] for backbone in (default, ours)]
+    config = BlockAnalysisConfig(lanczos_steps=0)
+    found = [analyze_blocks(backbone, IMAGES, config).rows[0] for backbone in (default, ours)]
     assert found[1].kappa_vo == pytest.approx(1, abs=1e-4)
     assert found[0].kappa_attention > 3 * found[1].kappa_attention
     assert found[1].attention_entropy < 0.9 < found[0].attention_entropy

@@ -71,7 +71,8 @@ def test_two_ranks_see_what_one_sees(
     for row, expected in zip(rows, alone, strict=True):
         assert set(row) == set(expected) == KEYS | GRADIENTS | {"step", "epoch"}
         for key in KEYS | GRADIENTS:
-            assert row[key] == pytest.approx(expected[key], rel=1e-3), key
+            # κ near 1e5 of float32 attention: another order of summation moves its smallest singular value
+            assert row[key] == pytest.approx(expected[key], rel=1e-2 if key == "kappa_attention" else 1e-3), key
 
 
 def test_modes_gradients_and_random_numbers_stay(tmp_path: Path) -> None:

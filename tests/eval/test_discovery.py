@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import eval.cutting
-from dinoskip.config import Source, validate
+from dinoskip.config import RawConfig, validate
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.features import FeatureStore, Transform, export
 from dinoskip.images import read_image
@@ -260,6 +260,6 @@ def test_unfit_input_is_refused_in_one_line(dataset: Boxes, store: FeatureStore,
 
 def test_config_ranges() -> None:
     with pytest.raises(ConfigError, match="tau"):
-        validate(TokenCutConfig, Source({"tau": 1.5}))
+        validate(TokenCutConfig, RawConfig({"tau": 1.5}))
     with pytest.raises(ConfigError, match="eps"):
-        validate(TokenCutConfig, Source({"eps": 0.0}))
+        validate(TokenCutConfig, RawConfig({"eps": 0.0}))

@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 import eval.labelled as labelled
-from dinoskip.config import Source, validate
+from dinoskip.config import RawConfig, validate
 from dinoskip.data.segmentation import SegmentationDataset
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.features import FeatureStore, Transform, export
@@ -162,7 +162,7 @@ def test_one_training_image_or_a_foreign_label_is_refused() -> None:
 )
 def test_config_is_checked(tree: dict, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        validate(ProbeConfig, Source(tree))
+        validate(ProbeConfig, RawConfig(tree))
 
 
 def some_dataset(root: Path, split: str, count: int) -> SegmentationDataset:

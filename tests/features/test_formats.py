@@ -15,7 +15,7 @@ from safetensors import safe_open
 
 from dinoskip.cli import main
 from dinoskip.errors import ConfigError, DataError, OutputInUse
-from dinoskip.features import FeatureStore, Transform, as_float, export, passes, writer
+from dinoskip.features import FeatureStore, Transform, as_float, export, forward, writer
 from dinoskip.files import list_files, sha256_file
 from dinoskip.models import Backbone
 
@@ -87,7 +87,7 @@ def test_stopped_and_continued_to_the_same_bytes(
     dataset, settings = images(SIZES), {"transform": NATIVE, "batch_size": 1, "file_format": file_format}
     straight = export(backbone, dataset, tmp_path / "straight", "all", **settings)
     seen: list[int] = []
-    computed = passes.Passes._computed
+    computed = forward.ForwardPasses._computed
 
     def stopped(self: Any, number: int, pixels: Any) -> Any:
         seen.append(number)
@@ -96,7 +96,7 @@ def test_stopped_and_continued_to_the_same_bytes(
         return computed(self, number, pixels)
 
     with monkeypatch.context() as patch:
-        patch.setattr(passes.Passes, "_computed", stopped)
+        patch.setattr(forward.ForwardPasses, "_computed", stopped)
         with pytest.raises(KeyboardInterrupt):
             export(backbone, dataset, tmp_path / "store", "all", **settings)
         store = export(backbone, dataset, tmp_path / "store", "all", **settings)

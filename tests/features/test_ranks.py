@@ -35,13 +35,13 @@ def as_a_rank(env: dict[str, str], arguments: list[str], log: str, kill_at: int)
     import torch
 
     from dinoskip import cli
-    from dinoskip.features import passes, writer
+    from dinoskip.features import forward, writer
 
     os.environ.update(env)
     torch.set_num_threads(1)
     sys.stderr = open(log, "w", buffering=1)  # noqa: SIM115
     writer.FLUSH_SECONDS = 0.0
-    finish, computed = writer.StoreWriter.finish, passes.Passes._computed
+    finish, computed = writer.StoreWriter.finish, forward.ForwardPasses._computed
     seen: list[int] = []
 
     def counted(self: Any, batch: int) -> None:
@@ -56,7 +56,7 @@ def as_a_rank(env: dict[str, str], arguments: list[str], log: str, kill_at: int)
         return computed(self, number, images)
 
     writer.StoreWriter.finish = counted  # type: ignore[method-assign]
-    passes.Passes._computed = noted  # type: ignore[method-assign]
+    forward.ForwardPasses._computed = noted  # type: ignore[method-assign]
     sys.exit(cli.main(arguments))
 
 

@@ -9,7 +9,7 @@ import torch
 from timm.layers import DropPath
 from torch import nn
 
-from dinoskip.config import Source, dump, validate
+from dinoskip.config import RawConfig, dump, validate
 from dinoskip.errors import ConfigError, WeightsError
 from dinoskip.init import ModelConfig, build_model, trunc_normal_
 from dinoskip.init.assign import assign
@@ -102,12 +102,12 @@ def test_assigning_twice_or_wrongly_is_an_error() -> None:
 
 
 def test_configuration() -> None:
-    config = validate(ModelConfig, Source({"skip": False, "init": {"name": "skipless", "alpha": 2, "c": [2, 3]}}))
+    config = validate(ModelConfig, RawConfig({"skip": False, "init": {"name": "skipless", "alpha": 2, "c": [2, 3]}}))
     assert isinstance(config.init, SkiplessInit)
     assert config.init.c == (2.0, 3.0)
-    assert validate(ModelConfig, Source(dump(config))) == config
+    assert validate(ModelConfig, RawConfig(dump(config))) == config
     with pytest.raises(ConfigError) as caught:
-        validate(ModelConfig, Source({"init": {"name": "skipless", "alfa": 2}, "drop_path": 1.0}))
+        validate(ModelConfig, RawConfig({"init": {"name": "skipless", "alfa": 2}, "drop_path": 1.0}))
     assert Counter(caught.value.problems) == Counter(
         [
             "config: init.alfa: unknown key (did you mean alpha?)",
@@ -115,4 +115,4 @@ def test_configuration() -> None:
         ]
     )
     with pytest.raises(ConfigError, match=r"'skiples' is none of .*did you mean skipless\?"):
-        validate(ModelConfig, Source({"init": {"name": "skiples"}}))
+        validate(ModelConfig, RawConfig({"init": {"name": "skiples"}}))

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from dinoskip.config import Source, validate
+from dinoskip.config import RawConfig, validate
 from dinoskip.errors import ConfigError
 from dinoskip.init import ModelConfig, conditioned_
 from dinoskip.models import create_model
@@ -25,8 +25,8 @@ def test_shared_values_without_the_attention_skip_are_refused_and_the_model_left
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
     conditioned_(model, v="blocked")
     with pytest.raises(ConfigError, match='config: init conditioned: v="shared" needs the attention\'s skip'):
-        validate(ModelConfig, Source({"skip": skip, "init": {"name": "conditioned"}}))
-    validate(ModelConfig, Source({"skip": skip, "init": {"name": "conditioned", "v": "blocked"}}))
+        validate(ModelConfig, RawConfig({"skip": skip, "init": {"name": "conditioned"}}))
+    validate(ModelConfig, RawConfig({"skip": skip, "init": {"name": "conditioned", "v": "blocked"}}))
 
 
 @pytest.mark.parametrize("options", [{"skip": "attention"}, {"init_values": 0.1}])

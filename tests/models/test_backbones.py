@@ -20,7 +20,7 @@ from dinoskip.errors import ConfigError, WeightsError
 from dinoskip.features import FeatureStore
 from dinoskip.files import write_manifest
 from dinoskip.models import Backbone, VitConfig, create_model, load_backbone, save_weights
-from dinoskip.models.anatomy import dino_positions
+from dinoskip.models.adapter import dino_positions
 from tests.helpers.dino_modules import Dino, DinoV2, DinoV3
 
 IMAGES = torch.randn(2, 3, 16, 24, generator=torch.Generator().manual_seed(0))

@@ -7,7 +7,7 @@ from timm.models.vision_transformer import Block as TimmBlock
 from torch import nn
 from torch.nn import functional as F
 
-from dinoskip.config import Source, validate
+from dinoskip.config import RawConfig, validate
 from dinoskip.errors import ConfigError
 from dinoskip.models import Block, VitConfig, create_model, list_models
 from dinoskip.models.vit import attention_width, embed, head_factors, is_plain_attention
@@ -138,13 +138,13 @@ def test_unknown_name_and_bad_values() -> None:
 
 def test_config_errors_are_one_line_each() -> None:
     with pytest.raises(ConfigError) as caught:
-        validate(VitConfig, Source({"name": "vit_smol_patch16", "depth": 0, "skp": True, "img_size": 1.5}))
+        validate(VitConfig, RawConfig({"name": "vit_smol_patch16", "depth": 0, "skp": True, "img_size": 1.5}))
     assert len(caught.value.problems) == 4
     assert "did you mean vit_small_patch16?" in str(caught.value)
     assert "did you mean skip?" in str(caught.value)
     with pytest.raises(ConfigError, match="img_size 100 is not a multiple of the patch size 8"):
-        validate(VitConfig, Source({"name": "vit_tiny_patch8", "img_size": 100}))
-    assert validate(VitConfig, Source({"skip": "mlp"})).skip == "mlp"
+        validate(VitConfig, RawConfig({"name": "vit_tiny_patch8", "img_size": 100}))
+    assert validate(VitConfig, RawConfig({"skip": "mlp"})).skip == "mlp"
 
 
 @pytest.mark.parametrize("name", list_models())

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from dinoskip.config import Source, validate
+from dinoskip.config import RawConfig, validate
 from dinoskip.errors import ConfigError
 from dinoskip.models import create_model
 from dinoskip.models.heads import DINOHead
@@ -92,7 +92,7 @@ def test_patch_embedding_is_a_matrix_and_a_large_side_has_no_basis() -> None:
 
 def test_names_and_keys_are_checked_and_adamw_is_meant_without_a_name() -> None:
     def job(**settings: object) -> PretrainJob:
-        return validate(PretrainJob, Source({"optimizer": settings}))
+        return validate(PretrainJob, RawConfig({"optimizer": settings}))
 
     assert job(lr=0.25).optimizer.name == "adamw"
     assert job(name="soap", precondition_frequency=7).optimizer == SoapConfig(precondition_frequency=7)

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from dinoskip.cli import main
-from dinoskip.config import Source, validate
+from dinoskip.config import RawConfig, validate
 from dinoskip.files import load_tensors
 from dinoskip.models.export import load_weights
 from dinoskip.pipeline.study import load_study
@@ -28,7 +28,7 @@ def test_epoch_0_is_the_teacher_at_its_start(tmp_path: Path) -> None:
     assert model is not None
     assert study.pretrain is not None
     recipe = study.pretrain.model_dump(mode="json", exclude={"dataset"})
-    job = validate(PretrainJob, Source({"seed": 3, "model": model.model_dump(mode="json"), "pretrain": recipe}))
+    job = validate(PretrainJob, RawConfig({"seed": 3, "model": model.model_dump(mode="json"), "pretrain": recipe}))
     expected = build(job, torch.device("cpu")).teacher.backbone.state_dict()
     state = load_tensors(found)
     assert state.keys() == expected.keys()

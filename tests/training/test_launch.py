@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dinoskip.cli import main
-from dinoskip.config import Source, read_yaml, validate
+from dinoskip.config import RawConfig, read_yaml, validate
 from dinoskip.errors import ConfigError
 from dinoskip.training.launch import ClusterConfig, folder_of, run_tool, script, submit
 from tests.helpers.slurm import Slurm
@@ -99,7 +99,7 @@ def test_any_argument_and_folder_reaches_srun_whole(words: list[str]) -> None:
 )
 def test_a_wrong_cluster_file_is_refused(tree: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        validate(ClusterConfig, Source(dict(tree)))
+        validate(ClusterConfig, RawConfig(dict(tree)))
     assert message in str(caught.value)
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -12,21 +11,19 @@ from pydantic import Field
 from torch import Tensor
 
 from dinoskip.config import Config
+from dinoskip.diagnostics.activations import BlockActivations, block_activations
 from dinoskip.diagnostics.attention import attention_measures
 from dinoskip.diagnostics.conditioning import drift, query_key_spectrum, query_key_trace, vo_condition
 from dinoskip.diagnostics.gaussianity import Histogram, Moments, histogram, negentropy
 from dinoskip.diagnostics.gradients import gradient_norms
 from dinoskip.diagnostics.jacobian import evenly, input_jacobian, weight_jacobian
-from dinoskip.diagnostics.similarity import StreamingCKA
 from dinoskip.diagnostics.tokens import log_condition, norm_outliers, rankme, stable_rank
-from dinoskip.diagnostics.trace import BlockTrace, trace
-from dinoskip.measures import effective_rank, token_cosine
 from dinoskip.models import Backbone
 from dinoskip.models.vit import is_plain_attention
-from dinoskip.randomness import torch_rng
+from dinoskip.rank_collapse import effective_rank, token_cosine
 
 
-class ExamineConfig(Config):
+class BlockAnalysisConfig(Config):
     """How much is looked at; the costly parts are the singular values of attention and of Jacobians."""
 
     kappa_images: int = Field(4, ge=1, description="images of which attention's and sub-blocks' κ is taken")
@@ -114,72 +111,72 @@ class BlockRow:
 
 
 @dataclass(frozen=True)
-class Examination:
-    """What :func:`examine` finds in one backbone."""
+class BlockAnalysis:
+    """Rows of all blocks of one backbone, and three histograms."""
 
     rows: tuple[BlockRow, ...]
     histograms: dict[int, Histogram]
     """By block, of the outputs of the first, middle and last."""
 
-    def plain(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, Any]:
         """JSON-able; NaN becomes None."""
-        rows = [{key: _plain(value) for key, value in asdict(row).items()} for row in self.rows]
+        rows = [{key: _finite_or_none(value) for key, value in asdict(row).items()} for row in self.rows]
         return {"rows": rows, "histograms": {str(b): asdict(h) for b, h in self.histograms.items()}}
 
 
-def _plain(value: Any) -> Any:
+def _finite_or_none(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def examine(backbone: Backbone, images: Tensor, config: ExamineConfig | None = None) -> Examination:
-    """Look into every block. ``images`` (B, 3, H, W), normalised, B of 1 to about 16; one pass in the weights' dtype.
+def analyze_blocks(backbone: Backbone, images: Tensor, config: BlockAnalysisConfig | None = None) -> BlockAnalysis:
+    """Measure every block. ``images`` (B, 3, H, W), normalised, B of 1 to about 16; one pass in the weights' dtype.
 
     Give float64 weights where gradients of 1e-15 should mean something. All measures are computed in float64.
     """
-    config = config or ExamineConfig()
+    config = config or BlockAnalysisConfig()
     images = images.to(backbone.device, backbone.dtype)
     gradients = gradient_norms(backbone, images)
     shown = sorted({1, (backbone.depth + 1) // 2, backbone.depth})
     rows, histograms = [], {}
     with torch.no_grad():
-        for found in trace(backbone, images):
-            row = _signals(BlockRow(found.number), found, config)
-            row = _weights(row, found)
-            values: dict[str, Any] = dict(_jacobians(found, config))
-            values |= {f"grad_{part}": norm for part, norm in gradients[found.number - 1].items()}
+        for block in block_activations(backbone, images):
+            row = _signals(BlockRow(block.number), block, config)
+            row = _weights(row, block)
+            values: dict[str, Any] = dict(_jacobians(block, config))
+            values |= {f"grad_{part}": norm for part, norm in gradients[block.number - 1].items()}
             rows.append(replace(row, **values))
-            if found.number in shown:
-                histograms[found.number] = histogram(found.output)
-    return Examination(tuple(rows), histograms)
+            if block.number in shown:
+                histograms[block.number] = histogram(block.output)
+    return BlockAnalysis(tuple(rows), histograms)
 
 
-def _weights(row: BlockRow, found: BlockTrace) -> BlockRow:
-    attention = found.attention
+def _weights(row: BlockRow, activations: BlockActivations) -> BlockRow:
+    attention = activations.attention
     if attention is None or not is_plain_attention(attention):
         return row
     weight = attention.qkv.weight.double()
     width = weight.shape[0] // 3
     product = attention.proj.weight.double() @ weight[2 * width :]
-    condition, spectrum = vo_condition(found.block), query_key_spectrum(found.block)
+    condition, spectrum = vo_condition(activations.block), query_key_spectrum(activations.block)
     root = spectrum.shape[1] ** 0.5
     return replace(
         row,
         kappa_vo=float(condition.kappa),
         vo_drift=drift(product),
-        qk_trace=float(query_key_trace(found.block).mean()) / root,
+        qk_trace=float(query_key_trace(activations.block).mean()) / root,
         qk_largest=float(spectrum[:, 0].mean()),
         kappa_qk=float((spectrum[:, 0] / spectrum[:, -1].clamp_min(1e-300)).quantile(0.5)),
         rank_deficient=row.rank_deficient or bool(condition.rank_deficient),
     )
 
 
-def _signals(row: BlockRow, found: BlockTrace, config: ExamineConfig) -> BlockRow:
+def _signals(row: BlockRow, activations: BlockActivations, config: BlockAnalysisConfig) -> BlockRow:
     count = config.kappa_images
     values: dict[str, Any] = {}
-    tokens = log_condition(found.inputs[:count])
+    tokens = log_condition(activations.inputs[:count])
     deficient = tokens.rank_deficient
-    outputs = {"kappa_sa": found.attended, "kappa_mlp": found.mixed}
-    skips = {"kappa_sa": found.inputs, "kappa_mlp": found.middle}
+    outputs = {"kappa_sa": activations.attended, "kappa_mlp": activations.mixed}
+    skips = {"kappa_sa": activations.inputs, "kappa_mlp": activations.middle}
     for name, output in outputs.items():
         skip = skips[name]
         if output is None or skip is None:
@@ -187,31 +184,31 @@ def _signals(row: BlockRow, found: BlockTrace, config: ExamineConfig) -> BlockRo
         alone, together = log_condition(output[:count]), log_condition((output + skip)[:count])
         values |= {name: alone.median, f"{name}_skip": together.median}
         deficient |= alone.rank_deficient
-    measures = attention_measures(found, images=count, heads=config.kappa_heads)
+    measures = attention_measures(activations, images=count, heads=config.kappa_heads)
     if measures is not None:
         deficient |= measures.rank_deficient
         values |= {
             "attention_diagonal": measures.diagonal, "attention_entropy": measures.entropy,
             "attention_wins": measures.diagonal_wins, "kappa_attention": measures.kappa_median,
         }  # fmt: skip
-    normed = found.inputs if found.normed is None else found.normed
-    ratio, share = norm_outliers(found.output)
-    channels = Moments.of(found.output, per_channel=True).excess_kurtosis
+    normed = activations.inputs if activations.normed is None else activations.normed
+    ratio, share = norm_outliers(activations.output)
+    channels = Moments.of(activations.output, per_channel=True).excess_kurtosis
     return replace(
         row, **values, ln_kappa_tokens=tokens.log_mean, token_cosine=token_cosine(normed),
         effective_rank=effective_rank(normed), stable_rank=stable_rank(normed), rankme=rankme(normed.flatten(0, 1)),
-        norm_ratio=ratio, outlier_share=share, negentropy=negentropy(found.output),
-        excess_kurtosis=float(Moments.of(found.output).excess_kurtosis),
+        norm_ratio=ratio, outlier_share=share, negentropy=negentropy(activations.output),
+        excess_kurtosis=float(Moments.of(activations.output).excess_kurtosis),
         channel_kurtosis=float(channels.nanmedian()), rank_deficient=deficient,
     )  # fmt: skip
 
 
-def _jacobians(found: BlockTrace, config: ExamineConfig) -> dict[str, float]:
-    attention = found.attention
+def _jacobians(activations: BlockActivations, config: BlockAnalysisConfig) -> dict[str, float]:
+    attention = activations.attention
     values: dict[str, float] = {}
-    if attention is None or found.normed is None:
+    if attention is None or activations.normed is None:
         return {}
-    first = found.normed[0]
+    first = activations.normed[0]
     if config.lanczos_steps:
         extremes = input_jacobian(attention, first, steps=config.lanczos_steps)
         values |= {
@@ -225,31 +222,3 @@ def _jacobians(found: BlockTrace, config: ExamineConfig) -> dict[str, float]:
             "kappa_weights_ceiling": jacobian.ceiling,
         }  # fmt: skip
     return values
-
-
-@torch.no_grad()
-def cka_between(left: Backbone, right: Backbone, images: Tensor, tokens: int = 256) -> Tensor:
-    """CKA (blocks of left, blocks of right) of patch tokens, drawn evenly over ``images`` (B, 3, H, W).
-
-    Both see the same images and the same places, ``tokens`` an image of those there are; a batch is one image.
-    Raises ValueError if their token grids differ.
-    """
-    streaming = StreamingCKA()
-    for image in torch.split(images, 1):
-        sides: list[list[Tensor]] = []
-        for backbone in (left, right):
-            layers = backbone.layers(image, range(1, backbone.depth + 1))
-            if sides and layers[1].tokens.shape[1] != len(sides[0][0]):
-                raise ValueError(f"{left.spec} and {right.spec} cut images into different patches")
-            sides.append([layer.tokens[0] for layer in layers.values()])
-        count = len(sides[0][0])
-        if count > tokens:
-            picked = torch.randperm(count, generator=torch_rng(0, "cka"))[:tokens]
-            sides = [[layer[picked.to(layer.device)] for layer in side] for side in sides]
-        streaming.update(sides[0], sides[1])
-    return streaming.matrix()
-
-
-def columns() -> Sequence[str]:
-    """Names of a row's numbers."""
-    return [field.name for field in fields(BlockRow) if field.name not in ("block", "rank_deficient")]

@@ -20,8 +20,8 @@ from timm.data import (
 from torch import Tensor, nn
 
 from dinoskip.errors import ConfigError, DinoskipError, WeightsError
-from dinoskip.models.anatomy import Anatomy, Loaded, side_of
-from dinoskip.models.hub import hub_client
+from dinoskip.models.adapter import LoadedModel, VitAdapter, square_patch_side
+from dinoskip.models.hf_client import hub_client
 from dinoskip.randomness import derive
 
 Statistics = tuple[Sequence[float], Sequence[float]]
@@ -86,7 +86,7 @@ CLASSES = {
 }
 
 
-class HfVit(Anatomy):
+class HfVitAdapter(VitAdapter):
     """A ViT of transformers; positions are interpolated by its own code."""
 
     def __init__(self, model: nn.Module, spec: str) -> None:
@@ -94,7 +94,7 @@ class HfVit(Anatomy):
         self.family = FAMILIES[type(model).__name__]
         config = self.model.config
         self.blocks = list(self.model.get_submodule(self.family.layers))
-        self.patch_size = side_of(config.patch_size, spec)
+        self.patch_size = square_patch_side(config.patch_size, spec)
         self.dim = int(config.hidden_size)
         self.num_heads = int(config.num_attention_heads)
         self.num_prefix_tokens = self.family.prefix + int(getattr(config, "num_register_tokens", 0))
@@ -106,7 +106,7 @@ class HfVit(Anatomy):
         return type(model).__name__ in FAMILIES and type(model).__module__.startswith("transformers.")
 
     def embed(self, images: Tensor) -> tuple[Tensor, Any]:
-        """As :meth:`Anatomy.embed`."""
+        """As :meth:`VitAdapter.embed`."""
         options: dict[str, Any] = {"interpolate_pos_encoding": True} if self.family.resizes else {}
         kind = type(self.model).__name__
         if kind == "ViTMAEModel":
@@ -121,25 +121,25 @@ class HfVit(Anatomy):
             return tokens, {"position_embeddings": self.model.rope_embeddings(images)}
         return tokens, {}
 
-    def step(self, index: int, tokens: Tensor, context: Any) -> Tensor:
-        """As :meth:`Anatomy.step`."""
+    def run_block(self, index: int, tokens: Tensor, context: Any) -> Tensor:
+        """As :meth:`VitAdapter.run_block`."""
         stepped: Tensor = self.blocks[index](tokens, attention_mask=None, **context)
         return stepped
 
     def project(self, index: int, tokens: Tensor, facet: str) -> Tensor:
-        """As :meth:`Anatomy.project`."""
+        """As :meth:`VitAdapter.project`."""
         block: Any = self.blocks[index]
         attention = getattr(block, self.family.attention)
         projected: Tensor = getattr(attention, f"{facet[0]}_proj")(getattr(block, self.family.first_norm)(tokens))
         return projected
 
-    def final(self, tokens: Tensor) -> Tensor | None:
-        """As :meth:`Anatomy.final`."""
+    def final_norm(self, tokens: Tensor) -> Tensor | None:
+        """As :meth:`VitAdapter.final_norm`."""
         normed: Tensor = getattr(self.model, self.family.norm)(tokens)
         return normed
 
-    def statistics(self) -> Statistics | None:
-        """As :meth:`Anatomy.statistics`."""
+    def image_statistics(self) -> Statistics | None:
+        """As :meth:`VitAdapter.image_statistics`."""
         return self.family.statistics
 
 
@@ -194,14 +194,14 @@ def _quiet(transformers: Any) -> Iterator[None]:
 def _statistics(transformers: Any, name: str) -> Statistics | None:
     """What ``preprocessor_config.json`` says, None where there is none."""
     try:
-        found, _ = transformers.image_processing_base.ImageProcessingMixin.get_image_processor_dict(name)
+        settings, _ = transformers.image_processing_base.ImageProcessingMixin.get_image_processor_dict(name)
     except OSError:
         return None
-    mean, std = found.get("image_mean"), found.get("image_std")
+    mean, std = settings.get("image_mean"), settings.get("image_std")
     return (tuple(mean), tuple(std)) if mean and std else None
 
 
-def load_hf(name: str, **options: Any) -> Loaded:
+def load_hf(name: str, **options: Any) -> LoadedModel:
     """Build ``hf:NAME_OR_DIR``; options are ``pretrained`` (true), ``seed`` of random weights and ``revision``.
 
     Raises :class:`ConfigError` for a model type that is not supported, :class:`WeightsError` for weights that cannot
@@ -249,4 +249,4 @@ def load_hf(name: str, **options: Any) -> Loaded:
             "weights are downloaded once, which needs network; for files that you have write hf:./FOLDER with "
             "config.json and model.safetensors in it",
         ) from error
-    return Loaded(model, mean=mean, std=std)
+    return LoadedModel(model, mean=mean, std=std)

@@ -1,7 +1,7 @@
 """What :class:`dinoskip.models.Backbone` must know of a network to walk through it block by block.
 
-One subclass a library: timm (``timm_backbones``), the DINO authors' own modules (``dino_backbones``) and transformers
-(``hf_backbones``). Nothing is hooked: blocks are called one after the other, projections are applied by themselves.
+One subclass a library: timm (``from_timm``), the DINO authors' own modules (``from_hub``), transformers (``from_hf``).
+Nothing is hooked: blocks are called one after the other, projections are applied by themselves.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PARTS = {"query": 0, "key": 1, "value": 2}
 
 
 @dataclass(frozen=True)
-class Loaded:
+class LoadedModel:
     """What a loader hands to ``load_backbone``: the network, and what is known besides its weights.
 
     ``mean`` and ``std`` are the image statistics it was trained with, None where the network itself says or nothing
@@ -34,11 +34,11 @@ class Loaded:
     std: Sequence[float] | None = None
 
 
-class Anatomy(ABC):
+class VitAdapter(ABC):
     """A ViT taken apart: embedding, blocks, projections of their attention, last norm.
 
     ``blocks`` are in order of application; ``num_prefix_tokens`` precede the patches, the CLS token first of all where
-    ``has_class_token``. ``context`` is whatever ``embed`` found that the blocks need besides the tokens.
+    ``has_class_token``. ``context`` is what the blocks need besides the tokens, as ``embed`` returns it.
     """
 
     model: Any
@@ -63,7 +63,7 @@ class Anatomy(ABC):
         """Tokens (B, N, C) as the first block receives them, from images (B, 3, H, W); and the context."""
 
     @abstractmethod
-    def step(self, index: int, tokens: Tensor, context: Any) -> Tensor:
+    def run_block(self, index: int, tokens: Tensor, context: Any) -> Tensor:
         """Output (B, N, C) of block ``index``, counted from 0."""
 
     @abstractmethod
@@ -71,19 +71,19 @@ class Anatomy(ABC):
         """Queries, keys or values (B, N, heads·dh) that block ``index`` makes of its input ``tokens``."""
 
     @abstractmethod
-    def final(self, tokens: Tensor) -> Tensor | None:
+    def final_norm(self, tokens: Tensor) -> Tensor | None:
         """The network's last norm of tokens (B, N, C); None if it has none."""
 
     def check_size(self, height: int, width: int) -> None:
         """ValueError for image sizes in whole patches that the network still cannot take."""
         return
 
-    def statistics(self) -> tuple[Sequence[float], Sequence[float]] | None:
+    def image_statistics(self) -> tuple[Sequence[float], Sequence[float]] | None:
         """Image mean and standard deviation, where the network carries them."""
         return None
 
 
-def side_of(patch_size: Any, spec: str) -> int:
+def square_patch_side(patch_size: Any, spec: str) -> int:
     """Side of square patches, given as one number or as (height, width); :class:`ConfigError` if not square."""
     height, width = patch_size if isinstance(patch_size, tuple | list) else (patch_size, patch_size)
     if height != width:
@@ -91,7 +91,7 @@ def side_of(patch_size: Any, spec: str) -> int:
     return int(height)
 
 
-def part_of_fused(projection: nn.Module, inputs: Tensor, facet: str, bias: Tensor | None = None) -> Tensor:
+def project_fused(projection: nn.Module, inputs: Tensor, facet: str, bias: Tensor | None = None) -> Tensor:
     """One third of a fused query-key-value projection (out = 3·A) of inputs (B, N, C): (B, N, A).
 
     A plain Linear is applied by the rows of that third alone; modules with a forward of their own (masked or quantised
@@ -106,7 +106,7 @@ def part_of_fused(projection: nn.Module, inputs: Tensor, facet: str, bias: Tenso
     return F.linear(inputs, projection.weight[rows], None if bias is None else bias[rows])
 
 
-def headwise(norm: nn.Module, projected: Tensor, heads: int) -> Tensor:
+def apply_head_norm(norm: nn.Module, projected: Tensor, heads: int) -> Tensor:
     """Apply a norm of single heads to (B, N, heads·dh)."""
     if isinstance(norm, nn.Identity):
         return projected

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dinoskip.errors import ConfigError, DataError
-from dinoskip.features.plan import Plan
+from dinoskip.features.export_plan import ExportPlan
 from dinoskip.features.store import cls_name, tokens_name
 from dinoskip.features.transform import Normalise, load_pixels
 from dinoskip.features.writer import StoreWriter
@@ -50,10 +50,10 @@ class _NotFinite(Exception):
         self.number, self.name, self.row = number, name, row
 
 
-class Passes:
+class ForwardPasses:
     """Computes and writes batches of ``plan`` with ``backbone``; ``threads`` decode."""
 
-    def __init__(self, backbone: Backbone, plan: Plan, writer: StoreWriter, threads: int) -> None:
+    def __init__(self, backbone: Backbone, plan: ExportPlan, writer: StoreWriter, threads: int) -> None:
         self.backbone, self.plan, self.writer, self.threads = backbone, plan, writer, threads
         self._to_input = Normalise(backbone.mean, backbone.std, backbone.device, backbone.dtype)
         gpu = backbone.device.type == "cuda"
@@ -75,8 +75,8 @@ class Passes:
                         self._settle(*written.popleft(), advance)
                 while written:
                     self._settle(*written.popleft(), advance)
-        except _NotFinite as found:
-            raise self._explained(found) from None
+        except _NotFinite as failure:
+            raise self._explained(failure) from None
         finally:
             saving.shutdown(cancel_futures=True)
         self.writer.complete()
@@ -111,14 +111,14 @@ class Passes:
             )
         except ValueError as error:  # an option or size that this backbone does not have
             raise ConfigError(f"features: {error}") from error
-        found: dict[str, Tensor] = {}
+        arrays: dict[str, Tensor] = {}
         for block, features in layers.items():
             if manifest["tokens"]:
-                found[tokens_name(block)] = features.tokens
+                arrays[tokens_name(block)] = features.tokens
             if manifest["cls"]:
                 assert features.cls is not None  # the plan asked for it because the backbone has a class token
-                found[cls_name(block)] = features.cls
-        return found
+                arrays[cls_name(block)] = features.cls
+        return arrays
 
     def _computed(self, number: int, images: Sequence[Tensor]) -> _Ready:
         """Compute a batch, as far as this thread has to wait for it."""
@@ -152,13 +152,13 @@ class Passes:
                 self.writer.write(name, batch[at] if starts is None else int(starts[batch[at]]), values[at:end])
         self.writer.finish(ready.number)
 
-    def _explained(self, found: _NotFinite) -> DataError:
-        """What is wrong with a row that was found not finite: computed once more, to see it before it was converted."""
-        batch, dtype = self.plan.batches[found.number], self.plan.manifest["dtype"]
+    def _explained(self, failure: _NotFinite) -> DataError:
+        """What is wrong with a row that is not finite: computed once more, to see it before it was converted."""
+        batch, dtype = self.plan.batches[failure.number], self.plan.manifest["dtype"]
         with torch.inference_mode():
-            features = self._features(found.number, [self._load(i) for i in batch])[found.name][found.row]
-        block = found.name.rpartition("block")[2]
-        where = f"{self.plan.paths[batch[found.row]]}: features of block {block}"
+            features = self._features(failure.number, [self._load(i) for i in batch])[failure.name][failure.row]
+        block = failure.name.rpartition("block")[2]
+        where = f"{self.plan.paths[batch[failure.row]]}: features of block {block}"
         if not bool(features.isfinite().all()):
             return DataError(f"{where} are not finite", "the weights have diverged")
         peak = float(features.abs().max())

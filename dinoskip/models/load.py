@@ -20,28 +20,29 @@ from typing import Any
 import torch
 
 from dinoskip.errors import ConfigError, did_you_mean
-from dinoskip.models.anatomy import Loaded
+from dinoskip.models.adapter import LoadedModel
 from dinoskip.models.backbone import Backbone, LayerFeatures
-from dinoskip.models.dino_backbones import checked_role, load_dino, load_hub
 from dinoskip.models.export import build_from_weights, exported_weights, newest_checkpoint
-from dinoskip.models.hf_backbones import load_hf
-from dinoskip.models.timm_backbones import load_timm
+from dinoskip.models.from_dino import checked_role, load_dino
+from dinoskip.models.from_hf import load_hf
+from dinoskip.models.from_hub import load_hub
+from dinoskip.models.from_timm import load_timm
 
 __all__ = ["Backbone", "LayerFeatures", "load_backbone"]
 
 
-def _load_weights(file: str) -> Loaded:
+def _load_weights(file: str) -> LoadedModel:
     model, info = build_from_weights(file)
-    return Loaded(model, info)
+    return LoadedModel(model, info)
 
 
-def _load_run(folder: str, *, role: str | None = None) -> Loaded:
+def _load_run(folder: str, *, role: str | None = None) -> LoadedModel:
     checkpoint = newest_checkpoint(folder)
     file = exported_weights(checkpoint) if role is None else checkpoint / f"{checked_role(role)}.safetensors"
     return _load_weights(str(file))
 
 
-_LOADERS: dict[str, Callable[..., Loaded]] = {
+_LOADERS: dict[str, Callable[..., LoadedModel]] = {
     "run": _load_run,
     "weights": _load_weights,
     "dino": load_dino,

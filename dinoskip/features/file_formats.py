@@ -30,7 +30,7 @@ _TABLES = ("ids", "grids", "image_sizes")  # entries of the manifest with a row 
 
 
 @dataclass(frozen=True)
-class Place:
+class ArrayLocation:
     """An array in a file: its dtype, shape, and the byte at which its rows begin."""
 
     path: Path
@@ -57,19 +57,21 @@ def file_of(kind: str, name: str) -> str:
 
 def check_format(kind: str) -> None:
     """:class:`ConfigError` for a format that is none, or whose library is missing."""
-    if kind not in _LAY_OUT:
-        raise ConfigError(f"format: {kind!r} is none of {', '.join(_LAY_OUT)}")
+    if kind not in _CREATE:
+        raise ConfigError(f"format: {kind!r} is none of {', '.join(_CREATE)}")
     if kind == "hdf5":
         _h5py()
 
 
-def lay_out(kind: str, folder: Path, arrays: Arrays, manifest: Mapping[str, Any], starts: NDArray[Any] | None) -> None:
+def create_files(
+    kind: str, folder: Path, arrays: Arrays, manifest: Mapping[str, Any], starts: NDArray[Any] | None
+) -> None:
     """Make the files of all ``arrays``, whose space is reserved, and whose rows are to be written in place.
 
     ``starts`` is the first row of each image in ragged arrays; safetensors and HDF5 files hold it as ``offsets``.
     """
     with translate_write_errors(folder):
-        _LAY_OUT[kind](folder, arrays, manifest, starts)
+        _CREATE[kind](folder, arrays, manifest, starts)
 
 
 def _reserve(path: Path, size: int) -> None:
@@ -81,11 +83,11 @@ def _bytes(dtype: np.dtype[Any], shape: tuple[int, ...]) -> int:
     return math.prod(shape) * dtype.itemsize
 
 
-def find(kind: str, folder: Path, name: str) -> Place:
+def locate_array(kind: str, folder: Path, name: str) -> ArrayLocation:
     """Return where ``name`` lies; :class:`DataError` if its file is missing or not of this format."""
     path = folder / file_of(kind, name)
     try:
-        place = _FIND[kind](path, name)
+        place = _LOCATE[kind](path, name)
         size = path.stat().st_size
         if not 0 <= place.start <= size - _bytes(place.dtype, place.shape):
             raise ValueError(f"{name} does not fit in its {size} bytes")
@@ -101,7 +103,7 @@ def find(kind: str, folder: Path, name: str) -> Place:
 # --- npy ---------------------------------------------------------------------------------------------
 
 
-def _lay_out_npy(folder: Path, arrays: Arrays, manifest: Mapping[str, Any], starts: NDArray[Any] | None) -> None:
+def _create_npy(folder: Path, arrays: Arrays, manifest: Mapping[str, Any], starts: NDArray[Any] | None) -> None:
     for name, (dtype, shape) in arrays.items():
         path = folder / file_of("npy", name)
         with open(path, "wb") as stream:
@@ -111,19 +113,17 @@ def _lay_out_npy(folder: Path, arrays: Arrays, manifest: Mapping[str, Any], star
         _reserve(path, size)
 
 
-def _find_npy(path: Path, name: str) -> Place:
-    found = np.load(path, mmap_mode="r", allow_pickle=False)
-    if not found.flags.c_contiguous:
+def _locate_npy(path: Path, name: str) -> ArrayLocation:
+    array = np.load(path, mmap_mode="r", allow_pickle=False)
+    if not array.flags.c_contiguous:
         raise ValueError("its rows are not stored one after another (Fortran order)")
-    return Place(path, found.dtype, found.shape, found.offset)
+    return ArrayLocation(path, array.dtype, array.shape, array.offset)
 
 
 # --- safetensors: one file a block -------------------------------------------------------------------
 
 
-def _lay_out_safetensors(
-    folder: Path, arrays: Arrays, manifest: Mapping[str, Any], starts: NDArray[Any] | None
-) -> None:
+def _create_safetensors(folder: Path, arrays: Arrays, manifest: Mapping[str, Any], starts: NDArray[Any] | None) -> None:
     for file in sorted({file_of("safetensors", name) for name in arrays}):
         inside = {name: what for name, what in arrays.items() if file_of("safetensors", name) == file}
         if starts is not None:  # first, as the widest type: every tensor is aligned
@@ -145,7 +145,7 @@ def _lay_out_safetensors(
         _reserve(path, 8 + len(text) + at)
 
 
-def _find_safetensors(path: Path, name: str) -> Place:
+def _locate_safetensors(path: Path, name: str) -> ArrayLocation:
     with open(path, "rb") as stream:
         length = int.from_bytes(stream.read(8), "little")
         if length > _MAX_HEADER:
@@ -155,7 +155,7 @@ def _find_safetensors(path: Path, name: str) -> Place:
     if begin < 0:
         raise ValueError(f"{name} would begin in the header")
     types = {tensor: stored for stored, tensor in _TENSOR_TYPES.items()}
-    return Place(path, np.dtype(types[entry["dtype"]]), tuple(entry["shape"]), 8 + length + begin)
+    return ArrayLocation(path, np.dtype(types[entry["dtype"]]), tuple(entry["shape"]), 8 + length + begin)
 
 
 # --- HDF5: one file ----------------------------------------------------------------------------------
@@ -169,7 +169,7 @@ def _h5py() -> Any:
     return h5py
 
 
-def _lay_out_hdf5(folder: Path, arrays: Arrays, manifest: Mapping[str, Any], starts: NDArray[Any] | None) -> None:
+def _create_hdf5(folder: Path, arrays: Arrays, manifest: Mapping[str, Any], starts: NDArray[Any] | None) -> None:
     h5py = _h5py()
     path = folder / HDF5_FILE
     in_place = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
@@ -193,16 +193,16 @@ def _lay_out_hdf5(folder: Path, arrays: Arrays, manifest: Mapping[str, Any], sta
     _reserve(path, path.stat().st_size)
 
 
-def _find_hdf5(path: Path, name: str) -> Place:
+def _locate_hdf5(path: Path, name: str) -> ArrayLocation:
     if not path.is_file():
         raise FileNotFoundError(path)
     with _h5py().File(path, "r") as opened:
-        found = opened[name]
-        start = found.id.get_offset()
+        array = opened[name]
+        start = array.id.get_offset()
         if start is None:
             raise ValueError(f"{name} is not stored in one piece")
-        return Place(path, found.dtype, found.shape, start)
+        return ArrayLocation(path, array.dtype, array.shape, start)
 
 
-_LAY_OUT = {"npy": _lay_out_npy, "safetensors": _lay_out_safetensors, "hdf5": _lay_out_hdf5}
-_FIND = {"npy": _find_npy, "safetensors": _find_safetensors, "hdf5": _find_hdf5}
+_CREATE = {"npy": _create_npy, "safetensors": _create_safetensors, "hdf5": _create_hdf5}
+_LOCATE = {"npy": _locate_npy, "safetensors": _locate_safetensors, "hdf5": _locate_hdf5}

@@ -22,9 +22,16 @@ from torch import Tensor, nn
 
 from dinoskip.errors import ConfigError, DinoskipError, WeightsError, did_you_mean
 from dinoskip.files import load_tensors, load_torch_file
-from dinoskip.models.anatomy import Anatomy, Loaded, dino_positions, headwise, part_of_fused, side_of
+from dinoskip.models.adapter import (
+    LoadedModel,
+    VitAdapter,
+    apply_head_norm,
+    dino_positions,
+    project_fused,
+    square_patch_side,
+)
 from dinoskip.models.export import check_fit
-from dinoskip.models.hub import hub_client
+from dinoskip.models.hf_client import hub_client
 from dinoskip.models.vit import embed
 from dinoskip.randomness import derive
 
@@ -32,12 +39,12 @@ from dinoskip.randomness import derive
 NOT_BACKBONE = ("head.", "head_dist.", "attn_pool.", "mask_token")
 
 
-class _Timm(Anatomy):
+class _TimmAdapter(VitAdapter):
     def __init__(self, model: nn.Module, spec: str) -> None:
         super().__init__(model, spec)
         if not isinstance(self.model.patch_embed, PatchEmbed):
             raise ConfigError(f"{spec}: only ViTs with one convolution as patch embedding are supported")
-        self.patch_size = side_of(self.model.patch_embed.patch_size, spec)
+        self.patch_size = square_patch_side(self.model.patch_embed.patch_size, spec)
         self.blocks = list(self.model.blocks)
         self.dim = int(self.model.embed_dim)
         self.num_prefix_tokens = int(self.model.num_prefix_tokens)
@@ -45,8 +52,8 @@ class _Timm(Anatomy):
         kinds = (Attention, AttentionRope, EvaAttention)
         self.num_heads = next((int(m.num_heads) for m in self.model.blocks.modules() if isinstance(m, kinds)), 0)
 
-    def final(self, tokens: Tensor) -> Tensor | None:
-        """As :meth:`Anatomy.final`."""
+    def final_norm(self, tokens: Tensor) -> Tensor | None:
+        """As :meth:`VitAdapter.final_norm`."""
         for norm in (self.model.norm, self.model.fc_norm):
             if not isinstance(norm, nn.Identity):
                 normed: Tensor = norm(tokens)
@@ -54,7 +61,7 @@ class _Timm(Anatomy):
         return None
 
     def check_size(self, height: int, width: int) -> None:
-        """As :meth:`Anatomy.check_size`."""
+        """As :meth:`VitAdapter.check_size`."""
         expected = tuple(self.model.patch_embed.img_size or (height, width))
         if not self.model.dynamic_img_size and (height, width) != expected:
             raise ValueError(
@@ -62,8 +69,8 @@ class _Timm(Anatomy):
                 "build it with dynamic_img_size=True"
             )
 
-    def statistics(self) -> tuple[Sequence[float], Sequence[float]] | None:
-        """As :meth:`Anatomy.statistics`."""
+    def image_statistics(self) -> tuple[Sequence[float], Sequence[float]] | None:
+        """As :meth:`VitAdapter.image_statistics`."""
         config = getattr(self.model, "pretrained_cfg", None) or {}
         return (tuple(config["mean"]), tuple(config["std"])) if "mean" in config and "std" in config else None
 
@@ -74,7 +81,7 @@ class _Timm(Anatomy):
         )
 
 
-class TimmVit(_Timm):
+class TimmVitAdapter(_TimmAdapter):
     """timm's VisionTransformer: ViT, DeiT, DINO, DINOv2, CLIP, MAE, SigLIP, and ours.
 
     ``pos_embed`` says who interpolates the position embedding: "timm" (antialiased bicubic, the module's own code) or
@@ -97,7 +104,7 @@ class TimmVit(_Timm):
         return isinstance(model, VisionTransformer)
 
     def embed(self, images: Tensor) -> tuple[Tensor, Any]:
-        """As :meth:`Anatomy.embed`."""
+        """As :meth:`VitAdapter.embed`."""
         if self.pos_embed == "timm":
             return embed(self.model, images), None
         patches = self.model.patch_embed(images)  # (B, h, w, C), as the model takes sizes of all kinds
@@ -106,24 +113,24 @@ class TimmVit(_Timm):
         tokens = self.model.norm_pre(tokens)
         return tokens, None
 
-    def step(self, index: int, tokens: Tensor, context: Any) -> Tensor:
-        """As :meth:`Anatomy.step`."""
+    def run_block(self, index: int, tokens: Tensor, context: Any) -> Tensor:
+        """As :meth:`VitAdapter.run_block`."""
         stepped: Tensor = self.blocks[index](tokens)
         return stepped
 
     def project(self, index: int, tokens: Tensor, facet: str) -> Tensor:
-        """As :meth:`Anatomy.project`."""
+        """As :meth:`VitAdapter.project`."""
         block: Any = self.blocks[index]
         attention = getattr(block, "attn", None)
         if not isinstance(block, TimmBlock) or not isinstance(attention, Attention):
             raise self._no_facets(block, facet)
-        projected = part_of_fused(attention.qkv, block.norm1(tokens), facet)
+        projected = project_fused(attention.qkv, block.norm1(tokens), facet)
         if facet == "value":
             return projected
         return _head_normed(attention, projected, facet)
 
 
-class TimmEva(_Timm):
+class TimmEvaAdapter(_TimmAdapter):
     """timm's Eva: rotary and absolute positions, fused or split projections, pre-norm or post-norm blocks."""
 
     @staticmethod
@@ -132,18 +139,18 @@ class TimmEva(_Timm):
         return isinstance(model, Eva)
 
     def embed(self, images: Tensor) -> tuple[Tensor, Any]:
-        """As :meth:`Anatomy.embed`."""
+        """As :meth:`VitAdapter.embed`."""
         tokens, rope = self.model._pos_embed(self.model.patch_embed(images))
         return self.model.norm_pre(tokens), rope
 
-    def step(self, index: int, tokens: Tensor, context: Any) -> Tensor:
-        """As :meth:`Anatomy.step`."""
+    def run_block(self, index: int, tokens: Tensor, context: Any) -> Tensor:
+        """As :meth:`VitAdapter.run_block`."""
         rope = context[index] if self.model.rope_mixed and context is not None else context
         stepped: Tensor = self.blocks[index](tokens, rope=rope)
         return stepped
 
     def project(self, index: int, tokens: Tensor, facet: str) -> Tensor:
-        """As :meth:`Anatomy.project`."""
+        """As :meth:`VitAdapter.project`."""
         block: Any = self.blocks[index]
         if not isinstance(block, EvaBlock | EvaBlockPostNorm):
             raise self._no_facets(block, facet)
@@ -154,7 +161,7 @@ class TimmEva(_Timm):
         else:
             apart = getattr(attention, "q_bias", None)
             bias = None if apart is None else torch.cat((apart, attention.k_bias, attention.v_bias))
-            projected = part_of_fused(attention.qkv, inputs, facet, bias)
+            projected = project_fused(attention.qkv, inputs, facet, bias)
         if facet == "value":
             return projected
         return _head_normed(attention, projected, facet)
@@ -163,7 +170,7 @@ class TimmEva(_Timm):
 def _head_normed(attention: Any, projected: Tensor, facet: str) -> Tensor:
     """Queries or keys after the attention's own norm of each head; keys may have fewer heads than queries."""
     heads = getattr(attention, "num_kv_heads", attention.num_heads) if facet == "key" else attention.num_heads
-    return headwise(getattr(attention, f"{facet[0]}_norm"), projected, int(heads))
+    return apply_head_norm(getattr(attention, f"{facet[0]}_norm"), projected, int(heads))
 
 
 def _reason(error: Exception) -> str:
@@ -223,7 +230,7 @@ def _whole(where: str, model: Any, published: Mapping[str, Any], _model: nn.Modu
     return kept
 
 
-def load_timm(name: str, **options: Any) -> Loaded:
+def load_timm(name: str, **options: Any) -> LoadedModel:
     """Build ``timm:NAME``; options are those of timm's factory, ``pretrained``, ``file`` and ``seed``.
 
     ``file`` is a local file in a layout that timm knows for this model (its own or the authors' published one).
@@ -238,7 +245,7 @@ def load_timm(name: str, **options: Any) -> Loaded:
         raise ConfigError(f"timm has no model {architecture!r}", did_you_mean(architecture, timm.list_models()))
     model = _build(name, architecture, seed, options)
     if not isinstance(model, VisionTransformer | Eva):
-        return Loaded(model)  # refused by Backbone, with its reason, before anything is downloaded
+        return LoadedModel(model)  # refused by Backbone, with its reason, before anything is downloaded
     if file is not None:
         path = Path(file)
         content = load_tensors(path) if path.suffix == ".safetensors" else load_torch_file(path)
@@ -255,4 +262,4 @@ def load_timm(name: str, **options: Any) -> Loaded:
             raise WeightsError(
                 f"timm:{name}: pretrained weights cannot be loaded: {_reason(error)}", _offline(name)
             ) from error
-    return Loaded(model)
+    return LoadedModel(model)

@@ -22,7 +22,7 @@ _PARTS = ("norm1", "attn", "ls1", "norm2", "ls2")
 
 
 @dataclass(frozen=True)
-class BlockTrace:
+class BlockActivations:
     """One block's pass. What a block does not have (another kind than pre-norm with fused qkv) is None."""
 
     number: int
@@ -44,8 +44,8 @@ class BlockTrace:
     @property
     def attention(self) -> Attention | None:
         """The block's attention, if it is timm's with fused qkv."""
-        found = getattr(self.block, "attn", None)
-        return found if isinstance(found, Attention) else None
+        attention = getattr(self.block, "attn", None)
+        return attention if isinstance(attention, Attention) else None
 
     def query_key(self) -> tuple[Tensor, Tensor] | None:
         """Queries and keys (B, heads, N, dh) after q/k norm, unscaled; None without fused qkv."""
@@ -57,30 +57,30 @@ class BlockTrace:
         return attention.q_norm(query.transpose(1, 2)), attention.k_norm(key.transpose(1, 2))
 
 
-def trace(network: VisionTransformer | Backbone, images: Tensor) -> Iterator[BlockTrace]:
+def block_activations(network: VisionTransformer | Backbone, images: Tensor) -> Iterator[BlockActivations]:
     """Pass ``images`` (B, 3, H, W), normalised, of the weights' dtype and device, through a network, block by block.
 
     The network's mode is the caller's business. Gradients flow if they are enabled.
     """
     if isinstance(network, Backbone):
-        anatomy = network.anatomy
-        tokens, context = anatomy.embed(images)
-        for index, block in enumerate(anatomy.blocks):
-            found = follow(block, tokens, index + 1, lambda x, i=index: anatomy.step(i, x, context))  # type: ignore[misc]
-            yield found
-            tokens = found.output
+        adapter = network.adapter
+        tokens, context = adapter.embed(images)
+        for index, block in enumerate(adapter.blocks):
+            passed = run_block(block, tokens, index + 1, lambda x, i=index: adapter.run_block(i, x, context))  # type: ignore[misc]
+            yield passed
+            tokens = passed.output
         return
     tokens = embed(network, images)
     for number, block in enumerate(network.blocks, 1):
-        found = follow(block, tokens, number, block)
-        yield found
-        tokens = found.output
+        passed = run_block(block, tokens, number, block)
+        yield passed
+        tokens = passed.output
 
 
-def follow(block: nn.Module, tokens: Tensor, number: int, step: Callable[[Tensor], Tensor]) -> BlockTrace:
-    """One block's pass; ``step`` calls it."""
+def run_block(block: nn.Module, tokens: Tensor, number: int, forward: Callable[[Tensor], Tensor]) -> BlockActivations:
+    """The activations of one block's forward pass; ``forward`` calls it."""
     if not isinstance(block, TimmBlock):
-        return BlockTrace(number, block, tokens, step(tokens))
+        return BlockActivations(number, block, tokens, forward(tokens))
     seen: dict[str, tuple[Tensor, Tensor]] = {}
 
     def keep(name: str) -> object:
@@ -93,8 +93,8 @@ def follow(block: nn.Module, tokens: Tensor, number: int, step: Callable[[Tensor
         for name in _PARTS:
             handle = block.get_submodule(name).register_forward_hook(keep(name))  # type: ignore[arg-type]
             stack.callback(handle.remove)
-        output = step(tokens)
-    return BlockTrace(
+        output = forward(tokens)
+    return BlockActivations(
         number, block, tokens, output,
         normed=seen["norm1"][1], attended=seen["ls1"][1], middle=seen["norm2"][0], mixed=seen["ls2"][1],
     )  # fmt: skip

@@ -14,7 +14,7 @@ import numpy as np
 
 from dinoskip.data.folders import content_marks
 from dinoskip.errors import ConfigError, DataError
-from dinoskip.features.layout import check_format
+from dinoskip.features.file_formats import check_format
 from dinoskip.features.store import FORMAT, STORED, cls_name, tokens_name
 from dinoskip.features.transform import Transform
 from dinoskip.files import hash_of
@@ -38,7 +38,7 @@ class ImageSet(Protocol):
 
 
 @dataclass(frozen=True)
-class Plan:
+class ExportPlan:
     """Everything known before the first image is decoded."""
 
     manifest: dict[str, Any]
@@ -73,7 +73,7 @@ def _chosen(blocks: Sequence[int] | str, depth: int) -> list[int]:
     return chosen
 
 
-def make_plan(
+def plan_export(
     backbone: Backbone,
     dataset: ImageSet,
     blocks: Sequence[int] | str,
@@ -85,7 +85,7 @@ def make_plan(
     cls: bool,
     batch_size: int,
     file_format: str,
-) -> Plan:
+) -> ExportPlan:
     """Read every image's header and lay out files and batches. Batches are a function of the arguments alone."""
     if dtype not in STORED:
         raise ConfigError(f"dtype: {dtype!r} is none of {', '.join(STORED)}")
@@ -122,7 +122,7 @@ def make_plan(
     how = [] if backbone.pos_embed == "timm" else [backbone.pos_embed]  # the weights do not say it
     manifest["key"] = hash_of([manifest, str(backbone.dtype), content_marks(paths), *how])
     batches = _batches(sizes, batch_size)
-    return Plan(manifest, transform, paths, batches, sizes, starts, arrays, batch_size, file_format)
+    return ExportPlan(manifest, transform, paths, batches, sizes, starts, arrays, batch_size, file_format)
 
 
 def _batches(sizes: Sequence[tuple[int, int]], batch_size: int) -> list[list[int]]:

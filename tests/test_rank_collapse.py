@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dinoskip.measures import condition_number, effective_rank, token_cosine
+from dinoskip.rank_collapse import condition_number, effective_rank, token_cosine
 
 
 @settings(max_examples=15, deadline=None)
