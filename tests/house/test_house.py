@@ -22,7 +22,7 @@ LEAVES = {
     "precision",
     "distributed",
     "results",
-    "measures",
+    "rank_collapse",
     "protocols",
     "environment",
 }
