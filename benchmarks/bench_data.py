@@ -27,8 +27,10 @@ import torch
 from PIL import Image, ImageFilter, ImageOps
 from torchvision import transforms
 
-from dinoskip.data import AugmentConfig, CropConfig, ImageFolder, TrainLoader
-from dinoskip.data.multicrop import crop_boxes, crop_draws, resize_crop
+from dinoskip.data import ImageFolder
+from dinoskip.data.augment import AugmentConfig
+from dinoskip.data.loader import TrainLoader
+from dinoskip.data.multicrop import CropConfig, crop_boxes, crop_draws, resize_crop
 from dinoskip.data.sprites import photo
 
 BATCH = 16

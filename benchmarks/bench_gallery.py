@@ -23,7 +23,7 @@ import scipy.ndimage
 from PIL import Image
 from skimage import data as photographs
 
-from dinoskip.data.voc import voc_palette
+from dinoskip.data.segmentation import voc_palette
 from dinoskip.randomness import numpy_rng
 from visualize.colours import PcaViews, pca_views
 from visualize.gallery import Classes, Discovery, GalleryConfig, GalleryImage, GalleryModel, build_gallery

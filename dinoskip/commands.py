@@ -229,7 +229,7 @@ def _job_source(args: Args, recipe: str) -> RawConfig:
 
 
 def _observer(args: Args, job: PretrainJob) -> Observer | None:
-    from dinoskip.data.datasets import FolderConfig
+    from dinoskip.data import FolderConfig
     from dinoskip.pipeline.online import OnlineKnn, OnlineSection, build_observer
 
     if args.online_knn:
@@ -242,7 +242,7 @@ def _observer(args: Args, job: PretrainJob) -> Observer | None:
 
 def pretrain(args: Args) -> int:
     """``dinoskip pretrain``."""
-    from dinoskip.data.sources import open_source
+    from dinoskip.data.shards import open_source
     from dinoskip.training.pretraining import pretrain as train
 
     job = pretrain_job(args)
@@ -313,7 +313,7 @@ def features_export(args: Args) -> int:
 def _data_name(data: dict[str, Any], overrides: Sequence[str]) -> str:
     """What rows call the data set of ``--data``: its :func:`dinoskip.data.dataset_name`, as far as a name may be it."""
     from dinoskip.config import RawConfig, apply_overrides, validate
-    from dinoskip.data.datasets import dataset_name
+    from dinoskip.data.sets import dataset_name
     from dinoskip.pipeline.make import DatasetBox
 
     own = [f"dataset.{text.removeprefix('data.')}" for text in overrides if text.startswith("data.")]

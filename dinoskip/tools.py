@@ -18,7 +18,7 @@ from dinoskip.errors import ConfigError, DataError, did_you_mean
 def data_check(args: Args) -> int:
     """``dinoskip data check``; exit code 3 if there are faults."""
     from dinoskip.config import RawConfig, apply_overrides, validate
-    from dinoskip.data.check import check
+    from dinoskip.data.sets.check import check
     from dinoskip.pipeline.make import DatasetBox
 
     tree: dict[str, Any] = {"kind": args.kind, "root": args.folder}
@@ -35,7 +35,7 @@ def data_check(args: Args) -> int:
 def data_scenes(args: Args) -> int:
     """``dinoskip data scenes``."""
     from dinoskip.config import RawConfig, apply_overrides, validate
-    from dinoskip.data.scenes import ScenesConfig, compose
+    from dinoskip.data.sets.scenes import ScenesConfig, compose
 
     out = Path(args.out)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
@@ -46,7 +46,7 @@ def data_scenes(args: Args) -> int:
 
 def data_prepare(args: Args) -> int:
     """``dinoskip data prepare``: unpack what the user downloaded, then say what is still missing."""
-    from dinoskip.data.prepare import missing, prepare
+    from dinoskip.data.sets.prepare import missing, prepare
 
     for line in prepare(args.kind, args.archives, args.out):
         print(line)
@@ -62,7 +62,7 @@ def data_pack(args: Args) -> int:
     """``dinoskip data pack``."""
     from dinoskip.config import RawConfig, validate
     from dinoskip.data.pack import PackConfig, pack
-    from dinoskip.data.sources import open_source
+    from dinoskip.data.shards import open_source
 
     settings = {"short_side": args.short_side, "quality": args.quality}
     config = validate(PackConfig, RawConfig(settings, {"": "command line"}))

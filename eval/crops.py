@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from dinoskip.data.colour import rotate_hue
 from dinoskip.data.multicrop import TRIES, draw_boxes
+from dinoskip.data.segmentation import IGNORE
 from dinoskip.data.sizing import resize
-from dinoskip.data.voc import IGNORE
 from dinoskip.protocols import ProbeRecipe
 from eval.targets import nearest
 

@@ -10,8 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dinoskip.data.segmentation import SegmentationDataset
-from dinoskip.data.voc import IGNORE
+from dinoskip.data.segmentation import IGNORE, SegmentationDataset
 from dinoskip.environment import memory_limit
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.features import FeatureStore

@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 
 from dinoskip.config import Multiscale
 from dinoskip.console import Progress, log
-from dinoskip.data.segmentation import SegmentationDataset
-from dinoskip.data.voc import IGNORE
+from dinoskip.data.segmentation import IGNORE, SegmentationDataset
 from dinoskip.distributed import choose_device
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.features import FeatureStore

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dinoskip.data.voc import IGNORE
+from dinoskip.data.segmentation import IGNORE
 from visualize.rasters import nearest
 
 

@@ -1,20 +1,16 @@
-"""Images in, batches and labelled sets out."""
+"""Images in, batches and labelled sets out.
+
+Importing this package does not import torch; what needs it is in ``augment``, ``classification``, ``crops``,
+``loader``, ``multicrop`` and ``resident``.
+"""
 
 from __future__ import annotations
 
-from dinoskip.data.augment import AugmentConfig
-from dinoskip.data.batches import Batch, BatchLoader, Maker
-from dinoskip.data.check import CheckRow, check
-from dinoskip.data.datasets import (
-    Ade20kConfig,
-    Coco20kConfig,
-    CocoJsonConfig,
-    CocoStuffConfig,
+from dinoskip.data.detection import DetectionDataset, dominant_labels
+from dinoskip.data.folders import ImageFolder, LabelledFolder, list_images
+from dinoskip.data.segmentation import SegmentationDataset
+from dinoskip.data.sets import (
     DatasetConfig,
-    FolderConfig,
-    ImagesConfig,
-    MasksConfig,
-    VocConfig,
     dataset_name,
     open_detection,
     open_images,
@@ -22,38 +18,35 @@ from dinoskip.data.datasets import (
     open_segmentation,
     open_training_images,
 )
-from dinoskip.data.detection import DetectionDataset, dominant_labels, voc_detection
-from dinoskip.data.folders import ImageFolder, LabelledFolder, list_images
-from dinoskip.data.loader import DataPath, TrainLoader
-from dinoskip.data.multicrop import CropConfig
-from dinoskip.data.scenes import ScenesConfig, compose
-from dinoskip.data.segmentation import SegmentationDataset, voc_segmentation
-from dinoskip.data.sources import Source, TarShards, open_source
+from dinoskip.data.sets.ade20k import Ade20kConfig
+from dinoskip.data.sets.check import CheckRow, check
+from dinoskip.data.sets.coco20k import Coco20kConfig
+from dinoskip.data.sets.coco_json import CocoJsonConfig
+from dinoskip.data.sets.coco_stuff import CocoStuffConfig
+from dinoskip.data.sets.folder import FolderConfig
+from dinoskip.data.sets.images import ImagesConfig
+from dinoskip.data.sets.masks import MasksConfig
+from dinoskip.data.sets.scenes import ScenesConfig, compose
+from dinoskip.data.sets.voc import VocConfig, voc_detection, voc_segmentation
+from dinoskip.data.shards import Source, TarShards, open_source
 
 __all__ = [
     "Ade20kConfig",
-    "AugmentConfig",
-    "Batch",
-    "BatchLoader",
     "CheckRow",
     "Coco20kConfig",
     "CocoJsonConfig",
     "CocoStuffConfig",
-    "CropConfig",
-    "DataPath",
     "DatasetConfig",
     "DetectionDataset",
     "FolderConfig",
     "ImageFolder",
     "ImagesConfig",
     "LabelledFolder",
-    "Maker",
     "MasksConfig",
     "ScenesConfig",
     "SegmentationDataset",
     "Source",
     "TarShards",
-    "TrainLoader",
     "VocConfig",
     "check",
     "compose",

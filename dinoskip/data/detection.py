@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dinoskip.data.voc import FileTable, class_names, present, read_list, voc_folder
 from dinoskip.errors import DataError
 
 
@@ -96,32 +95,6 @@ class DetectionDataset:
     def box_labels(self, index: int) -> list[str]:
         """Return the class name of every box of image ``index``."""
         return [item.label for item in self.objects(index)]
-
-
-def voc_detection(
-    root: str | Path,
-    split: str = "trainval",
-    year: int = 2007,
-    *,
-    name: str | None = None,
-    faults: list[str] | None = None,
-) -> DetectionDataset:
-    """Open a VOC detection set: ids of ``ImageSets/Main/<split>.txt`` (trainval: 5,011 in 2007, 11,540 in 2012).
-
-    ``root``, ``faults`` and the class names are as in :func:`dinoskip.data.segmentation.voc_segmentation`; so are the
-    errors.
-    """
-    folder = voc_folder(root, year)
-    images, boxes = FileTable.images(folder / "JPEGImages"), FileTable.of(folder / "Annotations", ".xml")
-    ids = present(read_list(folder, "Main", split), [(images, ".jpg"), (boxes, ".xml")], faults)
-    return DetectionDataset(
-        name=name or f"voc{year}",
-        split=split,
-        ids=ids,
-        class_names=class_names(folder),
-        image_paths=images.paths(ids, ".jpg"),
-        annotation_paths=boxes.paths(ids, ".xml"),
-    )
 
 
 def dominant_labels(dataset: DetectionDataset) -> tuple[np.ndarray, tuple[str, ...]]:

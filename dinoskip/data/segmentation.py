@@ -2,15 +2,59 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 
-from dinoskip.data.classmaps import ILLEGAL, ClassMap, class_map
-from dinoskip.data.voc import BACKGROUND, IGNORE, FileTable, class_names, present, read_list, voc_folder, voc_palette
-from dinoskip.errors import DataError
+from dinoskip.errors import ConfigError, DataError
 from dinoskip.images import image_size, read_mask
+from dinoskip.randomness import derive
+
+IGNORE = 255  # the label of pixels that are not scored
+ILLEGAL = -1  # in a table: a value that no mask of the set may hold
+
+
+def voc_palette() -> np.ndarray:
+    """Return the VOC colour map, uint8 (256, 3): the bits of the label spread over the channels' high bits."""
+    labels = np.arange(256)
+    palette = np.zeros((256, 3), dtype=np.int64)
+    for bit in range(8):
+        for channel in range(3):
+            palette[:, channel] |= ((labels >> (3 * bit + channel)) & 1) << (7 - bit)
+    return palette.astype(np.uint8)
+
+
+@dataclass(frozen=True, eq=False)
+class ClassMap:
+    """``table`` int16 (256,): the class number of a mask's value, 255 where ignored, -1 where the value is illegal.
+
+    ``names`` are the classes by number. ``palette`` uint8 (256, 3) colours class numbers: VOC's colours, without its
+    black first one, which in VOC is the background.
+    """
+
+    names: tuple[str, ...]
+    table: np.ndarray
+
+    @property
+    def palette(self) -> np.ndarray:
+        """Colours by class number, uint8 (256, 3); 255 is VOC's off-white."""
+        colours = voc_palette()
+        return np.concatenate([colours[1:255], colours[:1], colours[255:]])
+
+
+def class_map(names: Sequence[str], first: int = 0, ignored: Iterable[int] = (IGNORE,)) -> ClassMap:
+    """Classes in order: value ``first`` is class 0, the next one class 1; ``ignored`` values are not scored."""
+    table = np.full(256, ILLEGAL, dtype=np.int16)
+    table[first : first + len(names)] = np.arange(len(names))
+    table[list(ignored)] = IGNORE
+    return ClassMap(tuple(names), table)
+
+
+def words(text: str) -> tuple[str, ...]:
+    """Names that are written one after the other, with commas or line ends between them."""
+    return tuple(name.strip() for name in text.replace("\n", ",").split(",") if name.strip())
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,25 +128,25 @@ class SegmentationDataset:
         return (self.remap or class_map(self.class_names)).table
 
 
-def voc_segmentation(
-    root: str | Path, split: str, year: int = 2012, *, name: str | None = None, faults: list[str] | None = None
-) -> SegmentationDataset:
-    """Open a VOC segmentation set; ``root`` is the VOCdevkit or the ``VOC<year>`` folder.
+def draw(ids: Sequence[str], count: int, seed: int) -> tuple[int, ...]:
+    """Positions of ``count`` ids, in ascending order: those of smallest ``derive(seed, "subset", id)``.
 
-    ``split`` names ``ImageSets/Segmentation/<split>.txt``: train (1,464 in VOC2012), val (1,449), trainval, or trainaug
-    (10,582), whose masks are read from ``SegmentationClassAug`` instead of ``SegmentationClass``. Class 0 is
-    background; the others are VOC's 20, or those of a ``classes.txt`` in the folder. Raises :class:`DataError` in one
-    line for every missing folder, list, image or mask; with ``faults``, missing files are noted there and left out.
+    The draw depends on the ids alone, not on their order nor on which others are there; a smaller subset of the same
+    seed lies inside a larger one. Raises :class:`ConfigError` if there are fewer ids.
     """
-    folder = voc_folder(root, year)
-    images = FileTable.images(folder / "JPEGImages")
-    masks = FileTable.of(folder / ("SegmentationClassAug" if split == "trainaug" else "SegmentationClass"), ".png")
-    ids = present(read_list(folder, "Segmentation", split), [(images, ".jpg"), (masks, ".png")], faults)
-    return SegmentationDataset(
-        name=name or f"voc{year}",
-        split=split,
-        ids=ids,
-        class_names=(BACKGROUND, *class_names(folder)),
-        image_paths=images.paths(ids, ".jpg"),
-        label_paths=masks.paths(ids, ".png"),
+    if count > len(ids):
+        raise ConfigError(f"subset: {count} images are asked for, the list has {len(ids)}", "ask for fewer, or for all")
+    ranked = sorted(range(len(ids)), key=lambda position: (derive(seed, "subset", ids[position]), ids[position]))
+    return tuple(sorted(ranked[:count]))
+
+
+def subset_of(dataset: SegmentationDataset, count: int, seed: int) -> SegmentationDataset:
+    """Return ``count`` images of a set, drawn by :func:`draw`."""
+    chosen = draw(dataset.ids, count, seed)
+    return replace(
+        dataset,
+        ids=tuple(dataset.ids[i] for i in chosen),
+        image_paths=tuple(dataset.image_paths[i] for i in chosen),
+        label_paths=tuple(dataset.label_paths[i] for i in chosen),
+        drawn=f"{count} of {len(dataset)} by seed {seed}",
     )

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from dinoskip.data import datasets
+from dinoskip.data import sets as datasets
 from dinoskip.data.folders import fingerprint
+from dinoskip.data.sets.voc import annotation_of
 from dinoskip.files import hash_of, read_manifest, sha256_file
 from dinoskip.models.export import newest_checkpoint
 from dinoskip.models.load import split_spec
@@ -46,7 +47,7 @@ def targets_hash(config: Any, use: Use, split: str) -> str:
 def annotations_hash(config: Any, split: str) -> str:
     """Hash of the boxes that the gallery may draw: the annotations that exist of a segmentation split."""
     opened = datasets.open_segmentation(config, split)
-    paths = [path for path in map(datasets.annotation_of, opened.image_paths) if path.is_file()]
+    paths = [path for path in map(annotation_of, opened.image_paths) if path.is_file()]
     return _hash_files(datasets.dataset_root(config), paths)
 
 

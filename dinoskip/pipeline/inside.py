@@ -12,8 +12,8 @@ from torch import Tensor
 
 from dinoskip.config import RawConfig, validate
 from dinoskip.console import Progress, log, table
-from dinoskip.data.datasets import open_segmentation
 from dinoskip.data.folders import ImageFolder, LabelledFolder
+from dinoskip.data.sets import open_segmentation
 from dinoskip.diagnostics import analyze_blocks, cka_between, distortions, quantised
 from dinoskip.diagnostics.block_analysis import BlockAnalysisConfig
 from dinoskip.diagnostics.quantization import wnam

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dinoskip.config import Config, RawConfig, validate
-from dinoskip.data import datasets
-from dinoskip.data.scenes import ScenesConfig, compose
+from dinoskip.data import sets as datasets
+from dinoskip.data.sets.scenes import ScenesConfig, compose
 from dinoskip.files import write_json
 from dinoskip.pipeline.runner import Task
 from dinoskip.results import EvalResult, write_rows
 
 if TYPE_CHECKING:
-    from dinoskip.data.sources import Source as Images
+    from dinoskip.data.shards import Source as Images
     from dinoskip.training.pretraining import PretrainJob
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dinoskip.config import RawConfig, validate
-from dinoskip.data import datasets
+from dinoskip.data import sets as datasets
 from dinoskip.distributed import world
 from dinoskip.features import FeatureStore, Transform, export
 from dinoskip.models import Backbone, load_backbone

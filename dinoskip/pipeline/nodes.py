@@ -9,7 +9,7 @@ from typing import Any
 
 from dinoskip import __version__
 from dinoskip.config import dump
-from dinoskip.data.datasets import DatasetConfig, has_boxes, has_masks
+from dinoskip.data.sets import DatasetConfig, has_boxes, has_masks
 from dinoskip.init.build import WeightSelectionInit
 from dinoskip.pipeline.external import annotations_hash, backbone_hash, images_hash, targets_hash
 from dinoskip.pipeline.graph import Node

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, model_validator
 
 from dinoskip.config import Config, RawConfig, no_duplicates, validate
-from dinoskip.data import datasets
+from dinoskip.data import sets as datasets
 from dinoskip.pipeline.make import DatasetBox
 from dinoskip.pipeline.runner import Task
 from dinoskip.pipeline.stages import ours

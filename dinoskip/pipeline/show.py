@@ -14,8 +14,9 @@ import torch
 
 from dinoskip.config import RawConfig, validate
 from dinoskip.console import Progress
-from dinoskip.data import datasets
+from dinoskip.data import sets as datasets
 from dinoskip.data.detection import read_voc_xml
+from dinoskip.data.sets.voc import annotation_of
 from dinoskip.features import FeatureStore, Transform, as_float, export
 from dinoskip.features.transform import Normalise, load_pixels
 from dinoskip.files import write_json
@@ -74,7 +75,7 @@ def _shown(task: Task) -> _Shown:
 
 def _boxes(image: Path) -> np.ndarray | None:
     """Ground-truth boxes of a VOC image, None where it has no annotation."""
-    annotation = datasets.annotation_of(image)
+    annotation = annotation_of(image)
     if not annotation.is_file():
         return None
     return np.array([box[1:] for box in read_voc_xml(annotation)], dtype=np.float32).reshape(-1, 4)

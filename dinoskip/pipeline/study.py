@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, field_validator, model_validator
 
 from dinoskip.config import Config, Multiscale, RawConfig, apply_overrides, merge, no_duplicates, read_yaml, validate
-from dinoskip.data.datasets import DatasetConfig
+from dinoskip.data.sets import DatasetConfig
 from dinoskip.errors import ConfigError
 from dinoskip.init.build import ModelConfig
 from dinoskip.models.vit import DEPTH, ModelName

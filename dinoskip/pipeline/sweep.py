@@ -18,7 +18,7 @@ from dinoskip.files import read_json, write_json
 from dinoskip.pipeline.runner import Task
 
 if TYPE_CHECKING:
-    from dinoskip.data.sources import Source as Images
+    from dinoskip.data.shards import Source as Images
     from dinoskip.training.recipe import Observer
 
 RESULT = "sweep.json"

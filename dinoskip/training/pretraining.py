@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from dinoskip.data.batches import Batch
 from dinoskip.data.loader import TrainLoader
 from dinoskip.data.meter import verdict
-from dinoskip.data.sources import Source
+from dinoskip.data.shards import Source
 from dinoskip.distributed import World
 from dinoskip.models.heads import DINOHead
 from dinoskip.models.vit import from_config

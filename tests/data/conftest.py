@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from dinoskip.data.segmentation import voc_palette
 from dinoskip.data.sprites import photo
-from dinoskip.data.voc import voc_palette
 
 OBJECTS = {
     "a1": [("dog", 3, 5, 20, 30)],

@@ -1,51 +1,20 @@
 from __future__ import annotations
 
 import gzip
-import io
 import os
 import stat
 import tarfile
-import zipfile
-from argparse import Namespace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from dinoskip.data import archives, prepare
+from dinoskip.data import archives
 from dinoskip.data.archives import unpack
-from dinoskip.data.prepare import PUBLISHED, Published, missing
 from dinoskip.errors import DataError, DiskFull
-from dinoskip.tools import data_prepare
+from tests.helpers.archives import make_tar, make_zip, tree
 
 GOOD = {"top/a.txt": b"a" * 10, "top/sub/b.png": b"b" * 3000, "c.txt": b""}
-
-
-def make_zip(path: Path, files: dict[str, bytes], modes: dict[str, int] | None = None) -> Path:
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, content in files.items():
-            info = zipfile.ZipInfo(name)
-            info.external_attr = (modes or {}).get(name, 0) << 16
-            archive.writestr(info, content)
-    return path
-
-
-def make_tar(path: Path, files: dict[str, bytes], kinds: dict[str, bytes] | None = None, mode: str = "w") -> Path:
-    with tarfile.open(path, mode) as archive:
-        for name, content in files.items():
-            info = tarfile.TarInfo(name)
-            info.type = (kinds or {}).get(name, tarfile.REGTYPE)
-            if info.type == tarfile.REGTYPE:
-                info.size = len(content)
-                archive.addfile(info, io.BytesIO(content))
-            else:
-                info.linkname = content.decode()
-                archive.addfile(info)
-    return path
-
-
-def tree(folder: Path) -> dict[str, bytes]:
-    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
 
 
 @pytest.mark.parametrize("kind", ["zip", "tar", "tar.gz", "tar.xz"])
@@ -149,63 +118,3 @@ def test_a_killed_unpacking_is_cleared_away(tmp_path: Path) -> None:
     (left / "big").write_bytes(b"x")
     unpack(make_tar(tmp_path / "a.tar", GOOD), tmp_path / "out")
     assert tree(tmp_path / "out") == GOOD
-
-
-def test_published_archives_are_checked_and_put_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    out = tmp_path / "coco"
-    maps = {"train2017/1.png": b"1", "val2017/2.png": b"2"}
-    stuff = make_zip(tmp_path / "stuffthingmaps_trainval2017.zip", maps)
-    renamed = make_zip(tmp_path / "maps.zip", maps)
-    photos = make_zip(tmp_path / "photos.zip", {"train2017/1.jpg": b"x"})
-    assert [line[:7] for line in missing("coco_stuff", out)] == ["missing"] * 3
-    lines = prepare.prepare("coco_stuff", [stuff, renamed, photos], out)
-    assert all("not checked" in line for line in lines)
-    assert tree(out) == {
-        "stuffthingmaps/train2017/1.png": b"1",
-        "stuffthingmaps/val2017/2.png": b"2",
-        "train2017/1.jpg": b"x",
-    }
-    assert [line.split(": ")[1] for line in missing("coco_stuff", out)] == ["val2017"]
-    false = make_zip(tmp_path / "val2017.zip", {"val2017/2.jpg": b"x"})
-    with pytest.raises(DataError, match=r"its md5 is .*, that of the published file 442b8da7639aecaf257c1dceb8ba8c80"):
-        prepare.prepare("coco_stuff", [false], out)
-    entry = PUBLISHED["coco_stuff"][1]
-    true = Published(entry.url, entry.gives, archives.md5_file(false))
-    monkeypatch.setitem(PUBLISHED, "coco_stuff", (true,))
-    assert prepare.prepare("coco_stuff", [false], out) == ["val2017.zip: 1 files, md5 as published"]
-    assert missing("coco_stuff", out) == []
-
-
-def test_lists_and_augmented_masks(tmp_path: Path) -> None:
-    out = tmp_path / "data"
-    (tmp_path / "trainaug.txt").write_text("a\n")
-    masks = make_zip(tmp_path / "SegmentationClassAug.zip", {"SegmentationClassAug/a.png": b"x"})
-    assert any("trainaug" in line for line in missing("voc", out))
-    prepare.prepare("voc", [masks, tmp_path / "trainaug.txt"], out)
-    assert tree(out / "VOCdevkit" / "VOC2012") == {
-        "SegmentationClassAug/a.png": b"x", "ImageSets/Segmentation/trainaug.txt": b"a\n",
-    }  # fmt: skip
-    assert not any("trainaug" in line for line in missing("voc", out))
-    (tmp_path / "trainaug.txt").write_text("b\n")
-    with pytest.raises(DataError, match="differs from"):
-        prepare.prepare("voc", [tmp_path / "trainaug.txt"], out)
-    (tmp_path / "coco_20k_filenames.txt").write_text("train2014/a.jpg\n")
-    with pytest.raises(DataError, match="its md5 is"):
-        prepare.prepare("coco20k", [tmp_path / "coco_20k_filenames.txt"], out)
-    with pytest.raises(DataError, match="no such file"):
-        prepare.prepare("voc", [tmp_path / "none.tar"], out)
-
-
-def test_the_command_says_what_is_missing_and_what_is_next(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = str(tmp_path / "ade")
-    assert data_prepare(Namespace(kind="ade20k", archives=[], out=out)) == 0
-    (line,) = capsys.readouterr().out.splitlines()
-    assert line.startswith("missing: ADEChallengeData2016/images/training, ")
-    assert "ADEChallengeData2016.zip (md5 7328b3957e407ddae1d3cbf487f149ef)" in line
-    names = (f"ADEChallengeData2016/{part}/1" for part in ("images/training", "annotations/validation"))
-    path = make_zip(tmp_path / "part.zip", dict.fromkeys(names, b"x"))
-    assert data_prepare(Namespace(kind="ade20k", archives=[str(path)], out=out)) == 0
-    assert capsys.readouterr().out.splitlines() == [
-        "part.zip: 2 files, md5 not known, not checked",
-        f"next: dinoskip data check ade20k {out}",
-    ]

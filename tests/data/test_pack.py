@@ -12,7 +12,7 @@ from dinoskip import cli
 from dinoskip.data import ImageFolder
 from dinoskip.data import pack as module
 from dinoskip.data.pack import PackConfig, pack
-from dinoskip.data.sources import TarShards, open_source
+from dinoskip.data.shards import TarShards, open_source
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.files import read_json, verify_manifest
 from dinoskip.training import pretrain

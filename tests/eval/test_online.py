@@ -20,8 +20,8 @@ from torch import nn
 from dinoskip.console import read_metrics
 from dinoskip.data import ImageFolder
 from dinoskip.data.folders import LabelledFolder
-from dinoskip.data.scenes import ScenesConfig, compose
 from dinoskip.data.segmentation import SegmentationDataset, voc_segmentation
+from dinoskip.data.sets.scenes import ScenesConfig, compose
 from dinoskip.distributed import World
 from dinoskip.errors import ConfigError
 from dinoskip.features import Transform, export

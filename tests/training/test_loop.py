@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from dinoskip.console import read_metrics
-from dinoskip.data import ImageFolder, TrainLoader
+from dinoskip.data import ImageFolder
+from dinoskip.data.loader import TrainLoader
 from dinoskip.distributed import World
 from dinoskip.errors import ConfigError, DataError, Interrupted, NonFiniteError, OutputInUse, Preempted, WeightsError
 from dinoskip.files import read_json, verify_manifest

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dinoskip.data.voc import voc_palette
+from dinoskip.data.segmentation import voc_palette
 from dinoskip.results import EvalResult
 from visualize.gallery import Classes, Discovery, GalleryImage, GalleryModel
 

@@ -1,4 +1,4 @@
-"""The embedded data set ``scenes``: labelled scenes in VOC layout, composed from photographs inside installed packages.
+"""Kind ``scenes``, the embedded data set: labelled scenes in VOC layout, from photographs inside installed packages.
 
 Every scene is a stretch of a real photograph with one to three objects cut from others (:mod:`dinoskip.data.sprites`),
 turned, scaled, lit from one side and casting a soft shadow. Same configuration, same bytes.
@@ -17,20 +17,25 @@ import numpy as np
 from PIL import Image, ImageFilter
 from pydantic import Field
 
-from dinoskip.config import Config, dump
+from dinoskip.config import dump
+from dinoskip.data.detection import DetectionDataset
+from dinoskip.data.folders import ImageFolder, LabelledFolder
+from dinoskip.data.segmentation import IGNORE, SegmentationDataset, voc_palette
+from dinoskip.data.sets.kind import CheckedSplit, Task, WithBoxes, WithClasses, WithMasks
+from dinoskip.data.sets.voc import CLASSES_FILE, labelled_by_largest_box, voc_detection, voc_images, voc_segmentation
 from dinoskip.data.sprites import KINDS, background
-from dinoskip.data.voc import CLASSES_FILE, IGNORE, voc_palette
 from dinoskip.errors import OutputInUse, translate_write_errors
 from dinoskip.files import TEMPORARY, publish_directory, read_json, write_json
 from dinoskip.randomness import numpy_rng
 
+YEAR = 2012  # of the VOC layout they are written in
 RECIPE = "scenes.json"
 VERSION = 1
 PLACING_TRIES = 30
 MAX_OVERLAP = 0.12  # of the smaller box
 
 
-class ScenesConfig(Config):
+class ScenesConfig(WithMasks, WithBoxes, WithClasses):
     """How many scenes, how large (pixels), of how many classes; ``val_fraction`` of them form the validation split."""
 
     kind: Literal["scenes"] = "scenes"
@@ -50,6 +55,33 @@ class ScenesConfig(Config):
     def held_out(self) -> int:
         """Number of scenes in the validation split: the last ones."""
         return min(self.images - 1, max(1, round(self.images * self.val_fraction)))
+
+    @property
+    def dataset_name(self) -> str:
+        """``scenes``."""
+        return self.kind
+
+    def open_images(self, root: Path, split: str) -> ImageFolder:
+        """Open the images of a split of the composed folder."""
+        return voc_images(root, split, YEAR)
+
+    def open_segmentation(self, root: Path, split: str, faults: list[str] | None) -> SegmentationDataset:
+        """Open a split of masks of the composed folder."""
+        return voc_segmentation(root, split, YEAR, name=self.kind, faults=faults)
+
+    def open_detection(self, root: Path, split: str, faults: list[str] | None) -> DetectionDataset:
+        """Open a split of boxes of the composed folder."""
+        return voc_detection(root, split, YEAR, name=self.kind, faults=faults)
+
+    def open_labelled(self, root: Path, split: str) -> LabelledFolder:
+        """Open a split with the class of each image's largest box."""
+        return labelled_by_largest_box(self.open_detection(root, split, None))
+
+    def checked_splits(self, root: Path) -> list[CheckedSplit]:
+        """Masks and boxes of both splits, and their numbers."""
+        counts = {"train": self.images - self.held_out, "val": self.held_out}
+        tasks: tuple[Task, ...] = ("segmentation", "detection")
+        return [CheckedSplit(task, split, count) for task in tasks for split, count in counts.items()]
 
 
 @dataclass(frozen=True)
@@ -189,7 +221,7 @@ def compose(config: ScenesConfig, out: str | Path) -> Path:
     It appears complete or not at all. A folder of the same configuration is returned as it is; raises
     :class:`OutputInUse` if ``out/VOC2012`` is there and holds anything else.
     """
-    final = Path(out) / "VOC2012"
+    final = Path(out) / f"VOC{YEAR}"
     recipe = {"version": VERSION, **dump(config)}
     if final.exists():
         if (final / RECIPE).is_file() and read_json(final / RECIPE) == recipe:

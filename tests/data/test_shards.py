@@ -12,9 +12,12 @@ import numpy as np
 import pytest
 import torch
 
-from dinoskip.data import AugmentConfig, CropConfig, ImageFolder, TrainLoader
+from dinoskip.data import ImageFolder
 from dinoskip.data import folders as folders_module
-from dinoskip.data.sources import Source, TarShards, open_source
+from dinoskip.data.augment import AugmentConfig
+from dinoskip.data.loader import TrainLoader
+from dinoskip.data.multicrop import CropConfig
+from dinoskip.data.shards import Source, TarShards, open_source
 from dinoskip.errors import DataError
 
 
@@ -81,7 +84,7 @@ def test_fingerprint_is_of_content_not_of_place(shards: Path, tmp_path: Path, mo
     assert open_source(other).fingerprint() == before
     for limit in (1 << 30, 10):
         monkeypatch.setattr(folders_module, "FULL_HASH_BYTES", limit)
-        monkeypatch.setattr("dinoskip.data.sources.FULL_HASH_BYTES", limit)
+        monkeypatch.setattr("dinoskip.data.shards.FULL_HASH_BYTES", limit)
         whole = open_source(shards).fingerprint()
         members = {f"n{number}.jpg": b"12345" for number in range(3)}
         write_tar(other / "part-0.tar", members)

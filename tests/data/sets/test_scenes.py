@@ -9,9 +9,9 @@ from PIL import Image
 from scipy import ndimage
 
 from dinoskip.data import ScenesConfig, compose, voc_detection, voc_segmentation
-from dinoskip.data.scenes import draw_scene
+from dinoskip.data.segmentation import voc_palette
+from dinoskip.data.sets.scenes import draw_scene
 from dinoskip.data.sprites import KINDS, PHOTOS, photo_path
-from dinoskip.data.voc import voc_palette
 from dinoskip.errors import OutputInUse
 from dinoskip.images import read_image
 
@@ -112,7 +112,7 @@ def test_interruption_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyP
     def fail(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("dinoskip.data.scenes.write_json", fail)
+    monkeypatch.setattr("dinoskip.data.sets.scenes.write_json", fail)
     with pytest.raises(KeyboardInterrupt):
         compose(ScenesConfig(images=4, size=64), tmp_path / "out")
     assert list((tmp_path / "out").iterdir()) == []

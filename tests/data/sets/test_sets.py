@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 import tarfile
 from pathlib import Path
 
@@ -26,7 +28,7 @@ from dinoskip.data import (
     open_segmentation,
     open_training_images,
 )
-from dinoskip.data.datasets import AnyDataset, has_boxes, has_masks
+from dinoskip.data.sets import FOLDER_KINDS, KINDS, PUBLISHED_KINDS, AnyDataset, has_boxes, has_masks
 from dinoskip.errors import ConfigError, DataError
 
 ADAPTER = TypeAdapter(DatasetConfig)
@@ -159,3 +161,15 @@ def test_a_voc_folder_given_as_class_folders_is_answered_with_its_kind(tmp_path:
     for root in (tmp_path, tmp_path / "VOC2007"):
         with pytest.raises(DataError, match=r"laid out as Pascal VOC \(use kind voc\)"):
             open_labelled(FolderConfig(root=str(root)), "train")
+
+
+def test_the_table_says_what_each_kind_can_do() -> None:
+    assert set(FOLDER_KINDS) == set(KINDS) - {"scenes"}
+    assert PUBLISHED_KINDS == ("voc", "ade20k", "coco_stuff", "coco20k")
+    with pytest.raises(ConfigError, match="use kind voc, ade20k, coco_stuff, masks or scenes"):
+        open_segmentation(ImagesConfig(root="x"), "val")
+
+
+def test_the_kinds_are_known_without_torch() -> None:
+    code = "import sys, dinoskip.data.sets; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

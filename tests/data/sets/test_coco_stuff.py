@@ -7,20 +7,12 @@ import pytest
 from PIL import Image
 
 from dinoskip.data import Ade20kConfig, CocoStuffConfig, open_segmentation
-from dinoskip.data.classmaps import (
-    ADE20K,
-    ADE20K_CLASSES,
-    COCO_STUFF,
-    ILLEGAL,
-    NEVER_USED,
-    STUFF_CLASSES,
-    ClassMap,
-    class_map,
-)
-from dinoskip.data.voc import IGNORE
+from dinoskip.data.segmentation import IGNORE, ILLEGAL, ClassMap, class_map
+from dinoskip.data.sets.ade20k import ADE20K, ADE20K_CLASSES
+from dinoskip.data.sets.coco_stuff import COCO_STUFF, NEVER_USED, STUFF_CLASSES
 from dinoskip.errors import DataError
 
-SHARED = Path(__file__).parents[2].parent / "shared"
+SHARED = Path(__file__).parents[3].parent / "shared"
 MAPS = {"ade20k": ADE20K, **COCO_STUFF}
 
 

@@ -1,4 +1,4 @@
-"""What the values of a mask mean: named class sets of ADE20K and COCO-Stuff as 256-entry tables.
+"""Kind ``coco_stuff``: the pixel maps of COCO 2017 in four sets of classes.
 
 COCO-Stuff has 182 labels: 91 things, of which 11 never occur, and 91 stuff. Its coarse sets are its supercategories,
 numbered as in the literature on unsupervised segmentation (PiCIE, STEGO): 12 of things, then 15 of stuff.
@@ -6,65 +6,19 @@ numbered as in the literature on unsupervised segmentation (PiCIE, STEGO): 12 of
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
+from pydantic import BeforeValidator
 
-from dinoskip.data.voc import IGNORE, voc_palette
+from dinoskip.data.folders import ImageFolder
+from dinoskip.data.segmentation import IGNORE, ILLEGAL, ClassMap, SegmentationDataset, class_map, words
+from dinoskip.data.sets.kind import Archives, CheckedSplit, Published, TrainSubset, WithMasks
+from dinoskip.data.sets.pairs import coco_images, known_split, open_pairs
 
-ILLEGAL = -1  # in a table: a value that no mask of the set may hold
 StuffClasses = Literal["171", "182", "27", "15"]
-
-
-@dataclass(frozen=True, eq=False)
-class ClassMap:
-    """``table`` int16 (256,): the class number of a mask's value, 255 where ignored, -1 where the value is illegal.
-
-    ``names`` are the classes by number. ``palette`` uint8 (256, 3) colours class numbers: VOC's colours, without its
-    black first one, which in VOC is the background.
-    """
-
-    names: tuple[str, ...]
-    table: np.ndarray
-
-    @property
-    def palette(self) -> np.ndarray:
-        """Colours by class number, uint8 (256, 3); 255 is VOC's off-white."""
-        colours = voc_palette()
-        return np.concatenate([colours[1:255], colours[:1], colours[255:]])
-
-
-def class_map(names: Sequence[str], first: int = 0, ignored: Iterable[int] = (IGNORE,)) -> ClassMap:
-    """Classes in order: value ``first`` is class 0, the next one class 1; ``ignored`` values are not scored."""
-    table = np.full(256, ILLEGAL, dtype=np.int16)
-    table[first : first + len(names)] = np.arange(len(names))
-    table[list(ignored)] = IGNORE
-    return ClassMap(tuple(names), table)
-
-
-def _words(text: str) -> tuple[str, ...]:
-    return tuple(name.strip() for name in text.replace("\n", ",").split(",") if name.strip())
-
-
-# The first name of each of the 150 classes of SceneParse150 (objectInfo150.txt), pixel value 1 first.
-ADE20K_CLASSES = _words("""
-wall, building, sky, floor, tree, ceiling, road, bed, windowpane, grass, cabinet, sidewalk, person, earth, door,
-table, mountain, plant, curtain, chair, car, water, painting, sofa, shelf, house, sea, mirror, rug, field, armchair,
-seat, fence, desk, rock, wardrobe, lamp, bathtub, railing, cushion, base, box, column, signboard, chest of drawers,
-counter, sand, sink, skyscraper, fireplace, refrigerator, grandstand, path, stairs, runway, case, pool table,
-pillow, screen door, stairway, river, bridge, bookcase, blind, coffee table, toilet, flower, book, hill, bench,
-countertop, stove, palm, kitchen island, computer, swivel chair, boat, bar, arcade machine, hovel, bus, towel,
-light, truck, tower, chandelier, awning, streetlight, booth, television, airplane, dirt track, apparel, pole, land,
-bannister, escalator, ottoman, bottle, buffet, poster, stage, van, ship, fountain, conveyer belt, canopy, washer,
-plaything, swimming pool, stool, barrel, basket, waterfall, tent, bag, minibike, cradle, oven, ball, food, step,
-tank, trade name, microwave, pot, animal, bicycle, lake, dishwasher, screen, blanket, sculpture, hood, sconce, vase,
-traffic light, tray, ashcan, fan, pier, crt screen, plate, monitor, bulletin board, shower, radiator, glass, clock,
-flag
-""")
-ADE20K = class_map(ADE20K_CLASSES, first=1, ignored=(0, IGNORE))
-"""Pixel 0 (other) is ignored, 1..150 become 0..149 (SceneParse150); 255 does not occur and is ignored too."""
 
 # Supercategories in the order of their coarse number, each with its labels; things have consecutive values.
 _THINGS = {
@@ -105,13 +59,13 @@ _THING_ORDER = (  # of the values: 0 is person, 90 hair brush
     "appliance", "indoor",
 )  # fmt: skip
 STUFF_CLASSES = (
-    *(name for group in _THING_ORDER for name in _words(_THINGS[group])),
-    *sorted(name for group in _STUFF.values() for name in _words(group)),
+    *(name for group in _THING_ORDER for name in words(_THINGS[group])),
+    *sorted(name for group in _STUFF.values() for name in words(group)),
 )
 """The 182 names by PNG value (COCO-Stuff's id less 1): 91 things, then 91 stuff labels in alphabetical order."""
 
 NEVER_USED = frozenset(
-    _words("street sign, hat, shoe, eye glasses, plate, mirror, window, desk, door, blender, hair brush")
+    words("street sign, hat, shoe, eye glasses, plate, mirror, window, desk, door, blender, hair brush")
 )
 """The 11 things of COCO's list that no image is annotated with."""
 
@@ -119,7 +73,7 @@ NEVER_USED = frozenset(
 def _coarse(groups: dict[str, str]) -> ClassMap:
     """Supercategories in the order given; labels of no group are ignored."""
     table = class_map(STUFF_CLASSES).table
-    coarse = {name: number for number, group in enumerate(groups.values()) for name in _words(group)}
+    coarse = {name: number for number, group in enumerate(groups.values()) for name in words(group)}
     for value, name in enumerate(STUFF_CLASSES):
         table[value] = coarse.get(name, IGNORE)
     return ClassMap(tuple(groups), table)
@@ -141,3 +95,66 @@ COCO_STUFF: dict[StuffClasses, ClassMap] = {
 }
 """``171``: the labels that occur, in order. ``182``: all. ``27``: the supercategories. ``15``: those of stuff, things
 ignored. 255 is unlabelled in all of them, and 0 is person, not background."""
+
+_COCO = "http://images.cocodataset.org"
+
+
+def _folder_for(names: Sequence[str]) -> str:
+    """The pixel maps come without the folder above them."""
+    tops = {name.partition("/")[0] for name in names}
+    maps = tops <= {"train2017", "val2017"} and all(name.endswith(".png") for name in names)
+    return "stuffthingmaps" if maps else ""
+
+
+ARCHIVES = Archives(
+    published=(
+        Published(f"{_COCO}/zips/train2017.zip", ("train2017",), "cced6f7f71b7629ddf16f17bbcfab6b2"),
+        Published(f"{_COCO}/zips/val2017.zip", ("val2017",), "442b8da7639aecaf257c1dceb8ba8c80"),
+        Published(
+            "http://calvin.inf.ed.ac.uk/wp-content/uploads/data/cocostuffdataset/stuffthingmaps_trainval2017.zip",
+            ("stuffthingmaps/train2017", "stuffthingmaps/val2017"),
+            into="stuffthingmaps",
+        ),
+    ),
+    folder_for=_folder_for,
+)
+
+
+def coco_stuff_folders(root: Path, split: str) -> tuple[Path, Path]:
+    """Return the image and mask folder of train (118,287) or val (5,000) of 2017."""
+    known_split("coco_stuff", split, ("train", "val"))
+    return coco_images(root, f"{split}2017"), root / "stuffthingmaps" / f"{split}2017"
+
+
+def _text(value: object) -> object:
+    """YAML reads a bare 27 as a number."""
+    return str(value) if isinstance(value, int) else value
+
+
+class CocoStuffConfig(TrainSubset, WithMasks):
+    """A COCO folder with train2017, val2017 and stuffthingmaps."""
+
+    archives: ClassVar[Archives | None] = ARCHIVES
+
+    kind: Literal["coco_stuff"] = "coco_stuff"
+    root: str
+    classes: Annotated[StuffClasses, BeforeValidator(_text)] = "171"
+
+    @property
+    def dataset_name(self) -> str:
+        """``coco_stuff`` for the usual 171 classes, else ``coco_stuff27`` and so on: other classes, other numbers."""
+        return "coco_stuff" if self.classes == "171" else f"coco_stuff{self.classes}"
+
+    def open_images(self, root: Path, split: str) -> ImageFolder:
+        """Open all images of a split, with a mask or not."""
+        return ImageFolder.open(coco_stuff_folders(root, split)[0])
+
+    def open_segmentation(self, root: Path, split: str, faults: list[str] | None) -> SegmentationDataset:
+        """Open train or val; train may be a subset."""
+        classes = COCO_STUFF[self.classes]
+        dataset = open_pairs(self.dataset_name, split, *coco_stuff_folders(root, split), classes, faults=faults)
+        return self.drawn_from(dataset)
+
+    def checked_splits(self, root: Path) -> list[CheckedSplit]:
+        """Both splits and their published numbers, the same for every set of classes."""
+        return [CheckedSplit("segmentation", "train", 118287), CheckedSplit("segmentation", "val", 5000)]

@@ -8,39 +8,14 @@ from pathlib import Path
 
 import numpy as np
 
-from dinoskip.data.coco import COCO20K_MD5
-from dinoskip.data.datasets import (
-    AnyDataset,
-    BoxesConfig,
-    FolderConfig,
-    ImagesConfig,
-    MasksConfig,
-    PairsConfig,
-    dataset_name,
-    dataset_root,
-    open_detection,
-    open_segmentation,
-)
 from dinoskip.data.folders import ImageFolder, LabelledFolder
-from dinoskip.data.scenes import ScenesConfig
+from dinoskip.data.sets import AnyDataset, dataset_name, dataset_root, open_detection, open_segmentation
+from dinoskip.data.sets.kind import Task, TrainSubset
 from dinoskip.errors import DataError
 from dinoskip.images import read_image
 
 SHOWN_FAULTS = 10
 SHOWN_CLASSES = 21
-# (dataset, task, split): images in the published list (docs/protocols.md)
-EXPECTED = {
-    ("voc2012", "segmentation", "train"): 1464,
-    ("voc2012", "segmentation", "val"): 1449,
-    ("voc2012", "segmentation", "trainaug"): 10582,
-    ("voc2012", "detection", "trainval"): 11540,
-    ("voc2007", "detection", "trainval"): 5011,
-    ("ade20k", "segmentation", "train"): 20210,
-    ("ade20k", "segmentation", "val"): 2000,
-    ("coco_stuff", "segmentation", "train"): 118287,
-    ("coco_stuff", "segmentation", "val"): 5000,
-    ("coco20k", "detection", "train2014"): 19817,
-}
 
 
 @dataclass
@@ -96,58 +71,20 @@ def check(config: AnyDataset, root: str | Path | None = None, *, sample: int | N
     labels. Missing splits, images without masks (or the other way round) and damaged files become faults, not
     exceptions; :class:`DataError` only if the dataset's folder itself is not there. Subsets are not drawn.
     """
-    where = dataset_root(config, root)
+    where, name = dataset_root(config, root), dataset_name(config)
     if not where.is_dir():
-        raise DataError(f"{where}: no such folder: expected the dataset {dataset_name(config)}")
-    if isinstance(config, ImagesConfig):
-        return [_run(CheckRow(dataset_name(config), "images", "all"), lambda row: _images(row, where, sample))]
-    if isinstance(config, FolderConfig):
-        return [
-            _run(CheckRow(dataset_name(config), "classes", split), lambda row: _classes(row, where, sample))
-            for split in ("train", "val")
-        ]
-    if isinstance(config, PairsConfig):
+        raise DataError(f"{where}: no such folder: expected the dataset {name}")
+    if isinstance(config, TrainSubset):
         config = config.model_copy(update={"subset": None})
     rows = []
-    for task, split in _splits(config, where):
-        row = CheckRow(dataset_name(config), task, split, expected=_expected(config, task, split))
-        work = _segmentation if task == "segmentation" else _detection
-        rows.append(_run(row, lambda row, work=work: work(row, config, root, sample)))  # type: ignore[misc]
+    for task, split, expected in config.checked_splits(where):
+        row = CheckRow(name, task, split, expected=expected)
+        try:
+            _CHECKS[task](row, config, where, sample)
+        except DataError as error:
+            row.fault(str(error))
+        rows.append(row)
     return rows
-
-
-def _splits(config: AnyDataset, where: Path) -> list[tuple[str, str]]:
-    """Published splits; trainaug, which many do without, only where its list is."""
-    if isinstance(config, ScenesConfig):
-        return [(task, split) for task in ("segmentation", "detection") for split in ("train", "val")]
-    if isinstance(config, PairsConfig):
-        return [("segmentation", split) for split in _pair_splits(config)]
-    if isinstance(config, BoxesConfig):
-        return [("detection", "train2014" if config.kind == "coco20k" else "all")]
-    has_aug = any(where.glob("**/ImageSets/Segmentation/trainaug.txt"))
-    known = [(task, split) for name, task, split in EXPECTED if name == dataset_name(config)]
-    return [entry for entry in known if has_aug or entry[1] != "trainaug"]
-
-
-def _pair_splits(config: AnyDataset) -> tuple[str, ...]:
-    """Train and val; of a folder of one's own without ``{split}`` in its paths, everything once."""
-    one = isinstance(config, MasksConfig) and "{split}" not in config.images + config.masks
-    return ("all",) if one else ("train", "val")
-
-
-def _expected(config: AnyDataset, task: str, split: str) -> int | None:
-    if isinstance(config, ScenesConfig):
-        return config.images - config.held_out if split == "train" else config.held_out
-    name = "coco_stuff" if config.kind == "coco_stuff" else dataset_name(config)  # whichever its classes
-    return EXPECTED.get((name, task, split))
-
-
-def _run(row: CheckRow, work: Callable[[CheckRow], None]) -> CheckRow:
-    try:
-        work(row)
-    except DataError as error:
-        row.fault(str(error))
-    return row
 
 
 def _sample(row: CheckRow, count: int, sample: int | None, read: Callable[[int], None]) -> None:
@@ -162,7 +99,7 @@ def _sample(row: CheckRow, count: int, sample: int | None, read: Callable[[int],
             row.fault(str(error))
 
 
-def _images(row: CheckRow, root: Path, sample: int | None) -> None:
+def _images(row: CheckRow, config: AnyDataset, root: Path, sample: int | None) -> None:
     folder = ImageFolder.open(root)
     _sample(row, len(folder), sample, lambda index: _decode(folder.path(index)))
 
@@ -171,14 +108,14 @@ def _decode(path: Path) -> None:
     read_image(path)
 
 
-def _classes(row: CheckRow, root: Path, sample: int | None) -> None:
+def _classes(row: CheckRow, config: AnyDataset, root: Path, sample: int | None) -> None:
     folder = LabelledFolder.open(root / row.split)
     counts = np.bincount(folder.labels, minlength=len(folder.class_names))
     row.classes = dict(zip(folder.class_names, counts.tolist(), strict=True))
     _sample(row, len(folder), sample, lambda index: _decode(folder.path(index)))
 
 
-def _segmentation(row: CheckRow, config: AnyDataset, root: str | Path | None, sample: int | None) -> None:
+def _segmentation(row: CheckRow, config: AnyDataset, root: Path, sample: int | None) -> None:
     faults: list[str] = []
     dataset = open_segmentation(config, row.split, root, faults=faults)
     for fault in faults:
@@ -193,11 +130,9 @@ def _segmentation(row: CheckRow, config: AnyDataset, root: str | Path | None, sa
     row.classes = dict(zip(dataset.class_names, pixels.tolist(), strict=False))
 
 
-def _detection(row: CheckRow, config: AnyDataset, root: str | Path | None, sample: int | None) -> None:
+def _detection(row: CheckRow, config: AnyDataset, root: Path, sample: int | None) -> None:
     faults: list[str] = []
     dataset = open_detection(config, row.split, root, faults=faults)
-    if dataset.split != row.split and config.kind == "coco20k":
-        faults.append(f"{dataset.target_files[-1]}: not the published list: its md5 is not {COCO20K_MD5}")
     for fault in faults:
         row.fault(fault)
     row.classes = dict.fromkeys(dataset.class_names, 0)
@@ -208,3 +143,11 @@ def _detection(row: CheckRow, config: AnyDataset, root: str | Path | None, sampl
             row.classes[label] += 1
 
     _sample(row, len(dataset), sample, read)
+
+
+_CHECKS: dict[Task, Callable[[CheckRow, AnyDataset, Path, int | None], None]] = {
+    "images": _images,
+    "classes": _classes,
+    "segmentation": _segmentation,
+    "detection": _detection,
+}

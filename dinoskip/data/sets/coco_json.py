@@ -1,35 +1,31 @@
-"""Boxes of COCO-format JSON: any such file, and COCO20k, the part of train2014 that discovery is measured on."""
+"""Kind ``coco_json``: boxes of any JSON in COCO's format."""
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import io
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from dinoskip.data.detection import Box, DetectionDataset
-from dinoskip.data.masks import coco_images
+from dinoskip.data.folders import ImageFolder
+from dinoskip.data.sets.kind import CheckedSplit, WithBoxes
 from dinoskip.errors import DataError
-
-COCO20K_LIST = "coco_20k_filenames.txt"
-COCO20K_MD5 = "133cea5ffcea93dccbaeb62c38b24e7c"
-COCO20K_JSON = "annotations/instances_train2014.json"
 
 
 @dataclass(frozen=True, eq=False)
 class CocoDetection(DetectionDataset):
     """Images with boxes that were read from one JSON. ``annotation_paths`` are the JSON and the list, if any."""
 
-    found: tuple[tuple[Box, ...], ...] = ()
+    objects_by_image: tuple[tuple[Box, ...], ...] = ()
 
     def objects(self, index: int) -> list[Box]:
         """Return the objects of image ``index``, those marked as a crowd left out."""
-        return list(self.found[index])
+        return list(self.objects_by_image[index])
 
 
 def safe_name(name: Any, source: Path) -> str:
@@ -41,7 +37,7 @@ def safe_name(name: Any, source: Path) -> str:
     return name
 
 
-def _load(path: Path) -> Any:
+def load_coco(path: Path) -> Any:
     """Return a pycocotools index of a JSON. It prints while it reads; that is not shown."""
     from pycocotools.coco import COCO
 
@@ -87,16 +83,18 @@ def _objects(index: Any, number: Any, names: Mapping[Any, str], path: Path) -> t
     return tuple(_box(entry, names, path) for entry in index.imgToAnns.get(number, ()) if not entry.get("iscrowd"))
 
 
-class _Image(NamedTuple):
-    number: Any  # in the JSON
+class ListedImage(NamedTuple):
+    """An image that a set names: its number in the JSON, its id, and where its file lies."""
+
+    number: Any
     id: str
     file: Path
 
 
-def _opened(
+def with_boxes(
     index: Any,
     path: Path,
-    images: Sequence[_Image],
+    images: Sequence[ListedImage],
     identity: Mapping[str, Any],
     lists: tuple[Path, ...],
     faults: list[str] | None,
@@ -118,7 +116,7 @@ def _opened(
         image_paths=tuple(image.file for image in images),
         annotation_paths=(path, *lists),
         ids=tuple(image.id for image in images),
-        found=tuple(_objects(index, image.number, names, path) for image in images),
+        objects_by_image=tuple(_objects(index, image.number, names, path) for image in images),
     )
 
 
@@ -132,7 +130,7 @@ def coco_json(
     which with ``faults`` are noted there and left out.
     """
     path, folder = Path(annotations), Path(images)
-    index = _load(path)
+    index = load_coco(path)
     try:
         named = sorted((safe_name(entry["file_name"], path), number) for number, entry in index.imgs.items())
     except (KeyError, TypeError) as error:
@@ -140,41 +138,35 @@ def coco_json(
     twice = [entry for (entry, _), (following, _) in pairwise(named) if entry == following]
     if twice:
         raise DataError(f"{path}: {twice[0]!r} is listed twice")
-    files = [_Image(number, entry, folder / entry) for entry, number in named]
-    return _opened(index, path, files, {"name": name or path.stem, "split": path.stem}, (), faults)
+    files = [ListedImage(number, entry, folder / entry) for entry, number in named]
+    return with_boxes(index, path, files, {"name": name or path.stem, "split": path.stem}, (), faults)
 
 
-def read_coco20k_list(path: Path) -> tuple[tuple[str, ...], bool]:
-    """Return the file names of a list (``train2014/NAME.jpg``, one a line), and whether it is the published one."""
-    try:
-        content = path.read_bytes()
-        lines = tuple(line.strip() for line in content.decode().splitlines() if line.strip())
-    except FileNotFoundError:
-        raise DataError(
-            f"{path}: no such image list", "it is datasets/coco_20k_filenames.txt of github.com/valeoai/LOST"
-        ) from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: cannot be read as a list of file names: {error}") from error
-    if not lines or len(set(lines)) != len(lines):
-        raise DataError(f"{path}: the image list is empty or names an image twice")
-    names = tuple(safe_name(line, path).rpartition("/")[2] for line in lines)
-    return names, hashlib.md5(content, usedforsecurity=False).hexdigest() == COCO20K_MD5
+def images_below(root: Path, dataset: DetectionDataset) -> ImageFolder:
+    """Return the images of a set whose files lie below ``root``."""
+    return ImageFolder(root, tuple(path.relative_to(root).as_posix() for path in dataset.image_paths))
 
 
-def coco20k(root: str | Path, filename: str = COCO20K_LIST, *, faults: list[str] | None = None) -> CocoDetection:
-    """Open COCO20k: 19,817 images of train2014, non-crowd boxes of instances_train2014.json.
+class CocoJsonConfig(WithBoxes):
+    """Boxes of any JSON in COCO's format. File names in it are relative to ``root``, as is ``annotations``."""
 
-    ``root`` holds ``train2014/`` (or ``images/train2014/``), ``annotations/`` and the list. A list that is not the
-    published one (md5) is named in the split, which is in every row. Errors as :func:`coco_json`.
-    """
-    root = Path(root)
-    folder, listed, path = coco_images(root, "train2014"), root / filename, root / COCO20K_JSON
-    names, published = read_coco20k_list(listed)
-    index = _load(path)
-    numbers = {entry.get("file_name"): number for number, entry in index.imgs.items()}
-    unknown = [name for name in names if name not in numbers]
-    if unknown:
-        raise DataError(f"{listed}: {unknown[0]!r} is not an image of {path.name} ({len(unknown)} are not)")
-    split = "train2014" if published else f"{Path(filename).stem}, not the published list"
-    files = [_Image(numbers[name], Path(name).stem, folder / name) for name in names]
-    return _opened(index, path, files, {"name": "coco20k", "split": split}, (listed,), faults)
+    kind: Literal["coco_json"] = "coco_json"
+    root: str
+    annotations: str = "annotations.json"
+
+    @property
+    def dataset_name(self) -> str:
+        """The name of the JSON."""
+        return Path(self.annotations).stem
+
+    def open_images(self, root: Path, split: str) -> ImageFolder:
+        """Open the images that the JSON names, whatever the split."""
+        return images_below(root, self.open_detection(root, split, None))
+
+    def open_detection(self, root: Path, split: str, faults: list[str] | None) -> DetectionDataset:
+        """Open the JSON, whatever the split."""
+        return coco_json(root / self.annotations, root, name=self.dataset_name, faults=faults)
+
+    def checked_splits(self, root: Path) -> list[CheckedSplit]:
+        """Everything once."""
+        return [CheckedSplit("detection", "all")]

@@ -8,10 +8,11 @@ import pytest
 from PIL import Image
 
 from dinoskip.data import dominant_labels, voc_detection, voc_segmentation
-from dinoskip.data.voc import VOC_CLASSES, voc_palette
+from dinoskip.data.segmentation import voc_palette
+from dinoskip.data.sets.voc import VOC_CLASSES
 from dinoskip.errors import DataError
 
-SHARED = Path(__file__).parents[2].parent / "shared"
+SHARED = Path(__file__).parents[3].parent / "shared"
 
 
 def test_palette_is_the_published_one() -> None:

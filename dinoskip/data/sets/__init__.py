@@ -1,0 +1,130 @@
+"""The data sets that a configuration may name: one file a kind, one line a kind in :data:`KINDS`.
+
+Importing this package does not import torch.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
+
+from dinoskip.data.detection import DetectionDataset
+from dinoskip.data.folders import ImageFolder, LabelledFolder
+from dinoskip.data.segmentation import SegmentationDataset
+from dinoskip.data.sets.ade20k import Ade20kConfig
+from dinoskip.data.sets.coco20k import Coco20kConfig
+from dinoskip.data.sets.coco_json import CocoJsonConfig
+from dinoskip.data.sets.coco_stuff import CocoStuffConfig
+from dinoskip.data.sets.folder import FolderConfig
+from dinoskip.data.sets.images import ImagesConfig
+from dinoskip.data.sets.kind import DatasetKind, WithBoxes, WithClasses, WithMasks
+from dinoskip.data.sets.masks import MasksConfig
+from dinoskip.data.sets.scenes import ScenesConfig
+from dinoskip.data.sets.voc import VocConfig
+from dinoskip.data.shards import Source
+from dinoskip.errors import ConfigError
+
+AnyDataset = (
+    VocConfig
+    | Ade20kConfig
+    | CocoStuffConfig
+    | Coco20kConfig
+    | MasksConfig
+    | CocoJsonConfig
+    | FolderConfig
+    | ImagesConfig
+    | ScenesConfig
+)
+"""The table of kinds. A kind is known by its ``kind``; all else follows from its class."""
+
+DatasetConfig = Annotated[AnyDataset, Field(discriminator="kind")]
+KINDS: dict[str, type[DatasetKind]] = {cls.model_fields["kind"].default: cls for cls in AnyDataset.__args__}
+FOLDER_KINDS = tuple(kind for kind, cls in KINDS.items() if "root" in cls.model_fields)
+"""The kinds that lie in a folder of the user's: what the command line offers for ``--kind`` and ``data check``."""
+PUBLISHED_KINDS = tuple(kind for kind, cls in KINDS.items() if cls.archives is not None)
+"""The kinds that ``data prepare`` unpacks."""
+
+
+def _lacks(config: AnyDataset, what: str, able: type) -> ConfigError:
+    *most, last = (kind for kind, cls in KINDS.items() if issubclass(cls, able))
+    return ConfigError(f"{config.kind}: this kind of dataset has no {what}", f"use kind {', '.join(most)} or {last}")
+
+
+def has_masks(config: AnyDataset) -> bool:
+    """Whether :func:`open_segmentation` opens this kind."""
+    return isinstance(config, WithMasks)
+
+
+def has_boxes(config: AnyDataset) -> bool:
+    """Whether :func:`open_detection` opens this kind."""
+    return isinstance(config, WithBoxes)
+
+
+def dataset_name(config: AnyDataset) -> str:
+    """Return the name under which results are reported: ``voc2012``, ``ade20k``, or that of the folder or JSON."""
+    return config.dataset_name
+
+
+def dataset_root(config: AnyDataset, root: str | Path | None = None) -> Path:
+    """Return where the files lie: ``root`` if given (scenes need it: the composed folder), else the configuration's."""
+    if root is not None:
+        return Path(root)
+    if isinstance(config, ScenesConfig):
+        raise ConfigError("scenes: the composed folder is needed", "run `dinoskip data scenes OUT` first")
+    return Path(config.root).expanduser()
+
+
+def open_images(config: AnyDataset, root: str | Path | None = None, *, split: str = "train") -> ImageFolder:
+    """Open a folder's images.
+
+    ``images``: the whole folder. ``folder``: its ``split`` sub-folder. VOC layouts: the ids of
+    ``ImageSets/Main/<split>.txt``. ADE20K, COCO-Stuff and ``masks``: all images of the split, with a mask or not.
+    COCO20k and ``coco_json``: those of their list. Raises :class:`DataError` for whatever is missing.
+    """
+    return config.open_images(dataset_root(config, root), split)
+
+
+def open_training_images(config: AnyDataset, root: str | Path | None = None, *, split: str = "train") -> Source:
+    """Open the images to pretrain on: those of :func:`open_images`, or tar shards in their place."""
+    return config.open_training_images(dataset_root(config, root), split)
+
+
+def open_segmentation(
+    config: AnyDataset, split: str, root: str | Path | None = None, *, faults: list[str] | None = None
+) -> SegmentationDataset:
+    """Open a labelled segmentation split; :class:`ConfigError` for kinds that have no label maps.
+
+    Of kinds with a ``subset``, ``train`` is that subset. With ``faults``, files that are missing or have no partner are
+    noted there, and the images concerned are left out; without, the first one is a :class:`DataError`.
+    """
+    where = dataset_root(config, root)
+    if not isinstance(config, WithMasks):
+        raise _lacks(config, "label maps", WithMasks)
+    return config.open_segmentation(where, split, faults)
+
+
+def open_detection(
+    config: AnyDataset, split: str, root: str | Path | None = None, *, faults: list[str] | None = None
+) -> DetectionDataset:
+    """Open a split with boxes; :class:`ConfigError` for kinds that have none.
+
+    COCO20k and ``coco_json`` are one list of images each, whatever ``split`` is. ``faults`` as in
+    :func:`open_segmentation`.
+    """
+    where = dataset_root(config, root)
+    if not isinstance(config, WithBoxes):
+        raise _lacks(config, "boxes", WithBoxes)
+    return config.open_detection(where, split, faults)
+
+
+def open_labelled(config: AnyDataset, split: str, root: str | Path | None = None) -> LabelledFolder:
+    """Open images with one class each: class folders, or on VOC layouts the class of each image's largest box.
+
+    The classes of a ``folder`` are those of its ``train`` split, whatever ``split`` is opened.
+    """
+    where = dataset_root(config, root)
+    if not isinstance(config, WithClasses):
+        raise _lacks(config, "classes of images", WithClasses)
+    return config.open_labelled(where, split)

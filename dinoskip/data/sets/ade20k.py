@@ -1,0 +1,80 @@
+"""Kind ``ade20k``: SceneParse150, 150 classes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from dinoskip.data.folders import ImageFolder, require_folder
+from dinoskip.data.segmentation import IGNORE, SegmentationDataset, class_map, words
+from dinoskip.data.sets.kind import Archives, CheckedSplit, Published, TrainSubset, WithMasks
+from dinoskip.data.sets.pairs import known_split, open_pairs
+
+ADE20K_FOLDERS = {"train": "training", "val": "validation"}
+# The first name of each of the 150 classes of SceneParse150 (objectInfo150.txt), pixel value 1 first.
+ADE20K_CLASSES = words("""
+wall, building, sky, floor, tree, ceiling, road, bed, windowpane, grass, cabinet, sidewalk, person, earth, door,
+table, mountain, plant, curtain, chair, car, water, painting, sofa, shelf, house, sea, mirror, rug, field, armchair,
+seat, fence, desk, rock, wardrobe, lamp, bathtub, railing, cushion, base, box, column, signboard, chest of drawers,
+counter, sand, sink, skyscraper, fireplace, refrigerator, grandstand, path, stairs, runway, case, pool table,
+pillow, screen door, stairway, river, bridge, bookcase, blind, coffee table, toilet, flower, book, hill, bench,
+countertop, stove, palm, kitchen island, computer, swivel chair, boat, bar, arcade machine, hovel, bus, towel,
+light, truck, tower, chandelier, awning, streetlight, booth, television, airplane, dirt track, apparel, pole, land,
+bannister, escalator, ottoman, bottle, buffet, poster, stage, van, ship, fountain, conveyer belt, canopy, washer,
+plaything, swimming pool, stool, barrel, basket, waterfall, tent, bag, minibike, cradle, oven, ball, food, step,
+tank, trade name, microwave, pot, animal, bicycle, lake, dishwasher, screen, blanket, sculpture, hood, sconce, vase,
+traffic light, tray, ashcan, fan, pier, crt screen, plate, monitor, bulletin board, shower, radiator, glass, clock,
+flag
+""")
+ADE20K = class_map(ADE20K_CLASSES, first=1, ignored=(0, IGNORE))
+"""Pixel 0 (other) is ignored, 1..150 become 0..149 (SceneParse150); 255 does not occur and is ignored too."""
+
+
+ARCHIVES = Archives(
+    published=(
+        Published(
+            "http://data.csail.mit.edu/places/ADEchallenge/ADEChallengeData2016.zip",
+            ("ADEChallengeData2016/images/training", "ADEChallengeData2016/annotations/validation"),
+            "7328b3957e407ddae1d3cbf487f149ef",
+        ),
+    ),
+)
+
+
+def ade20k_folders(root: Path, split: str) -> tuple[Path, Path]:
+    """Return the image and mask folder of train (20,210) or val (2,000).
+
+    ``root`` is ADEChallengeData2016 or the folder that holds it.
+    """
+    known_split("ade20k", split, tuple(ADE20K_FOLDERS))
+    require_folder(root, "ADEChallengeData2016")
+    inner = root / "ADEChallengeData2016"
+    base, name = inner if inner.is_dir() else root, ADE20K_FOLDERS[split]
+    return base / "images" / name, base / "annotations" / name
+
+
+class Ade20kConfig(TrainSubset, WithMasks):
+    """ADEChallengeData2016 (SceneParse150), or the folder that holds it."""
+
+    archives: ClassVar[Archives | None] = ARCHIVES
+
+    kind: Literal["ade20k"] = "ade20k"
+    root: str
+
+    @property
+    def dataset_name(self) -> str:
+        """``ade20k``."""
+        return self.kind
+
+    def open_images(self, root: Path, split: str) -> ImageFolder:
+        """Open all images of a split, with a mask or not."""
+        return ImageFolder.open(ade20k_folders(root, split)[0])
+
+    def open_segmentation(self, root: Path, split: str, faults: list[str] | None) -> SegmentationDataset:
+        """Open train or val; train may be a subset."""
+        dataset = open_pairs(self.dataset_name, split, *ade20k_folders(root, split), ADE20K, faults=faults)
+        return self.drawn_from(dataset)
+
+    def checked_splits(self, root: Path) -> list[CheckedSplit]:
+        """Both splits and their published numbers."""
+        return [CheckedSplit("segmentation", "train", 20210), CheckedSplit("segmentation", "val", 2000)]

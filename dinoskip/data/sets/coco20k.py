@@ -1,0 +1,94 @@
+"""Kind ``coco20k``: the part of COCO's train2014 that object discovery is measured on."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from dinoskip.data.detection import DetectionDataset
+from dinoskip.data.folders import ImageFolder
+from dinoskip.data.sets.coco_json import CocoDetection, ListedImage, images_below, load_coco, safe_name, with_boxes
+from dinoskip.data.sets.kind import Archives, CheckedSplit, Published, WithBoxes
+from dinoskip.data.sets.pairs import coco_images
+from dinoskip.errors import DataError
+
+LIST = "coco_20k_filenames.txt"
+LIST_MD5 = "133cea5ffcea93dccbaeb62c38b24e7c"
+ANNOTATIONS = "annotations/instances_train2014.json"
+_COCO = "http://images.cocodataset.org"
+ARCHIVES = Archives(
+    published=(
+        Published(f"{_COCO}/zips/train2014.zip", ("train2014",), "0da8c0bd3d6becc4dcb32757491aca88"),
+        Published(
+            f"{_COCO}/annotations/annotations_trainval2014.zip", (ANNOTATIONS,), "0a379cfc70b0e71301e0f377548639bd"
+        ),
+        Published(f"https://raw.githubusercontent.com/valeoai/LOST/master/datasets/{LIST}", (LIST,), LIST_MD5),
+    ),
+)
+
+
+def read_coco20k_list(path: Path) -> tuple[tuple[str, ...], bool]:
+    """Return the file names of a list (``train2014/NAME.jpg``, one a line), and whether it is the published one."""
+    try:
+        content = path.read_bytes()
+        lines = tuple(line.strip() for line in content.decode().splitlines() if line.strip())
+    except FileNotFoundError:
+        raise DataError(
+            f"{path}: no such image list", "it is datasets/coco_20k_filenames.txt of github.com/valeoai/LOST"
+        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: cannot be read as a list of file names: {error}") from error
+    if not lines or len(set(lines)) != len(lines):
+        raise DataError(f"{path}: the image list is empty or names an image twice")
+    names = tuple(safe_name(line, path).rpartition("/")[2] for line in lines)
+    return names, hashlib.md5(content, usedforsecurity=False).hexdigest() == LIST_MD5
+
+
+def coco20k(root: str | Path, filename: str = LIST, *, faults: list[str] | None = None) -> CocoDetection:
+    """Open COCO20k: 19,817 images of train2014, non-crowd boxes of instances_train2014.json.
+
+    ``root`` holds ``train2014/`` (or ``images/train2014/``), ``annotations/`` and the list. A list that is not the
+    published one (md5) is named in the split, which is in every row. Errors as :func:`coco_json`.
+    """
+    root = Path(root)
+    folder, listed, path = coco_images(root, "train2014"), root / filename, root / ANNOTATIONS
+    names, published = read_coco20k_list(listed)
+    index = load_coco(path)
+    numbers = {entry.get("file_name"): number for number, entry in index.imgs.items()}
+    unknown = [name for name in names if name not in numbers]
+    if unknown:
+        raise DataError(f"{listed}: {unknown[0]!r} is not an image of {path.name} ({len(unknown)} are not)")
+    split = "train2014" if published else f"{Path(filename).stem}, not the published list"
+    files = [ListedImage(numbers[name], Path(name).stem, folder / name) for name in names]
+    dataset = with_boxes(index, path, files, {"name": "coco20k", "split": split}, (listed,), faults)
+    if faults is not None and not published:
+        faults.append(f"{listed}: not the published list: its md5 is not {LIST_MD5}")
+    return dataset
+
+
+class Coco20kConfig(WithBoxes):
+    """A COCO folder with train2014, annotations/instances_train2014.json and the published list of file names."""
+
+    archives: ClassVar[Archives | None] = ARCHIVES
+
+    kind: Literal["coco20k"] = "coco20k"
+    root: str
+    filenames: str = LIST
+
+    @property
+    def dataset_name(self) -> str:
+        """``coco20k``."""
+        return self.kind
+
+    def open_images(self, root: Path, split: str) -> ImageFolder:
+        """Open the images of the list, whatever the split."""
+        return images_below(root, self.open_detection(root, split, None))
+
+    def open_detection(self, root: Path, split: str, faults: list[str] | None) -> DetectionDataset:
+        """Open the list with its boxes, whatever the split."""
+        return coco20k(root, self.filenames, faults=faults)
+
+    def checked_splits(self, root: Path) -> list[CheckedSplit]:
+        """The one list."""
+        return [CheckedSplit("detection", "train2014", 19817)]

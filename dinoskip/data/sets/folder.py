@@ -1,0 +1,42 @@
+"""Kind ``folder``: one sub-folder per class below ``train`` and ``val``, the ImageNet layout."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from dinoskip.data.folders import ImageFolder, LabelledFolder
+from dinoskip.data.sets.kind import CheckedSplit, WithClasses
+from dinoskip.data.shards import Source, open_source
+from dinoskip.errors import DataError
+
+
+class FolderConfig(WithClasses):
+    """A folder with ``train`` and ``val``, each with one sub-folder per class (the ImageNet layout)."""
+
+    kind: Literal["folder"] = "folder"
+    root: str
+
+    @property
+    def dataset_name(self) -> str:
+        """The folder's name."""
+        return Path(self.root).name
+
+    def open_images(self, root: Path, split: str) -> ImageFolder:
+        """Open the split's sub-folder."""
+        return ImageFolder.open(root / split)
+
+    def open_training_images(self, root: Path, split: str) -> Source:
+        """Open the split's sub-folder, or tar shards in its place."""
+        return open_source(root / split)
+
+    def open_labelled(self, root: Path, split: str) -> LabelledFolder:
+        """Open a split; the classes are those of ``train``, whatever split is opened."""
+        if not (root / "train").exists() and (any(root.glob("VOC2*")) or (root / "JPEGImages").is_dir()):
+            raise DataError(f"{root}: has no folder train, it is laid out as Pascal VOC", "use kind voc")
+        train = LabelledFolder.open(root / "train")
+        return train if split == "train" else LabelledFolder.open(root / split, train.class_names)
+
+    def checked_splits(self, root: Path) -> list[CheckedSplit]:
+        """Both splits."""
+        return [CheckedSplit("classes", split) for split in ("train", "val")]

@@ -1,0 +1,139 @@
+"""What a kind of data set declares: a configuration class that opens its images and labels, and its published files.
+
+A kind is one class in one file of this package and one line in the table of ``dinoskip/data/sets/__init__.py``. It
+derives from :class:`DatasetKind` and from each of :class:`WithMasks`, :class:`WithBoxes`, :class:`WithClasses` that it
+has labels for; opening, checking, preparing and the command line follow from that.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar, Literal, NamedTuple
+
+from pydantic import Field
+
+from dinoskip.config import Config
+from dinoskip.data.detection import DetectionDataset
+from dinoskip.data.folders import ImageFolder, LabelledFolder
+from dinoskip.data.segmentation import SegmentationDataset, subset_of
+from dinoskip.data.shards import Source
+
+Task = Literal["images", "classes", "segmentation", "detection"]
+
+
+class CheckedSplit(NamedTuple):
+    """A split that ``data check`` looks at; ``expected`` is the published number of images, None if there is none."""
+
+    task: Task
+    split: str
+    expected: int | None = None
+
+
+@dataclass(frozen=True)
+class Published:
+    """A file that is published: where, its md5 (empty: not known), and what lies where when it is in place.
+
+    ``gives`` are paths below the data set's root. ``into`` is the folder that it is unpacked into. ``needed``: whether
+    the kind cannot do without.
+    """
+
+    url: str
+    gives: tuple[str, ...]
+    md5: str = ""
+    into: str = ""
+    needed: bool = True
+
+    @property
+    def name(self) -> str:
+        """The file's own name."""
+        return self.url.rpartition("/")[2]
+
+
+def _below_root(_: Sequence[str]) -> str:
+    return ""
+
+
+def _nothing(_: Path) -> list[str]:
+    return []
+
+
+@dataclass(frozen=True)
+class Archives:
+    """What ``data prepare`` needs to know of a kind.
+
+    ``published`` are the files of its authors. ``folder_for`` says from its members' names into which folder below the
+    root an archive goes that is not known by name. ``list_folders``: into which folder a .txt list goes, by its name
+    (others go to the root). ``optional`` says in a line each which optional parts are missing below a root.
+    """
+
+    published: tuple[Published, ...]
+    folder_for: Callable[[Sequence[str]], str] = _below_root
+    list_folders: dict[str, str] = field(default_factory=dict)
+    optional: Callable[[Path], list[str]] = _nothing
+
+
+class DatasetKind(Config, ABC):
+    """A kind of data set. Every method gets the folder ``root`` that holds it and raises :class:`DataError`.
+
+    ``archives`` is None for kinds that have none published. With a list for ``faults``, files that are missing or have
+    no partner are noted there and the images concerned are left out; without, the first one is a :class:`DataError`.
+    """
+
+    archives: ClassVar[Archives | None] = None
+
+    @property
+    @abstractmethod
+    def dataset_name(self) -> str:
+        """The name under which results are reported."""
+
+    @abstractmethod
+    def open_images(self, root: Path, split: str) -> ImageFolder:
+        """Open the images of a split, labelled or not."""
+
+    def open_training_images(self, root: Path, split: str) -> Source:
+        """Open the images to pretrain on: by default those of :meth:`open_images`."""
+        return self.open_images(root, split)
+
+    @abstractmethod
+    def checked_splits(self, root: Path) -> list[CheckedSplit]:
+        """Say which splits ``data check`` looks at."""
+
+
+class WithMasks(DatasetKind):
+    """A kind whose images have label maps."""
+
+    @abstractmethod
+    def open_segmentation(self, root: Path, split: str, faults: list[str] | None) -> SegmentationDataset:
+        """Open a split with its label maps."""
+
+
+class WithBoxes(DatasetKind):
+    """A kind whose images have boxes."""
+
+    @abstractmethod
+    def open_detection(self, root: Path, split: str, faults: list[str] | None) -> DetectionDataset:
+        """Open a split with its boxes."""
+
+
+class WithClasses(DatasetKind):
+    """A kind whose images have one class each."""
+
+    @abstractmethod
+    def open_labelled(self, root: Path, split: str) -> LabelledFolder:
+        """Open a split with the class of every image; class numbers are the same in all splits."""
+
+
+class TrainSubset(Config):
+    """``subset`` images of the training split are used, drawn by ``subset_seed``; all, if it is not given."""
+
+    subset: int | None = Field(None, ge=1)
+    subset_seed: int = Field(0, ge=0)
+
+    def drawn_from(self, dataset: SegmentationDataset) -> SegmentationDataset:
+        """Return the subset of a training split; other splits, and all if no number is given, as they are."""
+        if self.subset is None or dataset.split != "train":
+            return dataset
+        return subset_of(dataset, self.subset, self.subset_seed)

@@ -1,0 +1,283 @@
+"""Kind ``voc``, the PASCAL VOC layout: where things lie, and which ids a list names."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from dinoskip.data.detection import DetectionDataset, dominant_labels
+from dinoskip.data.folders import ImageFolder, LabelledFolder, is_image_name, require_folder
+from dinoskip.data.segmentation import SegmentationDataset
+from dinoskip.data.sets.kind import Archives, CheckedSplit, Published, WithBoxes, WithClasses, WithMasks
+from dinoskip.errors import DataError
+
+CLASSES_FILE = "classes.txt"
+BACKGROUND = "background"
+VOC_CLASSES = (
+    "aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow", "diningtable", "dog",
+    "horse", "motorbike", "person", "pottedplant", "sheep", "sofa", "train", "tvmonitor",
+)  # fmt: skip
+
+
+def voc_folder(root: str | Path, year: int) -> Path:
+    """Find the ``VOC<year>`` folder: ``root`` may be it, a VOCdevkit that holds it, or the folder above VOCdevkit.
+
+    Raises :class:`DataError` if none of them has ``JPEGImages`` and ``ImageSets``.
+    """
+    root = Path(root)
+    require_folder(root, f"a VOCdevkit or VOC{year} folder")
+    candidates = [root / f"VOC{year}", root / "VOCdevkit" / f"VOC{year}"]
+    if root.name == f"VOC{year}" or not root.name.startswith("VOC2"):
+        candidates.insert(0, root)
+    for candidate in candidates:
+        if (candidate / "JPEGImages").is_dir() and (candidate / "ImageSets").is_dir():
+            return candidate
+    raise DataError(f"{root}: no VOC{year} here: expected VOC{year}/JPEGImages and VOC{year}/ImageSets in it")
+
+
+def class_names(folder: Path) -> tuple[str, ...]:
+    """Object class names (background not among them): those of ``classes.txt`` if the folder has one, else VOC's 20.
+
+    Raises :class:`DataError` for an empty or repeating ``classes.txt``.
+    """
+    path = folder / CLASSES_FILE
+    if not path.exists():
+        return VOC_CLASSES
+    names = tuple(line.strip() for line in _text(path).splitlines() if line.strip())
+    if not names or len(set(names)) != len(names) or BACKGROUND in names or len(names) > 254:
+        raise DataError(f"{path}: expected 1 to 254 different class names, one a line, without {BACKGROUND!r}")
+    return names
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: cannot be read as text: {error}") from error
+
+
+def read_list(folder: Path, kind: str, split: str) -> tuple[str, ...]:
+    """Read ``ImageSets/<kind>/<split>.txt``: the first word of every line is an id.
+
+    Raises :class:`DataError` if the list is missing (naming those that are there), empty or repeats an id.
+    """
+    path = folder / "ImageSets" / kind / f"{split}.txt"
+    if not path.is_file():
+        there = sorted(p.stem for p in path.parent.glob("*.txt") if "_" not in p.stem) if path.parent.is_dir() else []
+        hint = f"there are {', '.join(there)}" if there else f"{path.parent} has no lists"
+        raise DataError(f"{path}: no such image list for split {split!r}", hint)
+    ids = tuple(line.split()[0] for line in _text(path).splitlines() if line.strip())
+    if not ids:
+        raise DataError(f"{path}: the image list is empty")
+    if len(set(ids)) != len(ids):
+        repeated = next(name for position, name in enumerate(ids) if name in ids[:position])
+        raise DataError(f"{path}: {repeated!r} is listed twice")
+    return ids
+
+
+@dataclass(frozen=True)
+class FileTable:
+    """The files of one folder by stem."""
+
+    folder: Path
+    files: Mapping[str, str]
+
+    @classmethod
+    def images(cls, folder: Path) -> FileTable:
+        """All images in ``folder``; where two differ in extension only, the ``.jpg`` one."""
+        names = sorted((n for n in _listing(folder) if is_image_name(n)), key=lambda n: (n.endswith(".jpg"), n))
+        return cls(folder, {os.path.splitext(name)[0]: name for name in names})
+
+    @classmethod
+    def of(cls, folder: Path, extension: str) -> FileTable:
+        """All files of ``folder`` that end in ``extension``."""
+        return cls(folder, {n.removesuffix(extension): n for n in _listing(folder) if n.endswith(extension)})
+
+    def paths(self, ids: Sequence[str], expected: str) -> tuple[Path, ...]:
+        """One path per id; :class:`DataError` naming the first id without a file and counting them all."""
+        missing = self.missing(ids)
+        if missing:
+            more = f" (and {len(missing) - 1} more of {len(ids)})" if len(missing) > 1 else ""
+            raise DataError(f"{self.folder / missing[0]}{expected}: missing, but the image list names it{more}")
+        return tuple(self.folder / self.files[name] for name in ids)
+
+    def missing(self, ids: Sequence[str]) -> list[str]:
+        """Return the ids without a file."""
+        return [name for name in ids if name not in self.files]
+
+
+def present(ids: tuple[str, ...], tables: Sequence[tuple[FileTable, str]], faults: list[str] | None) -> tuple[str, ...]:
+    """Return the ids that have a file in every table, the others noted in ``faults``; all ids if ``faults`` is None.
+
+    ``tables`` come with the extension that is expected in them, for the messages.
+    """
+    if faults is None:
+        return ids
+    lost: set[str] = set()
+    for table, expected in tables:
+        missing = table.missing(ids)
+        lost.update(missing)
+        faults += [f"{table.folder / name}{expected}: missing, but the image list names it" for name in missing]
+    return tuple(name for name in ids if name not in lost)
+
+
+def _listing(folder: Path) -> list[str]:
+    require_folder(folder, "a folder of the VOC layout")
+    try:
+        return os.listdir(folder)
+    except OSError as error:
+        raise DataError(f"{folder}: cannot be listed: {error.strerror}") from error
+
+
+def voc_images(root: Path, split: str, year: int) -> ImageFolder:
+    """Open the images of ``ImageSets/Main/<split>.txt``, with labels or not."""
+    folder = voc_folder(root, year)
+    table = FileTable.images(folder / "JPEGImages")
+    paths = table.paths(read_list(folder, "Main", split), ".jpg")
+    return ImageFolder(table.folder, tuple(path.name for path in paths))
+
+
+def voc_segmentation(
+    root: str | Path, split: str, year: int = 2012, *, name: str | None = None, faults: list[str] | None = None
+) -> SegmentationDataset:
+    """Open a VOC segmentation set; ``root`` is the VOCdevkit or the ``VOC<year>`` folder.
+
+    ``split`` names ``ImageSets/Segmentation/<split>.txt``: train (1,464 in VOC2012), val (1,449), trainval, or trainaug
+    (10,582), whose masks are read from ``SegmentationClassAug`` instead of ``SegmentationClass``. Class 0 is
+    background; the others are VOC's 20, or those of a ``classes.txt`` in the folder. Raises :class:`DataError` in one
+    line for every missing folder, list, image or mask; with ``faults``, missing files are noted there and left out.
+    """
+    folder = voc_folder(root, year)
+    images = FileTable.images(folder / "JPEGImages")
+    masks = FileTable.of(folder / ("SegmentationClassAug" if split == "trainaug" else "SegmentationClass"), ".png")
+    ids = present(read_list(folder, "Segmentation", split), [(images, ".jpg"), (masks, ".png")], faults)
+    return SegmentationDataset(
+        name=name or f"voc{year}",
+        split=split,
+        ids=ids,
+        class_names=(BACKGROUND, *class_names(folder)),
+        image_paths=images.paths(ids, ".jpg"),
+        label_paths=masks.paths(ids, ".png"),
+    )
+
+
+def voc_detection(
+    root: str | Path,
+    split: str = "trainval",
+    year: int = 2007,
+    *,
+    name: str | None = None,
+    faults: list[str] | None = None,
+) -> DetectionDataset:
+    """Open a VOC detection set: ids of ``ImageSets/Main/<split>.txt`` (trainval: 5,011 in 2007, 11,540 in 2012).
+
+    ``root``, ``faults``, the class names and the errors are as in :func:`voc_segmentation`.
+    """
+    folder = voc_folder(root, year)
+    images, boxes = FileTable.images(folder / "JPEGImages"), FileTable.of(folder / "Annotations", ".xml")
+    ids = present(read_list(folder, "Main", split), [(images, ".jpg"), (boxes, ".xml")], faults)
+    return DetectionDataset(
+        name=name or f"voc{year}",
+        split=split,
+        ids=ids,
+        class_names=class_names(folder),
+        image_paths=images.paths(ids, ".jpg"),
+        annotation_paths=boxes.paths(ids, ".xml"),
+    )
+
+
+def labelled_by_largest_box(boxes: DetectionDataset) -> LabelledFolder:
+    """Give each image of a VOC layout the class of its largest box."""
+    labels, classes = dominant_labels(boxes)
+    folder = boxes.image_paths[0].parent
+    return LabelledFolder(folder, tuple(path.name for path in boxes.image_paths), labels, classes)
+
+
+def annotation_of(image: Path) -> Path:
+    """Where the boxes of an image of a VOC layout are, if it has any."""
+    return image.parent.parent / "Annotations" / f"{image.stem}.xml"
+
+
+_VOC = "http://host.robots.ox.ac.uk/pascal/VOC"
+_VOC12, _VOC07 = "VOCdevkit/VOC2012", "VOCdevkit/VOC2007"
+_SBD = (
+    f"{_VOC12}/SegmentationClassAug and ImageSets/Segmentation/trainaug.txt are not there: the split trainaug"
+    " needs them (10,582 masks merged from VOC2012 and SBD; published as SegmentationClassAug.zip in several places)"
+)
+
+
+def _folder_for(names: Sequence[str]) -> str:
+    """The augmented masks come without the folders above them."""
+    return _VOC12 if {name.partition("/")[0] for name in names} <= {"SegmentationClassAug", "__MACOSX"} else ""
+
+
+def _missing_trainaug(root: Path) -> list[str]:
+    folder = root / _VOC12
+    listed = folder / "ImageSets" / "Segmentation" / "trainaug.txt"
+    return [] if (folder / "SegmentationClassAug").is_dir() and listed.is_file() else [_SBD]
+
+
+ARCHIVES = Archives(
+    published=(
+        Published(
+            f"{_VOC}/voc2012/VOCtrainval_11-May-2012.tar",
+            (f"{_VOC12}/JPEGImages", f"{_VOC12}/SegmentationClass", f"{_VOC12}/Annotations", f"{_VOC12}/ImageSets"),
+            "6cd6e144f989b92b3379bac3b3de84fd",
+        ),
+        Published(
+            f"{_VOC}/voc2007/VOCtrainval_06-Nov-2007.tar",
+            (f"{_VOC07}/JPEGImages", f"{_VOC07}/Annotations", f"{_VOC07}/ImageSets"),
+            "c52e279531787c972589f7e41ab4ae64",
+            needed=False,
+        ),
+    ),
+    folder_for=_folder_for,
+    list_folders={"trainaug.txt": f"{_VOC12}/ImageSets/Segmentation"},
+    optional=_missing_trainaug,
+)
+
+
+class VocConfig(WithMasks, WithBoxes, WithClasses):
+    """A VOCdevkit (or its ``VOC<year>`` folder). ``train_list`` is what the split ``train`` of masks stands for."""
+
+    archives: ClassVar[Archives | None] = ARCHIVES
+
+    kind: Literal["voc"] = "voc"
+    root: str
+    year: Literal[2007, 2012] = 2012
+    train_list: Literal["train", "trainaug"] = "train"
+
+    @property
+    def dataset_name(self) -> str:
+        """``voc2007`` or ``voc2012``."""
+        return f"voc{self.year}"
+
+    def open_images(self, root: Path, split: str) -> ImageFolder:
+        """Open the images of ``ImageSets/Main/<split>.txt``."""
+        return voc_images(root, split, self.year)
+
+    def open_segmentation(self, root: Path, split: str, faults: list[str] | None) -> SegmentationDataset:
+        """Open a split of masks; ``train`` is what ``train_list`` says."""
+        split = self.train_list if split == "train" else split
+        return voc_segmentation(root, split, self.year, name=self.dataset_name, faults=faults)
+
+    def open_detection(self, root: Path, split: str, faults: list[str] | None) -> DetectionDataset:
+        """Open a split of boxes."""
+        return voc_detection(root, split, self.year, name=self.dataset_name, faults=faults)
+
+    def open_labelled(self, root: Path, split: str) -> LabelledFolder:
+        """Open a split with the class of each image's largest box."""
+        return labelled_by_largest_box(self.open_detection(root, split, None))
+
+    def checked_splits(self, root: Path) -> list[CheckedSplit]:
+        """The published splits; trainaug, which many do without, only where its list is."""
+        if self.year == 2007:
+            return [CheckedSplit("detection", "trainval", 5011)]
+        segmentation = {"train": 1464, "val": 1449}
+        if any(root.glob("**/ImageSets/Segmentation/trainaug.txt")):
+            segmentation["trainaug"] = 10582
+        masks = [CheckedSplit("segmentation", split, count) for split, count in segmentation.items()]
+        return [*masks, CheckedSplit("detection", "trainval", 11540)]

@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+from argparse import Namespace
+from pathlib import Path
+
+import pytest
+
+from dinoskip.data.archives import md5_file
+from dinoskip.data.sets.coco_stuff import CocoStuffConfig
+from dinoskip.data.sets.kind import Archives, Published
+from dinoskip.data.sets.prepare import missing, prepare
+from dinoskip.errors import DataError
+from dinoskip.tools import data_prepare
+from tests.helpers.archives import make_zip, tree
+
+
+def test_published_archives_are_checked_and_put_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "coco"
+    maps = {"train2017/1.png": b"1", "val2017/2.png": b"2"}
+    stuff = make_zip(tmp_path / "stuffthingmaps_trainval2017.zip", maps)
+    renamed = make_zip(tmp_path / "maps.zip", maps)
+    photos = make_zip(tmp_path / "photos.zip", {"train2017/1.jpg": b"x"})
+    assert [line[:7] for line in missing("coco_stuff", out)] == ["missing"] * 3
+    lines = prepare("coco_stuff", [stuff, renamed, photos], out)
+    assert all("not checked" in line for line in lines)
+    assert tree(out) == {
+        "stuffthingmaps/train2017/1.png": b"1",
+        "stuffthingmaps/val2017/2.png": b"2",
+        "train2017/1.jpg": b"x",
+    }
+    assert [line.split(": ")[1] for line in missing("coco_stuff", out)] == ["val2017"]
+    false = make_zip(tmp_path / "val2017.zip", {"val2017/2.jpg": b"x"})
+    with pytest.raises(DataError, match=r"its md5 is .*, that of the published file 442b8da7639aecaf257c1dceb8ba8c80"):
+        prepare("coco_stuff", [false], out)
+    entry = CocoStuffConfig.archives.published[1]
+    true = Published(entry.url, entry.gives, md5_file(false))
+    monkeypatch.setattr(CocoStuffConfig, "archives", Archives(published=(true,)))
+    assert prepare("coco_stuff", [false], out) == ["val2017.zip: 1 files, md5 as published"]
+    assert missing("coco_stuff", out) == []
+
+
+def test_lists_and_augmented_masks(tmp_path: Path) -> None:
+    out = tmp_path / "data"
+    (tmp_path / "trainaug.txt").write_text("a\n")
+    masks = make_zip(tmp_path / "SegmentationClassAug.zip", {"SegmentationClassAug/a.png": b"x"})
+    assert any("trainaug" in line for line in missing("voc", out))
+    prepare("voc", [masks, tmp_path / "trainaug.txt"], out)
+    assert tree(out / "VOCdevkit" / "VOC2012") == {
+        "SegmentationClassAug/a.png": b"x", "ImageSets/Segmentation/trainaug.txt": b"a\n",
+    }  # fmt: skip
+    assert not any("trainaug" in line for line in missing("voc", out))
+    (tmp_path / "trainaug.txt").write_text("b\n")
+    with pytest.raises(DataError, match="differs from"):
+        prepare("voc", [tmp_path / "trainaug.txt"], out)
+    (tmp_path / "coco_20k_filenames.txt").write_text("train2014/a.jpg\n")
+    with pytest.raises(DataError, match="its md5 is"):
+        prepare("coco20k", [tmp_path / "coco_20k_filenames.txt"], out)
+    with pytest.raises(DataError, match="no such file"):
+        prepare("voc", [tmp_path / "none.tar"], out)
+
+
+def test_the_command_says_what_is_missing_and_what_is_next(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = str(tmp_path / "ade")
+    assert data_prepare(Namespace(kind="ade20k", archives=[], out=out)) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith("missing: ADEChallengeData2016/images/training, ")
+    assert "ADEChallengeData2016.zip (md5 7328b3957e407ddae1d3cbf487f149ef)" in line
+    names = (f"ADEChallengeData2016/{part}/1" for part in ("images/training", "annotations/validation"))
+    path = make_zip(tmp_path / "part.zip", dict.fromkeys(names, b"x"))
+    assert data_prepare(Namespace(kind="ade20k", archives=[str(path)], out=out)) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "part.zip: 2 files, md5 not known, not checked",
+        f"next: dinoskip data check ade20k {out}",
+    ]
