@@ -36,10 +36,10 @@ def main() -> None:
 
     plain = seconds(step)
     print(f"ViT-B step of {BATCH} images: {plain:.2f} s")
-    for method in ("dct", "svd"):
-        graying = TokenGraying(16, method)  # type: ignore[arg-type]
+    for kind in ("dct", "svd"):
+        graying = TokenGraying(16, kind)  # type: ignore[arg-type]
         own = seconds(lambda g=graying: g(images))  # type: ignore[misc]
-        print(f"{method}: {own / BATCH * 1e3:.0f} ms an image, {own / plain:+.1%} of the step")
+        print(f"{kind}: {own / BATCH * 1e3:.0f} ms an image, {own / plain:+.1%} of the step")
 
 
 if __name__ == "__main__":

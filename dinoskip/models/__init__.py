@@ -11,7 +11,7 @@ from dinoskip.models.export import (
     newest_checkpoint,
     save_weights,
 )
-from dinoskip.models.graying import TokenGraying
+from dinoskip.models.graying import GrayingConfig, TokenGraying
 from dinoskip.models.heads import DINOHead
 from dinoskip.models.load import load_backbone
 from dinoskip.models.vit import Block, VitConfig, create_model, list_models
@@ -20,6 +20,7 @@ __all__ = [
     "Backbone",
     "Block",
     "DINOHead",
+    "GrayingConfig",
     "LayerFeatures",
     "TokenGraying",
     "VitConfig",

@@ -14,61 +14,66 @@ from functools import lru_cache
 from typing import Any, Literal, get_args
 
 import torch
+from pydantic import Field
+from timm.layers import PatchEmbed
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
 
+from dinoskip.config import Config
 from dinoskip.errors import ConfigError
 
-Method = Literal["svd", "dct"]
+Kind = Literal["svd", "dct"]
+
+
+class GrayingConfig(Config):
+    """Token Graying as a setting of a model: which transform, and the exponent ε of its values."""
+
+    kind: Kind = "dct"
+    epsilon: float = Field(0.95, gt=0, le=1, description="exponent of the amplified values; 1 changes nothing")
 
 
 class TokenGraying(nn.Module):
     """Images to images of the same shape and dtype; computed in float32, or float64 for float64 images.
 
-    ``patch_size`` is that of the ViT that follows. Use it on images, as ``nn.Sequential(graying, vit)``, or let
-    :meth:`attach` put it before a model's patch embedding. It has no parameters and leaves weights files as they are.
-    Raises :class:`ConfigError` for an unknown method and for ``eps`` outside (0, 1].
+    ``patch_size`` is that of the ViT that follows: ``nn.Sequential(graying, vit)`` grays the inputs of any ViT,
+    ``create_model(..., graying=GrayingConfig())`` builds it into one of ours. It has no parameters.
+    Raises :class:`ConfigError` for an unknown kind and for ``epsilon`` outside (0, 1].
     """
 
-    def __init__(self, patch_size: int, method: Method = "svd", eps: float = 0.95) -> None:
+    def __init__(self, patch_size: int, kind: Kind = "dct", epsilon: float = 0.95) -> None:
         super().__init__()
-        if method not in get_args(Method):
-            raise ConfigError(f"token graying: method {method!r} is none of {', '.join(get_args(Method))}")
-        if not 0 < eps <= 1:
-            raise ConfigError(f"token graying: eps={eps} is not in (0, 1]")
+        if kind not in get_args(Kind):
+            raise ConfigError(f"token graying: kind {kind!r} is none of {', '.join(get_args(Kind))}")
+        if not 0 < epsilon <= 1:
+            raise ConfigError(f"token graying: epsilon={epsilon} is not in (0, 1]")
         if patch_size < 1:
             raise ConfigError(f"token graying: patch_size={patch_size} must be at least 1")
-        self.patch_size, self.method, self.eps = patch_size, method, eps
+        self.patch_size, self.kind, self.epsilon = patch_size, kind, epsilon
 
     @torch.no_grad()
     def forward(self, images: Tensor) -> Tensor:
         """Gray images (B, C, H, W); ValueError if the sides are not multiples of the patch size."""
-        function: Callable[[Tensor, float], Tensor] = svd_graying if self.method == "svd" else dct_graying
+        function: Callable[[Tensor, float], Tensor] = svd_graying if self.kind == "svd" else dct_graying
         tokens = patches(images, self.patch_size)
         with torch.autocast(images.device.type, enabled=False):
-            grayed = function(tokens if tokens.dtype == torch.float64 else tokens.float(), self.eps)
+            grayed = function(tokens if tokens.dtype == torch.float64 else tokens.float(), self.epsilon)
         return images_of(grayed, images.shape, self.patch_size).to(images.dtype)
-
-    def attach(self, model: nn.Module) -> RemovableHandle:
-        """Gray what reaches ``model.patch_embed`` from now on; ``remove()`` the handle to undo.
-
-        Raises :class:`ConfigError` if the model has no ``patch_embed`` or its patches are of another size.
-        """
-        embedding = getattr(model, "patch_embed", None)
-        if not isinstance(embedding, nn.Module):
-            raise ConfigError(f"token graying: a {type(model).__name__} has no patch_embed to put it before")
-        size = getattr(embedding, "patch_size", self.patch_size)
-        if {self.patch_size} != ({*size} if isinstance(size, tuple | list) else {size}):
-            raise ConfigError(f"token graying: patch_size={self.patch_size}, but the model's patches are {size}")
-
-        def gray(_: nn.Module, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-            return (self(arguments[0]), *arguments[1:])
-
-        return embedding.register_forward_pre_hook(gray)
 
     def extra_repr(self) -> str:
         """What printing the module shows."""
-        return f"patch_size={self.patch_size}, method={self.method!r}, eps={self.eps}"
+        return f"patch_size={self.patch_size}, kind={self.kind!r}, epsilon={self.epsilon}"
+
+
+class GrayingPatchEmbed(PatchEmbed):
+    """timm's patch embedding of images that are grayed first; the same parameters under the same names."""
+
+    def __init__(self, *args: Any, graying: GrayingConfig, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.graying = TokenGraying(self.patch_size[0], graying.kind, graying.epsilon)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map images (B, 3, H, W) to patch tokens as timm's does; ValueError unless H and W are whole patches."""
+        embedded: Tensor = super().forward(self.graying(x))
+        return embedded
 
 
 def patches(images: Tensor, patch_size: int) -> Tensor:

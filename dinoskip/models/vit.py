@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, Literal
 
 import torch
-from pydantic import Field, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 from timm.layers import Attention
 from timm.models.vision_transformer import Block as TimmBlock
 from timm.models.vision_transformer import VisionTransformer
@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from dinoskip.config import Config
 from dinoskip.errors import ConfigError, did_you_mean
+from dinoskip.models.graying import GrayingConfig, GrayingPatchEmbed
 
 Skip = bool | Literal["attention", "mlp"]
 ModelName = Literal[
@@ -86,6 +87,15 @@ class VitConfig(Config):
     skip: Skip = Field(True, description='true, false, or "attention" / "mlp" to keep only that skip')
     depth: int | None = Field(None, gt=0, description="number of blocks; 12 when not given")
     img_size: int = Field(224, gt=0, description="side of the square images that the position embedding is made for")
+    graying: GrayingConfig | None = Field(None, description="Token Graying of the images before the patch embedding")
+
+    @model_serializer(mode="wrap")
+    def _without_unused_graying(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Models without Token Graying are written as before it was a setting: keys and weights files stay valid."""
+        written: dict[str, Any] = dump(self)
+        if self.graying is None:
+            written.pop("graying", None)
+        return written
 
     @model_validator(mode="after")
     def _whole_patches(self) -> VitConfig:
@@ -119,14 +129,20 @@ def vit_arguments(name: str, skip: Skip) -> dict[str, Any]:
 
 
 def create_model(
-    name: str, *, skip: Skip = True, depth: int | None = None, img_size: int = 224, **timm_kwargs: Any
+    name: str,
+    *,
+    skip: Skip = True,
+    depth: int | None = None,
+    img_size: int = 224,
+    graying: GrayingConfig | None = None,
+    **timm_kwargs: Any,
 ) -> VisionTransformer:
     """Build a ViT with timm's layout, initialised by timm's default; :func:`dinoskip.init.build_model` seeds it.
 
     ``name`` is ``vit_{mini,tiny,small,base}_patch{8,14,16}``; mini, 128 wide, is for studies on a CPU. Any input whose
     sides are multiples of the patch size is accepted; the position embedding, made for ``img_size``, is interpolated
-    (bicubic). There is no classifier unless ``num_classes`` asks for one; every argument of timm's VisionTransformer
-    may be given.
+    (bicubic). ``graying`` puts Token Graying before the patch embedding. There is no classifier unless ``num_classes``
+    asks for one; every argument of timm's VisionTransformer may be given.
     Raises :class:`ConfigError` for an unknown name, a size that is not whole patches, LayerScale without skips.
     """
     arguments = vit_arguments(name, skip)
@@ -136,13 +152,16 @@ def create_model(
     arguments |= {"img_size": img_size, "num_classes": 0}
     if depth is not None:
         arguments["depth"] = depth
+    if graying is not None:
+        arguments["embed_layer"] = partial(GrayingPatchEmbed, graying=graying)
     model: VisionTransformer = VisionTransformer(**(arguments | timm_kwargs))
     return model
 
 
 def from_config(config: VitConfig, **timm_kwargs: Any) -> VisionTransformer:
     """:func:`create_model` for a configuration."""
-    return create_model(config.name, skip=config.skip, depth=config.depth, img_size=config.img_size, **timm_kwargs)
+    shape = {field: getattr(config, field) for field in VitConfig.model_fields if field != "name"}
+    return create_model(config.name, **shape, **timm_kwargs)
 
 
 def embed(model: VisionTransformer, images: Tensor) -> Tensor:

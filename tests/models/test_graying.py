@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import copy
+from pathlib import Path
 from typing import Any
 
 import pytest
 import scipy.fft
-import timm
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from dinoskip.config import Config, RawConfig, dump, validate
 from dinoskip.errors import ConfigError
-from dinoskip.models import TokenGraying, create_model
+from dinoskip.init import ModelConfig, build_model
+from dinoskip.models import GrayingConfig, TokenGraying, VitConfig, create_model, load_backbone, save_weights
 from dinoskip.models.graying import dct_graying, images_of, patches, svd_graying
 
 
@@ -37,11 +40,11 @@ def test_patches_are_flattened_as_the_patch_embedding_sees_them() -> None:
     assert torch.allclose(tokens, embedding(x).flatten(2).transpose(1, 2), atol=1e-12)
 
 
-@pytest.mark.parametrize("method", ["svd", "dct"])
-def test_one_is_the_identity_and_less_is_not(method: Any) -> None:
+@pytest.mark.parametrize("kind", ["svd", "dct"])
+def test_one_is_the_identity_and_less_is_not(kind: Any) -> None:
     x = images(2, 3, 32, 48)
-    assert torch.allclose(TokenGraying(16, method, 1.0)(x), x, atol=1e-12)
-    assert (TokenGraying(16, method)(x) - x).abs().max() > 1e-3
+    assert torch.allclose(TokenGraying(16, kind, 1.0)(x), x, atol=1e-12)
+    assert (TokenGraying(16, kind)(x) - x).abs().max() > 1e-3
 
 
 def test_dct_is_scipys() -> None:
@@ -61,18 +64,18 @@ def test_images_of_a_batch_do_not_meet(function: Any) -> None:
     assert torch.allclose(function(tokens, 0.8), alone, atol=1e-12)
 
 
-@pytest.mark.parametrize("method", ["svd", "dct"])
-def test_black_and_flat_images_stay_finite(method: Any) -> None:
-    graying = TokenGraying(8, method, 0.5)
+@pytest.mark.parametrize("kind", ["svd", "dct"])
+def test_black_and_flat_images_stay_finite(kind: Any) -> None:
+    graying = TokenGraying(8, kind, 0.5)
     assert torch.equal(graying(torch.zeros(1, 3, 16, 16)), torch.zeros(1, 3, 16, 16))
     flat = torch.full((1, 3, 16, 16), 0.7)
     assert torch.allclose(graying(flat), flat, atol=0.1)  # rounding noise of rank-one tokens is amplified too
 
 
-@pytest.mark.parametrize("method", ["svd", "dct"])
-def test_low_precision_is_computed_in_single(method: Any) -> None:
+@pytest.mark.parametrize("kind", ["svd", "dct"])
+def test_low_precision_is_computed_in_single(kind: Any) -> None:
     x = images(1, 3, 32, 32)
-    graying = TokenGraying(8, method)
+    graying = TokenGraying(8, kind)
     exact = graying(x.float())
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert torch.equal(graying(x.float()), exact)
@@ -82,40 +85,65 @@ def test_low_precision_is_computed_in_single(method: Any) -> None:
     assert graying(x).dtype == torch.float64
 
 
-def test_attached_before_any_patch_embedding() -> None:
+@pytest.mark.parametrize("kind", ["svd", "dct"])
+def test_a_model_with_graying_is_graying_and_then_the_model(kind: Any) -> None:
     model = create_model("vit_tiny_patch8", skip=False, depth=1, img_size=16).eval()
+    graying = GrayingConfig(kind=kind, epsilon=0.8)
+    built = create_model("vit_tiny_patch8", skip=False, depth=1, img_size=16, graying=graying).eval()
+    built.load_state_dict(model.state_dict(), strict=True)  # graying adds nothing to a weights file
     x = images(2, 3, 16, 24).float()
-    plain, graying = model(x), TokenGraying(8, "dct")
-    handle = graying.attach(model)
-    attached = model(x)
-    assert torch.equal(attached, nn.Sequential(graying, create_model_like(model))(x))
-    assert not torch.allclose(attached, plain)
-    attached.sum().backward()
-    assert model.patch_embed.proj.weight.grad is not None
-    handle.remove()
-    assert torch.equal(model(x), plain)
-    swin = timm.create_model("swin_tiny_patch4_window7_224", embed_dim=12, depths=(1, 1), num_heads=(1, 1))
-    TokenGraying(4, "dct").attach(swin)
-    assert swin(torch.randn(1, 3, 224, 224)).isfinite().all()
+    assert torch.equal(built(x), nn.Sequential(TokenGraying(8, kind, 0.8), model)(x))
+    assert not torch.allclose(built(x), model(x))
+    built(x).sum().backward()
+    assert built.patch_embed.proj.weight.grad is not None
 
 
-def create_model_like(model: Any) -> Any:
-    other = create_model("vit_tiny_patch8", skip=False, depth=1, img_size=16).eval()
-    other.load_state_dict(model.state_dict(), strict=True)  # graying adds nothing to a weights file
-    return other
+def test_a_copy_is_grayed_too() -> None:
+    model = create_model("vit_tiny_patch8", depth=1, img_size=16, graying=GrayingConfig()).eval()
+    x = images(1, 3, 16, 16).float()
+    assert torch.equal(copy.deepcopy(model)(x), model(x))
+
+
+def test_recorded_with_the_weights_and_applied_when_they_are_loaded(tmp_path: Path) -> None:
+    config = ModelConfig(name="vit_tiny_patch8", depth=2, img_size=16, graying=GrayingConfig(epsilon=0.7))
+    model = build_model(config, seed=0).eval()
+    save_weights(tmp_path / "w.safetensors", model.state_dict(), config, {})
+    backbone = load_backbone(f"weights:{tmp_path / 'w.safetensors'}")
+    x = images(2, 3, 16, 24).float()
+    features = backbone.layers(x, [2], norm="final")[2].tokens
+    assert torch.equal(features, model.forward_features(x)[:, 1:])
+    plain = build_model(config.model_copy(update={"graying": None}), seed=0).eval()
+    assert not torch.allclose(features, plain.forward_features(x)[:, 1:], atol=1e-3)
+
+
+def test_models_without_graying_are_written_as_before() -> None:
+    """Content keys and the headers of weights files of models without graying do not change."""
+    assert dump(VitConfig()) == {"name": "vit_small_patch16", "skip": True, "depth": None, "img_size": 224}
+    assert "graying" not in dump(ModelConfig())
+    assert "graying" not in Holder(model=ModelConfig()).model_dump(mode="json")["model"]
+    grayed = ModelConfig(graying=GrayingConfig(kind="svd"))
+    assert dump(grayed)["graying"] == {"kind": "svd", "epsilon": 0.95}
+    assert ModelConfig.model_validate(dump(grayed)) == grayed
+
+
+class Holder(Config):
+    model: ModelConfig
+
+
+def test_the_setting_is_checked() -> None:
+    with pytest.raises(ConfigError, match=r"graying.epsilon: .*less than or equal to 1, was given 1.5"):
+        validate(ModelConfig, RawConfig({"graying": {"epsilon": 1.5}}))
+    with pytest.raises(ConfigError, match=r"graying.kind: 'fft' is none of svd, dct"):
+        validate(ModelConfig, RawConfig({"graying": {"kind": "fft"}}))
 
 
 def test_wrong_use() -> None:
-    for eps in (0.0, 1.1, -1.0, float("nan")):
+    for epsilon in (0.0, 1.1, -1.0, float("nan")):
         with pytest.raises(ConfigError, match=r"is not in \(0, 1\]"):
-            TokenGraying(8, eps=eps)
-    with pytest.raises(ConfigError, match="method 'fft' is none of svd, dct"):
+            TokenGraying(8, epsilon=epsilon)
+    with pytest.raises(ConfigError, match="kind 'fft' is none of svd, dct"):
         TokenGraying(8, "fft")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="patch_size=0"):
         TokenGraying(0)
-    with pytest.raises(ConfigError, match=r"patch_size=16, but the model's patches are \(8, 8\)"):
-        TokenGraying(16).attach(create_model("vit_tiny_patch8", depth=1, img_size=16))
-    with pytest.raises(ConfigError, match="a Linear has no patch_embed"):
-        TokenGraying(16).attach(nn.Linear(2, 2))
     with pytest.raises(ValueError, match="images of 16×20 pixels are not whole patches of 8"):
         TokenGraying(8)(torch.zeros(1, 3, 16, 20))
