@@ -72,7 +72,7 @@ class GrayingPatchEmbed(PatchEmbed):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map images (B, 3, H, W) to patch tokens as timm's does; ValueError unless H and W are whole patches."""
-        embedded: Tensor = super().forward(self.graying(x))
+        embedded: Tensor = super().forward(self.graying(x))  # type: ignore[no-untyped-call]  # timm's has no annotations
         return embedded
 
 
