@@ -2,10 +2,10 @@
 
     python -m benchmarks.bench_live [--steps 3] [--batch 4] [--protocol paper]
 
-Ours is a training step of ``eval.live`` and ``eval.stacked`` on photographs of scikit-image with made-up labels: crops,
-a ViT-S/16 (random weights), all blocks × the learning rates. The baseline is the same step with one block and one rate,
-which the other heads would each take again. Prints how many fits of one head the whole sweep costs, and the ratio
-to as many fits as there are heads.
+Ours is a training step of ``eval.probe.live`` and ``eval.probe.stack`` on photographs of scikit-image with made-up
+labels: crops, a ViT-S/16 (random weights), all blocks × the learning rates. The baseline is the same step with one
+block and one rate, which the other heads would each take again. Prints how many fits of one head the whole sweep
+costs, and the ratio to as many fits as there are heads.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from skimage import data
 
 from dinoskip.data.segmentation import SegmentationDataset
 from dinoskip.models import Backbone, create_model
-from dinoskip.protocols import ProbeRecipe
-from eval.feeds import visits
 from eval.labelled import LabelledTokens
-from eval.live import LiveFeed, RunningNorm
-from eval.stacked import HeadStack
+from eval.probe.config import ProbeConfig
+from eval.probe.feeds import visits
+from eval.probe.live import LiveFeed, RunningNorm
+from eval.probe.stack import HeadStack
 
 CLASSES = 21
 
@@ -45,7 +45,7 @@ def photographs(folder: Path, count: int) -> SegmentationDataset:
     return SegmentationDataset("photographs", "train", names, tuple(map(str, range(CLASSES))), images, masks)
 
 
-def seconds(backbone: Backbone, photos: SegmentationDataset, recipe: ProbeRecipe, blocks: int, rates: int) -> float:
+def seconds(backbone: Backbone, photos: SegmentationDataset, recipe: ProbeConfig, blocks: int, rates: int) -> float:
     """Processor seconds of a step, the median of all but the first."""
     keys = [("final", block) for block in range(backbone.depth - blocks + 1, backbone.depth + 1)]
     labels = LabelledTokens.labels_of(photos)
@@ -70,7 +70,7 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    recipe = ProbeRecipe(protocol=args.protocol, live=True, iterations=args.steps + 1, batch_size=args.batch)
+    recipe = ProbeConfig(protocol=args.protocol, live=True, iterations=args.steps + 1, batch_size=args.batch)
     backbone = Backbone.from_model(create_model("vit_small_patch16"))
     with tempfile.TemporaryDirectory() as folder:
         photos = photographs(Path(folder), 2 * args.batch)

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from eval.heads import upsampled_classes
+from eval.upsampling import upsampled_classes
 
 CASES = ((21, (375, 500)), (150, (512, 683)), (171, (375, 500)))  # classes and label sizes
 RATES = (1e-4, 1e-2)  # the least and the largest learning rate

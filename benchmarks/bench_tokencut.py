@@ -30,8 +30,8 @@ from threadpoolctl import threadpool_limits
 from dinoskip.images import read_image
 from dinoskip.models import load_backbone
 from dinoskip.randomness import numpy_rng
-from eval.graph import build_graphs, normalise, similarities
 from eval.tokencut import DENSE_TOKENS, Grid, TokenCut, component_of, cut_vectors, tokencut
+from eval.tokencut.graph import build_graphs, normalise, similarities
 
 GRIDS = ((28, 28), (30, 40), (37, 50))
 AGREE_GRIDS = ((6, 8), (7, 7), (10, 14), (14, 14), (15, 20), (24, 18), (24, 32), (28, 28), (32, 24), (30, 40), (37, 50))

@@ -230,10 +230,11 @@ def _job_source(args: Args, recipe: str) -> RawConfig:
 
 def _observer(args: Args, job: PretrainJob) -> Observer | None:
     from dinoskip.data import FolderConfig
-    from dinoskip.pipeline.online import OnlineKnn, OnlineSection, build_observer
+    from dinoskip.pipeline.online import build_observer
+    from eval.online.config import OnlineConfig, OnlineKnnConfig
 
     if args.online_knn:
-        section = OnlineSection(knn=OnlineKnn(dataset="online"))
+        section = OnlineConfig(knn=OnlineKnnConfig(dataset="online"))
         return build_observer(section, {"knn": (FolderConfig(root=args.online_knn), None)})
     if job.pretrain.online_every:
         log.warning("pretrain.online_every: nothing is evaluated without --online-knn DIR")

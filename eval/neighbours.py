@@ -7,15 +7,15 @@ may order vectors differently whose similarities differ by its rounding.
 from __future__ import annotations
 
 import math
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from dinoskip.errors import ConfigError
+from eval.retrieval.config import IndexName
 
-IndexName = Literal["flat", "ivf"]
 _CHUNK_ELEMENTS = 2**26  # similarities held at once by torch: 256 MiB
 _IVF_PROBES = 32  # inverted lists that are searched
 

@@ -24,6 +24,7 @@ from dinoskip.init.build import ModelConfig, SkiplessInit, build_model
 from dinoskip.models import Backbone
 from dinoskip.pipeline.make import DatasetBox
 from dinoskip.pipeline.stages import ours
+from eval.online.config import OnlineKnnConfig, OnlineProbeConfig
 
 BITS = ((None, None), (8, 8), (8, 6), (6, 6), (4, 8), (4, 4))
 """Of weights and activations, in which scores are taken."""
@@ -102,7 +103,8 @@ def knn_measure(folder: str, size: int) -> Any:
     if train.class_names != val.class_names:
         raise DataError(f"{folder}: train and val have different classes")
     k = min(10, len(train))
-    return ours("eval.online").OnlineKnn(train, val, size=size, k=(k,), train_images=1000, val_images=500)
+    config = OnlineKnnConfig(dataset=folder, size=size, k=(k,), train_images=1000, val_images=500)
+    return ours("eval.online").OnlineKnn(train, val, config)
 
 
 def probe_measure(data: str, size: int) -> Any:
@@ -115,7 +117,7 @@ def probe_measure(data: str, size: int) -> Any:
         raise ConfigError(f"--probe {data}: is not KIND:DIR", "write e.g. voc:VOCdevkit or ade20k:ADEChallengeData2016")
     config = validate(DatasetBox, RawConfig({"dataset": {"kind": kind, "root": root}}, {"": "--probe"})).dataset
     train, val = (open_segmentation(config, split) for split in ("train", "val"))
-    return ours("eval.online").OnlineProbe(train, val, size=size)
+    return ours("eval.online").OnlineProbe(train, val, OnlineProbeConfig(dataset=data, size=size))
 
 
 def quantised_scores(backbone: Backbone, measures: Sequence[Any], calibration: Tensor) -> list[dict[str, Any]]:

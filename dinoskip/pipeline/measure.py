@@ -15,6 +15,10 @@ from dinoskip.models import Backbone, load_backbone
 from dinoskip.pipeline.make import dataset_of
 from dinoskip.pipeline.runner import Task
 from dinoskip.pipeline.stages import ours
+from eval.knn.config import KnnConfig
+from eval.probe.config import ProbeConfig
+from eval.retrieval.config import RetrievalConfig
+from eval.tokencut.config import TokenCutConfig
 
 
 def open_backbone(settings: Mapping[str, Any], weights: Path | None, device: str) -> Backbone:
@@ -72,31 +76,30 @@ def probe(task: Task) -> None:
     config, root = dataset_of(task)
     recipe = dict(settings["probe"])
     sets = [datasets.open_segmentation(config, recipe.pop(f"{part}_split"), root) for part in ("train", "val")]
-    own = {"seed": settings["seed"], "multiscale": settings["multiscale"]}
-    fitting, norms = validate(module.ProbeConfig, RawConfig({**recipe, **own})), settings["norms"]
+    fitting, norms = validate(ProbeConfig, RawConfig(recipe)), settings["norms"]
+    own = {"seed": settings["seed"], "multiscale": settings["multiscale"], "norms": norms}
     weights = task.inputs.get("weights")
     backbone = open_backbone(settings, weights, task.device) if weights or "backbone" in settings else None
     if fitting.live:
         assert backbone is not None
         context = {**settings["context"], "weights": backbone.weights_hash, "depth": backbone.depth}
-        about = {"norms": norms, "workers": task.workers}
-        module.evaluate_live(backbone, *sets, settings["blocks"], task.out, fitting, context, **about)
+        own["workers"] = task.workers
+        module.evaluate_live(backbone, *sets, settings["blocks"], task.out, fitting, context, **own)
         return
     train, val = _open(task, "train"), _open(task, "val")
-    stores, how = (train.store, val.store), {"norms": norms, "backbone": backbone, "device": task.device}
-    module.evaluate(*stores, *sets, task.out, fitting, val.context, **how)
+    own |= {"backbone": backbone, "device": task.device}
+    module.evaluate(train.store, val.store, *sets, task.out, fitting, val.context, **own)
 
 
 def tokencut(task: Task) -> None:
     """``tokencut``: one box an image, block and method, and CorLoc."""
-    module = ours("eval.discovery")
+    module = ours("eval.tokencut")
     opened = _open(task, "store")
     config, root = dataset_of(task)
     boxes = datasets.open_detection(config, task.settings["dataset"]["split"], root)
-    tree = {**task.settings["tokencut"], "multiscale": task.settings["multiscale"]}
-    settings = validate(module.TokenCutConfig, RawConfig(tree))
-    computing = {"device": task.device, "workers": task.workers}
-    module.evaluate(opened.store, boxes, task.out, settings, opened.context, **computing)
+    settings = validate(TokenCutConfig, RawConfig(task.settings["tokencut"]))
+    how = {"multiscale": task.settings["multiscale"], "device": task.device, "workers": task.workers}
+    module.evaluate(opened.store, boxes, task.out, settings, opened.context, **how)
 
 
 def knn(task: Task) -> None:
@@ -112,7 +115,7 @@ def knn(task: Task) -> None:
         labelled["val"].labels,
         labelled["train"].class_names,
         task.out,
-        validate(module.KnnConfig, RawConfig({"k": task.settings["k"]})),
+        validate(KnnConfig, RawConfig({"k": task.settings["k"]})),
         val.context,
         device=task.device,
     )
@@ -124,14 +127,15 @@ def retrieve(task: Task) -> None:
     train, val = _open(task, "train"), _open(task, "val")
     config, root = dataset_of(task)
     section = task.settings["retrieve"]
-    settings = {key: section[key] for key in ("memory", "k", "temperature", "index")}
+    settings = {key: section[key] for key in RetrievalConfig.model_fields}
     module.evaluate(
         train.store,
         val.store,
         datasets.open_segmentation(config, section["train_split"], root),
         datasets.open_segmentation(config, section["val_split"], root),
         task.out,
-        validate(module.RetrievalConfig, RawConfig({**settings, "seed": task.settings["seed"]})),
+        validate(RetrievalConfig, RawConfig(settings)),
         val.context,
+        seed=task.settings["seed"],
         device=task.device,
     )

@@ -83,7 +83,7 @@ def _boxes(image: Path) -> np.ndarray | None:
 
 def _predictions(store: FeatureStore, probe: Path) -> Found:
     """Label maps by the probe's selected head of every block."""
-    module = ours("eval.heads")
+    module = ours("eval.probe")
     heads, _ = module.load_heads(probe / "heads.safetensors")
     found: Found = {}
     for head in heads:

@@ -20,11 +20,13 @@ from dinoskip.errors import ConfigError
 from dinoskip.init.build import ModelConfig
 from dinoskip.models.vit import DEPTH, ModelName
 from dinoskip.optim.build import AdamWConfig, OptimizerConfig
-from dinoskip.pipeline.online import OnlineSection
 from dinoskip.pipeline.sweep import SweepSection, short_recipe
-from dinoskip.protocols import ProbeRecipe
 from dinoskip.training.dino import PretrainConfig
 from dinoskip.training.supervised import SupervisedConfig, with_defaults
+from eval.online.config import OnlineConfig
+from eval.probe.config import ProbeConfig
+from eval.retrieval.config import RetrievalConfig
+from eval.tokencut.config import TokenCutConfig
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 Blocks = Literal["all"] | Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=1)]
@@ -64,38 +66,22 @@ class VariantsConfig(Config):
     optimizer: tuple[str | dict[str, Any], ...] = ({},)
 
 
-class ProbeSection(ProbeRecipe):
+class ProbeSection(ProbeConfig):
     """Linear probes on frozen features (docs/protocols.md): a protocol, and settings of it that are changed."""
 
     train_split: str = "train"
     val_split: str = "val"
 
 
-class RetrieveSection(Config):
-    """Dense retrieval (docs/retrieval.md): resolution, how many training patches are remembered, how they vote."""
+class RetrieveSection(RetrievalConfig):
+    """Dense retrieval (docs/retrieval.md), and the splits that are remembered and labelled."""
 
-    size: int = Field(512, ge=16, description="side in pixels of the square that images are resized to")
-    memory: int = Field(102_400, ge=1, description="training patches that are remembered, at most")
-    k: int = Field(30, ge=1)
-    temperature: float = Field(0.02, gt=0)
-    index: Literal["flat", "ivf"] = Field("flat", description="flat is exact, ivf faster")
     train_split: str = "train"
     val_split: str = "val"
 
 
 def _single(value: object) -> object:
     return (value,) if isinstance(value, int | float | str) else value
-
-
-class TokenCutSection(Config):
-    """Object discovery (docs/tokencut.md): thresholds, LOST beside it, pictures."""
-
-    tau: Annotated[
-        tuple[Annotated[float, Field(ge=0, lt=1)], ...], BeforeValidator(_single), AfterValidator(no_duplicates)
-    ] = Field((0.2,), min_length=1, description="one or several; what is shown is of the first")
-    eps: float = Field(1e-5, gt=0, lt=1)
-    lost_k: int | None = Field(None, ge=1, description="LOST too, its seed grown over so many patches; published: 100")
-    overlays: int = Field(0, ge=0, description="pictures with mask and boxes of so many images, at every block")
 
 
 class EvaluateConfig(Config):
@@ -118,7 +104,7 @@ class EvaluateConfig(Config):
     retrieval: tuple[Name, ...] = ()
     probe: ProbeSection = ProbeSection()
     retrieve: RetrieveSection = RetrieveSection()
-    tokencut: TokenCutSection = TokenCutSection()
+    tokencut: TokenCutConfig = TokenCutConfig()
     discover_split: str = "trainval"
     discover_facet: Annotated[
         tuple[Literal["key", "query", "value", "out"], ...], BeforeValidator(_single), AfterValidator(no_duplicates)
@@ -181,7 +167,7 @@ class Study(Config):
     pretrain: StudyPretrain | None = None
     supervised: StudySupervised | None = None
     variants: VariantsConfig = VariantsConfig()
-    online: OnlineSection = OnlineSection()
+    online: OnlineConfig = OnlineConfig()
     sweep: SweepSection | None = None
     evaluate: EvaluateConfig = EvaluateConfig()
     gallery: GallerySection = GallerySection()

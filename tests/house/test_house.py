@@ -23,7 +23,6 @@ LEAVES = {
     "distributed",
     "results",
     "rank_collapse",
-    "protocols",
     "environment",
 }
 # What each part may import of dinoskip. Later parts may import earlier ones.
@@ -61,7 +60,8 @@ def test_import_law(path: Path) -> None:
         assert ({"eval", "visualize"} - {parts[0]}).isdisjoint(tops)
         assert inner.isdisjoint({"pipeline", "cli", "commands"})
         return
-    assert {"eval", "visualize"}.isdisjoint(tops), "only pipeline/stages.py reaches eval and visualize, by name"
+    if "pipeline" not in parts and parts[1] not in {"cli", "commands", "tools"}:
+        assert {"eval", "visualize"}.isdisjoint(tops), "only pipeline and cli may import eval and visualize"
     if len(parts) == 2 and parts[1] in LEAVES:
         assert inner <= LEAVES, f"a leaf imports {inner - LEAVES}"
     elif len(parts) > 2:
@@ -184,6 +184,7 @@ def test_package_data_has_the_templates() -> None:
 def test_a_package_names_its_modules_and_no_others(package: str) -> None:
     said = ast.get_docstring(ast.parse((ROOT / package / "__init__.py").read_text())) or ""
     modules = {path.stem for path in (ROOT / package).glob("*.py")} - {"__init__"}
+    modules |= {path.parent.name for path in (ROOT / package).glob("*/__init__.py")}
     assert set(re.findall(r"``(\w+)``", said)) == modules
 
 

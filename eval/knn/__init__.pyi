@@ -1,0 +1,10 @@
+from .classify import knn_classify, knn_predictions
+from .config import KnnConfig
+from .evaluation import evaluate
+
+__all__ = [
+    "KnnConfig",
+    "evaluate",
+    "knn_classify",
+    "knn_predictions",
+]

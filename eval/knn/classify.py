@@ -1,0 +1,101 @@
+"""Weighted k-nearest-neighbour classification of frozen CLS features, as in DINO, for all blocks at once.
+
+Features are L2-normalised; the k training images of largest cosine vote for their class with weight
+exp(cosine / temperature) (Wu et al. 2018; DINO eval_knn.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+
+from dinoskip.errors import ConfigError
+from eval.knn.config import Backend
+from eval.neighbours import Neighbours
+
+_CHUNK_ELEMENTS = 2**24  # similarities held at once: 64 MiB of float32
+
+
+def _check(train_x: torch.Tensor, labels: NDArray[np.int64], test_x: torch.Tensor, ks: Sequence[int]) -> None:
+    if train_x.shape[1] != len(labels):
+        raise ValueError(f"{train_x.shape[1]} training features but {len(labels)} labels")
+    if train_x.shape[0] != test_x.shape[0] or train_x.shape[2] != test_x.shape[2]:
+        raise ValueError(f"training features {tuple(train_x.shape)} do not fit test features {tuple(test_x.shape)}")
+    if len(labels) and labels.min() < 0:
+        raise ValueError("class labels must not be negative")
+    if min(ks) < 1 or max(ks) > len(labels):
+        raise ConfigError(
+            f"k: {max(ks) if min(ks) >= 1 else min(ks)} neighbours were asked of {len(labels)} training images",
+            f"choose 1 to {len(labels)}",
+        )
+
+
+def knn_predictions(
+    train_x: torch.Tensor,
+    train_y: ArrayLike,
+    test_x: torch.Tensor,
+    ks: Sequence[int],
+    temperature: float = 0.07,
+    backend: Backend = "torch",
+) -> dict[int, NDArray[np.int64]]:
+    """Classify ``test_x`` (blocks, n, D) by ``train_x`` (blocks, N, D), each block by itself, for several k.
+
+    ``train_y`` (N,) are integer classes. Returns, for every k, int64 classes (blocks, n). Every feature is
+    normalised here; a zero vector is similar to nothing. ``torch`` multiplies all blocks at once, ``faiss`` searches
+    one exact index a block. Raises :class:`ConfigError` if a k exceeds N.
+    """
+    labels = np.asarray(train_y, dtype=np.int64)
+    _check(train_x, labels, test_x, ks)
+    blocks, count, _ = test_x.shape
+    classes = torch.from_numpy(labels).to(train_x.device)
+    nearest = _searcher(torch.nn.functional.normalize(train_x.float(), dim=-1), max(ks), backend)
+    found = {k: np.empty((blocks, count), dtype=np.int64) for k in ks}
+    step = max(1, _CHUNK_ELEMENTS // (blocks * len(labels)))
+    for start in range(0, count, step):
+        queries = torch.nn.functional.normalize(test_x[:, start : start + step].float(), dim=-1)
+        similar, where = nearest(queries)
+        weights, votes_for = torch.exp(similar / temperature), classes[where]
+        votes = weights.new_zeros((*weights.shape[:2], int(labels.max()) + 1))
+        done = 0
+        for k in sorted(set(ks)):  # topk is sorted, so a larger k only adds votes
+            votes.scatter_add_(-1, votes_for[..., done:k], weights[..., done:k])
+            done = k
+            found[k][:, start : start + step] = votes.argmax(-1).cpu().numpy()
+    return found
+
+
+def _searcher(
+    memory: torch.Tensor, k: int, backend: Backend
+) -> Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]:
+    """From unit queries (blocks, n, D) to the k largest cosines with ``memory`` (blocks, N, D), falling, and where."""
+    if backend == "torch":
+        transposed = memory.transpose(1, 2)
+
+        def by_torch(queries: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            similar, where = torch.bmm(queries, transposed).topk(k, dim=-1)
+            return similar, where
+
+        return by_torch
+    indexes = [Neighbours(block.cpu().numpy(), memory.device) for block in memory]
+
+    def by_faiss(queries: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        found = [index.search(block.cpu().numpy(), k) for index, block in zip(indexes, queries, strict=True)]
+        similar, where = (torch.from_numpy(np.stack(part)).to(memory.device) for part in zip(*found, strict=True))
+        return similar, where
+
+    return by_faiss
+
+
+def knn_classify(
+    train_x: ArrayLike | torch.Tensor,
+    train_y: ArrayLike,
+    test_x: ArrayLike | torch.Tensor,
+    k: int,
+    temperature: float = 0.07,
+) -> NDArray[np.int64]:
+    """Return the classes int64 (n,) of ``test_x`` (n, D) by the ``k`` nearest of ``train_x`` (N, D)."""
+    train, test = (torch.as_tensor(x)[None] for x in (train_x, test_x))
+    return np.asarray(knn_predictions(train, train_y, test, [k], temperature)[k][0])

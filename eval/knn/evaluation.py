@@ -1,0 +1,85 @@
+"""k-NN on a data set: the CLS token of every block of a feature store, and its result rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+
+from dinoskip.distributed import choose_device
+from dinoskip.errors import ConfigError, DataError
+from dinoskip.features import FeatureStore
+from dinoskip.results import EvalResult, write_rows
+from eval.baselines import classification_baselines
+from eval.bootstrap import share_interval
+from eval.knn.classify import knn_predictions
+from eval.knn.config import KnnConfig
+
+
+def _features(store: FeatureStore, device: torch.device) -> torch.Tensor:
+    found = [store.cls(block) for block in store.blocks]
+    if any(cls is None for cls in found):
+        raise DataError(f"{store.path}: holds no class tokens, which k-NN needs", "export with cls=true")
+    return torch.stack([torch.from_numpy(cls) for cls in found if cls is not None]).to(device)
+
+
+def evaluate(
+    train_store: FeatureStore,
+    val_store: FeatureStore,
+    train_labels: ArrayLike,
+    val_labels: ArrayLike,
+    class_names: Sequence[str],
+    out: Path,
+    config: KnnConfig,
+    context: Mapping[str, Any],
+    *,
+    device: str = "auto",
+) -> list[EvalResult]:
+    """Classify the CLS token of every block and write ``out/rows.json``.
+
+    ``train_labels`` and ``val_labels`` are integers in store order; ``context`` are fields of the rows, the data set's
+    name among them. One row a block and k, metric
+    ``accuracy_k{k}`` in percent, with its interval; then the majority class and chance, for each k.
+    """
+    where = choose_device(device)
+    truth = np.asarray(val_labels, dtype=np.int64)
+    if len(truth) != len(val_store.ids):
+        raise ValueError(f"{len(val_store.ids)} images to classify but {len(truth)} labels")
+    if train_store.blocks != val_store.blocks:
+        raise ConfigError(f"blocks differ: {train_store.blocks} in training, {val_store.blocks} in validation")
+    train, val = _features(train_store, where), _features(val_store, where)
+    predicted = knn_predictions(train, train_labels, val, config.k, config.temperature, backend=config.backend)
+    about = {"classes": len(class_names), **context}
+    rows = [
+        _row(k, predicted[k][i] == truth, str(block), val_store, config).with_context(about)
+        for i, block in enumerate(val_store.blocks)
+        for k in config.k
+    ]
+    for like in rows[: len(config.k)]:
+        rows += classification_baselines(np.asarray(train_labels, dtype=np.int64), truth, len(class_names), like)
+    write_rows(Path(out) / "rows.json", rows)
+    return rows
+
+
+def _row(k: int, right: NDArray[np.bool_], block: str, store: FeatureStore, config: KnnConfig) -> EvalResult:
+    low, high = share_interval(right)
+    return EvalResult(
+        metric=f"accuracy_k{k}",
+        value=100.0 * float(right.mean()),
+        task="knn",
+        block=block,
+        dataset="",
+        split="val",
+        n=len(right),
+        facet=store.facet,
+        norm=store.norm,
+        protocol=f"dino k-NN, temperature {config.temperature:g}",
+        resolution=store.transform.label,
+        weights=store.weights_hash,
+        low=100 * low,
+        high=100 * high,
+    )

@@ -1,0 +1,77 @@
+"""Settings of the evaluation of a network while it trains."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import AfterValidator, Field, model_validator
+
+from dinoskip.config import Config, no_duplicates
+
+
+class OnlineKnnConfig(Config):
+    """k-NN on the CLS token of the last block, on a class-balanced sample of a data set with classes."""
+
+    dataset: str
+    size: int = Field(224, ge=16, description="side in pixels of the centre crop")
+    k: Annotated[tuple[Annotated[int, Field(ge=1)], ...], AfterValidator(no_duplicates)] = Field((10,), min_length=1)
+    train_images: int = Field(5000, ge=1)
+    val_images: int = Field(1000, ge=1)
+    held_out: bool = Field(False, description="validate on training images that are left out of the neighbours")
+
+    @property
+    def use(self) -> Literal["classes"]:
+        """As what the data set is opened."""
+        return "classes"
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """The splits that are looked at."""
+        return ("train",) if self.held_out else ("train", "val")
+
+    @model_validator(mode="after")
+    def _neighbours(self) -> Self:
+        if max(self.k) > self.train_images:
+            raise ValueError(f"k: {max(self.k)} exceeds train_images ({self.train_images})")
+        return self
+
+
+class OnlineProbeConfig(Config):
+    """A linear segmentation probe on a small sample of a data set with label maps.
+
+    ``blocks`` count from 1; 0, -1, ... are the last, the one before it, ...
+    """
+
+    dataset: str
+    size: int = Field(224, ge=16, description="side in pixels of the square that images are resized to")
+    blocks: Annotated[tuple[int, ...], AfterValidator(no_duplicates)] = Field((-1, 0), min_length=1)
+    learning_rates: Annotated[tuple[Annotated[float, Field(gt=0)], ...], AfterValidator(no_duplicates)] = Field(
+        (1e-3, 1e-2), min_length=1
+    )
+    epochs: int = Field(10, ge=1)
+    train_split: str = "train"
+    val_split: str = "val"
+    train_images: int = Field(200, ge=2)
+    val_images: int = Field(100, ge=1)
+
+    @property
+    def use(self) -> Literal["segmentation"]:
+        """As what the data set is opened."""
+        return "segmentation"
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """The splits that are looked at."""
+        return self.train_split, self.val_split
+
+
+class OnlineConfig(Config):
+    """What is measured while a network trains; the first that is given tells the best checkpoint."""
+
+    knn: OnlineKnnConfig | None = None
+    probe: OnlineProbeConfig | None = None
+
+    @property
+    def parts(self) -> dict[str, OnlineKnnConfig | OnlineProbeConfig]:
+        """What is asked for, by name."""
+        return {name: part for name, part in (("knn", self.knn), ("probe", self.probe)) if part is not None}

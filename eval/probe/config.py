@@ -1,0 +1,186 @@
+"""Settings of linear segmentation probes, and the published protocols by name.
+
+``PROTOCOLS`` is plain data: what each differs in from ``paper``, whose values are the defaults of :class:`ProbeConfig`.
+docs/protocols.md has the table with the sources.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+
+from dinoskip.config import Config, no_duplicates
+
+# mmsegmentation's 40k schedule as DINOv2 uses it; also the base of DINOv3's.
+_DINOV2: dict[str, Any] = {
+    "live": True,
+    "size": 512,
+    "learning_rates": (1e-3,),
+    "schedule": "poly",
+    "warmup": 0.0375,
+    "epochs": None,
+    "iterations": 40_000,
+    "batchnorm": "affine",
+    "init_std": 0.01,
+    "refine": 0,
+    "crop": "scaled",
+    "scale": (0.5, 2.0),
+    "cat_max_ratio": 0.75,
+    "distort": 0.1,
+    "stride": 341,
+}
+PROTOCOLS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {
+        "paper": {},
+        "fast": {"refine": 1},
+        "dinov2": _DINOV2,
+        "dinov3": {**_DINOV2, "schedule": "cosine", "weight_decay": (1e-3,), "dropout": 0.1, "distort": 0.5},
+        "leopart": {
+            "live": True,
+            "size": 448,
+            "optimizer": "sgd",
+            "learning_rates": (1e-2,),
+            "schedule": "step",
+            "epochs": 25,
+            "batch_size": 60,
+            "batchnorm": "none",
+            "refine": 0,
+            "mask": 100,
+            "scale": (0.8, 1.0),
+        },
+    }
+)
+
+
+def _several(value: Any) -> Any:
+    return value if isinstance(value, list | tuple) else (value,)
+
+
+def _low_to_high(pair: tuple[float, float]) -> tuple[float, float]:
+    if not 0 < pair[0] <= pair[1]:
+        raise ValueError("must be two numbers, 0 < low <= high")
+    return pair
+
+
+Positive = Annotated[float, Field(gt=0)]
+NotNegative = Annotated[float, Field(ge=0)]
+
+
+class ProbeConfig(Config):
+    """How linear probes are fitted and scored (docs/protocols.md).
+
+    ``protocol`` gives every setting that is not given itself.
+    """
+
+    protocol: Literal["paper", "fast", "dinov2", "dinov3", "leopart"] = Field(
+        "paper", description="gives all settings below that are not given themselves (docs/protocols.md)"
+    )
+    live: bool = Field(False, description="augmented images through the backbone every step, not features kept on disk")
+    size: int = Field(224, ge=16, description="side in pixels of square images, of live crops and of windows")
+    optimizer: Literal["adamw", "sgd"] = Field("adamw", description="sgd: with momentum 0.9")
+    learning_rates: Annotated[tuple[Positive, ...], AfterValidator(no_duplicates)] = Field(
+        (1e-4, 3e-4, 1e-3, 3e-3, 1e-2), min_length=1, description="one head each; chosen on held-out images"
+    )
+    weight_decay: Annotated[
+        tuple[NotNegative, ...], BeforeValidator(_several), AfterValidator(no_duplicates), Field(min_length=1)
+    ] = Field((1e-4,), description="one or several, each with every learning rate")
+    schedule: Literal["cosine", "poly", "step", "constant"] = Field(
+        "cosine", description="poly: falls linearly; step: to a tenth after 80 % of the steps"
+    )
+    warmup: float = Field(0.0, ge=0, lt=1, description="share of the steps with a linearly rising rate")
+    epochs: int | None = Field(30, ge=1)
+    iterations: int | None = Field(None, ge=1, description="instead of epochs")
+    batch_size: int = Field(16, ge=1)
+    batchnorm: Literal["none", "plain", "affine"] = Field("plain", description="affine: with learned scale and shift")
+    dropout: float = Field(0.0, ge=0, lt=1, description="of whole channels of an image, before BatchNorm; live only")
+    init_std: NotNegative = Field(0.0, description="of the first weights, normal; 0: from zero")
+    refine: int = Field(
+        2, ge=0, le=16, description="nodes of the loss a token (eval.probe.targets); 0: every label pixel"
+    )
+    mask: int | None = Field(None, ge=8, description="loss on labels brought to this many pixels, square, by nearest")
+    crop: Literal["resized", "scaled"] = Field(
+        "resized", description="live: a part of any shape made square, or a square of the image at another scale"
+    )
+    scale: Annotated[tuple[float, float], AfterValidator(_low_to_high)] = Field(
+        (0.5, 1.0), description="live: of resized, share of the area; of scaled, factor on the short side"
+    )
+    cat_max_ratio: float = Field(1.0, gt=0, le=1, description="live, scaled: most of a crop that one class may fill")
+    flip: float = Field(0.5, ge=0, le=1, description="live: probability")
+    distort: float | None = Field(None, ge=0, le=0.5, description="live: change colours, hue by this share of a turn")
+    stride: int | None = Field(None, ge=1, description="live: score by sliding windows; default whole square images")
+    holdout: float = Field(0.1, gt=0, lt=1, description="share of training images on which a head is chosen")
+    seeds: int = Field(1, ge=1, le=100, description="fits, with rows for each and one for mean and deviation")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_the_protocol(cls, given: Any) -> Any:
+        if not isinstance(given, dict):
+            return given
+        name = given.get("protocol", "paper")
+        filled = {**PROTOCOLS.get(name, {}), **given} if isinstance(name, str) else given
+        for one, other in (("epochs", "iterations"), ("iterations", "epochs")):
+            if given.get(one) is not None and other not in given:
+                filled = {**filled, other: None}
+        return filled
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        if (self.epochs is None) == (self.iterations is None):
+            raise ValueError("give epochs or iterations, one of them")
+        if not self.live:
+            if self.stride is not None:
+                raise ValueError("sliding windows (stride) need live=true: cached features are of whole square images")
+            if self.dropout:
+                raise ValueError("dropout needs live=true")
+            if self.refine == 0 and self.mask is None:
+                raise ValueError("refine=0 (every label pixel) needs live=true or a mask: labels differ in size")
+        if self.stride is not None and self.stride > self.size:
+            raise ValueError(f"stride {self.stride} leaves gaps between windows of {self.size} pixels")
+        if self.crop == "resized" and self.scale[1] > 1:
+            raise ValueError("scale: a resized crop covers at most all of the image (1)")
+        return self
+
+    @property
+    def trials(self) -> list[tuple[float, float]]:
+        """Every (learning rate, weight decay), rising."""
+        return [(rate, decay) for rate in sorted(self.learning_rates) for decay in sorted(self.weight_decay)]
+
+    def steps(self, images: int) -> int:
+        """Optimizer steps on ``images`` training images."""
+        return self.iterations or (self.epochs or 0) * -(-images // self.batch_size)
+
+    @property
+    def label(self) -> str:
+        """What result rows say: the protocol and every setting that is not its own, ``dinov2, 200 iterations``."""
+        own = ProbeConfig(protocol=self.protocol)
+        changed = [
+            _phrase(name, getattr(self, name))
+            for name in ProbeConfig.model_fields
+            if name not in {"size", "seeds"} and getattr(self, name) not in (getattr(own, name), _MISSING.get(name, ""))
+        ]
+        return ", ".join([self.protocol, *changed])
+
+    @property
+    def resolution(self) -> str:
+        """What result rows say of how images are sized and scored."""
+        images = f"{self.size} square" if self.stride is None else f"{self.size} windows, stride {self.stride}"
+        return f"{images}, scored at label size"
+
+
+_MISSING = {"epochs": None, "iterations": None}  # the other one says it
+
+
+def _phrase(name: str, value: Any) -> str:
+    words = name.replace("_", " ")
+    if value is None:
+        return f"no {words}"
+    if isinstance(value, bool):
+        return {True: "live", False: "cached"}[value]
+    if name in {"epochs", "iterations"}:
+        return f"{value} {words if value != 1 else words.removesuffix('s')}"
+    if isinstance(value, tuple):
+        return f"{words} {' '.join(f'{part:g}' for part in value)}"
+    return f"{words} {value:g}" if isinstance(value, float) else f"{words} {value}"

@@ -1,0 +1,125 @@
+"""Linear probes on a data set: from feature stores, or from images that go through the backbone as they are needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dinoskip.data.segmentation import SegmentationDataset
+from dinoskip.distributed import choose_device
+from dinoskip.errors import ConfigError, DataError
+from dinoskip.features import FeatureStore
+from dinoskip.models import Backbone
+from dinoskip.results import EvalResult
+from eval.labelled import LabelledTokens
+from eval.probe.config import ProbeConfig
+from eval.probe.fit import (
+    Norms,
+    ProbeResult,
+    choose_and_score,
+    fit_heads,
+    fit_stored,
+    head_groups,
+    keys_of,
+    split_images,
+)
+from eval.probe.live import LiveFeed, RunningNorm
+from eval.probe.rows import About, publish
+
+
+def evaluate(
+    train_store: FeatureStore,
+    val_store: FeatureStore,
+    train_set: SegmentationDataset,
+    val_set: SegmentationDataset,
+    out: Path,
+    config: ProbeConfig,
+    context: Mapping[str, Any],
+    *,
+    seed: int = 0,
+    multiscale: Sequence[int] | None = None,
+    norms: Sequence[str] = (),
+    backbone: Backbone | None = None,
+    device: str = "auto",
+) -> list[EvalResult]:
+    """Probe every block of the stores and write heads, ``probes.json`` and ``rows.json`` into ``out``.
+
+    ``seed`` is that of the first fit; one more head is fitted on the sum of the ``multiscale`` blocks. The norm is the
+    stores' own; or ``norms``, which ``backbone`` applies when stores of norm ``none`` are read. Rows: mIoU with its
+    interval, mAcc and aAcc in percent of the chosen heads, and mIoU with note ``best on validation``; then the mIoU of
+    the majority class. With several seeds: rows of each, and of their mean (:mod:`eval.probe.rows`).
+    """
+    train, val = LabelledTokens.pair(train_store, val_store, train_set, val_set)
+    applied = _derivations(val_store, norms, backbone)
+    groups = head_groups(val_store.blocks, multiscale, list(applied))
+    seeds = range(seed, seed + config.seeds)
+    fits = [fit_stored(train, val, groups, applied, config, one, choose_device(device)) for one in seeds]
+    size = f"{val_store.transform.label}, scored at label size"
+    about = About(
+        train, val, train_set, val_set, val_store.facet, val_store.weights_hash, train_store.ids, size, seed, multiscale
+    )
+    return publish(out, fits, config, about, context)
+
+
+def _derivations(store: FeatureStore, norms: Sequence[str], backbone: Backbone | None) -> Norms:
+    """How every norm is made of what the store holds; :class:`ConfigError` if it cannot be."""
+    if not norms or list(norms) == [store.norm]:
+        return {store.norm: None}
+    if store.norm != "none" or store.facet != "out" or backbone is None:
+        raise ConfigError(
+            f"{store.path}: holds {store.facet} of norm {store.norm}", "several norms need out of norm none"
+        )
+    if backbone.weights_hash != store.weights_hash:
+        raise DataError(f"{store.path}: features of other weights than {backbone.spec}")
+
+    def apply(norm: str) -> Callable[[torch.Tensor], torch.Tensor]:
+        return lambda tokens: backbone.normed(tokens.to(backbone.device, backbone.dtype), norm)
+
+    try:
+        for norm in norms:
+            backbone.normed(torch.zeros(1, 1, backbone.dim, device=backbone.device, dtype=backbone.dtype), norm)
+    except ValueError as error:
+        raise ConfigError(f"probe: {error}") from error
+    return {norm: None if norm == "none" else apply(norm) for norm in norms}
+
+
+def evaluate_live(
+    backbone: Backbone,
+    train_set: SegmentationDataset,
+    val_set: SegmentationDataset,
+    blocks: Sequence[int] | str,
+    out: Path,
+    config: ProbeConfig,
+    context: Mapping[str, Any],
+    *,
+    seed: int = 0,
+    multiscale: Sequence[int] | None = None,
+    norms: Sequence[str] = ("final",),
+    workers: int = 0,
+) -> list[EvalResult]:
+    """As :func:`evaluate`, with images that go through the backbone as they are needed; ``blocks`` may be ``"all"``."""
+    numbers = list(range(1, backbone.depth + 1)) if isinstance(blocks, str) else sorted(set(blocks))
+    beyond = [b for b in {*numbers, *(multiscale or ())} if b > backbone.depth]
+    if beyond:
+        raise ConfigError(f"probe: block {beyond[0]} is beyond the {backbone.depth} blocks of {backbone.spec}")
+    groups = head_groups(numbers, multiscale, norms)
+    train, val = (LabelledTokens.labels_of(part) for part in (train_set, val_set))
+
+    def fit(seed: int) -> list[ProbeResult]:
+        statistics = RunningNorm(active=config.batchnorm != "none")
+        feed, val_feed = (
+            LiveFeed(backbone, part, labels, keys_of(groups), config, statistics, seed=seed, workers=workers)
+            for part, labels in ((train_set, train), (val_set, val))
+        )
+        fitted, held = split_images(train.count, config.holdout, seed)
+        stack = fit_heads(feed, groups, backbone.dim, fitted, config, seed)
+        return choose_and_score(stack, feed, held, lambda: val_feed)
+
+    fits = [fit(one) for one in range(seed, seed + config.seeds)]
+    about = About(
+        train, val, train_set, val_set, "out", backbone.weights_hash, train_set.ids, config.resolution, seed, multiscale
+    )
+    return publish(out, fits, config, about, context)

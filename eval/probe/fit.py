@@ -1,0 +1,235 @@
+"""Linear segmentation probes of frozen features: every block, norm, learning rate and multiscale sum in one fit.
+
+Protocols by name are in :mod:`eval.probe.config` (docs/protocols.md). All of them train heads in one stack
+(:mod:`eval.probe.stack`), on features kept on disk or on augmented images through the backbone
+(:mod:`eval.probe.live`). The learning rate is chosen on a held-out part of the training images; the validation set is
+scored once, at full size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from dinoskip.console import Progress, log
+from dinoskip.data.segmentation import IGNORE
+from dinoskip.distributed import choose_device
+from dinoskip.errors import ConfigError
+from dinoskip.randomness import numpy_rng
+from eval.labelled import Constants, Derived, Key, LabelledTokens, batchnorm_statistics
+from eval.metrics import ConfusionMatrix, SegmentationScores
+from eval.probe.config import ProbeConfig
+from eval.probe.feeds import CachedFeed, Feed, visits
+from eval.probe.heads import LinearHead
+from eval.probe.optimizer import rate_scale
+from eval.probe.stack import HeadStack
+
+LEARNING_RATES = ProbeConfig().learning_rates
+_AS_STORED = ""  # the norm of tokens that are taken as they come
+
+Group = tuple[Key, ...]
+Norms = Mapping[str, Callable[[torch.Tensor], torch.Tensor] | None]  # None: as stored
+
+
+@dataclass(frozen=True)
+class ProbeResult:
+    """One probe: a block under a norm, or the sum of several, with its chosen head.
+
+    ``trials`` are (learning rate, weight decay); ``heldout`` and ``validation`` their mIoU (0..1). ``chosen`` is the
+    trial with the best held-out mIoU (the smaller rate on a tie); its head is kept as fitted, without the held-out
+    images, and is what ``scores`` are of. ``best`` is what choosing on the validation set itself would have given.
+    ``areas`` int32 (images, 3, K) are the chosen head's, image by image of the validation set
+    (``ConfusionMatrix.areas``).
+    """
+
+    blocks: tuple[int, ...]
+    norm: str
+    trials: tuple[tuple[float, float], ...]
+    heldout: tuple[float, ...]
+    validation: tuple[float, ...]
+    chosen: int
+    scores: SegmentationScores
+    best: int
+    best_scores: SegmentationScores
+    head: LinearHead
+    areas: NDArray[np.int32]
+
+    @property
+    def name(self) -> str:
+        """``"3"``, or ``"3+6+9+12"``."""
+        return "+".join(map(str, self.blocks))
+
+    @property
+    def learning_rates(self) -> tuple[float, ...]:
+        """Of the trials."""
+        return tuple(rate for rate, _ in self.trials)
+
+    @property
+    def learning_rate(self) -> float:
+        """The chosen one."""
+        return self.trials[self.chosen][0]
+
+
+def score_heads(
+    stack: HeadStack, feed: Feed, rows: NDArray[np.int64], title: str, chosen: Sequence[int] = ()
+) -> tuple[list[list[SegmentationScores]], NDArray[np.int32]]:
+    """Score every head on images ``rows`` at full label size; [group][trial]. One group's logits at a time.
+
+    ``chosen`` is a trial (its number) a group; their areas (groups, images, 3, K) are returned, too. What a head that
+    has diverged predicts is not counted: its scores are nan.
+    """
+    classes, trials = feed.data.num_classes, len(stack.rates)
+    size = (classes + 1) * classes  # label × prediction, with a row for ignored pixels: cheaper than leaving them out
+    counts = torch.zeros(len(stack.groups), trials * size, dtype=torch.int64, device=feed.device)
+    areas = np.zeros((len(chosen), len(rows), 3, classes), dtype=np.int32)
+    offsets = torch.arange(trials, dtype=torch.int32, device=feed.device)[:, None, None] * size
+    finite = stack.finite()
+    with Progress(title, len(rows), "images") as progress:
+        for at, image in enumerate(feed.shown(rows)):
+            label = torch.from_numpy(image.label.astype(np.int32)).to(feed.device)
+            base = offsets + torch.where(label == IGNORE, classes, label) * classes
+            for group in range(len(counts)):
+                found = image.classes(stack.logits(group, image.tokens).view(trials, classes, -1))
+                part = torch.bincount((base + found).flatten(), minlength=counts.shape[1])
+                part.view(trials, size).mul_(finite[group, :, None])
+                counts[group] += part
+                if chosen:
+                    mine = part.view(trials, classes + 1, classes)[chosen[group], :-1]
+                    areas[group, at] = torch.stack([mine.diagonal(), mine.sum(0), mine.sum(1)]).cpu().numpy()
+            progress.advance()
+    return [[_scores(part, classes) for part in one.view(trials, -1).cpu()] for one in counts], areas
+
+
+def _scores(counts: torch.Tensor, classes: int) -> SegmentationScores:
+    matrix = ConfusionMatrix(classes)
+    matrix.counts[:-1, :-1] = counts.view(classes + 1, classes)[:-1].numpy()
+    return matrix.scores()
+
+
+def split_images(count: int, holdout: float, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return (fitted, held-out) image numbers, a function of count, part and seed alone."""
+    if count < 2:
+        raise ConfigError(f"probe: {count} training image; at least 2 are needed to hold one out")
+    order = numpy_rng(seed, "probe-holdout").permutation(count)
+    held = min(count - 1, max(1, round(holdout * count)))
+    return np.sort(order[held:]), np.sort(order[:held])
+
+
+def _best(scores: Sequence[SegmentationScores]) -> int:
+    return max(range(len(scores)), key=lambda i: (np.nan_to_num(scores[i].miou, nan=-1.0), -i))
+
+
+def head_groups(blocks: Sequence[int], multiscale: Sequence[int] | None, norms: Sequence[str]) -> list[Group]:
+    """Return what each head reads: every block alone, then the ``multiscale`` ones together; for every norm."""
+    several = [tuple(multiscale)] if multiscale else []
+    return [tuple((norm, b) for b in group) for norm in norms for group in [*((b,) for b in blocks), *several]]
+
+
+def keys_of(groups: Sequence[Group]) -> list[Key]:
+    """Return every (norm, block) that any of ``groups`` reads, once."""
+    return sorted({key for group in groups for key in group})
+
+
+def fit_probes(
+    train: LabelledTokens,
+    val: LabelledTokens,
+    blocks: Sequence[int],
+    learning_rates: Sequence[float] = LEARNING_RATES,
+    epochs: int = 30,
+    *,
+    multiscale: Sequence[int] | None = None,
+    seed: int = 0,
+    device: str = "auto",
+    **settings: Any,
+) -> list[ProbeResult]:
+    """Fit one head a block and learning rate, and on the sum of the ``multiscale`` blocks; score them on ``val``.
+
+    ``settings`` are others of :class:`ProbeConfig`. Returns one result a block, in the order given, then the multiscale
+    one. Deterministic by ``seed`` (the held-out split and the order of images). Memory is bounded by
+    :func:`dinoskip.environment.memory_limit`: tokens beyond half of it are read batch by batch.
+    """
+    recipe = ProbeConfig(learning_rates=tuple(learning_rates), epochs=epochs, **settings)
+    groups = head_groups(blocks, multiscale, [_AS_STORED])
+    return fit_stored(train, val, groups, {_AS_STORED: None}, recipe, seed, choose_device(device))
+
+
+def fit_stored(
+    train: LabelledTokens,
+    val: LabelledTokens,
+    groups: Sequence[Group],
+    norms: Norms,
+    recipe: ProbeConfig,
+    seed: int,
+    device: torch.device,
+) -> list[ProbeResult]:
+    """Fit heads of ``groups`` on stored tokens under ``norms``, choose trials, score them: a result a group."""
+    keys = keys_of(groups)
+    missing = sorted({b for _, b in keys} - (set(train.tokens) & set(val.tokens)))
+    if missing:
+        raise ConfigError(f"probe: block {missing[0]} is not in the features", "export it too")
+
+    def under(data: LabelledTokens, norm: str, block: int) -> Any:
+        change = norms[norm]
+        return data.tokens[block] if change is None else Derived(data.tokens[block], change, device)
+
+    tokens, read = ({key: under(data, *key) for key in keys} for data in (train, val))
+    fitted, held = split_images(train.count, recipe.holdout, seed)
+    constants: Constants = {}
+    for key, stored in tokens.items():
+        if recipe.batchnorm == "none":
+            constants[key] = torch.zeros(stored.shape[2], device=device), torch.ones(stored.shape[2], device=device)
+        else:
+            constants[key] = batchnorm_statistics(stored, fitted, device)
+    dim = tokens[keys[0]].shape[2]
+    feed = CachedFeed(train, tokens, constants, recipe, device, fitted)
+    stack = fit_heads(feed, groups, dim, fitted, recipe, seed)
+    return choose_and_score(stack, feed, held, lambda: CachedFeed(val, read, constants, recipe, device))
+
+
+def fit_heads(
+    feed: Feed, groups: Sequence[Group], dim: int, rows: NDArray[np.int64], recipe: ProbeConfig, seed: int
+) -> HeadStack:
+    """Train every head of ``groups`` and trials on images ``rows`` of ``feed``, whose tokens have ``dim`` channels."""
+    rates, decays = zip(*recipe.trials, strict=True)
+    affine, classes = recipe.batchnorm == "affine", feed.data.num_classes
+    options: dict[str, Any] = {"affine": affine, "init_std": recipe.init_std, "seed": seed}
+    stack = HeadStack(groups, rates, classes, dim, decays, feed.device, optimizer=recipe.optimizer, **options)
+    train_stack(stack, feed, rows, recipe, seed)
+    return stack
+
+
+def train_stack(stack: HeadStack, feed: Feed, rows: NDArray[np.int64], recipe: ProbeConfig, seed: int) -> None:
+    """Train all heads on images ``rows`` of ``feed``."""
+    steps = recipe.steps(len(rows))
+    with torch.no_grad(), Progress("probes", steps, "steps") as progress:
+        for done, (tokens, targets) in enumerate(feed.batches(visits(rows, recipe, seed))):
+            stack.step(tokens, targets, rate_scale(recipe, done, steps))
+            progress.advance()
+
+
+@torch.no_grad()
+def choose_and_score(
+    stack: HeadStack, train: Feed, held: NDArray[np.int64], open_val: Callable[[], Feed]
+) -> list[ProbeResult]:
+    """Choose a trial for every group on the held-out images, then score all on the validation set."""
+    on_held, _ = score_heads(stack, train, held, "held-out")
+    chosen = [_best(scores) for scores in on_held]
+    val = open_val()
+    on_val, areas = score_heads(stack, val, np.arange(val.data.count), "validation", chosen)
+    finite, results = stack.finite(), []
+    for g, (group, mine) in enumerate(zip(stack.groups, chosen, strict=True)):
+        best = _best(on_val[g])
+        heldout, validation = (tuple(s.miou for s in scores[g]) for scores in (on_held, on_val))
+        weights, bias = stack.folded(g, mine, train.constants())
+        head = LinearHead({block: weights[norm, block] for norm, block in group}, bias)
+        scores = (mine, on_val[g][mine], best, on_val[g][best])
+        blocks, trials = tuple(block for _, block in group), tuple(zip(stack.rates, stack.decays, strict=True))
+        results.append(ProbeResult(blocks, group[0][0], trials, heldout, validation, *scores, head, areas[g]))
+        if not bool(finite[g, mine]):
+            log.warning("probe: block %s: every head has diverged; lower the learning rates", results[-1].name)
+    return results

@@ -1,0 +1,221 @@
+"""Probes on images that go through the backbone as they are needed: augmented crops to train, windows to score.
+
+One forward pass a step gives the tokens of every block to every head. Shapes: n images of T tokens, C channels, crops
+of S pixels along a side.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from dinoskip.data.segmentation import SegmentationDataset
+from dinoskip.data.sizing import resize
+from dinoskip.errors import ConfigError, DataError
+from dinoskip.features.transform import Normalise
+from dinoskip.images import read_image
+from dinoskip.models import Backbone
+from dinoskip.randomness import numpy_rng, torch_rng
+from eval.labelled import EPS, Constants, Key, LabelledTokens
+from eval.probe.config import ProbeConfig
+from eval.probe.crops import augmented, scaled_size
+from eval.probe.feeds import Shown, Visit, upsampling
+from eval.probe.targets import Targets, make_targets, masked
+from eval.probe.windows import blended_classes, blending, window_starts
+
+J = TypeVar("J")
+R = TypeVar("R")
+Grid = tuple[int, int]
+_SHOWN = 8  # whole images a forward pass, when they are scored; windows: those of one image
+_VIEWS = 16  # windows a forward pass
+
+
+class RunningNorm:
+    """BatchNorm's statistics of every key: a batch's own while training, their running mean in use.
+
+    As ``nn.BatchNorm2d`` in its defaults (momentum 0.1, eps 1e-5, running variance unbiased, from mean 0 and variance
+    1), without scale and shift. Not ``active``: tokens stay as they are.
+    """
+
+    def __init__(self, active: bool) -> None:
+        self.active = active
+        self._running: dict[Key, tuple[torch.Tensor, torch.Tensor]] = {}
+
+    def training(self, key: Key, tokens: torch.Tensor) -> torch.Tensor:
+        """Normalise (m, C) by its own statistics, and take them into the running ones."""
+        if key not in self._running:
+            self._running[key] = (torch.zeros_like(tokens[0]), torch.ones_like(tokens[0]))
+        if not self.active:
+            return tokens
+        variance, mean = torch.var_mean(tokens, 0, correction=0)
+        for running, new in zip(
+            self._running[key], (mean, variance * (len(tokens) / max(len(tokens) - 1, 1))), strict=True
+        ):
+            running.lerp_(new, 0.1)
+        return (tokens - mean) * (variance + EPS).rsqrt()
+
+    def constants(self) -> Constants:
+        """Mean and 1 / deviation in use, each (C,)."""
+        eps = EPS if self.active else 0.0
+        return {key: (mean, (variance + eps).rsqrt()) for key, (mean, variance) in self._running.items()}
+
+
+def prefetched(jobs: Iterable[J], work: Callable[[J], R], workers: int) -> Iterator[tuple[J, R]]:
+    """Yield every job with its result, in order; ``workers`` threads work ahead."""
+    pool = ThreadPoolExecutor(workers, thread_name_prefix="crops")
+    ahead: deque[tuple[J, Future[R]]] = deque()
+    try:
+        for job in jobs:
+            ahead.append((job, pool.submit(work, job)))
+            if len(ahead) > workers:
+                first, future = ahead.popleft()
+                yield first, future.result()
+        for first, future in ahead:
+            yield first, future.result()
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+class LiveFeed:
+    """Images of a data set through a frozen backbone, see :class:`eval.feeds.Feed`; ``keys`` are (norm, block).
+
+    ``data`` are the data set's labels (:meth:`eval.labelled.LabelledTokens.labels_of`). ``statistics`` are shared by
+    the feed that is trained on and the one that is scored. Memory: tokens of one batch.
+    """
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        dataset: SegmentationDataset,
+        data: LabelledTokens,
+        keys: Sequence[Key],
+        recipe: ProbeConfig,
+        statistics: RunningNorm,
+        *,
+        seed: int,
+        workers: int = 0,
+    ) -> None:
+        self.backbone, self.dataset, self.data = backbone, dataset, data
+        self.keys, self.recipe, self.seed = keys, recipe, seed
+        self.statistics, self.device = statistics, backbone.device
+        self.workers = workers or min(8, len(os.sched_getaffinity(0)))
+        self._input = Normalise(backbone.mean, backbone.std, backbone.device, backbone.dtype)
+
+    def constants(self) -> Constants:
+        """See :class:`eval.feeds.Feed`."""
+        return self.statistics.constants()
+
+    # --- training ---------------------------------------------------------------------------------------
+
+    def batches(self, visits: Iterable[Visit]) -> Iterator[tuple[Mapping[Key, torch.Tensor], Targets]]:
+        """See :class:`eval.feeds.Feed`."""
+        for visit, (images, targets) in prefetched(visits, self._crops, self.workers):
+            size = self.recipe.size
+            tokens, _ = self._tokens(self._input(images, size, size))
+            found = {key: self._normalised(key, x, visit.step) for key, x in tokens.items()}
+            yield found, targets.to(self.device)
+
+    def _crops(self, visit: Visit) -> tuple[list[torch.Tensor], Targets]:
+        recipe = self.recipe
+        images, labels = [], []
+        for row in visit.rows.tolist():
+            rng = numpy_rng(self.seed, "probe-augment", self.dataset.ids[row], visit.epoch)
+            image, label = augmented(self._image(row), self.data.checked_label(row), recipe, rng)
+            images.append(image)
+            labels.append(masked(label, recipe.mask))
+        cells = -(-recipe.size // self.backbone.patch_size)
+        rows = range(len(labels))
+        return images, make_targets(labels.__getitem__, rows, self.data.num_classes, (cells, cells), recipe.refine)
+
+    def _normalised(self, key: Key, tokens: torch.Tensor, step: int) -> torch.Tensor:
+        """Drop channels of (n, T, C) (``nn.Dropout2d``) and normalise; (n·T, C)."""
+        if self.recipe.dropout:
+            rng = torch_rng(self.seed, "probe-dropout", step, *key)
+            kept = torch.rand(len(tokens), 1, tokens.shape[2], generator=rng) >= self.recipe.dropout
+            tokens = tokens * (kept / (1 - self.recipe.dropout)).to(tokens.device)
+        return self.statistics.training(key, tokens.flatten(0, 1))
+
+    # --- scoring ----------------------------------------------------------------------------------------
+
+    def shown(self, rows: NDArray[np.int64]) -> Iterator[Shown]:
+        """See :class:`eval.feeds.Feed`."""
+        per, constants = _SHOWN if self.recipe.stride is None else 1, self.constants()
+        jobs = [rows[at : at + per].tolist() for at in range(0, len(rows), per)]
+        for some, read in prefetched(jobs, self._read, self.workers):
+            views = torch.cat([view for view, _, _ in read])
+            tokens, grid = self._all_tokens(views)
+            for i, (_, label, size) in enumerate(read):
+                count = len(views) // len(some)
+                mine = {}
+                for key, x in tokens.items():
+                    mean, inverse = constants[key]
+                    mine[key] = ((x[i * count : (i + 1) * count] - mean) * inverse).flatten(0, 1)
+                yield Shown(label, mine, self._to_classes(grid, label.shape, size))
+
+    def _image(self, row: int) -> torch.Tensor:
+        return torch.from_numpy(read_image(self.dataset.path(row))).permute(2, 0, 1)
+
+    def _read(self, rows: Sequence[int]) -> list[tuple[torch.Tensor, NDArray[np.uint8], Grid]]:
+        """Return for each image its views uint8 (windows, 3, h, w), its label, and the size it was brought to."""
+        found = []
+        for row in rows:
+            image, side = self._image(row), self.recipe.size
+            size = (side, side) if self.recipe.stride is None else scaled_size(image.shape[1], image.shape[2], side)
+            sized = resize(image, *size)
+            views = [sized[:, down, across] for down in self._spans(size[0]) for across in self._spans(size[1])]
+            found.append((torch.stack(views), self.data.checked_label(row), size))
+        return found
+
+    def _spans(self, size: int) -> list[slice]:
+        """Where windows lie along a side of ``size`` pixels."""
+        window = min(self.recipe.size, size)
+        starts = window_starts(size, window, self.recipe.stride or window)
+        return [slice(start, start + window) for start in starts]
+
+    def _to_classes(self, grid: Grid, label: tuple[int, ...], size: Grid) -> Callable[[torch.Tensor], torch.Tensor]:
+        stride = self.recipe.stride
+        if stride is None:
+            return upsampling(grid, label)
+        windows = tuple(len(self._spans(side)) for side in size)
+        rows, columns = (
+            blending(pixels, side, self.recipe.size, stride, cells)
+            for pixels, side, cells in zip(label, size, grid, strict=True)
+        )
+        return lambda logits: blended_classes(logits.view(*logits.shape[:2], *windows, *grid), rows, columns)
+
+    # --- the backbone -----------------------------------------------------------------------------------
+
+    def _all_tokens(self, views: torch.Tensor) -> tuple[dict[Key, torch.Tensor], Grid]:
+        """Tokens (m, T, C) of uint8 views (m, 3, h, w), a bounded number at a time."""
+        size = (views.shape[2], views.shape[3])
+        parts = [self._tokens(self._input(list(some), *size)) for some in torch.split(views, _VIEWS)]
+        return {key: torch.cat([tokens[key] for tokens, _ in parts]) for key in self.keys}, parts[0][1]
+
+    def _tokens(self, pixels: torch.Tensor) -> tuple[dict[Key, torch.Tensor], Grid]:
+        """Tokens float32 (n, T, C) of every key for pixels (n, 3, H, W), and their grid.
+
+        Sides that patches do not divide are padded with zeros on both, as DINOv2 does; logits are then spread over the
+        sides as they were.
+        """
+        padding: list[int] = []
+        for side in (pixels.shape[3], pixels.shape[2]):
+            missing = -side % self.backbone.patch_size
+            padding += [missing // 2, missing - missing // 2]
+        try:
+            layers = self.backbone.layers(torch.nn.functional.pad(pixels, padding), {block for _, block in self.keys})
+            found = {(norm, block): self.backbone.normed(layers[block].tokens, norm) for norm, block in self.keys}
+        except ValueError as error:  # a norm or size that this backbone does not have
+            raise ConfigError(f"probe: {error}") from error
+        for (_, block), x in found.items():
+            if not bool(x.isfinite().all()):
+                raise DataError(
+                    f"{self.backbone.spec}: features of block {block} are not finite", "the weights diverged"
+                )
+        return {key: x.float() for key, x in found.items()}, next(iter(layers.values())).grid

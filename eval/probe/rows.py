@@ -1,0 +1,148 @@
+"""What a probe leaves behind: result rows, of each seed and of their mean, heads and details."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dinoskip.config import dump
+from dinoskip.console import log
+from dinoskip.data.segmentation import SegmentationDataset
+from dinoskip.files import write_json
+from dinoskip.results import EvalResult, write_rows
+from eval.baselines import segmentation_baselines
+from eval.bootstrap import miou_intervals
+from eval.labelled import LabelledTokens
+from eval.probe.config import ProbeConfig
+from eval.probe.fit import ProbeResult
+from eval.probe.heads import save_heads
+
+
+@dataclass(frozen=True)
+class About:
+    """What was probed: label maps as read, data sets, the backbone's facet and weights, sizes in words, first seed."""
+
+    train: LabelledTokens
+    val: LabelledTokens
+    train_set: SegmentationDataset
+    val_set: SegmentationDataset
+    facet: str
+    weights: str
+    train_ids: Sequence[str]
+    resolution: str
+    seed: int
+    multiscale: Sequence[int] | None
+
+
+def publish(
+    out: Path, fits: Sequence[Sequence[ProbeResult]], config: ProbeConfig, about: About, context: Mapping[str, Any]
+) -> list[EvalResult]:
+    """Write heads, ``probes.json`` and ``rows.json`` of one fit a seed into ``out``; return the rows.
+
+    ``heads.safetensors`` are of the first seed and norm, ``heads_NORM.safetensors`` of the others. With several seeds,
+    the rows of their mean come first, with the standard deviation; the rows of a seed carry ``seed N`` in their note.
+    """
+    out = Path(out)
+    _save(out, fits[0], about)
+    details = [_details(result, about.seed + i) for i, results in enumerate(fits) for result in results]
+    fitted = {
+        "list": about.train_set.list_name,
+        "ids": list(about.train_ids) if about.train_set.drawn else "all",
+    }
+    settings = {name: value for name, value in dump(config).items() if name in ProbeConfig.model_fields}
+    settings |= {"seed": about.seed, "multiscale": about.multiscale and list(about.multiscale)}
+    write_json(out / "probes.json", {"config": settings, "train": fitted, "probes": details})
+    context = {"protocol": f"{config.label}, fitted on {about.train_set.list_name}", **context}
+    rows = [_rows_of_fit(results, about, context) for results in fits]
+    found = rows[0]
+    if len(fits) > 1:
+        found = [mean_row(same) for same in zip(*rows, strict=True)]
+        for i, of_seed in enumerate(rows):
+            seed = about.seed + i
+            found += [replace(row, seed=seed, note=f"{row.note}, seed {seed}".lstrip(", ")) for row in of_seed]
+    best = max(
+        (row for row in found if row.metric == "mIoU" and not row.note),
+        key=lambda row: np.nan_to_num(row.value, nan=-1),
+    )
+    log.info("probe: best is block %s with %s mIoU", best.block, best.shown)
+    found += segmentation_baselines(about.train.pixels_per_image(), about.val.pixels_per_image(), found[0])
+    write_rows(out / "rows.json", found)
+    return found
+
+
+def mean_row(rows: Sequence[EvalResult]) -> EvalResult:
+    """Return the row of the mean over seeds, with the standard deviation (n - 1 in the denominator).
+
+    It has no interval by the bootstrap over images: that is of one fit.
+    """
+    values = [row.value for row in rows]
+    return replace(rows[0], value=float(np.mean(values)), deviation=float(np.std(values, ddof=1)), low=None, high=None)
+
+
+def _save(out: Path, results: Sequence[ProbeResult], about: About) -> None:
+    first = results[0].norm
+    for norm in dict.fromkeys(result.norm for result in results):
+        name = "heads" if norm == first else f"heads_{norm}"
+        heads = [result.head for result in results if result.norm == norm]
+        save_heads(out / f"{name}.safetensors", heads, {"classes": about.val_set.class_names, "format": 1})
+
+
+def _finite(values: Sequence[float] | NDArray[np.float64]) -> list[float | None]:
+    return [float(value) if np.isfinite(value) else None for value in values]
+
+
+def _details(result: ProbeResult, seed: int) -> dict[str, Any]:
+    return {
+        "block": result.name,
+        "norm": result.norm,
+        "seed": seed,
+        "learning_rates": list(result.learning_rates),
+        "weight_decays": [decay for _, decay in result.trials],
+        "heldout_miou": _finite(result.heldout),
+        "validation_miou": _finite(result.validation),
+        "learning_rate": result.learning_rate,
+        "best_learning_rate": result.trials[result.best][0],
+        "iou": _finite(result.scores.iou),
+    }
+
+
+def _rows_of_fit(results: Sequence[ProbeResult], about: About, context: Mapping[str, Any]) -> list[EvalResult]:
+    intervals = miou_intervals([result.areas for result in results], about.seed)
+    return [
+        row.with_context(context)
+        for result, interval in zip(results, intervals, strict=True)
+        for row in _rows(result, interval, about)
+    ]
+
+
+def _rows(result: ProbeResult, interval: tuple[float, float], about: About) -> list[EvalResult]:
+    scores, best = result.scores, result.best_scores
+    low, high = (100 * end for end in interval)
+    values = [("mIoU", scores.miou, "", low, high), ("mAcc", scores.macc, "", None, None)]
+    values += [("aAcc", scores.aacc, "", None, None), ("mIoU", best.miou, "best on validation", None, None)]
+    return [
+        EvalResult(
+            metric=metric,
+            value=100 * value,
+            task="probe",
+            block=result.name,
+            dataset=about.val_set.name,
+            split=about.val_set.split,
+            n=about.val.count,
+            facet=about.facet,
+            norm=result.norm,
+            resolution=about.resolution,
+            classes=about.val_set.num_classes,
+            seed=about.seed,
+            weights=about.weights,
+            note=note,
+            low=low,
+            high=high,
+        )
+        for metric, value, note, low, high in values
+    ]

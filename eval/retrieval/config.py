@@ -1,0 +1,33 @@
+"""Settings of dense retrieval."""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from dinoskip.config import Config
+
+IndexName = Literal["flat", "ivf"]
+
+
+class RetrievalConfig(Config):
+    """Dense retrieval (docs/retrieval.md): resolution, how many training patches are remembered, how they vote."""
+
+    size: int = Field(512, ge=16, description="side in pixels of the square that images are resized to")
+    memory: int = Field(102_400, ge=1, description="training patches that are remembered, at most")
+    k: int = Field(30, ge=1, description="remembered patches that label one patch")
+    temperature: float = Field(0.02, gt=0, description="labels are weighted by softmax(cosine / temperature)")
+    index: IndexName = Field("flat", description="flat is exact, ivf faster")
+
+    @model_validator(mode="after")
+    def _enough_memory(self) -> Self:
+        if self.k > self.memory:
+            raise ValueError(f"k: {self.k} neighbours cannot be had of a memory of {self.memory} patches")
+        return self
+
+    @property
+    def label(self) -> str:
+        """What result rows say about the protocol."""
+        kind = "" if self.index == "flat" else f", {self.index} index"
+        return f"hummingbird, memory {self.memory}, k {self.k}, temperature {self.temperature:g}{kind}"

@@ -1,0 +1,131 @@
+"""Dense retrieval: patches labelled by the training patches nearest to them (Hummingbird, Balažević et al. 2023).
+
+A memory holds L2-normalised patch features of the training set with the mix of classes in each patch. A patch of the
+validation set attends to its k nearest there, softmax(cosine / temperature), and takes the mean of their mixes; these
+are upsampled bilinearly to the label and the largest is the class. Nothing is trained (docs/retrieval.md).
+
+Shapes: N images of T = h·w patches, C channels, K classes, M remembered patches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from dinoskip.console import Progress, log
+from dinoskip.data.segmentation import SegmentationDataset
+from dinoskip.distributed import choose_device
+from dinoskip.errors import ConfigError
+from dinoskip.features import FeatureStore
+from dinoskip.results import EvalResult, write_rows
+from eval.baselines import segmentation_baselines
+from eval.bootstrap import miou_intervals
+from eval.labelled import LabelledTokens
+from eval.metrics import ConfusionMatrix, scores_of_areas
+from eval.neighbours import Neighbours
+from eval.retrieval.config import RetrievalConfig
+from eval.retrieval.memory import BATCH_VALUES, Memory, mix_labels, remember, remembered_features, unit_rows
+from eval.upsampling import upsampled_classes
+
+
+def retrieve(
+    train: LabelledTokens,
+    val: LabelledTokens,
+    memory: Memory,
+    block: int,
+    config: RetrievalConfig,
+    device: torch.device,
+) -> NDArray[np.int64]:
+    """Return areas (n, 3, K) of every validation image (``ConfusionMatrix.areas``), scored at full label size.
+
+    Validation tokens are read a few images at a time; what is held is the memory (M·C values) and its index.
+    """
+    index = Neighbours(remembered_features(train.tokens[block], memory), device, config.index)
+    labels = torch.from_numpy(memory.labels).to(device)
+    stored, (h, w) = val.tokens[block], val.grid
+    areas = np.zeros((val.count, 3, val.num_classes), dtype=np.int64)
+    step = max(1, BATCH_VALUES // int(np.prod(stored.shape[1:])))
+    with Progress(f"retrieval, block {block}", val.count, "images") as progress:
+        for at in range(0, val.count, step):
+            similar, where = index.search(unit_rows(stored[at : at + step]), config.k)
+            mixes = mix_labels(similar, where, labels, config.temperature).view(-1, h, w, val.num_classes)
+            for i, mix in enumerate(mixes.permute(0, 3, 1, 2), at):
+                label = val.checked_label(i)
+                found = upsampled_classes(mix[None], (label.shape[0], label.shape[1]))[0]
+                matrix = ConfusionMatrix(val.num_classes)
+                matrix.update(found, label)
+                areas[i] = matrix.areas
+                progress.advance()
+    return areas
+
+
+def evaluate(
+    train_store: FeatureStore,
+    val_store: FeatureStore,
+    train_set: SegmentationDataset,
+    val_set: SegmentationDataset,
+    out: Path,
+    config: RetrievalConfig,
+    context: Mapping[str, Any],
+    *,
+    seed: int = 0,
+    device: str = "auto",
+) -> list[EvalResult]:
+    """Label the validation set by every block of the stores and write ``out/rows.json``.
+
+    ``seed`` chooses the patches that are remembered. Rows: mIoU with its interval, mAcc and aAcc in percent of each
+    block; then the mIoU of the majority class. Raises :class:`DataError` for stores that do not belong together,
+    :class:`ConfigError` if k exceeds what is remembered.
+    """
+    train, val = LabelledTokens.pair(train_store, val_store, train_set, val_set)
+    memory = remember(train, train_store.ids, config.memory, seed)
+    if config.k > len(memory.images):
+        raise ConfigError(f"k: {config.k} neighbours were asked of {len(memory.images)} remembered patches")
+    where = choose_device(device)
+    areas = [retrieve(train, val, memory, block, config, where) for block in val_store.blocks]
+    context = {"protocol": f"{config.label}, of {train_set.list_name}", **context}
+    rows = []
+    for block, found, interval in zip(val_store.blocks, areas, miou_intervals(areas, seed), strict=True):
+        rows += [row.with_context(context) for row in _rows(str(block), found, interval, val_store, val_set, seed)]
+    best = max((row for row in rows if row.metric == "mIoU"), key=lambda row: row.value)
+    log.info("retrieval: best is block %s with %.1f mIoU", best.block, best.value)
+    rows += segmentation_baselines(train.pixels_per_image(), val.pixels_per_image(), rows[0])
+    write_rows(Path(out) / "rows.json", rows)
+    return rows
+
+
+def _rows(
+    block: str,
+    areas: NDArray[np.int64],
+    interval: tuple[float, float],
+    store: FeatureStore,
+    dataset: SegmentationDataset,
+    seed: int,
+) -> list[EvalResult]:
+    scores, (low, high) = scores_of_areas(areas.sum(0)), interval
+    ends: dict[str, tuple[float | None, float | None]] = {"mIoU": (100 * low, 100 * high)}
+    return [
+        EvalResult(
+            metric=metric,
+            value=100 * value,
+            task="retrieve",
+            block=block,
+            dataset=dataset.name,
+            split=dataset.split,
+            n=len(store.ids),
+            facet=store.facet,
+            norm=store.norm,
+            resolution=f"{store.transform.label}, scored at label size",
+            classes=dataset.num_classes,
+            seed=seed,
+            weights=store.weights_hash,
+            low=ends.get(metric, (None, None))[0],
+            high=ends.get(metric, (None, None))[1],
+        )
+        for metric, value in (("mIoU", scores.miou), ("mAcc", scores.macc), ("aAcc", scores.aacc))
+    ]

@@ -1,0 +1,292 @@
+"""TokenCut (Wang et al., CVPR 2022): one object box an image from a normalised cut of its patch tokens.
+
+The rules are those of the public reference (YangtaoWANG95/TokenCut), docs/tokencut.md lists them; the eigenvector
+comes from :mod:`eval.tokencut.lanczos` and, where its accuracy leaves the seed or the split open, from the reference's
+own dense solver.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+import scipy.ndimage
+import torch
+from numpy.typing import ArrayLike, NDArray
+from threadpoolctl import threadpool_limits
+from torch import Tensor
+
+from eval.tokencut.graph import (
+    F64,
+    CutVector,
+    Graphs,
+    build_graphs,
+    complete_vector,
+    dense_vector,
+    normalise,
+    similarities,
+)
+from eval.tokencut.lanczos import lanczos
+
+Box = tuple[int, int, int, int]
+Grid = tuple[int, int]
+T = TypeVar("T")
+TIE = 1e-8  # seeds this close (relative) are tied: the reference's choice among them depends on the BLAS
+RESOLVED = 1e-10  # relative error below which "tied" can be told from "nearly tied"
+MULTIPLE = 1e-9  # second and third eigenvalue closer than this: the eigenvector is one of many
+LEAST_TOKENS = 3  # fewer cannot be cut
+DENSE_TOKENS = 48  # up to here the dense solver is as fast
+_GPU_BYTES = 2**31
+_AHEAD = 8  # calls that wait or are done for each worker: graphs take unequal times
+
+
+@dataclass(frozen=True, eq=False)
+class TokenCut:
+    """The cut of one image, h x w tokens, N = h * w.
+
+    Attributes
+    ----------
+    eigenvector
+        float64 (N,), row-major over the grid: second generalised eigenvector y, y'Dy = 1, positive at the seed's side.
+    mask
+        bool (h, w): the side of the split that holds the seed (foreground).
+    component
+        bool (h, w): the 4-connected part of ``mask`` that holds the seed.
+    seed
+        Flat index of the token of largest \\|y\\|, the lowest one of those tied.
+    box
+        x1 y1 x2 y2 of ``component`` in cells, end exclusive.
+    tied
+        int64: all tokens tied for the seed, ``seed`` included.
+    degenerate
+        Whether the second eigenvalue is multiple, so that the cut is one of many equally good ones.
+    eigenvalue, gap
+        The second smallest generalised eigenvalue and its distance to the third.
+    passes
+        Products with the affinity matrix that Lanczos took; 0 if the dense solver had the last word.
+    """
+
+    eigenvector: NDArray[np.float64]
+    mask: NDArray[np.bool_]
+    component: NDArray[np.bool_]
+    seed: int
+    box: Box
+    tied: NDArray[np.int64]
+    degenerate: bool
+    eigenvalue: float
+    gap: float
+    passes: int
+
+    @property
+    def ambiguous(self) -> bool:
+        """Whether another of the tied seeds lies outside ``component``, that is, would give another box."""
+        return not bool(self.component.ravel()[self.tied].all())
+
+
+class TokenCuts(tuple[TokenCut, ...]):
+    """The cuts of a batch: a tuple of :class:`TokenCut` whose attributes also come stacked."""
+
+    @property
+    def eigenvector(self) -> NDArray[np.float64]:
+        """float64 (B, N)."""
+        return np.stack([cut.eigenvector for cut in self])
+
+    @property
+    def mask(self) -> NDArray[np.bool_]:
+        """Bool (B, h, w)."""
+        return np.stack([cut.mask for cut in self])
+
+    @property
+    def seed(self) -> NDArray[np.int64]:
+        """int64 (B,)."""
+        return np.array([cut.seed for cut in self], dtype=np.int64)
+
+    @property
+    def box(self) -> NDArray[np.int64]:
+        """int64 (B, 4), in cells."""
+        return np.array([cut.box for cut in self], dtype=np.int64)
+
+
+def tokencut(
+    features: ArrayLike | Tensor,
+    grid: Grid,
+    tau: float = 0.2,
+    eps: float = 1e-5,
+    *,
+    binary: bool = True,
+) -> TokenCut | TokenCuts:
+    """Cut patch tokens in two by a normalised cut and box the object.
+
+    Parameters
+    ----------
+    features
+        (N, C), or (B, N, C) for B images of one grid; NumPy or torch, cast to float32. On a CPU the B run in parallel,
+        one core each; a tensor on a GPU is cut there, all B at once. Patch tokens only (no class token), row-major
+        over the grid, not normalised.
+    grid
+        (rows, columns), rows * columns = N.
+    tau, eps
+        Affinity is 1 where the cosine similarity is strictly greater than ``tau``, else ``eps``.
+    binary
+        False keeps the similarity instead of 1 (the reference's ``--no-binary-graph``).
+
+    Returns
+    -------
+    A :class:`TokenCut`, or for (B, N, C) a :class:`TokenCuts`, equal to the B single ones.
+
+    Raises
+    ------
+    ValueError
+        Fewer than 3 tokens, a shape that does not fit the grid, non-finite features, or a degree that is not positive.
+    """
+    tensor = as_float32(features)
+    if tensor.ndim not in {2, 3}:
+        raise ValueError(f"features must have shape (N, C) or (B, N, C), not {tuple(tensor.shape)}")
+    batch = tensor if tensor.ndim == 3 else tensor[None]
+    check_tokens(batch, grid)
+
+    def some(part: Tensor) -> list[TokenCut]:
+        similarity = similarities(normalise(part), half=True, scratch=True)
+        return cut(similarity, [grid] * len(part), tau, eps, binary=binary)
+
+    if tensor.ndim == 2:
+        return some(batch)[0]
+    parts = torch.split(batch, batch_size(batch.shape[1], batch.device))
+    found = map(some, parts) if batch.is_cuda else each(lambda i: some(parts[i]), len(batch))
+    return TokenCuts(one for cuts in found for one in cuts)
+
+
+def cut(
+    similarity: Tensor, grids: Sequence[Grid], tau: float, eps: float, *, binary: bool = True, half: bool | None = None
+) -> list[TokenCut]:
+    """Cut images of one number of tokens N by their similarities, float32 (B, N, N), each with its own grid.
+
+    ``half`` as in :func:`eval.graph.build_graphs`.
+    """
+    graphs = build_graphs(similarity, tau, eps, binary=binary, half=half, scratch=True)
+    return [split(vector, grid) for vector, grid in zip(cut_vectors(graphs), grids, strict=True)]
+
+
+def cut_vectors(graphs: Graphs) -> list[CutVector]:
+    """Return the cut vectors, by Lanczos where that decides split and seed, else by the dense solver."""
+    count, n = graphs.degree.shape
+    found: list[CutVector | None] = [None] * count
+    complete = graphs.complete
+    if n > DENSE_TOKENS and not all(complete):
+        image, codes = graphs.probe()
+        candidates, classes = lanczos(graphs, image, codes), codes.cpu().numpy()
+        found = [one if one and _decides(one, c) else None for one, c in zip(candidates, classes, strict=True)]
+    for i, whole in enumerate(complete):
+        found[i] = complete_vector(n, graphs.floor) if whole else found[i]
+    return [dense_vector(graphs, i) if one is None else one for i, one in enumerate(found)]
+
+
+def _decides(vector: CutVector, codes: F64) -> bool:
+    """Whether no value within the error bounds of ``vector`` would move a token across the mean or change the seed."""
+    if (np.abs(vector.y - vector.y.mean()) <= 2 * vector.error).any():
+        return False
+    size = np.abs(vector.y)
+    top = int(size.argmax())
+    slack = vector.error + vector.error[top]
+    rivals = (size >= size[top] * (1 - TIE) - slack) & (codes != codes[top])
+    return bool((slack[rivals] <= RESOLVED * size[top]).all())
+
+
+def split(vector: CutVector, grid: tuple[int, int]) -> TokenCut:
+    """Apply the reference's rules to the cut vector: mean split, seed, foreground side, component, box."""
+    y = vector.y
+    size = np.abs(y)
+    tied = np.flatnonzero(size >= size.max() * (1 - TIE)).astype(np.int64)
+    seed = int(tied[0])
+    mask = y > y.mean()
+    if not mask[seed]:
+        y, mask = -y, ~mask
+    mask = mask.reshape(grid)
+    component, box = component_of(mask, seed)
+    return TokenCut(
+        eigenvector=y,
+        mask=mask,
+        component=component,
+        seed=seed,
+        box=box,
+        tied=tied,
+        degenerate=vector.gap < MULTIPLE,
+        eigenvalue=vector.eigenvalue,
+        gap=vector.gap,
+        passes=vector.passes,
+    )
+
+
+def component_of(mask: NDArray[np.bool_], seed: int) -> tuple[NDArray[np.bool_], Box]:
+    """Return the 4-connected part of ``mask`` (h, w) that holds token ``seed``, one of it, and its box in cells."""
+    labels, _ = scipy.ndimage.label(mask)  # its default structure is the 4-neighbourhood
+    component = labels == labels.flat[seed]
+    rows, columns = np.flatnonzero(component.any(axis=1)), np.flatnonzero(component.any(axis=0))
+    return component, (int(columns[0]), int(rows[0]), int(columns[-1]) + 1, int(rows[-1]) + 1)
+
+
+def to_pixels(box: ArrayLike, patch_size: int, image_size: tuple[int, int]) -> Box:
+    """Return a box in cells as x1 y1 x2 y2 in pixels, end exclusive, clipped to the image.
+
+    ``image_size`` is the original (H, W), before padding to a multiple of ``patch_size``.
+    """
+    height, width = image_size
+    x1, y1, x2, y2 = (int(side) * int(patch_size) for side in np.asarray(box).reshape(4))
+    return min(x1, width), min(y1, height), min(x2, width), min(y2, height)
+
+
+def each(function: Callable[[int], T], count: int, workers: int = 0) -> Iterator[T]:
+    """Yield ``function(0)``, ..., ``function(count - 1)`` in order, from worker threads with one BLAS thread each.
+
+    ``workers`` 0 is one a core. They are a few calls ahead of what is taken, so that memory does not grow with
+    ``count``. One graph a core is faster on a CPU than batched products; torch, NumPy and
+    :mod:`eval.tokencut.symmetric` release the interpreter lock while they compute.
+    """
+    threads, workers = torch.get_num_threads(), workers or len(os.sched_getaffinity(0))
+    executor = ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,))
+    ahead: deque[Future[T]] = deque()
+    try:
+        with threadpool_limits(limits=1, user_api="blas"):
+            for i in range(count):
+                ahead.append(executor.submit(function, i))
+                if len(ahead) > _AHEAD * workers:
+                    yield ahead.popleft().result()
+            while ahead:
+                yield ahead.popleft().result()
+    finally:
+        executor.shutdown(wait=True, cancel_futures=True)
+        torch.set_num_threads(threads)  # what a worker sets is also what threads of later begin with
+
+
+def batch_size(tokens: int, device: torch.device) -> int:
+    """How many graphs of so many tokens to cut at once: one on a CPU, as many as take some 2 GiB on a GPU."""
+    return max(1, _GPU_BYTES // (16 * tokens**2)) if device.type == "cuda" else 1
+
+
+def check_tokens(batch: Tensor, grid: Grid, least: int = LEAST_TOKENS) -> None:
+    """Raise ValueError if features (B, N, C) do not fit the grid, are of fewer than ``least`` tokens or not finite."""
+    rows, columns = grid
+    if batch.ndim != 3 or rows < 1 or columns < 1 or batch.shape[1] != rows * columns:
+        raise ValueError(f"features of shape {tuple(batch.shape[1:])} do not fit a grid of {rows} x {columns} tokens")
+    if batch.shape[1] < least:
+        raise ValueError(f"a cut needs at least {least} tokens, not {batch.shape[1]}")
+    if batch.numel() and not all(torch.isfinite(end) for end in torch.aminmax(batch)):  # NaN is both; no temporaries
+        raise ValueError("features must be finite")
+
+
+def as_float32(features: ArrayLike | Tensor) -> Tensor:
+    """Return features as a float32 tensor, on the device where they are; ValueError if they are complex."""
+    if not isinstance(features, Tensor):
+        features = np.asarray(features)
+        if np.iscomplexobj(features):
+            raise ValueError("features must be real")
+        with np.errstate(over="ignore"):  # what overflows float32 is refused as non-finite
+            features = torch.from_numpy(np.ascontiguousarray(features, dtype=np.float32))
+    elif features.is_complex():
+        raise ValueError("features must be real")
+    return features.detach().float().contiguous()

@@ -1,0 +1,217 @@
+"""Object discovery on a data set: TokenCut and LOST boxes of every image and block of a feature store, CorLoc.
+
+docs/tokencut.md has the rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dinoskip.console import Progress, log
+from dinoskip.distributed import choose_device
+from dinoskip.errors import ConfigError, DataError
+from dinoskip.features import FeatureStore
+from dinoskip.files import write_json
+from dinoskip.images import read_image
+from dinoskip.results import EvalResult, write_rows
+from eval.baselines import BOXES, discovery_baselines
+from eval.bootstrap import share_interval
+from eval.discovery import is_hit
+from eval.tokencut.config import TokenCutConfig
+from eval.tokencut.cut import LEAST_TOKENS, to_pixels
+from eval.tokencut.overlays import overlay
+from eval.tokencut.store import Found, Item, cut_store
+
+T = TypeVar("T")
+
+
+class BoxDataset(Protocol):
+    """The part of a detection set that is read here; ``boxes(i)`` is (K, 4) x1 y1 x2 y2 in pixels, end exclusive."""
+
+    @property
+    def name(self) -> str: ...  # noqa: D102
+    @property
+    def split(self) -> str: ...  # noqa: D102
+    @property
+    def ids(self) -> Sequence[str]: ...  # noqa: D102
+    def path(self, index: int) -> Path: ...  # noqa: D102
+    def boxes(self, index: int) -> np.ndarray: ...  # noqa: D102
+
+
+class _Results:
+    """What was found, as it comes: boxes of every method; seeds, ties, vectors and masks of the first tau."""
+
+    def __init__(self, store: FeatureStore, groups: Sequence[tuple[int, ...]], methods: int, out: Path) -> None:
+        self.store = store
+        sizes = [store.image_size(i) for i in range(len(store))]
+        counts = np.array([int(np.prod(store.grid(i))) for i in range(len(store))])
+        self.ends = counts.cumsum()
+        self.boxes = {
+            (method, blocks): [[0, 0, width, height] for height, width in sizes]  # stays where there is nothing to cut
+            for method in range(methods)
+            for blocks in groups
+        }
+        self.seeds = {blocks: [0] * len(store) for blocks in groups}
+        self.ties = dict.fromkeys(groups, 0)
+        single = [blocks for blocks in groups if len(blocks) == 1]
+        total = int(counts.sum())
+        self.vectors = {blocks: _file(out / f"vectors_block{blocks[0]}.npy", np.float16, total) for blocks in single}
+        self.masks = {blocks: _file(out / f"masks_block{blocks[0]}.npy", np.bool_, total) for blocks in single}
+
+    def add(self, item: Item, found: Found) -> None:
+        blocks, i = item
+        for method, one in enumerate((*found.cuts, found.lost)):
+            if one is not None:
+                box = to_pixels(one.box, self.store.patch_size, self.store.image_size(i))
+                self.boxes[method, blocks][i] = list(box)
+        first = found.cuts[0]
+        self.seeds[blocks][i] = first.seed
+        self.ties[blocks] += first.ambiguous
+        if blocks in self.masks:
+            rows = slice(self.ends[i] - first.mask.size, self.ends[i])
+            self.vectors[blocks][rows] = first.eigenvector / np.abs(first.eigenvector).max()
+            self.masks[blocks][rows] = first.mask.ravel()
+
+    def mask(self, block: int, i: int) -> NDArray[np.bool_]:
+        """Return the mask (h, w) of image ``i``."""
+        rows, columns = self.store.grid(i)
+        return np.array(self.masks[(block,)][self.ends[i] - rows * columns : self.ends[i]]).reshape(rows, columns)
+
+
+def _file(path: Path, dtype: Any, size: int) -> NDArray[Any]:
+    """Return a new .npy file of ``size`` zeros as an array: one entry a token of the store need not fit in memory."""
+    return np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=(size,))
+
+
+def evaluate(
+    store: FeatureStore,
+    dataset: BoxDataset,
+    out: Path,
+    config: TokenCutConfig,
+    context: Mapping[str, Any],
+    *,
+    multiscale: Sequence[int] | None = None,
+    device: str = "cpu",
+    workers: int = 0,
+) -> list[EvalResult]:
+    """Cut every image of ``store`` at every block; write all into ``out``.
+
+    With ``multiscale`` also at these blocks together, by the mean of their similarities.
+
+    The store must hold patch tokens (facet ``key`` by protocol) of the dataset's images in their native size. Writes
+    ``rows.json`` (a CorLoc row a block, in percent with its interval, then the baselines'), ``boxes.json``
+    ``{id: {block: [x1, y1, x2, y2]}}`` in pixels, ``seeds.json`` ``{id: {block: flat token index}}``, ``ties.json``, in
+    how many images of each block tied seeds would give different boxes, for each block ``vectors_block{b}.npy``
+    float16 (eigenvectors divided by their largest absolute value) and ``masks_block{b}.npy`` bool, (sum of T,) in
+    store order, and with multiscale ``boxes_multiscale.json`` ``{id: [x1, y1, x2, y2]}``: all of the first tau. The
+    boxes of another are in ``boxes_tau{tau}.json``, of LOST in ``boxes_lost.json``, as in ``boxes.json``. An image of
+    fewer than 3 tokens cannot be cut: its box is all of it.
+
+    On a CPU ``workers`` threads (0: one a core) cut one image each; on a GPU images and blocks are cut in batches.
+    Raises :class:`ConfigError` for a store of another image size or blocks it lacks, :class:`DataError` if ids differ
+    or features cannot be cut.
+    """
+    place = _places(store, dataset, multiscale)
+    truth = [dataset.boxes(i) for i in place]
+    groups: dict[str, tuple[int, ...]] = {str(block): (block,) for block in store.blocks}
+    if multiscale:
+        groups["+".join(map(str, multiscale))] = tuple(multiscale)
+    methods = config.methods
+    out.mkdir(parents=True, exist_ok=True)
+    results = _Results(store, list(groups.values()), len(methods), out)
+    todo = (list(groups.values()), config.tau, config.eps, config.lost_k, choose_device(device), workers)
+    with Progress("TokenCut", len(groups) * len(store), "images") as progress:
+        for item, found in cut_store(store, *todo):
+            results.add(item, found)
+            progress.advance()
+    rows = []
+    for number, (protocol, name) in enumerate(methods.items()):
+        boxes = {label: results.boxes[number, blocks] for label, blocks in groups.items()}
+        rows += [_row(store, dataset, one, boxes[one], truth, protocol).with_context(context) for one in groups]
+        if number:
+            write_json(out / name, _by_image(store.ids, boxes))
+    _write(results, groups, out)
+    for i in range(min(config.overlays, len(store))):
+        _draw(results, dataset.path(place[i]), i, truth[i], out / "overlays")
+    baselines = {
+        name: [is_hit(rule(*store.image_size(i)), boxes) for i, boxes in enumerate(truth)]
+        for name, rule in BOXES.items()
+    }
+    rows += discovery_baselines(baselines, rows[0])
+    write_rows(out / "rows.json", rows)
+    return rows
+
+
+def _places(store: FeatureStore, dataset: BoxDataset, multiscale: Sequence[int] | None) -> list[int]:
+    """Check that store, dataset and blocks fit; return where each stored image is in the dataset."""
+    if store.transform.mode != "native":
+        raise ConfigError(
+            f"{store.path}: its images were resized ({store.transform.label})", "export with transform mode native"
+        )
+    if absent := sorted(set(multiscale or ()) - set(store.blocks)):
+        raise ConfigError(f"multiscale: block {absent[0]} is not in {store.path}", f"it has {store.blocks}")
+    place = {name: index for index, name in enumerate(dataset.ids)}
+    if missing := [name for name in store.ids if name not in place]:
+        raise DataError(f"{store.path}: image {missing[0]!r} is not in {dataset.name} {dataset.split}")
+    return [place[name] for name in store.ids]
+
+
+def _by_image(ids: Sequence[str], found: Mapping[str, Sequence[T]]) -> dict[str, dict[str, T]]:
+    """``{label: one for each image}`` as ``{id: {label: one}}``."""
+    return {name: {label: values[i] for label, values in found.items()} for i, name in enumerate(ids)}
+
+
+def _write(results: _Results, groups: Mapping[str, tuple[int, ...]], out: Path) -> None:
+    """Write boxes, seeds and ties of the first tau."""
+    ids, single = results.store.ids, {label: blocks for label, blocks in groups.items() if len(blocks) == 1}
+    for label, blocks in groups.items():
+        if label not in single:
+            write_json(out / "boxes_multiscale.json", dict(zip(ids, results.boxes[0, blocks], strict=True)))
+    write_json(out / "ties.json", {label: results.ties[blocks] for label, blocks in groups.items()})
+    write_json(out / "boxes.json", _by_image(ids, {label: results.boxes[0, one] for label, one in single.items()}))
+    write_json(out / "seeds.json", _by_image(ids, {label: results.seeds[one] for label, one in single.items()}))
+    if small := sum(int(np.prod(results.store.grid(i))) < LEAST_TOKENS for i in range(len(ids))):
+        log.warning("TokenCut: %d images have fewer than %d patches: boxed whole", small, LEAST_TOKENS)
+
+
+def _draw(results: _Results, image: Path, i: int, truth: np.ndarray, folder: Path) -> None:
+    """Save ``overlays/block{b}/{number}_{image}.png`` of image ``i`` at every block."""
+    store, pixels = results.store, read_image(image)
+    for block in store.blocks:
+        picture = overlay(pixels, results.mask(block, i), store.patch_size, results.boxes[0, (block,)][i], truth)
+        where = folder / f"block{block}" / f"{i + 1:04d}_{image.stem}.png"
+        where.parent.mkdir(parents=True, exist_ok=True)
+        picture.save(where)
+
+
+def _row(
+    store: FeatureStore,
+    dataset: BoxDataset,
+    label: str,
+    boxes: Sequence[ArrayLike],
+    truth: Sequence[np.ndarray],
+    protocol: str,
+) -> EvalResult:
+    hits = [is_hit(box, others) for box, others in zip(boxes, truth, strict=True)]
+    low, high = share_interval(hits)
+    return EvalResult(
+        metric="CorLoc",
+        value=100 * (sum(hits) / len(hits)),
+        low=100 * low,
+        high=100 * high,
+        task="tokencut",
+        block=label,
+        dataset=dataset.name,
+        split=dataset.split,
+        n=len(truth),
+        facet=store.facet,
+        norm=store.norm,
+        protocol=protocol,
+        resolution=store.transform.label,
+        weights=store.weights_hash,
+    )

@@ -1,0 +1,85 @@
+"""LOST (Simeoni et al., BMVC 2021): one object box an image, grown from the patch that is like the fewest others.
+
+The rules are those of the public reference (valeoai/LOST), docs/tokencut.md lists them. Only signs and sums of
+correlations count, so the same normalised similarities serve as for TokenCut, with the lengths of the features.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+
+from eval.tokencut.cut import Box, Grid, as_float32, check_tokens, component_of
+from eval.tokencut.graph import lengths, normalise, similarities
+
+
+@dataclass(frozen=True, eq=False)
+class Lost:
+    """The object of one image, h x w tokens, N = h * w.
+
+    Attributes
+    ----------
+    mask
+        bool (h, w): the tokens whose summed correlation with the grown seed is positive.
+    component
+        bool (h, w): the 4-connected part of ``mask`` that holds the seed.
+    seed
+        Flat index of the token with the fewest positive correlations, the lowest one of those tied.
+    box
+        x1 y1 x2 y2 of ``component`` in cells, end exclusive.
+    tied
+        int64: all tokens with as few, ``seed`` included; which of them the reference takes is its sort's choice.
+    degenerate
+        Whether the seed is a zero token, like nothing, itself included; the box is then its cell.
+    """
+
+    mask: NDArray[np.bool_]
+    component: NDArray[np.bool_]
+    seed: int
+    box: Box
+    tied: NDArray[np.int64]
+    degenerate: bool
+
+
+def lost(features: ArrayLike | Tensor, grid: Grid, k: int = 100) -> Lost:
+    """Box the object of one image.
+
+    ``features`` are (N, C), NumPy or torch (a tensor is worked on where it lies), cast to float32: patch tokens only,
+    row-major over ``grid`` (rows, columns), not normalised. The seed is grown over the ``k`` tokens with the fewest
+    positive correlations. Raises ValueError for a shape that does not fit the grid or non-finite features.
+    """
+    batch = as_float32(features)[None]
+    check_tokens(batch, grid, least=1)
+    return grow(similarities(normalise(batch)), lengths(batch), [grid], k)[0]
+
+
+def grow(similarity: Tensor, length: Tensor, grids: Sequence[Grid], k: int) -> list[Lost]:
+    """Box the objects of images with similarities (B, N, N) and feature lengths (B, N), each with its own grid."""
+    positive = similarity > 0
+    degree = positive.sum(2) - positive.diagonal(dim1=1, dim2=2).long()
+    order = degree.argsort(stable=True, dim=1)[:, :k]
+    images = torch.arange(len(similarity), device=similarity.device)[:, None]
+    rows = similarity[images, order].double()  # (B, k, N)
+    like_seed = rows[:, 0].gather(1, order) > 0
+    weights = like_seed * length.gather(1, order).double()
+    masks = (torch.bmm(weights[:, None], rows)[:, 0] > 0).cpu().numpy()
+    tied = (degree == degree.gather(1, order[:, :1])).cpu().numpy()
+    return [
+        _lost(mask.reshape(grid), np.flatnonzero(ties)) for mask, ties, grid in zip(masks, tied, grids, strict=True)
+    ]
+
+
+def _lost(mask: NDArray[np.bool_], tied: NDArray[np.intp]) -> Lost:
+    seed = int(tied[0])
+    degenerate = not mask.flat[seed]
+    held = mask
+    if degenerate:
+        held = np.zeros_like(mask)
+        held.flat[seed] = True
+    component, box = component_of(held, seed)
+    return Lost(mask, component, seed, box, tied.astype(np.int64), degenerate)

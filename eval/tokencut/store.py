@@ -1,0 +1,110 @@
+"""TokenCut and LOST on every image and block of a feature store: one by one on CPU threads, in batches on a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from dinoskip.errors import DataError
+from dinoskip.features import FeatureStore
+from eval.tokencut.cut import LEAST_TOKENS, TokenCut, batch_size, cut, each
+from eval.tokencut.graph import lengths, normalise, similarities
+from eval.tokencut.lost import Lost, grow
+
+_GPU_THREADS = 2  # while one waits for the GPU, the other finds boxes
+
+
+class Item(NamedTuple):
+    """One graph to cut: one image of a store (its place) at a block, or at several together."""
+
+    blocks: tuple[int, ...]
+    image: int
+
+
+class Found(NamedTuple):
+    """What was found of one item: a cut for each tau, and LOST's object where it was asked for."""
+
+    cuts: list[TokenCut]
+    lost: Lost | None
+
+
+def cut_store(
+    store: FeatureStore,
+    groups: Sequence[tuple[int, ...]],
+    taus: Sequence[float],
+    eps: float,
+    lost_k: int | None,
+    device: torch.device,
+    workers: int,
+) -> Iterator[tuple[Item, Found]]:
+    """Yield every image of at least 3 tokens at every group of blocks once; the similarities are computed once.
+
+    Several blocks are joined by their mean cosine. On a CPU items come group by group in store order, from ``workers``
+    threads (0: one a core); on a GPU in batches of one number of tokens. Raises :class:`DataError` for features that
+    are not finite.
+    """
+    items = [Item(blocks, i) for blocks in groups for i in range(len(store)) if _tokens(store, i) >= LEAST_TOKENS]
+    batches = _batches(store, items, device) if in_batches(device) else [[item] for item in items]
+
+    def some(number: int) -> list[Found]:
+        return _cut(store, batches[number], taus, eps, lost_k, device)
+
+    threads = _GPU_THREADS if in_batches(device) else workers
+    for batch, found in zip(batches, each(some, len(batches), threads), strict=True):
+        yield from zip(batch, found, strict=True)
+
+
+def in_batches(device: torch.device) -> bool:
+    """Whether graphs are faster in batches there: on a GPU; a CPU takes one a core."""
+    return device.type == "cuda"
+
+
+def _tokens(store: FeatureStore, index: int) -> int:
+    rows, columns = store.grid(index)
+    return rows * columns
+
+
+def _batches(store: FeatureStore, items: Sequence[Item], device: torch.device) -> list[list[Item]]:
+    """Items of one number of tokens and of blocks together, in store order, as many as the device takes at once."""
+    alike: dict[tuple[int, int], list[Item]] = {}
+    for item in sorted(items, key=lambda one: one.image):
+        alike.setdefault((_tokens(store, item.image), len(item.blocks)), []).append(item)
+    batches = []
+    for (tokens, _), some in alike.items():
+        size = batch_size(tokens, device)
+        batches += [some[start : start + size] for start in range(0, len(some), size)]
+    return batches
+
+
+def _cut(
+    store: FeatureStore,
+    items: Sequence[Item],
+    taus: Sequence[float],
+    eps: float,
+    lost_k: int | None,
+    device: torch.device,
+) -> list[Found]:
+    features = torch.from_numpy(np.stack([_features(store, item) for item in items])).to(device)
+    grids = [store.grid(item.image) for item in items]
+    similarity = similarities(normalise(features), half=not lost_k, scratch=True)
+    try:
+        cuts = [cut(similarity, grids, tau, eps) for tau in taus]
+    except ValueError as error:
+        raise DataError(f"{store.path}: {store.ids[items[0].image]}: block {items[0].blocks}: {error}") from error
+    lost = grow(similarity, lengths(features), grids, lost_k) if lost_k else [None] * len(items)
+    return [Found([one[i] for one in cuts], lost[i]) for i in range(len(items))]
+
+
+def _features(store: FeatureStore, item: Item) -> NDArray[np.float32]:
+    """Float32 (N, C). The mean cosine over blocks is the cosine of the concatenated normalised features."""
+    parts = [store.tokens(block, item.image) for block in item.blocks]
+    for block, part in zip(item.blocks, parts, strict=True):
+        if not np.isfinite(part).all():
+            raise DataError(f"{store.path}: {store.ids[item.image]}: block {block}: features must be finite")
+    if len(parts) == 1:
+        return parts[0]
+    return np.concatenate([normalise(torch.from_numpy(part)).numpy() for part in parts], axis=1)

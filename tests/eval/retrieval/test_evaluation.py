@@ -1,0 +1,193 @@
+"""Dense retrieval against NumPy in float64, pixel counting, and over stores of a tiny backbone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+import eval.retrieval.evaluation as evaluation
+from dinoskip.data.segmentation import SegmentationDataset
+from dinoskip.errors import ConfigError, DataError
+from dinoskip.features import FeatureStore, Transform, export
+from dinoskip.models import Backbone, create_model
+from dinoskip.results import read_rows
+from eval.labelled import LabelledTokens
+from eval.metrics import ConfusionMatrix
+from eval.neighbours import Neighbours
+from eval.retrieval import Memory, RetrievalConfig, choose_patches, evaluate, patch_labels, remember, retrieve
+from eval.retrieval.config import IndexName
+
+CPU = torch.device("cpu")
+GRID, CLASSES, DIM = (3, 4), 4, 5
+
+
+def made_up(count: int, seed: int) -> LabelledTokens:
+    """Random tokens of one block and random label maps of two sizes, with ignored pixels."""
+    rng = np.random.default_rng(seed)
+    tokens = {1: rng.standard_normal((count, 12, DIM)).astype(np.float16)}
+    labels = [rng.choice([0, 1, 2, 255], (9 + i % 2, 10)).astype(np.uint8) for i in range(count)]
+    return LabelledTokens(tokens, lambda i: labels[i], GRID, CLASSES, count)
+
+
+def brute_areas(train: LabelledTokens, val: LabelledTokens, memory: Memory, config: RetrievalConfig) -> np.ndarray:
+    def unit(tokens: np.ndarray) -> np.ndarray:
+        values = tokens.astype(np.float64)
+        return values / np.linalg.norm(values, axis=-1, keepdims=True)
+
+    keys = unit(np.asarray(train.tokens[1]))[memory.images, memory.patches]
+    areas = []
+    for i in range(val.count):
+        cosines = unit(np.asarray(val.tokens[1][i])) @ keys.T
+        mixes = []
+        for row in cosines:
+            best = np.argsort(-row)[: config.k]
+            weights = np.exp((row[best] - row[best[0]]) / config.temperature)
+            mixes.append(weights / weights.sum() @ memory.labels[best].astype(np.float64))
+        z = torch.from_numpy(np.array(mixes)).T.reshape(1, CLASSES, *GRID)
+        label = val.label(i)
+        wide = torch.nn.functional.interpolate(z, label.shape, mode="bilinear", align_corners=False)
+        matrix = ConfusionMatrix(CLASSES)
+        matrix.update(wide[0].argmax(0), label)
+        areas.append(matrix.areas)
+    return np.array(areas)
+
+
+@pytest.mark.parametrize(("k", "temperature"), [(1, 0.02), (7, 0.02), (30, 0.3)])
+def test_equals_brute_force_whatever_is_read_at_once(
+    k: int, temperature: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train, val = made_up(5, 0), made_up(4, 1)
+    config = RetrievalConfig(k=k, temperature=temperature, memory=50)
+    memory = remember(train, [f"{i}" for i in range(5)], config.memory, seed=0)
+    wanted = brute_areas(train, val, memory, config)
+    assert (retrieve(train, val, memory, 1, config, CPU) == wanted).all()
+    monkeypatch.setattr(evaluation, "BATCH_VALUES", 12 * DIM)  # an image at a time
+    assert (retrieve(train, val, memory, 1, config, CPU) == wanted).all()
+    cells = RetrievalConfig(k=k, temperature=temperature, memory=50, index="ivf")
+    assert (retrieve(train, val, memory, 1, cells, CPU) == wanted).all()  # fewer cells than are searched: exact
+
+
+def test_torch_finds_the_same_neighbours() -> None:
+    rng = np.random.default_rng(0)
+    memory, queries = (rng.standard_normal((n, 8)).astype(np.float32) for n in (40, 9))
+    similar, where = Neighbours(memory, CPU).search(queries, 6)
+    other = Neighbours._by_torch(torch.from_numpy(queries), torch.from_numpy(memory), 6)
+    assert (where == other[1]).all()
+    np.testing.assert_allclose(similar, other[0], rtol=1e-5)
+    with pytest.raises(ConfigError, match="k: 41 neighbours were asked of 40"):
+        Neighbours(memory, CPU).search(queries, 41)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("index", ["flat", "ivf"])
+def test_gpu_finds_the_same_neighbours(index: IndexName) -> None:
+    rng = np.random.default_rng(0)
+    memory, queries = (rng.standard_normal((n, 64)).astype(np.float32) for n in (200, 90))
+    memory, queries = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (memory, queries))
+    similar, where = Neighbours(memory, CPU).search(queries, 5)
+    found, there = Neighbours(memory, torch.device("cuda"), index).search(queries, 5)
+    assert (there == where).mean() > (0.999 if index == "flat" else 0.5)
+    np.testing.assert_allclose(found[there == where], similar[there == where], atol=1e-5)
+
+
+def test_patches_that_divide_the_label_are_counted() -> None:
+    label = np.random.default_rng(0).choice([0, 1, 3, 255], (6, 8)).astype(np.uint8)
+    label[:2, :2] = 255
+    mixes = patch_labels(label, GRID, CLASSES)
+    assert mixes.shape == (12, CLASSES)
+    for patch, mix in enumerate(mixes):
+        y, x = divmod(patch, 4)
+        cell = label[2 * y : 2 * y + 2, 2 * x : 2 * x + 2]
+        wanted = np.bincount(cell.ravel(), minlength=256)[:CLASSES]
+        np.testing.assert_allclose(mix, wanted / max(1, wanted.sum()), atol=1e-6)
+    assert not mixes[0].any()
+
+
+@given(height=st.integers(1, 13), width=st.integers(1, 13), seed=st.integers(0, 99))
+@settings(max_examples=40, deadline=None)
+def test_pixels_on_a_border_count_by_area(height: int, width: int, seed: int) -> None:
+    label = np.random.default_rng(seed).choice([0, 1, 2, 255], (height, width)).astype(np.uint8)
+    fine = label.repeat(GRID[0], 0).repeat(GRID[1], 1)  # now every patch has whole pixels
+    np.testing.assert_allclose(patch_labels(label, GRID, CLASSES), patch_labels(fine, GRID, CLASSES), atol=1e-5)
+
+
+def test_choice_is_balanced_seeded_and_of_labelled_patches() -> None:
+    mixes = np.zeros((100, 2), dtype=np.float32)
+    mixes[:90, 0] = 1  # 90 of one class, 5 of another, 5 without a label
+    mixes[90:95, 1] = 1
+    rare = []
+    for seed in range(50):
+        chosen = choose_patches(mixes, 10, np.random.default_rng(seed))
+        assert (chosen == choose_patches(mixes, 10, np.random.default_rng(seed))).all()
+        assert len(np.unique(chosen)) == 10
+        assert chosen.max() < 95
+        rare.append((chosen >= 90).sum())
+    assert np.mean(rare) > 3  # uniform choice would take about a half
+    assert len(choose_patches(mixes, 100, np.random.default_rng(0))) == 95
+
+
+def test_memory_is_spread_over_the_images_and_knows_them_by_id() -> None:
+    data = made_up(7, 0)
+    ids = [f"image{i}" for i in range(7)]
+    memory = remember(data, ids, 30, seed=0)
+    assert len(memory.images) == 30
+    assert set(np.bincount(memory.images)) == {4, 5}
+    np.testing.assert_allclose(memory.labels.sum(1), 1, atol=1e-5)
+    again = remember(data, ids, 30, seed=0)
+    assert (again.patches == memory.patches).all()
+    assert not (remember(data, ids, 30, seed=1).patches == memory.patches).all()
+    everything = remember(data, ids, 10**6, seed=0)
+    assert len(everything.images) <= 7 * 12
+    nothing = LabelledTokens(data.tokens, lambda i: np.full((4, 4), 255, np.uint8), GRID, CLASSES, 7)
+    with pytest.raises(DataError, match="no training image has a labelled pixel"):
+        remember(nothing, ids, 30, seed=0)
+
+
+def some_dataset(root: Path, split: str, count: int) -> SegmentationDataset:
+    root.mkdir(parents=True, exist_ok=True)
+    rng = np.random.default_rng(count)
+    names = [f"{split}{i}" for i in range(count)]
+    for name in names:
+        label = rng.integers(0, 2, (2, 2)).repeat(20, 0).repeat(15, 1).astype(np.uint8)
+        noise = rng.integers(0, 40, (40, 30, 3))
+        Image.fromarray((noise + 200 * label[..., None]).astype(np.uint8)).save(root / f"{name}.png")
+        Image.fromarray(label).save(root / f"{name}_mask.png")
+    paths, masks = (tuple(root / f"{name}{end}.png" for name in names) for end in ("", "_mask"))
+    return SegmentationDataset("squares", split, tuple(names), ("dark", "light"), paths, masks)
+
+
+def test_evaluate_labels_by_every_block(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    backbone = Backbone.from_model(create_model("vit_tiny_patch8", depth=2, img_size=32))
+    sets = {split: some_dataset(tmp_path / "images", split, n) for split, n in (("train", 6), ("val", 4))}
+    stores = {s: export(backbone, d, tmp_path / s, "all", transform=Transform(size=32)) for s, d in sets.items()}
+    config = RetrievalConfig(memory=60, k=5)
+    context = {"model": "tiny", "epoch": 7, "seed": 3}
+    rows = evaluate(*stores.values(), *sets.values(), tmp_path / "out", config, context, seed=3, device="cpu")
+    assert read_rows(tmp_path / "out" / "rows.json") == rows
+    assert [(row.block, row.metric) for row in rows] == [
+        *((block, metric) for block in "12" for metric in ("mIoU", "mAcc", "aAcc")),
+        ("", "mIoU"),
+    ]
+    first, floor = rows[0], rows[-1]
+    assert (first.task, first.model, first.dataset, first.split, first.n) == ("retrieve", "tiny", "squares", "val", 4)
+    assert first.protocol == "hummingbird, memory 60, k 5, temperature 0.02, of train"
+    assert (first.weights, first.seed, first.classes) == (stores["val"].weights_hash, 3, 2)
+    assert first.value > 60  # light and dark squares are easy even for a fresh backbone
+    assert first.low is not None
+    assert first.low <= first.value <= first.high
+    assert floor.model == "baseline: majority class"
+    assert floor.value < first.value
+    few = RetrievalConfig(memory=10**4, k=99)
+    with pytest.raises(ConfigError, match="k: 99 neighbours were asked of 96 remembered patches"):
+        evaluate(*stores.values(), *sets.values(), tmp_path, few, {}, device="cpu")
+    foreign = FeatureStore.open(stores["val"].path)
+    foreign.weights_hash = "0" * 64
+    with pytest.raises(DataError, match="weights_hash differs"):
+        evaluate(stores["train"], foreign, *sets.values(), tmp_path, config, {}, device="cpu")

@@ -1,0 +1,381 @@
+"""TokenCut against a brute-force reference: dense float64 graph, scipy's generalised eigh, flood fill."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import scipy.linalg
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import eval.tokencut.cut as cut_module
+from eval.tokencut.cut import TokenCut, TokenCuts, cut, cut_vectors, each, to_pixels, tokencut
+from eval.tokencut.graph import Graphs, build_graphs, complete_vector, dense_vector, normalise, similarities
+from eval.tokencut.lanczos import lanczos
+
+GRID = (9, 12)
+
+
+@dataclass
+class Brute:
+    values: np.ndarray
+    y: np.ndarray
+    seeds: list[int]
+    mask: np.ndarray
+    boxes: list[tuple[int, int, int, int]]
+
+    @property
+    def clear(self) -> bool:
+        """Whether rounding cannot change the answer: simple eigenvalue, no token at the mean."""
+        margin = np.abs(self.y - self.y.mean()).min() / np.abs(self.y).max()
+        return bool(self.values[2] - self.values[1] > 1e-7 and margin > 1e-7)
+
+
+def brute_force(x: np.ndarray, grid: tuple[int, int], tau: float = 0.2, eps: float = 1e-5) -> Brute:
+    unit = torch.nn.functional.normalize(torch.from_numpy(x.astype(np.float32)), dim=1).numpy()
+    a = np.where(unit @ unit.T > np.float32(tau), 1.0, eps)
+    d = np.diag(a.sum(axis=1))
+    values, vectors = scipy.linalg.eigh(d - a, d)
+    y = vectors[:, 1]
+    seeds = np.flatnonzero(np.abs(y) >= np.abs(y).max() * (1 - 1e-8)).tolist()
+    if y[seeds[0]] <= y.mean():
+        y = -y
+    return Brute(values, y, seeds, (y > y.mean()).reshape(grid), [flood_box(y > y.mean(), grid, s) for s in seeds])
+
+
+def flood_box(side: np.ndarray, grid: tuple[int, int], seed: int) -> tuple[int, int, int, int]:
+    side = (side if side[seed] else ~side).reshape(grid)
+    todo, seen = [divmod(seed, grid[1])], set()
+    while todo:
+        r, c = todo.pop()
+        if (r, c) in seen or not (0 <= r < grid[0] and 0 <= c < grid[1]) or not side[r, c]:
+            continue
+        seen.add((r, c))
+        todo += [(r - 1, c), (r + 1, c), (r, c - 1), (r, c + 1)]
+    rows, columns = [r for r, _ in seen], [c for _, c in seen]
+    return min(columns), min(rows), max(columns) + 1, max(rows) + 1
+
+
+def regions(seed: int, grid: tuple[int, int] = GRID, noise: float = 0.5, count: int = 3, dim: int = 16) -> np.ndarray:
+    """Blocks of tokens around shared prototypes."""
+    rng = np.random.default_rng(seed)
+    labels = np.zeros(grid, dtype=int)
+    for label in range(1, count):
+        r, c = rng.integers(grid[0]), rng.integers(grid[1])
+        labels[r : r + rng.integers(1, grid[0] + 1), c : c + rng.integers(1, grid[1] + 1)] = label
+    x = rng.standard_normal((count, dim))[labels.ravel()] + noise * rng.standard_normal((labels.size, dim))
+    return x.astype(np.float32)
+
+
+def graphs_of(*images: np.ndarray, tau: float = 0.2, **options: bool) -> Graphs:
+    return build_graphs(similarities(normalise(torch.from_numpy(np.stack(images)))), tau, 1e-5, **options)
+
+
+def same(cut: TokenCut | TokenCuts, expected: Brute) -> None:
+    assert isinstance(cut, TokenCut)
+    assert cut.box == expected.boxes[0]
+    assert cut.seed == expected.seeds[0]
+    assert (cut.mask == expected.mask).all()
+    assert cut.mask.ravel()[cut.seed]
+    assert cut.tied.tolist() == expected.seeds
+    gap = expected.values[2] - expected.values[1]
+    error = np.linalg.norm(cut.eigenvector - expected.y) / np.linalg.norm(expected.y)
+    assert error < max(1e-9, 1e-9 / gap)
+    assert cut.eigenvalue == pytest.approx(expected.values[1], abs=1e-9)
+    assert cut.gap == pytest.approx(gap, abs=1e-3 * gap + 1e-9) or not cut.degenerate
+
+
+@given(
+    seed=st.integers(0, 10**6),
+    grid=st.sampled_from([(9, 12), (1, 80), (80, 1), (7, 7), (10, 11)]),
+    noise=st.sampled_from([0.0, 0.2, 0.5, 1.0]),
+    count=st.integers(2, 4),
+)
+@settings(max_examples=80, deadline=None)
+def test_equals_brute_force(seed: int, grid: tuple[int, int], noise: float, count: int) -> None:
+    x = regions(seed, grid, noise, count)
+    expected = brute_force(x, grid)
+    if expected.clear:
+        same(tokencut(x, grid), expected)
+
+
+@given(
+    seed=st.integers(0, 10**6), tau=st.sampled_from([0.0, 0.2, 0.5]), cells=st.sampled_from([(1, 3), (2, 2), (3, 4)])
+)
+@settings(max_examples=40, deadline=None)
+def test_tiny_grids_equal_brute_force(seed: int, tau: float, cells: tuple[int, int]) -> None:
+    x = np.random.default_rng(seed).standard_normal((cells[0] * cells[1], 4)).astype(np.float32)
+    expected = brute_force(x, cells, tau)
+    if expected.clear:
+        same(tokencut(x, cells, tau), expected)
+
+
+@pytest.mark.parametrize("alone", [1, 2, 5])
+def test_isolated_tokens(alone: int) -> None:
+    x = np.zeros((108, 32), dtype=np.float32)
+    x[:, 0] = 1
+    x[:, 20:] = 0.3 * np.random.default_rng(0).standard_normal((108, 12))
+    for number, token in enumerate(range(5, 5 + 20 * alone, 20)):  # each has a direction of its own
+        x[token] = 0
+        x[token, 1 + number] = 1
+    expected = brute_force(x, GRID)
+    cut = tokencut(x, GRID)
+    same(cut, expected)
+    assert isinstance(cut, TokenCut)
+    assert len(cut.tied) == alone
+    assert cut.ambiguous == (alone > 1)
+    assert cut.passes > 0  # isolated tokens are twins, so Lanczos decides without the dense solver
+    assert cut.gap == pytest.approx(expected.values[2] - expected.values[1], rel=1e-3)
+
+
+@pytest.mark.parametrize("zeros", [1, 2, 30])
+def test_zero_tokens_have_no_edge_even_to_themselves(zeros: int) -> None:
+    x = regions(3, noise=0.3)
+    x[np.arange(zeros) * 3] = 0
+    same(tokencut(x, GRID), brute_force(x, GRID))
+
+
+def test_disconnected_parts() -> None:
+    x = np.zeros((108, 3), dtype=np.float32)
+    labels = np.repeat([0, 1, 2], [54, 33, 21])
+    x[np.arange(108), labels] = 1
+    x += np.float32(0.01) * np.random.default_rng(1).random((108, 3), dtype=np.float32)
+    same(tokencut(x, GRID), brute_force(x, GRID))
+
+
+def test_similarity_equal_to_tau_is_no_edge() -> None:
+    x = np.array([[1, 0], [0.5, np.sqrt(0.75)], [1, 0]], dtype=np.float32)
+    unit = normalise(torch.from_numpy(x))
+    tau = float(unit[0] @ unit[1])
+    below = float(np.nextafter(np.float32(tau), np.float32(0)))
+    assert graphs_of(x, tau=tau).dense(0)[0].tolist() == [1, 1e-5, 1]
+    assert graphs_of(x, tau=below).dense(0)[0].tolist() == [1, 1, 1]
+
+
+def test_object_at_the_border_and_component_of_the_seed() -> None:
+    x = regions(0, noise=0.0)
+    x[:] = [1.0] + [0.0] * 15
+    grid = x.reshape(*GRID, 16)
+    grid[6:, 9:] = grid[0, 0:2] = [0.0, 1.0] + [0.0] * 14  # one object in two parts: 9 cells and 2 cells
+    cut = tokencut(x, GRID)
+    assert isinstance(cut, TokenCut)
+    assert cut.mask.sum() == 11
+    assert cut.seed == 0  # all 11 are tied; the lowest wins
+    assert cut.box == (0, 0, 2, 1)
+    assert cut.ambiguous
+
+
+def test_diagonal_cells_are_not_connected() -> None:
+    x = np.tile(np.array([1.0, 0.0], dtype=np.float32), (108, 1))
+    x.reshape(*GRID, 2)[[2, 3], [4, 5]] = [0.0, 1.0]
+    cut = tokencut(x, GRID)
+    assert isinstance(cut, TokenCut)
+    assert cut.box == (4, 2, 5, 3)
+    assert cut.component.sum() == 1
+
+
+@pytest.mark.parametrize("x", [np.ones((108, 4)), np.zeros((108, 4)), np.eye(108), np.tile(np.eye(2), (54, 1))])
+def test_degenerate_or_symmetric_graphs_repeat(x: np.ndarray) -> None:
+    cuts = [tokencut(x, GRID) for _ in range(2)]
+    assert all(isinstance(cut, TokenCut) for cut in cuts)
+    assert cuts[0].box == cuts[1].box
+    assert 0 <= cuts[0].box[0] < cuts[0].box[2] <= 12
+    assert 0 <= cuts[0].box[1] < cuts[0].box[3] <= 9
+    np.testing.assert_array_equal(cuts[0].eigenvector, cuts[1].eigenvector)
+    assert cuts[0].degenerate == (len(np.unique(x, axis=0)) != 2)
+
+
+def test_scale_of_tokens_does_not_matter() -> None:
+    x = regions(5)
+    scaled = x * 2.0 ** np.random.default_rng(5).integers(-30, 30, (108, 1))
+    assert tokencut(x, GRID).box == tokencut(scaled, GRID).box
+    assert tokencut(x, GRID).box == tokencut(x * np.float32(1e30), GRID).box  # squares beyond float32
+
+
+def test_batch_equals_single_images_for_numpy_and_torch() -> None:
+    batch = np.stack([regions(seed) for seed in range(5)])
+    cuts = tokencut(torch.from_numpy(batch).requires_grad_(), GRID)
+    assert isinstance(cuts, TokenCuts)
+    singles = [tokencut(one.astype(np.float64), GRID) for one in batch]
+    assert [cut.box for cut in cuts] == [one.box for one in singles] == [tuple(box) for box in cuts.box.tolist()]
+    np.testing.assert_array_equal(cuts.mask, np.stack([one.mask for one in singles]))
+    np.testing.assert_array_equal(cuts.seed, [one.seed for one in singles])
+    np.testing.assert_allclose(cuts.eigenvector, np.stack([one.eigenvector for one in singles]), atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("x", "grid", "message"),
+    [
+        (np.ones((2, 4)), (1, 2), "at least 3"),
+        (np.ones((0, 4)), (0, 0), "do not fit"),
+        (np.ones((6, 4)), (2, 4), "do not fit"),
+        (np.ones((2, 6, 4)), (2, 2), "do not fit"),
+        (np.ones(6), (2, 3), "shape"),
+        (np.full((6, 4), np.nan), (2, 3), "finite"),
+        (np.full((6, 4), 1e300), (2, 3), "finite"),
+        (np.ones((6, 4)) * 1j, (2, 3), "real"),
+    ],
+)
+def test_bad_input_is_a_value_error(x: np.ndarray, grid: tuple[int, int], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        tokencut(x, grid)
+
+
+def test_token_without_any_affinity_is_a_value_error() -> None:
+    x = regions(1)
+    x[7] = 0
+    with pytest.raises(ValueError, match="token 7 has degree 0"):
+        tokencut(x, GRID, eps=0.0)
+
+
+def test_weighted_graph_equals_its_dense_solution() -> None:
+    x = regions(8)
+    graphs = graphs_of(x, binary=False)
+    (fast,), slow = lanczos(graphs, *graphs.probe()), dense_vector(graphs, 0)
+    assert fast is not None
+    assert min(np.abs(fast.y - slow.y).max(), np.abs(fast.y + slow.y).max()) < 1e-9
+    assert tokencut(x, GRID, binary=False).box == flood_box(slow.y > slow.y.mean(), GRID, int(np.abs(slow.y).argmax()))
+
+
+@given(seed=st.integers(0, 10**6), noise=st.sampled_from([0.3, 1.0]))
+@settings(max_examples=20, deadline=None)
+def test_error_bound_of_lanczos_holds(seed: int, noise: float) -> None:
+    graphs = graphs_of(regions(seed, (12, 15), noise))
+    (fast,), slow = lanczos(graphs, *graphs.probe()), dense_vector(graphs, 0)
+    if fast is None or slow.gap < 1e-6:
+        return
+    error = min((np.abs(fast.y - sign * slow.y) for sign in (1, -1)), key=np.max)
+    assert (error <= 2 * fast.error + 1e-12).all()
+
+
+def test_undecided_cut_goes_to_the_dense_solver(monkeypatch: pytest.MonkeyPatch) -> None:
+    graphs = graphs_of(regions(2))
+    assert cut_vectors(graphs)[0].passes > 0
+    monkeypatch.setattr(cut_module, "_decides", lambda *_: False)
+    assert cut_vectors(graphs)[0].passes == 0
+
+
+@pytest.mark.parametrize("half", [True, False])
+def test_complete_graphs_are_solved_once_and_as_the_dense_solver_does(
+    half: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nearly = regions(1)
+    whole = np.ones_like(nearly) + 0.01 * nearly
+    missing = whole.copy()
+    missing[7] = -1
+    graphs = graphs_of(whole, nearly, missing, np.zeros_like(whole), 2 * whole, half=half)
+    assert graphs.complete == [True, False, False, False, True]
+    expected = [dense_vector(graphs, i).y for i in (0, 4)]
+    complete_vector.cache_clear()
+    for _ in range(2):
+        found = cut_vectors(graphs)
+        np.testing.assert_array_equal([found[0].y, found[4].y], expected)
+    assert complete_vector.cache_info().misses == 1
+    weighted = build_graphs(torch.ones(1, 60, 60), 0.2, 1e-5, binary=False, half=half)
+    assert weighted.complete == [False]
+
+
+def mixed_batch() -> list[np.ndarray]:
+    """Images of one number of tokens whose graphs converge at different passes, or not by Lanczos at all."""
+    kinds = ((1, 0.1, 2), (2, 0.5, 3), (3, 1.0, 4), (4, 2.0, 2))
+    images = [regions(seed, GRID, noise, count) for seed, noise, count in kinds]
+    alone = images[0].copy()
+    alone[[3, 50]] = np.eye(2, 16, dtype=np.float32) * 9
+    images += [np.ones_like(alone), np.zeros_like(alone), alone]
+    images += [np.random.default_rng(9).standard_normal(alone.shape).astype(np.float32)]
+    return images
+
+
+@pytest.mark.parametrize("half", [True, False])
+def test_batch_of_graphs_equals_single_ones(half: bool) -> None:
+    images = mixed_batch()
+    graphs = graphs_of(*images, half=half)
+    passes = [one.passes if one else None for one in lanczos(graphs, *graphs.probe())]
+    assert None in passes  # constant features: no Lanczos
+    assert len(set(passes)) > 3  # so the batch was made smaller at least twice
+    similarity = similarities(normalise(torch.from_numpy(np.stack(images))))
+    cuts = cut(similarity, [GRID] * len(images), 0.2, 1e-5, half=half)
+    for image, one in zip(images, cuts, strict=True):
+        single = tokencut(image, GRID)
+        assert isinstance(single, TokenCut)
+        assert (one.box, one.seed, one.passes, one.degenerate) == (
+            single.box,
+            single.seed,
+            single.passes,
+            single.degenerate,
+        )
+        np.testing.assert_array_equal(one.mask, single.mask)
+        np.testing.assert_allclose(one.eigenvector, single.eigenvector, atol=1e-9)
+        assert one.gap == pytest.approx(single.gap, rel=1e-6, abs=1e-12)
+
+
+def test_grids_of_one_number_of_tokens_share_a_batch() -> None:
+    images, grids = [regions(1, (9, 12)), regions(2, (12, 9)), regions(3, (6, 18))], [(9, 12), (12, 9), (6, 18)]
+    cuts = cut(similarities(normalise(torch.from_numpy(np.stack(images)))), grids, 0.2, 1e-5)
+    assert [one.box for one in cuts] == [tokencut(x, grid).box for x, grid in zip(images, grids, strict=True)]
+
+
+def test_several_taus_share_similarities() -> None:
+    x = regions(7, noise=1.0)
+    similarity = similarities(normalise(torch.from_numpy(x[None])))
+    before = similarity.clone()
+    for tau in (0.1, 0.3, 0.2):
+        assert (
+            cut(similarity, [GRID], tau, 1e-5)[0].box
+            == tokencut(x, GRID, tau).box
+            == brute_force(x, GRID, tau).boxes[0]
+        )
+    assert torch.equal(similarity, before)
+
+
+@pytest.mark.gpu
+def test_gpu_equals_cpu() -> None:
+    batch = torch.from_numpy(np.stack([*mixed_batch(), *(regions(seed, noise=0.7) for seed in range(20))]))
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")  # TF32 must not reach the similarities
+    try:
+        fast, slow = tokencut(batch.cuda(), GRID), tokencut(batch, GRID)
+    finally:
+        torch.set_float32_matmul_precision(before)
+    assert isinstance(fast, TokenCuts)
+    assert isinstance(slow, TokenCuts)
+    for one, other in zip(fast, slow, strict=True):
+        assert (one.box, one.seed, one.degenerate) == (other.box, other.seed, other.degenerate)
+        np.testing.assert_allclose(one.eigenvector, other.eigenvector, atol=1e-8)
+
+
+@pytest.mark.parametrize(
+    ("box", "expected"),
+    [((0, 0, 2, 1), (0, 0, 32, 16)), ((1, 2, 4, 3), (16, 32, 50, 40)), ((3, 2, 4, 3), (48, 32, 50, 40))],
+)
+def test_pixels_are_clipped_to_the_image(box: tuple[int, ...], expected: tuple[int, ...]) -> None:
+    assert to_pixels(box, 16, (40, 50)) == expected
+
+
+def test_workers_stay_a_few_calls_ahead_of_what_is_taken() -> None:
+    called: list[int] = []
+    found = each(lambda i: called.append(i) or -i, 5000, workers=2)  # type: ignore[func-returns-value]
+    assert next(found) == 0
+    time.sleep(0.1)
+    assert len(called) < 50
+    assert list(found) == [-i for i in range(1, 5000)]
+    assert list(each(str, 0)) == []
+
+
+def test_what_a_worker_raises_ends_the_others() -> None:
+    called: list[int] = []
+
+    def one(i: int) -> None:
+        called.append(i)
+        if i == 3:
+            raise ValueError("the fourth")
+
+    threads = torch.get_num_threads()
+    with pytest.raises(ValueError, match="the fourth"):
+        list(each(one, 5000, workers=2))
+    assert len(called) < 50
+    assert torch.get_num_threads() == threads

@@ -1,0 +1,224 @@
+"""TokenCut and LOST over a small real feature store."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import eval.tokencut.store
+from dinoskip.errors import ConfigError, DataError
+from dinoskip.features import FeatureStore, Transform, export
+from dinoskip.images import read_image
+from dinoskip.models import Backbone, create_model
+from dinoskip.results import read_rows
+from eval.discovery import corloc
+from eval.tokencut import TokenCut, TokenCutConfig, evaluate, to_pixels, tokencut
+from eval.tokencut.lost import lost
+
+SIZES = ((40, 56), (64, 33), (24, 24), (41, 80))
+
+
+@dataclass
+class Boxes:
+    root: Path
+    ids: tuple[str, ...] = ("b", "a", "d", "c")
+    name: str = "toy"
+    split: str = "val"
+
+    def path(self, index: int) -> Path:
+        return self.root / f"{self.ids[index]}.png"
+
+    def boxes(self, index: int) -> np.ndarray:
+        height, width = SIZES[("b", "a", "d", "c").index(self.ids[index])]
+        if index == 2:
+            return np.zeros((0, 4), dtype=np.float32)
+        return np.array([[0, 0, 1, 1], [0, 0, width, height]], dtype=np.float32)
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Boxes:
+    boxes = Boxes(tmp_path_factory.mktemp("images"))
+    rng = np.random.default_rng(0)
+    for index, (height, width) in enumerate(SIZES):
+        pixels = rng.integers(0, 60, (height, width, 3), dtype=np.uint8)
+        pixels[: height // 2, : width // 2] += 150
+        Image.fromarray(pixels).save(boxes.path(index))
+    return boxes
+
+
+def store_of(dataset: Boxes, out: Path, mode: str = "native") -> FeatureStore:
+    torch.manual_seed(0)
+    backbone = Backbone.from_model(create_model("vit_tiny_patch8", depth=2, img_size=32))
+    transform = Transform.model_validate({"mode": mode, "size": 32})
+    return export(backbone, dataset, out, "all", facet="key", norm="none", dtype="float32", transform=transform)
+
+
+@pytest.fixture(scope="module")
+def store(dataset: Boxes, tmp_path_factory: pytest.TempPathFactory) -> FeatureStore:
+    return store_of(dataset, tmp_path_factory.mktemp("stores") / "native")
+
+
+def test_evaluate_writes_what_tokencut_finds(dataset: Boxes, store: FeatureStore, tmp_path: Path) -> None:
+    config, context = TokenCutConfig(), {"model": "tiny", "seed": 3}
+    rows = evaluate(store, dataset, tmp_path, config, context, multiscale=(1, 2))
+    assert read_rows(tmp_path / "rows.json") == rows
+    floor = rows[3:]
+    assert [row.model for row in floor] == ["baseline: full image", "baseline: centre box"]
+    # image d has no box, the others one that is the whole image
+    assert [row.value for row in floor] == [75.0, 0.0]
+    assert {(row.block, row.weights, row.facet, row.n) for row in floor} == {("", "", "", 4)}
+    rows = rows[:3]
+    assert [row.block for row in rows] == ["1", "2", "1+2"]
+    assert all(row.low is not None and row.high is not None and row.low <= row.value <= row.high for row in rows)
+    assert {(row.metric, row.task, row.model, row.seed, row.n, row.facet) for row in rows} == {
+        ("CorLoc", "tokencut", "tiny", 3, 4, "key")
+    }
+    assert {(row.dataset, row.split, row.resolution, row.weights) for row in rows} == {
+        ("toy", "val", "native", store.weights_hash)
+    }
+    boxes = json.loads((tmp_path / "boxes.json").read_text())
+    seeds = json.loads((tmp_path / "seeds.json").read_text())
+    for block in (1, 2):
+        vectors = np.load(tmp_path / f"vectors_block{block}.npy")
+        masks = np.load(tmp_path / f"masks_block{block}.npy")
+        assert vectors.dtype == np.float16
+        assert masks.dtype == bool
+        start = 0
+        for index, name in enumerate(store.ids):
+            cut = tokencut(store.tokens(block, index), store.grid(index))
+            assert isinstance(cut, TokenCut)
+            assert boxes[name][str(block)] == list(to_pixels(cut.box, 8, SIZES[index]))
+            assert seeds[name][str(block)] == cut.seed
+            stop = start + cut.mask.size
+            assert (masks[start:stop] == cut.mask.ravel()).all()
+            assert vectors[start + cut.seed] == 1
+            np.testing.assert_allclose(vectors[start:stop], cut.eigenvector / np.abs(cut.eigenvector).max(), atol=1e-3)
+            start = stop
+        assert start == len(masks) == len(vectors)
+        found = [boxes[name][str(block)] for name in store.ids]
+        truth = [dataset.boxes(index) for index in range(4)]
+        assert rows[block - 1].value == 100 * corloc(found, truth)
+
+
+def test_multiscale_is_the_mean_similarity(dataset: Boxes, store: FeatureStore, tmp_path: Path) -> None:
+    evaluate(store, dataset, tmp_path, TokenCutConfig(), {}, multiscale=(1, 2))
+    boxes = json.loads((tmp_path / "boxes_multiscale.json").read_text())
+    for index, name in enumerate(store.ids):
+        units = [x / np.linalg.norm(x, axis=1, keepdims=True) for x in (store.tokens(b, index) for b in (1, 2))]
+        mean = sum(unit.astype(np.float64) @ unit.T for unit in units) / 2
+        values, vectors = np.linalg.eigh(mean)  # any features with these inner products will do
+        cut = tokencut(vectors * np.sqrt(np.clip(values, 0, None)), store.grid(index))
+        assert isinstance(cut, TokenCut)
+        assert boxes[name] == list(to_pixels(cut.box, 8, SIZES[index]))
+
+
+def test_several_taus_and_lost_are_rows_and_files_beside_the_first(
+    dataset: Boxes, store: FeatureStore, tmp_path: Path
+) -> None:
+    config = TokenCutConfig(tau=(0.2, 0.6), lost_k=5)
+    rows = evaluate(store, dataset, tmp_path / "all", config, {}, multiscale=(1, 2))
+    alone = evaluate(store, dataset, tmp_path / "one", TokenCutConfig(), {}, multiscale=(1, 2))
+    other = evaluate(store, dataset, tmp_path / "other", TokenCutConfig(tau=(0.6,)), {}, multiscale=(1, 2), workers=1)
+    assert rows[:6] == alone[:3] + other[:3]
+    assert [(row.protocol, row.block) for row in rows[6:9]] == [("lost k=5", block) for block in ("1", "2", "1+2")]
+    assert rows[9:] == alone[3:]  # the baselines, once
+    for name in (
+        "boxes.json",
+        "seeds.json",
+        "ties.json",
+        "boxes_multiscale.json",
+        "vectors_block1.npy",
+        "masks_block2.npy",
+    ):
+        assert (tmp_path / "all" / name).read_bytes() == (tmp_path / "one" / name).read_bytes()
+    second = json.loads((tmp_path / "all" / "boxes_tau0.6.json").read_text())
+    single = json.loads((tmp_path / "other" / "boxes.json").read_text())
+    assert {name: {b: box for b, box in boxes.items() if b.isdigit()} for name, boxes in second.items()} == single
+    found = json.loads((tmp_path / "all" / "boxes_lost.json").read_text())
+    for index, name in enumerate(store.ids):
+        expected = lost(store.tokens(2, index), store.grid(index), 5)
+        assert found[name]["2"] == list(to_pixels(expected.box, 8, SIZES[index]))
+        assert set(found[name]) == {"1", "2", "1+2"}
+
+
+def test_taus_that_are_nearly_equal_have_rows_and_files_of_their_own(
+    dataset: Boxes, store: FeatureStore, tmp_path: Path
+) -> None:
+    rows = evaluate(store, dataset, tmp_path, TokenCutConfig(tau=(0.0, 0.2, 0.20000001)), {})
+    assert list(dict.fromkeys(row.protocol.split()[1] for row in rows[:6])) == ["tau=0", "tau=0.2", "tau=0.20000001"]
+    assert {path.name for path in tmp_path.glob("boxes_*")} == {"boxes_tau0.2.json", "boxes_tau0.20000001.json"}
+
+
+def test_batches_of_images_and_blocks_find_the_same(
+    store: FeatureStore, dataset: Boxes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = TokenCutConfig(tau=(0.2, 0.5), lost_k=100)
+    expected = evaluate(store, dataset, tmp_path / "1", config, {}, multiscale=(1, 2))
+    monkeypatch.setattr(eval.tokencut.store, "batch_size", lambda *_: 3)
+    monkeypatch.setattr(eval.tokencut.store, "in_batches", lambda _: True)
+    assert evaluate(store, dataset, tmp_path / "2", config, {}, multiscale=(1, 2)) == expected
+    for file in (tmp_path / "1").glob("*.json"):
+        assert file.read_text() == (tmp_path / "2" / file.name).read_text()
+
+
+def test_overlays_show_mask_box_and_truth(dataset: Boxes, store: FeatureStore, tmp_path: Path) -> None:
+    evaluate(store, dataset, tmp_path, TokenCutConfig(overlays=2), {})
+    assert sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.png")) == [
+        f"overlays/block{block}/{name}.png" for block in (1, 2) for name in ("0001_b", "0002_a")
+    ]
+    picture = read_image(tmp_path / "overlays" / "block2" / "0001_b.png")
+    assert picture.shape == (*SIZES[0], 3)
+    x1, y1, _, _ = json.loads((tmp_path / "boxes.json").read_text())["b"]["2"]
+    assert tuple(picture[y1, x1]) == (255, 140, 0)
+    assert tuple(picture[-1, -1]) in {(0, 200, 255), (255, 140, 0)}  # the truth is the whole image
+
+
+def test_an_image_too_small_to_cut_is_boxed_whole(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    class Small(Boxes):
+        ids: tuple[str, ...] = ("s",)
+
+        def boxes(self, index: int) -> np.ndarray:
+            return np.array([[0, 0, 12, 8]], dtype=np.float32)
+
+    small = Small(tmp_path, ("s",))
+    Image.fromarray(np.zeros((8, 12, 3), dtype=np.uint8)).save(small.path(0))
+    with caplog.at_level("WARNING", logger="dinoskip"):
+        rows = evaluate(store_of(small, tmp_path / "store"), small, tmp_path / "out", TokenCutConfig(lost_k=3), {})
+    assert {row.value for row in rows[:4]} == {100.0}
+    assert json.loads((tmp_path / "out" / "boxes.json").read_text()) == {"s": {"1": [0, 0, 12, 8], "2": [0, 0, 12, 8]}}
+    assert "1 images have fewer than 3 patches" in caplog.text
+
+
+def test_features_that_are_not_finite_name_image_and_block(dataset: Boxes, tmp_path: Path) -> None:
+    store = store_of(dataset, tmp_path / "store")
+    tokens = np.array(store.tokens(2))
+    tokens[store.offsets[2]] = np.nan
+    np.save(store.path / "tokens_block2.npy", tokens)
+    with pytest.raises(DataError, match="d: block 2: features must be finite"):
+        evaluate(FeatureStore.open(store.path), dataset, tmp_path / "out", TokenCutConfig(), {})
+
+
+def test_store_order_may_differ_from_the_dataset(dataset: Boxes, store: FeatureStore, tmp_path: Path) -> None:
+    class Reversed(Boxes):
+        def boxes(self, index: int) -> np.ndarray:
+            return dataset.boxes(3 - index)
+
+    same = evaluate(store, dataset, tmp_path / "1", TokenCutConfig(), {})
+    other = evaluate(store, Reversed(dataset.root, dataset.ids[::-1]), tmp_path / "2", TokenCutConfig(), {})
+    assert [row.value for row in same] == [row.value for row in other]
+
+
+def test_unfit_input_is_refused_in_one_line(dataset: Boxes, store: FeatureStore, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="multiscale: block 7"):
+        evaluate(store, dataset, tmp_path, TokenCutConfig(), {}, multiscale=(1, 7))
+    with pytest.raises(DataError, match="'b' is not in toy val"):
+        evaluate(store, Boxes(dataset.root, ("x",)), tmp_path, TokenCutConfig(), {})
+    with pytest.raises(ConfigError, match="native"):
+        evaluate(store_of(dataset, tmp_path / "square", "square"), dataset, tmp_path, TokenCutConfig(), {})
+    assert not (tmp_path / "rows.json").exists()
