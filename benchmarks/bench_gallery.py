@@ -27,8 +27,8 @@ from dinoskip.data.segmentation import voc_palette
 from dinoskip.randomness import numpy_rng
 from visualize.colours import PcaViews, pca_views
 from visualize.gallery import Classes, Discovery, GalleryConfig, GalleryImage, GalleryModel, build_gallery
-from visualize.scores import best_iou, image_scores, mean_cosine
-from visualize.similarity import page_features
+from visualize.gallery.scores import best_iou, image_scores, mean_cosine
+from visualize.gallery.similarity import page_features
 
 BLOCKS, HEADS, CHANNELS, CLASSES = 12, 6, 384, 21
 Maps = dict[int, tuple[np.ndarray, str]]  # block -> map and title
@@ -170,9 +170,9 @@ def main() -> None:
         print(f"features for similarity, an image and model: {time.process_time() - start:.2f} s")
         ours = {}
         for name, config in (
-            ("folder", GalleryConfig(similarity=0)),
-            ("folder with features of 3 images", GalleryConfig()),
-            ("single file with them", GalleryConfig(single_file=True)),
+            ("folder", GalleryConfig(first=args.images, similarity=0)),
+            ("folder with features of 3 images", GalleryConfig(first=args.images)),
+            ("single file with them", GalleryConfig(first=args.images, single_file=True)),
         ):
             out = Path(scratch) / name
             start = time.process_time()

@@ -1,17 +1,13 @@
-"""How patchy PCA pictures are, as a number: Geary's C of neighbouring tokens, its curve by block, and a paired test."""
+"""How patchy PCA pictures are, as a number: Geary's C of neighbouring tokens, and a paired test."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from statistics import median
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-
-from visualize.drawing import Figure
-from visualize.figures import curves_figure
 
 ByBlock = Mapping[str, Sequence[float | None]]  # {block: a value an image, None where there is none}
 _ROUNDING = 1e-10  # of the largest coordinate: differences below it are rounding errors
@@ -53,17 +49,6 @@ def typical(values: Sequence[float | None]) -> float | None:
     """Return the median of the values that are there and finite, None if none is."""
     kept = [value for value in values if value is not None and math.isfinite(value)]
     return median(kept) if kept else None
-
-
-def roughness_figure(found: Mapping[str, ByBlock], out: Path, variants: Sequence[str]) -> Figure | None:
-    """The median over images against block, a line a variant; None if there is no number at all."""
-    curves: dict[str, dict[int, float]] = {}
-    for name, blocks in found.items():
-        found_at = {int(block): typical(own) for block, own in blocks.items()}
-        curves[name] = {block: value for block, value in sorted(found_at.items()) if value is not None}
-    caption = "Roughness of PCA pictures by block: Geary's C of neighbouring tokens, median over the gallery's images"
-    caption += " (1: no spatial order, 0: smooth)"
-    return curves_figure({"roughness of PCA pictures": curves}, out, caption=caption, variants=variants)
 
 
 def smoother(ours: Sequence[float | None], theirs: Sequence[float | None]) -> tuple[int, int, float]:

@@ -81,7 +81,7 @@ def throughput(rows: Sequence[Mapping[str, Any]], batch_size: int) -> Throughput
 
 def cost_tables(task: Task) -> list[Any]:
     """Tables of the report: what every variant's training cost, and the minutes of every kind of stage."""
-    table = ours("visualize.datatable").DataTable
+    table = ours("visualize.tables").DataTable
     trained, stages = _trained(task), _stages(task)
     made = [table("What it cost: training", _TRAINING_COLUMNS, trained, _TRAINING_NOTE)] if trained else []
     columns = ["kind of stage", "stages", "minutes"]

@@ -145,7 +145,7 @@ def _finite(value: float) -> float | None:
 
 def draw(result: Mapping[str, Any], out: Path) -> list[Path]:
     """Figures of what :func:`inside` found, SVG, PDF and PNG, into ``out``; the files."""
-    figures = ours("visualize.diagnostics").inside_figures(result, out)
+    figures = ours("visualize.figures.networks").network_figures(result, out)
     return [path for figure in figures for path in (figure.light, figure.pdf, figure.png)]
 
 

@@ -144,7 +144,7 @@ def _variant(module: Any, task: Task, name: str, rows: Sequence[EvalResult]) -> 
     about: dict[str, Any] = {"depth": last.depth if last else 0}
     if "backbone" not in own:
         about |= {"role": _role(own["model"]), "optimizer": own["optimizer"]["name"], "depth": _depth(own)}
-    return module.ReportVariant(name, rows, shown, **about)
+    return ours("visualize.rows").StudyVariant(name, rows=rows, settings=shown, **about)
 
 
 def _depth(own: Mapping[str, Any]) -> int:
@@ -153,7 +153,7 @@ def _depth(own: Mapping[str, Any]) -> int:
 
 def _role(model: Mapping[str, Any]) -> str:
     """The variant's part in the paper's tables; "" if it has none (a partial skip, another initialisation)."""
-    published = ours("visualize.published")
+    published = ours("visualize.paper.published")
     parts = {
         (True, "trunc_normal"): published.SKIP,
         (False, "trunc_normal"): published.DEFAULT,
@@ -182,7 +182,7 @@ def _shared(task: Task, part: str, values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _short(values: Mapping[str, Any], shared: Mapping[str, Any]) -> str:
     """``soap (lr 0.0005)``: the name, and what is not shared with the others of that name."""
-    setting = ours("visualize.datatable").setting
+    setting = ours("visualize.tables").setting
     rest = {key: value for key, value in values.items() if key not in shared}
     about = ", ".join(f"{key} {setting(value)}" for key, value in flatten(rest).items())
     return f"{values['name']} ({about})" if about else str(values["name"])
@@ -222,8 +222,8 @@ def _figures(
     rough: Mapping[str, Any],
     out: Path,
 ) -> list[Any]:
-    figures, diagnostics = ours("visualize.figures"), ours("visualize.diagnostics")
-    kept, logs = ours("visualize.tables").principal(rows), _logs(task, "metrics.jsonl")
+    figures, networks = ours("visualize.figures"), ours("visualize.figures.networks")
+    kept, logs = ours("visualize.rows").principal(rows), _logs(task, "metrics.jsonl")
     optimizers = {
         name: _PRINTED.get(own["optimizer"]["name"], own["optimizer"]["name"])
         for name, own in task.settings["variants"].items()
@@ -237,16 +237,16 @@ def _figures(
         figures.depth_figure(kept, _families(task.settings["variants"]), out / "depth"),
     ]
     order = list(task.settings["variants"])
-    made.append(ours("visualize.roughness").roughness_figure(rough, out / "roughness", order))
+    made.append(figures.roughness_figure(rough, out / "roughness", order))
     if analysis:
         trained = {name: analysis["trained"][key] for name, key in _last_epochs(task, analysis["trained"]).items()}
         weights = {"at initialisation": analysis["fresh"], "trained": trained}
         caption = "Weights by block, at initialisation and trained"
-        made.append(diagnostics.signal_figure(analysis["signal"], out / "signal"))
-        made.append(diagnostics.weights_figure(weights, out / "weights", caption=caption, variants=order))
-    made.append(diagnostics.training_figure(_logs(task, "diagnostics.jsonl"), out / "inside-training"))
+        made.append(networks.signal_figure(analysis["signal"], out / "signal"))
+        made.append(networks.weights_figure(weights, out / "weights", caption=caption, variants=order))
+    made.append(figures.training_figure(_logs(task, "diagnostics.jsonl"), out / "inside-training"))
     if analysis:
-        made += diagnostics.inside_figures(_inside(task, analysis["photographs"]), out, order)
+        made += networks.network_figures(_inside(task, analysis["photographs"]), out, order)
     return [figure for figure in made if figure is not None]
 
 
@@ -320,9 +320,9 @@ def _tables(task: Task, analysis: Mapping[str, Any]) -> list[Any]:
             body += values
             measure = f"{found['measure']} after {found['epochs']} epochs"
         columns = ["variant", "learning rate", measure, "loss", "chosen"]
-        tables.append(ours("visualize.datatable").DataTable("Learning rates, chosen by short runs", columns, body))
+        tables.append(ours("visualize.tables").DataTable("Learning rates, chosen by short runs", columns, body))
     if analysis:
-        module = ours("visualize.diagnostics")
+        module = ours("visualize.report.diagnostics")
         tables.append(module.signal_table(analysis["signal"]))
         tables += [
             module.weights_table(f"{name}: weights at initialisation", rows) for name, rows in analysis["fresh"].items()

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from dinoskip.config import RawConfig, validate
 from dinoskip.console import Progress
 from dinoskip.data import sets as datasets
 from dinoskip.data.detection import read_voc_xml
@@ -176,7 +175,7 @@ def gallery(task: Task) -> None:
     That file has the block of the contact sheets (``block``) and, as ``models``, {model: {block: Geary's C of each
     image's PCA picture, in the order of the page; null for none}}.
     """
-    module, sheets = ours("visualize.gallery"), ours("visualize.sheets")
+    module, sheets = ours("visualize.gallery"), ours("visualize.gallery.sheets")
     shown, section = _shown(task), task.settings["gallery"]
     for key in ("sheet", "similarity"):  # an id that is not there is said before any work
         sheets.chosen_images(shown.ids, section[key], f"gallery.{key}")
@@ -190,10 +189,12 @@ def gallery(task: Task) -> None:
         classes = None if labelled is None else module.Classes(labelled.class_names, labelled.palette)
         deepest = max(block for column in columns for block in column.store.blocks)
         block = section["block"] or max(1, deepest - 1)
-        chosen = {key: section[key] for key in ("first", "similarity", "single_file")}
-        config = validate(module.GalleryConfig, RawConfig({**chosen, "title": task.settings["title"], "block": block}))
+        config = module.GalleryConfig(**{key: value for key, value in section.items() if key != "dataset"})
         views = ours("visualize.colours").pca_views([column.store for column in columns], shown.ids)
-        module.build_gallery(columns, images, task.out, config, classes=classes, views=views)
+        module.build_gallery(
+            columns, images, task.out, config, title=task.settings["title"], default_block=block, classes=classes,
+            views=views,
+        )  # fmt: skip
         names = [column.name for column in columns]
         sheets.write_sheets(shown.ids, shown.paths, names, views.aligned, block, task.out, section["sheet"])
         rough = {

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from visualize.roughness import roughness, roughness_figure, smoother
+from visualize.roughness import roughness, smoother
 
 sizes = st.integers(1, 6)
 seeds = st.integers(0, 10_000)
@@ -84,15 +84,6 @@ def test_pictures_of_one_colour_have_no_roughness():
     assert np.isfinite(found).tolist() == [True, False, False, False, False]
     with pytest.raises(ValueError, match=r"not \(4, 4\)"):
         roughness(np.zeros((4, 4)))
-
-
-def test_the_curve_is_the_median_over_images_that_have_a_number(tmp_path):
-    found = {"skip": {"2": [0.5, None, 0.7, math.nan], "1": [0.25, 0.5, 0.3, 9.0]}, "flat": {"1": [None] * 4}}
-    figure = roughness_figure(found, tmp_path / "roughness", ["skip", "flat"])
-    assert "skip from 0.4 to 0.6" in figure.alt
-    assert "flat" not in figure.alt
-    assert all(path.is_file() for path in figure.files)
-    assert roughness_figure({"flat": {"1": [None]}}, tmp_path / "none", ["flat"]) is None
 
 
 def test_smoother_is_the_sign_test():

@@ -1,149 +1,67 @@
+"""Tables as Markdown, CSV and LaTeX: nothing in a name can leave its cell."""
+
 from __future__ import annotations
 
 import csv
 import io
-import math
+import re
+import shutil
+import subprocess
 
-from dinoskip.results import EvalResult
-from visualize.grids import markdown
-from visualize.tables import (
-    baseline_lines,
-    best,
-    best_grid,
-    best_lines,
-    block_grids,
-    last_epochs,
-    measures,
-    one_vote,
-    others_grid,
-    principal,
-    rows_csv,
-    single_blocks,
+import pytest
+
+from visualize.tables import TextTable, as_csv, escape_latex, latex, markdown
+
+NASTY = r"""50%_of $x$ & #1 {a}\end{tabular} ~^ <b> |"`'- [x] – “q” κ→× é 漢 \input{/etc/passwd}"""
+GRID = TextTable(
+    "paper-table2",
+    NASTY,
+    [[("", 1), ("VOC2012", 2)], [(NASTY, 1), ("300 skip", 1), ("200 skipless", 1)]],
+    [[NASTY, "1.0 [0.5, 1.5]", "not run"], ["[2]", "−1.0", NASTY]],
+    rules=frozenset({1}),
+    notes=[NASTY],
 )
 
 
-def row(block, value, **more):
-    fields = {"metric": "mIoU", "task": "probe", "dataset": "voc2012", "split": "val", "n": 10, **more}
-    return EvalResult(value=value, block=str(block), **fields)
+def test_latex_leaves_no_command_of_a_name_active():
+    shown = escape_latex(NASTY)
+    words = "textbackslash|textasciitilde|textasciicircum|textless|textgreater|textbar|textquotedbl|"
+    words += "textasciigrave|textquotesingle|textendash|dots"
+    known = rf"\\({words})\{{\}}|\\[{{}}$&#_%]|\$\\[a-z]+\$|\$-\$|-\{{\}}|\{{[\[\]]\}}"
+    left = re.sub(known, "", shown)
+    assert not re.search(r"[\\{}$&#_%~^<>|\"]", left), left
+    assert "?" in left, "a letter that pdfLaTeX lacks"
+    assert escape_latex("50.2 b9 skip-adamw ---") == "50.2 b9 skip-adamw -{}-{}-"
 
 
-def test_only_the_last_epoch_and_unmarked_finite_rows_are_compared():
-    rows = [row(1, 10.0, epoch=1), row(1, 20.0, epoch=2), row(2, math.nan, epoch=2)]
-    rows += [row(2, 99.0, epoch=2, note="best on validation"), row(3, 15.0, epoch=2), row(1, 70.0, metric="mAcc")]
-    found = measures({"a": rows, "b": []})
-    assert [measure.label for measure in found] == ["mIoU, voc2012 val"]
-    assert next(iter(found.values())) == {"a": {"1": 20.0, "3": 15.0}}
+def test_every_latex_row_has_as_many_cells_as_columns():
+    text = latex(GRID)
+    assert r"\begin{tabular}{lrr}" in text
+    assert r"\cmidrule(lr){2-3}" in text
+    assert r"\multicolumn{2}{c}{VOC2012}" in text
+    rows = [line for line in text.splitlines() if line.endswith(r"\\")]
+    assert [len(re.findall(r"(?<!\\)&", line)) for line in rows] == [1, 2, 2, 2]
+    assert [text.count(rule) for rule in (r"\toprule", r"\midrule", r"\bottomrule")] == [1, 2, 1]
 
 
-def test_measures_come_in_reading_order_and_k_is_sorted_as_a_number():
-    votes = [row(1, 1.0, task="knn", metric=f"accuracy_k{k}") for k in (200, 10, 20)]
-    found = measures({"a": [*votes, row(1, 1.0, task="tokencut", metric="CorLoc"), row(1, 1.0)]})
-    labels = [measure.label.split(",")[0] for measure in found]
-    assert labels == ["mIoU", "CorLoc", "k-NN (k = 10)", "k-NN (k = 20)", "k-NN (k = 200)"]
-    assert [measure.metric for measure in one_vote(found)] == ["mIoU", "CorLoc", "accuracy_k200"]
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="needs pdflatex")
+def test_latex_compiles(tmp_path):
+    packages = r"\usepackage[T1]{fontenc}\usepackage[utf8]{inputenc}\usepackage{booktabs}\usepackage{textcomp}"
+    body = rf"\documentclass{{article}}{packages}\begin{{document}}{latex(GRID)}\end{{document}}"
+    (tmp_path / "t.tex").write_text(body)
+    done = subprocess.run(["pdflatex", "-halt-on-error", "t.tex"], cwd=tmp_path, capture_output=True, timeout=120)
+    assert done.returncode == 0, done.stdout[-2000:]
 
 
-def test_settings_that_differ_split_a_measure_and_are_named():
-    found = measures({"a": [row(1, 5.0, norm="final", facet="out")], "b": [row(1, 6.0, norm="none", facet="out")]})
-    assert [measure.label for measure in found] == ["mIoU, voc2012 val (final)", "mIoU, voc2012 val (none)"]
+def test_markdown_has_one_header_line_and_escapes_every_cell():
+    lines = [line for line in markdown(GRID).splitlines() if line.startswith("|")]
+    cells = [re.split(r"(?<!\\)\|", line)[1:-1] for line in lines]
+    assert {len(line) for line in cells} == {3}
+    assert lines[1] == "|---|---:|---:|"
+    assert cells[0][1].strip() == "VOC2012, 300 skip"
+    assert "<b>" not in markdown(GRID).replace("\\<", "").replace("\\>", "")
 
 
-def test_best_takes_single_blocks_by_number_and_the_earlier_of_equals():
-    values = {"10": 5.0, "9": 5.0, "3+6": 50.0, "1": 4.0}
-    assert best(values) == ("9", 5.0)
-    assert list(single_blocks(values)) == [1, 9, 10]
-    assert best({"3+6": 50.0}) is None
-
-
-def test_the_best_table_says_what_was_not_run_and_what_earlier_epochs_scored():
-    variants = {"a": [row(1, 5.0, epoch=2), row("1+2", 9.0, epoch=2), row(1, 3.0, epoch=1)], "b": []}
-    assert best_lines(variants) == [
-        ("a", "a", [("1", 5.0, "")]),
-        ("b", "b", [None]),
-        ("a, blocks 1+2", "a", [("1+2", 9.0, "")]),
-        ("b, blocks 1+2", "b", [None]),
-        ("a, epoch 1", "a", [("1", 3.0, "")]),
-    ]
-    text = markdown(best_grid(variants))
-    assert "| b | not run |" in text
-    assert "| a, blocks 1+2 | 9.0 (blocks 1+2) |" in text
-
-
-def test_markdown_cells_cannot_break_out_of_the_table():
-    lines = markdown(best_grid({"a|b <script>\n`x`": [row(1, 5.0)]})).splitlines()
-    assert lines[4] == "| a\\|b \\<script\\> \\`x\\` | 5.0 (block 1) |"
-
-
-def test_csv_holds_every_row_and_runs_no_formula():
-    rows = [row(1, 5.0), row(1, math.nan, note="best on validation", dataset='=cmd|"x"')]
-    table = list(csv.DictReader(io.StringIO(rows_csv({"-a": rows}))))
-    assert [line["value"] for line in table] == ["5.0", ""]
-    assert table[0]["variant"] == "'-a"
-    assert table[1]["dataset"] == '\'=cmd|"x"'
-
-
-def test_baselines_stand_below_and_split_no_measure():
-    first = row(1, 5.0, model="skip", facet="out", norm="final", protocol="p", low=4.0, high=6.04)
-    floor = [first.baseline("majority class", 3.5, 3.0, 4.0), row(1, 1.0, task="knn").baseline("chance", 10.0)]
-    variants = {"a": [first, *floor]}
-    assert list(measures(variants).values()) == [{"a": {"1": 5.0}}]
-    assert baseline_lines(floor, last_epochs(variants)) == [("baseline: majority class", "", [("", 3.5, "[3.0, 4.0]")])]
-    lines = markdown(best_grid(variants, floor)).replace("\\", "").splitlines()
-    assert "| a | 5.0 [4.0, 6.0] (block 1) |" in lines
-    assert "| baseline: majority class | 3.5 [3.0, 4.0] |" in lines
-    (blocks,) = block_grids(variants, floor)
-    assert blocks.rows == [["a", "5.0"], ["baseline: majority class", "3.5"]]
-
-
-def test_random_weights_stand_below_the_trained_ones():
-    rows = [row(1, 20.0, epoch=4), row(2, 30.0, epoch=4), row(1, 5.0, epoch=0), row(1, 9.0, epoch=2)]
-    (blocks,) = block_grids({"a": rows, "given": [row(1, 50.0)]}, [row(1, 1.0).baseline("chance", 1.0)])
-    assert blocks.rows == [
-        ["a", "20.0", "30.0"],
-        ["given", "50.0", "not run"],
-        ["a, epoch 0", "5.0", "not run"],
-        ["baseline: chance", "1.0", "1.0"],
-    ]
-    assert blocks.rules == {2, 3}
-
-
-def test_retrieval_is_not_taken_for_the_probe():
-    found = measures({"a": [row(1, 5.0, task="retrieve"), row(1, 6.0)]})
-    assert [measure.label for measure in found] == ["mIoU, voc2012 val", "retrieval mIoU, voc2012 val"]
-
-
-def cut(block, value, protocol, facet="key"):
-    return row(block, value, task="tokencut", metric="CorLoc", protocol=protocol, facet=facet)
-
-
-def test_of_several_settings_the_papers_is_shown_and_the_rest_is_listed():
-    probes = [
-        row(1, 90.0, norm="none", protocol="dinov2, 40k"),
-        row(1, 50.0, norm="final", protocol="paper, 30 epochs"),
-    ]
-    taus = [cut(1, 80.0, "tokencut tau=0.25 eps=1e-05"), cut(1, 40.0, "tokencut tau=0.2 eps=1e-05")]
-    lost = [cut(1, 85.0, "lost k=100"), cut(1, 86.0, "tokencut tau=0.2 eps=1e-05", facet="value")]
-    variants = {name: [*probes, *taus, *lost] for name in ("a", "b")}
-    kept = principal(variants)
-    assert [one.value for one in kept["a"]] == [50.0, 40.0]
-    assert [measure.label for measure in measures(kept)] == ["mIoU, voc2012 val", "CorLoc, voc2012 val"]
-    others = others_grid(variants)
-    assert [line[0].partition(" (")[2].rstrip(")") for line in others.rows] == [
-        "none, dinov2, 40k",
-        "key, tokencut tau=0.25 eps=1e-05",
-        "key, lost k=100",
-        "value, tokencut tau=0.2 eps=1e-05",
-    ]
-    assert others.rows[0][1:] == ["90.0 (block 1)"] * 2
-    assert others_grid(kept) is None
-
-
-def test_the_setting_that_most_variants_have_is_shown_first():
-    odd = [row(1, 9.0, norm="final", protocol="paper, 30 epochs")]
-    variants = {"a": [row(1, 1.0, norm="none"), *odd], "b": [row(1, 2.0, norm="none")]}
-    assert {name: [one.value for one in rows] for name, rows in principal(variants).items()} == {"a": [1.0], "b": [2.0]}
-
-
-def test_rows_that_stand_in_no_table_are_left_as_they_are():
-    rows = [row(1, 5.0, note="best on validation", norm="none"), row(1, 4.0, metric="mAcc", norm="layer"), row(1, 3.0)]
-    assert principal({"a": rows}) == {"a": rows}
+def test_csv_reads_back_and_runs_no_formula():
+    table = list(csv.reader(io.StringIO(as_csv(GRID.columns, [["=1+1", 2.5, "a,b\n"], ["-", -1.5, ""]]))))
+    assert table[1:] == [["'=1+1", "2.5", "a,b\n"], ["'-", "-1.5", ""]]

@@ -1,0 +1,27 @@
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from visualize.figures import curves_figure
+from visualize.figures.drawing import fitted, inches
+
+
+def test_a_long_legend_takes_room_of_its_own(tmp_path):
+    def height(count):
+        names = [f"skipless_initialised-soap number {index}, trained" for index in range(count)]
+        curves_figure({"a": {name: {1: 1.0, 2: 2.0} for name in names}}, tmp_path / f"{count}.svg", caption="c")
+        return float(re.search(r'height="([\d.]+)pt"', (tmp_path / f"{count}.svg").read_text())[1])
+
+    assert height(12) == pytest.approx(height(2) + 10 * 0.2 * 72), "points; the panel stays as high as it was"
+
+
+@given(st.text(max_size=80), st.floats(0.5, 4), st.integers(1, 3))
+def test_fitted_text_is_no_wider_than_its_room(text, width, lines):
+    found = fitted(text, width, 9.5, lines)
+    assert found.count("\n") < lines
+    assert all(inches(line.replace(r"\$", "$")) <= max(width, inches("WWWW…")) for line in found.split("\n"))
+    assert not re.search(r"(?<!\\)\$", found)

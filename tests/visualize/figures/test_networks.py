@@ -1,0 +1,27 @@
+from __future__ import annotations
+
+from visualize.figures import signal_figure, weights_figure
+from visualize.report.diagnostics import signal_table
+
+
+def test_signal_and_weights_rows_become_a_table_and_panels(tmp_path):
+    rows = [
+        {
+            "name": name,
+            "token_cosine": [0.4, 0.5],
+            "effective_rank": [60.0, 30.0],
+            "query_gradient": [1.0, 1e-9],
+            "final_cosine": 0.6,
+            "final_effective_rank": 20.0,
+        }
+        for name in ("skip", "skipless default")
+    ]
+    table = signal_table(rows)
+    assert len(table.columns) == len(table.rows[0]) == 9
+    assert table.rows[0][-1] == 1e-9
+    assert "query gradient: skip from 1 to 1e-09" in signal_figure(rows, tmp_path / "s.svg").alt
+    weights = [
+        {"block": 1, "kappa_vo": 1.0, "logit_diagonal": 18.4},
+        {"block": 2, "kappa_vo": 2.0, "logit_diagonal": 1.0},
+    ]
+    assert "from 1 to 2" in weights_figure({"trained": {"a": weights}}, tmp_path / "w.svg", caption="c").alt

@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import math
+import re
+
+from dinoskip.results import EvalResult
+from tests.visualize.figures.pictures import png_size
+from visualize.figures import blocks_figure, depth_figure, epochs_figure, roughness_figure
+
+
+def rows_at(epochs, level, **more):
+    return [
+        EvalResult("mIoU", level + epoch + int(block[0]), "probe", block, "voc", "val", 9, epoch=epoch, **more)
+        for epoch in epochs
+        for block in ("1", "2", "1+2")
+    ]
+
+
+def test_block_curves_say_the_best_block_and_repeat_byte_for_byte(make_scene, tmp_path):
+    variants = {model.name: model.rows for model in make_scene().models}
+    figure = blocks_figure(variants, tmp_path / "blocks.svg")
+    first = figure.light.read_bytes()
+    assert blocks_figure(variants, tmp_path / "blocks.svg").light.read_bytes() == first
+    assert "mIoU, voc2012 val: skip best" in figure.alt
+    assert "k-NN (k = 20), imagenette val: skip best 33.0 at block 3, skipless best 38.0 at block 3" in figure.alt
+    assert blocks_figure({"a": []}, tmp_path / "none.svg") is None
+
+
+def test_epochs_have_a_column_an_optimizer_and_need_two_epochs(tmp_path):
+    variants = {name: rows_at((1, 5), level) for name, level in (("skip-adamw", 3.0), ("skip-soap", 5.0))}
+    figure = epochs_figure(variants, tmp_path / "e", {"skip-adamw": "AdamW", "skip-soap": "SOAP"})
+    assert "skip-soap 8.0 at epoch 1, 12.0 at epoch 5" in figure.alt
+    assert png_size(figure)[0] > 900
+    assert epochs_figure({"a": rows_at((5,), 1.0)}, tmp_path / "none") is None
+
+
+def test_depth_draws_families_that_differ_in_depth_alone(tmp_path):
+    variants = {f"d{depth}": rows_at((1,), float(depth)) for depth in (12, 9)}
+    families = {f"d{depth}": ("skipless, adamw", depth) for depth in (12, 9)}
+    figure = depth_figure(variants, families, tmp_path / "d")
+    assert figure.alt == "mIoU, voc val: skipless, adamw 12.0 with 9 blocks, 15.0 with 12 blocks."
+    assert png_size(figure)[0] > 700
+    assert depth_figure(variants, {"d12": ("a", 12), "d9": ("b", 9)}, tmp_path / "none") is None
+
+
+def test_intervals_are_shaded_where_there_are_any(tmp_path):
+    figure = blocks_figure({"a": rows_at((1,), 3.0, low=2.0, high=9.0)}, tmp_path / "b")
+    assert "shades are 95 % intervals" in figure.caption
+    assert re.search(r"(fill-)?opacity: 0\.13", figure.light.read_text())
+    assert "shades" not in blocks_figure({"a": rows_at((1,), 3.0)}, tmp_path / "c").caption
+
+
+def test_the_curve_is_the_median_over_images_that_have_a_number(tmp_path):
+    found = {"skip": {"2": [0.5, None, 0.7, math.nan], "1": [0.25, 0.5, 0.3, 9.0]}, "flat": {"1": [None] * 4}}
+    figure = roughness_figure(found, tmp_path / "roughness", ["skip", "flat"])
+    assert "skip from 0.4 to 0.6" in figure.alt
+    assert "flat" not in figure.alt
+    assert all(path.is_file() for path in figure.files)
+    assert roughness_figure({"flat": {"1": [None]}}, tmp_path / "none", ["flat"]) is None

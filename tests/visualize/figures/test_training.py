@@ -1,0 +1,88 @@
+"""The figures of a run's metrics.jsonl and diagnostics.jsonl."""
+
+from __future__ import annotations
+
+import math
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+from typing import Any
+
+from visualize.figures import loss_figure, online_figure, training_figure
+from visualize.palette import variant_colours
+
+
+def rows(scale: float) -> list[dict[str, Any]]:
+    """Three rows of three blocks, as a run writes them."""
+    return [
+        {
+            "step": step, "epoch": 1, "entropy": [0.9, 0.8, 0.7], "kappa_attention": [10.0, 1e3, 1e15],
+            "kappa_weights": [scale, 3 * scale, 2 * scale], "kappa_weights_bound": [1e5 * step] * 3,
+        }
+        for step in (5, 10, 15)
+    ]  # fmt: skip
+
+
+def test_medians_over_blocks_against_step(tmp_path: Path) -> None:
+    found = training_figure({"skip": rows(100), "skipless": rows(7), "not looked at": []}, tmp_path / "inside")
+    assert found is not None
+    for words in (
+        "attention entropy / ln n: skip from 0.8 to 0.8, skipless from 0.8 to 0.8",
+        "κ(attention), median: skip from 1e+03 to 1e+03",
+        "κ(J) by WQ, WK, WV: skip from 200 to 200, skipless from 14 to 14",
+        "Theorem 3.1's bound of κ(J): skip from 5e+05 to 1.5e+06",
+    ):
+        assert words in found.alt
+    assert "token cosine" not in found.alt, "no panel for what the rows do not have"
+    assert found.light.read_text().startswith("<?xml")
+    assert found.dark.is_file()
+
+
+def test_no_rows_no_figure(tmp_path: Path) -> None:
+    assert training_figure({"skip": []}, tmp_path / "inside") is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def polylines(path):
+    """Colours of the drawn paths of an SVG, lower case."""
+    ElementTree.parse(path)  # well formed
+    return path.read_text().lower()
+
+
+def test_loss_keeps_each_variants_colour_and_skips_what_is_not_finite(tmp_path):
+    rows = [{"step": step, "epoch": 0, "loss": 8.0 / (step + 1)} for step in range(90)]
+    broken = [{"step": 1, "loss": math.nan}, {"step": 2, "loss": None}, {"epoch": 1}]
+    figure = loss_figure({"empty": broken, "skipless $x$": [*rows, *broken]}, tmp_path / "loss.svg")
+    light, dark = polylines(figure.light), polylines(figure.dark)
+    assert variant_colours(2)[1].lower() in light
+    assert variant_colours(2)[0].lower() not in light
+    assert variant_colours(2, dark=True)[1].lower() in dark
+    assert (tmp_path / "loss.pdf").read_bytes().startswith(b"%PDF")
+    assert "0.09" in figure.alt
+    assert loss_figure({"a": broken}, tmp_path / "none.svg") is None
+
+
+def test_loss_has_a_panel_an_optimizer_if_there_are_several(tmp_path):
+    runs = {name: [{"step": s, "loss": 9.0 - s / 50} for s in range(99)] for name in ("a-adamw", "a-soap")}
+    alone = loss_figure(runs, tmp_path / "x")
+    apart = loss_figure(runs, tmp_path / "y", {"a-adamw": "AdamW", "a-soap": "SOAP"})
+    assert "by optimizer" in apart.caption
+    assert "by optimizer" not in alone.caption
+
+
+def test_what_was_measured_while_training_is_drawn_against_epochs(tmp_path):
+    def rows(base):
+        steps = [{"step": 10 * e + 5, "epoch": e + 1, "loss": 3.0} for e in range(4)]
+        seen = [{"step": 10 * e, "epoch": e, "loss": 3.0, "knn10_top1": base + e, "probe_miou": 9.0} for e in (2, 4)]
+        return [*steps, *seen]
+
+    runs = {"none": [{"step": 1, "epoch": 1, "loss": 2.0}], "skip": rows(40.0), "skipless": rows(50.0)}
+    figure = online_figure(runs, tmp_path / "online.svg")
+    light, dark = polylines(figure.light), polylines(figure.dark)
+    assert all(colour.lower() in light for colour in variant_colours(3)[1:])
+    assert variant_colours(3)[0].lower() not in light, "a variant that was not measured keeps its colour unused"
+    assert all(colour.lower() in dark for colour in variant_colours(3, dark=True)[1:])
+    assert "k-NN top-1, k = 10: skip from 42 to 44, skipless from 52 to 54" in figure.alt
+    assert "probe mIoU: skip from 9 to 9" in figure.alt
+    assert "epoch" in light
+    assert online_figure({"none": runs["none"]}, tmp_path / "none.svg") is None
+    assert not (tmp_path / "none.svg").exists()

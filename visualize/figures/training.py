@@ -1,0 +1,110 @@
+"""Figures of training runs: the loss, what was measured while training, what was inside the network."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from visualize.figures.curves import Groups, curves_figure, panel_groups
+from visualize.figures.drawing import PANEL, Figure, dash, heading, legend, panels, write_figure
+from visualize.figures.networks import KAPPAS, LOGARITHMIC
+from visualize.pages import clean
+
+Rows = Sequence[Mapping[str, Any]]
+
+
+def loss_figure(
+    runs: Mapping[str, Sequence[Mapping[str, Any]]], out: Path, groups: Groups | None = None
+) -> Figure | None:
+    """Training loss against step, one line a variant, a panel an optimizer (``groups``), as figure 1 of the paper.
+
+    From the rows of each run's ``metrics.jsonl``. The thin line is the loss as logged, the thick one its running
+    mean over a thirtieth of the run. Rows without a finite loss are left out; None if nothing is left.
+    """
+    found: dict[str, np.ndarray] = {}  # (steps, 2)
+    for name, rows in runs.items():
+        points = [
+            (float(row["step"]), float(row["loss"]))
+            for row in rows
+            if isinstance(row.get("loss"), int | float) and "step" in row and math.isfinite(row["loss"])
+        ]
+        if points:
+            found[name] = np.array(points)
+    if not found:
+        return None
+    order, parts = list(runs), panel_groups(list(found), groups)
+
+    def draw(colours: Sequence[str]) -> Any:
+        figure, grid = panels(len(parts), (6.4, 3.4) if len(parts) == 1 else PANEL)
+        for axes, (title, names) in zip(grid, parts.items(), strict=True):
+            for name in names:
+                number = order.index(name)
+                steps, loss = found[name].T
+                width = max(1, len(loss) // 30)
+                axes.plot(steps, loss, color=colours[number], linewidth=0.8, alpha=0.3)
+                smooth = np.convolve(loss, np.ones(width) / width, mode="valid")
+                middle = steps[(width - 1) // 2 :][: len(smooth)]
+                axes.plot(middle, smooth, color=colours[number], linestyle=dash(number), label=name)
+            axes.set_xlabel("step")
+            axes.margins(x=0.01)
+            heading(axes, title)
+            axes.sharey(grid[0])
+        grid[0].set_ylabel("loss")
+        legend(figure, grid, order)
+        return figure
+
+    finals = "; ".join(f"{clean(name, 40)} {loss[-1, 1]:.2f}" for name, loss in found.items())
+    caption = "Training loss" + (", by optimizer" if len(parts) > 1 else "")
+    return write_figure(out, draw, len(order), caption, f"Training loss against step. Last values: {finals}.")
+
+
+def online_figure(runs: Mapping[str, Sequence[Mapping[str, Any]]], out: Path) -> Figure | None:
+    """What was measured while training against epoch, one panel a measure, from the rows of each ``metrics.jsonl``.
+
+    Measures are ``knn{k}_top1``, ``probe_miou``, ``probe_block{b}_miou`` and, of supervised runs, ``top1`` and
+    ``top5``; None if no row has one.
+    """
+    shown: dict[str, dict[str, dict[int, float]]] = {}
+    for name, rows in runs.items():
+        for row in rows:
+            for key, value in row.items():
+                title = _online_title(key)
+                if title and isinstance(value, int | float) and "epoch" in row:
+                    shown.setdefault(title, {}).setdefault(name, {})[int(row["epoch"])] = float(value)
+    caption = "Measured while training, on a fixed sample of images, in percent"
+    return curves_figure(shown, out, caption=caption, variants=list(runs), along="epoch")
+
+
+def _online_title(key: str) -> str | None:
+    """A panel's title for a measure taken while training, None for any other key."""
+    if found := re.fullmatch(r"top([15])", key):
+        return f"top-{found[1]}"
+    if found := re.fullmatch(r"knn(\d+)_top1", key):
+        return f"k-NN top-1, k = {found[1]}"
+    if found := re.fullmatch(r"probe_(?:block(\d+)_)?miou", key):
+        return f"probe mIoU, block {found[1]}" if found[1] else "probe mIoU"
+    return None
+
+
+def training_figure(runs: Mapping[str, Rows], out: Path) -> Figure | None:
+    """Rows of each run's ``diagnostics.jsonl`` against step: the median over blocks of every quantity."""
+    titles = {
+        "entropy": "attention entropy / ln n", "diagonal": "mean diagonal of attention",
+        "token_cosine": "token cosine", "kurtosis": "excess kurtosis of outputs", "grad_query": "query gradient",
+        **{key: KAPPAS[key] for key in KAPPAS if key == "kappa_attention" or key.startswith("kappa_weights")},
+    }  # fmt: skip
+    panels = {
+        title: {
+            name: {int(row["step"]): median(map(float, row[key])) for row in rows if row.get(key)}
+            for name, rows in runs.items()
+        }
+        for key, title in titles.items()
+    }
+    caption = "Inside while training, median over blocks, on two fixed images"
+    return curves_figure(panels, out, caption=caption, variants=list(runs), logarithmic=LOGARITHMIC, along="step")

@@ -1,0 +1,10 @@
+"""The gallery: a static page of models x blocks x images, and contact sheets.
+
+- ``config``; ``content``, what it is built from; ``page``, which writes it
+- ``layers`` (the pictures of one image by one model), their ``files`` and ``scores``; ``charts`` above them;
+  ``similarity`` to a clicked patch; ``sheets`` are contact sheets
+"""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,0 +1,24 @@
+"""The gallery's settings, of a study's ``gallery`` section, its command and Python alike."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from dinoskip.config import Config
+
+
+class GalleryConfig(Config):
+    """Which images the gallery shows and how; a change re-runs nothing but the gallery and the report."""
+
+    first: int = Field(12, ge=1, le=2000, description="images shown, from the start of the data set's list")
+    block: int | None = Field(None, ge=1, description="block shown first and on the contact sheet; default depth - 1")
+    size: int | None = Field(None, ge=16, description="side in pixels; default: the probe's")
+    sheet: Annotated[int, Field(ge=1)] | Annotated[tuple[str, ...], Field(min_length=1)] | None = Field(
+        None, description="images on the contact sheets: how many, or ids; default: all, on those of all blocks eight"
+    )
+    similarity: Annotated[int, Field(ge=0)] | tuple[str, ...] = Field(
+        3, description="images whose features go into the page, for similarity to a clicked patch: how many, or ids"
+    )
+    single_file: bool = Field(False, description="everything in index.html instead of pictures beside it")

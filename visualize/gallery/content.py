@@ -1,0 +1,67 @@
+"""What a gallery is built from: images, and for each model its features, predictions, TokenCut and attention."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from dinoskip.results import EvalResult
+from visualize.colours import TokenSource
+
+
+@dataclass(frozen=True)
+class Discovery:
+    """What TokenCut found in one image at one block.
+
+    ``box`` is x1 y1 x2 y2 in pixels of the image, end exclusive; ``eigenvector`` (h, w) float and ``mask``
+    (h, w) bool lie on cells of ``patch_size`` pixels from the image's top left corner, and may overhang it.
+    """
+
+    box: tuple[float, float, float, float]
+    eigenvector: np.ndarray
+    mask: np.ndarray
+    patch_size: int
+
+
+@dataclass(frozen=True)
+class GalleryImage:
+    """One photograph: its id in the stores, its file, and its ground truth where there is some.
+
+    ``label`` is uint8 (H, W) with 255 ignored; ``boxes`` is (K, 4) x1 y1 x2 y2 in pixels, end exclusive. ``tags`` are
+    names to filter by besides the classes in ``label``.
+    """
+
+    id: str
+    path: Path
+    label: np.ndarray | None = None
+    boxes: np.ndarray | None = None
+    tags: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class GalleryModel:
+    """One column. Maps are ``{block: {image id: ...}}``; what is missing is shown as missing.
+
+    ``predictions`` are label maps uint8 of any resolution that cover the whole image (token grid x 4 is
+    enough); ``attention`` is (heads, h, w) float, the CLS token's, covering the image too; ``rows`` feed the curves
+    above the pictures and the table of captions.
+    """
+
+    name: str
+    store: TokenSource | None = None
+    predictions: Mapping[int, Mapping[str, np.ndarray]] = field(default_factory=dict)
+    discoveries: Mapping[int, Mapping[str, Discovery]] = field(default_factory=dict)
+    rows: Sequence[EvalResult] = ()
+    description: str = ""
+    attention: Mapping[int, Mapping[str, np.ndarray]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Classes:
+    """Class names by label value, and the data set's palette uint8 (256, 3)."""
+
+    names: Sequence[str]
+    palette: np.ndarray

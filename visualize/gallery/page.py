@@ -1,0 +1,214 @@
+"""A static page of models x blocks x images: the same colours mean the same thing in every column.
+
+``build_gallery`` writes ``index.html`` and small pictures named by number, or one file with everything in it; the
+browser scales them. Nothing in the page is fetched from elsewhere, and no text from the data becomes markup or a
+file name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dinoskip.errors import ConfigError
+from dinoskip.results import EvalResult
+from visualize import rasters
+from visualize.colours import PcaViews, pca_views
+from visualize.gallery.charts import block_charts
+from visualize.gallery.config import GalleryConfig
+from visualize.gallery.content import Classes, GalleryImage, GalleryModel
+from visualize.gallery.files import PictureFiles
+from visualize.gallery.layers import CellWriter, GalleryCell
+from visualize.gallery.scores import METRICS
+from visualize.gallery.sheets import chosen_images
+from visualize.gallery.similarity import COMPONENTS, page_features
+from visualize.pages import clean, render_page
+from visualize.palette import diverging, sequential, to_hex, variant_colours
+
+BASES = ("aligned", "own basis", "per image")
+ONE_BASES = ("joint basis", "per image")  # where there is no other model to be aligned with
+RANGES = ("0 to 1", "stretched")
+
+
+def build_gallery(
+    models: Sequence[GalleryModel],
+    images: Sequence[GalleryImage],
+    out: Path,
+    config: GalleryConfig | None = None,
+    *,
+    title: str = "Block by block",
+    default_block: int | None = None,
+    photo_size: int = 512,
+    classes: Classes | None = None,
+    views: PcaViews | None = None,
+) -> None:
+    """Write ``out/index.html`` and ``out/img/*``: columns are ``models``, rows are the first ``config.first`` images.
+
+    The page opens at ``config.block``, else at ``default_block``, else at the deepest block. ``photo_size`` is the
+    longer side of the photographs in pixels. ``views`` are the PCA colours of :func:`visualize.colours.pca_views` for
+    the same models and images, if the caller has them; else they are computed here.
+
+    Raises :class:`ConfigError` without models or images or for an id in ``config.similarity`` that is not shown, and
+    :class:`DataError` for an unreadable photograph.
+    """
+    config = config or GalleryConfig()
+    images = images[: config.first]
+    if not models or not images:
+        raise ConfigError("gallery: needs at least one model and one image", "check the study's gallery dataset")
+    ids = [image.id for image in images]
+    clicked = sorted(chosen_images(ids, config.similarity, "gallery.similarity"))
+    views = views or pca_views([model.store for model in models], ids)
+    pictures = PictureFiles(out, embedded=config.single_file)
+    out.mkdir(parents=True, exist_ok=True)
+    sizes = [_write_reference(pictures, number, image, photo_size, classes) for number, image in enumerate(images)]
+    writers = [CellWriter(column, model, views, classes, pictures) for column, model in enumerate(models)]
+    cells = [[writer.write(row, image) for row, image in enumerate(images)] for writer in writers]
+    features = {row: found for row in clicked if (found := _features(models, ids[row]))}
+    data = _page_data(models, images, sizes, cells, config.block or default_block, classes, sorted(features))
+    shown = _classes_shown(models, images, classes)
+    photos = [pictures.address(f"photo-{number:03d}.jpg") for number in range(len(images))]
+    render_page(
+        out / "index.html",
+        "gallery.html",
+        {
+            "title": title,
+            "models": models,
+            "images": images,
+            "photos": photos,
+            "data": data,
+            "features": features,
+            "files": pictures.kept,
+            "charts": block_charts({str(number): model.rows for number, model in enumerate(models)}, data["blocks"]),
+            "classes": [(number, classes.names[number]) for number in shown] if classes else [],
+            "components": COMPONENTS[-1],
+        },
+        styles=("base.css", "gallery.css"),
+        extra_style=_colour_style(len(models), shown, classes),
+        script=("gallery_pictures.js", "gallery.js"),
+    )
+
+
+def _features(models: Sequence[GalleryModel], name: str) -> list[dict[str, Any] | None]:
+    """Reduced features of one image, one entry a model; empty if no model has any."""
+    found = [None if model.store is None else page_features(model.store, name) for model in models]
+    return found if any(found) else []
+
+
+def _page_data(
+    models: Sequence[GalleryModel],
+    images: Sequence[GalleryImage],
+    sizes: Sequence[tuple[int, int]],
+    cells: Sequence[Sequence[GalleryCell]],
+    block: int | None,
+    classes: Classes | None,
+    similar: Sequence[int],
+) -> dict[str, Any]:
+    """What gallery.js reads: blocks, layers, names, image sizes and boxes, and which pictures and scores there are."""
+    blocks = sorted(
+        {block for column in cells for cell in column for layer in cell.layers.values() for block in layer["blocks"]}
+        | {block for model in models if model.store is not None for block in model.store.blocks}
+    ) or [1]
+    chosen = _layers(models, cells, bool(similar))
+    scored = [key for key in METRICS if any(key in cell.scores for column in cells for cell in column)]
+    tags = [_tags(image, classes) for image in images]
+    return {
+        "blocks": blocks,
+        "block": block if block in blocks else blocks[-1],
+        "layers": chosen,
+        "models": [clean(model.name, 60) for model in models],
+        "metrics": [{"key": key, **asdict(METRICS[key])} for key in scored],
+        "tags": sorted(set().union(*tags)),
+        "images": [
+            {
+                "id": clean(image.id),
+                "width": size[1],
+                "height": size[0],
+                "label": image.label is not None and classes is not None,
+                "boxes": [] if image.boxes is None else np.round(image.boxes, 1).tolist(),
+                "tags": tags[row],
+            }
+            for row, (image, size) in enumerate(zip(images, sizes, strict=True))
+        ],
+        "cells": [[asdict(cell) for cell in column] for column in cells],
+        "rows": [[_row_text(row) for row in model.rows] for model in models],
+        "ramp": sequential(256).tolist(),
+    }
+
+
+def _layers(
+    models: Sequence[GalleryModel], cells: Sequence[Sequence[GalleryCell]], similar: bool
+) -> list[dict[str, Any]]:
+    """The layers that there is something of, each with the names of its parts, in the order of the buttons."""
+    found = [cell.layers["attention"] for column in cells for cell in column if "attention" in cell.layers]
+    heads = max((len(one["parts"]) for one in found), default=0)
+    names: dict[str, tuple[str, Sequence[str]]] = {
+        "pca": ("PCA", BASES if len(models) > 1 else ONE_BASES),
+        "probe": ("Probe", ()),
+        "vector": ("Eigenvector", ()),
+        "cut": ("TokenCut", ()),
+        "attention": ("Attention", ["mean", *(f"head {head}" for head in range(1, heads))]),
+        "similarity": ("Similarity", RANGES),
+        "photo": ("Photo", ()),
+    }
+    there = {layer for column in cells for cell in column for layer in cell.layers} | {"photo"}
+    there |= {"similarity"} if similar else set()
+    return [{"key": key, "name": name, "parts": list(parts)} for key, (name, parts) in names.items() if key in there]
+
+
+def _tags(image: GalleryImage, classes: Classes | None) -> list[str]:
+    """Names of what is in an image, for the filter."""
+    found = set(image.tags)
+    if image.label is not None and classes is not None:
+        found |= {classes.names[value] for value in np.unique(image.label) if value < len(classes.names)}
+    return sorted({clean(name, 60) for name in found})
+
+
+def _row_text(row: EvalResult) -> dict[str, str]:
+    """Every field of a row as short text, empty where it says nothing."""
+    shown = {key: "" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
+             for key, value in asdict(row).items()}  # fmt: skip
+    return {key: clean(value) for key, value in shown.items()}
+
+
+def _write_reference(
+    pictures: PictureFiles, number: int, image: GalleryImage, photo_size: int, classes: Classes | None
+) -> tuple[int, int]:
+    """Write the photograph and its label map; return the image's own (height, width)."""
+    pixels, size = rasters.photo(image.path, photo_size)
+    pictures.add(f"photo-{number:03d}.jpg", rasters.jpeg(pixels))
+    if image.label is not None and classes is not None:
+        small = rasters.nearest(image.label, pixels.shape[:2])
+        pictures.add(f"label-{number:03d}.png", rasters.palette_png(small, classes.palette))
+    return size
+
+
+def _classes_shown(
+    models: Sequence[GalleryModel], images: Sequence[GalleryImage], classes: Classes | None
+) -> list[int]:
+    """Label values that occur in the pictures, for the legend."""
+    if classes is None:
+        return []
+    ids = {image.id for image in images}
+    maps = [image.label for image in images if image.label is not None]
+    maps += [
+        one for model in models for found in model.predictions.values() for name, one in found.items() if name in ids
+    ]
+    values = {int(value) for one in maps for value in np.unique(one)}
+    return sorted(value for value in values if value < len(classes.names))
+
+
+def _colour_style(count: int, shown: Sequence[int], classes: Classes | None) -> str:
+    """CSS made of numbers only: colours of models (light and dark), of classes, and of the two ramps."""
+    light = "".join(f"--m{index}:{colour};" for index, colour in enumerate(variant_colours(count)))
+    dark = "".join(f"--m{index}:{colour};" for index, colour in enumerate(variant_colours(count, dark=True)))
+    rules = [f":root{{{light}}}", f"@media (prefers-color-scheme: dark){{:root{{{dark}}}}}"]
+    rules += [f".m{index}{{--own:var(--m{index})}}" for index in range(count)]
+    for name, colours in (("heat", sequential(6)), ("split", diverging(5))):
+        rules.append(f".{name}{{background:linear-gradient(90deg,{','.join(map(to_hex, colours))})}}")
+    if classes is not None:
+        rules += [f".class-{number}{{background:{to_hex(classes.palette[number])}}}" for number in shown]
+    return "\n".join(rules)

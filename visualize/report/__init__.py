@@ -1,0 +1,10 @@
+"""The report: one page of what was run and what came out.
+
+- ``config``; ``content``, what it is built from; ``page``, which writes it, by ``sections``
+- ``markdown``: the same to commit; ``rows_page``: every row
+- ``tables`` of the study's own rows, ``diagnostics`` of untrained networks
+"""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

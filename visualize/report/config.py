@@ -1,0 +1,29 @@
+"""The report's settings, of a study's ``report`` section, its command and Python alike."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field
+
+from dinoskip.config import Config, different
+
+PaperTable = Literal["paper.table1", "paper.table2", "paper.table3", "paper.table4", "paper.figure3"]
+
+
+def _as_list(value: Any) -> Any:
+    """One name stands for a list of one, nothing for an empty one."""
+    return (value,) if isinstance(value, str) else () if value is None else value
+
+
+class ReportConfig(Config):
+    """The report page."""
+
+    title: str = Field("", description="default: the study's name")
+    note: str = Field("", description="a sentence shown below the title")
+    compare: Annotated[tuple[PaperTable, ...], BeforeValidator(_as_list), AfterValidator(different)] = Field(
+        (), description="published tables to put our numbers in: one name or several"
+    )
+    costs: bool = Field(
+        False, description="say what the study cost: times and throughput, which differ between runs of the same study"
+    )

@@ -1,0 +1,64 @@
+"""What a report is built from: the variants with their rows, figures, pictures, tables, settings, commands."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dinoskip.results import EvalResult
+from visualize.figures.drawing import Figure
+from visualize.paper.claims import Roughness
+from visualize.rows import StudyVariant
+from visualize.tables import DataTable
+
+
+@dataclass(frozen=True)
+class Preview:
+    """A picture to show in the report, copied beside it: a contact sheet.
+
+    Those with photographs are on the page alone, the others in ``report.md`` alone, which may be passed on.
+    """
+
+    path: Path
+    caption: str
+    alt: str
+    photographs: bool = True
+
+
+@dataclass(frozen=True)
+class Report:
+    """All that the page shows. What is empty is left out, except measures, which say "not run".
+
+    ``gallery`` is a relative link from the report's folder (``../gallery/index.html``), as are ``sheets``;
+    ``protocol`` is ``{section: {setting: value}}``; ``baselines`` are rows of rules that look at no image, shown
+    below the variants'; ``notices`` are one-line warnings and reasons why something was skipped; ``commands`` are
+    shell lines that reproduce the study. ``compare`` names published tables; ``datasets`` is
+    ``{our data set: the paper's}``, ``epochs`` the length of our runs and ``trained_on`` what they saw. With
+    ``compare`` the paper's claims are gone through as well; ``roughness`` is of the gallery's pictures at ``block``.
+    """
+
+    title: str
+    variants: Sequence[StudyVariant]
+    baselines: Sequence[EvalResult] = ()
+    note: str = ""
+    figures: Sequence[Figure] = ()
+    gallery: str | None = None
+    previews: Sequence[Preview] = ()
+    sheets: Sequence[str] = ()
+    diagnostics: Sequence[DataTable] = ()
+    environment: Mapping[str, object] = field(default_factory=dict)
+    protocol: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+    notices: Sequence[str] = ()
+    commands: Sequence[str] = ()
+    compare: Sequence[str] = ()
+    datasets: Mapping[str, str] = field(default_factory=dict)
+    epochs: int = 0
+    trained_on: str = ""
+    roughness: Roughness = field(default_factory=dict)
+    block: int = 0
+
+    @property
+    def rows(self) -> dict[str, Sequence[EvalResult]]:
+        """Rows by variant."""
+        return {variant.name: variant.rows for variant in self.variants}

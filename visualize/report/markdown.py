@@ -1,0 +1,54 @@
+"""The report as GitHub Markdown: tables, figures, settings, commands; no photographs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from visualize.pages import clean
+from visualize.report.content import Report
+from visualize.report.tables import ReportTables
+from visualize.tables import DataTable, escape_markdown, markdown, markdown_rows, setting, shown
+
+
+def report_markdown(report: Report, tables: ReportTables, pictures: Mapping[str, Sequence[Mapping[str, str]]]) -> str:
+    """The whole report; ``pictures`` are addresses and words of its copied figures and previews."""
+    text = escape_markdown
+    parts = [f"# {text(report.title)}"]
+    parts += [text(report.note, 600)] if report.note else []
+    if report.notices:
+        parts += ["## Skipped or noticed", "\n".join(f"- {text(notice, 600)}" for notice in report.notices)]
+    parts += ["## Numbers", markdown(tables.best)]
+    if tables.beside:
+        parts += ["## Beside the paper", *map(markdown, tables.beside)]
+    figures = [(one["png"], one["caption"]) for one in pictures["figures"]]
+    figures += [(one["path"], one["caption"]) for one in pictures["plain"]]
+    if figures:
+        parts += ["## Figures"]
+        parts += [f"![{text(caption, 400)}]({path})\n\n{text(caption, 400)}." for path, caption in figures]
+    if tables.blocks:
+        parts += ["## Every block", *(markdown(grid) for grid in tables.blocks)]
+    parts += [markdown(tables.settings)] if tables.settings else []
+    if report.diagnostics:
+        parts += ["## Diagnostics", *(_markdown_table(table) for table in report.diagnostics if not table.folded)]
+    keys = list(dict.fromkeys(key for variant in report.variants for key in variant.settings))
+    body = [[one.name, *(setting(one.settings.get(key, "–")) for key in keys)] for one in report.variants]
+    parts += ["## Variants", "\n".join(markdown_rows(["variant", *keys], body, 1 + len(keys)))]
+    for title, values in [("Environment", report.environment)] if report.environment else []:
+        parts += [f"## {title}", _settings_list(values)]
+    if report.protocol:
+        parts += ["## Protocol"]
+        parts += [f"### {text(name)}\n\n{_settings_list(values)}" for name, values in report.protocol.items()]
+    if report.commands:
+        lines = "\n".join(f"    {clean(command, 2000)}" for command in report.commands)
+        parts += ["## Reproduce", lines]
+    return "\n\n".join(part.strip("\n") for part in parts) + "\n"
+
+
+def _settings_list(values: Mapping[str, object]) -> str:
+    return "\n".join(f"- {escape_markdown(key)}: {escape_markdown(setting(value))}" for key, value in values.items())
+
+
+def _markdown_table(table: DataTable) -> str:
+    lines = markdown_rows(list(table.columns), [[shown(cell) for cell in row] for row in table.rows])
+    note = f"\n\n{escape_markdown(table.note, 600)}" if table.note else ""
+    return f"### {escape_markdown(table.title)}\n\n" + "\n".join(lines) + note

@@ -1,0 +1,145 @@
+"""The report: one page that says what was run, what came out, how, and how to run it again; opens from disk.
+
+Beside ``index.html``: the same in Markdown, every row (a page and CSV), each table as Markdown, CSV and LaTeX, each
+figure as SVG, PDF and PNG. The same input gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from dinoskip.errors import translate_write_errors
+from dinoskip.files import write_text
+from dinoskip.results import EvalResult
+from visualize.pages import relative_link, render_page
+from visualize.paper.claims import claims, claims_grid
+from visualize.paper.compare import ComparedStudy, compared, compared_csv
+from visualize.paper.published import published
+from visualize.report import sections
+from visualize.report.content import Report
+from visualize.report.markdown import report_markdown
+from visualize.report.rows_page import write_long_table
+from visualize.report.tables import (
+    BEST_NOTE,
+    Line,
+    ReportTables,
+    baseline_lines,
+    best_grid,
+    best_lines,
+    block_grids,
+    others_grid,
+)
+from visualize.rows import last_epochs, one_vote, principal, rows_csv, setting_note, starts
+from visualize.tables import NOT_RUN, as_csv, latex, markdown, setting
+
+
+def build_report(report: Report, out: Path) -> None:
+    """Write the page and all that stands beside it into ``out``.
+
+    Raises :class:`ConfigError` for a gallery link that is not relative or an unknown ``compare``.
+    """
+    study = ComparedStudy(report.variants, report.datasets, report.epochs, report.trained_on)
+    kept = principal(report.rows)
+    tables = ReportTables(
+        best_grid(kept, report.baselines),
+        block_grids(kept, report.baselines),
+        others_grid(report.rows),
+        [(table, compared(table, study, report.baselines)) for table in map(published, report.compare)],
+        claims_grid(claims(study, report.roughness, report.block)) if report.compare else None,
+    )
+    for folder in ("img", "tables"):
+        (out / folder).mkdir(parents=True, exist_ok=True)
+    pictures = _copied(report, out / "img")
+    _write_page(report, kept, tables, pictures, out / "index.html")
+    write_text(out / "report.md", report_markdown(report, tables, pictures))
+    below = {row.model: [one for one in report.baselines if one.model == row.model] for row in report.baselines}
+    every = {**report.rows, **below}
+    write_long_table(report.title, every, out / "rows.html")
+    write_text(out / "rows.csv", rows_csv(every))
+    plain = [tables.best, *tables.blocks, *([tables.settings] if tables.settings else [])]
+    for grid in [*plain, *tables.beside]:
+        write_text(out / "tables" / f"{grid.name}.md", markdown(grid))
+        write_text(out / "tables" / f"{grid.name}.tex", latex(grid))
+    for grid in [*plain, *([tables.claims] if tables.claims else [])]:
+        write_text(out / "tables" / f"{grid.name}.csv", as_csv(grid.columns, grid.rows))
+    for table, grid in tables.papers:
+        write_text(out / "tables" / f"{grid.name}.csv", compared_csv(table, study))
+
+
+def _copied(report: Report, folder: Path) -> dict[str, list[dict[str, str]]]:
+    """Copy figures (all their files) and previews into ``folder``; their addresses from the page and words."""
+    figures = []
+    for figure in report.figures:
+        names = {kind: _copy(path, folder / path.name) for kind, path in zip(_KINDS, figure.files, strict=True)}
+        figures.append({"caption": figure.caption, "alt": figure.alt, "width": f"{figure.width:.0f}", **names})
+    previews: list[dict[str, str]] = []
+    plain: list[dict[str, str]] = []
+    for number, preview in enumerate(report.previews):
+        path = _copy(preview.path, folder / f"preview-{number}{_suffix(preview.path)}")
+        shown = previews if preview.photographs else plain
+        shown.append({"caption": preview.caption, "alt": preview.alt, "path": path})
+    return {"figures": figures, "previews": previews, "plain": plain}
+
+
+_KINDS = ("light", "dark", "pdf", "png")
+
+
+def _write_page(
+    report: Report,
+    kept: Mapping[str, Sequence[EvalResult]],
+    tables: ReportTables,
+    pictures: Mapping[str, object],
+    out: Path,
+) -> None:
+    names = list(report.rows)
+    found, begun = last_epochs(kept), starts(kept)
+    floor = baseline_lines(report.baselines, found)
+    lines: list[Line] = [*best_lines(kept), *floor]
+    context: dict[str, Any] = {
+        "report": report,
+        "names": names,
+        "scores": [sections.score(measure, rows, names) for measure, rows in one_vote(found).items()],
+        "measures": list(found),
+        "best": lines,
+        "best_notes": [BEST_NOTE, setting_note(kept)],
+        "blocks": [
+            sections.heat(measure, found[measure], names, begun[measure], floor, number)
+            for number, measure in enumerate(found)
+        ],
+        "settings_grid": sections.grid(tables.settings) if tables.settings else None,
+        "papers": [sections.grid(grid) for grid in tables.beside],
+        **pictures,
+        "gallery": relative_link(report.gallery) if report.gallery else None,
+        "sheets": _sheets(report.sheets),
+        "settings": list(dict.fromkeys(key for variant in report.variants for key in variant.settings)),
+        "diagnostics": [sections.plain(table) for table in report.diagnostics],
+        "not_run": NOT_RUN,
+        "setting": setting,
+        "count": sum(map(len, report.rows.values())) + len(report.baselines),
+    }
+    extra = sections.styles(len(names))
+    render_page(out, "report.html", context, styles=("base.css", "report.css"), extra_style=extra, script="sort.js")
+
+
+def _sheets(links: Sequence[str]) -> dict[str, list[tuple[str, str]]]:
+    """Links by name: ``{"sheet-block11": [("PDF", link), ("PNG", link)]}``."""
+    found: dict[str, list[tuple[str, str]]] = {}
+    for link in links:
+        path = PurePosixPath(link)
+        found.setdefault(path.stem, []).append((path.suffix[1:].upper(), relative_link(link)))
+    return found
+
+
+def _suffix(path: Path) -> str:
+    """The ending a preview keeps: only kinds that a page shows as a picture."""
+    return path.suffix.lower() if path.suffix.lower() in {".png", ".jpg", ".svg"} else ".png"
+
+
+def _copy(source: Path, target: Path) -> str:
+    """Copy a picture beside the page; return its address from the page."""
+    with translate_write_errors(target):
+        shutil.copyfile(source, target)
+    return f"img/{target.name}"

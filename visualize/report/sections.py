@@ -1,0 +1,105 @@
+"""Parts of the report page as plain values for its template: cards, shaded tables, grids, styles."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from visualize.palette import variant_colours
+from visualize.report.tables import Line
+from visualize.rows import Benchmark, Rows, best, single_blocks, spread, values_of
+from visualize.tables import NOT_RUN, DataTable, TextTable, shown
+
+_SHADES = 10
+_SOURCES = ("ours", "untrained", "paper", "difference")
+
+
+def styles(variants: int) -> str:
+    """A colour for each variant, light and dark, and the shades of the per-block tables."""
+    light, dark = variant_colours(variants), variant_colours(variants, dark=True)
+    own = [f".m{index}{{--own:{colour}}}" for index, colour in enumerate(light)]
+    own += [f"@media (prefers-color-scheme: dark){{.m{index}{{--own:{colour}}}}}" for index, colour in enumerate(dark)]
+    shades = [f".h{level}{{background:rgba(var(--shade),{0.05 * level:.2f})}}" for level in range(_SHADES)]
+    return "\n".join([*own, *shades])
+
+
+def score(measure: Benchmark, rows: Mapping[str, Rows], names: Sequence[str]) -> dict[str, Any]:
+    """One headline card: every variant's best block, its interval, and the bar's length in percent of the widest."""
+    tops = [best(values_of(rows.get(name, {}))) for name in names]
+    highest = max((top[1] for top in tops if top), default=0.0)
+    return {
+        "label": measure.label,
+        "lines": [
+            {
+                "name": name,
+                "top": top,
+                "spread": spread(rows[name][top[0]]) if top else "",
+                "share": 0.0 if top is None or highest <= 0 else round(100 * max(top[1], 0.0) / highest, 1),
+                "first": top is not None and top[1] == highest,
+            }
+            for name, top in zip(names, tops, strict=True)
+        ],
+    }
+
+
+def heat(
+    measure: Benchmark,
+    rows: Mapping[str, Rows],
+    names: Sequence[str],
+    begun: Mapping[str, Rows],
+    floor: Sequence[Line],
+    number: int,
+) -> dict[str, Any]:
+    """Variants × blocks of one measure with a shade 0.._SHADES-1 per cell, scaled over the whole table.
+
+    Below them, without shades, the variants' random weights (``begun``) and baselines.
+    """
+    curves = {name: single_blocks(values_of(rows.get(name, {}))) for name in names}
+    values = [value for curve in curves.values() for value in curve.values()]
+    low, span = (min(values), max(max(values) - min(values), 1e-12)) if values else (0.0, 1.0)
+    blocks = sorted({block for curve in curves.values() for block in curve})
+    lines = []
+    for name in names:
+        curve = curves[name]
+        top = max(curve.values(), default=None)
+        cells = [
+            None
+            if block not in curve
+            else (curve[block], int((_SHADES - 1) * (curve[block] - low) / span), curve[block] == top)
+            for block in blocks
+        ]
+        lines.append((name, cells))
+    below = [(line.label, line.cells[number]) for line in floor if line.cells[number]]
+    first = {f"{name}, epoch 0": single_blocks(values_of(own)) for name, own in begun.items()}
+    start = [(label, [curve.get(block) for block in blocks]) for label, curve in first.items()]
+    return {"label": measure.label, "blocks": blocks, "lines": lines, "start": start, "floor": below}
+
+
+def plain(table: DataTable) -> dict[str, Any]:
+    """A :class:`DataTable` as text; a column is of numbers if none of its cells is text."""
+    return {
+        "title": table.title,
+        "note": table.note,
+        "folded": table.folded,
+        "columns": list(table.columns),
+        "rows": [[shown(cell) for cell in row] for row in table.rows],
+        "numeric": [
+            bool(table.rows) and all(not isinstance(row[index], str) for row in table.rows)
+            for index in range(len(table.columns))
+        ],
+    }
+
+
+def grid(table: TextTable) -> dict[str, Any]:
+    """A :class:`TextTable` with a class for each row: a new part, and ours, paper or difference in a compared table."""
+    lines = []
+    for number, row in enumerate(table.rows):
+        source = row[table.stubs - 1]
+        kinds = [source] if source in _SOURCES else []
+        kinds += ["part"] if number in table.rules and number else []
+        cells = [(cell, index >= table.stubs, cell == NOT_RUN) for index, cell in enumerate(row)]
+        lines.append({"kinds": " ".join(kinds), "cells": cells})
+    head = [[(text, span, index >= table.stubs) for index, (text, span) in enumerate(line)] for line in table.head]
+    prose = table.stubs == len(table.columns)  # text alone: the last column is of sentences
+    about = {"name": table.name, "title": table.title, "notes": list(table.notes), "prose": prose}
+    return {**about, "head": head, "lines": lines}

@@ -1,0 +1,168 @@
+"""Tables of a report's own rows: the best block of each variant, every block, the settings that are not shown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from dinoskip.results import EvalResult
+from visualize.paper.published import PublishedTable
+from visualize.rows import (
+    PAPERS,
+    Benchmark,
+    Rows,
+    Variants,
+    arranged,
+    benchmark_key,
+    best,
+    last_epochs,
+    principal,
+    setting_note,
+    single_blocks,
+    spread,
+    starts,
+    values_of,
+)
+from visualize.tables import NOT_RUN, TextTable
+
+
+@dataclass(frozen=True)
+class ReportTables:
+    """Every table of a report whose cells are text."""
+
+    best: TextTable
+    blocks: Sequence[TextTable]
+    settings: TextTable | None
+    papers: Sequence[tuple[PublishedTable, TextTable]]
+    claims: TextTable | None
+
+    @property
+    def beside(self) -> list[TextTable]:
+        """What stands beside the paper: its claims, then its tables."""
+        return [*([self.claims] if self.claims else []), *(grid for _, grid in self.papers)]
+
+
+class BlockValue(NamedTuple):
+    """A number of the best-block table: which block it is of (none: of no model), and :func:`spread`."""
+
+    block: str
+    value: float
+    spread: str = ""
+
+    @property
+    def text(self) -> str:
+        """``52.3 [50.0, 54.1] (block 9)``."""
+        about = f" (block{'s' if '+' in self.block else ''} {self.block})" if self.block else ""
+        return " ".join(filter(None, (f"{self.value:.1f}", self.spread))) + about
+
+
+class Line(NamedTuple):
+    """A line of the best-block table: what it is of, the variant it belongs to (none: a baseline), its cells."""
+
+    label: str
+    variant: str
+    cells: list[BlockValue | None]
+
+
+def _best_cell(rows: Rows) -> BlockValue | None:
+    top = best(values_of(rows))
+    return None if top is None else BlockValue(*top, spread(rows[top[0]]))
+
+
+def best_lines(variants: Variants) -> list[Line]:
+    """Each variant's best single block per measure; then every combination of blocks; then earlier epochs."""
+    found, every = last_epochs(variants), arranged(variants)
+    lines = [Line(name, name, [_best_cell(found[measure].get(name, {})) for measure in found]) for name in variants]
+    combinations = dict.fromkeys(
+        block for rows in found.values() for own in rows.values() for block in own if not block.isdigit()
+    )
+    for blocks in combinations:
+        for name in variants:
+            several = [found[measure].get(name, {}).get(blocks) for measure in found]
+            cells = [None if row is None else BlockValue(blocks, row.value, spread(row)) for row in several]
+            lines.append(Line(f"{name}, blocks {blocks}", name, cells))
+    for name in variants:
+        last = max((epoch for rows in every.values() for epoch in rows.get(name, {})), default=0)
+        for epoch in sorted({epoch for rows in every.values() for epoch in rows.get(name, {})} - {last}):
+            cells = [_best_cell(every[measure].get(name, {}).get(epoch, {})) for measure in found]
+            lines.append(Line(f"{name}, epoch {epoch}", name, cells))
+    return lines
+
+
+def baseline_lines(rows: Sequence[EvalResult], found: Iterable[Benchmark]) -> list[Line]:
+    """For each baseline among ``rows`` what it scores in each measure."""
+    known = {(row.model, *benchmark_key(row)): row for row in rows}
+    lines: list[Line] = []
+    measured = list(found)
+    for name in dict.fromkeys(row.model for row in rows):
+        mine = [known.get((name, one.task, one.metric, one.dataset, one.split)) for one in measured]
+        cells = [None if row is None else BlockValue("", row.value, spread(row)) for row in mine]
+        if any(cells):
+            lines.append(Line(name, "", cells))
+    return lines
+
+
+BEST_NOTE = (
+    "Percent; [low, high] is the 95 % interval by the bootstrap over images, ± the standard "
+    "deviation over seeds. The block is the best on the split shown, "
+    "so its value is an upper estimate. Probe rows use the learning rate selected on held-out training images; rows "
+    "selected on validation are in rows.csv only, marked as such."
+)
+
+
+def best_grid(variants: Variants, baselines: Sequence[EvalResult] = ()) -> TextTable:
+    """The best-block table; baselines, which have no cell for most measures, below the variants."""
+    found = last_epochs(variants)
+    lines, floor = best_lines(variants), baseline_lines(baselines, found)
+    rows = [[line.label, *(cell.text if cell else NOT_RUN for cell in line.cells)] for line in lines]
+    rows += [[line.label, *(cell.text if cell else "" for cell in line.cells)] for line in floor]
+    head = [[("variant", 1), *((measure.label, 1) for measure in found)]]
+    notes = [BEST_NOTE, setting_note(variants)] if found else []
+    return TextTable("best", "Best block of each variant", head, rows, rules=frozenset({len(lines)}), notes=notes)
+
+
+def block_grids(variants: Variants, baselines: Sequence[EvalResult] = ()) -> list[TextTable]:
+    """One table a measure: variants × single blocks; below, their random weights and baselines (of no block)."""
+    found, begun = last_epochs(variants), starts(variants)
+    floor = baseline_lines(baselines, found)
+    grids = []
+    for number, (measure, rows) in enumerate(found.items()):
+        curves = {name: single_blocks(values_of(rows.get(name, {}))) for name in variants}
+        curves |= {f"{name}, epoch 0": single_blocks(values_of(own)) for name, own in begun[measure].items()}
+        blocks = sorted({block for own in curves.values() for block in own})
+        body = [
+            [name, *(f"{own[block]:.1f}" if block in own else NOT_RUN for block in blocks)]
+            for name, own in curves.items()
+        ]
+        values = [(line.label, line.cells[number]) for line in floor]
+        body += [[label, *[f"{cell.value:.1f}"] * len(blocks)] for label, cell in values if cell]
+        head = [[("block", 1), *((str(block), 1) for block in blocks)]]
+        grids.append(
+            TextTable(f"blocks-{number}", measure.label, head, body, rules=frozenset({len(variants), len(curves)}))
+        )
+    return [grid for grid in grids if len(grid.columns) > 1]
+
+
+def others_grid(variants: Variants) -> TextTable | None:
+    """The settings that :func:`principal` leaves out: a line a measure, best block of each variant; None if none."""
+    chosen = principal(variants)
+    kept = {id(row) for rows in chosen.values() for row in rows}
+    found = last_epochs({name: [row for row in rows if id(row) not in kept] for name, rows in variants.items()})
+    labels = {
+        id(row): measure for measure, by in last_epochs(variants).items() for o in by.values() for row in o.values()
+    }
+    rows = []
+    for by in found.values():
+        measure = labels.get(id(next(row for own in by.values() for row in own.values())))
+        if measure is not None:
+            cells = [_best_cell(by.get(name, {})) for name in variants]
+            rows.append([measure.label, *(cell.text if cell else NOT_RUN for cell in cells)])
+    if not rows:
+        return None
+    note = (
+        f"The tables above show one setting of a measure: the one most variants have; of equals the papers' ({PAPERS})."
+    )
+    return TextTable(
+        "settings", "Other settings, best block", [[("measure", 1), *((n, 1) for n in variants)]], rows, notes=[note]
+    )

@@ -1,0 +1,225 @@
+"""Which result rows may be compared: one metric on one data set in one setting, by variant, epoch and block."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from dinoskip import results
+from dinoskip.results import EvalResult
+
+_HEADLINE = {"miou": 0, "corloc": 1, "top1": 3}  # in this order, k-NN is 2; the others stay in the long table
+
+Variants = Mapping[str, Sequence[EvalResult]]
+T = TypeVar("T")
+Rows = Mapping[str, EvalResult]  # of one variant and epoch, by block; several blocks are joined by +
+
+
+@dataclass(frozen=True)
+class StudyVariant:
+    """One variant of a study: its rows, and its settings as they should be read (model, optimizer, weights, ...).
+
+    ``role`` (of :mod:`visualize.paper.published`), ``optimizer`` and ``depth`` (number of blocks) say in which cells of
+    a published table it stands; a role of "" stands in none.
+    """
+
+    name: str
+    role: str = ""
+    optimizer: str = ""
+    depth: int = 0
+    rows: Sequence[EvalResult] = ()
+    settings: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """What a number is, apart from the variant and the block: two rows of one measure may be compared."""
+
+    task: str
+    metric: str
+    dataset: str
+    split: str
+    setting: str = ""  # facet, norm, resolution and protocol, only where they tell two measures apart
+
+    @property
+    def label(self) -> str:
+        """``mIoU, voc2012 val`` and the setting in brackets where there is one; ``k-NN (k = 20), ...``."""
+        votes = re.fullmatch(r".*_k(\d+)", self.metric) if self.task == "knn" else None
+        metric = f"k-NN (k = {votes[1]})" if votes else self.metric.replace("top1", "top-1")
+        metric = f"retrieval {metric}" if self.task == "retrieve" else metric
+        place = " ".join(part for part in (self.dataset, self.split) if part)
+        return f"{metric}, {place}" + (f" ({self.setting})" if self.setting else "")
+
+
+Arranged = dict[Benchmark, dict[str, dict[int, dict[str, EvalResult]]]]  # measure -> variant -> epoch -> block -> row
+Last = dict[Benchmark, dict[str, dict[str, EvalResult]]]  # the same of each variant's last epoch
+
+
+def _rank(row: EvalResult) -> int | None:
+    name = row.metric.lower().replace("-", "").replace("_", "")
+    if name in _HEADLINE:
+        return _HEADLINE[name]
+    return 2 if row.task == "knn" else None
+
+
+def _natural(text: str) -> list[tuple[int, str]]:
+    """Sorting key in which k9 comes before k10."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", text)]
+
+
+Key = tuple[str, str, str, str]
+
+
+def benchmark_key(row: EvalResult) -> Key:
+    """Task, metric, data set and split."""
+    return (row.task, row.metric, row.dataset, row.split)
+
+
+def setting_of(row: EvalResult) -> tuple[str, str, str, str]:
+    """What tells two rows of one metric apart: facet, norm, resolution, protocol."""
+    return (row.facet, row.norm, row.resolution, row.protocol)
+
+
+def comparable(row: EvalResult) -> bool:
+    """Whether a row may stand in a table: a headline metric of a model, finite, without a note on how it was chosen."""
+    return _rank(row) is not None and not row.note and not row.is_baseline and math.isfinite(row.value)
+
+
+def arranged(variants: Variants) -> Arranged:
+    """Headline measures (mIoU, CorLoc, k-NN, top-1) in reading order; settings that differ make measures of their own.
+
+    Baselines, rows with a note (such as "best on validation") and values that are not finite are left out; they stay
+    in the long table.
+    """
+    grouped: dict[Key, list[tuple[str, EvalResult]]] = {}
+    for variant, rows in variants.items():
+        for row in rows:
+            if comparable(row):
+                grouped.setdefault(benchmark_key(row), []).append((variant, row))
+    found: Arranged = {}
+    for key in sorted(grouped, key=lambda one: (_rank(grouped[one][0][1]), [_natural(part) for part in one])):
+        settings = {setting_of(row) for _, row in grouped[key]}
+        differing = [index for index in range(4) if len({setting[index] for setting in settings}) > 1]
+        for variant, row in grouped[key]:
+            setting = ", ".join(filter(None, (setting_of(row)[index] for index in differing)))
+            epochs = found.setdefault(Benchmark(*key, setting), {}).setdefault(variant, {})
+            epochs.setdefault(row.epoch, {})[row.block] = row
+    return found
+
+
+def last_epochs(variants: Variants) -> Last:
+    """Rows of the last epoch at which a variant has the metric: ``{measure: {variant: {block: row}}}``."""
+    found = arranged(variants)
+    last: dict[tuple[Key, str], int] = {}
+    for measure, rows in found.items():
+        for variant, epochs in rows.items():
+            place = (measure.task, measure.metric, measure.dataset, measure.split), variant
+            last[place] = max(last.get(place, 0), *epochs)
+    kept: Last = {}
+    for measure, rows in found.items():
+        for variant, epochs in rows.items():
+            epoch = last[(measure.task, measure.metric, measure.dataset, measure.split), variant]
+            if epoch in epochs:
+                kept.setdefault(measure, {})[variant] = epochs[epoch]
+    return kept
+
+
+def starts(variants: Variants) -> Last:
+    """Rows of epoch 0, random weights, of variants that have later ones: ``{measure: {variant: {block: row}}}``."""
+    return {
+        measure: {name: epochs[0] for name, epochs in rows.items() if 0 in epochs and len(epochs) > 1}
+        for measure, rows in arranged(variants).items()
+    }
+
+
+def values_of(rows: Rows) -> dict[str, float]:
+    """Values by block."""
+    return {block: row.value for block, row in rows.items()}
+
+
+def benchmark_values(variants: Variants) -> dict[Benchmark, dict[str, dict[str, float]]]:
+    """Values of :func:`last_epochs`: ``{measure: {variant: {block: value}}}``."""
+    found = last_epochs(variants)
+    return {measure: {name: values_of(own) for name, own in rows.items()} for measure, rows in found.items()}
+
+
+PAPERS = "for the probe the protocol paper and the norm final; for TokenCut the keys and tau = 0.2"
+
+
+def _as_papers(row: EvalResult) -> int:
+    """How many of the papers' settings a row has: :data:`PAPERS`."""
+    if row.task == "probe":
+        return bool(re.match(r"paper\b", row.protocol)) + (row.norm == "final")
+    if row.task == "tokencut":
+        return bool(re.match(r"tokencut\b.*\btau=0\.2(?!\d)", row.protocol)) + (row.facet == "key")
+    return 0
+
+
+def principal(variants: Variants) -> dict[str, list[EvalResult]]:
+    """The rows without those of other settings: one setting (:func:`setting_of`) for each metric and data set.
+
+    It is the one that most variants have; among those the one closest to the papers' (:data:`PAPERS`); among those the
+    one that comes first. Rows that may not stand in a table (:func:`comparable`) are left as they are.
+    """
+    kinds: dict[Key, dict[tuple[str, ...], list[tuple[str, EvalResult]]]] = {}
+    for variant, rows in variants.items():
+        for row in filter(comparable, rows):
+            kinds.setdefault(benchmark_key(row), {}).setdefault(setting_of(row), []).append((variant, row))
+    chosen = {
+        key: max(found, key=lambda one: (len({name for name, _ in found[one]}), _as_papers(found[one][0][1])))
+        for key, found in kinds.items()
+    }
+    return {
+        name: [row for row in rows if not comparable(row) or setting_of(row) == chosen[benchmark_key(row)]]
+        for name, rows in variants.items()
+    }
+
+
+def one_vote(found: Mapping[Benchmark, T]) -> dict[Benchmark, T]:
+    """The same without all but the last k of each data set's k-NN: one is enough for a curve."""
+    last = {measure.dataset: measure for measure in found if measure.task == "knn"}
+    return {measure: found[measure] for measure in found if measure.task != "knn" or last[measure.dataset] == measure}
+
+
+def single_blocks(values: Mapping[str, float]) -> dict[int, float]:
+    """Only the single blocks of one variant's values, by number, ascending."""
+    return {int(block): values[block] for block in sorted(filter(str.isdigit, values), key=int)}
+
+
+def best(values: Mapping[str, float]) -> tuple[str, float] | None:
+    """The single block with the largest value (the earlier one of equals); None if there is none."""
+    single = single_blocks(values)
+    if not single:
+        return None
+    block = max(single, key=lambda one: (single[one], -one))
+    return str(block), single[block]
+
+
+def spread(row: EvalResult) -> str:
+    """``± 0.3 [40.1, 43.9]``: standard deviation over seeds and 95 % interval, each where there is one."""
+    deviation = "" if row.deviation is None else f"± {row.deviation:.1f}"
+    interval = "" if row.low is None or row.high is None else f"[{row.low:.1f}, {row.high:.1f}]"
+    return " ".join(filter(None, (deviation, interval)))
+
+
+def setting_note(variants: Variants) -> str:
+    """Which setting each measure of :func:`principal` rows was taken with."""
+    parts = []
+    for measure, rows in last_epochs(variants).items():
+        first = next(row for own in rows.values() for row in own.values())
+        about = ", ".join(
+            f"{name} {value}" if name else value
+            for name, value in zip(("facet", "norm", "size", ""), setting_of(first), strict=True)
+            if value
+        )
+        parts.append(f"{measure.label}: {about or 'as given'}, n = {first.n:,}")
+    return "; ".join(parts) + "." if parts else ""
+
+
+def rows_csv(variants: Variants) -> str:
+    """Every row with every field, the variant first, as CSV; what a spreadsheet would run as a formula is quoted."""
+    names = [name for name, rows in variants.items() for _ in rows]
+    return results.rows_csv([row for rows in variants.values() for row in rows], names)
