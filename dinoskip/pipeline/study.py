@@ -117,7 +117,7 @@ class GallerySection(Config):
     """The gallery: the first images of a data set's validation split, every model, every block."""
 
     dataset: Name | None = Field(None, description="default: the first probed data set")
-    first: int = Field(12, ge=1)
+    first: int = Field(12, ge=1, le=2000)
     epochs: tuple[Annotated[int, Field(ge=0)], ...] = Field((), description="of evaluate.epochs; default: the last")
     block: int | None = Field(None, ge=1, description="block shown first and on the contact sheet; default depth - 1")
     size: int | None = Field(None, ge=16, description="side in pixels; default: the probe's")

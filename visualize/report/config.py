@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from dinoskip.config import Config, different
+from dinoskip.config import Config, no_duplicates
 
 PaperTable = Literal["paper.table1", "paper.table2", "paper.table3", "paper.table4", "paper.figure3"]
 
@@ -21,7 +21,7 @@ class ReportConfig(Config):
 
     title: str = Field("", description="default: the study's name")
     note: str = Field("", description="a sentence shown below the title")
-    compare: Annotated[tuple[PaperTable, ...], BeforeValidator(_as_list), AfterValidator(different)] = Field(
+    compare: Annotated[tuple[PaperTable, ...], BeforeValidator(_as_list), AfterValidator(no_duplicates)] = Field(
         (), description="published tables to put our numbers in: one name or several"
     )
     costs: bool = Field(
