@@ -29,8 +29,8 @@ from torchvision import transforms
 
 from dinoskip.data import ImageFolder
 from dinoskip.data.augment import AugmentConfig
-from dinoskip.data.loader import TrainLoader
-from dinoskip.data.multicrop import CropConfig, crop_boxes, crop_draws, resize_crop
+from dinoskip.data.crops import CropConfig, crop_boxes, crop_draws, resize_crop
+from dinoskip.data.multicrop import TrainLoader
 from dinoskip.data.sprites import photo
 
 BATCH = 16

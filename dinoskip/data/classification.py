@@ -26,9 +26,9 @@ from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD, create_transf
 from torch import Tensor
 
 from dinoskip.config import Config
-from dinoskip.data.batches import BatchLoader, Read
+from dinoskip.data.crops import centre_crop
 from dinoskip.data.folders import LabelledFolder
-from dinoskip.data.sizing import centre_crop
+from dinoskip.data.loader import BatchLoader, ReadImage
 from dinoskip.randomness import derive, numpy_rng
 
 _ERASED = (0.02, 1 / 3)  # share of an image's area
@@ -168,8 +168,8 @@ def soft_targets(labels: Tensor, classes: int, smoothing: float, share: Tensor |
 # --- training ------------------------------------------------------------------------------------------
 
 
-class ClassMaker:
-    """Labelled micro-batches; see :class:`dinoskip.data.batches.Maker`.
+class ClassTransform:
+    """Labelled micro-batches; see :class:`dinoskip.data.loader.BatchTransform`.
 
     Tensors: ``images`` uint8 (B, 3, S, S), ``labels`` int64 (B,), ``holes`` int64 (B, 4) to erase with the normal
     ``noise`` float32 (sum of 3·height·width,) of all of them, ``share`` float32 (B,) and ``boxes`` int64 (B, 4).
@@ -179,7 +179,7 @@ class ClassMaker:
         self.config, self.labels, self.classes, self.seed = config, labels, classes, seed
         self._transform = config.transform()
 
-    def make(self, epoch: int, indices: np.ndarray, read: Read) -> dict[str, Tensor]:
+    def collate(self, epoch: int, indices: np.ndarray, read: ReadImage) -> dict[str, Tensor]:
         """Read, augment and draw."""
         size, count = self.config.size, len(indices)
         images, labels = torch.empty(count, 3, size, size, dtype=torch.uint8), np.empty(count, dtype=np.int64)
@@ -216,18 +216,18 @@ class ClassMaker:
 
 
 class ClassLoader(BatchLoader):
-    """Labelled micro-batches; ``views`` gives [images, soft targets], see :class:`ClassMaker`.
+    """Labelled micro-batches; ``views`` gives [images, soft targets], see :class:`ClassTransform`.
 
     Args:
         folder: images and labels.
         config: the augmentation.
         seed: what all order and augmentation derive from.
-        options: those of :class:`dinoskip.data.batches.BatchLoader`.
+        options: those of :class:`dinoskip.data.loader.BatchLoader`.
     """
 
     def __init__(self, folder: LabelledFolder, config: ClassAugmentConfig, *, seed: int, **options: Any) -> None:
-        maker = ClassMaker(config, folder.labels, len(folder.class_names), seed)
-        super().__init__(folder, maker, seed=seed, min_side=1, **options)  # a small image is enlarged
+        transform = ClassTransform(config, folder.labels, len(folder.class_names), seed)
+        super().__init__(folder, transform, seed=seed, min_side=1, **options)  # a small image is enlarged
 
 
 # --- validation ----------------------------------------------------------------------------------------

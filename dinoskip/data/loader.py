@@ -1,64 +1,356 @@
-"""The pretraining loader: multi-crop micro-batches for one rank, augmented on the device that trains."""
+"""What every training loader shares: order, micro-batches, bad images. A :class:`BatchTransform` says what a sample is.
+
+The permutation of an epoch depends on (seed, epoch), what a :class:`BatchTransform` draws for an image on (seed, epoch,
+its number). Hence the number of workers, of ranks or of micro-batches, a resumed run or the cache change nothing in any
+image. Ranks take consecutive slices of one global batch, micro-batches consecutive slices of a rank's.
+"""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+import atexit
+import sys
+import weakref
+from collections.abc import Callable, Iterator, Sized
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal, Protocol
 
+import numpy as np
 import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
 
-from dinoskip.data import resident
-from dinoskip.data.augment import AugmentConfig
-from dinoskip.data.batches import Batch, BatchLoader, Images
-from dinoskip.data.makers import CropMaker, DecodeMaker, MultiCropMaker, ResidentMaker
-from dinoskip.data.multicrop import CropConfig
+from dinoskip.console import log
+from dinoskip.data.workers import explain_failure, is_worker_death, start_worker
+from dinoskip.errors import ConfigError, DataError
+from dinoskip.randomness import derive, numpy_rng
 
-__all__ = ["Batch", "DataPath", "TrainLoader"]
+BAD_SHARE = 0.01
+CACHE_BYTES = 1 << 30
+SUBSTITUTES = 20
+WORKER_TIMEOUT_S = 600
 
-
-DataPath = Literal["crops", "decode", "resident"]
-"""Where the work of reading is done. Views differ by rounding alone: ``--allow-change pretrain.data_path`` is safe.
-
-``crops``: workers decode and cut, the device augments. ``decode``: workers decode, the device cuts and augments: for
-few processors beside a fast device. ``resident``: the set is decoded once into the device's memory.
-"""
+ReadImage = Callable[[int], tuple[int, np.ndarray]]
 
 
-class TrainLoader(BatchLoader):
-    """Multi-crop batches; ``views`` gives float32 [(2·B, 3, S, S), (L·B, 3, s, s)], view-major, without empty groups.
+class Images(Sized, Protocol):
+    """What a loader reads from: a folder, tar shards (dinoskip/data/sources.py)."""
+
+    @property
+    def root(self) -> Path:
+        """Where it lies, for messages."""
+        ...
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """One id per image, in the order that numbers them."""
+        ...
+
+    def where(self, index: int) -> str:
+        """Say where image ``index`` lies, for messages."""
+        ...
+
+    def read(self, index: int) -> np.ndarray:
+        """Decode image ``index`` to uint8 (H, W, 3); :class:`DataError` if it cannot be."""
+        ...
+
+    def size(self, index: int) -> tuple[int, int]:
+        """Return its height and width from its header alone; :class:`DataError` if it cannot be read."""
+        ...
+
+
+class BatchTransform(Protocol):
+    """How images become a micro-batch (in a worker), and a micro-batch views (in the process that trains).
+
+    A transform is copied into every worker, so it holds plain values. All it draws must derive from its seed, the epoch
+    and the image's number, never from the place in the batch or from global generators.
+    """
+
+    def collate(self, epoch: int, indices: np.ndarray, read: ReadImage) -> dict[str, Tensor]:
+        """Return the tensors of a micro-batch.
+
+        Args:
+            epoch: number of the epoch, from 0.
+            indices: numbers of its images, int64 (B,): what random draws derive from.
+            read: ``read(index)`` gives (number, uint8 (H, W, 3)): the image, or if it is damaged its substitute;
+                ``number`` is the one that was read, so it is the one to look a label up by.
+        """
+        ...
+
+    def views(self, data: dict[str, Tensor], device: torch.device) -> list[Tensor]:
+        """Move what :meth:`collate` returned to ``device`` and finish it there: float images, ImageNet-normalised."""
+        ...
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A micro-batch, before what is left to the device.
+
+    ``ids`` int64 (B,): numbers of the images in the set's order. ``data``: the tensors its transform made, on the CPU.
+    ``bad``: the images found unreadable in it, as (name, reason).
+    """
+
+    ids: Tensor
+    data: dict[str, Tensor]
+    bad: tuple[tuple[str, str], ...] = ()
+
+    def pin_memory(self) -> Batch:
+        """Return it in page-locked memory; called by torch's DataLoader."""
+        return replace(self, data={name: tensor.pin_memory() for name, tensor in self.data.items()})
+
+
+@lru_cache(maxsize=2)
+def _permutation(seed: int, epoch: int, count: int) -> np.ndarray:
+    return numpy_rng(seed, "order", epoch).permutation(count)
+
+
+def candidates(seed: int, index: int, count: int) -> Iterator[int]:
+    """Yield what stands for image ``index`` of ``count``: itself, and if it is bad, always the same others in turn."""
+    yield index
+    for attempt in range(SUBSTITUTES - 1):
+        yield derive(seed, "substitute", index, attempt) % count
+
+
+@dataclass(frozen=True)
+class Split:
+    """How a global batch of ``batch_size`` images is cut: first for ``world_size`` ranks, then in micro-batches."""
+
+    batch_size: int
+    rank: int
+    world_size: int
+    accumulate: int
+
+    def __post_init__(self) -> None:
+        parts = self.world_size * self.accumulate
+        if self.batch_size < 1 or self.batch_size % parts:
+            below = max(1, self.batch_size // parts) * parts
+            by = f"{self.world_size} processes" + (
+                f" in {self.accumulate} micro-batches each" if self.accumulate > 1 else ""
+            )
+            raise ConfigError(
+                f"batch_size {self.batch_size} cannot be shared equally by {by}", f"{below} or {below + parts} can"
+            )
+
+    @property
+    def micro(self) -> int:
+        """Images in a micro-batch."""
+        return self.batch_size // (self.world_size * self.accumulate)
+
+    def start(self, step: int, part: int) -> int:
+        """Where micro-batch ``part`` of this rank's ``step`` begins in the epoch's order."""
+        return step * self.batch_size + (self.rank * self.accumulate + part) * self.micro
+
+
+class _Batches(Dataset):
+    """Map-style dataset whose items are whole micro-batches, asked for by (epoch, step, part)."""
+
+    def __init__(
+        self, images: Images, transform: BatchTransform, split: Split, *, seed: int, min_side: int, cache_bytes: int
+    ) -> None:
+        self.images, self.transform, self.split = images, transform, split
+        self.seed, self.min_side = seed, min_side
+        self._cache: dict[int, np.ndarray] = {}
+        self._cache_left = cache_bytes
+
+    def indices(self, epoch: int, step: int, part: int = 0, parts: int = 1) -> np.ndarray:
+        """Numbers of the images of ``parts`` micro-batches of a step from ``part`` on, int64 (B,)."""
+        start = self.split.start(step, part)
+        return _permutation(self.seed, epoch, len(self.images))[start : start + parts * self.split.micro]
+
+    def __getitem__(self, position: tuple[int, int, int]) -> Batch | DataError:
+        try:
+            return self._batch(*position)
+        except DataError as error:  # an exception would arrive from a worker as a traceback in a message
+            return error
+
+    def _batch(self, epoch: int, step: int, part: int) -> Batch:
+        indices = self.indices(epoch, step, part)
+        bad: dict[str, str] = {}
+        data = self.transform.collate(epoch, indices, lambda index: self._image(index, bad))
+        return Batch(torch.from_numpy(indices.astype(np.int64)), data, tuple(bad.items()))
+
+    def _image(self, index: int, bad: dict[str, str]) -> tuple[int, np.ndarray]:
+        """Return image ``index`` and its number, or if it cannot be read, always the same other one's."""
+        for candidate in candidates(self.seed, index, len(self.images)):
+            try:
+                image = self._read(candidate)
+            except DataError as error:
+                bad[self.images.names[candidate]] = str(error)
+                continue
+            if min(image.shape[:2]) < self.min_side:
+                raise DataError(
+                    f"{self.images.where(candidate)}: image of {image.shape[1]}×{image.shape[0]} pixels is smaller "
+                    f"than a patch ({self.min_side})",
+                    "take it out of the set",
+                )
+            return candidate, image
+        raise DataError(
+            f"{self.images.where(index)}: unreadable, as are the {SUBSTITUTES - 1} images drawn in its place"
+        )
+
+    def _read(self, index: int) -> np.ndarray:
+        cached = self._cache.get(index)
+        if cached is not None:
+            return cached
+        image = self.images.read(index)
+        if image.nbytes <= self._cache_left:
+            self._cache_left -= image.nbytes
+            self._cache[index] = image
+        return image
+
+
+class _Steps:
+    """The sampler: (epoch, step, part) triples, set anew for every epoch while the workers live on."""
+
+    def __init__(self) -> None:
+        self.positions: list[tuple[int, int, int]] = []
+
+    def __iter__(self) -> Iterator[tuple[int, int, int]]:
+        return iter(self.positions)
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+
+def _identity(item: Any) -> Any:
+    return item
+
+
+class BatchLoader:
+    """Micro-batches for one rank, made by a :class:`BatchTransform`.
 
     Args:
         images: the images to train on.
-        crops: sizes and scales of the crops.
-        augment: the augmentation.
-        path: where the work is done. Of a resident set every rank holds the whole, and ``workers`` are the threads that
-            load it.
-        seed: what all order, crops and augmentation derive from.
+        transform: how they become batches and views.
+        seed: what the order derives from.
+        batch_size: images in a global batch; must be a multiple of ``world_size`` × ``accumulate``.
+        rank: which slice of it is ours.
+        world_size: how many slices there are.
+        accumulate: micro-batches that a rank's slice is cut into.
         workers: processes that read images; 0 does it in this process.
-        device: where views are made.
+        device: where views are made; for a GPU batches are page-locked.
         min_side: an image with a shorter side (in pixels) is refused: the patch size.
-        options: further ones of :class:`dinoskip.data.batches.BatchLoader`.
+        cache: keep decoded images in memory: ``True`` all, ``False`` none, ``"auto"`` up to 1 GiB without workers.
+
+    ``bad`` lists the images that could not be read so far, name → reason; each was replaced, always by the same other
+    image. Raises :class:`DataError` once they are more than 1 % of the set, for an image smaller than ``min_side``,
+    a set smaller than a batch, and a worker that died or hangs; :class:`ConfigError` for an indivisible batch.
     """
 
     def __init__(
         self,
         images: Images,
-        crops: CropConfig,
-        augment: AugmentConfig,
-        path: DataPath = "crops",
+        transform: BatchTransform,
         *,
         seed: int,
+        batch_size: int,
+        rank: int = 0,
+        world_size: int = 1,
+        accumulate: int = 1,
         workers: int = 0,
         device: torch.device | str = "cpu",
         min_side: int = 16,
-        **options: Any,
+        cache: bool | Literal["auto"] = "auto",
     ) -> None:
-        bad: dict[str, str] = {}
-        maker: MultiCropMaker
-        if path == "resident":
-            held = resident.load(images, torch.device(device), seed=seed, min_side=min_side, threads=workers)
-            maker = ResidentMaker(crops, augment, seed, held.pixels, held.first, held.sizes)
-            workers, bad = 0, held.bad
-        else:
-            maker = (CropMaker if path == "crops" else DecodeMaker)(crops, augment, seed)
-        super().__init__(images, maker, seed=seed, workers=workers, device=device, min_side=min_side, **options)
-        self.note(tuple(bad.items()))
+        split = Split(batch_size, rank, world_size, accumulate)
+        if len(images) < batch_size:
+            raise DataError(f"{images.root}: {len(images)} images are fewer than one batch of {batch_size}")
+        limit = {True: 1 << 62, False: 0, "auto": 0 if workers else CACHE_BYTES}[cache]
+        self.images, self.device = images, torch.device(device)
+        self.bad: dict[str, str] = {}
+        self.steps_per_epoch = len(images) // batch_size
+        self._workers = workers
+        self._batches = _Batches(images, transform, split, seed=seed, min_side=min_side, cache_bytes=limit)
+        self._steps = _Steps()
+        self._came = 0  # micro-batches of this epoch so far
+        self._loader: DataLoader = DataLoader(
+            self._batches,
+            batch_size=None,
+            sampler=self._steps,
+            num_workers=workers,
+            collate_fn=_identity,
+            pin_memory=self.device.type == "cuda",
+            timeout=WORKER_TIMEOUT_S if workers else 0,
+            worker_init_fn=start_worker,
+            # Not through a fork server (Python 3.14): its workers outlive a killed trainer, for their parent lives on.
+            multiprocessing_context="fork" if workers and sys.platform == "linux" else None,
+            persistent_workers=workers > 0,
+            generator=torch.Generator(),  # else it would draw from the global one
+        )
+        if workers:  # runs before multiprocessing's own exit handler, which would wait for workers that ignore SIGTERM
+            atexit.register(_close, weakref.ref(self))
+
+    def indices(self, epoch: int, step: int) -> np.ndarray:
+        """Numbers of the images in this rank's part of a step, int64 (B,), without loading them."""
+        return self._batches.indices(epoch, step, 0, self._batches.split.accumulate)
+
+    def epoch(self, epoch: int, start_step: int = 0) -> Iterator[Batch]:
+        """Yield the micro-batches of an epoch from ``start_step`` on, ``accumulate`` a step, in order.
+
+        The last, incomplete global batch is dropped.
+        """
+        parts = range(self._batches.split.accumulate)
+        self._steps.positions = [
+            (epoch, step, part) for step in range(start_step, self.steps_per_epoch) for part in parts
+        ]
+        self._came = 0
+        with self.explained():
+            for item in self._loader:
+                if isinstance(item, DataError):
+                    raise item
+                self.note(item.bad)
+                self._came += 1
+                yield item
+
+    @contextmanager
+    def explained(self) -> Iterator[None]:
+        """Turn what torch raises when a worker dies into a :class:`DataError`: it may do so anywhere, from a signal."""
+        try:
+            yield
+        except (RuntimeError, ConnectionError, EOFError) as error:
+            if not self._workers or not is_worker_death(error):
+                raise
+            raise self._worker_error(error) from error
+
+    def _worker_error(self, error: Exception) -> DataError:
+        """Say which worker died or hangs, and which images it may have been at."""
+        text = str(error).splitlines()[0] if str(error) else type(error).__name__
+        workers = getattr(self._loader._iterator, "_workers", [])
+        what, hint = explain_failure(workers, hangs="timed out" in text, due=self._came, timeout=WORKER_TIMEOUT_S)
+        epoch, step, part = self._steps.positions[min(self._came, len(self._steps) - 1)]
+        names = [self.images.names[i] for i in self._batches.indices(epoch, step, part)[:8]]
+        return DataError(f"a data worker {what}, near images {', '.join(names)}: {text}", hint)
+
+    def views(self, batch: Batch) -> list[Tensor]:
+        """Move a micro-batch to the loader's device and finish it there: float images, ImageNet-normalised."""
+        return self._batches.transform.views(batch.data, self.device)
+
+    def note(self, bad: tuple[tuple[str, str], ...]) -> None:
+        """List images that could not be read, (name, reason); :class:`DataError` once they are more than 1 %."""
+        for name, reason in bad:
+            if name not in self.bad:
+                log.warning("replaced by another image: %s", reason)
+                self.bad[name] = reason
+        if bad and len(self.bad) > BAD_SHARE * len(self.images):
+            names = ", ".join(sorted(self.bad)[:10])
+            raise DataError(
+                f"{self.images.root}: {len(self.bad)} of {len(self.images)} images cannot be read, more than "
+                f"{BAD_SHARE:.0%}: {names}"
+            )
+
+    def close(self) -> None:
+        """End the worker processes."""
+        iterator, self._loader._iterator = self._loader._iterator, None
+        if iterator is not None and hasattr(iterator, "_shutdown_workers"):
+            workers = list(getattr(iterator, "_workers", ()))
+            iterator._shutdown_workers()
+            for worker in workers:  # one that hangs in a read takes no notice of SIGTERM
+                worker.kill()
+
+
+def _close(loader: weakref.ref[BatchLoader]) -> None:
+    alive = loader()
+    if alive is not None:
+        alive.close()

@@ -1,124 +1,185 @@
-"""Multi-crop from one decoded image: ten uint8 crops cut and resized without leaving 8 bits.
+"""Multi-crop micro-batches for pretraining: crops cut in workers, cut on the device, or from a set that lives there.
 
-The crop is ``torchvision.transforms.RandomResizedCrop``'s (area and log aspect ratio drawn up to ten times, then the
-central fallback); the resize is bicubic with antialiasing, on the interleaved bytes of the decoder.
+The three ways draw the same boxes and augmentation vectors, so that they differ by the rounding of the resize alone.
+Views are ordered view-major: all first global crops, then all second, ...
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
-from pydantic import AfterValidator, Field
+from torch import Tensor
 
-from dinoskip.config import Config
-from dinoskip.randomness import uniforms
+from dinoskip.data import resident
+from dinoskip.data.augment import AugmentConfig, augment, view_parameters
+from dinoskip.data.crops import CropConfig, crop_boxes, crop_draws, cut, write_crops
+from dinoskip.data.loader import BatchLoader, Images, ReadImage
 
-RATIO = (3 / 4, 4 / 3)
-TRIES = 10
+DataPath = Literal["crops", "decode", "resident"]
+"""Where the work of reading is done. Views differ by rounding alone: ``--allow-change pretrain.data_path`` is safe.
 
+``crops``: workers decode and cut, the device augments. ``decode``: workers decode, the device cuts and augments: for
+few processors beside a fast device. ``resident``: the set is decoded once into the device's memory.
+"""
 
-def _is_scale(scale: tuple[float, float]) -> tuple[float, float]:
-    if not 0 < scale[0] <= scale[1] <= 1:
-        raise ValueError("must be two fractions of the image area, 0 < low <= high <= 1")
-    return scale
-
-
-Scale = Annotated[tuple[float, float], AfterValidator(_is_scale)]
-
-
-class CropConfig(Config):
-    """Sizes in pixels, numbers of crops, and the fractions of the image area they cover (docs/protocols.md)."""
-
-    global_size: int = Field(default=224, ge=8)
-    local_size: int = Field(default=96, ge=8)
-    num_global: Literal[2] = 2
-    num_local: int = Field(default=8, ge=0, le=64)
-    global_scale: Scale = (0.4, 1.0)
-    local_scale: Scale = (0.05, 0.4)
-
-    @property
-    def num_views(self) -> int:
-        """Global and local crops together."""
-        return self.num_global + self.num_local
+GROUPS = ("global", "local")
 
 
-def draw_boxes(draws: np.ndarray, heights: np.ndarray, widths: np.ndarray, scales: np.ndarray) -> np.ndarray:
-    """Return crop boxes, int64 (N, 4) as top, left, height, width.
+class MultiCropTransform:
+    """What the three share. Every micro-batch has ``global_vectors``, ``local_vectors``, float32 (V·B, PARAMETERS)."""
+
+    def __init__(self, crops: CropConfig, augment: AugmentConfig, seed: int) -> None:
+        self.crops, self.augment, self.seed = crops, augment, seed
+
+    def vectors(self, epoch: int, indices: np.ndarray) -> dict[str, Tensor]:
+        """Draw the augmentation of a micro-batch."""
+        drawn = view_parameters(self.augment, self.crops.num_local, self.seed, epoch, indices)
+        return self.by_group(drawn, "vectors")
+
+    def boxes(self, sizes: np.ndarray, epoch: int, indices: np.ndarray) -> dict[str, Tensor]:
+        """Draw the boxes of images of ``sizes`` (B, 2): ``global_boxes`` and ``local_boxes``, int64 (V·B, 4)."""
+        return self.by_group(crop_boxes(self.crops, sizes, crop_draws(self.crops, self.seed, epoch, indices)), "boxes")
+
+    def by_group(self, values: np.ndarray, name: str) -> dict[str, Tensor]:
+        """Split (B, V, C) into global and local views, each view-major (V·B, C)."""
+        parts = np.split(values.swapaxes(0, 1), [self.crops.num_global])
+        return {
+            f"{group}_{name}": torch.from_numpy(np.ascontiguousarray(part).reshape(-1, values.shape[2]))
+            for group, part in zip(GROUPS, parts, strict=True)
+        }
+
+    def cut_and_augment(
+        self, data: dict[str, Tensor], pixels: Tensor, first: np.ndarray, widths: np.ndarray
+    ) -> list[Tensor]:
+        """Cut the boxes of ``data`` from B images in ``pixels`` (P, 3), of given first pixel and width, and augment."""
+        views = []
+        for group, size in zip(GROUPS, (self.crops.global_size, self.crops.local_size), strict=True):
+            boxes = data[f"{group}_boxes"].numpy()
+            if len(boxes):
+                times = len(boxes) // len(first)
+                crops = cut(pixels, np.tile(first, times), np.tile(widths, times), boxes, size)
+                views.append(augment(crops, data[f"{group}_vectors"]))
+        return views
+
+
+class WorkerCrops(MultiCropTransform):
+    """Workers decode and cut: ``global_crops`` uint8 (2·B, S, S, 3), ``local_crops`` uint8 (L·B, s, s, 3)."""
+
+    def collate(self, epoch: int, indices: np.ndarray, read: ReadImage) -> dict[str, Tensor]:
+        """Read, cut and draw."""
+        shape, count = self.crops, len(indices)
+        globals_ = torch.empty(shape.num_global, count, shape.global_size, shape.global_size, 3, dtype=torch.uint8)
+        locals_ = torch.empty(shape.num_local, count, shape.local_size, shape.local_size, 3, dtype=torch.uint8)
+        draws = crop_draws(shape, self.seed, epoch, indices)
+        for column, index in enumerate(indices.tolist()):
+            _, image = read(index)
+            boxes = crop_boxes(shape, np.array([image.shape[:2]]), draws[column : column + 1])[0]
+            write_crops(torch.from_numpy(image), boxes.tolist(), globals_[:, column], locals_[:, column])
+        crops = {"global_crops": globals_.flatten(0, 1), "local_crops": locals_.flatten(0, 1)}
+        return crops | self.vectors(epoch, indices)
+
+    def views(self, data: dict[str, Tensor], device: torch.device) -> list[Tensor]:
+        """Move the 8-bit crops to ``device`` and augment them there."""
+        return [
+            augment(data[f"{group}_crops"].to(device, non_blocking=True).permute(0, 3, 1, 2), data[f"{group}_vectors"])
+            for group in GROUPS
+            if len(data[f"{group}_crops"])
+        ]
+
+
+class DeviceCrops(MultiCropTransform):
+    """Workers only decode: ``pixels`` uint8 (P, 3), image after image; ``sizes`` int64 (B, 2); and the boxes."""
+
+    def collate(self, epoch: int, indices: np.ndarray, read: ReadImage) -> dict[str, Tensor]:
+        """Read and draw."""
+        images = [read(index)[1] for index in indices.tolist()]
+        sizes = np.array([image.shape[:2] for image in images])
+        pixels = torch.empty(int(sizes.prod(axis=1).sum()), 3, dtype=torch.uint8)
+        np.concatenate([image.reshape(-1, 3) for image in images], out=pixels.numpy())
+        drawn = self.boxes(sizes, epoch, indices) | self.vectors(epoch, indices)
+        return {"pixels": pixels, "sizes": torch.from_numpy(sizes), **drawn}
+
+    def views(self, data: dict[str, Tensor], device: torch.device) -> list[Tensor]:
+        """Move the images to ``device``, cut and augment there."""
+        sizes = data["sizes"].numpy()
+        areas = sizes.prod(axis=1)
+        pixels = data["pixels"].to(device, non_blocking=True)
+        return self.cut_and_augment(data, pixels, areas.cumsum() - areas, sizes[:, 1])
+
+
+class ResidentCrops(MultiCropTransform):
+    """The whole set, decoded, is on the device; a micro-batch is ``numbers`` int64 (B,) and the boxes.
 
     Args:
-        draws: uniform numbers in [0, 1), (N, TRIES, 4): area, aspect, top, left of every try of every box.
-        heights: of the images that the boxes are for, in pixels, int64 (N,).
-        widths: of the images, int64 (N,).
-        scales: (N, 2), the range of the box's share of the image area.
+        crops: sizes and scales of the crops.
+        augment: the augmentation.
+        seed: what crops and augmentation derive from.
+        pixels: uint8 (P, 3) on the device, image after image.
+        first: int64 (N,), the pixel where each image (or its substitute) begins.
+        sizes: int64 (N, 2), its height and width.
     """
-    height, width = heights[:, None], widths[:, None]
-    low, high = scales[:, None, 0], scales[:, None, 1]
-    area = height * width * (low + draws[..., 0] * (high - low))
-    aspect = np.exp(math.log(RATIO[0]) + draws[..., 1] * (math.log(RATIO[1]) - math.log(RATIO[0])))
-    w = np.rint(np.sqrt(area * aspect)).astype(np.int64)
-    h = np.rint(np.sqrt(area / aspect)).astype(np.int64)
-    fits = (w > 0) & (h > 0) & (w <= width) & (h <= height)
-    first = fits.argmax(axis=1)
-    rows = np.arange(len(draws))
-    w, h, u = w[rows, first], h[rows, first], draws[rows, first]
-    top = (u[:, 2] * (heights - h + 1)).astype(np.int64)
-    left = (u[:, 3] * (widths - w + 1)).astype(np.int64)
-    boxes = np.stack([top, left, h, w], axis=1)
-    for row in np.flatnonzero(~fits[rows, first]):
-        boxes[row] = central_box(int(heights[row]), int(widths[row]))
-    return boxes
+
+    def __init__(
+        self,
+        crops: CropConfig,
+        augment: AugmentConfig,
+        seed: int,
+        pixels: Tensor,
+        first: np.ndarray,
+        sizes: np.ndarray,
+    ) -> None:
+        super().__init__(crops, augment, seed)
+        self.pixels, self.first, self.sizes = pixels, first, sizes
+
+    def collate(self, epoch: int, indices: np.ndarray, read: ReadImage) -> dict[str, Tensor]:
+        """Draw; nothing is read."""
+        drawn = self.boxes(self.sizes[indices], epoch, indices) | self.vectors(epoch, indices)
+        return {"numbers": torch.from_numpy(indices.astype(np.int64)), **drawn}
+
+    def views(self, data: dict[str, Tensor], device: torch.device) -> list[Tensor]:
+        """Cut and augment where the set lies."""
+        numbers = data["numbers"].numpy()
+        return self.cut_and_augment(data, self.pixels, self.first[numbers], self.sizes[numbers, 1])
 
 
-def central_box(height: int, width: int) -> tuple[int, int, int, int]:
-    """Return the fallback crop: the largest central one whose aspect ratio lies within 3/4 to 4/3."""
-    w, h = width, height
-    if width / height < RATIO[0]:
-        h = round(width / RATIO[0])
-    elif width / height > RATIO[1]:
-        w = round(height * RATIO[1])
-    return (height - h) // 2, (width - w) // 2, h, w
+class TrainLoader(BatchLoader):
+    """Multi-crop batches; ``views`` gives float32 [(2·B, 3, S, S), (L·B, 3, s, s)], view-major, without empty groups.
 
-
-def crop_draws(config: CropConfig, seed: int, epoch: int, indices: np.ndarray) -> np.ndarray:
-    """Return what decides the boxes of samples ``indices`` (B,) in ``epoch``: uniform numbers (B, V, TRIES, 4)."""
-    drawn = uniforms(seed, "crop", epoch, numbers=indices, count=config.num_views * TRIES * 4)
-    return drawn.reshape(-1, config.num_views, TRIES, 4)
-
-
-def crop_boxes(config: CropConfig, sizes: np.ndarray, draws: np.ndarray) -> np.ndarray:
-    """Return the boxes of all views of B samples, int64 (B, V, 4), global ones first.
-
-    ``sizes`` int64 (B, 2): height and width of their images; ``draws`` (B, V, TRIES, 4) of :func:`crop_draws`.
+    Args:
+        images: the images to train on.
+        crops: sizes and scales of the crops.
+        augment: the augmentation.
+        path: where the work is done. Of a resident set every rank holds the whole, and ``workers`` are the threads that
+            load it.
+        seed: what all order, crops and augmentation derive from.
+        workers: processes that read images; 0 does it in this process.
+        device: where views are made.
+        min_side: an image with a shorter side (in pixels) is refused: the patch size.
+        options: further ones of :class:`dinoskip.data.loader.BatchLoader`.
     """
-    views = config.num_views
-    scales = [config.global_scale] * config.num_global + [config.local_scale] * config.num_local
-    heights, widths = np.repeat(sizes, views, axis=0).T
-    tiled = np.tile(np.array(scales, dtype=np.float64), (len(sizes), 1))
-    return draw_boxes(draws.reshape(-1, TRIES, 4), heights, widths, tiled).reshape(len(sizes), views, 4)
 
-
-def resize_crop(image: torch.Tensor, box: Sequence[int], size: int) -> torch.Tensor:
-    """Cut ``box`` (top, left, height, width) from uint8 (H, W, 3) and resize it to uint8 (size, size, 3).
-
-    Rows are resized first, the result rounded to 8 bits, then columns, as Pillow does.
-    """
-    top, left, height, width = box
-    crop = image[None, top : top + height, left : left + width]
-    if (height, width) == (size, size):
-        return crop[0]
-    # Interleaved bytes in and out: torch then resizes all channels at once, thrice as fast as from planes.
-    resized = torch.nn.functional.interpolate(crop.permute(0, 3, 1, 2), (size, size), mode="bicubic", antialias=True)
-    return resized[0].permute(1, 2, 0)
-
-
-def write_crops(
-    image: torch.Tensor, boxes: Sequence[Sequence[int]], globals_: torch.Tensor, locals_: torch.Tensor
-) -> None:
-    """Write the crops of one image (uint8 (H, W, 3)) into ``globals_`` (2, S, S, 3) and ``locals_`` (L, s, s, 3)."""
-    for view, box in enumerate(boxes):
-        target = globals_[view] if view < len(globals_) else locals_[view - len(globals_)]
-        target.copy_(resize_crop(image, box, target.shape[0]))
+    def __init__(
+        self,
+        images: Images,
+        crops: CropConfig,
+        augment: AugmentConfig,
+        path: DataPath = "crops",
+        *,
+        seed: int,
+        workers: int = 0,
+        device: torch.device | str = "cpu",
+        min_side: int = 16,
+        **options: Any,
+    ) -> None:
+        bad: dict[str, str] = {}
+        transform: MultiCropTransform
+        if path == "resident":
+            held = resident.load(images, torch.device(device), seed=seed, min_side=min_side, threads=workers)
+            transform = ResidentCrops(crops, augment, seed, held.pixels, held.first, held.sizes)
+            workers, bad = 0, held.bad
+        else:
+            transform = (WorkerCrops if path == "crops" else DeviceCrops)(crops, augment, seed)
+        super().__init__(images, transform, seed=seed, workers=workers, device=device, min_side=min_side, **options)
+        self.note(tuple(bad.items()))

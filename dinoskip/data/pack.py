@@ -18,7 +18,7 @@ from pydantic import Field
 
 from dinoskip.config import Config
 from dinoskip.console import Progress, log
-from dinoskip.data.batches import BAD_SHARE
+from dinoskip.data.loader import BAD_SHARE
 from dinoskip.data.shards import PACK_RECORD, Source, TarShards, read_index
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.files import MANIFEST, TEMPORARY, atomic_path, read_json, write_json, write_manifest

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from dinoskip.console import Progress
-from dinoskip.data.batches import Images, candidates
+from dinoskip.data.loader import Images, candidates
 from dinoskip.errors import ConfigError, DataError
 
 SHARE = 0.5  # of the free memory: the model, its optimizer and activations need the rest

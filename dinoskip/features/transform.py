@@ -11,7 +11,7 @@ import torch
 from pydantic import Field
 
 from dinoskip.config import Config
-from dinoskip.data.sizing import centre_crop, resize
+from dinoskip.data.crops import centre_crop, resize
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.images import read_image
 

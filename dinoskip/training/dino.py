@@ -18,8 +18,8 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from dinoskip.data.augment import AugmentConfig
-from dinoskip.data.loader import DataPath
-from dinoskip.data.multicrop import CropConfig
+from dinoskip.data.crops import CropConfig
+from dinoskip.data.multicrop import DataPath
 from dinoskip.distributed import all_reduce_mean
 from dinoskip.models.heads import DINOHead
 from dinoskip.optim.build import OptimizerConfig

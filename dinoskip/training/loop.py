@@ -23,7 +23,7 @@ from torch import Tensor
 
 from dinoskip.config import Config, dump
 from dinoskip.console import Progress, log
-from dinoskip.data.batches import Batch
+from dinoskip.data.loader import Batch
 from dinoskip.diagnostics.live import LiveDiagnostics, Row, gradient_rows
 from dinoskip.distributed import World, agree, all_reduce_max, all_reduce_mean, gather, on_main, world
 from dinoskip.environment import matmul_gflops

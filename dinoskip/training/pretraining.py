@@ -12,10 +12,10 @@ import torch
 from pydantic import model_validator
 from torch import Tensor, nn
 
-from dinoskip.data.batches import Batch
-from dinoskip.data.loader import TrainLoader
-from dinoskip.data.meter import verdict
+from dinoskip.data.loader import Batch
+from dinoskip.data.multicrop import TrainLoader
 from dinoskip.data.shards import Source
+from dinoskip.data.workers import wait_advice
 from dinoskip.distributed import World
 from dinoskip.models.heads import DINOHead
 from dinoskip.models.vit import from_config
@@ -106,7 +106,7 @@ class DinoRecipe(Recipe):
         self.networks = {"student": self.dino.student, "teacher": self.dino.teacher}
         self.buffers = {"center": self.dino.center}
         self.alarm = CollapseAlarm(config.out_dim)
-        self.verdict = partial(verdict, mode=config.data_path, workers=workers)
+        self.verdict = partial(wait_advice, mode=config.data_path, workers=workers)
 
     def fresh(self, role: str) -> nn.Module:
         """A backbone and head of the student's or teacher's architecture."""

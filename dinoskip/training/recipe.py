@@ -16,7 +16,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from dinoskip.config import Config
-from dinoskip.data.batches import Batch, Images
+from dinoskip.data.loader import Batch, Images
 from dinoskip.distributed import World
 from dinoskip.optim.build import OptimizerConfig
 from dinoskip.optim.schedules import cosine
@@ -90,7 +90,7 @@ class Schedules:
 
 
 class Loader(Protocol):
-    """One rank's micro-batches; :class:`dinoskip.data.TrainLoader` is one."""
+    """One rank's micro-batches; :class:`dinoskip.data.multicrop.TrainLoader` is one."""
 
     steps_per_epoch: int
     images: Images

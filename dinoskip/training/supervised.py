@@ -18,10 +18,10 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from dinoskip.data.batches import Batch
 from dinoskip.data.classification import ClassAugmentConfig, ClassLoader
 from dinoskip.data.folders import LabelledFolder
-from dinoskip.data.meter import verdict
+from dinoskip.data.loader import Batch
+from dinoskip.data.workers import wait_advice
 from dinoskip.distributed import World
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.files import hash_of
@@ -137,7 +137,7 @@ class SupervisedRecipe(Recipe):
         self.schedules = Schedules(config, job.optimizer, self.loader.steps_per_epoch)
         self.networks = {"student": build(job, self.classes, here.device)}
         self.buffers: dict[str, Tensor] = {}
-        self.verdict = partial(verdict, mode=None, workers=workers)
+        self.verdict = partial(wait_advice, mode=None, workers=workers)
 
     def fresh(self, role: str) -> nn.Module:
         """A classifier of the same architecture."""

@@ -9,10 +9,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dinoskip.data.colour import rotate_hue
-from dinoskip.data.multicrop import TRIES, draw_boxes
+from dinoskip.data.augment import rotate_hue
+from dinoskip.data.crops import TRIES, draw_boxes, resize
 from dinoskip.data.segmentation import IGNORE
-from dinoskip.data.sizing import resize
 from eval.probe.config import ProbeConfig
 from eval.probe.targets import nearest
 

@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from dinoskip.data.crops import resize
 from dinoskip.data.segmentation import SegmentationDataset
-from dinoskip.data.sizing import resize
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.features.transform import Normalise
 from dinoskip.images import read_image

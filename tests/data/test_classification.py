@@ -20,7 +20,7 @@ from dinoskip.data import LabelledFolder
 from dinoskip.data.classification import (
     ClassAugmentConfig,
     ClassLoader,
-    ClassMaker,
+    ClassTransform,
     draw_erased,
     draw_mix,
     drawing_from,
@@ -29,7 +29,7 @@ from dinoskip.data.classification import (
     soft_targets,
     validation_batches,
 )
-from dinoskip.data.sizing import centre_crop
+from dinoskip.data.crops import centre_crop
 from dinoskip.errors import ConfigError, DataError
 from tests.helpers.labelled import make_classes
 
@@ -125,9 +125,9 @@ def test_mixing_keeps_pairs_apart_and_targets_sum_to_one() -> None:
 
 def test_nothing_is_mixed_or_erased_unless_asked(folder: LabelledFolder) -> None:
     config = ClassAugmentConfig(size=SIZE, mixup=0, cutmix=0, erase=0, rand_magnitude=0, label_smoothing=0, flip=0)
-    maker = ClassMaker(config, folder.labels, 3, seed=0)
-    data = maker.make(0, np.arange(3), lambda index: (index, folder.read(index)))
-    images, targets = maker.views(data, torch.device("cpu"))
+    transform = ClassTransform(config, folder.labels, 3, seed=0)
+    data = transform.collate(0, np.arange(3), lambda index: (index, folder.read(index)))
+    images, targets = transform.views(data, torch.device("cpu"))
     assert torch.equal(images, normalise(data["images"]))
     assert torch.equal(targets.argmax(1), torch.from_numpy(folder.labels[:3]))
     assert targets.max() == 1
@@ -168,22 +168,23 @@ def test_views_depend_on_seed_epoch_and_image_alone(folder: LabelledFolder) -> N
     assert not torch.equal(epoch_views(loader(folder, seed=4), 1)[0], images)
 
 
-def test_the_maker_hands_over_bytes_and_travels_to_workers(folder: LabelledFolder) -> None:
-    maker = pickle.loads(pickle.dumps(ClassMaker(ClassAugmentConfig(size=SIZE, erase=1), folder.labels, 3, seed=1)))
-    data = maker.make(0, np.arange(4), lambda index: (index, folder.read(index)))
+def test_the_transform_hands_over_bytes_and_travels_to_workers(folder: LabelledFolder) -> None:
+    config = ClassAugmentConfig(size=SIZE, erase=1)
+    transform = pickle.loads(pickle.dumps(ClassTransform(config, folder.labels, 3, seed=1)))
+    data = transform.collate(0, np.arange(4), lambda index: (index, folder.read(index)))
     assert data["images"].dtype == torch.uint8
     assert data["images"].shape == (4, 3, SIZE, SIZE)
     assert len(data["noise"]) == 3 * int((data["holes"][:, 2] * data["holes"][:, 3]).sum()) > 0
-    images, targets = maker.views(data, torch.device("cpu"))
+    images, targets = transform.views(data, torch.device("cpu"))
     assert images.dtype == torch.float32
     assert targets.shape == (4, 3)
 
 
 def test_erasing_fills_the_rectangle_with_its_noise(folder: LabelledFolder) -> None:
     config = ClassAugmentConfig(size=SIZE, erase=1, mixup=0, cutmix=0)
-    maker = ClassMaker(config, folder.labels, 3, seed=1)
-    data = maker.make(0, np.arange(4), lambda index: (index, folder.read(index)))
-    images, start = maker.views(data, torch.device("cpu"))[0], 0
+    transform = ClassTransform(config, folder.labels, 3, seed=1)
+    data = transform.collate(0, np.arange(4), lambda index: (index, folder.read(index)))
+    images, start = transform.views(data, torch.device("cpu"))[0], 0
     for image, plain, (top, left, height, width) in zip(
         images, normalise(data["images"]), data["holes"].tolist(), strict=True
     ):

@@ -12,9 +12,9 @@ from PIL import Image
 
 from dinoskip.data import ImageFolder, resident
 from dinoskip.data.augment import AugmentConfig
-from dinoskip.data.batches import Batch
-from dinoskip.data.loader import TrainLoader
-from dinoskip.data.multicrop import CropConfig
+from dinoskip.data.crops import CropConfig
+from dinoskip.data.loader import Batch
+from dinoskip.data.multicrop import TrainLoader
 from dinoskip.errors import ConfigError, DataError
 
 CROPS = CropConfig(global_size=32, local_size=16, num_local=2)

@@ -15,8 +15,8 @@ import torch
 from dinoskip.data import ImageFolder
 from dinoskip.data import folders as folders_module
 from dinoskip.data.augment import AugmentConfig
-from dinoskip.data.loader import TrainLoader
-from dinoskip.data.multicrop import CropConfig
+from dinoskip.data.crops import CropConfig
+from dinoskip.data.multicrop import TrainLoader
 from dinoskip.data.shards import Source, TarShards, open_source
 from dinoskip.errors import DataError
 

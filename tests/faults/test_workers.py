@@ -19,9 +19,9 @@ TIMEOUT = 3
 
 def impatient() -> None:
     """Believe a worker to hang after three seconds."""
-    from dinoskip.data import batches
+    from dinoskip.data import loader
 
-    batches.WORKER_TIMEOUT_S = TIMEOUT
+    loader.WORKER_TIMEOUT_S = TIMEOUT
 
 
 def named(log: str, what: str) -> bool:

@@ -13,7 +13,7 @@ import torch
 
 from dinoskip.console import read_metrics
 from dinoskip.data import ImageFolder
-from dinoskip.data.loader import TrainLoader
+from dinoskip.data.multicrop import TrainLoader
 from dinoskip.distributed import World
 from dinoskip.errors import ConfigError, DataError, Interrupted, NonFiniteError, OutputInUse, Preempted, WeightsError
 from dinoskip.files import read_json, verify_manifest
@@ -268,6 +268,6 @@ def test_the_share_of_bad_images_is_of_the_whole_set_not_of_what_a_rank_has_seen
     monkeypatch.setattr("dinoskip.training.loop.gather", lambda own: [own, others] if isinstance(own, dict) else [own])
     with pytest.raises(DataError, match=r"1 of 48 images cannot be read, more than 1%: other.png"):
         pretrain(tiny_job(), images, tmp_path / "strict", device="cpu")
-    monkeypatch.setattr("dinoskip.data.batches.BAD_SHARE", 0.1)
+    monkeypatch.setattr("dinoskip.data.loader.BAD_SHARE", 0.1)
     pretrain(tiny_job(), images, tmp_path / "run", device="cpu")
     assert read_json(tmp_path / "run" / "bad_images.json") == {"other.png": "torn"}

@@ -22,7 +22,7 @@ from dinoskip.cli import main
 from dinoskip.console import read_metrics
 from dinoskip.data import LabelledFolder
 from dinoskip.data.classification import ClassLoader, normalise, soft_targets
-from dinoskip.data.sizing import centre_crop
+from dinoskip.data.crops import centre_crop
 from dinoskip.distributed import World
 from dinoskip.errors import ConfigError, DataError, Interrupted
 from dinoskip.files import load_tensors, read_json, save_tensors, verify_manifest, write_json

@@ -1,0 +1,95 @@
+"""The processes that read images: how they start and end, why one failed, and whether a run waits for them."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from multiprocessing import queues
+from multiprocessing.connection import wait
+from multiprocessing.process import BaseProcess
+from typing import Any, Literal
+
+GRACE_S = 30
+PR_SET_PDEATHSIG = 1  # from linux/prctl.h
+SLIGHT = 0.05  # of the time: waiting below this is not worth a change
+
+
+def _end_worker(error: Exception, _: Any) -> None:
+    """End this worker when it cannot hand over a batch: the batch would be lost, and the parent wait for it in vain."""
+    os._exit(errno.ENOSPC if "shared memory" in str(error) else 1)
+
+
+def start_worker(_: int) -> None:
+    """Leave Ctrl-C and preemption to the parent, which saves its state first; a worker ends with its parent."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: signal.alarm(GRACE_S))
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    queues.Queue._on_queue_feeder_error = staticmethod(_end_worker)  # type: ignore[attr-defined]
+    if sys.platform == "linux":  # torch looks for the parent now and then, and not at all while an image is read
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def is_worker_death(error: BaseException) -> bool:
+    """Whether what torch's DataLoader raised means that a worker died or hangs."""
+    return not isinstance(error, RuntimeError) or "DataLoader" in str(error)
+
+
+def explain_failure(workers: Sequence[BaseProcess], *, hangs: bool, due: int, timeout: int) -> tuple[str, str]:
+    """Say what happened to a worker and what may help.
+
+    Args:
+        workers: the processes.
+        hangs: whether one did not answer within ``timeout`` seconds, rather than ended.
+        due: number of the batch that was waited for; workers take turns.
+        timeout: in seconds.
+    """
+    if not hangs:
+        with suppress(RuntimeError):  # torch's handler of the signal may say the same once more
+            ended = wait([worker.sentinel for worker in workers], timeout=5)
+            for worker in workers:
+                if worker.sentinel in ended:  # its pipes close a moment before its end
+                    worker.join(5)
+    dead = next((worker for worker in workers if not worker.is_alive()), None)
+    if dead is not None and dead.exitcode in {errno.ENOSPC, -signal.SIGBUS}:
+        return "ran out of shared memory (/dev/shm)", "make it larger, or use fewer workers"
+    if hangs:
+        pid = workers[due % len(workers)].pid
+        return f"(process {pid}) hangs, for {timeout} s", "is the file system of the images alive?"
+    if dead is not None:
+        return f"(process {dead.pid}) died", "often memory ran out: use fewer workers"
+    return "failed", "use 0 workers to see where"
+
+
+def wait_advice(
+    data_wait: float, *, mode: Literal["crops", "decode", "resident"] | None, workers: int = 0, cores: int = 0
+) -> str:
+    """Return one line on where a step's time goes.
+
+    Args:
+        data_wait: share of the time that steps waited for their images, 0 to 1 (``data_wait`` of metrics.jsonl).
+        mode: of the data path; None where there is no choice.
+        workers: processes that read images for this rank.
+        cores: processors they may use; 0 counts them.
+    """
+    if data_wait < SLIGHT:
+        return f"compute-bound: steps wait for their images {data_wait:.0%} of the time"
+    cores = cores or len(os.sched_getaffinity(0))
+    advice = []
+    if mode == "resident":
+        advice.append("another mode than resident would wait longer; a larger batch spreads what is left")
+    else:
+        if workers < cores:
+            advice.append(f"more workers: {workers} of {cores} processors read")
+        if mode == "crops":
+            advice.append("mode decode, which cuts crops on the device")
+        if mode is not None:
+            advice.append("smaller images by dinoskip data pack, or mode resident if they then fit")
+    return f"data waits: {data_wait:.0%} of the time steps wait for their images" + (
+        f" (try {'; '.join(advice)})" if advice else ""
+    )
