@@ -36,7 +36,7 @@ class StudyVariant:
 
 @dataclass(frozen=True)
 class Benchmark:
-    """What a number is, apart from the variant and the block: two rows of one measure may be compared."""
+    """What a number is, apart from the variant and the block: two rows of one benchmark may be compared."""
 
     task: str
     metric: str
@@ -54,7 +54,7 @@ class Benchmark:
         return f"{metric}, {place}" + (f" ({self.setting})" if self.setting else "")
 
 
-Arranged = dict[Benchmark, dict[str, dict[int, dict[str, EvalResult]]]]  # measure -> variant -> epoch -> block -> row
+Arranged = dict[Benchmark, dict[str, dict[int, dict[str, EvalResult]]]]  # benchmark -> variant -> epoch -> block -> row
 Last = dict[Benchmark, dict[str, dict[str, EvalResult]]]  # the same of each variant's last epoch
 
 
@@ -99,39 +99,39 @@ def arranged(variants: Variants) -> Arranged:
         for row in rows:
             if comparable(row):
                 grouped.setdefault(benchmark_key(row), []).append((variant, row))
-    found: Arranged = {}
+    benchmarks: Arranged = {}
     for key in sorted(grouped, key=lambda one: (_rank(grouped[one][0][1]), [_natural(part) for part in one])):
         settings = {setting_of(row) for _, row in grouped[key]}
         differing = [index for index in range(4) if len({setting[index] for setting in settings}) > 1]
         for variant, row in grouped[key]:
             setting = ", ".join(filter(None, (setting_of(row)[index] for index in differing)))
-            epochs = found.setdefault(Benchmark(*key, setting), {}).setdefault(variant, {})
+            epochs = benchmarks.setdefault(Benchmark(*key, setting), {}).setdefault(variant, {})
             epochs.setdefault(row.epoch, {})[row.block] = row
-    return found
+    return benchmarks
 
 
 def last_epochs(variants: Variants) -> Last:
-    """Rows of the last epoch at which a variant has the metric: ``{measure: {variant: {block: row}}}``."""
-    found = arranged(variants)
+    """Rows of the last epoch at which a variant has the metric: ``{benchmark: {variant: {block: row}}}``."""
+    every = arranged(variants)
     last: dict[tuple[Key, str], int] = {}
-    for measure, rows in found.items():
+    for benchmark, rows in every.items():
         for variant, epochs in rows.items():
-            place = (measure.task, measure.metric, measure.dataset, measure.split), variant
+            place = (benchmark.task, benchmark.metric, benchmark.dataset, benchmark.split), variant
             last[place] = max(last.get(place, 0), *epochs)
     kept: Last = {}
-    for measure, rows in found.items():
+    for benchmark, rows in every.items():
         for variant, epochs in rows.items():
-            epoch = last[(measure.task, measure.metric, measure.dataset, measure.split), variant]
+            epoch = last[(benchmark.task, benchmark.metric, benchmark.dataset, benchmark.split), variant]
             if epoch in epochs:
-                kept.setdefault(measure, {})[variant] = epochs[epoch]
+                kept.setdefault(benchmark, {})[variant] = epochs[epoch]
     return kept
 
 
 def starts(variants: Variants) -> Last:
-    """Rows of epoch 0, random weights, of variants that have later ones: ``{measure: {variant: {block: row}}}``."""
+    """Rows of epoch 0, random weights, of variants that have later ones: ``{benchmark: {variant: {block: row}}}``."""
     return {
-        measure: {name: epochs[0] for name, epochs in rows.items() if 0 in epochs and len(epochs) > 1}
-        for measure, rows in arranged(variants).items()
+        benchmark: {name: epochs[0] for name, epochs in rows.items() if 0 in epochs and len(epochs) > 1}
+        for benchmark, rows in arranged(variants).items()
     }
 
 
@@ -141,9 +141,9 @@ def values_of(rows: Rows) -> dict[str, float]:
 
 
 def benchmark_values(variants: Variants) -> dict[Benchmark, dict[str, dict[str, float]]]:
-    """Values of :func:`last_epochs`: ``{measure: {variant: {block: value}}}``."""
-    found = last_epochs(variants)
-    return {measure: {name: values_of(own) for name, own in rows.items()} for measure, rows in found.items()}
+    """Values of :func:`last_epochs`: ``{benchmark: {variant: {block: value}}}``."""
+    every = last_epochs(variants)
+    return {benchmark: {name: values_of(own) for name, own in rows.items()} for benchmark, rows in every.items()}
 
 
 PAPERS = "for the probe the protocol paper and the norm final; for TokenCut the keys and tau = 0.2"
@@ -169,8 +169,8 @@ def principal(variants: Variants) -> dict[str, list[EvalResult]]:
         for row in filter(comparable, rows):
             kinds.setdefault(benchmark_key(row), {}).setdefault(setting_of(row), []).append((variant, row))
     chosen = {
-        key: max(found, key=lambda one: (len({name for name, _ in found[one]}), _as_papers(found[one][0][1])))
-        for key, found in kinds.items()
+        key: max(own, key=lambda one: (len({name for name, _ in own[one]}), _as_papers(own[one][0][1])))
+        for key, own in kinds.items()
     }
     return {
         name: [row for row in rows if not comparable(row) or setting_of(row) == chosen[benchmark_key(row)]]
@@ -178,10 +178,10 @@ def principal(variants: Variants) -> dict[str, list[EvalResult]]:
     }
 
 
-def one_vote(found: Mapping[Benchmark, T]) -> dict[Benchmark, T]:
+def one_vote(benchmarks: Mapping[Benchmark, T]) -> dict[Benchmark, T]:
     """The same without all but the last k of each data set's k-NN: one is enough for a curve."""
-    last = {measure.dataset: measure for measure in found if measure.task == "knn"}
-    return {measure: found[measure] for measure in found if measure.task != "knn" or last[measure.dataset] == measure}
+    last = {one.dataset: one for one in benchmarks if one.task == "knn"}
+    return {one: value for one, value in benchmarks.items() if one.task != "knn" or last[one.dataset] == one}
 
 
 def single_blocks(values: Mapping[str, float]) -> dict[int, float]:
@@ -206,16 +206,16 @@ def spread(row: EvalResult) -> str:
 
 
 def setting_note(variants: Variants) -> str:
-    """Which setting each measure of :func:`principal` rows was taken with."""
+    """Which setting each benchmark of :func:`principal` rows was taken with."""
     parts = []
-    for measure, rows in last_epochs(variants).items():
+    for benchmark, rows in last_epochs(variants).items():
         first = next(row for own in rows.values() for row in own.values())
         about = ", ".join(
             f"{name} {value}" if name else value
             for name, value in zip(("facet", "norm", "size", ""), setting_of(first), strict=True)
             if value
         )
-        parts.append(f"{measure.label}: {about or 'as given'}, n = {first.n:,}")
+        parts.append(f"{benchmark.label}: {about or 'as given'}, n = {first.n:,}")
     return "; ".join(parts) + "." if parts else ""
 
 

@@ -57,7 +57,7 @@ def histogram_figure(
 ) -> Figure | None:
     """Density of standardised block outputs, one panel a block, with γ = excess kurtosis (paper 4, Fig. 4)."""
     names = list(variants or models)
-    blocks = sorted({int(block) for found in models.values() for block in found})
+    blocks = sorted({int(block) for by_block in models.values() for block in by_block})
     if not blocks:
         return None
 
@@ -65,15 +65,15 @@ def histogram_figure(
         figure, grid = panels(len(blocks))
         for axes, block in zip(grid, blocks, strict=True):
             for place, name in enumerate(models):
-                number, found = names.index(name), models[name].get(str(block))
-                if found is None:
+                number, histogram = names.index(name), models[name].get(str(block))
+                if histogram is None:
                     continue
-                count = len(found["density"])
+                count = len(histogram["density"])
                 places = [-8 + 16 * (index + 0.5) / count for index in range(count)]
                 look = {"color": colours[number], "linestyle": dash(number), "label": name, "linewidth": 1.4}
-                axes.plot(places, found["density"], **look)
+                axes.plot(places, histogram["density"], **look)
                 if len(models) <= _GAMMAS:
-                    label = f"γ = {found['excess_kurtosis']:.3g}"
+                    label = f"γ = {histogram['excess_kurtosis']:.3g}"
                     axes.text(0.98, 0.97 - 0.09 * place, label, color=colours[number], ha="right", va="top",
                               transform=axes.transAxes)  # fmt: skip
             axes.set(title=f"block {block}", xlabel="standard deviations", yscale="log", ylim=(1e-5, 2), xlim=(-8, 8))
@@ -82,8 +82,8 @@ def histogram_figure(
         return figure
 
     words = [
-        f"{name}: " + ", ".join(f"block {block} γ = {one['excess_kurtosis']:.3g}" for block, one in found.items())
-        for name, found in models.items()
+        f"{name}: " + ", ".join(f"block {block} γ = {one['excess_kurtosis']:.3g}" for block, one in by_block.items())
+        for name, by_block in models.items()
     ]
     return write_figure(out, draw, len(names), "Activations of block outputs, standardised", "; ".join(words))
 

@@ -16,10 +16,10 @@ Groups = Mapping[str, str]  # variant -> the panel it belongs to (its optimizer)
 
 def panel_groups(names: Sequence[str], groups: Groups | None) -> dict[str, list[str]]:
     """Panels and the variants of each, in order; one panel without a title if all belong together."""
-    found: dict[str, list[str]] = {}
+    members: dict[str, list[str]] = {}
     for name in names:
-        found.setdefault((groups or {}).get(name, ""), []).append(name)
-    return found if len(found) > 1 else {"": list(names)}
+        members.setdefault((groups or {}).get(name, ""), []).append(name)
+    return members if len(members) > 1 else {"": list(names)}
 
 
 def curves_figure(

@@ -48,9 +48,9 @@ class Figure:
     @property
     def width(self) -> float:
         """In CSS pixels, as the SVG says."""
-        found = re.search(r'width="([\d.]+)pt"', self.light.read_text(encoding="utf-8"))
-        assert found
-        return float(found[1]) * 96 / 72
+        match = re.search(r'width="([\d.]+)pt"', self.light.read_text(encoding="utf-8"))
+        assert match
+        return float(match[1]) * 96 / 72
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -78,17 +78,17 @@ def fitted(text: str, width: float, points: float = TEXT, lines: int = 1) -> str
     Dollars are escaped, so that none starts a formula.
     """
     rest = clean(text, 400)
-    found: list[str] = []
-    while len(found) < lines - 1 and inches(rest, points) > width:
+    fitted_lines: list[str] = []
+    while len(fitted_lines) < lines - 1 and inches(rest, points) > width:
         end = max(1, _longest(rest, width, points))
         cut = max((rest.rfind(mark, end // 2, end) for mark in _BREAKS), default=-1) + 1 or end
-        found.append(rest[:cut].rstrip())
+        fitted_lines.append(rest[:cut].rstrip())
         rest = rest[cut:].lstrip()
     whole, kept = rest, len(rest)
     while inches(rest, points) > width and kept > 4:
         kept -= 1
         rest = f"{whole[: kept - kept // 3]}…{whole[len(whole) - kept // 3 :]}"
-    return "\n".join([*found, rest]).replace("$", r"\$")
+    return "\n".join([*fitted_lines, rest]).replace("$", r"\$")
 
 
 def _longest(text: str, width: float, points: float) -> int:
@@ -158,8 +158,8 @@ def legend(figure: Any, grid: Sequence[Any], order: Sequence[str]) -> None:
     """Above the panels, every variant that any of them shows, once, in ``order``; the figure grows with its rows."""
     handles: dict[str, Any] = {}
     for axes in grid:
-        found, labels = axes.get_legend_handles_labels()
-        handles = {**dict(zip(labels, found, strict=True)), **handles}
+        lines, labels = axes.get_legend_handles_labels()
+        handles = {**dict(zip(labels, lines, strict=True)), **handles}
     names = [name for name in order if name in handles]
     room = figure.get_figwidth() - 0.3
     shown = [fitted(name, min(4.3, room - 0.6)) for name in names]
@@ -198,7 +198,7 @@ def write_figure(out: Path, draw: Callable[[Sequence[str]], Any], variants: int,
     with _theme():
         figure = draw(light)
         figure.draw_without_rendering()
-        figure.set_layout_engine("none")  # found once, the same in every file
+        figure.set_layout_engine("none")  # computed once, the same in every file
         drawn = _saved(figure, FigureCanvasSVG, "svg", metadata={"Date": None})
         write_bytes(made.pdf, _saved(figure, FigureCanvasPdf, "pdf", metadata={"CreationDate": None}))
         figure.set_facecolor("white")

@@ -75,7 +75,7 @@ def network_figures(result: Mapping[str, Any], out: Path, variants: Sequence[str
 
     ``variants`` gives the order of colours, of more networks than the result may have.
     """
-    rows = {name: found["rows"] for name, found in result["inside"].items()}
+    rows = {name: one["rows"] for name, one in result["inside"].items()}
     order = list(variants or rows)
     made = [
         _by_block(rows, KAPPAS, out / "kappa", "Condition numbers by block, on photographs", order),

@@ -16,43 +16,43 @@ from visualize.rows import Benchmark, Variants, arranged, best, last_epochs, one
 
 
 def blocks_figure(variants: Variants, out: Path) -> Figure | None:
-    """Each headline measure (mIoU, CorLoc, k-NN) against block, one panel a measure; None if no row has a single block.
+    """Each headline benchmark (mIoU, CorLoc, k-NN) against block, a panel each; None if no row has a single block.
 
     The best block of a variant is ringed, 95 % intervals are shaded; a dotted level is a value of several blocks
     together.
     """
-    found = {
-        measure: rows
-        for measure, rows in one_vote(last_epochs(variants)).items()
-        if measure.task != "classify"  # of the last block alone
+    benchmarks = {
+        benchmark: rows
+        for benchmark, rows in one_vote(last_epochs(variants)).items()
+        if benchmark.task != "classify"  # of the last block alone
         and any(single_blocks(values_of(one)) for one in rows.values())
     }
-    if not found:
+    if not benchmarks:
         return None
     order = list(variants)
 
     def draw(colours: Sequence[str]) -> Any:
-        figure, grid = panels(len(found))
-        for axes, (measure, rows) in zip(grid, found.items(), strict=True):
+        figure, grid = panels(len(benchmarks))
+        for axes, (benchmark, rows) in zip(grid, benchmarks.items(), strict=True):
             for name, own in rows.items():
                 _block_curve(axes, own, colours[order.index(name)], order.index(name), name)
-            heading(axes, measure.label)
+            heading(axes, benchmark.label)
             axes.set_xlabel("block")
         grid[0].set_ylabel("%")
         legend(figure, grid, order)
         return figure
 
     words = [
-        f"{measure.label}: "
+        f"{benchmark.label}: "
         + ", ".join(
             f"{clean(name, 40)} best {top[1]:.1f} at block {top[0]}"
             for name, top in ((name, best(values_of(one))) for name, one in rows.items())
             if top
         )
-        for measure, rows in found.items()
+        for benchmark, rows in benchmarks.items()
     ]
     caption = "Frozen features, block by block. Rings mark the best block; dotted levels use several blocks together"
-    if any(row.low is not None for rows in found.values() for own in rows.values() for row in own.values()):
+    if any(row.low is not None for rows in benchmarks.values() for own in rows.values() for row in own.values()):
         caption += "; shades are 95 % intervals"
     return write_figure(out, draw, len(order), caption, ". ".join(words) + ".")
 
@@ -75,34 +75,34 @@ def _block_curve(axes: Any, rows: Mapping[str, EvalResult], colour: str, number:
 
 
 def epochs_figure(variants: Variants, out: Path, groups: Groups | None = None) -> Figure | None:
-    """Each headline measure against epoch, as figure 2 of the paper: a line of panels a measure, a column an optimizer.
+    """Each headline benchmark against epoch, as figure 2 of the paper: a line of panels each, a column an optimizer.
 
-    Solid: the best single block of each epoch. Dotted: several blocks together. The panels of a measure share their
+    Solid: the best single block of each epoch. Dotted: several blocks together. The panels of a benchmark share their
     scale. None unless some variant was evaluated at two epochs.
     """
-    found = {
-        measure: {name: epochs for name, epochs in rows.items() if len(epochs) > 1}
-        for measure, rows in one_vote(arranged(variants)).items()
-        if measure.task != "classify"
+    benchmarks = {
+        benchmark: {name: epochs for name, epochs in rows.items() if len(epochs) > 1}
+        for benchmark, rows in one_vote(arranged(variants)).items()
+        if benchmark.task != "classify"
     }
-    found = {measure: rows for measure, rows in found.items() if rows}
-    if not found:
+    benchmarks = {benchmark: rows for benchmark, rows in benchmarks.items() if rows}
+    if not benchmarks:
         return None
     order = list(variants)
-    parts = panel_groups([name for name in order if any(name in rows for rows in found.values())], groups)
+    parts = panel_groups([name for name in order if any(name in rows for rows in benchmarks.values())], groups)
 
     def draw(colours: Sequence[str]) -> Any:
-        cells = [(measure, title) for measure in found for title in parts]
+        cells = [(benchmark, title) for benchmark in benchmarks for title in parts]
         figure, grid = panels(len(cells), columns=len(parts) if len(parts) > 1 else 3)
-        for number, (axes, (measure, title)) in enumerate(zip(grid, cells, strict=True)):
+        for number, (axes, (benchmark, title)) in enumerate(zip(grid, cells, strict=True)):
             for name in parts[title]:
                 place = order.index(name)
-                for blocks, points in _by_epoch(found[measure].get(name, {})).items():
+                for blocks, points in _by_epoch(benchmarks[benchmark].get(name, {})).items():
                     if blocks:
                         _together(axes, points, colours[place], place)
                     else:
                         curve(axes, points, colours[place], place, name)
-            heading(axes, f"{measure.label}" + (f", {title}" if title else ""))
+            heading(axes, f"{benchmark.label}" + (f", {title}" if title else ""))
             axes.set_xlabel("epoch")
             if len(parts) > 1:
                 axes.sharey(grid[number - number % len(parts)])
@@ -111,7 +111,7 @@ def epochs_figure(variants: Variants, out: Path, groups: Groups | None = None) -
         return figure
 
     caption = "Frozen features against epoch. Solid: the best single block; dotted: several blocks together"
-    return write_figure(out, draw, len(order), caption, _epoch_words(found))
+    return write_figure(out, draw, len(order), caption, _epoch_words(benchmarks))
 
 
 def _together(axes: Any, points: Mapping[int, float], colour: str, number: int) -> None:
@@ -121,30 +121,30 @@ def _together(axes: Any, points: Mapping[int, float], colour: str, number: int) 
 
 def _by_epoch(epochs: Mapping[int, Mapping[str, EvalResult]]) -> dict[str, dict[int, float]]:
     """``{"": {epoch: best single block}, "3+6+9+12": {epoch: value}}``."""
-    found: dict[str, dict[int, float]] = {}
+    curves: dict[str, dict[int, float]] = {}
     for epoch in sorted(epochs):
         values = values_of(epochs[epoch])
         top = best(values)
         if top:
-            found.setdefault("", {})[epoch] = top[1]
+            curves.setdefault("", {})[epoch] = top[1]
         for block, value in values.items():
             if not block.isdigit():
-                found.setdefault(block, {})[epoch] = value
-    return found
+                curves.setdefault(block, {})[epoch] = value
+    return curves
 
 
-def _epoch_words(found: Mapping[Benchmark, Mapping[str, Mapping[int, Mapping[str, EvalResult]]]]) -> str:
+def _epoch_words(benchmarks: Mapping[Benchmark, Mapping[str, Mapping[int, Mapping[str, EvalResult]]]]) -> str:
     words = []
-    for measure, rows in found.items():
+    for benchmark, rows in benchmarks.items():
         for name, epochs in rows.items():
             points = _by_epoch(epochs).get("", {})
             shown = ", ".join(f"{value:.1f} at epoch {epoch}" for epoch, value in points.items())
-            words.append(f"{measure.label}: {clean(name, 40)} {shown}")
+            words.append(f"{benchmark.label}: {clean(name, 40)} {shown}")
     return ". ".join(words) + "."
 
 
 def depth_figure(variants: Variants, families: Mapping[str, tuple[str, int]], out: Path) -> Figure | None:
-    """Each headline measure against the number of blocks, one line a family of variants that differ in depth.
+    """Each headline benchmark against the number of blocks, one line a family of variants that differ in depth.
 
     ``families`` is ``{variant: (name of its family, depth)}``. Solid: the best single block; dotted: several blocks
     together. None unless a family has two depths.
@@ -154,29 +154,30 @@ def depth_figure(variants: Variants, families: Mapping[str, tuple[str, int]], ou
         if name in variants:
             depths.setdefault(family, {}).setdefault(depth, name)
     studied = [family for family, own in depths.items() if len(own) > 1]
-    found = one_vote(last_epochs(variants)) if studied else {}
-    if not found:
+    benchmarks = one_vote(last_epochs(variants)) if studied else {}
+    if not benchmarks:
         return None
     curves = {
-        measure: {family: _by_depth(rows, depths[family]) for family in depths} for measure, rows in found.items()
+        benchmark: {family: _by_depth(rows, depths[family]) for family in depths}
+        for benchmark, rows in benchmarks.items()
     }
 
     def draw(colours: Sequence[str]) -> Any:
         figure, grid = panels(len(curves))
-        for axes, (measure, lines) in zip(grid, curves.items(), strict=True):
+        for axes, (benchmark, lines) in zip(grid, curves.items(), strict=True):
             for number, (family, (single, together)) in enumerate(lines.items()):
                 if single:
                     curve(axes, single, colours[number], number, family)
                 _together(axes, together, colours[number], number)
-            heading(axes, measure.label)
+            heading(axes, benchmark.label)
             axes.set_xlabel("number of blocks")
         grid[0].set_ylabel("%")
         legend(figure, grid, list(depths))
         return figure
 
     words = [
-        f"{measure.label}: {clean(family, 40)} " + ", ".join(f"{v:.1f} with {d} blocks" for d, v in single.items())
-        for measure, lines in curves.items()
+        f"{benchmark.label}: {clean(family, 40)} " + ", ".join(f"{v:.1f} with {d} blocks" for d, v in single.items())
+        for benchmark, lines in curves.items()
         for family, (single, _) in lines.items()
         if single
     ]
@@ -197,12 +198,12 @@ def _by_depth(
     return single, together
 
 
-def roughness_figure(found: Mapping[str, ByBlock], out: Path, variants: Sequence[str]) -> Figure | None:
+def roughness_figure(values: Mapping[str, ByBlock], out: Path, variants: Sequence[str]) -> Figure | None:
     """The median over images against block, a line a variant; None if there is no number at all."""
     curves: dict[str, dict[int, float]] = {}
-    for name, blocks in found.items():
-        found_at = {int(block): typical(own) for block, own in blocks.items()}
-        curves[name] = {block: value for block, value in sorted(found_at.items()) if value is not None}
+    for name, blocks in values.items():
+        medians = {int(block): typical(own) for block, own in blocks.items()}
+        curves[name] = {block: value for block, value in sorted(medians.items()) if value is not None}
     caption = "Roughness of PCA pictures by block: Geary's C of neighbouring tokens, median over the gallery's images"
     caption += " (1: no spatial order, 0: smooth)"
     return curves_figure({"roughness of PCA pictures": curves}, out, caption=caption, variants=variants)

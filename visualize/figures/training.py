@@ -27,7 +27,7 @@ def loss_figure(
     From the rows of each run's ``metrics.jsonl``. The thin line is the loss as logged, the thick one its running
     mean over a thirtieth of the run. Rows without a finite loss are left out; None if nothing is left.
     """
-    found: dict[str, np.ndarray] = {}  # (steps, 2)
+    losses: dict[str, np.ndarray] = {}  # (steps, 2)
     for name, rows in runs.items():
         points = [
             (float(row["step"]), float(row["loss"]))
@@ -35,17 +35,17 @@ def loss_figure(
             if isinstance(row.get("loss"), int | float) and "step" in row and math.isfinite(row["loss"])
         ]
         if points:
-            found[name] = np.array(points)
-    if not found:
+            losses[name] = np.array(points)
+    if not losses:
         return None
-    order, parts = list(runs), panel_groups(list(found), groups)
+    order, parts = list(runs), panel_groups(list(losses), groups)
 
     def draw(colours: Sequence[str]) -> Any:
         figure, grid = panels(len(parts), (6.4, 3.4) if len(parts) == 1 else PANEL)
         for axes, (title, names) in zip(grid, parts.items(), strict=True):
             for name in names:
                 number = order.index(name)
-                steps, loss = found[name].T
+                steps, loss = losses[name].T
                 width = max(1, len(loss) // 30)
                 axes.plot(steps, loss, color=colours[number], linewidth=0.8, alpha=0.3)
                 smooth = np.convolve(loss, np.ones(width) / width, mode="valid")
@@ -59,7 +59,7 @@ def loss_figure(
         legend(figure, grid, order)
         return figure
 
-    finals = "; ".join(f"{clean(name, 40)} {loss[-1, 1]:.2f}" for name, loss in found.items())
+    finals = "; ".join(f"{clean(name, 40)} {loss[-1, 1]:.2f}" for name, loss in losses.items())
     caption = "Training loss" + (", by optimizer" if len(parts) > 1 else "")
     return write_figure(out, draw, len(order), caption, f"Training loss against step. Last values: {finals}.")
 
@@ -83,12 +83,12 @@ def online_figure(runs: Mapping[str, Sequence[Mapping[str, Any]]], out: Path) ->
 
 def _online_title(key: str) -> str | None:
     """A panel's title for a measure taken while training, None for any other key."""
-    if found := re.fullmatch(r"top([15])", key):
-        return f"top-{found[1]}"
-    if found := re.fullmatch(r"knn(\d+)_top1", key):
-        return f"k-NN top-1, k = {found[1]}"
-    if found := re.fullmatch(r"probe_(?:block(\d+)_)?miou", key):
-        return f"probe mIoU, block {found[1]}" if found[1] else "probe mIoU"
+    if match := re.fullmatch(r"top([15])", key):
+        return f"top-{match[1]}"
+    if match := re.fullmatch(r"knn(\d+)_top1", key):
+        return f"k-NN top-1, k = {match[1]}"
+    if match := re.fullmatch(r"probe_(?:block(\d+)_)?miou", key):
+        return f"probe mIoU, block {match[1]}" if match[1] else "probe mIoU"
     return None
 
 

@@ -1,4 +1,4 @@
-"""Small line charts of a measure against block, as numbers for an inline SVG in a page's template."""
+"""Small line charts of a benchmark against block, as numbers for an inline SVG in a page's template."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class ChartLine:
 
 @dataclass(frozen=True)
 class Chart:
-    """One measure: label, the value range of its axis as text, and a line per variant that has it."""
+    """One benchmark: label, the value range of its axis as text, and a line per variant that has it."""
 
     label: str
     low: str
@@ -36,12 +36,12 @@ def block_x(block: int, blocks: Sequence[int]) -> float:
 
 
 def block_charts(variants: Mapping[str, Sequence[EvalResult]], blocks: Sequence[int]) -> list[Chart]:
-    """A chart for each headline measure that any variant has at one of ``blocks`` (sorted numbers)."""
+    """A chart for each headline benchmark that any variant has at one of ``blocks`` (sorted numbers)."""
     charts = []
-    for measure, found in one_vote(benchmark_values(variants)).items():
+    for benchmark, by_variant in one_vote(benchmark_values(variants)).items():
         curves = {
             key: {block: value for block, value in single_blocks(values).items() if block in blocks}
-            for key, values in found.items()
+            for key, values in by_variant.items()
         }
         numbers = [value for curve in curves.values() for value in curve.values()]
         if not numbers:
@@ -59,5 +59,5 @@ def block_charts(variants: Mapping[str, Sequence[EvalResult]], blocks: Sequence[
             )
             for key, curve in curves.items()
         ]
-        charts.append(Chart(measure.label, f"{low:.1f}", f"{high:.1f}", lines))
+        charts.append(Chart(benchmark.label, f"{low:.1f}", f"{high:.1f}", lines))
     return charts

@@ -71,8 +71,8 @@ class CellWriter:
         views = [view[self.column] for view in (self.views.aligned, self.views.own, self.views.image)]
         own, alone = bool(views[1]), len(self.views.aligned) == 1
         maps: dict[int, list[np.ndarray]] = {}
-        for block, found in views[0].items():
-            first = found[row]
+        for block, pictures in views[0].items():
+            first = pictures[row]
             if first is not None:  # own or image may be missing of a block: the aligned colours then stand for them
                 others = [view[block][row] if block in view else first for view in views[1:]]
                 chosen = [first, *others] if own else [first, others[1]]
@@ -89,7 +89,7 @@ class CellWriter:
             return
         palette = self.classes.palette
         predictions = self.model.predictions.items()
-        maps = {block: [found[image.id]] for block, found in predictions if found.get(image.id) is not None}
+        maps = {block: [predicted[image.id]] for block, predicted in predictions if predicted.get(image.id) is not None}
         self._sheet(cell, "probe", row, maps, lambda values: rasters.palette_png(values, palette))
         if image.label is None:
             return
@@ -98,37 +98,38 @@ class CellWriter:
                 cell.score(metric, block, value)
 
     def _tokencut(self, cell: GalleryCell, row: int, image: GalleryImage) -> None:
-        found = {block: cuts[image.id] for block, cuts in self.model.discoveries.items() if image.id in cuts}
-        if not found:
+        cuts = {block: cuts[image.id] for block, cuts in self.model.discoveries.items() if image.id in cuts}
+        if not cuts:
             return
-        first = found[min(found)]
+        first = cuts[min(cuts)]
         height, width = (cells * first.patch_size for cells in first.mask.shape)
-        vectors = {block: [rasters.eigenvector_levels(cut.eigenvector)] for block, cut in found.items()}
+        vectors = {block: [rasters.eigenvector_levels(cut.eigenvector)] for block, cut in cuts.items()}
         colours = diverging(rasters.EIGEN_LEVELS)
         self._sheet(
             cell, "vector", row, vectors, lambda values: rasters.palette_png(values, colours), cover=[width, height]
         )
         veil = np.array([rasters.VEIL_COLOUR, rasters.VEIL_COLOUR], np.uint8)
-        masks = {block: [cut.mask.astype(np.uint8)] for block, cut in found.items()}
-        boxes = {block: [round(float(side), 1) for side in cut.box] for block, cut in found.items()}
+        masks = {block: [cut.mask.astype(np.uint8)] for block, cut in cuts.items()}
+        boxes = {block: [round(float(side), 1) for side in cut.box] for block, cut in cuts.items()}
         self._sheet(
             cell, "cut", row, masks, lambda values: rasters.palette_png(values, veil, (rasters.VEIL, 0)),
             cover=[width, height], boxes=boxes,
         )  # fmt: skip
-        for block, cut in found.items():
+        for block, cut in cuts.items():
             cell.score("foreground", block, 100.0 * float(cut.mask.mean()))
             if image.boxes is not None:
                 cell.score("iou", block, best_iou(cut.box, image.boxes))
 
     def _attention(self, cell: GalleryCell, row: int, image: GalleryImage) -> None:
-        found = {
+        attention = {
             block: np.asarray(heads[image.id], np.float64)
             for block, heads in self.model.attention.items()
             if image.id in heads and np.isfinite(heads[image.id]).all()
         }
-        if not found:
+        if not attention:
             return
-        each = {block: [heads.mean(axis=0), *heads] for block, heads in found.items()}  # the mean of heads comes first
+        # the mean of heads comes first
+        each = {block: [heads.mean(axis=0), *heads] for block, heads in attention.items()}
         maps = {block: [rasters.heat_levels(head) for head in heads] for block, heads in each.items()}
         peaks = {block: [round(100 * float(head.max()), 1) for head in heads] for block, heads in each.items()}
         colours = sequential(rasters.HEAT_LEVELS)

@@ -67,7 +67,7 @@ def build_gallery(
     sizes = [_write_reference(pictures, number, image, photo_size, classes) for number, image in enumerate(images)]
     writers = [CellWriter(column, model, views, classes, pictures) for column, model in enumerate(models)]
     cells = [[writer.write(row, image) for row, image in enumerate(images)] for writer in writers]
-    features = {row: found for row in clicked if (found := _features(models, ids[row]))}
+    features = {row: reduced for row in clicked if (reduced := _features(models, ids[row]))}
     data = _page_data(models, images, sizes, cells, config.block or default_block, classes, sorted(features))
     shown = _classes_shown(models, images, classes)
     photos = [pictures.address(f"photo-{number:03d}.jpg") for number in range(len(images))]
@@ -94,8 +94,8 @@ def build_gallery(
 
 def _features(models: Sequence[GalleryModel], name: str) -> list[dict[str, Any] | None]:
     """Reduced features of one image, one entry a model; empty if no model has any."""
-    found = [None if model.store is None else page_features(model.store, name) for model in models]
-    return found if any(found) else []
+    features = [None if model.store is None else page_features(model.store, name) for model in models]
+    return features if any(features) else []
 
 
 def _page_data(
@@ -143,8 +143,8 @@ def _layers(
     models: Sequence[GalleryModel], cells: Sequence[Sequence[GalleryCell]], similar: bool
 ) -> list[dict[str, Any]]:
     """The layers that there is something of, each with the names of its parts, in the order of the buttons."""
-    found = [cell.layers["attention"] for column in cells for cell in column if "attention" in cell.layers]
-    heads = max((len(one["parts"]) for one in found), default=0)
+    maps = [cell.layers["attention"] for column in cells for cell in column if "attention" in cell.layers]
+    heads = max((len(one["parts"]) for one in maps), default=0)
     names: dict[str, tuple[str, Sequence[str]]] = {
         "pca": ("PCA", BASES if len(models) > 1 else ONE_BASES),
         "probe": ("Probe", ()),
@@ -161,10 +161,10 @@ def _layers(
 
 def _tags(image: GalleryImage, classes: Classes | None) -> list[str]:
     """Names of what is in an image, for the filter."""
-    found = set(image.tags)
+    tags = set(image.tags)
     if image.label is not None and classes is not None:
-        found |= {classes.names[value] for value in np.unique(image.label) if value < len(classes.names)}
-    return sorted({clean(name, 60) for name in found})
+        tags |= {classes.names[value] for value in np.unique(image.label) if value < len(classes.names)}
+    return sorted({clean(name, 60) for name in tags})
 
 
 def _row_text(row: EvalResult) -> dict[str, str]:
@@ -195,7 +195,11 @@ def _classes_shown(
     ids = {image.id for image in images}
     maps = [image.label for image in images if image.label is not None]
     maps += [
-        one for model in models for found in model.predictions.values() for name, one in found.items() if name in ids
+        predicted[name]
+        for model in models
+        for predicted in model.predictions.values()
+        for name in predicted
+        if name in ids
     ]
     values = {int(value) for one in maps for value in np.unique(one)}
     return sorted(value for value in values if value < len(classes.names))

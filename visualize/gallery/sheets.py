@@ -270,8 +270,8 @@ def _fewer_colours(pictures: Image.Image, image: Image.Image) -> io.BytesIO:
     greys = np.linspace(_INK, _PAPER, 6).round().astype(np.uint8)
     for colours in _PLAIN_COLOURS:
         stream, palette = io.BytesIO(), Image.new("P", (1, 1))
-        found = pictures.quantize(colours - len(greys)).getpalette() or []
-        palette.putpalette([*greys.ravel().tolist(), *found])
+        shown_colours = pictures.quantize(colours - len(greys)).getpalette() or []
+        palette.putpalette([*greys.ravel().tolist(), *shown_colours])
         image.quantize(palette=palette, dither=Image.Dither.NONE).save(stream, "PNG", optimize=True)
         if stream.tell() < _PLAIN_BYTES:
             break

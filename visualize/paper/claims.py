@@ -1,6 +1,6 @@
 """What a study says of each claim of "Cutting the Skip": supported, contradicted or undecided, and by which rows.
 
-A claim is that some numbers are above others. Every pair that the study has, measure by measure and optimizer by
+A claim is that some numbers are above others. Every pair that the study has, benchmark by benchmark and optimizer by
 optimizer, is a comparison; it counts where the two 95 % intervals by the bootstrap do not overlap (for pictures: where
 the sign test over images has p < 0.05). A claim is supported if comparisons count for it and none against it,
 contradicted if they count against it alone, and undecided otherwise: nothing counts, or both ways.
@@ -124,35 +124,35 @@ class _Rows:
     def blocks(self, tasks: Sequence[str]) -> Iterator[Comparison]:
         """The best block of each initialised skipless variant against its last."""
         for one in self._initialised():
-            for measure, rows in self._of(one, tasks):
+            for benchmark, rows in self._of(one, tasks):
                 if (top := _top(rows)) is not None and (last := _last(rows)) is not None and last.block != "1":
-                    yield _compared(measure, top, last, f"{one.name}: ")
+                    yield _compared(benchmark, top, last, f"{one.name}: ")
 
     def several(self, datasets: Sequence[str]) -> Iterator[Comparison]:
         """Several blocks of each initialised skipless variant against its best one, on the paper's ``datasets``."""
         for one in self._initialised():
-            for measure, rows in self._of(one, ("probe",)):
+            for benchmark, rows in self._of(one, ("probe",)):
                 top = _top(rows)
-                if top is not None and self.study.datasets.get(measure.dataset, "") in datasets:
+                if top is not None and self.study.datasets.get(benchmark.dataset, "") in datasets:
                     for block in (name for name in rows if "+" in name):
-                        yield _compared(measure, rows[block], top, f"{one.name}: ")
+                        yield _compared(benchmark, rows[block], top, f"{one.name}: ")
 
     def _initialised(self) -> list[StudyVariant]:
         return [one for one in self.study.variants if one.role == INITIALISED]
 
     def _of(self, one: StudyVariant, tasks: Sequence[str]) -> Iterator[tuple[Benchmark, Mapping[str, EvalResult]]]:
-        for measure, by in self.found.items():
-            if one.name in by and measure.task in tasks:
-                yield measure, by[one.name]
+        for benchmark, by in self.found.items():
+            if one.name in by and benchmark.task in tasks:
+                yield benchmark, by[one.name]
 
     def _tops(self, high: StudyVariant, low: StudyVariant, tasks: Sequence[str]) -> Iterator[Comparison]:
-        """The best blocks of two variants (of accuracies the last), in every measure that both have."""
+        """The best blocks of two variants (of accuracies the last), in every benchmark that both have."""
         theirs = dict(self._of(low, tasks))
-        for measure, rows in self._of(high, tasks):
-            of = _last if measure.task in _ACCURACY else _top
-            sides = [of(own) for own in (rows, theirs.get(measure, {}))]
+        for benchmark, rows in self._of(high, tasks):
+            of = _last if benchmark.task in _ACCURACY else _top
+            sides = [of(own) for own in (rows, theirs.get(benchmark, {}))]
             if sides[0] is not None and sides[1] is not None:
-                yield _compared(measure, sides[0], sides[1])
+                yield _compared(benchmark, sides[0], sides[1])
 
 
 def _top(rows: Rows) -> EvalResult | None:
@@ -176,13 +176,13 @@ def _pairs(
                 yield first, second
 
 
-def _compared(measure: Benchmark, high: EvalResult, low: EvalResult, whose: str = "") -> Comparison:
+def _compared(benchmark: Benchmark, high: EvalResult, low: EvalResult, whose: str = "") -> Comparison:
     """``high`` should be the larger; they count where their intervals do not overlap."""
     sign = 0
     if None not in (high.low, high.high, low.low, low.high):
         sign = int(high.low > low.high) - int(high.high < low.low)  # type: ignore[operator]
     sides = [_side(row, named=not whose) for row in (high, low)]
-    return Comparison(f"{measure.label}: {whose}{sides[0]} against {sides[1]}", sign)
+    return Comparison(f"{benchmark.label}: {whose}{sides[0]} against {sides[1]}", sign)
 
 
 def _side(row: EvalResult, *, named: bool) -> str:

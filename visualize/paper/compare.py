@@ -82,13 +82,13 @@ def compared(table: PublishedTable, study: ComparedStudy, baselines: Sequence[Ev
     for number, (labels, cells) in enumerate(table.rows):
         if number in table.parts:
             rules.add(len(lines))
-        found = [find(cell, ours) for cell in cells]
-        lines.append([*labels, "ours", *(NOT_RUN if row is None else _shown(row) for row in found)])
-        begun = [_untrained(cell, row, ours) for cell, row in zip(cells, found, strict=True)]
+        chosen = [find(cell, ours) for cell in cells]
+        lines.append([*labels, "ours", *(NOT_RUN if row is None else _shown(row) for row in chosen)])
+        begun = [_untrained(cell, row, ours) for cell, row in zip(cells, chosen, strict=True)]
         if any(begun):
             lines.append([*[""] * table.stubs, "untrained", *("" if row is None else _shown(row) for row in begun)])
         lines.append([*[""] * table.stubs, "paper", *("–" if c.paper is None else f"{c.paper:.1f}" for c in cells)])
-        gaps = [_gap(row, cell) for row, cell in zip(found, cells, strict=True)]
+        gaps = [_gap(row, cell) for row, cell in zip(chosen, cells, strict=True)]
         if any(gap is not None for gap in gaps):
             lines.append([*[""] * table.stubs, "difference", *(_signed(gap) for gap in gaps)])
     below = _below(table, study, baselines)
@@ -111,9 +111,9 @@ def _below(table: PublishedTable, study: ComparedStudy, baselines: Sequence[Eval
     lines = []
     for name in dict.fromkeys(row.model for row in baselines):
         mine = {(row.task, row.metric, _dataset(row, study)): row for row in baselines if row.model == name}
-        found = [mine.get((cell.task, cell.metric, cell.dataset)) for cell in cells]
-        if any(found):
-            lines.append([name, *[""] * table.stubs, *("" if row is None else _shown(row) for row in found)])
+        rows = [mine.get((cell.task, cell.metric, cell.dataset)) for cell in cells]
+        if any(rows):
+            lines.append([name, *[""] * table.stubs, *("" if row is None else _shown(row) for row in rows)])
     return lines
 
 
@@ -135,8 +135,8 @@ def _signed(gap: float | None) -> str:
 def notes(table: PublishedTable, study: ComparedStudy) -> list[str]:
     """The rule by which our rows were chosen, and what they are."""
     ours = study.principal()
-    found = {(labels, n): find(cell, ours) for labels, cells in table.rows for n, cell in enumerate(cells)}
-    rows = [row for row in found.values() if row is not None]
+    placed = {(labels, n): find(cell, ours) for labels, cells in table.rows for n, cell in enumerate(cells)}
+    rows = [row for row in placed.values() if row is not None]
     lines = [f"Paper: {PAPER}, trained on ImageNet-1k. {table.rule}".strip()]
     if not rows:
         return [*lines, f"Ours: no row of this study fits a cell. {_why(table, study)}"]

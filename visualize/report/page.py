@@ -101,13 +101,13 @@ def _write_page(
     context: dict[str, Any] = {
         "report": report,
         "names": names,
-        "scores": [sections.score(measure, rows, names) for measure, rows in one_vote(found).items()],
+        "scores": [sections.score(benchmark, rows, names) for benchmark, rows in one_vote(found).items()],
         "measures": list(found),
         "best": lines,
         "best_notes": [BEST_NOTE, setting_note(kept)],
         "blocks": [
-            sections.heat(measure, found[measure], names, begun[measure], floor, number)
-            for number, measure in enumerate(found)
+            sections.heat(benchmark, found[benchmark], names, begun[benchmark], floor, number)
+            for number, benchmark in enumerate(found)
         ],
         "settings_grid": sections.grid(tables.settings) if tables.settings else None,
         "papers": [sections.grid(grid) for grid in tables.beside],

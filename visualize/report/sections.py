@@ -23,12 +23,12 @@ def styles(variants: int) -> str:
     return "\n".join([*own, *shades])
 
 
-def score(measure: Benchmark, rows: Mapping[str, Rows], names: Sequence[str]) -> dict[str, Any]:
+def score(benchmark: Benchmark, rows: Mapping[str, Rows], names: Sequence[str]) -> dict[str, Any]:
     """One headline card: every variant's best block, its interval, and the bar's length in percent of the widest."""
     tops = [best(values_of(rows.get(name, {}))) for name in names]
     highest = max((top[1] for top in tops if top), default=0.0)
     return {
-        "label": measure.label,
+        "label": benchmark.label,
         "lines": [
             {
                 "name": name,
@@ -43,14 +43,14 @@ def score(measure: Benchmark, rows: Mapping[str, Rows], names: Sequence[str]) ->
 
 
 def heat(
-    measure: Benchmark,
+    benchmark: Benchmark,
     rows: Mapping[str, Rows],
     names: Sequence[str],
     begun: Mapping[str, Rows],
     floor: Sequence[Line],
     number: int,
 ) -> dict[str, Any]:
-    """Variants × blocks of one measure with a shade 0.._SHADES-1 per cell, scaled over the whole table.
+    """Variants × blocks of one benchmark with a shade 0.._SHADES-1 per cell, scaled over the whole table.
 
     Below them, without shades, the variants' random weights (``begun``) and baselines.
     """
@@ -72,7 +72,7 @@ def heat(
     below = [(line.label, line.cells[number]) for line in floor if line.cells[number]]
     first = {f"{name}, epoch 0": single_blocks(values_of(own)) for name, own in begun.items()}
     start = [(label, [curve.get(block) for block in blocks]) for label, curve in first.items()]
-    return {"label": measure.label, "blocks": blocks, "lines": lines, "start": start, "floor": below}
+    return {"label": benchmark.label, "blocks": blocks, "lines": lines, "start": start, "floor": below}
 
 
 def plain(table: DataTable) -> dict[str, Any]:

@@ -71,27 +71,27 @@ def _best_cell(rows: Rows) -> BlockValue | None:
 
 
 def best_lines(variants: Variants) -> list[Line]:
-    """Each variant's best single block per measure; then every combination of blocks; then earlier epochs."""
+    """Each variant's best single block per benchmark; then every combination of blocks; then earlier epochs."""
     found, every = last_epochs(variants), arranged(variants)
-    lines = [Line(name, name, [_best_cell(found[measure].get(name, {})) for measure in found]) for name in variants]
+    lines = [Line(name, name, [_best_cell(found[benchmark].get(name, {})) for benchmark in found]) for name in variants]
     combinations = dict.fromkeys(
         block for rows in found.values() for own in rows.values() for block in own if not block.isdigit()
     )
     for blocks in combinations:
         for name in variants:
-            several = [found[measure].get(name, {}).get(blocks) for measure in found]
+            several = [found[benchmark].get(name, {}).get(blocks) for benchmark in found]
             cells = [None if row is None else BlockValue(blocks, row.value, spread(row)) for row in several]
             lines.append(Line(f"{name}, blocks {blocks}", name, cells))
     for name in variants:
         last = max((epoch for rows in every.values() for epoch in rows.get(name, {})), default=0)
         for epoch in sorted({epoch for rows in every.values() for epoch in rows.get(name, {})} - {last}):
-            cells = [_best_cell(every[measure].get(name, {}).get(epoch, {})) for measure in found]
+            cells = [_best_cell(every[benchmark].get(name, {}).get(epoch, {})) for benchmark in found]
             lines.append(Line(f"{name}, epoch {epoch}", name, cells))
     return lines
 
 
 def baseline_lines(rows: Sequence[EvalResult], found: Iterable[Benchmark]) -> list[Line]:
-    """For each baseline among ``rows`` what it scores in each measure."""
+    """For each baseline among ``rows`` what it scores in each benchmark."""
     known = {(row.model, *benchmark_key(row)): row for row in rows}
     lines: list[Line] = []
     measured = list(found)
@@ -117,19 +117,19 @@ def best_grid(variants: Variants, baselines: Sequence[EvalResult] = ()) -> TextT
     lines, floor = best_lines(variants), baseline_lines(baselines, found)
     rows = [[line.label, *(cell.text if cell else NOT_RUN for cell in line.cells)] for line in lines]
     rows += [[line.label, *(cell.text if cell else "" for cell in line.cells)] for line in floor]
-    head = [[("variant", 1), *((measure.label, 1) for measure in found)]]
+    head = [[("variant", 1), *((benchmark.label, 1) for benchmark in found)]]
     notes = [BEST_NOTE, setting_note(variants)] if found else []
     return TextTable("best", "Best block of each variant", head, rows, rules=frozenset({len(lines)}), notes=notes)
 
 
 def block_grids(variants: Variants, baselines: Sequence[EvalResult] = ()) -> list[TextTable]:
-    """One table a measure: variants × single blocks; below, their random weights and baselines (of no block)."""
+    """One table a benchmark: variants × single blocks; below, their random weights and baselines (of no block)."""
     found, begun = last_epochs(variants), starts(variants)
     floor = baseline_lines(baselines, found)
     grids = []
-    for number, (measure, rows) in enumerate(found.items()):
+    for number, (benchmark, rows) in enumerate(found.items()):
         curves = {name: single_blocks(values_of(rows.get(name, {}))) for name in variants}
-        curves |= {f"{name}, epoch 0": single_blocks(values_of(own)) for name, own in begun[measure].items()}
+        curves |= {f"{name}, epoch 0": single_blocks(values_of(own)) for name, own in begun[benchmark].items()}
         blocks = sorted({block for own in curves.values() for block in own})
         body = [
             [name, *(f"{own[block]:.1f}" if block in own else NOT_RUN for block in blocks)]
@@ -139,25 +139,25 @@ def block_grids(variants: Variants, baselines: Sequence[EvalResult] = ()) -> lis
         body += [[label, *[f"{cell.value:.1f}"] * len(blocks)] for label, cell in values if cell]
         head = [[("block", 1), *((str(block), 1) for block in blocks)]]
         grids.append(
-            TextTable(f"blocks-{number}", measure.label, head, body, rules=frozenset({len(variants), len(curves)}))
+            TextTable(f"blocks-{number}", benchmark.label, head, body, rules=frozenset({len(variants), len(curves)}))
         )
     return [grid for grid in grids if len(grid.columns) > 1]
 
 
 def others_grid(variants: Variants) -> TextTable | None:
-    """The settings that :func:`principal` leaves out: a line a measure, best block of each variant; None if none."""
+    """The settings that :func:`principal` leaves out: a line a benchmark, best block of each variant; None if none."""
     chosen = principal(variants)
     kept = {id(row) for rows in chosen.values() for row in rows}
     found = last_epochs({name: [row for row in rows if id(row) not in kept] for name, rows in variants.items()})
     labels = {
-        id(row): measure for measure, by in last_epochs(variants).items() for o in by.values() for row in o.values()
+        id(row): benchmark for benchmark, by in last_epochs(variants).items() for o in by.values() for row in o.values()
     }
     rows = []
     for by in found.values():
-        measure = labels.get(id(next(row for own in by.values() for row in own.values())))
-        if measure is not None:
+        benchmark = labels.get(id(next(row for own in by.values() for row in own.values())))
+        if benchmark is not None:
             cells = [_best_cell(by.get(name, {})) for name in variants]
-            rows.append([measure.label, *(cell.text if cell else NOT_RUN for cell in cells)])
+            rows.append([benchmark.label, *(cell.text if cell else NOT_RUN for cell in cells)])
     if not rows:
         return None
     note = (
