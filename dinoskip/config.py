@@ -208,16 +208,16 @@ def _models_at(model: type[BaseModel], location: Sequence[Any]) -> list[type[Bas
     """The models whose fields would have been legal at ``location``'s last element."""
     models = [model]
     for part in location[:-1]:
-        found = [
+        inner = [
             sub
             for m in models
             if isinstance(part, str) and part in m.model_fields
             for sub in _models_in(m.model_fields[part].annotation)
         ]
-        if not found:
+        if not inner:
             tagged = [m for m in models if part in _tags(m)]
-            found = tagged or models
-        models = found
+            inner = tagged or models
+        models = inner
     return models
 
 

@@ -101,7 +101,7 @@ def describe() -> dict[str, str]:
     import torch
 
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    found = {
+    described = {
         "dinoskip": f"{__version__} {_commit()}".strip(),
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
@@ -114,7 +114,7 @@ def describe() -> dict[str, str]:
         if torch.cuda.is_available()
         else []
     )
-    found["GPUs"] = ", ".join(gpus) or "none: everything runs on the CPU"
-    found |= {package: _version(package) for package in _PACKAGES}
-    found["faiss"] = "found" if importlib.util.find_spec("faiss") else "missing"
-    return found
+    described["GPUs"] = ", ".join(gpus) or "none: everything runs on the CPU"
+    described |= {package: _version(package) for package in _PACKAGES}
+    described["faiss"] = "found" if importlib.util.find_spec("faiss") else "missing"
+    return described

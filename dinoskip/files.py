@@ -176,7 +176,7 @@ def load_torch_file(path: Path) -> Any:
 
 def list_files(directory: Path) -> list[str]:
     """Relative POSIX paths of all files below ``directory``, sorted, without the manifest, locks and temporaries."""
-    found = []
+    listed = []
     for root, folders, names in os.walk(directory):
         folders[:] = [name for name in folders if not name.startswith(TEMPORARY)]
         for name in names:
@@ -184,8 +184,8 @@ def list_files(directory: Path) -> list[str]:
                 continue
             relative = (Path(root) / name).relative_to(directory).as_posix()
             if relative != MANIFEST:
-                found.append(relative)
-    return sorted(found)
+                listed.append(relative)
+    return sorted(listed)
 
 
 def write_manifest(
