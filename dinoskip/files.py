@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 MANIFEST = "MANIFEST.json"
 TEMPORARY = ".tmp-"
+MAX_JSON = 256 * 2**20  # bytes
 
 
 def _umask() -> int:
@@ -86,14 +88,31 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=1, sort_keys=True) + "\n")
 
 
+def read_regular(path: Path, limit: int, *, whole: bool = True) -> bytes:
+    """Read at most ``limit`` bytes of a regular file: never waits on a FIFO, never reads a device.
+
+    Raises :class:`DataError` for anything else than a file, and, if it is to be read ``whole``, for a longer one;
+    OSError where it cannot be opened.
+    """
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(handle, "rb") as stream:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise DataError(f"{path}: not a regular file")
+        content = stream.read(limit + 1)
+    if whole and len(content) > limit:
+        raise DataError(f"{path}: refused: longer than {limit} bytes")
+    return content[:limit]
+
+
 def read_json(path: Path) -> Any:
-    """Read JSON; a missing or damaged file is a one-line :class:`DataError`."""
+    """Read JSON of at most 256 MiB; a missing or damaged file is a one-line :class:`DataError`."""
     try:
-        return json.loads(Path(path).read_text())
+        return json.loads(read_regular(Path(path), MAX_JSON))
     except FileNotFoundError:
         raise DataError(f"{path}: no such file") from None
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path}: cannot be read as JSON: {error}") from error
+    except (OSError, ValueError, RecursionError) as error:
+        reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise DataError(f"{path}: cannot be read as JSON: {reason}") from error
 
 
 def sha256_bytes(content: bytes) -> str:

@@ -1,4 +1,9 @@
-"""One writer a directory: a lock file that names its holder, with a heartbeat and safe take-over."""
+"""One writer a directory: a lock file that names its holder, with a heartbeat and safe take-over.
+
+A holder is known by boot id, PID namespace, process id and start time. Only a process of the same boot and the same PID
+namespace can be looked up in /proc; of any other (another host, another container) the heartbeat decides, which is the
+modification time of the lock file. A lock file that cannot be read is held, too, until its heartbeat would be dead.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +14,16 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dinoskip.errors import OutputInUse, translate_write_errors
+from dinoskip.errors import DataError, OutputInUse, translate_write_errors
+from dinoskip.files import read_regular
 
 HEARTBEAT = 30.0  # seconds between signs of life
-STALE = 600.0  # seconds without one after which another host's lock is void
+STALE = 600.0  # seconds without one after which the lock of a holder that cannot be seen is void
+_LONGEST = 4096  # bytes of a lock file
 
 
 def _started(pid: int) -> str | None:
@@ -30,56 +38,91 @@ def _started(pid: int) -> str | None:
         return None
 
 
+def _namespace() -> tuple[str | None, str | None]:
+    """This machine's boot id and this process's PID namespace, None where the system does not tell."""
+    boot = space = None
+    with suppress(OSError):
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    with suppress(OSError):
+        space = os.readlink("/proc/self/ns/pid")
+    return boot, space
+
+
 def _identity() -> dict[str, Any]:
+    boot, space = _namespace()
     return {
         "host": socket.gethostname(),
+        "boot": boot,
+        "pid_namespace": space,
         "pid": os.getpid(),
         "started": _started(os.getpid()),
         "job": os.environ.get("SLURM_JOB_ID"),
     }
 
 
-def _is_stale(path: Path, holder: dict[str, Any]) -> bool:
-    if holder.get("host") == socket.gethostname():
-        started = _started(int(holder.get("pid", -1)))
-        return started is None or started != holder.get("started")
-    with suppress(OSError):
-        return time.time() - path.stat().st_mtime > STALE
-    return True
-
-
-def _read(path: Path) -> dict[str, Any] | None:
-    """Who holds the lock; None if there is none, empty if the file says nothing that can be read."""
+def _read(path: Path) -> bytes | None:
+    """The lock file's content, None if there is none; unreadable ones (a folder, a FIFO) are empty."""
     try:
-        holder = json.loads(path.read_text())
+        return read_regular(path, _LONGEST, whole=False)
     except FileNotFoundError:
         return None
-    except (OSError, ValueError):
+    except (OSError, DataError):
+        return b""
+
+
+def _holder(content: bytes) -> dict[str, Any]:
+    """Who holds a lock of this content; {} where it does not say so."""
+    try:
+        holder = json.loads(content)
+    except (ValueError, RecursionError):
         return {}
-    return holder if isinstance(holder, dict) else {}
+    if not isinstance(holder, dict) or type(holder.get("pid")) is not int or holder["pid"] < 1:
+        return {}
+    return holder
 
 
-def _acquire(path: Path) -> None:
-    content = json.dumps(_identity())
+def _is_dead(path: Path, holder: dict[str, Any], now: float) -> bool:
+    """Whether the holder of the lock ``path`` is gone; ``now`` is a time of the file system's own clock."""
+    boot, space = _namespace()
+    started = holder.get("started")
+    visible = None not in (boot, space, started) and (holder.get("boot"), holder.get("pid_namespace")) == (boot, space)
+    if visible:
+        return _started(holder["pid"]) != started
+    with suppress(OSError):
+        return now - path.stat().st_mtime > STALE
+    return False  # gone meanwhile: the next try will see
+
+
+def _refusal(path: Path, holder: dict[str, Any]) -> OutputInUse:
+    if not holder:
+        return OutputInUse(
+            f"{path.parent}: in use: {path.name} is damaged and does not say by whom",
+            f"it is void after {STALE:.0f} s without a change; remove it if no run is using this directory",
+        )
+    job = f", job {holder['job']}" if holder.get("job") else ""
+    return OutputInUse(
+        f"{path.parent}: in use by process {holder['pid']} on {holder.get('host')}{job}",
+        "wait for it, stop it, or choose another output",
+    )
+
+
+def _acquire(path: Path, content: bytes) -> None:
     # The content is there before the name is: link() fails if the name exists.
     mine = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}")
     for _ in range(20):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            mine.write_text(content)
+            mine.write_bytes(content)
             os.link(mine, path)
             return
         except FileExistsError:
-            if (holder := _read(path)) is None:  # released just now
+            if (present := _read(path)) is None:  # released just now
                 continue
-            if holder and not _is_stale(path, holder):
-                job = f", job {holder['job']}" if holder.get("job") else ""
-                raise OutputInUse(
-                    f"{path.parent}: in use by process {holder.get('pid')} on {holder.get('host')}{job}",
-                    "wait for it, stop it, or choose another output",
-                ) from None
-            if _take_over(path, holder, mine):
-                return
+            with suppress(FileNotFoundError):  # swept by one that held the lock and died since
+                if not _is_dead(path, _holder(present), mine.stat().st_mtime):
+                    raise _refusal(path, _holder(present)) from None
+                if _take_over(path, present, mine):
+                    return
         except FileNotFoundError:  # the holder before us has just removed the directory
             continue
         finally:
@@ -88,19 +131,19 @@ def _acquire(path: Path) -> None:
     raise OutputInUse(f"{path}: could not be taken over", "remove it if no run is using this directory")
 
 
-def _take_over(path: Path, holder: dict[str, Any], mine: Path) -> bool:
-    """Put ``mine`` in the place of the lock of a dead ``holder``, if it still is that one.
+def _take_over(path: Path, dead: bytes, mine: Path) -> bool:
+    """Put ``mine`` in the place of the lock of a dead holder, if its content still is ``dead``.
 
     Contenders do so one at a time, under a lock of their own, and the name never vanishes: whoever comes late finds
     the new holder. That lock may itself be of a dead process, and is taken over in the same way.
     """
     turn = path.with_name(f"{path.name}.turn")
     try:
-        _acquire(turn)
+        _acquire(turn, json.dumps(_identity()).encode())
     except OutputInUse:
         return False
     try:
-        if _read(path) != holder:
+        if _read(path) != dead or not _is_dead(path, _holder(dead), mine.stat().st_mtime):
             return False
         with suppress(FileNotFoundError):  # swept by one that held the lock and died since
             os.replace(mine, path)
@@ -116,25 +159,46 @@ def _sweep(path: Path) -> None:
         left.unlink(missing_ok=True)
 
 
+@dataclass(frozen=True)
+class DirectoryLock:
+    """A lock that this process holds on ``directory``."""
+
+    directory: Path
+    content: bytes
+
+    def check(self) -> None:
+        """:class:`OutputInUse` (exit 5) if the directory is not the one that was locked any more.
+
+        It was removed, replaced, or taken over by another run while this process was stopped. To be called before
+        anything is published: what was written there since is lost, and must not look complete.
+        """
+        if _read(self.directory / ".lock") != self.content:
+            raise OutputInUse(
+                f"{self.directory}: not the directory that this run locked: it was removed, replaced or taken over",
+                "what it wrote there is lost; run the same command again",
+            )
+
+
 @contextmanager
-def directory_lock(directory: Path) -> Iterator[None]:
+def directory_lock(directory: Path) -> Iterator[DirectoryLock]:
     """Hold ``directory/.lock`` for the block. Raises :class:`OutputInUse` (exit 5) if a living run holds it."""
     path = Path(directory) / ".lock"
-    with translate_write_errors(path):
-        _acquire(path)
-        _sweep(path)
-    stop = threading.Event()
+    lock = DirectoryLock(path.parent, json.dumps(_identity()).encode())
+    stop, owner = threading.Event(), os.getpid()
 
     def beat() -> None:
         while not stop.wait(HEARTBEAT):
             with suppress(OSError):
                 os.utime(path)
 
-    owner, mine = os.getpid(), _identity()
-    threading.Thread(target=beat, name="lock-heartbeat", daemon=True).start()
+    with translate_write_errors(path):
+        _acquire(path, lock.content)
     try:
-        yield
+        with translate_write_errors(path):
+            _sweep(path)
+        threading.Thread(target=beat, name="lock-heartbeat", daemon=True).start()
+        yield lock
     finally:
         stop.set()
-        if os.getpid() == owner and _read(path) == mine:
+        if os.getpid() == owner and _read(path) == lock.content:
             path.unlink(missing_ok=True)

@@ -3,6 +3,7 @@
 import json
 import multiprocessing
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import pytest
 from dinoskip import locks
 from dinoskip.errors import OutputInUse
 from dinoskip.locks import directory_lock
+from tests.helpers.lockfiles import lock_of
 
 
 def test_second_holder_is_told_who_holds_it(tmp_path: Path) -> None:
@@ -27,12 +29,13 @@ def test_second_holder_is_told_who_holds_it(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
-def _holder(host: str, pid: int, started: str | None = "1") -> str:
-    return json.dumps({"host": host, "pid": pid, "started": started, "job": "77"})
+def _age(lock: Path, seconds: float) -> None:
+    then = time.time() - seconds
+    os.utime(lock, (then, then))
 
 
 def test_dead_process_is_replaced(tmp_path: Path) -> None:
-    (tmp_path / ".lock").write_text(_holder(socket.gethostname(), 2**22 + 1))
+    (tmp_path / ".lock").write_text(lock_of(socket.gethostname(), 2**22 + 1))
     with directory_lock(tmp_path):
         assert json.loads((tmp_path / ".lock").read_text())["pid"] == os.getpid()
 
@@ -41,7 +44,7 @@ def test_a_killed_process_that_nobody_waited_for_is_replaced(tmp_path: Path) -> 
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     stat = Path(f"/proc/{child.pid}/stat")
     (tmp_path / ".lock").write_text(
-        _holder(socket.gethostname(), child.pid, stat.read_text().rsplit(")", 1)[1].split()[19])
+        lock_of(socket.gethostname(), child.pid, stat.read_text().rsplit(")", 1)[1].split()[19])
     )
     with pytest.raises(OutputInUse), directory_lock(tmp_path):
         pass
@@ -54,20 +57,97 @@ def test_a_killed_process_that_nobody_waited_for_is_replaced(tmp_path: Path) -> 
 
 
 def test_reused_pid_is_noticed(tmp_path: Path) -> None:
-    (tmp_path / ".lock").write_text(_holder(socket.gethostname(), os.getpid(), "0"))
+    (tmp_path / ".lock").write_text(lock_of(socket.gethostname(), os.getpid(), "0"))
     with directory_lock(tmp_path):
         pass
 
 
-def test_other_host_is_believed_while_it_beats(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "holder",
+    [
+        lock_of("elsewhere", 1, boot="another-boot"),
+        lock_of(socket.gethostname(), 2**22 + 1, boot="another-boot"),
+        lock_of(socket.gethostname(), 2**22 + 1, space="pid:[1]"),
+        lock_of(socket.gethostname(), os.getpid(), None),
+        json.dumps({"host": socket.gethostname(), "pid": 2**22 + 1, "started": "1", "job": "77"}),
+    ],
+    ids=["host", "boot", "container of this host's name", "no /proc", "written before boots were recorded"],
+)
+def test_a_holder_that_cannot_be_seen_is_believed_while_it_beats(tmp_path: Path, holder: str) -> None:
     lock = tmp_path / ".lock"
-    lock.write_text(_holder("elsewhere", 1))
-    with pytest.raises(OutputInUse, match="elsewhere, job 77"), directory_lock(tmp_path):
+    lock.write_text(holder)
+    with pytest.raises(OutputInUse, match="job 77"), directory_lock(tmp_path):
         pass
-    old = time.time() - locks.STALE - 1
-    os.utime(lock, (old, old))
+    _age(lock, locks.STALE + 1)
     with directory_lock(tmp_path):
         pass
+    assert os.listdir(tmp_path) == []
+
+
+PIDS = ("null", '"x"', "true", "-1", "1.5")
+DAMAGED = ["", "{}", "torn", "x", "[]", "null", "[" * 9999, *(f'{{"pid": {pid}}}' for pid in PIDS)]
+
+
+@pytest.mark.parametrize("content", DAMAGED)
+def test_a_damaged_lock_is_held_until_it_is_old(tmp_path: Path, content: str) -> None:
+    lock = tmp_path / ".lock"
+    lock.write_text(content)
+    with pytest.raises(OutputInUse, match="damaged and does not say by whom"), directory_lock(tmp_path):
+        pass
+    assert lock.read_text() == content
+    _age(lock, locks.STALE + 1)
+    with directory_lock(tmp_path):
+        pass
+
+
+def test_a_lock_that_is_no_file_hangs_nobody(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / ".lock")
+    with pytest.raises(OutputInUse, match="damaged"), directory_lock(tmp_path):
+        pass
+
+
+def test_two_containers_of_one_host_name_do_not_share(tmp_path: Path) -> None:
+    """A process in a PID namespace of its own cannot see the holder in /proc, and must not take that for dead."""
+    command = ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c"]
+    if subprocess.run([*command, "pass"], capture_output=True, check=False).returncode:
+        pytest.skip("PID namespaces need a privilege that is not given here")
+    code = (
+        "import sys; from pathlib import Path; from dinoskip.errors import OutputInUse\n"
+        "from dinoskip.locks import directory_lock\n"
+        "try:\n    with directory_lock(Path(sys.argv[1])): print('held')\n"
+        "except OutputInUse: print('refused')\n"
+    )
+    with directory_lock(tmp_path) as lock:
+        told = subprocess.run([*command, code, str(tmp_path)], capture_output=True, text=True, check=True).stdout
+        lock.check()
+    assert told == "refused\n"
+
+
+@pytest.mark.parametrize("how", ["removed", "replaced", "taken over"])
+def test_a_writer_notices_that_its_directory_is_another(tmp_path: Path, how: str) -> None:
+    place = tmp_path / "run"
+    with pytest.raises(OutputInUse, match="run: not the directory that this run locked") as caught:  # noqa: PT012, SIM117
+        with directory_lock(place) as lock:
+            lock.check()
+            if how == "taken over":
+                (place / ".lock").write_text(lock_of("elsewhere", 7))
+            else:
+                shutil.rmtree(place)
+            if how == "replaced":
+                place.mkdir()
+            lock.check()
+    assert caught.value.exit_code == 5
+    assert (place / ".lock").exists() == (how == "taken over"), "another's lock is left alone"
+
+
+def test_a_lock_is_not_left_where_its_heartbeat_cannot_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def cannot(self: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(locks.threading.Thread, "start", cannot)
+    with pytest.raises(RuntimeError), directory_lock(tmp_path):
+        pass
+    assert os.listdir(tmp_path) == []
 
 
 def _contend(folder: str, start: float, results: "multiprocessing.Queue[str]", over: Event) -> None:
@@ -96,24 +176,25 @@ def _outcomes(folder: Path, contenders: int) -> list[str]:
     return outcomes
 
 
-@pytest.mark.parametrize("left", [_holder(socket.gethostname(), 2**22 + 1), "", "{}", "torn"])
+@pytest.mark.parametrize("left", [lock_of(socket.gethostname(), 2**22 + 1), "", "{}", "torn"])
 def test_exactly_one_of_many_takes_a_stale_lock(tmp_path: Path, left: str) -> None:
     (tmp_path / ".lock").write_text(left)
+    _age(tmp_path / ".lock", locks.STALE + 1)
     assert _outcomes(tmp_path, 6) == ["held", *["refused"] * 5]
     assert os.listdir(tmp_path) == []
 
 
 def test_a_take_over_that_was_killed_is_no_obstacle(tmp_path: Path) -> None:
     for name in (".lock", ".lock.turn", ".lock.turn.turn", ".lock.4194305.7", ".lock.turn.4194305.7"):
-        (tmp_path / name).write_text(_holder(socket.gethostname(), 2**22 + 1))
+        (tmp_path / name).write_text(lock_of(socket.gethostname(), 2**22 + 1))
     assert _outcomes(tmp_path, 4) == ["held", *["refused"] * 3]
     assert os.listdir(tmp_path) == []
 
 
 def test_a_lock_that_another_has_taken_over_is_left(tmp_path: Path) -> None:
     lock, mine = tmp_path / ".lock", tmp_path / "mine"
-    stale = json.loads(_holder(socket.gethostname(), 2**22 + 1))
-    lock.write_text(_holder(socket.gethostname(), 2**22 + 2))
+    stale = lock_of(socket.gethostname(), 2**22 + 1).encode()
+    lock.write_text(lock_of(socket.gethostname(), 2**22 + 2))
     mine.write_text("mine")
     assert not locks._take_over(lock, stale, mine)
     assert json.loads(lock.read_text())["pid"] == 2**22 + 2

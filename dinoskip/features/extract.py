@@ -19,7 +19,7 @@ from dinoskip.features.store import FeatureStore
 from dinoskip.features.transform import Transform
 from dinoskip.features.writer import StoreWriter, discard, free_bytes, human_bytes, partial_path, prepare
 from dinoskip.files import MANIFEST, read_json
-from dinoskip.locks import directory_lock
+from dinoskip.locks import DirectoryLock, directory_lock
 
 if TYPE_CHECKING:
     from dinoskip.models import Backbone
@@ -96,12 +96,14 @@ def _threads(workers: int) -> int:
 
 def _export(backbone: Backbone, plan: ExportPlan, out: Path, workers: int, company: Company) -> None:
     work = partial_path(out)
+    lock: DirectoryLock | None = None  # rank 0 alone holds it
     with ExitStack() as held:
 
         def begin() -> bytearray | None:
             """Batches that are done, on rank 0, which holds the lock; None if another process has done it all."""
+            nonlocal lock
             held.callback(_remove_empty, work)  # after the lock is released
-            _lock_or_wait(held, work, plan.manifest["key"])
+            lock = _lock_or_wait(held, work, plan.manifest["key"])
             if _finished(out, plan):
                 return None
             _log_start(plan, out)
@@ -117,9 +119,15 @@ def _export(backbone: Backbone, plan: ExportPlan, out: Path, workers: int, compa
         with closing(StoreWriter(work, plan, company.rank)) as writer:
             _share(backbone, plan, writer, todo, _threads(workers), company)
             company.gather(None)  # all rows of all ranks are on disk
-            company.on_main(lambda: writer.publish(out, plan.manifest))
+            company.on_main(lambda: _publish(writer, lock, out, plan))
         if company.rank == 0:
             _log_end(sum(len(plan.batches[number]) for number in todo), time.monotonic() - began, plan, out, company)
+
+
+def _publish(writer: StoreWriter, lock: DirectoryLock | None, out: Path, plan: ExportPlan) -> None:
+    if lock is not None:
+        lock.check()  # rows went to open files, which a removed directory would have taken with it
+    writer.publish(out, plan.manifest)
 
 
 def _share(
@@ -157,13 +165,12 @@ def _remove_empty(work: Path) -> None:
         work.rmdir()
 
 
-def _lock_or_wait(held: ExitStack, work: Path, key: str) -> None:
+def _lock_or_wait(held: ExitStack, work: Path, key: str) -> DirectoryLock:
     """Lock ``work``, after waiting for another process that exports the same there; a dead one's lock is void."""
     told = float("-inf")
     while True:
         try:
-            held.enter_context(directory_lock(work))
-            return
+            return held.enter_context(directory_lock(work))
         except OutputInUse as busy:
             with suppress(DataError):  # nothing readable there yet: it has just begun
                 if read_json(work / "state.json").get("key", key) != key:

@@ -15,6 +15,7 @@ import pytest
 from dinoskip.files import read_json, verify_manifest, write_json
 from dinoskip.models.export import list_checkpoints
 from tests.helpers.launch import Child, children, run
+from tests.helpers.lockfiles import lock_of
 from tests.helpers.tiny import count_rows, tiny_job
 
 LONG = tiny_job(epochs=500)
@@ -82,7 +83,7 @@ def test_concurrent_same_dir_two_exports_make_one_store(images: Path, tmp_path: 
     gate, results, out = context.Event(), context.Queue(), tmp_path / "store"
     work = tmp_path / ".partial-store"
     work.mkdir()
-    write_json(work / ".lock", {"host": socket.gethostname(), "pid": 2**22 + 1, "started": "1", "job": None})  # stale
+    (work / ".lock").write_text(lock_of(socket.gethostname()))  # of a dead process
     made = []
     for slow in (True, False):
         made.append(context.Process(target=export_features, args=(str(images), str(out), gate, slow, results)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -120,6 +121,24 @@ def test_one_export_at_a_time(tmp_path: Path, backbone: Backbone, images: Callab
         write_json(work / "state.json", {"key": "of another export", "batch_size": 1})
         with pytest.raises(OutputInUse, match="in use by process"):
             export(backbone, dataset, tmp_path / "store", [1], transform=SQUARE)
+    assert export(backbone, dataset, tmp_path / "store", [1], transform=SQUARE).verify() == []
+
+
+def test_a_working_directory_that_is_removed_is_an_error(
+    tmp_path: Path, backbone: Backbone, images: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows go to open files, so nothing would fail before the end: the writer looks before it publishes."""
+    dataset, complete = images([(32, 32)]), writer.StoreWriter.complete
+
+    def removed(self: writer.StoreWriter) -> None:
+        complete(self)
+        shutil.rmtree(self.work)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(writer.StoreWriter, "complete", removed)
+        with pytest.raises(OutputInUse, match=r"\.partial-store: not the directory that this run locked"):
+            export(backbone, dataset, tmp_path / "store", [1], transform=SQUARE)
+    assert not (tmp_path / "store").exists()
     assert export(backbone, dataset, tmp_path / "store", [1], transform=SQUARE).verify() == []
 
 
