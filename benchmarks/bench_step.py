@@ -25,14 +25,14 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from dinoskip.data.loader import Batch
+from dinoskip.distributed import World
 from dinoskip.environment import matmul_gflops
-from dinoskip.optim import AdamWConfig, build_optimizer, set_rates
+from dinoskip.optim import AdamWConfig, build_optimizer
 from dinoskip.pipeline.costs import image_flops
 from dinoskip.training import PretrainJob
-from dinoskip.training.dino import Dino, DinoSchedules, clip_each_, compute_gradients, follow
-from dinoskip.training.dino_loss import dino_loss
-from dinoskip.training.pretraining import build
-from dinoskip.training.recipe import gradients_of
+from dinoskip.training.dino import DINO, clip_each_, dino_loss, update_center, update_teacher
+from dinoskip.training.objective import Engine, Step, gradients_of
 
 GPU = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if GPU else "cpu")
@@ -53,7 +53,7 @@ def plain_loss(student: Tensor, teacher: Tensor, center: Tensor, temp: float, vi
     return total / terms
 
 
-def plain_clip(dino: Dino) -> None:
+def plain_clip(dino: DINO) -> None:
     for parameter in dino.student.parameters():
         if parameter.grad is not None:
             scale = 3.0 / (parameter.grad.norm(2) + 1e-6)
@@ -61,13 +61,13 @@ def plain_clip(dino: Dino) -> None:
                 parameter.grad.mul_(scale)
 
 
-def plain_ema(dino: Dino) -> None:
+def plain_ema(dino: DINO) -> None:
     with torch.no_grad():
         for q, k in zip(dino.student.parameters(), dino.teacher.parameters(), strict=True):
             k.mul_(0.996).add_((1 - 0.996) * q.detach())
 
 
-def unfused(dino: Dino) -> Dino:
+def unfused(dino: DINO) -> DINO:
     """A copy whose attention writes its probabilities out."""
     made = copy.deepcopy(dino)
     for network in (made.student, made.teacher):
@@ -78,7 +78,7 @@ def unfused(dino: Dino) -> Dino:
 
 
 def plain_step(
-    dino: Dino, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler, views: list[Tensor], number: int
+    dino: DINO, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler, views: list[Tensor], number: int
 ) -> None:
     with torch.autocast(DEVICE.type, torch.float16, enabled=GPU):
         with torch.no_grad():
@@ -97,22 +97,27 @@ def plain_step(
     dino.center = dino.center * 0.9 + teacher.float().mean(0) * 0.1
 
 
-def our_update(dino: Dino, optimizer: torch.optim.Optimizer, batch_center: Tensor) -> None:
+def our_update(dino: DINO, optimizer: torch.optim.Optimizer, batch_center: Tensor) -> None:
     gradients = gradients_of(dino.student)
     clip_each_(gradients, torch.stack(torch._foreach_norm(gradients)).tolist(), 3.0)
     optimizer.step()
-    follow(dino, batch_center, 0.996, 0.9)
+    update_teacher(dino.averaged, 0.996)
+    update_center(dino.center, batch_center, 0.9)
 
 
-def our_step(
-    dino: Dino, optimizer: torch.optim.Optimizer, views: list[Tensor], job: PretrainJob, plan: DinoSchedules
-) -> None:
-    rates = plan.at(1)
-    set_rates(optimizer, rates.lr, rates.weight_decay)
-    optimizer.zero_grad(set_to_none=True)
-    autocast = torch.autocast(DEVICE.type, torch.bfloat16, enabled=GPU)
-    result = compute_gradients(dino, dino.student, views, rates, job.pretrain, autocast)
-    our_update(dino, optimizer, result.batch_center)
+class SameViews:
+    """A loader of one batch, whose views are given."""
+
+    def __init__(self, views: list[Tensor]) -> None:
+        self.given, self.batch = views, Batch(torch.zeros(1, dtype=torch.int64), {})
+
+    def views(self, batch: Batch) -> list[Tensor]:
+        """The given ones."""
+        return self.given
+
+
+def our_step(dino: DINO, engine: Engine, batch: Batch) -> None:
+    dino.step(Step(engine, 1, iter([batch])))
 
 
 def seconds(action: Callable[[], object]) -> float:
@@ -195,7 +200,7 @@ def main() -> None:
     counts = ((2 * given.batch, given.size), (given.num_local * given.batch, given.local))
     views = [torch.randn(count, 3, side, side, device=DEVICE) for count, side in counts]
     number = 2 + given.num_local
-    ours = build(job, DEVICE)
+    ours = DINO(job, job.pretrain, 1, DEVICE)
     plain = unfused(ours)
     if GPU:
         for network in (ours.student, ours.teacher):
@@ -203,13 +208,14 @@ def main() -> None:
     optimizer = build_optimizer(ours.student, AdamWConfig())
     plain_optimizer = torch.optim.AdamW(plain.student.parameters(), lr=1e-4)
     scaler = torch.amp.GradScaler(DEVICE.type, enabled=GPU)
-    plan = DinoSchedules(job.pretrain, job.optimizer, 1)
+    loader = SameViews(views)
+    engine = Engine(ours.student, ours.student, optimizer, loader, World(0, 1, DEVICE), seed=0, bf16=GPU)
     card = torch.cuda.get_device_name() if GPU else "CPU, one thread"
     print(f"{card}; {given.model}, batch {given.batch}, 2 x {given.size} + {given.num_local} x {given.local}", end="")
     print(f", K {given.out_dim}")
     rate = matmul_rate()
     best = alternate(
-        lambda: our_step(ours, optimizer, views, job, plan),
+        lambda: our_step(ours, engine, loader.batch),
         lambda: plain_step(plain, plain_optimizer, scaler, views, number),
         given.repeats,
     )

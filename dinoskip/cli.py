@@ -187,7 +187,7 @@ def _supervise_command(commands: Any) -> None:
         commands, "supervise", "supervise", "train one ViT classifier on labelled images; run again to resume"
     )
     supervise.add_argument(
-        "config", nargs="?", help="YAML with seed, model, optimizer, supervised (a study's, without its variants)"
+        "config", nargs="?", help="YAML with seed, model, optimizer, supervise (a study's, without its variants)"
     )
     supervise.add_argument(
         "overrides", nargs="*", metavar="a.b=value", help="settings, e.g. model.name=vit_base_patch16 model.skip=false"
@@ -198,7 +198,7 @@ def _supervise_command(commands: Any) -> None:
     supervise.add_argument(
         "--val",
         metavar="DIR",
-        help="another, of the same classes, classified every supervised.online_every epochs and at the end",
+        help="another, of the same classes, classified every supervise.online_every epochs and at the end",
     )
     supervise.add_argument("--out", required=True, metavar="DIR", help="the run directory")
     _allow_change(supervise)

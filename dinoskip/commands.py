@@ -23,8 +23,8 @@ from dinoskip.results import EvalResult, read_rows, rows_csv
 
 if TYPE_CHECKING:
     from dinoskip.config import RawConfig
+    from dinoskip.training.objective import Observer
     from dinoskip.training.pretraining import PretrainJob
-    from dinoskip.training.recipe import Observer
 
 Args = argparse.Namespace
 
@@ -221,6 +221,9 @@ def _job_source(args: Args, recipe: str) -> RawConfig:
         overrides.insert(0, args.config)
         args.config = None
     source = apply_overrides(read_yaml(args.config) if args.config else RawConfig(), overrides)
+    if recipe == "supervise" and "supervised" in source.tree:
+        log.warning("supervised: is called supervise now; the old name is read for one more version")
+        source.tree["supervise"] = source.tree.pop("supervised")
     for key in Study.model_fields.keys() - {"seed", "model", "optimizer", recipe}:
         source.tree.pop(key, None)
     if isinstance(source.tree.get(recipe), dict):
@@ -263,7 +266,7 @@ def supervise(args: Args) -> int:
     from dinoskip.training.supervised import SupervisedJob
     from dinoskip.training.supervised import supervise as train_classifier
 
-    job = validate(SupervisedJob, _job_source(args, "supervised"))
+    job = validate(SupervisedJob, _job_source(args, "supervise"))
     train = LabelledFolder.open(args.train)
     val = LabelledFolder.open(args.val, train.class_names) if args.val else None
     computing = {"device": args.device, "workers": args.workers}

@@ -59,15 +59,15 @@ def pretrain_job(task: Task, lr: float | None) -> PretrainJob:
     """The job of a task, with a learning rate in place of its optimizer's, if one is given."""
     from dinoskip.training.pretraining import PretrainJob
 
-    source = _job(task, "pretrain")
+    source = _job(task, "pretrain", "pretrain")
     if lr is not None:
         source.tree["optimizer"] = {**source.tree["optimizer"], "lr": lr}
     return validate(PretrainJob, source)
 
 
-def _job(task: Task, recipe: str) -> RawConfig:
+def _job(task: Task, setting: str, section: str) -> RawConfig:
     settings = {key: task.settings[key] for key in ("seed", "model", "optimizer")}
-    return RawConfig({**settings, recipe: {**task.settings[recipe], **task.runtime["free"]}})
+    return RawConfig({**settings, section: {**task.settings[setting], **task.runtime["free"]}})
 
 
 def _tidy(run_dir: Path, epochs: Sequence[int], final: Path, score: str | None) -> None:
@@ -86,20 +86,19 @@ def _tidy(run_dir: Path, epochs: Sequence[int], final: Path, score: str | None) 
 def supervise(task: Task) -> None:
     """``supervise``: a classifier, resumed where it was killed. The run directory, with ``rows.json`` (accuracy)."""
     from dinoskip.distributed import on_main
-    from dinoskip.training.classifier import Accuracy
-    from dinoskip.training.supervised import SupervisedJob
+    from dinoskip.training.supervised import Accuracy, SupervisedJob
     from dinoskip.training.supervised import supervise as run
 
-    job = validate(SupervisedJob, _job(task, "supervised"))
+    job = validate(SupervisedJob, _job(task, "supervised", "supervise"))
     config, root = dataset_of(task)
     train, val = (datasets.open_labelled(config, split, root) for split in ("train", "val"))
     final = run(job, train, val, task.out, device=task.device, workers=task.workers)
 
     def finish() -> None:
-        _tidy(task.out, job.supervised.keep_epochs, final, Accuracy.score)
+        _tidy(task.out, job.supervise.keep_epochs, final, Accuracy.score)
         known = {
             "n": len(val), "classes": len(val.class_names), "split": "val", "protocol": "classifier of the run",
-            "resolution": f"{job.supervised.augment.size} center_crop", **task.settings["context"],
+            "resolution": f"{job.supervise.augment.size} center_crop", **task.settings["context"],
         }  # fmt: skip
         write_rows(task.out / "rows.json", _accuracy_rows(task.out, final, known))
 

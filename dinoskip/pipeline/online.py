@@ -14,7 +14,7 @@ from dinoskip.data import sets as datasets
 from dinoskip.pipeline.make import DatasetBox
 from dinoskip.pipeline.runner import Task
 from dinoskip.pipeline.stages import ours
-from dinoskip.training.recipe import Observer
+from dinoskip.training.objective import Observer
 from eval.online.config import OnlineConfig, OnlineKnnConfig
 
 

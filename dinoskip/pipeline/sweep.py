@@ -19,7 +19,7 @@ from dinoskip.pipeline.runner import Task
 
 if TYPE_CHECKING:
     from dinoskip.data.shards import Source as Images
-    from dinoskip.training.recipe import Observer
+    from dinoskip.training.objective import Observer
 
 RESULT = "sweep.json"
 

@@ -1,4 +1,4 @@
-"""DINO pretraining: the recipe, the loop, checkpoints."""
+"""Training: one file an objective (dino, supervised), the loop they share, its run directory and checkpoints."""
 
 from dinoskip.training.dino import PretrainConfig
 from dinoskip.training.pretraining import PretrainJob, pretrain

@@ -33,8 +33,8 @@ from dinoskip.files import (
 from dinoskip.models.export import CHECKPOINTS, check_fit, list_checkpoints, save_weights, verified_checkpoints
 from dinoskip.models.vit import VitConfig
 from dinoskip.optim.sharing import whole
+from dinoskip.training.objective import Objective
 from dinoskip.training.parallel import like, load_whole_, whole_state
-from dinoskip.training.recipe import Recipe
 
 
 def name_of(step: int) -> str:
@@ -132,7 +132,7 @@ class Content:
     """The tensors of a checkpoint, whole and independent of the ranks, on the CPU."""
 
     backbones: dict[str, dict[str, Tensor]]  # by role
-    head: dict[str, Tensor]  # "ROLE.NAME" and the recipe's buffers
+    head: dict[str, Tensor]  # "ROLE.NAME" and the objective's buffers
     optimizer: dict[str, Tensor]  # "NAME.KEY"
 
     @property
@@ -142,10 +142,10 @@ class Content:
         return sum(tensor.numel() * tensor.element_size() for group in groups for tensor in group.values())
 
 
-def collect(recipe: Recipe, optimizer: torch.optim.Optimizer) -> Content:
+def collect(objective: Objective, optimizer: torch.optim.Optimizer) -> Content:
     """Bring all tensors together; every rank must call it. Only rank 0's result is complete on sharded runs."""
-    backbones, head = {}, {name: value.cpu() for name, value in recipe.buffers.items()}
-    for role, network in recipe.networks.items():
+    backbones, head = {}, {name: value.cpu() for name, value in objective.buffers.items()}
+    for role, network in objective.networks.items():
         state = whole_state(network)
         backbones[role] = {n.removeprefix("backbone."): t for n, t in state.items() if n.startswith("backbone.")}
         head |= {f"{role}.{n.removeprefix('head.')}": t for n, t in state.items() if n.startswith("head.")}
@@ -213,18 +213,18 @@ def prune(run_dir: Path, keep: Collection[int]) -> None:
             shutil.rmtree(aside, ignore_errors=True)
 
 
-def load(path: Path, recipe: Recipe, optimizer: torch.optim.Optimizer) -> int:
+def load(path: Path, objective: Objective, optimizer: torch.optim.Optimizer) -> int:
     """Fill networks, buffers and optimizer from a verified checkpoint, in place; return the number of steps done.
 
     Every rank must call it; one that cannot see the checkpoint is sent what rank 0 reads.
     """
-    step, files = read_together(lambda: _read(path, recipe.networks), str(path))
+    step, files = read_together(lambda: _read(path, objective.networks), str(path))
     head = files["head"]
-    for role, network in recipe.networks.items():
+    for role, network in objective.networks.items():
         load_whole(network.get_submodule("backbone"), files[role], path / f"{role}.safetensors")
         own = {name.removeprefix(f"{role}."): t for name, t in head.items() if name.startswith(f"{role}.")}
         load_whole(network.get_submodule("head"), own, path / "head.safetensors")
-    for name, buffer in recipe.buffers.items():
+    for name, buffer in objective.buffers.items():
         buffer.copy_(head[name])
     load_optimizer_tensors(optimizer, files["optimizer"], path / "optimizer.safetensors")
     return step

@@ -1,32 +1,40 @@
-"""DINO (Caron et al. 2021, arXiv:2104.14294): the recipe, the loss and one update, as plain functions.
+"""DINO (Caron et al. 2021, arXiv:2104.14294), whole: settings, schedules, networks, loss, and one step in its order.
 
 V student views (2 global, then the local ones) of B images each are stacked view-major: (V*B, ...). K is the
-number of prototypes (``out_dim``). Semantics follow facebookresearch/dino (docs/protocols.md).
+number of prototypes (``out_dim``). Semantics follow facebookresearch/dino (docs/protocols.md). To read how a step
+goes, begin with :meth:`DINO.step`.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
 
 from dinoskip.data.augment import AugmentConfig
 from dinoskip.data.crops import CropConfig
 from dinoskip.data.multicrop import DataPath
 from dinoskip.distributed import all_reduce_mean
 from dinoskip.models.heads import DINOHead
+from dinoskip.models.vit import from_config
 from dinoskip.optim.build import OptimizerConfig
 from dinoskip.optim.schedules import cosine, linear_then_constant
 from dinoskip.optim.sharing import local
-from dinoskip.training.dino_loss import dino_loss
-from dinoskip.training.recipe import Rates, Schedules, TrainConfig
+from dinoskip.training.guard import CollapseAlarm
+from dinoskip.training.objective import Objective, Step
+from dinoskip.training.recipe import Job, Rates, Schedules, TrainConfig
+
+# Scores in work at a time: on a CPU what stays in its cache, on a GPU what fills it.
+CHUNK_CPU, CHUNK_GPU = 1 << 20, 1 << 24
 
 
 class PretrainConfig(TrainConfig):
@@ -51,6 +59,171 @@ class PretrainConfig(TrainConfig):
     )
 
 
+# --- one step ----------------------------------------------------------------------------------------
+
+
+class DINO(Objective):
+    """A student that learns, from other views of an image, what its moving average, the teacher, says of it."""
+
+    observed = "teacher"
+    config: PretrainConfig
+
+    def __init__(self, job: Job, config: PretrainConfig, steps_per_epoch: int, device: torch.device) -> None:
+        self.job, self.config = job, config
+        self.schedules = DinoSchedules(config, job.optimizer, steps_per_epoch)
+        self.student, self.teacher = build_networks(job, config, device)
+        self.center = torch.zeros(config.out_dim, device=device)
+        self.networks = {"student": self.student, "teacher": self.teacher}
+        self.buffers = {"center": self.center}
+        self.alarm = CollapseAlarm(config.out_dim)
+
+    def fresh(self, role: str) -> nn.Module:
+        """A backbone and head of the student's or teacher's architecture."""
+        backbone = from_config(self.job.model, weight_init="skip")
+        fixed = role == "teacher" or self.config.norm_last_layer
+        return MultiCrop(backbone, _head(self.job, self.config, backbone.embed_dim, fixed))
+
+    def step(self, step: Step) -> None:
+        """One DINO step, from the views of its images to teacher and centre."""
+        config, rates = self.config, self.schedules.at(step.number)
+        step.begin(rates)
+        for views in step.micro_batches():  # [(2*B, 3, S, S), (L*B, 3, s, s)]
+            with step.autocast():
+                with torch.no_grad():
+                    teacher = self.teacher(views[0])  # (2*B, K): the teacher sees the global views alone
+                student = step.forward(*views)  # (V*B, K)
+            loss = dino_loss(student, teacher, self.center, config.student_temp, rates.teacher_temp)
+            del student, teacher  # room for the backward pass
+            step.backward(loss.loss, teacher_entropy=loss.entropy, batch_center=loss.batch_center)
+        if rates.freeze_last_layer:  # without a gradient it is neither updated nor decayed
+            for parameter in self.student.head.last_layer_parameters():
+                parameter.grad = None
+        gradients, norms = step.gradients()
+        if step.finite:
+            clip_each_(gradients, norms, config.clip_grad)
+            step.optimizer.step()
+            update_teacher(self.averaged, rates.momentum)
+            update_center(self.center, step.means["batch_center"], config.center_momentum)
+
+    @cached_property
+    def averaged(self) -> list[tuple[Tensor, Tensor]]:
+        """Teacher's and student's parameters, by name: a gain that only the student trains is the teacher's buffer.
+
+        Paired at the first update, since sharding replaces a module's parameters.
+        """
+        own = dict(self.student.named_parameters())
+        pairs = [(parameter, own[name]) for name, parameter in self.teacher.named_parameters()]
+        return [(local(mean), local(new.detach())) for mean, new in pairs]
+
+
+def clip_each_(gradients: list[Tensor], norms: Sequence[float], bound: float) -> None:
+    """Scale each gradient to norm ``bound`` at most, by its own norm (not the global one); 0 = leave all.
+
+    ``norms`` are the gradients' norms on the host: they come with the finite test, and spare the scaling of
+    the many gradients that are short enough.
+    """
+    long = [(g, bound / (n + 1e-6)) for g, n in zip(gradients, norms, strict=True) if bound and n + 1e-6 > bound]
+    if long:
+        torch._foreach_mul_([g for g, _ in long], [scale for _, scale in long])
+
+
+@torch.no_grad()
+def update_teacher(averaged: Sequence[tuple[Tensor, Tensor]], momentum: float) -> None:
+    """Move each of the teacher's parameters towards the student's: m * teacher + (1 - m) * student, in place."""
+    torch._foreach_lerp_([teacher for teacher, _ in averaged], [student for _, student in averaged], 1.0 - momentum)
+
+
+@torch.no_grad()
+def update_center(center: Tensor, batch_center: Tensor, momentum: float) -> None:
+    """Move the centre (K,) towards the mean over all ranks of the teacher's scores in this step, in place."""
+    center.lerp_(all_reduce_mean(batch_center), 1.0 - momentum)
+
+
+# --- the loss ----------------------------------------------------------------------------------------
+
+
+class LossOutcome(NamedTuple):
+    """The loss and what the teacher's part leaves; all in at least float32."""
+
+    loss: Tensor  # scalar, differentiable once in the student's scores
+    batch_center: Tensor  # (K,) mean of the teacher's scores
+    entropy: Tensor  # scalar, mean entropy of the teacher's targets in nats: 0 = one-hot, ln K = uniform
+
+
+def dino_loss(
+    student: Tensor, teacher: Tensor, center: Tensor, student_temp: float, teacher_temp: float
+) -> LossOutcome:
+    """Mean cross-entropy over all (teacher view, student view) pairs of different views, and over images.
+
+    ``student`` (V*B, K) and ``teacher`` (2*B, K) are scores, view-major, the two global views first; ``center`` (K,).
+    The targets are ``softmax((teacher - center) / teacher_temp)``. Each student view's log-softmax is taken once and
+    meets the sum of its targets: a global view the other global view's, a local view both. Scores in bfloat16 are
+    worked on in float32, float64 in float64. The gradient is given once: a second backward pass is an error.
+    Call it outside autocast.
+    """
+    return LossOutcome(*_Loss.apply(student, teacher, center, student_temp, teacher_temp))
+
+
+def _cross_entropy(target: Tensor, scores: Tensor, probabilities: Tensor, mass: int) -> Tensor:
+    """Sum of -target * log softmax(scores), where each row of ``target`` sums to ``mass``.
+
+    The softmax is at hand, and gives each row's log-sum-exp through its largest element: no second pass of exp.
+    """
+    normaliser = scores.amax(-1) - probabilities.amax(-1).log()
+    return mass * normaliser.sum() - torch.dot(target.flatten(), scores.flatten())
+
+
+class _Loss(torch.autograd.Function):
+    """The loss with its gradient made in the same pass.
+
+    Autograd on the plain formulation keeps several float32 tensors of the size of all student scores: with 10 views of
+    64 images and 65,536 prototypes, 168 MB each. Here a few rows are taken at a time through softmax, loss and
+    gradient, and only the gradient is kept, in the dtype of the scores.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, student: Tensor, teacher: Tensor, center: Tensor, student_temp: float, teacher_temp: float
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        batch, out = teacher.shape[0] // 2, student.shape[1]
+        views, teachers = student.reshape(-1, batch, out), teacher.reshape(2, batch, out)
+        work = torch.promote_types(student.dtype, torch.float32)
+        terms = batch * (2 * len(views) - 2)
+        # A tensor of one dimension, unlike a scalar, lifts bfloat16 scores to the work dtype in the same kernel.
+        temp = student.new_full((1,), student_temp, dtype=work)
+        scale = 1 / (student_temp * terms)
+        gradient = torch.empty_like(views) if ctx.needs_input_grad[0] else None
+        loss, entropy, total = (student.new_zeros(shape, dtype=work) for shape in ((), (), (out,)))
+        step = max(1, (CHUNK_CPU if student.device.type == "cpu" else CHUNK_GPU) // out)
+        for low in range(0, batch, step):
+            rows = slice(low, low + step)
+            scores = teachers[:, rows].to(work)
+            total += scores.sum((0, 1))
+            scores = (scores - center.to(work)) / teacher_temp
+            targets = F.softmax(scores, dim=-1)
+            entropy += _cross_entropy(targets, scores, targets, 1)
+            both = targets.sum(0)
+            for index, view in enumerate(views):
+                target, mass = (targets[1 - index], 1) if index < 2 else (both, 2)
+                scores = view[rows] / temp
+                probabilities = F.softmax(scores, dim=-1)
+                loss += _cross_entropy(target, scores, probabilities, mass)
+                if gradient is not None:
+                    torch.sub(probabilities.mul_(mass * scale), target, alpha=scale, out=gradient[index, rows])
+        ctx.gradient = None if gradient is None else gradient.view_as(student)
+        loss, entropy, total = loss / terms, entropy / (2 * batch), total / (2 * batch)
+        ctx.mark_non_differentiable(total, entropy)
+        return loss, total, entropy
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_loss: Tensor, *_: Any) -> tuple[Tensor, None, None, None, None]:
+        if ctx.gradient is None:
+            raise RuntimeError("dino_loss gives its gradient once; compute the loss anew for another backward pass")
+        gradient, ctx.gradient = ctx.gradient, None
+        return gradient.mul_(grad_loss), None, None, None, None
+
+
 # --- schedules ---------------------------------------------------------------------------------------
 
 
@@ -60,7 +233,7 @@ class DinoRates(Rates):
 
     momentum: float
     teacher_temp: float
-    freeze: bool
+    freeze_last_layer: bool
 
 
 class DinoSchedules(Schedules):
@@ -82,11 +255,11 @@ class DinoSchedules(Schedules):
             weight_decay=common.weight_decay,
             momentum=float(self._momentum[step]),
             teacher_temp=float(self._temperature[epoch]),
-            freeze=epoch < self._frozen_epochs,
+            freeze_last_layer=epoch < self._frozen_epochs,
         )
 
 
-# --- student, teacher, loss --------------------------------------------------------------------------
+# --- networks ----------------------------------------------------------------------------------------
 
 
 class MultiCrop(nn.Module):
@@ -112,77 +285,14 @@ def make_teacher(student: MultiCrop, teacher_head: DINOHead) -> MultiCrop:
     return MultiCrop(copy.deepcopy(student.backbone), teacher_head).eval().requires_grad_(False)
 
 
-@dataclass
-class Dino:
-    """Everything that an update changes, but the optimizer's state."""
-
-    student: MultiCrop
-    teacher: MultiCrop
-    center: Tensor  # (K,)
-
-    @cached_property
-    def averaged(self) -> list[tuple[Tensor, Tensor]]:
-        """Teacher's and student's parameters, by name: a gain that only the student trains is the teacher's buffer.
-
-        Found at the first update, since sharding replaces a module's parameters.
-        """
-        own = dict(self.student.named_parameters())
-        pairs = [(parameter, own[name]) for name, parameter in self.teacher.named_parameters()]
-        return [(local(mean), local(new.detach())) for mean, new in pairs]
+def _head(job: Job, config: PretrainConfig, dim: int, norm_last_layer: bool) -> DINOHead:
+    sizes = {"hidden_dim": config.hidden_dim, "bottleneck_dim": config.bottleneck_dim}
+    return DINOHead(dim, config.out_dim, norm_last_layer=norm_last_layer, seed=job.seed, **sizes)
 
 
-@dataclass(frozen=True)
-class Gradients:
-    """Outcome of a micro-batch; the gradients themselves are on the student's parameters."""
-
-    loss: Tensor  # scalar
-    batch_center: Tensor  # (K,) mean teacher output
-    entropy: Tensor  # scalar, mean entropy of the teacher's targets in nats
-
-
-def compute_gradients(
-    dino: Dino,
-    forward: nn.Module,
-    views: Sequence[Tensor],
-    rates: DinoRates,
-    config: PretrainConfig,
-    autocast: AbstractContextManager[object],
-) -> Gradients:
-    """Forward and backward of a micro-batch: its share, 1/accumulate, is added to the gradients; nothing else changes.
-
-    ``views`` is (globals,) or (globals, locals); ``forward`` is the student, or the student wrapped in DDP.
-    Every micro-batch of a step uses the same centre, so accumulation changes nothing but the order of summation.
-    """
-    with autocast:
-        with torch.no_grad():
-            teacher = dino.teacher(views[0])
-        student = forward(*views)
-    loss, mean, spread = dino_loss(student, teacher, dino.center, config.student_temp, rates.teacher_temp)
-    del student, teacher  # room for the backward pass
-    torch.autograd.backward(loss / config.accumulate)
-    return Gradients(loss.detach(), mean, spread)
-
-
-def drop_frozen(dino: Dino, rates: DinoRates) -> None:
-    """In the frozen epochs, drop the last layer's gradients: it is then neither updated nor decayed."""
-    if rates.freeze:
-        for parameter in dino.student.head.last_layer_parameters():
-            parameter.grad = None
-
-
-def clip_each_(gradients: list[Tensor], norms: Sequence[float], bound: float) -> None:
-    """Scale each gradient to norm ``bound`` at most, by its own norm (not the global one); 0 = leave all.
-
-    ``norms`` are the gradients' norms on the host: they come with the finite test, and spare the scaling of
-    the many gradients that are short enough.
-    """
-    long = [(g, bound / (n + 1e-6)) for g, n in zip(gradients, norms, strict=True) if bound and n + 1e-6 > bound]
-    if long:
-        torch._foreach_mul_([g for g, _ in long], [scale for _, scale in long])
-
-
-@torch.no_grad()
-def follow(dino: Dino, batch_center: Tensor, momentum: float, center_momentum: float) -> None:
-    """What follows the optimizer's step: EMA of the teacher's parameters; EMA of the centre, over all ranks."""
-    torch._foreach_lerp_([t for t, _ in dino.averaged], [s for _, s in dino.averaged], 1.0 - momentum)
-    dino.center.lerp_(all_reduce_mean(batch_center), 1.0 - center_momentum)
+def build_networks(job: Job, config: PretrainConfig, device: torch.device) -> tuple[MultiCrop, MultiCrop]:
+    """Student and teacher at their start; weights depend on ``job.seed`` alone."""
+    backbone = job.backbone(device)
+    head = _head(job, config, backbone.embed_dim, config.norm_last_layer).to(device)
+    student = MultiCrop(backbone, head).train()
+    return student, make_teacher(student, _head(job, config, backbone.embed_dim, True).to(device))

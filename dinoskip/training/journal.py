@@ -11,8 +11,8 @@ from dinoskip.console import MetricsLog, log, read_metrics
 from dinoskip.distributed import on_main
 from dinoskip.errors import NonFiniteError
 from dinoskip.training.boards import Boards
-from dinoskip.training.recipe import Alarm
-from dinoskip.training.rundir import RunDirectory
+from dinoskip.training.guard import CollapseAlarm
+from dinoskip.training.run_directory import RunDirectory
 
 TELL_SECONDS = 60.0  # between lines on speed and waiting
 
@@ -41,7 +41,7 @@ class Journal:
         self,
         run: RunDirectory,
         step: int,
-        alarm: Alarm | None,
+        alarm: CollapseAlarm | None,
         max_nonfinite: int,
         score: str | None = None,
         boards: Boards | None = None,

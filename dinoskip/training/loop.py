@@ -10,54 +10,50 @@ but for the order of summation.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import Field
 from timm.models.vision_transformer import VisionTransformer
-from torch import Tensor
 
-from dinoskip.config import Config, dump
+from dinoskip.config import dump
 from dinoskip.console import Progress, log
-from dinoskip.data.loader import Batch
 from dinoskip.diagnostics.live import LiveDiagnostics, Row, gradient_rows
-from dinoskip.distributed import World, agree, all_reduce_max, all_reduce_mean, gather, on_main, world
+from dinoskip.distributed import World, agree, all_reduce_mean, gather, on_main, world
 from dinoskip.environment import matmul_gflops
 from dinoskip.errors import Interrupted, Preempted
 from dinoskip.files import read_json, write_json
-from dinoskip.init.build import ModelConfig, build_model
 from dinoskip.models.export import CHECKPOINTS
-from dinoskip.optim.build import AdamWConfig, OptimizerConfig, build_optimizer, set_rates
-from dinoskip.optim.sharing import local
-from dinoskip.randomness import derive
+from dinoskip.optim.build import build_optimizer
 from dinoskip.training import checkpoint, parallel
 from dinoskip.training.boards import Boards
 from dinoskip.training.guard import INTERRUPT, StopSignals
 from dinoskip.training.journal import Journal
-from dinoskip.training.recipe import Observer, Rates, Recipe, gradients_of, mean_of
-from dinoskip.training.rundir import RunDirectory, open_run
+from dinoskip.training.objective import Engine, Loader, Objective, Observer, Step
+from dinoskip.training.recipe import Job
+from dinoskip.training.run_directory import RunDirectory, open_run
 
 
-class Job(Config):
-    """What every training run's result depends on, but the images; a subclass adds its recipe's settings."""
+@dataclass(frozen=True)
+class Training:
+    """What a run trains: an objective, its micro-batches, and what is said of them.
 
-    seed: int = Field(0, ge=0)
-    model: ModelConfig = ModelConfig()
-    optimizer: OptimizerConfig = AdamWConfig()
+    ``names`` are the images', by the numbers in ``Batch.ids``; ``verdict`` says in a line what a run waits for, given
+    the share of time that steps waited for images.
+    """
 
-    def backbone(self, device: torch.device) -> VisionTransformer:
-        """The backbone to be trained, at its start; with drop path only if it has all skips."""
-        drop_path = self.model.drop_path if self.model.skip is True else 0.0
-        return build_model(self.model, self.seed, drop_path=drop_path, device=device)
+    objective: Objective
+    loader: Loader
+    names: Sequence[str]
+    verdict: Callable[[float], str]
 
 
 def train(
     job: Job,
-    make_recipe: Callable[[World], Recipe],
+    prepare: Callable[[World], Training],
     data: Callable[[], Mapping[str, Any]],
     run_dir: str | Path,
     *,
@@ -67,8 +63,9 @@ def train(
 ) -> Path:
     """Train, or go on training, in ``run_dir``; return the final checkpoint's directory.
 
-    ``data`` says what the images are (their fingerprint), alike on all ranks: with the job, it is what a resumed run
-    must share, but for the keys in ``allow``. ``observer`` evaluates every ``online_every`` epochs.
+    ``prepare`` makes networks and loader on this rank. ``data`` says what the images are (their fingerprint), alike on
+    all ranks: with the job, it is what a resumed run must share, but for the keys in ``allow``. ``observer`` evaluates
+    every ``online_every`` epochs.
     Raises :class:`ConfigError` (another configuration or data than the run's, unusable directory),
     :class:`OutputInUse`, :class:`NonFiniteError`, :class:`DiskFull`, and, with the state saved,
     :class:`Preempted` (SIGTERM, SIGUSR2) and :class:`Interrupted` (Ctrl-C).
@@ -77,45 +74,35 @@ def train(
         gpus = [here.device] if here.device.type == "cuda" else []
         config = {**dump(job), "data": agree(dict(data()), "the images")}
         with open_run(Path(run_dir), config, here, allow) as run, torch.random.fork_rng(gpus):
-            return _Training(job, make_recipe(here), here, run, signals, observer).run()
+            return _Loop(job, prepare(here), here, run, signals, observer).run()
 
 
-@dataclass
-class _Step:
-    """What one step leaves for the log, on the host but for ``means``."""
-
-    rates: Rates
-    means: dict[str, Tensor]
-    ids: list[Tensor]
-    grad_norm: float
-    waited: float
-    finite: bool
-    stop: int
-    save: bool
-    inside: Row
-
-
-class _Training:
+class _Loop:
     def __init__(
         self,
         job: Job,
-        recipe: Recipe,
+        training: Training,
         here: World,
         run: RunDirectory,
         signals: StopSignals,
         observer: Observer | None,
     ) -> None:
-        self.job, self.recipe, self.config, self.here = job, recipe, recipe.config, here
+        self.job, self.training, self.here = job, training, here
         self.run_dir, self.signals, self.observer = run, signals, observer
-        self.loader = recipe.loader
+        self.objective, self.loader = training.objective, training.loader
+        self.config, self.student = self.objective.config, self.objective.networks["student"]
         self.epoch_steps = self.loader.steps_per_epoch
         self.total = self.config.epochs * self.epoch_steps
         on_gpu = here.device.type == "cuda"
         self.bf16 = self.config.precision == "bf16" or (self.config.precision == "auto" and on_gpu)
-        self.forward = self._prepare(self.config.compile is True or (self.config.compile == "auto" and on_gpu))
-        self.optimizer = build_optimizer(self.recipe.networks["student"], job.optimizer)
-        looks = self.config.diagnose_every > 0
-        self.live = LiveDiagnostics(self.loader.images, job.model.img_size) if looks else None
+        forward = self._distribute(self.config.compile is True or (self.config.compile == "auto" and on_gpu))
+        self.optimizer = build_optimizer(self.student, job.optimizer)
+        self.engine = Engine(
+            self.student, forward, self.optimizer, self.loader, here, job.seed, self.config.accumulate, self.bf16,
+            requests=self._requests, inspect=self._inspect,
+        )  # fmt: skip
+        diagnosed = self.config.diagnose_every > 0
+        self.live = LiveDiagnostics(self.loader.images, job.model.img_size) if diagnosed else None
         self.bad_images = self.run_dir.path / "bad_images.json"  # name -> reason, of all sessions of the run
         if here.is_main and self.bad_images.exists():
             self.loader.bad.update(read_json(self.bad_images))
@@ -123,21 +110,21 @@ class _Training:
         self.keep = {epoch * self.epoch_steps for epoch in (*self.config.keep_epochs, self.config.epochs)}
         self._set_next_save()
 
-    def _prepare(self, compiled: bool) -> torch.nn.Module:
+    def _distribute(self, compiled: bool) -> torch.nn.Module:
         """The student as called in training: compiled and spread over the ranks; the other networks likewise."""
-        for network in self.recipe.networks.values() if compiled else ():
+        for network in self.objective.networks.values() if compiled else ():
             parallel.compile_(network.get_submodule("backbone"), self.here, self.config.parallel)
-        for role, network in self.recipe.networks.items():
+        for role, network in self.objective.networks.items():
             if role != "student":
                 parallel.shard(network, self.here, self.config.parallel)
-        return parallel.wrap(self.recipe.networks["student"], self.here, self.config.parallel)
+        return parallel.wrap(self.student, self.here, self.config.parallel)
 
     def _resume(self) -> int:
         """Load the newest intact checkpoint, if any; return the number of steps done."""
         newest = on_main(lambda: checkpoint.newest(self.run_dir.path))
         if newest is None:
             return 0
-        step = checkpoint.load(newest, self.recipe, self.optimizer)
+        step = checkpoint.load(newest, self.objective, self.optimizer)
         self.keep.add(step)  # until this session ends: what it came from must outlive what it writes
         log.info("%s: goes on after step %d of %d", self.run_dir.path, step, self.total)
         return step
@@ -145,7 +132,7 @@ class _Training:
     def _journal(self, step: int) -> Journal:
         score = self.observer.score if self.observer else None
         boards = Boards(self.config.boards, self.run_dir.path, step, dump(self.job)) if self.here.is_main else None
-        return Journal(self.run_dir, step, self.recipe.alarm, self.config.max_nonfinite, score, boards)
+        return Journal(self.run_dir, step, self.objective.alarm, self.config.max_nonfinite, score, boards)
 
     def _note_speed(self) -> None:
         """Record what this device can do at most, in this run's precision, while no other rank computes."""
@@ -157,7 +144,7 @@ class _Training:
         step = self._resume()
         self.run_dir.accept(step)
         self.run_dir.report(now=True, step=step, steps=self.total, epochs=self.config.epochs)
-        tensors = [*self.recipe.networks["student"].state_dict().values()]
+        tensors = [*self.student.state_dict().values()]
         self.run_dir.warn_if_tight(4 * sum(t.numel() * t.element_size() for t in tensors))
         with (
             closing(self.loader),
@@ -169,57 +156,27 @@ class _Training:
                 done = step - epoch * self.epoch_steps
                 batches = self.loader.epoch(epoch, start_step=done)
                 for _ in range(done, self.epoch_steps):
-                    outcome = self._step(step, batches)
+                    taken = Step(self.engine, step, batches)
+                    self.objective.step(taken)
                     step += 1
-                    self.journal.count(self.config.batch_size, outcome.waited)
-                    progress.advance(note=self._record(step, outcome))
-                    self._boundary(step, outcome)
-                self.journal.tell(epoch + 1, self.config.epochs, self.recipe.verdict)
+                    self.journal.count(self.config.batch_size, taken.waited)
+                    progress.advance(note=self._record(step, taken))
+                    self._boundary(step, taken)
+                self.journal.tell(epoch + 1, self.config.epochs, self.training.verdict)
         return self.run_dir.path / CHECKPOINTS / checkpoint.name_of(self.total)
 
-    # --- one step ---------------------------------------------------------------------------------------
+    # --- within a step ---------------------------------------------------------------------------------------
 
-    def _step(self, step: int, batches: Iterator[Batch]) -> _Step:
-        """One update, or none if any rank's gradients are not finite. Waits for the device once."""
-        rates, slices = self.recipe.rates(step), self.config.accumulate
-        set_rates(self.optimizer, rates.lr, rates.weight_decay)
-        self.optimizer.zero_grad(set_to_none=True)
-        parts, ids, waited = [], [], 0.0
-        for micro in range(slices):
-            began = time.perf_counter()
-            batch = next(batches)
-            waited += time.perf_counter() - began
-            ids.append(batch.ids)
-            torch.manual_seed(derive(self.job.seed, "noise", step, self.here.rank * slices + micro))
-            autocast = torch.autocast(self.here.device.type, torch.bfloat16, enabled=self.bf16)
-            with parallel.last_only(self.forward, micro == slices - 1):
-                parts.append(self.recipe.backward(self.forward, batch, rates, autocast))
-        self.recipe.drop_gradients(rates)
-        inside = self._look(step + 1)
-        means = mean_of(parts)
-        gradients = gradients_of(self.recipe.networks["student"])
-        bad, stop, save, norms = self._agree(parallel.gradient_norms(gradients), means["loss"])
-        if not bad:
-            self.recipe.clip([local(gradient) for gradient in gradients], norms)
-            self.optimizer.step()
-            self.recipe.after_update(means, rates)
-        return _Step(rates, means, ids, sum(n * n for n in norms) ** 0.5, waited, not bad, stop, save, inside)
+    def _requests(self) -> tuple[int, bool]:
+        """What this rank asks of all: which signal came (0: none), and whether it is time to save."""
+        return self.signals.requested, self.here.is_main and time.monotonic() >= self.next_save
 
-    def _agree(self, norms: Tensor, loss: Tensor) -> tuple[bool, int, bool, list[float]]:
-        """Agree among ranks on: non-finite, stop signal, time to save; and bring the norms to the host."""
-        late = self.here.is_main and time.monotonic() >= self.next_save
-        host = torch.tensor([0.0, float(self.signals.requested), float(late)])
-        flags = host.to(norms.device, non_blocking=True)
-        flags[0] = 1.0 - torch.isfinite(norms.sum() + loss).float()
-        bad, stop, save, *values = torch.cat([all_reduce_max(flags), norms.float()]).tolist()
-        return bool(bad), int(stop), bool(save), values
-
-    def _look(self, step: int) -> Row:
+    def _inspect(self, step: int) -> Row:
         """Diagnostics of a step that has its gradients and no update yet, if it is time; it changes nothing."""
         if self.live is None or step % self.config.diagnose_every:
             return {}
         began = time.perf_counter()
-        student = self.recipe.networks["student"].get_submodule("backbone")
+        student = self.student.get_submodule("backbone")
         assert isinstance(student, VisionTransformer)
         row = gradient_rows(student, lambda p: None if p.grad is None else parallel.whole(p.grad))
         if self.here.size > 1 and self.config.parallel == "fsdp":  # a sharded network cannot be walked block by block
@@ -231,31 +188,31 @@ class _Training:
 
     def _plain(self, role: str) -> torch.nn.Module:
         """A whole copy of a network on this rank's device, neither sharded nor compiled; every rank must call it."""
-        network = self.recipe.fresh(role)
-        network.load_state_dict(parallel.whole_state(self.recipe.networks[role]))
+        network = self.objective.fresh(role)
+        network.load_state_dict(parallel.whole_state(self.objective.networks[role]))
         return network.to(self.here.device)
 
     # --- between steps ----------------------------------------------------------------------------------
 
-    def _record(self, step: int, outcome: _Step) -> str:
+    def _record(self, step: int, taken: Step) -> str:
         """Log the step if it is time, or if it was not finite; return the note for the progress line."""
         epoch = (step - 1) // self.epoch_steps + 1
-        if not outcome.finite:
-            mine = torch.cat(outcome.ids).tolist()
-            names = [self.recipe.names[i] for part in gather(mine) for i in part]
-            self.journal.nonfinite(step, float(outcome.means["loss"]), names)
+        if not taken.finite:
+            mine = torch.cat(taken.ids).tolist()
+            names = [self.training.names[i] for part in gather(mine) for i in part]
+            self.journal.nonfinite(step, float(taken.means["loss"]), names)
             if self._due(step):  # of the weights of the step before
                 self.journal.measured(step, epoch, self._online())
             return "not finite"
         self.journal.finite()
-        if outcome.inside:
-            self.journal.diagnostics(step, epoch, outcome.inside)
+        if taken.inside:
+            self.journal.diagnostics(step, epoch, taken.inside)
         online = self._online() if self._due(step) else {}
         if not online and step % self.config.log_every and step != self.total:
             return ""
-        scalars = {name: value for name, value in outcome.means.items() if value.ndim == 0}
+        scalars = {name: value for name, value in taken.means.items() if value.ndim == 0}
         means = all_reduce_mean(torch.stack([value.float() for value in scalars.values()])).tolist()
-        values = dict(zip(scalars, means, strict=True)) | {"grad_norm": outcome.grad_norm} | outcome.rates.logged()
+        values = dict(zip(scalars, means, strict=True)) | {"grad_norm": taken.grad_norm} | taken.rates.logged()
         self.journal.row(step, epoch, values | online, len(self.loader.bad))
         return f"loss {values['loss']:.3f}"
 
@@ -269,13 +226,13 @@ class _Training:
         assert self.observer is not None
         began = time.perf_counter()
         gpus = [self.here.device] if self.here.device.type == "cuda" else []
-        network = self._plain(self.recipe.observed)
+        network = self._plain(self.objective.observed)
         with torch.random.fork_rng(gpus), torch.no_grad():
             values = self.observer(network.eval(), self.here)
         self.journal.leave_out(time.perf_counter() - began)
         return values
 
-    def _boundary(self, step: int, outcome: _Step) -> None:
+    def _boundary(self, step: int, taken: Step) -> None:
         """List new bad images, save if it is time, and stop if asked to."""
         if step % self.epoch_steps == 0:  # a rank has seen its part of the set alone; the 1 % rule is for the whole
             for found in gather(self.loader.bad):
@@ -284,11 +241,11 @@ class _Training:
             write_json(self.bad_images, self.loader.bad)
             self.bad_written = len(self.loader.bad)
         every = self.config.checkpoint_every_steps
-        asked = outcome.stop or outcome.save or (every and step % every == 0)
+        asked = taken.stop or taken.save or (every and step % every == 0)
         if asked or step in self.keep or self._due(step):
             self._save(step)
-        if outcome.stop and step < self.total:
-            kind = Interrupted if outcome.stop == INTERRUPT else Preempted
+        if taken.stop and step < self.total:
+            kind = Interrupted if taken.stop == INTERRUPT else Preempted
             raise kind(f"{self.run_dir.path}: stopped after step {step}; the same command goes on from there")
 
     def _save(self, step: int) -> None:
@@ -296,7 +253,7 @@ class _Training:
             "step": step, "epoch": step // self.epoch_steps, "epochs": self.config.epochs, "seed": self.job.seed,
             "steps_per_epoch": self.epoch_steps, "init": self.job.model.init.name, "optimizer": self.job.optimizer.name,
         }  # fmt: skip
-        content = checkpoint.collect(self.recipe, self.optimizer)  # of all ranks
+        content = checkpoint.collect(self.objective, self.optimizer)  # of all ranks
         keep = self.keep | {self.journal.best}
         on_main(lambda: checkpoint.save(self.run_dir.path, content, self.job.model, info, keep))
         self.run_dir.report(now=True, step=step)

@@ -8,27 +8,30 @@ erasing 0.25, no drop path, no clipping. See docs/supervised.md.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from pydantic import Field, model_validator
+from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from dinoskip.data.classification import ClassAugmentConfig, ClassLoader
+from dinoskip.data.classification import ClassAugmentConfig, ClassLoader, normalise, validation_batches
 from dinoskip.data.folders import LabelledFolder
-from dinoskip.data.loader import Batch
 from dinoskip.data.workers import wait_advice
-from dinoskip.distributed import World
+from dinoskip.distributed import World, run_together
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.files import hash_of
 from dinoskip.models.vit import from_config
+from dinoskip.randomness import torch_rng
 from dinoskip.training import loop
-from dinoskip.training.classifier import Accuracy, Classifier, ClassifierHead, Pooling, soft_cross_entropy
-from dinoskip.training.recipe import Rates, Recipe, Schedules, TrainConfig
+from dinoskip.training.objective import Objective, Step
+from dinoskip.training.recipe import Job, Schedules, TrainConfig
+
+Pooling = Literal["token", "avg"]
 
 
 class SupervisedConfig(TrainConfig):
@@ -56,10 +59,10 @@ def with_defaults(tree: Mapping[str, Any]) -> dict[str, Any]:
     return filled
 
 
-class SupervisedJob(loop.Job):
+class SupervisedJob(Job):
     """Everything that a supervised run's result depends on, but the images."""
 
-    supervised: SupervisedConfig = SupervisedConfig()
+    supervise: SupervisedConfig = SupervisedConfig()
 
     @model_validator(mode="before")
     @classmethod
@@ -68,9 +71,9 @@ class SupervisedJob(loop.Job):
 
     @model_validator(mode="after")
     def _whole_patches(self) -> SupervisedJob:
-        patch, size = self.model.patch_size, self.supervised.augment.size
+        patch, size = self.model.patch_size, self.supervise.augment.size
         if size % patch:
-            raise ValueError(f"supervised.augment.size: {size} is not a multiple of the patch size {patch}")
+            raise ValueError(f"supervise.augment.size: {size} is not a multiple of the patch size {patch}")
         return self
 
 
@@ -95,78 +98,164 @@ def supervise(
     if val is not None and val.class_names != train.class_names:
         raise DataError(f"{val.root}: its classes are not those of {train.root}")
 
-    def recipe(here: World) -> SupervisedRecipe:
-        return SupervisedRecipe(job, train, here, workers)
+    def prepare(here: World) -> loop.Training:
+        loader = labelled_batches(job, train, here, workers)
+        objective = Supervised(job, len(train.class_names), loader.steps_per_epoch, here.device)
+        return loop.Training(
+            objective, loader, train.ids, partial(wait_advice, mode=None, workers=here.readers(workers))
+        )
 
     def data() -> dict[str, Any]:
         numbered = hash_of([list(train.class_names), train.labels.tolist()])
         own = {"fingerprint": train.fingerprint(), "images": len(train), "labels": numbered}
         return own | ({"val": val.fingerprint()} if val is not None else {})
 
-    observer = Accuracy(val, job.supervised.augment.size, workers=workers) if val is not None else None
-    return loop.train(job, recipe, data, run_dir, device=device, observer=observer, allow=allow)
+    observer = Accuracy(val, job.supervise.augment.size, workers=workers) if val is not None else None
+    return loop.train(job, prepare, data, run_dir, device=device, observer=observer, allow=allow)
+
+
+def labelled_batches(job: SupervisedJob, images: LabelledFolder, here: World, workers: int) -> ClassLoader:
+    """This rank's micro-batches; :class:`ConfigError` if mixing needs pairs and a micro-batch cannot be paired."""
+    config = job.supervise
+    loader = ClassLoader(
+        images, config.augment, seed=job.seed, batch_size=config.batch_size, rank=here.rank,
+        world_size=here.size, accumulate=config.accumulate, workers=here.readers(workers), device=here.device,
+    )  # fmt: skip
+    micro = config.batch_size // (here.size * config.accumulate)
+    if config.augment.mixes and micro % 2:
+        raise ConfigError(
+            f"supervise.batch_size: {config.batch_size} makes micro-batches of {micro}, which cannot be mixed in pairs",
+            "take an even number, or augment.mixup=0 and augment.cutmix=0",
+        )
+    return loader
+
+
+# --- one step ------------------------------------------------------------------------------------------
+
+
+class Supervised(Objective):
+    """Cross-entropy with soft targets."""
+
+    observed = "student"
+    config: SupervisedConfig
+
+    def __init__(self, job: SupervisedJob, classes: int, steps_per_epoch: int, device: torch.device) -> None:
+        self.job, self.config, self.classes = job, job.supervise, classes
+        self.schedules = Schedules(self.config, job.optimizer, steps_per_epoch)
+        self.networks = {"student": build(job, classes, device)}
+        self.buffers: dict[str, Tensor] = {}
+
+    def fresh(self, role: str) -> nn.Module:
+        """A classifier of the same architecture."""
+        backbone = from_config(self.job.model, weight_init="skip")
+        return Classifier(backbone, ClassifierHead(backbone.embed_dim, self.classes), self.config.pooling)
+
+    def step(self, step: Step) -> None:
+        """One step of supervised training."""
+        step.begin(self.schedules.at(step.number))
+        for images, targets in step.micro_batches():  # (B, 3, S, S), (B, classes)
+            with step.autocast():
+                logits = step.forward(images)
+            step.backward(soft_cross_entropy(logits, targets))
+        gradients, norms = step.gradients()
+        if step.finite:
+            clip_together_(gradients, norms, self.config.clip_grad)
+            step.optimizer.step()
+
+
+def clip_together_(gradients: list[Tensor], norms: Sequence[float], bound: float) -> None:
+    """Scale all gradients together so that their common norm is at most ``bound``, in place; 0 = leave them."""
+    norm = math.hypot(*norms)
+    if bound and norm > bound:
+        torch._foreach_mul_(gradients, bound / norm)
+
+
+def soft_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
+    """Mean over the batch of -sum(targets · log softmax(logits)), in float32; both (B, classes)."""
+    return -(targets * F.log_softmax(logits.float(), dim=-1)).sum(-1).mean()
+
+
+# --- networks ------------------------------------------------------------------------------------------
+
+
+class ClassifierHead(nn.Module):
+    """A linear layer (dim → classes). Weights depend on ``seed`` alone: truncated normal (0.02), biases zero."""
+
+    def __init__(self, dim: int, classes: int, *, seed: int = 0) -> None:
+        super().__init__()
+        drawn = torch.empty(classes, dim, dtype=torch.float32)
+        nn.init.trunc_normal_(drawn, std=0.02, generator=torch_rng(seed, "init", "head", "weight"))
+        self.weight = nn.Parameter(drawn)
+        self.bias = nn.Parameter(torch.zeros(classes, dtype=torch.float32))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map features (B, dim) to logits (B, classes)."""
+        return F.linear(x, self.weight, self.bias)
+
+
+class Classifier(nn.Module):
+    """A backbone and a head. The head reads the CLS token after the last norm, or the mean of the patch tokens."""
+
+    def __init__(self, backbone: VisionTransformer, head: ClassifierHead, pooling: Pooling = "token") -> None:
+        super().__init__()
+        backbone.global_pool = pooling  # timm's own pooling: the norm stays before it either way
+        self.backbone = backbone
+        self.head = head
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Map images (B, 3, S, S) to logits (B, classes)."""
+        logits: Tensor = self.head(self.backbone(images))
+        return logits
 
 
 def build(job: SupervisedJob, classes: int, device: torch.device) -> Classifier:
     """The classifier at its start; weights depend on ``job.seed`` alone."""
     backbone = job.backbone(device)
     head = ClassifierHead(backbone.embed_dim, classes, seed=job.seed).to(device)
-    return Classifier(backbone, head, job.supervised.pooling).train()
+    return Classifier(backbone, head, job.supervise.pooling).train()
 
 
-class SupervisedRecipe(Recipe):
-    """Cross-entropy with soft targets, as the training loop runs it."""
+# --- accuracy ------------------------------------------------------------------------------------------
 
-    observed = "student"
 
-    def __init__(self, job: SupervisedJob, images: LabelledFolder, here: World, workers: int) -> None:
-        self.job, self.config, self.names = job, job.supervised, images.ids
-        config, self.classes = job.supervised, len(images.class_names)
-        workers = here.readers(workers)
-        self.loader = ClassLoader(
-            images, config.augment, seed=job.seed, batch_size=config.batch_size, rank=here.rank,
-            world_size=here.size, accumulate=config.accumulate, workers=workers, device=here.device,
-        )  # fmt: skip
-        micro = config.batch_size // (here.size * config.accumulate)
-        if config.augment.mixes and micro % 2:
-            raise ConfigError(
-                f"supervised.batch_size: {config.batch_size} makes micro-batches of {micro}, which cannot be mixed in "
-                "pairs",
-                "take an even number, or augment.mixup=0 and augment.cutmix=0",
-            )
-        self.schedules = Schedules(config, job.optimizer, self.loader.steps_per_epoch)
-        self.networks = {"student": build(job, self.classes, here.device)}
-        self.buffers: dict[str, Tensor] = {}
-        self.verdict = partial(wait_advice, mode=None, workers=workers)
+def hits(logits: Tensor, labels: Tensor, k: int) -> Tensor:
+    """Whether the label is among the ``k`` highest logits: bool (B,) of logits (B, classes) and labels int64 (B,).
 
-    def fresh(self, role: str) -> nn.Module:
-        """A classifier of the same architecture."""
-        backbone = from_config(self.job.model, weight_init="skip")
-        return Classifier(backbone, ClassifierHead(backbone.embed_dim, self.classes), self.job.supervised.pooling)
+    Of equal logits the lower class comes first; a row with a NaN is no hit.
+    """
+    own = logits.gather(1, labels.view(-1, 1))
+    earlier = torch.arange(logits.shape[1], device=logits.device) < labels.view(-1, 1)
+    before = (logits > own) | ((logits == own) & earlier)
+    return (before.sum(1) < k) & ~logits.isnan().any(1)
 
-    def rates(self, step: int) -> Rates:
-        """See :class:`Schedules`."""
-        return self.schedules.at(step)
 
-    def backward(
-        self, forward: nn.Module, batch: Batch, rates: Rates, autocast: AbstractContextManager[object]
-    ) -> dict[str, Tensor]:
-        """Mean cross-entropy of a micro-batch."""
-        images, targets = self.loader.views(batch)
-        with autocast:
-            logits = forward(images)
-        loss = soft_cross_entropy(logits, targets)
-        torch.autograd.backward(loss / self.config.accumulate)
-        return {"loss": loss.detach()}
+class Accuracy:
+    """Top-1 and top-5 accuracy in percent on a folder of labelled images: an observer of the training loop.
 
-    def drop_gradients(self, rates: Rates) -> None:
-        """None: every parameter is trained in every step."""
+    Images: short side to size / 0.875 (256 for 224), bicubic, centre crop. They are dealt out to the ranks and the
+    counts summed, so every image counts once whatever the number of ranks and the numbers are those of one process.
+    """
 
-    def clip(self, gradients: list[Tensor], norms: list[float]) -> None:
-        """Scale all gradients together so that their common norm is at most ``clip_grad``."""
-        norm, bound = math.hypot(*norms), self.job.supervised.clip_grad
-        if bound and norm > bound:
-            torch._foreach_mul_(gradients, bound / norm)
+    score = "top1"
 
-    def after_update(self, means: Mapping[str, Tensor], rates: Rates) -> None:
-        """Nothing follows."""
+    def __init__(self, folder: LabelledFolder, size: int, *, batch_size: int = 128, workers: int = 0) -> None:
+        self.folder, self.size, self.batch_size, self.workers = folder, size, batch_size, workers
+
+    def __call__(self, network: nn.Module, here: World) -> dict[str, float]:
+        """``{"top1": ..., "top5": ...}`` of a network in eval mode on ``here.device``, equal on all ranks.
+
+        Raises :class:`DataError`, on every rank, if it fails on one: an image that cannot be read, no device memory.
+        """
+        mine = range(here.rank, len(self.folder), here.size)
+
+        def count() -> list[int]:
+            counts = [0, 0]
+            for images, labels in validation_batches(self.folder, mine, self.size, self.batch_size, self.workers):
+                logits, truth = network(normalise(images.to(here.device))), labels.to(here.device)
+                for place, k in enumerate((1, 5)):
+                    counts[place] += int(hits(logits, truth, k).sum())
+            return counts
+
+        found = run_together(count, "accuracy")
+        top1, top5 = (100.0 * sum(part[place] for part in found) / len(self.folder) for place in (0, 1))
+        return {"top1": top1, "top5": top5}

@@ -15,8 +15,8 @@ import time
 from typing import Any
 
 POINTS = {
-    "step.before_update": ("dinoskip.training.loop", "set_rates"),
-    "step.gradients": ("dinoskip.training.loop", "gradients_of"),
+    "step.before_update": ("dinoskip.training.objective", "set_rates"),
+    "step.gradients": ("dinoskip.training.objective", "gradients_of"),
     "checkpoint.before_save": ("dinoskip.training.checkpoint", "save"),
     "checkpoint.before_head": ("dinoskip.training.checkpoint", "save_tensors"),
     "checkpoint.before_manifest": ("dinoskip.training.checkpoint", "write_manifest"),

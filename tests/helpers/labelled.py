@@ -33,4 +33,4 @@ def supervised_job(seed: int = 1, model: dict[str, Any] | None = None, **setting
         "augment": {"size": 32, **settings.pop("augment", {})}, **settings,
     }  # fmt: skip
     shape = {"name": "vit_tiny_patch16", "depth": 2, "img_size": 32, **(model or {})}
-    return SupervisedJob.model_validate({"seed": seed, "model": shape, "optimizer": {"lr": 2e-2}, "supervised": own})
+    return SupervisedJob.model_validate({"seed": seed, "model": shape, "optimizer": {"lr": 2e-2}, "supervise": own})

@@ -11,7 +11,8 @@ from dinoskip.config import RawConfig, validate
 from dinoskip.files import load_tensors
 from dinoskip.models.export import load_weights
 from dinoskip.pipeline.study import load_study
-from dinoskip.training.pretraining import PretrainJob, build
+from dinoskip.training.dino import build_networks
+from dinoskip.training.pretraining import PretrainJob
 from tests.helpers.study import TINY
 
 
@@ -29,7 +30,7 @@ def test_epoch_0_is_the_teacher_at_its_start(tmp_path: Path) -> None:
     assert study.pretrain is not None
     recipe = study.pretrain.model_dump(mode="json", exclude={"dataset"})
     job = validate(PretrainJob, RawConfig({"seed": 3, "model": model.model_dump(mode="json"), "pretrain": recipe}))
-    expected = build(job, torch.device("cpu")).teacher.backbone.state_dict()
+    expected = build_networks(job, job.pretrain, torch.device("cpu"))[1].backbone.state_dict()
     state = load_tensors(found)
     assert state.keys() == expected.keys()
     assert all(torch.equal(state[name], value) for name, value in expected.items())

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import tempfile
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -9,39 +8,32 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dinoskip.data import ImageFolder
-from dinoskip.distributed import World
 from dinoskip.errors import WeightsError
 from dinoskip.files import load_tensors, save_tensors, verify_manifest, write_manifest
 from dinoskip.models.export import list_checkpoints
 from dinoskip.optim import build_optimizer
 from dinoskip.training import PretrainJob, checkpoint
-from dinoskip.training.pretraining import DinoRecipe
-from tests.helpers.tiny import make_images, tensor_hashes, tiny_job
+from dinoskip.training.dino import DINO
+from tests.helpers.tiny import tensor_hashes, tiny_job
 
 JOB = tiny_job(freeze_last_layer=0)
 INFO = {"epoch": 1, "epochs": 2, "steps_per_epoch": 6, "seed": 1, "init": "trunc_normal", "optimizer": "adamw"}
 
 
-State = tuple[DinoRecipe, torch.optim.Optimizer]
-
-
-@cache
-def _images() -> ImageFolder:
-    return ImageFolder.open(make_images(Path(tempfile.mkdtemp()) / "images", 8))
+State = tuple[DINO, torch.optim.Optimizer]
 
 
 def _trained(updates: int, job: PretrainJob = JOB) -> State:
     """Networks and optimizer after some updates with made-up gradients; the last layer's first comes at the second."""
-    recipe = DinoRecipe(job, _images(), World(0, 1, torch.device("cpu")), 0)
-    student = recipe.networks["student"]
+    objective = DINO(job, job.pretrain, 6, torch.device("cpu"))
+    student = objective.student
     optimizer = build_optimizer(student, job.optimizer)
     for update in range(updates):
         for name, p in student.named_parameters():
             p.grad = None if name.startswith("head.last") and not update else torch.full_like(p, 0.1 + update)
         optimizer.step()
-        recipe.buffers["center"].add_(1.0)
-    return recipe, optimizer
+        objective.buffers["center"].add_(1.0)
+    return objective, optimizer
 
 
 def _save(run: Path, step: int, keep: tuple[int, ...] = (), state: State | None = None) -> Path:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from contextlib import nullcontext
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,20 +12,13 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor, nn
 
+from dinoskip.data.loader import Batch
+from dinoskip.distributed import World
 from dinoskip.models.heads import DINOHead
-from dinoskip.optim import AdamWConfig, build_optimizer, set_rates
-from dinoskip.training.dino import (
-    Dino,
-    DinoSchedules,
-    MultiCrop,
-    PretrainConfig,
-    clip_each_,
-    compute_gradients,
-    drop_frozen,
-    follow,
-    make_teacher,
-)
-from dinoskip.training.recipe import gradients_of
+from dinoskip.optim import AdamWConfig, build_optimizer
+from dinoskip.training import PretrainJob
+from dinoskip.training.dino import DINO, DinoSchedules, MultiCrop, PretrainConfig, clip_each_, make_teacher
+from dinoskip.training.objective import Engine, Step
 from tests.helpers.dino_reference import double_loop
 
 OUT = 6
@@ -51,16 +45,43 @@ class _Backbone(nn.Module):
         return self.norm(self.fc(x.mean((2, 3))))
 
 
-def _dino(norm_last_layer: bool) -> Dino:
+def _dino(config: PretrainConfig, optimizer: AdamWConfig, epoch_steps: int) -> DINO:
+    """The objective over small float64 networks; larger weights, so that norms above and below the bound occur."""
+    model = {"name": "vit_tiny_patch16", "depth": 1, "img_size": 32}
+    job = PretrainJob.model_validate({"model": model, "optimizer": optimizer, "pretrain": config})
+    dino = DINO(job, config, epoch_steps, torch.device("cpu"))
+
     def head(fixed: bool) -> DINOHead:
         return DINOHead(5, OUT, hidden_dim=7, bottleneck_dim=4, norm_last_layer=fixed, seed=3).double()
 
     torch.manual_seed(0)
-    student = MultiCrop(_Backbone().double(), head(norm_last_layer))
-    for p in student.parameters():  # larger weights, so that norms above and below the clip bound occur
+    student = MultiCrop(_Backbone().double(), head(config.norm_last_layer))
+    for p in student.parameters():
         p.data.mul_(3.0)
     student.head.last_g.data.fill_(1.0)
-    return Dino(student, make_teacher(student, head(True)), torch.zeros(OUT, dtype=torch.float64))
+    dino.student, dino.teacher = student, make_teacher(student, head(True))
+    dino.center = torch.zeros(OUT, dtype=torch.float64)
+    return dino
+
+
+class _Views:
+    """A loader whose micro-batches are views already."""
+
+    def views(self, batch: Batch) -> list[Tensor]:
+        return list(batch.data.values())
+
+
+def _take(dino: DINO, optimizer: torch.optim.Optimizer, number: int, views: list[Tensor]) -> Step:
+    """One step over one micro-batch, as the training loop takes it."""
+    loader: Any = _Views()
+    engine = Engine(dino.student, dino.student, optimizer, loader, World(0, 1, torch.device("cpu")), seed=0)
+
+    def batches() -> Iterator[Batch]:
+        yield Batch(torch.arange(2), dict(zip("gl", views, strict=True)))
+
+    taken = Step(engine, number, batches())
+    dino.step(taken)
+    return taken
 
 
 def _functional(p: dict[str, Tensor], x: Tensor) -> Tensor:
@@ -80,12 +101,11 @@ def _functional(p: dict[str, Tensor], x: Tensor) -> Tensor:
 def test_whole_updates_equal_a_plain_reimplementation(norm_last_layer: bool) -> None:
     config = PretrainConfig(
         epochs=4, batch_size=2, warmup_epochs=1, out_dim=OUT, clip_grad=0.05, freeze_last_layer=1,
-        warmup_teacher_temp_epochs=3, momentum_teacher=0.9,
+        warmup_teacher_temp_epochs=3, momentum_teacher=0.9, norm_last_layer=norm_last_layer,
     )  # fmt: skip
     adamw = AdamWConfig(lr=2.0, min_lr=1e-3)
     epoch_steps, (b1, b2), eps = 2, adamw.betas, adamw.eps
-    schedules = DinoSchedules(config, adamw, epoch_steps)
-    dino = _dino(norm_last_layer)
+    dino = _dino(config, adamw, epoch_steps)
     optimizer = build_optimizer(dino.student, adamw)
 
     p = {name: t.clone() for name, t in dino.student.state_dict().items()}
@@ -98,15 +118,7 @@ def test_whole_updates_equal_a_plain_reimplementation(norm_last_layer: bool) -> 
     for step in range(8):
         rng = torch.Generator().manual_seed(step)
         views = [torch.randn(n, 3, s, s, generator=rng, dtype=torch.float64) for n, s in ((4, 4), (6, 2))]
-        rates = schedules.at(step)
-        set_rates(optimizer, rates.lr, rates.weight_decay)
-        optimizer.zero_grad(set_to_none=True)
-        result = compute_gradients(dino, dino.student, views, rates, config, nullcontext())
-        drop_frozen(dino, rates)
-        gradients = gradients_of(dino.student)
-        clip_each_(gradients, [g.norm().item() for g in gradients], config.clip_grad)
-        optimizer.step()
-        follow(dino, result.batch_center, rates.momentum, config.center_momentum)
+        taken = _take(dino, optimizer, step, views)
 
         # the same step, plainly, from docs/protocols.md
         lr = 2.0 * 2 / 256 * step / 1 if step < 2 else None
@@ -125,7 +137,7 @@ def test_whole_updates_equal_a_plain_reimplementation(norm_last_layer: bool) -> 
                 continue
             g = leaf.grad
             clipped += bool(g.norm() > 0.05)
-            g = g * min(1.0, 0.05 / (g.norm().item() + 1e-6))
+            g = g * min(1.0, 0.05 / (g.norm().float().item() + 1e-6))  # norms are reported in float32
             decay = wd if g.ndim > 1 and not name.endswith("bias") else 0.0
             count[name] += 1
             p[name] = p[name] * (1 - lr * decay)
@@ -136,7 +148,7 @@ def test_whole_updates_equal_a_plain_reimplementation(norm_last_layer: bool) -> 
         q = {name: t if name == "head.last_g" else ema * t + (1 - ema) * p[name] for name, t in q.items()}
         center = 0.9 * center + 0.1 * out_t.mean(0)
 
-        assert result.loss.item() == pytest.approx(loss.item(), rel=1e-10)
+        assert taken.means["loss"].item() == pytest.approx(loss.item(), rel=1e-10)
         for name in p:
             torch.testing.assert_close(dino.student.state_dict()[name], p[name], rtol=1e-8, atol=1e-10, msg=name)
             torch.testing.assert_close(dino.teacher.state_dict()[name], q[name], rtol=1e-8, atol=1e-10, msg=name)
@@ -146,7 +158,7 @@ def test_whole_updates_equal_a_plain_reimplementation(norm_last_layer: bool) -> 
 
 
 def test_teacher_starts_equal_and_has_no_gradients_nor_noise() -> None:
-    dino = _dino(norm_last_layer=False)
+    dino = _dino(PretrainConfig(out_dim=OUT, norm_last_layer=False), AdamWConfig(), 1)
     for name, value in dino.student.state_dict().items():
         torch.testing.assert_close(dino.teacher.state_dict()[name], value, rtol=0, atol=0)
     assert not any(p.requires_grad for p in dino.teacher.parameters())
@@ -160,7 +172,7 @@ def test_schedules_scale_the_learning_rate_by_the_batch_and_freeze_whole_epochs(
     rates = [schedules.at(step) for step in range(140)]
     assert rates[0].lr == 0.0
     assert rates[70].lr == pytest.approx(2e-3)
-    assert [r.freeze for r in rates] == [True] * 14 + [False] * 126
+    assert [r.freeze_last_layer for r in rates] == [True] * 14 + [False] * 126
     assert rates[0].weight_decay == pytest.approx(0.04)
     assert rates[0].momentum == pytest.approx(0.996)
     assert np.all(np.diff([r.momentum for r in rates]) > 0)

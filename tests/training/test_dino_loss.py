@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from dinoskip.training import dino_loss as module
-from dinoskip.training.dino_loss import dino_loss
+from dinoskip.training import dino as module
+from dinoskip.training.dino import dino_loss
 from tests.helpers.dino_reference import double_loop
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from dinoskip.errors import ConfigError
 from dinoskip.training.guard import INTERRUPT, PREEMPT, CollapseAlarm, StopSignals
-from dinoskip.training.rundir import compare_configs
+from dinoskip.training.run_directory import compare_configs
 
 
 @pytest.mark.parametrize(

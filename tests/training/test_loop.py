@@ -20,7 +20,7 @@ from dinoskip.files import read_json, verify_manifest
 from dinoskip.models import load_backbone
 from dinoskip.models.export import list_checkpoints
 from dinoskip.training import PretrainJob, checkpoint, pretrain
-from dinoskip.training.pretraining import build
+from dinoskip.training.dino import build_networks
 from tests.helpers.tiny import SIDE_FILES, STEPS, make_images, tensor_hashes, tiny_job
 
 
@@ -65,7 +65,8 @@ def test_training_changes_every_parameter_and_the_teacher_follows(straight: Path
     before, after = tensor_hashes(first), tensor_hashes(straight)
     same = [name for name in after if name in before and before[name] == after[name]]
     assert same == ["head.safetensors:student.last_g", "head.safetensors:teacher.last_g"]
-    start = build(tiny_job(), torch.device("cpu")).teacher.backbone.state_dict()
+    job = tiny_job()
+    start = build_networks(job, job.pretrain, torch.device("cpu"))[1].backbone.state_dict()
     teacher = load_backbone(f"run:{straight.parent.parent}").model.state_dict()
     assert all(0 < (teacher[name] - start[name]).abs().max() < 0.5 for name in start)
 
@@ -229,8 +230,11 @@ def test_the_job_survives_json(tmp_path: Path) -> None:
 
 
 def test_skipless_students_have_no_drop_path() -> None:
-    skip = [m for m in build(tiny_job(), torch.device("cpu")).student.modules() if type(m).__name__ == "DropPath"]
-    none = build(tiny_job(skip=False), torch.device("cpu")).student.modules()
+    def modules(job: PretrainJob) -> list[torch.nn.Module]:
+        return [*build_networks(job, job.pretrain, torch.device("cpu"))[0].modules()]
+
+    skip = [m for m in modules(tiny_job()) if type(m).__name__ == "DropPath"]
+    none = modules(tiny_job(skip=False))
     assert [m.drop_prob for m in skip][-1] == pytest.approx(0.3)
     assert not [m for m in none if type(m).__name__ == "DropPath" and m.drop_prob]
 

@@ -18,6 +18,7 @@ from dinoskip.models.vit import create_model
 from dinoskip.optim import AdamWConfig, build_optimizer, set_rates
 from dinoskip.optim.sharing import local, whole
 from dinoskip.training.dino import MultiCrop, clip_each_, make_teacher
+from dinoskip.training.objective import gradients_of
 from dinoskip.training.parallel import (
     Strategy,
     compile_,
@@ -27,7 +28,6 @@ from dinoskip.training.parallel import (
     shard,
     wrap,
 )
-from dinoskip.training.recipe import gradients_of
 from tests.helpers.ranks import on_ranks
 
 OUT = 33  # rows of the last layer: an odd number, so that slices differ in size

@@ -12,7 +12,7 @@ import pytest
 from dinoskip.data import ImageFolder
 from dinoskip.models.export import list_checkpoints
 from dinoskip.optim.build import OptimizerConfig
-from dinoskip.training import PretrainJob, loop, pretrain
+from dinoskip.training import PretrainJob, objective, pretrain
 from tests.helpers.tiny import make_images, rows_of, tensor_hashes, tiny_job
 
 OPTIMIZERS = [kind.model_fields["name"].default for kind in get_args(get_args(OptimizerConfig)[0])]
@@ -44,7 +44,7 @@ def job_of(**more: Any) -> PretrainJob:
 
 def killed_before(step: int, job: PretrainJob, run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Train until ``step`` (1, 2, ...) is about to change the weights."""
-    original, steps = loop.gradients_of, []
+    original, steps = objective.gradients_of, []
 
     def gradients(*args: Any) -> Any:
         steps.append(1)
@@ -54,7 +54,7 @@ def killed_before(step: int, job: PretrainJob, run_dir: Path, monkeypatch: pytes
 
     start = max(list_checkpoints(run_dir), default=0)
     with monkeypatch.context() as patch:
-        patch.setattr(loop, "gradients_of", gradients)
+        patch.setattr(objective, "gradients_of", gradients)
         with pytest.raises(Killed):
             pretrain(job, folder(), run_dir, device="cpu")
 

@@ -6,6 +6,7 @@ import json
 import math
 import multiprocessing
 import os
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -28,9 +29,22 @@ from dinoskip.errors import ConfigError, DataError, Interrupted
 from dinoskip.files import load_tensors, read_json, save_tensors, verify_manifest, write_json
 from dinoskip.models import load_backbone
 from dinoskip.models.export import list_checkpoints
-from dinoskip.training.classifier import Accuracy, Classifier, ClassifierHead, hits, soft_cross_entropy
+from dinoskip.optim import build_optimizer
+from dinoskip.training.objective import Engine, Step
 from dinoskip.training.recipe import Schedules
-from dinoskip.training.supervised import SupervisedJob, SupervisedRecipe, build, supervise
+from dinoskip.training.supervised import (
+    Accuracy,
+    Classifier,
+    ClassifierHead,
+    Supervised,
+    SupervisedJob,
+    build,
+    clip_together_,
+    hits,
+    labelled_batches,
+    soft_cross_entropy,
+    supervise,
+)
 from tests.helpers.labelled import make_classes, supervised_job
 from tests.helpers.launch import rank_environments
 from tests.helpers.ranks import on_ranks
@@ -139,7 +153,7 @@ def test_what_cannot_work_is_said_before_training(
 ) -> None:
     with pytest.raises(ConfigError, match="micro-batches of 3, which cannot be mixed in pairs"):
         supervise(supervised_job(accumulate=4), train, val, tmp_path / "odd", device="cpu")
-    with pytest.raises(ValueError, match=r"supervised.augment.size: 40 is not a multiple of the patch size 16"):
+    with pytest.raises(ValueError, match=r"supervise.augment.size: 40 is not a multiple of the patch size 16"):
         supervised_job(augment={"size": 40})
     other = LabelledFolder(val.root, val.names, val.labels, ("a", "b", "c"))
     with pytest.raises(DataError, match="its classes are not those of"):
@@ -147,13 +161,25 @@ def test_what_cannot_work_is_said_before_training(
     one = LabelledFolder.open(make_classes(tmp_path / "one", 4, classes=("red",)))
     with pytest.raises(DataError, match="one class only, red"):
         supervise(supervised_job(), one, None, tmp_path / "single", device="cpu")
-    with pytest.raises(ConfigError, match=r"supervised.augment.mixup: 0.8 → 0.2"):
+    with pytest.raises(ConfigError, match=r"supervise.augment.mixup: 0.8 → 0.2"):
         supervise(supervised_job(augment={"mixup": 0.2}), train, val, straight.parent.parent, device="cpu")
+
+
+def test_a_run_of_the_version_that_said_supervised_goes_on(
+    train: LabelledFolder, val: LabelledFolder, straight: Path, tmp_path: Path
+) -> None:
+    run = shutil.copytree(straight.parent.parent, tmp_path / "run")
+    recorded = read_json(run / "config.json")
+    write_json(
+        run / "config.json", {{"supervise": "supervised"}.get(key, key): value for key, value in recorded.items()}
+    )
+    assert supervise(supervised_job(log_every=2), train, val, run, device="cpu").name == straight.name
+    assert read_json(run / "config.json")["supervise"]["log_every"] == 2
 
 
 def test_recipe_defaults_are_the_recipes() -> None:
     job = SupervisedJob.model_validate({"model": {"name": "vit_base_patch16"}})
-    recipe, optimizer = job.supervised, job.optimizer
+    recipe, optimizer = job.supervise, job.optimizer
     assert (recipe.epochs, recipe.batch_size, recipe.warmup_epochs, recipe.clip_grad) == (300, 4096, 50, 0)
     assert optimizer.lr * recipe.batch_size / 256 == pytest.approx(4e-3)
     assert (optimizer.weight_decay, optimizer.weight_decay_end, optimizer.min_lr) == (0.05, 0.05, 1e-6)
@@ -168,7 +194,7 @@ def test_recipe_defaults_are_the_recipes() -> None:
 
 def test_schedules_in_closed_form() -> None:
     job = supervised_job(epochs=6, warmup_epochs=2, batch_size=64)
-    schedules, peak = Schedules(job.supervised, job.optimizer, 5), 2e-2 * 64 / 256
+    schedules, peak = Schedules(job.supervise, job.optimizer, 5), 2e-2 * 64 / 256
     for step in range(30):
         if step < 10:
             expected = peak * step / 9
@@ -221,11 +247,10 @@ def test_what_the_classifier_reads(pooling: str) -> None:
     torch.testing.assert_close(network(images), features @ network.head.weight.T)
 
 
-def test_clipping_bounds_the_common_norm(train: LabelledFolder) -> None:
+def test_clipping_bounds_the_common_norm() -> None:
     for bound, expected in ((0.0, 5.0), (10.0, 5.0), (1.0, 1.0)):
-        recipe = SupervisedRecipe(supervised_job(clip_grad=bound), train, HERE, 0)
         gradients = [torch.tensor([3.0, 0.0]), torch.tensor([[4.0]])]
-        recipe.clip(gradients, [3.0, 4.0])
+        clip_together_(gradients, [3.0, 4.0], bound)
         assert torch.cat([g.flatten() for g in gradients]).norm() == pytest.approx(expected)
 
 
@@ -276,11 +301,13 @@ def test_an_unreadable_image_ends_every_rank(tmp_path: Path) -> None:
 
 
 def two_ranks(here: World, data: str, out: str) -> None:
-    recipe = SupervisedRecipe(supervised_job(), LabelledFolder.open(data), here, 0)
-    network = recipe.networks["student"]
-    batch = next(iter(recipe.loader.epoch(0)))
-    loss = recipe.backward(network, batch, recipe.rates(0), torch.autocast("cpu", enabled=False))["loss"]
-    tensors = {name: p.grad for name, p in network.named_parameters()} | {"loss": loss}
+    job, folder = supervised_job(), LabelledFolder.open(data)
+    loader = labelled_batches(job, folder, here, 0)
+    objective = Supervised(job, len(folder.class_names), loader.steps_per_epoch, here.device)
+    network, optimizer = objective.networks["student"], build_optimizer(objective.networks["student"], job.optimizer)
+    step = Step(Engine(network, network, optimizer, loader, here, job.seed), 0, loader.epoch(0))
+    objective.step(step)  # its learning rate is 0: the gradients are left as they were
+    tensors = {name: p.grad for name, p in network.named_parameters()} | {"loss": step.means["loss"]}
     for tensor in tensors.values():
         assert tensor is not None
         if here.size > 1:
@@ -338,8 +365,8 @@ def test_two_processes_train_as_one(strategy: str, optimizer: str, data: Path, t
 # --- the command ---------------------------------------------------------------------------------------
 
 TINY = [
-    "model.name=vit_tiny_patch16", "model.depth=1", "model.img_size=32", "supervised.augment.size=32",
-    "supervised.epochs=1", "supervised.warmup_epochs=0", "supervised.batch_size=12",
+    "model.name=vit_tiny_patch16", "model.depth=1", "model.img_size=32", "supervise.augment.size=32",
+    "supervise.epochs=1", "supervise.warmup_epochs=0", "supervise.batch_size=12",
 ]  # fmt: skip
 
 
@@ -349,8 +376,8 @@ def test_the_command(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
     final = Path(capsys.readouterr().out.strip())
     assert final == next(iter(list_checkpoints(tmp_path / "run").values()))
     assert {"top1", "top5"} <= read_metrics(tmp_path / "run" / "metrics.jsonl")[-1].keys()
-    assert main(["supervise", *TINY, "supervised.mixup=1", *folders, "--out", str(tmp_path / "x"), "-q"]) == 2
-    assert "supervised.mixup: unknown key" in capsys.readouterr().err
+    assert main(["supervise", *TINY, "supervise.mixup=1", *folders, "--out", str(tmp_path / "x"), "-q"]) == 2
+    assert "supervise.mixup: unknown key" in capsys.readouterr().err
     wrong = ["--train", str(tmp_path / "none"), "--out", str(tmp_path / "x")]
     assert main(["supervise", *TINY, *wrong, "-q"]) == 3
     assert capsys.readouterr().err.count("\n") == 1

@@ -53,7 +53,7 @@ def compare_configs(
         if name not in sections and name not in keys:
             near = did_you_mean(name, [*keys, *sections])
             raise ConfigError(f"allow-change {name}: there is no such setting", near)
-    free = {f"{section}.{key}" for section in ("pretrain", "supervised") for key in FREE_KEYS}
+    free = {f"{section}.{key}" for section in ("pretrain", "supervise") for key in FREE_KEYS}
     refused: list[Change] = []
     allowed: list[Change] = []
     for key in keys:
@@ -64,6 +64,11 @@ def compare_configs(
                 raise ConfigError(f"{change}: an optimizer cannot go on from another's state", "begin a new run")
             (allowed if may else refused).append(change)
     return refused, allowed
+
+
+def _with_new_names(recorded: Mapping[str, Any]) -> dict[str, Any]:
+    """A run's config.json with a section's name of earlier versions replaced by today's."""
+    return {{"supervised": "supervise"}.get(key, key): value for key, value in recorded.items()}
 
 
 class RunDirectory:
@@ -115,7 +120,7 @@ def _claim(path: Path, config: Mapping[str, Any], world: World, allow: Collectio
     recorded = path / "config.json"
     allowed: list[Change] = []
     if recorded.exists() and list_checkpoints(path):
-        refused, allowed = compare_configs(read_json(recorded), config, allow)
+        refused, allowed = compare_configs(_with_new_names(read_json(recorded)), config, allow)
         if refused:
             problems = tuple(f"{recorded}: {change}" for change in refused)
             hint = (

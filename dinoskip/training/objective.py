@@ -1,0 +1,198 @@
+"""What the training loop and an objective (DINO, supervised) ask of one another: one optimizer step at a time.
+
+The loop owns epochs, files and signals. An objective is one file: its settings, its networks and its loss, and its
+``step`` from a batch's images to the last of what it changes. What all steps have in common is a :class:`Step`.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from dinoskip.data.loader import Batch, Images
+from dinoskip.diagnostics.live import Row
+from dinoskip.distributed import World, all_reduce_max
+from dinoskip.optim.build import set_rates
+from dinoskip.optim.sharing import local
+from dinoskip.randomness import derive
+from dinoskip.training import parallel
+from dinoskip.training.guard import CollapseAlarm
+from dinoskip.training.recipe import Rates, TrainConfig
+
+
+class Loader(Protocol):
+    """One rank's micro-batches; :class:`dinoskip.data.multicrop.TrainLoader` is one."""
+
+    steps_per_epoch: int
+    images: Images
+    bad: dict[str, str]  # images that could not be read: name -> reason
+
+    def epoch(self, epoch: int, start_step: int = 0) -> Iterator[Batch]:
+        """Micro-batches of an epoch from a step on, ``accumulate`` of them a step."""
+
+    def views(self, batch: Batch) -> list[Tensor]:
+        """What the network is given, on the device."""
+
+    def note(self, bad: tuple[tuple[str, str], ...]) -> None:
+        """Add images (name, reason) to ``bad``; :class:`DataError` if they are too many."""
+
+    def explained(self) -> AbstractContextManager[None]:
+        """Around all that is done with batches: errors of what reads ahead are turned into :class:`DataError`."""
+
+    def close(self) -> None:
+        """End what reads ahead."""
+
+
+class Observer(Protocol):
+    """Evaluates a network while it trains, on every rank; the same numbers for the same weights."""
+
+    score: str  # the measure, more is better, that tells the best checkpoint
+
+    def __call__(self, network: nn.Module, here: World) -> dict[str, float]:
+        """Measures of ``network`` (eval mode, on ``here.device``) by name, equal on all ranks."""
+
+
+class Objective(ABC):
+    """Networks, and the mathematics of one optimizer step over them.
+
+    Attributes:
+        config: its settings.
+        networks: by role; ``student`` is the one with gradients. Each has a ``backbone`` (a VisionTransformer)
+            and a ``head``.
+        observed: the role that is evaluated and exported.
+        buffers: other tensors that a step changes, by name.
+        alarm: watches the rows that are logged, if there is something to watch for.
+    """
+
+    config: TrainConfig
+    networks: dict[str, nn.Module]
+    observed: str
+    buffers: dict[str, Tensor]
+    alarm: CollapseAlarm | None = None
+
+    @abstractmethod
+    def fresh(self, role: str) -> nn.Module:
+        """A network of that role's architecture, whole and on the CPU, whatever its weights."""
+
+    @abstractmethod
+    def step(self, step: Step) -> None:
+        """Do one optimizer step on ``networks`` and ``buffers``; change nothing if the gradients are not finite."""
+
+
+@dataclass
+class Engine:
+    """What all steps of a run share. ``forward`` is the student as :func:`dinoskip.training.parallel.wrap` returns it.
+
+    ``requests`` says, on this rank, which stop signal came (0: none) and whether it is time to save. ``inspect``
+    measures the student between backward pass and update of a step (1, 2, ...) and changes nothing.
+    """
+
+    student: nn.Module
+    forward: nn.Module
+    optimizer: torch.optim.Optimizer
+    loader: Loader
+    here: World
+    seed: int
+    accumulate: int = 1
+    bf16: bool = False
+    requests: Callable[[], tuple[int, bool]] = lambda: (0, False)
+    inspect: Callable[[int], Row] = lambda _: {}
+
+
+class Step:
+    """Optimizer step ``number`` (0, 1, ...): an objective takes it in the order of the methods, the loop logs it.
+
+    Attributes:
+        rates: what the schedules give for it.
+        ids: numbers of the images of this rank's micro-batches, int64 (B,) each.
+        waited: seconds that it waited for images.
+        means: of every value given to :meth:`backward`, over micro-batches; ``loss`` is one.
+        finite: whether loss and gradients are finite on all ranks; if not, nothing may be changed.
+        grad_norm: norm of all gradients together, before any clipping.
+        stop, save: the signal by which a rank was asked to stop (0: none), and whether it is time to save.
+        inside: diagnostics of the student, if it was time for some.
+    """
+
+    rates: Rates
+    means: dict[str, Tensor]
+    finite: bool
+    grad_norm: float
+    stop: int
+    save: bool
+    inside: Row
+
+    def __init__(self, engine: Engine, number: int, batches: Iterator[Batch]) -> None:
+        self.engine, self.number, self._batches = engine, number, batches
+        self.forward, self.optimizer = engine.forward, engine.optimizer
+        self.ids: list[Tensor] = []
+        self.waited = 0.0
+        self._values: list[dict[str, Tensor]] = []
+
+    def begin(self, rates: Rates) -> None:
+        """Set this step's learning rate and weight decay, and drop the gradients of the step before."""
+        self.rates = rates
+        set_rates(self.optimizer, rates.lr, rates.weight_decay)
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def micro_batches(self) -> Iterator[list[Tensor]]:
+        """The loader's views of each micro-batch, on the device. Noise (drop path) depends on step and slice alone."""
+        engine = self.engine
+        for micro in range(engine.accumulate):
+            began = time.perf_counter()
+            batch = next(self._batches)
+            self.waited += time.perf_counter() - began
+            self.ids.append(batch.ids)
+            place = engine.here.rank * engine.accumulate + micro
+            torch.manual_seed(derive(engine.seed, "noise", self.number, place))
+            with parallel.last_only(self.forward, micro == engine.accumulate - 1):
+                yield engine.loader.views(batch)
+
+    def autocast(self) -> torch.autocast:
+        """Around a forward pass: bfloat16, if the run computes in it."""
+        return torch.autocast(self.engine.here.device.type, torch.bfloat16, enabled=self.engine.bf16)
+
+    def backward(self, loss: Tensor, **values: Tensor) -> None:
+        """Add a micro-batch's share, 1/accumulate, of the gradient of ``loss``, its mean; scalar ``values`` are logged.
+
+        All micro-batches of a step see the same weights, so accumulation changes the order of summation alone.
+        """
+        torch.autograd.backward(loss / self.engine.accumulate)
+        self._values.append({"loss": loss.detach(), **values})
+
+    def gradients(self) -> tuple[list[Tensor], list[float]]:
+        """The gradients that are there (this rank's slices) and the norms of the whole ones; sets all attributes.
+
+        Every rank gets the same norms. It is the only place at which a step waits for the device.
+        """
+        engine = self.engine
+        self.inside = engine.inspect(self.number + 1)
+        self.means = mean_of(self._values)
+        gradients = gradients_of(engine.student)
+        norms = parallel.gradient_norms(gradients)
+        stop, save = engine.requests()
+        flags = torch.tensor([0.0, float(stop), float(save)]).to(norms.device, non_blocking=True)
+        flags[0] = 1.0 - torch.isfinite(norms.sum() + self.means["loss"]).float()
+        bad, stop, save, *values = torch.cat([all_reduce_max(flags), norms.float()]).tolist()
+        self.finite, self.stop, self.save = not bad, int(stop), bool(save)
+        self.grad_norm = sum(n * n for n in values) ** 0.5
+        return [local(gradient) for gradient in gradients], values
+
+
+def gradients_of(module: nn.Module) -> list[Tensor]:
+    """The gradients that are there, in the order of the parameters."""
+    return [parameter.grad for parameter in module.parameters() if parameter.grad is not None]
+
+
+@torch.no_grad()
+def mean_of(parts: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """Mean over micro-batches of every value, in the order of the first part's keys."""
+    if len(parts) == 1:
+        return parts[0]
+    return {name: torch.stack([part[name] for part in parts]).mean(0) for name in parts[0]}
