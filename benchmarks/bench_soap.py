@@ -24,7 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from dinoskip.models import create_model
 from dinoskip.optim import AdamWConfig, SoapConfig, build_optimizer
-from dinoskip.optim.linalg import orthonormal
+from dinoskip.optim.soap import orthonormal
 
 
 class PlainSOAP(torch.optim.Optimizer):

@@ -15,6 +15,7 @@ from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
+from torch.distributed.tensor import DTensor, Replicate
 
 from dinoskip.console import log
 from dinoskip.errors import ConfigError, DataError, DinoskipError, Interrupted, Preempted
@@ -363,3 +364,32 @@ def agree(value: T, what: str) -> T:
             "every machine must see the same files: check that the path is the same shared folder everywhere",
         )
     return value
+
+
+def rank_and_size() -> tuple[int, int]:
+    """This process' rank and the number of ranks; (0, 1) outside torch.distributed."""
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_rank(), dist.get_world_size()
+    return 0, 1
+
+
+# --- sharded tensors ----------------------------------------------------------------------------------
+
+
+def whole(tensor: torch.Tensor) -> torch.Tensor:
+    """A sharded tensor gathered (a collective: every rank calls it in the same order), any other as it is."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def local(tensor: torch.Tensor) -> torch.Tensor:
+    """This rank's slice of a sharded tensor, sharing its memory; any other tensor itself."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def local_part(delta: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
+    """This rank's part of ``delta``, which has the parameter's whole shape. Nothing is communicated."""
+    if not isinstance(parameter, DTensor):
+        return delta
+    mesh = parameter.device_mesh
+    replicated = DTensor.from_local(delta, mesh, [Replicate()] * mesh.ndim, run_check=False)
+    return replicated.redistribute(placements=parameter.placements).to_local()

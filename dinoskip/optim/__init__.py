@@ -1,20 +1,11 @@
 """Optimizers, their parameter groups and schedules."""
 
-from dinoskip.optim.build import (
-    AdamWConfig,
-    EcsConfig,
-    KLShampooConfig,
-    MuonConfig,
-    OptimizerConfig,
-    SoapConfig,
-    build_optimizer,
-    set_rates,
-)
+from dinoskip.optim.build import AdamWConfig, OptimizerConfig, build_optimizer, set_rates
 from dinoskip.optim.groups import is_decayed, param_groups
-from dinoskip.optim.muon import MuonAdamW
+from dinoskip.optim.kl_shampoo import KLShampoo, KLShampooConfig
+from dinoskip.optim.muon import MuonAdamW, MuonConfig
 from dinoskip.optim.schedules import cosine, linear_then_constant
-from dinoskip.optim.shampoo import KLShampoo
-from dinoskip.optim.soap import SOAP
+from dinoskip.optim.soap import SOAP, EcsConfig, SoapConfig
 
 __all__ = [
     "SOAP",

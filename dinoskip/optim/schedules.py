@@ -2,7 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import numpy as np
+from pydantic import Field
+
+from dinoskip.config import Config
+
+Beta = Annotated[float, Field(ge=0, lt=1)]
+
+
+class Scheduled(Config):
+    """What every optimizer has: DINO's schedules of learning rate and weight decay (docs/protocols.md)."""
+
+    lr: float = Field(5e-4, gt=0, description="peak learning rate per 256 images; scaled by global batch / 256")
+    min_lr: float = Field(1e-6, ge=0, description="learning rate at the end of the cosine (not scaled)")
+    weight_decay: float = Field(0.04, ge=0, description="at the first step")
+    weight_decay_end: float = Field(0.4, ge=0, description="at the end of its cosine")
 
 
 def cosine(base: float, final: float, total: int, warmup: int = 0, start: float = 0.0) -> np.ndarray:

@@ -1,29 +1,82 @@
-"""SOAP: Adam in the eigenbasis of Shampoo's factors (Vyas et al., arXiv 2409.11321), for stacks of matrices.
+"""SOAP: Adam in the eigenbasis of Shampoo's factors (Vyas et al., arXiv 2409.11321).
 
-``variant="soap"`` takes the steps of github.com/nikhilvyas/SOAP. ``variant="ecs"`` is eigenvalue-corrected Shampoo as
-in facebookresearch/optimizers, which public code of the first author of *Cutting the Skip* runs under the name SOAP.
+For a gradient G (m, n) with factors L, R (averages of G G^T and G^T G) and their eigenvectors Q_L, Q_R, a step is
+
+    project      G' = Q_L^T G Q_R
+    Adam         M' = beta1 M' + (1 - beta1) G',   V = beta2 V + (1 - beta2) G'^2,   N' = M' / (sqrt(V) + eps)
+    project back W  = W - lr * sqrt(1 - beta2^t) / (1 - beta1^t) * Q_L N' Q_R^T, then decayed
+    factors      L  = beta L + (1 - beta) G G^T,   R likewise
+    refresh      every few steps: sort the columns of Q_L by the diagonal of Q_L^T L Q_L, then Q_L = QR(L Q_L).Q;
+                 M' is expressed in the new basis, V permuted
+
+and everything here is done for a stack (B, m, n) of matrices at once (:mod:`dinoskip.optim.batched`). The steps are
+those of github.com/nikhilvyas/SOAP. ``variant="ecs"`` is eigenvalue-corrected Shampoo as in
+facebookresearch/optimizers, which public code of the first author of *Cutting the Skip* runs under the name SOAP.
 """
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import math
+from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
-from dinoskip.optim.layout import Piece, as_matrix, merge_from_left, merge_from_right, row_blocks, tiles
-from dinoskip.optim.linalg import Method
-from dinoskip.optim.stacked import Group, StackedOptimizer
-from dinoskip.optim.stacks import Stack
+from dinoskip.console import log
+from dinoskip.optim.batched import Group, Piece, Shape, Stack, as_matrix, row_blocks
+from dinoskip.optim.preconditioned import Incidents, PreconditionedConfig, PreconditionedOptimizer
+from dinoskip.optim.schedules import Beta, Scheduled
+from dinoskip.precision import exact_products
 
-EIGH = Method(eigh=True, sort=True)
-SORTED_QR = Method(eigh=False, sort=True)
-ASCENDING_EIGH = Method(eigh=True, sort=False)
+STREAMS = 4  # of one CUDA device: cuSOLVER's QR of one matrix leaves most of the GPU idle
 
 
-class SOAP(StackedOptimizer):
-    """SOAP with stacked state; every argument may also be set for a parameter group.
+class SoapConfig(PreconditionedConfig):
+    """SOAP with DINO's schedules. The papers leave the learning rate open; this is AdamW's, to be tuned.
+
+    Patch embeddings are taken as (dim, 3 * patch * patch) matrices; ``as_matrix: false`` gives each of a kernel's
+    four dimensions a basis, as the reference does.
+    """
+
+    name: Literal["soap"] = "soap"
+    betas: tuple[Beta, Beta] = (0.95, 0.95)
+    as_matrix: bool = True
+    merge_dims: bool = False
+    precondition_1d: bool = False
+    correct_bias: bool = True
+
+    def build(self, groups: list[Group]) -> torch.optim.Optimizer:
+        """Build the optimizer over ``groups`` of :func:`param_groups`."""
+        settings = self.model_dump(exclude={"name", "split_qkv", *(set(Scheduled.model_fields) - {"lr"})})
+        return SOAP(self.blocks(groups), **settings)
+
+
+class EcsConfig(Scheduled):
+    """Eigenvalue-corrected Shampoo, with the settings of public code by the first author of *Cutting the Skip*."""
+
+    name: Literal["ecs"] = "ecs"
+    betas: tuple[Beta, Beta] = (0.9, 0.95)
+    eps: float = Field(1e-8, gt=0)
+    weight_decay: float = Field(0.05, ge=0, description="at the first step")
+    weight_decay_end: float = Field(0.05, ge=0, description="at the end of its cosine")
+    precondition_frequency: int = Field(100, ge=1, description="steps between two refreshes; Adam until the first")
+    max_precond_dim: int = Field(8192, ge=1, description="larger matrices are cut into blocks of this side")
+
+    def build(self, groups: list[Group]) -> torch.optim.Optimizer:
+        """Build the optimizer over ``groups`` of :func:`param_groups`."""
+        settings = self.model_dump(include={"lr", "betas", "eps", "precondition_frequency", "max_precond_dim"})
+        return SOAP(groups, variant="ecs", **settings)
+
+
+_DEFAULT = SoapConfig()
+
+
+class SOAP(PreconditionedOptimizer):
+    """SOAP with batched state; every argument may also be set for a parameter group.
 
     Variant ``soap``: the first gradient of a parameter only starts its factors and bases and changes nothing else;
     the basis of a step never holds that step's gradient; ``eps`` is added to the root of the second moment before
@@ -44,49 +97,35 @@ class SOAP(StackedOptimizer):
         self,
         params: Any,
         lr: float = 3e-3,
-        betas: tuple[float, float] = (0.95, 0.95),
-        shampoo_beta: float = -1,
-        eps: float = 1e-8,
+        betas: tuple[float, float] = _DEFAULT.betas,
+        shampoo_beta: float = _DEFAULT.shampoo_beta,
+        eps: float = _DEFAULT.eps,
         weight_decay: float = 0.01,
-        precondition_frequency: int = 10,
-        max_precond_dim: int = 10000,
-        merge_dims: bool = False,
-        precondition_1d: bool = False,
-        normalize_grads: bool = False,
-        correct_bias: bool = True,
+        precondition_frequency: int = _DEFAULT.precondition_frequency,
+        max_precond_dim: int = _DEFAULT.max_precond_dim,
+        merge_dims: bool = _DEFAULT.merge_dims,
+        precondition_1d: bool = _DEFAULT.precondition_1d,
+        normalize_grads: bool = _DEFAULT.normalize_grads,
+        correct_bias: bool = _DEFAULT.correct_bias,
         *,
         as_matrix: bool = False,
         blocks: int = 1,
         variant: Literal["soap", "ecs"] = "soap",
     ) -> None:
+        settings = {key: value for key, value in locals().items() if key not in ("self", "params", "__class__")}
         if variant not in ("soap", "ecs"):
             raise ValueError(f"variant: {variant!r} is none of soap, ecs")
-        self.variant = variant
-        defaults = {
-            "lr": lr,
-            "betas": betas,
-            "shampoo_beta": shampoo_beta,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "precondition_frequency": precondition_frequency,
-            "max_precond_dim": max_precond_dim,
-            "merge_dims": merge_dims,
-            "precondition_1d": precondition_1d,
-            "normalize_grads": normalize_grads,
-            "correct_bias": correct_bias,
-            "as_matrix": as_matrix,
-            "blocks": blocks,
-        }
-        super().__init__(params, defaults)
+        super().__init__(params, settings)
 
-    def _pieces(self, shape: tuple[int, ...], group: Group) -> list[Piece]:
+    # --- which matrices ----------------------------------------------------------------------------------
+
+    def _pieces(self, shape: Shape, group: Group) -> list[Piece]:
         limit = group["max_precond_dim"]
-        if self.variant == "ecs":
+        if group["variant"] == "ecs":
             return tiles(merge_from_right(shape, limit), limit)
         if len(shape) < 2:
-            return row_blocks(
-                shape, tuple(group["precondition_1d"] and size <= limit for size in shape), group["blocks"]
-            )
+            sided = tuple(group["precondition_1d"] and size <= limit for size in shape)
+            return row_blocks(shape, sided, group["blocks"])
         if group["as_matrix"]:
             shape = as_matrix(shape)
         if group["merge_dims"]:
@@ -94,52 +133,235 @@ class SOAP(StackedOptimizer):
         rows = shape[0] // group["blocks"]
         return row_blocks(shape, tuple(size <= limit for size in (rows, *shape[1:])), group["blocks"])
 
-    def _step_group(self, group: Group, stacks: list[Stack], gradients: list[Tensor]) -> None:
-        new = [stack for stack in stacks if stack.step is None]
-        self._begin(new)
-        if self.variant == "ecs":
-            self._learn(group, stacks, gradients)
-            self._count(stacks)
-            self._renew(self._due(group, stacks), ASCENDING_EIGH)
-            self._update_ecs(group, stacks, gradients)
+    # --- a step --------------------------------------------------------------------------------------------
+
+    def _step_stacks(
+        self, group: Group, stacks: list[Stack], gradients: list[Tensor], send: Callable[[list[Tensor]], None]
+    ) -> None:
+        if group["variant"] == "ecs":
+            self._update_factors(group, stacks, gradients)
+            refresh_bases(self._due(group, stacks), eigenvectors, self.incidents)
+            send(self._adam_in_the_eigenbasis(group, stacks, gradients))
             return
-        old = [(stack, gradient) for stack, gradient in zip(stacks, gradients, strict=True) if stack not in new]
-        if old:
-            self._update(group, [stack for stack, _ in old], [gradient for _, gradient in old])
-        self._learn(group, stacks, gradients)
-        self._renew(new, EIGH)
-        self._renew(self._due(group, [stack for stack, _ in old]), SORTED_QR)
+        started = [i for i, stack in enumerate(stacks) if stack.step]
+        send(self._adam_in_the_eigenbasis(group, [stacks[i] for i in started], [gradients[i] for i in started]))
+        self._update_factors(group, stacks, gradients)
+        refresh_bases([stack for stack in stacks if not stack.step], sorted_eigenvectors, self.incidents)
+        refresh_bases(self._due(group, stacks), sorted_power_iteration, self.incidents)
 
-    def _learn(self, group: Group, stacks: list[Stack], gradients: list[Tensor]) -> None:
+    @staticmethod
+    def _adam_in_the_eigenbasis(group: Group, stacks: list[Stack], gradients: list[Tensor]) -> list[Tensor]:
+        """The updates (B, *core), before their step size."""
+        projected = [stack.project(gradient) for stack, gradient in zip(stacks, gradients, strict=True)]
+        correct = group["variant"] == "ecs" and group["correct_bias"]
+        directions = adam_(stacks, projected, group["betas"], group["eps"], correct=correct)
+        return [stack.project(one, back=True) for stack, one in zip(stacks, directions, strict=True)]
+
+    def _step_size(self, group: Group, stack: Stack) -> float:
+        size, step = float(group["lr"]), stack.step or 0
+        if not group["correct_bias"]:
+            return size
+        beta1, beta2 = group["betas"]
+        if group["variant"] == "ecs":
+            return float(size / (1 - beta1**step))
+        return float(size * math.sqrt(1 - beta2**step) / (1 - beta1**step))
+
+    def _update_factors(self, group: Group, stacks: list[Stack], gradients: list[Tensor]) -> None:
+        """Move the factors towards the Gram matrices of the gradients, one a dimension."""
+        beta = self._factor_beta(group)
         for stack, gradient in zip(stacks, gradients, strict=True):
-            stack.learn(gradient, self._factor_beta(group))
+            for at, position in stack.factors:
+                stack.add_gram(at, position, gradient, beta, 1 - beta)
 
-    def _update(self, group: Group, stacks: list[Stack], gradients: list[Tensor]) -> None:
-        rotated = [stack.rotate(gradient) for stack, gradient in zip(stacks, gradients, strict=True)]
-        means, squares = self._adam(group, stacks, rotated)
-        self._count(stacks)
-        below = torch._foreach_sqrt(squares)
-        torch._foreach_add_(below, group["eps"])
-        directions = torch._foreach_div(means, below)
-        updates = [stack.rotate(one, back=True) for stack, one in zip(stacks, directions, strict=True)]
-        sizes = [float(group["lr"])] * len(stacks)
-        if group["correct_bias"]:
-            beta1, beta2 = group["betas"]
-            steps = [stack.step or 0 for stack in stacks]
-            sizes = [
-                size * math.sqrt(1 - beta2**step) / (1 - beta1**step) for size, step in zip(sizes, steps, strict=True)
-            ]
-        self._apply(group, stacks, updates, sizes, decay_first=False)
+    def _moves_at_first(self, group: Group) -> bool:
+        return bool(group["variant"] == "ecs")
 
-    def _update_ecs(self, group: Group, stacks: list[Stack], gradients: list[Tensor]) -> None:
-        rotated = [stack.rotate(gradient) for stack, gradient in zip(stacks, gradients, strict=True)]
-        means, squares = self._adam(group, stacks, rotated)
-        beta1, beta2 = group["betas"] if group["correct_bias"] else (0.0, 0.0)
-        steps = [stack.step or 0 for stack in stacks]
-        below = torch._foreach_sqrt(squares)
-        torch._foreach_div_(below, [math.sqrt(1 - beta2**step) for step in steps])
-        torch._foreach_add_(below, group["eps"])
-        directions = torch._foreach_div(means, below)
-        updates = [stack.rotate(one, back=True) for stack, one in zip(stacks, directions, strict=True)]
-        sizes = [float(group["lr"]) / (1 - beta1**step) for step in steps]
-        self._apply(group, stacks, updates, sizes, decay_first=True)
+    def _decays_first(self, group: Group) -> bool:
+        return bool(group["variant"] == "ecs")
+
+
+def adam_(
+    stacks: list[Stack], gradients: list[Tensor], betas: tuple[float, float], eps: float, *, correct: bool = False
+) -> list[Tensor]:
+    """Move both moments towards the gradients (B, *core) and return their quotients.
+
+    With ``correct`` the second moment's bias is corrected before ``eps`` is added to its root.
+    """
+    if not stacks:
+        return []
+    means = [stack.tensors["exp_avg"] for stack in stacks]
+    squares = [stack.tensors["exp_avg_sq"] for stack in stacks]
+    torch._foreach_lerp_(means, gradients, 1 - betas[0])
+    torch._foreach_mul_(squares, betas[1])
+    torch._foreach_addcmul_(squares, gradients, gradients, 1 - betas[1])
+    roots = torch._foreach_sqrt(squares)
+    if correct:
+        torch._foreach_div_(roots, [math.sqrt(1 - betas[1] ** (stack.step or 0)) for stack in stacks])
+    torch._foreach_add_(roots, eps)
+    return list(torch._foreach_div(means, roots))
+
+
+# --- refresh of the bases ------------------------------------------------------------------------------------
+
+Solve = Callable[[Tensor, Tensor], tuple[Tensor, Tensor | None]]
+"""From factors and old bases (B, n, n) to new bases and, if the old columns were reordered, their order (B, n)."""
+
+
+def refresh_bases(stacks: list[Stack], solve: Solve, incidents: Incidents) -> None:
+    """New bases for all dimensions of the stacks; exp_avg is expressed in them, exp_avg_sq permuted with them.
+
+    No NaN gets in: a basis that came out non-finite, or that LAPACK gave up on, is computed again from its factor in
+    float64 on the CPU; if that fails too (the factor itself holds NaN or infinity), the old basis stays. Both are
+    logged and counted.
+    """
+    solved = []
+    for stack in stacks:
+        for _, position in stack.factors:
+            factors, old = stack.tensors[f"factor_{position}"], stack.tensors[f"basis_{position}"]
+            with exact_products(factors.device):
+                new, order = solve(factors, old)
+            solved.append((new.contiguous(), order))
+    if not solved:
+        return
+    # One synchronisation of the device for all.
+    finite = iter(torch.stack(torch._foreach_norm([new for new, _ in solved])).isfinite().tolist())
+    remaining = iter(solved)
+    for stack in stacks:
+        bases, orders = {}, {}
+        for at, position in stack.factors:
+            new, order = next(remaining)
+            if not next(finite):
+                what = f"dimension {position} of {len(stack)} × {tuple(stack.core)}"
+                factors, old = stack.tensors[f"factor_{position}"], stack.tensors[f"basis_{position}"]
+                repair_(new, order, factors, old, solve, incidents, what)
+            bases[f"basis_{position}"], orders[at] = new, order
+        if stack.step:  # at the very start both moments are zero
+            mean = stack.project(stack.tensors["exp_avg"], back=True)
+            stack.tensors["exp_avg"] = stack.project(mean, bases=bases)
+        for at, order in orders.items():
+            if order is not None and "exp_avg_sq" in stack.tensors:
+                square = stack.tensors["exp_avg_sq"]
+                index = order.view(len(stack), *(-1 if i == at else 1 for i in range(len(stack.core))))
+                stack.tensors["exp_avg_sq"] = square.gather(at + 1, index.expand_as(square))
+        stack.tensors |= bases
+        stack.publish()
+
+
+def sorted_power_iteration(factors: Tensor, bases: Tensor) -> tuple[Tensor, Tensor]:
+    """One orthogonal iteration: Q of the QR of F Q, the columns of Q first sorted by diag(Q^T F Q), largest first.
+
+    These estimates of the eigenvalues are the column sums of Q * (F Q), so F Q is used twice.
+    """
+    power = torch.bmm(factors, bases)
+    order = (bases * power).sum(-2).argsort(-1, descending=True)
+    return orthonormal(power.gather(-1, order.unsqueeze(-2).expand_as(power))), order
+
+
+def power_iteration(factors: Tensor, bases: Tensor) -> tuple[Tensor, None]:
+    """One orthogonal iteration, the columns in the order in which they are."""
+    return orthonormal(torch.bmm(factors, bases)), None
+
+
+def eigenvectors(factors: Tensor, bases: Tensor) -> tuple[Tensor, None]:
+    """Eigenvectors (columns), smallest eigenvalue first; NaN where LAPACK failed. The old bases are not used."""
+    try:
+        vectors: Tensor = torch.linalg.eigh(factors).eigenvectors
+    except torch.linalg.LinAlgError:
+        vectors = torch.full_like(factors, torch.nan)
+        for out, factor in zip(vectors, factors, strict=True):
+            with contextlib.suppress(torch.linalg.LinAlgError):
+                out.copy_(torch.linalg.eigh(factor).eigenvectors)
+    return vectors, None
+
+
+def sorted_eigenvectors(factors: Tensor, bases: Tensor) -> tuple[Tensor, None]:
+    """Eigenvectors (columns), largest eigenvalue first; NaN where LAPACK failed."""
+    return eigenvectors(factors, bases)[0].flip(-1), None
+
+
+def orthonormal(matrices: Tensor) -> Tensor:
+    """Q of the QR of every matrix of (B, n, n): LAPACK on the CPU, several streams of geqrf and orgqr on CUDA."""
+    if not matrices.is_cuda:
+        basis: Tensor = torch.linalg.qr(matrices).Q
+        return basis
+    result = torch.empty_like(matrices)
+    here = torch.cuda.current_stream(matrices.device)
+    count = min(STREAMS, len(matrices))
+    streams = [torch.cuda.Stream(matrices.device) for _ in range(count)]  # type: ignore[no-untyped-call]
+    for stream in streams:
+        stream.wait_stream(here)
+    for at, (out, matrix) in enumerate(zip(result, matrices, strict=True)):
+        with torch.cuda.stream(streams[at % len(streams)]):
+            out.copy_(torch.linalg.householder_product(*torch.geqrf(matrix)))
+    for stream in streams:
+        here.wait_stream(stream)
+    return result
+
+
+def repair_(
+    new: Tensor, order: Tensor | None, factors: Tensor, old: Tensor, solve: Solve, incidents: Incidents, what: str
+) -> None:
+    """Replace the non-finite bases of ``new`` (B, n, n) in place, from ``factors`` in float64 or else by ``old``.
+
+    ``order`` (B, n) is corrected along; ``what`` names the stack in the log.
+    """
+    good = torch.isfinite(new).flatten(1).all(1).tolist()
+    for at in [i for i, fine in enumerate(good) if not fine]:
+        factor, basis = factors[at : at + 1].double().cpu(), old[at : at + 1].double().cpu()
+        again, columns = torch.full_like(factor, torch.nan), None
+        if bool(torch.isfinite(factor).all()):
+            again, columns = solve(factor, basis)
+        if bool(torch.isfinite(again).all()):
+            incidents.retried += 1
+            log.warning("%s, matrix %d: basis computed again in float64 (%d so far)", what, at, incidents.retried)
+            new[at] = again[0].to(new)
+        else:
+            incidents.kept += 1
+            log.warning("%s, matrix %d: non-finite, the old basis stays (%d so far)", what, at, incidents.kept)
+            new[at] = old[at]
+            columns = torch.arange(new.shape[-1])[None]
+        if order is not None and columns is not None:
+            order[at] = columns[0].to(order)
+
+
+# --- shapes --------------------------------------------------------------------------------------------------
+
+
+def merge_from_left(shape: Shape, limit: int) -> Shape:
+    """Merge neighbouring dimensions while their product is at most ``limit`` (SOAP's ``merge_dims``)."""
+    merged: list[int] = []
+    running = 1
+    for size in shape:
+        if running * size <= limit:
+            running *= size
+        elif running > 1:
+            merged.append(running)
+            running = size
+        else:
+            merged.append(size)
+    return (*merged, running) if running > 1 or not merged else tuple(merged)
+
+
+def merge_from_right(shape: Shape, limit: int) -> Shape:
+    """Drop dimensions of size 1, then merge from the last while the product is at most ``limit`` (Meta's Shampoo)."""
+    sizes = [size for size in shape if size != 1] or [1]
+    merged = [sizes[-1]]
+    for size in reversed(sizes[:-1]):
+        if merged[0] * size <= limit:
+            merged[0] *= size
+        else:
+            merged.insert(0, size)
+    return tuple(merged)
+
+
+def tiles(shape: Shape, limit: int) -> list[Piece]:
+    """Cut ``shape`` into blocks of at most ``limit`` a side, the last of a side smaller; every side has a basis."""
+    sides = [[slice(at, min(at + limit, size)) for at in range(0, size, limit)] for size in shape]
+    cuts = list(itertools.product(*sides))
+    sided = (True,) * len(shape)
+    if len(cuts) == 1:
+        return [Piece(shape, None, shape, sided)]
+    return [
+        Piece(shape, cut, tuple(part.stop - part.start for part in cut), sided, i, len(cuts))
+        for i, cut in enumerate(cuts)
+    ]

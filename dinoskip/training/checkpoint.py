@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dinoskip.distributed import read_together
+from dinoskip.distributed import read_together, whole
 from dinoskip.errors import DataError, DiskFull, WeightsError, translate_write_errors
 from dinoskip.files import (
     TEMPORARY,
@@ -32,7 +32,7 @@ from dinoskip.files import (
 )
 from dinoskip.models.export import CHECKPOINTS, check_fit, list_checkpoints, save_weights, verified_checkpoints
 from dinoskip.models.vit import VitConfig
-from dinoskip.optim.sharing import whole
+from dinoskip.optim.preconditioned import PreconditionedOptimizer
 from dinoskip.training.objective import Objective
 from dinoskip.training.parallel import like, load_whole_, whole_state
 
@@ -90,12 +90,14 @@ def sweep(run_dir: Path) -> None:
 def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     """Flatten the optimizer's per-parameter state to ``NAME.KEY`` tensors (for AdamW: exp_avg, exp_avg_sq, step).
 
-    Parameters that were never updated (a frozen last layer) have no state and no entry.
+    Parameters that were never updated (a frozen last layer) have no state and no entry. Collective; what ranks share
+    out among them (SOAP and its kin) is complete on rank 0 alone.
     """
     flat = {}
+    states = optimizer.full_state() if isinstance(optimizer, PreconditionedOptimizer) else optimizer.state
     for group in optimizer.param_groups:
         for name, parameter in zip(group["names"], group["params"], strict=True):
-            for key, value in optimizer.state.get(parameter, {}).items():
+            for key, value in states.get(parameter, {}).items():
                 flat[f"{name}.{key}"] = torch.as_tensor(value)
     return flat
 
@@ -106,13 +108,13 @@ def load_optimizer_tensors(optimizer: torch.optim.Optimizer, flat: Mapping[str, 
     names = [name for group in groups for name in group["names"]]
     index = {name: i for i, name in enumerate(names)}
     parameters = dict(zip(names, (p for group in groups for p in group["params"]), strict=True))
-    keeps_whole = getattr(optimizer, "whole_state", False)  # SOAP and its kin: state of whole matrices on every rank
+    takes_whole = isinstance(optimizer, PreconditionedOptimizer)  # it keeps what this rank owns
     state: dict[int, dict[str, Tensor]] = {}
     unknown = []
     for entry, value in flat.items():
         name, _, key = entry.rpartition(".")
         if name in index:
-            state.setdefault(index[name], {})[key] = value if keeps_whole else like(parameters[name], value)
+            state.setdefault(index[name], {})[key] = value if takes_whole else like(parameters[name], value)
         else:
             unknown.append(entry)
     if unknown:

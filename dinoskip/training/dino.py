@@ -23,12 +23,11 @@ from torch.nn import functional as F
 from dinoskip.data.augment import AugmentConfig
 from dinoskip.data.crops import CropConfig
 from dinoskip.data.multicrop import DataPath
-from dinoskip.distributed import all_reduce_mean
+from dinoskip.distributed import all_reduce_mean, local
 from dinoskip.models.heads import DINOHead
 from dinoskip.models.vit import from_config
 from dinoskip.optim.build import OptimizerConfig
 from dinoskip.optim.schedules import cosine, linear_then_constant
-from dinoskip.optim.sharing import local
 from dinoskip.training.guard import CollapseAlarm
 from dinoskip.training.objective import Objective, Step
 from dinoskip.training.recipe import Job, Rates, Schedules, TrainConfig

@@ -18,9 +18,8 @@ from torch import Tensor, nn
 
 from dinoskip.data.loader import Batch, Images
 from dinoskip.diagnostics.live import Row
-from dinoskip.distributed import World, all_reduce_max
+from dinoskip.distributed import World, all_reduce_max, local
 from dinoskip.optim.build import set_rates
-from dinoskip.optim.sharing import local
 from dinoskip.randomness import derive
 from dinoskip.training import parallel
 from dinoskip.training.guard import CollapseAlarm

@@ -25,8 +25,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from dinoskip.distributed import World
-from dinoskip.optim.sharing import local, whole
+from dinoskip.distributed import World, local, whole
 
 Strategy = Literal["ddp", "fsdp"]
 

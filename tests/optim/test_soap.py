@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
+import math
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -11,6 +14,19 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from dinoskip.optim import SOAP, KLShampoo
+from dinoskip.optim.preconditioned import Incidents
+from dinoskip.optim.soap import (
+    Solve,
+    eigenvectors,
+    merge_from_left,
+    merge_from_right,
+    orthonormal,
+    power_iteration,
+    repair_,
+    sorted_eigenvectors,
+    sorted_power_iteration,
+    tiles,
+)
 
 
 class Oracle:
@@ -220,3 +236,117 @@ def test_a_split_stack_leaves_nothing_behind() -> None:
         storages = {v.untyped_storage().data_ptr(): v.untyped_storage().nbytes() for s in optimizer.state.values()
                     for v in s.values() if isinstance(v, Tensor)}  # fmt: skip
         assert sum(storages.values()) == 4 * 4 * (2 * 24 + 2 * 16 + 2 * 36)
+
+
+# --- refresh of the bases
+
+
+def factors(count: int, n: int, scale: float = 1.0) -> Tensor:
+    rows = torch.randn(count, n, 2 * n, generator=torch.Generator().manual_seed(n))
+    return rows @ rows.mT * scale
+
+
+def test_eigenbases_diagonalise_in_order() -> None:
+    given = factors(3, 7)
+    for descending in (True, False):
+        basis = (sorted_eigenvectors if descending else eigenvectors)(given, given)[0]
+        diagonal = basis.mT @ given @ basis
+        values = diagonal.diagonal(dim1=1, dim2=2)
+        torch.testing.assert_close(diagonal, torch.diag_embed(values), rtol=0, atol=2e-4)
+        assert ((values.diff() <= 0) == descending).all()
+
+
+def test_a_power_step_sorts_and_spans_what_the_definition_says() -> None:
+    given = factors(2, 6)
+    basis = orthonormal(torch.randn(2, 6, 6, generator=torch.Generator().manual_seed(0)))
+    new, order = sorted_power_iteration(given, basis)
+    for i in range(2):
+        estimate = torch.diag(basis[i].T @ given[i] @ basis[i])
+        assert order[i].tolist() == sorted(range(6), key=lambda k: -estimate[k])
+        torch.testing.assert_close(new[i], torch.linalg.qr(given[i] @ basis[i][:, order[i]]).Q)
+    plain, none = power_iteration(given, basis)
+    assert none is None
+    torch.testing.assert_close(plain[0], torch.linalg.qr(given[0] @ basis[0]).Q)
+
+
+@pytest.mark.parametrize("solve", [sorted_power_iteration, power_iteration])
+def test_a_product_that_overflows_is_done_in_float64(solve: Solve, caplog: pytest.LogCaptureFixture) -> None:
+    """Finite factors whose product with the basis is beyond float32: the first answer is NaN, the second is right."""
+    small = factors(3, 5)
+    given = small.clone()
+    given[1] *= 3e38 / given[1].abs().max()
+    old = orthonormal(torch.randn(3, 5, 5, generator=torch.Generator().manual_seed(1)))
+    new, order = solve(given, old)
+    assert not torch.isfinite(new[1]).all(), "the float32 path was expected to fail here"
+    incidents = Incidents()
+    with caplog.at_level(logging.WARNING, "dinoskip"):
+        logging.getLogger("dinoskip").propagate = True
+        repair_(new, order, given, old, solve, incidents, "stack")
+    assert (incidents.retried, incidents.kept) == (1, 0)
+    expected, places = solve(small.double(), old.double())
+    torch.testing.assert_close(new, expected.float(), rtol=0, atol=1e-4)
+    if order is not None:
+        assert torch.equal(order, places)
+    assert "stack, matrix 1: basis computed again in float64" in caplog.text
+
+
+@pytest.mark.parametrize("solve", [sorted_power_iteration, power_iteration, sorted_eigenvectors])
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_a_broken_factor_leaves_the_old_basis(solve: Solve, bad: float) -> None:
+    given = factors(3, 4)
+    given[2, 0, 1] = bad
+    old = orthonormal(torch.randn(3, 4, 4, generator=torch.Generator().manual_seed(1)))
+    incidents = Incidents()
+    try:
+        new, order = solve(given, old)
+    except torch.linalg.LinAlgError:
+        pytest.fail("a failed decomposition must not be raised")
+    new[2] = torch.nan  # whatever LAPACK made of it
+    repair_(new, order, given, old, solve, incidents, "stack")
+    assert (incidents.retried, incidents.kept) == (0, 1)
+    assert torch.equal(new[2], old[2])
+    assert torch.isfinite(new).all()
+    if order is not None:
+        assert order[2].tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.gpu
+def test_streams_give_the_same_basis_as_lapack() -> None:
+    power = factors(9, 64)
+    torch.testing.assert_close(orthonormal(power.cuda()).cpu(), orthonormal(power), rtol=0, atol=1e-3)
+
+
+# --- shapes
+
+shapes = st.lists(st.integers(1, 9), min_size=1, max_size=5).map(tuple)
+
+
+@given(shapes, st.integers(1, 60))
+def test_merging_keeps_order_and_size_and_could_go_no_further(shape: tuple[int, ...], limit: int) -> None:
+    for merged in (merge_from_left(shape, limit), merge_from_right(shape, limit)):
+        assert math.prod(merged) == math.prod(shape)
+        bounds = np.cumprod(shape).tolist()
+        assert set(np.cumprod(merged).tolist()) <= {*bounds, 1}
+        for size in merged:
+            assert size <= limit or size in shape
+
+
+def test_merging_as_the_references_do() -> None:
+    assert merge_from_left((12, 3, 4, 4), 48) == (36, 16)
+    assert merge_from_left((1, 1, 8), 10) == (8,)
+    assert merge_from_left((64, 32), 48) == (64, 32)
+    assert merge_from_left((), 5) == (1,)
+    assert merge_from_right((12, 3, 4, 4), 72) == (12, 48)
+    assert merge_from_right((1, 1, 4), 72) == (4,)
+    assert merge_from_right((6, 8), 72) == (48,)
+
+
+@given(st.lists(st.integers(1, 12), min_size=1, max_size=3).map(tuple), st.integers(1, 13))
+def test_tiles_cover_everything_once(shape: tuple[int, ...], limit: int) -> None:
+    pieces, seen = tiles(shape, limit), np.zeros(shape, int)
+    for index, piece in enumerate(pieces):
+        seen[piece.cut if piece.cut is not None else ...] += 1
+        assert max(piece.dims) <= limit
+        assert all(piece.sided)
+        assert (piece.index, piece.count) == (index, len(pieces))
+    assert (seen == 1).all()

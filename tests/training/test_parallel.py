@@ -11,12 +11,11 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from dinoskip.distributed import World
+from dinoskip.distributed import World, local, whole
 from dinoskip.files import load_tensors, save_tensors
 from dinoskip.models.heads import DINOHead
 from dinoskip.models.vit import create_model
 from dinoskip.optim import AdamWConfig, build_optimizer, set_rates
-from dinoskip.optim.sharing import local, whole
 from dinoskip.training.dino import MultiCrop, clip_each_, make_teacher
 from dinoskip.training.objective import gradients_of
 from dinoskip.training.parallel import (
