@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -23,7 +23,7 @@ from dinoskip.errors import ConfigError, DataError, DinoskipError, Interrupted, 
 T = TypeVar("T")
 JOIN = timedelta(minutes=5)  # for all ranks to find one another
 TIMEOUT = timedelta(minutes=30)  # of one collective: longer than rank 0 takes to hash a data set or save
-PATIENCE = timedelta(days=30)  # of a rank that waits for rank 0's next order
+PATIENCE = timedelta(days=30)  # of ranks that wait for one another as long as it takes
 _NO_STEP = 0xFFFFFFF0  # SLURM's numbers of the batch script, of an interactive shell and the like begin here
 
 
@@ -190,128 +190,114 @@ def _join(here: World, meeting: str) -> None:
         ) from None
 
 
-class Orders:
-    """What rank 0 asks of the other ranks, which wait for it as long as it takes. Made by all ranks together.
+# --- what they do together ----------------------------------------------------------------------------
 
-    Rank 0 calls :meth:`give`, with None at last; the others iterate over what it gave, until that None.
+
+@contextmanager
+def _others_are_there() -> Iterator[None]:
+    """Turn torch's error about a rank that does not answer into one line."""
+    try:
+        yield
+    except RuntimeError as error:
+        hint = "see what it said; run the same command again to continue"
+        raise DinoskipError("another process of this job has ended before its work was done", hint) from error
+
+
+class ProcessGroup:
+    """Ranks that act together: all of them make the same calls in the same order.
+
+    ``group`` is torch's; None is its default group, of all ranks of the job. With one rank nothing is communicated.
+    :class:`DinoskipError` where a rank has ended.
     """
 
-    def __init__(self) -> None:
-        # Any: what new_group's annotation gives for a rank outside the group, which there is none of.
-        self._group: Any = dist.new_group(backend="gloo", timeout=PATIENCE) if _many() else None
-
-    def give(self, order: Any) -> None:
-        """Send ``order`` to every other rank (pickled)."""
-        if self._group is not None:
-            dist.broadcast_object_list([order], src=0, group=self._group)
-
-    def __iter__(self) -> Iterator[Any]:
-        while True:
-            box = [None]
-            dist.broadcast_object_list(box, src=0, group=self._group)
-            if box[0] is None:
-                return
-            yield box[0]
-
-
-class Company:
-    """Ranks that do one job, each at its own pace: they wait for one another as long as it takes.
-
-    Made by all of them together; ``here`` None is one process alone. Every method raises :class:`DinoskipError` where a
-    rank has ended without a word.
-    """
-
-    def __init__(self, here: World | None) -> None:
-        self.rank, self.size = (here.rank, here.size) if here is not None else (0, 1)
-        self._group: Any = dist.new_group(backend="gloo", timeout=PATIENCE) if self.size > 1 else None
+    def __init__(self, rank: int, size: int, group: Any = None) -> None:
+        self.rank, self.size, self._group = rank, size, group
 
     def gather(self, value: T) -> list[T]:
         """Every rank's ``value``, in the order of ranks."""
         if self.size == 1:
             return [value]
-        found: list[Any] = [None] * self.size
-        try:
-            dist.all_gather_object(found, value, group=self._group)
-        except RuntimeError as error:
-            hint = "see what it said; run the same command again to continue"
-            raise DinoskipError("another process of this job has ended before its work was done", hint) from error
-        return found
+        values: list[Any] = [None] * self.size
+        with _others_are_there():
+            dist.all_gather_object(values, value, group=self._group)
+        return values
+
+    def from_main(self, value: T) -> T:
+        """Rank 0's ``value`` on every rank."""
+        if self.size == 1:
+            return value
+        box = [value]
+        with _others_are_there():
+            dist.broadcast_object_list(box, src=0, group=self._group)
+        return box[0]
 
     def on_main(self, action: Callable[[], T]) -> T:
-        """As :func:`on_main`."""
+        """Run ``action`` on rank 0 alone; every rank returns its value or raises its error."""
         if self.size == 1:
             return action()
-        box: tuple[Any, Exception | None] = (None, None)
+        result: tuple[Any, Exception | None] = (None, None)
         if self.rank == 0:
             try:
-                box = (action(), None)
+                result = (action(), None)
             except Exception as failure:
-                box = (None, failure)
-        value, error = self.gather(box)[0]
+                result = (None, failure)
+        value, error = self.from_main(result)
         if error is not None:
             raise error
         return cast(T, value)
 
-    def differing(self, value: Any) -> int | None:
-        """First rank whose ``value`` is not rank 0's, None if there is none."""
-        found = self.gather(value)
-        return next((rank for rank, theirs in enumerate(found) if theirs != found[0]), None)
+    def send(self, value: Any) -> None:
+        """From rank 0 to all others, which iterate over what it sends; None ends their iteration."""
+        self.from_main(value)
+
+    def received(self) -> Iterator[Any]:
+        """On the other ranks: what rank 0 sends, until it sends None."""
+        while (value := self.from_main(None)) is not None:
+            yield value
 
 
-# --- what they agree on -------------------------------------------------------------------------------
+def all_ranks() -> ProcessGroup:
+    """All ranks of the job; this process alone where there is no process group."""
+    if not (dist.is_available() and dist.is_initialized()):
+        return ProcessGroup(0, 1)
+    return ProcessGroup(dist.get_rank(), dist.get_world_size())
 
 
-def _many() -> bool:
-    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+def patient_group(here: World | None) -> ProcessGroup:
+    """A group of all ranks that wait for one another as long as it takes; all call this. None: this process alone."""
+    if here is None or here.size == 1:
+        return ProcessGroup(0, 1)
+    return ProcessGroup(here.rank, here.size, dist.new_group(backend="gloo", timeout=PATIENCE))
 
 
 def all_reduce_mean(tensor: torch.Tensor) -> torch.Tensor:
     """Average ``tensor`` over all ranks in place and return it."""
-    if _many():
+    if (size := all_ranks().size) > 1:
         dist.all_reduce(tensor)
-        tensor /= dist.get_world_size()
+        tensor /= size
     return tensor
 
 
 def all_reduce_max(tensor: torch.Tensor) -> torch.Tensor:
     """Element-wise maximum over all ranks, in place: how ranks agree on stop flags and non-finite steps."""
-    if _many():
+    if all_ranks().size > 1:
         dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
     return tensor
 
 
-def from_main(value: Any) -> Any:
-    """Return rank 0's ``value`` on every rank: facts about the file system are decided once."""
-    if not _many():
-        return value
-    box = [value]
-    dist.broadcast_object_list(box, src=0)
-    return box[0]
-
-
 def on_main(action: Callable[[], T]) -> T:
-    """Run ``action`` on rank 0 alone; every rank returns its value or raises its error: none waits for a dead one."""
-    if not _many():
-        return action()
-    box: tuple[Any, Exception | None] = (None, None)
-    if dist.get_rank() == 0:
-        try:
-            box = (action(), None)
-        except Exception as failure:
-            box = (None, failure)
-    value, error = from_main(box)
-    if error is not None:
-        raise error
-    return cast(T, value)
+    """:meth:`ProcessGroup.on_main` of all ranks: facts about the file system are decided once."""
+    return all_ranks().on_main(action)
 
 
-def gather(value: Any) -> list[Any]:
-    """Return every rank's ``value``, in the order of ranks."""
-    if not _many():
-        return [value]
-    found: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(found, value)
-    return found
+def gather(value: T) -> list[T]:
+    """:meth:`ProcessGroup.gather` of all ranks."""
+    return all_ranks().gather(value)
+
+
+def differing_rank(values: Sequence[Any]) -> int | None:
+    """The first rank whose value is not rank 0's, None if there is none."""
+    return next((rank for rank, value in enumerate(values) if value != values[0]), None)
 
 
 def run_together(action: Callable[[], T], what: str) -> list[T]:
@@ -322,11 +308,11 @@ def run_together(action: Callable[[], T], what: str) -> list[T]:
         value = action()
     except (DinoskipError, RuntimeError, ValueError) as error:  # RuntimeError: out of device memory
         fault = str(error).strip().partition("\n")[0] or type(error).__name__
-    found = gather((value, fault))
-    for rank, (_, message) in enumerate(found):
+    outcomes = gather((value, fault))
+    for rank, (_, message) in enumerate(outcomes):
         if message:
-            raise DataError(f"{what}: rank {rank}: {message}" if len(found) > 1 else f"{what}: {message}")
-    return [part for part, _ in found]
+            raise DataError(f"{what}: rank {rank}: {message}" if len(outcomes) > 1 else f"{what}: {message}")
+    return [cast(T, value) for value, _ in outcomes]
 
 
 def read_together(read: Callable[[], T], what: str) -> T:
@@ -356,11 +342,11 @@ def read_together(read: Callable[[], T], what: str) -> T:
 
 def agree(value: T, what: str) -> T:
     """Return ``value`` if it is the same on all ranks; else every rank raises :class:`DataError` naming ``what``."""
-    found = gather(value)
-    other = next((rank for rank, theirs in enumerate(found) if theirs != found[0]), None)
+    values = gather(value)
+    other = differing_rank(values)
     if other is not None:
         raise DataError(
-            f"{what}: rank {other} sees {found[other]}, rank 0 sees {found[0]}",
+            f"{what}: rank {other} sees {values[other]}, rank 0 sees {values[0]}",
             "every machine must see the same files: check that the path is the same shared folder everywhere",
         )
     return value

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dinoskip import distributed
-from dinoskip.distributed import Orders, World, agree, first_host, gather, world
+from dinoskip.distributed import World, agree, first_host, gather, patient_group, world
 from dinoskip.errors import ConfigError, DataError, Interrupted, Preempted
 from tests.helpers.launch import rank_environments
 from tests.helpers.ranks import on_ranks
@@ -210,17 +210,19 @@ def test_ranks_that_see_different_images_all_say_so(tmp_path: Path) -> None:
     on_ranks(2, tmp_path, differ)
 
 
-def obey(here: World) -> None:
-    orders = Orders()
+def receive(here: World) -> None:
+    group = patient_group(here)
     if here.is_main:
-        for order in ({"n": 1}, {"n": 2}, None):
-            orders.give(order)
+        for value in ({"n": 1}, {"n": 2}, None):
+            group.send(value)
     else:
-        assert list(orders) == [{"n": 1}, {"n": 2}]
+        assert list(group.received()) == [{"n": 1}, {"n": 2}]
+    assert group.gather(here.rank) == [0, 1, 2]
+    assert group.on_main(lambda: "of rank 0") == "of rank 0"
 
 
-def test_orders_reach_all_and_end(tmp_path: Path) -> None:
-    on_ranks(3, tmp_path, obey)
+def test_what_rank_0_sends_reaches_all_and_ends(tmp_path: Path) -> None:
+    on_ranks(3, tmp_path, receive)
 
 
 def die(here: World) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from dinoskip.console import Progress, duration, log
-from dinoskip.distributed import Company, World
+from dinoskip.distributed import ProcessGroup, World, differing_rank, patient_group
 from dinoskip.errors import DataError, OutputInUse
 from dinoskip.features.export_plan import ExportPlan, ImageSet, plan_export
 from dinoskip.features.file_formats import FileFormat
@@ -75,16 +75,16 @@ def export(
     :class:`DiskFull`, at the start if the features cannot fit. While another process makes the same export, it waits
     for it and returns its result.
     """
-    out, company = Path(out), Company(here)
+    out, group = Path(out), patient_group(here)
     sized = transform or Transform()
-    plan = company.on_main(
+    plan = group.on_main(
         lambda: plan_export(backbone, dataset, blocks, facet, norm, dtype, sized, tokens, cls, batch_size, file_format)
     )
-    other = company.differing(backbone.weights_hash)
+    other = differing_rank(group.gather(backbone.weights_hash))
     if other is not None:
         raise DataError(f"features: rank {other} has other weights than rank 0", "give all ranks the same file")
-    if not company.on_main(lambda: _finished(out, plan)):
-        _export(backbone, plan, out, workers, company)
+    if not group.on_main(lambda: _finished(out, plan)):
+        _export(backbone, plan, out, workers, group)
     return FeatureStore.open(out)
 
 
@@ -94,7 +94,7 @@ def _threads(workers: int) -> int:
     return workers or max(1, min(16, cores))
 
 
-def _export(backbone: Backbone, plan: ExportPlan, out: Path, workers: int, company: Company) -> None:
+def _export(backbone: Backbone, plan: ExportPlan, out: Path, workers: int, group: ProcessGroup) -> None:
     work = partial_path(out)
     lock: DirectoryLock | None = None  # rank 0 alone holds it
     with ExitStack() as held:
@@ -109,19 +109,19 @@ def _export(backbone: Backbone, plan: ExportPlan, out: Path, workers: int, compa
             _log_start(plan, out)
             return prepare(work, plan)
 
-        done = company.on_main(begin)
+        done = group.on_main(begin)
         if done is None:
             return
         todo = [number for number in range(len(plan.batches)) if not done[number]]
-        if company.rank == 0 and any(done):
+        if group.rank == 0 and any(done):
             log.info("features: continuing, %d of %d batches are done", len(done) - len(todo), len(done))
         began = time.monotonic()
-        with closing(StoreWriter(work, plan, company.rank)) as writer:
-            _share(backbone, plan, writer, todo, _threads(workers), company)
-            company.gather(None)  # all rows of all ranks are on disk
-            company.on_main(lambda: _publish(writer, lock, out, plan))
-        if company.rank == 0:
-            _log_end(sum(len(plan.batches[number]) for number in todo), time.monotonic() - began, plan, out, company)
+        with closing(StoreWriter(work, plan, group.rank)) as writer:
+            _share(backbone, plan, writer, todo, _threads(workers), group)
+            group.gather(None)  # all rows of all ranks are on disk
+            group.on_main(lambda: _publish(writer, lock, out, plan))
+        if group.rank == 0:
+            _log_end(sum(len(plan.batches[number]) for number in todo), time.monotonic() - began, plan, out, group)
 
 
 def _publish(writer: StoreWriter, lock: DirectoryLock | None, out: Path, plan: ExportPlan) -> None:
@@ -131,15 +131,15 @@ def _publish(writer: StoreWriter, lock: DirectoryLock | None, out: Path, plan: E
 
 
 def _share(
-    backbone: Backbone, plan: ExportPlan, writer: StoreWriter, todo: Sequence[int], threads: int, company: Company
+    backbone: Backbone, plan: ExportPlan, writer: StoreWriter, todo: Sequence[int], threads: int, group: ProcessGroup
 ) -> None:
     """Do this rank's share of the batches ``todo``: every ``size``-th, which evens out sizes of images."""
-    mine = list(todo[company.rank :: company.size])
+    mine = list(todo[group.rank :: group.size])
     images = sum(len(plan.batches[number]) for number in mine)
-    alone = company.size == 1
+    alone = group.size == 1
     before = len(plan.paths) - images if alone else 0
-    label = "features" if alone else f"features, process 1 of {company.size}"
-    with Progress(label, before + images, "images", start=before, show=company.rank == 0) as progress:
+    label = "features" if alone else f"features, process 1 of {group.size}"
+    with Progress(label, before + images, "images", start=before, show=group.rank == 0) as progress:
         ForwardPasses(backbone, plan, writer, threads).run(mine, progress.advance)
 
 
@@ -152,11 +152,11 @@ def _log_start(plan: ExportPlan, out: Path) -> None:
     )  # fmt: skip
 
 
-def _log_end(images: int, seconds: float, plan: ExportPlan, out: Path, company: Company) -> None:
+def _log_end(images: int, seconds: float, plan: ExportPlan, out: Path, group: ProcessGroup) -> None:
     log.info(
         "features: %d images in %s, %.1f images/s%s, %s in %s",
         images, duration(seconds), images / max(seconds, 1e-9),
-        f" with {company.size} processes" if company.size > 1 else "", human_bytes(plan.nbytes), out,
+        f" with {group.size} processes" if group.size > 1 else "", human_bytes(plan.nbytes), out,
     )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dinoskip.console import duration, log
-from dinoskip.distributed import Orders, world
+from dinoskip.distributed import patient_group, world
 from dinoskip.errors import ConfigError, OutputInUse
 from dinoskip.files import write_json
 from dinoskip.locks import directory_lock
@@ -76,10 +76,10 @@ class Runner:
         :class:`OutputInUse` when another run is at a node of the same variant, and whatever a stage raises.
         """
         with world(self.device) as here:
-            self.orders = Orders()
+            self.ranks = patient_group(here)
             if here.is_main:
                 return self._lead(chosen)
-            for stage, task in self.orders:
+            for stage, task in self.ranks.received():
                 self.stages[stage].function(task)
             return {}
 
@@ -90,7 +90,7 @@ class Runner:
             return self._all(chosen)
         finally:
             if not self.together:
-                self.orders.give(None)
+                self.ranks.send(None)
 
     def _all(self, chosen: set[str]) -> dict[str, str]:
         happened: dict[str, str] = {}
@@ -144,7 +144,7 @@ class Runner:
         inputs = {role: self._output(source) for role, source in node.needs.items()}
         task = Task(node.settings, node.runtime, inputs, out, self.device, self.workers)
         if stage.together:
-            self.orders.give((node.stage, task))
+            self.ranks.send((node.stage, task))
         self.together = stage.together  # an error from here on is one of all ranks
         stage.function(task)
         self.together = False
