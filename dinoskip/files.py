@@ -10,12 +10,14 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import stat
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -149,25 +151,43 @@ def load_tensors(path: Path, device: str = "cpu") -> dict[str, torch.Tensor]:
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
+    _require_regular(path)
     try:
         return load_file(path, device=device)
-    except FileNotFoundError:
-        raise WeightsError(f"{path}: no such file") from None
-    except (SafetensorError, OSError, ValueError) as error:
+    except (SafetensorError, OSError, ValueError, RuntimeError, MemoryError) as error:
         raise WeightsError(f"{path}: not a readable safetensors file: {error}") from error
 
 
-def tensors_metadata(path: Path) -> dict[str, str]:
-    """Return the string metadata in the header of a safetensors file."""
+@dataclass(frozen=True)
+class TensorFile:
+    """What the header of a safetensors file says, without its tensors: text by key, dtype and shape by name."""
+
+    metadata: dict[str, str]
+    dtypes: dict[str, str]
+    shapes: dict[str, tuple[int, ...]]
+
+
+def read_tensor_header(path: Path) -> TensorFile:
+    """Read the header of a safetensors file; its sizes fit the file. :class:`WeightsError` for a damaged one."""
     from safetensors import SafetensorError, safe_open
 
+    _require_regular(path)
     try:
         with safe_open(path, framework="pt") as opened:
-            return dict(opened.metadata() or {})
-    except FileNotFoundError:
-        raise WeightsError(f"{path}: no such file") from None
-    except (SafetensorError, OSError, ValueError) as error:
+            slices = {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118 - not a mapping
+            dtypes = {name: str(part.get_dtype()) for name, part in slices.items()}
+            shapes = {name: tuple(map(int, part.get_shape())) for name, part in slices.items()}
+            return TensorFile(dict(opened.metadata() or {}), dtypes, shapes)
+    except (SafetensorError, OSError, ValueError, RuntimeError, MemoryError) as error:
         raise WeightsError(f"{path}: not a readable safetensors file: {error}") from error
+
+
+def _require_regular(path: Path) -> None:
+    """:class:`WeightsError` for a path that is no file; a FIFO would be waited on, a device read without end."""
+    if not Path(path).exists():
+        raise WeightsError(f"{path}: no such file")
+    if not Path(path).is_file():
+        raise WeightsError(f"{path}: not a regular file")
 
 
 def load_torch_file(path: Path) -> Any:
@@ -176,10 +196,9 @@ def load_torch_file(path: Path) -> Any:
 
     import torch
 
+    _require_regular(path)
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
-    except FileNotFoundError:
-        raise WeightsError(f"{path}: no such file") from None
     except pickle.UnpicklingError as error:
         raise WeightsError(
             f"{path}: refused: it holds more than tensors and plain containers", "re-save its state_dict alone"
@@ -235,7 +254,7 @@ def write_manifest(
 
 
 def read_manifest(directory: Path) -> dict[str, Any]:
-    """Return the manifest of a published directory; :class:`DataError` if it is missing or not one."""
+    """Return the manifest of a published directory; :class:`DataError` if it is missing, not one or names no file."""
     path = Path(directory) / MANIFEST
     manifest = read_json(path)
     if (
@@ -245,10 +264,34 @@ def read_manifest(directory: Path) -> dict[str, Any]:
         or not isinstance(manifest.get("info"), dict)
     ):
         raise DataError(f"{path}: not a dinoskip manifest of format 1")
-    for name in manifest["files"]:
-        if name.startswith("/") or ".." in Path(name).parts:
+    for name, entry in manifest["files"].items():
+        if name.startswith("/") or "\0" in name or ".." in Path(name).parts:
             raise DataError(f"{path}: refused: entry {name!r} points outside the directory")
+        if not isinstance(entry, dict) or type(entry.get("bytes")) is not int or not _is_sha256(entry.get("sha256")):
+            raise DataError(f"{path}: damaged: entry {name!r} has no size and sha256")
+    if not manifest["files"]:
+        raise DataError(f"{path}: damaged: it names no file")
+    if not _is_sha256(manifest.get("hash")):
+        raise DataError(f"{path}: damaged: its hash is no sha256")
     return manifest
+
+
+def _is_sha256(text: Any) -> bool:
+    return isinstance(text, str) and re.fullmatch("[0-9a-f]{64}", text) is not None
+
+
+def _file_problem(path: Path, entry: Mapping[str, Any]) -> str | None:
+    """How a file differs from its entry in a manifest, or None."""
+    try:
+        if not path.is_file():
+            return f"{path}: missing"
+        if path.stat().st_size != entry["bytes"]:
+            return f"{path}: {path.stat().st_size} bytes, {entry['bytes']} expected"
+        if sha256_file(path) != entry["sha256"]:
+            return f"{path}: content differs from its recorded sha256"
+    except OSError as error:
+        return f"{path}: cannot be read: {error.strerror}"
+    return None
 
 
 def verify_manifest(directory: Path) -> list[str]:
@@ -258,16 +301,19 @@ def verify_manifest(directory: Path) -> list[str]:
         files = read_manifest(directory)["files"]
     except DataError as error:
         return [str(error)]
-    problems = []
-    for name, entry in files.items():
-        path = directory / name
-        if not path.is_file():
-            problems.append(f"{path}: missing")
-        elif path.stat().st_size != entry["bytes"]:
-            problems.append(f"{path}: {path.stat().st_size} bytes, {entry['bytes']} expected")
-        elif sha256_file(path) != entry["sha256"]:
-            problems.append(f"{path}: content differs from its recorded sha256")
-    return problems
+    problems = (_file_problem(directory / name, entry) for name, entry in files.items())
+    return [problem for problem in problems if problem is not None]
+
+
+def verify_beside_manifest(path: Path) -> str | None:
+    """How a file differs from the manifest in its directory; None where there is none, or none that names it."""
+    if not (path.parent / MANIFEST).is_file():
+        return None
+    try:
+        entry = read_manifest(path.parent)["files"].get(path.name)
+    except DataError as error:
+        return str(error)
+    return None if entry is None else _file_problem(path, entry)
 
 
 def publish_directory(temporary: Path, final: Path) -> None:

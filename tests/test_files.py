@@ -45,14 +45,14 @@ def test_tensors_round_trip_with_metadata(tmp_path: Path) -> None:
     files.save_tensors(tmp_path / "w.safetensors", tensors, {"k": "v"})
     loaded = files.load_tensors(tmp_path / "w.safetensors")
     assert all(torch.equal(loaded[name], tensor) for name, tensor in tensors.items())
-    assert files.tensors_metadata(tmp_path / "w.safetensors") == {"k": "v"}
+    assert files.read_tensor_header(tmp_path / "w.safetensors").metadata == {"k": "v"}
 
 
 def test_truncated_weights_are_one_line(tmp_path: Path) -> None:
     path = tmp_path / "w.safetensors"
     files.save_tensors(path, {"a": torch.randn(100)})
     path.write_bytes(path.read_bytes()[:50])
-    for function in (files.load_tensors, files.tensors_metadata):
+    for function in (files.load_tensors, files.read_tensor_header):
         with pytest.raises(WeightsError) as caught:
             function(path)
         assert "\n" not in str(caught.value)
@@ -101,6 +101,41 @@ def test_manifest_sees_every_change(tmp_path: Path) -> None:
     assert "2 bytes, 3 expected" in files.verify_manifest(folder)[0]
     (folder / "sub" / "a.bin").unlink()
     assert "missing" in files.verify_manifest(folder)[0]
+
+
+ENTRY = {"bytes": 1, "sha256": "0" * 64}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"files": {}}, "it names no file"),
+        ({"hash": None}, "its hash is no sha256"),
+        ({"hash": "0" * 63}, "its hash is no sha256"),
+        ({"files": {"a": None}}, "entry 'a' has no size and sha256"),
+        ({"files": {"a": ENTRY | {"bytes": "1"}}}, "entry 'a' has no size and sha256"),
+        ({"files": {"a": ENTRY | {"sha256": None}}}, "entry 'a' has no size and sha256"),
+        ({"files": {"a\0b": ENTRY}}, "points outside the directory"),
+        ({"files": []}, "not a dinoskip manifest"),
+        ({"info": None}, "not a dinoskip manifest"),
+    ],
+)
+def test_damaged_manifests_verify_nothing(tmp_path: Path, change: dict[str, object], message: str) -> None:
+    manifest = {"format": 1, "hash": "0" * 64, "files": {"a": ENTRY}, "info": {}} | change
+    (tmp_path / files.MANIFEST).write_text(json.dumps(manifest))
+    (tmp_path / "a").write_text("x")
+    (problem,) = files.verify_manifest(tmp_path)
+    assert message in problem
+    assert message in str(files.verify_beside_manifest(tmp_path / "a"))
+
+
+def test_manifests_of_long_names_and_deep_brackets(tmp_path: Path) -> None:
+    (tmp_path / files.MANIFEST).write_text(
+        json.dumps({"format": 1, "hash": "0" * 64, "files": {"a" * 5000: ENTRY}, "info": {}})
+    )
+    assert "cannot be read: File name too long" in files.verify_manifest(tmp_path)[0]
+    (tmp_path / files.MANIFEST).write_text("[" * 100_000)
+    assert "cannot be read as JSON: nested too deeply" in files.verify_manifest(tmp_path)[0]
 
 
 @pytest.mark.parametrize("name", ["../x", "/etc/passwd", "a/../../b"])

@@ -7,9 +7,9 @@ The header's metadata has one entry, ``dinoskip``, a JSON object {"format": 1, "
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from pydantic import ValidationError
@@ -19,21 +19,32 @@ from torch import Tensor, nn
 from dinoskip.config import dump
 from dinoskip.console import log
 from dinoskip.errors import WeightsError
-from dinoskip.files import canonical_json, load_tensors, save_tensors, tensors_metadata, verify_manifest
-from dinoskip.models.vit import VitConfig, from_config
+from dinoskip.files import (
+    canonical_json,
+    load_tensors,
+    read_tensor_header,
+    save_tensors,
+    verify_beside_manifest,
+    verify_manifest,
+)
+from dinoskip.models.vit import DEPTH, VitConfig, from_config
 
 FORMAT = 1
 METADATA_KEY = "dinoskip"
 PREFIXES = ("module.", "_orig_mod.", "backbone.")
 CHECKPOINTS = "checkpoints"  # folder of a run directory
+_LONGEST_HEADER = 2**20  # characters
+_DTYPES = {"F64", "F32", "F16", "BF16"}  # of tensors in a weights file
+_FIRST = "blocks.0."
+T = TypeVar("T")
 
 
-def strip_prefixes(state: Mapping[str, Tensor], where: str | Path) -> dict[str, Tensor]:
+def strip_prefixes(state: Mapping[str, T], where: str | Path) -> dict[str, T]:
     """Remove the wrappers' prefixes (DataParallel, torch.compile, DINO's multi-crop) from the *start* of each name.
 
     Raises :class:`WeightsError` when two names become the same.
     """
-    stripped: dict[str, Tensor] = {}
+    stripped: dict[str, T] = {}
     for name, tensor in state.items():
         short = name
         while short.startswith(PREFIXES):
@@ -52,22 +63,34 @@ def _listed(names: Iterable[str], label: str) -> list[str]:
     return [f"{len(ordered)} {label} ({shown})"]
 
 
-def check_fit(own: Mapping[str, Tensor], state: Mapping[str, Tensor], where: str | Path) -> None:
-    """:class:`WeightsError` with counts and names unless ``state`` has just the tensors of ``own``, all finite."""
-    common = own.keys() & state.keys()
-    shapes = {
-        f"{name} {tuple(state[name].shape)} for {tuple(own[name].shape)}"
+Shape = Sequence[int]
+
+
+def check_shapes(own: Mapping[str, Shape], given: Mapping[str, Shape], where: str | Path) -> None:
+    """:class:`WeightsError` with counts and names unless ``given`` has just the names of ``own`` in their shapes."""
+    common = own.keys() & given.keys()
+    other = {
+        f"{name} {tuple(given[name])} for {tuple(own[name])}"
         for name in common
-        if state[name].shape != own[name].shape
+        if tuple(given[name]) != tuple(own[name])
     }
     problems = [
-        *_listed(own.keys() - state.keys(), "missing"),
-        *_listed(state.keys() - own.keys(), "not in the model"),
-        *_listed(shapes, "of another shape"),
+        *_listed(own.keys() - given.keys(), "missing"),
+        *_listed(given.keys() - own.keys(), "not in the model"),
+        *_listed(other, "of another shape"),
     ]
     if problems:
-        fitting = len(common) - len(shapes)
+        fitting = len(common) - len(other)
         raise WeightsError(f"{where}: the weights do not fit: {fitting} of {len(own)} do; {'; '.join(problems)}")
+
+
+def check_fit(own: Mapping[str, Tensor], state: Mapping[str, Tensor], where: str | Path) -> None:
+    """:class:`WeightsError` with counts and names unless ``state`` has just the tensors of ``own``, all finite."""
+    check_shapes(
+        {name: tensor.shape for name, tensor in own.items()},
+        {name: tensor.shape for name, tensor in state.items()},
+        where,
+    )
     broken = [name for name, tensor in state.items() if tensor.is_floating_point() and not tensor.isfinite().all()]
     if broken:
         raise WeightsError(f"{where}: not finite: {'; '.join(_listed(broken, 'tensors'))}")
@@ -91,23 +114,54 @@ def save_weights(path: str | Path, state: Mapping[str, Tensor], config: VitConfi
 
 
 def _read_header(path: Path) -> tuple[VitConfig, dict[str, Any]]:
-    text = tensors_metadata(path).get(METADATA_KEY)
+    """What a weights file says of itself, after its tensors were compared with the model that it declares."""
+    header = read_tensor_header(path)
+    text = header.metadata.get(METADATA_KEY)
     if text is None:
         raise WeightsError(f"{path}: no dinoskip header", "only files written by dinoskip say what model they are for")
+    if len(text) > _LONGEST_HEADER:
+        raise WeightsError(f"{path}: damaged dinoskip header: {len(text)} characters")
     try:
-        header = json.loads(text)
-        if header["format"] != FORMAT:
-            raise WeightsError(f"{path}: weights format {header['format']!r}, this version reads {FORMAT}")
-        return VitConfig.model_validate(header["model"]), dict(header["info"])
-    except (ValueError, KeyError, TypeError, ValidationError) as error:
-        reason = str(error).splitlines()[0]
+        declared = json.loads(text)
+        if declared["format"] != FORMAT:
+            raise WeightsError(f"{path}: weights format {declared['format']!r}, this version reads {FORMAT}")
+        config, info = VitConfig.model_validate(declared["model"]), dict(declared["info"])
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise WeightsError(
+            f"{path}: damaged dinoskip header: {'.'.join(map(str, first['loc']))}: {first['msg']}"
+        ) from None
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        reason = "nested too deeply" if isinstance(error, RecursionError) else str(error).splitlines()[0]
         raise WeightsError(f"{path}: damaged dinoskip header: {reason}") from error
+    kinds = sorted(set(header.dtypes.values()) - _DTYPES)
+    if kinds:
+        raise WeightsError(f"{path}: it holds tensors of type {kinds[0]}; weights are {', '.join(sorted(_DTYPES))}")
+    check_shapes(model_shapes(config), strip_prefixes(header.shapes, path), path)
+    return config, info
+
+
+def model_shapes(config: VitConfig) -> dict[str, tuple[int, ...]]:
+    """Shape of every tensor of a model by name, from one block of it, without building the whole."""
+    with torch.device("meta"):
+        small = from_config(config.model_copy(update={"depth": 1}), weight_init="skip").state_dict()
+    shapes = {name: tuple(tensor.shape) for name, tensor in small.items()}
+    block = {name.removeprefix(_FIRST): shape for name, shape in shapes.items() if name.startswith(_FIRST)}
+    rest = {name: shape for name, shape in shapes.items() if not name.startswith(_FIRST)}
+    depth = range(config.depth or DEPTH)
+    return rest | {f"blocks.{index}.{name}": shape for index in depth for name, shape in block.items()}
 
 
 def load_weights(path: str | Path) -> tuple[dict[str, Tensor], VitConfig, dict[str, Any]]:
-    """Read a weights file: tensors (on the CPU), model configuration, info. Raises :class:`WeightsError`."""
+    """Read a weights file: tensors (on the CPU), model configuration, info.
+
+    A file that a ``MANIFEST.json`` beside it names is compared with it. Raises :class:`WeightsError`.
+    """
     path = Path(path)
     config, info = _read_header(path)
+    problem = verify_beside_manifest(path)
+    if problem is not None:
+        raise WeightsError(problem, "take another checkpoint, or copy the file again")
     return strip_prefixes(load_tensors(path), path), config, info
 
 

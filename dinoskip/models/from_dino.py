@@ -48,6 +48,8 @@ def _architecture(state: Mapping[str, Tensor], path: Path) -> dict[str, Any]:
     width, side = patch.shape[0], patch.shape[-1]
     sizes = {width: size for size, width in WIDTHS.items()}
     grid = math.isqrt(position.shape[1] - 1)
+    if set(blocks) != set(range(len(set(blocks)))):
+        raise WeightsError(f"{path}: not a DINO ViT: its blocks are not numbered from 0 without gaps")
     if width not in sizes or side not in PATCHES or grid * grid != position.shape[1] - 1:
         raise WeightsError(
             f"{path}: width {width}, patch {side}, {position.shape[1]} positions: not one of the ViTs known here",

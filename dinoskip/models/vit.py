@@ -39,6 +39,8 @@ ModelName = Literal[
 WIDTHS = {"mini": 128, "tiny": 192, "small": 384, "base": 768}
 HEAD_DIM = 64
 DEPTH = 12
+MAX_DEPTH = 1000  # blocks: what a damaged or hostile weights file may ask for at most
+MAX_SIZE = 16_384  # pixels
 PATCHES = (8, 14, 16)
 SHAPES: dict[str, tuple[int, int]] = {
     f"vit_{size}_patch{patch}": (width, patch) for size, width in WIDTHS.items() for patch in PATCHES
@@ -85,8 +87,10 @@ class VitConfig(Config):
 
     name: ModelName = "vit_small_patch16"
     skip: Skip = Field(True, description='true, false, or "attention" / "mlp" to keep only that skip')
-    depth: int | None = Field(None, gt=0, description="number of blocks; 12 when not given")
-    img_size: int = Field(224, gt=0, description="side of the square images that the position embedding is made for")
+    depth: int | None = Field(None, gt=0, le=MAX_DEPTH, description="number of blocks; 12 when not given")
+    img_size: int = Field(
+        224, gt=0, le=MAX_SIZE, description="side of the square images that the position embedding is made for"
+    )
     graying: GrayingConfig | None = Field(None, description="Token Graying of the images before the patch embedding")
 
     @model_serializer(mode="wrap")

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from dinoskip.errors import DataError
-from dinoskip.files import load_tensors, save_tensors, tensors_metadata
+from dinoskip.files import load_tensors, read_tensor_header, save_tensors
 from eval.upsampling import upsampled_classes
 
 
@@ -78,7 +78,7 @@ def save_heads(path: Path, heads: Sequence[LinearHead], info: Mapping[str, Any])
 
 def load_heads(path: Path) -> tuple[list[LinearHead], dict[str, Any]]:
     """Read what :func:`save_heads` wrote: heads by block, the multiscale one last, and the info."""
-    metadata = tensors_metadata(path).get("dinoskip_heads")
+    metadata = read_tensor_header(path).metadata.get("dinoskip_heads")
     if metadata is None:
         raise DataError(f"{path}: holds no linear heads")
     tensors = load_tensors(path)

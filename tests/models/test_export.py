@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 from dinoskip.errors import WeightsError
 from dinoskip.files import load_tensors, save_tensors, write_manifest
 from dinoskip.models import (
+    GrayingConfig,
     VitConfig,
     build_from_weights,
     create_model,
@@ -17,7 +19,8 @@ from dinoskip.models import (
     newest_checkpoint,
     save_weights,
 )
-from dinoskip.models.export import hash_weights, strip_prefixes
+from dinoskip.models.export import hash_weights, model_shapes, strip_prefixes
+from dinoskip.models.vit import from_config
 
 CONFIG = VitConfig(name="vit_tiny_patch8", skip=False, depth=2, img_size=16)
 INFO = {"epoch": 3, "role": "teacher", "seed": 0}
@@ -102,12 +105,54 @@ def test_non_finite_weights_are_refused(tmp_path: Path, model: torch.nn.Module) 
         ({"format": 1, "info": {}}, "damaged dinoskip header"),
         ({"format": 1, "model": {"name": "vit_huge"}, "info": {}}, "damaged dinoskip header"),
         ([], "damaged dinoskip header"),
+        ("[" * 100_000, "damaged dinoskip header: nested too deeply"),
+        ('{"format": 1' + " " * 2**20 + "}", "damaged dinoskip header: 1048589 characters"),
+        ({"format": 1, "model": CONFIG.model_dump() | {"depth": 1_000_000}, "info": {}}, "less than or equal to 1000"),
+        (
+            {"format": 1, "model": CONFIG.model_dump() | {"img_size": 3_200_000}, "info": {}},
+            "equal to 16384",
+        ),
+        ({"format": 1, "model": CONFIG.model_dump() | {"depth": 1000}, "info": {}}, "30 of 12006 do; 11976 missing"),
+        ({"format": 1, "model": CONFIG.model_dump() | {"img_size": 16384}, "info": {}}, r"pos_embed \(1, 5, 192\) for"),
     ],
 )
 def test_damaged_headers(tmp_path: Path, model: torch.nn.Module, header: object, message: str) -> None:
     path = rewritten(tmp_path / "w.safetensors", dict(model.state_dict()), header)
     with pytest.raises(WeightsError, match=message):
         load_weights(path)
+
+
+def test_the_shapes_of_a_model_are_told_without_building_it() -> None:
+    gray = VitConfig(depth=1, graying=GrayingConfig())
+    for config in (CONFIG, VitConfig(name="vit_mini_patch16", img_size=48), gray):
+        state = from_config(config).state_dict()
+        assert model_shapes(config) == {name: tuple(tensor.shape) for name, tensor in state.items()}
+
+
+def test_a_file_that_its_manifest_does_not_know_so_is_refused(tmp_path: Path, model: torch.nn.Module) -> None:
+    """A flipped bit of a checkpoint's weights, opened by their own path."""
+    path = checkpoint(tmp_path, 4, model) / "teacher.safetensors"
+    build_from_weights(path)
+    content = bytearray(path.read_bytes())
+    content[-3] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(WeightsError, match=r"teacher.safetensors: content differs from its recorded sha256"):
+        build_from_weights(path)
+    (path.parent / "MANIFEST.json").unlink()
+    build_from_weights(path)  # nothing says that it is damaged
+
+
+def test_integer_tensors_are_refused(tmp_path: Path, model: torch.nn.Module) -> None:
+    state = {name: tensor.to(torch.int32) for name, tensor in model.state_dict().items()}
+    with pytest.raises(WeightsError, match="it holds tensors of type I32"):
+        build_from_weights(rewritten(tmp_path / "w.safetensors", state))
+
+
+def test_what_is_no_file_is_not_opened(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    for path in (tmp_path, tmp_path / "fifo", Path("/dev/zero")):
+        with pytest.raises(WeightsError, match="not a regular file"):
+            load_weights(path)
 
 
 def test_files_that_are_not_ours(tmp_path: Path) -> None:

@@ -85,6 +85,12 @@ def test_dino_files_that_are_something_else(tmp_path: Path, content: object, mes
         load_backbone(saved(tmp_path / "w.pth", content))
 
 
+def test_dino_of_a_billion_blocks(tmp_path: Path, model: torch.nn.Module) -> None:
+    state = {name.replace("blocks.1.", "blocks.999999999."): tensor for name, tensor in model.state_dict().items()}
+    with pytest.raises(WeightsError, match="not numbered from 0 without gaps"):
+        load_backbone(saved(tmp_path / "w.pth", state))
+
+
 def test_dino_of_an_unknown_width(tmp_path: Path) -> None:
     odd = timm.create_model("vit_tiny_patch16_224", embed_dim=96, depth=1, img_size=32, num_classes=0)
     with pytest.raises(WeightsError, match="width 96, patch 16, 5 positions"):
