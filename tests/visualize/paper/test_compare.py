@@ -15,7 +15,7 @@ from visualize.paper.compare import ComparedStudy, compared, compared_csv
 from visualize.paper.published import DEFAULT, INITIALISED, PUBLISHED, SKIP, published
 from visualize.rows import StudyVariant
 
-PAPERS = Path(__file__).parents[3] / "shared" / "papers"
+PAPERS = Path(__file__).parents[4] / "shared" / "papers"
 NUMBER = r"\d\d\.\d"
 
 
