@@ -44,6 +44,10 @@ class Benchmark:
     split: str
     setting: str = ""  # facet, norm, resolution and protocol, only where they tell two measures apart
 
+    def is_of(self, row: EvalResult) -> bool:
+        """Whether a row is of this task, metric, data set and split, whatever its setting."""
+        return benchmark_key(row) == (self.task, self.metric, self.dataset, self.split)
+
     @property
     def label(self) -> str:
         """``mIoU, voc2012 val`` and the setting in brackets where there is one; ``k-NN (k = 20), ...``."""

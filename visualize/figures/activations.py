@@ -17,6 +17,22 @@ from visualize.figures.drawing import TITLE, Figure, dash, fitted, legend, panel
 
 _HEAT = (2.9, 2.9)  # inches a heat map
 _ALL_PAIRS = 4  # of at most so many networks every pair is drawn
+_SOFTMAX_READING = (
+    "The same for every study: with a large diagonal attention is nearly the identity and well conditioned; without, "
+    "its rows are nearly one row, and it is not. The initialisation starts from the first kind."
+)
+_HISTOGRAM_READING = (
+    "Look for tails above the others' and for a large γ (a normal distribution has 0): outliers, which make a network "
+    "hard to quantise."
+)
+_SQNR_READING = (
+    "Look for the line that is highest: each bit is worth about 6 dB to all of them, and a line that lies lower "
+    "throughout has outliers, which widen the range that the bits must cover."
+)
+_CKA_READING = (
+    "Look for large bright squares off the diagonal: blocks that say nearly the same. Bright along the diagonal alone "
+    "means that every block changes the representation."
+)
 _GAMMAS = 4  # of at most so many networks γ is written into the panels
 
 
@@ -36,7 +52,9 @@ def softmax_figure(out: Path) -> Figure:
             axes.set_title(title)
         return figure
 
-    return write_figure(out, draw, 1, "Softmax of 0.1 Z + β I: peaked and diffuse attention", "; ".join(shown))
+    return write_figure(
+        out, draw, 1, "Softmax of 0.1 Z + β I: peaked and diffuse attention", "; ".join(shown), _SOFTMAX_READING
+    )
 
 
 def _heat(figure: Any, grid: Sequence[Any], shown: Sequence[Sequence[Sequence[float | None]]]) -> None:
@@ -85,7 +103,9 @@ def histogram_figure(
         f"{name}: " + ", ".join(f"block {block} γ = {one['excess_kurtosis']:.3g}" for block, one in by_block.items())
         for name, by_block in models.items()
     ]
-    return write_figure(out, draw, len(names), "Activations of block outputs, standardised", "; ".join(words))
+    return write_figure(
+        out, draw, len(names), "Activations of block outputs, standardised", "; ".join(words), _HISTOGRAM_READING
+    )
 
 
 def sqnr_figure(
@@ -105,6 +125,7 @@ def sqnr_figure(
         {"SQNR in dB": curves, "normalised MSE": errors},
         out,
         caption="Distortion of activations, median over sites",
+        reading=_SQNR_READING,
         variants=list(variants or models),
         logarithmic=("normalised MSE",),
         along="bits of activations",
@@ -139,4 +160,4 @@ def cka_figure(pairs: Sequence[Mapping[str, Any]], out: Path) -> Figure | None:
     if len(shown) < len(pairs):
         caption += "; each network with itself and with the first"
     words = [f"{pair['left']} with {pair['right']}" for pair in shown]
-    return write_figure(out, draw, 1, caption, "Pairs: " + "; ".join(words))
+    return write_figure(out, draw, 1, caption, "Pairs: " + "; ".join(words), _CKA_READING)

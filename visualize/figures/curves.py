@@ -27,11 +27,14 @@ def curves_figure(
     out: Path,
     *,
     caption: str,
+    reading: str = "",
     variants: Sequence[str] | None = None,
     logarithmic: Sequence[str] = (),
     along: str = "block",
 ) -> Figure | None:
     """Any quantity against block (or what ``along`` says): ``{panel title: {variant: {block: value}}}``.
+
+    ``reading`` says in a sentence what to look for.
 
     Panels whose titles are in ``logarithmic`` have a log axis if they span a decade (else it would have no labels).
     Values that are not finite (or not positive on a log axis) are left out. ``variants`` gives the order of colours;
@@ -69,7 +72,7 @@ def curves_figure(
         )
         for title, curves in kept.items()
     ]
-    return write_figure(out, draw, len(order), caption, ". ".join(words) + ".")
+    return write_figure(out, draw, len(order), caption, ". ".join(words) + ".", reading)
 
 
 def _decades(curves: Curves) -> float:

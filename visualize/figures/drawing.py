@@ -36,7 +36,10 @@ PANEL = (3.35, 2.9)  # inches
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure on disk: ``light`` and ``dark`` SVG for pages, ``pdf`` and ``png`` for papers; the same in words."""
+    """A figure on disk: ``light`` and ``dark`` SVG for pages, ``pdf`` and ``png`` for papers; the same in words.
+
+    ``reading`` says in a sentence what to look for.
+    """
 
     light: Path
     dark: Path
@@ -44,6 +47,7 @@ class Figure:
     png: Path
     caption: str
     alt: str
+    reading: str = ""
 
     @property
     def width(self) -> float:
@@ -131,6 +135,23 @@ def curve(axes: Any, points: Mapping[int, float], colour: str, number: int, name
     axes.plot(places, [points[place] for place in places], color=colour, label=name, **look)
 
 
+def levels(axes: Any, values: Mapping[str, float], near: float = 1.5) -> None:
+    """Grey levels across a panel, named at the left end; those within ``near`` of each other share a line of names."""
+    muted = _THEMES[0][1]
+    place = {"transform": axes.get_yaxis_transform(), "ha": "left", "va": "bottom"}
+    names: list[str] = []
+    top = -math.inf
+    for name, value in sorted(values.items(), key=lambda one: -one[1]):
+        axes.axhline(value, color=muted, linewidth=1.0, linestyle=(0, (4, 3)))
+        if top - value > near and names:
+            axes.text(0.01, top, fitted(", ".join(names), 2.8, 7.5), color=muted, fontsize=7.5, **place)
+            names = []
+        top = value if not names else top
+        names.append(name)
+    if names:
+        axes.text(0.01, top, fitted(", ".join(names), 2.8, 7.5), color=muted, fontsize=7.5, **place)
+
+
 def dash(number: int) -> Any:
     """Solid for the first six variants; the colours repeat with another dash after that."""
     return _DASHES[number // 6 % len(_DASHES)]
@@ -187,14 +208,16 @@ def _theme() -> Iterator[None]:
         yield
 
 
-def write_figure(out: Path, draw: Callable[[Sequence[str]], Any], variants: int, caption: str, alt: str) -> Figure:
+def write_figure(
+    out: Path, draw: Callable[[Sequence[str]], Any], variants: int, caption: str, alt: str, reading: str
+) -> Figure:
     """Draw with the colours of ``variants`` variants and write ``out`` as SVG, ``out``-dark as SVG, PDF and PNG."""
     light, night = variant_colours(variants), variant_colours(variants, dark=True)
     from matplotlib.backends.backend_pdf import FigureCanvasPdf
     from matplotlib.backends.backend_svg import FigureCanvasSVG
 
     vector, pdf, png = (out.with_suffix(f".{kind}") for kind in ("svg", "pdf", "png"))
-    made = Figure(vector, out.with_name(f"{out.stem}-dark.svg"), pdf, png, caption, alt)
+    made = Figure(vector, out.with_name(f"{out.stem}-dark.svg"), pdf, png, caption, alt, reading)
     with _theme():
         figure = draw(light)
         figure.draw_without_rendering()

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from visualize.figures.activations import cka_figure, histogram_figure, softmax_figure, sqnr_figure
 from visualize.figures.curves import curves_figure
 from visualize.figures.drawing import Figure
+from visualize.pages import clean
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -25,6 +27,7 @@ def signal_figure(rows: Rows, out: Path) -> Figure | None:
         panels,
         out,
         caption="Signal propagation at initialisation, fresh networks",
+        reading=_SIGNAL_READING,
         logarithmic=("effective rank", "query gradient"),
     )
 
@@ -45,7 +48,8 @@ def weights_figure(
         for stage, models in stages.items()
     }
     logarithmic = [title for title in panels if title.startswith(kappa)]
-    return curves_figure(panels, out, caption=caption, logarithmic=logarithmic, variants=variants)
+    look = {"logarithmic": logarithmic, "variants": variants}
+    return curves_figure(panels, out, caption=caption, reading=_WEIGHTS_READING, **look)
 
 
 KAPPAS = {
@@ -70,6 +74,42 @@ _SIGNALS = {
 LOGARITHMIC = (*KAPPAS.values(), "effective rank", "mean diagonal of attention", "query gradient")
 
 
+_SIGNAL_READING = (
+    "Look for cosine nearing 1 and rank nearing 1 with depth (all tokens become one) and for query gradients that fall "
+    "by orders of magnitude: the attention of such a block cannot learn."
+)
+_WEIGHTS_READING = (
+    "Look for κ(WV WO) leaving 1 in training, and for the diagonal logit: where it falls to that of other tokens, "
+    "attention has stopped to copy each token and mixes them all."
+)
+_SIGNALS_READING = (
+    "Look for token cosine near 1: there the tokens of an image are one, its dense features say nothing, and no other "
+    "number of that block has a meaning. Attention entropy at 1 averages all tokens, a diagonal at 1 copies them."
+)
+_KAPPA_READING = (
+    "Look for the panels with a skip (+ X) far below those without: that is what a skip buys. κ(J) and its "
+    "bounds are of weights and tokens together, unlike κ(WV WO), which is of the weights alone."
+)
+_NO_RANK = 1e14  # κ near 1/eps of float64: what it is of has lost rank
+
+
+def _kappa_reading(models: Mapping[str, Rows]) -> str:
+    """What to look for; and where κ(J) is at float64's limit, that this is the tokens' doing and which blocks'."""
+    degenerate = []
+    for name, rows in models.items():
+        lost = [row for row in rows if (row.get("kappa_weights") or 0) > _NO_RANK]
+        if lost:
+            blocks = ", ".join(str(row["block"]) for row in lost)
+            cosine = median(float(row["token_cosine"]) for row in lost)
+            degenerate.append(f"{clean(name, 40)} at block{'s' if len(lost) > 1 else ''} {blocks}, cosine {cosine:.2f}")
+    if not degenerate:
+        return _KAPPA_READING
+    return (
+        f"{_KAPPA_READING} κ(J) above 10¹⁴ is the limit of float64: the tokens that reach the block no longer span its "
+        f"inputs ({'; '.join(degenerate)}), so it does not say that the weights are badly conditioned."
+    )
+
+
 def network_figures(result: Mapping[str, Any], out: Path, variants: Sequence[str] | None = None) -> list[Figure]:
     """Figures of ``dinoskip.pipeline.inside``'s result: κ and signals by block, histograms, SQNR by bits, CKA.
 
@@ -77,9 +117,10 @@ def network_figures(result: Mapping[str, Any], out: Path, variants: Sequence[str
     """
     rows = {name: one["rows"] for name, one in result["inside"].items()}
     order = list(variants or rows)
+    kappas, signals = "Condition numbers by block", "Tokens, attention and gradients by block"
     made = [
-        _by_block(rows, KAPPAS, out / "kappa", "Condition numbers by block, on photographs", order),
-        _by_block(rows, _SIGNALS, out / "signals", "Tokens, attention and gradients by block, on photographs", order),
+        _by_block(rows, KAPPAS, out / "kappa", f"{kappas}, on photographs", _kappa_reading(rows), order),
+        _by_block(rows, _SIGNALS, out / "signals", f"{signals}, on photographs", _SIGNALS_READING, order),
         softmax_figure(out / "softmax"),
         histogram_figure({n: f["histograms"] for n, f in result["inside"].items()}, out / "histograms", order),
         sqnr_figure(result["sqnr"], out / "sqnr", order),
@@ -89,7 +130,7 @@ def network_figures(result: Mapping[str, Any], out: Path, variants: Sequence[str
 
 
 def _by_block(
-    models: Mapping[str, Rows], titles: Mapping[str, str], out: Path, caption: str, order: Sequence[str]
+    models: Mapping[str, Rows], titles: Mapping[str, str], out: Path, caption: str, reading: str, order: Sequence[str]
 ) -> Figure | None:
     panels = {
         title: {
@@ -98,4 +139,4 @@ def _by_block(
         }
         for key, title in titles.items()
     }
-    return curves_figure(panels, out, caption=caption, variants=order, logarithmic=LOGARITHMIC)
+    return curves_figure(panels, out, caption=caption, reading=reading, variants=order, logarithmic=LOGARITHMIC)

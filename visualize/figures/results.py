@@ -9,17 +9,44 @@ from typing import Any
 
 from dinoskip.results import EvalResult
 from visualize.figures.curves import Groups, curves_figure, panel_groups
-from visualize.figures.drawing import Figure, curve, heading, legend, mark, panels, several, write_figure
+from visualize.figures.drawing import Figure, curve, heading, legend, levels, mark, panels, several, write_figure
 from visualize.pages import clean
 from visualize.roughness import ByBlock, typical
-from visualize.rows import Benchmark, Variants, arranged, best, last_epochs, one_vote, single_blocks, values_of
+from visualize.rows import (
+    Benchmark,
+    Variants,
+    arranged,
+    best,
+    last_epochs,
+    one_vote,
+    single_blocks,
+    starts,
+    values_of,
+)
+
+_BLOCKS_READING = (
+    "Look for where each curve peaks (with skips usually at the last block, without them earlier) and for how far it "
+    "is above the grey levels: a curve on a baseline or on its own random weights has learnt nothing there."
+)
+_EPOCHS_READING = (
+    "Look for curves that have turned down before the last epoch: dense features can get worse while training goes on."
+)
+_DEPTH_READING = (
+    "Look for what each block less costs, and for how many blocks a skipless network needs to reach the level of the "
+    "deepest one with skips."
+)
+_ROUGHNESS_READING = (
+    "Lower is smoother; but tokens that have become one are smooth, too, so read a value near 0 beside the token "
+    "cosine: near 1 it is collapse, not quality."
+)
 
 
-def blocks_figure(variants: Variants, out: Path) -> Figure | None:
+def blocks_figure(variants: Variants, out: Path, baselines: Sequence[EvalResult] = ()) -> Figure | None:
     """Each headline benchmark (mIoU, CorLoc, k-NN) against block, a panel each; None if no row has a single block.
 
     The best block of a variant is ringed, 95 % intervals are shaded; a dotted level is a value of several blocks
-    together.
+    together. Grey levels are ``baselines``; a thin curve of a variant's colour is the variant at epoch 0, before
+    training.
     """
     benchmarks = {
         benchmark: rows
@@ -29,11 +56,15 @@ def blocks_figure(variants: Variants, out: Path) -> Figure | None:
     }
     if not benchmarks:
         return None
-    order = list(variants)
+    order, untrained = list(variants), starts(variants)
 
     def draw(colours: Sequence[str]) -> Any:
         figure, grid = panels(len(benchmarks))
         for axes, (benchmark, rows) in zip(grid, benchmarks.items(), strict=True):
+            levels(axes, {row.model.removeprefix("baseline: "): row.value for row in baselines if benchmark.is_of(row)})
+            for name, own in untrained.get(benchmark, {}).items():
+                points = single_blocks(values_of(own))
+                axes.plot(list(points), list(points.values()), color=colours[order.index(name)], linewidth=0.8)
             for name, own in rows.items():
                 _block_curve(axes, own, colours[order.index(name)], order.index(name), name)
             heading(axes, benchmark.label)
@@ -54,7 +85,11 @@ def blocks_figure(variants: Variants, out: Path) -> Figure | None:
     caption = "Frozen features, block by block. Rings mark the best block; dotted levels use several blocks together"
     if any(row.low is not None for rows in benchmarks.values() for own in rows.values() for row in own.values()):
         caption += "; shades are 95 % intervals"
-    return write_figure(out, draw, len(order), caption, ". ".join(words) + ".")
+    if baselines:
+        caption += "; grey levels are baselines, which look at no image"
+    if any(untrained.values()):
+        caption += "; thin curves are the same networks before training"
+    return write_figure(out, draw, len(order), caption, ". ".join(words) + ".", _BLOCKS_READING)
 
 
 def _block_curve(axes: Any, rows: Mapping[str, EvalResult], colour: str, number: int, name: str) -> None:
@@ -111,7 +146,7 @@ def epochs_figure(variants: Variants, out: Path, groups: Groups | None = None) -
         return figure
 
     caption = "Frozen features against epoch. Solid: the best single block; dotted: several blocks together"
-    return write_figure(out, draw, len(order), caption, _epoch_words(benchmarks))
+    return write_figure(out, draw, len(order), caption, _epoch_words(benchmarks), _EPOCHS_READING)
 
 
 def _together(axes: Any, points: Mapping[int, float], colour: str, number: int) -> None:
@@ -182,7 +217,7 @@ def depth_figure(variants: Variants, families: Mapping[str, tuple[str, int]], ou
         if single
     ]
     caption = "Depth: what is left with fewer blocks. Solid: the best single block; dotted: several blocks together"
-    return write_figure(out, draw, len(depths), caption, ". ".join(words) + ".")
+    return write_figure(out, draw, len(depths), caption, ". ".join(words) + ".", _DEPTH_READING)
 
 
 def _by_depth(
@@ -206,4 +241,5 @@ def roughness_figure(values: Mapping[str, ByBlock], out: Path, variants: Sequenc
         curves[name] = {block: value for block, value in sorted(medians.items()) if value is not None}
     caption = "Roughness of PCA pictures by block: Geary's C of neighbouring tokens, median over the gallery's images"
     caption += " (1: no spatial order, 0: smooth)"
-    return curves_figure({"roughness of PCA pictures": curves}, out, caption=caption, variants=variants)
+    title = "roughness of PCA pictures"
+    return curves_figure({title: curves}, out, caption=caption, reading=_ROUGHNESS_READING, variants=variants)

@@ -18,6 +18,19 @@ from visualize.pages import clean
 
 Rows = Sequence[Mapping[str, Any]]
 
+_LOSS_READING = (
+    "Look for a line that stays level from the start: such a network does not train. Levels of DINO's loss do not rank "
+    "networks, for the teacher's own entropy is part of it; at ln K, K the head's outputs, it has collapsed."
+)
+_ONLINE_READING = (
+    "Look for lines that rise; where one falls while the loss still falls, the features get worse, and an earlier "
+    "epoch is worth evaluating."
+)
+_INSIDE_READING = (
+    "Look for token cosine nearing 1 (tokens become one, and all else computed from them is degenerate), entropy at 1 "
+    "(attention averages) or at 0 (it copies), and query gradients that vanish."
+)
+
 
 def loss_figure(
     runs: Mapping[str, Sequence[Mapping[str, Any]]], out: Path, groups: Groups | None = None
@@ -61,7 +74,8 @@ def loss_figure(
 
     finals = "; ".join(f"{clean(name, 40)} {loss[-1, 1]:.2f}" for name, loss in losses.items())
     caption = "Training loss" + (", by optimizer" if len(parts) > 1 else "")
-    return write_figure(out, draw, len(order), caption, f"Training loss against step. Last values: {finals}.")
+    alt = f"Training loss against step. Last values: {finals}."
+    return write_figure(out, draw, len(order), caption, alt, _LOSS_READING)
 
 
 def online_figure(runs: Mapping[str, Sequence[Mapping[str, Any]]], out: Path) -> Figure | None:
@@ -78,7 +92,7 @@ def online_figure(runs: Mapping[str, Sequence[Mapping[str, Any]]], out: Path) ->
                 if title and isinstance(value, int | float) and "epoch" in row:
                     shown.setdefault(title, {}).setdefault(name, {})[int(row["epoch"])] = float(value)
     caption = "Measured while training, on a fixed sample of images, in percent"
-    return curves_figure(shown, out, caption=caption, variants=list(runs), along="epoch")
+    return curves_figure(shown, out, caption=caption, reading=_ONLINE_READING, variants=list(runs), along="epoch")
 
 
 def _online_title(key: str) -> str | None:
@@ -107,4 +121,5 @@ def training_figure(runs: Mapping[str, Rows], out: Path) -> Figure | None:
         for key, title in titles.items()
     }
     caption = "Inside while training, median over blocks, on two fixed images"
-    return curves_figure(panels, out, caption=caption, variants=list(runs), logarithmic=LOGARITHMIC, along="step")
+    look = {"variants": list(runs), "logarithmic": LOGARITHMIC, "along": "step"}
+    return curves_figure(panels, out, caption=caption, reading=_INSIDE_READING, **look)

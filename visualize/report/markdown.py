@@ -20,11 +20,13 @@ def report_markdown(report: Report, tables: ReportTables, pictures: Mapping[str,
     parts += ["## Numbers", markdown(tables.best)]
     if tables.beside:
         parts += ["## Beside the paper", *map(markdown, tables.beside)]
-    figures = [(one["png"], one["caption"]) for one in pictures["figures"]]
-    figures += [(one["path"], one["caption"]) for one in pictures["plain"]]
+    figures = [(one["png"], one["caption"], one["reading"]) for one in pictures["figures"]]
+    figures += [(one["path"], one["caption"], "") for one in pictures["plain"]]
     if figures:
         parts += ["## Figures"]
-        parts += [f"![{text(caption, 400)}]({path})\n\n{text(caption, 400)}." for path, caption in figures]
+    for path, caption, reading in figures:
+        words = f"{text(caption, 400)}. {text(reading, 900)}".strip()
+        parts += [f"![{text(caption, 400)}]({path})\n\n{words}"]
     if tables.blocks:
         parts += ["## Every block", *(markdown(grid) for grid in tables.blocks)]
     parts += [markdown(tables.settings)] if tables.settings else []

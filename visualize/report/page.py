@@ -74,7 +74,15 @@ def _copied(report: Report, folder: Path) -> dict[str, list[dict[str, str]]]:
     figures = []
     for figure in report.figures:
         names = {kind: _copy(path, folder / path.name) for kind, path in zip(_KINDS, figure.files, strict=True)}
-        figures.append({"caption": figure.caption, "alt": figure.alt, "width": f"{figure.width:.0f}", **names})
+        figures.append(
+            {
+                "caption": figure.caption,
+                "reading": figure.reading,
+                "alt": figure.alt,
+                "width": f"{figure.width:.0f}",
+                **names,
+            }
+        )
     previews: list[dict[str, str]] = []
     plain: list[dict[str, str]] = []
     for number, preview in enumerate(report.previews):

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from visualize.figures import signal_figure, weights_figure
+from visualize.figures import network_figures, signal_figure, weights_figure
 from visualize.report.diagnostics import signal_table
 
 
@@ -25,3 +25,18 @@ def test_signal_and_weights_rows_become_a_table_and_panels(tmp_path):
         {"block": 2, "kappa_vo": 2.0, "logit_diagonal": 1.0},
     ]
     assert "from 1 to 2" in weights_figure({"trained": {"a": weights}}, tmp_path / "w.svg", caption="c").alt
+
+
+def analysed(**more):
+    """What the analysis of one network of two blocks has."""
+    rows = [{"block": block, "token_cosine": 0.5 + 0.2 * block, "kappa_weights": 3.0, **more} for block in (1, 2)]
+    return {"inside": {"net": {"rows": rows, "histograms": {}}}, "sqnr": {"net": {"site": {"8": 30.0}}}, "cka": []}
+
+
+def test_a_condition_number_at_the_limit_of_float64_is_blamed_on_the_tokens(tmp_path):
+    figures = network_figures(analysed(kappa_weights=1e15), tmp_path)
+    assert "net at blocks 1, 2, cosine 0.80" in figures[0].reading
+    assert "does not say that the weights are badly conditioned" in figures[0].reading
+    plain = network_figures(analysed(), tmp_path)
+    assert "10¹⁴" not in plain[0].reading
+    assert all(figure.reading.endswith(".") for figure in plain)

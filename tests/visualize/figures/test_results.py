@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 
 from dinoskip.results import EvalResult
 from tests.visualize.figures.pictures import png_size
@@ -57,3 +58,32 @@ def test_the_curve_is_the_median_over_images_that_have_a_number(tmp_path):
     assert "flat" not in figure.alt
     assert all(path.is_file() for path in figure.files)
     assert roughness_figure({"flat": {"1": [None]}}, tmp_path / "none", ["flat"]) is None
+
+
+def test_baselines_and_random_weights_are_drawn_where_they_belong(tmp_path):
+    rows = rows_at((0, 1), 3.0)
+    floor = [rows[0].baseline("majority class", 2.0), rows[0].baseline("chance", 2.5)]
+    elsewhere = rows_at((1,), 1.0, model="x")[0].baseline("centre box", 9.0)
+    elsewhere = replace(elsewhere, dataset="other")
+    figure = blocks_figure({"a": rows}, tmp_path / "b", [*floor, elsewhere])
+    drawn = figure.light.read_text()
+    assert "grey levels are baselines" in figure.caption
+    assert "before training" in figure.caption
+    assert "<!-- chance, majority class -->" in drawn
+    assert "centre box" not in drawn
+    plain = blocks_figure({"a": rows_at((1,), 3.0)}, tmp_path / "c")
+    assert "baselines" not in plain.caption
+    assert "before training" not in plain.caption
+
+
+def test_every_figure_says_what_to_look_for(tmp_path):
+    rows = {name: rows_at((1, 5), 3.0) for name in ("d12", "d9")}
+    families = {"d12": ("a", 12), "d9": ("a", 9)}
+    figures = [
+        blocks_figure(rows, tmp_path / "b"),
+        epochs_figure(rows, tmp_path / "e"),
+        depth_figure(rows, families, tmp_path / "d"),
+        roughness_figure({"d12": {"1": [0.5]}}, tmp_path / "r", ["d12"]),
+    ]
+    assert all(figure.reading.endswith(".") for figure in figures)
+    assert len({figure.reading for figure in figures}) == len(figures)

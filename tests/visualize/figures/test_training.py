@@ -58,6 +58,7 @@ def test_loss_keeps_each_variants_colour_and_skips_what_is_not_finite(tmp_path):
     assert variant_colours(2, dark=True)[1].lower() in dark
     assert (tmp_path / "loss.pdf").read_bytes().startswith(b"%PDF")
     assert "0.09" in figure.alt
+    assert figure.reading.endswith(".")
     assert loss_figure({"a": broken}, tmp_path / "none.svg") is None
 
 
