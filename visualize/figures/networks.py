@@ -48,8 +48,9 @@ def weights_figure(
         for stage, models in stages.items()
     }
     logarithmic = [title for title in panels if title.startswith(kappa)]
-    look = {"logarithmic": logarithmic, "variants": variants}
-    return curves_figure(panels, out, caption=caption, reading=_WEIGHTS_READING, **look)
+    return curves_figure(
+        panels, out, caption=caption, reading=_WEIGHTS_READING, logarithmic=logarithmic, variants=variants
+    )
 
 
 KAPPAS = {

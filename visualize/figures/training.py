@@ -121,5 +121,12 @@ def training_figure(runs: Mapping[str, Rows], out: Path) -> Figure | None:
         for key, title in titles.items()
     }
     caption = "Inside while training, median over blocks, on two fixed images"
-    look = {"variants": list(runs), "logarithmic": LOGARITHMIC, "along": "step"}
-    return curves_figure(panels, out, caption=caption, reading=_INSIDE_READING, **look)
+    return curves_figure(
+        panels,
+        out,
+        caption=caption,
+        reading=_INSIDE_READING,
+        variants=list(runs),
+        logarithmic=LOGARITHMIC,
+        along="step",
+    )
