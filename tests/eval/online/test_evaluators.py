@@ -18,9 +18,9 @@ from PIL import Image
 from torch import nn
 
 from dinoskip.console import read_metrics
-from dinoskip.data import ImageFolder
+from dinoskip.data import ImageFolder, voc_segmentation
 from dinoskip.data.folders import LabelledFolder
-from dinoskip.data.segmentation import SegmentationDataset, voc_segmentation
+from dinoskip.data.segmentation import SegmentationDataset
 from dinoskip.data.sets.scenes import ScenesConfig, compose
 from dinoskip.distributed import World
 from dinoskip.errors import ConfigError
