@@ -1,8 +1,7 @@
 """TokenCut (Wang et al., CVPR 2022): one object box an image from a normalised cut of its patch tokens.
 
 The rules are those of the public reference (YangtaoWANG95/TokenCut), docs/tokencut.md lists them; the eigenvector
-comes from :mod:`eval.tokencut.lanczos` and, where its accuracy leaves the seed or the split open, from the reference's
-own dense solver.
+comes from :mod:`eval.tokencut.eigenvector`.
 """
 
 from __future__ import annotations
@@ -21,26 +20,14 @@ from numpy.typing import ArrayLike, NDArray
 from threadpoolctl import threadpool_limits
 from torch import Tensor
 
-from eval.tokencut.graph import (
-    F64,
-    CutVector,
-    Graphs,
-    build_graphs,
-    complete_vector,
-    dense_vector,
-    normalise,
-    similarities,
-)
-from eval.tokencut.lanczos import lanczos
+from eval.tokencut.eigenvector import TIE, CutVector, cut_vectors
+from eval.tokencut.graph import build_graphs, normalise, similarities
 
 Box = tuple[int, int, int, int]
 Grid = tuple[int, int]
 T = TypeVar("T")
-TIE = 1e-8  # seeds this close (relative) are tied: the reference's choice among them depends on the BLAS
-RESOLVED = 1e-10  # relative error below which "tied" can be told from "nearly tied"
 MULTIPLE = 1e-9  # second and third eigenvalue closer than this: the eigenvector is one of many
 LEAST_TOKENS = 3  # fewer cannot be cut
-DENSE_TOKENS = 48  # up to here the dense solver is as fast
 _GPU_BYTES = 2**31
 _AHEAD = 8  # calls that wait or are done for each worker: graphs take unequal times
 
@@ -151,7 +138,7 @@ def tokencut(
     check_tokens(batch, grid)
 
     def some(part: Tensor) -> list[TokenCut]:
-        similarity = similarities(normalise(part), half=True, scratch=True)
+        similarity = similarities(normalise(part))
         return cut(similarity, [grid] * len(part), tau, eps, binary=binary)
 
     if tensor.ndim == 2:
@@ -161,40 +148,10 @@ def tokencut(
     return TokenCuts(one for cuts in found for one in cuts)
 
 
-def cut(
-    similarity: Tensor, grids: Sequence[Grid], tau: float, eps: float, *, binary: bool = True, half: bool | None = None
-) -> list[TokenCut]:
-    """Cut images of one number of tokens N by their similarities, float32 (B, N, N), each with its own grid.
-
-    ``half`` as in :func:`eval.graph.build_graphs`.
-    """
-    graphs = build_graphs(similarity, tau, eps, binary=binary, half=half, scratch=True)
+def cut(similarity: Tensor, grids: Sequence[Grid], tau: float, eps: float, *, binary: bool = True) -> list[TokenCut]:
+    """Cut images of one number of tokens N by their similarities, float32 (B, N, N), each with its own grid."""
+    graphs = build_graphs(similarity, tau, eps, binary=binary)
     return [split(vector, grid) for vector, grid in zip(cut_vectors(graphs), grids, strict=True)]
-
-
-def cut_vectors(graphs: Graphs) -> list[CutVector]:
-    """Return the cut vectors, by Lanczos where that decides split and seed, else by the dense solver."""
-    count, n = graphs.degree.shape
-    found: list[CutVector | None] = [None] * count
-    complete = graphs.complete
-    if n > DENSE_TOKENS and not all(complete):
-        image, codes = graphs.probe()
-        candidates, classes = lanczos(graphs, image, codes), codes.cpu().numpy()
-        found = [one if one and _decides(one, c) else None for one, c in zip(candidates, classes, strict=True)]
-    for i, whole in enumerate(complete):
-        found[i] = complete_vector(n, graphs.floor) if whole else found[i]
-    return [dense_vector(graphs, i) if one is None else one for i, one in enumerate(found)]
-
-
-def _decides(vector: CutVector, codes: F64) -> bool:
-    """Whether no value within the error bounds of ``vector`` would move a token across the mean or change the seed."""
-    if (np.abs(vector.y - vector.y.mean()) <= 2 * vector.error).any():
-        return False
-    size = np.abs(vector.y)
-    top = int(size.argmax())
-    slack = vector.error + vector.error[top]
-    rivals = (size >= size[top] * (1 - TIE) - slack) & (codes != codes[top])
-    return bool((slack[rivals] <= RESOLVED * size[top]).all())
 
 
 def split(vector: CutVector, grid: tuple[int, int]) -> TokenCut:
@@ -244,8 +201,8 @@ def each(function: Callable[[int], T], count: int, workers: int = 0) -> Iterator
     """Yield ``function(0)``, ..., ``function(count - 1)`` in order, from worker threads with one BLAS thread each.
 
     ``workers`` 0 is one a core. They are a few calls ahead of what is taken, so that memory does not grow with
-    ``count``. One graph a core is faster on a CPU than batched products; torch, NumPy and
-    :mod:`eval.tokencut.symmetric` release the interpreter lock while they compute.
+    ``count``. One graph a core is faster on a CPU than batched products; torch and NumPy
+    release the interpreter lock while they compute (SciPy's ``dsymv``, a quarter of a cut, does not).
     """
     threads, workers = torch.get_num_threads(), workers or len(os.sched_getaffinity(0))
     executor = ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,))

@@ -90,7 +90,7 @@ def _cut(
 ) -> list[Found]:
     features = torch.from_numpy(np.stack([_features(store, item) for item in items])).to(device)
     grids = [store.grid(item.image) for item in items]
-    similarity = similarities(normalise(features), half=not lost_k, scratch=True)
+    similarity = similarities(normalise(features))
     try:
         cuts = [cut(similarity, grids, tau, eps) for tau in taus]
     except ValueError as error:

@@ -12,10 +12,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import eval.tokencut.cut as cut_module
-from eval.tokencut.cut import TokenCut, TokenCuts, cut, cut_vectors, each, to_pixels, tokencut
-from eval.tokencut.graph import Graphs, build_graphs, complete_vector, dense_vector, normalise, similarities
-from eval.tokencut.lanczos import lanczos
+import eval.tokencut.eigenvector as eigenvector
+from eval.tokencut.cut import TokenCut, TokenCuts, cut, each, to_pixels, tokencut
+from eval.tokencut.eigenvector import complete_vector, cut_vectors, dense_vector, lanczos
+from eval.tokencut.graph import Graphs, build_graphs, normalise, similarities
 
 GRID = (9, 12)
 
@@ -255,19 +255,16 @@ def test_error_bound_of_lanczos_holds(seed: int, noise: float) -> None:
 def test_undecided_cut_goes_to_the_dense_solver(monkeypatch: pytest.MonkeyPatch) -> None:
     graphs = graphs_of(regions(2))
     assert cut_vectors(graphs)[0].passes > 0
-    monkeypatch.setattr(cut_module, "_decides", lambda *_: False)
+    monkeypatch.setattr(eigenvector, "_decides", lambda *_: False)
     assert cut_vectors(graphs)[0].passes == 0
 
 
-@pytest.mark.parametrize("half", [True, False])
-def test_complete_graphs_are_solved_once_and_as_the_dense_solver_does(
-    half: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_complete_graphs_are_solved_once_and_as_the_dense_solver_does(monkeypatch: pytest.MonkeyPatch) -> None:
     nearly = regions(1)
     whole = np.ones_like(nearly) + 0.01 * nearly
     missing = whole.copy()
     missing[7] = -1
-    graphs = graphs_of(whole, nearly, missing, np.zeros_like(whole), 2 * whole, half=half)
+    graphs = graphs_of(whole, nearly, missing, np.zeros_like(whole), 2 * whole)
     assert graphs.complete == [True, False, False, False, True]
     expected = [dense_vector(graphs, i).y for i in (0, 4)]
     complete_vector.cache_clear()
@@ -275,7 +272,7 @@ def test_complete_graphs_are_solved_once_and_as_the_dense_solver_does(
         found = cut_vectors(graphs)
         np.testing.assert_array_equal([found[0].y, found[4].y], expected)
     assert complete_vector.cache_info().misses == 1
-    weighted = build_graphs(torch.ones(1, 60, 60), 0.2, 1e-5, binary=False, half=half)
+    weighted = build_graphs(torch.ones(1, 60, 60), 0.2, 1e-5, binary=False)
     assert weighted.complete == [False]
 
 
@@ -290,15 +287,14 @@ def mixed_batch() -> list[np.ndarray]:
     return images
 
 
-@pytest.mark.parametrize("half", [True, False])
-def test_batch_of_graphs_equals_single_ones(half: bool) -> None:
+def test_batch_of_graphs_equals_single_ones() -> None:
     images = mixed_batch()
-    graphs = graphs_of(*images, half=half)
+    graphs = graphs_of(*images)
     passes = [one.passes if one else None for one in lanczos(graphs, *graphs.probe())]
     assert None in passes  # constant features: no Lanczos
     assert len(set(passes)) > 3  # so the batch was made smaller at least twice
     similarity = similarities(normalise(torch.from_numpy(np.stack(images))))
-    cuts = cut(similarity, [GRID] * len(images), 0.2, 1e-5, half=half)
+    cuts = cut(similarity, [GRID] * len(images), 0.2, 1e-5)
     for image, one in zip(images, cuts, strict=True):
         single = tokencut(image, GRID)
         assert isinstance(single, TokenCut)
