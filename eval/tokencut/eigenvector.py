@@ -114,7 +114,7 @@ def lanczos(graphs: Graphs, image: Array, codes: Array) -> list[CutVector | None
         # Closed with fewer directions than classes of twins: some eigenvalue is multiple.
         lost = sought & (directions <= j) & ((directions < twins.classes[here] - 1) | (top <= 0))
         done = sought & ~lost & (residual <= RESIDUAL) & (residual < gap / 4)
-        for row in np.flatnonzero(done):
+        for row in np.flatnonzero(done).tolist():
             i, (y, s) = int(here[row]), space.solution(row, tops[row])
             error = (residual[row] + ROUNDING * n) / gap[row] * (s + s.mean())
             least = min(float(gap[row]), twins.gap(graphs, i, float(top[row])))
