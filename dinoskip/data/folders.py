@@ -59,7 +59,7 @@ def list_images(root: str | Path) -> tuple[str, ...]:
     """
     root = Path(root)
     require_folder(root, "a folder of images")
-    found: list[str] = []
+    names: list[str] = []
     try:
         pending = [("", frozenset({_identity(str(root))}))]
         while pending:
@@ -74,12 +74,12 @@ def list_images(root: str | Path) -> tuple[str, ...]:
                         if here not in above:
                             pending.append((name + "/", above | {here}))
                     elif is_image_name(entry.name):
-                        found.append(name)
+                        names.append(name)
     except OSError as error:
         raise DataError(f"{error.filename or root}: cannot be listed: {error.strerror}") from error
-    if not found:
+    if not names:
         raise DataError(f"{root}: no images here (looked for {', '.join(sorted(EXTENSIONS))})")
-    return tuple(sorted(found, key=name_key))
+    return tuple(sorted(names, key=name_key))
 
 
 def content_marks(paths: Sequence[Path]) -> list[str | int]:
@@ -174,9 +174,9 @@ class LabelledFolder(ImageFolder):
         loose = [name for name in names if "/" not in name]
         if loose:
             raise DataError(f"{root / loose[0]}: lies outside a class folder", "expected one sub-folder per class")
-        found = sorted({name.partition("/")[0] for name in names}, key=name_key)
-        classes = tuple(found if class_names is None else class_names)
-        unknown = [name for name in found if name not in classes]
+        folders = sorted({name.partition("/")[0] for name in names}, key=name_key)
+        classes = tuple(folders if class_names is None else class_names)
+        unknown = [name for name in folders if name not in classes]
         if unknown:
             raise DataError(f"{root / unknown[0]}: not one of the {len(classes)} known classes")
         number = {name: index for index, name in enumerate(classes)}

@@ -106,8 +106,8 @@ def _slots(images: Images, reasons: dict[int, str], seed: int) -> np.ndarray:
     """Return for every image the number of the one that stands for it, int64 (N,)."""
     slots = np.arange(len(images))
     for index in reasons:
-        found = next((number for number in candidates(seed, index, len(images)) if number not in reasons), None)
-        if found is None:
+        substitute = next((number for number in candidates(seed, index, len(images)) if number not in reasons), None)
+        if substitute is None:
             raise DataError(f"{images.where(index)}: unreadable, as are the images drawn in its place")
-        slots[index] = found
+        slots[index] = substitute
     return slots

@@ -144,12 +144,12 @@ def tar_names(folder: Path) -> tuple[str, ...]:
     """Names of the tar files directly in ``folder``, in the order of :func:`name_key`; () if it is no folder."""
     try:
         with os.scandir(folder) as entries:
-            found = [entry.name for entry in entries if entry.name.lower().endswith(".tar") and entry.is_file()]
+            names = [entry.name for entry in entries if entry.name.lower().endswith(".tar") and entry.is_file()]
     except NotADirectoryError:
         return ()
     except OSError as error:
         raise DataError(f"{folder}: cannot be listed: {error.strerror}") from error
-    return tuple(sorted((name for name in found if not name.startswith(".")), key=name_key))
+    return tuple(sorted((name for name in names if not name.startswith(".")), key=name_key))
 
 
 def _holds_images(folder: Path) -> bool:

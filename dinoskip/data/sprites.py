@@ -103,13 +103,13 @@ def _coins() -> tuple[Image.Image, ...]:
     grey = colours[..., 0].astype(float)
     local = grey > ndimage.uniform_filter(grey, 75) + 8
     labels, count = ndimage.label(ndimage.binary_opening(ndimage.binary_fill_holes(local), iterations=2))
-    found = []
+    coins = []
     for rows, columns in ndimage.find_objects(labels, count):
         height, width = rows.stop - rows.start, columns.stop - columns.start
         if min(height, width) >= 34 and max(height, width) <= 62 and abs(height - width) <= 6:
             disc = _shape_mask((width, height), [(0, 0, width - 1, height - 1)], [])
-            found.append(_sprite(colours[rows, columns], disc))
-    return tuple(found)
+            coins.append(_sprite(colours[rows, columns], disc))
+    return tuple(coins)
 
 
 PAVILION: tuple[Point, ...] = (
