@@ -102,6 +102,25 @@ def is_disk_full(error: BaseException) -> bool:
 
 
 @contextmanager
+def guard(path: Path | str, what: str) -> Iterator[None]:
+    """Turn all that reading an untrusted file may raise into one :class:`DataError` that names it.
+
+    ``what`` says what it should have been: "image", "VOC annotation". Errors of ours pass as they are, and so does
+    MemoryError, which is no fault of the file.
+    """
+    try:
+        yield
+    except (DinoskipError, MemoryError):
+        raise
+    except FileNotFoundError:
+        raise DataError(f"{path}: no such {what}") from None
+    except Exception as error:  # parsers raise OSError, ValueError, struct.error, SyntaxError, RecursionError, ...
+        text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        reason = (text.splitlines() or [type(error).__name__])[0]
+        raise DataError(f"{path}: not a readable {what}: {reason}") from error
+
+
+@contextmanager
 def translate_write_errors(path: Path) -> Iterator[None]:
     """Turn "no space" and "not permitted" while writing ``path`` into one-line errors."""
     try:

@@ -8,6 +8,7 @@ file. Weights we write are safetensors; foreign ``.pt``/``.pth`` files are opene
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
 import re
@@ -115,6 +116,18 @@ def read_json(path: Path) -> Any:
     except (OSError, ValueError, RecursionError) as error:
         reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise DataError(f"{path}: cannot be read as JSON: {reason}") from error
+
+
+def open_regular(path: str | Path) -> io.BufferedReader:
+    """Open a regular file to read its bytes; :class:`DataError` for a FIFO, a device or a folder.
+
+    It never waits, as opening a FIFO that nobody writes to would. Raises OSError where it cannot be opened.
+    """
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise DataError(f"{path}: is not a regular file")
+    return open(handle, "rb")
 
 
 def sha256_bytes(content: bytes) -> str:

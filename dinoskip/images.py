@@ -8,53 +8,69 @@ time or less.
 from __future__ import annotations
 
 import io
+import os
 import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 from PIL import Image, ImageOps
 
-from dinoskip.errors import DataError
+from dinoskip.errors import ConfigError, DataError, guard
+from dinoskip.files import open_regular
 
 EXTENSIONS = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".ppm", ".pgm"})
-MAX_PIXELS = 178_956_970  # Pillow's bomb limit; we refuse at it, Pillow only at twice it
+MAX_BYTES = 1 << 30  # of an encoded image
+PILLOWS_LIMIT = 178  # million pixels; beyond it Pillow itself refuses
+ORIENTATION = 0x0112  # the EXIF tag
+
+
+def max_pixels() -> int:
+    """The most pixels (width × height) an image may have: DINOSKIP_MAX_MEGAPIXELS million, by default 64.
+
+    It is checked by the header, before memory is taken. Raises :class:`ConfigError` if it is not a positive number.
+    """
+    return _pixels(os.environ.get("DINOSKIP_MAX_MEGAPIXELS", "64"))
+
+
+@lru_cache(maxsize=4)
+def _pixels(text: str) -> int:
+    try:
+        millions = float(text)
+    except ValueError:
+        millions = 0.0
+    if not 0 < millions <= PILLOWS_LIMIT:
+        raise ConfigError(
+            f"DINOSKIP_MAX_MEGAPIXELS={text!r} is not a number of million pixels up to {PILLOWS_LIMIT}",
+            "for example DINOSKIP_MAX_MEGAPIXELS=150",
+        )
+    return int(millions * 1e6)
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """Pillow warns about odd metadata on the way; either the image decodes or it is refused with a reason."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
-
-
-def _reason(error: Exception) -> str:
-    lines = str(error).splitlines()
-    return lines[0] if lines else type(error).__name__
-
-
-def _open(path: Path | str, content: bytes | None = None) -> Image.Image:
-    try:
-        image = Image.open(path if content is None else io.BytesIO(content))
-    except FileNotFoundError:
-        raise DataError(f"{path}: no such image") from None
-    except Exception as error:  # on damaged headers Pillow's readers raise OSError, SyntaxError, struct.error, ...
-        raise DataError(f"{path}: not a readable image: {_reason(error)}") from error
-    if image.width * image.height > MAX_PIXELS:
-        image.close()
-        raise DataError(f"{path}: {image.width}×{image.height} pixels is more than {MAX_PIXELS} allowed")
-    return image
+def _opened(stream: IO[bytes], name: Path | str) -> Iterator[Image.Image]:
+    """Open an image by its header; :class:`DataError` if it is none or too large. What fails later is named too."""
+    with guard(name, "image"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Pillow warns about odd metadata on the way and of sizes that we refuse
+        with Image.open(stream) as image:
+            if image.width * image.height > max_pixels():
+                raise DataError(
+                    f"{name}: {image.width}×{image.height} pixels is more than {max_pixels():,} allowed",
+                    "DINOSKIP_MAX_MEGAPIXELS sets another bound",
+                )
+            yield image
 
 
 def _rgb(image: Image.Image) -> Image.Image:
     if image.mode.startswith("I") or image.mode == "F":
         values = np.asarray(image).astype(np.float64)
         if values.max(initial=0.0) > 255:  # 16-bit: convert("RGB") would clip to white
-            values = values / 257.0
-        image = Image.fromarray(np.clip(np.rint(values), 0, 255).astype(np.uint8))
+            values /= 257.0
+        image = Image.fromarray(np.clip(np.rint(values, out=values), 0, 255, out=values).astype(np.uint8))
     return image.convert("RGB")
 
 
@@ -71,7 +87,7 @@ def _unusual(kind: int, segment: bytes) -> bool:
     if kind in {0xC0, 0xC1, 0xC2}:  # baseline, extended, progressive
         height, width = segment[1] << 8 | segment[2], segment[3] << 8 | segment[4]
         ordinary = segment[0] == 8 and tuple(segment[6::3]) in {(1,), (1, 2, 3), (0, 1, 2)}
-        return not (ordinary and 0 < height * width <= MAX_PIXELS)
+        return not (ordinary and 0 < height * width <= max_pixels())
     if kind == 0xE1:  # EXIF, XMP
         return b"rientation" in segment or _TURNED.search(segment) is not None
     if kind == 0xE2:  # several pictures
@@ -128,73 +144,58 @@ def _plain(content: bytes) -> np.ndarray | None:
     return pixels
 
 
-def image_from_bytes(content: bytes, name: str | Path) -> np.ndarray:
-    """Decode the bytes of one image to uint8 (H, W, 3) RGB, upright; ``name`` is for messages.
+def image_from_bytes(content: bytes, name: str | Path, *, upright: bool = True) -> np.ndarray:
+    """Decode the bytes of one image to uint8 (H, W, 3) RGB; ``name`` is for messages.
 
-    16-bit images are scaled to 8 bits (not clipped), transparency is dropped, grey and palette images become
-    RGB. Raises :class:`DataError` with the name if it is damaged, truncated or far too large.
+    ``upright`` turns it as its EXIF orientation says; without, pixels stay as they are stored. 16-bit images are scaled
+    to 8 bits (not clipped), transparency is dropped, grey and palette images become RGB. Raises :class:`DataError` with
+    the name if it is damaged, truncated or has more than :func:`max_pixels`.
     """
     pixels = _plain(content)
     if pixels is not None:
         return pixels
-    try:
-        with _quiet(), _open(name, content) as image:
-            return np.array(_rgb(ImageOps.exif_transpose(image)))
-    except (DataError, MemoryError):
-        raise
-    except Exception as error:  # decoding is lazy: damage shows here, as any of many exceptions
-        raise DataError(f"{name}: damaged or truncated image: {_reason(error)}") from error
+    with _opened(io.BytesIO(content), name) as image:
+        return np.array(_rgb(ImageOps.exif_transpose(image) if upright else image))
 
 
-def read_image(path: str | Path) -> np.ndarray:
+def read_image(path: str | Path, *, upright: bool = True) -> np.ndarray:
     """Decode an image file to uint8 (H, W, 3) RGB, see :func:`image_from_bytes`; a missing one is a DataError too."""
-    return image_from_bytes(read_encoded(path), path)
+    return image_from_bytes(read_encoded(path), path, upright=upright)
 
 
 def read_encoded(path: str | Path) -> bytes:
-    """Return a file's bytes; :class:`DataError` if it is missing or cannot be read."""
-    try:
-        with open(path, "rb", buffering=0) as stream:
-            return stream.readall()
-    except FileNotFoundError:
-        raise DataError(f"{path}: no such image") from None
-    except OSError as error:
-        raise DataError(f"{path}: not a readable image: {error.strerror}") from error
+    """Return a regular file's bytes; :class:`DataError` if it is none, is missing or longer than 1 GiB."""
+    with guard(path, "image"), open_regular(path) as stream:
+        if os.fstat(stream.fileno()).st_size > MAX_BYTES:
+            raise DataError(f"{path}: longer than {MAX_BYTES:,} bytes")
+        return stream.read()
 
 
-def size_from_bytes(content: bytes, name: str | Path) -> tuple[int, int]:
+def size_from_bytes(content: bytes, name: str | Path, *, upright: bool = True) -> tuple[int, int]:
     """Return (height, width) as :func:`image_from_bytes` would give them, from the header alone."""
-    return _size(name, content)
+    return _size(io.BytesIO(content), name, upright)
+
+
+def image_size(path: str | Path, *, upright: bool = True) -> tuple[int, int]:
+    """Return (height, width) as :func:`read_image` would give them, from the header alone."""
+    with guard(path, "image"), open_regular(path) as stream:
+        return _size(stream, path, upright)
+
+
+def _size(stream: IO[bytes], name: str | Path, upright: bool) -> tuple[int, int]:
+    with _opened(stream, name) as image:
+        # of a PNG the orientation is read to the end of the file
+        swapped = upright and image.getexif().get(ORIENTATION, 1) in {5, 6, 7, 8}
+        return (image.width, image.height) if swapped else (image.height, image.width)
 
 
 def read_mask(path: str | Path) -> np.ndarray:
     """Decode a label map to uint8 (H, W): palette indices or grey values, never colours. Raises :class:`DataError`."""
-    path = Path(path)
-    try:
-        with _quiet(), _open(path) as image:
-            if image.mode not in {"P", "L", "1", "I", "I;16"}:
-                raise DataError(f"{path}: a mask must be a palette or grey image, this one is {image.mode}")
-            labels = np.array(image)
-    except (DataError, MemoryError):
-        raise
-    except Exception as error:
-        raise DataError(f"{path}: damaged or truncated mask: {_reason(error)}") from error
-    if labels.size and int(labels.max()) > 255:
-        raise DataError(f"{path}: label value {int(labels.max())} is outside 0..255")
+    with _opened(io.BytesIO(read_encoded(path)), path) as image:
+        if image.mode not in {"P", "L", "1", "I", "I;16"}:
+            raise DataError(f"{path}: a mask must be a palette or grey image, this one is {image.mode}")
+        labels = np.array(image)
+    if labels.size and not 0 <= int(labels.min()) <= int(labels.max()) <= 255:
+        outside = int(labels.max()) if int(labels.max()) > 255 else int(labels.min())
+        raise DataError(f"{path}: label value {outside} is outside 0..255")
     return labels.astype(np.uint8)
-
-
-def image_size(path: str | Path) -> tuple[int, int]:
-    """Return (height, width) as :func:`read_image` would give them, from the header alone."""
-    return _size(path)
-
-
-def _size(path: str | Path, content: bytes | None = None) -> tuple[int, int]:
-    try:
-        with _quiet(), _open(path, content) as image:
-            swapped = image.getexif().get(0x0112, 1) in {5, 6, 7, 8}  # of a PNG this reads to the end of the file
-            return (image.width, image.height) if swapped else (image.height, image.width)
-    except (DataError, MemoryError):
-        raise
-    except Exception as error:
-        raise DataError(f"{path}: damaged or truncated image: {_reason(error)}") from error

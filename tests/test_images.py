@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import io
+import os
 import random
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +12,7 @@ from PIL import Image, ImageOps
 from skimage.data import astronaut
 
 from dinoskip import images
-from dinoskip.errors import DataError
+from dinoskip.errors import ConfigError, DataError
 from dinoskip.images import image_size, read_image, read_mask
 
 RNG = np.random.default_rng(0)
@@ -113,7 +115,7 @@ def test_missing_and_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(DataError, match=r"none.png: no such image"):
         image_size(tmp_path / "none.png")
     Image.fromarray(PIXELS).save(tmp_path / "a.png")
-    monkeypatch.setattr(images, "MAX_PIXELS", 100)
+    monkeypatch.setenv("DINOSKIP_MAX_MEGAPIXELS", "0.0001")
     for reader in (read_image, read_mask, image_size):
         with pytest.raises(DataError, match=r"a.png: 14×10 pixels is more than 100 allowed"):
             reader(tmp_path / "a.png")
@@ -179,7 +181,7 @@ def test_unusual_jpegs_are_left_to_pillow(monkeypatch: pytest.MonkeyPatch) -> No
     stream = io.BytesIO()
     Image.fromarray(PIXELS).save(stream, "JPEG", keep_rgb=True)
     assert not images.is_plain_jpeg(stream.getvalue())
-    monkeypatch.setattr(images, "MAX_PIXELS", 100)
+    monkeypatch.setenv("DINOSKIP_MAX_MEGAPIXELS", "0.0001")
     assert not images.is_plain_jpeg(jpeg("baseline"))
 
 
@@ -195,3 +197,43 @@ def test_real_jpegs_decode_to_pillows_pixels() -> None:
         with Image.open(path) as opened:
             assert (read_image(path) == np.array(ImageOps.exif_transpose(opened).convert("RGB"))).all(), path
     assert plain > 0.9 * len(files)
+
+
+@pytest.mark.timeout(20)
+def test_only_regular_files_are_opened(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.jpg")  # opening it would wait for a writer
+    (tmp_path / "b.jpg").mkdir()
+    (tmp_path / "c.jpg").symlink_to("/dev/zero")  # it has no end
+    for name in ("a.jpg", "b.jpg", "c.jpg"):
+        for reader in (read_image, read_mask, image_size):
+            with pytest.raises(DataError, match=f"{name}: is not a regular file"):
+                reader(tmp_path / name)
+
+
+def test_a_small_file_of_very_many_pixels_is_refused_by_its_header(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "bomb.png"
+    Image.new("1", (13_000, 13_000)).save(path)
+    assert path.stat().st_size < 30_000
+    tracemalloc.start()
+    for reader in (read_image, read_mask, image_size):
+        with pytest.raises(DataError, match=r"bomb.png: 13000×13000 pixels is more than 64,000,000 allowed"):
+            reader(path)
+    assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    tracemalloc.stop()
+    monkeypatch.setenv("DINOSKIP_MAX_MEGAPIXELS", "170")
+    assert image_size(path) == (13_000, 13_000)
+    for text in ("0", "-1", "nan", "179", "many"):
+        monkeypatch.setenv("DINOSKIP_MAX_MEGAPIXELS", text)
+        with pytest.raises(ConfigError, match="is not a number of million pixels up to 178"):
+            image_size(path)
+
+
+def test_stored_pixels_are_had_by_asking(tmp_path: Path) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.fromarray(PIXELS).save(tmp_path / "a.png", exif=exif)
+    assert (read_image(tmp_path / "a.png", upright=False) == PIXELS).all()
+    assert image_size(tmp_path / "a.png", upright=False) == (10, 14)
+    assert image_size(tmp_path / "a.png") == read_image(tmp_path / "a.png").shape[:2] == (14, 10)

@@ -2,10 +2,16 @@
 
 An archive is untrusted. Folders and regular files are all it may hold; a member that is a link or a device, points
 outside, comes twice, or is more than the limits allow makes the whole archive refused, and nothing is left of it.
+tarfile's own ``data`` filter allows links and strips leading slashes, so it would not refuse these; zipfile has none.
+
+An archive may unpack to :data:`MAX_RATIO` times its own size and to :data:`MAX_BYTES`; that is checked by the sizes
+that members declare, before anything is written, and while a compressed tar is read.
 """
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import hashlib
 import lzma
 import os
@@ -14,20 +20,21 @@ import stat
 import tarfile
 import tempfile
 import zipfile
-import zlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
-from dinoskip.errors import DataError, DiskFull, translate_write_errors
-from dinoskip.files import TEMPORARY
+from dinoskip.errors import DataError, DiskFull, guard, translate_write_errors
+from dinoskip.files import TEMPORARY, open_regular
 from dinoskip.locks import directory_lock
 
 MAX_FILES = 5_000_000
 MAX_BYTES = 1 << 40
+MAX_RATIO = 100  # published archives of images hardly compress, JSON and label maps 5 to 30 times
+ALLOWED_BYTES = 64 << 20  # whatever the ratio
 _CHUNK = 1 << 20
 _SCRATCH = f"{TEMPORARY}unpack-"
 
@@ -43,7 +50,7 @@ class Member:
 
 def md5_file(path: Path) -> str:
     """Return the hex md5 of a file, as data sets publish it; no protection against anyone who means harm."""
-    with open(path, "rb") as stream:
+    with open_regular(path) as stream:
         return hashlib.file_digest(stream, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
 
 
@@ -56,8 +63,57 @@ def _parts(archive: Path, name: str) -> tuple[str, ...]:
     return parts
 
 
-def _tar_members(archive: Path, stack: ExitStack) -> Iterator[tuple[str, int, bool, Callable[[], Any]]]:
-    opened = stack.enter_context(tarfile.TarFile.open(archive, "r:*"))
+class _Bounded:
+    """A stream that may not be read beyond ``limit`` bytes: what a compressed tar is read through."""
+
+    def __init__(self, stream: IO[bytes], archive: Path, limit: int) -> None:
+        self.stream, self.archive, self.limit = stream, archive, limit
+
+    def _upto(self, place: int) -> None:
+        if place > self.limit:
+            raise _too_much(self.archive, self.limit)
+
+    def read(self, size: int = -1) -> bytes:
+        """Read up to ``size`` bytes."""
+        self._upto(self.stream.tell() + max(0, size))
+        return self.stream.read(size)
+
+    def seek(self, place: int, whence: int = os.SEEK_SET) -> int:
+        """Move to a byte."""
+        self._upto(place)
+        return self.stream.seek(place, whence)
+
+    def tell(self) -> int:
+        """Return the number of the next byte."""
+        return self.stream.tell()
+
+
+_DECOMPRESSORS: dict[bytes, Callable[[IO[bytes]], Any]] = {
+    b"\x1f\x8b": lambda stream: gzip.GzipFile(fileobj=stream),
+    b"BZh": bz2.BZ2File,
+    b"\xfd7zXZ\x00": lzma.LZMAFile,
+}
+
+
+def _too_much(archive: Path, limit: int) -> DataError:
+    return DataError(
+        f"{archive}: refused: it unpacks to more than {limit:,} bytes, {MAX_RATIO} times its own size",
+        "if you trust it, unpack it yourself",
+    )
+
+
+def _tar_members(archive: Path, stack: ExitStack, limit: int) -> Iterator[tuple[str, int, bool, Callable[[], Any]]]:
+    stream = stack.enter_context(open_regular(archive))
+    begin = stream.read(6)
+    stream.seek(0)
+    decompress = next((make for magic, make in _DECOMPRESSORS.items() if begin.startswith(magic)), None)
+    if decompress is None:
+        opened = stack.enter_context(tarfile.TarFile(fileobj=stream))
+    else:
+        unpacked = stack.enter_context(decompress(stream))
+        # Padding at the end of a tar, and a read that looks ahead, are not members.
+        bounded = cast("IO[bytes]", _Bounded(unpacked, archive, limit + ALLOWED_BYTES))
+        opened = stack.enter_context(tarfile.TarFile(fileobj=bounded))
     for member in opened:
         if not (member.isreg() or member.isdir()) or member.issparse():
             raise DataError(f"{archive}: refused: member {member.name!r} is a link or a special file")
@@ -66,8 +122,8 @@ def _tar_members(archive: Path, stack: ExitStack) -> Iterator[tuple[str, int, bo
         pass
 
 
-def _zip_members(archive: Path, stack: ExitStack) -> Iterator[tuple[str, int, bool, Callable[[], Any]]]:
-    opened = stack.enter_context(zipfile.ZipFile(archive))
+def _zip_members(archive: Path, stack: ExitStack, limit: int) -> Iterator[tuple[str, int, bool, Callable[[], Any]]]:
+    opened = stack.enter_context(zipfile.ZipFile(stack.enter_context(open_regular(archive))))
     for member in opened.infolist():
         kind = stat.S_IFMT(member.external_attr >> 16)
         if kind not in {0, stat.S_IFREG, stat.S_IFDIR}:
@@ -77,28 +133,15 @@ def _zip_members(archive: Path, stack: ExitStack) -> Iterator[tuple[str, int, bo
         yield member.filename, member.file_size, member.is_dir(), partial(opened.open, member)
 
 
-@contextmanager
-def _damage(archive: Path) -> Iterator[None]:
-    """Turn what the readers raise on damage into one line."""
-    try:
-        yield
-    except FileNotFoundError:
-        raise DataError(f"{archive}: no such archive") from None
-    except (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, lzma.LZMAError, ValueError) as error:
-        reason = (str(error).splitlines() or ["it ends too early"])[0].rstrip(":")
-        raise DataError(f"{archive}: damaged, cut short, or neither tar nor zip: {reason}") from error
-    except (OSError, RuntimeError) as error:
-        raise DataError(f"{archive}: cannot be unpacked: {error}") from error
-
-
 def _checked(archive: Path, stack: ExitStack, max_files: int, max_bytes: int) -> list[Member]:
     """Every regular file of an archive, after a look at all members."""
-    with open(archive, "rb") as stream:
+    with open_regular(archive) as stream:
         reader = _zip_members if stream.read(2) == b"PK" else _tar_members
+        limit = min(max_bytes, max(MAX_RATIO * os.fstat(stream.fileno()).st_size, ALLOWED_BYTES))
     members: list[Member] = []
     seen: set[tuple[str, ...]] = set()
     total = 0
-    for name, size, folder, opener in reader(archive, stack):
+    for name, size, folder, opener in reader(archive, stack, limit):
         parts = _parts(archive, name)
         if folder:
             continue
@@ -108,6 +151,8 @@ def _checked(archive: Path, stack: ExitStack, max_files: int, max_bytes: int) ->
         total += size
         if len(seen) > max_files or total > max_bytes:
             raise DataError(f"{archive}: refused: more than {max_files:,} files or {max_bytes:,} bytes")
+        if total > limit:
+            raise _too_much(archive, limit)
         members.append(Member("/".join(parts), size, opener))
     both = next((parts for parts in seen for end in range(1, len(parts)) if parts[:end] in seen), None)
     if both:
@@ -168,7 +213,7 @@ def unpack(
     :class:`DiskFull` before writing if there is not enough space; then ``out`` is as it was.
     """
     archive, out = Path(archive), Path(out)
-    with ExitStack() as stack, _damage(archive):
+    with ExitStack() as stack, guard(archive, "archive (tar or zip)"):
         members = _checked(archive, stack, max_files, max_bytes)
         folder = place([member.name for member in members])
         with translate_write_errors(out):

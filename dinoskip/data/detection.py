@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-import math
 import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from dinoskip.errors import DataError
+from dinoskip.errors import DataError, guard
+from dinoskip.files import open_regular
+
+MAX_XML = 16 << 20  # bytes of an annotation
+MAX_COORDINATE = 1 << 24
 
 
 class Box(NamedTuple):
@@ -21,6 +25,11 @@ class Box(NamedTuple):
     y1: float
     x2: float
     y2: float
+
+
+def are_coordinates(values: Iterable[float]) -> bool:
+    """Whether all are finite and at most 2^24 in size, up to where float32 holds every pixel's number exactly."""
+    return all(abs(value) <= MAX_COORDINATE for value in values)
 
 
 class _NoDoctype(ElementTree.TreeBuilder):
@@ -37,12 +46,11 @@ def read_voc_xml(path: Path) -> list[Box]:
     :class:`DataError` naming the file if it is missing, not XML, declares a document type, or an object has no class,
     no box or an empty one.
     """
-    try:
-        tree = ElementTree.fromstring(path.read_bytes(), ElementTree.XMLParser(target=_NoDoctype()))
-    except FileNotFoundError:
-        raise DataError(f"{path}: no such annotation") from None
-    except (OSError, ValueError, LookupError, ElementTree.ParseError) as error:
-        raise DataError(f"{path}: not a readable VOC annotation: {error}") from error
+    with guard(path, "VOC annotation"), open_regular(path) as stream:
+        content = stream.read(MAX_XML + 1)
+        if len(content) > MAX_XML:
+            raise DataError(f"{path}: longer than {MAX_XML:,} bytes")
+        tree = ElementTree.fromstring(content, ElementTree.XMLParser(target=_NoDoctype()))
     boxes = []
     for number, item in enumerate(tree.iterfind("object"), start=1):
         label = (item.findtext("name") or "").strip()
@@ -51,8 +59,10 @@ def read_voc_xml(path: Path) -> list[Box]:
         except ValueError:
             raise DataError(f"{path}: object {number} has no bndbox of four numbers") from None
         box = Box(label, x1 - 1, y1 - 1, x2, y2)
-        if not label or not all(map(math.isfinite, box[1:])) or box.x2 <= box.x1 or box.y2 <= box.y1:
-            raise DataError(f"{path}: object {number} has no name or an empty box {[x1, y1, x2, y2]}")
+        if not label or not are_coordinates(box[1:]) or box.x2 <= box.x1 or box.y2 <= box.y1:
+            raise DataError(
+                f"{path}: object {number} has no name, an empty box or one beyond ±2^24: {[x1, y1, x2, y2]}"
+            )
         boxes.append(box)
     return boxes
 

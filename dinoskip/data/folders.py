@@ -7,6 +7,7 @@ nor the Unicode form it stores names in, changes which image is number 17.
 from __future__ import annotations
 
 import os
+import stat
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,11 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from dinoskip.errors import DataError
-from dinoskip.files import hash_of, sha256_file
+from dinoskip.errors import DataError, guard
+from dinoskip.files import hash_of, open_regular, sha256_file
 from dinoskip.images import EXTENSIONS, image_size, read_encoded, read_image
 
 FULL_HASH_BYTES = 1 << 30
+MAX_TEXT = 64 << 20  # bytes of a list
 
 
 def nfc(name: str) -> str:
@@ -43,6 +45,15 @@ def require_folder(root: Path, expected: str) -> None:
         raise DataError(f"{root}: no such folder: expected {expected}")
     if not root.is_dir():
         raise DataError(f"{root}: is not a folder: expected {expected}")
+
+
+def read_text(path: Path, what: str) -> str:
+    """Read a list in UTF-8, at most 64 MiB; ``what`` it is, for messages. Raises :class:`DataError`."""
+    with guard(path, what), open_regular(path) as stream:
+        content = stream.read(MAX_TEXT + 1)
+        if len(content) > MAX_TEXT:
+            raise DataError(f"{path}: longer than {MAX_TEXT:,} bytes, which is no {what}")
+        return content.decode("utf-8")
 
 
 def _identity(path: str) -> tuple[int, int]:
@@ -89,7 +100,11 @@ def content_marks(paths: Sequence[Path]) -> list[str | int]:
     that cannot be read.
     """
     try:
-        sizes = [path.stat().st_size for path in paths]
+        marks = [path.stat() for path in paths]
+        special = next((path for path, mark in zip(paths, marks, strict=True) if not stat.S_ISREG(mark.st_mode)), None)
+        if special is not None:
+            raise DataError(f"{special}: is not a regular file")
+        sizes = [mark.st_size for mark in marks]
         return [sha256_file(path) for path in paths] if sum(sizes) <= FULL_HASH_BYTES else [*sizes]
     except OSError as error:
         raise DataError(f"{error.filename}: cannot be read: {error.strerror}") from error

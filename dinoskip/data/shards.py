@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from dinoskip.data.folders import FULL_HASH_BYTES, ImageFolder, content_marks, is_image_name, name_key, nfc
-from dinoskip.errors import DataError, DinoskipError
-from dinoskip.files import MANIFEST, hash_of, read_json, read_manifest, write_json
+from dinoskip.errors import DataError, DinoskipError, guard
+from dinoskip.files import MANIFEST, hash_of, open_regular, read_json, read_manifest, write_json
 from dinoskip.images import image_from_bytes, size_from_bytes
 
 PACK_RECORD = "pack.json"
@@ -195,19 +195,20 @@ def _scan(shard: Path) -> list[list[Any]]:
     """Read all headers of a tar file; rows of [name, offset, size, label] of its images in order."""
     images: list[list[Any]] = []
     labels: dict[str, int] = {}
-    try:
-        with tarfile.open(shard, "r:") as archive:
-            for member in archive:
-                name = member.name.removeprefix("./")
-                _refuse_unsafe(shard, member)
-                if not member.isfile() or os.path.basename(name).startswith("."):
-                    continue
-                if is_image_name(os.path.basename(name)):
-                    images.append([name, member.offset_data, member.size, -1])
-                elif name.endswith(".cls"):
-                    labels[key_of(name)] = _label(shard, archive, member)
-    except (tarfile.TarError, OSError, EOFError) as error:
-        raise DataError(f"{shard}: not a readable tar file: {error}", "shards must not be compressed") from error
+    with (
+        guard(shard, "uncompressed tar file"),
+        open_regular(shard) as stream,
+        tarfile.open(None, "r:", stream) as archive,
+    ):
+        for member in archive:
+            name = member.name.removeprefix("./")
+            _refuse_unsafe(shard, member)
+            if not member.isfile() or os.path.basename(name).startswith("."):
+                continue
+            if is_image_name(os.path.basename(name)):
+                images.append([name, member.offset_data, member.size, -1])
+            elif name.endswith(".cls"):
+                labels[key_of(name)] = _label(shard, archive, member)
     for row in images:
         row[3] = labels.get(key_of(row[0]), -1)
     return images

@@ -118,3 +118,37 @@ def test_a_killed_unpacking_is_cleared_away(tmp_path: Path) -> None:
     (left / "big").write_bytes(b"x")
     unpack(make_tar(tmp_path / "a.tar", GOOD), tmp_path / "out")
     assert tree(tmp_path / "out") == GOOD
+
+
+@pytest.mark.parametrize("kind", ["zip", "tar.gz", "tar.xz", "tar.bz2"])
+def test_an_archive_that_unpacks_to_far_more_than_its_size_is_refused(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archives, "ALLOWED_BYTES", 1 << 20)
+    files = {"small.txt": b"x", "zeros": bytes(8 << 20)}
+    path = tmp_path / f"bomb.{kind}"
+    make_zip(path, files) if kind == "zip" else make_tar(path, files, mode=f"w:{kind[4:]}")
+    assert path.stat().st_size < (8 << 20) // 100
+    with pytest.raises(
+        DataError, match=r"bomb.* refused: it unpacks to more than [\d,]+ bytes, 100 times its own size"
+    ):
+        unpack(path, tmp_path / "out")
+    assert tree(tmp_path / "out") == {}
+
+
+def test_what_follows_the_end_of_a_compressed_tar_is_bounded_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archives, "ALLOWED_BYTES", 1 << 20)
+    whole = make_tar(tmp_path / "a.tar", {"a": b"x"}).read_bytes()
+    path = tmp_path / "a.tar.gz"
+    path.write_bytes(gzip.compress(whole + bytes(16 << 20)))
+    with pytest.raises(DataError, match="refused: it unpacks to more than"):
+        unpack(path, tmp_path / "out")
+
+
+@pytest.mark.timeout(20)
+def test_a_fifo_is_no_archive(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.zip")
+    with pytest.raises(DataError, match=r"a.zip: is not a regular file"):
+        unpack(tmp_path / "a.zip", tmp_path / "out")

@@ -113,3 +113,12 @@ def test_image_folder_paths(tmp_path: Path) -> None:
     Image.new("RGB", (2, 2)).save(tmp_path / "s" / "x.png")
     folder = ImageFolder.open(str(tmp_path))
     assert (len(folder), folder.ids, folder.path(0)) == (1, ("s/x.png",), tmp_path / "s" / "x.png")
+
+
+@pytest.mark.timeout(20)
+def test_a_fifo_among_the_images_is_named_and_never_waited_for(photo_folder: Path) -> None:
+    os.mkfifo(photo_folder / "a.jpg")
+    folder = ImageFolder.open(photo_folder)
+    for call in (folder.fingerprint, lambda: folder.read(0), lambda: folder.size(0), lambda: folder.encoded(0)):
+        with pytest.raises(DataError, match=r"a.jpg: is not a regular file"):
+            call()

@@ -12,6 +12,7 @@ def make_zip(path: Path, files: dict[str, bytes], modes: dict[str, int] | None =
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in files.items():
             info = zipfile.ZipInfo(name)
+            info.compress_type = zipfile.ZIP_DEFLATED
             info.external_attr = (modes or {}).get(name, 0) << 16
             archive.writestr(info, content)
     return path

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from dinoskip.data.detection import DetectionDataset
-from dinoskip.data.folders import ImageFolder
+from dinoskip.data.folders import ImageFolder, read_text
 from dinoskip.data.sets.coco_json import CocoDetection, ListedImage, images_below, load_coco, safe_name, with_boxes
 from dinoskip.data.sets.kind import Archives, CheckedSplit, Published, WithBoxes
 from dinoskip.data.sets.pairs import coco_images
@@ -30,19 +30,16 @@ ARCHIVES = Archives(
 
 def read_coco20k_list(path: Path) -> tuple[tuple[str, ...], bool]:
     """Return the file names of a list (``train2014/NAME.jpg``, one a line), and whether it is the published one."""
-    try:
-        content = path.read_bytes()
-        lines = tuple(line.strip() for line in content.decode().splitlines() if line.strip())
-    except FileNotFoundError:
+    if not path.exists():
         raise DataError(
             f"{path}: no such image list", "it is datasets/coco_20k_filenames.txt of github.com/valeoai/LOST"
-        ) from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: cannot be read as a list of file names: {error}") from error
+        )
+    content = read_text(path, "image list")
+    lines = tuple(line.strip() for line in content.splitlines() if line.strip())
     if not lines or len(set(lines)) != len(lines):
         raise DataError(f"{path}: the image list is empty or names an image twice")
     names = tuple(safe_name(line, path).rpartition("/")[2] for line in lines)
-    return names, hashlib.md5(content, usedforsecurity=False).hexdigest() == LIST_MD5
+    return names, hashlib.md5(content.encode(), usedforsecurity=False).hexdigest() == LIST_MD5
 
 
 def coco20k(root: str | Path, filename: str = LIST, *, faults: list[str] | None = None) -> CocoDetection:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import io
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal, NamedTuple
 
-from dinoskip.data.detection import Box, DetectionDataset
+from dinoskip.data.detection import Box, DetectionDataset, are_coordinates
 from dinoskip.data.folders import ImageFolder
 from dinoskip.data.sets.kind import CheckedSplit, WithBoxes
-from dinoskip.errors import DataError
+from dinoskip.errors import DataError, guard
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,12 +42,9 @@ def load_coco(path: Path) -> Any:
 
     if not path.is_file():
         raise DataError(f"{path}: no such file: expected boxes in COCO's format")
-    try:
-        with contextlib.redirect_stdout(io.StringIO()):
-            index = COCO(str(path))
+    with guard(path, "COCO file"), contextlib.redirect_stdout(io.StringIO()):
+        index = COCO(str(path))
         complete = all(isinstance(index.dataset.get(key), list) for key in ("images", "annotations", "categories"))
-    except (OSError, ValueError, AssertionError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise DataError(f"{path}: not a readable COCO file: {type(error).__name__}: {error}") from error
     if not complete:
         raise DataError(f"{path}: not a COCO file: it needs lists of images, annotations and categories")
     return index
@@ -70,11 +66,11 @@ def _box(entry: Mapping[str, Any], names: Mapping[Any, str], path: Path) -> Box:
     try:
         x, y, width, height = (float(value) for value in entry["bbox"])
         label = names[entry["category_id"]]
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise DataError(
             f"{path}: annotation {entry.get('id')} has no bbox of four numbers or no known category"
         ) from error
-    if not all(map(math.isfinite, (x, y, width, height))) or width < 0 or height < 0:
+    if not are_coordinates((x, y, width, height)) or width < 0 or height < 0:
         raise DataError(f"{path}: annotation {entry.get('id')} has an impossible bbox {[x, y, width, height]}")
     return Box(label, round(x), round(y), round(x + width), round(y + height))
 

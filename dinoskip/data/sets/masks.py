@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from dinoskip.data.folders import ImageFolder
+from dinoskip.data.folders import ImageFolder, read_text
 from dinoskip.data.segmentation import ClassMap, SegmentationDataset, class_map
 from dinoskip.data.sets.kind import CheckedSplit, TrainSubset, WithMasks
 from dinoskip.data.sets.pairs import open_pairs
@@ -16,10 +16,7 @@ from dinoskip.errors import DataError
 
 def read_classes(path: Path) -> tuple[str, ...]:
     """Class names of a list, one a line; :class:`DataError` if it is missing, empty, repeating or too long."""
-    try:
-        names = tuple(line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip())
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: the list of classes cannot be read: {error}", "one class name a line") from error
+    names = tuple(line.strip() for line in read_text(path, "list of classes").splitlines() if line.strip())
     if not names or len(set(names)) != len(names) or len(names) > 255:
         raise DataError(f"{path}: expected 1 to 255 different class names, one a line")
     return names

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from dinoskip.data.detection import DetectionDataset, dominant_labels
-from dinoskip.data.folders import ImageFolder, LabelledFolder, is_image_name, require_folder
+from dinoskip.data.folders import ImageFolder, LabelledFolder, is_image_name, read_text, require_folder
 from dinoskip.data.segmentation import SegmentationDataset
 from dinoskip.data.sets.kind import Archives, CheckedSplit, Published, WithBoxes, WithClasses, WithMasks
 from dinoskip.errors import DataError
@@ -46,17 +46,10 @@ def class_names(folder: Path) -> tuple[str, ...]:
     path = folder / CLASSES_FILE
     if not path.exists():
         return VOC_CLASSES
-    names = tuple(line.strip() for line in _text(path).splitlines() if line.strip())
+    names = tuple(line.strip() for line in read_text(path, "list of classes").splitlines() if line.strip())
     if not names or len(set(names)) != len(names) or BACKGROUND in names or len(names) > 254:
         raise DataError(f"{path}: expected 1 to 254 different class names, one a line, without {BACKGROUND!r}")
     return names
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: cannot be read as text: {error}") from error
 
 
 def read_list(folder: Path, kind: str, split: str) -> tuple[str, ...]:
@@ -69,7 +62,7 @@ def read_list(folder: Path, kind: str, split: str) -> tuple[str, ...]:
         there = sorted(p.stem for p in path.parent.glob("*.txt") if "_" not in p.stem) if path.parent.is_dir() else []
         hint = f"there are {', '.join(there)}" if there else f"{path.parent} has no lists"
         raise DataError(f"{path}: no such image list for split {split!r}", hint)
-    ids = tuple(line.split()[0] for line in _text(path).splitlines() if line.strip())
+    ids = tuple(line.split()[0] for line in read_text(path, "image list").splitlines() if line.strip())
     if not ids:
         raise DataError(f"{path}: the image list is empty")
     if len(set(ids)) != len(ids):

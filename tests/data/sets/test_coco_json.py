@@ -107,6 +107,9 @@ def test_missing_images_are_counted_or_noted(coco: Path) -> None:
         (lambda c: c["annotations"][0].update(bbox=[1, 2, 3]), "annotation 1 has no bbox of four numbers"),
         (lambda c: c["annotations"][0].update(bbox=[1, 2, -3, 4]), "annotation 1 has an impossible bbox"),
         (lambda c: c["annotations"][0].update(bbox=[1, 2, float("nan"), 4]), "impossible bbox"),
+        (lambda c: c["annotations"][0].update(bbox=[1, 2, 10**400, 4]), "annotation 1 has no bbox of four numbers"),
+        (lambda c: c["annotations"][0].update(bbox=[1, 2, 1e300, 4]), "impossible bbox"),
+        (lambda c: c["annotations"][0].update(bbox=[-(2**25), 2, 3, 4]), "impossible bbox"),
         (lambda c: c["annotations"][0].update(category_id=99), "no known category"),
         (lambda c: c["categories"][0].update(name="person"), "different names"),
         (lambda c: c["categories"][0].pop("name"), "a category has no id or name"),
@@ -127,7 +130,7 @@ def test_bad_json_is_one_line(coco: Path, change: Any, text: str) -> None:
 def test_bad_files_and_lists(coco: Path) -> None:
     path, names = coco / "annotations" / "instances_train2014.json", coco / "coco_20k_filenames.txt"
     config = Coco20kConfig(root=str(coco))
-    for content in ("[1, 2]", "{", "", "null"):
+    for content in ("[1, 2]", "{", "", "null", "[" * 100_000, '{"images": ' + "1" * 5000 + "}"):
         whole = path.read_text()
         path.write_text(content)
         with pytest.raises(DataError, match="not a readable COCO file"):

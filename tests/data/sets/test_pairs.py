@@ -106,5 +106,5 @@ def test_own_folders(tmp_path: Path) -> None:
         with pytest.raises(DataError, match=text):
             open_segmentation(config, "train")
     (tmp_path / "classes.txt").unlink()
-    with pytest.raises(DataError, match="list of classes cannot be read"):
+    with pytest.raises(DataError, match=r"classes.txt: no such list of classes"):
         open_segmentation(config, "train")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -118,6 +119,12 @@ BOX = "<bndbox><xmin>1</xmin><ymin>1</ymin><xmax>{}</xmax><ymax>4</ymax></bndbox
         (f"<annotation><object><name>dog</name>{BOX.format('x')}</object></annotation>", "object 1 has no bndbox"),
         (f"<annotation><object><name>dog</name>{BOX.format('nan')}</object></annotation>", "empty box"),
         (f"<annotation><object><name>dog</name>{BOX.format(0)}</object></annotation>", "empty box"),
+        (f"<annotation><object><name>dog</name>{BOX.format(1e300)}</object></annotation>", "empty box or one beyond"),
+        (
+            f"<annotation><object><name>dog</name>{BOX.format('9' * 400)}</object></annotation>",
+            "empty box or one beyond",
+        ),
+        ("<a>" * 20_000, "not a readable VOC annotation"),
         (f"<annotation><object><name>elk</name>{BOX.format(4)}</object></annotation>", "'elk' is none of"),
     ],
 )
@@ -165,3 +172,14 @@ def test_real_masks_and_boxes(real: Path) -> None:
         seen = set(np.unique(segmentation.label(index)).tolist()) - {0, 255}
         boxed = set(detection.box_labels(detection.ids.index(segmentation.ids[index])))
         assert {segmentation.class_names[value] for value in seen} == boxed
+
+
+@pytest.mark.timeout(20)
+def test_a_fifo_is_neither_annotation_nor_list(voc_tree: Path) -> None:
+    folder = voc_tree / "VOC2012"
+    for name in ("Annotations/a3.xml", "classes.txt"):
+        (folder / name).unlink(missing_ok=True)
+        os.mkfifo(folder / name)
+        with pytest.raises(DataError, match=f"{Path(name).name}: is not a regular file"):
+            voc_detection(voc_tree, "val", 2012).boxes(0)
+        (folder / name).unlink()
