@@ -24,6 +24,8 @@ from dinoskip.errors import ConfigError, DataError, guard
 from dinoskip.files import open_regular
 
 EXTENSIONS = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".ppm", ".pgm"})
+# By content, whatever the name says. Others are not asked: Pillow hands EPS and WMF to programs of the system.
+FORMATS = ("JPEG", "PNG", "BMP", "GIF", "PPM", "TIFF", "WEBP", "DIB", "JPEG2000")
 MAX_BYTES = 1 << 30  # of an encoded image
 PILLOWS_LIMIT = 178  # million pixels; beyond it Pillow itself refuses
 ORIENTATION = 0x0112  # the EXIF tag
@@ -56,7 +58,7 @@ def _opened(stream: IO[bytes], name: Path | str) -> Iterator[Image.Image]:
     """Open an image by its header; :class:`DataError` if it is none or too large. What fails later is named too."""
     with guard(name, "image"), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Pillow warns about odd metadata on the way and of sizes that we refuse
-        with Image.open(stream) as image:
+        with Image.open(stream, formats=FORMATS) as image:
             if image.width * image.height > max_pixels():
                 raise DataError(
                     f"{name}: {image.width}×{image.height} pixels is more than {max_pixels():,} allowed",

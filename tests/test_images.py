@@ -237,3 +237,14 @@ def test_stored_pixels_are_had_by_asking(tmp_path: Path) -> None:
     assert (read_image(tmp_path / "a.png", upright=False) == PIXELS).all()
     assert image_size(tmp_path / "a.png", upright=False) == (10, 14)
     assert image_size(tmp_path / "a.png") == read_image(tmp_path / "a.png").shape[:2] == (14, 10)
+
+
+def test_no_reader_that_runs_another_program_is_asked(tmp_path: Path) -> None:
+    stream = io.BytesIO()
+    Image.fromarray(PIXELS).save(stream, "EPS")
+    (tmp_path / "a.jpg").write_bytes(stream.getvalue())
+    with pytest.raises(DataError, match=r"a.jpg: not a readable image"):
+        read_image(tmp_path / "a.jpg")
+    for kind in ("GIF", "JPEG2000", "PNG"):  # content decides, not the name
+        Image.fromarray(PIXELS).save(tmp_path / "b.jpg", kind)
+        assert read_image(tmp_path / "b.jpg").shape == PIXELS.shape
