@@ -91,17 +91,26 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=1, sort_keys=True) + "\n")
 
 
+def open_regular(path: str | Path) -> io.BufferedReader:
+    """Open a regular file to read its bytes; :class:`DataError` for a FIFO, a device or a folder.
+
+    It never waits, as opening a FIFO that nobody writes to would. Raises OSError where it cannot be opened.
+    """
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise DataError(f"{path}: is not a regular file")
+    return open(handle, "rb")
+
+
 def read_regular(path: Path, limit: int, *, whole: bool = True) -> bytes:
     """Read at most ``limit`` bytes of a regular file: never waits on a FIFO, never reads a device.
 
     Raises :class:`DataError` for anything else than a file, and, if it is to be read ``whole``, for a longer one;
     OSError where it cannot be opened.
     """
-    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    with open(handle, "rb") as stream:
-        if not stat.S_ISREG(os.fstat(handle).st_mode):
-            raise DataError(f"{path}: not a regular file")
-        content = stream.read(limit + 1)
+    with open_regular(path) as stream:
+        content = stream.read(min(limit, os.fstat(stream.fileno()).st_size) + 1)
     if whole and len(content) > limit:
         raise DataError(f"{path}: refused: longer than {limit} bytes")
     return content[:limit]
@@ -116,18 +125,6 @@ def read_json(path: Path) -> Any:
     except (OSError, ValueError, RecursionError) as error:
         reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise DataError(f"{path}: cannot be read as JSON: {reason}") from error
-
-
-def open_regular(path: str | Path) -> io.BufferedReader:
-    """Open a regular file to read its bytes; :class:`DataError` for a FIFO, a device or a folder.
-
-    It never waits, as opening a FIFO that nobody writes to would. Raises OSError where it cannot be opened.
-    """
-    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    if not stat.S_ISREG(os.fstat(handle).st_mode):
-        os.close(handle)
-        raise DataError(f"{path}: is not a regular file")
-    return open(handle, "rb")
 
 
 def sha256_bytes(content: bytes) -> str:

@@ -21,7 +21,7 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from dinoskip.errors import ConfigError, DataError, guard
-from dinoskip.files import open_regular
+from dinoskip.files import open_regular, read_regular
 
 EXTENSIONS = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".ppm", ".pgm"})
 # By content, whatever the name says. Others are not asked: Pillow hands EPS and WMF to programs of the system.
@@ -167,10 +167,8 @@ def read_image(path: str | Path, *, upright: bool = True) -> np.ndarray:
 
 def read_encoded(path: str | Path) -> bytes:
     """Return a regular file's bytes; :class:`DataError` if it is none, is missing or longer than 1 GiB."""
-    with guard(path, "image"), open_regular(path) as stream:
-        if os.fstat(stream.fileno()).st_size > MAX_BYTES:
-            raise DataError(f"{path}: longer than {MAX_BYTES:,} bytes")
-        return stream.read()
+    with guard(path, "image"):
+        return read_regular(Path(path), MAX_BYTES)
 
 
 def size_from_bytes(content: bytes, name: str | Path, *, upright: bool = True) -> tuple[int, int]:

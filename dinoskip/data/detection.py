@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dinoskip.errors import DataError, guard
-from dinoskip.files import open_regular
+from dinoskip.files import read_regular
 
 MAX_XML = 16 << 20  # bytes of an annotation
 MAX_COORDINATE = 1 << 24
@@ -46,11 +46,8 @@ def read_voc_xml(path: Path) -> list[Box]:
     :class:`DataError` naming the file if it is missing, not XML, declares a document type, or an object has no class,
     no box or an empty one.
     """
-    with guard(path, "VOC annotation"), open_regular(path) as stream:
-        content = stream.read(MAX_XML + 1)
-        if len(content) > MAX_XML:
-            raise DataError(f"{path}: longer than {MAX_XML:,} bytes")
-        tree = ElementTree.fromstring(content, ElementTree.XMLParser(target=_NoDoctype()))
+    with guard(path, "VOC annotation"):
+        tree = ElementTree.fromstring(read_regular(path, MAX_XML), ElementTree.XMLParser(target=_NoDoctype()))
     boxes = []
     for number, item in enumerate(tree.iterfind("object"), start=1):
         label = (item.findtext("name") or "").strip()

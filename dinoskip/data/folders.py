@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from dinoskip.errors import DataError, guard
-from dinoskip.files import hash_of, open_regular, sha256_file
+from dinoskip.files import hash_of, read_regular, sha256_file
 from dinoskip.images import EXTENSIONS, image_size, read_encoded, read_image
 
 FULL_HASH_BYTES = 1 << 30
@@ -49,11 +49,8 @@ def require_folder(root: Path, expected: str) -> None:
 
 def read_text(path: Path, what: str) -> str:
     """Read a list in UTF-8, at most 64 MiB; ``what`` it is, for messages. Raises :class:`DataError`."""
-    with guard(path, what), open_regular(path) as stream:
-        content = stream.read(MAX_TEXT + 1)
-        if len(content) > MAX_TEXT:
-            raise DataError(f"{path}: longer than {MAX_TEXT:,} bytes, which is no {what}")
-        return content.decode("utf-8")
+    with guard(path, what):
+        return read_regular(path, MAX_TEXT).decode("utf-8")
 
 
 def _identity(path: str) -> tuple[int, int]:
