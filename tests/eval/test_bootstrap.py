@@ -8,8 +8,8 @@ import math
 import numpy as np
 import pytest
 
-import eval.bootstrap as bootstrap
-from eval.bootstrap import draws, miou_intervals, share_interval
+from dinoskip.statistics import resample_counts
+from eval.bootstrap import miou_intervals, share_interval
 from eval.metrics import ConfusionMatrix, scores_of_areas
 
 
@@ -34,24 +34,6 @@ def test_share_of_many_is_the_normal_interval() -> None:
     assert all(math.isnan(end) for end in share_interval([]))
 
 
-def test_draws_are_counts_of_whole_resamples_whatever_is_held_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    all_at_once = np.concatenate(list(draws(7, 50, seed=3)))
-    assert all_at_once.shape == (50, 7)
-    assert (all_at_once.sum(1) == 7).all()
-    assert set(np.unique(all_at_once)) <= set(range(8))
-    assert not (all_at_once == np.concatenate(list(draws(7, 50, seed=4)))).all()
-    monkeypatch.setattr(bootstrap, "_DRAWS", 20)  # two resamples a part
-    parts = list(draws(7, 50, seed=3))
-    assert len(parts) == 25
-    assert (np.concatenate(parts) == all_at_once).all()
-
-
-def test_every_image_is_drawn_as_often_as_another() -> None:
-    counts = np.concatenate(list(draws(20, 4000, seed=0)))
-    np.testing.assert_allclose(counts.mean(0), 1, atol=5 / math.sqrt(4000))  # variance of a count is 1 - 1/n
-    np.testing.assert_allclose(counts.var(), 1 - 1 / 20, rtol=0.05)
-
-
 @pytest.mark.parametrize("seed", [0, 1])
 def test_miou_equals_a_loop_over_confusion_matrices(seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -63,7 +45,7 @@ def test_miou_equals_a_loop_over_confusion_matrices(seed: int) -> None:
     matrices[-1].update(np.array([3]), np.array([3]))
     areas = np.stack([matrix.areas for matrix in matrices])
     wanted = []
-    for times in np.concatenate(list(draws(6, 200, seed))).astype(int):
+    for times in np.concatenate(list(resample_counts(6, 200, seed))).astype(int):
         total = ConfusionMatrix(5)
         total.counts += sum(count * matrix.counts for count, matrix in zip(times, matrices, strict=True))
         wanted.append(total.scores().miou)

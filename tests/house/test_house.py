@@ -22,6 +22,8 @@ LEAVES = {
     "precision",
     "distributed",
     "results",
+    "records",
+    "statistics",
     "rank_collapse",
     "environment",
 }

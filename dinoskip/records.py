@@ -1,0 +1,82 @@
+"""Per-image records beside result rows, so that any two rows over the same images can be compared image by image.
+
+``records.npz`` lies beside ``rows.json`` and holds the images' ids and, for the rows that have one value an image, an
+array of what each image contributes:
+
+- hits, uint8 (n,): whether the image's box hits (CorLoc) or its class is right (k-NN); their mean is the row's value
+- areas, integers (n, K, 2): of every class, pixels in the intersection and in the union of prediction and label;
+  their sums over images give the row's mIoU
+"""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dinoskip.errors import DataError
+from dinoskip.files import atomic_path
+from dinoskip.results import EvalResult, read_rows
+
+RECORDS, ROWS = "records.npz", "rows.json"
+_ROW = "row"
+
+
+@dataclass(frozen=True, eq=False)
+class ImageRecords:
+    """What each image contributes to a row: ``values`` (n,) or (n, K, 2), see above; ``ids`` of the n images."""
+
+    ids: tuple[str, ...]
+    values: NDArray[np.integer]
+
+    def of(self, ids: Sequence[str]) -> NDArray[np.integer]:
+        """Return the values of ``ids``, in that order; KeyError for an id that is not there."""
+        where = {name: i for i, name in enumerate(self.ids)}
+        return self.values[[where[name] for name in ids]]
+
+
+def areas_record(areas: NDArray[np.integer]) -> NDArray[np.int32]:
+    """Return (n, K, 2), intersection and union, of areas (n, 3, K): pixels right, predicted and labelled."""
+    right, predicted, labelled = (areas[:, i].astype(np.int64) for i in range(3))
+    return np.stack([right, predicted + labelled - right], -1).astype(np.int32)
+
+
+def write_records(path: Path, ids: Sequence[str], records: Mapping[int, NDArray[np.integer]]) -> None:
+    """Write ``records``, by the number of their row in ``rows.json``, compressed and atomically; always the same bytes.
+
+    Raises ValueError for an array that is not of shape (n,) or (n, K, 2) with n ids.
+    """
+    for row, values in records.items():
+        if values.shape[:1] != (len(ids),) or values.shape[2:] not in {(), (2,)} or values.ndim == 2:
+            raise ValueError(f"row {row}: records of shape {values.shape} do not fit {len(ids)} images")
+    arrays = {f"{_ROW}{row}": values.astype(_smallest(values)) for row, values in sorted(records.items())}
+    with atomic_path(path) as temporary, open(temporary, "wb") as stream:
+        np.savez_compressed(stream, allow_pickle=False, ids=np.array(list(ids), dtype=np.str_), **arrays)
+
+
+def _smallest(values: NDArray[np.integer]) -> np.dtype[np.integer]:
+    return np.min_scalar_type(int(values.max(initial=0)))
+
+
+def read_records(folder: Path) -> dict[EvalResult, ImageRecords]:
+    """Return the rows of ``folder/rows.json`` that have records, with them, in order; empty without ``records.npz``.
+
+    Raises :class:`DataError` if the file is damaged or of other rows.
+    """
+    path, rows = Path(folder) / RECORDS, read_rows(Path(folder) / ROWS)
+    if not path.is_file():
+        return {}
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            ids = tuple(stored["ids"].tolist())
+            numbers = sorted(int(name.removeprefix(_ROW)) for name in stored.files if name != "ids")
+            records = {number: stored[f"{_ROW}{number}"] for number in numbers}
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        raise DataError(f"{path}: cannot be read as per-image records: {error}", "run the evaluation again") from error
+    if any(number >= len(rows) or len(values) != len(ids) for number, values in records.items()):
+        raise DataError(f"{path}: does not belong to the rows beside it", "run the evaluation again")
+    return {rows[number]: ImageRecords(ids, values) for number, values in records.items()}
