@@ -5,14 +5,15 @@ from __future__ import annotations
 import io
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from dinoskip.errors import ConfigError, did_you_mean
+from dinoskip.errors import ConfigError, DataError, did_you_mean
+from dinoskip.files import read_regular
 
 
 class Config(BaseModel):
@@ -40,6 +41,9 @@ C = TypeVar("C", bound=Config)
 Tree = dict[str, Any]
 _MISSING = object()
 _MAX_KEYS = 10_000  # values in one file: an alias bomb is refused, not unfolded
+_MAX_DEPTH = 32  # lists and mappings in one another
+_MAX_BYTES = 2**20  # of one file
+_MAX_FILES = 100  # that one configuration extends
 _BY_NAME = frozenset({"init", "optimizer"})  # mappings whose `name` says which settings they may have
 
 
@@ -59,31 +63,37 @@ class RawConfig:
         return self.places.get("", "config")
 
 
-def _plain(node: Any, file: str, prefix: str, places: dict[str, str]) -> Any:
+def _plain(node: Any, file: str, prefix: str, places: dict[str, str], depth: int = 0) -> Any:
     """Copy a ruamel tree to plain containers and record where each key stands."""
+    where = places.get(prefix, file)
     tag = getattr(getattr(node, "tag", None), "value", None)
     if tag is not None:
-        raise ConfigError(f"{places.get(prefix, file)}: {prefix or 'the file'}: the YAML tag {tag} is not allowed")
+        raise ConfigError(f"{where}: {prefix or 'the file'}: the YAML tag {tag} is not allowed")
     if len(places) > _MAX_KEYS:
         raise ConfigError(f"{file}: refused: more than {_MAX_KEYS} values, aliases written out")
+    if depth > _MAX_DEPTH:
+        raise ConfigError(f"{file}: refused: lists and mappings more than {_MAX_DEPTH} deep in one another")
+    lines = getattr(node, "lc", None)
     if isinstance(node, dict):
         copy: Tree = {}
         for key, value in node.items():
             dotted = f"{prefix}.{key}" if prefix else str(key)
-            where = (node.lc.data or {}).get(key)  # type: ignore[attr-defined]  # None for keys merged in (<<)
-            places[dotted] = f"{file}:{where[0] + 1}" if where else places.get(prefix, file)
-            copy[str(key)] = _plain(value, file, dotted, places)
+            line = None if lines is None else (lines.data or {}).get(key)  # None for keys merged in (<<)
+            places[dotted] = f"{file}:{line[0] + 1}" if line else where
+            copy[str(key)] = _plain(value, file, dotted, places, depth + 1)
         return copy
     if isinstance(node, list):
         for index in range(len(node)):
-            places[f"{prefix}.{index}"] = f"{file}:{node.lc.item(index)[0] + 1}"  # type: ignore[attr-defined]
-        return [_plain(value, file, f"{prefix}.{index}", places) for index, value in enumerate(node)]
+            places[f"{prefix}.{index}"] = where if lines is None else f"{file}:{lines.item(index)[0] + 1}"
+        return [_plain(value, file, f"{prefix}.{index}", places, depth + 1) for index, value in enumerate(node)]
     if isinstance(node, bool) or node is None:
         return node
+    if isinstance(node, int) and not -(2**63) <= node < 2**63:
+        raise ConfigError(f"{where}: {prefix or 'the value'}: the number does not fit in 64 bits")
     for kind in (int, float, str):
         if isinstance(node, kind):
             return kind(node)
-    raise ConfigError(f"{file}: {prefix}: a value of type {type(node).__name__} is not allowed")
+    raise ConfigError(f"{where}: {prefix or 'the value'}: a value of type {type(node).__name__} is not allowed")
 
 
 def _parse(text: str, file: str, *, round_trip: bool) -> Any:
@@ -94,6 +104,7 @@ def _parse(text: str, file: str, *, round_trip: bool) -> Any:
     parser = YAML(typ="rt" if round_trip else "safe", pure=True)
     parser.allow_duplicate_keys = False
     try:
+        _check_nesting(YAML(typ="safe", pure=True).parse(io.StringIO(text)), file)
         return parser.load(io.StringIO(text))
     except DuplicateKeyError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else "?"
@@ -102,8 +113,20 @@ def _parse(text: str, file: str, *, round_trip: bool) -> Any:
     except MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else "?"
         raise ConfigError(f"{file}:{line}: not valid YAML: {error.problem}") from None
-    except YAMLError as error:
-        raise ConfigError(f"{file}: not valid YAML: {str(error).splitlines()[0]}") from None
+    except (YAMLError, ValueError, TypeError, OverflowError, RuntimeError) as error:
+        raise ConfigError(f"{file}: not valid YAML: {(str(error).splitlines() or [type(error).__name__])[0]}") from None
+
+
+def _check_nesting(events: Iterable[Any], file: str) -> None:
+    """Refuse deep nesting while it is scanned: building it takes time that grows with its square."""
+    depth = 0
+    for event in events:
+        kind = type(event).__name__
+        depth += kind in ("SequenceStartEvent", "MappingStartEvent")
+        depth -= kind in ("SequenceEndEvent", "MappingEndEvent")
+        if depth > _MAX_DEPTH:
+            line = event.start_mark.line + 1
+            raise ConfigError(f"{file}:{line}: refused: lists and mappings more than {_MAX_DEPTH} deep in one another")
 
 
 def merge(base: Any, over: Any, key: str = "") -> Any:
@@ -119,17 +142,26 @@ def merge(base: Any, over: Any, key: str = "") -> Any:
     return over
 
 
-def read_yaml(path: str | Path, _seen: tuple[Path, ...] = ()) -> RawConfig:
+def read_yaml(path: str | Path) -> RawConfig:
     """Read a YAML file and the files it ``extends`` (relative to it), later ones over earlier ones."""
-    path = Path(path)
+    return _read_yaml(Path(path), (), [])
+
+
+def _read_yaml(path: Path, above: tuple[Path, ...], already: list[Path]) -> RawConfig:
+    """:func:`read_yaml` of a file that the files ``above`` extend; ``already`` counts the files read."""
+    already.append(path)
+    if len(already) > _MAX_FILES:
+        raise ConfigError(f"{already[0]}: refused: it extends more than {_MAX_FILES} files")
     if not path.is_file():
         there = [one.name for one in path.parent.glob("*.yaml")]
         hint = did_you_mean(path.name, there, before=str(path).removesuffix(path.name))
         raise ConfigError(f"{path}: no such configuration file", hint)
-    if path.resolve() in _seen:
+    if path.resolve() in above:
         raise ConfigError(f"{path}: extends itself")
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_regular(path, _MAX_BYTES).decode("utf-8")
+    except DataError as error:
+        raise ConfigError(error.message) from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read: {error}") from None
     result = RawConfig()
@@ -147,7 +179,7 @@ def read_yaml(path: str | Path, _seen: tuple[Path, ...] = ()) -> RawConfig:
         place = own.places.get("extends", str(path))
         if not isinstance(name, str) or Path(name).is_absolute() or not name.endswith((".yaml", ".yml")):
             raise ConfigError(f"{place}: extends: {name!r} must be a relative path to a .yaml file")
-        base = read_yaml(path.parent / name, (*_seen, path.resolve()))
+        base = _read_yaml(path.parent / name, (*above, path.resolve()), already)
         result.tree = merge(result.tree, base.tree)
         result.places.update(base.places)
     result.tree = merge(result.tree, own.tree)
@@ -176,9 +208,11 @@ def apply_overrides(source: RawConfig, overrides: Sequence[str]) -> RawConfig:
         if not equals or not dotted:
             raise ConfigError(f"{text!r}: an override is written key=value, with dots between levels")
         where = f"command line: {dotted}"
-        parsed = _parse(value, where, round_trip=False)
+        parsed = _plain(_parse(value, where, round_trip=False), where, "", {})
         node: Any = tree
         *parents, last = dotted.split(".")
+        if len(parents) > _MAX_DEPTH:
+            raise ConfigError(f"command line: {_shown(dotted)}: more than {_MAX_DEPTH} levels")
         for part in parents:
             if isinstance(node, dict) and node.get(part) is None:
                 node[part] = {}

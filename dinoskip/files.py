@@ -15,7 +15,7 @@ import re
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -249,6 +249,7 @@ def write_manifest(
     """
     directory = Path(directory)
     names = [name for name in list_files(directory) if name.partition("/")[0] not in left_out]
+    _refuse_names_of_one_spelling([*names, MANIFEST])
 
     def entry(name: str) -> dict[str, Any]:
         path = directory / name
@@ -261,6 +262,15 @@ def write_manifest(
     digest = hash_of(stable)
     write_json(directory / MANIFEST, {"format": 1, "hash": digest, "files": files, "info": dict(info or {})})
     return digest
+
+
+def _refuse_names_of_one_spelling(names: Iterable[str]) -> None:
+    """:class:`ValueError` for names that are one on a disk that ignores case; nothing of ours may write such."""
+    seen: dict[str, str] = {}
+    for name in names:
+        other = seen.setdefault(name.casefold(), name)
+        if other != name:
+            raise ValueError(f"{other} and {name} are one file on a disk that ignores case")
 
 
 def read_manifest(directory: Path) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Every kind of bad configuration gives one line per problem, with the place and the nearest name."""
 
+import time
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -118,6 +119,45 @@ def test_alias_bomb_is_refused(tmp_path: Path) -> None:
     (tmp_path / "b.yaml").write_text("k0: &k0 [x]\n" + levels)
     with pytest.raises(ConfigError, match="aliases"):
         read_yaml(tmp_path / "b.yaml")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: " + "[" * 20_000 + "]" * 20_000, "study.yaml:1: refused: lists and mappings more than 32 deep"),
+        ("- " * 20_000 + "x", "more than 32 deep"),
+        ("a: " + "{b: " * 5_000, "more than 32 deep"),
+        ("a: &a [*a]", "study.yaml:1: a: unknown key"),
+        ("lr: " + "9" * 100_000, "not valid YAML: Exceeds the limit"),
+        ("title: a\nlr: 0x" + "f" * 1_000, "study.yaml:2: lr: the number does not fit in 64 bits"),
+        ("lr: 1e999", "lr: should be a finite number"),
+        ("title: 2001-01-01", "study.yaml:1: title: a value of type"),
+        ("a" * 2**20 + ": 1", "refused: longer than 1048576 bytes"),
+    ],
+    ids=["brackets", "dashes", "braces", "itself", "digits", "hexadecimal", "infinite", "date", "length"],
+)
+def test_bounds_of_a_file(tmp_path: Path, text: str, message: str) -> None:
+    began = time.perf_counter()
+    assert message in "\n".join(problems(tmp_path, text))
+    assert time.perf_counter() - began < 5
+
+
+@pytest.mark.parametrize(
+    "override", ["lr=" + "[" * 20_000, "lr=" + "9" * 9_999, "a" + ".a" * 9_999 + "=1", "lr=0x" + "f" * 99]
+)
+def test_bounds_of_an_override(tmp_path: Path, override: str) -> None:
+    (line,) = problems(tmp_path, "title: a\n", override)
+    assert line.startswith("command line: ")
+    assert len(line) < 300
+
+
+def test_files_that_extend_one_another_without_end(tmp_path: Path) -> None:
+    """Each extends the next one twice: 2^30 files to read."""
+    for index in range(30):
+        (tmp_path / f"{index}.yaml").write_text(f"extends: [{index + 1}.yaml, {index + 1}.yaml]\n")
+    (tmp_path / "30.yaml").write_text("title: a\n")
+    with pytest.raises(ConfigError, match=r"0\.yaml: refused: it extends more than 100 files"):
+        read_yaml(tmp_path / "0.yaml")
 
 
 def test_merge_keys_and_few_aliases_are_fine(tmp_path: Path) -> None:

@@ -87,6 +87,8 @@ def locate_array(kind: str, folder: Path, name: str) -> ArrayLocation:
     """Return where ``name`` lies; :class:`DataError` if its file is missing or not of this format."""
     path = folder / file_of(kind, name)
     try:
+        if path.exists() and not path.is_file():
+            raise ValueError("not a regular file")
         place = _LOCATE[kind](path, name)
         size = path.stat().st_size
         if not 0 <= place.start <= size - _bytes(place.dtype, place.shape):

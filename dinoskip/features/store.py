@@ -2,7 +2,7 @@
 
 A store is a directory, published whole (see docs/features.md)::
 
-    manifest.json           ids, blocks, facet, norm, dtype, grids, image sizes, hashes
+    features.json           ids, blocks, facet, norm, dtype, grids, image sizes, hashes
     tokens_block{b}.npy     (N, T, C) for one image size, (sum of T, C) with offsets for native sizes
     cls_block{b}.npy        (N, C), where the backbone has a class token
     MANIFEST.json           size and sha256 of every file, written last
@@ -12,19 +12,23 @@ or with the same arrays in block{b}.safetensors, or in features.h5, which are ma
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, overload
+from typing import Annotated, Any, Literal, overload
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import ValidationError
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, ValidationError, model_validator
 
 from dinoskip.errors import DataError
-from dinoskip.features.file_formats import check_format, locate_array
+from dinoskip.features.file_formats import ArrayLocation, check_format, locate_array
+from dinoskip.features.integrity import first_not_finite, has_recorded_hash, verification_wanted
 from dinoskip.features.transform import Transform
 from dinoskip.files import MANIFEST, read_json, read_manifest, verify_manifest
 
 FORMAT = 1
+DESCRIPTION = "features.json"
+OLD_DESCRIPTION = "manifest.json"  # until 0.1: on a disk that ignores case the same name as MANIFEST.json
 STORED: dict[str, np.dtype[Any]] = {"float16": np.dtype("<f2"), "bfloat16": np.dtype("<u2"), "float32": np.dtype("<f4")}
 
 
@@ -45,6 +49,42 @@ def as_float(stored: NDArray[Any]) -> NDArray[np.float32]:
     return np.array(stored, dtype=np.float32)
 
 
+Count = Annotated[int, Field(ge=1, le=1_000_000)]
+Pair = tuple[Count, Count]
+
+
+class StoreDescription(BaseModel):
+    """What ``features.json`` must hold to be used; other keys are left alone."""
+
+    model_config = ConfigDict(strict=False, extra="ignore")
+    ids: tuple[str, ...] = Field(min_length=1)
+    blocks: Annotated[tuple[StrictInt, ...], Field(min_length=1)]
+    facet: str
+    norm: str
+    dtype: Literal["float16", "bfloat16", "float32"]
+    layout: Literal["fixed", "ragged"]
+    tokens: StrictBool
+    cls: StrictBool
+    depth: Count
+    dim: Count
+    patch_size: Count
+    transform: Transform
+    grids: tuple[Pair, ...]
+    image_sizes: tuple[Pair, ...]
+    weights_hash: str
+    key: str
+
+    @model_validator(mode="after")
+    def _agrees(self) -> StoreDescription:
+        if len(self.grids) != (len(self.ids) if self.layout == "ragged" else 1):
+            raise ValueError(f"{len(self.grids)} grids of {len(self.ids)} images, layout {self.layout}")
+        if len(self.image_sizes) != len(self.ids):
+            raise ValueError(f"{len(self.image_sizes)} image sizes of {len(self.ids)} images")
+        if sorted(set(self.blocks)) != list(self.blocks) or not 1 <= self.blocks[0] <= self.blocks[-1] <= self.depth:
+            raise ValueError(f"blocks {list(self.blocks)} are not ascending numbers of 1..{self.depth}")
+        return self
+
+
 class FeatureStore:
     """Features of N images at several blocks; made by :func:`dinoskip.features.export`.
 
@@ -60,9 +100,12 @@ class FeatureStore:
         Whether images keep their own size; then image i has rows offsets[i]:offsets[i+1] (int64 (N+1,)), else None.
     """
 
-    def __init__(self, path: Path, manifest: dict[str, Any], file_format: str = "npy") -> None:
+    def __init__(
+        self, path: Path, manifest: dict[str, Any], file_format: str = "npy", hashes: Mapping[str, str] | None = None
+    ) -> None:
         self.path = Path(path)
         self.file_format = file_format
+        self._hashes = hashes  # sha256 by file, None: nothing is verified
         self.manifest = manifest
         self.ids: tuple[str, ...] = tuple(manifest["ids"])
         self.blocks: tuple[int, ...] = tuple(manifest["blocks"])
@@ -81,25 +124,38 @@ class FeatureStore:
         self._maps: dict[str, NDArray[Any]] = {}
 
     @classmethod
-    def open(cls, path: str | Path) -> FeatureStore:
-        """Open a published store; :class:`DataError` if it is not one, or its files do not fit its manifest."""
+    def open(cls, path: str | Path, *, verify: bool | None = None) -> FeatureStore:
+        """Open a published store; :class:`DataError` if it is not one, or its files do not fit its manifest.
+
+        ``verify``: whether a file is compared with its recorded sha256, and looked through for values that are not
+        finite, when it is first read in this process; None: unless the variable ``DINOSKIP_VERIFY`` is 0.
+        """
         path = Path(path)
         if not (path / MANIFEST).is_file():
             raise DataError(f"{path}: not a finished feature store (no {MANIFEST})", "run the export again")
-        file_format = read_manifest(path)["info"].get("format", "npy")
+        published = read_manifest(path)
+        file_format = published["info"].get("format", "npy")
         check_format(file_format)
-        manifest = read_json(path / "manifest.json")
+        described = path / (DESCRIPTION if DESCRIPTION in published["files"] else OLD_DESCRIPTION)
+        wanted = verification_wanted() if verify is None else verify
+        hashes = {name: str(entry["sha256"]) for name, entry in published["files"].items()}
+        if wanted and described.is_file() and not has_recorded_hash(described, hashes.get(described.name, "")):
+            raise DataError(f"{described}: content differs from its recorded sha256", "export it again")
+        manifest = read_json(described)
         if not isinstance(manifest, dict) or manifest.get("kind") != "features" or manifest.get("format") != FORMAT:
-            raise DataError(f"{path / 'manifest.json'}: not a feature store of format {FORMAT}")
+            raise DataError(f"{described}: not a feature store of format {FORMAT}")
         try:
-            store = cls(path, manifest, file_format)
-            for block in store.blocks:
-                if manifest["tokens"]:
-                    store._map(tokens_name(block), store._token_shape())
-                if manifest["cls"]:
-                    store._map(cls_name(block), (len(store.ids), store.dim))
-        except (KeyError, TypeError, ValidationError) as error:
-            raise DataError(f"{path / 'manifest.json'}: damaged: {error!r}".splitlines()[0]) from error
+            StoreDescription.model_validate(manifest)
+        except ValidationError as failure:
+            first = failure.errors(include_url=False)[0]
+            field = ".".join(map(str, first["loc"]))
+            raise DataError(f"{described}: damaged: {field}: {first['msg'].removeprefix('Value error, ')}") from None
+        store = cls(path, manifest, file_format, hashes if wanted else None)
+        for block in store.blocks:
+            if manifest["tokens"]:
+                store._locate(tokens_name(block), store._token_shape())
+            if manifest["cls"]:
+                store._locate(cls_name(block), (len(store.ids), store.dim))
         return store
 
     def __len__(self) -> int:
@@ -160,12 +216,39 @@ class FeatureStore:
         h, w = self.grid(0)
         return (len(self.ids), h * w, self.dim)
 
+    def _locate(self, name: str, shape: tuple[int, ...]) -> ArrayLocation:
+        """Where an array lies; :class:`DataError` unless it is what the manifest says."""
+        location = locate_array(self.file_format, self.path, name)
+        if (location.dtype, location.shape) != (STORED[self.dtype], shape):
+            raise DataError(
+                f"{location.path}: {name} is {location.dtype} {location.shape}, the manifest says {self.dtype} {shape}"
+            )
+        return location
+
     def _map(self, name: str, shape: tuple[int, ...]) -> NDArray[Any]:
         if name not in self._maps:
-            place = locate_array(self.file_format, self.path, name)
-            if (place.dtype, place.shape) != (STORED[self.dtype], shape):
-                raise DataError(
-                    f"{place.path}: {name} is {place.dtype} {place.shape}, the manifest says {self.dtype} {shape}"
-                )
-            self._maps[name] = place.map()
+            location = self._locate(name, shape)
+            if self._hashes is not None:
+                self._verify_first(name, location)
+            self._maps[name] = location.map()
         return self._maps[name]
+
+    def _verify_first(self, name: str, location: ArrayLocation) -> None:
+        """:class:`DataError` if a file that is about to be read is not what was published, or not finite."""
+        row = first_not_finite(location)
+        if row is not None:
+            image = row if self.offsets is None or name.startswith("cls") else self._image_of(row)
+            raise DataError(
+                f"{location.path}: features of image {self.ids[image]!r} are not finite",
+                "the file is damaged, or its weights had diverged: delete this store and export it again",
+            )
+        recorded = (self._hashes or {}).get(location.path.name)
+        if recorded is None or not has_recorded_hash(location.path, recorded):
+            raise DataError(
+                f"{location.path}: content differs from its recorded sha256", "delete this store and export it again"
+            )
+
+    def _image_of(self, row: int) -> int:
+        """The image that a row of a ragged array belongs to."""
+        assert self.offsets is not None
+        return int(np.searchsorted(self.offsets, row, side="right")) - 1

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from dinoskip.errors import DiskFull, translate_write_errors
 from dinoskip.features.export_plan import ExportPlan
 from dinoskip.features.file_formats import create_files, locate_array
+from dinoskip.features.store import DESCRIPTION
 from dinoskip.files import canonical_json, publish_directory, read_json, write_json, write_manifest, write_text
 
 FLUSH_SECONDS = 5.0  # about so much work is lost to a kill
@@ -156,7 +157,7 @@ class StoreWriter:
 
     def publish(self, out: Path, manifest: Mapping[str, Any]) -> None:
         """Write the manifests, rename the store to ``out`` and remove the working directory."""
-        write_text(self.store / "manifest.json", canonical_json(manifest) + "\n")
+        write_text(self.store / DESCRIPTION, canonical_json(manifest) + "\n")
         named = {} if self._format == "npy" else {"format": self._format}
         write_manifest(self.store, {"kind": "features", "key": manifest["key"], **named})
         publish_directory(self.store, out)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,8 +14,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dinoskip.errors import DataError
+from dinoskip.errors import ConfigError, DataError
 from dinoskip.features import FeatureStore, Transform, as_float, export
+from dinoskip.files import read_manifest, write_manifest
 from dinoskip.models import Backbone
 
 
@@ -41,15 +44,89 @@ def test_unfinished_or_foreign_directories(store: FeatureStore, tmp_path: Path) 
         FeatureStore.open(store.path)
 
 
+def republished(store: FeatureStore) -> Path:
+    """The store with a manifest of what its files are now: made to do harm, or by another program."""
+    write_manifest(store.path, read_manifest(store.path)["info"])
+    return store.path
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
-    [({"kind": "run"}, "not a feature store"), ({"dim": 7}, "the manifest says"), ({"ids": None}, "damaged"),
-     ({"transform": {"mode": "round"}}, "damaged"), ({"blocks": [1, 2, 3]}, "tokens_block3.npy: missing")],
+    [({"kind": "run"}, "not a feature store"), ({"dim": 7}, "the manifest says"), ({"ids": None}, "damaged: ids"),
+     ({"ids": []}, "damaged: ids"), ({"transform": {"mode": "round"}}, r"damaged: transform\.mode"),
+     ({"blocks": [1, 2, 3]}, r"blocks \[1, 2, 3\] are not ascending numbers of 1\.\.2"),
+     ({"depth": 3, "blocks": [1, 2, 3]}, "tokens_block3.npy: missing"), ({"blocks": []}, "damaged: blocks"),
+     ({"blocks": ["x/../../y"]}, "damaged: blocks.0"), ({"blocks": [2, 1]}, "not ascending"),
+     ({"grids": []}, "0 grids of 2 images"),
+     ({"grids": [[2**40, 1]]}, r"damaged: grids\.0\.0"), ({"image_sizes": [[1, 1]]}, "1 image sizes of 2"),
+     ({"layout": "ragged"}, "1 grids of 2 images, layout ragged"), ({"dtype": "int8"}, "damaged: dtype")],
 )  # fmt: skip
 def test_manifest_that_does_not_fit(store: FeatureStore, change: dict, message: str) -> None:
-    path = store.path / "manifest.json"
+    path = store.path / "features.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(DataError, match=r"features.json: content differs from its recorded sha256"):
+        FeatureStore.open(store.path)
     with pytest.raises(DataError, match=message):
+        FeatureStore.open(republished(store))
+
+
+def test_a_store_of_version_0_1_is_read(store: FeatureStore) -> None:
+    """Its description was called manifest.json: one name with MANIFEST.json where case does not count."""
+    tokens = np.array(store.tokens(1))
+    os.rename(store.path / "features.json", store.path / "manifest.json")
+    content = json.loads((store.path / "MANIFEST.json").read_text())
+    content["files"]["manifest.json"] = content["files"].pop("features.json")
+    (store.path / "MANIFEST.json").write_text(json.dumps(content))
+    old = FeatureStore.open(store.path)
+    np.testing.assert_array_equal(old.tokens(1), tokens)
+    assert old.verify() == []
+
+
+def test_what_is_read_is_verified_at_first_use(store: FeatureStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = store.path / "tokens_block2.npy"
+    content = bytearray(path.read_bytes())
+    content[-7] ^= 1
+    path.write_bytes(content)
+    opened = FeatureStore.open(store.path)
+    opened.tokens(1)  # a whole file
+    with pytest.raises(DataError, match=r"tokens_block2\.npy: content differs from its recorded sha256"):
+        opened.tokens(2)
+    FeatureStore.open(store.path, verify=False).tokens(2)
+    monkeypatch.setenv("DINOSKIP_VERIFY", "0")
+    FeatureStore.open(store.path).tokens(2)
+    monkeypatch.setenv("DINOSKIP_VERIFY", "off")
+    with pytest.raises(ConfigError, match="DINOSKIP_VERIFY='off' is neither 0 nor 1"):
+        FeatureStore.open(store.path)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_features_that_are_not_finite_are_refused(
+    tmp_path: Path, backbone: Backbone, images: Callable, dtype: Any, bad: float
+) -> None:
+    """Also where the manifest knows no better, as in a store of another program."""
+    dataset = images([(32, 32), (32, 48), (48, 32)])
+    store = export(backbone, dataset, tmp_path / "store", [1], transform=Transform(mode="native"), dtype=dtype)
+    row = int(store.offsets[1])
+    stored = np.load(store.path / "tokens_block1.npy", mmap_mode="r+")
+    bits = torch.tensor(bad).to(getattr(torch, dtype))
+    stored[row, 3] = bits.view(torch.int16).numpy().view(np.uint16) if dtype == "bfloat16" else bits.numpy()
+    stored.flush()
+    with pytest.raises(DataError, match=rf"tokens_block1\.npy: features of image '{store.ids[1]}' are not finite"):
+        FeatureStore.open(republished(store)).tokens(1)
+    np.testing.assert_array_equal(FeatureStore.open(store.path).cls(1), store.cls(1))
+
+
+def test_a_file_is_hashed_once_a_process(store: FeatureStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    FeatureStore.open(store.path).tokens(1)
+    monkeypatch.setattr("hashlib.file_digest", None)  # a second time would fail
+    FeatureStore.open(store.path).tokens(1)
+
+
+def test_a_fifo_in_a_store_hangs_nobody(store: FeatureStore) -> None:
+    (store.path / "cls_block1.npy").unlink()
+    os.mkfifo(store.path / "cls_block1.npy")
+    with pytest.raises(DataError, match=r"cls_block1\.npy: not a readable array: not a regular file"):
         FeatureStore.open(store.path)
 
 
