@@ -8,14 +8,14 @@ goes, begin with :meth:`DINO.step`.
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
@@ -36,13 +36,29 @@ from dinoskip.training.recipe import Job, Rates, Schedules, TrainConfig
 CHUNK_CPU, CHUNK_GPU = 1 << 20, 1 << 24
 
 
-class PretrainConfig(TrainConfig):
-    """The DINO recipe; the defaults are the 300-epoch ViT-S recipe of docs/protocols.md."""
+_VITS16_100EP = {
+    "epochs": 100, "batch_size": 512, "warmup_epochs": 10,
+    "norm_last_layer": True, "warmup_teacher_temp": 0.04, "teacher_temp": 0.04, "warmup_teacher_temp_epochs": 0,
+}  # fmt: skip
+PRESETS: dict[str, dict[str, Any]] = {
+    "dino_vits16_100ep": _VITS16_100EP,
+    "dino_vits16_300ep": _VITS16_100EP
+    | {"epochs": 300, "batch_size": 1024, "norm_last_layer": False, "teacher_temp": 0.07}
+    | {"warmup_teacher_temp_epochs": 30},
+}
+"""What the two public commands for ViT-S/16 say where they differ (docs/protocols.md, with sources)."""
 
+
+class PretrainConfig(TrainConfig):
+    """DINO's settings. The defaults are a 300-epoch run with the gain fixed; ``preset`` names a published command."""
+
+    preset: Literal["dino_vits16_100ep", "dino_vits16_300ep"] | None = Field(
+        None, exclude=True, description="a published recipe: the settings that are not given are its own"
+    )
     out_dim: int = Field(65536, ge=2, description="prototypes")
     hidden_dim: int = Field(2048, ge=1, description="width of the head's MLP")
     bottleneck_dim: int = Field(256, ge=1, description="width before the prototypes")
-    norm_last_layer: bool = Field(True, description="student's last-layer gain fixed at 1 (the teacher's always is)")
+    norm_last_layer: bool = Field(True, description="last-layer gain fixed at 1; else trained, the teacher's by EMA")
     student_temp: float = Field(0.1, gt=0)
     teacher_temp: float = Field(0.07, gt=0, description="after its warm-up")
     warmup_teacher_temp: float = Field(0.04, gt=0, description="at the first epoch, linear to teacher_temp")
@@ -56,6 +72,13 @@ class PretrainConfig(TrainConfig):
     data_path: DataPath = Field(
         "crops", description="crops: cut by workers; decode: cut on the device; resident: the set in device memory"
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_from_preset(cls, given: Any) -> Any:
+        """Put the preset's settings under those given; a configuration holds the values and not the name."""
+        preset = PRESETS.get(str(given.get("preset"))) if isinstance(given, Mapping) else None
+        return given if preset is None else preset | {key: value for key, value in given.items() if key != "preset"}
 
 
 # --- one step ----------------------------------------------------------------------------------------
@@ -79,8 +102,7 @@ class DINO(Objective):
     def fresh(self, role: str) -> nn.Module:
         """A backbone and head of the student's or teacher's architecture."""
         backbone = from_config(self.job.model, weight_init="skip")
-        fixed = role == "teacher" or self.config.norm_last_layer
-        return MultiCrop(backbone, _head(self.job, self.config, backbone.embed_dim, fixed))
+        return MultiCrop(backbone, _head(self.job, self.config, backbone.embed_dim))
 
     def step(self, step: Step) -> None:
         """One DINO step, from the views of its images to teacher and centre."""
@@ -106,13 +128,9 @@ class DINO(Objective):
 
     @cached_property
     def averaged(self) -> list[tuple[Tensor, Tensor]]:
-        """Teacher's and student's parameters, by name: a gain that only the student trains is the teacher's buffer.
-
-        Paired at the first update, since sharding replaces a module's parameters.
-        """
-        own = dict(self.student.named_parameters())
-        pairs = [(parameter, own[name]) for name, parameter in self.teacher.named_parameters()]
-        return [(local(mean), local(new.detach())) for mean, new in pairs]
+        """Teacher's and student's parameters; paired at the first update, since sharding replaces a module's."""
+        pairs = zip(self.teacher.parameters(), self.student.parameters(), strict=True)
+        return [(local(teacher), local(student.detach())) for teacher, student in pairs]
 
 
 def clip_each_(gradients: list[Tensor], norms: Sequence[float], bound: float) -> None:
@@ -275,23 +293,20 @@ class MultiCrop(nn.Module):
         return logits
 
 
-def make_teacher(student: MultiCrop, teacher_head: DINOHead) -> MultiCrop:
-    """Return the teacher: a copy of the student that starts equal, draws no noise (eval mode) and has no gradients.
-
-    ``teacher_head`` is a head whose last-layer gain is fixed; it takes over the student head's values.
-    """
-    teacher_head.load_state_dict(student.head.state_dict())
-    return MultiCrop(copy.deepcopy(student.backbone), teacher_head).eval().requires_grad_(False)
+def make_teacher(student: MultiCrop) -> MultiCrop:
+    """Return the teacher: a copy of the student that starts equal, draws no noise (eval mode) and has no gradients."""
+    return copy.deepcopy(student).eval().requires_grad_(False)
 
 
-def _head(job: Job, config: PretrainConfig, dim: int, norm_last_layer: bool) -> DINOHead:
-    sizes = {"hidden_dim": config.hidden_dim, "bottleneck_dim": config.bottleneck_dim}
-    return DINOHead(dim, config.out_dim, norm_last_layer=norm_last_layer, seed=job.seed, **sizes)
+def _head(job: Job, config: PretrainConfig, dim: int) -> DINOHead:
+    return DINOHead(
+        dim, config.out_dim, hidden_dim=config.hidden_dim, bottleneck_dim=config.bottleneck_dim,
+        norm_last_layer=config.norm_last_layer, seed=job.seed,
+    )  # fmt: skip
 
 
 def build_networks(job: Job, config: PretrainConfig, device: torch.device) -> tuple[MultiCrop, MultiCrop]:
     """Student and teacher at their start; weights depend on ``job.seed`` alone."""
     backbone = job.backbone(device)
-    head = _head(job, config, backbone.embed_dim, config.norm_last_layer).to(device)
-    student = MultiCrop(backbone, head).train()
-    return student, make_teacher(student, _head(job, config, backbone.embed_dim, True).to(device))
+    student = MultiCrop(backbone, _head(job, config, backbone.embed_dim).to(device)).train()
+    return student, make_teacher(student)

@@ -41,11 +41,9 @@ def make_pair(norm_last_layer: bool) -> tuple[MultiCrop, MultiCrop]:
     torch.manual_seed(0)
     backbone = create_model("vit_tiny_patch16", depth=2, img_size=32)
 
-    def head(fixed: bool) -> DINOHead:
-        return DINOHead(192, OUT, hidden_dim=15, bottleneck_dim=8, norm_last_layer=fixed)
-
-    student = MultiCrop(backbone, head(norm_last_layer)).double()
-    return student, make_teacher(student, head(True).double())
+    head = DINOHead(192, OUT, hidden_dim=15, bottleneck_dim=8, norm_last_layer=norm_last_layer)
+    student = MultiCrop(backbone, head).double()
+    return student, make_teacher(student)
 
 
 def views_of(step: int, images: slice) -> list[Tensor]:
