@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import argparse
 
-from dinoskip.pipeline.costs import image_flops
+from dinoskip.pipeline.report_costs import image_flops
 from dinoskip.pipeline.study import load_study
 
 IMAGENET, CLASSES = 1_281_167, 1000  # training images and classes of ImageNet-1k

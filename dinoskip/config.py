@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import types
 import typing
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -97,7 +98,7 @@ def _plain(node: Any, file: str, prefix: str, places: dict[str, str], depth: int
 
 
 def _parse(text: str, file: str, *, round_trip: bool) -> Any:
-    from ruamel.yaml import YAML
+    from ruamel.yaml import YAML  # only where a file is read: dinoskip --help reads none
     from ruamel.yaml.constructor import DuplicateKeyError
     from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
@@ -142,12 +143,17 @@ def merge(base: Any, over: Any, key: str = "") -> Any:
     return over
 
 
-def read_yaml(path: str | Path) -> RawConfig:
-    """Read a YAML file and the files it ``extends`` (relative to it), later ones over earlier ones."""
-    return _read_yaml(Path(path), (), [])
+def read_yaml(path: str | Path, rename: Callable[[RawConfig], RawConfig] | None = None) -> RawConfig:
+    """Read a YAML file and the files it ``extends`` (relative to it), later ones over earlier ones.
+
+    ``rename`` brings the keys of each file to their current names before it is laid over another.
+    """
+    return _read_yaml(Path(path), rename, (), [])
 
 
-def _read_yaml(path: Path, above: tuple[Path, ...], already: list[Path]) -> RawConfig:
+def _read_yaml(
+    path: Path, rename: Callable[[RawConfig], RawConfig] | None, above: tuple[Path, ...], already: list[Path]
+) -> RawConfig:
     """:func:`read_yaml` of a file that the files ``above`` extend; ``already`` counts the files read."""
     already.append(path)
     if len(already) > _MAX_FILES:
@@ -179,9 +185,10 @@ def _read_yaml(path: Path, above: tuple[Path, ...], already: list[Path]) -> RawC
         place = own.places.get("extends", str(path))
         if not isinstance(name, str) or Path(name).is_absolute() or not name.endswith((".yaml", ".yml")):
             raise ConfigError(f"{place}: extends: {name!r} must be a relative path to a .yaml file")
-        base = _read_yaml(path.parent / name, (*above, path.resolve()), already)
+        base = _read_yaml(path.parent / name, rename, (*above, path.resolve()), already)
         result.tree = merge(result.tree, base.tree)
         result.places.update(base.places)
+    own = rename(own) if rename else own
     result.tree = merge(result.tree, own.tree)
     result.places.update(own.places)
     result.places[""] = str(path)
@@ -199,8 +206,6 @@ def _index(node: Tree | list[Any], part: str, where: str) -> Any:
 
 def apply_overrides(source: RawConfig, overrides: Sequence[str]) -> RawConfig:
     """Set ``a.b=value`` (value in YAML spelling; list items by number) on a copy of ``source``."""
-    import copy
-
     tree, places = copy.deepcopy(source.tree), dict(source.places)
     for text in overrides:
         dotted, equals, value = text.partition("=")
@@ -343,3 +348,24 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> Tree:
         else:
             flat[f"{prefix}{key}"] = list(value) if isinstance(value, tuple) else value
     return flat
+
+
+@dataclass(frozen=True)
+class Added:
+    """Marks a field (``Annotated[float, Added()]``) that came after outputs of its section had been published.
+
+    At its default it is no part of a stage's key, so that those outputs stay valid.
+    """
+
+
+def settings_for_key(config: Config, without: Collection[str] = ()) -> Tree:
+    """:func:`dump` as the key of a stage has it: without the fields named, and without :class:`Added` defaults."""
+    tree = dump(config)
+    for name, field_info in type(config).model_fields.items():
+        value = getattr(config, name)
+        added = any(isinstance(part, Added) for part in field_info.metadata)
+        if name in without or (added and value == field_info.get_default(call_default_factory=True)):
+            tree.pop(name, None)
+        elif isinstance(value, Config):
+            tree[name] = settings_for_key(value)
+    return tree

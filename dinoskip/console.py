@@ -64,7 +64,7 @@ class Progress:
 
     def __enter__(self) -> Progress:
         if self._show and sys.stderr.isatty():
-            from rich.console import Console
+            from rich.console import Console  # rich: only on a terminal
             from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
             from rich.progress import Progress as RichProgress
 
@@ -125,7 +125,7 @@ class MetricsLog:
         self.path = Path(path)
         if resume_step is not None and self.path.exists():
             rows = [row for row in read_metrics(self.path) if row.get("step", 0) <= resume_step]
-            from dinoskip.files import write_text
+            from dinoskip.files import write_text  # which logs, too
 
             write_text(self.path, "".join(json.dumps(row) + "\n" for row in rows))
         with translate_write_errors(self.path):

@@ -18,7 +18,7 @@ from dinoskip import __version__
 from dinoskip.errors import ConfigError
 
 if TYPE_CHECKING:
-    import torch
+    import torch  # heavy, and doctor says where it is missing
 
 MATMUL_SECONDS = 0.1  # for which matrix products are timed
 
@@ -78,7 +78,7 @@ def matmul_gflops(device: torch.device, dtype: torch.dtype, clock: Callable[[], 
     that on a busy machine one is left alone, and time that others have is not in the tenth of a second. On a GPU sides
     of 8,192; how float32 products are computed (TF32) is as it is set. ``clock`` tells the seconds of one product.
     """
-    import torch
+    import torch  # heavy, and doctor says where it is missing
 
     on_gpu = device.type == "cuda"
     side = 8192 if on_gpu else 384 * math.isqrt(torch.get_num_threads())
@@ -98,7 +98,7 @@ def matmul_gflops(device: torch.device, dtype: torch.dtype, clock: Callable[[], 
 
 def describe() -> dict[str, str]:
     """Versions, processor, memory, GPUs and optional parts, as short strings. No environment variables, no secrets."""
-    import torch
+    import torch  # heavy, and doctor says where it is missing
 
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     described = {

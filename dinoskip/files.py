@@ -148,7 +148,7 @@ def hash_of(value: Any) -> str:
 
 def save_tensors(path: Path, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str] | None = None) -> None:
     """Write tensors as safetensors, atomically. Tensors are made contiguous and moved to the CPU."""
-    from safetensors.torch import save_file
+    from safetensors.torch import save_file  # torch, as below
 
     ready = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     with atomic_path(path) as temporary:
@@ -158,7 +158,7 @@ def save_tensors(path: Path, tensors: Mapping[str, torch.Tensor], metadata: Mapp
 
 def load_tensors(path: Path, device: str = "cpu") -> dict[str, torch.Tensor]:
     """Read every tensor of a safetensors file; a missing or damaged one is a :class:`WeightsError`."""
-    from safetensors import SafetensorError
+    from safetensors import SafetensorError  # torch
     from safetensors.torch import load_file
 
     _require_regular(path)
@@ -179,7 +179,7 @@ class TensorFile:
 
 def read_tensor_header(path: Path) -> TensorFile:
     """Read the header of a safetensors file; its sizes fit the file. :class:`WeightsError` for a damaged one."""
-    from safetensors import SafetensorError, safe_open
+    from safetensors import SafetensorError, safe_open  # torch
 
     _require_regular(path)
     try:
@@ -202,7 +202,7 @@ def _require_regular(path: Path) -> None:
 
 def load_torch_file(path: Path) -> Any:
     """Open a foreign ``.pt``/``.pth`` file on the CPU with ``weights_only=True``: tensors and plain containers only."""
-    import pickle
+    import pickle  # torch
 
     import torch
 

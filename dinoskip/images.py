@@ -135,7 +135,7 @@ def _plain(content: bytes) -> np.ndarray | None:
     """Decode an ordinary JPEG; None for all else, and for damage, which Pillow is to judge."""
     if not is_plain_jpeg(content):
         return None
-    import cv2
+    import cv2  # heavy; few images need it
 
     try:
         pixels: np.ndarray | None = cv2.imdecode(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    import torch
+    import torch  # heavy; NumPy generators do without
 
 
 def derive(seed: int, *path: int | str) -> int:
@@ -52,6 +52,6 @@ def uniforms(seed: int, *path: int | str, numbers: np.ndarray, count: int) -> np
 
 def torch_rng(seed: int, *path: int | str, device: str = "cpu") -> torch.Generator:
     """Return a torch generator for this position."""
-    import torch
+    import torch  # heavy; NumPy generators do without
 
     return torch.Generator(device=device).manual_seed(derive(seed, *path))

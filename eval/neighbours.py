@@ -28,7 +28,7 @@ class Neighbours:
     """
 
     def __init__(self, memory: NDArray[np.float32], device: torch.device, index: IndexName = "flat") -> None:
-        import faiss
+        import faiss  # heavy, and only for its indexes
 
         self.count, self.device = len(memory), device
         self._rows: torch.Tensor | None = None

@@ -57,7 +57,7 @@ def smoother(ours: Sequence[float | None], theirs: Sequence[float | None]) -> tu
     Images count where both values are finite and differ. p is the two-sided sign test's, 1 if none counts. Raises
     ValueError for lists of unequal length.
     """
-    from scipy.stats import binomtest
+    from scipy.stats import binomtest  # heavy
 
     pairs = [(a, b) for a, b in zip(ours, theirs, strict=True) if a is not None and b is not None]
     counted = [(a, b) for a, b in pairs if math.isfinite(a) and math.isfinite(b) and a != b]

@@ -75,7 +75,7 @@ def _sprite(colours: np.ndarray, mask: Image.Image) -> Image.Image:
 
 
 def _largest(mask: np.ndarray) -> np.ndarray:
-    from scipy import ndimage
+    from scipy import ndimage  # heavy; the kinds of data sets are listed without it
 
     labels, _ = ndimage.label(mask)
     counts = np.bincount(labels.ravel())
@@ -97,7 +97,7 @@ def _flower() -> Image.Image:
 
 @cache
 def _coins() -> tuple[Image.Image, ...]:
-    from scipy import ndimage
+    from scipy import ndimage  # heavy; the kinds of data sets are listed without it
 
     colours = photo("coins")
     grey = colours[..., 0].astype(float)

@@ -46,7 +46,7 @@ def bundled_photos(count: int = 4, img_size: int = 224) -> Tensor:
 
     Raises :class:`DataError` if they are not installed and :class:`ConfigError` for another count.
     """
-    import skimage
+    import skimage  # heavy, for its photographs alone
 
     if not 1 <= count <= len(PHOTOS):
         raise ConfigError(f"{count} photographs were asked for, 1 to {len(PHOTOS)} are bundled")

@@ -165,7 +165,7 @@ def _locate_safetensors(path: Path, name: str) -> ArrayLocation:
 
 def _h5py() -> Any:
     try:
-        import h5py
+        import h5py  # an extra
     except ImportError as error:
         raise ConfigError("format: hdf5 needs the package h5py", "pip install 'dinoskip[hdf5]'") from error
     return h5py

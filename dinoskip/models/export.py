@@ -6,6 +6,7 @@ The header's metadata has one entry, ``dinoskip``, a JSON object {"format": 1, "
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -211,8 +212,6 @@ def exported_weights(checkpoint: Path) -> Path:
 @torch.no_grad()
 def hash_weights(state: Mapping[str, Tensor]) -> str:
     """Hex sha256 over names, dtypes, shapes and bytes of the tensors, in the order of their names."""
-    import hashlib
-
     digest = hashlib.sha256()
     for name in sorted(state):
         tensor = state[name].detach().cpu().contiguous()

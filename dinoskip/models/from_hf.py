@@ -145,7 +145,7 @@ class HfVitAdapter(VitAdapter):
 
 def _library(spec: str) -> Any:
     try:
-        import transformers
+        import transformers  # an extra, and heavy
     except ImportError as error:
         raise ConfigError(f"{spec}: needs the package transformers", "pip install 'dinoskip[hub]'") from error
     return transformers

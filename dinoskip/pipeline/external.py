@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from types import MappingProxyType
+from typing import Any
 
 from dinoskip.data import sets as datasets
 from dinoskip.data.folders import fingerprint
@@ -13,13 +14,8 @@ from dinoskip.data.sets.voc import annotation_of
 from dinoskip.files import hash_of, read_manifest, sha256_file
 from dinoskip.models.export import newest_checkpoint
 from dinoskip.models.load import split_spec
-
-Use = Literal["pretraining", "segmentation", "detection", "classes"]
-_OPEN: dict[str, Any] = {
-    "segmentation": datasets.open_segmentation,
-    "detection": datasets.open_detection,
-    "classes": datasets.open_labelled,
-}
+from dinoskip.pipeline.inputs import OPENERS
+from dinoskip.pipeline.stage import Use
 
 
 def _hash_files(root: Path, paths: Sequence[Path]) -> str:
@@ -30,18 +26,18 @@ def images_hash(config: Any, use: Use, split: str) -> str:
     """Hash of the images (names and contents) that a stage of this use reads of a split."""
     if use == "pretraining":
         return datasets.open_training_images(config, split=split).fingerprint()
-    opened = _OPEN[use](config, split)
+    opened = OPENERS[use](config, split)
     return _hash_files(datasets.dataset_root(config), [opened.path(index) for index in range(len(opened))])
 
 
 def targets_hash(config: Any, use: Use, split: str) -> str:
     """Hash of what images are measured against: ids, class names, and masks, boxes or class numbers."""
-    opened = _OPEN[use](config, split)
+    opened = OPENERS[use](config, split)
     if use == "classes":
-        found: Any = [int(label) for label in opened.labels]
+        targets: Any = [int(label) for label in opened.labels]
     else:
-        found = _hash_files(datasets.dataset_root(config), opened.target_files)
-    return hash_of([list(opened.ids), list(opened.class_names), found])
+        targets = _hash_files(datasets.dataset_root(config), opened.target_files)
+    return hash_of([list(opened.ids), list(opened.class_names), targets])
 
 
 def annotations_hash(config: Any, split: str) -> str:
@@ -65,3 +61,9 @@ def backbone_hash(spec: str) -> str:
     if kind == "hf" and place.is_dir():
         return hash_of([[path.name, sha256_file(path)] for path in sorted(place.iterdir()) if path.is_file()])
     return hash_of(spec)
+
+
+HASHES: Mapping[str, Callable[..., str]] = MappingProxyType(
+    {"images": images_hash, "targets": targets_hash, "annotations": annotations_hash, "backbone": backbone_hash}
+)
+"""What a node may ask for by name."""

@@ -45,7 +45,7 @@ class Node:
 
 
 @dataclass(frozen=True)
-class Step:
+class PlannedNode:
     """A node in a plan. ``key`` is None while an input's output is not known yet."""
 
     node: Node
@@ -109,7 +109,7 @@ class Planner:
             self._external[node.id] = node.external()
         return self._external[node.id]
 
-    def step(self, node: Node) -> Step:
+    def step(self, node: Node) -> PlannedNode:
         """State of one node; also remembers its output hash if it is cached."""
         external = self.external(node)  # also of a node that must wait: missing data is said before anything runs
         waiting = [source for source in node.inputs.values() if source not in self.outputs]
@@ -120,19 +120,19 @@ class Planner:
         found = self.artifacts.find(node.id, key)
         if found is not None:
             self.outputs[node.id] = found
-            return Step(node, "cached", "", key)
+            return PlannedNode(node, "cached", "", key)
         beside = [source for source in node.beside.values() if source not in self.outputs]
         if beside:
             return self._blocked(node, beside)
-        return Step(node, "run", self._reason(node, record), key)
+        return PlannedNode(node, "run", self._reason(node, record), key)
 
     @staticmethod
-    def _blocked(node: Node, waiting: list[str]) -> Step:
+    def _blocked(node: Node, waiting: list[str]) -> PlannedNode:
         first, rest = sorted(set(waiting))[:NAMED], len(set(waiting)) - NAMED
         more = f" and {rest} more" if rest > 0 else ""
-        return Step(node, "blocked", f"after {', '.join(first)}{more}", None)
+        return PlannedNode(node, "blocked", f"after {', '.join(first)}{more}", None)
 
-    def plan(self) -> list[Step]:
+    def plan(self) -> list[PlannedNode]:
         """State of every node, in order of execution."""
         return [self.step(node) for node in self.nodes]
 

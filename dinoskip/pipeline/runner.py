@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from dinoskip.console import duration, log
 from dinoskip.distributed import patient_group, world
@@ -16,39 +14,10 @@ from dinoskip.errors import ConfigError, OutputInUse
 from dinoskip.files import write_json
 from dinoskip.locks import directory_lock
 from dinoskip.pipeline.artifacts import Artifacts
-from dinoskip.pipeline.graph import Node, Planner, Step, record_of
+from dinoskip.pipeline.graph import Node, PlannedNode, Planner, record_of
+from dinoskip.pipeline.stage import Stage, Task
 
 WAITING_SECONDS = 60.0  # between lines that say for whom a run waits
-
-
-@dataclass(frozen=True)
-class Task:
-    """What a stage function gets: its node's settings, the directories of its inputs, and where to write."""
-
-    settings: Mapping[str, Any]
-    runtime: Mapping[str, Any]
-    inputs: Mapping[str, Path]
-    out: Path
-    device: str
-    workers: int
-
-    def input(self, role: str) -> Path:
-        """Directory of one input."""
-        return self.inputs[role]
-
-
-@dataclass(frozen=True)
-class Stage:
-    """A kind of node: the function that makes its output, and whether a killed one resumes in its partial output.
-
-    ``version`` is part of the key: raise it when the function's code changes its results. Where there are several
-    ranks, all of them run a stage that is ``together``, and rank 0 alone all others.
-    """
-
-    function: Callable[[Task], None]
-    resumes: bool = False
-    together: bool = False
-    version: int = 1
 
 
 class Runner:
@@ -63,7 +32,7 @@ class Runner:
         self.stages = stages
         self.device, self.workers = device, workers
 
-    def plan(self) -> list[Step]:
+    def plan(self) -> list[PlannedNode]:
         """State of every node."""
         return self.planner.plan()
 
@@ -80,7 +49,7 @@ class Runner:
             if here.is_main:
                 return self._lead(chosen)
             for stage, task in self.ranks.received():
-                self.stages[stage].function(task)
+                self.stages[stage].run(task)
             return {}
 
     def _lead(self, chosen: set[str]) -> dict[str, str]:
@@ -146,7 +115,7 @@ class Runner:
         if stage.together:
             self.ranks.send((node.stage, task))
         self.together = stage.together  # an error from here on is one of all ranks
-        stage.function(task)
+        stage.run(task)
         self.together = False
         seconds = time.monotonic() - began
         write_json(out / "timing.json", {"seconds": round(seconds, 2)})

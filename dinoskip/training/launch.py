@@ -116,33 +116,33 @@ def submit(text: str, name: str, output: Path, options: Sequence[str] = (), *, r
 
 
 @dataclass(frozen=True)
-class Progress:
+class JobProgress:
     """How far what lies in a run or study directory is; each number only grows."""
 
     steps: int = 0  # saved steps of all trainings
     stages: int = 0  # finished stages
     batches: int = 0  # exported batches of features
 
-    def beyond(self, other: Progress) -> bool:
+    def beyond(self, other: JobProgress) -> bool:
         """Whether anything is further than in ``other``."""
         return any(getattr(self, field.name) > getattr(other, field.name) for field in fields(self))
 
 
-def progress_of(output: Path) -> Progress:
+def progress_of(output: Path) -> JobProgress:
     """Read the progress of a run or study directory; all zero if it is not there yet."""
     done = [path for path in output.rglob("MANIFEST.json") if "checkpoints" not in path.relative_to(output).parts]
     saved: dict[Path, int] = {}  # by run; status.json may be ahead, of a session that died before it saved
     for path in output.rglob("checkpoints/step-*"):
         if path.name[5:].isdecimal():
             saved[path.parent] = max(saved.get(path.parent, 0), int(path.name[5:]))
-    return Progress(
+    return JobProgress(
         steps=sum(saved.values()),
         stages=len(done),
         batches=sum(path.read_bytes().count(1) for path in output.rglob("journal-*")),
     )
 
 
-def decide(code: int, before: Progress, now: Progress, requeues: int, limit: int) -> tuple[bool, str]:
+def decide(code: int, before: JobProgress, now: JobProgress, requeues: int, limit: int) -> tuple[bool, str]:
     """Whether a job whose ranks left with exit ``code`` goes back into the queue, and why (one line)."""
     if code == 0:
         return False, "finished"
@@ -197,7 +197,7 @@ def finish(
         raise ConfigError(f"{path}: not there", "`dinoskip requeue --begin` comes first")
     record = read_json(path)
     now = progress_of(output)
-    again, why = decide(code, Progress(**record["before"]), now, record["requeues"], limit)
+    again, why = decide(code, JobProgress(**record["before"]), now, record["requeues"], limit)
     record["ended"].append({"code": code, "seconds": round(clock() - record["started"], 1), **asdict(now), "why": why})
     record["requeues"] += again
     write_json(path, record)  # first: requeueing ends this process

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from dinoskip.config import Config, no_duplicates
+from dinoskip.config import Added, Config, no_duplicates
 
 Backend = Literal["torch", "faiss"]
 
@@ -17,6 +17,6 @@ class KnnConfig(Config):
     k: Annotated[tuple[Annotated[int, Field(ge=1)], ...], AfterValidator(no_duplicates)] = Field(
         (10, 20), min_length=1, description="numbers of neighbours; each gives its own rows"
     )
-    temperature: float = Field(0.07, gt=0, description="votes weigh exp(cosine / temperature)")
-    backend: Backend = Field("torch", description="what finds the neighbours; both are exact")
+    temperature: Annotated[float, Added()] = Field(0.07, gt=0, description="votes weigh exp(cosine / temperature)")
+    backend: Annotated[Backend, Added()] = Field("torch", description="what finds the neighbours; both are exact")
     size: int = Field(224, ge=16, description="side in pixels of the centre crop")

@@ -6,7 +6,7 @@ import pytest
 
 from dinoskip.cli import main
 from dinoskip.files import MANIFEST, read_manifest
-from dinoskip.pipeline.stages import STAGES
+from dinoskip.pipeline.study import STAGES
 from tests.helpers.labelled import make_classes
 from tests.helpers.study import SUPERVISED, TINY
 
@@ -37,7 +37,12 @@ def hashes(folder: Path) -> dict[str, str]:
     make_classes(root / "train", 2)
     make_classes(root / "val", 1, seed=1)
     labelled.write_text(SUPERVISED)
-    alone = ["variants.model=[{skip: true}]", "evaluate.knn=[]", f"data.shapes.root={root}", f"output={folder}"]
+    alone = [
+        "variants.model=[{skip: true}]",
+        "evaluate.knn.datasets=[]",
+        f"data.shapes.root={root}",
+        f"output={folder}",
+    ]
     assert main(["run", str(labelled), *alone, "--until", "supervise", "-q"]) == 0
     manifests = [read_manifest(path.parent) for path in folder.rglob(MANIFEST)]
     return {one["info"]["node"]: one["hash"] for one in manifests if "node" in one["info"]}

@@ -103,7 +103,7 @@ def test_damaged_annotation(voc: Path, capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_bad_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for arguments in (["pretrain", "--images", "x", "--out", "y", "--workers", "-1"], ["analyze", "--depth", "two"]):
+    for arguments in (["pretrain", "--data", "x", "--out", "y", "--workers", "-1"], ["analyze", "--depth", "two"]):
         with pytest.raises(SystemExit) as caught:
             main(arguments)
         assert caught.value.code == 2
@@ -121,7 +121,7 @@ def test_empty_folder_and_wrong_blocks(tmp_path: Path, capsys: pytest.CaptureFix
         "export",
         "--backbone",
         VIT,
-        "--images",
+        "--data",
         str(tmp_path / "empty"),
         "--out",
         str(tmp_path / "o"),
@@ -142,7 +142,7 @@ def test_weights_that_do_not_fit(tmp_path: Path, capsys: pytest.CaptureFixture[s
     torch.save({"layer.weight": torch.zeros(3)}, tmp_path / "other.pth")
     for spec in (f"weights:{tmp_path}/other.safetensors", f"dino:{tmp_path}/other.pth"):
         line = failed(
-            capsys, 3, "features", "export", "--backbone", spec, "--images", str(tmp_path), "--out", str(tmp_path / "o")
+            capsys, 3, "features", "export", "--backbone", spec, "--data", str(tmp_path), "--out", str(tmp_path / "o")
         )
         assert "other" in line
 
@@ -157,7 +157,7 @@ def pictures(folder: Path, count: int) -> Path:
 
 def test_output_of_another_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     images = pictures(tmp_path / "images", 4)
-    run = ["pretrain", "--images", str(images), "--out", str(tmp_path / "run"), *TRAIN]
+    run = ["pretrain", "--data", str(images), "--out", str(tmp_path / "run"), *TRAIN]
     assert main([*run, "-q"]) == 0
     assert main([*run, "-q"]) == 0  # done already: nothing to do
     line = failed(capsys, 2, *run, "optimizer.lr=1e-4", lines=2)
@@ -165,7 +165,7 @@ def test_output_of_another_run(tmp_path: Path, capsys: pytest.CaptureFixture[str
     other = tmp_path / "other"
     other.mkdir()
     (other / "thesis.tex").write_text("x")
-    line = failed(capsys, 5, "pretrain", "--images", str(images), "--out", str(other), *TRAIN)
+    line = failed(capsys, 5, "pretrain", "--data", str(images), "--out", str(other), *TRAIN)
     assert "other" in line
     assert (other / "thesis.tex").read_text() == "x"
 
@@ -173,14 +173,14 @@ def test_output_of_another_run(tmp_path: Path, capsys: pytest.CaptureFixture[str
 def test_too_many_bad_training_images(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     images = pictures(tmp_path / "images", 6)
     (images / "001.png").write_bytes(b"not an image")
-    line = failed(capsys, 3, "pretrain", "--images", str(images), "--out", str(tmp_path / "run"), *TRAIN)
+    line = failed(capsys, 3, "pretrain", "--data", str(images), "--out", str(tmp_path / "run"), *TRAIN)
     assert "001.png" in line
 
 
 def test_a_bad_training_image_is_replaced_counted_and_listed(tmp_path: Path) -> None:
     images = pictures(tmp_path / "images", 120)
     (images / "007.png").write_bytes((images / "007.png").read_bytes()[:200])
-    run = ["pretrain", "--images", str(images), "--out", str(tmp_path / "run"), *TRAIN, "pretrain.batch_size=20"]
+    run = ["pretrain", "--data", str(images), "--out", str(tmp_path / "run"), *TRAIN, "pretrain.batch_size=20"]
     assert main([*run, "-q"]) == 0
     listed = json.loads((tmp_path / "run" / "bad_images.json").read_text())
     assert list(listed) == ["007.png"]
@@ -195,7 +195,7 @@ def _start(*arguments: str, **more: object) -> "subprocess.Popen[str]":
 
 def test_full_disk_during_export(tmp_path: Path) -> None:
     images = pictures(tmp_path / "images", 4)
-    common = ["features", "export", "--backbone", VIT, "--images", str(images), "--out", str(tmp_path / "o")]
+    common = ["features", "export", "--backbone", VIT, "--data", str(images), "--out", str(tmp_path / "o")]
 
     def limit() -> None:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -213,7 +213,7 @@ def test_full_disk_during_export(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 75)])
 def test_stopped_by_a_signal_and_continued(tmp_path: Path, number: int, code: int) -> None:
     images = pictures(tmp_path / "images", 4)
-    run = ["pretrain", "--images", str(images), "--out", str(tmp_path / "run"), *TRAIN, "pretrain.epochs=400"]
+    run = ["pretrain", "--data", str(images), "--out", str(tmp_path / "run"), *TRAIN, "pretrain.epochs=400"]
     process = _start(*run)
     metrics = tmp_path / "run" / "metrics.jsonl"
     deadline = time.monotonic() + 100
@@ -230,7 +230,7 @@ def test_output_below_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     images = pictures(tmp_path / "images", 4)
     (tmp_path / "file").write_text("x")
     out = str(tmp_path / "file" / "run")
-    assert "file" in failed(capsys, 2, "pretrain", "--images", str(images), "--out", out, *TRAIN)
+    assert "file" in failed(capsys, 2, "pretrain", "--data", str(images), "--out", out, *TRAIN)
     assert "file" in failed(capsys, 2, "run", "configs/demo.yaml", f"output={out}", "--until", "data")
 
 
@@ -239,6 +239,6 @@ def test_read_only_directory(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     images = pictures(tmp_path / "images", 4)
     locked = tmp_path / "locked"
     locked.mkdir(mode=0o500)
-    line = failed(capsys, 2, "pretrain", "--images", str(images), "--out", str(locked / "run"), *TRAIN)
+    line = failed(capsys, 2, "pretrain", "--data", str(images), "--out", str(locked / "run"), *TRAIN)
     assert "locked" in line
     shutil.rmtree(locked)

@@ -119,7 +119,7 @@ def test_resume_config_drift_that_is_allowed_is_recorded(top: Path) -> None:
 
 def test_resume_config_drift_at_the_command_line(top: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (top / "job.json").write_text(json.dumps(JOB.model_dump(mode="json")))  # JSON is YAML
-    run = ["pretrain", str(top / "job.json"), "--images", str(top / "images"), "--out", str(top / "run"), "-q"]
+    run = ["pretrain", str(top / "job.json"), "--data", str(top / "images"), "--out", str(top / "run"), "-q"]
     assert main(run) == 0
     assert main([*run, "seed=3"]) == 2
     assert "seed: 1 → 3" in capsys.readouterr().err

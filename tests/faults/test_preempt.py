@@ -69,7 +69,7 @@ def torchrun(images: Path, run_dir: Path, save_seconds: float, *options: str) ->
     config.write_text(json.dumps(tiny_job(skip=False, checkpoint_every_steps=None, epochs=200).model_dump(mode="json")))
     command = [
         sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *options,
-        slow_pretrain.__file__, "pretrain", str(config), "--images", str(images), "--out", str(run_dir),
+        slow_pretrain.__file__, "pretrain", str(config), "--data", str(images), "--out", str(run_dir),
         "--device", "cpu",
     ]  # fmt: skip
     env = os.environ | {

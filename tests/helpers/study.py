@@ -17,15 +17,11 @@ pretrain:
   warmup_teacher_temp_epochs: 0
   crops: {global_size: 32, local_size: 16, num_local: 1}
 evaluate:
-  datasets: [scenes]
-  discover: [scenes]
-  knn: [scenes]
-  retrieval: [scenes]
   multiscale: [1, 2]
-  retrieve: {size: 48, memory: 50, k: 3}
-  probe: {size: 64, epochs: 2, learning_rates: [1e-3, 1e-2]}
-  knn_k: [3]
-  knn_size: 64
+  probe: {datasets: [scenes], size: 64, epochs: 2, learning_rates: [1e-3, 1e-2]}
+  tokencut: {datasets: [scenes]}
+  knn: {datasets: [scenes], k: [3], size: 64}
+  retrieve: {datasets: [scenes], size: 48, memory: 50, k: 3}
 analyze: {model: vit_tiny_patch16, depth: 4, img_size: 64, photos: 1}
 gallery: {first: 3}
 """
@@ -37,13 +33,13 @@ data: {shapes: {kind: folder, root: DATA}}
 model: {name: vit_tiny_patch16, depth: 1, img_size: 32}
 variants:
   model: [{skip: true}, {skip: false, init: {name: skipless}}]
-supervised:
+supervise:
   dataset: shapes
   epochs: 1
   warmup_epochs: 0
   batch_size: 6
   augment: {size: 32}
-evaluate: {knn: [shapes], knn_k: [1], knn_size: 32}
+evaluate: {knn: {datasets: [shapes], k: [1], size: 32}}
 analyze: {model: vit_tiny_patch16, depth: 1, img_size: 32, photos: 1}
 report: {compare: paper.table1}
 """

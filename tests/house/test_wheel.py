@@ -64,7 +64,7 @@ def test_runs_from_an_empty_folder(site: Path, tmp_path: Path) -> None:
 def test_the_smallest_study(site: Path, tmp_path: Path) -> None:
     (tmp_path / "s.yaml").write_text(
         "name: s\ndata: {scenes: {kind: scenes, images: 4, size: 64, val_fraction: 0.5}}\n"
-        "evaluate: {discover: [scenes]}\ngallery: {dataset: scenes, first: 1, size: 64}\n"
+        "evaluate: {tokencut: {datasets: [scenes]}}\ngallery: {dataset: scenes, first: 1, size: 64}\n"
         "analyze: {model: vit_tiny_patch16, depth: 1, photos: 1}\n"
         "variants: {model: [{label: vit, backbone: 'timm:vit_tiny_patch16_224,pretrained=false,depth=1'}]}\n"
     )

@@ -114,7 +114,7 @@ def test_dinos_vit_small_end_to_end_without_weights(tmp_path: Path, capsys: pyte
     voc, out = tmp_path / "voc", tmp_path / "features"
     assert main(["data", "scenes", str(voc), "images=4", "size=64", "val_fraction=0.5", "-q"]) == 0
     images = voc / "VOC2012" / "JPEGImages"
-    export = ["features", "export", "--backbone", spec, "--images", str(images), "--out", str(out)]
+    export = ["features", "export", "--backbone", spec, "--data", str(images), "--out", str(out)]
     assert main([*export, "--blocks", "1,12", "--facet", "key", "--mode", "native", "-q"]) == 0
     store = FeatureStore.open(out)
     assert (len(store.ids), store.tokens(12, 0).shape) == (4, (16, 384))

@@ -14,23 +14,17 @@ from dinoskip.cli import main
 from dinoskip.errors import DataError
 from dinoskip.files import write_manifest
 from dinoskip.pipeline.external import backbone_hash
-from dinoskip.pipeline.nodes import build_nodes
 from dinoskip.pipeline.runner import Runner
-from dinoskip.pipeline.stages import STAGES
-from dinoskip.pipeline.study import load_study
+from dinoskip.pipeline.study import STAGES, build_nodes, load_study
 
 STUDY = """
 name: s
 data: {photos: {kind: voc, root: VOC}}
 variants: {model: [{label: vit, backbone: "timm:vit_tiny_patch16_224,pretrained=false,depth=1"}]}
 evaluate:
-  datasets: [photos]
-  discover: [photos]
-  discover_split: val
-  knn: [photos]
-  knn_k: [1]
-  knn_size: 64
-  probe: {size: 64, epochs: 1, learning_rates: [1e-3]}
+  tokencut: {datasets: [photos], split: val}
+  knn: {datasets: [photos], k: [1], size: 64}
+  probe: {datasets: [photos], size: 64, epochs: 1, learning_rates: [1e-3]}
 analyze: {model: vit_tiny_patch16, depth: 1, photos: 1}
 gallery: {first: 1}
 """

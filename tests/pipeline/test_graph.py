@@ -13,7 +13,8 @@ from dinoskip.errors import ConfigError, OutputInUse
 from dinoskip.files import MANIFEST, verify_manifest
 from dinoskip.locks import directory_lock
 from dinoskip.pipeline.graph import Node, order, select
-from dinoskip.pipeline.runner import Runner, Stage, Task
+from dinoskip.pipeline.runner import Runner
+from dinoskip.pipeline.stage import Stage, Task
 
 
 class Counter:
@@ -35,7 +36,7 @@ class Counter:
             raise KeyboardInterrupt
 
     def table(self) -> dict[str, Stage]:
-        return {name: Stage(partial(self._run, name)) for name in ("one", "two", "three")}
+        return {name: Stage(name, partial(self._run, name)) for name in ("one", "two", "three")}
 
 
 def nodes(value: int = 1, extra: Any = None, version: int = 1) -> list[Node]:
@@ -138,10 +139,10 @@ def test_what_variants_share_is_made_once_and_waited_for(tmp_path: Path) -> None
     def slow(task: Task) -> None:
         met.wait(30)
         time.sleep(0.3)
-        table["one"].function(task)
+        table["one"].run(task)
 
     with ThreadPoolExecutor(2) as pool:
-        first = pool.submit(Runner(tmp_path, graph, {"one": Stage(slow)}).run, {"data"})
+        first = pool.submit(Runner(tmp_path, graph, {"one": Stage("one", slow)}).run, {"data"})
         while not (tmp_path / "running/data/.lock").exists():
             time.sleep(0.01)
         second = pool.submit(Runner(tmp_path, graph, table).run, {"data"})

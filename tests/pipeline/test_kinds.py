@@ -13,8 +13,7 @@ from PIL import Image
 from dinoskip.data import CocoJsonConfig, MasksConfig
 from dinoskip.models import VitConfig, create_model, save_weights
 from dinoskip.pipeline.external import annotations_hash, images_hash, targets_hash
-from dinoskip.pipeline.nodes import build_nodes
-from dinoskip.pipeline.study import load_study
+from dinoskip.pipeline.study import build_nodes, load_study
 from tests.helpers.commands import dinoskip
 
 
@@ -74,7 +73,7 @@ data:
   mine: {{kind: masks, root: {root / "set"}, subset: 2}}
   boxes: {{kind: coco_json, root: {root / "set" / "images"}, annotations: ../../boxes.json}}
 variants: {{model: [{{backbone: "weights:none.safetensors"}}]}}
-evaluate: {{datasets: [mine], discover: [boxes]}}
+evaluate: {{probe: {{datasets: [mine]}}, tokencut: {{datasets: [boxes]}}}}
 gallery: {{dataset: boxes}}
 """
     (root / "study.yaml").write_text(text)

@@ -1,24 +1,24 @@
 """Variants, their names, their nodes, and what each change invalidates."""
 
-import importlib
 import os
 import subprocess
 import sys
-from functools import partial
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 
 from dinoskip.errors import ConfigError
-from dinoskip.pipeline.nodes import build_nodes
-from dinoskip.pipeline.stages import STAGES
-from dinoskip.pipeline.study import load_study
+from dinoskip.pipeline import stages
+from dinoskip.pipeline.study import STAGES, build_nodes, load_study
 
 BASE = """
 name: s
 data: {scenes: {kind: scenes, images: 8, size: 64}}
 pretrain: {dataset: scenes, epochs: 2, keep_epochs: [1], warmup_epochs: 0, warmup_teacher_temp_epochs: 0}
-evaluate: {datasets: [scenes]}
+evaluate: {probe: {datasets: [scenes]}}
 """
 
 
@@ -95,7 +95,7 @@ def test_the_gallery_shows_the_last_epoch_or_those_that_are_asked_for(tmp_path: 
 def test_existing_weights_need_no_pretraining(tmp_path: Path) -> None:
     path = tmp_path / "e.yaml"
     path.write_text(
-        "name: e\ndata: {scenes: {kind: scenes}}\nevaluate: {datasets: [scenes]}\n"
+        "name: e\ndata: {scenes: {kind: scenes}}\nevaluate: {probe: {datasets: [scenes]}}\n"
         "variants: {model: [{backbone: 'timm:vit_tiny_patch16_224,pretrained=false', label: vit}]}\n"
     )
     loaded, variants = load_study(path)
@@ -107,21 +107,20 @@ def test_existing_weights_need_no_pretraining(tmp_path: Path) -> None:
         load_study(path)
 
 
-def test_every_stage_has_its_function() -> None:
-    for stage in STAGES.values():
-        assert isinstance(stage.function, partial)
-        module, function = stage.function.args
-        assert callable(getattr(importlib.import_module(f"dinoskip.pipeline.{module}"), function))
+def test_the_table_of_stages() -> None:
+    for name, stage in STAGES.items():
+        assert stage.name == name
+        assert stage.section is None or stage.place, name
     assert {name for name, stage in STAGES.items() if stage.resumes} == {"sweep", "pretrain", "supervise", "features"}
+    assert {name for name, stage in STAGES.items() if stage.command} == set(stages.ON_BACKBONES)
 
 
 def test_a_foreign_eval_package_is_named(tmp_path: Path) -> None:
     (tmp_path / "eval").mkdir()
     (tmp_path / "eval" / "__init__.py").write_text("")
-    code = "from dinoskip.pipeline.stages import ours; ours('eval.probe')"
     environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{Path(__file__).parents[2]}"}
     done = subprocess.run(
-        [sys.executable, "-c", code],
+        [sys.executable, "-m", "dinoskip", "plan", "any.yaml"],
         capture_output=True,
         text=True,
         cwd=tmp_path,
@@ -129,7 +128,108 @@ def test_a_foreign_eval_package_is_named(tmp_path: Path) -> None:
         timeout=60,
         check=False,
     )
-    assert "hides dinoskip's" in done.stderr.splitlines()[-1]
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert "hides dinoskip's" in line
+
+
+def settings_of(kind: type[BaseModel], place: str) -> Iterator[tuple[str, FieldInfo]]:
+    """Every setting below a section: its dotted key and its field."""
+    for name, field in kind.model_fields.items():
+        inner = field.annotation
+        if isinstance(inner, type) and issubclass(inner, BaseModel):
+            yield from settings_of(inner, f"{place}.{name}")
+        else:
+            yield f"{place}.{name}", field
+
+
+def out_of_range(field: FieldInfo) -> list[object]:
+    """Values that a field's own bounds refuse, and one of a type that no setting has."""
+    values: list[object] = ["{no: setting}"]
+    for bound in field.metadata:
+        for name, step in (("ge", -1), ("gt", 0), ("le", 1), ("lt", 0)):
+            if (limit := getattr(bound, name, None)) is not None:
+                values.append(limit + step)
+    return values
+
+
+EVERY_SETTING = [
+    (key, field)
+    for stage in STAGES.values()
+    if stage.section is not None and stage.required
+    for key, field in settings_of(stage.section, stage.place)
+]
+
+
+@pytest.mark.parametrize(("key", "field"), EVERY_SETTING, ids=[key for key, _ in EVERY_SETTING])
+def test_plan_refuses_what_a_stage_would(tmp_path: Path, key: str, field: FieldInfo) -> None:
+    for value in out_of_range(field):
+        with pytest.raises(ConfigError) as caught:
+            study(tmp_path, "", f"{key}={value}")
+        assert all(line.startswith(f"command line: {key}") for line in caught.value.problems), caught.value.problems
+
+
+@pytest.mark.parametrize(
+    ("override", "part"),
+    [
+        ("gallery.first=3000", "gallery.first: should be less than or equal to 2000"),
+        ("evaluate.retrieve={memory: 10, k: 30}", "evaluate.retrieve"),
+        ("evaluate.retrieve.index=tree", "evaluate.retrieve.index"),
+        ("evaluate.knn.temperature=0", "evaluate.knn.temperature: should be greater than 0"),
+        (
+            "evaluate.probe.datasets=[other]",
+            "evaluate.probe.datasets: 'other' is not one of the data sets under data: scenes",
+        ),
+        (
+            "data.scenes={kind: images, root: x}",
+            "evaluate.probe.datasets: 'scenes' is of kind images, which has no label maps",
+        ),
+    ],
+)
+def test_what_failed_after_the_features_were_exported(tmp_path: Path, override: str, part: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        study(tmp_path, "", override)
+    (line,) = caught.value.problems
+    assert part in line
+
+
+OLD = """
+evaluate:
+  datasets: [scenes]
+  discover: [scenes]
+  discover_split: val
+  discover_facet: query
+  knn: [scenes]
+  knn_k: [3]
+  knn_size: 64
+  retrieval: [scenes]
+"""
+NEW = """
+evaluate:
+  probe: {datasets: [scenes]}
+  tokencut: {datasets: [scenes], split: val, facet: query}
+  knn: {datasets: [scenes], k: [3], size: 64}
+  retrieve: {datasets: [scenes]}
+"""
+
+
+def test_old_keys_mean_the_same_and_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    head = BASE.partition("evaluate:")[0]
+    found = {}
+    for name, text in (("old", OLD), ("new", NEW)):
+        (tmp_path / f"{name}.yaml").write_text(head + text)
+        caplog.clear()
+        nodes = build_nodes(*load_study(tmp_path / f"{name}.yaml"))
+        found[name] = ([(node.id, node.settings) for node in nodes], [record.message for record in caplog.records])
+    assert found["old"][0] == found["new"][0]
+    assert found["new"][1] == []
+    assert f"{tmp_path / 'old.yaml'}:7: evaluate.datasets is now called evaluate.probe.datasets" in found["old"][1]
+    assert len(found["old"][1]) == 8
+
+
+def test_an_old_override_wins_over_a_new_key_of_the_file(tmp_path: Path) -> None:
+    loaded, _ = study(tmp_path, "", "evaluate.datasets=[]", "evaluate.knn_k=[7]")
+    assert (loaded.evaluate.probe.datasets, loaded.evaluate.knn.k) == ((), (7,))
 
 
 @pytest.mark.parametrize(

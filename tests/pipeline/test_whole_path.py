@@ -9,10 +9,8 @@ import pytest
 
 from dinoskip.cli import main
 from dinoskip.files import MANIFEST, verify_manifest
-from dinoskip.pipeline.nodes import build_nodes
 from dinoskip.pipeline.runner import Runner
-from dinoskip.pipeline.stages import STAGES
-from dinoskip.pipeline.study import load_study
+from dinoskip.pipeline.study import STAGES, build_nodes, load_study
 from dinoskip.results import read_rows
 from tests.helpers.study import TINY
 
@@ -102,16 +100,16 @@ AFTER_WEIGHTS = {"features", "probe", "tokencut", "knn", "retrieve", "analyze", 
         ("report.note=x", {"report"}),
         ("report.title=x", {"report"}),
         ("analyze.depth=3", {"analyze", "report"}),
-        ("evaluate.knn_k=[1]", {"knn", "report"}),
+        ("evaluate.knn.k=[1]", {"knn", "report"}),
         ("evaluate.retrieve.memory=9", {"retrieve", "report"}),
         ("evaluate.retrieve.size=32", {"features", "retrieve", "report"}),
         ("evaluate.retrieve.size=64", {"retrieve", "report"}),  # the probe's features will do
         ("evaluate.probe.epochs=3", {"probe", "gallery", "report"}),
         ("evaluate.probe.learning_rates=[1e-3]", {"probe", "gallery", "report"}),
         ("evaluate.probe.size=32", {"features", "probe", "gallery", "report"}),
-        ("evaluate.knn_size=32", {"features", "knn", "report"}),
-        ("evaluate.discover_facet=query", {"features", "tokencut", "gallery", "report"}),
-        ("evaluate.discover_facet=[key, value]", {"features", "tokencut", "report"}),  # the first is shown
+        ("evaluate.knn.size=32", {"features", "knn", "report"}),
+        ("evaluate.tokencut.facet=query", {"features", "tokencut", "gallery", "report"}),
+        ("evaluate.tokencut.facet=[key, value]", {"features", "tokencut", "report"}),  # the first is shown
         ("evaluate.tokencut.tau=[0.2, 0.3]", {"tokencut", "gallery", "report"}),
         ("evaluate.tokencut.lost_k=9", {"tokencut", "gallery", "report"}),
         ("evaluate.norm=none", {"features", "probe", "knn", "retrieve", "gallery", "report"}),
@@ -175,7 +173,7 @@ def _report(done: Path, out: Path, *overrides: str) -> Path:
 
 @pytest.mark.slow
 def test_a_report_is_made_of_what_is_there(done: Path, tmp_path: Path) -> None:
-    page = _report(done, tmp_path / "runs", "evaluate.knn_k=[1]", "gallery.first=2", "report.compare=[paper.table2]")
+    page = _report(done, tmp_path / "runs", "evaluate.knn.k=[1]", "gallery.first=2", "report.compare=[paper.table2]")
     text = (page / "report.md").read_text()
     assert "- knn/skip-adamw/ep1/scenes: not run (k: \\[3\\] → \\[1\\])" in text
     assert "- gallery: not run (gallery.first: 3 → 2)" in text
@@ -186,7 +184,7 @@ def test_a_report_is_made_of_what_is_there(done: Path, tmp_path: Path) -> None:
     assert not (page / "gallery").exists()
     assert (page / "tables" / "paper-table2.tex").is_file()
     copied = tmp_path / "docs" / "study.md"
-    _report(done, tmp_path / "runs", "evaluate.knn_k=[1]", "gallery.first=2", "--markdown", str(copied))
+    _report(done, tmp_path / "runs", "evaluate.knn.k=[1]", "gallery.first=2", "--markdown", str(copied))
     pictures = re.findall(r"\]\(study/([\w.-]+)\)", copied.read_text())
     assert "loss.png" in pictures
     assert sorted(path.name for path in (tmp_path / "docs" / "study").iterdir()) == sorted(pictures)

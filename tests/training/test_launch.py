@@ -127,9 +127,9 @@ def test_every_variant_can_be_a_job_of_its_own(study: Path, slurm: Slurm, capsys
 def test_submit_of_one_pretraining_run_and_dry_run(
     study: Path, slurm: Slurm, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["submit", "study.yaml", "--images", "my photos", "--out", "runs/one", "--dry-run"]) == 0
+    assert main(["submit", "study.yaml", "--data", "my photos", "--out", "runs/one", "--dry-run"]) == 0
     text = capsys.readouterr().out
-    assert "dinoskip pretrain study.yaml --images 'my photos' --out runs/one --device cuda\n" in text
+    assert "dinoskip pretrain study.yaml --data 'my photos' --out runs/one --device cuda\n" in text
     assert slurm.calls("sbatch") == []
     assert not Path("runs").exists()
 
@@ -138,7 +138,7 @@ def test_submit_of_one_pretraining_run_and_dry_run(
     ("arguments", "message"),
     [
         (["study.yaml", "pretrain.epoch=3"], "pretrain.epoch: unknown key"),
-        (["study.yaml", "--images", "x"], "--images and --out go together"),
+        (["study.yaml", "--data", "x"], "--data and --out go together"),
         (["study.yaml", "--cluster", "cluster.yaml"], "4 cannot be shared by 24 processes in 1 micro-batches each"),
         (["study.yaml", "--cluster", "none.yaml"], "none.yaml: no such configuration file"),
     ],

@@ -65,7 +65,7 @@ class Figure:
 @lru_cache
 def label_font(size: int, bold: bool = False) -> ImageFont.FreeTypeFont:
     """DejaVu Sans, which matplotlib carries: the same everywhere."""
-    from matplotlib import get_data_path
+    from matplotlib import get_data_path  # matplotlib: heavy, in all of this file
 
     name = "DejaVuSans-Bold.ttf" if bold else "DejaVuSans.ttf"
     return ImageFont.truetype(str(Path(get_data_path()) / "fonts/ttf" / name), size)
@@ -109,7 +109,7 @@ def panels(count: int, size: tuple[float, float] = PANEL, columns: int | None = 
 
     By default three a line, but four as two lines of two.
     """
-    from matplotlib.figure import Figure as Drawing
+    from matplotlib.figure import Figure as Drawing  # heavy
 
     columns = min(count, columns or (2 if count == 4 else _COLUMNS))
     lines = math.ceil(count / columns)
@@ -159,7 +159,7 @@ def dash(number: int) -> Any:
 
 def logarithmic_scale(axes: Any) -> None:
     """A log axis that has at least two labels: between powers of ten too where it spans few of them."""
-    from matplotlib.ticker import LogFormatterSciNotation
+    from matplotlib.ticker import LogFormatterSciNotation  # heavy
 
     axes.set_yscale("log")
     axes.yaxis.set_minor_formatter(LogFormatterSciNotation(labelOnlyBase=False, minor_thresholds=(1.6, 0.5)))
@@ -192,7 +192,7 @@ def legend(figure: Any, grid: Sequence[Any], order: Sequence[str]) -> None:
 
 @contextmanager
 def _theme() -> Iterator[None]:
-    import matplotlib
+    import matplotlib  # heavy
 
     ink, muted, line = _THEMES[0]
     settings: dict[Any, Any] = {
@@ -213,7 +213,7 @@ def write_figure(
 ) -> Figure:
     """Draw with the colours of ``variants`` variants and write ``out`` as SVG, ``out``-dark as SVG, PDF and PNG."""
     light, night = variant_colours(variants), variant_colours(variants, dark=True)
-    from matplotlib.backends.backend_pdf import FigureCanvasPdf
+    from matplotlib.backends.backend_pdf import FigureCanvasPdf  # heavy
     from matplotlib.backends.backend_svg import FigureCanvasSVG
 
     vector, pdf, png = (out.with_suffix(f".{kind}") for kind in ("svg", "pdf", "png"))
@@ -236,7 +236,7 @@ def write_figure(
 
 def _png(figure: Any) -> bytes:
     """In 64 colours, which a figure's lines and letters need no more than: a quarter of the bytes."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.backends.backend_agg import FigureCanvasAgg  # heavy
 
     stream, figure.dpi = io.BytesIO(), _PNG_DPI
     canvas: Any = FigureCanvasAgg(figure)

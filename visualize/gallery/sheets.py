@@ -280,7 +280,7 @@ def _fewer_colours(pictures: Image.Image, image: Image.Image) -> io.BytesIO:
 
 def _save_pdf(sheet: _Sheet, stream: io.BytesIO) -> None:
     """One page of the sheet's size: the pictures as they are, the labels as text."""
-    import matplotlib
+    import matplotlib  # heavy, for the PDF alone
     from matplotlib.backends.backend_pdf import FigureCanvasPdf
     from matplotlib.figure import Figure
 

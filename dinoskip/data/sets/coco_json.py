@@ -38,7 +38,7 @@ def safe_name(name: Any, source: Path) -> str:
 
 def load_coco(path: Path) -> Any:
     """Return a pycocotools index of a JSON. It prints while it reads; that is not shown."""
-    from pycocotools.coco import COCO
+    from pycocotools.coco import COCO  # brings matplotlib
 
     if not path.is_file():
         raise DataError(f"{path}: no such file: expected boxes in COCO's format")

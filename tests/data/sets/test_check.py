@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from dinoskip.tools import data_check
 from PIL import Image
 
 from dinoskip.data import Ade20kConfig, Coco20kConfig, CocoJsonConfig, CocoStuffConfig, MasksConfig, VocConfig, check
-from dinoskip.tools import data_check
 
 
 def write(root: Path, images: str, masks: str, count: int, value: int) -> None:

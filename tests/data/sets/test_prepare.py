@@ -4,13 +4,13 @@ from argparse import Namespace
 from pathlib import Path
 
 import pytest
+from dinoskip.tools import data_prepare
 
 from dinoskip.data.archives import md5_file
 from dinoskip.data.sets.coco_stuff import CocoStuffConfig
 from dinoskip.data.sets.kind import Archives, Published
 from dinoskip.data.sets.prepare import missing, prepare
 from dinoskip.errors import DataError
-from dinoskip.tools import data_prepare
 from tests.helpers.archives import make_zip, tree
 
 

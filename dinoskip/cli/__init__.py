@@ -1,0 +1,92 @@
+"""The command line: each file of this package has commands, their options and what they do.
+
+Exit codes: 0 ok, 1 internal, 2 usage or config, 3 bad data or weights, 4 non-finite training, 5 output in use by
+another run, 6 disk full, 75 preempted (SIGTERM, SIGUSR2), 130 interrupted (Ctrl-C). Results go to stdout, all else to
+stderr.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+from collections.abc import Sequence
+
+from dinoskip import __version__, console
+from dinoskip.cli.arguments import Parser
+from dinoskip.errors import ConfigError, DinoskipError, DiskFull, Preempted, is_disk_full
+
+EXITS = __doc__.split("\n\n", 1)[1].strip() if __doc__ else ""
+
+
+def _parser() -> argparse.ArgumentParser:
+    # here, so that a package that hides ours is an error like all others
+    from dinoskip.cli import analysis, backbones, clusters, datasets, machine, models, studies, training
+
+    parser = Parser(
+        prog="dinoskip",
+        epilog=EXITS,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="Train DINO ViTs with and without skip connections, and measure every layer's dense features.",
+    )
+    parser.add_argument("--version", action="version", version=f"dinoskip {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=Parser)
+    for part in (studies, training, clusters, backbones, analysis, datasets, models, machine):
+        part.add_commands(commands)
+    return parser
+
+
+def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    """Parse; overrides (``a.b=value``) may stand anywhere among the options, sbatch's after ``--``."""
+    parser = _parser()
+    given = list(sys.argv[1:] if argv is None else argv)
+    cut = given.index("--") if given[:1] == ["submit"] and "--" in given else len(given)
+    args, rest = parser.parse_known_args(given[:cut])
+    if cut < len(given):
+        args.sbatch = given[cut + 1 :]
+    for text in rest:
+        if text.startswith("-") or "=" not in text or not hasattr(args, "overrides"):
+            parser.exit(2, f"error: unrecognized argument {text!r} (see {args.prog} --help)\n")
+        args.overrides.append(text)
+    if settings := getattr(args, "settings", []):  # options that stand for settings; what is written out wins
+        args.overrides = [*settings, *args.overrides]
+    return args
+
+
+def _report(error: DinoskipError) -> int:
+    for line in error.problems if isinstance(error, ConfigError) else (str(error),):
+        print(f"error: {line}", file=sys.stderr)
+    return error.exit_code
+
+
+class _Terminated(BaseException):
+    """SIGTERM or SLURM's SIGUSR2, as an exception that nothing on the way takes for a damaged file."""
+
+
+def _on_sigterm(number: int, frame: object) -> None:
+    raise _Terminated
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    try:
+        args = _parse(argv)
+        console.configure(args.verbosity)
+        for number in (signal.SIGTERM, signal.SIGUSR2):
+            signal.signal(number, _on_sigterm)
+        return int(args.handler(args))
+    except DinoskipError as error:
+        return _report(error)
+    except _Terminated:
+        return _report(Preempted("stopped by a signal; run the same command again to continue"))
+    except KeyboardInterrupt:
+        print("interrupted; run the same command again to continue", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as error:
+        if is_disk_full(error):
+            return _report(DiskFull(f"no space left while writing: {error}", "free some space and run again"))
+        raise

@@ -1,0 +1,98 @@
+"""The command analyze: networks looked at from inside."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from dinoskip.cli.arguments import Args, command, count, data_option, json_option, print_json
+from dinoskip.errors import ConfigError
+
+
+def add_commands(commands: Any) -> None:
+    """Declare the command."""
+    parser = command(
+        commands, "analyze", analyze, "show conditioning and signal propagation of fresh or trained models"
+    )
+    parser.add_argument(
+        "spec", nargs="*", metavar="SPEC", help="weights:FILE, run:DIR or any backbone; without it, fresh ViT-S"
+    )
+    data_option(
+        parser,
+        "look inside on photographs of this folder; `bundled` takes scikit-image's",
+        former="--images",
+        required=False,
+    )
+    parser.add_argument("--count", type=count, default=4, metavar="N", help="of the images (default: 4)")
+    parser.add_argument("--size", type=count, default=224, help="side of their centre crop (default: 224)")
+    parser.add_argument("--knn", metavar="DIR", help="k-NN on DIR/train and DIR/val, quantised from W8A8 to W4A4 too")
+    parser.add_argument("--probe", metavar="KIND:DIR", help="a quick linear probe likewise, e.g. voc:VOCdevkit")
+    parser.add_argument("--out", metavar="DIR", help="write inside.json and figures (SVG, PDF) there")
+    parser.add_argument("--model", default="vit_small_patch16", help="of the fresh models (default: vit_small_patch16)")
+    parser.add_argument("--depth", type=count, default=12, help="of the fresh models (default: 12)")
+    parser.add_argument("--seed", type=count, default=0, help="(default: 0)")
+    json_option(parser)
+
+
+def analyze(args: Args) -> int:
+    """``dinoskip analyze``."""
+    if args.data:
+        return _on_photographs(args)
+    if args.out or args.knn or args.probe:
+        raise ConfigError("analyze: --out, --knn and --probe go with --data DIR")
+    from dinoskip.config import RawConfig, validate
+    from dinoskip.init.build import ModelConfig, SkiplessInit
+    from dinoskip.pipeline.stages.analyze import AnalyzeSection, analysis, as_text  # torch
+
+    if args.spec:
+        result = analysis({}, {spec: spec for spec in args.spec}, None, args.seed)
+    else:
+        section = validate(AnalyzeSection, RawConfig({"model": args.model, "depth": args.depth}, {"": "command line"}))
+        fresh = ModelConfig(name=section.model, depth=section.depth, skip=False, init=SkiplessInit())
+        result = analysis({f"skipless {section.model}": fresh}, {}, section, args.seed)
+    if args.json:
+        print_json(result)
+    else:
+        print(as_text(result))
+    return 0
+
+
+def _on_photographs(args: Args) -> int:
+    """``dinoskip analyze --data``: every instrument, on photographs, float64."""
+    import torch  # and all below: heavy
+
+    from dinoskip.diagnostics import bundled_photos
+    from dinoskip.files import write_json
+    from dinoskip.models import load_backbone
+    from dinoskip.pipeline import inspection
+
+    if args.count < 1:
+        raise ConfigError("analyze: --count must be at least 1")
+    backbones = {spec: load_backbone(spec, dtype=torch.float64) for spec in args.spec}
+    backbones = backbones or inspection.fresh_backbones(args.model, args.depth, args.size, args.seed)
+    if args.data == "bundled":
+        inputs = dict.fromkeys(backbones, bundled_photos(min(args.count, 4), args.size))
+    else:
+        paths = inspection.photographs(args.data, args.count)
+        inputs = {name: inspection.inputs_of(backbone, paths, args.size) for name, backbone in backbones.items()}
+    measures = [inspection.knn_measure(args.knn, args.size)] if args.knn else []
+    measures += [inspection.probe_measure(args.probe, args.size)] if args.probe else []
+    result = inspection.inside(backbones, inputs)
+    if measures:
+        result["quantised"] = []
+        for name, backbone in backbones.items():
+            known = inputs[name]
+            if args.data != "bundled":
+                paths = inspection.photographs(args.data, inspection.CALIBRATION)
+                known = inspection.inputs_of(backbone, paths, args.size)
+            result["quantised"] += inspection.quantised_scores(backbone, measures, known)
+    if args.out:
+        out = Path(args.out)
+        out.mkdir(parents=True, exist_ok=True)
+        write_json(out / "inside.json", result)
+        inspection.draw(result, out)
+    if args.json:
+        print_json(result)
+    else:
+        print(inspection.inside_text(result))
+    return 0

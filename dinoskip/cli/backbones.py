@@ -1,0 +1,189 @@
+"""Commands on frozen backbones: those of the evaluating stages and the gallery, and features export."""
+
+from __future__ import annotations
+
+import re
+from argparse import ArgumentParser
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dinoskip.cli.arguments import (
+    SPEC,
+    Args,
+    blocks_of,
+    command,
+    computing_options,
+    count,
+    data_option,
+    group,
+    json_option,
+    overrides_argument,
+    print_json,
+)
+from dinoskip.cli.rows import best_rows, print_rows, rows_of
+from dinoskip.console import log
+from dinoskip.data.sets import FOLDER_KINDS, dataset_name
+from dinoskip.files import write_text
+from dinoskip.pipeline import old_keys, stages
+from dinoskip.pipeline.stage import Stage
+from dinoskip.results import rows_csv
+
+if TYPE_CHECKING:
+    from dinoskip.pipeline.runner import Runner
+
+
+def add_commands(commands: Any) -> None:
+    """Declare the commands."""
+    _add_export(group(commands, "features", "work with frozen features"))
+    for stage in map(stages.load, stages.ON_BACKBONES):
+        if stage.command is not None:
+            parser = command(commands, stage.name, partial(run_stage, stage), stage.command.help)
+            _stage_arguments(parser, stage)
+
+
+def _stage_arguments(parser: ArgumentParser, stage: Stage) -> None:
+    assert stage.command is not None
+    kind, example = stage.command.kind, stage.command.example
+    parser.add_argument("--backbone", required=True, metavar="SPEC", action="append", help=f"{SPEC}; may be repeated")
+    data_option(parser, "the data set's folder")
+    parser.add_argument(
+        "--kind",
+        default=kind,
+        choices=FOLDER_KINDS,
+        metavar="KIND",
+        help=f"its layout: {', '.join(FOLDER_KINDS)} (default: {kind}); data.KEY=value sets its keys, "
+        "e.g. data.classes=27",
+    )
+    parser.add_argument("--year", type=int, default=2012, choices=(2007, 2012), help="of a VOC layout (default: 2012)")
+    parser.add_argument("--out", required=True, metavar="DIR", help="where results and cached features go")
+    parser.add_argument("--blocks", default="all", help="all, or numbers such as 3,6,9,12 (default: all)")
+    json_option(parser, "the rows")
+    section = example.rpartition(".")[0]
+    overrides_argument(parser, f"settings, e.g. {example}; `dinoskip settings {section}` lists them")
+    computing_options(parser)
+    if stage.name == "gallery":
+        parser.add_argument("--single-file", action="store_true", help="one page with the pictures inside")
+    else:
+        parser.add_argument("--csv", metavar="FILE", help="write the rows as CSV, too")
+    parser.set_defaults(settings=[])
+    for flag, metavar, setting, text in stage.command.options:
+        if metavar is None:
+            parser.add_argument(flag, action="append_const", dest="settings", const=setting, help=text)
+        else:
+            parser.add_argument(flag, action="append", dest="settings", metavar=metavar, type=setting.format, help=text)
+
+
+def _add_export(actions: Any) -> None:
+    text = "write the features of every block of every image of a folder"
+    parser = command(actions, "export", export_features, text)
+    parser.add_argument("--backbone", required=True, metavar="SPEC", help=SPEC)
+    data_option(parser, "a folder of images", former="--images")
+    parser.add_argument("--out", required=True, metavar="DIR", help="the feature store")
+    parser.add_argument("--blocks", default="all", help="all, or numbers such as 3,6,9,12 (default: all)")
+    parser.add_argument("--facet", default="out", choices=("out", "key", "query", "value"), help="(default: out)")
+    parser.add_argument(
+        "--norm", default=None, choices=("none", "final", "layer"), help="(default: final for out, else none)"
+    )
+    parser.add_argument(
+        "--mode", default="square", choices=("square", "center_crop", "native"), help="(default: square)"
+    )
+    parser.add_argument("--size", type=count, default=224, help="pixels, for square and center_crop (default: 224)")
+    parser.add_argument(
+        "--dtype", default="float16", choices=("float16", "bfloat16", "float32"), help="(default: float16)"
+    )
+    parser.add_argument(
+        "--format", default="npy", choices=("npy", "safetensors", "hdf5"), help="of the files (default: npy)"
+    )
+    parser.add_argument("--batch", type=count, default=16, metavar="N", help="images a forward pass (default: 16)")
+    computing_options(parser)
+
+
+def export_features(args: Args) -> int:
+    """``dinoskip features export``."""
+    from dinoskip.config import RawConfig, validate
+    from dinoskip.data.folders import ImageFolder
+    from dinoskip.distributed import world  # torch
+    from dinoskip.features import Transform, export
+    from dinoskip.models import load_backbone
+
+    transform = validate(Transform, RawConfig({"mode": args.mode, "size": args.size}))
+    with world(args.device) as here:
+        export(
+            load_backbone(args.backbone, device=here.device),
+            ImageFolder.open(args.data),
+            Path(args.out),
+            blocks_of(args.blocks),
+            facet=args.facet,
+            norm=args.norm or ("final" if args.facet == "out" else "none"),
+            dtype=args.dtype,
+            transform=transform,
+            batch_size=args.batch,
+            workers=args.workers,
+            file_format=args.format,
+            here=here,
+        )
+    if here.is_main:
+        print(args.out)
+    return 0
+
+
+def _data_name(data: dict[str, Any], overrides: Sequence[str]) -> str:
+    """What rows call the data set of ``--data``: its :func:`dinoskip.data.dataset_name`, as far as a name may be it."""
+    from dinoskip.config import RawConfig, apply_overrides, validate
+    from dinoskip.pipeline.inputs import OneDataset  # torch
+
+    own = [f"dataset.{text.removeprefix('data.')}" for text in overrides if text.startswith("data.")]
+    config = validate(OneDataset, apply_overrides(RawConfig({"dataset": data}, {"": "command line"}), own)).dataset
+    return re.sub(r"[^A-Za-z0-9._-]+", "_", dataset_name(config)).lstrip("._-")[:64] or "data"
+
+
+def _runner_of(args: Args, stage: Stage) -> Runner:
+    """A study of existing backbones, in ``--out``, with one stage and what it needs. ``data.KEY=value`` sets keys."""
+    from dinoskip.config import RawConfig, apply_overrides
+    from dinoskip.pipeline.runner import Runner  # torch
+    from dinoskip.pipeline.study import STAGES, build_nodes, study_of
+
+    data: dict[str, Any] = {"kind": args.kind, "root": args.data}
+    if args.kind == "voc":
+        data["year"] = args.year
+    overrides = [old_keys.current_override(text) for text in args.overrides]
+    out, name = Path(args.out), _data_name(data, overrides)
+    tree: dict[str, Any] = {
+        "name": out.name,
+        "output": str(out.parent),
+        "data": {name: data},
+        "variants": {"model": [{"backbone": spec} for spec in args.backbone]},
+        "evaluate": {"blocks": blocks_of(args.blocks)},
+    }
+    if stage.name == "gallery":
+        tree["gallery"] = {"dataset": name, "single_file": args.single_file}
+    else:
+        tree["evaluate"][stage.name] = {"datasets": [name]}
+    overrides = [re.sub(r"^data\.", f"data.{name}.", text) for text in overrides]
+    source = RawConfig(tree, {"": "command line", "name": "--out", stage.asked_by: "--data"})
+    study, variants = study_of(apply_overrides(source, overrides))
+    return Runner(study.directory, build_nodes(study, variants), STAGES, device=args.device, workers=args.workers)
+
+
+def run_stage(stage: Stage, args: Args) -> int:
+    """``dinoskip probe``, ``tokencut``, ``knn``, ``retrieve`` or ``gallery``."""
+    runner = _runner_of(args, stage)
+    runner.run({node.id for node in runner.planner.nodes if node.stage in {"features", stage.name}})
+    if stage.name == "gallery":
+        page = runner.output("gallery")
+        assert page is not None
+        print(f"gallery: {(page / 'index.html').resolve()}")
+        return 0
+    rows = rows_of(runner)
+    log.info("%s: rows and all else it made are below %s", stage.name, Path(args.out) / "stages" / stage.name)
+    if args.csv:
+        write_text(Path(args.csv), rows_csv(rows))
+    if args.json:
+        print_json([row.plain() for row in rows])
+        return 0
+    print_rows(rows)
+    for row in best_rows([row for row in rows if row.task == "tokencut" and row.block.isdigit()]):
+        print(f"best block of {row.model}, {row.facet}, {row.protocol}: {row.block} with CorLoc {row.shown}")
+    return 0

@@ -1,0 +1,117 @@
+"""Commands on data sets: data check, prepare, scenes, pack."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from dinoskip.cli.arguments import Args, command, count, data_option, group, json_option, overrides_argument, print_json
+from dinoskip.console import log
+from dinoskip.data.sets import FOLDER_KINDS, PUBLISHED_KINDS
+from dinoskip.errors import ConfigError
+
+
+def add_commands(commands: Any) -> None:
+    """Declare the commands."""
+    actions = group(commands, "data", "look at data sets, or compose the embedded one")
+    parser = command(actions, "check", check, "count, sample and check a data set; name the first faults")
+    parser.add_argument("kind", choices=FOLDER_KINDS, help="its layout")
+    parser.add_argument("folder", nargs="?", help="former place of --data")
+    overrides_argument(parser, "the kind's settings: year=2007 classes=27 annotations=FILE ...")
+    data_option(parser, "the data set's folder", required=False)
+    parser.add_argument(
+        "--sample", type=count, default=200, metavar="N", help="images of a split to read (default: 200; 0: all)"
+    )
+    json_option(parser)
+    parser = command(actions, "prepare", prepare, "unpack the archives of a published data set; say which are missing")
+    parser.add_argument("kind", choices=PUBLISHED_KINDS, help="which data set")
+    parser.add_argument("archives", nargs="*", metavar="FILE", help=".tar, .zip and lists (.txt) that you downloaded")
+    parser.add_argument("--out", required=True, metavar="ROOT", help="the data set's folder; what is there stays")
+    parser = command(actions, "scenes", scenes, "compose labelled scenes from bundled photographs")
+    parser.add_argument("out", help="folder to make")
+    overrides_argument(parser, "images=240 size=224 classes=6 seed=0 ...")
+    parser = command(actions, "pack", pack, "pack images for training into tar shards of smaller JPEGs")
+    parser.add_argument("images", nargs="?", help="former place of --data")
+    parser.add_argument("out", help="folder to make; run again to go on with an interrupted one")
+    data_option(parser, "a folder of images, a .tar file or a folder of them", required=False)
+    parser.add_argument(
+        "--short-side", type=count, default=256, metavar="N", help="pixels; nothing is enlarged (default: 256)"
+    )
+    parser.add_argument("--quality", type=count, default=90, metavar="Q", help="of the JPEGs, 1-100 (default: 90)")
+    parser.add_argument("--workers", type=count, default=0, metavar="N", help="threads (default: 0, one a processor)")
+
+
+def _folder(args: Args) -> str:
+    """``--data``, or where it was written in version 0.1: behind the command."""
+    given = [text for text in (args.folder, args.data) if text]
+    if args.folder and "=" in args.folder:
+        args.overrides.insert(0, args.folder)
+        given.remove(args.folder)
+    elif args.folder:
+        log.warning("the folder is now given as --data")
+    if len(given) != 1:
+        raise ConfigError("--data DIR: one folder is needed")
+    return str(given[0])
+
+
+def check(args: Args) -> int:
+    """``dinoskip data check``; exit code 3 if there are faults."""
+    from dinoskip.config import RawConfig, apply_overrides, validate
+    from dinoskip.data.sets.check import check as check_dataset  # torch
+    from dinoskip.pipeline.inputs import OneDataset
+
+    tree: dict[str, Any] = {"kind": args.kind, "root": _folder(args)}
+    source = apply_overrides(RawConfig({"dataset": tree}), [f"dataset.{text}" for text in args.overrides])
+    rows = check_dataset(validate(OneDataset, source).dataset, sample=args.sample or None)
+    if args.json:
+        print_json([asdict(row) for row in rows])
+        return 3 if any(row.faults for row in rows) else 0
+    for row in rows:
+        print("\n".join(row.lines()))
+    return 3 if any(row.faults for row in rows) else 0
+
+
+def scenes(args: Args) -> int:
+    """``dinoskip data scenes``."""
+    from dinoskip.config import RawConfig, apply_overrides, validate
+    from dinoskip.data.sets.scenes import ScenesConfig, compose  # torch
+
+    out = Path(args.out)
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ConfigError(f"{out}: is not an empty folder", "name a new one")
+    print(compose(validate(ScenesConfig, apply_overrides(RawConfig(), args.overrides)), out))
+    return 0
+
+
+def prepare(args: Args) -> int:
+    """``dinoskip data prepare``: unpack what the user downloaded, then say what is still missing."""
+    from dinoskip.data.sets.prepare import missing
+    from dinoskip.data.sets.prepare import prepare as unpack  # torch
+
+    for line in unpack(args.kind, args.archives, args.out):
+        print(line)
+    wanted = missing(args.kind, args.out)
+    for line in wanted:
+        print(line)
+    if not any(line.startswith("missing") for line in wanted):
+        print(f"next: dinoskip data check {args.kind} --data {args.out}")
+    return 0
+
+
+def pack(args: Args) -> int:
+    """``dinoskip data pack``."""
+    from dinoskip.config import RawConfig, validate
+    from dinoskip.data.pack import PackConfig
+    from dinoskip.data.pack import pack as write_shards  # torch
+    from dinoskip.data.shards import open_source
+
+    settings = {"short_side": args.short_side, "quality": args.quality}
+    config = validate(PackConfig, RawConfig(settings, {"": "command line"}))
+    if bool(args.images) == bool(args.data):
+        raise ConfigError("--data DIR: the images to pack are needed")
+    if args.images:
+        log.warning("the images are now given as --data")
+    source = open_source(args.data or args.images)
+    print(write_shards(source, args.out, config, threads=args.workers))
+    return 0

@@ -1,0 +1,42 @@
+"""Commands on what lies on this machine, and on the machine itself: verify, doctor."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+from dinoskip.cli.arguments import Args, command, print_table
+from dinoskip.errors import DataError
+
+
+def add_commands(commands: Any) -> None:
+    """Declare the commands."""
+    parser = command(commands, "verify", verify, "re-hash every finished output below a folder")
+    parser.add_argument("folder", help="a study, run, checkpoint or feature store")
+    command(commands, "doctor", doctor, "say what this machine has and lacks")
+
+
+def verify(args: Args) -> int:
+    """``dinoskip verify``; exit code 3 if anything differs."""
+    from dinoskip.files import MANIFEST, verify_manifest
+
+    folder = Path(args.folder)
+    found = sorted(folder.rglob(MANIFEST)) if folder.is_dir() else []
+    if not found:
+        raise DataError(f"{folder}: holds no finished output (no {MANIFEST})")
+    problems = [problem for manifest in found for problem in verify_manifest(manifest.parent)]
+    for problem in problems:
+        print(problem)
+    print(f"{len(found)} outputs checked, {len(problems)} problems", file=sys.stderr)
+    return 3 if problems else 0
+
+
+def doctor(args: Args) -> int:
+    """``dinoskip doctor``."""
+    from dinoskip.environment import describe
+
+    free = shutil.disk_usage(".").free / 2**30
+    print_table([*describe().items(), ("free disk here", f"{free:.1f} GiB")], ("what", "found"))
+    return 0

@@ -1,0 +1,247 @@
+"""Commands on studies: run, plan, status, report, gc, settings."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args, get_origin
+
+from pydantic_core import to_json
+
+from dinoskip.cli.arguments import (
+    Args,
+    command,
+    computing_options,
+    json_option,
+    overrides_argument,
+    print_json,
+    print_table,
+)
+from dinoskip.cli.rows import best_rows, print_rows, rows_of
+from dinoskip.config import Config
+from dinoskip.console import log
+from dinoskip.errors import ConfigError, did_you_mean
+from dinoskip.files import MANIFEST, TEMPORARY, publish_directory
+from dinoskip.locks import directory_lock
+from dinoskip.pipeline import graph, stages
+
+if TYPE_CHECKING:
+    from dinoskip.pipeline.runner import Runner
+    from dinoskip.pipeline.sections import StudyBase
+    from dinoskip.pipeline.variants import Variant
+
+
+def _study_arguments(parser: Any, *, choose: bool = False) -> None:
+    parser.add_argument("config", help="a study, such as configs/demo.yaml")
+    overrides_argument(parser, "settings laid over the file")
+    json_option(parser)
+    if choose:
+        parser.add_argument("--only", metavar="STAGE", help="run this stage alone; what it needs must be there")
+        parser.add_argument("--from", dest="start", metavar="STAGE", help="run this stage and those after it")
+        parser.add_argument("--until", metavar="STAGE", help="run up to and including this stage")
+        parser.add_argument("--variant", metavar="NAME", help="run the stages of one variant alone")
+        parser.add_argument("--dry-run", action="store_true", help="say what would run, and run nothing")
+
+
+def add_commands(commands: Any) -> None:
+    """Declare the commands."""
+    parser = command(
+        commands,
+        "run",
+        run,
+        "run a study: train, evaluate and show every variant; continue where it stopped",
+        details=f"stages: {', '.join(stages.NAMES)}",
+    )
+    _study_arguments(parser, choose=True)
+    computing_options(parser)
+    parser = command(
+        commands, "settings", settings, "list the settings of studies and runs, with defaults and meanings"
+    )
+    parser.add_argument("section", nargs="?", metavar="SECTION", help="these alone, such as pretrain or online.knn")
+    _study_arguments(command(commands, "plan", plan, "say of every stage whether it is cached or must run, and why"))
+    _study_arguments(command(commands, "status", status, "show how far a study is and its results so far"))
+    parser = command(commands, "report", report, "write a study's report again from what is there")
+    _study_arguments(parser)
+    parser.add_argument(
+        "--markdown", metavar="FILE.md", help="copy the Markdown there as well, its pictures into a folder beside it"
+    )
+    computing_options(parser)
+    parser = command(
+        commands, "gc", gc, "list stage outputs that a study no longer uses, and delete them with --delete"
+    )
+    _study_arguments(parser)
+    parser.add_argument("--delete", action="store_true", help="delete them")
+
+
+def _opened(args: Args) -> tuple[StudyBase, tuple[Variant, ...], Runner]:
+    """The study of a command, and what runs it."""
+    from dinoskip.pipeline.runner import Runner  # torch
+    from dinoskip.pipeline.study import STAGES, build_nodes, load_study
+
+    study, variants = load_study(args.config, args.overrides)
+    device, workers = getattr(args, "device", "auto"), getattr(args, "workers", 0)
+    nodes = build_nodes(study, variants)
+    return study, variants, Runner(study.directory, nodes, STAGES, device=device, workers=workers)
+
+
+def _show_plan(runner: Runner, chosen: set[str], *, as_json: bool) -> None:
+    steps = [step for step in runner.plan() if step.node.id in chosen]
+    if as_json:
+        print_json([{"node": s.node.id, "stage": s.node.stage, "state": s.state, "reason": s.reason} for s in steps])
+    else:
+        print_table([(step.state, step.node.id, step.reason) for step in steps], ("state", "stage", "why"))
+
+
+def _install_report(runner: Runner, study: StudyBase) -> Path | None:
+    """Bring the published report to its stable place, ``STUDY/report``; return the page."""
+    source = runner.output("report")
+    if source is None:
+        return None
+    final, fresh = study.directory / "report", study.directory / f"{TEMPORARY}report-{os.getpid()}"
+    with directory_lock(study.directory):
+        for left in study.directory.glob(f"{TEMPORARY}*"):  # of a run that was killed here
+            shutil.rmtree(left, ignore_errors=True)
+        shutil.copytree(source, fresh, ignore=shutil.ignore_patterns(MANIFEST, "timing.json"))
+        publish_directory(fresh, final)
+    return final / "index.html"
+
+
+def run(args: Args) -> int:
+    """``dinoskip run``."""
+    study, _, runner = _opened(args)
+    chosen = graph.select(
+        runner.planner.nodes,
+        stages.NAMES,
+        only=args.only,
+        start=args.start,
+        until=args.until,
+        variant=args.variant,
+    )
+    if args.dry_run:
+        _show_plan(runner, chosen, as_json=args.json)
+        return 0
+    return _finish(runner, study, runner.run(chosen), as_json=args.json)
+
+
+def _finish(runner: Runner, study: StudyBase, happened: Mapping[str, str], *, as_json: bool) -> int:
+    """Install the report if it was among what was run, and say where it is."""
+    from dinoskip.distributed import is_main  # torch
+
+    if not is_main():
+        return 0
+    page = _install_report(runner, study) if "report" in happened else None
+    if as_json:
+        print_json({"stages": happened, "report": str(page.resolve()) if page else None})
+    elif page:
+        print(f"report: {page.resolve()}")
+    return 0
+
+
+def plan(args: Args) -> int:
+    """``dinoskip plan``."""
+    _, _, runner = _opened(args)
+    _show_plan(runner, {node.id for node in runner.planner.nodes}, as_json=args.json)
+    return 0
+
+
+def report(args: Args) -> int:
+    """``dinoskip report``: the report stage alone, of what is there."""
+    from dinoskip.pipeline.report_markdown import copy_markdown, markdown_file
+    from dinoskip.pipeline.report_page import of_what_is_there  # torch
+    from dinoskip.pipeline.runner import Runner
+
+    target = markdown_file(args.markdown) if args.markdown else None
+    study, _, runner = _opened(args)
+    there = of_what_is_there(runner.planner, runner.plan())
+    runner = Runner(study.directory, there, runner.stages, device=args.device, workers=args.workers)
+    happened = runner.run({"report"})
+    if target is not None and (page := runner.output("report")) is not None:
+        copy_markdown(page, target)
+    return _finish(runner, study, happened, as_json=args.json)
+
+
+def status(args: Args) -> int:
+    """``dinoskip status``: counts of stages, a running pretraining's step, results so far."""
+    study, _, runner = _opened(args)
+    steps = runner.plan()
+    training = {}
+    for path in sorted(study.directory.glob("stages/*/*/.partial-*/status.json")):  # pretrain, supervise
+        training[path.parent.parent.name] = json.loads(path.read_text())
+    rows = best_rows(rows_of(runner))
+    counts = {state: sum(step.state == state for step in steps) for state in ("cached", "run", "blocked")}
+    if args.json:
+        print_json({"stages": counts, "training": training, "best": [row.plain() for row in rows]})
+        return 0
+    print(f"{study.directory}: {counts['cached']} of {len(steps)} stages done")
+    for name, state in training.items():
+        print(f"{name}: {state.get('state')}, step {state.get('step')} of {state.get('steps')}")
+    if rows:
+        print_rows(rows)
+    return 0
+
+
+def gc(args: Args) -> int:
+    """``dinoskip gc``."""
+    study, _, runner = _opened(args)
+    pending = [step for step in runner.plan() if step.state != "cached"]
+    unused = runner.artifacts.unused(runner.current())
+    if args.delete and pending:
+        raise ConfigError(
+            f"{study.directory}: {len(pending)} stages are not finished, so what they may need is not known",
+            "finish the study with `dinoskip run`, then delete",
+        )
+    for path in unused:
+        if args.delete:
+            shutil.rmtree(path)
+        elif not args.json:
+            print(path)
+    if args.json:
+        print_json({"unused": [str(path) for path in unused], "deleted": args.delete})
+    else:
+        log.info("%d unused outputs%s", len(unused), " deleted" if args.delete else "; --delete removes them")
+    return 0
+
+
+def _settings_of(kind: Any, key: str = "", choice: str = "") -> list[tuple[str, str, str, str]]:
+    """Key, choice, default and meaning of all settings of a type, those of sections inside included.
+
+    Where there are several types to choose from by ``name`` or ``kind``, ``choice`` is that.
+    """
+    found = []
+    for name, field in kind.model_fields.items():
+        inner, at = _sections(field.annotation), f"{key}.{name}".strip(".")
+        at += ".NAME" if get_origin(field.annotation) is dict else ""
+        for section in inner:
+            tag = section.model_fields.get("name") or section.model_fields.get("kind") if len(inner) > 1 else None
+            found += _settings_of(section, at, tag.default if tag else "")
+        if not inner and not (choice and field.default == choice):
+            default = "required"
+            if not field.is_required():
+                default = to_json(field.get_default(call_default_factory=True)).decode()
+            found.append((at, choice, default, field.description or ""))
+    return found
+
+
+def _sections(annotation: Any) -> list[Any]:
+    """The configuration types inside an annotation: none, one, or several to choose from by ``name`` or ``kind``."""
+    if isinstance(annotation, type) and issubclass(annotation, Config):
+        return [annotation]
+    return [section for part in get_args(annotation) for section in _sections(part)]
+
+
+def settings(args: Args) -> int:
+    """``dinoskip settings``."""
+    from dinoskip.pipeline.study import Study  # torch
+
+    rows = _settings_of(Study)
+    if args.section:
+        sections = sorted({key.partition(".")[0] for key, *_ in rows})
+        rows = [row for row in rows if row[0] == args.section or row[0].startswith(f"{args.section}.")]
+        if not rows:
+            near = did_you_mean(args.section, sections)
+            raise ConfigError(f"settings: {args.section} is none of {', '.join(sections)}", near)
+    print_table(rows, ("key", "of", "default", "meaning"))
+    return 0

@@ -1,0 +1,112 @@
+"""Commands that train one network: pretrain, supervise."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dinoskip.cli.arguments import Args, command, computing_options, data_option, overrides_argument, recipe_source
+from dinoskip.console import log
+
+if TYPE_CHECKING:
+    from dinoskip.training.objective import Observer
+    from dinoskip.training.pretraining import PretrainJob
+
+
+def _run_arguments(parser: Any, recipe: str, example: str) -> None:
+    parser.add_argument(
+        "config", nargs="?", help=f"YAML with seed, model, optimizer, {recipe} (a study's, without its variants)"
+    )
+    overrides_argument(parser, f"settings, e.g. {example}")
+    parser.add_argument("--out", required=True, metavar="DIR", help="the run directory")
+    parser.add_argument(
+        "--allow-change",
+        action="append",
+        default=[],
+        metavar="KEY",
+        help="go on with another value of a setting (or section) than the run began with, e.g. optimizer.lr or data; "
+        "recorded in changes.jsonl; may be repeated",
+    )
+    computing_options(parser)
+
+
+def add_commands(commands: Any) -> None:
+    """Declare the commands."""
+    parser = command(commands, "pretrain", pretrain, "pretrain one DINO ViT on a folder of images; run again to resume")
+    data_option(parser, "a folder of images, a .tar file or a folder of those", former="--images")
+    parser.add_argument(
+        "--online-knn",
+        metavar="DIR",
+        help="evaluate while training: k-NN on DIR/train and DIR/val, one sub-folder a class, every "
+        "pretrain.online_every epochs (default: every epoch)",
+    )
+    _run_arguments(parser, "pretrain", "model.skip=false model.init.name=skipless")
+    parser = command(
+        commands, "supervise", supervise, "train one ViT classifier on labelled images; run again to resume"
+    )
+    data_option(
+        parser,
+        "a folder with train and, to classify every supervise.online_every epochs and at the end, val; each with one "
+        "sub-folder a class. Or the training folder alone",
+        former="--train",
+    )
+    parser.add_argument("--val", metavar="DIR", help="images to classify, of the same classes (default: DATA/val)")
+    _run_arguments(parser, "supervise", "model.name=vit_base_patch16 model.skip=false")
+
+
+def pretrain_job(args: Args) -> PretrainJob:
+    """The job of ``dinoskip pretrain CONFIG [a.b=value ...]``; a study's other sections are left out."""
+    from dinoskip.config import validate
+    from dinoskip.training.pretraining import PretrainJob  # torch
+
+    return validate(PretrainJob, recipe_source(args, "pretrain"))
+
+
+def _observer(args: Args, job: PretrainJob) -> Observer | None:
+    from dinoskip.data.sets import FolderConfig  # torch
+    from dinoskip.pipeline.observers import build_observer
+    from eval.online.config import OnlineConfig, OnlineKnnConfig
+
+    if args.online_knn:
+        section = OnlineConfig(knn=OnlineKnnConfig(dataset="online"))
+        return build_observer(section, {"knn": (FolderConfig(root=args.online_knn), None)})
+    if job.pretrain.online_every:
+        log.warning("pretrain.online_every: nothing is evaluated without --online-knn DIR")
+    return None
+
+
+def pretrain(args: Args) -> int:
+    """``dinoskip pretrain``."""
+    from dinoskip.data.shards import open_source  # torch
+    from dinoskip.distributed import is_main
+    from dinoskip.training.pretraining import pretrain as train
+
+    job = pretrain_job(args)
+    if args.online_knn and not job.pretrain.online_every:
+        job = job.model_copy(update={"pretrain": job.pretrain.model_copy(update={"online_every": 1})})
+    computing = {"device": args.device, "workers": args.workers, "observer": _observer(args, job)}
+    final = train(job, open_source(args.data), Path(args.out), allow=args.allow_change, **computing)
+    if is_main():
+        print(final)
+    return 0
+
+
+def supervise(args: Args) -> int:
+    """``dinoskip supervise``."""
+    from dinoskip.config import validate
+    from dinoskip.data.folders import LabelledFolder  # torch
+    from dinoskip.distributed import is_main
+    from dinoskip.training.supervised import SupervisedJob
+    from dinoskip.training.supervised import supervise as train_classifier
+
+    job = validate(SupervisedJob, recipe_source(args, "supervise"))
+    root = Path(args.data)
+    both = (root / "train").is_dir()
+    train = LabelledFolder.open(root / "train" if both else root)
+    place = args.val or (root / "val" if both and (root / "val").is_dir() else None)
+    val = LabelledFolder.open(place, train.class_names) if place else None
+    computing = {"device": args.device, "workers": args.workers}
+    final = train_classifier(job, train, val, args.out, allow=args.allow_change, **computing)
+    if is_main():
+        print(final)
+    return 0

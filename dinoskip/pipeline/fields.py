@@ -1,0 +1,25 @@
+"""Types and validators of the fields that sections of a study share."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field
+
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+
+
+def as_tuple(value: object) -> object:
+    """One value in place of a list of one; nothing is an empty list."""
+    return () if value is None else (value,) if isinstance(value, str | int | float) else value
+
+
+def not_empty(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    """A validator: one value at least."""
+    if not values:
+        raise ValueError("must name one at least")
+    return values
+
+
+Names = Annotated[tuple[Name, ...], BeforeValidator(as_tuple)]
+"""Keys of a study's ``data``."""

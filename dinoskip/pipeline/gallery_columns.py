@@ -1,0 +1,212 @@
+"""What the columns of a gallery show: features, predictions, cuts and attention of every network, and the images."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+import torch
+
+from dinoskip.console import Progress
+from dinoskip.data import sets as datasets
+from dinoskip.data.detection import read_voc_xml
+from dinoskip.data.sets.voc import annotation_of
+from dinoskip.features import FeatureStore, Transform, as_float, export
+from dinoskip.features.transform import Normalise, load_pixels
+from dinoskip.files import write_json
+from dinoskip.models import Backbone
+from dinoskip.models.attention import cls_attention
+from dinoskip.pipeline.inputs import dataset_of, open_backbone
+from dinoskip.pipeline.stage import Task
+from dinoskip.results import read_rows
+from eval.probe import load_heads, predict
+from eval.tokencut import to_pixels, tokencut
+from visualize.colours import pca_views
+from visualize.gallery import Classes, Discovery, GalleryConfig, GalleryImage, GalleryModel, build_gallery, write_sheets
+from visualize.gallery.sheets import chosen_images
+
+_PREDICTION_SCALE = 4  # label maps are predicted at this many pixels a token side
+Found = dict[int, dict[str, Any]]  # block -> image id -> what was found
+
+
+@dataclass(frozen=True)
+class _Shown:
+    """The images of a gallery: what the feature export needs, and the labelled set they come from (if any)."""
+
+    ids: tuple[str, ...]
+    paths: tuple[Path, ...]
+    labelled: Any = None
+    boxes: tuple[np.ndarray | None, ...] = ()
+    tags: tuple[tuple[str, ...], ...] = ()
+
+    def path(self, index: int) -> Path:
+        return self.paths[index]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+def _shown(task: Task) -> _Shown:
+    """The first images of the gallery's data set, with masks, boxes and class names where the set has them."""
+    config, root = dataset_of(task)
+    split, first = task.settings["dataset"]["split"], task.settings["gallery"]["first"]
+    if not datasets.has_masks(config) and datasets.has_boxes(config):
+        found = datasets.open_detection(config, split, root)
+        chosen = range(min(first, len(found)))
+        return _Shown(
+            found.ids[:first],
+            tuple(found.path(i) for i in chosen),
+            boxes=tuple(found.boxes(i) for i in chosen),
+            tags=tuple(tuple(found.box_labels(i)) for i in chosen),
+        )
+    if not datasets.has_masks(config):
+        images = datasets.open_images(config, root, split="train" if config.kind == "images" else split)
+        ids = images.ids[:first]
+        folders = tuple(tuple(PurePosixPath(name).parts[:-1][:1]) for name in ids)  # a sub-folder is a class
+        return _Shown(ids, tuple(images.path(i) for i in range(len(ids))), tags=folders)
+    labelled = datasets.open_segmentation(config, split, root)
+    count = min(first, len(labelled))
+    paths = tuple(labelled.path(i) for i in range(count))
+    return _Shown(labelled.ids[:count], paths, labelled, tuple(_boxes(path) for path in paths))
+
+
+def _boxes(image: Path) -> np.ndarray | None:
+    """Ground-truth boxes of a VOC image, None where it has no annotation."""
+    annotation = annotation_of(image)
+    if not annotation.is_file():
+        return None
+    return np.array([box[1:] for box in read_voc_xml(annotation)], dtype=np.float32).reshape(-1, 4)
+
+
+def _predictions(store: FeatureStore, probe: Path) -> Found:
+    """Label maps by the probe's selected head of every block."""
+    heads, _ = load_heads(probe / "heads.safetensors")
+    found: Found = {}
+    for head in heads:
+        if len(head.blocks) > 1 or head.blocks[0] not in store.blocks:
+            continue
+        block = head.blocks[0]
+        found[block] = {}
+        for index, name in enumerate(store.ids):
+            height, width = store.grid(index)
+            size = (height * _PREDICTION_SCALE, width * _PREDICTION_SCALE)
+            found[block][name] = predict(head, as_float(store.tokens(block, index)), (height, width), size)
+    return found
+
+
+def _discoveries(store: FeatureStore) -> Found:
+    """TokenCut of every shown image at every block."""
+    whole = [index for index in range(len(store.ids)) if store.grid(index)[0] * store.grid(index)[1] >= 3]
+    found: Found = {}
+    with Progress("TokenCut", len(store.blocks) * len(whole), "images") as progress:
+        for block in store.blocks:
+            found[block] = {}
+            for index in whole:
+                grid = store.grid(index)
+                cut = tokencut(as_float(store.tokens(block, index)), grid)
+                box = to_pixels(cut.box, store.patch_size, store.image_size(index))
+                found[block][store.ids[index]] = Discovery(
+                    box, cut.eigenvector.reshape(grid), cut.mask, store.patch_size
+                )
+                progress.advance()
+    return found
+
+
+def _attention(backbone: Backbone, shown: _Shown, store: FeatureStore) -> Found:
+    """CLS attention (heads, h, w) of every shown image, sized as in ``store``; empty for networks without."""
+    to_input = Normalise(backbone.mean, backbone.std, backbone.device, backbone.dtype)
+    found: Found = {block: {} for block in store.blocks}
+    for index, name in enumerate(store.ids):
+        pixels = load_pixels(store.transform, shown.path(index), backbone.patch_size)
+        with torch.inference_mode():
+            maps = cls_attention(backbone, to_input([pixels], *pixels.shape[1:]), store.blocks)
+        if maps is None:
+            return {}
+        for block, heads in maps.items():
+            found[block][name] = heads[0].cpu().numpy().reshape(-1, *store.grid(index))
+    return found
+
+
+def _column(task: Task, model: Mapping[str, Any], shown: _Shown, scratch: Path) -> GalleryModel:
+    """One model's column: features of the shown images, probe predictions, TokenCut, attention."""
+    label = model["label"]
+    backbone: Backbone = open_backbone(model, task.inputs.get(f"weights:{label}"), task.device)
+    blocks, norm, facet = (task.settings[key] for key in ("blocks", "norm", "facet"))
+    square = Transform(mode="square", size=task.settings["gallery"]["size"])
+    store = export(backbone, shown, scratch / "out", blocks, norm=norm, transform=square, cls=False)
+    keys = export(
+        backbone, shown, scratch / "key", blocks, facet, "none", transform=Transform(mode="native"), cls=False
+    )
+    probe = task.inputs.get(f"probe:{label}")
+    rows = [
+        row
+        for role, path in task.inputs.items()
+        if role.partition(":")[2] == label and (path / "rows.json").is_file()
+        for row in read_rows(path / "rows.json")
+        if not row.is_baseline
+    ]
+    return GalleryModel(
+        name=label,
+        store=store,
+        predictions=_predictions(store, probe) if probe else {},
+        discoveries=_discoveries(keys),
+        attention=_attention(backbone, shown, store),
+        rows=rows,
+        description=_described(backbone, square, norm, facet),
+    )
+
+
+def _described(backbone: Backbone, square: Transform, norm: str, facet: str) -> str:
+    """What a caption must say of the pictures that no result row does."""
+    return (
+        f"{backbone.depth} blocks of {backbone.dim} channels and {backbone.num_heads} heads, patches of "
+        f"{backbone.patch_size}; PCA, similarity, attention and probe at {square.label}, norm {norm}; "
+        f"TokenCut on {facet} at native size; weights {backbone.weights_hash[:12]}"
+    )
+
+
+def write_gallery(task: Task) -> None:
+    """The page, contact sheets of each model's blocks and of all models at one block, ``roughness.json``.
+
+    That file has the block of the contact sheets (``block``) and, as ``models``, {model: {block: Geary's C of each
+    image's PCA picture, in the order of the page; null for none}}.
+    """
+    shown, section = _shown(task), task.settings["gallery"]
+    for key in ("sheet", "similarity"):  # an id that is not there is said before any work
+        chosen_images(shown.ids, section[key], f"gallery.{key}")
+    with tempfile.TemporaryDirectory(prefix=".tmp-", dir=task.out) as scratch:
+        columns = [
+            _column(task, model, shown, Path(scratch) / str(number))
+            for number, model in enumerate(task.settings["models"])
+        ]
+        images = [_image(shown, index) for index in range(len(shown))]
+        labelled = shown.labelled
+        classes = None if labelled is None else Classes(labelled.class_names, labelled.palette)
+        stores = [column.store for column in columns if column.store is not None]
+        deepest = max(block for store in stores for block in store.blocks)
+        block = section["block"] or max(1, deepest - 1)
+        config = GalleryConfig(**{key: value for key, value in section.items() if key != "dataset"})
+        views = pca_views(stores, shown.ids)
+        build_gallery(
+            columns, images, task.out, config, title=task.settings["title"], default_block=block, classes=classes,
+            views=views,
+        )  # fmt: skip
+        names = [column.name for column in columns]
+        write_sheets(shown.ids, shown.paths, names, views.aligned, block, task.out, section["sheet"])
+        rough = {
+            name: {block: [value if math.isfinite(value) else None for value in own] for block, own in found.items()}
+            for name, found in zip(names, views.roughness, strict=True)
+        }
+        write_json(task.out / "roughness.json", {"block": block, "models": rough})
+
+
+def _image(shown: _Shown, index: int) -> GalleryImage:
+    label = None if shown.labelled is None else shown.labelled.label(index)
+    boxes = shown.boxes[index] if shown.boxes else None
+    tags = shown.tags[index] if shown.tags else ()
+    return GalleryImage(shown.ids[index], shown.paths[index], label, boxes, tags)

@@ -1,0 +1,177 @@
+"""What is inside backbones on photographs (``dinoskip analyze --images``): rows, distortions, CKA, figures."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dinoskip.config import RawConfig, validate
+from dinoskip.console import Progress, log, table
+from dinoskip.data.folders import ImageFolder, LabelledFolder
+from dinoskip.data.sets import open_segmentation
+from dinoskip.diagnostics import analyze_blocks, cka_between, distortions, quantised
+from dinoskip.diagnostics.block_analysis import BlockAnalysisConfig
+from dinoskip.diagnostics.quantization import wnam
+from dinoskip.distributed import World
+from dinoskip.errors import ConfigError, DataError
+from dinoskip.features.transform import Normalise, Transform, load_pixels
+from dinoskip.init.build import ModelConfig, SkiplessInit, build_model
+from dinoskip.models import Backbone
+from dinoskip.pipeline.inputs import OneDataset
+from eval.online import OnlineKnn, OnlineProbe
+from eval.online.config import OnlineKnnConfig, OnlineProbeConfig
+from visualize.figures import network_figures
+
+BITS = ((None, None), (8, 8), (8, 6), (6, 6), (4, 8), (4, 4))
+"""Of weights and activations, in which scores are taken."""
+CALIBRATION = 160
+"""Images of a folder that fix the activations' ranges: 32,000 tokens at 224 pixels, as in paper 4."""
+_INSIDE = (
+    "attention_diagonal", "attention_entropy", "kappa_attention", "ln_kappa_tokens", "token_cosine", "effective_rank",
+    "kappa_sa", "kappa_sa_skip", "kappa_k", "kappa_weights", "kappa_weights_bound", "excess_kurtosis", "grad_query",
+)  # fmt: skip
+
+
+def fresh_backbones(name: str, depth: int, img_size: int, seed: int) -> dict[str, Backbone]:
+    """Three fresh networks that differ in skips and initialisation alone, float64."""
+    shape: dict[str, Any] = {"name": name, "depth": depth, "img_size": img_size}
+    models = {
+        "skip": ModelConfig(**shape),
+        "skipless default": ModelConfig(**shape, skip=False),
+        "skipless initialised": ModelConfig(**shape, skip=False, init=SkiplessInit()),
+    }
+    return {key: Backbone.from_model(build_model(config, seed).double(), key) for key, config in models.items()}
+
+
+def photographs(folder: str, count: int) -> list[Path]:
+    """At most ``count`` images of a folder, evenly spread over it; :class:`DataError` for a folder without images."""
+    images = ImageFolder.open(folder)
+    step = max(1, len(images) // count)
+    return [images.path(index) for index in range(0, len(images), step)][:count]
+
+
+def inputs_of(backbone: Backbone, paths: Sequence[Path], size: int) -> Tensor:
+    """What a backbone is given for these images: the centre square of each, (B, 3, size, size)."""
+    transform = Transform(mode="center_crop", size=size)
+    side, _ = transform.padded_size(size, size, backbone.patch_size)
+    pixels = [load_pixels(transform, path, backbone.patch_size) for path in paths]
+    return Normalise(backbone.mean, backbone.std, backbone.device, backbone.dtype)(pixels, side, side)
+
+
+def inside(
+    backbones: Mapping[str, Backbone], images: Mapping[str, Tensor], config: BlockAnalysisConfig | None = None
+) -> dict[str, Any]:
+    """Rows of :func:`dinoskip.diagnostics.analyze_blocks`, the quantisation probe and CKA of all pairs, JSON-able.
+
+    ``images`` (B, 3, H, W) for each backbone, of the same photographs. They calibrate the quantisation and
+    are measured, so that what is seen is rounding, not clipping.
+    """
+    result: dict[str, Any] = {"inside": {}, "sqnr": {}, "cka": []}
+    with Progress("analyze", len(backbones), "network") as progress:
+        for name, backbone in backbones.items():
+            found = images[name]
+            result["inside"][name] = analyze_blocks(backbone, found, config).as_json()
+            try:
+                sites = distortions(backbone, found, found)
+                result["sqnr"][name] = {one.site: {str(b): _finite(v) for b, v in one.sqnr.items()} for one in sites}
+            except ConfigError as error:
+                log.warning("no quantisation probe: %s", error)
+            progress.advance()
+    names = list(backbones)
+    for index, left in enumerate(names):
+        for right in names[index:]:
+            try:
+                matrix = cka_between(backbones[left], backbones[right], images[left])
+            except ValueError as error:
+                log.warning("no CKA: %s", error)
+                continue
+            values = [[_finite(v) for v in row] for row in matrix.tolist()]
+            result["cka"].append({"left": left, "right": right, "matrix": values})
+    return result
+
+
+def knn_measure(folder: str, size: int) -> Any:
+    """Top-1 of k-NN (k = 10) on the class token, of ``folder``/train and /val: at most 1,000 and 500 images.
+
+    Raises :class:`DataError`.
+    """
+    train, val = (LabelledFolder.open(Path(folder) / part) for part in ("train", "val"))
+    if train.class_names != val.class_names:
+        raise DataError(f"{folder}: train and val have different classes")
+    k = min(10, len(train))
+    config = OnlineKnnConfig(dataset="images", size=size, k=(k,), train_images=1000, val_images=500)
+    return OnlineKnn(train, val, config)
+
+
+def probe_measure(data: str, size: int) -> Any:
+    """mIoU of the quick linear probe of the last two blocks on ``KIND:DIR``: 200 images to fit, 100 to score.
+
+    Raises :class:`ConfigError` for another spelling or a kind without label maps, :class:`DataError`.
+    """
+    kind, colon, root = data.partition(":")
+    if not colon:
+        raise ConfigError(f"--probe {data}: is not KIND:DIR", "write e.g. voc:VOCdevkit or ade20k:ADEChallengeData2016")
+    config = validate(OneDataset, RawConfig({"dataset": {"kind": kind, "root": root}}, {"": "--probe"})).dataset
+    train, val = (open_segmentation(config, split) for split in ("train", "val"))
+    return OnlineProbe(train, val, OnlineProbeConfig(dataset="images", size=size))
+
+
+def quantised_scores(backbone: Backbone, measures: Sequence[Any], calibration: Tensor) -> list[dict[str, Any]]:
+    """The headline of each of ``measures`` for the network as it is and as WnAm for each of :data:`BITS`, in float32.
+
+    ``calibration`` (B, 3, H, W), normalised, fixes the activations' ranges.
+    """
+    plain = quantised(backbone, None, None, calibration).to(backbone.device, torch.float32)
+    here, rows = World(0, 1, backbone.device), []
+    with Progress(f"{backbone.spec} quantised", len(BITS) * len(measures), "scores") as progress:
+        for weight, activation in BITS:
+            network = quantised(plain, weight, activation, calibration)
+            for measure in measures:
+                with Progress.hidden():
+                    value = measure(network, here).get(measure.score)
+                found = {"name": backbone.spec, "quantised": wnam(weight, activation), "measure": measure.score}
+                rows.append(found | {"percent": value})
+                progress.advance()
+    return rows
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def draw(result: Mapping[str, Any], out: Path) -> list[Path]:
+    """Figures of what :func:`inside` found, SVG, PDF and PNG, into ``out``; the files."""
+    figures = network_figures(result, out)
+    return [path for figure in figures for path in (figure.light, figure.pdf, figure.png)]
+
+
+def inside_text(result: Mapping[str, Any]) -> str:
+    """A table per network, and SQNR by bits."""
+    lines: list[str] = []
+    for name, found in result["inside"].items():
+        cells = [[str(row["block"]), *(_short(row[key]) for key in _INSIDE)] for row in found["rows"]]
+        lines += [f"{name}: inside, by block", table(cells, ("block", *_INSIDE), right=True), ""]
+    for name, sites in result["sqnr"].items():
+        bits = list(next(iter(sites.values())))
+        medians = [float(torch.tensor([site[b] or math.nan for site in sites.values()]).nanmedian()) for b in bits]
+        shown = ", ".join(f"{b} bit {v:.1f} dB" for b, v in zip(bits, medians, strict=True))
+        lines.append(f"{name}: median SQNR of activations: {shown}")
+    scores = result.get("quantised", ())
+    bits = list(dict.fromkeys(row["quantised"] for row in scores))
+    found = {(row["name"], row["measure"], row["quantised"]): row["percent"] for row in scores}
+    cells = [
+        [*key, *(_short(found[*key, label]) for label in bits)]
+        for key in dict.fromkeys((row["name"], row["measure"]) for row in scores)
+    ]
+    if cells:
+        lines += ["", "scores in percent, weights and activations rounded", table(cells, ("network", "measure", *bits))]
+    return "\n".join(lines).rstrip()
+
+
+def _short(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3g}"

@@ -1,0 +1,123 @@
+"""What a study cost, read from what its finished stages left, never from a clock: the same stages, the same tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from dinoskip.console import read_metrics
+from dinoskip.files import read_json
+from dinoskip.init.build import ModelConfig
+from dinoskip.models.flops import dino_step_flops, supervised_step_flops
+from dinoskip.models.vit import VitConfig
+from dinoskip.pipeline import stages
+from dinoskip.pipeline.stage import Task
+from dinoskip.pipeline.stages.pretrain import PretrainSection
+from dinoskip.pipeline.stages.supervise import SuperviseSection
+from dinoskip.results import read_rows
+from dinoskip.training.dino import PretrainConfig
+from dinoskip.training.supervised import SupervisedConfig
+from visualize.tables import DataTable
+
+# Stages that train: the study's section of their recipe, and what it is.
+_RECIPES: dict[str, tuple[str, type[PretrainSection | SuperviseSection]]] = {
+    "pretrain": ("pretrain", PretrainSection),
+    "supervise": ("supervise", SuperviseSection),
+}
+_TRAINING_COLUMNS = [
+    "variant", "steps", "images a second", "minutes", "GFLOP an image", "GFLOP/s", "matmul GFLOP/s", "% of it",
+]  # fmt: skip
+_TRAINING_NOTE = (
+    "Images a second: the median over the training log. Minutes: all its steps, with waiting for images and saving; "
+    "without evaluations while training and steps that an interruption lost. GFLOP: matrix products of forward and "
+    "backward passes. The matmul rate is that of large products on the run's devices in its precision, measured when "
+    "its last session began."
+)
+_STAGES_NOTE = (
+    "Sums over all stages of a kind, whether one after the other or side by side; of a stage that was interrupted, its "
+    "last session alone."
+)
+
+
+def image_flops(model: VitConfig, recipe: PretrainConfig | SupervisedConfig, classes: int = 0) -> int:
+    """Operations of a training step for one image, with DINO all its crops; ``classes`` of a supervised recipe."""
+    if isinstance(recipe, SupervisedConfig):
+        return supervised_step_flops(model, classes, recipe.augment.size)
+    crops = recipe.crops
+    return dino_step_flops(
+        model,
+        head=(recipe.out_dim, recipe.hidden_dim, recipe.bottleneck_dim),
+        global_size=crops.global_size,
+        local_size=crops.local_size,
+        num_local=crops.num_local,
+    )
+
+
+@dataclass(frozen=True)
+class Throughput:
+    """Of a training run: steps done, images a second (median over rows), and seconds that all steps took."""
+
+    steps: int
+    images_per_s: float
+    seconds: float
+
+
+def throughput(rows: Sequence[Mapping[str, Any]], batch_size: int) -> Throughput | None:
+    """From rows of metrics.jsonl; None if none has a rate.
+
+    A row's rate is that since the row before or, if later, since its session began; it stands for all steps since the
+    row before. Rows of an evaluation alone have none, and the next row's reaches back beyond them.
+    """
+    timed = [row for row in rows if row.get("images_per_s", 0) > 0]
+    if not timed:
+        return None
+    seconds, before = 0.0, 0
+    for row in timed:
+        seconds += (row["step"] - before) * batch_size / row["images_per_s"]
+        before = row["step"]
+    return Throughput(before, median(row["images_per_s"] for row in timed), seconds)
+
+
+def cost_tables(task: Task) -> list[Any]:
+    """Tables of the report: what every variant's training cost, and the minutes of every kind of stage."""
+    trained, stages = _trained(task), _stages(task)
+    made = [DataTable("What it cost: training", _TRAINING_COLUMNS, trained, _TRAINING_NOTE)] if trained else []
+    columns = ["kind of stage", "stages", "minutes"]
+    return [*made, DataTable("What it cost: minutes of all stages", columns, stages, _STAGES_NOTE)]
+
+
+def _trained(task: Task) -> list[list[object]]:
+    lines: list[list[object]] = []
+    for name, own in task.settings["variants"].items():
+        for stage, (section, kind) in _RECIPES.items():
+            if (run := task.inputs.get(f"{stage}/{name}")) is not None:
+                recipe = kind.model_validate(task.settings["card"][section])
+                classes = read_rows(run / "rows.json")[0].classes if stage == "supervise" else 0
+                operations = image_flops(ModelConfig.model_validate(own["model"]), recipe, classes)
+                lines += _line(name, run, recipe.batch_size, operations / 1e9)
+    return lines
+
+
+def _line(name: str, run: Path, batch_size: int, gflop: float) -> list[list[object]]:
+    found = throughput(read_metrics(run / "metrics.jsonl"), batch_size)
+    if found is None:
+        return []
+    reached = found.images_per_s * gflop
+    where = read_json(run / "env.json") if (run / "env.json").is_file() else {}
+    limit = where["matmul_gflops"] * where["world_size"] if "matmul_gflops" in where else None
+    share: list[object] = ["not measured", "not measured"] if limit is None else [limit, 100 * reached / limit]
+    return [[name, found.steps, found.images_per_s, found.seconds / 60, gflop, reached, *share]]
+
+
+def _stages(task: Task) -> list[list[object]]:
+    """Kind of stage, how many there are, and their minutes, in order of execution; all together below."""
+    seconds: dict[str, list[float]] = {kind: [] for kind in stages.NAMES}
+    for role, path in task.inputs.items():
+        if (path / "timing.json").is_file():
+            seconds[role.partition("/")[0]].append(read_json(path / "timing.json")["seconds"])
+    every = [one for some in seconds.values() for one in some]
+    lines: list[list[object]] = [[kind, len(some), sum(some) / 60] for kind, some in seconds.items() if some]
+    return [*lines, ["all", len(every), sum(every) / 60]]

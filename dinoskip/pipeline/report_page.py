@@ -1,0 +1,375 @@
+"""The content of a study's report, gathered from the outputs of its stages."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import math
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+
+from dinoskip.config import flatten
+from dinoskip.console import read_metrics
+from dinoskip.environment import describe
+from dinoskip.files import read_json, write_text
+from dinoskip.models.vit import DEPTH
+from dinoskip.pipeline.graph import Node, PlannedNode, Planner
+from dinoskip.pipeline.report_costs import cost_tables
+from dinoskip.pipeline.report_notices import notices
+from dinoskip.pipeline.stage import Task
+from dinoskip.results import EvalResult, read_rows
+from visualize import figures
+from visualize.paper import published
+from visualize.report import Preview, Report, build_report
+from visualize.report.diagnostics import signal_table, weights_table
+from visualize.rows import StudyVariant, principal
+from visualize.tables import DataTable, setting
+
+_REASON = 140  # letters of why a stage has not run
+_TRAINING = ("pretrain/", "supervise/")
+_PRINTED = {"adamw": "AdamW", "soap": "SOAP"}
+_KINDS = {"ade20k": "ADE20K", "coco_stuff": "COCO-Stuff", "coco20k": "COCO20k"}
+
+
+def of_what_is_there(planner: Planner, steps: Sequence[PlannedNode]) -> list[Node]:
+    """The nodes of a study whose report waits for none that has not run: those are named in it as missing.
+
+    The same nodes if nothing is missing, or if there is nothing to report yet.
+    """
+    missing = {step.node.id: _brief(step.reason) for step in steps if step.state != "cached"}
+    nodes = []
+    for node in planner.nodes:
+        left = {source: missing[source] for source in node.inputs.values() if source in missing}
+        if node.stage == "report" and left and len(left) < len(node.inputs):
+            inputs = {role: source for role, source in node.inputs.items() if source not in left}
+            node = replace(node, inputs=inputs, settings={**node.settings, "missing": left})
+        nodes.append(node)
+    return nodes
+
+
+def _brief(reason: str) -> str:
+    return reason if len(reason) <= _REASON else f"{reason[: _REASON - 1]}…"
+
+
+def write_page(task: Task) -> None:
+    """The page and all that stands beside it, a copy of the gallery, and ``study.yaml``."""
+    rows, baselines = _all_rows(task)
+    analysis = read_json(task.input("analyze") / "analysis.json") if "analyze" in task.inputs else {}
+    study = _yaml(task.runtime["study"])
+    write_text(task.out / "study.yaml", study)
+    settings = task.settings["report"]
+    block, rough = _roughness(task)
+    with tempfile.TemporaryDirectory(prefix=".tmp-", dir=task.out) as scratch:
+        page = Report(
+            title=settings["title"] or task.settings["study"],
+            note=settings["note"],
+            variants=[_variant(task, name, found) for name, found in rows.items()],
+            baselines=baselines,
+            figures=_figures(task, rows, analysis, rough, Path(scratch)),
+            **_pictures(task),
+            diagnostics=[*_tables(task, analysis), *(cost_tables(task) if settings["costs"] else [])],
+            environment={**describe(), **_trained_with(task)},
+            protocol=_protocol(task),
+            notices=[*notices(task.inputs, task.settings.get("missing")), *_not_finite(rows)],
+            commands=_commands(study),
+            compare=settings["compare"],
+            datasets=_published_names(task.settings["datasets"]),
+            epochs=task.settings["epochs"],
+            trained_on=task.settings["trained_on"],
+            roughness={name: blocks.get(str(block), []) for name, blocks in rough.items()},
+            block=block,
+        )
+        build_report(page, task.out)
+
+
+# --- what is read ----------------------------------------------------------------------------------------
+
+
+def _all_rows(task: Task) -> tuple[dict[str, list[EvalResult]], list[EvalResult]]:
+    """Rows by variant in the study's order; rows of baselines, each once, though every variant's stage has them."""
+    grouped: dict[str, list[EvalResult]] = {name: [] for name in task.settings["variants"]}
+    baselines: dict[EvalResult, None] = {}
+    for _, path in sorted(task.inputs.items()):
+        if (path / "rows.json").is_file():
+            for row in read_rows(path / "rows.json"):
+                if row.is_baseline:
+                    baselines[row] = None
+                else:
+                    grouped[row.model].append(row)
+    return grouped, list(baselines)
+
+
+def _logs(task: Task, name: str) -> dict[str, list[dict[str, Any]]]:
+    """A log of every training run, by variant, in the study's order."""
+    found = {
+        role.partition("/")[2]: read_metrics(path / name)
+        for role, path in task.inputs.items()
+        if role.startswith(_TRAINING)
+    }
+    return {variant: found[variant] for variant in task.settings["variants"] if variant in found}
+
+
+def _trained_with(task: Task) -> dict[str, str]:
+    """On what machines the variants were trained, where their runs say so."""
+    machines: dict[str, list[str]] = {}
+    for role, path in sorted(task.inputs.items()):
+        if role.startswith(_TRAINING) and (path / "env.json").is_file():
+            found = read_json(path / "env.json")
+            about = f"torch {found.get('torch')}, {found.get('cores')} cores, GPUs: {found.get('GPUs')}"
+            machines.setdefault(about, []).append(role.partition("/")[2])
+    if len(machines) == 1:
+        return {"trained with": next(iter(machines))}
+    return {f"trained with ({', '.join(names)})": about for about, names in machines.items()}
+
+
+# --- variants --------------------------------------------------------------------------------------------
+
+
+def _variant(task: Task, name: str, rows: Sequence[EvalResult]) -> StudyVariant:
+    """What the page shows of a variant: what tells it from the others, in three columns, and its weights."""
+    own = task.settings["variants"][name]
+    last = max(rows, key=lambda row: row.epoch, default=None)
+    shown: dict[str, object] = {}
+    if "backbone" in own:
+        shown["model"] = own["backbone"]
+    else:
+        parts = {part: _settings_of(own, part) for part in _PARTS}
+        shown = {part: _short(values, _shared(task, part, values)) for part, values in parts.items()}
+    if f"sweep/{name}" in task.inputs:
+        shown["swept learning rate"] = read_json(task.input(f"sweep/{name}") / "sweep.json")["lr"]
+    if last is not None:
+        epochs = sorted({row.epoch for row in rows})
+        shown |= {"depth": last.depth, "epochs": epochs if epochs != [0] else "as given", "weights": last.weights[:12]}
+    about: dict[str, Any] = {"depth": last.depth if last else 0}
+    if "backbone" not in own:
+        about |= {"role": _role(own["model"]), "optimizer": own["optimizer"]["name"], "depth": _depth(own)}
+    return StudyVariant(name, rows=rows, settings=shown, **about)
+
+
+def _depth(own: Mapping[str, Any]) -> int:
+    return int(own["model"]["depth"] or DEPTH)
+
+
+def _role(model: Mapping[str, Any]) -> str:
+    """The variant's part in the paper's tables; "" if it has none (a partial skip, another initialisation)."""
+    parts = {
+        (True, "trunc_normal"): published.SKIP,
+        (False, "trunc_normal"): published.DEFAULT,
+        (False, "skipless"): published.INITIALISED,
+    }
+    return str(parts.get((model["skip"], model["init"]["name"]), ""))
+
+
+_PARTS = ("model", "initialisation", "optimizer")
+
+
+def _settings_of(own: Mapping[str, Any], part: str) -> dict[str, Any]:
+    """One of a variant's :data:`_PARTS`; the model without its initialisation."""
+    if part == "optimizer":
+        return dict(own["optimizer"])
+    init = own["model"]["init"]
+    return dict(init) if part == "initialisation" else {key: v for key, v in own["model"].items() if key != "init"}
+
+
+def _shared(task: Task, part: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that all variants whose ``part`` goes by the same name have in common."""
+    trained = [own for own in task.settings["variants"].values() if "backbone" not in own]
+    alike = [other for other in (_settings_of(own, part) for own in trained) if other["name"] == values["name"]]
+    return {key: value for key, value in values.items() if all(other[key] == value for other in alike)}
+
+
+def _short(values: Mapping[str, Any], shared: Mapping[str, Any]) -> str:
+    """``soap (lr 0.0005)``: the name, and what is not shared with the others of that name."""
+    rest = {key: value for key, value in values.items() if key not in shared}
+    about = ", ".join(f"{key} {setting(value)}" for key, value in flatten(rest).items())
+    return f"{values['name']} ({about})" if about else str(values["name"])
+
+
+def _protocol(task: Task) -> dict[str, dict[str, object]]:
+    """Every setting that affects a number, by section; of models and optimizers what all of a name share."""
+    card = task.settings["card"]
+    sections: dict[str, dict[str, object]] = {"study": {"seed": card["seed"]}}
+    for part in _PARTS:
+        for own in task.settings["variants"].values():
+            if "backbone" not in own:
+                values = _settings_of(own, part)
+                shared = {key: value for key, value in _shared(task, part, values).items() if key != "name"}
+                sections[f"{part}: {values['name']}"] = dict(flatten(shared))
+    sections |= {name: dict(flatten(value)) for name, value in card.items() if isinstance(value, Mapping)}
+    sections |= {f"data: {name}": dict(flatten(value)) for name, value in task.settings["datasets"].items()}
+    return {name: values for name, values in sections.items() if values}
+
+
+def _published_names(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """Our data sets that are (parts of) the paper's, by the paper's names."""
+    names = {
+        name: f"VOC{config['year']}" if config["kind"] == "voc" else _KINDS.get(config["kind"], "")
+        for name, config in configs.items()
+    }
+    return {name: paper for name, paper in names.items() if paper}
+
+
+# --- figures and tables ----------------------------------------------------------------------------------
+
+
+def _figures(
+    task: Task,
+    rows: Mapping[str, Sequence[EvalResult]],
+    analysis: Mapping[str, Any],
+    rough: Mapping[str, Any],
+    out: Path,
+) -> list[Any]:
+    kept, logs = principal(rows), _logs(task, "metrics.jsonl")
+    optimizers = {
+        name: _PRINTED.get(own["optimizer"]["name"], own["optimizer"]["name"])
+        for name, own in task.settings["variants"].items()
+        if "optimizer" in own
+    }
+    made = [
+        figures.loss_figure(logs, out / "loss", optimizers),
+        figures.online_figure(logs, out / "online"),
+        figures.blocks_figure(kept, out / "blocks"),
+        figures.epochs_figure(kept, out / "epochs", optimizers),
+        figures.depth_figure(kept, _families(task.settings["variants"]), out / "depth"),
+    ]
+    order = list(task.settings["variants"])
+    made.append(figures.roughness_figure(rough, out / "roughness", order))
+    if analysis:
+        trained = {name: analysis["trained"][key] for name, key in _last_epochs(task, analysis["trained"]).items()}
+        weights = {"at initialisation": analysis["fresh"], "trained": trained}
+        caption = "Weights by block, at initialisation and trained"
+        made.append(figures.signal_figure(analysis["signal"], out / "signal"))
+        made.append(figures.weights_figure(weights, out / "weights", caption=caption, variants=order))
+    made.append(figures.training_figure(_logs(task, "diagnostics.jsonl"), out / "inside-training"))
+    if analysis:
+        made += figures.network_figures(_inside(task, analysis["photographs"]), out, order)
+    return [figure for figure in made if figure is not None]
+
+
+def _last_epochs(task: Task, found: Mapping[str, Any]) -> dict[str, str]:
+    """``{variant: its name among the networks found}``, in the study's order: ``VARIANT epN`` of its last epoch.
+
+    Networks that are not trained go by the variant's own name.
+    """
+    names: dict[str, str] = {}
+    for variant in task.settings["variants"]:
+        epochs = [name for name in found if name.rpartition(" ep")[0] == variant]
+        if epochs:
+            names[variant] = max(epochs, key=lambda name: int(name.rpartition(" ep")[2]))
+        elif variant in found:
+            names[variant] = variant
+    return names
+
+
+def _roughness(task: Task) -> tuple[int, dict[str, Any]]:
+    """Roughness of the gallery's PCA pictures, by variant (its last epoch there) and block, a value an image.
+
+    The first of the pair is the block of the contact sheets, 0 without a gallery.
+    """
+    if "gallery" not in task.inputs:
+        return 0, {}
+    found = read_json(task.input("gallery") / "roughness.json")
+    models = found["models"]
+    return found["block"], {variant: models[name] for variant, name in _last_epochs(task, models).items()}
+
+
+def _inside(task: Task, found: Mapping[str, Any]) -> dict[str, Any]:
+    """What :func:`dinoskip.pipeline.inspection.inside` found, by variant."""
+    names = _last_epochs(task, found["inside"])
+    own = {name: variant for variant, name in names.items()}
+    pairs = [pair for pair in found["cka"] if pair["left"] in own and pair["right"] in own]
+    place = list(names).index
+    pairs = sorted(
+        ({**pair, "left": own[pair["left"]], "right": own[pair["right"]]} for pair in pairs),
+        key=lambda pair: (place(pair["left"]), place(pair["right"])),
+    )
+    return {
+        "inside": {variant: found["inside"][name] for variant, name in names.items()},
+        "sqnr": {variant: found["sqnr"][name] for variant, name in names.items() if name in found["sqnr"]},
+        "cka": pairs,
+    }
+
+
+def _families(variants: Mapping[str, Mapping[str, Any]]) -> dict[str, tuple[str, int]]:
+    """``{variant: (what it shares with those that differ in depth alone, its depth)}``."""
+    names: dict[str, str] = {}
+    found: dict[str, tuple[str, int]] = {}
+    for variant, own in variants.items():
+        if "model" in own:
+            key = json.dumps([{**own["model"], "depth": None}, own["optimizer"]], sort_keys=True)
+            label = ", ".join(filter(None, (_role(own["model"]), own["optimizer"]["name"])))
+            if label in names.values() and key not in names:
+                label = f"{label} ({variant})"
+            found[variant] = (names.setdefault(key, label), _depth(own))
+    return found
+
+
+def _tables(task: Task, analysis: Mapping[str, Any]) -> list[Any]:
+    """Learning rates tried, signal propagation of fresh networks, every variant's weights at initialisation."""
+    tables = []
+    swept = {role.partition("/")[2]: path for role, path in sorted(task.inputs.items()) if role.startswith("sweep/")}
+    if swept:
+        body = []
+        for name, path in swept.items():
+            found = read_json(path / "sweep.json")
+            values = [[name, one["lr"], one["value"], one["loss"], one["lr"] == found["lr"]] for one in found["rates"]]
+            body += values
+            measure = f"{found['measure']} after {found['epochs']} epochs"
+        columns = ["variant", "learning rate", measure, "loss", "chosen"]
+        tables.append(DataTable("Learning rates, chosen by short runs", columns, body))
+    if analysis:
+        tables.append(signal_table(analysis["signal"]))
+        tables += [
+            weights_table(f"{name}: weights at initialisation", rows) for name, rows in analysis["fresh"].items()
+        ]
+    return tables
+
+
+def _pictures(task: Task) -> dict[str, Any]:
+    """The gallery, copied beside the page, its strip of pictures, and links to its contact sheets."""
+    source = task.inputs.get("gallery")
+    if source is None:
+        return {}
+    shutil.copytree(source, task.out / "gallery", ignore=shutil.ignore_patterns("MANIFEST.json", "timing.json"))
+    caption = "PCA of patch features to RGB, colours aligned between the models."
+    previews = [Preview(source / "strip.png", caption, "photographs above each model's PCA colours")]
+    caption = "PCA of patch features to RGB, a line an image, colours aligned between the models"
+    previews += [Preview(path, caption, caption, photographs=False) for path in source.glob("sheet-*-plain.png")]
+    sheets = [f"gallery/{path.name}" for path in sorted(source.glob("sheet-*.p*"))]
+    return {"gallery": "gallery/index.html", "previews": previews, "sheets": sheets}
+
+
+# --- what is said ----------------------------------------------------------------------------------------
+
+
+def _not_finite(rows: Mapping[str, Sequence[EvalResult]]) -> list[str]:
+    """Numbers that came out empty: there was nothing to average."""
+    lines = []
+    for name, found in rows.items():
+        empty = sorted({f"{row.metric} on {row.dataset}" for row in found if not math.isfinite(row.value)})
+        lines += [f"{name}: no number for {', '.join(empty)}: nothing to average"] if empty else []
+    return lines
+
+
+def _commands(study: str) -> list[str]:
+    found, digest = describe(), hashlib.sha256(study.encode()).hexdigest()
+    return [
+        f"# dinoskip {found['dinoskip']}, Python {found['python']}, torch {found['torch']}",
+        f"# study.yaml, in this folder, has every setting written out; sha256 {digest}",
+        "dinoskip run study.yaml      # everything; data.NAME.root=DIR where data lie elsewhere",
+        "dinoskip report study.yaml   # this page again, from the stages that are there",
+    ]
+
+
+def _yaml(study: Mapping[str, Any]) -> str:
+    """What ``dinoskip run`` needs to do it again."""
+    stream = io.StringIO()
+    YAML(typ="safe", pure=True).dump(study, stream)
+    return stream.getvalue()

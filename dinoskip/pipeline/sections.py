@@ -1,0 +1,90 @@
+"""What every study has, whatever its stages: data, a model and an optimizer to vary, which networks are evaluated."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal, TypeVar
+
+from pydantic import AfterValidator, BeforeValidator, Field, field_validator
+
+from dinoskip.config import Config, Multiscale, no_duplicates
+from dinoskip.data.sets import DatasetConfig
+from dinoskip.init.build import ModelConfig
+from dinoskip.optim.build import AdamWConfig, OptimizerConfig
+from dinoskip.pipeline.fields import Name, as_tuple, not_empty
+from dinoskip.pipeline.variants import VariantsConfig
+from eval.online.config import OnlineConfig
+
+S = TypeVar("S", bound=Config)
+Blocks = Literal["all"] | Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=1)]
+Norm = Literal["none", "final", "layer"]
+
+
+class EvaluateBase(Config):
+    """Which checkpoints and blocks are evaluated; the sections of the evaluating stages say on what."""
+
+    epochs: tuple[Annotated[int, Field(ge=0)], ...] = Field(
+        (), description="default: the last epoch; 0 is the network before training"
+    )
+    blocks: Blocks = Field("all", description="all, or their numbers from 1")
+    multiscale: Multiscale | Literal["quarters"] | None = Field(
+        None, description="blocks that are evaluated together; quarters: at each quarter of the depth, 3 6 9 12 of 12"
+    )
+    norm: Annotated[
+        tuple[Norm, ...], BeforeValidator(as_tuple), AfterValidator(not_empty), AfterValidator(no_duplicates)
+    ] = Field(("final",), description="one or several: probes are of each, all else is of the first")
+
+    @property
+    def block_list(self) -> str | list[int]:
+        """``blocks`` as settings of a node."""
+        return self.blocks if isinstance(self.blocks, str) else list(self.blocks)
+
+
+class StudyBase(Config):
+    """What a study has beside the sections of its stages."""
+
+    name: Name
+    seed: int = Field(0, ge=0, description="of weights, crops, samples, draws")
+    output: Path = Field(Path("runs"), description="folder in which the study has its own, of its name")
+    data: dict[Name, DatasetConfig] = Field(default_factory=dict)
+    model: ModelConfig = ModelConfig()
+    optimizer: OptimizerConfig = AdamWConfig()
+    variants: VariantsConfig = VariantsConfig()
+    online: OnlineConfig = OnlineConfig()
+    evaluate: EvaluateBase = EvaluateBase()
+
+    @property
+    def directory(self) -> Path:
+        """Where everything of this study lies: ``output/name``."""
+        return self.output / self.name
+
+    @property
+    def training_epochs(self) -> int | None:
+        """Epochs for which variants are trained; None where nothing is."""
+        recipe = getattr(self, "pretrain", None) or getattr(self, "supervise", None)
+        return None if recipe is None else int(recipe.epochs)
+
+    @property
+    def evaluated_epochs(self) -> tuple[int, ...]:
+        """Of which epochs the weights are evaluated."""
+        return self.evaluate.epochs or (() if self.training_epochs is None else (self.training_epochs,))
+
+    @field_validator("output")
+    @classmethod
+    def _expanded(cls, value: Path) -> Path:
+        return value.expanduser()
+
+    def find(self, kind: type[S]) -> S | None:
+        """The section of this class, wherever it stands; None if it was not given and has no default."""
+        for owner in (self, self.evaluate):
+            for name in type(owner).model_fields:
+                if type(section := getattr(owner, name)) is kind:
+                    return section
+        return None
+
+    def section(self, kind: type[S]) -> S:
+        """:meth:`find` of a section that is there; raises :class:`KeyError` if it is not."""
+        section = self.find(kind)
+        if section is None:
+            raise KeyError(kind.__name__)
+        return section

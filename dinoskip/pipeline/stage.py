@@ -1,0 +1,225 @@
+"""What a stage is: its settings, its nodes, how it runs, and its command; and what it is given to make its nodes.
+
+Nothing here imports torch: the stages with a command of their own are read by ``dinoskip --help``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from dinoskip import __version__
+from dinoskip.config import Config, dump
+from dinoskip.pipeline.graph import Node
+
+if TYPE_CHECKING:
+    from dinoskip.pipeline.sections import StudyBase
+    from dinoskip.pipeline.variants import Variant
+
+S = TypeVar("S", bound=Config)
+Problem = tuple[str, str]
+"""A dotted key of a study, and what is wrong with its value."""
+Use = Literal["pretraining", "segmentation", "detection", "classes"]
+"""As what a data set is read."""
+Content = tuple[str, ...]
+"""A function of :mod:`dinoskip.pipeline.external` that hashes files of a data set, and its arguments."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a stage gets when it runs: its node's settings, the directories of its inputs, and where to write."""
+
+    settings: Mapping[str, Any]
+    runtime: Mapping[str, Any]
+    inputs: Mapping[str, Path]
+    out: Path
+    device: str
+    workers: int
+
+    def input(self, role: str) -> Path:
+        """Directory of one input."""
+        return self.inputs[role]
+
+
+@dataclass(frozen=True)
+class Command:
+    """The row of a stage in the command line: ``dinoskip NAME --backbone SPEC --data DIR --out DIR``.
+
+    ``kind`` is the layout that ``--data`` has by default, ``example`` a setting shown in the help. ``options`` are
+    flags that stand for settings: (flag, metavar or None, setting with ``{}`` for the value, help).
+    """
+
+    help: str
+    example: str
+    kind: str = "voc"
+    options: tuple[tuple[str, str | None, str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A kind of node.
+
+    ``section`` is the class of its settings, which stand at the dotted key ``place`` of a study; ``required`` is False
+    where they are None unless given. ``use`` says as what the data sets named in ``datasets`` or ``dataset`` are read,
+    ``measures`` what it measures, as the report says of a study without it. ``add_nodes`` adds the stage's nodes to a
+    study's; ``check`` yields problems that the settings have with the rest of the study. ``run`` makes the output, in
+    an output that a killed run has left if it ``resumes``. ``version`` is part of the key: raise it when the code
+    changes its results. Where there are several ranks, all of them run a stage that is ``together``, and rank 0 alone
+    all others.
+    """
+
+    name: str
+    run: Callable[[Task], None]
+    add_nodes: Callable[[StudyNodes], None] | None = None
+    section: type[Config] | None = None
+    place: str = ""
+    required: bool = True
+    use: Use | None = None
+    measures: str = ""
+    check: Callable[[StudyBase, tuple[Variant, ...]], Iterator[Problem]] | None = None
+    version: int = 1
+    resumes: bool = False
+    together: bool = False
+    command: Command | None = None
+
+    @property
+    def asked_by(self) -> str:
+        """The key that names the data sets it reads."""
+        return f"{self.place}.{'datasets' if self.place.startswith('evaluate.') else 'dataset'}"
+
+
+@dataclass(frozen=True)
+class DataInputs:
+    """What a node needs of a data set's split; ``outside`` are the hashes of files outside the study, by name."""
+
+    settings: dict[str, Any] = field(default_factory=dict)
+    inputs: dict[str, str] = field(default_factory=dict)
+    runtime: dict[str, Any] = field(default_factory=dict)
+    outside: dict[str, tuple[Any, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class EvaluatedModel:
+    """A network to evaluate: a checkpoint of a trained variant (``inputs``) or a variant's backbone (``spec``)."""
+
+    variant: Variant
+    epoch: int
+    inputs: Mapping[str, str]
+    spec: Mapping[str, str]
+
+    @property
+    def place(self) -> str:
+        """The part of node names that says which network: ``skipless-adamw/ep300``."""
+        return f"{self.variant.name}/ep{self.epoch}"
+
+    @property
+    def outside(self) -> dict[str, tuple[Any, ...]]:
+        """The hash of a backbone that lies outside the study."""
+        return {"backbone": ("backbone", self.spec["backbone"])} if self.spec else {}
+
+
+class StudyNodes:
+    """The nodes of a study, as its stages add them in their order."""
+
+    def __init__(
+        self, study: StudyBase, variants: tuple[Variant, ...], hashes: Mapping[str, Callable[..., str]]
+    ) -> None:
+        """``hashes`` are the functions that hash contents outside the study, by what they hash."""
+        self.study, self.variants = study, variants
+        self._hash_functions = hashes
+        self.nodes: dict[str, Node] = {}
+        self.models: list[EvaluatedModel] = []
+        self._hashed: dict[tuple[Any, ...], str] = {}
+
+    def section(self, kind: type[S]) -> S:
+        """The study's section of this class. Raises :class:`KeyError` if it was not given and has no default."""
+        return self.study.section(kind)
+
+    def add(
+        self,
+        stage: Stage,
+        name: str,
+        settings: Mapping[str, Any],
+        *,
+        inputs: Mapping[str, str] | None = None,
+        data: DataInputs | None = None,
+        runtime: Mapping[str, Any] | None = None,
+        outside: Mapping[str, tuple[Any, ...]] | None = None,
+        variant: str = "",
+        beside: Mapping[str, str] | None = None,
+    ) -> str:
+        """Add the node ``STAGE/name`` unless it is there; return its id.
+
+        ``data`` is what :meth:`dataset` returned, ``outside`` further hashes of files outside the study. See
+        :class:`Node` for the others.
+        """
+        data = data or DataInputs()
+        node_id = f"{stage.name}/{name}" if name else stage.name
+        hashes = {**data.outside, **(outside or {})}
+        if node_id not in self.nodes:
+            self.nodes[node_id] = Node(
+                node_id,
+                stage.name,
+                {**settings, **data.settings},
+                inputs={**(inputs or {}), **data.inputs},
+                runtime={**data.runtime, **(runtime or {})},
+                external=partial(self._hashes, hashes) if hashes else None,
+                variant=variant,
+                version=stage.version,
+                beside=beside or {},
+            )
+        return node_id
+
+    def context(self, variant: Variant, epoch: int) -> dict[str, Any]:
+        """The fields of a result row that say which network it is of."""
+        context = {"model": variant.name, "epoch": epoch, "seed": self.study.seed, "version": __version__}
+        if variant.model is not None and variant.optimizer is not None:
+            context |= {"initialisation": variant.model.init.name, "optimizer": variant.optimizer.name}
+        return context
+
+    def multiscale(self, variant: Variant) -> list[int] | str | None:
+        """The blocks of a variant that are evaluated together; ``quarters`` of a backbone whose depth is not known."""
+        blocks = self.study.evaluate.multiscale
+        if blocks == "quarters":
+            return quarters(variant.depth) if variant.depth else blocks
+        return list(blocks) if blocks else None
+
+    def _hashes(self, wanted: Mapping[str, tuple[Any, ...]]) -> dict[str, str]:
+        """Hashes by name; each set of files is read once a study, however many nodes ask."""
+        for what, *arguments in wanted.values():
+            key = (what, *map(str, arguments))
+            if key not in self._hashed:
+                self._hashed[key] = self._hash_functions[what](*arguments)
+        return {name: self._hashed[(what, *map(str, rest))] for name, (what, *rest) in wanted.items()}
+
+
+def quarters(depth: int) -> list[int]:
+    """The first block at or after each quarter of the depth: 3, 6, 9, 12 of 12 and 3, 5, 7, 9 of 9."""
+    return sorted({math.ceil(depth * quarter / 4) for quarter in (1, 2, 3, 4)})
+
+
+def without_place(config: Config) -> dict[str, Any]:
+    """A data set's settings but for where it lies, which changes no number."""
+    return {key: value for key, value in dump(config).items() if key != "root"}
+
+
+def not_multiples(
+    sizes: Mapping[str, int | None], variants: Iterable[Variant], *, unless: bool = False
+) -> Iterator[Problem]:
+    """Sizes in pixels, by key, that are no multiple of the patch size of every model; None and ``unless`` pass."""
+    for patch in sorted({variant.model.patch_size for variant in variants if variant.model is not None}):
+        for key, size in sizes.items():
+            if not unless and size is not None and size % patch:
+                yield key, f"{size} is not a multiple of the patch size {patch}"
+
+
+def beyond_depth(blocks: Mapping[str, Iterable[int]], variants: Iterable[Variant]) -> Iterator[Problem]:
+    """Blocks, by key, that a model lacks."""
+    for depth in sorted({variant.depth for variant in variants if variant.depth}):
+        for key, numbers in blocks.items():
+            if (most := max(numbers, default=0)) > depth:
+                yield key, f"{most} is beyond the {depth} blocks"

@@ -1,0 +1,30 @@
+"""The stage ``data``: the embedded scenes, composed in VOC layout. Other data sets lie outside a study."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dinoskip.config import RawConfig, dump, validate
+from dinoskip.pipeline.stage import Content, DataInputs, Stage, StudyNodes, Task
+
+
+def run(task: Task) -> None:
+    """Compose the scenes."""
+    from dinoskip.data.sets.scenes import ScenesConfig, compose  # torch
+
+    compose(validate(ScenesConfig, RawConfig(dict(task.settings["scenes"]))), task.out)
+
+
+STAGE = Stage("data", run)
+
+
+def of_dataset(nodes: StudyNodes, name: str, split: str, *contents: Content) -> DataInputs:
+    """What a node needs of a split: the output of a data stage, or the files of the given contents by their hashes."""
+    config = nodes.study.data[name]
+    settings: dict[str, Any] = {"dataset": {"kind": config.kind, "split": split}}
+    if config.kind == "scenes":
+        node = nodes.add(STAGE, name, {"scenes": dump(config)})
+        return DataInputs(settings, {"data": node}, {"config": dump(config)})
+    settings["dataset"].update({key: value for key, value in dump(config).items() if key not in {"root", "kind"}})
+    outside = {f"{name}: {what} of {rest[-1]}": (what, config, *rest) for what, *rest in contents}
+    return DataInputs(settings, {}, {"config": dump(config)}, outside)

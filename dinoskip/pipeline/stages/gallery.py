@@ -1,0 +1,116 @@
+"""The stage ``gallery``: the page of models × blocks × images, and contact sheets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import Field
+
+from dinoskip.config import settings_for_key
+from dinoskip.pipeline.fields import Name
+from dinoskip.pipeline.stage import Command, Content, Problem, Stage, StudyNodes, Task, beyond_depth, not_multiples
+from dinoskip.pipeline.stages import data
+from dinoskip.pipeline.stages.probe import ProbeSection
+from dinoskip.pipeline.stages.tokencut import TokenCutSection
+from visualize.gallery.config import GalleryConfig
+
+if TYPE_CHECKING:
+    from dinoskip.pipeline.sections import StudyBase
+    from dinoskip.pipeline.variants import Variant
+
+
+class GallerySection(GalleryConfig):
+    """The gallery: the first images of a data set's validation split, every model, every block."""
+
+    dataset: Name | None = Field(None, description="default: the first probed data set")
+    epochs: tuple[Annotated[int, Field(ge=0)], ...] = Field((), description="of evaluate.epochs; default: the last")
+
+
+STUDY_KEYS = {"dataset", "epochs"}
+
+
+def check(study: StudyBase, variants: tuple[Variant, ...]) -> Iterator[Problem]:
+    """Blocks, sizes and epochs must be there."""
+    section, probe = study.section(GallerySection), study.section(ProbeSection)
+    yield from beyond_depth({"gallery.block": (section.block or 1,)}, variants)
+    size = section.size or (probe.size if probe.live else None)
+    yield from not_multiples({"gallery.size": size}, variants)
+    evaluated = study.evaluated_epochs
+    for epoch in section.epochs:
+        if epoch not in evaluated:
+            yield "gallery.epochs", f"epoch {epoch} is not evaluated: add it to evaluate.epochs"
+            return
+
+
+def _contents(config: Any, split: str) -> tuple[Content, ...]:
+    """What the gallery reads of a data set: images, and what can be drawn on them."""
+    from dinoskip.data import sets as datasets  # torch
+
+    if datasets.has_masks(config):
+        masks = (("images", "segmentation", split), ("targets", "segmentation", split))
+        return (*masks, ("annotations", split))
+    if datasets.has_boxes(config):
+        return (("images", "detection", split), ("targets", "detection", split))
+    return (("images", "pretraining", split),)
+
+
+def add_nodes(nodes: StudyNodes) -> None:
+    """One node for the whole study, if there is a data set to show."""
+    study, section, probe = nodes.study, nodes.section(GallerySection), nodes.section(ProbeSection)
+    discovery = nodes.section(TokenCutSection)
+    name = section.dataset or next(iter(probe.datasets), None)
+    if name is None:
+        return
+    last = max(study.evaluated_epochs, default=0)
+    epochs = section.epochs or (last,)
+    inputs: dict[str, str] = {}
+    models: list[dict[str, Any]] = []
+    outside: dict[str, tuple[Any, ...]] = {}
+    for model in nodes.models:
+        if not model.spec and model.epoch not in epochs:
+            continue
+        variant = model.variant.name
+        label = f"{variant} ep{model.epoch}" if len(epochs) > 1 and not model.spec else variant
+        models.append({"label": label, "variant": variant, "epoch": model.epoch, **model.spec})
+        if model.spec:
+            outside[f"backbone {model.spec['backbone']}"] = ("backbone", model.spec["backbone"])
+        inputs |= {f"{role}:{label}": node for role, node in model.inputs.items()}
+        if (node := f"probe/{model.place}/{name}") in nodes.nodes:
+            inputs[f"probe:{label}"] = node
+        inputs |= {f"tokencut {one}:{label}": f"tokencut/{model.place}/{one}" for one in discovery.datasets}
+    drawn = settings_for_key(section, without=STUDY_KEYS)
+    settings = {
+        "gallery": {**drawn, "size": section.size or probe.size, "dataset": name},
+        "title": f"{study.name}, block by block",
+        "models": models,
+        "norm": study.evaluate.norm[0],
+        "facet": discovery.facet[0],
+        "seed": study.seed,
+        "blocks": study.evaluate.block_list,
+    }
+    split = probe.val_split
+    shown = data.of_dataset(nodes, name, split, *_contents(study.data[name], split))
+    nodes.add(STAGE, "", settings, inputs=inputs, data=shown, outside=outside)
+
+
+def run(task: Task) -> None:
+    """Write the page, contact sheets of each model's blocks and of all models at one block, and ``roughness.json``."""
+    from dinoskip.pipeline.gallery_columns import write_gallery  # torch
+
+    write_gallery(task)
+
+
+STAGE = Stage(
+    "gallery",
+    run,
+    add_nodes,
+    GallerySection,
+    place="gallery",
+    measures="the gallery",
+    check=check,
+    version=5,
+    command=Command(
+        "make a page of images × blocks × backbones, of any folder of images", "gallery.first=40", kind="images"
+    ),
+)

@@ -1,0 +1,183 @@
+"""The stage ``pretrain``: a self-supervised run, resumed where it was killed. The output is the run directory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from dinoskip.config import RawConfig, dump, settings_for_key, validate
+from dinoskip.data import sets as datasets
+from dinoskip.data.shards import Source as Images
+from dinoskip.distributed import on_main
+from dinoskip.files import read_json
+from dinoskip.init.build import WeightSelectionInit
+from dinoskip.pipeline.fields import Name
+from dinoskip.pipeline.inputs import dataset_of
+from dinoskip.pipeline.observers import observer_of
+from dinoskip.pipeline.sections import StudyBase
+from dinoskip.pipeline.stage import DataInputs, Problem, Stage, StudyNodes, Task, beyond_depth, not_multiples
+from dinoskip.pipeline.stages import data
+from dinoskip.pipeline.variants import Variant
+from dinoskip.training import checkpoint
+from dinoskip.training.dino import PretrainConfig
+from dinoskip.training.journal import best_step
+from dinoskip.training.pretraining import PretrainJob, pretrain
+from dinoskip.training.recipe import FREE_KEYS
+
+SWEEP_RESULT = "sweep.json"
+FREE = tuple(key for key in FREE_KEYS if key != "keep_epochs")
+"""Settings of a run that are no part of its key. ``keep_epochs`` is: it changes no number, but it says which
+checkpoints the output holds, and the weights stage reads those."""
+
+
+class PretrainSection(PretrainConfig):
+    """The pretraining recipe and the data set it is run on (a key of ``data``)."""
+
+    dataset: Name
+
+
+def check(study: StudyBase, variants: tuple[Variant, ...]) -> Iterator[Problem]:
+    """Crops must be whole patches, and what is evaluated while training must be asked for."""
+    section, online = study.find(PretrainSection), study.online
+    if section is not None:
+        crops = section.crops
+        sizes = {
+            "pretrain.crops.global_size": crops.global_size,
+            "pretrain.crops.local_size": crops.local_size,
+        }
+        yield from not_multiples(sizes, variants)
+        if section.online_every and not online.parts:
+            yield "pretrain.online_every", "there is nothing to evaluate: add online.knn or online.probe"
+    yield from not_multiples({f"online.{name}.size": part.size for name, part in online.parts.items()}, variants)
+    for name, part in online.parts.items():
+        if part.dataset not in study.data:
+            known = ", ".join(study.data) or "none"
+            yield f"online.{name}.dataset", f"{part.dataset!r} is not one of the data sets under data: {known}"
+    if online.probe:
+        counted = [block if block > 0 else 1 - block for block in online.probe.blocks]
+        yield from beyond_depth({"online.probe.blocks": counted}, variants)
+
+
+@dataclass(frozen=True)
+class TrainingInputs:
+    """What a node that trains a variant reads: the run's settings, its images, what is measured while it trains."""
+
+    settings: dict[str, Any]
+    data: DataInputs
+    beside: dict[str, str]
+
+
+def inputs_of(
+    nodes: StudyNodes, variant: Variant, recipe: Mapping[str, Any], key: str, splits: Sequence[str]
+) -> TrainingInputs:
+    """The inputs of a run by a recipe (the section's settings), which stands under ``key`` in the node's settings."""
+    free = {setting: recipe[setting] for setting in FREE}
+    assert variant.model is not None
+    assert variant.optimizer is not None
+    settings = {
+        "seed": nodes.study.seed,
+        "model": settings_for_key(variant.model),
+        "optimizer": settings_for_key(variant.optimizer),
+        key: {setting: value for setting, value in recipe.items() if setting not in {"dataset", *FREE}},
+    }
+    images = data.of_dataset(nodes, recipe["dataset"], "train", *(("images", "pretraining", split) for split in splits))
+    parts, beside = _online(nodes)
+    outside = {**images.outside, **selected_from(variant)}
+    runtime = {**images.runtime, "free": free, "online": parts}
+    return TrainingInputs(settings, replace(images, outside=outside, runtime=runtime), beside)
+
+
+def _online(nodes: StudyNodes) -> tuple[dict[str, Any], dict[str, str]]:
+    """What is measured while training, by name, and the nodes that make its data: no part of any key."""
+    parts: dict[str, Any] = {}
+    beside: dict[str, str] = {}
+    for name, part in nodes.study.online.parts.items():
+        images = data.of_dataset(nodes, part.dataset, "train")
+        parts[name] = {"section": dump(part), "config": images.runtime["config"]}
+        beside |= {f"online {name}": node for node in images.inputs.values()}
+    return parts, beside
+
+
+def selected_from(variant: Variant) -> dict[str, tuple[Any, ...]]:
+    """The hash of the network from which a variant's first weights are selected, if they are."""
+    init = variant.model.init if variant.model else None
+    return {"weights selected from": ("backbone", init.teacher)} if isinstance(init, WeightSelectionInit) else {}
+
+
+def add_nodes(nodes: StudyNodes) -> None:
+    """A run for every variant that is to be trained, at the learning rate that its sweep chose, if there is one."""
+    section = nodes.study.find(PretrainSection)
+    if section is None:
+        return
+    for variant in nodes.variants:
+        if variant.backbone is None:
+            run_of = inputs_of(nodes, variant, settings_for_key(section), "pretrain", ("train",))
+            sweep = f"sweep/{variant.name}"
+            nodes.add(
+                STAGE,
+                variant.name,
+                run_of.settings,
+                inputs={"sweep": sweep} if sweep in nodes.nodes else {},
+                data=run_of.data,
+                variant=variant.name,
+                beside=run_of.beside,
+            )
+
+
+def images_of(task: Task) -> Images:
+    """The training images of a task."""
+    config, root = dataset_of(task)
+    return datasets.open_training_images(config, root, split=task.settings["dataset"]["split"])
+
+
+def job_source(task: Task, key: str, section: str) -> RawConfig:
+    """The settings of a task's run, whose recipe stands under ``key`` there and is ``section`` of the job."""
+    settings = {name: task.settings[name] for name in ("seed", "model", "optimizer")}
+    return RawConfig({**settings, section: {**task.settings[key], **task.runtime["free"]}})
+
+
+def job_of(task: Task, lr: float | None) -> PretrainJob:
+    """The job of a task, with a learning rate in place of its optimizer's, if one is given."""
+    source = job_source(task, "pretrain", "pretrain")
+    if lr is not None:
+        source.tree["optimizer"] = {**source.tree["optimizer"], "lr": lr}
+    return validate(PretrainJob, source)
+
+
+def chosen_rate(inputs: Mapping[str, Path]) -> float | None:
+    """The learning rate that a variant's sweep chose; None without a sweep."""
+    return float(read_json(inputs["sweep"] / SWEEP_RESULT)["lr"]) if "sweep" in inputs else None
+
+
+def keep_checkpoints(run_dir: Path, epochs: Sequence[int], final: Path, score: str | None) -> None:
+    """Keep the checkpoints of ``epochs``, the final and the best one.
+
+    Which others retention has left depends on when the run was killed; the output must not.
+    """
+    kept = {*(checkpoint.of_epoch(run_dir, epoch) for epoch in epochs), final}
+    best = {best_step(run_dir, score)} if score else set()
+    checkpoint.prune(run_dir, {checkpoint.step_of(path) for path in kept} | best)
+
+
+def run(task: Task) -> None:
+    """Train, or go on."""
+    job, observer = job_of(task, chosen_rate(task.inputs)), observer_of(task)
+    final = pretrain(job, images_of(task), task.out, device=task.device, workers=task.workers, observer=observer)
+    score = observer.score if observer else None
+    on_main(lambda: keep_checkpoints(task.out, job.pretrain.keep_epochs, final, score))
+
+
+STAGE = Stage(
+    "pretrain",
+    run,
+    add_nodes,
+    PretrainSection,
+    place="pretrain",
+    required=False,
+    use="pretraining",
+    check=check,
+    resumes=True,
+    together=True,
+)

@@ -1,0 +1,66 @@
+"""The stage ``report``: rows, curves and settings of a whole study on one page, from whatever stages are there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dinoskip.config import dump
+from dinoskip.pipeline.report_notices import PREPARED
+from dinoskip.pipeline.report_page import write_page
+from dinoskip.pipeline.stage import Stage, StudyNodes, Task, without_place
+from dinoskip.pipeline.stages.pretrain import FREE
+from dinoskip.pipeline.stages.weights import recipe_of
+from dinoskip.pipeline.variants import Variant
+from visualize.report.config import ReportConfig
+
+_NOT_ON_CARD = {"name", "output", "data", "model", "optimizer", "variants", "gallery", "report"}
+"""Parts of a study that the card of settings leaves out: they change no number, or stand elsewhere on the page."""
+
+
+def add_nodes(nodes: StudyNodes) -> None:
+    """One node, which reads all that has rows, logs or pictures; for costs every stage."""
+    study, section = nodes.study, nodes.section(ReportConfig)
+    read = [name for name, node in nodes.nodes.items() if section.costs or node.stage not in PREPARED]
+    recipe = recipe_of(study)
+    settings = {
+        "report": dump(section),
+        "study": study.name,
+        "card": _card(nodes),
+        "variants": {variant.name: _described(variant) for variant in nodes.variants},
+        "datasets": {name: without_place(config) for name, config in study.data.items()},
+        "epochs": recipe.epochs if recipe else 0,
+        "trained_on": recipe.dataset if recipe else "",
+    }
+    runtime = {"study": study.model_dump(mode="json", exclude={"output"})}
+    nodes.add(STAGE, "", settings, inputs={name: name for name in read}, runtime=runtime)
+
+
+def _card(nodes: StudyNodes) -> dict[str, Any]:
+    """Every setting of the study that can change a number."""
+    card = nodes.study.model_dump(mode="json", exclude=_NOT_ON_CARD)
+    for section in ("pretrain", "supervise"):
+        for key in FREE:
+            (card[section] or {}).pop(key, None)
+    for section, used in (
+        ("supervise", card["supervise"]),
+        ("online", nodes.study.online.parts),
+        ("sweep", card["sweep"]),
+    ):
+        if not used:
+            card.pop(section)
+    return card
+
+
+def _described(variant: Variant) -> dict[str, Any]:
+    """Every setting of a variant."""
+    if variant.model is None or variant.optimizer is None:
+        return {"backbone": variant.backbone}
+    return {"model": dump(variant.model), "optimizer": dump(variant.optimizer)}
+
+
+def run(task: Task) -> None:
+    """Write the page and all that stands beside it, a copy of the gallery, and ``study.yaml``."""
+    write_page(task)
+
+
+STAGE = Stage("report", run, add_nodes, ReportConfig, place="report", version=10)

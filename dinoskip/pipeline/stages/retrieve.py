@@ -1,0 +1,94 @@
+"""The stage ``retrieve``: validation patches labelled by the nearest training patches, every block."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from dinoskip.config import RawConfig, settings_for_key, validate
+from dinoskip.pipeline.fields import Names
+from dinoskip.pipeline.stage import Command, Problem, Stage, StudyNodes, Task, not_multiples
+from dinoskip.pipeline.stages import data, features
+from dinoskip.pipeline.stages.probe import ProbeSection
+from eval import retrieval
+from eval.retrieval.config import RetrievalConfig
+
+if TYPE_CHECKING:
+    from dinoskip.pipeline.sections import StudyBase
+    from dinoskip.pipeline.variants import Variant
+
+
+class RetrieveSection(RetrievalConfig):
+    """Dense retrieval (docs/retrieval.md): resolution, how many training patches are remembered, how they vote."""
+
+    datasets: Names = ()
+    train_split: str = "train"
+    val_split: str = "val"
+
+
+def check(study: StudyBase, variants: tuple[Variant, ...]) -> Iterator[Problem]:
+    """Square images must be whole patches."""
+    section = study.section(RetrieveSection)
+    yield from not_multiples({"evaluate.retrieve.size": section.size}, variants, unless=not section.datasets)
+
+
+def add_nodes(nodes: StudyNodes) -> None:
+    """A node for every network and data set."""
+    section = nodes.section(RetrieveSection)
+    norm = nodes.study.evaluate.norm[0]
+    square = {"facet": "out", "transform": {"mode": "square", "size": section.size}, "norm": norm}
+    suffix = "" if section.size == nodes.section(ProbeSection).size else str(section.size)
+    splits = {"train": section.train_split, "val": section.val_split}
+    for model in nodes.models:
+        for name in section.datasets:
+            settings = {
+                "retrieve": settings_for_key(section, without={"datasets"}),
+                "seed": nodes.study.seed,
+                "context": {**nodes.context(model.variant, model.epoch), "dataset": name},
+            }
+            inputs = {
+                role: features.of_split(nodes, model, "segmentation", name, split, square, suffix)
+                for role, split in splits.items()
+            }
+            hashes = [("targets", "segmentation", split) for split in splits.values()]
+            nodes.add(
+                STAGE,
+                f"{model.place}/{name}",
+                settings,
+                inputs=inputs,
+                data=data.of_dataset(nodes, name, section.val_split, *hashes),
+                variant=model.variant.name,
+            )
+
+
+def run(task: Task) -> None:
+    """Segment the validation images."""
+    from dinoskip.pipeline.inputs import open_split, open_store, row_context  # torch
+
+    section = validate(RetrieveSection, RawConfig(dict(task.settings["retrieve"])))
+    train, val = open_store(task, "train"), open_store(task, "val")
+    retrieval.evaluate(
+        train,
+        val,
+        open_split(task, "segmentation", section.train_split),
+        open_split(task, "segmentation", section.val_split),
+        task.out,
+        section,
+        row_context(task, val),
+        seed=task.settings["seed"],
+        device=task.device,
+    )
+
+
+STAGE = Stage(
+    "retrieve",
+    run,
+    add_nodes,
+    RetrieveSection,
+    place="evaluate.retrieve",
+    use="segmentation",
+    measures="dense retrieval",
+    check=check,
+    version=2,
+    command=Command("segment by the nearest training patches, with every block", "evaluate.retrieve.k=30"),
+)

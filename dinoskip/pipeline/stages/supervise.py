@@ -1,0 +1,100 @@
+"""The stage ``supervise``: a classifier, resumed where it was killed: the run directory, and its accuracy as rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+from dinoskip.config import settings_for_key, validate
+from dinoskip.console import read_metrics
+from dinoskip.distributed import on_main
+from dinoskip.models.export import exported_weights, hash_weights, load_weights
+from dinoskip.models.vit import DEPTH
+from dinoskip.pipeline.fields import Name
+from dinoskip.pipeline.inputs import open_split
+from dinoskip.pipeline.sections import StudyBase
+from dinoskip.pipeline.stage import Problem, Stage, StudyNodes, Task, not_multiples
+from dinoskip.pipeline.stages.pretrain import PretrainSection, inputs_of, job_source, keep_checkpoints
+from dinoskip.pipeline.variants import Variant
+from dinoskip.results import EvalResult, write_rows
+from dinoskip.training.checkpoint import step_of
+from dinoskip.training.supervised import Accuracy, SupervisedConfig, SupervisedJob, supervise
+
+KEY = "supervised"
+"""Where the recipe stands in a node's settings, since before the section was called ``supervise``."""
+
+
+class SuperviseSection(SupervisedConfig):
+    """The supervised recipe and the data set it is run on (a key of ``data``, of kind ``folder``)."""
+
+    dataset: Name
+    online_every: int = Field(10, ge=1, description="epochs between evaluations; the last is always one")
+
+
+def check(study: StudyBase, variants: tuple[Variant, ...]) -> Iterator[Problem]:
+    """One recipe a study; images must be whole patches, in labelled folders."""
+    section = study.find(SuperviseSection)
+    if section is None:
+        return
+    if study.find(PretrainSection) is not None:
+        yield "supervise", "pretrain is given too: a study trains all its variants by one recipe"
+    kind = study.data[section.dataset].kind if section.dataset in study.data else "folder"
+    if kind != "folder":
+        yield "supervise.dataset", f"is of kind {kind}: it must be a folder with train and val"
+    yield from not_multiples({"supervise.augment.size": section.augment.size}, variants)
+
+
+def add_nodes(nodes: StudyNodes) -> None:
+    """A run for every variant that is to be trained."""
+    section = nodes.study.find(SuperviseSection)
+    if section is None:
+        return
+    for variant in nodes.variants:
+        if variant.backbone is None:
+            run_of = inputs_of(nodes, variant, settings_for_key(section), KEY, ("train", "val"))
+            context = {**nodes.context(variant, section.epochs), "dataset": section.dataset}
+            settings = {**run_of.settings, "context": context}
+            nodes.add(STAGE, variant.name, settings, data=run_of.data, variant=variant.name, beside=run_of.beside)
+
+
+def run(task: Task) -> None:
+    """Train, or go on; at the end write the accuracy."""
+    job = validate(SupervisedJob, job_source(task, KEY, "supervise"))
+    train, val = (open_split(task, "classes", split) for split in ("train", "val"))
+    final = supervise(job, train, val, task.out, device=task.device, workers=task.workers)
+
+    def finish() -> None:
+        keep_checkpoints(task.out, job.supervise.keep_epochs, final, Accuracy.score)
+        known = {
+            "n": len(val), "classes": len(val.class_names), "split": "val", "protocol": "classifier of the run",
+            "resolution": f"{job.supervise.augment.size} center_crop", **task.settings["context"],
+        }  # fmt: skip
+        write_rows(task.out / "rows.json", _accuracy_rows(task.out, final, known))
+
+    on_main(finish)
+
+
+def _accuracy_rows(run_dir: Path, final: Path, known: Mapping[str, Any]) -> list[EvalResult]:
+    """Top-1 and top-5 of the final checkpoint, as its row of metrics.jsonl has them."""
+    measured = next(row for row in read_metrics(run_dir / "metrics.jsonl") if row["step"] == step_of(final))
+    state, model, _ = load_weights(exported_weights(final))
+    depth = model.depth or DEPTH
+    about = {"task": "classify", "block": str(depth), "depth": depth, "weights": hash_weights(state), **known}
+    return [EvalResult(metric=metric, value=measured[metric], **about) for metric in ("top1", "top5")]
+
+
+STAGE = Stage(
+    "supervise",
+    run,
+    add_nodes,
+    SuperviseSection,
+    place="supervise",
+    required=False,
+    use="classes",
+    check=check,
+    resumes=True,
+    together=True,
+)

@@ -1,0 +1,158 @@
+"""The stage ``sweep``: the learning rate of every variant, chosen by short runs before the long one."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, Field, ValidationError
+
+from dinoskip.config import Config, dump, merge, no_duplicates, settings_for_key
+from dinoskip.console import log, read_metrics
+from dinoskip.data.shards import Source as Images
+from dinoskip.distributed import on_main
+from dinoskip.errors import NonFiniteError
+from dinoskip.files import read_json, write_json
+from dinoskip.pipeline.observers import observer_of
+from dinoskip.pipeline.sections import StudyBase
+from dinoskip.pipeline.stage import Problem, Stage, StudyNodes, Task
+from dinoskip.pipeline.stages import data
+from dinoskip.pipeline.stages.pretrain import SWEEP_RESULT, PretrainSection, images_of, inputs_of, job_of
+from dinoskip.pipeline.variants import Variant
+from dinoskip.training.objective import Observer
+from dinoskip.training.pretraining import pretrain
+
+
+class SweepSection(Config):
+    """Every variant is first trained shortly with each learning rate; the best by ``online`` trains it for long.
+
+    The measure is the headline of the first part of ``online`` at the end of a short run, the smaller rate on a tie.
+    ``online.knn.held_out`` keeps the validation set out of the choice. A run that ends non-finite counts as the worst.
+    """
+
+    lr: Annotated[tuple[Annotated[float, Field(gt=0)], ...], AfterValidator(no_duplicates)] = Field(
+        min_length=2, description="peak learning rates per 256 images, in place of optimizer.lr"
+    )
+    pretrain: dict[str, Any] = Field(
+        default_factory=lambda: {"epochs": 1, "warmup_epochs": 0},
+        description="what the short runs change of the recipe: length, warm-ups",
+    )
+
+
+def short_recipe(recipe: Mapping[str, Any], section: SweepSection) -> dict[str, Any]:
+    """The recipe of a short run: ``recipe`` with the section's changes, nothing kept, evaluated at its end."""
+    tree: dict[str, Any] = merge({**recipe, "keep_epochs": []}, section.pretrain)
+    return {**tree, "online_every": tree["epochs"]}
+
+
+def check(study: StudyBase, variants: tuple[Variant, ...]) -> Iterator[Problem]:
+    """There must be something to choose by, and a short run must be possible."""
+    section, recipe, online = study.find(SweepSection), study.find(PretrainSection), study.online
+    if online.parts and not (recipe and (recipe.online_every or section)):
+        yield "online", "never happens: set pretrain.online_every, the epochs between evaluations"
+    if section is None:
+        return
+    if not recipe or not online.parts:
+        yield "sweep", "needs pretrain, and online.knn or online.probe to choose by"
+        return
+    try:
+        PretrainSection.model_validate(short_recipe(dump(recipe), section))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, ("sweep.pretrain", *first["loc"])))
+        yield where, first["msg"].removeprefix("Value error, ")
+
+
+def add_nodes(nodes: StudyNodes) -> None:
+    """A sweep for every variant that is to be trained; what the rate is chosen by is part of its key."""
+    section, recipe = nodes.study.find(SweepSection), nodes.study.find(PretrainSection)
+    if section is None or recipe is None:
+        return
+    online, short = nodes.study.online, short_recipe(settings_for_key(recipe), section)
+    measured: dict[str, tuple[Any, ...]] = {}
+    for part in online.parts.values():
+        for split in part.splits:
+            hashes = (("images", part.use, split), ("targets", part.use, split))
+            measured |= data.of_dataset(nodes, part.dataset, split, *hashes).outside
+    for variant in nodes.variants:
+        if variant.backbone is not None:
+            continue
+        run_of = inputs_of(nodes, variant, short, "pretrain", ("train",))
+        optimizer = {key: value for key, value in run_of.settings["optimizer"].items() if key != "lr"}
+        chosen_by = {name: dump(part) for name, part in online.parts.items()}
+        nodes.add(
+            STAGE,
+            variant.name,
+            {**run_of.settings, "optimizer": optimizer, "lr": list(section.lr), "online": chosen_by},
+            inputs={f"data of {role}": node for role, node in run_of.beside.items()},
+            data=replace(run_of.data, outside={**run_of.data.outside, **measured}),
+            variant=variant.name,
+            beside=run_of.beside,
+        )
+
+
+def best(rates: list[dict[str, Any]]) -> float:
+    """The learning rate of the highest value, the smaller on a tie; a failed run's value is None.
+
+    Raises :class:`NonFiniteError` if every run failed.
+    """
+    if all(row["value"] is None for row in rates):
+        raise NonFiniteError(
+            "sweep: no learning rate has a value: every short run failed", "add smaller ones to sweep.lr"
+        )
+    return float(max(rates, key=lambda row: (-math.inf if row["value"] is None else row["value"], -row["lr"]))["lr"])
+
+
+def run(task: Task) -> None:
+    """The short runs, each resumed where it was killed. The output is ``sweep.json`` alone."""
+    if on_main(lambda: (task.out / SWEEP_RESULT).is_file()):  # killed after the choice, while it removed the runs
+        on_main(lambda: _leave_only(task.out, read_json(task.out / SWEEP_RESULT)))
+        return
+    images, observer = images_of(task), observer_of(task)
+    assert observer is not None  # a study with a sweep has something to measure
+    rows = [_short_run(task, lr, images, observer) for lr in sorted(task.settings["lr"])]
+    result = {"measure": observer.score, "epochs": task.settings["pretrain"]["epochs"], "lr": best(rows), "rates": rows}
+    log.info("sweep: learning rate %g is the best by %s", result["lr"], observer.score)
+    on_main(lambda: _leave_only(task.out, result))
+
+
+def _short_run(task: Task, lr: float, images: Images, observer: Observer) -> dict[str, Any]:
+    """One run, and what came out: its value by the measure (None if it failed), its mean loss over the last 10 %."""
+    out = _place(task.out, lr)
+    try:
+        pretrain(job_of(task, lr), images, out, device=task.device, workers=task.workers, observer=observer)
+    except NonFiniteError as error:
+        log.warning("sweep: learning rate %g: %s", lr, error)
+        return {"lr": lr, "value": None, "loss": None}
+    return on_main(lambda: {"lr": lr, **_outcome(out, observer.score)})
+
+
+def _outcome(run_dir: Path, score: str) -> dict[str, float | None]:
+    rows = read_metrics(run_dir / "metrics.jsonl")
+    if not rows or "loss" not in rows[-1]:  # its last step was not finite
+        return {"value": None, "loss": None}
+    losses = [row["loss"] for row in rows if "loss" in row]
+    last = losses[-max(1, len(losses) // 10) :]
+    return {"value": rows[-1].get(score), "loss": sum(last) / len(last)}
+
+
+def _leave_only(out: Path, result: dict[str, Any]) -> None:
+    """Write the result and remove the runs: they hold timings, and the output must not depend on those."""
+    write_json(out / SWEEP_RESULT, result)
+    for row in result["rates"]:
+        if (run := _place(out, row["lr"])).exists():
+            shutil.rmtree(run)
+
+
+def _place(out: Path, lr: float) -> Path:
+    """The directory of a short run; rates that differ in their last digit have different ones."""
+    return out / f"lr{lr!r}"
+
+
+STAGE = Stage(
+    "sweep", run, add_nodes, SweepSection, place="sweep", required=False, check=check, resumes=True, together=True
+)

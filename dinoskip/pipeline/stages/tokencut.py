@@ -1,0 +1,85 @@
+"""The stage ``tokencut``: one box an image, block and method, and CorLoc."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field
+
+from dinoskip.config import RawConfig, no_duplicates, settings_for_key, validate
+from dinoskip.pipeline.fields import Names, as_tuple, not_empty
+from dinoskip.pipeline.stage import Command, Stage, StudyNodes, Task
+from dinoskip.pipeline.stages import data, features
+from eval import tokencut
+from eval.tokencut.config import TokenCutConfig
+
+Facet = Literal["key", "query", "value", "out"]
+
+
+class TokenCutSection(TokenCutConfig):
+    """Object discovery (docs/tokencut.md): thresholds, LOST beside it, pictures."""
+
+    datasets: Names = ()
+    split: str = Field("trainval", description="whose images are cut")
+    facet: Annotated[
+        tuple[Facet, ...], BeforeValidator(as_tuple), AfterValidator(not_empty), AfterValidator(no_duplicates)
+    ] = Field(("key",), description="one or several; what is shown is of the first")
+
+
+STUDY_KEYS = {"datasets", "split", "facet"}
+
+
+def add_nodes(nodes: StudyNodes) -> None:
+    """A node for every network, data set and facet."""
+    section = nodes.section(TokenCutSection)
+    hashes = [("targets", "detection", section.split)]
+    hashes += [("images", "detection", section.split)] if section.overlays else []
+    for model in nodes.models:
+        for name in section.datasets:
+            for facet in section.facet:
+                suffix = "" if facet == section.facet[0] else f"-{facet}"
+                native = {"facet": facet, "transform": {"mode": "native"}}
+                store = features.of_split(nodes, model, "detection", name, section.split, native, suffix)
+                settings = {
+                    "tokencut": settings_for_key(section, without=STUDY_KEYS),
+                    "multiscale": nodes.multiscale(model.variant),
+                    "context": {**nodes.context(model.variant, model.epoch), "dataset": name},
+                }
+                nodes.add(
+                    STAGE,
+                    f"{model.place}/{name}{suffix}",
+                    settings,
+                    inputs={"store": store},
+                    data=data.of_dataset(nodes, name, section.split, *hashes),
+                    variant=model.variant.name,
+                )
+
+
+def run(task: Task) -> None:
+    """Cut every image at every block."""
+    from dinoskip.pipeline.inputs import multiscale_blocks, open_split, open_store, row_context  # torch
+
+    store = open_store(task, "store")
+    tokencut.evaluate(
+        store,
+        open_split(task, "detection"),
+        task.out,
+        validate(TokenCutConfig, RawConfig(dict(task.settings["tokencut"]))),
+        row_context(task, store),
+        multiscale=multiscale_blocks(task, store.depth),
+        device=task.device,
+        workers=task.workers,
+    )
+
+
+STAGE = Stage(
+    "tokencut",
+    run,
+    add_nodes,
+    TokenCutSection,
+    place="evaluate.tokencut",
+    use="detection",
+    measures="object discovery",
+    version=3,
+    command=Command("discover objects in every block by TokenCut (LOST, too)", "evaluate.tokencut.lost_k=100"),
+)

@@ -1,0 +1,71 @@
+"""The stage ``weights``: the backbone of one epoch's checkpoint (the teacher's, if there is one) as one file."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+
+from dinoskip.config import RawConfig, settings_for_key, validate
+from dinoskip.init.build import ModelConfig, build_model
+from dinoskip.models.export import exported_weights, save_weights
+from dinoskip.pipeline.sections import StudyBase
+from dinoskip.pipeline.stage import EvaluatedModel, Problem, Stage, StudyNodes, Task
+from dinoskip.pipeline.stages.pretrain import PretrainSection, selected_from
+from dinoskip.pipeline.stages.supervise import SuperviseSection
+from dinoskip.pipeline.variants import Variant
+from dinoskip.training import checkpoint
+
+
+def recipe_of(study: StudyBase) -> PretrainSection | SuperviseSection | None:
+    """How variants without a ``backbone`` are trained."""
+    return study.find(PretrainSection) or study.find(SuperviseSection)
+
+
+def check(study: StudyBase, variants: tuple[Variant, ...]) -> Iterator[Problem]:
+    """There must be a recipe where something is to be trained, and it must keep what is evaluated."""
+    recipe = recipe_of(study)
+    if recipe is None:
+        if any(variant.backbone is None for variant in variants):
+            yield "pretrain", "this key is required (or supervise, or every variant names a backbone)"
+        return
+    place = "pretrain" if isinstance(recipe, PretrainSection) else "supervise"
+    for epoch in study.evaluate.epochs:
+        if epoch not in {0, *recipe.keep_epochs, recipe.epochs}:
+            yield "evaluate.epochs", f"epoch {epoch} is not kept: add it to {place}.keep_epochs"
+
+
+def add_nodes(nodes: StudyNodes) -> None:
+    """The networks to evaluate: every epoch of every trained variant, and existing backbones.
+
+    Epoch 0 is the network before training, and needs none.
+    """
+    trained_by = "pretrain" if nodes.study.find(PretrainSection) else "supervise"
+    for variant in nodes.variants:
+        if variant.backbone is not None:
+            nodes.models.append(EvaluatedModel(variant, 0, {}, {"backbone": variant.backbone}))
+            continue
+        assert variant.model is not None
+        for epoch in nodes.study.evaluated_epochs:
+            start = {} if epoch else {"seed": nodes.study.seed, "model": settings_for_key(variant.model)}
+            node = nodes.add(
+                STAGE,
+                f"{variant.name}/ep{epoch}",
+                {"epoch": epoch, **start},
+                inputs={"run": f"{trained_by}/{variant.name}"} if epoch else {},
+                outside={} if epoch else selected_from(variant),
+                variant=variant.name,
+            )
+            nodes.models.append(EvaluatedModel(variant, epoch, {"weights": node}, {}))
+
+
+def run(task: Task) -> None:
+    """Copy the exported weights of the checkpoint, or build the network before training."""
+    out, epoch = task.out / "weights.safetensors", task.settings["epoch"]
+    if epoch:
+        shutil.copyfile(exported_weights(checkpoint.of_epoch(task.input("run"), epoch)), out)
+        return
+    config = validate(ModelConfig, RawConfig(dict(task.settings["model"])))
+    save_weights(out, build_model(config, task.settings["seed"]).state_dict(), config, {"epoch": 0})
+
+
+STAGE = Stage("weights", run, add_nodes, check=check)

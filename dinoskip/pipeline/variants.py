@@ -1,0 +1,120 @@
+"""What a study varies: every combination of its changes to model and optimizer, or an existing backbone."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from dinoskip.config import Config, RawConfig, merge, validate
+from dinoskip.errors import ConfigError
+from dinoskip.init.build import ModelConfig
+from dinoskip.models.vit import DEPTH
+from dinoskip.optim.build import OptimizerConfig
+from dinoskip.training.supervised import with_defaults
+
+C = TypeVar("C", bound=Config)
+
+
+class VariantsConfig(Config):
+    """What is varied: changes to ``model`` and ``optimizer``, every combination once.
+
+    A model entry may have a ``label`` (used in the variant's name) and, instead of model settings, a ``backbone``
+    (``weights:FILE``, ``dino:FILE``, ``run:DIR``, ``timm:NAME``) that is evaluated as it is.
+    """
+
+    model: tuple[dict[str, Any], ...] = ({},)
+    optimizer: tuple[str | dict[str, Any], ...] = ({},)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One combination. Either ``model`` and ``optimizer`` (to be trained) or ``backbone`` (a spec) is set."""
+
+    name: str
+    model: ModelConfig | None = None
+    optimizer: OptimizerConfig | None = None
+    backbone: str | None = None
+
+    @property
+    def depth(self) -> int | None:
+        """Blocks of the model; None for a backbone, which is not opened to plan a study."""
+        return None if self.model is None else self.model.depth or DEPTH
+
+
+class OneOptimizer(Config):
+    """An optimizer's configuration on its own, to be validated by its ``name``."""
+
+    optimizer: OptimizerConfig
+
+
+def expand(varied: VariantsConfig, source: RawConfig) -> tuple[tuple[Variant, ...], list[str]]:
+    """All combinations of ``variants``, named, in order, and a line for each that cannot be.
+
+    ``source`` is the study's: the changes lie over its ``model`` and ``optimizer``.
+    """
+    problems: list[str] = []
+    variants: list[Variant] = []
+    optimizers = [
+        labelled for entry in varied.optimizer if (labelled := _optimizer(source, entry, problems)) is not None
+    ]
+    for index, entry in enumerate(varied.model):
+        settings = dict(entry)
+        label = str(settings.pop("label", ""))
+        place = f"variants.model.{index}"
+        if "backbone" in settings:
+            spec = settings.pop("backbone")
+            if settings or not isinstance(spec, str):
+                problems.append(f"{source.place(place)}: {place}: backbone stands alone (with label, if wanted)")
+            else:
+                variants.append(Variant(label or _as_name(spec), backbone=spec))
+            continue
+        model = _validated(ModelConfig, merge(source.tree.get("model", {}), settings), source, place, problems)
+        if model is not None:
+            name = label or _label(model)
+            variants += [Variant(f"{name}-{short}", model=model, optimizer=config) for short, config in optimizers]
+    problems += [f"{source.place('variants')}: variants: {text}" for text in _bad_names(variants)]
+    return tuple(variants), problems
+
+
+def _as_name(spec: str) -> str:
+    return re.sub(r"[^A-Za-z0-9]+", "_", spec).strip("_")[:60]
+
+
+def _bad_names(variants: list[Variant]) -> Iterator[str]:
+    names = [variant.name for variant in variants]
+    for name in dict.fromkeys(names):
+        if names.count(name) > 1:
+            yield f"{name!r} comes twice (give each model a label)"
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", name):
+            yield f"{name!r} is not usable as a folder name (give a label)"
+
+
+def _optimizer(
+    source: RawConfig, entry: str | Mapping[str, Any], problems: list[str]
+) -> tuple[str, OptimizerConfig] | None:
+    settings = {"name": entry} if isinstance(entry, str) else dict(entry)
+    label = str(settings.pop("label", ""))
+    base = source.tree.get("optimizer", {})
+    if "name" in settings and isinstance(base, dict) and settings["name"] != base.get("name", "adamw"):
+        base = {}  # another optimizer's settings do not carry over, but the recipe's do
+        if source.tree.get("supervise"):
+            base = with_defaults({})["optimizer"]
+    tree = {"optimizer": {"name": "adamw", **merge(base, settings)}}
+    box = _validated(OneOptimizer, tree, source, "", problems)
+    return None if box is None else (label or box.optimizer.name, box.optimizer)
+
+
+def _validated(model: type[C], tree: dict[str, Any], source: RawConfig, prefix: str, problems: list[str]) -> C | None:
+    try:
+        return validate(model, RawConfig(tree, source.places), prefix)
+    except ConfigError as error:
+        problems.extend(error.problems)
+        return None
+
+
+def _label(model: ModelConfig) -> str:
+    base = f"skip_{model.skip}" if isinstance(model.skip, str) else "skip" if model.skip else "skipless"
+    default = "skipless" if model.skip is False else "trunc_normal"
+    return base if model.init.name == default else f"{base}_{model.init.name}"

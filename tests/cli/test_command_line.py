@@ -1,0 +1,146 @@
+"""The command line as a user meets it: real processes, one line per error, the documented exit codes."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.commands import ROOT, dinoskip
+
+
+def one_line(done: subprocess.CompletedProcess[str], code: int, *parts: str) -> None:
+    assert done.returncode == code, done.stderr
+    lines = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert len(lines) == 1, done.stderr
+    assert "Traceback" not in done.stderr
+    for part in parts:
+        assert part in lines[0]
+
+
+def test_help_needs_no_heavy_package() -> None:
+    code = "import sys\ntry:\n    from dinoskip.cli import main; main(['--help'])\nexcept SystemExit: pass\n"
+    code += "heavy = {'torch', 'timm', 'scipy', 'sklearn', 'matplotlib', 'faiss', 'cv2', 'pycocotools'}\n"
+    code += "assert heavy.isdisjoint(sys.modules), heavy & set(sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd=ROOT, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "exit codes" in done.stdout.lower()
+
+
+def test_help_of_run_names_every_stage_in_order(capsys: pytest.CaptureFixture[str]) -> None:
+    from dinoskip.cli import main
+    from dinoskip.pipeline.study import STAGES
+
+    with pytest.raises(SystemExit):
+        main(["run", "--help"])
+    said = re.search(r"stages: ([a-z, \n]+)", capsys.readouterr().out)
+    assert said is not None
+    assert re.split(r",\s+", said[1].strip()) == list(STAGES)
+
+
+def test_every_command_has_help(capsys: pytest.CaptureFixture[str]) -> None:
+    from dinoskip.cli import main
+
+    def commands(words: list[str]) -> list[list[str]]:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as caught:
+            main([*words, "--help"])
+        assert caught.value.code == 0
+        text = capsys.readouterr().out
+        assert "usage: dinoskip" in text
+        found = re.findall(r"^    (\w+) {2,}\w|^    (\w+)$", text, re.MULTILINE)
+        return [[*words, one or other] for one, other in found]
+
+    tree = [command for top in commands([]) for command in [top, *commands(top)]]
+    names = {" ".join(command) for command in tree}
+    assert {
+        "run",
+        "plan",
+        "status",
+        "pretrain",
+        "features export",
+        "probe",
+        "tokencut",
+        "knn",
+        "gallery",
+        "report",
+    } <= names
+    assert {
+        "analyze",
+        "data check",
+        "data prepare",
+        "data pack",
+        "data scenes",
+        "models list",
+        "models show",
+        "models convert",
+        "gc",
+        "verify",
+        "doctor",
+    } <= names
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (["rnu"], "invalid choice"),
+        (["run"], "required"),
+        (["run", "configs/dmeo.yaml"], "did you mean configs/demo.yaml?"),
+        (["run", "configs/demo.yaml", "pretrain.epoch=3"], "did you mean epochs?"),
+        (["run", "configs/demo.yaml", "pretrain.epochs=0"], "greater than or equal to 1"),
+        (["run", "configs/demo.yaml", "pretrain.dataset=sceens"], "'sceens' is not one of the data sets"),
+        (["run", "configs/demo.yaml", "--only", "prob"], "did you mean probe?"),
+        (["plan", "configs/demo.yaml", "evaluate.epochs=[3]"], "epoch 3 is not kept"),
+        (["plan", "configs/demo.yaml", "variants.model.1.init.alfa=3"], "did you mean alpha?"),
+        (["settings", "pretrian"], "did you mean pretrain?"),
+        (["gallery", "--backbone", "x", "--data", "x", "--out", "y", "--csv", "z"], "see dinoskip gallery --help"),
+        (["features", "export", "--backbone", "tim:x", "--data", "x", "--out", "y"], "tim"),
+    ],
+)
+def test_usage_and_config_errors(arguments: list[str], part: str) -> None:
+    one_line(dinoskip(*arguments), 2, part)
+
+
+def test_settings_are_listed_with_default_and_meaning(capsys: pytest.CaptureFixture[str]) -> None:
+    from dinoskip.cli import main
+
+    def rows(*section: str) -> list[list[str]]:
+        assert main(["settings", *section]) == 0
+        return [re.split(" {2,}", line) for line in capsys.readouterr().out.splitlines()[1:]]
+
+    everything = rows()
+    assert ["data.NAME.year", "voc", "2012"] in everything
+    assert ["online.knn.k", "[10]"] in [[*row[:2]] for row in everything]
+    assert [row for row in everything if row[0].startswith("pretrain.")] == rows("pretrain")
+    assert ["optimizer.klsoap", "klshampoo", "false", "KL-SOAP: Adam in KL-Shampoo's basis"] in rows("optimizer")
+
+
+def test_missing_data_is_named(tmp_path: Path) -> None:
+    missing = tmp_path / "nowhere"
+    one_line(dinoskip("pretrain", "--data", str(missing), "--out", str(tmp_path / "run")), 3, str(missing))
+    one_line(dinoskip("data", "check", "images", str(missing)), 3, str(missing))
+    one_line(dinoskip("verify", str(tmp_path)), 3, "no finished output")
+    one_line(dinoskip("models", "show", f"weights:{missing}.safetensors"), 3, str(missing))
+
+
+def test_scenes_then_check_and_doctor(tmp_path: Path) -> None:
+    done = dinoskip("data", "scenes", str(tmp_path / "s"), "images=8", "size=64")
+    assert done.returncode == 0, done.stderr
+    assert Path(done.stdout.strip()).is_dir()
+    one_line(dinoskip("data", "scenes", str(tmp_path / "s")), 2, "not an empty folder")
+    checked = dinoskip("data", "check", "voc", str(tmp_path / "s"), "--json")
+    assert checked.returncode == 0, checked.stderr
+    assert json.loads(checked.stdout)
+    doctor = dinoskip("doctor")
+    assert doctor.returncode == 0
+    assert "torch" in doctor.stdout
+
+
+def test_version() -> None:
+    command = [sys.executable, "-m", "dinoskip", "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=ROOT, check=True)
+    assert done.stdout.startswith("dinoskip 0.")

@@ -1,0 +1,104 @@
+"""A supervised study from its YAML to the report, and the ways in which its settings can be wrong."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from dinoskip.cli import main
+from dinoskip.errors import ConfigError
+from dinoskip.files import MANIFEST, verify_manifest
+from dinoskip.models.export import load_weights
+from dinoskip.pipeline.study import build_nodes, load_study
+from dinoskip.results import read_rows
+from tests.helpers.labelled import make_classes
+from tests.helpers.study import SUPERVISED
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("study")
+    make_classes(folder / "data" / "train", 4)
+    make_classes(folder / "data" / "val", 2, seed=1)
+    config = folder / "labelled.yaml"
+    config.write_text(SUPERVISED.replace("DATA", str(folder / "data")) + f"output: {folder / 'runs'}\n")
+    assert main(["run", str(config), "-q"]) == 0
+    return config
+
+
+def test_the_report_has_both_variants_beside_the_papers(done: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = done.parent / "runs" / "labelled"
+    for manifest in root.rglob(MANIFEST):
+        assert verify_manifest(manifest.parent) == []
+    page = (root / "report" / "index.html").read_text()
+    assert "Table 1: validation accuracy of ViT-Base on ImageNet-1k" in page
+    assert "It evaluates none of ImageNet." in page, "three classes are not"
+    assert "top-1, shapes val" in page
+    assert "loss against step" in page
+    assert "| skipless-adamw |" in (root / "report" / "report.md").read_text().replace("\\", "")
+    capsys.readouterr()
+    assert main(["status", str(done), "--json"]) == 0
+    best = {(row["model"], row["metric"]) for row in json.loads(capsys.readouterr().out)["best"]}
+    assert {("skip-adamw", "top1"), ("skipless-adamw", "top5")} <= best
+    assert main(["run", str(done), "--json", "supervise.log_every=3", "supervise.online_every=1"]) == 0
+    assert set(json.loads(capsys.readouterr().out)["stages"].values()) == {"cached"}
+
+
+def test_rows_and_weights_of_a_variant(done: Path) -> None:
+    stages = done.parent / "runs" / "labelled" / "stages"
+    rows = read_rows(next((stages / "supervise" / "skipless-adamw").glob("*/rows.json")))
+    assert [(row.metric, row.task, row.n, row.classes, row.epoch) for row in rows] == [
+        ("top1", "classify", 6, 3, 1), ("top5", "classify", 6, 3, 1),
+    ]  # fmt: skip
+    assert rows[1].value == 100
+    exported = next((stages / "weights" / "skipless-adamw").rglob("weights.safetensors"))
+    _, model, info = load_weights(exported)
+    assert (model.skip, info["role"], info["init"]) == (False, "student", "skipless")
+    knn = [row for path in (stages / "knn" / "skipless-adamw").rglob("rows.json") for row in read_rows(path)]
+    assert {row.weights for row in knn if not row.is_baseline} == {rows[0].weights}
+
+
+def test_models_and_optimizers_start_from_the_recipe(done: Path) -> None:
+    names = 'variants.optimizer=["adamw", {name: soap, lr: 1e-3}, {name: muon}]'
+    study, variants = load_study(done, [names, "optimizer.weight_decay=0.1"])
+    assert study.model.drop_path == 0
+    assert all(variant.model and variant.model.drop_path == 0 for variant in variants)
+    found = {
+        variant.name: (variant.optimizer.lr, variant.optimizer.weight_decay, variant.optimizer.weight_decay_end)
+        for variant in variants
+        if variant.optimizer
+    }
+    assert found["skip-adamw"] == (2.5e-4, 0.1, 0.05)
+    assert found["skip-soap"] == (1e-3, 0.05, 0.05)
+    assert found["skipless-muon"] == (2.5e-4, 0.05, 0.05)
+
+
+@pytest.mark.parametrize(
+    ("override", "problem"),
+    [
+        ("supervise.dataset=other", "supervise.dataset: 'other' is not one of the data sets"),
+        ("pretrain.dataset=shapes", "supervise: pretrain is given too"),
+        ("data.shapes={kind: scenes}", "supervise.dataset: is of kind scenes"),
+        ("supervise.augment.size=40", "supervise.augment.size: 40 is not a multiple of the patch size 16"),
+        ("supervise.online_every=0", "supervise.online_every"),
+        ("supervise.augment.mixupp=1", "supervise.augment.mixupp: unknown key (did you mean mixup?)"),
+        ("evaluate.epochs=[3]", "epoch 3 is not kept: add it to supervise.keep_epochs"),
+        ("online.knn.dataset=shapes", "online: never happens"),
+    ],
+)
+def test_what_is_wrong_is_one_line(done: Path, override: str, problem: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_study(done, [override])
+    assert len(caught.value.problems) == 1, caught.value.problems
+    assert problem in caught.value.problems[0]
+
+
+def test_what_training_reads_is_its_key(done: Path) -> None:
+    def keyed(*overrides: str) -> dict[str, object]:
+        study, variants = load_study(done, overrides)
+        return {node.id: (node.settings, node.version) for node in build_nodes(study, variants)}
+
+    plain = keyed()
+    assert keyed("supervise.log_every=7", "supervise.accumulate=3") == plain
+    changed = {node for node, value in keyed("supervise.augment.mixup=0").items() if value != plain[node]}
+    assert changed == {"supervise/skip-adamw", "supervise/skipless-adamw", "report"}

@@ -1,0 +1,112 @@
+"""The section ``sweep`` of a study: learning rates chosen by short runs, cached, resumed, and shown."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from dinoskip.cli import main
+from dinoskip.errors import ConfigError, NonFiniteError
+from dinoskip.files import read_json
+from dinoskip.pipeline.stages.sweep import best
+from dinoskip.pipeline.study import build_nodes, load_study
+from tests.helpers.study import TINY
+
+SWEEP = """
+online: {knn: {dataset: scenes, size: 32, k: [3], held_out: true, train_images: 5, val_images: 3}}
+sweep: {lr: [1e-3, 1e-2], pretrain: {epochs: 1}}
+"""
+SMALL = (
+    "data.scenes.images=12", "variants.model=[{skip: true}]", "pretrain.epochs=2", "evaluate.probe.datasets=[]",
+    "evaluate.tokencut.datasets=[]", "evaluate.knn.datasets=[]", "evaluate.retrieve.datasets=[]",
+    "evaluate.multiscale=null",
+)  # fmt: skip
+
+
+def written(tmp_path: Path, text: str = SWEEP) -> str:
+    path = tmp_path / "s.yaml"
+    path.write_text(TINY + text)
+    return str(path)
+
+
+def keys(path: str, *overrides: str) -> dict[str, object]:
+    return {n.id: (n.settings, n.inputs) for n in build_nodes(*load_study(path, overrides)) if n.stage == "sweep"}
+
+
+def test_best_is_the_highest_and_of_equals_the_smallest() -> None:
+    rows = [{"lr": 3e-3, "value": 40.0}, {"lr": 1e-3, "value": 40.0}, {"lr": 1e-2, "value": 12.0}]
+    assert best(rows) == 1e-3
+    assert best([{"lr": 1e-3, "value": None}, {"lr": 1e-2, "value": 0.0}]) == 1e-2, "what failed is the worst"
+    with pytest.raises(NonFiniteError, match="every short run failed"):
+        best([{"lr": 1e-3, "value": None}, {"lr": 1e-2, "value": None}])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("sweep: {lr: [1e-3, 1e-2]}", "sweep: needs pretrain, and online.knn or online.probe"),
+        (SWEEP.replace("lr: [1e-3, 1e-2]", "lr: [1e-3]"), "sweep.lr"),
+        (SWEEP.replace("{epochs: 1}", "{epochs: 1, warmup_epochs: 3}"), "sweep.pretrain: warmup_epochs: 3"),
+        (SWEEP.replace("{epochs: 1}", "{epoch: 1}"), "sweep.pretrain.epoch: "),
+    ],
+)
+def test_what_cannot_work_is_said_before_training(text: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load_study(written(tmp_path, text), SMALL)
+
+
+def test_what_it_is_chosen_by_is_in_its_key_and_the_replaced_rate_is_not(tmp_path: Path) -> None:
+    path = written(tmp_path)
+    plain = keys(path, *SMALL)
+    assert list(plain) == ["sweep/skip-adamw"]
+    assert plain == keys(path, *SMALL, "optimizer.lr=7e-4", "pretrain.epochs=5", "pretrain.log_every=3")
+    assert plain != keys(path, *SMALL, "online.knn.k=[1]")
+    assert plain != keys(path, *SMALL, "optimizer.weight_decay=0.1")
+    assert plain != keys(path, *SMALL, "sweep.pretrain.batch_size=2")
+
+
+def test_the_chosen_rate_trains_the_variant(tmp_path: Path) -> None:
+    arguments = ["run", written(tmp_path), *SMALL, f"output={tmp_path / 'out'}", "--until", "pretrain"]
+    assert main(arguments) == 0
+    (found,) = (tmp_path / "out/tiny/stages/sweep").glob("*/*/sweep.json")
+    assert {path.name for path in found.parent.iterdir()} == {"sweep.json", "MANIFEST.json", "timing.json"}
+    result = read_json(found)
+    assert [row["lr"] for row in result["rates"]] == [1e-3, 1e-2]
+    assert all(0 <= row["value"] <= 100 and row["loss"] > 0 for row in result["rates"])
+    assert result["measure"] == "knn3_top1"
+    (run,) = (tmp_path / "out/tiny/stages/pretrain").glob("*/*/config.json")
+    config = read_json(run)
+    assert config["optimizer"]["lr"] == result["lr"]
+    assert config["pretrain"]["epochs"] == 2
+
+
+def test_a_rate_whose_run_ends_without_a_finite_step_is_the_worst(tmp_path: Path) -> None:
+    short = SWEEP.replace("{epochs: 1}", "{epochs: 3, batch_size: 4}")
+    arguments = ["run", written(tmp_path, short), *SMALL, f"output={tmp_path / 'out'}", "--until", "sweep"]
+    assert main([*arguments, "sweep.lr=[1e-3, 1.0000001e-3, 1e36]"]) == 0
+    (found,) = (tmp_path / "out/tiny/stages/sweep").glob("*/*/sweep.json")
+    result = read_json(found)
+    assert result["rates"][2] == {"lr": 1e36, "value": None, "loss": None}
+    assert result["lr"] < 1e-2
+    assert all(row["loss"] > 0 for row in result["rates"][:2]), "rates that are nearly equal have runs of their own"
+
+
+def test_killed_after_the_choice_no_run_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments = ["run", written(tmp_path), *SMALL, f"output={tmp_path / 'out'}", "--until", "sweep"]
+    remove = shutil.rmtree
+
+    def killed(path: Path, **how: bool) -> None:
+        remove(path, **how)
+        if path.name == "lr0.001":
+            raise MemoryError
+
+    with monkeypatch.context() as context:
+        context.setattr(shutil, "rmtree", killed)
+        with pytest.raises(MemoryError):
+            main(arguments)
+    monkeypatch.setattr("dinoskip.training.pretraining.pretrain", None)  # would fail
+    assert main(arguments) == 0
+    (found,) = (tmp_path / "out/tiny/stages/sweep").glob("*/*/sweep.json")
+    assert {path.name for path in found.parent.iterdir()} == {"sweep.json", "MANIFEST.json", "timing.json"}

@@ -1,0 +1,33 @@
+"""What the report says was not run, or went wrong."""
+
+import json
+from pathlib import Path
+
+from dinoskip.pipeline.report_notices import notices
+
+
+def test_nothing_to_say(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "collapse": false}\n')
+    stages = ("probe/v/ep1/d", "tokencut/v/ep1/d", "knn/v/ep1/d", "retrieve/v/ep1/d", "gallery", "pretrain/v")
+    assert notices(dict.fromkeys(stages, tmp_path)) == []
+
+
+def test_what_is_still_to_come_is_not_what_no_data_set_was_named_for(tmp_path: Path) -> None:
+    there = dict.fromkeys(("probe/v/ep1/d", "tokencut/v/ep1/d", "knn/v/ep1/d", "gallery"), tmp_path)
+    missing = {"retrieve/v/ep1/d": "never run", "features/v/ep1/d-val-segmentation": "never run"}
+    assert notices(there, missing) == ["retrieve/v/ep1/d: not run (never run)"]
+
+
+def test_what_is_absent_and_what_went_wrong(tmp_path: Path) -> None:
+    rows = [{"step": step, "collapse": step > 20} for step in (10, 20, 30, 40)]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "nonfinite.jsonl").write_text('{"step": 7, "loss": "nan", "ids": []}\n')
+    (tmp_path / "bad_images.json").write_text('{"a.jpg": "truncated", "b.jpg": "truncated"}')
+    assert notices({"probe/v/ep1/d": tmp_path, "gallery": tmp_path, "pretrain/v": tmp_path}) == [
+        "object discovery: not run, evaluate.tokencut.datasets names no data set",
+        "k-NN classification: not run, evaluate.knn.datasets names no data set",
+        "dense retrieval: not run, evaluate.retrieve.datasets names no data set",
+        "pretrain/v: the collapse alarm was raised at step 30 (2 rows of metrics.jsonl)",
+        "pretrain/v: 1 steps had gradients that were not finite, and updated nothing (nonfinite.jsonl)",
+        "pretrain/v: 2 images could not be read and were replaced by others (bad_images.json)",
+    ]

@@ -1,0 +1,145 @@
+"""What the report stage takes from a study: which variants play which part, which epochs, what is missing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from dinoskip.files import write_json
+from dinoskip.init.build import ModelConfig, SkiplessInit
+from dinoskip.optim.build import AdamWConfig, SoapConfig
+from dinoskip.pipeline import report_page
+from dinoskip.pipeline.artifacts import Artifacts
+from dinoskip.pipeline.graph import Node, Planner
+from dinoskip.pipeline.stage import Task
+
+
+def described(optimizer: Any = None, **model: Any) -> dict[str, Any]:
+    optimizer = optimizer or AdamWConfig()
+    return {"model": ModelConfig(**model).model_dump(mode="json"), "optimizer": optimizer.model_dump(mode="json")}
+
+
+VARIANTS = {
+    "skip": described(),
+    "default": described(skip=False),
+    "ours": described(skip=False, init=SkiplessInit(), depth=9),
+    "deep": described(skip=False, init=SkiplessInit(), depth=12),
+    "alpha": described(skip=False, init=SkiplessInit(alpha=1.0), depth=12),
+    "soap": described(SoapConfig(lr=1e-3), skip=False, init=SkiplessInit(), depth=12),
+    "partial": described(skip="attention"),
+    "given": {"backbone": "timm:x"},
+}
+
+
+def task(out: Path, **inputs: Path) -> Task:
+    return Task({"variants": VARIANTS, "card": {"seed": 3, "evaluate": {"norm": ["final"]}}}, {}, inputs, out, "cpu", 0)
+
+
+def test_roles_are_those_of_the_papers_tables() -> None:
+    roles = {name: report_page._role(own["model"]) for name, own in VARIANTS.items() if "model" in own}
+    assert roles == {
+        "skip": "skip", "default": "skipless", "ours": "skipless, initialised", "deep": "skipless, initialised",
+        "alpha": "skipless, initialised", "soap": "skipless, initialised", "partial": "",
+    }  # fmt: skip
+
+
+def test_only_variants_that_differ_in_depth_alone_are_one_family() -> None:
+    families = report_page._families(VARIANTS)
+    assert families["ours"] == ("skipless, initialised, adamw", 9)
+    assert families["deep"] == ("skipless, initialised, adamw", 12)
+    assert families["alpha"] == ("skipless, initialised, adamw (alpha)", 12)
+    assert families["soap"] == ("skipless, initialised, soap", 12)
+    assert "given" not in families
+
+
+def test_the_last_epoch_of_a_network_stands_for_its_variant(tmp_path: Path) -> None:
+    found = {"deep ep9": 0, "deep ep10": 1, "skip ep3": 2, "given": 3, "unknown ep1": 4}
+    assert report_page._last_epochs(task(tmp_path), found) == {
+        "skip": "skip ep3",
+        "deep": "deep ep10",
+        "given": "given",
+    }
+    inside = {
+        "inside": {name: {"rows": name} for name in found},
+        "sqnr": {"deep ep10": {}},
+        "cka": [
+            {"left": a, "right": b, "matrix": []} for a in ("deep ep10", "deep ep9") for b in ("deep ep10", "skip ep3")
+        ],
+    }
+    kept = report_page._inside(task(tmp_path), inside)
+    assert {name: one["rows"] for name, one in kept["inside"].items()} == {
+        "skip": "skip ep3", "deep": "deep ep10", "given": "given",
+    }  # fmt: skip
+    assert kept["sqnr"] == {"deep": {}}
+    assert [(pair["left"], pair["right"]) for pair in kept["cka"]] == [("deep", "skip"), ("deep", "deep")]
+
+
+def test_roughness_is_that_of_the_last_epoch_the_gallery_shows(tmp_path: Path) -> None:
+    assert report_page._roughness(task(tmp_path)) == (0, {})
+    models = {"deep ep9": {"1": [0.5]}, "deep ep10": {"1": [None]}, "given": {}}
+    write_json(tmp_path / "roughness.json", {"block": 1, "models": models})
+    assert report_page._roughness(task(tmp_path, gallery=tmp_path)) == (1, {"deep": {"1": [None]}, "given": {}})
+
+
+def test_the_card_has_what_models_share_and_each_variant_what_it_has_alone(tmp_path: Path) -> None:
+    settings = {**task(tmp_path).settings, "datasets": {"mine": {"kind": "voc", "year": 2007}}}
+    one = Task(settings, {}, {}, tmp_path, "cpu", 0)
+    card = report_page._protocol(one)
+    assert card["study"] == {"seed": 3}
+    model = card[f"model: {ModelConfig().name}"]
+    assert model["img_size"] == 224
+    assert not {"skip", "depth", "init.name"} & set(model)
+    assert card["optimizer: soap"]["lr"] == 1e-3
+    assert "lr" in card["optimizer: adamw"]
+    assert "alpha" not in card["initialisation: skipless"]
+    assert card["data: mine"] == {"kind": "voc", "year": 2007}
+    shown = report_page._variant(one, "soap", []).settings
+    assert shown["model"] == f"{ModelConfig().name} (skip no, depth 12)"
+    assert shown["initialisation"] == "skipless (alpha 1.8)"
+    assert shown["optimizer"] == "soap"
+    given = report_page._variant(one, "given", [])
+    assert (given.settings, given.role) == ({"model": "timm:x"}, "")
+
+
+def test_data_sets_go_by_the_papers_names() -> None:
+    configs = {
+        "a": {"kind": "voc", "year": 2012}, "b": {"kind": "voc", "year": 2007},
+        "c": {"kind": "coco_stuff"}, "d": {"kind": "scenes"},
+    }  # fmt: skip
+    assert report_page._published_names(configs) == {"a": "VOC2012", "b": "VOC2007", "c": "COCO-Stuff"}
+
+
+def test_learning_rates_that_were_tried_are_a_table(tmp_path: Path) -> None:
+    rates = [{"lr": 1e-3, "value": 20.0, "loss": 5.0}, {"lr": 1e-2, "value": None, "loss": None}]
+    write_json(tmp_path / "sweep.json", {"measure": "knn10_top1", "epochs": 1, "lr": 1e-3, "rates": rates})
+    (table,) = report_page._tables(task(tmp_path, **{"sweep/skip": tmp_path}), {})
+    assert table.columns[2] == "knn10_top1 after 1 epochs"
+    assert table.rows == [["skip", 1e-3, 20.0, 5.0, True], ["skip", 1e-2, None, None, False]]
+
+
+def test_a_report_waits_for_nothing_that_has_not_run(tmp_path: Path) -> None:
+    nodes = [
+        Node("a", "probe", {}),
+        Node("b", "knn", {}),
+        Node("report", "report", {"x": 1}, inputs={"a": "a", "b": "b"}),
+    ]
+    artifacts = Artifacts(tmp_path)
+    planner = Planner(nodes, artifacts)
+    steps = planner.plan()
+    assert report_page.of_what_is_there(planner, steps) == nodes, (
+        "nothing is there: the error of a plain run is the clearer"
+    )
+    key = next(step.key for step in steps if step.node.id == "a")
+    assert key is not None
+    write_json(artifacts.fresh_partial("a", key, keep=False) / "rows.json", [])
+    artifacts.publish("a", key, report_record(), {"stage": "probe"})
+    planner = Planner(nodes, artifacts)
+    found = {node.id: node for node in report_page.of_what_is_there(planner, planner.plan())}
+    assert found["report"].inputs == {"a": "a"}
+    assert found["report"].settings == {"x": 1, "missing": {"b": "never run"}}
+
+
+def report_record() -> Any:
+    from dinoskip.pipeline.graph import record_of
+
+    return record_of(Node("a", "probe", {}), {}, {})
