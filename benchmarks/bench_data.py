@@ -138,7 +138,7 @@ class ThroughLoader:
             batches -= sum(1 for _ in self.loader.epoch(next(self.epochs)))
 
     def seconds(self, batches: int) -> float:
-        """Measure at least ``batches``, in whole epochs."""
+        """OnlineMetric at least ``batches``, in whole epochs."""
         start = time.process_time() + time.clock_gettime(self.clock)
         epochs = -(-batches // self.loader.steps_per_epoch)
         self.work(batches)

@@ -25,8 +25,8 @@ from dinoskip.data.segmentation import SegmentationDataset
 from dinoskip.models import Backbone, create_model
 from eval.labelled import LabelledTokens
 from eval.probe.config import ProbeConfig
-from eval.probe.feeds import visits
-from eval.probe.live import LiveFeed, RunningNorm
+from eval.probe.live import LiveTokenLoader, RunningNorm
+from eval.probe.loaders import training_batches
 from eval.probe.stack import HeadStack
 
 CLASSES = 21
@@ -49,13 +49,13 @@ def seconds(backbone: Backbone, photos: SegmentationDataset, recipe: ProbeConfig
     """Processor seconds of a step, the median of all but the first."""
     keys = [("final", block) for block in range(backbone.depth - blocks + 1, backbone.depth + 1)]
     labels = LabelledTokens.labels_of(photos)
-    feed = LiveFeed(backbone, photos, labels, keys, recipe, RunningNorm(active=True), seed=0, workers=1)
+    loader = LiveTokenLoader(backbone, photos, labels, keys, recipe, RunningNorm(active=True), seed=0, workers=1)
     affine = recipe.batchnorm == "affine"
     chosen = np.geomspace(1e-4, 1e-2, rates).tolist()
-    stack = HeadStack([(key,) for key in keys], chosen, CLASSES, backbone.dim, 1e-4, feed.device, affine=affine)
+    stack = HeadStack([(key,) for key in keys], chosen, CLASSES, backbone.dim, 1e-4, loader.device, affine=affine)
     spent, began = [], time.process_time()
     with torch.no_grad():
-        for tokens, targets in feed.batches(visits(np.arange(len(photos)), recipe, 0)):
+        for tokens, targets in loader.batches(training_batches(np.arange(len(photos)), recipe, 0)):
             stack.step(tokens, targets, 1.0)
             spent.append(time.process_time() - began)
             began = time.process_time()

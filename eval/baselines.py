@@ -33,9 +33,9 @@ def discovery_baselines(hits: Mapping[str, Sequence[bool]], like: EvalResult) ->
     ``like`` is a model's row on the same images.
     """
     rows = []
-    for name, found in hits.items():
-        low, high = share_interval(found)
-        rows.append(like.baseline(name, 100 * float(np.mean(found)), 100 * low, 100 * high))
+    for name, flags in hits.items():
+        low, high = share_interval(flags)
+        rows.append(like.baseline(name, 100 * float(np.mean(flags)), 100 * low, 100 * high))
     return rows
 
 

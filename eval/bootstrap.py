@@ -21,10 +21,10 @@ def share_interval(hits: ArrayLike) -> tuple[float, float]:
     Of n images drawn with replacement, the number that are hits is binomial (n, share): the limit of infinitely many
     resamples, without one.
     """
-    found = np.asarray(hits, dtype=bool)
-    if not found.size:
+    flags = np.asarray(hits, dtype=bool)
+    if not flags.size:
         return float("nan"), float("nan")
-    low, high = binom.ppf(ENDS, found.size, found.mean()) / found.size
+    low, high = binom.ppf(ENDS, flags.size, flags.mean()) / flags.size
     return float(low), float(high)
 
 

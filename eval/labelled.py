@@ -120,7 +120,7 @@ def batchnorm_statistics(
     return mean.float(), (squares / count + EPS).rsqrt().float()
 
 
-class Derived:
+class TokensUnderNorm:
     """Tokens (N, T, C) under a norm that is applied when rows of them are read; float32."""
 
     def __init__(
@@ -134,7 +134,7 @@ class Derived:
         return np.asarray(self.norm(_floats(self.stored[rows], self.device)).float().cpu().numpy())
 
 
-class NormalisedTokens:
+class BatchNormedTokens:
     """Tokens (N, T, C) of every key, normalised; kept on the device if they fit and read batch by batch if not.
 
     They fit in half of ``memory_limit()``, or of what the device has left. With ``keep`` false (what is read once) none

@@ -65,5 +65,6 @@ class Neighbours:
 
     @staticmethod
     def _by_torch(queries: torch.Tensor, rows: torch.Tensor, k: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        found = [(part @ rows.T).topk(k) for part in torch.split(queries, max(1, _CHUNK_ELEMENTS // len(rows)))]
-        return torch.cat([f.values for f in found]).cpu().numpy(), torch.cat([f.indices for f in found]).cpu().numpy()
+        nearest = [(part @ rows.T).topk(k) for part in torch.split(queries, max(1, _CHUNK_ELEMENTS // len(rows)))]
+        similar, where = (torch.cat(parts).cpu().numpy() for parts in zip(*nearest, strict=True))
+        return similar, where

@@ -112,11 +112,11 @@ def _contest(corners: torch.Tensor, classes: torch.Tensor, counts: torch.Tensor,
         value = torch.addcmul(top[:, None], down[:n], (low - top)[:, None])
         name = classes[mine, None, None]
         if rank == 0:
-            best, found = value, name.expand(value.shape).contiguous()
+            best, winner = value, name.expand(value.shape).contiguous()
         else:
-            found[:n] = torch.where(value > best[:n], name, found[:n])
+            winner[:n] = torch.where(value > best[:n], name, winner[:n])
             best[:n] = torch.maximum(value, best[:n])
-    return found
+    return winner
 
 
 def _few_classes(logits: torch.Tensor, rows: _Blocks, columns: _Blocks, kind: torch.dtype) -> torch.Tensor:
@@ -126,7 +126,7 @@ def _few_classes(logits: torch.Tensor, rows: _Blocks, columns: _Blocks, kind: to
     winners = ends.max(1, keepdim=True).indices
     contenders = _contenders(ends, winners)
     counts = contenders.sum(1).flatten()
-    found = winners[:, 0, :-1, :-1].to(kind).reshape(-1, 1, 1).repeat(1, height, width)
+    best = winners[:, 0, :-1, :-1].to(kind).reshape(-1, 1, 1).repeat(1, height, width)
     contested = (counts > 1).nonzero()[:, 0]
     contested = contested[counts[contested].argsort(descending=True)]  # so that those still open are a stretch
     counts = counts[contested]
@@ -140,8 +140,8 @@ def _few_classes(logits: torch.Tensor, rows: _Blocks, columns: _Blocks, kind: to
     for i, begin in enumerate(range(0, len(contested), some)):
         part, pairs = slice(begin, begin + some), slice(stops[i], stops[i + 1])
         inside = rows.part[y[part]], columns.part[x[part]]
-        found[contested[part]] = _contest(corners[:, pairs], classes[pairs].to(kind), counts[part], inside)
-    padded = found.view(-1, down, across, height, width).transpose(2, 3).reshape(-1, down * height, across * width)
+        best[contested[part]] = _contest(corners[:, pairs], classes[pairs].to(kind), counts[part], inside)
+    padded = best.view(-1, down, across, height, width).transpose(2, 3).reshape(-1, down * height, across * width)
     return padded.index_select(1, rows.place).index_select(2, columns.place)
 
 

@@ -52,7 +52,7 @@ def knn_predictions(
     blocks, count, _ = test_x.shape
     classes = torch.from_numpy(labels).to(train_x.device)
     nearest = _searcher(torch.nn.functional.normalize(train_x.float(), dim=-1), max(ks), backend)
-    found = {k: np.empty((blocks, count), dtype=np.int64) for k in ks}
+    predicted = {k: np.empty((blocks, count), dtype=np.int64) for k in ks}
     step = max(1, _CHUNK_ELEMENTS // (blocks * len(labels)))
     for start in range(0, count, step):
         queries = torch.nn.functional.normalize(test_x[:, start : start + step].float(), dim=-1)
@@ -63,8 +63,8 @@ def knn_predictions(
         for k in sorted(set(ks)):  # topk is sorted, so a larger k only adds votes
             votes.scatter_add_(-1, votes_for[..., done:k], weights[..., done:k])
             done = k
-            found[k][:, start : start + step] = votes.argmax(-1).cpu().numpy()
-    return found
+            predicted[k][:, start : start + step] = votes.argmax(-1).cpu().numpy()
+    return predicted
 
 
 def _searcher(
@@ -82,8 +82,8 @@ def _searcher(
     indexes = [Neighbours(block.cpu().numpy(), memory.device) for block in memory]
 
     def by_faiss(queries: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        found = [index.search(block.cpu().numpy(), k) for index, block in zip(indexes, queries, strict=True)]
-        similar, where = (torch.from_numpy(np.stack(part)).to(memory.device) for part in zip(*found, strict=True))
+        results = [index.search(block.cpu().numpy(), k) for index, block in zip(indexes, queries, strict=True)]
+        similar, where = (torch.from_numpy(np.stack(part)).to(memory.device) for part in zip(*results, strict=True))
         return similar, where
 
     return by_faiss

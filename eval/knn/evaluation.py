@@ -21,10 +21,10 @@ from eval.knn.config import KnnConfig
 
 
 def _features(store: FeatureStore, device: torch.device) -> torch.Tensor:
-    found = [store.cls(block) for block in store.blocks]
-    if any(cls is None for cls in found):
+    features = [store.cls(block) for block in store.blocks]
+    if any(cls is None for cls in features):
         raise DataError(f"{store.path}: holds no class tokens, which k-NN needs", "export with cls=true")
-    return torch.stack([torch.from_numpy(cls) for cls in found if cls is not None]).to(device)
+    return torch.stack([torch.from_numpy(cls) for cls in features if cls is not None]).to(device)
 
 
 def evaluate(

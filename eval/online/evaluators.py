@@ -79,11 +79,11 @@ class _Images:
                 return str(error)
 
         with ThreadPoolExecutor(_READERS) as pool:
-            found = dict(zip(mine, pool.map(one, mine), strict=True))
-        faults = [fault for part in gather([v for v in found.values() if isinstance(v, str)]) for fault in part]
+            decoded = dict(zip(mine, pool.map(one, mine), strict=True))
+        faults = [fault for part in gather([v for v in decoded.values() if isinstance(v, str)]) for fault in part]
         if faults and here.is_main:
             log.warning("online evaluation: %d images left out, such as %s", len(faults), faults[0])
-        self.pixels = {i: value for i, value in found.items() if isinstance(value, torch.Tensor)}
+        self.pixels = {i: value for i, value in decoded.items() if isinstance(value, torch.Tensor)}
 
     @property
     def nbytes(self) -> int:
@@ -110,7 +110,7 @@ class _Images:
     def _encode(self, backbone: Backbone, blocks: Sequence[int], cls: bool) -> tuple[list[int], Tokens]:
         assert self.pixels is not None
         normalise = Normalise(backbone.mean, backbone.std, backbone.device, backbone.dtype)
-        side, found = self.transform.size, dict[int, list[NDArray[np.floating]]]({block: [] for block in blocks})
+        side, features = self.transform.size, dict[int, list[NDArray[np.floating]]]({block: [] for block in blocks})
         for start in range(0, len(self.paths), _BATCH):
             batch = [self.pixels[i] for i in range(start, start + _BATCH) if i in self.pixels]
             if not batch:
@@ -119,8 +119,8 @@ class _Images:
                 if cls and layer.cls is None:
                     raise DataError("the model has no class token, which k-NN needs")
                 values = layer.cls.float() if cls and layer.cls is not None else layer.tokens.half()
-                found[block].append(values.cpu().numpy())
-        return sorted(self.pixels), {block: np.concatenate(parts) for block, parts in found.items() if parts}
+                features[block].append(values.cpu().numpy())
+        return sorted(self.pixels), {block: np.concatenate(parts) for block, parts in features.items() if parts}
 
 
 def _on_main(what: str, action: Callable[[], T]) -> T:
@@ -135,7 +135,7 @@ def _on_main(what: str, action: Callable[[], T]) -> T:
     return on_main(guarded)
 
 
-class Measure(Protocol):
+class OnlineMetric(Protocol):
     """Part of an online evaluation."""
 
     score: str  # the name of its headline value
@@ -182,15 +182,15 @@ class OnlineKnn:
         return sum(images.nbytes for images, _ in self._parts)
 
     def __call__(self, backbone: Backbone, here: World) -> dict[str, float]:
-        """See :class:`Measure`."""
-        last, found, labels = backbone.depth, [], []
+        """See :class:`OnlineMetric`."""
+        last, parts, labels = backbone.depth, [], []
         for images, truth in self._parts:
             numbers, features = images.features(backbone, here, [last], cls=True)
-            found.append(torch.from_numpy(features[last])[None])
+            parts.append(torch.from_numpy(features[last])[None])
             labels.append(truth[numbers])
 
         def classify() -> dict[str, float]:
-            train, val = (part.to(here.device) for part in found)
+            train, val = (part.to(here.device) for part in parts)
             predicted = knn_predictions(train, labels[0], val, self.k)
             return {f"knn{k}_top1": 100.0 * float((predicted[k][0] == labels[1]).mean()) for k in self.k}
 
@@ -231,7 +231,7 @@ class OnlineProbe:
         return sum(images.nbytes for images, _ in self._parts)
 
     def __call__(self, backbone: Backbone, here: World) -> dict[str, float]:
-        """See :class:`Measure`."""
+        """See :class:`OnlineMetric`."""
         blocks = sorted({block if block > 0 else backbone.depth + block for block in self.config.blocks})
         if blocks[0] < 1 or blocks[-1] > backbone.depth:
             raise ConfigError(f"online probe: blocks {list(self.config.blocks)} are not all among 1..{backbone.depth}")
@@ -269,7 +269,7 @@ class OnlineEvaluation:
     and its values are missing from that row: training goes on. Its cost is logged.
     """
 
-    def __init__(self, measures: Sequence[Measure]) -> None:
+    def __init__(self, measures: Sequence[OnlineMetric]) -> None:
         self.measures, self.score = tuple(measures), measures[0].score
         self._ready = False
 

@@ -26,8 +26,8 @@ from eval.probe.fit import (
     keys_of,
     split_images,
 )
-from eval.probe.live import LiveFeed, RunningNorm
-from eval.probe.rows import About, publish
+from eval.probe.live import LiveTokenLoader, RunningNorm
+from eval.probe.rows import ProbedData, publish
 
 
 def evaluate(
@@ -58,7 +58,7 @@ def evaluate(
     seeds = range(seed, seed + config.seeds)
     fits = [fit_stored(train, val, groups, applied, config, one, choose_device(device)) for one in seeds]
     size = f"{val_store.transform.label}, scored at label size"
-    about = About(
+    about = ProbedData(
         train, val, train_set, val_set, val_store.facet, val_store.weights_hash, train_store.ids, size, seed, multiscale
     )
     return publish(out, fits, config, about, context)
@@ -110,16 +110,16 @@ def evaluate_live(
 
     def fit(seed: int) -> list[ProbeResult]:
         statistics = RunningNorm(active=config.batchnorm != "none")
-        feed, val_feed = (
-            LiveFeed(backbone, part, labels, keys_of(groups), config, statistics, seed=seed, workers=workers)
+        loader, val_loader = (
+            LiveTokenLoader(backbone, part, labels, keys_of(groups), config, statistics, seed=seed, workers=workers)
             for part, labels in ((train_set, train), (val_set, val))
         )
         fitted, held = split_images(train.count, config.holdout, seed)
-        stack = fit_heads(feed, groups, backbone.dim, fitted, config, seed)
-        return choose_and_score(stack, feed, held, lambda: val_feed)
+        stack = fit_heads(loader, groups, backbone.dim, fitted, config, seed)
+        return choose_and_score(stack, loader, held, lambda: val_loader)
 
     fits = [fit(one) for one in range(seed, seed + config.seeds)]
-    about = About(
+    about = ProbedData(
         train, val, train_set, val_set, "out", backbone.weights_hash, train_set.ids, config.resolution, seed, multiscale
     )
     return publish(out, fits, config, about, context)

@@ -21,11 +21,11 @@ from dinoskip.data.segmentation import IGNORE
 from dinoskip.distributed import choose_device
 from dinoskip.errors import ConfigError
 from dinoskip.randomness import numpy_rng
-from eval.labelled import Constants, Derived, Key, LabelledTokens, batchnorm_statistics
+from eval.labelled import Constants, Key, LabelledTokens, TokensUnderNorm, batchnorm_statistics
 from eval.metrics import ConfusionMatrix, SegmentationScores
 from eval.probe.config import ProbeConfig
-from eval.probe.feeds import CachedFeed, Feed, visits
 from eval.probe.heads import LinearHead
+from eval.probe.loaders import StoredTokenLoader, TokenLoader, training_batches
 from eval.probe.optimizer import rate_scale
 from eval.probe.stack import HeadStack
 
@@ -76,26 +76,26 @@ class ProbeResult:
 
 
 def score_heads(
-    stack: HeadStack, feed: Feed, rows: NDArray[np.int64], title: str, chosen: Sequence[int] = ()
+    stack: HeadStack, loader: TokenLoader, rows: NDArray[np.int64], title: str, chosen: Sequence[int] = ()
 ) -> tuple[list[list[SegmentationScores]], NDArray[np.int32]]:
     """Score every head on images ``rows`` at full label size; [group][trial]. One group's logits at a time.
 
     ``chosen`` is a trial (its number) a group; their areas (groups, images, 3, K) are returned, too. What a head that
     has diverged predicts is not counted: its scores are nan.
     """
-    classes, trials = feed.data.num_classes, len(stack.rates)
+    classes, trials = loader.data.num_classes, len(stack.rates)
     size = (classes + 1) * classes  # label × prediction, with a row for ignored pixels: cheaper than leaving them out
-    counts = torch.zeros(len(stack.groups), trials * size, dtype=torch.int64, device=feed.device)
+    counts = torch.zeros(len(stack.groups), trials * size, dtype=torch.int64, device=loader.device)
     areas = np.zeros((len(chosen), len(rows), 3, classes), dtype=np.int32)
-    offsets = torch.arange(trials, dtype=torch.int32, device=feed.device)[:, None, None] * size
+    offsets = torch.arange(trials, dtype=torch.int32, device=loader.device)[:, None, None] * size
     finite = stack.finite()
     with Progress(title, len(rows), "images") as progress:
-        for at, image in enumerate(feed.shown(rows)):
-            label = torch.from_numpy(image.label.astype(np.int32)).to(feed.device)
+        for at, image in enumerate(loader.scored_images(rows)):
+            label = torch.from_numpy(image.label.astype(np.int32)).to(loader.device)
             base = offsets + torch.where(label == IGNORE, classes, label) * classes
             for group in range(len(counts)):
-                found = image.classes(stack.logits(group, image.tokens).view(trials, classes, -1))
-                part = torch.bincount((base + found).flatten(), minlength=counts.shape[1])
+                predicted = image.classes(stack.logits(group, image.tokens).view(trials, classes, -1))
+                part = torch.bincount((base + predicted).flatten(), minlength=counts.shape[1])
                 part.view(trials, size).mul_(finite[group, :, None])
                 counts[group] += part
                 if chosen:
@@ -175,7 +175,7 @@ def fit_stored(
 
     def under(data: LabelledTokens, norm: str, block: int) -> Any:
         change = norms[norm]
-        return data.tokens[block] if change is None else Derived(data.tokens[block], change, device)
+        return data.tokens[block] if change is None else TokensUnderNorm(data.tokens[block], change, device)
 
     tokens, read = ({key: under(data, *key) for key in keys} for data in (train, val))
     fitted, held = split_images(train.count, recipe.holdout, seed)
@@ -186,35 +186,35 @@ def fit_stored(
         else:
             constants[key] = batchnorm_statistics(stored, fitted, device)
     dim = tokens[keys[0]].shape[2]
-    feed = CachedFeed(train, tokens, constants, recipe, device, fitted)
-    stack = fit_heads(feed, groups, dim, fitted, recipe, seed)
-    return choose_and_score(stack, feed, held, lambda: CachedFeed(val, read, constants, recipe, device))
+    loader = StoredTokenLoader(train, tokens, constants, recipe, device, fitted)
+    stack = fit_heads(loader, groups, dim, fitted, recipe, seed)
+    return choose_and_score(stack, loader, held, lambda: StoredTokenLoader(val, read, constants, recipe, device))
 
 
 def fit_heads(
-    feed: Feed, groups: Sequence[Group], dim: int, rows: NDArray[np.int64], recipe: ProbeConfig, seed: int
+    loader: TokenLoader, groups: Sequence[Group], dim: int, rows: NDArray[np.int64], recipe: ProbeConfig, seed: int
 ) -> HeadStack:
-    """Train every head of ``groups`` and trials on images ``rows`` of ``feed``, whose tokens have ``dim`` channels."""
+    """Train heads of all ``groups`` and trials on images ``rows`` of ``loader``, whose tokens have ``dim`` channels."""
     rates, decays = zip(*recipe.trials, strict=True)
-    affine, classes = recipe.batchnorm == "affine", feed.data.num_classes
+    affine, classes = recipe.batchnorm == "affine", loader.data.num_classes
     options: dict[str, Any] = {"affine": affine, "init_std": recipe.init_std, "seed": seed}
-    stack = HeadStack(groups, rates, classes, dim, decays, feed.device, optimizer=recipe.optimizer, **options)
-    train_stack(stack, feed, rows, recipe, seed)
+    stack = HeadStack(groups, rates, classes, dim, decays, loader.device, optimizer=recipe.optimizer, **options)
+    train_stack(stack, loader, rows, recipe, seed)
     return stack
 
 
-def train_stack(stack: HeadStack, feed: Feed, rows: NDArray[np.int64], recipe: ProbeConfig, seed: int) -> None:
-    """Train all heads on images ``rows`` of ``feed``."""
+def train_stack(stack: HeadStack, loader: TokenLoader, rows: NDArray[np.int64], recipe: ProbeConfig, seed: int) -> None:
+    """Train all heads on images ``rows`` of ``loader``."""
     steps = recipe.steps(len(rows))
     with torch.no_grad(), Progress("probes", steps, "steps") as progress:
-        for done, (tokens, targets) in enumerate(feed.batches(visits(rows, recipe, seed))):
+        for done, (tokens, targets) in enumerate(loader.batches(training_batches(rows, recipe, seed))):
             stack.step(tokens, targets, rate_scale(recipe, done, steps))
             progress.advance()
 
 
 @torch.no_grad()
 def choose_and_score(
-    stack: HeadStack, train: Feed, held: NDArray[np.int64], open_val: Callable[[], Feed]
+    stack: HeadStack, train: TokenLoader, held: NDArray[np.int64], open_val: Callable[[], TokenLoader]
 ) -> list[ProbeResult]:
     """Choose a trial for every group on the held-out images, then score all on the validation set."""
     on_held, _ = score_heads(stack, train, held, "held-out")

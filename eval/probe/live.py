@@ -26,7 +26,7 @@ from dinoskip.randomness import numpy_rng, torch_rng
 from eval.labelled import EPS, Constants, Key, LabelledTokens
 from eval.probe.config import ProbeConfig
 from eval.probe.crops import augmented, scaled_size
-from eval.probe.feeds import Shown, Visit, upsampling
+from eval.probe.loaders import ScoredImage, TrainingBatch, upsampling
 from eval.probe.targets import Targets, make_targets, masked
 from eval.probe.windows import blended_classes, blending, window_starts
 
@@ -83,11 +83,11 @@ def prefetched(jobs: Iterable[J], work: Callable[[J], R], workers: int) -> Itera
         pool.shutdown(cancel_futures=True)
 
 
-class LiveFeed:
-    """Images of a data set through a frozen backbone, see :class:`eval.feeds.Feed`; ``keys`` are (norm, block).
+class LiveTokenLoader:
+    """Images of a data set through a frozen backbone, see :class:`eval.probe.loaders.TokenLoader`.
 
-    ``data`` are the data set's labels (:meth:`eval.labelled.LabelledTokens.labels_of`). ``statistics`` are shared by
-    the feed that is trained on and the one that is scored. Memory: tokens of one batch.
+    ``keys`` are (norm, block); ``data`` are the data set's labels (:meth:`eval.labelled.LabelledTokens.labels_of`).
+    ``statistics`` are shared by the loader that is trained on and the one that is scored. Memory: tokens of one batch.
     """
 
     def __init__(
@@ -109,24 +109,24 @@ class LiveFeed:
         self._input = Normalise(backbone.mean, backbone.std, backbone.device, backbone.dtype)
 
     def constants(self) -> Constants:
-        """See :class:`eval.feeds.Feed`."""
+        """See :class:`eval.probe.loaders.TokenLoader`."""
         return self.statistics.constants()
 
     # --- training ---------------------------------------------------------------------------------------
 
-    def batches(self, visits: Iterable[Visit]) -> Iterator[tuple[Mapping[Key, torch.Tensor], Targets]]:
-        """See :class:`eval.feeds.Feed`."""
-        for visit, (images, targets) in prefetched(visits, self._crops, self.workers):
+    def batches(self, planned: Iterable[TrainingBatch]) -> Iterator[tuple[Mapping[Key, torch.Tensor], Targets]]:
+        """See :class:`eval.probe.loaders.TokenLoader`."""
+        for batch, (images, targets) in prefetched(planned, self._crops, self.workers):
             size = self.recipe.size
             tokens, _ = self._tokens(self._input(images, size, size))
-            found = {key: self._normalised(key, x, visit.step) for key, x in tokens.items()}
-            yield found, targets.to(self.device)
+            normalised = {key: self._normalised(key, x, batch.step) for key, x in tokens.items()}
+            yield normalised, targets.to(self.device)
 
-    def _crops(self, visit: Visit) -> tuple[list[torch.Tensor], Targets]:
+    def _crops(self, batch: TrainingBatch) -> tuple[list[torch.Tensor], Targets]:
         recipe = self.recipe
         images, labels = [], []
-        for row in visit.rows.tolist():
-            rng = numpy_rng(self.seed, "probe-augment", self.dataset.ids[row], visit.epoch)
+        for row in batch.rows.tolist():
+            rng = numpy_rng(self.seed, "probe-augment", self.dataset.ids[row], batch.epoch)
             image, label = augmented(self._image(row), self.data.checked_label(row), recipe, rng)
             images.append(image)
             labels.append(masked(label, recipe.mask))
@@ -144,8 +144,8 @@ class LiveFeed:
 
     # --- scoring ----------------------------------------------------------------------------------------
 
-    def shown(self, rows: NDArray[np.int64]) -> Iterator[Shown]:
-        """See :class:`eval.feeds.Feed`."""
+    def scored_images(self, rows: NDArray[np.int64]) -> Iterator[ScoredImage]:
+        """See :class:`eval.probe.loaders.TokenLoader`."""
         per, constants = _SHOWN if self.recipe.stride is None else 1, self.constants()
         jobs = [rows[at : at + per].tolist() for at in range(0, len(rows), per)]
         for some, read in prefetched(jobs, self._read, self.workers):
@@ -157,21 +157,21 @@ class LiveFeed:
                 for key, x in tokens.items():
                     mean, inverse = constants[key]
                     mine[key] = ((x[i * count : (i + 1) * count] - mean) * inverse).flatten(0, 1)
-                yield Shown(label, mine, self._to_classes(grid, label.shape, size))
+                yield ScoredImage(label, mine, self._to_classes(grid, label.shape, size))
 
     def _image(self, row: int) -> torch.Tensor:
         return torch.from_numpy(read_image(self.dataset.path(row))).permute(2, 0, 1)
 
     def _read(self, rows: Sequence[int]) -> list[tuple[torch.Tensor, NDArray[np.uint8], Grid]]:
         """Return for each image its views uint8 (windows, 3, h, w), its label, and the size it was brought to."""
-        found = []
+        read = []
         for row in rows:
             image, side = self._image(row), self.recipe.size
             size = (side, side) if self.recipe.stride is None else scaled_size(image.shape[1], image.shape[2], side)
             sized = resize(image, *size)
             views = [sized[:, down, across] for down in self._spans(size[0]) for across in self._spans(size[1])]
-            found.append((torch.stack(views), self.data.checked_label(row), size))
-        return found
+            read.append((torch.stack(views), self.data.checked_label(row), size))
+        return read
 
     def _spans(self, size: int) -> list[slice]:
         """Where windows lie along a side of ``size`` pixels."""
@@ -210,12 +210,12 @@ class LiveFeed:
             padding += [missing // 2, missing - missing // 2]
         try:
             layers = self.backbone.layers(torch.nn.functional.pad(pixels, padding), {block for _, block in self.keys})
-            found = {(norm, block): self.backbone.normed(layers[block].tokens, norm) for norm, block in self.keys}
+            normed = {(norm, block): self.backbone.normed(layers[block].tokens, norm) for norm, block in self.keys}
         except ValueError as error:  # a norm or size that this backbone does not have
             raise ConfigError(f"probe: {error}") from error
-        for (_, block), x in found.items():
+        for (_, block), x in normed.items():
             if not bool(x.isfinite().all()):
                 raise DataError(
                     f"{self.backbone.spec}: features of block {block} are not finite", "the weights diverged"
                 )
-        return {key: x.float() for key, x in found.items()}, next(iter(layers.values())).grid
+        return {key: x.float() for key, x in normed.items()}, next(iter(layers.values())).grid

@@ -24,7 +24,7 @@ from eval.probe.heads import save_heads
 
 
 @dataclass(frozen=True)
-class About:
+class ProbedData:
     """What was probed: label maps as read, data sets, the backbone's facet and weights, sizes in words, first seed."""
 
     train: LabelledTokens
@@ -40,7 +40,7 @@ class About:
 
 
 def publish(
-    out: Path, fits: Sequence[Sequence[ProbeResult]], config: ProbeConfig, about: About, context: Mapping[str, Any]
+    out: Path, fits: Sequence[Sequence[ProbeResult]], config: ProbeConfig, about: ProbedData, context: Mapping[str, Any]
 ) -> list[EvalResult]:
     """Write heads, ``probes.json`` and ``rows.json`` of one fit a seed into ``out``; return the rows.
 
@@ -59,20 +59,20 @@ def publish(
     write_json(out / "probes.json", {"config": settings, "train": fitted, "probes": details})
     context = {"protocol": f"{config.label}, fitted on {about.train_set.list_name}", **context}
     rows = [_rows_of_fit(results, about, context) for results in fits]
-    found = rows[0]
+    shown = rows[0]
     if len(fits) > 1:
-        found = [mean_row(same) for same in zip(*rows, strict=True)]
+        shown = [mean_row(same) for same in zip(*rows, strict=True)]
         for i, of_seed in enumerate(rows):
             seed = about.seed + i
-            found += [replace(row, seed=seed, note=f"{row.note}, seed {seed}".lstrip(", ")) for row in of_seed]
+            shown += [replace(row, seed=seed, note=f"{row.note}, seed {seed}".lstrip(", ")) for row in of_seed]
     best = max(
-        (row for row in found if row.metric == "mIoU" and not row.note),
+        (row for row in shown if row.metric == "mIoU" and not row.note),
         key=lambda row: np.nan_to_num(row.value, nan=-1),
     )
     log.info("probe: best is block %s with %s mIoU", best.block, best.shown)
-    found += segmentation_baselines(about.train.pixels_per_image(), about.val.pixels_per_image(), found[0])
-    write_rows(out / "rows.json", found)
-    return found
+    shown += segmentation_baselines(about.train.pixels_per_image(), about.val.pixels_per_image(), shown[0])
+    write_rows(out / "rows.json", shown)
+    return shown
 
 
 def mean_row(rows: Sequence[EvalResult]) -> EvalResult:
@@ -84,7 +84,7 @@ def mean_row(rows: Sequence[EvalResult]) -> EvalResult:
     return replace(rows[0], value=float(np.mean(values)), deviation=float(np.std(values, ddof=1)), low=None, high=None)
 
 
-def _save(out: Path, results: Sequence[ProbeResult], about: About) -> None:
+def _save(out: Path, results: Sequence[ProbeResult], about: ProbedData) -> None:
     first = results[0].norm
     for norm in dict.fromkeys(result.norm for result in results):
         name = "heads" if norm == first else f"heads_{norm}"
@@ -111,7 +111,7 @@ def _details(result: ProbeResult, seed: int) -> dict[str, Any]:
     }
 
 
-def _rows_of_fit(results: Sequence[ProbeResult], about: About, context: Mapping[str, Any]) -> list[EvalResult]:
+def _rows_of_fit(results: Sequence[ProbeResult], about: ProbedData, context: Mapping[str, Any]) -> list[EvalResult]:
     intervals = miou_intervals([result.areas for result in results], about.seed)
     return [
         row.with_context(context)
@@ -120,7 +120,7 @@ def _rows_of_fit(results: Sequence[ProbeResult], about: About, context: Mapping[
     ]
 
 
-def _rows(result: ProbeResult, interval: tuple[float, float], about: About) -> list[EvalResult]:
+def _rows(result: ProbeResult, interval: tuple[float, float], about: ProbedData) -> list[EvalResult]:
     scores, best = result.scores, result.best_scores
     low, high = (100 * end for end in interval)
     values = [("mIoU", scores.miou, "", low, high), ("mAcc", scores.macc, "", None, None)]

@@ -56,9 +56,9 @@ def retrieve(
             mixes = mix_labels(similar, where, labels, config.temperature).view(-1, h, w, val.num_classes)
             for i, mix in enumerate(mixes.permute(0, 3, 1, 2), at):
                 label = val.checked_label(i)
-                found = upsampled_classes(mix[None], (label.shape[0], label.shape[1]))[0]
+                predicted = upsampled_classes(mix[None], (label.shape[0], label.shape[1]))[0]
                 matrix = ConfusionMatrix(val.num_classes)
-                matrix.update(found, label)
+                matrix.update(predicted, label)
                 areas[i] = matrix.areas
                 progress.advance()
     return areas
@@ -90,8 +90,8 @@ def evaluate(
     areas = [retrieve(train, val, memory, block, config, where) for block in val_store.blocks]
     context = {"protocol": f"{config.label}, of {train_set.list_name}", **context}
     rows = []
-    for block, found, interval in zip(val_store.blocks, areas, miou_intervals(areas, seed), strict=True):
-        rows += [row.with_context(context) for row in _rows(str(block), found, interval, val_store, val_set, seed)]
+    for block, of_block, interval in zip(val_store.blocks, areas, miou_intervals(areas, seed), strict=True):
+        rows += [row.with_context(context) for row in _rows(str(block), of_block, interval, val_store, val_set, seed)]
     best = max((row for row in rows if row.metric == "mIoU"), key=lambda row: row.value)
     log.info("retrieval: best is block %s with %.1f mIoU", best.block, best.value)
     rows += segmentation_baselines(train.pixels_per_image(), val.pixels_per_image(), rows[0])

@@ -51,11 +51,11 @@ def patch_labels(label: NDArray[np.uint8], grid: tuple[int, int], num_classes: i
     present = np.unique(label)
     present = present[present < num_classes]
     rows, columns = (_overlap(size, cells) for size, cells in zip(label.shape, grid, strict=True))
-    found = np.zeros((num_classes, *grid), dtype=np.float32)
+    areas = np.zeros((num_classes, *grid), dtype=np.float32)
     for value in present:
-        found[value] = rows @ (label == value).astype(np.float32) @ columns.T
-    area = found.sum(0)
-    mixes: NDArray[np.float32] = np.divide(found, area, out=np.zeros_like(found), where=area > 0)
+        areas[value] = rows @ (label == value).astype(np.float32) @ columns.T
+    area = areas.sum(0)
+    mixes: NDArray[np.float32] = np.divide(areas, area, out=np.zeros_like(areas), where=area > 0)
     return mixes.reshape(num_classes, -1).T
 
 
@@ -105,11 +105,11 @@ def unit_rows(stored: NDArray[Any]) -> NDArray[np.float32]:
 
 def remembered_features(stored: NDArray[Any], memory: Memory) -> NDArray[np.float32]:
     """Return unit vectors (M, C) of the remembered patches of one block's tokens (N, T, C), read image by image."""
-    found = np.empty((len(memory.images), stored.shape[-1]), dtype=np.float32)
+    features = np.empty((len(memory.images), stored.shape[-1]), dtype=np.float32)
     there, starts = np.unique(memory.images, return_index=True)
-    for image, start, end in zip(there, starts, [*starts[1:], len(found)], strict=True):
-        found[start:end] = unit_rows(stored[image][memory.patches[start:end]])
-    return found
+    for image, start, end in zip(there, starts, [*starts[1:], len(features)], strict=True):
+        features[start:end] = unit_rows(stored[image][memory.patches[start:end]])
+    return features
 
 
 def mix_labels(

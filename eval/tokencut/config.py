@@ -32,5 +32,5 @@ class TokenCutConfig(Config):
         """What result rows call each method, and the file of its boxes."""
         taus = [str(tau).removesuffix(".0") for tau in self.tau]  # in full: those that are nearly equal differ, too
         files = ["boxes.json", *(f"boxes_tau{tau}.json" for tau in taus[1:])]
-        found = {f"tokencut tau={tau} eps={self.eps:g}": file for tau, file in zip(taus, files, strict=True)}
-        return found | ({f"lost k={self.lost_k}": "boxes_lost.json"} if self.lost_k else {})
+        methods = {f"tokencut tau={tau} eps={self.eps:g}": file for tau, file in zip(taus, files, strict=True)}
+        return methods | ({f"lost k={self.lost_k}": "boxes_lost.json"} if self.lost_k else {})

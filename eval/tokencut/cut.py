@@ -144,8 +144,8 @@ def tokencut(
     if tensor.ndim == 2:
         return some(batch)[0]
     parts = torch.split(batch, batch_size(batch.shape[1], batch.device))
-    found = map(some, parts) if batch.is_cuda else each(lambda i: some(parts[i]), len(batch))
-    return TokenCuts(one for cuts in found for one in cuts)
+    batches = map(some, parts) if batch.is_cuda else each(lambda i: some(parts[i]), len(batch))
+    return TokenCuts(one for cuts in batches for one in cuts)
 
 
 def cut(similarity: Tensor, grids: Sequence[Grid], tau: float, eps: float, *, binary: bool = True) -> list[TokenCut]:

@@ -25,7 +25,7 @@ from eval.discovery import is_hit
 from eval.tokencut.config import TokenCutConfig
 from eval.tokencut.cut import LEAST_TOKENS, to_pixels
 from eval.tokencut.overlays import overlay
-from eval.tokencut.store import Found, Item, cut_store
+from eval.tokencut.store import ImageAtBlocks, ImageCuts, cut_store
 
 T = TypeVar("T")
 
@@ -63,13 +63,13 @@ class _Results:
         self.vectors = {blocks: _file(out / f"vectors_block{blocks[0]}.npy", np.float16, total) for blocks in single}
         self.masks = {blocks: _file(out / f"masks_block{blocks[0]}.npy", np.bool_, total) for blocks in single}
 
-    def add(self, item: Item, found: Found) -> None:
+    def add(self, item: ImageAtBlocks, cuts: ImageCuts) -> None:
         blocks, i = item
-        for method, one in enumerate((*found.cuts, found.lost)):
+        for method, one in enumerate((*cuts.cuts, cuts.lost)):
             if one is not None:
                 box = to_pixels(one.box, self.store.patch_size, self.store.image_size(i))
                 self.boxes[method, blocks][i] = list(box)
-        first = found.cuts[0]
+        first = cuts.cuts[0]
         self.seeds[blocks][i] = first.seed
         self.ties[blocks] += first.ambiguous
         if blocks in self.masks:
@@ -126,8 +126,8 @@ def evaluate(
     results = _Results(store, list(groups.values()), len(methods), out)
     todo = (list(groups.values()), config.tau, config.eps, config.lost_k, choose_device(device), workers)
     with Progress("TokenCut", len(groups) * len(store), "images") as progress:
-        for item, found in cut_store(store, *todo):
-            results.add(item, found)
+        for item, cuts in cut_store(store, *todo):
+            results.add(item, cuts)
             progress.advance()
     rows = []
     for number, (protocol, name) in enumerate(methods.items()):
@@ -161,9 +161,9 @@ def _places(store: FeatureStore, dataset: BoxDataset, multiscale: Sequence[int] 
     return [place[name] for name in store.ids]
 
 
-def _by_image(ids: Sequence[str], found: Mapping[str, Sequence[T]]) -> dict[str, dict[str, T]]:
+def _by_image(ids: Sequence[str], by_label: Mapping[str, Sequence[T]]) -> dict[str, dict[str, T]]:
     """``{label: one for each image}`` as ``{id: {label: one}}``."""
-    return {name: {label: values[i] for label, values in found.items()} for i, name in enumerate(ids)}
+    return {name: {label: values[i] for label, values in by_label.items()} for i, name in enumerate(ids)}
 
 
 def _write(results: _Results, groups: Mapping[str, tuple[int, ...]], out: Path) -> None:

@@ -112,10 +112,10 @@ def normalise(features: Tensor) -> Tensor:
 
 def lengths(features: Tensor) -> Tensor:
     """Return the L2 norm of each row (..., C): float32, or float64 where a square goes beyond float32."""
-    found: Tensor = torch.linalg.vector_norm(features, dim=-1)
-    if not bool(torch.isfinite(found).all()):
-        found = torch.linalg.vector_norm(features, dim=-1, dtype=torch.float64)
-    return found
+    length: Tensor = torch.linalg.vector_norm(features, dim=-1)
+    if not bool(torch.isfinite(length).all()):
+        length = torch.linalg.vector_norm(features, dim=-1, dtype=torch.float64)
+    return length
 
 
 def similarities(unit: Tensor) -> Tensor:

@@ -18,15 +18,15 @@ from eval.tokencut.lost import Lost, grow
 _GPU_THREADS = 2  # while one waits for the GPU, the other finds boxes
 
 
-class Item(NamedTuple):
+class ImageAtBlocks(NamedTuple):
     """One graph to cut: one image of a store (its place) at a block, or at several together."""
 
     blocks: tuple[int, ...]
     image: int
 
 
-class Found(NamedTuple):
-    """What was found of one item: a cut for each tau, and LOST's object where it was asked for."""
+class ImageCuts(NamedTuple):
+    """Of one image at one block: a cut for each tau, and LOST's object where it was asked for."""
 
     cuts: list[TokenCut]
     lost: Lost | None
@@ -40,22 +40,24 @@ def cut_store(
     lost_k: int | None,
     device: torch.device,
     workers: int,
-) -> Iterator[tuple[Item, Found]]:
+) -> Iterator[tuple[ImageAtBlocks, ImageCuts]]:
     """Yield every image of at least 3 tokens at every group of blocks once; the similarities are computed once.
 
     Several blocks are joined by their mean cosine. On a CPU items come group by group in store order, from ``workers``
     threads (0: one a core); on a GPU in batches of one number of tokens. Raises :class:`DataError` for features that
     are not finite.
     """
-    items = [Item(blocks, i) for blocks in groups for i in range(len(store)) if _tokens(store, i) >= LEAST_TOKENS]
+    items = [
+        ImageAtBlocks(blocks, i) for blocks in groups for i in range(len(store)) if _tokens(store, i) >= LEAST_TOKENS
+    ]
     batches = _batches(store, items, device) if in_batches(device) else [[item] for item in items]
 
-    def some(number: int) -> list[Found]:
+    def some(number: int) -> list[ImageCuts]:
         return _cut(store, batches[number], taus, eps, lost_k, device)
 
     threads = _GPU_THREADS if in_batches(device) else workers
-    for batch, found in zip(batches, each(some, len(batches), threads), strict=True):
-        yield from zip(batch, found, strict=True)
+    for batch, cuts in zip(batches, each(some, len(batches), threads), strict=True):
+        yield from zip(batch, cuts, strict=True)
 
 
 def in_batches(device: torch.device) -> bool:
@@ -68,9 +70,9 @@ def _tokens(store: FeatureStore, index: int) -> int:
     return rows * columns
 
 
-def _batches(store: FeatureStore, items: Sequence[Item], device: torch.device) -> list[list[Item]]:
+def _batches(store: FeatureStore, items: Sequence[ImageAtBlocks], device: torch.device) -> list[list[ImageAtBlocks]]:
     """Items of one number of tokens and of blocks together, in store order, as many as the device takes at once."""
-    alike: dict[tuple[int, int], list[Item]] = {}
+    alike: dict[tuple[int, int], list[ImageAtBlocks]] = {}
     for item in sorted(items, key=lambda one: one.image):
         alike.setdefault((_tokens(store, item.image), len(item.blocks)), []).append(item)
     batches = []
@@ -82,12 +84,12 @@ def _batches(store: FeatureStore, items: Sequence[Item], device: torch.device) -
 
 def _cut(
     store: FeatureStore,
-    items: Sequence[Item],
+    items: Sequence[ImageAtBlocks],
     taus: Sequence[float],
     eps: float,
     lost_k: int | None,
     device: torch.device,
-) -> list[Found]:
+) -> list[ImageCuts]:
     features = torch.from_numpy(np.stack([_features(store, item) for item in items])).to(device)
     grids = [store.grid(item.image) for item in items]
     similarity = similarities(normalise(features))
@@ -96,10 +98,10 @@ def _cut(
     except ValueError as error:
         raise DataError(f"{store.path}: {store.ids[items[0].image]}: block {items[0].blocks}: {error}") from error
     lost = grow(similarity, lengths(features), grids, lost_k) if lost_k else [None] * len(items)
-    return [Found([one[i] for one in cuts], lost[i]) for i in range(len(items))]
+    return [ImageCuts([one[i] for one in cuts], lost[i]) for i in range(len(items))]
 
 
-def _features(store: FeatureStore, item: Item) -> NDArray[np.float32]:
+def _features(store: FeatureStore, item: ImageAtBlocks) -> NDArray[np.float32]:
     """Float32 (N, C). The mean cosine over blocks is the cosine of the concatenated normalised features."""
     parts = [store.tokens(block, item.image) for block in item.blocks]
     for block, part in zip(item.blocks, parts, strict=True):

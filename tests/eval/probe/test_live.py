@@ -22,10 +22,10 @@ from eval.labelled import LabelledTokens
 from eval.metrics import ConfusionMatrix
 from eval.probe import ProbeConfig, evaluate_live
 from eval.probe.crops import augmented
-from eval.probe.feeds import visits
 from eval.probe.fit import fit_heads, score_heads, split_images
 from eval.probe.heads import load_heads
-from eval.probe.live import LiveFeed, RunningNorm, prefetched
+from eval.probe.live import LiveTokenLoader, RunningNorm, prefetched
+from eval.probe.loaders import training_batches
 from eval.probe.stack import HeadStack
 
 CLASSES = ("dark", "light", "red")
@@ -59,8 +59,10 @@ def backbone() -> Backbone:
     return Backbone.from_model(create_model("vit_tiny_patch8", depth=2, img_size=32))
 
 
-def feed_of(backbone: Backbone, dataset: SegmentationDataset, config: ProbeConfig, keys: Any, norm: Any) -> LiveFeed:
-    return LiveFeed(backbone, dataset, LabelledTokens.labels_of(dataset), keys, config, norm, seed=0)
+def loader_of(
+    backbone: Backbone, dataset: SegmentationDataset, config: ProbeConfig, keys: Any, norm: Any
+) -> LiveTokenLoader:
+    return LiveTokenLoader(backbone, dataset, LabelledTokens.labels_of(dataset), keys, config, norm, seed=0)
 
 
 def crops_of(dataset: SegmentationDataset, config: ProbeConfig, visit: Any, backbone: Backbone) -> Any:
@@ -94,7 +96,7 @@ def test_live_heads_are_those_of_plain_torch(
     groups.append((("none", 1), ("none", 2)))
     norm = RunningNorm(active=config.batchnorm != "none")
     rows = split_images(len(dataset), 0.2, 0)[0]
-    fresh = feed_of(backbone, dataset, config, sorted({k for g in groups for k in g}), norm)
+    fresh = loader_of(backbone, dataset, config, sorted({k for g in groups for k in g}), norm)
     stack = fit_heads(fresh, groups, backbone.dim, rows, config, 0)
     rates = [rate for rate, _ in config.trials]
     start = HeadStack(groups, rates, 3, backbone.dim, 0.0, fresh.device, init_std=config.init_std)
@@ -111,7 +113,7 @@ def test_live_heads_are_those_of_plain_torch(
                 descent: Any = torch.optim.AdamW(trained.parameters(), lr=rate, weight_decay=decay)
             else:
                 descent = torch.optim.SGD(trained.parameters(), lr=rate, momentum=0.9, weight_decay=decay)
-            for visit in visits(rows, config, 0):
+            for visit in training_batches(rows, config, 0):
                 pixels, labels = crops_of(dataset, config, visit, backbone)
                 maps = [
                     backbone.layers(pixels, [b], norm=n)[b].tokens.transpose(1, 2).unflatten(2, (4, 4))
@@ -145,9 +147,9 @@ def test_dropped_channels_are_dropout2d_before_batchnorm(
     sets: dict[str, SegmentationDataset], backbone: Backbone
 ) -> None:
     config = ProbeConfig(**{**TINY, "protocol": "dinov3", "dropout": 0.5})
-    feed = feed_of(backbone, sets["train"], config, [("none", 2)], RunningNorm(active=False))
-    visit = next(iter(visits(np.arange(9), config, 0)))
-    (tokens, _), *_ = feed.batches([visit])
+    loader = loader_of(backbone, sets["train"], config, [("none", 2)], RunningNorm(active=False))
+    visit = next(iter(training_batches(np.arange(9), config, 0)))
+    (tokens, _), *_ = loader.batches([visit])
     pixels, _ = crops_of(sets["train"], config, visit, backbone)
     whole = backbone.layers(pixels, [2])[2].tokens
     found = tokens["none", 2].view(whole.shape)
@@ -165,7 +167,8 @@ def test_scores_are_those_of_full_size_logits(
     """mmsegmentation's slide mode, or whole squares, image after image; 36 pixels are not whole patches."""
     config = ProbeConfig(**{**TINY, **changes, "batchnorm": "none"})
     train, val = (
-        feed_of(backbone, sets[split], config, [("final", 1)], RunningNorm(active=False)) for split in ("train", "val")
+        loader_of(backbone, sets[split], config, [("final", 1)], RunningNorm(active=False))
+        for split in ("train", "val")
     )
     stack = fit_heads(train, [(("final", 1),)], backbone.dim, np.arange(9), config, 0)
     val.statistics = train.statistics

@@ -7,8 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from PIL import Image
 
 import eval.retrieval.evaluation as evaluation
@@ -19,11 +17,11 @@ from dinoskip.models import Backbone, create_model
 from dinoskip.results import read_rows
 from eval.labelled import LabelledTokens
 from eval.metrics import ConfusionMatrix
-from eval.neighbours import Neighbours
-from eval.retrieval import Memory, RetrievalConfig, choose_patches, evaluate, patch_labels, remember, retrieve
-from eval.retrieval.config import IndexName
+from eval.retrieval import Memory, RetrievalConfig, evaluate, remember, retrieve
 
 CPU = torch.device("cpu")
+
+
 GRID, CLASSES, DIM = (3, 4), 4, 5
 
 
@@ -71,82 +69,6 @@ def test_equals_brute_force_whatever_is_read_at_once(
     assert (retrieve(train, val, memory, 1, config, CPU) == wanted).all()
     cells = RetrievalConfig(k=k, temperature=temperature, memory=50, index="ivf")
     assert (retrieve(train, val, memory, 1, cells, CPU) == wanted).all()  # fewer cells than are searched: exact
-
-
-def test_torch_finds_the_same_neighbours() -> None:
-    rng = np.random.default_rng(0)
-    memory, queries = (rng.standard_normal((n, 8)).astype(np.float32) for n in (40, 9))
-    similar, where = Neighbours(memory, CPU).search(queries, 6)
-    other = Neighbours._by_torch(torch.from_numpy(queries), torch.from_numpy(memory), 6)
-    assert (where == other[1]).all()
-    np.testing.assert_allclose(similar, other[0], rtol=1e-5)
-    with pytest.raises(ConfigError, match="k: 41 neighbours were asked of 40"):
-        Neighbours(memory, CPU).search(queries, 41)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("index", ["flat", "ivf"])
-def test_gpu_finds_the_same_neighbours(index: IndexName) -> None:
-    rng = np.random.default_rng(0)
-    memory, queries = (rng.standard_normal((n, 64)).astype(np.float32) for n in (200, 90))
-    memory, queries = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (memory, queries))
-    similar, where = Neighbours(memory, CPU).search(queries, 5)
-    found, there = Neighbours(memory, torch.device("cuda"), index).search(queries, 5)
-    assert (there == where).mean() > (0.999 if index == "flat" else 0.5)
-    np.testing.assert_allclose(found[there == where], similar[there == where], atol=1e-5)
-
-
-def test_patches_that_divide_the_label_are_counted() -> None:
-    label = np.random.default_rng(0).choice([0, 1, 3, 255], (6, 8)).astype(np.uint8)
-    label[:2, :2] = 255
-    mixes = patch_labels(label, GRID, CLASSES)
-    assert mixes.shape == (12, CLASSES)
-    for patch, mix in enumerate(mixes):
-        y, x = divmod(patch, 4)
-        cell = label[2 * y : 2 * y + 2, 2 * x : 2 * x + 2]
-        wanted = np.bincount(cell.ravel(), minlength=256)[:CLASSES]
-        np.testing.assert_allclose(mix, wanted / max(1, wanted.sum()), atol=1e-6)
-    assert not mixes[0].any()
-
-
-@given(height=st.integers(1, 13), width=st.integers(1, 13), seed=st.integers(0, 99))
-@settings(max_examples=40, deadline=None)
-def test_pixels_on_a_border_count_by_area(height: int, width: int, seed: int) -> None:
-    label = np.random.default_rng(seed).choice([0, 1, 2, 255], (height, width)).astype(np.uint8)
-    fine = label.repeat(GRID[0], 0).repeat(GRID[1], 1)  # now every patch has whole pixels
-    np.testing.assert_allclose(patch_labels(label, GRID, CLASSES), patch_labels(fine, GRID, CLASSES), atol=1e-5)
-
-
-def test_choice_is_balanced_seeded_and_of_labelled_patches() -> None:
-    mixes = np.zeros((100, 2), dtype=np.float32)
-    mixes[:90, 0] = 1  # 90 of one class, 5 of another, 5 without a label
-    mixes[90:95, 1] = 1
-    rare = []
-    for seed in range(50):
-        chosen = choose_patches(mixes, 10, np.random.default_rng(seed))
-        assert (chosen == choose_patches(mixes, 10, np.random.default_rng(seed))).all()
-        assert len(np.unique(chosen)) == 10
-        assert chosen.max() < 95
-        rare.append((chosen >= 90).sum())
-    assert np.mean(rare) > 3  # uniform choice would take about a half
-    assert len(choose_patches(mixes, 100, np.random.default_rng(0))) == 95
-
-
-def test_memory_is_spread_over_the_images_and_knows_them_by_id() -> None:
-    data = made_up(7, 0)
-    ids = [f"image{i}" for i in range(7)]
-    memory = remember(data, ids, 30, seed=0)
-    assert len(memory.images) == 30
-    assert set(np.bincount(memory.images)) == {4, 5}
-    np.testing.assert_allclose(memory.labels.sum(1), 1, atol=1e-5)
-    again = remember(data, ids, 30, seed=0)
-    assert (again.patches == memory.patches).all()
-    assert not (remember(data, ids, 30, seed=1).patches == memory.patches).all()
-    everything = remember(data, ids, 10**6, seed=0)
-    assert len(everything.images) <= 7 * 12
-    nothing = LabelledTokens(data.tokens, lambda i: np.full((4, 4), 255, np.uint8), GRID, CLASSES, 7)
-    with pytest.raises(DataError, match="no training image has a labelled pixel"):
-        remember(nothing, ids, 30, seed=0)
 
 
 def some_dataset(root: Path, split: str, count: int) -> SegmentationDataset:

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from dinoskip.randomness import numpy_rng
-from eval.labelled import Constants, Key, LabelledTokens, NormalisedTokens
+from eval.labelled import BatchNormedTokens, Constants, Key, LabelledTokens
 from eval.probe.config import ProbeConfig
 from eval.probe.targets import CachedTargets, Targets, masked
 from eval.upsampling import upsampled_classes
@@ -24,7 +24,7 @@ _READ = 8  # images scored from one read
 
 
 @dataclass(frozen=True)
-class Visit:
+class TrainingBatch:
     """A batch of training: its step, the pass over the images that it begins in, and the numbers of its images."""
 
     step: int
@@ -33,7 +33,7 @@ class Visit:
 
 
 @dataclass(frozen=True)
-class Shown:
+class ScoredImage:
     """An image to be scored: its label (H, W), its tokens (T, C), and how logits (L, K, T) become classes (L, H, W)."""
 
     label: NDArray[np.uint8]
@@ -41,23 +41,23 @@ class Shown:
     classes: Callable[[torch.Tensor], torch.Tensor]
 
 
-class Feed(Protocol):
+class TokenLoader(Protocol):
     """One split of a data set."""
 
     data: LabelledTokens
     device: torch.device
 
-    def batches(self, visits: Iterable[Visit]) -> Iterator[tuple[Mapping[Key, torch.Tensor], Targets]]:
-        """Yield tokens (n·T, C) of every key, normalised, and targets of each visit."""
+    def batches(self, planned: Iterable[TrainingBatch]) -> Iterator[tuple[Mapping[Key, torch.Tensor], Targets]]:
+        """Yield tokens (n·T, C) of every key, normalised, and targets of each batch."""
 
-    def shown(self, rows: NDArray[np.int64]) -> Iterator[Shown]:
+    def scored_images(self, rows: NDArray[np.int64]) -> Iterator[ScoredImage]:
         """Yield images ``rows`` in order, tokens normalised by the statistics of training."""
 
     def constants(self) -> Constants:
-        """BatchNorm's statistics that :meth:`shown` uses."""
+        """BatchNorm's statistics that :meth:`scored_images` uses."""
 
 
-def visits(rows: NDArray[np.int64], recipe: ProbeConfig, seed: int) -> Iterator[Visit]:
+def training_batches(rows: NDArray[np.int64], recipe: ProbeConfig, seed: int) -> Iterator[TrainingBatch]:
     """Yield the batches of a training on images ``rows``: one new order a pass, the last batch of a pass may be short.
 
     A function of the arguments alone; with ``iterations`` passes go on until these are done.
@@ -69,12 +69,12 @@ def visits(rows: NDArray[np.int64], recipe: ProbeConfig, seed: int) -> Iterator[
         for at in range(0, len(rows), recipe.batch_size):
             if step == steps:
                 return
-            yield Visit(step, epoch, order[at : at + recipe.batch_size])
+            yield TrainingBatch(step, epoch, order[at : at + recipe.batch_size])
             step += 1
         epoch += 1
 
 
-class CachedFeed:
+class StoredTokenLoader:
     """Frozen tokens of square images. ``tokens[key]`` (N, T, C) as in :class:`eval.labelled.LabelledTokens`.
 
     ``fitted`` are the numbers of the images that may be visited.
@@ -91,7 +91,7 @@ class CachedFeed:
     ) -> None:
         self.data, self.device = data, device
         self._constants = constants
-        self._tokens = NormalisedTokens(tokens, device, constants, keep=fitted is not None)
+        self._tokens = BatchNormedTokens(tokens, device, constants, keep=fitted is not None)
         self._targets: CachedTargets | None = None
         if fitted is not None:
             self._targets = CachedTargets(
@@ -99,23 +99,24 @@ class CachedFeed:
                 fitted, data.num_classes, data.grid, recipe.refine, device,
             )  # fmt: skip
 
-    def batches(self, visits: Iterable[Visit]) -> Iterator[tuple[Mapping[Key, torch.Tensor], Targets]]:
-        """See :class:`Feed`."""
+    def batches(self, planned: Iterable[TrainingBatch]) -> Iterator[tuple[Mapping[Key, torch.Tensor], Targets]]:
+        """See :class:`TokenLoader`."""
         assert self._targets is not None
-        for visit in visits:
-            yield self._tokens.batch(visit.rows), self._targets.batch(visit.rows)
+        for batch in planned:
+            yield self._tokens.batch(batch.rows), self._targets.batch(batch.rows)
 
-    def shown(self, rows: NDArray[np.int64]) -> Iterator[Shown]:
-        """See :class:`Feed`."""
+    def scored_images(self, rows: NDArray[np.int64]) -> Iterator[ScoredImage]:
+        """See :class:`TokenLoader`."""
         for at in range(0, len(rows), _READ):
             some = rows[at : at + _READ]
             tokens = {key: x.view(len(some), -1, x.shape[1]) for key, x in self._tokens.batch(some).items()}
             for i, row in enumerate(some):
                 label = self.data.checked_label(int(row))
-                yield Shown(label, {key: x[i] for key, x in tokens.items()}, upsampling(self.data.grid, label.shape))
+                mine = {key: x[i] for key, x in tokens.items()}
+                yield ScoredImage(label, mine, upsampling(self.data.grid, label.shape))
 
     def constants(self) -> Constants:
-        """See :class:`Feed`."""
+        """See :class:`TokenLoader`."""
         return self._constants
 
 

@@ -1,0 +1,60 @@
+"""k-NN on stores of a tiny backbone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from dinoskip.errors import DataError
+from dinoskip.features import Transform, export
+from dinoskip.models import Backbone, create_model
+from dinoskip.results import read_rows
+from eval.knn import KnnConfig, evaluate, knn_classify
+
+
+class Images:
+    def __init__(self, root: Path, split: str, count: int) -> None:
+        root.mkdir(exist_ok=True)
+        self.root, self.ids = root, tuple(f"{split}{i}" for i in range(count))
+        self.labels = np.arange(count) % 2
+        rng = np.random.default_rng(count)
+        for name, label in zip(self.ids, self.labels, strict=True):
+            pixels = rng.integers(0, 60, (20, 24, 3)) + 180 * label
+            Image.fromarray(pixels.astype(np.uint8)).save(self.path(self.ids.index(name)))
+
+    def path(self, i: int) -> Path:
+        return self.root / f"{self.ids[i]}.png"
+
+
+def test_evaluate_classifies_every_block(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    backbone = Backbone.from_model(create_model("vit_tiny_patch8", depth=2, img_size=16))
+    transform = Transform(mode="center_crop", size=16)
+    sets = {split: Images(tmp_path / "images", split, n) for split, n in (("train", 9), ("val", 6))}
+    stores = {s: export(backbone, d, tmp_path / s, "all", tokens=False, transform=transform) for s, d in sets.items()}
+    rows = evaluate(
+        stores["train"], stores["val"], sets["train"].labels, sets["val"].labels, ["dark", "light"], tmp_path / "knn",
+        KnnConfig(k=(1, 3)), {"model": "tiny", "dataset": "shades"}, device="cpu",
+    )  # fmt: skip
+    assert read_rows(tmp_path / "knn" / "rows.json") == rows
+    floor = [row for row in rows if row.is_baseline]
+    assert [(r.model, r.metric, r.value) for r in floor] == [
+        (f"baseline: {name}", f"accuracy_k{k}", 50.0) for k in (1, 3) for name in ("majority class", "chance")
+    ]
+    rows = rows[: -len(floor)]
+    assert [(r.block, r.metric) for r in rows] == [(b, f"accuracy_k{k}") for b in "12" for k in (1, 3)]
+    assert all(r.low is not None and r.high is not None and r.low <= r.value <= r.high for r in rows)
+    assert all((r.n, r.classes, r.dataset, r.split, r.model) == (6, 2, "shades", "val", "tiny") for r in rows)
+    for row in rows:
+        k, block = int(row.metric.removeprefix("accuracy_k")), int(row.block)
+        have = knn_classify(stores["train"].cls(block), sets["train"].labels, stores["val"].cls(block), k)
+        assert row.value == pytest.approx(100 * np.mean(have == sets["val"].labels))
+    without = export(backbone, sets["val"], tmp_path / "without", "all", cls=False, transform=transform)
+    with pytest.raises(DataError, match="no class tokens"):
+        evaluate(
+            stores["train"], without, sets["train"].labels, sets["val"].labels, ["a", "b"], tmp_path, KnnConfig(), {}
+        )
