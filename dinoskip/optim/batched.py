@@ -97,11 +97,6 @@ class Slot:
         """The piece's part of a whole tensor of the parameter's shape."""
         return tensor if self.piece.cut is None else tensor.reshape(self.piece.shape)[self.piece.cut]
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of its state."""
-        return 4 * sum(math.prod(shape) for shape in self.stored.values())
-
 
 class Stack:
     """The state of ``slots`` as stacked tensors, ``step`` updates old (None: no gradient seen yet).

@@ -1,8 +1,8 @@
 """What SOAP and KL-Shampoo have in common: a torch optimizer whose stacks of matrices are shared out over the ranks.
 
-Each stack (:mod:`dinoskip.optim.batched`) is owned by one rank, which alone holds its state and computes its update;
-the others receive the update and apply it. What is stacked with what depends on shapes alone, so the arithmetic is the
-same, bit for bit, whatever the number of ranks and after a resume at any step.
+Each matrix is owned by one rank, which alone holds its state, computes its update with those of its other matrices of
+the same shape (:mod:`dinoskip.optim.batched`), and sends it to the others. Which rank owns what depends on shapes and
+the number of ranks alone.
 """
 
 from __future__ import annotations
@@ -24,8 +24,6 @@ from dinoskip.distributed import local, local_part, rank_and_size, whole
 from dinoskip.optim.batched import Group, Piece, Shape, Slot, Stack, State
 from dinoskip.optim.groups import split_groups
 from dinoskip.optim.schedules import Scheduled
-
-STACK_BYTES = 2**27  # of state: larger matrices fill a device without being batched, and one rank must hold a stack
 
 
 class PreconditionedConfig(Scheduled):
@@ -130,7 +128,7 @@ class PreconditionedOptimizer(torch.optim.Optimizer, ABC):
         self._place(len(self.param_groups) - 1)
 
     def _place(self, number: int) -> None:
-        """Cut the parameters of a group into slots, and give those that are to be stacked together an owner."""
+        """Cut the parameters of a group into slots, and give each an owner."""
         group = self.param_groups[number]
         together: dict[tuple[Any, ...], list[Slot]] = defaultdict(list)
         for at, parameter in enumerate(group["params"]):
@@ -143,11 +141,12 @@ class PreconditionedOptimizer(torch.optim.Optimizer, ABC):
             self._slots[parameter] = [self._slot(parameter, number, group, piece) for piece in pieces]
             for slot in self._slots[parameter]:
                 together[slot.key].append(slot)
-        batches = [batch for slots in together.values() for batch in _batches(slots)]
-        chosen = owners([sum(flops(slot.piece, group) for slot in batch) for batch in batches], self._load)
-        for nth, (batch, owner) in enumerate(zip(batches, chosen, strict=True)):
-            for slot in batch:
-                slot.owner, slot.key = owner, (nth, *slot.key)
+        # Every matrix for itself; vectors and scalars, which are many and small, together.
+        tasks = [task for key, slots in together.items() for task in ([slots] if key[-1] == "flat" else zip(slots))]
+        chosen = owners([sum(flops(slot.piece, group) for slot in task) for task in tasks], self._load)
+        for task, owner in zip(tasks, chosen, strict=True):
+            for slot in task:
+                slot.owner, slot.key = owner, (owner, *slot.key)
 
     def _slot(self, parameter: Tensor, number: int, group: Group, piece: Piece) -> Slot:
         key: tuple[Any, ...] = (number, parameter.dtype, parameter.device)
@@ -392,21 +391,6 @@ class PreconditionedOptimizer(torch.optim.Optimizer, ABC):
 
 def _name(group: Group, at: int) -> str:
     return str(group["names"][at]) if "names" in group else f"parameter {at} of its group"
-
-
-def _batches(slots: list[Slot]) -> list[list[Slot]]:
-    """Cut slots into runs of about equal size, of at most ``STACK_BYTES`` of state unless one slot alone is larger."""
-    total = sum(slot.nbytes for slot in slots)
-    runs = -(-total // STACK_BYTES)
-    batches: list[list[Slot]] = []
-    filled = total
-    for slot in slots:
-        if (filled + slot.nbytes) * runs > total:
-            batches.append([])
-            filled = 0
-        batches[-1].append(slot)
-        filled += slot.nbytes
-    return batches
 
 
 def _whole_updates(

@@ -223,8 +223,8 @@ def refresh_bases(stacks: list[Stack], solve: Solve, incidents: Incidents) -> No
             solved.append((new.contiguous(), order))
     if not solved:
         return
-    # One synchronisation of the device for all.
-    finite = iter(torch.stack(torch._foreach_norm([new for new, _ in solved])).isfinite().tolist())
+    norms: list[float] = torch.stack(torch._foreach_norm([new for new, _ in solved])).tolist()  # one read of the device
+    finite = iter([norm < math.inf for norm in norms])
     remaining = iter(solved)
     for stack in stacks:
         bases, orders = {}, {}
