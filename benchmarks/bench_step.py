@@ -29,7 +29,7 @@ from dinoskip.data.loader import Batch
 from dinoskip.distributed import World
 from dinoskip.environment import matmul_gflops
 from dinoskip.optim import AdamWConfig, build_optimizer
-from dinoskip.pipeline.report_costs import image_flops
+from dinoskip.pipeline.estimate import image_flops
 from dinoskip.training import PretrainJob
 from dinoskip.training.dino import DINO, clip_each_, dino_loss, update_center, update_teacher
 from dinoskip.training.objective import Engine, Step, gradients_of

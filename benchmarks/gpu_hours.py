@@ -13,11 +13,9 @@ from __future__ import annotations
 
 import argparse
 
-from dinoskip.pipeline.report_costs import image_flops
+from dinoskip.pipeline.estimate import CARDS, CLASSES, IMAGENET, UTILISATION, image_flops
+from dinoskip.pipeline.stages.weights import recipe_of
 from dinoskip.pipeline.study import load_study
-
-IMAGENET, CLASSES = 1_281_167, 1000  # training images and classes of ImageNet-1k
-CARDS = {"a100": 312.0, "h100": 989.0}  # dense bfloat16 TFLOP/s of the SXM cards, from their data sheets
 
 
 def main() -> None:
@@ -26,11 +24,11 @@ def main() -> None:
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE")
     parser.add_argument("--card", choices=CARDS, default="a100")
     parser.add_argument("--rate", type=float, help="TFLOP/s of another card, or a measured one")
-    parser.add_argument("--utilisation", type=float, default=0.4, help="share of the rate that a step reaches")
-    parser.add_argument("--images", type=int, default=IMAGENET, help="images of an epoch")
+    parser.add_argument("--utilisation", type=float, default=UTILISATION, help="share of the rate that a step reaches")
+    parser.add_argument("--images", type=int, default=IMAGENET["train"], help="images of an epoch")
     arguments = parser.parse_args()
     study, variants = load_study(arguments.config, arguments.overrides)
-    recipe = study.recipe
+    recipe = recipe_of(study)
     if recipe is None:
         raise SystemExit(f"{arguments.config}: trains nothing")
     rate = arguments.rate or CARDS[arguments.card]

@@ -14,6 +14,8 @@ from dinoskip.errors import DataError
 from dinoskip.files import read_json, write_json
 
 _BASELINE = "baseline: "
+UNKNOWN_EPOCH = -1
+"""The epoch of weights from elsewhere that do not say it, and of baselines. Epoch 0 is an untrained network."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,7 @@ class EvalResult:
     initialisation: str = ""
     optimizer: str = ""
     depth: int = 0
-    epoch: int = 0
+    epoch: int = UNKNOWN_EPOCH
     facet: str = ""
     norm: str = ""
     protocol: str = ""
@@ -83,8 +85,23 @@ class EvalResult:
 
         It is the same whichever model's row it is made from, so that equal rows can be told.
         """
-        empty = {"initialisation": "", "optimizer": "", "depth": 0, "epoch": 0, "block": "", "facet": "", "norm": ""}
-        about: dict[str, Any] = {**empty, "resolution": "", "weights": "", "protocol": "", "note": ""}
+        empty = {
+            "initialisation": "",
+            "optimizer": "",
+            "depth": 0,
+            "epoch": UNKNOWN_EPOCH,
+            "block": "",
+            "facet": "",
+            "norm": "",
+        }
+        about: dict[str, Any] = {
+            **empty,
+            "epoch": UNKNOWN_EPOCH,
+            "resolution": "",
+            "weights": "",
+            "protocol": "",
+            "note": "",
+        }
         model = f"{_BASELINE}{name}"
         return replace(self, model=model, value=value, low=low, high=high, deviation=None, **about)
 

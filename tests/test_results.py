@@ -17,7 +17,7 @@ from dinoskip.cli import main
 from dinoskip.errors import DataError
 from dinoskip.files import write_json
 from dinoskip.models import VitConfig, create_model, save_weights
-from dinoskip.results import EvalResult, read_rows, rows_csv, write_rows
+from dinoskip.results import UNKNOWN_EPOCH, EvalResult, read_rows, rows_csv, write_rows
 
 ROW = EvalResult("mIoU", 40.0, "probe", "3+6", "voc2012", "val", 10, model="skip", low=38.04, high=43.96)
 
@@ -100,4 +100,4 @@ def test_retrieve_prints_writes_csv_and_json(tmp_path: Path, capsys: pytest.Capt
         assert rows[0][name], name
     for name in ("metric", "value", "n", "weights", "version"):
         assert rows[0][name], name
-    assert (rows[0]["seed"], rows[0]["epoch"]) == (0, 0)
+    assert (rows[0]["seed"], rows[0]["epoch"]) == (0, UNKNOWN_EPOCH)

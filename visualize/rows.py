@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from dinoskip import results
-from dinoskip.results import EvalResult
+from dinoskip.results import UNKNOWN_EPOCH, EvalResult
 
 _HEADLINE = {"miou": 0, "corloc": 1, "top1": 3}  # in this order, k-NN is 2; the others stay in the long table
 
@@ -121,7 +121,7 @@ def last_epochs(variants: Variants) -> Last:
     for benchmark, rows in every.items():
         for variant, epochs in rows.items():
             place = (benchmark.task, benchmark.metric, benchmark.dataset, benchmark.split), variant
-            last[place] = max(last.get(place, 0), *epochs)
+            last[place] = max(last.get(place, UNKNOWN_EPOCH), *epochs)
     kept: Last = {}
     for benchmark, rows in every.items():
         for variant, epochs in rows.items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dinoskip.cli.arguments import print_table
-from dinoskip.results import EvalResult, read_rows
+from dinoskip.results import UNKNOWN_EPOCH, EvalResult, read_rows
 
 if TYPE_CHECKING:
     from dinoskip.pipeline.runner import Runner
@@ -39,4 +39,7 @@ def print_rows(rows: list[EvalResult]) -> None:
     more = [name for name in ("facet", "protocol") if len({getattr(row, name) for row in models}) > 1]
     shown = ("task", "dataset", "metric", "model", "epoch", "block", "norm", *more, "shown", "interval", "note")
     heads = {"dataset": "data", "shown": "value", "interval": "95 %"}
-    print_table([[getattr(row, name) for name in shown] for row in rows], [heads.get(name, name) for name in shown])
+    values = [[getattr(row, name) for name in shown] for row in rows]
+    for line in values:
+        line[shown.index("epoch")] = "" if line[shown.index("epoch")] == UNKNOWN_EPOCH else line[shown.index("epoch")]
+    print_table(values, [heads.get(name, name) for name in shown])

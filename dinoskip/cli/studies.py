@@ -61,7 +61,16 @@ def add_commands(commands: Any) -> None:
         commands, "settings", settings, "list the settings of studies and runs, with defaults and meanings"
     )
     parser.add_argument("section", nargs="?", metavar="SECTION", help="these alone, such as pretrain or online.knn")
-    _study_arguments(command(commands, "plan", plan, "say of every stage whether it is cached or must run, and why"))
+    parser = command(commands, "plan", plan, "say of every stage whether it is cached or must run, and why")
+    _study_arguments(parser)
+    parser.add_argument(
+        "--assume-data",
+        action="store_true",
+        help="without the data at hand: stages, GPU hours, disk, from published counts of images",
+    )
+    parser.add_argument(
+        "--card", choices=("a100", "h100"), default="a100", help="whose rate hours are reckoned by (default: a100)"
+    )
     _study_arguments(command(commands, "status", status, "show how far a study is and its results so far"))
     parser = command(commands, "report", report, "write a study's report again from what is there")
     _study_arguments(parser)
@@ -142,8 +151,25 @@ def _finish(runner: Runner, study: StudyBase, happened: Mapping[str, str], *, as
 
 def plan(args: Args) -> int:
     """``dinoskip plan``."""
-    _, _, runner = _opened(args)
+    study, variants, runner = _opened(args)
+    if args.assume_data:
+        return _estimate(args, study, variants, runner)
     _show_plan(runner, {node.id for node in runner.planner.nodes}, as_json=args.json)
+    return 0
+
+
+def _estimate(args: Args, study: StudyBase, variants: tuple[Variant, ...], runner: Runner) -> int:
+    from dinoskip.pipeline import estimate  # torch
+
+    made = estimate.costs(study, variants, runner.planner.nodes)
+    peak = estimate.peak_disk(made)
+    if args.json:
+        rows = [{**vars(cost), "gpu_hours": cost.hours(estimate.CARDS[args.card])} for cost in made]
+        print_json({"card": args.card, "stages": rows, "peak_disk": peak})
+        return 0
+    print_table(estimate.lines(made, args.card), ("stage", "count", "GPU hours", "GB"))
+    rate = f"{args.card.upper()}, {estimate.CARDS[args.card]:g} TFLOP/s at an assumed {estimate.UTILISATION:.0%}"
+    print(f"GPU hours: training and passes over images alone ({rate}). Peak disk: {peak / 1e9:,.0f} GB")
     return 0
 
 

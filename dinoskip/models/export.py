@@ -153,6 +153,11 @@ def model_shapes(config: VitConfig) -> dict[str, tuple[int, ...]]:
     return rest | {f"blocks.{index}.{name}": shape for index in depth for name, shape in block.items()}
 
 
+def weights_info(path: str | Path) -> dict[str, Any]:
+    """The info of a weights file, from its header alone; :class:`WeightsError` if it is none of ours."""
+    return _read_header(Path(path))[1]
+
+
 def load_weights(path: str | Path) -> tuple[dict[str, Tensor], VitConfig, dict[str, Any]]:
     """Read a weights file: tensors (on the CPU), model configuration, info.
 

@@ -19,10 +19,10 @@ from typing import Any
 
 import torch
 
-from dinoskip.errors import ConfigError, did_you_mean
+from dinoskip.errors import ConfigError, WeightsError, did_you_mean
 from dinoskip.models.adapter import LoadedModel
 from dinoskip.models.backbone import Backbone, LayerFeatures
-from dinoskip.models.export import build_from_weights, exported_weights, newest_checkpoint
+from dinoskip.models.export import build_from_weights, exported_weights, newest_checkpoint, weights_info
 from dinoskip.models.from_dino import checked_role, load_dino
 from dinoskip.models.from_hf import load_hf
 from dinoskip.models.from_hub import load_hub
@@ -73,6 +73,26 @@ def _parse(rest: str, spec: str) -> tuple[str, dict[str, Any]]:
     if "," in name and spec.startswith(("timm:", "hub:", "hf:")):
         raise ConfigError(f"{spec}: option {name.split(',', 1)[1]!r} is not key=value")
     return name.strip(), parsed
+
+
+def training_of(spec: str) -> dict[str, Any]:
+    """What a spec's weights file says of its training: ``epoch``, ``initialisation``, ``optimizer``, where it does.
+
+    Reads the header alone. Empty for backbones from elsewhere, and where there is no such file: opening it says so.
+    """
+    kind, place, options = split_spec(spec)
+    try:
+        if kind == "run":
+            role = options.get("role")
+            checkpoint = newest_checkpoint(place)
+            place = str(checkpoint / f"{role}.safetensors" if role else exported_weights(checkpoint))
+        elif kind != "weights":
+            return {}
+        info = weights_info(place)
+    except (ConfigError, WeightsError):
+        return {}
+    named = {"epoch": "epoch", "initialisation": "init", "optimizer": "optimizer"}
+    return {field: info[key] for field, key in named.items() if key in info}
 
 
 def split_spec(spec: str) -> tuple[str, str, dict[str, Any]]:

@@ -11,15 +11,12 @@ from typing import Any
 from dinoskip.console import read_metrics
 from dinoskip.files import read_json
 from dinoskip.init.build import ModelConfig
-from dinoskip.models.flops import dino_step_flops, supervised_step_flops
-from dinoskip.models.vit import VitConfig
 from dinoskip.pipeline import stages
+from dinoskip.pipeline.estimate import image_flops
 from dinoskip.pipeline.stage import Task
 from dinoskip.pipeline.stages.pretrain import PretrainSection
 from dinoskip.pipeline.stages.supervise import SuperviseSection
 from dinoskip.results import read_rows
-from dinoskip.training.dino import PretrainConfig
-from dinoskip.training.supervised import SupervisedConfig
 from visualize.tables import DataTable
 
 # Stages that train: the study's section of their recipe, and what it is.
@@ -40,20 +37,6 @@ _STAGES_NOTE = (
     "Sums over all stages of a kind, whether one after the other or side by side; of a stage that was interrupted, its "
     "last session alone."
 )
-
-
-def image_flops(model: VitConfig, recipe: PretrainConfig | SupervisedConfig, classes: int = 0) -> int:
-    """Operations of a training step for one image, with DINO all its crops; ``classes`` of a supervised recipe."""
-    if isinstance(recipe, SupervisedConfig):
-        return supervised_step_flops(model, classes, recipe.augment.size)
-    crops = recipe.crops
-    return dino_step_flops(
-        model,
-        head=(recipe.out_dim, recipe.hidden_dim, recipe.bottleneck_dim),
-        global_size=crops.global_size,
-        local_size=crops.local_size,
-        num_local=crops.num_local,
-    )
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from dinoskip.pipeline.graph import Node, PlannedNode, Planner
 from dinoskip.pipeline.report_costs import cost_tables
 from dinoskip.pipeline.report_notices import notices
 from dinoskip.pipeline.stage import Task
-from dinoskip.results import EvalResult, read_rows
+from dinoskip.results import UNKNOWN_EPOCH, EvalResult, read_rows
 from visualize import figures
 from visualize.paper import published
 from visualize.report import Preview, Report, build_report
@@ -146,7 +146,11 @@ def _variant(task: Task, name: str, rows: Sequence[EvalResult]) -> StudyVariant:
         shown["swept learning rate"] = read_json(task.input(f"sweep/{name}") / "sweep.json")["lr"]
     if last is not None:
         epochs = sorted({row.epoch for row in rows})
-        shown |= {"depth": last.depth, "epochs": epochs if epochs != [0] else "as given", "weights": last.weights[:12]}
+        shown |= {
+            "depth": last.depth,
+            "epochs": epochs if epochs != [UNKNOWN_EPOCH] else "as given",
+            "weights": last.weights[:12],
+        }
     about: dict[str, Any] = {"depth": last.depth if last else 0}
     if "backbone" not in own:
         about |= {"role": _role(own["model"]), "optimizer": own["optimizer"]["name"], "depth": _depth(own)}

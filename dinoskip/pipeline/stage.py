@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from dinoskip import __version__
 from dinoskip.config import Config, dump
 from dinoskip.pipeline.graph import Node
+from dinoskip.results import UNKNOWN_EPOCH
 
 if TYPE_CHECKING:
     from dinoskip.pipeline.sections import StudyBase
@@ -177,9 +178,9 @@ class StudyNodes:
     def context(self, variant: Variant, epoch: int) -> dict[str, Any]:
         """The fields of a result row that say which network it is of."""
         context = {"model": variant.name, "epoch": epoch, "seed": self.study.seed, "version": __version__}
-        if variant.model is not None and variant.optimizer is not None:
-            context |= {"initialisation": variant.model.init.name, "optimizer": variant.optimizer.name}
-        return context
+        if variant.model is None or variant.optimizer is None:
+            return {**context, "epoch": UNKNOWN_EPOCH, **variant.trained}
+        return {**context, "initialisation": variant.model.init.name, "optimizer": variant.optimizer.name}
 
     def multiscale(self, variant: Variant) -> list[int] | str | None:
         """The blocks of a variant that are evaluated together; ``quarters`` of a backbone whose depth is not known."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from dinoskip.config import Config, RawConfig, merge, validate
 from dinoskip.errors import ConfigError
 from dinoskip.init.build import ModelConfig
+from dinoskip.models.load import training_of
 from dinoskip.models.vit import DEPTH
 from dinoskip.optim.build import OptimizerConfig
 from dinoskip.training.supervised import with_defaults
@@ -36,6 +37,8 @@ class Variant:
     model: ModelConfig | None = None
     optimizer: OptimizerConfig | None = None
     backbone: str | None = None
+    trained: Mapping[str, Any] = field(default_factory=dict)
+    """What a backbone's file says of its training: the fields ``epoch``, ``initialisation``, ``optimizer`` of rows."""
 
     @property
     def depth(self) -> int | None:
@@ -68,7 +71,7 @@ def expand(varied: VariantsConfig, source: RawConfig) -> tuple[tuple[Variant, ..
             if settings or not isinstance(spec, str):
                 problems.append(f"{source.place(place)}: {place}: backbone stands alone (with label, if wanted)")
             else:
-                variants.append(Variant(label or _as_name(spec), backbone=spec))
+                variants.append(Variant(label or _as_name(spec), backbone=spec, trained=training_of(spec)))
             continue
         model = _validated(ModelConfig, merge(source.tree.get("model", {}), settings), source, place, problems)
         if model is not None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from dinoskip.results import EvalResult
+from dinoskip.results import UNKNOWN_EPOCH, EvalResult
 from visualize.paper.published import EPOCHS, PublishedNumber, PublishedTable
 from visualize.rows import PAPERS, StudyVariant, comparable, principal, setting_note, setting_of, spread
 from visualize.tables import NOT_RUN, TextTable, as_csv
@@ -54,7 +54,7 @@ def _fits(row: EvalResult, cell: PublishedNumber, study: ComparedStudy) -> bool:
     if not comparable(row) or (row.task, row.metric) != (cell.task, cell.metric):
         return False
     dataset = _dataset(row, study) == cell.dataset
-    as_given = not row.epoch and not row.optimizer  # weights from elsewhere; a variant's epoch 0 is its start
+    as_given = row.epoch == UNKNOWN_EPOCH  # weights from elsewhere
     epoch = as_given or row.epoch == study.epoch(cell.epoch) or not study.epochs
     return dataset and epoch and ("+" in row.block) == cell.several
 
@@ -101,8 +101,8 @@ def compared(table: PublishedTable, study: ComparedStudy, baselines: Sequence[Ev
 
 def _untrained(cell: PublishedNumber, row: EvalResult | None, study: ComparedStudy) -> EvalResult | None:
     """The row of a cell's variant at epoch 0; None if there is none, or ``row`` is of weights from elsewhere."""
-    first = None if row is None or not row.epoch else find(replace(cell, epoch=0), study)
-    return first if first is not None and not first.epoch else None
+    first = None if row is None or row.epoch <= 0 else find(replace(cell, epoch=0), study)
+    return first if first is not None and first.epoch == 0 else None
 
 
 def _below(table: PublishedTable, study: ComparedStudy, baselines: Sequence[EvalResult]) -> list[list[str]]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from dinoskip.results import EvalResult
+from dinoskip.results import UNKNOWN_EPOCH, EvalResult
 from visualize.paper.published import PublishedTable
 from visualize.rows import (
     PAPERS,
@@ -83,7 +83,7 @@ def best_lines(variants: Variants) -> list[Line]:
             cells = [None if row is None else BlockValue(blocks, row.value, spread(row)) for row in several]
             lines.append(Line(f"{name}, blocks {blocks}", name, cells))
     for name in variants:
-        last = max((epoch for rows in every.values() for epoch in rows.get(name, {})), default=0)
+        last = max((epoch for rows in every.values() for epoch in rows.get(name, {})), default=UNKNOWN_EPOCH)
         for epoch in sorted({epoch for rows in every.values() for epoch in rows.get(name, {})} - {last}):
             cells = [_best_cell(every[benchmark].get(name, {}).get(epoch, {})) for benchmark in found]
             lines.append(Line(f"{name}, epoch {epoch}", name, cells))
