@@ -12,6 +12,7 @@ from typing import Any
 from pydantic import create_model
 
 from dinoskip.config import Config, RawConfig, apply_overrides, read_yaml, validate
+from dinoskip.console import log
 from dinoskip.data.sets import has_boxes, has_masks
 from dinoskip.errors import ConfigError
 from dinoskip.pipeline import old_keys, stages
@@ -19,7 +20,7 @@ from dinoskip.pipeline.external import HASHES
 from dinoskip.pipeline.graph import Node
 from dinoskip.pipeline.sections import EvaluateBase, StudyBase
 from dinoskip.pipeline.stage import Problem, Stage, StudyNodes, beyond_depth
-from dinoskip.pipeline.variants import Variant, expand
+from dinoskip.pipeline.variants import Variant, confounds, expand
 from dinoskip.training.supervised import with_defaults
 
 STAGES = stages.load_all()
@@ -56,8 +57,7 @@ def load_study(path: str | Path, overrides: Iterable[str] = ()) -> tuple[StudyBa
 
 def study_of(source: RawConfig) -> tuple[StudyBase, tuple[Variant, ...]]:
     """:func:`load_study` from a tree of settings."""
-    if source.tree.get("supervise"):
-        source.tree = with_defaults(source.tree)
+    source.tree = _with_study_defaults(source.tree)
     study = validate(Study, source)
     variants, lines = expand(study.variants, source)
     for key, text in _problems(study, variants):
@@ -65,7 +65,16 @@ def study_of(source: RawConfig) -> tuple[StudyBase, tuple[Variant, ...]]:
     if lines:
         unique = tuple(dict.fromkeys(lines))
         raise ConfigError("\n".join(unique), problems=unique)
+    for line in confounds(variants):
+        log.warning("%s", line)
     return study, variants
+
+
+def _with_study_defaults(tree: dict[str, Any]) -> dict[str, Any]:
+    """``tree`` with a study's own defaults: no drop path, which only networks with skips can have."""
+    filled = with_defaults(tree) if tree.get("supervise") else dict(tree)
+    model = filled.get("model", {})
+    return {**filled, "model": {"drop_path": 0.0, **model}} if isinstance(model, dict) else filled
 
 
 def _problems(study: StudyBase, variants: tuple[Variant, ...]) -> Iterator[Problem]:

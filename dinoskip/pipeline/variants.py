@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -79,6 +79,20 @@ def expand(varied: VariantsConfig, source: RawConfig) -> tuple[tuple[Variant, ..
             variants += [Variant(f"{name}-{short}", model=model, optimizer=config) for short, config in optimizers]
     problems += [f"{source.place('variants')}: variants: {text}" for text in _bad_names(variants)]
     return tuple(variants), problems
+
+
+def confounds(variants: Sequence[Variant]) -> list[str]:
+    """A line for each regularisation that only some of the variants compared can have."""
+    models = {variant.name: variant.model for variant in variants if variant.model is not None}
+    dropped = [name for name, model in models.items() if model.skip is True and model.drop_path > 0]
+    others = [name for name, model in models.items() if model.skip is not True]
+    if not dropped or not others:
+        return []
+    rates = sorted({model.drop_path for name, model in models.items() if name in dropped})
+    return [
+        f"model.drop_path: {', '.join(f'{rate:g}' for rate in rates)} regularises {', '.join(dropped)} and cannot "
+        f"{', '.join(others)}: the comparison is confounded; model.drop_path=0 removes it, as in the paper"
+    ]
 
 
 def _as_name(spec: str) -> str:

@@ -258,3 +258,28 @@ def test_a_variant_may_change_the_initialisation(tmp_path: Path) -> None:
     text += "variants: {model: [{}, {skip: true, init: {name: trunc_normal}}]}"
     _, variants = study(tmp_path, text)
     assert [variant.model.init.name for variant in variants] == ["skipless", "trunc_normal"]
+
+
+def test_a_study_has_no_drop_path_unless_it_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    both = "variants: {model: [{skip: true}, {skip: false, init: {name: skipless}}]}"
+    _, variants = study(tmp_path, both)
+    assert [variant.model.drop_path for variant in variants] == [0.0, 0.0]
+    assert not caplog.records
+    study(tmp_path, both, "model.drop_path=0.1")
+    (line,) = [record.message for record in caplog.records]
+    assert "model.drop_path: 0.1 regularises skip-adamw and cannot skipless-adamw" in line
+    caplog.clear()
+    study(tmp_path, "variants: {model: [{skip: true}]}", "model.drop_path=0.1")
+    assert not caplog.records
+
+
+def test_multiscale_by_quarters_is_each_depth_s_own(tmp_path: Path) -> None:
+    depths = "variants: {model: [{depth: 12, label: a}, {depth: 9, label: b}, {depth: 10, label: c}]}"
+    nodes = build_nodes(*study(tmp_path, depths, "evaluate.multiscale=quarters"))
+    chosen = {node.variant: node.settings["multiscale"] for node in nodes if node.stage == "probe"}
+    assert chosen == {"a-adamw": [3, 6, 9, 12], "b-adamw": [3, 5, 7, 9], "c-adamw": [3, 5, 8, 10]}
+    written = build_nodes(*study(tmp_path, "", "evaluate.multiscale=[3, 6, 9, 12]"))
+    named = build_nodes(*study(tmp_path, "", "evaluate.multiscale=quarters"))
+    assert [node.settings for node in written if node.stage == "probe"] == [
+        node.settings for node in named if node.stage == "probe"
+    ]
