@@ -9,7 +9,7 @@ import torch
 from pydantic import AfterValidator, Field
 from torch import Tensor, nn
 
-from dinoskip.config import Config, no_duplicates
+from dinoskip.config import Added, Config, no_duplicates
 from dinoskip.errors import ConfigError
 from dinoskip.init.assign import Assignments, assign, plain_blocks
 from dinoskip.init.default import default_tensors
@@ -29,7 +29,7 @@ class ConditionedInit(Config):
 
     name: Literal["conditioned"] = "conditioned"
     v: Values = "shared"
-    parts: Annotated[tuple[Part, ...], Field(min_length=1), AfterValidator(no_duplicates)] = Field(
+    parts: Annotated[tuple[Part, ...], Field(min_length=1), AfterValidator(no_duplicates), Added()] = Field(
         ("query", "key", "value"), description="matrices that are conditioned; the others start by the default"
     )
 
@@ -86,7 +86,7 @@ def conditioned_tensors(
             value = value[:, : dim // heads].repeat(1, heads)
         conditioned = fused_qkv(projections("query"), projections("key"), value)
         if set(parts) != set(PARTS):
-            rows = zip(PARTS, conditioned.split(dim), others[f"{name}.qkv.weight"].split(dim), strict=True)
+            rows = zip(PARTS, conditioned.chunk(3), others[f"{name}.qkv.weight"].chunk(3), strict=True)
             conditioned = torch.cat([own if part in parts else other for part, own, other in rows])
         yield f"{name}.qkv.weight", conditioned
         yield from block.zero_biases("attn.qkv")

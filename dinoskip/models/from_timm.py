@@ -89,7 +89,7 @@ class TimmVitAdapter(_TimmAdapter):
 
     def __init__(self, model: nn.Module, spec: str, pos_embed: str | None = None) -> None:
         super().__init__(model, spec)
-        self.pos_embed = pos_embed or getattr(model, "position_resize", "timm")
+        self.pos_embed = str(pos_embed or getattr(model, "position_resize", "timm"))
         if self.pos_embed == "dino" and not can_resize_as_dino(self.model):
             raise ConfigError(
                 f"{spec}: pos_embed=dino is for ViTs whose position embedding covers a CLS token and the patches alone",
