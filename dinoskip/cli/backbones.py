@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 def add_commands(commands: Any) -> None:
     """Declare the commands."""
     _add_export(group(commands, "features", "work with frozen features"))
-    for stage in map(stages.load, stages.ON_BACKBONES):
+    for stage in map(stages.load, stages.COMMANDS):
         if stage.command is not None:
             parser = command(commands, stage.name, partial(run_stage, stage), stage.command.help)
             _stage_arguments(parser, stage)

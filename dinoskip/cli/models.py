@@ -61,7 +61,8 @@ def convert(args: Args) -> int:
         model = load_backbone(args.spec).model
         size = next(size for size, width in WIDTHS.items() if width == model.embed_dim)
         patch, side = model.patch_embed.patch_size[0], model.patch_embed.img_size[0]
-        config = VitConfig(name=f"vit_{size}_patch{patch}", depth=len(model.blocks), img_size=side)
+        shape = {"depth": len(model.blocks), "img_size": side, "position_resize": model.position_resize}
+        config = VitConfig(name=f"vit_{size}_patch{patch}", **shape)
         save_weights(out, model.state_dict(), config, {"converted_from": Path(rest).name})
     else:
         raise ConfigError(f"models convert: {args.spec} is neither run:DIR nor dino:FILE.pth")

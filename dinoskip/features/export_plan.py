@@ -119,8 +119,7 @@ def plan_export(
         "image_sizes": [list(size) for size in originals], "weights_hash": backbone.weights_hash,
         "mean": list(backbone.mean), "std": list(backbone.std),
     }  # fmt: skip
-    how = [] if backbone.pos_embed == "timm" else [backbone.pos_embed]  # the weights do not say it
-    manifest["key"] = hash_of([manifest, str(backbone.dtype), content_marks(paths), *how])
+    manifest["key"] = hash_of([manifest, str(backbone.dtype), content_marks(paths), *backbone.beside_weights])
     batches = _batches(sizes, batch_size)
     return ExportPlan(manifest, transform, paths, batches, sizes, starts, arrays, batch_size, file_format)
 

@@ -17,7 +17,7 @@ from dinoskip.init.mimetic import MimeticInit
 from dinoskip.init.residual_free import ResidualFreeInit
 from dinoskip.init.skipless import SkiplessInit
 from dinoskip.init.weight_selection import WeightSelectionInit
-from dinoskip.models.vit import VitConfig, from_config
+from dinoskip.models.vit import PositionResize, VitConfig, from_config
 
 Init = TruncNormalInit | SkiplessInit | MimeticInit | ConditionedInit | ResidualFreeInit | WeightSelectionInit
 InitConfig = Annotated[Init, Field(discriminator="name")]
@@ -26,12 +26,15 @@ InitConfig = Annotated[Init, Field(discriminator="name")]
 class ModelConfig(VitConfig):
     """A model, how its weights start, and the student's drop path."""
 
+    position_resize: PositionResize = Field(
+        "dino", description="how positions are resized for crops of other sizes: as facebookresearch/dino or timm does"
+    )
     init: InitConfig = TruncNormalInit()
     drop_path: float = Field(0.1, ge=0, lt=1, description="largest drop-path rate of a student with skips")
 
     @model_validator(mode="after")
     def _values_of_all_heads(self) -> ModelConfig:
-        if isinstance(self.init, ConditionedInit) and self.init.v == "shared" and self.skip in (False, "mlp"):
+        if isinstance(self.init, ConditionedInit) and self.init.needs_skip and self.skip in (False, "mlp"):
             raise ValueError(f"init conditioned: {NEEDS_SKIP}; {NEEDS_SKIP_HINT}")
         return self
 

@@ -14,7 +14,7 @@ from dinoskip.errors import ConfigError
 from dinoskip.init.assign import Assignments, assign
 from dinoskip.randomness import torch_rng
 
-_TOKEN_STD = {"pos_embed": 0.02, "cls_token": 1e-6, "reg_token": 1e-6, "dist_token": 0.02}
+_TOKEN_STD = {"pos_embed": 0.02, "cls_token": 0.02, "reg_token": 1e-6, "dist_token": 0.02}
 
 
 class TruncNormalInit(Config):
@@ -31,9 +31,9 @@ def trunc_normal_(model: nn.Module, seed: int = 0) -> nn.Module:
     """Initialise every parameter of a timm ViT as timm and DINO do, in place; returns the model.
 
     Linear weights truncated normal (std 0.02), zero biases; norms 1 and 0; patch embedding as torch's Conv2d
-    (uniform ±1/√fan_in); position embedding truncated normal 0.02; CLS and register tokens normal 1e-6; LayerScale its
-    ``init_values``. Each parameter's draw depends on ``seed`` and its name alone. Raises :class:`ConfigError` for a
-    parameter that no rule covers.
+    (uniform ±1/√fan_in); position embedding and CLS token truncated normal 0.02, the latter as in facebookresearch/dino
+    (timm's is normal 1e-6); register tokens normal 1e-6; LayerScale its ``init_values``. Each parameter's draw depends
+    on ``seed`` and its name alone. Raises :class:`ConfigError` for a parameter that no rule covers.
     """
     assign(model, default_tensors(model, seed))
     return model
@@ -59,7 +59,7 @@ def _default(name: str, local: str, parameter: nn.Parameter, module: nn.Module, 
         return empty.fill_(0.0 if local == "bias" else 1.0)
     if isinstance(module, LayerScale):
         return empty.fill_(module.init_values)
-    if local in ("pos_embed", "dist_token"):
+    if local in ("pos_embed", "cls_token", "dist_token"):
         return nn.init.trunc_normal_(empty, std=_TOKEN_STD[local], generator=rng)
     if local in _TOKEN_STD:
         return empty.normal_(0.0, _TOKEN_STD[local], generator=rng)

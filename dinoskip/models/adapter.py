@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -112,22 +111,3 @@ def apply_head_norm(norm: nn.Module, projected: Tensor, heads: int) -> Tensor:
         return projected
     normed: Tensor = norm(projected.reshape(*projected.shape[:-1], heads, -1))
     return normed.flatten(-2)
-
-
-def dino_positions(positions: Tensor, grid: tuple[int, int]) -> Tensor:
-    """Position embedding (1, 1 + N, C) for a grid (h, w), interpolated as facebookresearch/dino does: (1, 1 + h·w, C).
-
-    Bicubic without antialiasing, by the scale factors (h + 0.1)/√N and (w + 0.1)/√N, which shifts every sample a
-    little against resizing to (h, w); the stored embedding itself where the grid is the trained one. Computed in
-    float32. Source: ``interpolate_pos_encoding`` of vision_transformer.py; DINOv2 without registers is the same.
-    """
-    count = positions.shape[1] - 1
-    height, width = grid
-    if count == height * width and height == width:
-        return positions
-    side = round(count**0.5)
-    patches = positions[:, 1:].float().reshape(1, side, side, -1).permute(0, 3, 1, 2)
-    scale = ((height + 0.1) / side, (width + 0.1) / side)
-    resized = F.interpolate(patches, scale_factor=scale, mode="bicubic")
-    flat = resized.permute(0, 2, 3, 1).flatten(1, 2).to(positions.dtype)
-    return torch.cat((positions[:, :1], flat), dim=1)

@@ -34,16 +34,16 @@ class LayerFeatures:
     grid: tuple[int, int]
 
 
-def adapter_for(model: nn.Module, spec: str, pos_embed: str) -> VitAdapter:
+def adapter_for(model: nn.Module, spec: str, pos_embed: str | None = None) -> VitAdapter:
     """The network taken apart; :class:`ConfigError` for one that is no plain ViT, or cannot have ``pos_embed``."""
-    if pos_embed not in ("timm", "dino"):
+    if pos_embed not in (None, "timm", "dino"):
         raise ConfigError(f"{spec}: pos_embed {pos_embed!r} is none of timm, dino")
     if TimmVitAdapter.fits(model):
         return TimmVitAdapter(model, spec, pos_embed)
     others: tuple[type[VitAdapter], ...] = (TimmEvaAdapter, HfVitAdapter, DinoAuthorsAdapter)
     for kind in others:
         if kind.fits(model):
-            if pos_embed != "timm":
+            if pos_embed == "dino":
                 raise ConfigError(f"{spec}: a {type(model).__name__} interpolates by its own code", "no pos_embed here")
             return kind(model, spec)
     hint = "use a plain ViT of timm, transformers (ViT, DeiT, MAE, DINOv2, DINOv3, CLIP, SigLIP) or the DINO authors"
@@ -57,7 +57,7 @@ class Backbone:
     statistics that its weights were trained with (ImageNet's where nothing says); ``info`` is what a weights file of
     ours says of its training, {} elsewhere; ``weights_hash`` is the sha256 of the weights as loaded, before any change
     of dtype. ``pos_embed`` ("timm" or "dino") says how timm's VisionTransformer gets positions for other image sizes
-    than its own, see docs/backbones.md; other networks do it by their own code.
+    than its own, see docs/backbones.md; None as the model says itself; other networks do it by their own code.
     """
 
     def __init__(
@@ -68,11 +68,12 @@ class Backbone:
         *,
         mean: Sequence[float] | None = None,
         std: Sequence[float] | None = None,
-        pos_embed: str = "timm",
+        pos_embed: str | None = None,
     ) -> None:
         self.adapter = adapter = adapter_for(model, spec, pos_embed)
         self.model: Any = model.eval()
-        self.spec, self.pos_embed = spec, pos_embed
+        self.spec = spec
+        self.pos_embed = str(getattr(adapter, "pos_embed", "timm"))
         self.info = dict(info or {})
         self.patch_size = adapter.patch_size
         self.depth = len(adapter.blocks)
@@ -89,6 +90,15 @@ class Backbone:
     def from_model(cls, model: nn.Module, spec: str = "model") -> Backbone:
         """Wrap a ViT and put it into eval mode; :class:`ConfigError` for models that are not plain ViTs."""
         return cls(model, spec)
+
+    @property
+    def beside_weights(self) -> list[str]:
+        """What the features depend on and the weights' values do not say: positions, missing skips, Token Graying."""
+        facts = [] if self.pos_embed == "timm" else [self.pos_embed]
+        skips = [(getattr(b, "skip_attention", True), getattr(b, "skip_mlp", True)) for b in self.adapter.blocks]
+        facts += [] if all(map(all, skips)) else [f"skips {skips}"]
+        graying = getattr(getattr(self.model, "patch_embed", None), "graying", None)
+        return facts if graying is None else [*facts, f"graying {graying.kind} {graying.epsilon}"]
 
     @property
     def _weight(self) -> Tensor:

@@ -62,6 +62,6 @@ def load_dino(file: str, *, role: str = "teacher") -> LoadedModel:
     """Build ``dino:FILE.pth``: a full checkpoint's ``role``, or a plain state_dict. Raises :class:`WeightsError`."""
     path = Path(file)
     state = read_dino_state(path, checked_role(role))
-    model = create_model(**_architecture(state, path), weight_init="skip")
+    model = create_model(**_architecture(state, path), position_resize="dino", weight_init="skip")
     load_strict(model, state, path)
     return LoadedModel(model)

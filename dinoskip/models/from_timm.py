@@ -26,13 +26,12 @@ from dinoskip.models.adapter import (
     LoadedModel,
     VitAdapter,
     apply_head_norm,
-    dino_positions,
     project_fused,
     square_patch_side,
 )
 from dinoskip.models.export import check_fit
 from dinoskip.models.hf_client import hub_client
-from dinoskip.models.vit import embed
+from dinoskip.models.vit import add_positions, can_resize_as_dino, embed
 from dinoskip.randomness import derive
 
 # What a published file holds besides the backbone; left out where the model has no such part.
@@ -84,19 +83,18 @@ class _TimmAdapter(VitAdapter):
 class TimmVitAdapter(_TimmAdapter):
     """timm's VisionTransformer: ViT, DeiT, DINO, DINOv2, CLIP, MAE, SigLIP, and ours.
 
-    ``pos_embed`` says who interpolates the position embedding: "timm" (antialiased bicubic, the module's own code) or
-    "dino" (:func:`dino_positions`).
+    ``pos_embed`` says how the position embedding is resized, "timm" or "dino", see :class:`dinoskip.models.vit.Vit`;
+    None as the model itself does.
     """
 
-    def __init__(self, model: nn.Module, spec: str, pos_embed: str = "timm") -> None:
+    def __init__(self, model: nn.Module, spec: str, pos_embed: str | None = None) -> None:
         super().__init__(model, spec)
-        plain = self.has_class_token and self.num_prefix_tokens == 1 and not self.model.no_embed_class
-        if pos_embed == "dino" and not (plain and self.model.pos_embed is not None and self.model.dynamic_img_size):
+        self.pos_embed = str(pos_embed or getattr(model, "position_resize", "timm"))
+        if self.pos_embed == "dino" and not can_resize_as_dino(self.model):
             raise ConfigError(
                 f"{spec}: pos_embed=dino is for ViTs whose position embedding covers a CLS token and the patches alone",
                 "leave pos_embed out",
             )
-        self.pos_embed = pos_embed
 
     @staticmethod
     def fits(model: nn.Module) -> bool:
@@ -105,13 +103,10 @@ class TimmVitAdapter(_TimmAdapter):
 
     def embed(self, images: Tensor) -> tuple[Tensor, Any]:
         """As :meth:`VitAdapter.embed`."""
-        if self.pos_embed == "timm":
+        if self.pos_embed == getattr(self.model, "position_resize", "timm"):  # as the model does it itself
             return embed(self.model, images), None
-        patches = self.model.patch_embed(images)  # (B, h, w, C), as the model takes sizes of all kinds
-        tokens = torch.cat((self.model.cls_token.expand(len(patches), -1, -1), patches.flatten(1, 2)), dim=1)
-        tokens = tokens + dino_positions(self.model.pos_embed, tuple(patches.shape[1:3]))
-        tokens = self.model.norm_pre(tokens)
-        return tokens, None
+        tokens = add_positions(self.model, self.model.patch_embed(images), self.pos_embed)
+        return self.model.norm_pre(self.model.patch_drop(tokens)), None
 
     def run_block(self, index: int, tokens: Tensor, context: Any) -> Tensor:
         """As :meth:`VitAdapter.run_block`."""

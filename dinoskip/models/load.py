@@ -113,13 +113,14 @@ def load_backbone(
     ``kw`` are options too; those written in the spec win. ``role`` ("teacher" | "student") for ``run:`` and ``dino:``;
     ``pretrained``, ``seed`` of random weights and ``file`` (local weights) for ``timm:`` and ``hub:``, besides whatever
     timm's factory or the hub's entry point takes; ``pretrained``, ``seed`` and ``revision`` for ``hf:``. ``pos_embed``
-    ("timm" | "dino"): how positions are interpolated; "dino" for ``dino:`` unless given, "timm" elsewhere.
+    ("timm" | "dino"): how positions are interpolated; unless given "dino" for ``dino:``, what weights of ours say of
+    themselves, "timm" elsewhere.
     Raises :class:`ConfigError` for a spec or model that is not understood and :class:`WeightsError` for weights that
     are missing, damaged, do not fit or cannot be downloaded.
     """
     kind, name, written = split_spec(spec)
     options = kw | written
-    pos_embed = str(options.pop("pos_embed", "dino" if kind == "dino" else "timm"))
+    pos_embed = str(options.pop("pos_embed")) if "pos_embed" in options else None
     unknown = options.keys() - _OPTIONS.get(kind, options.keys())
     if unknown:
         known = ", ".join([*sorted(_OPTIONS[kind]), "pos_embed"])

@@ -16,11 +16,13 @@ from timm.layers import Attention
 from timm.models.vision_transformer import Block as TimmBlock
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from dinoskip.config import Config
 from dinoskip.errors import ConfigError, did_you_mean
 from dinoskip.models.graying import GrayingConfig, GrayingPatchEmbed
 
+PositionResize = Literal["timm", "dino"]
 Skip = bool | Literal["attention", "mlp"]
 ModelName = Literal[
     "vit_mini_patch8",
@@ -82,6 +84,40 @@ class Block(TimmBlock):
         return x + mixed if self.skip_mlp else mixed
 
 
+class Vit(VisionTransformer):
+    """timm's VisionTransformer with a choice of how positions are resized for other image sizes than its own.
+
+    ``position_resize``: "timm" (antialiased bicubic) or "dino" (:func:`dino_positions`), which needs one CLS token and
+    an embedding that covers it and the patches alone. Names and shapes of parameters are timm's.
+    """
+
+    def __init__(self, *args: Any, position_resize: PositionResize = "timm", **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if position_resize == "dino" and not can_resize_as_dino(self):
+            raise ConfigError("position_resize=dino needs positions of one CLS token and the patches alone")
+        self.position_resize = position_resize
+
+    def _pos_embed(self, x: Tensor) -> Tensor:
+        return add_positions(self, x, self.position_resize)
+
+
+def can_resize_as_dino(model: VisionTransformer) -> bool:
+    """Whether a ViT's position embedding covers a CLS token and the patches alone, and sizes may vary."""
+    plain = model.cls_token is not None and model.num_prefix_tokens == 1 and not model.no_embed_class
+    return plain and model.pos_embed is not None and bool(model.dynamic_img_size)
+
+
+def add_positions(model: VisionTransformer, patches: Tensor, position_resize: str) -> Tensor:
+    """Tokens (B, N, C), prefix tokens first, from embedded patches (B, h, w, C) and a ViT's positions for h × w."""
+    if position_resize == "timm":
+        resized: Tensor = VisionTransformer._pos_embed(model, patches)
+        return resized
+    cls_token: Tensor = model.cls_token  # type: ignore[assignment]
+    tokens = torch.cat((cls_token.expand(len(patches), -1, -1), patches.flatten(1, 2)), dim=1)
+    dropped: Tensor = model.pos_drop(tokens + dino_positions(model.pos_embed, tuple(patches.shape[1:3])))  # type: ignore[arg-type]
+    return dropped
+
+
 class VitConfig(Config):
     """What fixes a model's parameters and function: enough to rebuild it from a weights file."""
 
@@ -93,12 +129,18 @@ class VitConfig(Config):
     )
     graying: GrayingConfig | None = Field(None, description="Token Graying of the images before the patch embedding")
 
+    position_resize: PositionResize = Field(
+        "timm", description="how positions are resized for other image sizes: as timm or facebookresearch/dino does"
+    )
+
     @model_serializer(mode="wrap")
-    def _without_unused_graying(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Models without Token Graying are written as before it was a setting: keys and weights files stay valid."""
+    def _as_before_these_settings(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Without Token Graying, and in weights files resized as timm does, written as before they were settings."""
         written: dict[str, Any] = dump(self)
         if self.graying is None:
             written.pop("graying", None)
+        if type(self) is VitConfig and self.position_resize == "timm":
+            written.pop("position_resize", None)
         return written
 
     @model_validator(mode="after")
@@ -139,30 +181,30 @@ def create_model(
     depth: int | None = None,
     img_size: int = 224,
     graying: GrayingConfig | None = None,
+    position_resize: PositionResize = "timm",
     **timm_kwargs: Any,
-) -> VisionTransformer:
+) -> Vit:
     """Build a ViT with timm's layout, initialised by timm's default; :func:`dinoskip.init.build_model` seeds it.
 
     ``name`` is ``vit_{mini,tiny,small,base}_patch{8,14,16}``; mini, 128 wide, is for studies on a CPU. Any input whose
-    sides are multiples of the patch size is accepted; the position embedding, made for ``img_size``, is interpolated
-    (bicubic). ``graying`` puts Token Graying before the patch embedding. There is no classifier unless ``num_classes``
-    asks for one; every argument of timm's VisionTransformer may be given.
+    sides are multiples of the patch size is accepted; the position embedding, made for ``img_size``, is resized
+    (bicubic) as ``position_resize`` says, see :class:`Vit`. ``graying`` puts Token Graying before the patch embedding.
+    There is no classifier unless ``num_classes`` asks for one; every argument of timm's VisionTransformer may be given.
     Raises :class:`ConfigError` for an unknown name, a size that is not whole patches, LayerScale without skips.
     """
     arguments = vit_arguments(name, skip)
     patch = arguments["patch_size"]
     if img_size % patch:
         raise ConfigError(f"img_size={img_size} is not a multiple of the patch size {patch} of {name}")
-    arguments |= {"img_size": img_size, "num_classes": 0}
+    arguments |= {"img_size": img_size, "num_classes": 0, "position_resize": position_resize}
     if depth is not None:
         arguments["depth"] = depth
     if graying is not None:
         arguments["embed_layer"] = partial(GrayingPatchEmbed, graying=graying)
-    model: VisionTransformer = VisionTransformer(**(arguments | timm_kwargs))
-    return model
+    return Vit(**(arguments | timm_kwargs))
 
 
-def from_config(config: VitConfig, **timm_kwargs: Any) -> VisionTransformer:
+def from_config(config: VitConfig, **timm_kwargs: Any) -> Vit:
     """:func:`create_model` for a configuration."""
     shape = {field: getattr(config, field) for field in VitConfig.model_fields if field != "name"}
     return create_model(config.name, **shape, **timm_kwargs)
@@ -172,6 +214,25 @@ def embed(model: VisionTransformer, images: Tensor) -> Tensor:
     """Tokens (B, N, C) as the first block of any timm ViT receives them, from images (B, 3, H, W)."""
     tokens: Tensor = model.norm_pre(model.patch_drop(model._pos_embed(model.patch_embed(images))))
     return tokens
+
+
+def dino_positions(positions: Tensor, grid: tuple[int, int]) -> Tensor:
+    """Position embedding (1, 1 + N, C) for a grid (h, w), interpolated as facebookresearch/dino does: (1, 1 + h·w, C).
+
+    Bicubic without antialiasing, by the scale factors (h + 0.1)/√N and (w + 0.1)/√N, which shifts every sample a
+    little against resizing to (h, w); the stored embedding itself where the grid is the trained one. Computed in
+    float32. Source: ``interpolate_pos_encoding`` of vision_transformer.py; DINOv2 without registers is the same.
+    """
+    count = positions.shape[1] - 1
+    height, width = grid
+    if count == height * width and height == width:
+        return positions
+    side = round(count**0.5)
+    patches = positions[:, 1:].float().reshape(1, side, side, -1).permute(0, 3, 1, 2)
+    scale = ((height + 0.1) / side, (width + 0.1) / side)
+    resized = F.interpolate(patches, scale_factor=scale, mode="bicubic")
+    flat = resized.permute(0, 2, 3, 1).flatten(1, 2).to(positions.dtype)
+    return torch.cat((positions[:, :1], flat), dim=1)
 
 
 def is_plain_attention(attention: nn.Module) -> bool:

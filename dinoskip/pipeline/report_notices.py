@@ -21,7 +21,7 @@ def notices(inputs: Mapping[str, Path], missing: Mapping[str, str] | None = None
     ran = {role.partition("/")[0] for role in [*inputs, *(missing or {})]}
     lines = [
         f"{stage.measures}: not run, {stage.asked_by} names no data set"
-        for stage in map(stages.load, stages.ON_BACKBONES)
+        for stage in map(stages.load, stages.COMMANDS)
         if stage.name not in ran
     ]
     lines += [

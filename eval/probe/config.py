@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
@@ -53,6 +53,10 @@ PROTOCOLS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         },
     }
 )
+if TYPE_CHECKING:
+    ProtocolName = str
+else:
+    ProtocolName = Literal[tuple(PROTOCOLS)]  # what the table has, for the check and for `dinoskip settings`
 
 
 def _several(value: Any) -> Any:
@@ -75,7 +79,7 @@ class ProbeConfig(Config):
     ``protocol`` gives every setting that is not given itself.
     """
 
-    protocol: Literal["paper", "fast", "dinov2", "dinov3", "leopart"] = Field(
+    protocol: ProtocolName = Field(
         "paper", description="gives all settings below that are not given themselves (docs/protocols.md)"
     )
     live: bool = Field(False, description="augmented images through the backbone every step, not features kept on disk")

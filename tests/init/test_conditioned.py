@@ -7,7 +7,8 @@ import torch
 
 from dinoskip.config import RawConfig, validate
 from dinoskip.errors import ConfigError
-from dinoskip.init import ModelConfig, conditioned_
+from dinoskip.init import ModelConfig, build_model, conditioned_
+from dinoskip.init.conditioned import ConditionedInit
 from dinoskip.models import create_model
 from dinoskip.models.vit import head_factors
 
@@ -51,3 +52,34 @@ def test_every_head_reads_the_same_coordinates() -> None:
 def test_wrong_option() -> None:
     with pytest.raises(ConfigError, match="v='shred' is none of shared, blocked"):
         conditioned_(tiny(), v="shred")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("part", ["query", "key", "value"])
+def test_one_part_alone(part: str) -> None:
+    """The paper's ablation: the other two start as the default network's, bit for bit."""
+    shape = {"name": "vit_tiny_patch8", "depth": 2, "img_size": 16}
+    models = {
+        "default": build_model(ModelConfig(**shape), 0),
+        "whole": build_model(ModelConfig(**shape, init=ConditionedInit()), 0),
+        "one": build_model(ModelConfig(**shape, init=ConditionedInit(parts=(part,))), 0),
+    }
+    for index in range(2):
+        rows = {name: model.blocks[index].attn.qkv.weight.tensor_split(3) for name, model in models.items()}
+        for number, name in enumerate(("query", "key", "value")):
+            assert torch.equal(rows["one"][number], rows["whole" if name == part else "default"][number])
+    same = [n for n, p in models["default"].named_parameters() if torch.equal(p, models["one"].get_parameter(n))]
+    assert len(same) == len(list(models["default"].parameters())) - 2
+
+
+def test_parts_in_place_leave_the_others() -> None:
+    model = build_model(ModelConfig(name="vit_tiny_patch8", depth=1, img_size=16, skip=False), 5)
+    before = model.blocks[0].attn.qkv.weight.detach().clone()
+    conditioned_(model, parts=["key"], seed=1)  # without the value matrix no skip is needed
+    after = model.blocks[0].attn.qkv.weight
+    changed = [not torch.equal(a, b) for a, b in zip(before.tensor_split(3), after.tensor_split(3), strict=True)]
+    assert changed == [False, True, False]
+    with pytest.raises(ConfigError, match="must be some of query, key, value"):
+        conditioned_(model, parts=["q"])  # type: ignore[list-item]
+    with pytest.raises(ConfigError, match=r"init\.parts\.0: 'q' is none of query, key, value"):
+        validate(ModelConfig, RawConfig({"init": {"name": "conditioned", "parts": ["q"]}}))
+    assert validate(ModelConfig, RawConfig({"skip": False, "init": {"name": "conditioned", "parts": ["query"]}}))

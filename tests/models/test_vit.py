@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import timm
 import torch
@@ -7,10 +9,12 @@ from timm.models.vision_transformer import Block as TimmBlock
 from torch import nn
 from torch.nn import functional as F
 
-from dinoskip.config import RawConfig, validate
+from dinoskip.config import RawConfig, dump, validate
 from dinoskip.errors import ConfigError
-from dinoskip.models import Block, VitConfig, create_model, list_models
-from dinoskip.models.vit import attention_width, embed, head_factors, is_plain_attention
+from dinoskip.init import ModelConfig, build_model, trunc_normal_
+from dinoskip.models import Block, VitConfig, create_model, list_models, load_backbone, save_weights
+from dinoskip.models.vit import attention_width, dino_positions, embed, head_factors, is_plain_attention
+from tests.helpers.dino_modules import Dino
 
 ARGUMENTS = {"dim": 48, "num_heads": 3, "qkv_bias": True}
 
@@ -194,3 +198,67 @@ def test_gradients_reach_every_parameter_of_a_skipless_model() -> None:
     model = create_model("vit_tiny_patch8", skip=False, depth=2, img_size=16)
     F.mse_loss(model(torch.randn(2, 3, 16, 16)), torch.randn(2, 192)).backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+
+
+@pytest.mark.parametrize("grid", [(14, 14), (30, 40), (40, 30), (7, 28), (5, 5), (15, 14), (60, 60)])
+def test_positions_by_dinos_own_rule(grid: tuple[int, int]) -> None:
+    network = Dino(patch_size=16, dim=24, img_size=224, depth=0)
+    tokens, (h, w) = torch.zeros(1, grid[0] * grid[1] + 1, 24), grid
+    expected = network.interpolate_pos_encoding(tokens, 16 * h, 16 * w)
+    assert torch.equal(dino_positions(network.pos_embed, grid), expected)
+    plain = network.pos_embed[:, 1:].reshape(1, 14, 14, 24).permute(0, 3, 1, 2)
+    resized = F.interpolate(plain, size=grid, mode="bicubic", antialias=True).permute(0, 2, 3, 1).flatten(1, 2)
+    assert torch.equal(expected[:, 1:], resized) == (grid == (14, 14))
+
+
+@pytest.mark.parametrize("size", [(96, 96), (224, 224), (96, 128), (240, 224)])
+def test_positions_in_training_are_those_of_facebookresearch_dino(size: tuple[int, int]) -> None:
+    """Tokens that enter the first block of a network in train mode, against the authors' own prepare_tokens."""
+    theirs = Dino(patch_size=16, dim=192, img_size=224, depth=0)
+    ours = create_model("vit_tiny_patch16", depth=1, position_resize="dino").train()
+    with torch.no_grad():
+        for name in ("cls_token", "pos_embed", "patch_embed.proj.weight", "patch_embed.proj.bias"):
+            torch.nn.init.normal_(ours.get_parameter(name))
+            theirs.get_parameter(name).copy_(ours.get_parameter(name))
+    images = torch.randn(2, 3, *size)
+    torch.testing.assert_close(embed(ours, images), theirs.prepare_tokens(images), rtol=1e-5, atol=1e-5)
+    ours.position_resize = "timm"
+    assert torch.allclose(embed(ours, images), theirs.prepare_tokens(images), atol=1e-5) == (size == (224, 224))
+
+
+def test_timms_resize_flattens_fresh_positions_for_small_crops() -> None:
+    """Deviation of a fresh embedding at 96 pixels, as measured for docs/protocols.md: 0.0072 and 0.0173."""
+    spread = {}
+    for rule in ("timm", "dino"):
+        model = create_model("vit_small_patch16", depth=1, position_resize=rule)  # type: ignore[arg-type]
+        trunc_normal_(model, 0)
+        with torch.no_grad():
+            model.patch_embed.proj.weight.zero_()
+            model.patch_embed.proj.bias.zero_()
+            spread[rule] = float(embed(model, torch.zeros(1, 3, 96, 96))[0, 1:].std())
+    assert spread["timm"] == pytest.approx(0.0072, abs=2e-4)
+    assert spread["dino"] == pytest.approx(0.0173, abs=4e-4)
+
+
+def test_dinos_resize_needs_positions_of_a_cls_token_and_patches_alone() -> None:
+    with pytest.raises(ConfigError, match="needs positions of one CLS token"):
+        create_model("vit_tiny_patch16", depth=1, position_resize="dino", no_embed_class=True)
+
+
+def test_weights_say_how_positions_are_resized(tmp_path: Path) -> None:
+    images = torch.randn(1, 3, 96, 96)
+    features = {}
+    for rule in ("timm", "dino"):
+        config = ModelConfig(name="vit_tiny_patch16", depth=1, position_resize=rule)  # type: ignore[arg-type]
+        model = build_model(config, seed=0).eval()
+        save_weights(tmp_path / rule, model.state_dict(), config, {})
+        backbone = load_backbone(f"weights:{tmp_path / rule}")
+        assert backbone.pos_embed == rule
+        features[rule] = backbone.layers(images, [1], norm="final")[1].tokens
+        assert torch.equal(features[rule], model.forward_features(images)[:, 1:])
+        other = load_backbone(f"weights:{tmp_path / rule},pos_embed={'dino' if rule == 'timm' else 'timm'}")
+        assert not torch.allclose(other.layers(images, [1], norm="final")[1].tokens, features[rule], atol=1e-4)
+    assert ModelConfig().position_resize == "dino"
+    assert VitConfig().position_resize == "timm", "weights files written before the option resize as timm does"
+    assert "position_resize" not in dump(VitConfig())
+    assert dump(ModelConfig(position_resize="timm"))["position_resize"] == "timm"

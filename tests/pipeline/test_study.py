@@ -112,7 +112,7 @@ def test_the_table_of_stages() -> None:
         assert stage.name == name
         assert stage.section is None or stage.place, name
     assert {name for name, stage in STAGES.items() if stage.resumes} == {"sweep", "pretrain", "supervise", "features"}
-    assert {name for name, stage in STAGES.items() if stage.command} == set(stages.ON_BACKBONES)
+    assert {name for name, stage in STAGES.items() if stage.command} == set(stages.COMMANDS)
 
 
 def test_a_foreign_eval_package_is_named(tmp_path: Path) -> None:

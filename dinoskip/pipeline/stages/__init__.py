@@ -6,23 +6,26 @@ import importlib
 
 from dinoskip.pipeline.stage import Stage
 
-NAMES = (
-    "data",
-    "sweep",
-    "pretrain",
-    "supervise",
-    "weights",
-    "features",
-    "probe",
-    "tokencut",
-    "knn",
-    "retrieve",
-    "analyze",
-    "gallery",
-    "report",
-)
-ON_BACKBONES = ("probe", "tokencut", "knn", "retrieve", "gallery")
-"""Stages that are commands of their own, on any backbone. Their modules do not import torch: ``--help`` reads them."""
+IN_STUDIES, ON_BACKBONES = "in studies", "on backbones"
+TABLE = {
+    "data": IN_STUDIES,
+    "sweep": IN_STUDIES,
+    "pretrain": IN_STUDIES,
+    "supervise": IN_STUDIES,
+    "weights": IN_STUDIES,
+    "features": IN_STUDIES,
+    "probe": ON_BACKBONES,
+    "tokencut": ON_BACKBONES,
+    "knn": ON_BACKBONES,
+    "retrieve": ON_BACKBONES,
+    "analyze": IN_STUDIES,
+    "gallery": ON_BACKBONES,
+    "report": IN_STUDIES,
+}
+"""Where a stage may be asked for. Those on backbones are commands of their own, too, with a ``command`` in their
+``STAGE``; their modules do not import torch: ``dinoskip --help`` reads them."""
+NAMES = tuple(TABLE)
+COMMANDS = tuple(name for name, where in TABLE.items() if where == ON_BACKBONES)
 
 
 def load(name: str) -> Stage:

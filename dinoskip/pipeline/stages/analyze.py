@@ -124,4 +124,4 @@ def _number(value: float) -> str:
     return f"{value:.4f}" if abs(value) < 1000 else f"{value:.2e}"
 
 
-STAGE = Stage("analyze", run, add_nodes, AnalyzeSection, place="analyze", version=4)
+STAGE = Stage("analyze", run, add_nodes, AnalyzeSection, place="analyze", version=5)

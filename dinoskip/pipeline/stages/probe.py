@@ -10,7 +10,7 @@ from dinoskip.pipeline.fields import Names
 from dinoskip.pipeline.stage import Command, Problem, Stage, StudyNodes, Task, not_multiples
 from dinoskip.pipeline.stages import data, features
 from eval import probe
-from eval.probe.config import ProbeConfig
+from eval.probe.config import PROTOCOLS, ProbeConfig
 
 if TYPE_CHECKING:
     from dinoskip.pipeline.sections import StudyBase
@@ -110,7 +110,7 @@ STAGE = Stage(
         options=(
             (
                 "--protocol", "NAME", "evaluate.probe.protocol={}",
-                "paper (default), fast, dinov2, dinov3 or leopart, see docs/protocols.md; evaluate.probe.KEY=value "
+                f"{', '.join(PROTOCOLS)} (docs/protocols.md; default: paper); evaluate.probe.KEY=value "
                 "changes one of its settings, dinoskip settings evaluate.probe lists them",
             ),
             (
