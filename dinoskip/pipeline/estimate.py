@@ -74,9 +74,10 @@ def count_images(study: StudyBase, name: str, split: str, use: str) -> int:
     if wanted == "trainaug":
         return 10_582
     splits = config.checked_splits(Path(getattr(config, "root", ".")))
-    counts = {(one.task, one.split): one.expected for one in splits}
-    exact = counts.get((use, wanted)) or (next(iter(counts.values())) if len(counts) == 1 else None)
-    return exact or IMAGENET.get(wanted, IMAGENET["val"])
+    of_use = [one.expected for one in splits if (one.task, one.split) == (use, wanted)]
+    of_split = [one.expected for one in splits if one.split == wanted or len(splits) == 1]
+    known = [count for count in (*of_use, *of_split) if count]
+    return known[0] if known else IMAGENET.get(wanted, IMAGENET["val"])
 
 
 def costs(study: StudyBase, variants: Sequence[Variant], nodes: Sequence[Node]) -> list[Cost]:
@@ -151,7 +152,7 @@ def lines(made: Sequence[Cost], card: str) -> list[tuple[str, str, str, str]]:
 
 def _line(what: str, count: str, some: Sequence[Cost], card: str) -> tuple[str, str, str, str]:
     hours, disk = sum(cost.hours(CARDS[card]) for cost in some), sum(cost.disk for cost in some) / 1e9
-    return what, count, f"{hours:,.1f}" if hours else "", f"{disk:,.1f}" if disk >= 0.05 else ""
+    return what, count, f"{hours:,.{1 if hours >= 1 else 3}f}" if hours else "", f"{disk:,.1f}" if disk >= 0.05 else ""
 
 
 def peak_disk(made: Sequence[Cost]) -> float:

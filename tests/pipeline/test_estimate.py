@@ -29,7 +29,11 @@ def test_the_paper_s_second_table() -> None:
 
 def test_counts_are_the_published_ones_and_subsets() -> None:
     study, _ = load_study(TABLE2)
-    asked = [("voc2012", "train", "segmentation"), ("voc2012", "trainval", "detection"), ("ade20k", "train", "segmentation")]
+    asked = [
+        ("voc2012", "train", "segmentation"),
+        ("voc2012", "trainval", "detection"),
+        ("ade20k", "train", "segmentation"),
+    ]
     asked += [("ade20k", "val", "segmentation"), ("coco20k", "trainval", "detection"), ("imagenet", "train", "classes")]
     assert [count_images(study, *one) for one in asked] == [10582, 11540, 3000, 2000, 19817, 1281167]
 
