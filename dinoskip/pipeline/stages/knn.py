@@ -77,6 +77,6 @@ STAGE = Stage(
     use="classes",
     measures="k-NN classification",
     check=check,
-    version=2,
+    version=3,
     command=Command("classify by k-NN on the CLS token of every block", "evaluate.knn.k=[20]", kind="folder"),
 )

@@ -103,7 +103,7 @@ STAGE = Stage(
     use="segmentation",
     measures="linear segmentation probes",
     check=check,
-    version=4,
+    version=5,
     command=Command(
         "fit linear segmentation probes on every block of a backbone",
         "evaluate.probe.size=448",

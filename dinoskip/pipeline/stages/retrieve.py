@@ -89,6 +89,6 @@ STAGE = Stage(
     use="segmentation",
     measures="dense retrieval",
     check=check,
-    version=2,
+    version=3,
     command=Command("segment by the nearest training patches, with every block", "evaluate.retrieve.k=30"),
 )

@@ -80,6 +80,6 @@ STAGE = Stage(
     place="evaluate.tokencut",
     use="detection",
     measures="object discovery",
-    version=3,
+    version=4,
     command=Command("discover objects in every block by TokenCut (LOST, too)", "evaluate.tokencut.lost_k=100"),
 )
