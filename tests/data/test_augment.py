@@ -9,6 +9,7 @@ from PIL import Image, ImageFilter, ImageOps
 from torchvision.transforms import functional as pillow
 from torchvision.transforms.v2 import functional as v2
 
+from benchmarks.augmentation_traffic import compiled_traffic
 from dinoskip.data import augment as module
 from dinoskip.data.augment import (
     BRIGHTNESS,
@@ -36,7 +37,6 @@ from dinoskip.data.augment import (
 from dinoskip.data.crops import CropConfig
 from dinoskip.data.multicrop import MultiCropTransform
 from dinoskip.data.sprites import photo
-from tests.helpers.fused_kernels import kernels_and_bytes
 
 OFF = AugmentConfig(flip=0, jitter=0, grey=0, blur=(0, 0, 0), solarise=(0, 0, 0))
 
@@ -168,15 +168,7 @@ def test_what_a_compiler_fuses_is_the_same(seed: int, size: int) -> None:
 @pytest.mark.slow
 def test_a_compiler_fuses_it_into_few_kernels_that_move_few_bytes() -> None:
     """Operation by operation, 128 images of 10 crops took 727 launches and 29.4 GB; 60 and a quarter are allowed."""
-    launches, moved = 0, 0.0
-    for column, size, count in ((0, 224, 2), (2, 96, 8)):
-        host = view_parameters(AugmentConfig(), 8, 0, 0, np.arange(count))[:, column]
-        parameters = torch.from_numpy(fused_parameters(host))
-        kernels, read_and_written = kernels_and_bytes(
-            fused_augment, torch.zeros(count, 3, size, size, dtype=torch.uint8), parameters
-        )
-        launches += kernels + 1  # the copy of the parameters
-        moved += 128 * read_and_written
+    launches, moved = compiled_traffic(128)
     assert launches <= 30
     assert moved < 0.25 * 29.4e9
 

@@ -41,7 +41,7 @@ def _can_be_a_file(name: str) -> bool:
 def safe_name(name: Any, source: Path) -> str:
     """Return a relative name that a file gives; :class:`DataError` if it is none or points outside its folder."""
     if not isinstance(name, str) or not _can_be_a_file(name):
-        raise DataError(f"{source}: {str(name)[:80]!r} is not a file name")
+        raise DataError(f"{source}: {repr(name)[:80]} is not a file name")
     if name.startswith("/") or ".." in PurePosixPath(name).parts:
         raise DataError(f"{source}: refused: {name!r} points outside the folder of images")
     return name
