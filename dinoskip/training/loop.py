@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from timm.models.vision_transformer import VisionTransformer
 
-from dinoskip.config import dump
+from dinoskip.config import dump, settings_for_key
 from dinoskip.console import Progress, log
 from dinoskip.diagnostics.live import LiveDiagnostics, Row, gradient_rows
 from dinoskip.distributed import World, agree, all_reduce_mean, gather, on_main, world
@@ -73,7 +73,7 @@ def train(
     """
     with world(device) as here, StopSignals() as signals:
         gpus = [here.device] if here.device.type == "cuda" else []
-        config = {**dump(job), "data": agree(dict(data()), "the images")}
+        config = {**settings_for_key(job), "data": agree(dict(data()), "the images")}
         with open_run(Path(run_dir), config, here, allow) as run, torch.random.fork_rng(gpus):
             signals.leave = run.stopped_at_once
             training = prepare(here)
