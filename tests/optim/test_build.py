@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from dinoskip.config import RawConfig, validate
+from dinoskip.config import RawConfig, settings_for_key, validate
 from dinoskip.errors import ConfigError
 from dinoskip.models import create_model
 from dinoskip.models.heads import DINOHead
