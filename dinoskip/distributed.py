@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch.distributed.tensor import DTensor, Replicate
 
 from dinoskip.console import log
-from dinoskip.errors import ConfigError, DataError, DinoskipError, Interrupted, Preempted
+from dinoskip.errors import ConfigError, DataError, DinoskipError, Interrupted, Preempted, RankLost
 
 T = TypeVar("T")
 JOIN = timedelta(minutes=5)  # for all ranks to find one another
@@ -160,7 +160,8 @@ def world(device: str = "auto") -> Iterator[World]:
         yield here
         together = True
     except (Preempted, Interrupted) as stop:
-        if not isinstance(stop.__context__, KeyboardInterrupt):  # a second Ctrl-C: this rank leaves at once
+        # After a second signal this rank leaves at once; after the loss of another there is nobody to wait for.
+        if not isinstance(stop.__context__, KeyboardInterrupt) and not isinstance(stop, RankLost):
             dist.barrier()  # launchers end all ranks once one has failed: rank 0 writes its last words before
             together = True
         raise

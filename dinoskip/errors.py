@@ -73,6 +73,10 @@ class Preempted(DinoskipError):
     exit_code = 75
 
 
+class RankLost(Preempted):
+    """A process of the job has died or hangs; the last checkpoint stands."""
+
+
 class Interrupted(DinoskipError):
     """Ctrl-C asked the run to stop; its state is saved."""
 

@@ -1,4 +1,9 @@
-"""How exactly float32 matrix products are computed."""
+"""How exactly float32 matrix products are computed.
+
+torch has two settings for cuBLAS, an older one of the process (``set_float32_matmul_precision``, and the environment's
+``TORCH_ALLOW_TF32_CUBLAS_OVERRIDE``) and a newer one of the back end (``fp32_precision``), and refuses products while
+they differ. So both are set here, and both are put back.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +15,8 @@ from typing import Any
 import torch
 
 _lock = threading.Lock()
-_inside: dict[str, tuple[int, Any]] = {}  # device type -> how many are inside, and the setting before the first
+_inside: dict[str, list[str]] = {"cpu": [], "cuda": []}  # what those inside ask for
+_before: list[str] = []  # the settings of the process, of cuBLAS and of the CPU, while anybody is inside
 
 
 @contextmanager
@@ -19,18 +25,62 @@ def exact_products(device: torch.device) -> Iterator[None]:
 
     The setting is one of the whole process, so threads may be inside together: the last that leaves puts it back.
     """
-    cuda = device.type == "cuda"
-    backend = torch.backends.cuda.matmul if cuda else torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
+    with _products(device, "ieee"):
+        yield
+
+
+@contextmanager
+def tf32_products(device: torch.device) -> Iterator[None]:
+    """Inside, float32 products on CUDA round their inputs to TF32's 10 bits, unless a thread asks for exact ones.
+
+    On other devices nothing changes.
+    """
+    if device.type == "cuda":
+        with _products(device, "tf32"):
+            yield
+    else:
+        yield
+
+
+@contextmanager
+def _products(device: torch.device, wanted: str) -> Iterator[None]:
+    inside = _inside["cuda" if device.type == "cuda" else "cpu"]
     with _lock:
-        count, before = _inside.get(device.type, (0, backend.fp32_precision))
-        _inside[device.type] = count + 1, before
-        backend.fp32_precision = "ieee"
+        if not _before:
+            _before.extend([_process_setting(), _backend("cuda").fp32_precision, _backend("cpu").fp32_precision])
+        inside.append(wanted)
+        _settle()
     try:
         yield
     finally:
         with _lock:
-            count, before = _inside.pop(device.type)
-            if count > 1:
-                _inside[device.type] = count - 1, before
-            else:
-                backend.fp32_precision = before
+            inside.remove(wanted)
+            _settle()
+            if not any(_inside.values()):
+                _before.clear()
+
+
+def _settle() -> None:
+    """Set what those inside need, and what was before where nobody is."""
+    process, cuda, cpu = _before
+    wanted = min(_inside["cuda"], default=None)  # "ieee" before "tf32"
+    # Carried over to both back ends by torch.
+    torch.set_float32_matmul_precision({"ieee": "highest", "tf32": "high", None: process}[wanted])
+    if wanted is None:
+        _backend("cuda").fp32_precision = cuda
+    if _inside["cpu"]:
+        _backend("cpu").fp32_precision = "ieee"
+    elif wanted != "ieee":
+        _backend("cpu").fp32_precision = cpu
+
+
+def _backend(kind: str) -> Any:
+    return torch.backends.cuda.matmul if kind == "cuda" else torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
+
+
+def _process_setting() -> str:
+    """``highest``, ``high`` or ``medium``; torch does not tell where only the newer setting asks for TF32."""
+    try:
+        return torch.get_float32_matmul_precision()
+    except RuntimeError:
+        return "highest"

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from dinoskip.errors import DataError
 from dinoskip.files import atomic_path
-from dinoskip.results import EvalResult, read_rows
+from dinoskip.results import EvalResult, read_rows, write_rows
 
 RECORDS, ROWS = "records.npz", "rows.json"
 _ROW = "row"
@@ -37,6 +37,14 @@ class ImageRecords:
         """Return the values of ``ids``, in that order; KeyError for an id that is not there."""
         where = {name: i for i, name in enumerate(self.ids)}
         return self.values[[where[name] for name in ids]]
+
+
+@dataclass(frozen=True, eq=False)
+class RecordedRow:
+    """A result row and what each image contributes to it; None for a row that has no value an image."""
+
+    row: EvalResult
+    values: NDArray[np.integer] | None = None
 
 
 def areas_record(areas: NDArray[np.integer]) -> NDArray[np.int32]:
@@ -56,6 +64,15 @@ def write_records(path: Path, ids: Sequence[str], records: Mapping[int, NDArray[
     arrays = {f"{_ROW}{row}": values.astype(_smallest(values)) for row, values in sorted(records.items())}
     with atomic_path(path) as temporary, open(temporary, "wb") as stream:
         np.savez_compressed(stream, allow_pickle=False, ids=np.array(list(ids), dtype=np.str_), **arrays)
+
+
+def write_recorded_rows(out: Path, ids: Sequence[str], recorded: Sequence[RecordedRow]) -> list[EvalResult]:
+    """Write ``rows.json`` and, beside it, ``records.npz`` of images ``ids`` into ``out``; return the rows."""
+    rows = [one.row for one in recorded]
+    records = {number: one.values for number, one in enumerate(recorded) if one.values is not None}
+    write_records(Path(out) / RECORDS, ids, records)
+    write_rows(Path(out) / ROWS, rows)
+    return rows
 
 
 def _smallest(values: NDArray[np.integer]) -> np.dtype[np.integer]:

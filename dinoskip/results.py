@@ -16,6 +16,7 @@ from dinoskip.files import read_json, write_json
 _BASELINE = "baseline: "
 UNKNOWN_EPOCH = -1
 """The epoch of weights from elsewhere that do not say it, and of baselines. Epoch 0 is an untrained network."""
+_WHERE_THEY_APPLY = ("heldout", "token_cosine", "complete", "degenerate")  # left out of rows.json where they do not
 
 
 @dataclass(frozen=True)
@@ -23,9 +24,16 @@ class EvalResult:
     """One number. ``block`` is 1..depth, or several joined by + for multiscale (``"3+6+9+12"``).
 
     ``value`` is in percent for mIoU, accuracy and CorLoc (0..100). ``note`` marks what must not be mistaken,
-    such as ``"best on validation"``. ``low`` and ``high`` are the ends of the 95 % interval by the bootstrap over
-    images (``eval.bootstrap``), in the unit of ``value``; None where there is none. ``deviation`` is the standard
-    deviation of a mean over several seeds (n - 1 in the denominator), in the same unit; None for a single fit.
+    such as ``"best on validation"``. ``low`` and ``high`` are the ends of the 95 % interval, in the unit of ``value``:
+    Wilson's for shares (CorLoc, accuracy), by the bootstrap over images for mIoU (:mod:`dinoskip.statistics`); None
+    where there is none. ``deviation`` is the standard deviation of a mean over several seeds (n - 1 in the
+    denominator), in the same unit; None for a single fit.
+
+    ``heldout`` is what a probe's head scores on the training images that were held out, in percent, so that a block can
+    be chosen without the images that are reported (:func:`best_by_heldout`). ``token_cosine`` is the mean cosine
+    between the tokens of an image, 1 where all are alike. ``complete`` is the share (0..1) of TokenCut's graphs that
+    join every token to every other, ``degenerate`` of those whose second eigenvalue is multiple, complete ones
+    included: such a cut is one of many. None where they do not apply.
     """
 
     metric: str
@@ -52,6 +60,10 @@ class EvalResult:
     low: float | None = None
     high: float | None = None
     deviation: float | None = None
+    heldout: float | None = None
+    token_cosine: float | None = None
+    complete: float | None = None
+    degenerate: float | None = None
 
     @property
     def is_baseline(self) -> bool:
@@ -76,7 +88,7 @@ class EvalResult:
     def plain(self) -> dict[str, Any]:
         """JSON-able fields; a number that is not finite (nothing to average) is None."""
         entry = asdict(self)
-        for name in ("value", "low", "high", "deviation"):
+        for name in ("value", "low", "high", "deviation", *_WHERE_THEY_APPLY):
             entry[name] = entry[name] if entry[name] is not None and math.isfinite(entry[name]) else None
         return entry
 
@@ -85,23 +97,9 @@ class EvalResult:
 
         It is the same whichever model's row it is made from, so that equal rows can be told.
         """
-        empty = {
-            "initialisation": "",
-            "optimizer": "",
-            "depth": 0,
-            "epoch": UNKNOWN_EPOCH,
-            "block": "",
-            "facet": "",
-            "norm": "",
-        }
-        about: dict[str, Any] = {
-            **empty,
-            "epoch": UNKNOWN_EPOCH,
-            "resolution": "",
-            "weights": "",
-            "protocol": "",
-            "note": "",
-        }
+        empty = {"initialisation": "", "optimizer": "", "depth": 0, "block": "", "facet": "", "norm": ""}
+        about: dict[str, Any] = {**empty, "resolution": "", "weights": "", "protocol": "", "note": ""}
+        about |= {"epoch": UNKNOWN_EPOCH, **dict.fromkeys(_WHERE_THEY_APPLY)}
         model = f"{_BASELINE}{name}"
         return replace(self, model=model, value=value, low=low, high=high, deviation=None, **about)
 
@@ -112,7 +110,9 @@ class EvalResult:
 
 def write_rows(path: Path, rows: Iterable[EvalResult]) -> None:
     """Write rows as JSON, atomically; a NaN value (nothing to average) becomes null."""
-    write_json(path, [row.plain() for row in rows])
+    entries = [row.plain() for row in rows]
+    kept = [{k: v for k, v in entry.items() if v is not None or k not in _WHERE_THEY_APPLY} for entry in entries]
+    write_json(path, kept)
 
 
 def read_rows(path: Path) -> list[EvalResult]:
@@ -124,6 +124,15 @@ def read_rows(path: Path) -> list[EvalResult]:
             raise DataError(f"{path}: not result rows of this version")
         rows.append(EvalResult(**{**entry, "value": math.nan if entry["value"] is None else float(entry["value"])}))
     return rows
+
+
+def best_by_heldout(rows: Iterable[EvalResult]) -> EvalResult | None:
+    """Return the row with the best ``heldout``, the first of equals; None if no row has one.
+
+    Chosen so, a probe's block (and norm) is chosen without the images that its value is of.
+    """
+    candidates = [row for row in rows if row.heldout is not None]
+    return max(candidates, key=lambda row: row.heldout or 0.0, default=None)
 
 
 def rows_csv(rows: Iterable[EvalResult], variants: Sequence[str] | None = None) -> str:

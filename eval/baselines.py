@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
+from dinoskip.records import RecordedRow, areas_record
 from dinoskip.results import EvalResult
-from eval.bootstrap import miou_intervals, share_interval
+from dinoskip.statistics import wilson
+from eval.bootstrap import miou_intervals
 from eval.metrics import scores_of_areas
 
 Box = tuple[float, float, float, float]
@@ -27,16 +30,21 @@ def centre_box(height: int, width: int) -> Box:
 BOXES: Mapping[str, Callable[[int, int], Box]] = {"full image": full_image, "centre box": centre_box}
 
 
-def discovery_baselines(hits: Mapping[str, Sequence[bool]], like: EvalResult) -> list[EvalResult]:
+def hits_row(like: EvalResult, hits: ArrayLike) -> RecordedRow:
+    """Return ``like`` with the share of hits, bool (n,), as its value in percent, and their Wilson interval."""
+    flags = np.asarray(hits, dtype=bool)
+    low, high = wilson(int(flags.sum()), flags.size)
+    value = float(flags.mean()) if flags.size else float("nan")
+    row = replace(like, value=100 * value, low=100 * low, high=100 * high)
+    return RecordedRow(row, flags.astype(np.uint8))
+
+
+def discovery_baselines(hits: Mapping[str, Sequence[bool]], like: EvalResult) -> list[RecordedRow]:
     """Return the CorLoc rows of rules (of :data:`BOXES`), whose box hits in each image or not.
 
     ``like`` is a model's row on the same images.
     """
-    rows = []
-    for name, flags in hits.items():
-        low, high = share_interval(flags)
-        rows.append(like.baseline(name, 100 * float(np.mean(flags)), 100 * low, 100 * high))
-    return rows
+    return [hits_row(like.baseline(name, 0.0), flags) for name, flags in hits.items()]
 
 
 def majority_areas(train: NDArray[np.integer], val: NDArray[np.integer]) -> NDArray[np.int64]:
@@ -52,18 +60,17 @@ def majority_areas(train: NDArray[np.integer], val: NDArray[np.integer]) -> NDAr
     return areas
 
 
-def segmentation_baselines(train: NDArray[np.integer], val: NDArray[np.integer], like: EvalResult) -> list[EvalResult]:
+def segmentation_baselines(train: NDArray[np.integer], val: NDArray[np.integer], like: EvalResult) -> list[RecordedRow]:
     """Return the mIoU row of ``majority class``, by the pixels of :func:`majority_areas`."""
     areas = majority_areas(train, val)
     ((low, high),) = miou_intervals([areas], like.seed)
-    return [like.baseline("majority class", 100 * scores_of_areas(areas.sum(0)).miou, 100 * low, 100 * high)]
+    row = like.baseline("majority class", 100 * scores_of_areas(areas.sum(0)).miou, 100 * low, 100 * high)
+    return [RecordedRow(row, areas_record(areas))]
 
 
 def classification_baselines(
     train: NDArray[np.int64], val: NDArray[np.int64], classes: int, like: EvalResult
-) -> list[EvalResult]:
+) -> list[RecordedRow]:
     """Return the accuracy rows of ``majority class`` (of the training labels) and ``chance``, 1 / classes."""
-    right = val == np.bincount(train).argmax()
-    low, high = share_interval(right)
-    majority = like.baseline("majority class", 100 * float(right.mean()), 100 * low, 100 * high)
-    return [majority, like.baseline("chance", 100 / classes)]
+    majority = hits_row(like.baseline("majority class", 0.0), val == np.bincount(train).argmax())
+    return [majority, RecordedRow(like.baseline("chance", 100 / classes))]

@@ -1,7 +1,7 @@
-"""95 % intervals of scores by the bootstrap over images (Efron 1979), percentile method.
+"""95 % intervals of the mIoU by the bootstrap over images (Efron 1979), percentile method.
 
 They say how much a score would vary with other images drawn like these; they do not hold what another seed of training
-would change. Images are drawn with replacement, as many as there are; a share (CorLoc, accuracy) needs no drawing.
+would change.
 """
 
 from __future__ import annotations
@@ -9,23 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
-from scipy.stats import binom
+from numpy.typing import NDArray
 
-from dinoskip.statistics import ENDS, RESAMPLES, mean_iou, percentile_interval, resample_counts
-
-
-def share_interval(hits: ArrayLike) -> tuple[float, float]:
-    """Return the interval (0..1) of the share of true in bool (n,); nan if n is 0.
-
-    Of n images drawn with replacement, the number that are hits is binomial (n, share): the limit of infinitely many
-    resamples, without one.
-    """
-    flags = np.asarray(hits, dtype=bool)
-    if not flags.size:
-        return float("nan"), float("nan")
-    low, high = binom.ppf(ENDS, flags.size, flags.mean()) / flags.size
-    return float(low), float(high)
+from dinoskip.statistics import RESAMPLES, mean_iou, percentile_interval, resample_counts
 
 
 def miou_intervals(

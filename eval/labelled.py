@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from dinoskip import rank_collapse
 from dinoskip.data.segmentation import IGNORE, SegmentationDataset
 from dinoskip.environment import memory_limit
 from dinoskip.errors import ConfigError, DataError
@@ -118,6 +119,20 @@ def batchnorm_statistics(
     if not bool(mean.isfinite().all() and squares.isfinite().all()):
         raise DataError("features are not finite", "verify the store, or export it again")
     return mean.float(), (squares / count + EPS).rsqrt().float()
+
+
+def token_cosine(stored: Any, device: torch.device) -> float:
+    """Return the mean cosine between different tokens of an image, over images, of stored tokens (N, T, C).
+
+    As :func:`dinoskip.rank_collapse.token_cosine`, read in parts: near 1 the network has collapsed.
+    """
+    step = max(1, _CHUNK_VALUES // int(np.prod(stored.shape[1:])))
+    parts = [
+        len(part) * rank_collapse.token_cosine(part)
+        for at in range(0, stored.shape[0], step)
+        for part in [_floats(stored[np.arange(at, min(at + step, stored.shape[0]))], device)]
+    ]
+    return float(sum(parts) / stored.shape[0])
 
 
 class TokensUnderNorm:

@@ -1,7 +1,14 @@
-"""Exact products where several threads ask for them."""
+"""Exact products whatever else the process has asked for, and where several threads ask for them.
+
+cuBLAS reads ``torch.backends.cuda.matmul.allow_tf32`` before a product, which raises where torch's two settings differ;
+neither needs a device.
+"""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -9,7 +16,9 @@ from typing import Any
 import pytest
 import torch
 
-from dinoskip.precision import exact_products
+from dinoskip.precision import exact_products, tf32_products
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
 
 @pytest.fixture
@@ -20,15 +29,86 @@ def backend() -> Iterator[Any]:
     found.fp32_precision = before
 
 
+@pytest.fixture(params=["highest", "high", "medium"])
+def process(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Each of the settings of the process, as ``torch.set_float32_matmul_precision`` leaves them."""
+    backends = (torch.backends.cuda.matmul, torch.backends.mkldnn.matmul)  # type: ignore[attr-defined]
+    before = torch.get_float32_matmul_precision(), [one.fp32_precision for one in backends]
+    torch.set_float32_matmul_precision(request.param)
+    yield request.param
+    torch.set_float32_matmul_precision(before[0])
+    for one, value in zip(backends, before[1], strict=True):
+        one.fp32_precision = value
+
+
+def settings() -> tuple[Any, ...]:
+    cuda, cpu = torch.backends.cuda.matmul, torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
+    return torch.get_float32_matmul_precision(), cuda.allow_tf32, cuda.fp32_precision, cpu.fp32_precision
+
+
 def test_the_setting_is_put_back_when_the_last_leaves(backend: Any) -> None:
     first, second = ExitStack(), ExitStack()  # of two threads
-    first.enter_context(exact_products(torch.device("cpu")))
-    second.enter_context(exact_products(torch.device("cpu")))
+    first.enter_context(exact_products(CPU))
+    second.enter_context(exact_products(CPU))
     assert backend.fp32_precision == "ieee"
     first.close()
     assert backend.fp32_precision == "ieee", "one is still inside"
     second.close()
     assert backend.fp32_precision == "bf16"
-    with pytest.raises(KeyError), exact_products(torch.device("cpu")):
+    with pytest.raises(KeyError), exact_products(CPU):
         raise KeyError
     assert backend.fp32_precision == "bf16"
+
+
+def test_cublas_is_exact_inside_and_as_it_was_after(process: str) -> None:
+    before = settings()
+    assert before[1] == (process != "highest")
+    with exact_products(CUDA):
+        assert settings() == ("highest", False, "ieee", "ieee")
+        with exact_products(CPU):
+            assert settings() == ("highest", False, "ieee", "ieee")
+    assert settings() == before
+    with exact_products(CPU):
+        assert settings() == (*before[:3], "ieee")
+        with exact_products(CUDA):
+            assert settings() == ("highest", False, "ieee", "ieee")
+        assert settings() == (*before[:3], "ieee")
+    assert settings() == before
+
+
+def test_tf32_is_only_where_nobody_asks_for_exact_products(process: str) -> None:
+    before = settings()
+    rotation, other = ExitStack(), ExitStack()  # of two threads
+    rotation.enter_context(tf32_products(CUDA))
+    assert torch.backends.cuda.matmul.allow_tf32
+    other.enter_context(exact_products(CUDA))
+    assert not torch.backends.cuda.matmul.allow_tf32
+    rotation.close()
+    assert not torch.backends.cuda.matmul.allow_tf32, "one is still inside"
+    other.close()
+    assert settings() == before
+    with tf32_products(CPU):
+        assert settings() == before
+
+
+def test_products_of_the_cpu_are_exact(process: str) -> None:
+    generator = torch.Generator().manual_seed(0)
+    left, right = torch.randn(2, 256, 256, generator=generator)
+    with exact_products(CPU):
+        product = left @ right
+    torch.testing.assert_close(product.double(), left.double() @ right.double(), rtol=0, atol=2e-4)
+
+
+def test_the_environment_does_not_break_them() -> None:
+    """torch reads the variable when it starts, so this needs a process of its own."""
+    program = """
+import torch
+from dinoskip.precision import exact_products
+assert torch.backends.cuda.matmul.allow_tf32, "the variable has no effect"
+with exact_products(torch.device("cuda")):
+    assert not torch.backends.cuda.matmul.allow_tf32
+assert torch.backends.cuda.matmul.allow_tf32
+"""
+    environment = {**os.environ, "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "1"}
+    run = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr

@@ -15,9 +15,9 @@ from PIL import Image
 
 from dinoskip.cli import main
 from dinoskip.errors import DataError
-from dinoskip.files import write_json
+from dinoskip.files import read_json, write_json
 from dinoskip.models import VitConfig, create_model, save_weights
-from dinoskip.results import UNKNOWN_EPOCH, EvalResult, read_rows, rows_csv, write_rows
+from dinoskip.results import UNKNOWN_EPOCH, EvalResult, best_by_heldout, read_rows, rows_csv, write_rows
 
 ROW = EvalResult("mIoU", 40.0, "probe", "3+6", "voc2012", "val", 10, model="skip", low=38.04, high=43.96)
 
@@ -38,6 +38,28 @@ def test_numbers_that_are_not_finite_become_null(tmp_path: Path) -> None:
     (back,) = read_rows(tmp_path / "rows.json")
     assert math.isnan(back.value)
     assert (back.low, back.high) == (None, None)
+
+
+def test_fields_that_do_not_apply_are_left_out_of_the_file(tmp_path: Path) -> None:
+    probed = replace(ROW, heldout=41.0, token_cosine=0.25)
+    write_rows(tmp_path / "rows.json", [ROW, probed, replace(ROW, complete=0.5, degenerate=math.nan)])
+    plain, other, cut = read_json(tmp_path / "rows.json")
+    optional = {"heldout", "token_cosine", "complete", "degenerate"}
+    assert [optional & set(entry) for entry in (plain, other, cut)] == [
+        set(),
+        {"heldout", "token_cosine"},
+        {"complete"},
+    ]
+    assert read_rows(tmp_path / "rows.json")[1] == probed
+    assert probed.baseline("majority class", 3.0).heldout is None
+
+
+def test_a_block_is_chosen_by_held_out_images_not_by_its_value() -> None:
+    rows = [replace(ROW, block=str(b), value=v, heldout=h) for b, v, h in ((1, 30, 31.0), (2, 50, 20.0), (3, 40, 31.0))]
+    best = best_by_heldout(rows)
+    assert best is not None
+    assert best.block == "1"
+    assert best_by_heldout([ROW]) is None
 
 
 def test_interval_reads_as_one_would_write_it() -> None:

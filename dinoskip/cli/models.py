@@ -15,9 +15,9 @@ def add_commands(commands: Any) -> None:
     command(actions, "list", list_models, "list the model names")
     parser = command(actions, "show", show, "say what a backbone is: size, blocks, parameters, where it came from")
     parser.add_argument("spec", help=SPEC)
-    parser = command(actions, "convert", convert, "write a run's teacher or a DINO .pth as one weights file")
-    parser.add_argument("spec", help="run:DIR or dino:FILE.pth")
-    parser.add_argument("out", help="FILE.safetensors")
+    parser = command(actions, "convert", convert, "write a run's teacher or a DINO .pth as a weights file, or for timm")
+    parser.add_argument("spec", help="run:DIR, weights:FILE.safetensors or dino:FILE.pth")
+    parser.add_argument("out", help="FILE.safetensors, or a folder for timm.create_model('local-dir:FOLDER')")
 
 
 def list_models(args: Args) -> int:
@@ -49,22 +49,23 @@ def show(args: Args) -> int:
 
 def convert(args: Args) -> int:
     """``dinoskip models convert``."""
-    from dinoskip.models import VitConfig, load_backbone, save_weights  # torch
+    from dinoskip.models import VitConfig, load_backbone, save_timm_folder, save_weights  # torch
     from dinoskip.models.export import exported_weights, load_weights, newest_checkpoint
     from dinoskip.models.vit import WIDTHS
 
     kind, _, rest = args.spec.partition(":")
     out = Path(args.out)
-    if kind == "run":
-        save_weights(out, *load_weights(exported_weights(newest_checkpoint(rest))))
+    write = save_weights if out.suffix == ".safetensors" else save_timm_folder
+    if kind in ("run", "weights"):
+        write(out, *load_weights(exported_weights(newest_checkpoint(rest)) if kind == "run" else rest))
     elif kind == "dino":
         model = load_backbone(args.spec).model
         size = next(size for size, width in WIDTHS.items() if width == model.embed_dim)
         patch, side = model.patch_embed.patch_size[0], model.patch_embed.img_size[0]
         shape = {"depth": len(model.blocks), "img_size": side, "position_resize": model.position_resize}
         config = VitConfig(name=f"vit_{size}_patch{patch}", **shape)
-        save_weights(out, model.state_dict(), config, {"converted_from": Path(rest).name})
+        write(out, model.state_dict(), config, {"converted_from": Path(rest).name})
     else:
-        raise ConfigError(f"models convert: {args.spec} is neither run:DIR nor dino:FILE.pth")
+        raise ConfigError(f"models convert: {args.spec} is none of run:DIR, weights:FILE.safetensors, dino:FILE.pth")
     print(out)
     return 0

@@ -79,9 +79,11 @@ def pretrain(args: Args) -> int:
     """``dinoskip pretrain``."""
     from dinoskip.data.shards import open_source  # torch
     from dinoskip.distributed import is_main
+    from dinoskip.init.build import init_for_skipless
     from dinoskip.training.pretraining import pretrain as train
 
     job = pretrain_job(args)
+    job = job.model_copy(update={"model": init_for_skipless(job.model)})
     if args.online_knn and not job.pretrain.online_every:
         job = job.model_copy(update={"pretrain": job.pretrain.model_copy(update={"online_every": 1})})
     computing = {"device": args.device, "workers": args.workers, "observer": _observer(args, job)}
@@ -96,10 +98,12 @@ def supervise(args: Args) -> int:
     from dinoskip.config import validate
     from dinoskip.data.folders import LabelledFolder  # torch
     from dinoskip.distributed import is_main
+    from dinoskip.init.build import init_for_skipless
     from dinoskip.training.supervised import SupervisedJob
     from dinoskip.training.supervised import supervise as train_classifier
 
     job = validate(SupervisedJob, recipe_source(args, "supervise"))
+    job = job.model_copy(update={"model": init_for_skipless(job.model)})
     root = Path(args.data)
     both = (root / "train").is_dir()
     train = LabelledFolder.open(root / "train" if both else root)

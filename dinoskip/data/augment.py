@@ -104,13 +104,14 @@ def _augment(crops: Tensor, host: np.ndarray) -> Tensor:
     images = crops.to(torch.float32, memory_format=torch.contiguous_format).mul_(1 / 255)
 
     jittered = host[:, JITTER] > 0
-    reach = np.where(host[:, SIGMA] > 0, blur_reach(host[:, SIGMA]), 0)
+    weights = blur_weights(host[:, SIGMA])
+    reach = (weights[:, 1:] > 0).sum(axis=1)
     _change(images, host[:, FLIP] > 0, lambda chosen: chosen.flip(3))
     _change(images, jittered, lambda chosen: jitter(chosen, host[jittered]))
     _change(images, host[:, GREY] > 0, lambda chosen: luma(chosen).expand(-1, 3, -1, -1))
     for size in np.unique(reach[reach > 0]):
-        sigma = _to(host[reach == size, SIGMA], device)
-        _change(images, reach == size, partial(gaussian_blur, sigma=sigma, reach=int(size)))
+        one = _to(np.ascontiguousarray(weights[reach == size, : size + 1]), device)
+        _change(images, reach == size, partial(gaussian_blur, weights=one))
     _change(images, host[:, SOLARISE] > 0, solarise)
     mean, std = _to(np.array([MEAN, STD], dtype=np.float32), device).view(2, 1, 3, 1, 1).unbind()
     return images.sub_(mean).div_(std)
@@ -134,29 +135,88 @@ def _change(images: Tensor, mask: np.ndarray, operation: Callable[[Tensor], Tens
         images[position].copy_(image)
 
 
+def jitter_rounds(host: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return what the four rounds of :func:`jitter` do to each of N images.
+
+    Coefficients of :func:`blend` float32 (4, 3, N); whether a round turns the hue instead, bool (4, N); and by how
+    much, float32 (4, N), 0 where it does not.
+    """
+    columns = ORDERS[host[:, ORDER].astype(int)].T + BRIGHTNESS
+    factors = np.take_along_axis(host, columns.T, axis=1).T
+    hue = columns == HUE
+    coefficients = np.zeros((4, 3, len(host)), dtype=np.float32)
+    coefficients[:, 0] = np.where(hue, 1, factors)
+    coefficients[:, 1] = np.where(columns == SATURATION, 1 - factors, 0)
+    coefficients[:, 2] = np.where(columns == CONTRAST, 1 - factors, 0)
+    return coefficients, hue, np.where(hue, factors, 0)
+
+
 def jitter(images: Tensor, host: np.ndarray) -> Tensor:
     """Brightness, contrast, saturation and hue, in each image's own order; ``host`` are its parameter vectors.
 
     The first three are one blend with different coefficients, so a round is one blend of all images and a hue rotation
     of those whose turn it is; each takes the identity where another operation is due.
     """
-    columns = ORDERS[host[:, ORDER].astype(int)] + BRIGHTNESS
-    factors = np.take_along_axis(host, columns, axis=1)
-    for column, factor in zip(columns.T, factors.T, strict=True):
-        coefficients = np.zeros((3, len(host)), dtype=np.float32)
-        coefficients[0] = np.where(column == HUE, 1, factor)
-        coefficients[1] = np.where(column == SATURATION, 1 - factor, 0)
-        coefficients[2] = np.where(column == CONTRAST, 1 - factor, 0)
+    for coefficients, hue, turns in zip(*jitter_rounds(host), strict=True):
         images = blend(images, *_to(coefficients, images.device).unbind())
-        turn = _to(factor[column == HUE], images.device)
-        _change(images, column == HUE, partial(rotate_hue, turn=turn))
+        _change(images, hue, partial(rotate_hue, turn=_to(turns[hue], images.device)))
     return images
+
+
+# --- the same for a device with a compiler -------------------------------------------------------------
+
+
+def fused_parameters(host: np.ndarray) -> np.ndarray:
+    """Return what :func:`fused_augment` needs of N parameter vectors, float32 (N, columns).
+
+    Columns: flip, grey, solarise; for each of the four rounds the three coefficients of the blend, whether the hue is
+    turned instead, and by how much; mean and deviation of the channels; the blur's weights. Images that are not
+    jittered have rounds that change nothing.
+    """
+    coefficients, hue, turns = jitter_rounds(host)
+    still = host[:, JITTER] <= 0
+    coefficients[:, :, still] = np.array([1, 0, 0], dtype=np.float32)[None, :, None]
+    rounds = np.concatenate([coefficients, (hue & ~still)[:, None], turns[:, None]], axis=1)
+    weights = blur_weights(host[:, SIGMA])
+    wide = np.zeros((len(host), max(3, weights.shape[1])), dtype=np.float32)  # one width for all of DINO's sigmas
+    wide[:, : weights.shape[1]] = weights
+    switches = host[:, [FLIP, GREY, SOLARISE]] > 0
+    moments = np.tile(np.array(MEAN + STD, dtype=np.float32), (len(host), 1))
+    parts = (switches, rounds.reshape(20, -1).T, moments, wide)
+    return np.concatenate([part.astype(np.float32) for part in parts], axis=1)
+
+
+def fused_augment(crops: Tensor, parameters: Tensor) -> Tensor:
+    """As :func:`augment`, every operation on every image and nothing decided on the host: for a compiler to fuse.
+
+    It differs from :func:`augment` by the rounding of float32 alone (docs/measured.md).
+
+    Args:
+        crops: uint8 (N, 3, S, S).
+        parameters: of :func:`fused_parameters`, on the crops' device.
+    """
+    columns = [column.view(-1, 1, 1, 1) for column in parameters[:, :23].unbind(dim=1)]
+    images = crops.to(torch.float32, memory_format=torch.contiguous_format) * (1 / 255)
+    images = torch.where(columns[0] > 0, images.flip(3), images)
+    channel = torch.arange(3, device=crops.device).view(3, 1, 1)
+    sign, shift = torch.where(channel == 0, 1, -1), torch.where(channel == 0, -1, 2)
+    centre = 3 - torch.where(channel == 0, 0, 3 - 2 * channel)  # 3, 2, 4
+    for start in range(3, 23, 5):
+        scale, level, mean, hue_here, turn = columns[start : start + 5]
+        mixed = blend(images, scale, level, mean)
+        low, chroma, hue = turned_hue(images, turn)
+        pure = ((hue - centre).abs() * sign + shift).clamp(0, 1)
+        images = torch.where(hue_here > 0, torch.addcmul(low, chroma, pure), mixed)
+    images = torch.where(columns[1] > 0, luma(images), images)
+    images = fused_blur(images, parameters[:, 29:])
+    images = torch.where(columns[2] > 0, solarise(images), images)
+    return (images - parameters[:, 23:26, None, None]) / parameters[:, 26:29, None, None]
 
 
 # --- colour operations on float images in [0, 1], (N, 3, H, W), each with its own strength per image ------------
 #
-# Semantics are torchvision's on float images; results lie within 1-2/255 of Pillow's 8-bit ones. Every image's result
-# depends on that image alone, bit for bit, however the batch is cut.
+# Semantics are torchvision's on float images. Results lie within 2/255 of Pillow's 8-bit ones, blurred ones within
+# 3/255. Every image's result depends on that image alone, bit for bit, however the batch is cut.
 
 
 def luma(images: Tensor) -> Tensor:
@@ -187,13 +247,14 @@ def _positive(values: Tensor) -> Tensor:
     return (values * 1e30).clamp_(0, 1)
 
 
-def rotate_hue(images: Tensor, turn: Tensor) -> Tensor:
-    """Turn the hue (HSV) of every image by ``turn`` (N,), in full turns (-0.5..0.5).
+def turned_hue(images: Tensor, turn: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the least channel, the chroma and the hue in sixths (0..6) after turning it, each (N, 1, H, W).
 
-    The hue in sixths of a turn (red 0, green 2, blue 4) is found by sorting the channels, first green and blue, then
-    red and the larger of them: each exchange reflects the hue, |offset + (middle - low) / (high - low)|.
+    ``turn`` (N,) is in full turns (-0.5..0.5). The hue (red 0, green 2, blue 4) is found by sorting the channels,
+    first green and blue, then red and the larger of them: each exchange reflects the hue, |offset + (middle - low) /
+    (high - low)|.
     """
-    red, green, blue = images.unbind(dim=1)
+    red, green, blue = images[:, 0:1], images[:, 1:2], images[:, 2:3]
     offset = _positive(blue - green).mul_(-6)
     larger, smaller = torch.maximum(green, blue), torch.minimum(green, blue)
     exchanged = _positive(larger - red)
@@ -202,41 +263,69 @@ def rotate_hue(images: Tensor, turn: Tensor) -> Tensor:
     low = torch.minimum(middle, smaller)
     chroma = high.sub_(low)
     hue = middle.sub_(smaller).div_(chroma.clamp(min=1e-12)).add_(offset).abs_()
-    hue = hue.add_(turn.view(-1, 1, 1) * 6)
-    hue = hue.sub_((hue / 6).floor_().mul_(6))
+    hue = hue.add_(turn.view(-1, 1, 1, 1) * 6)
+    return low, chroma, hue.sub_((hue / 6).floor_().mul_(6))
+
+
+def rotate_hue(images: Tensor, turn: Tensor) -> Tensor:
+    """Turn the hue (HSV) of every image by ``turn`` (N,), in full turns (-0.5..0.5)."""
+    low, chroma, hue = turned_hue(images, turn)
     pure = (
         (hue - 3).abs_().sub_(1),
         (hue - 2).abs_().neg_().add_(2),
         (hue - 4).abs_().neg_().add_(2),
     )
-    return torch.stack([torch.addcmul(low, chroma, channel.clamp_(0, 1)) for channel in pure], dim=1)
+    return torch.cat([torch.addcmul(low, chroma, channel.clamp_(0, 1)) for channel in pure], dim=1)
 
 
-def blur_reach(sigma: np.ndarray) -> np.ndarray:
-    """Return how many pixels a kernel reaches: 3 sigma, rounded up to an even number so that few sizes occur."""
-    reach: np.ndarray = np.maximum(2, 2 * np.ceil(1.5 * sigma)).astype(int)
-    return reach
+def blur_weights(sigma: np.ndarray) -> np.ndarray:
+    """Weights of one of the three box filters that Pillow's GaussianBlur is made of, float32 (N, reach + 1).
 
-
-def gaussian_blur(images: Tensor, sigma: Tensor, reach: int) -> Tensor:
-    """Blur every image with a Gaussian of its own ``sigma`` (N,) in pixels, cut off at ``reach`` pixels.
-
-    Borders repeat the edge pixel. The kernel is applied as shifted additions, one axis after the other: faster on CPUs
-    than a grouped convolution, and independent of how the batch is cut.
+    Column d is the weight of the pixels d away; ``sigma`` (N,) in pixels, 0 for none. The box's radius is chosen so
+    that three passes have the Gaussian's variance (Gwosdek et al. 2011), its outermost pixels count in part.
     """
-    offset = torch.arange(reach + 1, dtype=torch.float32, device=images.device)
-    kernel = torch.exp(-0.5 * (offset / sigma.view(-1, 1)) ** 2)
-    kernel = kernel / (2 * kernel.sum(dim=1, keepdim=True) - kernel[:, :1])
-    taps = kernel.view(-1, reach + 1, 1, 1, 1).unbind(dim=1)  # one a step, each (N, 1, 1, 1)
-    blurred = images
+    variance = sigma.astype(np.float64) ** 2 / 3
+    whole = np.floor((np.sqrt(12 * variance + 1) - 1) / 2)
+    part = (2 * whole + 1) * (whole * (whole + 1) - 3 * variance) / (6 * (variance - (whole + 1) ** 2))
+    radius = (whole + part)[:, None]
+    distance = np.arange(int(whole.max(initial=0)) + 2)
+    weights: np.ndarray = np.clip(radius + 1 - distance, 0, 1) / (2 * radius + 1)
+    return weights.astype(np.float32)
+
+
+def gaussian_blur(images: Tensor, weights: Tensor) -> Tensor:
+    """Blur every image as Pillow does, three box filters along each axis; ``weights`` (N, reach + 1) are one filter's.
+
+    Borders repeat the edge pixel before every pass, as Pillow's do; without its rounding between the passes. A filter
+    is applied as shifted additions: faster on CPUs than a grouped convolution, and independent of how the batch is cut.
+    """
+    taps = weights.view(*weights.shape, 1, 1, 1).unbind(dim=1)  # one a step, each (N, 1, 1, 1)
+    for axis in (3, 2):
+        length = images.shape[axis]
+        for _ in range(3):
+            before, images = images, images * taps[0]
+            for step, weight in enumerate(taps[1:], start=1):
+                inside, border = max(0, length - step), min(step, length)
+                images.narrow(axis, step, inside).addcmul_(before.narrow(axis, 0, inside), weight)
+                images.narrow(axis, 0, inside).addcmul_(before.narrow(axis, step, inside), weight)
+                images.narrow(axis, 0, border).addcmul_(before.narrow(axis, 0, 1), weight)
+                images.narrow(axis, length - border, border).addcmul_(before.narrow(axis, length - 1, 1), weight)
+    return images
+
+
+def fused_blur(images: Tensor, weights: Tensor) -> Tensor:
+    """As :func:`gaussian_blur`, from padded copies: a compiler makes one kernel of each pass of it."""
+    reach = weights.shape[1] - 1
+    taps = weights.view(*weights.shape, 1, 1, 1).unbind(dim=1)
     for axis, border in ((3, (reach, reach, 0, 0)), (2, (0, 0, reach, reach))):
         length = images.shape[axis]
-        padded = pad(blurred, border, mode="replicate")
-        blurred = padded.narrow(axis, reach, length) * taps[0]
-        for step in range(1, reach + 1):
-            pair = padded.narrow(axis, reach - step, length) + padded.narrow(axis, reach + step, length)
-            blurred.addcmul_(pair, taps[step])
-    return blurred
+        for _ in range(3):
+            padded = pad(images, border, mode="replicate")
+            images = padded.narrow(axis, reach, length) * taps[0]
+            for step in range(1, reach + 1):
+                pair = padded.narrow(axis, reach - step, length) + padded.narrow(axis, reach + step, length)
+                images = images + pair * taps[step]
+    return images
 
 
 def solarise(images: Tensor) -> Tensor:

@@ -6,14 +6,16 @@ Views are ordered view-major: all first global crops, then all second, ...
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from dinoskip.console import log
 from dinoskip.data import resident
-from dinoskip.data.augment import AugmentConfig, augment, view_parameters
+from dinoskip.data.augment import AugmentConfig, augment, fused_augment, fused_parameters, view_parameters
 from dinoskip.data.crops import CropConfig, crop_boxes, crop_draws, cut, write_crops
 from dinoskip.data.loader import BatchLoader, Images, ReadImage
 
@@ -28,10 +30,29 @@ GROUPS = ("global", "local")
 
 
 class MultiCropTransform:
-    """What the three share. Every micro-batch has ``global_vectors``, ``local_vectors``, float32 (V·B, PARAMETERS)."""
+    """What the three share. Every micro-batch has ``global_vectors``, ``local_vectors``, float32 (V·B, PARAMETERS).
 
-    def __init__(self, crops: CropConfig, augment: AugmentConfig, seed: int) -> None:
-        self.crops, self.augment, self.seed = crops, augment, seed
+    Where views are made on another device than the CPU, the augmentation is compiled, if ``compiled``; if that fails,
+    it is done operation by operation, with a warning.
+    """
+
+    def __init__(self, crops: CropConfig, augment: AugmentConfig, seed: int, *, compiled: bool = True) -> None:
+        self.crops, self.augment, self.seed, self.compiled = crops, augment, seed, compiled
+        self._fused: Callable[[Tensor, Tensor], Tensor] | None = None  # made at the first view: workers get a copy
+
+    def augmented(self, crops: Tensor, vectors: Tensor) -> Tensor:
+        """Augment uint8 crops (N, 3, S, S) where they lie; ``vectors`` float32 (N, PARAMETERS) are on the CPU."""
+        if crops.device.type == "cpu" or not self.compiled:
+            return augment(crops, vectors)
+        if self._fused is None:
+            self._fused = torch.compile(fused_augment, dynamic=False, fullgraph=True)
+        parameters = torch.from_numpy(fused_parameters(vectors.numpy())).to(crops.device, non_blocking=True)
+        try:
+            return self._fused(crops, parameters)
+        except Exception as error:  # no compiler, or one that fails: of many kinds
+            log.warning("the augmentation is not compiled and slower: %s", str(error).partition("\n")[0])
+            self.compiled = False
+            return augment(crops, vectors)
 
     def vectors(self, epoch: int, indices: np.ndarray) -> dict[str, Tensor]:
         """Draw the augmentation of a micro-batch."""
@@ -60,7 +81,7 @@ class MultiCropTransform:
             if len(boxes):
                 times = len(boxes) // len(first)
                 crops = cut(pixels, np.tile(first, times), np.tile(widths, times), boxes, size)
-                views.append(augment(crops, data[f"{group}_vectors"]))
+                views.append(self.augmented(crops, data[f"{group}_vectors"]))
         return views
 
 
@@ -83,7 +104,9 @@ class WorkerCrops(MultiCropTransform):
     def views(self, data: dict[str, Tensor], device: torch.device) -> list[Tensor]:
         """Move the 8-bit crops to ``device`` and augment them there."""
         return [
-            augment(data[f"{group}_crops"].to(device, non_blocking=True).permute(0, 3, 1, 2), data[f"{group}_vectors"])
+            self.augmented(
+                data[f"{group}_crops"].to(device, non_blocking=True).permute(0, 3, 1, 2), data[f"{group}_vectors"]
+            )
             for group in GROUPS
             if len(data[f"{group}_crops"])
         ]
@@ -119,6 +142,7 @@ class ResidentCrops(MultiCropTransform):
         pixels: uint8 (P, 3) on the device, image after image.
         first: int64 (N,), the pixel where each image (or its substitute) begins.
         sizes: int64 (N, 2), its height and width.
+        compiled: whether the augmentation is.
     """
 
     def __init__(
@@ -129,8 +153,10 @@ class ResidentCrops(MultiCropTransform):
         pixels: Tensor,
         first: np.ndarray,
         sizes: np.ndarray,
+        *,
+        compiled: bool = True,
     ) -> None:
-        super().__init__(crops, augment, seed)
+        super().__init__(crops, augment, seed, compiled=compiled)
         self.pixels, self.first, self.sizes = pixels, first, sizes
 
     def collate(self, epoch: int, indices: np.ndarray, read: ReadImage) -> dict[str, Tensor]:
@@ -157,6 +183,7 @@ class TrainLoader(BatchLoader):
         workers: processes that read images; 0 does it in this process.
         device: where views are made.
         min_side: an image with a shorter side (in pixels) is refused: the patch size.
+        compiled: whether the augmentation is compiled, on another device than the CPU.
         options: further ones of :class:`dinoskip.data.loader.BatchLoader`.
     """
 
@@ -171,15 +198,16 @@ class TrainLoader(BatchLoader):
         workers: int = 0,
         device: torch.device | str = "cpu",
         min_side: int = 16,
+        compiled: bool = True,
         **options: Any,
     ) -> None:
         bad: dict[str, str] = {}
         transform: MultiCropTransform
         if path == "resident":
             held = resident.load(images, torch.device(device), seed=seed, min_side=min_side, threads=workers)
-            transform = ResidentCrops(crops, augment, seed, held.pixels, held.first, held.sizes)
+            transform = ResidentCrops(crops, augment, seed, held.pixels, held.first, held.sizes, compiled=compiled)
             workers, bad = 0, held.bad
         else:
-            transform = (WorkerCrops if path == "crops" else DeviceCrops)(crops, augment, seed)
+            transform = (WorkerCrops if path == "crops" else DeviceCrops)(crops, augment, seed, compiled=compiled)
         super().__init__(images, transform, seed=seed, workers=workers, device=device, min_side=min_side, **options)
         self.note(tuple(bad.items()))

@@ -26,6 +26,7 @@ def _end_worker(error: Exception, _: Any) -> None:
 
 def start_worker(_: int) -> None:
     """Leave Ctrl-C and preemption to the parent, which saves its state first; a worker ends with its parent."""
+    signal.set_wakeup_fd(-1)  # the parent's, which would take this process's signals for its own
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: signal.alarm(GRACE_S))

@@ -45,6 +45,8 @@ class PlainBlock:
     """Keys attn.qkv, attn.proj, mlp.fc1, mlp.fc2."""
     skips_attention: bool
     """Whether the attention's skip connection is there."""
+    skips_mlp: bool
+    """Whether the MLP's is."""
 
     @property
     def dim(self) -> int:
@@ -72,7 +74,8 @@ def plain_blocks(model: nn.Module, method: str, *, layer_scale: bool = False) ->
             raise ConfigError(f"{method} cannot initialise block {index + 1}: {reason}", "build the model without it")
         layers: dict[str, Any] = {name: block.get_submodule(name) for name in LAYERS}
         heads = int(block.get_submodule("attn").num_heads)  # type: ignore[arg-type]
-        plain.append(PlainBlock(f"blocks.{index}", heads, layers, getattr(block, "skip_attention", True)))
+        skips = (getattr(block, "skip_attention", True), getattr(block, "skip_mlp", True))
+        plain.append(PlainBlock(f"blocks.{index}", heads, layers, *skips))
     return plain
 
 

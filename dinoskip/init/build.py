@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 from timm.models.vision_transformer import VisionTransformer
 from torch import nn
 
+from dinoskip.console import log
 from dinoskip.errors import WeightsError
 from dinoskip.init.assign import assign
 from dinoskip.init.conditioned import NEEDS_SKIP, NEEDS_SKIP_HINT, ConditionedInit
@@ -20,7 +21,19 @@ from dinoskip.init.weight_selection import WeightSelectionInit
 from dinoskip.models.vit import PositionResize, VitConfig, from_config
 
 Init = TruncNormalInit | SkiplessInit | MimeticInit | ConditionedInit | ResidualFreeInit | WeightSelectionInit
-InitConfig = Annotated[Init, Field(discriminator="name")]
+
+
+def _default_by_its_name(init: Any) -> Any:
+    """``{name: default}`` is ``trunc_normal``."""
+    return init | {"name": "trunc_normal"} if isinstance(init, dict) and init.get("name") == "default" else init
+
+
+InitConfig = Annotated[Init, Field(discriminator="name"), BeforeValidator(_default_by_its_name)]
+
+
+def paper_init(name: str) -> SkiplessInit:
+    """The settings of Cutting the Skip for a skipless model of this name: ViT-S's, for ViT-B alpha 2 and beta 0.6."""
+    return SkiplessInit(alpha=2.0, beta=0.6) if name.startswith("vit_base") else SkiplessInit()
 
 
 class ModelConfig(VitConfig):
@@ -37,6 +50,25 @@ class ModelConfig(VitConfig):
         if isinstance(self.init, ConditionedInit) and self.init.needs_skip and self.skip in (False, "mlp"):
             raise ValueError(f"init conditioned: {NEEDS_SKIP}; {NEEDS_SKIP_HINT}")
         return self
+
+
+def init_for_skipless(config: ModelConfig) -> ModelConfig:
+    """``config`` of a single run, with the paper's initialisation if it is skipless and says nothing of one.
+
+    The default initialisation hardly trains without skips: logged in one line, a warning where it was asked for.
+    """
+    if config.skip is not False:
+        return config
+    if "init" not in config.model_fields_set:
+        chosen = paper_init(config.name)
+        log.info(
+            "model.skip=false without model.init: initialised as in the paper, alpha=%g beta=%g c=%g "
+            "(model.init.name=default starts it by the default)", chosen.alpha, chosen.beta, chosen.c,
+        )  # fmt: skip
+        return config.model_copy(update={"init": chosen})
+    if isinstance(config.init, TruncNormalInit):
+        log.warning("model.skip=false with the default initialisation: its tokens become alike and it hardly learns")
+    return config
 
 
 def build_model(

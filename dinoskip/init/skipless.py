@@ -10,6 +10,7 @@ from threadpoolctl import threadpool_limits
 from torch import Tensor, nn
 
 from dinoskip.config import Config, Positive
+from dinoskip.console import log
 from dinoskip.errors import ConfigError
 from dinoskip.init.assign import LAYERS, Assignments, PlainBlock, assign, plain_blocks
 from dinoskip.init.orthogonal import (
@@ -103,7 +104,10 @@ def skipless_tensors(
 ) -> Assignments:
     """What :func:`skipless_` assigns, parameter by parameter."""
     c_v, c_o = c if isinstance(c, tuple) else (c, c)
-    for block in plain_blocks(model, "skipless_"):
+    blocks = plain_blocks(model, "skipless_")
+    if all(block.skips_attention and block.skips_mlp for block in blocks):
+        log.warning("skipless_: this network has all its skip connections, which the initialisation is not made for")
+    for block in blocks:
         name, dim = f"{block.prefix}.attn", block.dim
         query, key = query_key_factors(
             dim, block.num_heads, alpha, beta, heads=heads, noise=noise, seed=seed, name=name

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from pydantic import Field
@@ -35,8 +35,9 @@ def weight_selection_(student: nn.Module, teacher: nn.Module) -> nn.Module:
     rule never takes a row of one of the three parts for another. Nothing is rescaled and nothing is random.
 
     Raises :class:`ConfigError` if either is not a timm VisionTransformer, if the student is deeper or wider anywhere,
-    if one has parts (LayerScale, q/k norm, registers) that the other lacks, or if patch size or number of positions
-    differ, since every second pixel or position is no smaller version of the whole.
+    if it has skip connections and the teacher has not, if one has parts (LayerScale, q/k norm, registers) that the
+    other lacks, or if patch size or number of positions differ, since every second pixel or position is no smaller
+    version of the whole.
     """
     assign(student, weight_selection_tensors(student, teacher))
     return student
@@ -47,6 +48,8 @@ def weight_selection_tensors(student: nn.Module, teacher: nn.Module) -> Assignme
     for role, model in (("student", student), ("teacher", teacher)):
         if not isinstance(model, VisionTransformer):
             raise ConfigError(f"weight_selection_: the {role} is a {type(model).__name__}, not a VisionTransformer")
+    if _has_all_skips(student) and not _has_all_skips(teacher):
+        raise ConfigError("weight_selection_: the teacher has no skip connections, the student has", "use skip=false")
     theirs = _selectable(teacher)
     ours = _selectable(student)
     depth = len(student.blocks)  # type: ignore[arg-type]
@@ -74,6 +77,11 @@ def select_uniformly(weight: Tensor, shape: tuple[int, ...]) -> Tensor:
             index = torch.linspace(0, have - 1, want, dtype=torch.float64).round().long()
         weight = weight.index_select(dimension, index)
     return weight
+
+
+def _has_all_skips(model: nn.Module) -> bool:
+    blocks: Any = model.blocks
+    return all(getattr(block, "skip_attention", True) and getattr(block, "skip_mlp", True) for block in blocks)
 
 
 def _selectable(model: nn.Module) -> dict[str, nn.Parameter]:

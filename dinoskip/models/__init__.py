@@ -3,7 +3,6 @@
 Importing this package registers the skipless models with timm.
 """
 
-from dinoskip.models import timm_registry as _timm_registry  # noqa: F401  (registers with timm)
 from dinoskip.models.backbone import Backbone, LayerFeatures
 from dinoskip.models.export import (
     build_from_weights,
@@ -14,6 +13,7 @@ from dinoskip.models.export import (
 from dinoskip.models.graying import GrayingConfig, TokenGraying
 from dinoskip.models.heads import DINOHead
 from dinoskip.models.load import load_backbone
+from dinoskip.models.timm_registry import save_timm_folder  # its import registers with timm
 from dinoskip.models.vit import Block, VitConfig, create_model, list_models
 
 __all__ = [
@@ -30,5 +30,6 @@ __all__ = [
     "load_backbone",
     "load_weights",
     "newest_checkpoint",
+    "save_timm_folder",
     "save_weights",
 ]

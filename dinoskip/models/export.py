@@ -158,6 +158,21 @@ def weights_info(path: str | Path) -> dict[str, Any]:
     return _read_header(Path(path))[1]
 
 
+def refuse_skipless_weights(path: Path, what: str) -> None:
+    """:class:`WeightsError` if a file is one of ours for a network that lacks skips, which ``what`` has.
+
+    Its tensors would fit, and compute something else.
+    """
+    if path.suffix != ".safetensors" or METADATA_KEY not in read_tensor_header(path).metadata:
+        return
+    config, _ = _read_header(path)
+    if config.skip is not True:
+        raise WeightsError(
+            f"{path}: weights of a network with skip={str(config.skip).lower()}, and {what} has all skip connections",
+            f"load it as weights:{path}",
+        )
+
+
 def load_weights(path: str | Path) -> tuple[dict[str, Tensor], VitConfig, dict[str, Any]]:
     """Read a weights file: tensors (on the CPU), model configuration, info.
 

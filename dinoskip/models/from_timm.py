@@ -29,7 +29,7 @@ from dinoskip.models.adapter import (
     project_fused,
     square_patch_side,
 )
-from dinoskip.models.export import check_fit
+from dinoskip.models.export import check_fit, refuse_skipless_weights
 from dinoskip.models.hf_client import hub_client
 from dinoskip.models.vit import add_positions, can_resize_as_dino, embed
 from dinoskip.randomness import derive
@@ -243,6 +243,7 @@ def load_timm(name: str, **options: Any) -> LoadedModel:
         return LoadedModel(model)  # refused by Backbone, with its reason, before anything is downloaded
     if file is not None:
         path = Path(file)
+        refuse_skipless_weights(path, f"timm:{name}")
         content = load_tensors(path) if path.suffix == ".safetensors" else load_torch_file(path)
         if not isinstance(content, Mapping):
             raise WeightsError(f"{path}: it holds a {type(content).__name__}, not named tensors")

@@ -1,19 +1,27 @@
 """Our skipless models under timm's own factory: ``timm.create_model("skipless_vit_small_patch16_224")``.
 
 As every timm entry point they have a 1000-class head unless ``num_classes=0``, and timm's default initialisation;
-call :func:`dinoskip.init.skipless_` on the result. There are no published weights to download.
+call :func:`dinoskip.init.skipless_` on the result. There are no published weights to download. Weights of ours become a
+folder that ``timm.create_model("local-dir:FOLDER", pretrained=True)`` loads by :func:`save_timm_folder`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from timm.models import build_model_with_cfg, generate_default_cfgs, register_model
 from timm.models.vision_transformer import VisionTransformer
+from torch import Tensor
 
-from dinoskip.models.vit import SHAPES, vit_arguments
+from dinoskip.config import dump
+from dinoskip.files import write_json
+from dinoskip.models.export import save_weights
+from dinoskip.models.graying import GrayingConfig, GrayingPatchEmbed
+from dinoskip.models.vit import DEPTH, HEAD_DIM, SHAPES, Vit, VitConfig, vit_arguments
 
 _CFG = {
     "num_classes": 1000,
@@ -34,16 +42,62 @@ default_cfgs = generate_default_cfgs({f"skipless_{name}_224": dict(_CFG) for nam
 
 def _entry_point(name: str) -> Callable[..., VisionTransformer]:
     def build(pretrained: bool = False, **kwargs: Any) -> VisionTransformer:
-        arguments = vit_arguments(name, skip=False) | {"img_size": 224} | kwargs
+        arguments = vit_arguments(name, kwargs.pop("skip", False)) | {"img_size": 224} | kwargs
+        graying = arguments.pop("graying", None)
+        if graying is not None:
+            setting = GrayingConfig.model_validate(graying)
+            arguments["embed_layer"] = partial(GrayingPatchEmbed, graying=setting)
         features = {"out_indices": arguments.pop("out_indices", 3), "feature_cls": "getter"}
         model: VisionTransformer = build_model_with_cfg(
-            VisionTransformer, build.__name__, pretrained, feature_cfg=features, **arguments
+            Vit, build.__name__, pretrained, feature_cfg=features, **arguments
         )
         return model
 
     build.__name__ = build.__qualname__ = f"skipless_{name}_224"
-    build.__doc__ = f"{name} without skip connections."
+    build.__doc__ = f"{name} without skip connections; ``skip``, ``graying`` and ``position_resize`` as for ours."
     return build
+
+
+def timm_config(config: VitConfig) -> dict[str, Any]:
+    """What ``config.json`` must say for timm's loader to build this model.
+
+    A network with all skips is timm's own ViT. Any other has one of our registered names, which timm knows after
+    ``import dinoskip.models`` and refuses as unknown before: it is never taken for a network with skips.
+    """
+    width, patch = SHAPES[config.name]
+    arguments: dict[str, Any] = {"depth": config.depth or DEPTH, "img_size": config.img_size, "dynamic_img_size": True}
+    if config.skip is True and config.graying is None:
+        architecture = "vit_base_patch16_224"
+        arguments |= {"embed_dim": width, "num_heads": width // HEAD_DIM, "patch_size": patch}
+    else:
+        architecture = f"skipless_{config.name}_224"
+        arguments |= {"skip": config.skip, "position_resize": config.position_resize}
+        if config.graying is not None:
+            arguments["graying"] = dump(config.graying)
+    size = [3, config.img_size, config.img_size]
+    statistics = {"mean": list(IMAGENET_DEFAULT_MEAN), "std": list(IMAGENET_DEFAULT_STD)}
+    pretrained = {"input_size": size, "interpolation": "bicubic", "crop_pct": 0.9, "num_classes": 0, **statistics}
+    layers = {"first_conv": "patch_embed.proj", "classifier": "head", "fixed_input_size": False}
+    return {
+        "architecture": architecture,
+        "num_classes": 0,
+        "num_features": width,
+        "model_args": arguments,
+        "pretrained_cfg": pretrained | layers,
+        "dinoskip": dump(config),
+    }
+
+
+def save_timm_folder(
+    folder: str | Path, state: Mapping[str, Tensor], config: VitConfig, info: Mapping[str, Any]
+) -> None:
+    """Write ``model.safetensors`` and ``config.json``, which timm's ``local-dir:`` (and a hub repository) loads.
+
+    The weights file is one of ours, too: ``weights:FOLDER/model.safetensors``.
+    """
+    folder = Path(folder)
+    save_weights(folder / "model.safetensors", state, config, info)
+    write_json(folder / "config.json", timm_config(config))
 
 
 for _name in SHAPES:

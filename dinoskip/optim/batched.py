@@ -83,7 +83,7 @@ def row_blocks(shape: Shape, sided: tuple[bool, ...], blocks: int) -> list[Piece
 @dataclass(eq=False)
 class Slot:
     """A piece of one parameter and its own ``shape``; what the state holds for it (name: shape), which slots it may
-    be stacked with (those of its ``key``) and the rank that owns it.
+    be stacked with (those of its ``key``), the rank that owns it, and its turn among the shapes at a refresh.
     """
 
     parameter: Tensor
@@ -92,6 +92,7 @@ class Slot:
     stored: dict[str, Shape]
     key: tuple[Any, ...]
     owner: int = 0
+    turn: int = 0
 
     def of(self, tensor: Tensor) -> Tensor:
         """The piece's part of a whole tensor of the parameter's shape."""

@@ -36,6 +36,7 @@ class KLShampooConfig(PreconditionedConfig):
     def build(self, groups: list[Group]) -> torch.optim.Optimizer:
         """Build the optimizer over ``groups`` of :func:`param_groups`."""
         plain = {"lr", "betas", "shampoo_beta", "eps", "precondition_frequency", "max_precond_dim", "normalize_grads"}
+        plain |= {"stagger", "tf32"}
         return KLShampoo(
             self.blocks(groups),
             using_klsoap=self.klsoap,
@@ -58,7 +59,8 @@ class KLShampoo(PreconditionedOptimizer):
     no bias correction for matrices, and decay multiplies by 1 - lr * weight_decay after the update. ``init_factor``
     is the first eigenvalue of every factor; with ``using_clamping`` 1/sqrt(eigenvalue) is at most
     min(n, ``max_clamp_value``) for a side of n (never less than 10); ``using_damping`` adds ``eps`` in the estimates.
-    Every argument may also be set for a parameter group; ``blocks`` cuts by rows (3 for a fused qkv).
+    Every argument may also be set for a parameter group; ``blocks`` cuts by rows (3 for a fused qkv), ``stagger`` and
+    ``tf32`` are those of SOAP.
     """
 
     def __init__(
@@ -79,6 +81,8 @@ class KLShampoo(PreconditionedOptimizer):
         *,
         max_precond_dim: int = _DEFAULT.max_precond_dim,
         blocks: int = 1,
+        stagger: bool = _DEFAULT.stagger,
+        tf32: bool = _DEFAULT.tf32,
     ) -> None:
         settings = {key: value for key, value in locals().items() if key not in ("self", "params", "__class__")}
         if init_factor <= 0:

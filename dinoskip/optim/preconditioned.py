@@ -11,23 +11,35 @@ import math
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 import torch.distributed as dist
 from pydantic import Field
 from torch import Tensor
 
+from dinoskip.config import Added
 from dinoskip.distributed import local, local_part, rank_and_size, whole
 from dinoskip.optim.batched import Group, Piece, Shape, Slot, Stack, State
 from dinoskip.optim.groups import split_groups
 from dinoskip.optim.schedules import Scheduled
+from dinoskip.precision import tf32_products
 
 
-class PreconditionedConfig(Scheduled):
-    """What the settings of the optimizers with factors and bases share."""
+class RefreshConfig(Scheduled):
+    """How the optimizers with factors and bases spend their time."""
+
+    stagger: Annotated[bool, Added()] = Field(False, description="refresh each shape's bases at a step of its own")
+    tf32: Annotated[bool, Added()] = Field(
+        False, description="on a GPU, into the bases and back in TF32; factors and bases stay float32"
+    )
+
+
+class PreconditionedConfig(RefreshConfig):
+    """What the settings of SOAP and KL-Shampoo share."""
 
     shampoo_beta: float = Field(-1, lt=1, description="average of the factors; negative: betas[1]")
     eps: float = Field(1e-8, gt=0)
@@ -52,13 +64,23 @@ class Incidents:
     kept: int = 0
 
 
+@dataclass
+class Share:
+    """What a rank owns: floating-point operations of a mean step, bytes of state and of updates it sends."""
+
+    flops: float = 0.0
+    state_bytes: int = 0
+    update_bytes: int = 0
+    matrices: int = 0
+
+
 class PreconditionedOptimizer(torch.optim.Optimizer, ABC):
     """State in float32 whatever the parameters' dtype, in stacks that are shared out over the ranks.
 
     All ranks step at the same time with the same gradients (DDP has averaged them; FSDP's are gathered here, and each
     rank applies its slice of the update). ``state`` and ``state_dict()`` hold what this rank owns, :meth:`full_state`
     all of it; every rank loads the whole state and keeps its own, so the number of ranks may change in between.
-    ``incidents`` counts bases that had to be computed in float64 or kept.
+    ``incidents`` counts bases that had to be computed in float64 or kept; ``slots`` says how a parameter is cut.
     """
 
     def __init__(self, params: Any, defaults: Group) -> None:
@@ -80,8 +102,9 @@ class PreconditionedOptimizer(torch.optim.Optimizer, ABC):
 
     def _forget(self) -> None:
         """Drop the stacks; they form again, from the state, at the next step."""
-        self._slots: dict[Tensor, list[Slot]] = {}
+        self.slots: dict[Tensor, list[Slot]] = {}
         self._stacks: dict[tuple[int, ...], Stack] = {}
+        self._tasks: list[list[tuple[float, list[Slot]]]] = []  # of each group: cost, and slots of one owner
         self._load = [0.0] * rank_and_size()[1]
 
     @abstractmethod
@@ -112,8 +135,9 @@ class PreconditionedOptimizer(torch.optim.Optimizer, ABC):
 
     @staticmethod
     def _due(group: Group, stacks: list[Stack]) -> list[Stack]:
-        """The stacks whose bases are to be refreshed in this step."""
-        return [stack for stack in stacks if stack.step and stack.step % group["precondition_frequency"] == 0]
+        """The stacks whose bases are to be refreshed in this step; with ``stagger`` a shape's turn is its own."""
+        period, shift = group["precondition_frequency"], group["stagger"]
+        return [one for one in stacks if one.step and (one.step + shift * one.slots[0].turn) % period == 0]
 
     @staticmethod
     def _factor_beta(group: Group) -> float:
@@ -138,15 +162,32 @@ class PreconditionedOptimizer(torch.optim.Optimizer, ABC):
                 pieces = self._pieces(tuple(parameter.shape), group)
             except ValueError as error:
                 raise ValueError(f"{_name(group, at)}: {error}") from None
-            self._slots[parameter] = [self._slot(parameter, number, group, piece) for piece in pieces]
-            for slot in self._slots[parameter]:
+            self.slots[parameter] = [self._slot(parameter, number, group, piece) for piece in pieces]
+            for slot in self.slots[parameter]:
                 together[slot.key].append(slot)
         # Every matrix for itself; vectors and scalars, which are many and small, together.
         tasks = [task for key, slots in together.items() for task in ([slots] if key[-1] == "flat" else zip(slots))]
-        chosen = owners([sum(flops(slot.piece, group) for slot in task) for task in tasks], self._load)
-        for task, owner in zip(tasks, chosen, strict=True):
+        self._tasks.append([(sum(flops(slot.piece, group) for slot in task), list(task)) for task in tasks])
+        shapes = [key for key in together if key[-1] != "flat"]
+        for (_, task), owner in zip(
+            self._tasks[-1], owners((cost for cost, _ in self._tasks[-1]), self._load), strict=True
+        ):
             for slot in task:
+                if slot.piece.factors:
+                    slot.turn = shapes.index(slot.key) * group["precondition_frequency"] // len(shapes)
                 slot.owner, slot.key = owner, (owner, *slot.key)
+
+    def shares(self, ranks: int) -> list[Share]:
+        """What each of ``ranks`` ranks would own, whatever their number now; parameters may be on the meta device."""
+        parts, load = [Share() for _ in range(ranks)], [0.0] * ranks
+        for tasks in self._tasks:
+            for (cost, task), owner in zip(tasks, owners((cost for cost, _ in tasks), load), strict=True):
+                parts[owner].flops += cost
+                parts[owner].matrices += 1
+                for slot in task:
+                    parts[owner].state_bytes += 4 * sum(math.prod(shape) for shape in slot.stored.values())
+                    parts[owner].update_bytes += 4 * slot.parameter.numel() // slot.piece.count
+        return parts
 
     def _slot(self, parameter: Tensor, number: int, group: Group, piece: Piece) -> Slot:
         key: tuple[Any, ...] = (number, parameter.dtype, parameter.device)
@@ -176,7 +217,7 @@ class PreconditionedOptimizer(torch.optim.Optimizer, ABC):
             for parameter in group["params"]:
                 step = self.state[parameter].get("step") if parameter in self.state else None
                 if parameter.grad is not None or step is not None:
-                    for slot in self._slots[parameter]:
+                    for slot in self.slots[parameter]:
                         members[slot.key, step, parameter.grad is not None].append(slot)
             moving = []
             for (_, step, has_gradient), slots in members.items():
@@ -206,7 +247,9 @@ class PreconditionedOptimizer(torch.optim.Optimizer, ABC):
                 loss = closure()
         for group, stacks in self._active():
             if stacks:
-                with torch.autocast(stacks[0].slots[0].parameter.device.type, enabled=False):
+                device = stacks[0].slots[0].parameter.device
+                tf32 = tf32_products(device) if group["tf32"] else nullcontext()  # what must be exact asks for it
+                with torch.autocast(device.type, enabled=False), tf32:
                     self._step_group(group, stacks)
         return loss
 
@@ -279,11 +322,11 @@ class PreconditionedOptimizer(torch.optim.Optimizer, ABC):
     # --- bases and state ---------------------------------------------------------------------------------
 
     def _slots_with_state(self, parameter: Tensor) -> list[Slot]:
-        if not any(parameter is one for one in self._slots):
+        if not any(parameter is one for one in self.slots):
             raise ValueError("this is no parameter of the optimizer")
         if "step" not in self.state.get(parameter, {}):
             raise ValueError("this parameter has had no gradient yet, so it has no bases")
-        return self._slots[parameter]
+        return self.slots[parameter]
 
     def _fetch(self, slot: Slot, key: str) -> Tensor:
         """One tensor of the state on every rank; collective."""
@@ -302,7 +345,7 @@ class PreconditionedOptimizer(torch.optim.Optimizer, ABC):
         if size == 1:
             return dict(self.state)
         full: dict[Tensor, State] = {}
-        for parameter, slots in self._slots.items():
+        for parameter, slots in self.slots.items():
             if "step" in self.state.get(parameter, {}):
                 full[parameter] = {"step": self.state[parameter]["step"]}
                 for slot in slots:
@@ -372,7 +415,7 @@ class PreconditionedOptimizer(torch.optim.Optimizer, ABC):
         """A copy of what this rank owns of one parameter's saved state, in float32 on its device."""
         expected: dict[str, Shape] = {"step": ()}
         loaded: State = {"step": int(state["step"])} if "step" in state else {}
-        for slot in self._slots[parameter]:
+        for slot in self.slots[parameter]:
             for key, shape in slot.stored.items():
                 label = slot.piece.label(key)
                 expected[label] = shape
@@ -411,14 +454,21 @@ def _whole_updates(
         yield parameter, size, delta
 
 
+def step_flops(piece: Piece) -> float:
+    """Floating-point operations of the products of a plain step: into the bases, back, and factors."""
+    return 6.0 * math.prod(piece.core) * sum(piece.core[at] for at, _ in piece.factors)
+
+
+def refresh_flops(piece: Piece, *, eigh: bool) -> float:
+    """Of a refresh: F Q and its QR (Householder, 8/3 n^3) or the eigenvectors (9 n^3), and exp_avg in the new bases."""
+    sides = [float(piece.core[at]) for at, _ in piece.factors]
+    return sum((9 if eigh else 14 / 3) * n**3 + 4 * math.prod(piece.core) * n for n in sides)
+
+
 def flops(piece: Piece, group: Group) -> float:
-    """Floating-point operations of one mean step of a piece: into the bases and back, factors, refresh, and Adam."""
-    numbers = math.prod(piece.core)
-    sides = [piece.core[at] for at, _ in piece.factors]
-    refresh = (
-        sum(14 / 3 * float(n) ** 3 for n in sides) / group["precondition_frequency"]
-    )  # F Q, Householder's R, then Q
-    return float(20 * numbers + sum(6 * numbers * n for n in sides) + refresh)
+    """Of a mean step; 20 for each number besides, for Adam."""
+    refresh = refresh_flops(piece, eigh=group.get("variant") == "ecs") / group["precondition_frequency"]
+    return 20 * math.prod(piece.core) + step_flops(piece) + float(refresh)
 
 
 def owners(costs: Iterable[float], load: list[float]) -> list[int]:

@@ -28,7 +28,7 @@ from torch import Tensor
 
 from dinoskip.console import log
 from dinoskip.optim.batched import Group, Piece, Shape, Stack, as_matrix, row_blocks
-from dinoskip.optim.preconditioned import Incidents, PreconditionedConfig, PreconditionedOptimizer
+from dinoskip.optim.preconditioned import Incidents, PreconditionedConfig, PreconditionedOptimizer, RefreshConfig
 from dinoskip.optim.schedules import Beta, Scheduled
 from dinoskip.precision import exact_products
 
@@ -55,7 +55,7 @@ class SoapConfig(PreconditionedConfig):
         return SOAP(self.blocks(groups), **settings)
 
 
-class EcsConfig(Scheduled):
+class EcsConfig(RefreshConfig):
     """Eigenvalue-corrected Shampoo, with the settings of public code by the first author of *Cutting the Skip*."""
 
     name: Literal["ecs"] = "ecs"
@@ -68,7 +68,7 @@ class EcsConfig(Scheduled):
 
     def build(self, groups: list[Group]) -> torch.optim.Optimizer:
         """Build the optimizer over ``groups`` of :func:`param_groups`."""
-        settings = self.model_dump(include={"lr", "betas", "eps", "precondition_frequency", "max_precond_dim"})
+        settings = self.model_dump(exclude={"name", *(set(Scheduled.model_fields) - {"lr"})})
         return SOAP(groups, variant="ecs", **settings)
 
 
@@ -91,6 +91,9 @@ class SOAP(PreconditionedOptimizer):
     on and the identity before, every dimension has a basis (of blocks of at most ``max_precond_dim``, after merging
     what fits in that from the right), ``eps`` comes after the bias correction and decay before the update. It has
     no use for ``merge_dims``, ``precondition_1d``, ``as_matrix`` and ``blocks``.
+
+    With ``stagger`` the shapes take turns in refreshing their bases, so that no step has them all. With ``tf32``
+    gradients go into the bases and updates back in TF32 on a GPU; factors, bases and moments stay float32.
     """
 
     def __init__(
@@ -111,6 +114,8 @@ class SOAP(PreconditionedOptimizer):
         as_matrix: bool = False,
         blocks: int = 1,
         variant: Literal["soap", "ecs"] = "soap",
+        stagger: bool = _DEFAULT.stagger,
+        tf32: bool = _DEFAULT.tf32,
     ) -> None:
         settings = {key: value for key, value in locals().items() if key not in ("self", "params", "__class__")}
         if variant not in ("soap", "ecs"):
@@ -236,8 +241,9 @@ def refresh_bases(stacks: list[Stack], solve: Solve, incidents: Incidents) -> No
                 repair_(new, order, factors, old, solve, incidents, what)
             bases[f"basis_{position}"], orders[at] = new, order
         if stack.step:  # at the very start both moments are zero
-            mean = stack.project(stack.tensors["exp_avg"], back=True)
-            stack.tensors["exp_avg"] = stack.project(mean, bases=bases)
+            with exact_products(stack.tensors["exp_avg"].device):
+                mean = stack.project(stack.tensors["exp_avg"], back=True)
+                stack.tensors["exp_avg"] = stack.project(mean, bases=bases)
         for at, order in orders.items():
             if order is not None and "exp_avg_sq" in stack.tensors:
                 square = stack.tensors["exp_avg_sq"]

@@ -11,13 +11,15 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from dinoskip.console import log
 from dinoskip.distributed import read_together, whole
 from dinoskip.errors import DataError, DiskFull, WeightsError, translate_write_errors
 from dinoskip.files import (
@@ -30,7 +32,7 @@ from dinoskip.files import (
     write_json,
     write_manifest,
 )
-from dinoskip.models.export import CHECKPOINTS, check_fit, list_checkpoints, save_weights, verified_checkpoints
+from dinoskip.models.export import CHECKPOINTS, check_fit, list_checkpoints, save_weights
 from dinoskip.models.vit import VitConfig
 from dinoskip.optim.preconditioned import PreconditionedOptimizer
 from dinoskip.training.objective import Objective
@@ -47,19 +49,31 @@ def step_of(path: Path) -> int:
     return int(path.name.removeprefix("step-"))
 
 
-def newest(run_dir: Path) -> Path | None:
-    """The newest checkpoint whose files all match its manifest; damaged ones are reported and passed over.
+class Newest(NamedTuple):
+    """What a run goes on from: a checkpoint (None: none yet), and the newer ones that are damaged, with why."""
 
-    None if there is no checkpoint yet. Raises :class:`WeightsError` if there are some and all are damaged.
+    path: Path | None
+    damaged: dict[str, str]
+
+
+def newest(run_dir: Path) -> Newest:
+    """The newest checkpoint whose files all match its manifest; damaged ones are logged, named and passed over.
+
+    Raises :class:`WeightsError` if there are some and all are damaged.
     """
-    found = next(verified_checkpoints(run_dir), None)
-    damaged = {} if found else list_checkpoints(run_dir)
+    damaged: dict[str, str] = {}
+    for path in list_checkpoints(run_dir).values():
+        problems = verify_manifest(path)
+        if not problems:
+            return Newest(path, damaged)
+        damaged[path.name] = "; ".join(problems)
+        log.warning("%s: damaged, an older one is taken: %s", path, damaged[path.name])
     if damaged:
         raise WeightsError(
             f"{run_dir}: none of its {len(damaged)} checkpoints is intact",
             f"restore one from a backup, or remove {run_dir / CHECKPOINTS} to begin again",
         )
-    return found
+    return Newest(None, {})
 
 
 def of_epoch(run_dir: Path, epoch: int) -> Path:
@@ -75,13 +89,14 @@ def of_epoch(run_dir: Path, epoch: int) -> Path:
 
 
 def sweep(run_dir: Path) -> None:
-    """Remove what a killed run left unfinished. Call only while holding the run's lock."""
+    """Remove what a killed run left unfinished; what cannot be removed stays. Call it only with the run's lock."""
     for folder in (run_dir, run_dir / CHECKPOINTS):
         for path in folder.glob(f"{TEMPORARY}*"):
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path, ignore_errors=True)
             else:
-                path.unlink(missing_ok=True)
+                with suppress(OSError):
+                    path.unlink()
 
 
 # --- optimizer state by name -------------------------------------------------------------------------
@@ -205,13 +220,17 @@ def retain(run_dir: Path, written: Path, keep: Collection[int]) -> None:
 
 
 def prune(run_dir: Path, keep: Collection[int]) -> None:
-    """Remove all checkpoints but those of the steps in ``keep`` and the pinned."""
+    """Remove all checkpoints but those of the steps in ``keep`` and the pinned; warn of what cannot be removed."""
     kept = {*keep, *pinned(run_dir)}
     for step, path in list_checkpoints(run_dir).items():
         if step not in kept:
             # Renamed first: a kill in the middle must not leave a half-removed checkpoint under its name.
             aside = path.with_name(f"{TEMPORARY}trash-{path.name}-{os.getpid()}")
-            os.replace(path, aside)
+            try:
+                os.replace(path, aside)
+            except OSError as error:
+                log.warning("%s: an old checkpoint that cannot be removed: %s", path, error.strerror or error)
+                continue
             shutil.rmtree(aside, ignore_errors=True)
 
 

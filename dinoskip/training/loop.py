@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from timm.models.vision_transformer import VisionTransformer
 
-from dinoskip.config import dump
+from dinoskip.config import dump, settings_for_key
 from dinoskip.console import Progress, log
 from dinoskip.diagnostics.live import LiveDiagnostics, Row, gradient_rows
 from dinoskip.distributed import World, agree, all_reduce_mean, gather, on_main, world
@@ -31,10 +31,11 @@ from dinoskip.optim.build import build_optimizer
 from dinoskip.training import checkpoint, parallel
 from dinoskip.training.boards import Boards
 from dinoskip.training.guard import INTERRUPT, StopSignals
+from dinoskip.training.heartbeat import heartbeat
 from dinoskip.training.journal import Journal
 from dinoskip.training.objective import Engine, Loader, Objective, Observer, Step
 from dinoskip.training.recipe import Job
-from dinoskip.training.run_directory import RunDirectory, open_run
+from dinoskip.training.run_directory import RunDirectory, open_run, too_long
 
 
 @dataclass(frozen=True)
@@ -72,9 +73,12 @@ def train(
     """
     with world(device) as here, StopSignals() as signals:
         gpus = [here.device] if here.device.type == "cuda" else []
-        config = {**dump(job), "data": agree(dict(data()), "the images")}
+        config = {**settings_for_key(job), "data": agree(dict(data()), "the images")}
         with open_run(Path(run_dir), config, here, allow) as run, torch.random.fork_rng(gpus):
-            return _Loop(job, prepare(here), here, run, signals, observer).run()
+            signals.leave = run.stopped_at_once
+            training = prepare(here)
+            with heartbeat(here, training.objective.config.rank_timeout, run.lost) as note:
+                return _Loop(job, training, here, run, signals, observer, note).run()
 
 
 class _Loop:
@@ -86,7 +90,9 @@ class _Loop:
         run: RunDirectory,
         signals: StopSignals,
         observer: Observer | None,
+        note: Callable[[int, str], None],
     ) -> None:
+        self.note = note
         self.job, self.training, self.here = job, training, here
         self.run_dir, self.signals, self.observer = run, signals, observer
         self.objective, self.loader = training.objective, training.loader
@@ -99,7 +105,7 @@ class _Loop:
         self.optimizer = build_optimizer(self.student, job.optimizer)
         self.engine = Engine(
             self.student, forward, self.optimizer, self.loader, here, job.seed, self.config.accumulate, self.bf16,
-            requests=self._requests, inspect=self._inspect,
+            requests=self._requests, inspect=self._inspect, note=note,
         )  # fmt: skip
         diagnosed = self.config.diagnose_every > 0
         self.live = LiveDiagnostics(self.loader.images, job.model.img_size) if diagnosed else None
@@ -120,13 +126,23 @@ class _Loop:
         return parallel.wrap(self.student, self.here, self.config.parallel)
 
     def _resume(self) -> int:
-        """Load the newest intact checkpoint, if any; return the number of steps done."""
-        newest = on_main(lambda: checkpoint.newest(self.run_dir.path))
+        """Load the newest intact checkpoint, if any; return the number of steps done.
+
+        Raises :class:`ConfigError` if the run is longer by now than its settings say: there is nothing to return.
+        """
+        newest, damaged = on_main(lambda: checkpoint.newest(self.run_dir.path))
+        self.run_dir.note_start(newest, damaged)
         if newest is None:
             return 0
-        step = checkpoint.load(newest, self.objective, self.optimizer)
+        step = checkpoint.step_of(newest)
+        if step > self.total:
+            raise too_long(self.run_dir.path, step, self.config.epochs, self.total)
+        checkpoint.load(newest, self.objective, self.optimizer)
         self.keep.add(step)  # until this session ends: what it came from must outlive what it writes
-        log.info("%s: goes on after step %d of %d", self.run_dir.path, step, self.total)
+        if step < self.total:
+            log.info("%s: goes on after step %d of %d", self.run_dir.path, step, self.total)
+        else:
+            log.info("%s: is finished: all %d steps are done", self.run_dir.path, self.total)
         return step
 
     def _journal(self, step: int) -> Journal:
@@ -202,12 +218,12 @@ class _Loop:
             names = [self.training.names[i] for part in gather(mine) for i in part]
             self.journal.nonfinite(step, float(taken.means["loss"]), names)
             if self._due(step):  # of the weights of the step before
-                self.journal.measured(step, epoch, self._online())
+                self.journal.measured(step, epoch, self._online(step))
             return "not finite"
         self.journal.finite()
         if taken.inside:
             self.journal.diagnostics(step, epoch, taken.inside)
-        online = self._online() if self._due(step) else {}
+        online = self._online(step) if self._due(step) else {}
         if not online and step % self.config.log_every and step != self.total:
             return ""
         scalars = {name: value for name, value in taken.means.items() if value.ndim == 0}
@@ -221,9 +237,10 @@ class _Loop:
         every, (epoch, left) = self.config.online_every, divmod(step, self.epoch_steps)
         return self.observer is not None and every > 0 and not left and (epoch % every == 0 or step == self.total)
 
-    def _online(self) -> dict[str, float]:
+    def _online(self, step: int) -> dict[str, float]:
         """Evaluate a plain copy of the observed network; the run's own networks and random numbers stay as they are."""
         assert self.observer is not None
+        self.note(step, "evaluating")
         began = time.perf_counter()
         gpus = [self.here.device] if self.here.device.type == "cuda" else []
         network = self._plain(self.objective.observed)
@@ -249,13 +266,19 @@ class _Loop:
             raise kind(f"{self.run_dir.path}: stopped after step {step}; the same command goes on from there")
 
     def _save(self, step: int) -> None:
+        self.note(step, "saving a checkpoint")
         info: dict[str, Any] = {
             "step": step, "epoch": step // self.epoch_steps, "epochs": self.config.epochs, "seed": self.job.seed,
             "steps_per_epoch": self.epoch_steps, "init": self.job.model.init.name, "optimizer": self.job.optimizer.name,
         }  # fmt: skip
         content = checkpoint.collect(self.objective, self.optimizer)  # of all ranks
         keep = self.keep | {self.journal.best}
-        on_main(lambda: checkpoint.save(self.run_dir.path, content, self.job.model, info, keep))
+
+        def save() -> None:
+            self.run_dir.check()
+            checkpoint.save(self.run_dir.path, content, self.job.model, info, keep)
+
+        on_main(save)
         self.run_dir.report(now=True, step=step)
         self._set_next_save()
 

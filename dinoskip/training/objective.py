@@ -90,7 +90,8 @@ class Engine:
     """What all steps of a run share. ``forward`` is the student as :func:`dinoskip.training.parallel.wrap` returns it.
 
     ``requests`` says, on this rank, which stop signal came (0: none) and whether it is time to save. ``inspect``
-    measures the student between backward pass and update of a step (1, 2, ...) and changes nothing.
+    measures the student between backward pass and update of a step (1, 2, ...) and changes nothing. ``note`` is told
+    step and action as they begin.
     """
 
     student: nn.Module
@@ -103,6 +104,7 @@ class Engine:
     bf16: bool = False
     requests: Callable[[], tuple[int, bool]] = lambda: (0, False)
     inspect: Callable[[int], Row] = lambda _: {}
+    note: Callable[[int, str], None] = lambda step, action: None
 
 
 class Step:
@@ -144,10 +146,12 @@ class Step:
         """The loader's views of each micro-batch, on the device. Noise (drop path) depends on step and slice alone."""
         engine = self.engine
         for micro in range(engine.accumulate):
+            engine.note(self.number + 1, "waiting for images")
             began = time.perf_counter()
             batch = next(self._batches)
             self.waited += time.perf_counter() - began
             self.ids.append(batch.ids)
+            engine.note(self.number + 1, "forward and backward pass")
             place = engine.here.rank * engine.accumulate + micro
             torch.manual_seed(derive(engine.seed, "noise", self.number, place))
             with parallel.last_only(self.forward, micro == engine.accumulate - 1):
@@ -171,6 +175,7 @@ class Step:
         Every rank gets the same norms. It is the only place at which a step waits for the device.
         """
         engine = self.engine
+        engine.note(self.number + 1, "norms of the gradients, agreed among ranks")
         self.inside = engine.inspect(self.number + 1)
         self.means = mean_of(self._values)
         gradients = gradients_of(engine.student)

@@ -57,7 +57,7 @@ def pretrain(
         loader = TrainLoader(
             images, config.crops, config.augment, config.data_path, seed=job.seed, batch_size=config.batch_size,
             rank=here.rank, world_size=here.size, accumulate=config.accumulate, workers=own, device=here.device,
-            min_side=job.model.patch_size,
+            min_side=job.model.patch_size, compiled=config.compile is not False,
         )  # fmt: skip
         objective = OBJECTIVES[type(config)](job, config, loader.steps_per_epoch, here.device)
         return Training(objective, loader, images.ids, partial(wait_advice, mode=config.data_path, workers=own))

@@ -16,13 +16,20 @@ from dinoskip.config import flatten
 from dinoskip.console import MetricsLog, log
 from dinoskip.distributed import World, on_main
 from dinoskip.environment import describe
-from dinoskip.errors import ConfigError, DinoskipError, Interrupted, OutputInUse, Preempted, did_you_mean
+from dinoskip.errors import ConfigError, DinoskipError, Interrupted, OutputInUse, Preempted, RankLost, did_you_mean
 from dinoskip.files import TEMPORARY, read_json, write_json
-from dinoskip.locks import directory_lock
+from dinoskip.locks import DirectoryLock, directory_lock
 from dinoskip.models.export import list_checkpoints
 from dinoskip.training.checkpoint import sweep
+from dinoskip.training.guard import INTERRUPT, PREEMPT
 from dinoskip.training.recipe import FREE_KEYS
 
+SECTIONS = ("pretrain", "supervise")  # of a job, with the settings of its objective
+STATES: dict[type[BaseException], str] = {
+    Preempted: "preempted",
+    RankLost: "preempted",
+    Interrupted: "interrupted",
+}  # of status.json, by what the run ended with; all else is "failed"
 STATUS_SECONDS = 5.0  # between rewrites of status.json while nothing but the step changes
 
 
@@ -53,7 +60,7 @@ def compare_configs(
         if name not in sections and name not in keys:
             near = did_you_mean(name, [*keys, *sections])
             raise ConfigError(f"allow-change {name}: there is no such setting", near)
-    free = {f"{section}.{key}" for section in ("pretrain", "supervise") for key in FREE_KEYS}
+    free = {f"{section}.{key}" for section in SECTIONS for key in FREE_KEYS}
     refused: list[Change] = []
     allowed: list[Change] = []
     for key in keys:
@@ -72,10 +79,22 @@ def _with_new_names(recorded: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class RunDirectory:
-    """An open run directory. Only rank 0 writes; on other ranks :meth:`report` does nothing."""
+    """An open run directory. Only rank 0 writes, and has the ``lock``, which ``held`` gives back.
 
-    def __init__(self, path: Path, is_main: bool, config: Mapping[str, Any], changes: Sequence[Change] = ()) -> None:
+    On other ranks :meth:`report` does nothing.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        is_main: bool,
+        config: Mapping[str, Any],
+        changes: Sequence[Change],
+        held: ExitStack,
+        lock: DirectoryLock | None,
+    ) -> None:
         self.path, self.is_main, self._config, self._changes = path, is_main, config, changes
+        self._held, self._lock = held, lock
         self._status: dict[str, Any] = {"state": "running", "host": socket.gethostname(), "pid": os.getpid()}
         self._written = float("-inf")
 
@@ -85,6 +104,34 @@ class RunDirectory:
         if self.is_main and (now or time.monotonic() - self._written > STATUS_SECONDS):
             write_json(self.path / "status.json", self._status | {"updated": time.time()})
             self._written = time.monotonic()
+
+    def note_start(self, checkpoint: Path | None, damaged: Mapping[str, str]) -> None:
+        """Say in status.json which checkpoint this session goes on from, and which newer ones are damaged."""
+        taken = None if checkpoint is None else checkpoint.name
+        self.report(resumed_from=taken, damaged_checkpoints=dict(damaged))
+
+    def leave(self, state: str, error: str, code: int) -> None:
+        """End this process from another thread than the main one, which cannot: say why, and give the lock back."""
+        os.write(2, f"error: {error}\n".encode())
+        with suppress(DinoskipError, OSError):
+            self.report(now=True, state=state, error=error)
+        self._held.close()
+        os._exit(code)
+
+    def lost(self, line: str) -> None:
+        """:meth:`leave`, since another rank is lost: exit code 75 if there is a checkpoint to go on from, else 1."""
+        failure = rank_lost(self.path, line)
+        self.leave(STATES.get(type(failure), "failed"), str(failure), failure.exit_code)
+
+    def stopped_at_once(self, request: int) -> None:
+        """:meth:`leave` at the second request to stop."""
+        failure = stopped_at_once(self.path, request)
+        self.leave(STATES[type(failure)], str(failure), failure.exit_code)
+
+    def check(self) -> None:
+        """:class:`OutputInUse` if the directory is not the one that was locked: what was written there is lost."""
+        if self._lock is not None:
+            self._lock.check()
 
     def note_environment(self, **found: Any) -> None:
         """Add to env.json."""
@@ -111,6 +158,26 @@ class RunDirectory:
             log.warning("%s: %.0f MiB free, two checkpoints need %.0f MiB", self.path, free / 2**20, need)
 
 
+def too_long(path: Path, step: int, epochs: int, steps: int) -> ConfigError:
+    """What is wrong with settings by which a run would have ended before the step at which it is."""
+    return ConfigError(
+        f"{path}: the run is at step {step}, and {epochs} epochs end at step {steps}",
+        "give it as many epochs as it has had, or begin a new run in another directory",
+    )
+
+
+def _refuse_shorter(path: Path, newest: Path, config: Mapping[str, Any]) -> None:
+    """Before anything is written: :func:`too_long`, as far as the newest checkpoint's state tells."""
+    try:
+        state = read_json(newest / "state.json")
+        step, per_epoch = int(state["step"]), int(state["steps_per_epoch"])
+    except (DinoskipError, OSError, KeyError, TypeError, ValueError):
+        return  # damaged: an older one is taken
+    epochs = [config[section]["epochs"] for section in SECTIONS if section in config]
+    if epochs and epochs[0] * per_epoch < step:
+        raise too_long(path, step, epochs[0], epochs[0] * per_epoch)
+
+
 def _claim(path: Path, config: Mapping[str, Any], world: World, allow: Collection[str]) -> list[Change]:
     """Check that the locked directory is new or this run's; record environment and, if new, the configuration.
 
@@ -119,7 +186,9 @@ def _claim(path: Path, config: Mapping[str, Any], world: World, allow: Collectio
     """
     recorded = path / "config.json"
     allowed: list[Change] = []
-    if recorded.exists() and list_checkpoints(path):
+    steps = list_checkpoints(path)
+    if recorded.exists() and steps:
+        _refuse_shorter(path, steps[max(steps)], config)
         refused, allowed = compare_configs(_with_new_names(read_json(recorded)), config, allow)
         if refused:
             problems = tuple(f"{recorded}: {change}" for change in refused)
@@ -140,6 +209,20 @@ def _claim(path: Path, config: Mapping[str, Any], world: World, allow: Collectio
     return allowed
 
 
+def stopped_at_once(path: Path, request: int) -> Preempted | Interrupted:
+    """What a run ends with at the second request to stop, PREEMPT or INTERRUPT."""
+    kind = Preempted if request == PREEMPT else Interrupted
+    return kind(f"{path}: stopped at once; the last checkpoint stands")
+
+
+def rank_lost(path: Path, line: str) -> DinoskipError:
+    """What a run ends with when another rank is lost: to be gone on with, if there is a checkpoint."""
+    steps = list_checkpoints(path)
+    if not steps:
+        return DinoskipError(f"{line}; there is no checkpoint yet: the same command begins again")
+    return RankLost(f"{line}; the same command goes on from step {max(steps)}")
+
+
 @contextmanager
 def open_run(
     path: Path, config: Mapping[str, Any], world: World, allow: Collection[str] = ()
@@ -150,24 +233,29 @@ def open_run(
     it belongs to another configuration or cannot be written.
     """
     with ExitStack() as held:
+        locks: list[DirectoryLock] = []
 
         def claim() -> list[Change]:
             if path.exists() and not path.is_dir():
                 raise ConfigError(f"{path}: not a directory", "choose another output directory")
-            held.enter_context(directory_lock(path))
+            locks.append(held.enter_context(directory_lock(path)))
             return _claim(path, config, world, allow)
 
-        run = RunDirectory(path, world.is_main, config, on_main(claim))
+        run = RunDirectory(path, world.is_main, config, on_main(claim), held, next(iter(locks), None))
         try:
             run.report(now=True, error=None)
             yield run
+            on_main(run.check)
             run.report(now=True, state="done")
         except BaseException as error:
-            states: dict[type[BaseException], str] = {Preempted: "preempted", Interrupted: "interrupted"}
-            state = "interrupted" if isinstance(error, KeyboardInterrupt) else states.get(type(error), "failed")
-            shown = str(error) if isinstance(error, DinoskipError) else f"{type(error).__name__}: {error}"
-            with suppress(DinoskipError, OSError):  # a full disk must not hide what happened
-                run.report(now=True, state=state, error=shown)
+            failure = error
             if isinstance(error, KeyboardInterrupt):
-                raise Interrupted(f"{path}: stopped at once; the last checkpoint stands") from None
+                failure = stopped_at_once(path, getattr(error, "request", INTERRUPT))
+            elif isinstance(error, RankLost):
+                failure = rank_lost(path, str(error))
+            shown = str(failure) if isinstance(failure, DinoskipError) else f"{type(failure).__name__}: {failure}"
+            with suppress(DinoskipError, OSError):  # a full disk must not hide what happened
+                run.report(now=True, state=STATES.get(type(failure), "failed"), error=shown)
+            if failure is not error:
+                raise failure from None
             raise

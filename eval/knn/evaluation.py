@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from dinoskip.distributed import choose_device
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.features import FeatureStore
-from dinoskip.results import EvalResult, write_rows
-from eval.baselines import classification_baselines
-from eval.bootstrap import share_interval
+from dinoskip.records import write_recorded_rows
+from dinoskip.results import EvalResult
+from eval.baselines import classification_baselines, hits_row
 from eval.knn.classify import knn_predictions
 from eval.knn.config import KnnConfig
 
@@ -39,7 +39,7 @@ def evaluate(
     *,
     device: str = "auto",
 ) -> list[EvalResult]:
-    """Classify the CLS token of every block and write ``out/rows.json``.
+    """Classify the CLS token of every block and write ``rows.json`` and ``records.npz`` into ``out``.
 
     ``train_labels`` and ``val_labels`` are integers in store order; ``context`` are fields of the rows, the data set's
     name among them. One row a block and k, metric
@@ -53,33 +53,30 @@ def evaluate(
         raise ConfigError(f"blocks differ: {train_store.blocks} in training, {val_store.blocks} in validation")
     train, val = _features(train_store, where), _features(val_store, where)
     predicted = knn_predictions(train, train_labels, val, config.k, config.temperature, backend=config.backend)
-    about = {"classes": len(class_names), **context}
-    rows = [
-        _row(k, predicted[k][i] == truth, str(block), val_store, config).with_context(about)
+    classes = len(class_names)
+    recorded = [
+        hits_row(_row(k, str(block), val_store, config, classes).with_context(context), predicted[k][i] == truth)
         for i, block in enumerate(val_store.blocks)
         for k in config.k
     ]
-    for like in rows[: len(config.k)]:
-        rows += classification_baselines(np.asarray(train_labels, dtype=np.int64), truth, len(class_names), like)
-    write_rows(Path(out) / "rows.json", rows)
-    return rows
+    for like in recorded[: len(config.k)]:
+        recorded += classification_baselines(np.asarray(train_labels, dtype=np.int64), truth, classes, like.row)
+    return write_recorded_rows(Path(out), val_store.ids, recorded)
 
 
-def _row(k: int, right: NDArray[np.bool_], block: str, store: FeatureStore, config: KnnConfig) -> EvalResult:
-    low, high = share_interval(right)
+def _row(k: int, block: str, store: FeatureStore, config: KnnConfig, classes: int) -> EvalResult:
     return EvalResult(
         metric=f"accuracy_k{k}",
-        value=100.0 * float(right.mean()),
+        value=0.0,
         task="knn",
         block=block,
         dataset="",
         split="val",
-        n=len(right),
+        n=len(store.ids),
         facet=store.facet,
         norm=store.norm,
         protocol=f"dino k-NN, temperature {config.temperature:g}",
         resolution=store.transform.label,
+        classes=classes,
         weights=store.weights_hash,
-        low=100 * low,
-        high=100 * high,
     )

@@ -14,7 +14,7 @@ from dinoskip.errors import ConfigError, DataError
 from dinoskip.features import FeatureStore
 from dinoskip.models import Backbone
 from dinoskip.results import EvalResult
-from eval.labelled import LabelledTokens
+from eval.labelled import LabelledTokens, token_cosine
 from eval.probe.config import ProbeConfig
 from eval.probe.fit import (
     Norms,
@@ -25,6 +25,7 @@ from eval.probe.fit import (
     head_groups,
     keys_of,
     split_images,
+    tokens_under_norms,
 )
 from eval.probe.live import LiveTokenLoader, RunningNorm
 from eval.probe.rows import ProbedData, publish
@@ -45,7 +46,7 @@ def evaluate(
     backbone: Backbone | None = None,
     device: str = "auto",
 ) -> list[EvalResult]:
-    """Probe every block of the stores and write heads, ``probes.json`` and ``rows.json`` into ``out``.
+    """Probe every block of the stores and write heads, ``probes.json``, ``rows.json`` and ``records.npz`` into ``out``.
 
     ``seed`` is that of the first fit; one more head is fitted on the sum of the ``multiscale`` blocks. The norm is the
     stores' own; or ``norms``, which ``backbone`` applies when stores of norm ``none`` are read. Rows: mIoU with its
@@ -55,11 +56,22 @@ def evaluate(
     train, val = LabelledTokens.pair(train_store, val_store, train_set, val_set)
     applied = _derivations(val_store, norms, backbone)
     groups = head_groups(val_store.blocks, multiscale, list(applied))
-    seeds = range(seed, seed + config.seeds)
-    fits = [fit_stored(train, val, groups, applied, config, one, choose_device(device)) for one in seeds]
-    size = f"{val_store.transform.label}, scored at label size"
+    seeds, where = range(seed, seed + config.seeds), choose_device(device)
+    fits = [fit_stored(train, val, groups, applied, config, one, where) for one in seeds]
+    tokens = tokens_under_norms(val, keys_of(groups), applied, where)
     about = ProbedData(
-        train, val, train_set, val_set, val_store.facet, val_store.weights_hash, train_store.ids, size, seed, multiscale
+        train=train,
+        val=val,
+        train_set=train_set,
+        val_set=val_set,
+        facet=val_store.facet,
+        weights=val_store.weights_hash,
+        train_ids=train_store.ids,
+        val_ids=val_store.ids,
+        resolution=f"{val_store.transform.label}, scored at label size",
+        seed=seed,
+        multiscale=multiscale,
+        cosines={key: token_cosine(x, where) for key, x in tokens.items() if x.shape[1] > 1},
     )
     return publish(out, fits, config, about, context)
 
@@ -120,6 +132,16 @@ def evaluate_live(
 
     fits = [fit(one) for one in range(seed, seed + config.seeds)]
     about = ProbedData(
-        train, val, train_set, val_set, "out", backbone.weights_hash, train_set.ids, config.resolution, seed, multiscale
+        train=train,
+        val=val,
+        train_set=train_set,
+        val_set=val_set,
+        facet="out",
+        weights=backbone.weights_hash,
+        train_ids=train_set.ids,
+        val_ids=val_set.ids,
+        resolution=config.resolution,
+        seed=seed,
+        multiscale=multiscale,
     )
     return publish(out, fits, config, about, context)

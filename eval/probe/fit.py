@@ -158,6 +158,15 @@ def fit_probes(
     return fit_stored(train, val, groups, {_AS_STORED: None}, recipe, seed, choose_device(device))
 
 
+def tokens_under_norms(data: LabelledTokens, keys: Sequence[Key], norms: Norms, device: torch.device) -> dict[Key, Any]:
+    """Return the tokens (N, T, C) of every key, whose norm is applied when they are read."""
+    changes = {key: norms[key[0]] for key in keys}
+    return {
+        key: data.tokens[key[1]] if change is None else TokensUnderNorm(data.tokens[key[1]], change, device)
+        for key, change in changes.items()
+    }
+
+
 def fit_stored(
     train: LabelledTokens,
     val: LabelledTokens,
@@ -172,12 +181,7 @@ def fit_stored(
     missing = sorted({b for _, b in keys} - (set(train.tokens) & set(val.tokens)))
     if missing:
         raise ConfigError(f"probe: block {missing[0]} is not in the features", "export it too")
-
-    def under(data: LabelledTokens, norm: str, block: int) -> Any:
-        change = norms[norm]
-        return data.tokens[block] if change is None else TokensUnderNorm(data.tokens[block], change, device)
-
-    tokens, read = ({key: under(data, *key) for key in keys} for data in (train, val))
+    tokens, read = (tokens_under_norms(data, keys, norms, device) for data in (train, val))
     fitted, held = split_images(train.count, recipe.holdout, seed)
     constants: Constants = {}
     for key, stored in tokens.items():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,11 @@ from dinoskip.config import dump
 from dinoskip.console import log
 from dinoskip.data.segmentation import SegmentationDataset
 from dinoskip.files import write_json
-from dinoskip.results import EvalResult, write_rows
+from dinoskip.records import RecordedRow, areas_record, write_recorded_rows
+from dinoskip.results import EvalResult, best_by_heldout
 from eval.baselines import segmentation_baselines
 from eval.bootstrap import miou_intervals
-from eval.labelled import LabelledTokens
+from eval.labelled import Key, LabelledTokens
 from eval.probe.config import ProbeConfig
 from eval.probe.fit import ProbeResult
 from eval.probe.heads import save_heads
@@ -25,7 +26,10 @@ from eval.probe.heads import save_heads
 
 @dataclass(frozen=True)
 class ProbedData:
-    """What was probed: label maps as read, data sets, the backbone's facet and weights, sizes in words, first seed."""
+    """What was probed: label maps as read, data sets, the backbone's facet and weights, sizes in words, first seed.
+
+    ``cosines`` are mean cosines between tokens of a validation image, by (norm, block), where they were measured.
+    """
 
     train: LabelledTokens
     val: LabelledTokens
@@ -34,15 +38,17 @@ class ProbedData:
     facet: str
     weights: str
     train_ids: Sequence[str]
+    val_ids: Sequence[str]
     resolution: str
     seed: int
     multiscale: Sequence[int] | None
+    cosines: Mapping[Key, float] = field(default_factory=dict)
 
 
 def publish(
     out: Path, fits: Sequence[Sequence[ProbeResult]], config: ProbeConfig, about: ProbedData, context: Mapping[str, Any]
 ) -> list[EvalResult]:
-    """Write heads, ``probes.json`` and ``rows.json`` of one fit a seed into ``out``; return the rows.
+    """Write heads, ``probes.json``, ``rows.json`` and ``records.npz`` of one fit a seed into ``out``; return the rows.
 
     ``heads.safetensors`` are of the first seed and norm, ``heads_NORM.safetensors`` of the others. With several seeds,
     the rows of their mean come first, with the standard deviation; the rows of a seed carry ``seed N`` in their note.
@@ -58,21 +64,27 @@ def publish(
     settings |= {"seed": about.seed, "multiscale": about.multiscale and list(about.multiscale)}
     write_json(out / "probes.json", {"config": settings, "train": fitted, "probes": details})
     context = {"protocol": f"{config.label}, fitted on {about.train_set.list_name}", **context}
-    rows = [_rows_of_fit(results, about, context) for results in fits]
-    shown = rows[0]
+    fitted_rows = [_rows_of_fit(results, about, context) for results in fits]
+    recorded = fitted_rows[0]
     if len(fits) > 1:
-        shown = [mean_row(same) for same in zip(*rows, strict=True)]
-        for i, of_seed in enumerate(rows):
-            seed = about.seed + i
-            shown += [replace(row, seed=seed, note=f"{row.note}, seed {seed}".lstrip(", ")) for row in of_seed]
-    best = max(
-        (row for row in shown if row.metric == "mIoU" and not row.note),
-        key=lambda row: np.nan_to_num(row.value, nan=-1),
-    )
+        recorded = [RecordedRow(mean_row([one.row for one in same])) for same in zip(*fitted_rows, strict=True)]
+        for seed, of_seed in enumerate(fitted_rows, about.seed):
+            recorded += [
+                replace(one, row=replace(one.row, seed=seed, note=f"{one.row.note}, seed {seed}".lstrip(", ")))
+                for one in of_seed
+            ]
+    _log_best([one.row for one in recorded])
+    pixels = about.train.pixels_per_image(), about.val.pixels_per_image()
+    recorded += segmentation_baselines(*pixels, recorded[0].row)
+    return write_recorded_rows(out, about.val_ids, recorded)
+
+
+def _log_best(rows: Sequence[EvalResult]) -> None:
+    rows = [row for row in rows if row.metric == "mIoU" and not row.note]
+    best = max(rows, key=lambda row: np.nan_to_num(row.value, nan=-1))
     log.info("probe: best is block %s with %s mIoU", best.block, best.shown)
-    shown += segmentation_baselines(about.train.pixels_per_image(), about.val.pixels_per_image(), shown[0])
-    write_rows(out / "rows.json", shown)
-    return shown
+    if (chosen := best_by_heldout(rows)) is not None:
+        log.info("probe: chosen by held-out training images is block %s with %s mIoU", chosen.block, chosen.shown)
 
 
 def mean_row(rows: Sequence[EvalResult]) -> EvalResult:
@@ -80,8 +92,9 @@ def mean_row(rows: Sequence[EvalResult]) -> EvalResult:
 
     It has no interval by the bootstrap over images: that is of one fit.
     """
-    values = [row.value for row in rows]
-    return replace(rows[0], value=float(np.mean(values)), deviation=float(np.std(values, ddof=1)), low=None, high=None)
+    values, heldout = [row.value for row in rows], [row.heldout for row in rows if row.heldout is not None]
+    mean = replace(rows[0], value=float(np.mean(values)), deviation=float(np.std(values, ddof=1)), low=None, high=None)
+    return replace(mean, heldout=float(np.mean(heldout)) if heldout else None)
 
 
 def _save(out: Path, results: Sequence[ProbeResult], about: ProbedData) -> None:
@@ -111,38 +124,40 @@ def _details(result: ProbeResult, seed: int) -> dict[str, Any]:
     }
 
 
-def _rows_of_fit(results: Sequence[ProbeResult], about: ProbedData, context: Mapping[str, Any]) -> list[EvalResult]:
+def _rows_of_fit(results: Sequence[ProbeResult], about: ProbedData, context: Mapping[str, Any]) -> list[RecordedRow]:
     intervals = miou_intervals([result.areas for result in results], about.seed)
     return [
-        row.with_context(context)
+        replace(one, row=one.row.with_context(context))
         for result, interval in zip(results, intervals, strict=True)
-        for row in _rows(result, interval, about)
+        for one in _rows(result, interval, about)
     ]
 
 
-def _rows(result: ProbeResult, interval: tuple[float, float], about: ProbedData) -> list[EvalResult]:
-    scores, best = result.scores, result.best_scores
-    low, high = (100 * end for end in interval)
-    values = [("mIoU", scores.miou, "", low, high), ("mAcc", scores.macc, "", None, None)]
-    values += [("aAcc", scores.aacc, "", None, None), ("mIoU", best.miou, "best on validation", None, None)]
+def _rows(result: ProbeResult, interval: tuple[float, float], about: ProbedData) -> list[RecordedRow]:
+    """Rows of mIoU with its interval and held-out score, mAcc, aAcc, and mIoU of the head best on validation."""
+    scores, (low, high) = result.scores, interval
+    like = EvalResult(
+        metric="mIoU",
+        value=100 * scores.miou,
+        task="probe",
+        block=result.name,
+        dataset=about.val_set.name,
+        split=about.val_set.split,
+        n=about.val.count,
+        facet=about.facet,
+        norm=result.norm,
+        resolution=about.resolution,
+        classes=about.val_set.num_classes,
+        seed=about.seed,
+        weights=about.weights,
+    )
+    miou = replace(like, low=100 * low, high=100 * high, heldout=100 * result.heldout[result.chosen])
+    cosines = [about.cosines[result.norm, block] for block in result.blocks if (result.norm, block) in about.cosines]
+    if len(cosines) == 1:
+        miou = replace(miou, token_cosine=cosines[0])
     return [
-        EvalResult(
-            metric=metric,
-            value=100 * value,
-            task="probe",
-            block=result.name,
-            dataset=about.val_set.name,
-            split=about.val_set.split,
-            n=about.val.count,
-            facet=about.facet,
-            norm=result.norm,
-            resolution=about.resolution,
-            classes=about.val_set.num_classes,
-            seed=about.seed,
-            weights=about.weights,
-            note=note,
-            low=low,
-            high=high,
-        )
-        for metric, value, note, low, high in values
+        RecordedRow(miou, areas_record(result.areas)),
+        RecordedRow(replace(like, metric="mAcc", value=100 * scores.macc)),
+        RecordedRow(replace(like, metric="aAcc", value=100 * scores.aacc)),
+        RecordedRow(replace(like, value=100 * result.best_scores.miou, note="best on validation")),
     ]

@@ -10,6 +10,7 @@ Shapes: N images of T = h·w patches, C channels, K classes, M remembered patche
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,11 @@ from dinoskip.data.segmentation import SegmentationDataset
 from dinoskip.distributed import choose_device
 from dinoskip.errors import ConfigError
 from dinoskip.features import FeatureStore
-from dinoskip.results import EvalResult, write_rows
+from dinoskip.records import RecordedRow, areas_record, write_recorded_rows
+from dinoskip.results import EvalResult
 from eval.baselines import segmentation_baselines
 from eval.bootstrap import miou_intervals
-from eval.labelled import LabelledTokens
+from eval.labelled import LabelledTokens, token_cosine
 from eval.metrics import ConfusionMatrix, scores_of_areas
 from eval.neighbours import Neighbours
 from eval.retrieval.config import RetrievalConfig
@@ -76,7 +78,7 @@ def evaluate(
     seed: int = 0,
     device: str = "auto",
 ) -> list[EvalResult]:
-    """Label the validation set by every block of the stores and write ``out/rows.json``.
+    """Label the validation set by every block of the stores; write ``rows.json`` and ``records.npz`` into ``out``.
 
     ``seed`` chooses the patches that are remembered. Rows: mIoU with its interval, mAcc and aAcc in percent of each
     block; then the mIoU of the majority class. Raises :class:`DataError` for stores that do not belong together,
@@ -89,43 +91,38 @@ def evaluate(
     where = choose_device(device)
     areas = [retrieve(train, val, memory, block, config, where) for block in val_store.blocks]
     context = {"protocol": f"{config.label}, of {train_set.list_name}", **context}
-    rows = []
+    recorded: list[RecordedRow] = []
     for block, of_block, interval in zip(val_store.blocks, areas, miou_intervals(areas, seed), strict=True):
-        rows += [row.with_context(context) for row in _rows(str(block), of_block, interval, val_store, val_set, seed)]
-    best = max((row for row in rows if row.metric == "mIoU"), key=lambda row: row.value)
+        about = replace(_row(str(block), val_store, val_set, seed), token_cosine=token_cosine(val.tokens[block], where))
+        recorded += _scored(about.with_context(context), of_block, interval)
+    best = max((one.row for one in recorded if one.row.metric == "mIoU"), key=lambda row: row.value)
     log.info("retrieval: best is block %s with %.1f mIoU", best.block, best.value)
-    rows += segmentation_baselines(train.pixels_per_image(), val.pixels_per_image(), rows[0])
-    write_rows(Path(out) / "rows.json", rows)
-    return rows
+    recorded += segmentation_baselines(train.pixels_per_image(), val.pixels_per_image(), recorded[0].row)
+    return write_recorded_rows(Path(out), val_store.ids, recorded)
 
 
-def _rows(
-    block: str,
-    areas: NDArray[np.int64],
-    interval: tuple[float, float],
-    store: FeatureStore,
-    dataset: SegmentationDataset,
-    seed: int,
-) -> list[EvalResult]:
+def _scored(like: EvalResult, areas: NDArray[np.int64], interval: tuple[float, float]) -> list[RecordedRow]:
+    """Return the rows of mIoU, mAcc and aAcc, otherwise as ``like``, of areas (n, 3, K)."""
     scores, (low, high) = scores_of_areas(areas.sum(0)), interval
-    ends: dict[str, tuple[float | None, float | None]] = {"mIoU": (100 * low, 100 * high)}
-    return [
-        EvalResult(
-            metric=metric,
-            value=100 * value,
-            task="retrieve",
-            block=block,
-            dataset=dataset.name,
-            split=dataset.split,
-            n=len(store.ids),
-            facet=store.facet,
-            norm=store.norm,
-            resolution=f"{store.transform.label}, scored at label size",
-            classes=dataset.num_classes,
-            seed=seed,
-            weights=store.weights_hash,
-            low=ends.get(metric, (None, None))[0],
-            high=ends.get(metric, (None, None))[1],
-        )
-        for metric, value in (("mIoU", scores.miou), ("mAcc", scores.macc), ("aAcc", scores.aacc))
-    ]
+    miou = replace(like, value=100 * scores.miou, low=100 * low, high=100 * high)
+    others = (("mAcc", scores.macc), ("aAcc", scores.aacc))
+    rows = [RecordedRow(replace(like, metric=name, value=100 * value)) for name, value in others]
+    return [RecordedRow(miou, areas_record(areas)), *rows]
+
+
+def _row(block: str, store: FeatureStore, dataset: SegmentationDataset, seed: int) -> EvalResult:
+    return EvalResult(
+        metric="mIoU",
+        value=0.0,
+        task="retrieve",
+        block=block,
+        dataset=dataset.name,
+        split=dataset.split,
+        n=len(store.ids),
+        facet=store.facet,
+        norm=store.norm,
+        resolution=f"{store.transform.label}, scored at label size",
+        classes=dataset.num_classes,
+        seed=seed,
+        weights=store.weights_hash,
+    )

@@ -52,6 +52,8 @@ class TokenCut:
         int64: all tokens tied for the seed, ``seed`` included.
     degenerate
         Whether the second eigenvalue is multiple, so that the cut is one of many equally good ones.
+    complete
+        Whether every token is joined to every other, as in a collapsed network; ``degenerate``, too.
     eigenvalue, gap
         The second smallest generalised eigenvalue and its distance to the third.
     passes
@@ -65,6 +67,7 @@ class TokenCut:
     box: Box
     tied: NDArray[np.int64]
     degenerate: bool
+    complete: bool
     eigenvalue: float
     gap: float
     passes: int
@@ -173,6 +176,7 @@ def split(vector: CutVector, grid: tuple[int, int]) -> TokenCut:
         box=box,
         tied=tied,
         degenerate=vector.gap < MULTIPLE,
+        complete=vector.complete,
         eigenvalue=vector.eigenvalue,
         gap=vector.gap,
         passes=vector.passes,

@@ -8,13 +8,14 @@ once; graphs leave it as they converge. Arrays are of either kind of :data:`eval
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
 import scipy.linalg
 import torch
 from numpy.typing import NDArray
+from threadpoolctl import ThreadpoolController
 
 from eval.tokencut.graph import ALONE, F64, Array, Graphs, build_graphs, like, on_host
 
@@ -33,6 +34,7 @@ class CutVector:
 
     ``error`` (n,) bounds the error of each entry (0 from the dense solver, the last resort); ``eigenvalue`` is the
     second smallest, ``gap`` its distance to the third; ``passes`` counts products with A, 0 for the dense solver.
+    ``complete``: of a binary graph that joins every token to every other, where every vector that sums to zero is one.
     """
 
     y: F64
@@ -40,6 +42,7 @@ class CutVector:
     eigenvalue: float
     gap: float
     passes: int
+    complete: bool = False
 
 
 def cut_vectors(graphs: Graphs) -> list[CutVector]:
@@ -70,18 +73,32 @@ def _decides(vector: CutVector, codes: F64) -> bool:
 def dense_vector(graphs: Graphs, i: int) -> CutVector:
     """Solve (D - A) y = lambda D y of graph ``i`` as the reference does: all n^3 of it, on the host.
 
-    For few tokens and for undecided cuts.
+    For few tokens and for undecided cuts. Where eigenvalues are multiple, the last bits of the matrices and the number
+    of BLAS threads decide which eigenvector it is: the degrees are row sums of A, as the reference's are, and one
+    thread is used, so that it is the same on every number of cores.
     """
     affinity = graphs.dense(i)
-    degrees = np.diag(on_host(graphs.degree[i]))
+    degrees = np.diag(affinity.sum(axis=1))
     try:
-        values, vectors = scipy.linalg.eigh(
-            degrees - affinity, degrees, subset_by_index=[1, 2], overwrite_a=True, overwrite_b=True, check_finite=False
-        )
+        with _blas().limit(limits=1, user_api="blas"):
+            values, vectors = scipy.linalg.eigh(
+                degrees - affinity,
+                degrees,
+                subset_by_index=[1, 2],
+                overwrite_a=True,
+                overwrite_b=True,
+                check_finite=False,
+            )
     except np.linalg.LinAlgError as error:
         raise ValueError(f"the graph's eigenvectors could not be computed: {error}") from error
     y = vectors[:, 0]
     return CutVector(y, np.zeros_like(y), float(values[0]), float(values[1] - values[0]), 0)
+
+
+@lru_cache(maxsize=1)
+def _blas() -> ThreadpoolController:
+    """Return what sets the number of BLAS threads; looking for the libraries takes as long as a small graph."""
+    return ThreadpoolController()
 
 
 @lru_cache(maxsize=256)
@@ -89,7 +106,7 @@ def complete_vector(n: int, eps: float) -> CutVector:
     """Return :func:`dense_vector` of the complete binary graph of ``n`` tokens, solved once: a collapsed network has
     it at every image. Every vector that sums to zero is an eigenvector, so the solver's is as good as another.
     """
-    return dense_vector(build_graphs(torch.ones(1, n, n), 0.0, eps), 0)
+    return replace(dense_vector(build_graphs(torch.ones(1, n, n), 0.0, eps), 0), complete=True)
 
 
 def lanczos(graphs: Graphs, image: Array, codes: Array) -> list[CutVector | None]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from dinoskip.console import Progress, log
 from dinoskip.distributed import choose_device
@@ -18,12 +18,12 @@ from dinoskip.errors import ConfigError, DataError
 from dinoskip.features import FeatureStore
 from dinoskip.files import write_json
 from dinoskip.images import read_image
-from dinoskip.results import EvalResult, write_rows
-from eval.baselines import BOXES, discovery_baselines
-from eval.bootstrap import share_interval
+from dinoskip.records import RecordedRow, write_recorded_rows
+from dinoskip.results import EvalResult
+from eval.baselines import BOXES, discovery_baselines, hits_row
 from eval.discovery import is_hit
 from eval.tokencut.config import TokenCutConfig
-from eval.tokencut.cut import LEAST_TOKENS, to_pixels
+from eval.tokencut.cut import LEAST_TOKENS, TokenCut, to_pixels
 from eval.tokencut.overlays import overlay
 from eval.tokencut.store import ImageAtBlocks, ImageCuts, cut_store
 
@@ -58,6 +58,8 @@ class _Results:
         }
         self.seeds = {blocks: [0] * len(store) for blocks in groups}
         self.ties = dict.fromkeys(groups, 0)
+        self.complete, self.degenerate = (dict.fromkeys(self.boxes, 0) for _ in range(2))
+        self.cosines = {blocks: np.full(len(store), np.nan) for blocks in groups}
         single = [blocks for blocks in groups if len(blocks) == 1]
         total = int(counts.sum())
         self.vectors = {blocks: _file(out / f"vectors_block{blocks[0]}.npy", np.float16, total) for blocks in single}
@@ -69,6 +71,9 @@ class _Results:
             if one is not None:
                 box = to_pixels(one.box, self.store.patch_size, self.store.image_size(i))
                 self.boxes[method, blocks][i] = list(box)
+                self.degenerate[method, blocks] += one.degenerate
+                self.complete[method, blocks] += isinstance(one, TokenCut) and one.complete
+        self.cosines[blocks][i] = cuts.cosine
         first = cuts.cuts[0]
         self.seeds[blocks][i] = first.seed
         self.ties[blocks] += first.ambiguous
@@ -76,6 +81,16 @@ class _Results:
             rows = slice(self.ends[i] - first.mask.size, self.ends[i])
             self.vectors[blocks][rows] = first.eigenvector / np.abs(first.eigenvector).max()
             self.masks[blocks][rows] = first.mask.ravel()
+
+    def collapse(self, method: int, blocks: tuple[int, ...]) -> dict[str, float | None]:
+        """Fields of a row that tell whether the network has collapsed there: shares of all images, mean cosine."""
+        count, cosines = len(self.store), self.cosines[blocks]
+        cosines = cosines[np.isfinite(cosines)]
+        return {
+            "degenerate": self.degenerate[method, blocks] / count,
+            "complete": self.complete[method, blocks] / count,
+            "token_cosine": float(cosines.mean()) if cosines.size else None,
+        }
 
     def mask(self, block: int, i: int) -> NDArray[np.bool_]:
         """Return the mask (h, w) of image ``i``."""
@@ -104,13 +119,13 @@ def evaluate(
     With ``multiscale`` also at these blocks together, by the mean of their similarities.
 
     The store must hold patch tokens (facet ``key`` by protocol) of the dataset's images in their native size. Writes
-    ``rows.json`` (a CorLoc row a block, in percent with its interval, then the baselines'), ``boxes.json``
-    ``{id: {block: [x1, y1, x2, y2]}}`` in pixels, ``seeds.json`` ``{id: {block: flat token index}}``, ``ties.json``, in
-    how many images of each block tied seeds would give different boxes, for each block ``vectors_block{b}.npy``
-    float16 (eigenvectors divided by their largest absolute value) and ``masks_block{b}.npy`` bool, (sum of T,) in
-    store order, and with multiscale ``boxes_multiscale.json`` ``{id: [x1, y1, x2, y2]}``: all of the first tau. The
-    boxes of another are in ``boxes_tau{tau}.json``, of LOST in ``boxes_lost.json``, as in ``boxes.json``. An image of
-    fewer than 3 tokens cannot be cut: its box is all of it.
+    ``rows.json`` (a CorLoc row a block, in percent with its interval, then the baselines') with ``records.npz`` (which
+    images are hits), ``boxes.json`` ``{id: {block: [x1, y1, x2, y2]}}`` in pixels, ``seeds.json`` ``{id: {block: flat
+    token index}}``, ``ties.json``, in how many images of each block tied seeds would give different boxes, for each
+    block ``vectors_block{b}.npy`` float16 (eigenvectors divided by their largest absolute value) and
+    ``masks_block{b}.npy`` bool, (sum of T,) in store order, and with multiscale ``boxes_multiscale.json`` ``{id: [x1,
+    y1, x2, y2]}``: all of the first tau. The boxes of another are in ``boxes_tau{tau}.json``, of LOST in
+    ``boxes_lost.json``, as in ``boxes.json``. An image of fewer than 3 tokens cannot be cut: its box is all of it.
 
     On a CPU ``workers`` threads (0: one a core) cut one image each; on a GPU images and blocks are cut in batches.
     Raises :class:`ConfigError` for a store of another image size or blocks it lacks, :class:`DataError` if ids differ
@@ -129,12 +144,16 @@ def evaluate(
         for item, cuts in cut_store(store, *todo):
             results.add(item, cuts)
             progress.advance()
-    rows = []
+    recorded: list[RecordedRow] = []
     for number, (protocol, name) in enumerate(methods.items()):
         boxes = {label: results.boxes[number, blocks] for label, blocks in groups.items()}
-        rows += [_row(store, dataset, one, boxes[one], truth, protocol).with_context(context) for one in groups]
+        for label, blocks in groups.items():
+            row = _row(store, dataset, label, protocol).with_context(results.collapse(number, blocks))
+            hits = [is_hit(box, others) for box, others in zip(boxes[label], truth, strict=True)]
+            recorded.append(hits_row(row.with_context(context), hits))
         if number:
             write_json(out / name, _by_image(store.ids, boxes))
+    _warn_of_collapse([one.row for one in recorded])
     _write(results, groups, out)
     for i in range(min(config.overlays, len(store))):
         _draw(results, dataset.path(place[i]), i, truth[i], out / "overlays")
@@ -142,9 +161,20 @@ def evaluate(
         name: [is_hit(rule(*store.image_size(i)), boxes) for i, boxes in enumerate(truth)]
         for name, rule in BOXES.items()
     }
-    rows += discovery_baselines(baselines, rows[0])
-    write_rows(out / "rows.json", rows)
-    return rows
+    recorded += discovery_baselines(baselines, recorded[0].row)
+    return write_recorded_rows(out, store.ids, recorded)
+
+
+def _warn_of_collapse(rows: Sequence[EvalResult]) -> None:
+    """Say once at which blocks most cuts are degenerate: their boxes are chance, whatever their CorLoc."""
+    collapsed = [row for row in rows if (row.degenerate or 0) > 0.5]
+    if collapsed:
+        worst = max(collapsed, key=lambda row: (row.complete or 0, row.degenerate or 0))
+        blocks = ", ".join(dict.fromkeys(row.block for row in collapsed))
+        log.warning(
+            "TokenCut: collapsed at block %s: most cuts are degenerate (at block %s %d of %d graphs are complete)",
+            blocks, worst.block, round((worst.complete or 0) * worst.n), worst.n,
+        )  # fmt: skip
 
 
 def _places(store: FeatureStore, dataset: BoxDataset, multiscale: Sequence[int] | None) -> list[int]:
@@ -189,26 +219,15 @@ def _draw(results: _Results, image: Path, i: int, truth: np.ndarray, folder: Pat
         picture.save(where)
 
 
-def _row(
-    store: FeatureStore,
-    dataset: BoxDataset,
-    label: str,
-    boxes: Sequence[ArrayLike],
-    truth: Sequence[np.ndarray],
-    protocol: str,
-) -> EvalResult:
-    hits = [is_hit(box, others) for box, others in zip(boxes, truth, strict=True)]
-    low, high = share_interval(hits)
+def _row(store: FeatureStore, dataset: BoxDataset, label: str, protocol: str) -> EvalResult:
     return EvalResult(
         metric="CorLoc",
-        value=100 * (sum(hits) / len(hits)),
-        low=100 * low,
-        high=100 * high,
+        value=0.0,
         task="tokencut",
         block=label,
         dataset=dataset.name,
         split=dataset.split,
-        n=len(truth),
+        n=len(store),
         facet=store.facet,
         norm=store.norm,
         protocol=protocol,

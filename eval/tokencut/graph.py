@@ -118,6 +118,13 @@ def lengths(features: Tensor) -> Tensor:
     return length
 
 
+def mean_cosine(unit: Tensor) -> list[float]:
+    """Return for each image the mean cosine between different tokens, of normalised rows (B, n, C), n at least 2."""
+    n, total = unit.shape[1], unit.sum(1, dtype=torch.float64)
+    cosines: list[float] = ((total.square().sum(1) - n) / (n * (n - 1))).tolist()
+    return cosines
+
+
 def similarities(unit: Tensor) -> Tensor:
     """Return the inner products (B, n, n) of normalised rows (B, n, C), float32 (TF32 changes 2 % of the cuts)."""
     if unit.is_cuda:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from dinoskip.errors import DataError
 from dinoskip.features import FeatureStore
 from eval.tokencut.cut import LEAST_TOKENS, TokenCut, batch_size, cut, each
-from eval.tokencut.graph import lengths, normalise, similarities
+from eval.tokencut.graph import lengths, mean_cosine, normalise, similarities
 from eval.tokencut.lost import Lost, grow
 
 _GPU_THREADS = 2  # while one waits for the GPU, the other finds boxes
@@ -26,10 +26,11 @@ class ImageAtBlocks(NamedTuple):
 
 
 class ImageCuts(NamedTuple):
-    """Of one image at one block: a cut for each tau, and LOST's object where it was asked for."""
+    """Of an image at a block: a cut for each tau, LOST's object where asked for, the mean cosine between its tokens."""
 
     cuts: list[TokenCut]
     lost: Lost | None
+    cosine: float
 
 
 def cut_store(
@@ -92,13 +93,14 @@ def _cut(
 ) -> list[ImageCuts]:
     features = torch.from_numpy(np.stack([_features(store, item) for item in items])).to(device)
     grids = [store.grid(item.image) for item in items]
-    similarity = similarities(normalise(features))
+    unit = normalise(features)
+    similarity, cosines = similarities(unit), mean_cosine(unit)
     try:
         cuts = [cut(similarity, grids, tau, eps) for tau in taus]
     except ValueError as error:
         raise DataError(f"{store.path}: {store.ids[items[0].image]}: block {items[0].blocks}: {error}") from error
     lost = grow(similarity, lengths(features), grids, lost_k) if lost_k else [None] * len(items)
-    return [ImageCuts([one[i] for one in cuts], lost[i]) for i in range(len(items))]
+    return [ImageCuts([one[i] for one in cuts], lost[i], cosines[i]) for i in range(len(items))]
 
 
 def _features(store: FeatureStore, item: ImageAtBlocks) -> NDArray[np.float32]:

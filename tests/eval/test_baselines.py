@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from dinoskip.results import EvalResult
+from dinoskip.statistics import score
 from eval.baselines import (
     centre_box,
     classification_baselines,
@@ -23,7 +24,10 @@ LIKE = EvalResult(
 
 
 def test_rows_say_nothing_of_the_model() -> None:
-    (row, _) = classification_baselines(np.array([1, 1, 0]), np.array([1, 1, 1, 0]), 4, LIKE)
+    majority, _ = classification_baselines(np.array([1, 1, 0]), np.array([1, 1, 1, 0]), 4, LIKE)
+    row = majority.row
+    assert majority.values is not None
+    assert majority.values.tolist() == [1, 1, 1, 0]
     assert (row.model, row.metric, row.value) == ("baseline: majority class", "m", 75.0)
     assert (row.dataset, row.split, row.n, row.classes, row.seed, row.version) == ("set", "val", 4, 3, 5, "v")
     empty = ("block", "facet", "norm", "weights", "initialisation", "optimizer", "protocol", "resolution")
@@ -34,7 +38,7 @@ def test_rows_say_nothing_of_the_model() -> None:
 
 
 def test_chance_is_one_of_the_classes() -> None:
-    chance = classification_baselines(np.array([0]), np.array([0]), 8, LIKE)[1]
+    chance = classification_baselines(np.array([0]), np.array([0]), 8, LIKE)[1].row
     assert (chance.model, chance.value, chance.interval) == ("baseline: chance", 12.5, "")
 
 
@@ -44,10 +48,11 @@ def test_boxes() -> None:
     assert is_hit(centre_box(40, 40), [[10, 10, 30, 30]])
     assert is_hit(full_image(10, 10), [[0, 0, 10, 5]])  # half the image
     assert not is_hit(centre_box(10, 10), [[0, 0, 10, 10]])  # a quarter of it
-    rows = discovery_baselines({"full image": [True, False, True, True]}, LIKE)
-    assert [(row.model, row.value) for row in rows] == [("baseline: full image", 75.0)]
-    assert rows[0].low is not None
-    assert rows[0].low < 75 < rows[0].high
+    (one,) = discovery_baselines({"full image": [True, False, True, True]}, LIKE)
+    assert (one.row.model, one.row.value) == ("baseline: full image", 75.0)
+    assert (one.row.low, one.row.high) == pytest.approx((30.06, 95.44), abs=0.01)  # Wilson
+    assert one.values is not None
+    assert one.values.tolist() == [1, 0, 1, 1]
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -58,11 +63,14 @@ def test_majority_class_equals_predicting_it_everywhere(seed: int) -> None:
     commonest = int(np.bincount(np.concatenate(train).ravel())[:3].argmax())
     total, areas = ConfusionMatrix(3), majority_areas(*pixels)
     for label, found in zip(val, areas, strict=True):
-        one = ConfusionMatrix(3)
-        one.update(np.full_like(label, commonest), label)
-        assert (one.areas == found).all()
+        matrix = ConfusionMatrix(3)
+        matrix.update(np.full_like(label, commonest), label)
+        assert (matrix.areas == found).all()
         total.update(np.full_like(label, commonest), label)
-    (row,) = segmentation_baselines(*pixels, LIKE)
+    (one,) = segmentation_baselines(*pixels, LIKE)
+    row = one.row
+    assert one.values is not None
+    assert 100 * score(one.values) == pytest.approx(row.value)
     assert row.value == 100 * total.scores().miou
     assert row.low is not None
     assert row.low <= row.value <= row.high

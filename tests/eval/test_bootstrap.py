@@ -1,37 +1,15 @@
-"""Intervals against brute force over every resample, closed forms and plain loops."""
+"""Intervals of the mIoU against plain loops."""
 
 from __future__ import annotations
 
-import itertools
 import math
 
 import numpy as np
 import pytest
 
 from dinoskip.statistics import resample_counts
-from eval.bootstrap import miou_intervals, share_interval
+from eval.bootstrap import miou_intervals
 from eval.metrics import ConfusionMatrix, scores_of_areas
-
-
-@pytest.mark.parametrize(("hits", "images"), [(k, n) for n in range(1, 6) for k in range(n + 1)])
-def test_share_is_the_percentile_of_every_possible_resample(hits: int, images: int) -> None:
-    given = np.arange(images) < hits
-    shares = given[np.array(list(itertools.product(range(images), repeat=images)))].mean(1)
-    low, high = share_interval(given)
-    # the smallest share that at least this part of all resamples does not exceed; a hair for rounded probabilities
-    for end, part in ((low, 0.025), (high, 0.975)):
-        assert np.mean(shares <= end + 1e-9) >= part - 1e-9
-        assert np.mean(shares < end - 1e-9) <= part + 1e-9
-    assert low - 1e-9 <= hits / images <= high + 1e-9
-
-
-def test_share_of_many_is_the_normal_interval() -> None:
-    hits = np.arange(10_000) % 5 == 0
-    half = 1.959964 * math.sqrt(0.2 * 0.8 / 10_000)
-    assert share_interval(hits) == pytest.approx((0.2 - half, 0.2 + half), abs=2e-4)
-    assert share_interval([True] * 9) == (1, 1)
-    assert share_interval([False] * 9) == (0, 0)
-    assert all(math.isnan(end) for end in share_interval([]))
 
 
 @pytest.mark.parametrize("seed", [0, 1])

@@ -17,6 +17,7 @@ import pytest
 from dinoskip.console import read_metrics
 from dinoskip.files import read_json, verify_manifest
 from dinoskip.models.export import list_checkpoints
+from dinoskip.training import checkpoint
 from tests.helpers import slow_pretrain
 from tests.helpers.launch import DEADLINE, Child, children, rank_environments
 from tests.helpers.tiny import count_rows, tiny_job
@@ -26,15 +27,15 @@ JOB = tiny_job(skip=False, checkpoint_every_steps=None)
 
 def slow_steps() -> None:
     """Steps of 0.15 s and more, so that the step at which a signal came is known."""
-    from dinoskip.training import loop
+    from dinoskip.training import objective
 
-    set_rates = loop.set_rates
+    set_rates = objective.set_rates
 
     def slow(*args: object) -> None:
         time.sleep(0.15)
         set_rates(*args)  # type: ignore[arg-type]
 
-    loop.set_rates = slow
+    objective.set_rates = slow
 
 
 @pytest.mark.parametrize(
@@ -60,6 +61,55 @@ def test_preempt_one_rank(number: signal.Signals, told: list[int], images: Path,
     assert step == status["step"]
     assert verify_manifest(path) == []
     assert [row["step"] for row in read_metrics(run_dir / "metrics.jsonl")] == list(range(1, step + 1))
+
+
+def slow_second_save() -> None:
+    """Every checkpoint but the first takes a minute."""
+    write, calls = checkpoint.write_manifest, []
+    slow_steps()
+
+    def slow(*args: object) -> None:
+        calls.append(1)
+        if len(calls) > 1:
+            time.sleep(60)
+        write(*args)  # type: ignore[arg-type]
+
+    checkpoint.write_manifest = slow  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize(
+    ("number", "size"),
+    [
+        (signal.SIGTERM, 2),
+        (signal.SIGUSR2, 1),
+        pytest.param(signal.SIGTERM, 1, marks=pytest.mark.slow),
+        pytest.param(signal.SIGINT, 1, marks=pytest.mark.slow),
+        pytest.param(signal.SIGINT, 2, marks=pytest.mark.slow),
+    ],
+)
+def test_a_second_signal_in_a_slow_save_stops_within_five_seconds(
+    number: signal.Signals, size: int, images: Path, tmp_path: Path
+) -> None:
+    """Rank 0 is in the save, rank 1 in a wait for it that no exception reaches."""
+    run_dir = tmp_path / "run"
+    job = tiny_job(skip=False, checkpoint_every_steps=3, epochs=50)
+    environments = rank_environments(2) if size == 2 else [{}]
+    started = [Child(job, images, run_dir, env=env, prepare=slow_second_save) for env in environments]
+    with children(*started):
+        started[0].wait_for(lambda: len(list_checkpoints(run_dir)) == 1)
+        for child in started:
+            child.signal(number)
+        started[0].wait_for(lambda: any(run_dir.glob("checkpoints/.tmp-step-*")))
+        time.sleep(1.5)  # a launcher and a terminal may both pass one request on
+        began = time.monotonic()
+        for child in started:
+            child.signal(number)
+        for child in started:
+            child.ends(130 if number == signal.SIGINT else 75, "stopped at once; the last checkpoint stands")
+        assert time.monotonic() - began < 5
+    assert read_json(run_dir / "status.json")["state"] == ("interrupted" if number == signal.SIGINT else "preempted")
+    assert [verify_manifest(path) for path in list_checkpoints(run_dir).values()] == [[]]
+    assert not (run_dir / ".lock").exists()
 
 
 @contextmanager

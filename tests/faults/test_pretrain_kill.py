@@ -38,7 +38,7 @@ def kill_once(images: Path, run_dir: Path, rng: random.Random, reached: int) -> 
         code = child.wait()
     assert code in (0, -signal.SIGKILL), child.log
     assert "damaged" not in child.log
-    newest = checkpoint.newest(run_dir)
+    newest = checkpoint.newest(run_dir).path
     return (0 if newest is None else read_json(newest / "state.json")["step"]), code != 0
 
 

@@ -14,6 +14,7 @@ from PIL import Image
 from dinoskip.images import image_from_bytes, image_size, read_mask, size_from_bytes
 from tests.helpers.mutations import attack, refused
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*deprecated:DeprecationWarning")
 SECONDS = 5
 MODES = ("1", "L", "P", "RGB", "RGBA", "CMYK", "I;16", "LA")
 

@@ -13,7 +13,7 @@ from dinoskip.config import RawConfig, dump, validate
 from dinoskip.errors import ConfigError, WeightsError
 from dinoskip.init import ModelConfig, build_model, trunc_normal_
 from dinoskip.init.assign import assign
-from dinoskip.init.build import SkiplessInit, TruncNormalInit, initialise
+from dinoskip.init.build import SkiplessInit, TruncNormalInit, init_for_skipless, initialise
 from dinoskip.models import create_model
 
 TINY = {"name": "vit_tiny_patch8", "depth": 2, "img_size": 16}
@@ -116,3 +116,28 @@ def test_configuration() -> None:
     )
     with pytest.raises(ConfigError, match=r"'skiples' is none of .*did you mean skipless\?"):
         validate(ModelConfig, RawConfig({"init": {"name": "skiples"}}))
+
+
+@pytest.mark.parametrize(("name", "alpha"), [("vit_small_patch16", 1.8), ("vit_base_patch16", 2.0)])
+def test_a_skipless_run_without_an_initialisation_takes_the_papers(
+    name: str, alpha: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("INFO", "dinoskip"):
+        config = init_for_skipless(validate(ModelConfig, RawConfig({"name": name, "skip": False})))
+    assert isinstance(config.init, SkiplessInit)
+    assert config.init.alpha == alpha
+    assert "model.skip=false without model.init: initialised as in the paper" in caplog.text
+    assert len(caplog.records) == 1
+
+
+def test_the_default_can_be_asked_for_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    asked = validate(ModelConfig, RawConfig({"skip": False, "init": {"name": "default"}}))
+    with caplog.at_level("INFO", "dinoskip"):
+        assert init_for_skipless(asked) == asked
+        assert "it hardly learns" in caplog.text
+        assert asked == validate(ModelConfig, RawConfig({"skip": False, "init": {"name": "trunc_normal"}}))
+        caplog.clear()
+        for other in ({}, {"skip": "attention"}, {"skip": False, "init": {"name": "skipless", "alpha": 1.0}}):
+            config = validate(ModelConfig, RawConfig(other))
+            assert init_for_skipless(config) == config
+        assert not caplog.records

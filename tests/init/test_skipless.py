@@ -125,3 +125,12 @@ def test_any_head_count(heads: int, width: int) -> None:
     assert torch.allclose(squares, torch.diag_embed(squares.diagonal(dim1=-2, dim2=-1)), atol=1e-4)
     assert torch.allclose(squares, key.mT @ key, atol=1e-4)
     assert torch.allclose(torch.linalg.svdvals(value @ output), torch.tensor(9.0, dtype=torch.float64), atol=1e-3)
+
+
+def test_a_network_with_skips_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("WARNING", "dinoskip"):
+        for skip in (False, "attention", "mlp"):
+            skipless_(create_model("vit_tiny_patch8", skip=skip, depth=1, img_size=16))
+        assert not caplog.records
+        skipless_(create_model("vit_tiny_patch8", depth=1, img_size=16))
+    assert "has all its skip connections" in caplog.text

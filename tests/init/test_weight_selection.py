@@ -102,3 +102,9 @@ def test_from_a_weights_file(tmp_path: Any, teacher: Any) -> None:
     small = build_model(ModelConfig(name="vit_tiny_patch16", depth=2, img_size=32, skip=False, init=init), 0)
     weight = small.blocks[1].attn.qkv.weight
     assert torch.equal(weight, large.blocks[1].attn.qkv.weight[::2, ::2])
+
+
+def test_a_network_with_skips_takes_nothing_from_one_without() -> None:
+    with pytest.raises(ConfigError, match="the teacher has no skip connections"):
+        weight_selection_(vit(), vit(skip=False))
+    weight_selection_(vit(skip="mlp"), vit(skip=False))

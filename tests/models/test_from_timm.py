@@ -12,7 +12,8 @@ from safetensors.torch import load_file, save_file
 from timm.models import save_for_hf
 
 from dinoskip.errors import ConfigError, WeightsError
-from dinoskip.models import Backbone, create_model, load_backbone
+from dinoskip.models import Backbone, VitConfig, create_model, load_backbone, save_weights
+from dinoskip.models.vit import from_config
 from tests.helpers.dino_modules import DinoV2, DinoV3
 
 IMAGES = torch.randn(2, 3, 16, 24, generator=torch.Generator().manual_seed(0))
@@ -170,3 +171,16 @@ def test_timm_downloads_load_whole_or_not_at_all(tmp_path: Path) -> None:
     save_file(state, file)
     with pytest.raises(WeightsError, match=r"1 missing \(norm.bias\); 1 not in the model \(surplus\)"):
         load_backbone(f"timm:local-dir:{tmp_path}")
+
+
+@pytest.mark.parametrize("skip", [False, "attention", True])
+def test_weights_of_a_skipless_network_are_no_weights_of_a_residual_one(tmp_path: Path, skip: Any) -> None:
+    """Their tensors fit; what they would compute is something else."""
+    config = VitConfig(name="vit_tiny_patch16", depth=1, img_size=32, skip=skip)
+    save_weights(tmp_path / "w.safetensors", from_config(config).state_dict(), config, {})
+    spec = f"timm:vit_tiny_patch16_224,depth=1,img_size=32,file={tmp_path / 'w.safetensors'}"
+    if skip is True:
+        assert load_backbone(spec).depth == 1
+        return
+    with pytest.raises(WeightsError, match=rf"skip={str(skip).lower()}, and timm:.* has all skip .*load it as"):
+        load_backbone(spec)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from dinoskip.config import RawConfig, validate
+from dinoskip.config import RawConfig, settings_for_key, validate
 from dinoskip.errors import ConfigError
 from dinoskip.models import create_model
 from dinoskip.models.heads import DINOHead
@@ -103,3 +103,10 @@ def test_names_and_keys_are_checked_and_adamw_is_meant_without_a_name() -> None:
     ):
         with pytest.raises(ConfigError, match=message):
             job(**wrong)
+
+
+def test_settings_that_came_later_leave_the_keys_of_what_was_published_alone() -> None:
+    for config in (SoapConfig(), EcsConfig(), KLShampooConfig()):
+        key = settings_for_key(config)
+        assert {"stagger", "tf32"}.isdisjoint(key)
+        assert settings_for_key(config.model_copy(update={"tf32": True})) == {**key, "tf32": True}

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import math
+from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode
 
 from dinoskip.distributed import World, on_main, whole
 from dinoskip.files import load_tensors, save_tensors
+from dinoskip.models import create_model
+from dinoskip.models.heads import DINOHead
 from dinoskip.optim import (
+    SOAP,
     EcsConfig,
     KLShampooConfig,
     MuonConfig,
@@ -23,13 +32,13 @@ from dinoskip.optim import (
     build_optimizer,
     set_rates,
 )
-from dinoskip.optim.preconditioned import PreconditionedOptimizer, owners
+from dinoskip.optim.preconditioned import PreconditionedOptimizer, owners, refresh_flops, step_flops
 from dinoskip.training.checkpoint import load_optimizer_tensors, optimizer_tensors
 from tests.helpers.ranks import on_ranks
 
 CONFIGS: dict[str, OptimizerConfig] = {
     "soap": SoapConfig(precondition_frequency=2, split_qkv=True),
-    "ecs": EcsConfig(precondition_frequency=3, max_precond_dim=5),
+    "ecs": EcsConfig(precondition_frequency=3, max_precond_dim=5, stagger=True),
     "klsoap": KLShampooConfig(precondition_frequency=2, klsoap=True),
     "muon": MuonConfig(),
 }
@@ -134,3 +143,93 @@ def test_the_work_is_shared_out_evenly(costs: list[float], ranks: int) -> None:
     load = [sum(c for c, owner in zip(costs, chosen, strict=True) if owner == rank) for rank in range(ranks)]
     assert max(load) <= sum(costs) / ranks + max(costs)
     assert chosen == owners(costs, [0.0] * ranks)
+
+
+def counted(optimizer: torch.optim.Optimizer) -> int:
+    """Floating-point operations of the matrix products of one step; torch does not count in-place ones by itself."""
+
+    def in_place(out: tuple[int, ...], left: tuple[int, ...], right: tuple[int, ...], *_: Any, **__: Any) -> int:
+        return 2 * math.prod(left) * right[-1]
+
+    with FlopCounterMode(display=False, custom_mapping={torch.ops.aten.baddbmm_: in_place}) as counter:
+        optimizer.step()
+    return counter.get_total_flops()
+
+
+@pytest.mark.parametrize("config", [SoapConfig(precondition_frequency=3), EcsConfig(precondition_frequency=3)])
+def test_the_operations_of_a_step_are_those_that_are_counted(config: OptimizerConfig) -> None:
+    module = model_of()
+    for parameter in module.parameters():
+        parameter.grad = torch.randn(parameter.shape, generator=torch.Generator().manual_seed(0))
+    optimizer = build_optimizer(module, config)
+    assert isinstance(optimizer, PreconditionedOptimizer)
+    optimizer.step()
+    pieces = [slot.piece for parameter in module.parameters() for slot in optimizer.slots[parameter]]
+    if isinstance(config, SoapConfig):
+        optimizer.step()  # the first only started the factors
+    plain, refresh = counted(optimizer), counted(optimizer)
+    assert plain == sum(step_flops(piece) for piece in pieces) > 0
+    eigh = isinstance(config, EcsConfig)
+    sides = [(piece.core[at], math.prod(piece.core)) for piece in pieces for at, _ in piece.factors]
+    decompositions = sum((9 if eigh else 8 / 3) * n**3 for n, _ in sides)  # LAPACK's, which torch does not count
+    expected = sum(refresh_flops(piece, eigh=eigh) for piece in pieces) - decompositions
+    assert refresh - plain == pytest.approx(expected)
+
+
+def test_at_64_ranks_a_rank_owns_little() -> None:
+    with torch.device("meta"):
+        backbone = create_model("vit_small_patch16")
+        student = nn.ModuleDict({"backbone": backbone, "head": DINOHead(backbone.embed_dim, 65536)})
+    optimizer = build_optimizer(student, SoapConfig())
+    assert isinstance(optimizer, PreconditionedOptimizer)
+    whole_state = sum(share.state_bytes for share in optimizer.shares(1))
+    for ranks in (1, 8, 64):
+        shares = optimizer.shares(ranks)
+        assert sum(share.state_bytes for share in shares) == whole_state
+        assert sum(share.update_bytes for share in shares) == 4 * sum(p.numel() for p in student.parameters())
+        assert max(share.state_bytes for share in shares) <= 1.5e9 / ranks + 200e6
+    assert (
+        max(share.flops for share in shares) <= 0.1 * 16 * 100e9
+    )  # of 16 images of 2 x 224 + 8 x 96, over 100 GFLOP each
+
+
+def test_staggered_shapes_take_turns() -> None:
+    own = {name: nn.Parameter(torch.zeros(shape)) for name, shape in SHAPES.items()}
+    optimizer = build_optimizer(own.items(), SoapConfig(precondition_frequency=4, stagger=True))
+    assert isinstance(optimizer, PreconditionedOptimizer)
+    refreshed: dict[str, list[int]] = {name: [] for name in SHAPES}
+    before: dict[str, torch.Tensor] = {}
+    for step in range(9):
+        generator = torch.Generator().manual_seed(step)
+        for parameter in own.values():
+            parameter.grad = torch.randn(parameter.shape, generator=generator)
+        optimizer.step()
+        for name, parameter in own.items():
+            basis = optimizer.bases(parameter)[0]
+            if basis is not None:
+                if step and not torch.equal(basis, before[name]):
+                    refreshed[name].append(step)
+                before[name] = basis.clone()
+    expected = {"a.weight": [4, 8], "b.weight": [4, 8], "qkv.weight": [3, 7], "c.weight": [2, 6], "d.bias": []}
+    assert refreshed == expected
+
+
+def test_tf32_reaches_the_rotations_and_nothing_else() -> None:
+    """On a fake CUDA device, whose products ask for the setting as real ones do. ``ecs`` begins with identity bases."""
+    products: dict[str, set[bool]] = defaultdict(set)
+
+    class Recorder(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            products[func.__name__].add(torch.backends.cuda.matmul.allow_tf32)
+            return func(*args, **(kwargs or {}))
+
+    for tf32 in (True, False):
+        products.clear()
+        with FakeTensorMode():
+            parameter = nn.Parameter(torch.zeros(6, 9, device="cuda"))
+            parameter.grad = torch.zeros(6, 9, device="cuda")
+            optimizer = SOAP([parameter], variant="ecs", max_precond_dim=9, tf32=tf32)
+            with Recorder():
+                optimizer.step()
+        assert products["bmm.default"] == {tf32}
+        assert products["baddbmm_.default"] == {False}

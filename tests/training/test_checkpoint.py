@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import subprocess
 import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -81,13 +83,16 @@ def test_the_newest_intact_checkpoint_wins(
         (damaged / file).write_bytes(content[:-1])
     else:
         (damaged / file).unlink()
-    assert checkpoint.newest(tmp_path) == good
+    newest = checkpoint.newest(tmp_path)
+    assert newest.path == good
+    assert newest.damaged.keys() == {"step-00000002"}
+    assert file in newest.damaged["step-00000002"]
     assert "step-00000002" in caplog.text
     assert file in caplog.text
 
 
 def test_none_yet_and_none_intact_are_told_apart(tmp_path: Path) -> None:
-    assert checkpoint.newest(tmp_path) is None
+    assert checkpoint.newest(tmp_path).path is None
     (_save(tmp_path, 1) / "MANIFEST.json").unlink()
     with pytest.raises(WeightsError, match="none of its 1 checkpoints is intact"):
         checkpoint.newest(tmp_path)
@@ -195,3 +200,36 @@ def test_pruning_leaves_the_kept_and_the_pinned(tmp_path: Path) -> None:
     (tmp_path / "checkpoints" / "step-.pin").touch()
     checkpoint.prune(tmp_path, {4})
     assert list(list_checkpoints(tmp_path)) == [4, 2]
+
+
+@pytest.fixture
+def immutable(tmp_path: Path) -> Iterator[Callable[[Path], None]]:
+    """Makes a directory immutable; made mutable again afterwards, so that pytest can remove it."""
+    probe, locked = tmp_path / "probe", []
+    probe.mkdir()
+    if subprocess.run(["chattr", "+i", str(probe)], capture_output=True, check=False).returncode:
+        pytest.skip("needs chattr: root, on a file system that has the attribute")
+    subprocess.run(["chattr", "-i", str(probe)], check=True)
+    probe.rmdir()
+
+    def lock(path: Path) -> None:
+        subprocess.run(["chattr", "+i", str(path)], check=True)
+        locked.append(path)
+
+    yield lock
+    for path in locked:
+        subprocess.run(["chattr", "-i", str(path)], check=True)
+
+
+def test_an_old_checkpoint_that_cannot_be_removed_is_a_warning(
+    tmp_path: Path, immutable: Callable[[Path], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    immutable(_save(tmp_path, 1))
+    leftover = tmp_path / ".tmp-leftover"
+    leftover.write_text("")
+    immutable(leftover)
+    for step in (2, 3, 4):
+        _save(tmp_path, step)
+    checkpoint.sweep(tmp_path)
+    assert [p.name[-1] for p in list_checkpoints(tmp_path).values()] == ["4", "3", "1"]
+    assert "step-00000001: an old checkpoint that cannot be removed: Operation not permitted" in caplog.text

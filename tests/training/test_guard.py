@@ -4,11 +4,13 @@ import math
 import os
 import signal
 import threading
+import time
 
 import pytest
 
 from dinoskip.errors import ConfigError
-from dinoskip.training.guard import INTERRUPT, PREEMPT, CollapseAlarm, StopSignals
+from dinoskip.training import guard
+from dinoskip.training.guard import INTERRUPT, PREEMPT, CollapseAlarm, StopNow, StopSignals
 from dinoskip.training.run_directory import compare_configs
 
 
@@ -25,15 +27,29 @@ def test_a_signal_sets_a_flag_and_handlers_come_back(number: int, meaning: int) 
     assert signal.getsignal(number) is before
 
 
-def test_a_second_ctrl_c_raises_but_ctrl_c_after_sigterm_waits() -> None:
+@pytest.mark.parametrize("second", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR2])
+@pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM])
+def test_a_second_signal_raises_at_once(first: int, second: int) -> None:
     before = signal.getsignal(signal.SIGINT)
     with StopSignals() as signals:
-        os.kill(os.getpid(), signal.SIGTERM)
-        os.kill(os.getpid(), signal.SIGINT)
-        assert signals.requested == INTERRUPT
-        with pytest.raises(KeyboardInterrupt):
-            os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), first)
+        assert signals.requested
+        with pytest.raises(StopNow) as caught:
+            os.kill(os.getpid(), second)
+        assert caught.value.request == (INTERRUPT if second == signal.SIGINT else PREEMPT)
     assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_of_several_ranks_one_request_may_come_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setattr(guard, "REPEATED", 0.3)
+    with StopSignals() as signals:
+        for _ in range(3):
+            os.kill(os.getpid(), signal.SIGTERM)
+        assert signals.requested == PREEMPT
+        time.sleep(0.35)
+        with pytest.raises(StopNow):
+            os.kill(os.getpid(), signal.SIGTERM)
 
 
 def test_outside_the_main_thread_nothing_is_installed() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -87,6 +88,61 @@ def test_a_finished_run_is_returned_untouched(straight: Path, images: ImageFolde
     assert before == {p: p.stat().st_mtime_ns for p in straight.iterdir()}
 
 
+def test_a_rerun_of_a_finished_run_says_so(
+    straight: Path, images: ImageFolder, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("INFO"):
+        pretrain(tiny_job(), images, straight.parent.parent, device="cpu")
+    assert f"is finished: all {STEPS} steps are done" in caplog.text
+    assert "goes on after" not in caplog.text
+
+
+@pytest.mark.parametrize("change", [{"epochs": 1, "warmup_epochs": 0}, {"batch_size": 16}])
+def test_a_run_longer_than_its_settings_say_is_refused(
+    change: dict[str, Any], straight: Path, images: ImageFolder, tmp_path: Path
+) -> None:
+    run = shutil.copytree(straight.parent.parent, tmp_path / "run")
+    before = (run / "config.json").read_bytes()
+    with pytest.raises(ConfigError, match=r"the run is at step 12, and \d epochs end at step 6 \(give it as many"):
+        pretrain(tiny_job(**change), images, run, device="cpu", allow=("pretrain",))
+    assert (run / "config.json").read_bytes() == before
+    if "epochs" in change:
+        assert read_json(run / "status.json")["state"] == "done"
+
+
+def test_the_status_names_the_damaged_checkpoint_and_the_one_taken(
+    straight: Path, images: ImageFolder, tmp_path: Path
+) -> None:
+    run = shutil.copytree(straight.parent.parent, tmp_path / "run")
+    path = run / "checkpoints" / f"step-{STEPS:08d}" / "teacher.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-5] ^= 1
+    path.write_bytes(content)
+    pretrain(tiny_job(), images, run, device="cpu")
+    status = read_json(run / "status.json")
+    assert status["resumed_from"] == "step-00000008"
+    assert status["damaged_checkpoints"].keys() == {f"step-{STEPS:08d}"}
+    assert "teacher.safetensors" in status["damaged_checkpoints"][f"step-{STEPS:08d}"]
+    assert tensor_hashes(path.parent) == tensor_hashes(straight)
+
+
+def test_a_run_whose_folder_is_replaced_under_it_ends_with_exit_5(
+    images: ImageFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, real, calls = tmp_path / "run", TrainLoader.views, []
+
+    def removing(*args: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 6:
+            shutil.rmtree(run)
+        return real(*args)
+
+    monkeypatch.setattr(TrainLoader, "views", removing)
+    with pytest.raises(OutputInUse, match="not the directory that this run locked"):
+        pretrain(tiny_job(), images, run, device="cpu")
+    assert not list(run.glob("checkpoints/step-*"))
+
+
 @pytest.mark.parametrize(
     ("number", "error", "state"),
     [(signal.SIGTERM, Preempted, "preempted"),
@@ -109,7 +165,7 @@ def test_a_signal_stops_at_the_step_and_the_run_resumes_bit_for_bit(
         pretrain(tiny_job(), images, run, device="cpu")
     assert handlers == [signal.getsignal(n) for n in (2, 12, 15)]
     assert read_json(run / "status.json")["state"] == state
-    assert checkpoint.newest(run) == run / "checkpoints" / "step-00000005"
+    assert checkpoint.newest(run).path == run / "checkpoints" / "step-00000005"
     assert tensor_hashes(pretrain(tiny_job(), images, run, device="cpu")) == tensor_hashes(straight)
     assert comparable(run) == comparable(straight.parent.parent)
 
@@ -128,7 +184,7 @@ def test_a_second_ctrl_c_stops_at_once(images: ImageFolder, tmp_path: Path, monk
     with pytest.raises(Interrupted, match="at once"):
         pretrain(tiny_job(checkpoint_every_steps=2), images, tmp_path / "run", device="cpu")
     assert read_json(tmp_path / "run" / "status.json")["state"] == "interrupted"
-    assert checkpoint.newest(tmp_path / "run") == tmp_path / "run" / "checkpoints" / "step-00000002"
+    assert checkpoint.newest(tmp_path / "run").path == tmp_path / "run" / "checkpoints" / "step-00000002"
 
 
 def _poison(monkeypatch: pytest.MonkeyPatch, steps: range) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -27,10 +28,20 @@ class CocoDetection(DetectionDataset):
         return list(self.objects_by_image[index])
 
 
+def _can_be_a_file(name: str) -> bool:
+    """Whether a system can have files of this name: its parts have at most 255 bytes, all of it 4,095."""
+    try:
+        encoded = os.fsencode(name)
+    except UnicodeEncodeError:  # half a surrogate pair
+        return False
+    long = len(encoded) > 4095 or max(map(len, encoded.split(b"/"))) > 255
+    return bool(name) and not long and "\\" not in name and "\0" not in name
+
+
 def safe_name(name: Any, source: Path) -> str:
     """Return a relative name that a file gives; :class:`DataError` if it is none or points outside its folder."""
-    if not isinstance(name, str) or not name or "\\" in name or "\0" in name:
-        raise DataError(f"{source}: {name!r} is not a file name")
+    if not isinstance(name, str) or not _can_be_a_file(name):
+        raise DataError(f"{source}: {repr(name)[:80]} is not a file name")
     if name.startswith("/") or ".." in PurePosixPath(name).parts:
         raise DataError(f"{source}: refused: {name!r} points outside the folder of images")
     return name

@@ -180,4 +180,5 @@ STAGE = Stage(
     check=check,
     resumes=True,
     together=True,
+    version=2,
 )

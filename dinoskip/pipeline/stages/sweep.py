@@ -154,5 +154,14 @@ def _place(out: Path, lr: float) -> Path:
 
 
 STAGE = Stage(
-    "sweep", run, add_nodes, SweepSection, place="sweep", required=False, check=check, resumes=True, together=True
+    "sweep",
+    run,
+    add_nodes,
+    SweepSection,
+    place="sweep",
+    required=False,
+    check=check,
+    resumes=True,
+    together=True,
+    version=2,
 )

@@ -1,14 +1,13 @@
 from __future__ import annotations
 
 import json
-from argparse import Namespace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from dinoskip.tools import data_check
 from PIL import Image
 
+from dinoskip.cli import main
 from dinoskip.data import Ade20kConfig, Coco20kConfig, CocoJsonConfig, CocoStuffConfig, MasksConfig, VocConfig, check
 
 
@@ -98,10 +97,10 @@ def test_boxes_and_own_masks(tmp_path: Path) -> None:
 def test_the_command_takes_settings_of_the_kind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for part in ("train2017", "val2017"):
         write(tmp_path, part, f"stuffthingmaps/{part}", 2, 181)
-    given = {"kind": "coco_stuff", "folder": str(tmp_path), "sample": 1, "overrides": ["classes=27"]}
-    assert data_check(Namespace(**given, json=True)) == 0
+    given = ["data", "check", "coco_stuff", "--data", str(tmp_path), "--sample", "1", "classes=27"]
+    assert main([*given, "--json"]) == 0
     train, val = json.loads(capsys.readouterr().out)
     assert (train["dataset"], train["found"], train["sampled"], len(val["classes"])) == ("coco_stuff27", 2, 1, 27)
     (tmp_path / "val2017" / "i00.png").unlink()
-    assert data_check(Namespace(**given, json=False)) == 3
+    assert main(given) == 3
     assert "i00.png: this mask has no image" in capsys.readouterr().out

@@ -159,7 +159,7 @@ def test_reading_prints_nothing(coco: Path, capsys: pytest.CaptureFixture[str]) 
     assert capsys.readouterr().out == ""
 
 
-@pytest.mark.parametrize("name", ["a\\b", "a\0", "", None, "a/../../b"])
+@pytest.mark.parametrize("name", ["a\\b", "a\0", "", None, "a/../../b", "a" * 256, "a/" * 2100, "\ud800"])
 def test_unsafe_names(name: Any) -> None:
     with pytest.raises(DataError):
         safe_name(name, Path("x.json"))

@@ -1,11 +1,10 @@
 from __future__ import annotations
 
-from argparse import Namespace
 from pathlib import Path
 
 import pytest
-from dinoskip.tools import data_prepare
 
+from dinoskip.cli import main
 from dinoskip.data.archives import md5_file
 from dinoskip.data.sets.coco_stuff import CocoStuffConfig
 from dinoskip.data.sets.kind import Archives, Published
@@ -61,14 +60,14 @@ def test_lists_and_augmented_masks(tmp_path: Path) -> None:
 
 def test_the_command_says_what_is_missing_and_what_is_next(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = str(tmp_path / "ade")
-    assert data_prepare(Namespace(kind="ade20k", archives=[], out=out)) == 0
+    assert main(["data", "prepare", "ade20k", "--out", out]) == 0
     (line,) = capsys.readouterr().out.splitlines()
     assert line.startswith("missing: ADEChallengeData2016/images/training, ")
     assert "ADEChallengeData2016.zip (md5 7328b3957e407ddae1d3cbf487f149ef)" in line
     names = (f"ADEChallengeData2016/{part}/1" for part in ("images/training", "annotations/validation"))
     path = make_zip(tmp_path / "part.zip", dict.fromkeys(names, b"x"))
-    assert data_prepare(Namespace(kind="ade20k", archives=[str(path)], out=out)) == 0
+    assert main(["data", "prepare", "ade20k", str(path), "--out", out]) == 0
     assert capsys.readouterr().out.splitlines() == [
         "part.zip: 2 files, md5 not known, not checked",
-        f"next: dinoskip data check ade20k {out}",
+        f"next: dinoskip data check ade20k --data {out}",
     ]

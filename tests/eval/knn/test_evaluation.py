@@ -12,6 +12,7 @@ from PIL import Image
 from dinoskip.errors import DataError
 from dinoskip.features import Transform, export
 from dinoskip.models import Backbone, create_model
+from dinoskip.records import read_records
 from dinoskip.results import read_rows
 from eval.knn import KnnConfig, evaluate, knn_classify
 
@@ -45,6 +46,10 @@ def test_evaluate_classifies_every_block(tmp_path: Path) -> None:
     assert [(r.model, r.metric, r.value) for r in floor] == [
         (f"baseline: {name}", f"accuracy_k{k}", 50.0) for k in (1, 3) for name in ("majority class", "chance")
     ]
+    records = read_records(tmp_path / "knn")
+    assert set(records) == set(rows) - {row for row in rows if "chance" in row.model}
+    assert {one.ids for one in records.values()} == {stores["val"].ids}
+    assert all(100 * one.values.mean() == pytest.approx(row.value) for row, one in records.items())
     rows = rows[: -len(floor)]
     assert [(r.block, r.metric) for r in rows] == [(b, f"accuracy_k{k}") for b in "12" for k in (1, 3)]
     assert all(r.low is not None and r.high is not None and r.low <= r.value <= r.high for r in rows)
@@ -52,6 +57,7 @@ def test_evaluate_classifies_every_block(tmp_path: Path) -> None:
     for row in rows:
         k, block = int(row.metric.removeprefix("accuracy_k")), int(row.block)
         have = knn_classify(stores["train"].cls(block), sets["train"].labels, stores["val"].cls(block), k)
+        assert (records[row].values == (have == sets["val"].labels)).all()
         assert row.value == pytest.approx(100 * np.mean(have == sets["val"].labels))
     without = export(backbone, sets["val"], tmp_path / "without", "all", cls=False, transform=transform)
     with pytest.raises(DataError, match="no class tokens"):

@@ -14,7 +14,10 @@ from dinoskip.errors import ConfigError, DataError
 from dinoskip.features import FeatureStore, Transform, export
 from dinoskip.files import read_json
 from dinoskip.models import Backbone, create_model
+from dinoskip.rank_collapse import token_cosine
+from dinoskip.records import read_records
 from dinoskip.results import read_rows
+from dinoskip.statistics import score
 from eval.labelled import LabelledTokens, TokensUnderNorm
 from eval.metrics import ConfusionMatrix
 from eval.probe import ProbeConfig, evaluate
@@ -76,6 +79,10 @@ def test_evaluate_writes_rows_heads_and_details(sets: dict, tmp_path: Path) -> N
         pixels.update(np.full_like(label, commonest), label)
     assert (floor.model, floor.value) == ("baseline: majority class", 100 * pixels.scores().miou)
     assert all(row.low is not None and row.low <= row.value <= row.high for row in rows[:-1:4])
+    records = read_records(tmp_path)
+    assert [(row.block, row.note) for row in records] == [("1", ""), ("2", ""), ("1+2", ""), ("", "")]
+    assert {one.ids for one in records.values()} == {val_store.ids}
+    assert all(100 * score(one.values) == pytest.approx(row.value) for row, one in records.items())
     first = rows[0]
     assert (first.model, first.epoch, first.seed, first.n, first.classes) == ("tiny", 7, 3, 5, 2)
     assert (first.dataset, first.split, first.facet, first.norm) == ("squares", "val", "out", "final")
@@ -94,6 +101,11 @@ def test_evaluate_writes_rows_heads_and_details(sets: dict, tmp_path: Path) -> N
     assert 100 * matrix.scores().miou == pytest.approx(wanted, abs=0.2)
     details = read_json(tmp_path / "probes.json")["probes"]
     assert [len(d["heldout_miou"]) for d in details] == [2, 2, 2]
+    for detail, row in zip(details, list(records)[:3], strict=True):
+        assert row.heldout == pytest.approx(100 * max(detail["heldout_miou"]))
+    tokens = torch.from_numpy(np.array(val_store.tokens(2), dtype=np.float32))
+    assert [row.token_cosine is None for row in list(records)[:3]] == [False, False, True]
+    assert list(records)[1].token_cosine == pytest.approx(token_cosine(tokens), abs=1e-6)
 
 
 def test_stores_that_do_not_belong_together(sets: dict, tmp_path: Path) -> None:
@@ -198,4 +210,6 @@ def test_seeds_are_fits_of_their_own_and_their_mean(sets: dict, tmp_path: Path) 
         assert three[i].deviation == pytest.approx(np.std(values, ddof=1))
         assert three[i].note == alone[0][i].note
         assert three[i].low is None
+        held = [rows[i].heldout for rows in alone]
+        assert three[i].heldout == (None if None in held else pytest.approx(np.mean(held)))
     assert three[0].shown == f"{three[0].value:.1f} ± {three[0].deviation:.1f}"

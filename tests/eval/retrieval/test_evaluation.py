@@ -14,7 +14,10 @@ from dinoskip.data.segmentation import SegmentationDataset
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.features import FeatureStore, Transform, export
 from dinoskip.models import Backbone, create_model
+from dinoskip.rank_collapse import token_cosine
+from dinoskip.records import read_records
 from dinoskip.results import read_rows
+from dinoskip.statistics import score
 from eval.labelled import LabelledTokens
 from eval.metrics import ConfusionMatrix
 from eval.retrieval import Memory, RetrievalConfig, evaluate, remember, retrieve
@@ -106,6 +109,11 @@ def test_evaluate_labels_by_every_block(tmp_path: Path) -> None:
     assert first.low <= first.value <= first.high
     assert floor.model == "baseline: majority class"
     assert floor.value < first.value
+    records = read_records(tmp_path / "out")
+    assert [row.block for row in records] == ["1", "2", ""]
+    assert all(100 * score(one.values) == pytest.approx(row.value) for row, one in records.items())
+    tokens = torch.from_numpy(np.array(stores["val"].tokens(1), dtype=np.float32))
+    assert first.token_cosine == pytest.approx(token_cosine(tokens), abs=1e-6)
     few = RetrievalConfig(memory=10**4, k=99)
     with pytest.raises(ConfigError, match="k: 99 neighbours were asked of 96 remembered patches"):
         evaluate(*stores.values(), *sets.values(), tmp_path, few, {}, device="cpu")

@@ -11,6 +11,7 @@ import scipy.linalg
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from threadpoolctl import threadpool_limits
 
 import eval.tokencut.eigenvector as eigenvector
 from eval.tokencut.cut import TokenCut, TokenCuts, cut, each, to_pixels, tokencut
@@ -274,6 +275,23 @@ def test_complete_graphs_are_solved_once_and_as_the_dense_solver_does(monkeypatc
     assert complete_vector.cache_info().misses == 1
     weighted = build_graphs(torch.ones(1, 60, 60), 0.2, 1e-5, binary=False)
     assert weighted.complete == [False]
+
+
+@pytest.mark.parametrize("grid", [(7, 8), (14, 14), (16, 20), (24, 32), (23, 31)])
+def test_boxes_of_complete_graphs_are_the_references(grid: tuple[int, int]) -> None:
+    """Every vector that sums to zero is a solution: only the same matrices, to the last bit, give the same one."""
+    n = grid[0] * grid[1]
+    x = 1 + 0.01 * np.random.default_rng(n).standard_normal((n, 8)).astype(np.float32)
+    cuts = tokencut(x, grid)
+    assert isinstance(cuts, TokenCut)
+    assert cuts.complete
+    assert cuts.degenerate
+    with threadpool_limits(limits=1, user_api="blas"):
+        affinity = np.ones((n, n))
+        degrees = np.diag(np.sum(affinity, axis=1))
+        y = scipy.linalg.eigh(degrees - affinity, degrees, subset_by_index=[1, 2])[1][:, 0]
+    seed = int(np.abs(y).argmax())
+    assert cuts.box == flood_box(y > y.mean(), grid, seed)
 
 
 def mixed_batch() -> list[np.ndarray]:

@@ -16,8 +16,11 @@ from dinoskip.errors import ConfigError, DataError
 from dinoskip.features import FeatureStore, Transform, export
 from dinoskip.images import read_image
 from dinoskip.models import Backbone, create_model
+from dinoskip.rank_collapse import token_cosine
+from dinoskip.records import read_records
 from dinoskip.results import read_rows
-from eval.discovery import corloc
+from dinoskip.statistics import wilson
+from eval.discovery import corloc, is_hit
 from eval.tokencut import TokenCut, TokenCutConfig, evaluate, to_pixels, tokencut
 from eval.tokencut.lost import lost
 
@@ -222,3 +225,38 @@ def test_unfit_input_is_refused_in_one_line(dataset: Boxes, store: FeatureStore,
     with pytest.raises(ConfigError, match="native"):
         evaluate(store_of(dataset, tmp_path / "square", "square"), dataset, tmp_path, TokenCutConfig(), {})
     assert not (tmp_path / "rows.json").exists()
+
+
+def test_records_are_the_hits_of_every_row(dataset: Boxes, store: FeatureStore, tmp_path: Path) -> None:
+    rows = evaluate(store, dataset, tmp_path, TokenCutConfig(tau=(0.2, 0.6), lost_k=5), {}, multiscale=(1, 2))
+    records = read_records(tmp_path)
+    assert list(records) == rows
+    for row, one in records.items():
+        assert one.ids == store.ids
+        assert 100 * one.values.mean() == pytest.approx(row.value)
+        assert (row.low, row.high) == pytest.approx(tuple(100 * x for x in wilson(int(one.values.sum()), 4)))
+    boxes = json.loads((tmp_path / "boxes.json").read_text())
+    hits = [is_hit(boxes[name]["2"], dataset.boxes(i)) for i, name in enumerate(dataset.ids)]
+    assert records[rows[1]].of(dataset.ids).tolist() == hits
+
+
+def test_collapse_is_in_the_rows_and_logged_once(
+    dataset: Boxes, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = store_of(dataset, tmp_path / "store")
+    tokens = np.array(store.tokens(2))
+    tokens[:] = tokens[0] + 1e-3 * tokens
+    np.save(store.path / "tokens_block2.npy", tokens)
+    with caplog.at_level("WARNING", logger="dinoskip"):
+        rows = evaluate(FeatureStore.open(store.path, verify=False), dataset, tmp_path / "out", TokenCutConfig(), {})
+    alive, collapsed, *floor = rows
+    assert (collapsed.complete, collapsed.degenerate) == (1.0, 1.0)
+    assert collapsed.token_cosine == pytest.approx(1.0, abs=1e-3)
+    assert alive.complete == 0.0
+    assert alive.degenerate is not None
+    assert alive.degenerate < 0.5
+    values = [torch.from_numpy(store.tokens(1, i))[None] for i in range(4)]
+    assert alive.token_cosine == pytest.approx(np.mean([token_cosine(one) for one in values]), abs=1e-5)
+    assert all((row.complete, row.degenerate, row.token_cosine) == (None, None, None) for row in floor)
+    said = [record.getMessage() for record in caplog.records if "collapsed" in record.getMessage()]
+    assert said == ["TokenCut: collapsed at block 2: most cuts are degenerate (at block 2 4 of 4 graphs are complete)"]

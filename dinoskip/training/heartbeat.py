@@ -1,0 +1,200 @@
+"""Signs of life among ranks: who is gone or hangs is named in one line, within a bound, and nobody waits for it.
+
+Every rank writes a number that grows, with its step and what it does, to the job's key-value store (the one through
+which the ranks met) once a second or more often. Rank 0 watches all others, they watch rank 0. A rank whose number
+stands still for the whole bound, counted in one's own signs of life and not by the clock (a suspended machine is no
+dead rank), is lost: the main thread may be in a collective that nothing can interrupt, so the process is ended from
+here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch.distributed as dist
+
+from dinoskip.distributed import World, gather
+from dinoskip.errors import DinoskipError, Interrupted, Preempted, RankLost
+
+INTERVAL = 1.0  # seconds between signs of life, at most
+SILENT = 4  # signs of life missed by a rank that is taken for dead once a collective has failed
+
+
+@dataclass
+class _Peer:
+    """What is known of another rank."""
+
+    text: str
+    missed: int = 0  # own signs of life since its last
+
+    def told(self) -> dict[str, Any]:
+        """Its last sign of life: host, pid, step, action, and ``left`` once it has ended (its error, or empty)."""
+        state: dict[str, Any] = json.loads(self.text)
+        return state
+
+    def describe(self, rank: int) -> str:
+        """Who it is and what it did last."""
+        state = self.told()
+        return (
+            f"rank {rank} on {state['host']} (process {state['pid']}), last at step {state['step']}: {state['action']}"
+        )
+
+
+@dataclass(frozen=True)
+class _Ended:
+    """Why a collective failed: which rank has gone, and whether with an error of its own."""
+
+    line: str
+    with_error: bool
+
+
+class Heartbeat:
+    """This rank's signs of life and its view of the others'. Open it with :func:`heartbeat` on all ranks together."""
+
+    def __init__(self, here: World, bound: float, lost: Callable[[str], None]) -> None:
+        self.here, self._bound, self._lost = here, bound, lost
+        self._interval = min(INTERVAL, bound / 8)
+        self._state: dict[str, Any] = {"host": socket.gethostname(), "pid": os.getpid(), "step": 0, "action": "start"}
+        self._beats, self._answered = 0, 0
+        self._stop = threading.Event()
+        watched = range(1, here.size) if here.is_main else (0,)
+        # A connection of its own: the one that collectives use waits for them.
+        self._store = dist.distributed_c10d._get_default_store().clone()
+        self._store.set_timeout(timedelta(seconds=bound))
+        self._tell()
+        gather(None)  # all have told
+        self._peers = {rank: _Peer(self._store.get(_key(rank)).decode()) for rank in watched}
+
+    def note(self, step: int, action: str) -> None:
+        """What this rank does from now on; told with its next sign of life."""
+        self._state |= {"step": step, "action": action}
+
+    def start(self) -> None:
+        """Begin to tell and to watch."""
+        for target in (self._exchange, self._watch):
+            threading.Thread(target=target, name=f"heartbeat-{target.__name__}", daemon=True).start()
+
+    def end(self, error: BaseException | None) -> None:
+        """Tell the others that this rank has left, and why if not with them."""
+        together = error is None or isinstance(error, Preempted | Interrupted | KeyboardInterrupt)
+        self._state["left"] = "" if together else str(error).partition("\n")[0] or type(error).__name__
+        self._stop.set()
+        with suppress(RuntimeError):  # the store may have gone with rank 0
+            self._tell()
+        if self.here.is_main and not together:
+            time.sleep(2 * self._interval)  # the store may end with this process: the others must have read it
+
+    def _tell(self) -> None:
+        self._beats += 1
+        self._store.set(_key(self.here.rank), json.dumps({"beat": self._beats, **self._state}))
+
+    def _exchange(self) -> None:
+        """Tell and look, once an interval. A store that does not answer is rank 0's silence; see :meth:`_watch`."""
+        ranks = list(self._peers)
+        while not self._stop.wait(self._interval):
+            with suppress(RuntimeError):
+                self._tell()
+                texts = self._store.multi_get([_key(rank) for rank in ranks])
+                for rank, text in zip(ranks, texts, strict=True):
+                    peer, now = self._peers[rank], text.decode()
+                    peer.missed = peer.missed + 1 if now == peer.text else 0
+                    peer.text = now
+                if self._store.check([_LOST]):
+                    self._lost(self._store.get(_LOST).decode())
+                self._answered = 0
+
+    def _watch(self) -> None:
+        """End this process where a rank has been silent for the whole bound."""
+        allowed = max(2, round(self._bound / self._interval))
+        while not self._stop.wait(self._interval):
+            self._answered += 1  # intervals since the store answered last
+            for rank, peer in self._peers.items():
+                silent = peer.missed if self._answered < allowed else allowed
+                if silent >= allowed and "left" not in peer.told():
+                    self._tell_lost(f"{peer.describe(rank)}; no sign of life for {self._bound:g} s")
+
+    def _tell_lost(self, line: str) -> None:
+        if self.here.is_main:
+            with suppress(RuntimeError):
+                self._store.set(_LOST, line)
+            time.sleep(2 * self._interval)  # the store may end with this process: the others must have read it
+        self._lost(line)
+
+    def explain(self) -> _Ended | None:
+        """After a collective has failed: which rank has ended or is silent, in a line; None if all are there.
+
+        Waits a few signs of life. Ranks but the first know of rank 0 alone, and ask for all here.
+        """
+        ranks = [rank for rank in range(self.here.size) if rank != self.here.rank]
+        first = self._read(ranks)
+        self._stop.wait(SILENT * self._interval)
+        second = self._read(ranks)
+        if first is None or second is None:  # the store has gone, and rank 0 with it
+            first = second = self._peers
+        for rank, peer in second.items():
+            if left := peer.told().get("left"):
+                return _Ended(f"rank {rank} on {peer.told()['host']} ended: {left}", with_error=True)
+        for rank, peer in second.items():
+            if peer.text == first[rank].text:
+                return _Ended(f"{peer.describe(rank)}; it has ended", with_error=False)
+        return None
+
+    def _read(self, ranks: list[int]) -> dict[int, _Peer] | None:
+        try:
+            texts = self._store.multi_get([_key(rank) for rank in ranks])
+        except RuntimeError:
+            return None
+        return {rank: _Peer(text.decode()) for rank, text in zip(ranks, texts, strict=True)}
+
+
+_LOST = "heartbeat/lost"
+
+
+def _key(rank: int) -> str:
+    return f"heartbeat/{rank}"
+
+
+@contextmanager
+def heartbeat(here: World, bound: float, lost: Callable[[str], None]) -> Iterator[Callable[[int, str], None]]:
+    """Watch over all ranks while the block runs; gives what notes this rank's step and action.
+
+    ``lost(line)`` is called in another thread once a rank has been silent for ``bound`` seconds, and must end the
+    process. A collective that fails because a rank has died is raised as :class:`RankLost` naming it; what another rank
+    ended with as :class:`DinoskipError`. With one rank nothing happens.
+    """
+    if here.size == 1:
+        yield lambda step, action: None
+        return
+    beats = Heartbeat(here, bound, lost)
+    beats.start()
+    try:
+        yield beats.note
+    except BaseException as error:
+        ended = beats.explain() if _is_communication(error) else None
+        if ended is None:
+            beats.end(error)
+            raise
+        if ended.with_error:
+            failure = DinoskipError(ended.line, "see what it said; run the same command again to continue")
+        else:
+            failure = RankLost(ended.line)
+        beats.end(failure)
+        raise failure from error
+    else:
+        beats.end(None)
+
+
+def _is_communication(error: BaseException) -> bool:
+    """Whether this may be what torch says of a rank that does not answer."""
+    if type(error) is DinoskipError:  # of a ProcessGroup
+        return isinstance(error.__cause__, RuntimeError)
+    return type(error) is RuntimeError or isinstance(error, dist.DistError)

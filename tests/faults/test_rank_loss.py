@@ -1,0 +1,122 @@
+"""A rank that dies or hangs: the others name it, its host, step and last action in one line, within the bound."""
+
+from __future__ import annotations
+
+import re
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from dinoskip.files import read_json, verify_manifest
+from dinoskip.models.export import list_checkpoints
+from tests.faults.test_preempt import slow_steps
+from tests.helpers.launch import Child, children, rank_environments
+from tests.helpers.tiny import count_rows, tiny_job
+
+BOUND = 3.0
+
+
+@contextmanager
+def pair(
+    images: Path, run_dir: Path, rows: int, *, every: int | None, prepare: Callable[[], None] = slow_steps
+) -> Iterator[list[Child]]:
+    """Two ranks that have logged ``rows`` steps of many."""
+    job = tiny_job(skip=False, checkpoint_every_steps=every, epochs=50, rank_timeout=BOUND)
+    started = [Child(job, images, run_dir, env=env, prepare=prepare) for env in rank_environments(2)]
+    with children(*started):
+        started[0].wait_for(lambda: count_rows(run_dir) >= rows)
+        yield started
+
+
+def line_of(rank: int) -> re.Pattern[str]:
+    """The one line that names a rank."""
+    host = re.escape(socket.gethostname())
+    return re.compile(
+        rf"^error: rank {rank} on {host} \(process \d+\), last at step \d+: [^;\n]+; [^\n]+$", re.MULTILINE
+    )
+
+
+@pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.slow), 1])
+def test_a_rank_that_hangs_is_named_within_the_bound(rank: int, images: Path, tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    with pair(images, run_dir, 4, every=2) as started:
+        hanging, other = started[rank], started[1 - rank]
+        hanging.signal(signal.SIGSTOP)
+        began = time.monotonic()
+        log = other.ends(75, f"no sign of life for {BOUND:g} s", "the same command goes on from step")
+        assert time.monotonic() - began < 3 * BOUND
+        assert len(line_of(rank).findall(log)) == 1, log
+        hanging.end()
+    if rank == 1:
+        status = read_json(run_dir / "status.json")
+        assert status["state"] == "preempted"
+        assert f"rank {rank} on " in status["error"]
+        assert not (run_dir / ".lock").exists()
+    assert all(verify_manifest(path) == [] for path in list_checkpoints(run_dir).values())
+
+
+@pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.slow), 1])
+def test_a_rank_that_dies_is_named(rank: int, images: Path, tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    with pair(images, run_dir, 4, every=2) as started:
+        started[rank].signal(signal.SIGKILL)
+        log = started[1 - rank].ends(75, "it has ended", "the same command goes on from step")
+        assert len(line_of(rank).findall(log)) == 1, log
+        assert started[rank].wait() == -signal.SIGKILL
+
+
+@pytest.mark.slow
+def test_without_a_checkpoint_there_is_nothing_to_go_on_from(images: Path, tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    with pair(images, run_dir, 1, every=None) as started:
+        started[1].signal(signal.SIGKILL)
+        log = started[0].ends(1, "there is no checkpoint yet: the same command begins again")
+        assert "Traceback" not in log
+        assert started[1].wait() == -signal.SIGKILL
+    assert read_json(run_dir / "status.json")["state"] == "failed"
+
+
+def fail_on_rank_1() -> None:
+    """An error of one rank's own, at its sixth step."""
+    import os
+
+    from dinoskip.errors import DataError
+    from dinoskip.training import objective
+
+    set_rates, steps = objective.set_rates, []
+
+    def failing(*args: object) -> None:
+        steps.append(1)
+        time.sleep(0.15)
+        if os.environ["RANK"] == "1" and len(steps) == 6:
+            raise DataError("image 3.png: torn")
+        set_rates(*args)  # type: ignore[arg-type]
+
+    objective.set_rates = failing
+
+
+@pytest.mark.slow
+def test_what_a_rank_ended_with_is_what_the_others_say(images: Path, tmp_path: Path) -> None:
+    with pair(images, tmp_path / "run", 4, every=2, prepare=fail_on_rank_1) as started:
+        started[1].ends(3, "image 3.png: torn")
+        log = started[0].ends(1, "rank 1 on ", "ended: image 3.png: torn")
+        assert "Traceback" not in log
+
+
+@pytest.mark.slow
+def test_a_pause_shorter_than_the_bound_is_survived(images: Path, tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    with pair(images, run_dir, 2, every=2) as started:
+        started[1].signal(signal.SIGSTOP)
+        time.sleep(BOUND / 2)
+        started[1].signal(signal.SIGCONT)
+        rows = count_rows(run_dir)
+        started[0].wait_for(lambda: count_rows(run_dir) >= rows + 3)
+        started[0].signal(signal.SIGTERM)
+        for child in started:
+            child.ends(75, "stopped after step")

@@ -1,0 +1,67 @@
+"""Weights of ours for timm's own loader."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import timm
+import torch
+
+from dinoskip.cli import main
+from dinoskip.models import GrayingConfig, VitConfig, load_backbone, save_timm_folder
+from dinoskip.models.vit import from_config
+
+CONFIGS: dict[str, dict[str, Any]] = {
+    "residual": {"skip": True},
+    "residual, its own positions": {"skip": True, "position_resize": "dino", "name": "vit_mini_patch8"},
+    "skipless": {"skip": False, "position_resize": "dino"},
+    "attention's skip": {"skip": "attention"},
+    "grayed": {"skip": True, "graying": GrayingConfig(kind="dct", epsilon=0.7)},
+}
+
+
+def saved(folder: Path, **settings: Any) -> Any:
+    config = VitConfig(**({"name": "vit_tiny_patch16", "depth": 2, "img_size": 64} | settings))
+    torch.manual_seed(0)
+    model = from_config(config).eval()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.05)
+    save_timm_folder(folder, model.state_dict(), config, {"epoch": 3})
+    return model
+
+
+@pytest.mark.parametrize("settings", CONFIGS.values(), ids=CONFIGS)
+def test_timm_builds_what_was_saved(tmp_path: Path, settings: dict[str, Any]) -> None:
+    model = saved(tmp_path, **settings)
+    loaded = timm.create_model(f"local-dir:{tmp_path}", pretrained=True).eval()
+    images = torch.randn(2, 3, 64, 64)
+    assert torch.equal(loaded(images), model(images))
+    assert loaded.pretrained_cfg["mean"] == [0.485, 0.456, 0.406]
+    other = torch.randn(1, 3, 96, 80)
+    if settings["skip"] is not True:
+        assert torch.equal(loaded(other), model(other)), "positions are resized alike"
+    assert torch.equal(load_backbone(f"weights:{tmp_path / 'model.safetensors'}").model(images), model(images))
+
+
+def test_a_skipless_network_is_never_taken_for_another(tmp_path: Path) -> None:
+    """Without dinoskip, timm does not know the name, and says so."""
+    saved(tmp_path, skip=False)
+    assert json.loads((tmp_path / "config.json").read_text())["architecture"] == "skipless_vit_tiny_patch16_224"
+    code = f"import timm; timm.create_model('local-dir:{tmp_path}', pretrained=True)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "Unknown model (skipless_vit_tiny_patch16_224)" in done.stderr
+
+
+def test_models_convert_to_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = saved(tmp_path / "a", skip=False)
+    assert (
+        main(["models", "convert", f"weights:{tmp_path / 'a' / 'model.safetensors'}", str(tmp_path / "b"), "-q"]) == 0
+    )
+    for name in ("config.json", "model.safetensors"):
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+    assert torch.equal(timm.create_model(f"local-dir:{tmp_path / 'b'}", pretrained=True).pos_embed, model.pos_embed)
