@@ -30,6 +30,7 @@ from dinoskip.models.export import CHECKPOINTS
 from dinoskip.optim.build import build_optimizer
 from dinoskip.training import checkpoint, parallel
 from dinoskip.training.boards import Boards
+from dinoskip.training.compilation import Compiler, CompilerWatch
 from dinoskip.training.guard import INTERRUPT, StopSignals
 from dinoskip.training.heartbeat import heartbeat
 from dinoskip.training.journal import Journal
@@ -118,8 +119,11 @@ class _Loop:
 
     def _distribute(self, compiled: bool) -> torch.nn.Module:
         """The student as called in training: compiled and spread over the ranks; the other networks likewise."""
-        for network in self.objective.networks.values() if compiled else ():
-            parallel.compile_(network.get_submodule("backbone"), self.here, self.config.parallel)
+        compiler = Compiler() if compiled else None
+        if compiler is not None:
+            for network in self.objective.networks.values():
+                compiler.compile_(network.get_submodule("backbone"), self.here, self.config.parallel)
+        self.compiled = CompilerWatch(compiler, self.run_dir.note_environment)
         for role, network in self.objective.networks.items():
             if role != "student":
                 parallel.shard(network, self.here, self.config.parallel)
@@ -174,6 +178,7 @@ class _Loop:
                 for _ in range(done, self.epoch_steps):
                     taken = Step(self.engine, step, batches)
                     self.objective.step(taken)
+                    self.compiled.look()
                     step += 1
                     self.journal.count(self.config.batch_size, taken.waited)
                     progress.advance(note=self._record(step, taken))

@@ -6,7 +6,7 @@ transformer block only while it computes (Zhao et al. 2023, arXiv:2304.11277). B
 the parameters' own precision, so they give the same numbers up to rounding. With one rank every function passes
 its argument through.
 
-Order: build, :func:`compile_` if wanted, :func:`wrap` and :func:`shard`, and only then the optimizer and any
+Order: build, compile if wanted, :func:`wrap` and :func:`shard`, and only then the optimizer and any
 list of parameters, for ``fsdp`` replaces the parameters of a module by sharded ones of the same names.
 """
 
@@ -30,23 +30,7 @@ from dinoskip.distributed import World, local, whole
 Strategy = Literal["ddp", "fsdp"]
 
 
-def compile_(backbone: nn.Module, here: World, strategy: Strategy) -> None:
-    """Compile in place, before :func:`wrap` and :func:`shard`; names and state stay as they are.
-
-    The whole backbone, or under ``fsdp`` block by block: gathering a block's parameters is no part of a graph, and
-    twelve blocks then share one (with drop path one for each rate, of which torch would give up on the ninth).
-    """
-    blocks = _blocks(backbone)
-    if strategy == "ddp" or here.size == 1 or not blocks:
-        backbone.compile(dynamic=False)
-        return
-    for block in blocks:
-        block.compile(dynamic=False)
-    limit = 8 * len(blocks)  # rates, two crop sizes, student and teacher
-    torch._dynamo.config.recompile_limit = max(limit, torch._dynamo.config.recompile_limit)
-
-
-def _blocks(module: nn.Module) -> list[nn.Module]:
+def transformer_blocks(module: nn.Module) -> list[nn.Module]:
     """The transformer blocks in a module."""
     found = (getattr(part, "blocks", None) for part in module.modules())
     return [block for blocks in found if isinstance(blocks, (nn.Sequential, nn.ModuleList)) for block in blocks]
@@ -80,7 +64,7 @@ def shard(module: nn.Module, here: World, strategy: Strategy) -> None:
     if here.size == 1 or strategy != "fsdp":
         return
     mesh = init_device_mesh(here.device.type, (here.size,))
-    for block in _blocks(module):
+    for block in transformer_blocks(module):
         fully_shard(block, mesh=mesh)
     # By default the outermost module keeps its gathered parameters after a forward pass, until a backward pass. A
     # teacher has none: it would go on with the values that it had at its first step.

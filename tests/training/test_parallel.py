@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from functools import partialmethod
 from pathlib import Path
 
 import pytest
@@ -16,11 +15,11 @@ from dinoskip.files import load_tensors, save_tensors
 from dinoskip.models.heads import DINOHead
 from dinoskip.models.vit import create_model
 from dinoskip.optim import AdamWConfig, build_optimizer, set_rates
+from dinoskip.training import compilation
 from dinoskip.training.dino import MultiCrop, clip_each_, make_teacher
 from dinoskip.training.objective import gradients_of
 from dinoskip.training.parallel import (
     Strategy,
-    compile_,
     gradient_norms,
     last_only,
     load_whole_,
@@ -141,8 +140,8 @@ def gathering(here: World) -> None:
 def compiled(here: World, out: str, strategy: Strategy) -> None:
     """A step whose backbone was compiled in place before it was wrapped."""
     student, _ = make_pair(True)
-    nn.Module.compile = partialmethod(nn.Module.compile, backend="aot_eager")  # the C++ compiler takes minutes
-    compile_(student.backbone, here, strategy)
+    compilation.BACKEND = "aot_eager"  # the C++ compiler takes minutes
+    compilation.Compiler().compile_(student.backbone, here, strategy)
     forward = wrap(student, here, strategy)
     part = IMAGES // here.size
     for step in range(2):
