@@ -159,6 +159,15 @@ def _sweep(path: Path) -> None:
         left.unlink(missing_ok=True)
 
 
+def held_by(directory: Path) -> OutputInUse | None:
+    """What :func:`directory_lock` would raise now; None if no living run holds the directory."""
+    path = Path(directory) / ".lock"
+    present = _read(path)
+    if present is None or _is_dead(path, _holder(present), time.time()):
+        return None
+    return _refusal(path, _holder(present))
+
+
 @dataclass(frozen=True)
 class DirectoryLock:
     """A lock that this process holds on ``directory``."""

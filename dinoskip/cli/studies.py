@@ -22,7 +22,7 @@ from dinoskip.cli.arguments import (
 )
 from dinoskip.cli.rows import best_rows, print_rows, rows_of
 from dinoskip.config import Config
-from dinoskip.console import log
+from dinoskip.console import duration, log
 from dinoskip.errors import ConfigError, did_you_mean
 from dinoskip.files import MANIFEST, TEMPORARY, publish_directory
 from dinoskip.locks import directory_lock
@@ -82,7 +82,12 @@ def add_commands(commands: Any) -> None:
         commands, "gc", gc, "list stage outputs that a study no longer uses, and delete them with --delete"
     )
     _study_arguments(parser)
-    parser.add_argument("--delete", action="store_true", help="delete them")
+    parser.add_argument("--delete", action="store_true", help="delete them; unfinished work stays")
+    parser.add_argument(
+        "--delete-unfinished",
+        action="store_true",
+        help="delete work that was begun under other settings and not finished, which its own command would continue",
+    )
 
 
 def _opened(args: Args) -> tuple[StudyBase, tuple[Variant, ...], Runner]:
@@ -211,23 +216,36 @@ def status(args: Args) -> int:
 
 def gc(args: Args) -> int:
     """``dinoskip gc``."""
+    from dinoskip.pipeline import cleaning  # torch
+
     study, _, runner = _opened(args)
     pending = [step for step in runner.plan() if step.state != "cached"]
     unused = runner.artifacts.unused(runner.current())
-    if args.delete and pending:
+    works = cleaning.unfinished(runner.artifacts, runner.current())
+    if not args.json:
+        for path in unused:
+            print(path)
+        for work in works:
+            use = "" if work.user is None else f", in use: {work.user}"
+            print(f"{work.path}  unfinished, {duration(work.seconds)} old{use}")
+    if (args.delete or args.delete_unfinished) and pending:
         raise ConfigError(
             f"{study.directory}: {len(pending)} stages are not finished, so what they may need is not known",
             "finish the study with `dinoskip run`, then delete",
         )
-    for path in unused:
-        if args.delete:
-            shutil.rmtree(path)
-        elif not args.json:
-            print(path)
+    removed = (unused if args.delete else []) + ([work.path for work in works] if args.delete_unfinished else [])
+    if removed:
+        with cleaning.alone(study.directory):
+            for path in removed:
+                cleaning.remove(path)
     if args.json:
-        print_json({"unused": [str(path) for path in unused], "deleted": args.delete})
+        listed = [{"path": str(w.path), "seconds": round(w.seconds), "in_use": w.user} for w in works]
+        print_json({"unused": [str(path) for path in unused], "unfinished": listed, "deleted": list(map(str, removed))})
     else:
-        log.info("%d unused outputs%s", len(unused), " deleted" if args.delete else "; --delete removes them")
+        kinds = (("unused outputs", unused, args.delete, "--delete"),
+                 ("unfinished", works, args.delete_unfinished, "--delete-unfinished"))  # fmt: skip
+        for label, found, deleted, flag in kinds:
+            log.info("%d %s%s", len(found), label, " deleted" if deleted else f"; {flag} removes them" if found else "")
     return 0
 
 

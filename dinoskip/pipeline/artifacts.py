@@ -114,9 +114,5 @@ class Artifacts:
                 yield manifest.parent, content
 
     def unused(self, current: set[Path]) -> list[Path]:
-        """Outputs and leftovers that the current plan does not use."""
-        found = [path for path, _ in self.published() if path not in current]
-        if self.root.is_dir():
-            keep = {path.with_name(f"{PARTIAL}{path.name}") for path in current}
-            found += [path for path in self.root.rglob(f"{PARTIAL}*") if path.is_dir() and path not in keep]
-        return sorted(found)
+        """Published outputs that the current plan does not use."""
+        return sorted(path for path, _ in self.published() if path not in current)

@@ -14,6 +14,7 @@ from dinoskip.errors import ConfigError, OutputInUse
 from dinoskip.files import write_json
 from dinoskip.locks import directory_lock
 from dinoskip.pipeline.artifacts import Artifacts
+from dinoskip.pipeline.cleaning import RUNNING, at_work, remove_empty
 from dinoskip.pipeline.graph import Node, PlannedNode, Planner, record_of
 from dinoskip.pipeline.stage import Stage, Task
 
@@ -56,7 +57,8 @@ class Runner:
         """:meth:`run` on rank 0, which lets the others go at the end, unless they have left with it."""
         self.together = False
         try:
-            return self._all(chosen)
+            with at_work(self.study):
+                return self._all(chosen)
         finally:
             if not self.together:
                 self.ranks.send(None)
@@ -87,9 +89,9 @@ class Runner:
     @contextmanager
     def _alone(self, node: Node) -> Iterator[None]:
         """Hold the node: one run makes it. Another run's is waited for if all variants share it, else refused."""
-        place, told = self.study / "running" / node.id, float("-inf")
+        place, told = self.study / RUNNING / node.id, float("-inf")
         with ExitStack() as held:
-            held.callback(_remove_empty, place)  # after the lock is released
+            held.callback(remove_empty, place)  # after the lock is released
             while True:
                 try:
                     held.enter_context(directory_lock(place))
@@ -115,8 +117,9 @@ class Runner:
         if stage.together:
             self.ranks.send((node.stage, task))
         self.together = stage.together  # an error from here on is one of all ranks
-        stage.run(task)
-        self.together = False
+        with _same_directory(out):
+            stage.run(task)
+            self.together = False
         seconds = time.monotonic() - began
         write_json(out / "timing.json", {"seconds": round(seconds, 2)})
         self.planner.outputs[node.id] = self.artifacts.publish(node.id, key, record, {"stage": node.stage})
@@ -136,6 +139,18 @@ class Runner:
         return {path for node in self.planner.nodes if (path := self.output(node.id)) is not None}
 
 
-def _remove_empty(place: Path) -> None:
-    with suppress(OSError):  # another run has just taken it, or one is at work beside it
-        os.removedirs(place)
+@contextmanager
+def _same_directory(path: Path) -> Iterator[None]:
+    """:class:`OutputInUse` at the end of the block if ``path`` is another directory than at its start, or none."""
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)  # held open: its inode number is given to no other
+    try:
+        yield
+        with suppress(OSError):
+            if os.path.samestat(os.fstat(handle), path.stat()):
+                return
+    finally:
+        os.close(handle)
+    raise OutputInUse(
+        f"{path}: not the directory that this run began: it was removed or replaced while it was written to",
+        "what was written there is lost; run the same command again",
+    )

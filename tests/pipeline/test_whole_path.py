@@ -9,6 +9,7 @@ import pytest
 
 from dinoskip.cli import main
 from dinoskip.files import MANIFEST, verify_manifest
+from dinoskip.locks import directory_lock
 from dinoskip.pipeline.runner import Runner
 from dinoskip.pipeline.study import STAGES, build_nodes, load_study
 from dinoskip.results import read_rows
@@ -81,6 +82,32 @@ def test_gc_keeps_what_the_study_uses(done: Path, tmp_path: Path, capsys: pytest
     assert [Path(path).parent.name for path in json.loads(capsys.readouterr().out)["unused"]] == ["report"]
     assert main(["verify", str(tmp_path / "runs" / "tiny")]) == 0
     assert {step.state for step in runner(done, there, "report.note=other").plan()} == {"cached"}
+
+
+def test_gc_leaves_unfinished_work_to_its_own_flag(
+    done: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A training of another configuration that was preempted, and one that is at work now."""
+    shutil.copytree(done.parent / "runs", tmp_path / "runs")
+    there, study = f"output={tmp_path / 'runs'}", tmp_path / "runs" / "tiny"
+    work = study / "stages" / "pretrain" / "other" / ".partial-0123456789abcdef"
+    (work / "checkpoints" / "step-00000004").mkdir(parents=True)
+    (work / "checkpoints" / "step-00000004" / "student.safetensors").write_text("hours of work")
+    assert main(["gc", str(done), there, "--delete", "-q"]) == 0
+    assert work.is_dir()
+    assert f"{work}  unfinished, " in capsys.readouterr().out
+    with directory_lock(study / "running" / "pretrain" / "other"):
+        assert main(["gc", str(done), there, "--delete-unfinished", "-q"]) == 5
+        assert "a run is at work here" in capsys.readouterr().err
+    with directory_lock(work):
+        assert main(["gc", str(done), there, "--delete-unfinished", "-q"]) == 5
+        captured = capsys.readouterr()
+        assert f", in use: {work}: in use by process" in captured.out
+    assert (work / "checkpoints" / "step-00000004" / "student.safetensors").is_file()
+    assert main(["gc", str(done), there, "--delete-unfinished", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["deleted"] == [str(work)]
+    assert not work.exists()
+    assert main(["verify", str(study)]) == 0
 
 
 def test_initialisation_is_reported(done: Path) -> None:

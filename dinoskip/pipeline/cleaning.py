@@ -1,0 +1,104 @@
+"""Remove what a study's current plan does not use, without harm to what a run is at or may continue.
+
+A run says for its whole length that it is at work (a lock of its own below ``running``), and cleaning takes the lock
+``cleaning``: each looks for the other after it has said so itself, so they never overlap. Work that was begun and can
+be continued (a preempted training, a half export) is unfinished, not unused; it goes only where that is asked for.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from dinoskip.errors import OutputInUse
+from dinoskip.files import TEMPORARY
+from dinoskip.locks import directory_lock, held_by
+from dinoskip.pipeline.artifacts import PARTIAL, Artifacts
+
+RUNNING = "running"
+_CLEANING = "cleaning"
+
+
+def remove_empty(place: Path) -> None:
+    """Remove a directory, and those above it, as far as they are empty."""
+    with suppress(OSError):  # another run has just taken it, or one is at work beside it
+        os.removedirs(place)
+
+
+@contextmanager
+def at_work(study: Path) -> Iterator[None]:
+    """Say that a run is at work in this study. :class:`OutputInUse` while something is being removed there."""
+    place = study / RUNNING / ".runs" / uuid.uuid4().hex
+    with ExitStack() as held:
+        held.callback(remove_empty, place)  # after the lock is released
+        held.enter_context(directory_lock(place))
+        busy = held_by(study / _CLEANING)
+        if busy is not None:
+            raise OutputInUse(f"{study}: `dinoskip gc` is at work here: {busy.message}", "wait for it")
+        yield
+
+
+@contextmanager
+def alone(study: Path) -> Iterator[None]:
+    """Hold a study for removing from it. :class:`OutputInUse` while any run, of whatever settings, is at work there."""
+    with ExitStack() as held:
+        held.callback(remove_empty, study / _CLEANING)
+        held.enter_context(directory_lock(study / _CLEANING))
+        for lock in sorted((study / RUNNING).rglob(".lock")):
+            busy = held_by(lock.parent)
+            if busy is not None:
+                raise OutputInUse(f"{study}: a run is at work here: {busy.message}", "let it finish, then remove")
+        yield
+
+
+@dataclass(frozen=True)
+class Unfinished:
+    """Work that was begun under settings which are not the current ones, or whose output is there by now."""
+
+    path: Path
+    seconds: float
+    """Since it was last written to."""
+    user: str | None
+    """What says that a living run is at it."""
+
+
+def unfinished(artifacts: Artifacts, current: set[Path]) -> list[Unfinished]:
+    """Partial outputs but those that the current plan would continue, the oldest first."""
+    keep = {path.with_name(f"{PARTIAL}{path.name}") for path in current}
+    works = []
+    for path in artifacts.root.rglob(f"{PARTIAL}*") if artifacts.root.is_dir() else ():
+        inside = any(part.startswith(PARTIAL) for part in path.relative_to(artifacts.root).parts[:-1])
+        if path.is_dir() and path not in keep and not inside:
+            busy = held_by(path)
+            works.append(Unfinished(path, time.time() - _last_written(path), busy.message if busy else None))
+    return sorted(works, key=lambda work: -work.seconds)
+
+
+def _last_written(directory: Path) -> float:
+    times = [directory.stat().st_mtime]
+    for path in directory.rglob("*"):
+        with suppress(OSError):
+            times.append(path.lstat().st_mtime)
+    return max(times)
+
+
+def remove(path: Path) -> None:
+    """Remove an output or unfinished work: out of sight by one rename, then for good. Call it inside :func:`alone`.
+
+    Raises :class:`OutputInUse` if a living run holds the directory itself.
+    """
+    busy = held_by(path)
+    if busy is not None:
+        raise busy
+    aside = path.with_name(f"{TEMPORARY}removed-{path.name}")
+    shutil.rmtree(aside, ignore_errors=True)
+    os.replace(path, aside)
+    shutil.rmtree(aside, ignore_errors=True)
+    with suppress(OSError):  # other outputs of this node are there
+        path.parent.rmdir()

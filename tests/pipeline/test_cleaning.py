@@ -1,0 +1,106 @@
+"""Removing from a study's folder: nothing that a run is at, and unfinished work only where it is asked for."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from dinoskip.errors import OutputInUse, Preempted
+from dinoskip.locks import directory_lock
+from dinoskip.pipeline import cleaning
+from dinoskip.pipeline.graph import Node
+from dinoskip.pipeline.runner import Runner
+from dinoskip.pipeline.stage import Stage, Task
+
+
+def graph(value: int) -> list[Node]:
+    return [Node("train", "train", {"value": value})]
+
+
+def write(task: Task) -> None:
+    (task.out / "text").write_text(str(task.settings["value"]))
+
+
+def stopped(task: Task) -> None:
+    (task.out / "half").write_text("of it")
+    raise Preempted("stopped")
+
+
+def runner(study: Path, value: int, function: object = write) -> Runner:
+    made = Runner(study, graph(value), {"train": Stage("train", function, resumes=True)})  # type: ignore[arg-type]
+    made.plan()
+    return made
+
+
+def test_preempted_work_of_other_settings_is_unfinished_and_not_unused(tmp_path: Path) -> None:
+    with pytest.raises(Preempted):
+        runner(tmp_path, 1, stopped).run({"train"})
+    runner(tmp_path, 2).run({"train"})
+    now = runner(tmp_path, 2)
+    assert now.artifacts.unused(now.current()) == []
+    (work,) = cleaning.unfinished(now.artifacts, now.current())
+    assert (work.path / "half").read_text() == "of it"
+    assert work.user is None
+    assert 0 <= work.seconds < 60
+    assert runner(tmp_path, 1).run({"train"}) == {"train": "done"}, "the same command goes on"
+    assert (next(p for p in (tmp_path / "stages/train").glob("*/half"))).is_file(), "in the same directory"
+
+
+def test_the_current_plans_own_partial_work_is_kept(tmp_path: Path) -> None:
+    with pytest.raises(Preempted):
+        runner(tmp_path, 1, stopped).run({"train"})
+    runner(tmp_path, 1).run({"train"})
+    now = runner(tmp_path, 1)
+    assert cleaning.unfinished(now.artifacts, now.current()) == []
+
+
+def test_nothing_is_removed_while_any_run_is_at_work_and_no_run_begins_meanwhile(tmp_path: Path) -> None:
+    began, go_on = threading.Event(), threading.Event()
+
+    def slow(task: Task) -> None:
+        began.set()
+        go_on.wait(30)
+        write(task)
+
+    with ThreadPoolExecutor(1) as pool:
+        run = pool.submit(runner(tmp_path, 1, slow).run, {"train"})
+        began.wait(30)
+        with pytest.raises(OutputInUse, match="a run is at work here") as caught, cleaning.alone(tmp_path):
+            pass
+        assert caught.value.exit_code == 5
+        go_on.set()
+        assert run.result(60) == {"train": "done"}
+    with cleaning.alone(tmp_path), pytest.raises(OutputInUse, match="`dinoskip gc` is at work here"):
+        runner(tmp_path, 2).run({"train"})
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["records", "stages"]
+
+
+def test_a_directory_that_is_locked_itself_stays(tmp_path: Path) -> None:
+    work = tmp_path / "stages" / "train" / ".partial-0"
+    with directory_lock(work), pytest.raises(OutputInUse, match="in use by process"):
+        cleaning.remove(work)
+    assert work.is_dir()
+    cleaning.remove(work)
+    assert os.listdir(tmp_path / "stages") == []
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_an_output_that_is_removed_while_it_is_written_is_not_published(tmp_path: Path, again: bool) -> None:
+    """Atomic writes make their folder anew: what they then hold is not what was written before."""
+
+    def robbed(task: Task) -> None:
+        write(task)
+        shutil.rmtree(task.out)
+        if again:
+            task.out.mkdir()
+
+    with pytest.raises(OutputInUse, match="not the directory that this run began") as caught:
+        runner(tmp_path, 1, robbed).run({"train"})
+    assert caught.value.exit_code == 5
+    assert not list((tmp_path / "stages").rglob("MANIFEST.json"))
+    assert runner(tmp_path, 1).run({"train"}) == {"train": "done"}
