@@ -208,8 +208,8 @@ def _write(folder: Path, content: Content, model: VitConfig, info: Mapping[str, 
 
 def pinned(run_dir: Path) -> set[int]:
     """Steps that the user wants kept: those of files ``checkpoints/step-NNNNNNNN.pin``, whatever they hold."""
-    found = [path.stem.removeprefix("step-") for path in (run_dir / CHECKPOINTS).glob("step-*.pin")]
-    return {int(step) for step in found if step.isdecimal()}
+    steps = [path.stem.removeprefix("step-") for path in (run_dir / CHECKPOINTS).glob("step-*.pin")]
+    return {int(step) for step in steps if step.isdecimal()}
 
 
 def retain(run_dir: Path, written: Path, keep: Collection[int]) -> None:

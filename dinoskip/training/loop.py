@@ -21,6 +21,7 @@ from timm.models.vision_transformer import VisionTransformer
 
 from dinoskip.config import dump, settings_for_key
 from dinoskip.console import Progress, log
+from dinoskip.data.loader import BatchLoader
 from dinoskip.diagnostics.live import LiveDiagnostics, Row, gradient_rows
 from dinoskip.distributed import World, agree, all_reduce_mean, gather, on_main, world
 from dinoskip.environment import matmul_gflops
@@ -34,7 +35,7 @@ from dinoskip.training.compilation import Compiler, CompilerWatch
 from dinoskip.training.guard import INTERRUPT, StopSignals
 from dinoskip.training.heartbeat import heartbeat
 from dinoskip.training.journal import Journal
-from dinoskip.training.objective import Engine, Loader, Objective, Observer, Step
+from dinoskip.training.objective import Engine, Objective, Observer, Step
 from dinoskip.training.recipe import Job
 from dinoskip.training.run_directory import RunDirectory, open_run, too_long
 
@@ -48,7 +49,7 @@ class Training:
     """
 
     objective: Objective
-    loader: Loader
+    loader: BatchLoader
     names: Sequence[str]
     verdict: Callable[[float], str]
 
@@ -257,8 +258,8 @@ class _Loop:
     def _boundary(self, step: int, taken: Step) -> None:
         """List new bad images, save if it is time, and stop if asked to."""
         if step % self.epoch_steps == 0:  # a rank has seen its part of the set alone; the 1 % rule is for the whole
-            for found in gather(self.loader.bad):
-                self.loader.note(tuple(found.items()))
+            for bad in gather(self.loader.bad):
+                self.loader.note(tuple(bad.items()))
         if self.here.is_main and len(self.loader.bad) > self.bad_written:
             write_json(self.bad_images, self.loader.bad)
             self.bad_written = len(self.loader.bad)

@@ -9,14 +9,13 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
-from dinoskip.data.loader import Batch, Images
+from dinoskip.data.loader import Batch, BatchLoader
 from dinoskip.diagnostics.live import Row
 from dinoskip.distributed import World, all_reduce_max, local
 from dinoskip.optim.build import set_rates
@@ -24,29 +23,6 @@ from dinoskip.randomness import derive
 from dinoskip.training import parallel
 from dinoskip.training.guard import CollapseAlarm
 from dinoskip.training.recipe import Rates, TrainConfig
-
-
-class Loader(Protocol):
-    """One rank's micro-batches; :class:`dinoskip.data.multicrop.TrainLoader` is one."""
-
-    steps_per_epoch: int
-    images: Images
-    bad: dict[str, str]  # images that could not be read: name -> reason
-
-    def epoch(self, epoch: int, start_step: int = 0) -> Iterator[Batch]:
-        """Micro-batches of an epoch from a step on, ``accumulate`` of them a step."""
-
-    def views(self, batch: Batch) -> list[Tensor]:
-        """What the network is given, on the device."""
-
-    def note(self, bad: tuple[tuple[str, str], ...]) -> None:
-        """Add images (name, reason) to ``bad``; :class:`DataError` if they are too many."""
-
-    def explained(self) -> AbstractContextManager[None]:
-        """Around all that is done with batches: errors of what reads ahead are turned into :class:`DataError`."""
-
-    def close(self) -> None:
-        """End what reads ahead."""
 
 
 class Observer(Protocol):
@@ -97,7 +73,7 @@ class Engine:
     student: nn.Module
     forward: nn.Module
     optimizer: torch.optim.Optimizer
-    loader: Loader
+    loader: BatchLoader
     here: World
     seed: int
     accumulate: int = 1

@@ -32,8 +32,8 @@ Strategy = Literal["ddp", "fsdp"]
 
 def transformer_blocks(module: nn.Module) -> list[nn.Module]:
     """The transformer blocks in a module."""
-    found = (getattr(part, "blocks", None) for part in module.modules())
-    return [block for blocks in found if isinstance(blocks, (nn.Sequential, nn.ModuleList)) for block in blocks]
+    sequences = (getattr(part, "blocks", None) for part in module.modules())
+    return [block for blocks in sequences if isinstance(blocks, (nn.Sequential, nn.ModuleList)) for block in blocks]
 
 
 def wrap(module: nn.Module, here: World, strategy: Strategy) -> nn.Module:

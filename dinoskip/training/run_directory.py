@@ -133,10 +133,10 @@ class RunDirectory:
         if self._lock is not None:
             self._lock.check()
 
-    def note_environment(self, **found: Any) -> None:
+    def note_environment(self, **facts: Any) -> None:
         """Add to env.json."""
         if self.is_main:
-            write_json(self.path / "env.json", read_json(self.path / "env.json") | found)
+            write_json(self.path / "env.json", read_json(self.path / "env.json") | facts)
 
     def accept(self, step: int) -> None:
         """Record the allowed changes as made after ``step`` in changes.jsonl, and from here on as the run's own."""

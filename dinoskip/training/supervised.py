@@ -256,6 +256,6 @@ class Accuracy:
                     counts[place] += int(hits(logits, truth, k).sum())
             return counts
 
-        found = run_together(count, "accuracy")
-        top1, top5 = (100.0 * sum(part[place] for part in found) / len(self.folder) for place in (0, 1))
+        of_ranks = run_together(count, "accuracy")
+        top1, top5 = (100.0 * sum(part[place] for part in of_ranks) / len(self.folder) for place in (0, 1))
         return {"top1": top1, "top5": top5}

@@ -371,14 +371,14 @@ TINY = [
 
 
 def test_the_command(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folders = ["--train", str(data / "train"), "--val", str(data / "val"), "--device", "cpu"]
+    folders = ["--data", str(data / "train"), "--val", str(data / "val"), "--device", "cpu"]
     assert main(["supervise", *TINY, *folders, "--out", str(tmp_path / "run"), "-q"]) == 0
     final = Path(capsys.readouterr().out.strip())
     assert final == next(iter(list_checkpoints(tmp_path / "run").values()))
     assert {"top1", "top5"} <= read_metrics(tmp_path / "run" / "metrics.jsonl")[-1].keys()
     assert main(["supervise", *TINY, "supervise.mixup=1", *folders, "--out", str(tmp_path / "x"), "-q"]) == 2
     assert "supervise.mixup: unknown key" in capsys.readouterr().err
-    wrong = ["--train", str(tmp_path / "none"), "--out", str(tmp_path / "x")]
+    wrong = ["--data", str(tmp_path / "none"), "--out", str(tmp_path / "x")]
     assert main(["supervise", *TINY, *wrong, "-q"]) == 3
     assert capsys.readouterr().err.count("\n") == 1
 
