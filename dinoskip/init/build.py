@@ -20,7 +20,15 @@ from dinoskip.init.skipless import SkiplessInit
 from dinoskip.init.weight_selection import WeightSelectionInit
 from dinoskip.models.vit import PositionResize, VitConfig, from_config
 
-Init = TruncNormalInit | SkiplessInit | MimeticInit | ConditionedInit | ResidualFreeInit | WeightSelectionInit
+Init = (
+    TruncNormalInit
+    | SkiplessInit
+    | MimeticInit
+    | ConditionedInit
+    | ResidualFreeInit
+    | WeightSelectionInit
+)  # fmt: skip
+"""The table of initialisations."""
 
 
 def _default_by_its_name(init: Any) -> Any:

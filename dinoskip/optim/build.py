@@ -32,11 +32,15 @@ def _named(value: Any) -> Any:
     return {"name": "adamw", **value} if isinstance(value, dict) else value
 
 
-OptimizerConfig = Annotated[
-    AdamWConfig | SoapConfig | EcsConfig | KLShampooConfig | MuonConfig,
-    Field(discriminator="name"),
-    BeforeValidator(_named),
-]
+AnyOptimizer = (
+    AdamWConfig
+    | SoapConfig
+    | EcsConfig
+    | KLShampooConfig
+    | MuonConfig
+)  # fmt: skip
+"""The table of optimizers."""
+OptimizerConfig = Annotated[AnyOptimizer, Field(discriminator="name"), BeforeValidator(_named)]
 """The type of an ``optimizer`` key, told apart by ``name``."""
 
 

@@ -155,17 +155,21 @@ class StudyNodes:
     ) -> str:
         """Add the node ``STAGE/name`` unless it is there; return its id.
 
-        ``data`` is what :meth:`dataset` returned, ``outside`` further hashes of files outside the study. See
-        :class:`Node` for the others.
+        ``data`` is what :func:`dinoskip.pipeline.stages.data.of_dataset` returned, ``outside`` further hashes of files
+        outside the study. See :class:`Node` for the others. Raises :class:`ValueError` if the node is there with other
+        settings.
         """
         data = data or DataInputs()
         node_id = f"{stage.name}/{name}" if name else stage.name
         hashes = {**data.outside, **(outside or {})}
+        whole = {**settings, **data.settings}
+        if node_id in self.nodes and self.nodes[node_id].settings != whole:
+            raise ValueError(f"{node_id}: asked for with different settings, which need different names")
         if node_id not in self.nodes:
             self.nodes[node_id] = Node(
                 node_id,
                 stage.name,
-                {**settings, **data.settings},
+                whole,
                 inputs={**(inputs or {}), **data.inputs},
                 runtime={**data.runtime, **(runtime or {})},
                 external=partial(self._hashes, hashes) if hashes else None,

@@ -1,0 +1,170 @@
+"""docs/extending.md: its examples, taken from the page into a copy of the packages, and run in one study."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from dinoskip.files import read_tensor_header
+from dinoskip.results import read_rows
+from dinoskip.training import checkpoint
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "extending.md").read_text()
+
+
+def blocks_of(language: str, mark: str) -> list[tuple[str, str]]:
+    """File name and text of every code block of a language; the first line of one is the mark and the file's name."""
+    return re.findall(rf"```{language}\n{mark} (\S+)\n(.*?)```", PAGE, flags=re.DOTALL)
+
+
+FILES, STUDIES, CHANGES = blocks_of("python", "#"), blocks_of("yaml", "#"), blocks_of("diff", "---")
+
+
+def changed(text: str, hunk: list[str]) -> str:
+    """``text`` with the lines of a hunk, which stand in it once, replaced."""
+    old, new = ("".join(line[1:] for line in hunk if line[0] in kinds) for kinds in (" -", " +"))
+    assert text.count(old) == 1, f"these lines stand {text.count(old)} times in the file:\n{old}"
+    return text.replace(old, new)
+
+
+def hunks_of(diff: str) -> Iterator[list[str]]:
+    """The lines of every hunk of a diff block."""
+    for hunk in diff.split("@@\n"):
+        yield hunk.splitlines(keepends=True)
+
+
+@pytest.fixture(scope="module")
+def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the packages with all examples in it."""
+    folder = tmp_path_factory.mktemp("extended")
+    for package in ("dinoskip", "eval", "visualize"):
+        shutil.copytree(ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", folder)
+    for name, text in FILES:
+        assert not (folder / name).exists(), f"{name} is there already"
+        (folder / name).write_text(text)
+    for name, diff in CHANGES:
+        for hunk in hunks_of(diff):
+            (folder / name).write_text(changed((folder / name).read_text(), hunk))
+    return folder
+
+
+def dinoskip(packages: Path, *arguments: str) -> str:
+    environment = {**os.environ, "PYTHONPATH": str(packages), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "dinoskip", *arguments]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=250, cwd=packages, env=environment, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+def photos(folder: Path) -> Path:
+    """Six images of two classes, as the kind of data set of the page wants them."""
+    folder.mkdir()
+    rng = np.random.default_rng(0)
+    for number in range(6):
+        mask = np.zeros((64, 64), np.uint8)
+        mask[:, : 16 + 8 * number] = 1
+        image = rng.integers(0, 128, (64, 64, 3), np.uint8) + 100 * mask[..., None]
+        Image.fromarray(image).save(folder / f"{number}.png")
+        Image.fromarray(mask).save(folder / f"{number}_mask.png")
+    (folder / "train.txt").write_text("0 1 2 3")
+    (folder / "val.txt").write_text("4 5")
+    (folder / "classes.txt").write_text("dark\nbright\n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def study(packages: Path) -> Path:
+    """The folder of the page's study, run with every example in it."""
+    ((name, text),) = STUDIES
+    (packages / name).write_text(text.replace("PHOTOS", str(photos(packages / "photos"))))
+    dinoskip(packages, "run", name, "-q")
+    return packages / "runs" / "extended"
+
+
+def one(study: Path, pattern: str) -> Path:
+    (path,) = study.glob(pattern)
+    return path
+
+
+def rows(study: Path, stage: str) -> list[Any]:
+    every = [row for path in study.glob(f"stages/{stage}/**/rows.json") for row in read_rows(path)]
+    return [row for row in every if not row.is_baseline]
+
+
+def test_each_is_a_short_file_and_a_line_in_one_table() -> None:
+    assert len(FILES) == 5
+    assert len(CHANGES) == 6  # a protocol has no file
+    for name, text in FILES:
+        assert text.count("\n") < 60, f"{name} has {text.count(chr(10))} lines"
+    for name, diff in CHANGES:
+        assert f"`{name}` |" in PAGE, f"{name} is not in the page's table"
+        added = [line[1:] for line in diff.splitlines() if line.startswith("+")]
+        assert sum(not line.startswith("from ") for line in added) == 1, f"{name}: {added}"
+
+
+def test_they_keep_the_rules_of_the_house(packages: Path) -> None:
+    names = [name for name, _ in FILES]
+    for arguments in (["check"], ["format", "--check"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "ruff", *arguments, *names],
+            cwd=packages,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_stage(study: Path) -> None:
+    sizes = json.loads(one(study, "stages/sizes/*/sizes.json").read_text())
+    assert set(sizes) == {"skip_xavier-lion"}
+    assert sizes["skip_xavier-lion"] > 4 * 500_000
+
+
+def test_evaluation_task(study: Path) -> None:
+    measured = rows(study, "smoothness")
+    assert {(row.dataset, row.block, row.n) for row in measured} == {("scenes", "1", 4), ("photos", "1", 2)}
+    assert all(-1 < row.value <= 1 for row in measured)
+    assert ",smoothness," in one(study, "report/**/rows.csv").read_text()
+
+
+def test_an_evaluation_task_is_a_command(packages: Path, study: Path) -> None:
+    assert "say how alike neighbouring patches are" in dinoskip(packages, "--help")
+    assert "evaluate.smoothness.size=448" in dinoskip(packages, "smoothness", "--help")
+
+
+def test_kind_of_data_set_and_probe_protocol(study: Path) -> None:
+    measured = rows(study, "probe")
+    assert {(row.dataset, row.n, row.classes, row.protocol) for row in measured} == {
+        ("photos", 2, 2, "brief, fitted on train")
+    }
+
+
+def test_data_check_of_the_kind(packages: Path, study: Path) -> None:
+    assert "photos segmentation train: 4 images, 4 read: ok" in dinoskip(
+        packages, "data", "check", "beside", str(packages / "photos")
+    )
+
+
+def test_optimizer_and_initialisation(study: Path) -> None:
+    (row, *_) = rows(study, "probe")
+    assert (row.initialisation, row.optimizer) == ("xavier", "lion")
+    run = one(study, "stages/pretrain/*/*/")
+    state = checkpoint.newest(run)
+    assert state is not None
+    assert any(name.endswith("momentum") for name in read_tensor_header(state / "optimizer.safetensors").shapes)
