@@ -4,7 +4,7 @@
 
 Logits are of heads fitted to made-up tokens (regions of random classes, noise) at several learning rates, and pure
 noise, where far more classes may win at a pixel than any fitted head leaves. The label sizes are those of VOC2012 and
-ADE20K photographs. Ours is ``eval.heads.upsampled_classes``; the baseline is written out below.
+ADE20K photographs. Ours is ``eval.upsampling.upsampled_classes``; the baseline is written out below.
 Pixels whose classes differ are counted: rounding decides them, for the two sum in another order.
 """
 

@@ -8,7 +8,7 @@ import pytest
 from dinoskip.console import log
 
 multiprocessing.get_context("forkserver").set_forkserver_preload(
-    ["dinoskip.training", "dinoskip.commands", "tests.helpers.tiny", "hypothesis", "pytest"]
+    ["dinoskip.training", "dinoskip.pipeline.study", "tests.helpers.tiny", "hypothesis", "pytest"]
 )
 
 

@@ -36,7 +36,7 @@ ReadImage = Callable[[int], tuple[int, np.ndarray]]
 
 
 class Images(Sized, Protocol):
-    """What a loader reads from: a folder, tar shards (dinoskip/data/sources.py)."""
+    """What a loader reads from: a folder, tar shards (dinoskip/data/shards.py)."""
 
     @property
     def root(self) -> Path:

@@ -34,7 +34,7 @@ class KLShampooConfig(PreconditionedConfig):
     max_clamp_value: float | None = Field(4000, gt=0, description="bound of 1/sqrt(eigenvalue); null: none")
 
     def build(self, groups: list[Group]) -> torch.optim.Optimizer:
-        """Build the optimizer over ``groups`` of :func:`param_groups`."""
+        """Build the optimizer over ``groups`` of :func:`dinoskip.optim.groups.param_groups`."""
         plain = {"lr", "betas", "shampoo_beta", "eps", "precondition_frequency", "max_precond_dim", "normalize_grads"}
         plain |= {"stagger", "tf32"}
         return KLShampoo(

@@ -32,7 +32,7 @@ class MuonConfig(Scheduled):
     eps: float = Field(1e-8, gt=0, description="of AdamW")
 
     def build(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
-        """Build the optimizer over ``groups`` of :func:`param_groups`."""
+        """Build the optimizer over ``groups`` of :func:`dinoskip.optim.groups.param_groups`."""
         matrices, others = split_groups(groups, is_hidden_matrix)
         settings = self.model_dump(include={"lr", "momentum", "nesterov", "ns_steps", "betas", "eps"})
         return MuonAdamW(matrices, others, **settings)

@@ -50,7 +50,7 @@ class SoapConfig(PreconditionedConfig):
     correct_bias: bool = True
 
     def build(self, groups: list[Group]) -> torch.optim.Optimizer:
-        """Build the optimizer over ``groups`` of :func:`param_groups`."""
+        """Build the optimizer over ``groups`` of :func:`dinoskip.optim.groups.param_groups`."""
         settings = self.model_dump(exclude={"name", "split_qkv", *(set(Scheduled.model_fields) - {"lr"})})
         return SOAP(self.blocks(groups), **settings)
 
@@ -67,7 +67,7 @@ class EcsConfig(RefreshConfig):
     max_precond_dim: int = Field(8192, ge=1, description="larger matrices are cut into blocks of this side")
 
     def build(self, groups: list[Group]) -> torch.optim.Optimizer:
-        """Build the optimizer over ``groups`` of :func:`param_groups`."""
+        """Build the optimizer over ``groups`` of :func:`dinoskip.optim.groups.param_groups`."""
         settings = self.model_dump(exclude={"name", *(set(Scheduled.model_fields) - {"lr"})})
         return SOAP(groups, variant="ecs", **settings)
 

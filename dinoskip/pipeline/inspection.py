@@ -1,4 +1,4 @@
-"""What is inside backbones on photographs (``dinoskip analyze --images``): rows, distortions, CKA, figures."""
+"""What is inside backbones on photographs (``dinoskip analyze --data``): rows, distortions, CKA, figures."""
 
 from __future__ import annotations
 

@@ -17,8 +17,8 @@ import pytest
 from PIL import Image
 
 from dinoskip.files import read_tensor_header
+from dinoskip.models.export import newest_checkpoint
 from dinoskip.results import read_rows
-from dinoskip.training import checkpoint
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "extending.md").read_text()
@@ -157,14 +157,12 @@ def test_kind_of_data_set_and_probe_protocol(study: Path) -> None:
 
 def test_data_check_of_the_kind(packages: Path, study: Path) -> None:
     assert "photos segmentation train: 4 images, 4 read: ok" in dinoskip(
-        packages, "data", "check", "beside", str(packages / "photos")
+        packages, "data", "check", "beside", "--data", str(packages / "photos")
     )
 
 
 def test_optimizer_and_initialisation(study: Path) -> None:
     (row, *_) = rows(study, "probe")
     assert (row.initialisation, row.optimizer) == ("xavier", "lion")
-    run = one(study, "stages/pretrain/*/*/")
-    state = checkpoint.newest(run)
-    assert state is not None
-    assert any(name.endswith("momentum") for name in read_tensor_header(state / "optimizer.safetensors").shapes)
+    state = read_tensor_header(newest_checkpoint(one(study, "stages/pretrain/*/*/")) / "optimizer.safetensors")
+    assert any(name.endswith("momentum") for name in state.shapes)

@@ -2,7 +2,7 @@
 
 Which of our rows stands in a cell follows one rule, said under each table by :func:`notes`: the first variant of the
 study that has the cell's skip connections, initialisation, optimizer and depth; the data set of the cell's kind; the
-epoch at the same share of the run; the principal setting (:func:`visualize.tables.principal`); the best single block,
+epoch at the same share of the run; the principal setting (:func:`visualize.rows.principal`); the best single block,
 or the study's multiscale combination.
 """
 

@@ -1,4 +1,4 @@
-"""The files that build_gallery writes; tests/visualize/test_gallery_page.py drives the page itself."""
+"""The files that build_gallery writes; tests/visualize/gallery/test_browser.py drives the page itself."""
 
 from __future__ import annotations
 

@@ -1,0 +1,109 @@
+"""What the documents name is there: modules and their names, files, settings, and commands with their options."""
+
+from __future__ import annotations
+
+import importlib
+import io
+import re
+import shlex
+from collections.abc import Iterator
+from contextlib import redirect_stderr
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel
+
+from dinoskip.cli import _parse
+from dinoskip.config import _models_in
+from dinoskip.console import log
+from dinoskip.pipeline.study import Study
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+SOURCES = [path for part in ("dinoskip", "eval", "visualize", "benchmarks") for path in (ROOT / part).rglob("*.py")]
+DOTTED = re.compile(r"\b(?:dinoskip|eval|visualize)(?:\.[A-Za-z_]\w*)+\b(?![/-])")
+FILE = re.compile(r"\b(?:dinoskip|eval|visualize|tests|benchmarks|configs|docs)/[\w./*-]*\w\.(?:py|md|yaml)\b")
+SETTING = re.compile(r"`((?:evaluate|pretrain|supervise|online|gallery|report|analyze|sweep|model)(?:\.[a-z_]+)+)\b")
+COMMAND = re.compile(r"^(?:torchrun.* -m )?dinoskip (.*)$")
+FILES = (".md", ".safetensors", ".json", ".html", ".yaml")
+OLD_NAMES = "## Names of version 0.1"
+MADE = {"docs/extending.md": r"NAME|sizes|smoothness|beside|lion|xavier", "docs/report.md": "docs/results/study"}
+
+
+def resolves(name: str) -> bool:
+    """Whether a dotted name is a module or a name in one."""
+    parts = name.split(".")
+    for count in range(len(parts), 0, -1):
+        try:
+            value = importlib.import_module(".".join(parts[:count]))
+        except ModuleNotFoundError:
+            continue
+        for part in parts[count:]:
+            if not hasattr(value, part):
+                return False
+            value = getattr(value, part)
+        return True
+    return False
+
+
+def without_local_names(text: str) -> str:
+    """A source without its code, in which ``eval`` and ``benchmarks`` may be variables: docstrings and comments."""
+    return "\n".join(re.findall(r'"""(?:.|\n)*?"""|#.*', text))
+
+
+@pytest.mark.parametrize("path", [*PAGES, *SOURCES], ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_names_and_files(path: Path) -> None:
+    text, page = path.read_text(), path.relative_to(ROOT).as_posix()
+    text = without_local_names(text) if path.suffix == ".py" else text.partition(OLD_NAMES)[0]
+    exempt = re.compile(MADE.get(page, "docs/results/study"))
+    for name in {one for one in DOTTED.findall(text) if not exempt.search(one)}:
+        assert resolves(name), f"{page}: {name}"
+    for name in {one for one in FILE.findall(text) if not exempt.search(one)}:
+        assert list(ROOT.glob(name)), f"{page}: {name}"
+
+
+def has_setting(model: type[BaseModel], parts: list[str]) -> bool:
+    """Whether a dotted key leads to a field; below a field of free keys everything is one."""
+    if not parts:
+        return True
+    if parts[0] not in model.model_fields:
+        return False
+    inner = _models_in(model.model_fields[parts[0]].annotation)
+    return not parts[1:] or any(has_setting(one, parts[1:]) for one in inner)
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_settings(path: Path) -> None:
+    text, _, rest = path.read_text().partition(OLD_NAMES)
+    for dotted in set(SETTING.findall(text + rest.partition("\n## ")[2])):
+        if not dotted.endswith(FILES):
+            assert has_setting(Study, dotted.split(".")), f"{path.name}: {dotted}"
+
+
+def commands_of(page: Path) -> Iterator[str]:
+    """The command lines of a page's code blocks, without ``dinoskip`` and comments."""
+    for block in re.findall(r"```(?:sh)?\n(.*?)```", page.read_text(), flags=re.DOTALL):
+        for line in block.replace("\\\n", " ").splitlines():
+            if match := COMMAND.match(line.strip()):
+                yield match[1]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+def test_commands(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    warned: list[str] = []
+    monkeypatch.setattr(log, "warning", lambda text, *values: warned.append(text % values))
+    for line in commands_of(page):
+        arguments = shlex.split(line, comments=True)
+        if "..." in arguments:
+            continue
+        said = io.StringIO()
+        try:
+            with redirect_stderr(said):
+                args = _parse(arguments)
+        except SystemExit:
+            pytest.fail(f"{page.name}: dinoskip {line}\n{said.getvalue()}")
+        for text in getattr(args, "overrides", []):
+            dotted = text.partition("=")[0]
+            if arguments[0] != "data" and not dotted.startswith("data."):
+                assert has_setting(Study, dotted.split(".")), f"{page.name}: dinoskip {line}: {dotted}"
+    assert warned == []
