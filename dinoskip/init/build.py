@@ -85,9 +85,9 @@ def build_model(
     """Build a model and initialise it: float32, train mode, the same bits for the same ``config`` and ``seed``.
 
     Built without storage, filled with NaN, then every parameter assigned exactly once: by ``config.init`` what it
-    speaks of, by the default (:func:`dinoskip.init.trunc_normal_`) the rest. ``drop_path`` is the last block's rate; it applies only
-    where a skip is kept. Raises :class:`WeightsError` if anything was left unset, :class:`ConfigError` if the
-    initialisation does not suit the model.
+    speaks of, by the default (:func:`dinoskip.init.trunc_normal_`) the rest. ``drop_path`` is the last block's rate; it
+    applies only where a skip is kept. Raises :class:`WeightsError` if anything was left unset, :class:`ConfigError` if
+    the initialisation does not suit the model.
     """
     with torch.device("meta"):
         model = from_config(config, drop_path_rate=drop_path, weight_init="skip").float()
