@@ -1,7 +1,7 @@
 """What the commands share: how one is declared, options that several have, and how results are printed.
 
-No torch and no pydantic at import, here and in all of this package: ``dinoskip --help`` answers at once, and a handler
-imports what it needs when it runs.
+No torch at import, here and in all of this package: ``dinoskip --help`` answers at once, and a handler imports what it
+needs when it runs.
 """
 
 from __future__ import annotations

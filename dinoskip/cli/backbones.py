@@ -23,6 +23,7 @@ from dinoskip.cli.arguments import (
     print_json,
 )
 from dinoskip.cli.rows import best_rows, print_rows, rows_of
+from dinoskip.config import RawConfig, apply_overrides, validate
 from dinoskip.console import log
 from dinoskip.data.sets import FOLDER_KINDS, dataset_name
 from dinoskip.files import write_text
@@ -102,7 +103,6 @@ def _add_export(actions: Any) -> None:
 
 def export_features(args: Args) -> int:
     """``dinoskip features export``."""
-    from dinoskip.config import RawConfig, validate
     from dinoskip.data.folders import ImageFolder
     from dinoskip.distributed import world  # torch
     from dinoskip.features import Transform, export
@@ -131,7 +131,6 @@ def export_features(args: Args) -> int:
 
 def _data_name(data: dict[str, Any], overrides: Sequence[str]) -> str:
     """What rows call the data set of ``--data``: its :func:`dinoskip.data.dataset_name`, as far as a name may be it."""
-    from dinoskip.config import RawConfig, apply_overrides, validate
     from dinoskip.pipeline.inputs import OneDataset  # torch
 
     own = [f"dataset.{text.removeprefix('data.')}" for text in overrides if text.startswith("data.")]
@@ -141,7 +140,6 @@ def _data_name(data: dict[str, Any], overrides: Sequence[str]) -> str:
 
 def _runner_of(args: Args, stage: Stage) -> Runner:
     """A study of existing backbones, in ``--out``, with one stage and what it needs. ``data.KEY=value`` sets keys."""
-    from dinoskip.config import RawConfig, apply_overrides
     from dinoskip.pipeline.runner import Runner  # torch
     from dinoskip.pipeline.study import STAGES, build_nodes, study_of
 

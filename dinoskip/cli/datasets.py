@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from dinoskip.cli.arguments import Args, command, count, data_option, group, json_option, overrides_argument, print_json
+from dinoskip.config import RawConfig, apply_overrides, validate
 from dinoskip.console import log
 from dinoskip.data.sets import FOLDER_KINDS, PUBLISHED_KINDS
 from dinoskip.errors import ConfigError
@@ -57,7 +58,6 @@ def _folder(args: Args) -> str:
 
 def check(args: Args) -> int:
     """``dinoskip data check``; exit code 3 if there are faults."""
-    from dinoskip.config import RawConfig, apply_overrides, validate
     from dinoskip.data.sets.check import check as check_dataset  # torch
     from dinoskip.pipeline.inputs import OneDataset
 
@@ -74,7 +74,6 @@ def check(args: Args) -> int:
 
 def scenes(args: Args) -> int:
     """``dinoskip data scenes``."""
-    from dinoskip.config import RawConfig, apply_overrides, validate
     from dinoskip.data.sets.scenes import ScenesConfig, compose  # torch
 
     out = Path(args.out)
@@ -101,7 +100,6 @@ def prepare(args: Args) -> int:
 
 def pack(args: Args) -> int:
     """``dinoskip data pack``."""
-    from dinoskip.config import RawConfig, validate
     from dinoskip.data.pack import PackConfig
     from dinoskip.data.pack import pack as write_shards  # torch
     from dinoskip.data.shards import open_source
