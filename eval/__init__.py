@@ -7,5 +7,5 @@ A folder for each task: its settings in ``config.py`` (no torch at import), its 
 - neighbours: ``knn`` (images), ``retrieval`` (patches), ``neighbours`` (the index)
 - while a network trains: ``online``
 - for all of them: ``labelled`` (tokens with label maps), ``upsampling``, ``metrics``, ``bootstrap`` (intervals),
-  ``baselines``
+  ``baselines``, ``compare`` (two rows over the same images)
 """

@@ -1,0 +1,127 @@
+"""Two results compared over the same images."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dinoskip.errors import ConfigError, DataError
+from dinoskip.records import RecordedRow, write_recorded_rows
+from dinoskip.results import EvalResult, write_rows
+from dinoskip.statistics import cross_fitted_best, paired_difference
+from eval.baselines import discovery_baselines, hits_row
+from eval.compare import compare
+
+IDS = tuple(f"image{i}" for i in range(40))
+CORLOC = EvalResult("CorLoc", 0.0, "tokencut", "", "voc", "trainval", 40, "net", epoch=3, protocol="tokencut tau=0.2")
+
+
+def hits(seed: int, part: float) -> np.ndarray:
+    return np.random.default_rng(seed).random(40) < part
+
+
+def written(folder: Path, recorded: list[RecordedRow], ids: tuple[str, ...] = IDS) -> str:
+    folder.mkdir(parents=True)
+    write_recorded_rows(folder, ids, recorded)
+    return str(folder)
+
+
+def blocks(model: str, parts: dict[str, float]) -> list[RecordedRow]:
+    recorded = [
+        hits_row(replace(CORLOC, model=model, block=block), hits(sum(map(ord, model + block)), part))
+        for block, part in parts.items()
+    ]
+    return [*recorded, *discovery_baselines({"full image": hits(9, 0.2).tolist()}, recorded[0].row)]
+
+
+def test_named_rows_are_paired_by_the_ids_of_their_images(tmp_path: Path) -> None:
+    ours, theirs = blocks("skipless", {"1": 0.9, "2": 0.4}), blocks("skip", {"1": 0.5, "2": 0.5})
+    a = written(tmp_path / "a", ours)
+    turned = [replace(one, values=one.values[::-1]) for one in theirs if one.values is not None]
+    b = written(tmp_path / "b", turned, IDS[::-1])
+    found = compare(f"{a}@block=1", f"{b}/rows.json@block=2")
+    assert ours[0].values is not None
+    assert theirs[1].values is not None
+    wanted = paired_difference(ours[0].values, theirs[1].values)
+    assert found.difference.value == pytest.approx(100 * wanted.value)
+    assert (found.difference.low, found.difference.high) == pytest.approx((100 * wanted.low, 100 * wanted.high))
+    assert found.difference.value == pytest.approx(ours[0].row.value - theirs[1].row.value)
+    assert found.mcnemar is not None
+    assert found.mcnemar.only_a - found.mcnemar.only_b == pytest.approx(0.4 * found.difference.value)
+    assert found.text.startswith(
+        "CorLoc on voc trainval, 40 images: skipless epoch 3 block 1 - skip epoch 3 block 2 = +"
+    )
+    assert compare(f"{a}@block=1", f"{a}@model=baseline: full image").b.row.is_baseline
+
+
+def test_a_block_is_chosen_by_cross_fitting(tmp_path: Path) -> None:
+    ours = blocks("skipless", {"1": 0.3, "2": 0.9, "3": 0.4})
+    a, b = written(tmp_path / "a", ours), written(tmp_path / "b", blocks("skip", {"1": 0.5}))
+    found = compare(a, b)
+    fit = cross_fitted_best({one.row.block: one.values for one in ours[:3] if one.values is not None})
+    assert found.a.row.value == pytest.approx(100 * fit.value)
+    assert found.a.block == "2 (cross-fitted)"
+    assert found.b.block == "1"
+
+
+def probe(model: str, heldout: dict[str, float]) -> list[RecordedRow]:
+    rng = np.random.default_rng(0)
+    union = rng.integers(1, 40, (40, 3))
+    row = replace(CORLOC, metric="mIoU", task="probe", model=model, classes=3)
+    return [
+        RecordedRow(replace(row, block=b, heldout=h), np.stack([union * h / 100, union], -1).astype(np.int64))
+        for b, h in heldout.items()
+    ]
+
+
+def test_a_probes_block_is_chosen_by_held_out_training_images(tmp_path: Path) -> None:
+    a = written(tmp_path / "a", probe("skipless", {"1": 30.0, "2": 60.0, "3": 50.0}))
+    found = compare(a, f"{a}@block=3")
+    assert found.a.block == "2 (by held-out training images)"
+    assert found.mcnemar is None
+    assert 5 < found.difference.low < found.difference.value < found.difference.high < 15
+
+
+def test_several_seeds_are_paired_by_their_mean(tmp_path: Path) -> None:
+    seeds = [probe("skipless", {"1": value})[0] for value in (30.0, 40.0, 80.0)]
+    mean = RecordedRow(replace(seeds[0].row, value=50.0, deviation=3.0))
+    fits = [replace(one, row=replace(one.row, seed=i, note=f"seed {i}")) for i, one in enumerate(seeds)]
+    a = written(tmp_path / "a", [mean, *fits])
+    b = written(tmp_path / "b", probe("skip", {"1": 50.0}))
+    found = compare(a, b)
+    assert len(found.a.records) == 3
+    assert abs(found.difference.value) < 2
+    assert found.difference.high - found.difference.low > 20, "which seeds are drawn counts, too"
+
+
+def test_what_cannot_be_compared_is_said(tmp_path: Path) -> None:
+    rows = blocks("skip", {"1": 0.5, "2": 0.5})
+    a = written(tmp_path / "x" / "a", rows)
+    other = written(tmp_path / "other", [replace(one, row=replace(one.row, dataset="coco")) for one in rows])
+    fewer = written(tmp_path / "fewer", rows, tuple(f"new{i}" for i in range(40)))
+    b = written(tmp_path / "x" / "b", [replace(one, row=replace(one.row, protocol="lost k=100")) for one in rows])
+    both = written(tmp_path / "both", [*rows, *(replace(one, row=replace(one.row, protocol="p")) for one in rows)])
+    assert compare(f"{a}@block=1", f"{b}@block=1").differs == ("protocol",)
+    for text, message in (
+        (f"{other}@block=1", "cannot be compared: dataset 'voc' and 'coco'"),
+        (f"{fewer}@block=1", "not of the same images: 0 of 40 in common"),
+        (f"{a}@block=9", "no row with records has block=9"),
+        (f"{a}@blok=1", "did you mean block"),
+        (f"{a}@block", "key=value"),
+        (both, "4 rows differ in protocol"),
+        (str(tmp_path / "x"), "holds 2 files rows.json"),
+        (str(tmp_path / "nothing"), "holds no rows.json"),
+    ):
+        with pytest.raises((ConfigError, DataError)) as failure:
+            compare(f"{a}@block=1", text)
+        assert message in str(failure.value) + str(failure.value.hint), text
+    named = replace(rows[0], row=replace(rows[0].row, protocol="paper, 3 epochs"))
+    c = written(tmp_path / "c", [named, rows[0]])
+    assert compare(f"{c}@protocol=paper, 3 epochs,block=1", f"{a}@block=1").a.row == named.row
+    (tmp_path / "old").mkdir()
+    write_rows(tmp_path / "old" / "rows.json", [rows[0].row])
+    with pytest.raises(DataError, match="has no per-image records"):
+        compare(str(tmp_path / "old"), a)
