@@ -162,13 +162,21 @@ class BatchNormedTokens:
         self.tokens, self.device, self.statistics = tokens, device, statistics
         size = 4 * sum(int(np.prod(stored.shape)) for stored in tokens.values())
         limit = memory_limit() // 2 if device.type == "cpu" else torch.cuda.mem_get_info(device)[0] // 2
+        self._finite = torch.ones((), dtype=torch.bool, device=device)  # read once, in check(): no batch waits for it
         self._kept = dict[Key, torch.Tensor]()
         if keep and size <= limit:
             self._kept = {key: self._read(key, np.arange(stored.shape[0])) for key, stored in tokens.items()}
 
     def _read(self, key: Key, rows: NDArray[np.int64]) -> torch.Tensor:
         mean, inverse = self.statistics[key]
-        return _floats(self.tokens[key][rows], self.device).sub_(mean).mul_(inverse)
+        values = _floats(self.tokens[key][rows], self.device).sub_(mean).mul_(inverse)
+        self._finite &= values.isfinite().all()
+        return values
+
+    def check(self) -> None:
+        """Raise :class:`DataError` if any token that has been read is not finite."""
+        if not bool(self._finite):
+            raise DataError("features are not finite", "verify the store, or export it again")
 
     def batch(self, rows: NDArray[np.int64]) -> dict[Key, torch.Tensor]:
         """Return key -> (n·T, C) of images ``rows``."""

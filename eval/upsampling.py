@@ -11,10 +11,12 @@ from functools import lru_cache
 from typing import Any
 
 import torch
+from torch.nn.functional import interpolate
 
 _BLOCK = 8  # pixels along a side, about, of the blocks in which classes are decided together
-_CORNERS = {"cpu": 2**18, "cuda": 2**26}  # logits of block corners held at once
-_CONTEST = {"cpu": 2**17, "cuda": 2**24}  # pixels compared at once: a CPU wants them in its cache
+_CORNERS = 2**18  # logits of block corners held at once, on a CPU
+_CONTEST = 2**17  # pixels compared at once: a CPU wants them in its cache
+_PIXELS = 2**28  # logits of pixels held at once, on a GPU: 1 GiB
 
 
 def pixel_centres(size: int, cells: int) -> torch.Tensor:
@@ -135,7 +137,7 @@ def _few_classes(logits: torch.Tensor, rows: _Blocks, columns: _Blocks, kind: to
     per_row, per_class = across + 1, (down + 1) * (across + 1)
     at = (head * ends.shape[1] * per_class + y * per_row + x)[owner] + classes * per_class
     corners = torch.stack([ends.flatten()[at + step] for step in (0, 1, per_row, per_row + 1)])
-    some = max(1, _CONTEST[logits.device.type] // (height * width))
+    some = max(1, _CONTEST // (height * width))
     stops = [0, *counts.cumsum(0)[some - 1 :: some].tolist(), len(classes)]
     for i, begin in enumerate(range(0, len(contested), some)):
         part, pairs = slice(begin, begin + some), slice(stops[i], stops[i + 1])
@@ -145,15 +147,31 @@ def _few_classes(logits: torch.Tensor, rows: _Blocks, columns: _Blocks, kind: to
     return padded.index_select(1, rows.place).index_select(2, columns.place)
 
 
+def on_gpu(tensor: torch.Tensor) -> bool:
+    """Whether reading a value of ``tensor`` makes the host wait for the device."""
+    return tensor.is_cuda
+
+
+def _all_pixels(logits: torch.Tensor, size: tuple[int, int]) -> torch.Tensor:
+    """:func:`upsampled_classes` by the logits of all pixels."""
+    kind = torch.uint8 if logits.shape[1] <= 256 else torch.int32
+    some = max(1, _PIXELS // (logits.shape[1] * size[0] * size[1]))
+    parts = (interpolate(part, size=size, mode="bilinear") for part in torch.split(logits, some))
+    return torch.cat([part.argmax(1).to(kind) for part in parts])
+
+
 def upsampled_classes(logits: torch.Tensor, size: tuple[int, int]) -> torch.Tensor:
     """Return the best class (L, H, W) of logits (L, K, h, w) upsampled bilinearly to ``size``; uint8 up to 256 classes.
 
-    It equals ``interpolate(..., mode="bilinear").argmax(1)``, ties to rounding aside, without that tensor: logits are
-    interpolated to the corners of blocks of about 8 × 8 pixels, where most blocks are decided; in the others the
-    classes that can win are compared pixel by pixel.
+    It equals ``interpolate(..., mode="bilinear").argmax(1)``, ties to rounding aside. A GPU does that, a few maps at a
+    time, as nothing must be read back from it. On a CPU that tensor never exists: logits are interpolated to the
+    corners of blocks of about 8 × 8 pixels, where most blocks are decided; in the others the classes that can win are
+    compared pixel by pixel.
     """
+    if on_gpu(logits):
+        return _all_pixels(logits, size)
     rows, columns = (_blocks(n, cells, logits.device) for n, cells in zip(size, logits.shape[-2:], strict=True))
     kind = torch.uint8 if logits.shape[1] <= 256 else torch.int32
     values = logits.shape[1] * len(rows.ends) * len(columns.ends)
-    some = max(1, _CORNERS[logits.device.type] // values)
+    some = max(1, _CORNERS // values)
     return torch.cat([_few_classes(part, rows, columns, kind) for part in torch.split(logits, some)])

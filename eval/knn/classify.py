@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
-from dinoskip.errors import ConfigError
+from dinoskip.errors import ConfigError, DataError
 from eval.knn.config import Backend
 from eval.neighbours import Neighbours
 
@@ -31,6 +31,8 @@ def _check(train_x: torch.Tensor, labels: NDArray[np.int64], test_x: torch.Tenso
             f"k: {max(ks) if min(ks) >= 1 else min(ks)} neighbours were asked of {len(labels)} training images",
             f"choose 1 to {len(labels)}",
         )
+    if not bool(train_x.isfinite().all() & test_x.isfinite().all()):
+        raise DataError("features are not finite", "verify the store, or export it again")
 
 
 def knn_predictions(
@@ -45,7 +47,8 @@ def knn_predictions(
 
     ``train_y`` (N,) are integer classes. Returns, for every k, int64 classes (blocks, n). Every feature is
     normalised here; a zero vector is similar to nothing. ``torch`` multiplies all blocks at once, ``faiss`` searches
-    one exact index a block. Raises :class:`ConfigError` if a k exceeds N.
+    one exact index a block. Raises :class:`ConfigError` if a k exceeds N, :class:`DataError` for features that are not
+    finite.
     """
     labels = np.asarray(train_y, dtype=np.int64)
     _check(train_x, labels, test_x, ks)

@@ -16,10 +16,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dinoskip.console import Progress, log
+from dinoskip.console import Progress
 from dinoskip.data.segmentation import IGNORE
 from dinoskip.distributed import choose_device
-from dinoskip.errors import ConfigError
+from dinoskip.errors import ConfigError, DataError
 from dinoskip.randomness import numpy_rng
 from eval.labelled import Constants, Key, LabelledTokens, TokensUnderNorm, batchnorm_statistics
 from eval.metrics import ConfusionMatrix, SegmentationScores
@@ -28,6 +28,7 @@ from eval.probe.heads import LinearHead
 from eval.probe.loaders import StoredTokenLoader, TokenLoader, training_batches
 from eval.probe.optimizer import rate_scale
 from eval.probe.stack import HeadStack
+from eval.upsampling import on_gpu
 
 LEARNING_RATES = ProbeConfig().learning_rates
 _AS_STORED = ""  # the norm of tokens that are taken as they come
@@ -81,28 +82,39 @@ def score_heads(
     """Score every head on images ``rows`` at full label size; [group][trial]. One group's logits at a time.
 
     ``chosen`` is a trial (its number) a group; their areas (groups, images, 3, K) are returned, too. What a head that
-    has diverged predicts is not counted: its scores are nan.
+    has diverged predicts is not counted: its scores are nan. Nothing is read back from a GPU before the end.
     """
-    classes, trials = loader.data.num_classes, len(stack.rates)
+    classes, trials, device = loader.data.num_classes, len(stack.rates), loader.device
     size = (classes + 1) * classes  # label × prediction, with a row for ignored pixels: cheaper than leaving them out
-    counts = torch.zeros(len(stack.groups), trials * size, dtype=torch.int64, device=loader.device)
-    areas = np.zeros((len(chosen), len(rows), 3, classes), dtype=np.int32)
-    offsets = torch.arange(trials, dtype=torch.int32, device=loader.device)[:, None, None] * size
+    counts = torch.zeros(len(stack.groups), trials, size, dtype=torch.int64, device=device)
+    areas = torch.zeros(len(chosen), len(rows), 3, classes, dtype=torch.int32, device=device)
     finite = stack.finite()
     with Progress(title, len(rows), "images") as progress:
-        for at, image in enumerate(loader.scored_images(rows)):
-            label = torch.from_numpy(image.label.astype(np.int32)).to(loader.device)
-            base = offsets + torch.where(label == IGNORE, classes, label) * classes
+        for batch in loader.scored_batches(rows):
+            n = len(batch.labels)
+            labels = torch.from_numpy(batch.labels).to(device).to(torch.int32)
+            bins = torch.arange(n * trials, dtype=torch.int32, device=device).view(n, trials, 1, 1) * size
+            bins = bins + torch.where(labels == IGNORE, classes, labels)[:, None] * classes
+            where = torch.from_numpy(batch.positions).to(device)
             for group in range(len(counts)):
-                predicted = image.classes(stack.logits(group, image.tokens).view(trials, classes, -1))
-                part = torch.bincount((base + predicted).flatten(), minlength=counts.shape[1])
-                part.view(trials, size).mul_(finite[group, :, None])
-                counts[group] += part
+                logits = stack.logits(group, batch.tokens).view(trials, classes, n, -1).permute(2, 0, 1, 3)
+                pairs = _histogram((bins + batch.classes(logits)).flatten(), n * trials * size).view(n, trials, size)
+                pairs *= finite[group, :, None]
+                counts[group] += pairs.sum(0)
                 if chosen:
-                    mine = part.view(trials, classes + 1, classes)[chosen[group], :-1]
-                    areas[group, at] = torch.stack([mine.diagonal(), mine.sum(0), mine.sum(1)]).cpu().numpy()
-            progress.advance()
-    return [[_scores(part, classes) for part in one.view(trials, -1).cpu()] for one in counts], areas
+                    mine = pairs[:, chosen[group]].view(n, classes + 1, classes)[:, :-1]
+                    parts = mine.diagonal(dim1=1, dim2=2), mine.sum(1), mine.sum(2)
+                    areas[group, where] = torch.stack(parts, 1).to(torch.int32)
+            progress.advance(n)
+    return [[_scores(part, classes) for part in one] for one in counts.cpu()], areas.cpu().numpy()
+
+
+def _histogram(values: torch.Tensor, size: int) -> torch.Tensor:
+    """Return how often 0..size-1 occur in ``values`` (m,), int64; without ``bincount`` on a GPU, whose host waits."""
+    if on_gpu(values):
+        counts = torch.zeros(size, dtype=torch.int64, device=values.device)
+        return counts.scatter_add_(0, values.long(), torch.ones_like(values, dtype=torch.int64))
+    return torch.bincount(values, minlength=size)
 
 
 def _scores(counts: torch.Tensor, classes: int) -> SegmentationScores:
@@ -121,6 +133,7 @@ def split_images(count: int, holdout: float, seed: int) -> tuple[NDArray[np.int6
 
 
 def _best(scores: Sequence[SegmentationScores]) -> int:
+    """Return the trial with the best mIoU, the first of equals; one without a mIoU only if none has one."""
     return max(range(len(scores)), key=lambda i: (np.nan_to_num(scores[i].miou, nan=-1.0), -i))
 
 
@@ -222,10 +235,11 @@ def choose_and_score(
 ) -> list[ProbeResult]:
     """Choose a trial for every group on the held-out images, then score all on the validation set."""
     on_held, _ = score_heads(stack, train, held, "held-out")
+    _check_choice(stack, on_held)
     chosen = [_best(scores) for scores in on_held]
     val = open_val()
     on_val, areas = score_heads(stack, val, np.arange(val.data.count), "validation", chosen)
-    finite, results = stack.finite(), []
+    results = []
     for g, (group, mine) in enumerate(zip(stack.groups, chosen, strict=True)):
         best = _best(on_val[g])
         heldout, validation = (tuple(s.miou for s in scores[g]) for scores in (on_held, on_val))
@@ -234,6 +248,15 @@ def choose_and_score(
         scores = (mine, on_val[g][mine], best, on_val[g][best])
         blocks, trials = tuple(block for _, block in group), tuple(zip(stack.rates, stack.decays, strict=True))
         results.append(ProbeResult(blocks, group[0][0], trials, heldout, validation, *scores, head, areas[g]))
-        if not bool(finite[g, mine]):
-            log.warning("probe: block %s: every head has diverged; lower the learning rates", results[-1].name)
     return results
+
+
+def _check_choice(stack: HeadStack, on_held: Sequence[Sequence[SegmentationScores]]) -> None:
+    """Raise :class:`DataError` where no trial has a score on the held-out images, so that none can be chosen."""
+    finite = stack.finite().any(1).tolist()
+    for group, scores, good in zip(stack.groups, on_held, finite, strict=True):
+        if all(np.isnan(one.miou) for one in scores):
+            name = "+".join(str(block) for _, block in group)
+            if not good:
+                raise DataError(f"probe: block {name}: every head has diverged", "lower the learning rates")
+            raise DataError("probe: the held-out training images have no labelled pixel", "raise probe.holdout")

@@ -26,7 +26,7 @@ from dinoskip.randomness import numpy_rng, torch_rng
 from eval.labelled import EPS, Constants, Key, LabelledTokens
 from eval.probe.config import ProbeConfig
 from eval.probe.crops import augmented, scaled_size
-from eval.probe.loaders import ScoredImage, TrainingBatch, upsampling
+from eval.probe.loaders import ScoredBatch, TrainingBatch, of_one_size, upsampling
 from eval.probe.targets import Targets, make_targets, masked
 from eval.probe.windows import blended_classes, blending, window_starts
 
@@ -144,20 +144,20 @@ class LiveTokenLoader:
 
     # --- scoring ----------------------------------------------------------------------------------------
 
-    def scored_images(self, rows: NDArray[np.int64]) -> Iterator[ScoredImage]:
+    def scored_batches(self, rows: NDArray[np.int64]) -> Iterator[ScoredBatch]:
         """See :class:`eval.probe.loaders.TokenLoader`."""
         per, constants = _SHOWN if self.recipe.stride is None else 1, self.constants()
-        jobs = [rows[at : at + per].tolist() for at in range(0, len(rows), per)]
-        for some, read in prefetched(jobs, self._read, self.workers):
+        jobs = [np.arange(at, min(at + per, len(rows))) for at in range(0, len(rows), per)]
+        for positions, read in prefetched(jobs, lambda job: self._read(rows[job].tolist()), self.workers):
             views = torch.cat([view for view, _, _ in read])
             tokens, grid = self._all_tokens(views)
-            for i, (_, label, size) in enumerate(read):
-                count = len(views) // len(some)
-                mine = {}
-                for key, x in tokens.items():
-                    mean, inverse = constants[key]
-                    mine[key] = ((x[i * count : (i + 1) * count] - mean) * inverse).flatten(0, 1)
-                yield ScoredImage(label, mine, self._to_classes(grid, label.shape, size))
+            count, labels = len(views) // len(read), [label for _, label, _ in read]
+            normalised = {key: (x - constants[key][0]) * constants[key][1] for key, x in tokens.items()}
+            for places in of_one_size(labels, per):
+                together = np.stack([labels[i] for i in places])
+                mine = {key: x.view(-1, count, *x.shape[1:])[places].flatten(0, 2) for key, x in normalised.items()}
+                classes = self._to_classes(grid, together.shape[1:], read[places[0]][2])
+                yield ScoredBatch(positions[places], together, mine, classes)
 
     def _image(self, row: int) -> torch.Tensor:
         return torch.from_numpy(read_image(self.dataset.path(row))).permute(2, 0, 1)
@@ -188,7 +188,9 @@ class LiveTokenLoader:
             blending(pixels, side, self.recipe.size, stride, cells)
             for pixels, side, cells in zip(label, size, grid, strict=True)
         )
-        return lambda logits: blended_classes(logits.view(*logits.shape[:2], *windows, *grid), rows, columns)
+        return lambda logits: blended_classes(logits[0].reshape(*logits.shape[1:3], *windows, *grid), rows, columns)[
+            None
+        ]
 
     # --- the backbone -----------------------------------------------------------------------------------
 
@@ -213,8 +215,9 @@ class LiveTokenLoader:
             normed = {(norm, block): self.backbone.normed(layers[block].tokens, norm) for norm, block in self.keys}
         except ValueError as error:  # a norm or size that this backbone does not have
             raise ConfigError(f"probe: {error}") from error
-        for (_, block), x in normed.items():
-            if not bool(x.isfinite().all()):
+        finite = torch.stack([x.isfinite().all() for x in normed.values()]).tolist()  # one read of the device a pass
+        for (_, block), good in zip(normed, finite, strict=True):
+            if not good:
                 raise DataError(
                     f"{self.backbone.spec}: features of block {block} are not finite", "the weights diverged"
                 )

@@ -6,7 +6,7 @@ heads' own (:mod:`eval.probe.stack`). Shapes: L learning rates, K classes, C cha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -20,7 +20,8 @@ from eval.probe.config import ProbeConfig
 from eval.probe.targets import CachedTargets, Targets, masked
 from eval.upsampling import upsampled_classes
 
-_READ = 8  # images scored from one read
+_LABELS = 32  # label maps read at once, to find those of one size
+_IMAGES = {"cpu": 1, "cuda": 16}  # images scored at once: a CPU wants them in its cache
 
 
 @dataclass(frozen=True)
@@ -33,10 +34,14 @@ class TrainingBatch:
 
 
 @dataclass(frozen=True)
-class ScoredImage:
-    """An image to be scored: its label (H, W), its tokens (T, C), and how logits (L, K, T) become classes (L, H, W)."""
+class ScoredBatch:
+    """Images of one label size to be scored: their ``positions`` (n,) among those asked for, labels uint8 (n, H, W).
 
-    label: NDArray[np.uint8]
+    ``tokens`` are (n·T, C) of every key; ``classes`` makes classes (n, L, H, W) of logits (n, L, K, T).
+    """
+
+    positions: NDArray[np.int64]
+    labels: NDArray[np.uint8]
     tokens: Mapping[Key, torch.Tensor]
     classes: Callable[[torch.Tensor], torch.Tensor]
 
@@ -50,11 +55,14 @@ class TokenLoader(Protocol):
     def batches(self, planned: Iterable[TrainingBatch]) -> Iterator[tuple[Mapping[Key, torch.Tensor], Targets]]:
         """Yield tokens (n·T, C) of every key, normalised, and targets of each batch."""
 
-    def scored_images(self, rows: NDArray[np.int64]) -> Iterator[ScoredImage]:
-        """Yield images ``rows`` in order, tokens normalised by the statistics of training."""
+    def scored_batches(self, rows: NDArray[np.int64]) -> Iterator[ScoredBatch]:
+        """Yield images ``rows``, each once, tokens normalised by the statistics of training.
+
+        Raises :class:`DataError` at the end if tokens were not finite.
+        """
 
     def constants(self) -> Constants:
-        """BatchNorm's statistics that :meth:`scored_images` uses."""
+        """BatchNorm's statistics that :meth:`scored_batches` uses."""
 
 
 def training_batches(rows: NDArray[np.int64], recipe: ProbeConfig, seed: int) -> Iterator[TrainingBatch]:
@@ -104,22 +112,39 @@ class StoredTokenLoader:
         assert self._targets is not None
         for batch in planned:
             yield self._tokens.batch(batch.rows), self._targets.batch(batch.rows)
+        self._tokens.check()
 
-    def scored_images(self, rows: NDArray[np.int64]) -> Iterator[ScoredImage]:
+    def scored_batches(self, rows: NDArray[np.int64]) -> Iterator[ScoredBatch]:
         """See :class:`TokenLoader`."""
-        for at in range(0, len(rows), _READ):
-            some = rows[at : at + _READ]
-            tokens = {key: x.view(len(some), -1, x.shape[1]) for key, x in self._tokens.batch(some).items()}
-            for i, row in enumerate(some):
-                label = self.data.checked_label(int(row))
-                mine = {key: x[i] for key, x in tokens.items()}
-                yield ScoredImage(label, mine, upsampling(self.data.grid, label.shape))
+        for at in range(0, len(rows), _LABELS):
+            some = rows[at : at + _LABELS]
+            labels = [self.data.checked_label(int(row)) for row in some]
+            for places in of_one_size(labels, _IMAGES[self.device.type]):
+                together = np.stack([labels[i] for i in places])
+                tokens = self._tokens.batch(some[places])
+                yield ScoredBatch(at + places, together, tokens, upsampling(self.data.grid, together.shape[1:]))
+        self._tokens.check()
 
     def constants(self) -> Constants:
         """See :class:`TokenLoader`."""
         return self._constants
 
 
+def of_one_size(labels: Sequence[NDArray[np.uint8]], most: int) -> Iterator[NDArray[np.int64]]:
+    """Yield the places of label maps (H, W) of one size, at most so many together; each place once."""
+    by_size: dict[tuple[int, ...], list[int]] = {}
+    for i, label in enumerate(labels):
+        by_size.setdefault(label.shape, []).append(i)
+    for places in by_size.values():
+        for at in range(0, len(places), most):
+            yield np.array(places[at : at + most])
+
+
 def upsampling(grid: tuple[int, int], size: tuple[int, ...]) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Return what turns logits (L, K, h·w) into classes (L, H, W): interpolation to ``size``, then the best."""
-    return lambda logits: upsampled_classes(logits.view(*logits.shape[:2], *grid), (size[0], size[1]))
+    """Return what turns logits (n, L, K, h·w) into classes (n, L, H, W): interpolation to ``size``, then the best."""
+
+    def classes(logits: torch.Tensor) -> torch.Tensor:
+        maps = logits.reshape(-1, logits.shape[2], *grid)
+        return upsampled_classes(maps, (size[0], size[1])).view(*logits.shape[:2], *size)
+
+    return classes

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import eval.upsampling as upsampling
 from eval.upsampling import bilinear, upsampled_classes
 
 
@@ -54,6 +55,17 @@ def test_the_first_of_equal_classes_wins(cells: int, classes: int, seed: int) ->
     size = (cells * 16, cells * 32)  # parts of a cell are sums of powers of two: nothing is rounded
     wanted = F.interpolate(few, size=size, mode="bilinear").argmax(1)
     assert (upsampled_classes(few, size) == wanted).all()
+
+
+@pytest.mark.parametrize("classes", [3, 300])
+def test_a_gpu_finds_the_same_by_all_pixels(classes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    logits = torch.randn(5, classes, 4, 6, generator=torch.Generator().manual_seed(0))
+    wanted = upsampled_classes(logits, (31, 44))
+    monkeypatch.setattr(upsampling, "on_gpu", lambda _: True)
+    monkeypatch.setattr(upsampling, "_PIXELS", 2 * classes * 31 * 44)  # two maps at a time
+    found = upsampled_classes(logits, (31, 44))
+    assert found.dtype == wanted.dtype
+    assert float((found != wanted).float().mean()) < 1e-3  # rounding decides a few
 
 
 def test_more_classes_than_a_byte_holds() -> None:

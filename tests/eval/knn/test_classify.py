@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import eval.knn.classify as classify
-from dinoskip.errors import ConfigError
+from dinoskip.errors import ConfigError, DataError
 from eval.knn import knn_classify, knn_predictions
 
 
@@ -74,6 +74,15 @@ def test_faiss_finds_what_torch_and_brute_force_find() -> None:
 def test_k_beyond_the_training_set_is_refused(k: int) -> None:
     with pytest.raises(ConfigError, match=f"k: {k} neighbours were asked of 3 training images"):
         knn_classify(np.eye(3), [0, 1, 2], np.eye(3), k)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("where", [0, 1])
+def test_features_that_are_not_finite_are_refused(value: float, where: int) -> None:
+    features = [np.eye(3), np.eye(3)]
+    features[where][2, 1] = value
+    with pytest.raises(DataError, match="features are not finite"):
+        knn_classify(features[0], [0, 1, 2], features[1], 1)
 
 
 def test_shapes_are_checked() -> None:

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
+import eval.probe.fit as fit_module
+import eval.probe.loaders as loaders
+import eval.upsampling as upsampling
 from dinoskip.config import RawConfig, validate
 from dinoskip.errors import ConfigError, DataError
 from eval.labelled import LabelledTokens
 from eval.metrics import ConfusionMatrix, scores_of_areas
 from eval.probe import ProbeConfig, fit_probes
+from eval.probe.fit import score_heads, split_images
 from eval.probe.heads import predict
+from eval.probe.loaders import StoredTokenLoader
+from eval.probe.stack import HeadStack
 
-CPU = torch.device("cpu")
+CPU, PAPER = torch.device("cpu"), ProbeConfig()
 
 
 GRID, CLASSES, DIM = (4, 4), 3, 6
@@ -72,8 +82,6 @@ def test_choice_is_made_on_held_out_images_and_the_other_is_reported() -> None:
 def test_held_out_images_are_not_fitted_and_not_in_the_statistics() -> None:
     train, val = made_up(10, 0), made_up(3, 1)
     before = fit(train, val, holdout=0.3)
-    from eval.probe.fit import split_images
-
     held = split_images(10, 0.3, 0)[1]
     assert len(held) == 3
     for block in train.tokens:
@@ -171,9 +179,60 @@ def test_diverged_heads_have_no_score_and_are_never_chosen(caplog: pytest.LogCap
             assert np.isnan(result.heldout[1])
             assert np.isnan(result.validation[1])
         assert not caplog.records
-        for result in fit(train, val, learning_rates=(1e30,), **given):
-            assert np.isnan([result.scores.miou, result.scores.aacc, result.best_scores.miou]).all()
-            assert not result.areas.any()
-    assert [record.getMessage() for record in caplog.records] == [
-        f"probe: block {name}: every head has diverged; lower the learning rates" for name in ("1", "2", "1+2")
-    ]
+    with pytest.raises(DataError, match=r"block 1: every head has diverged \(lower the learning rates"):
+        fit(train, val, learning_rates=(1e30,), **given)
+
+
+def test_no_head_is_chosen_by_held_out_images_without_labels() -> None:
+    train, val = made_up(10, 0), made_up(3, 1)
+    held = set(split_images(10, 0.1, 0)[1].tolist())
+    label = train.label
+    empty = replace(train, label=lambda i: np.full_like(label(i), 255) if i in held else label(i))
+    with pytest.raises(DataError, match="the held-out training images have no labelled pixel"):
+        fit(empty, val)
+
+
+class HostReads(TorchDispatchMode):
+    """Counts what makes a GPU's host wait: values read, sizes that depend on values."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += func.overloadpacket.__name__ in {"_local_scalar_dense", "nonzero", "bincount", "unique_dim"}
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_gpu_scores_all_images_without_a_read_and_as_a_cpu_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    train, val = made_up(24, 0), made_up(9, 1)
+    counts = []
+    for gpu in (False, True):
+        if gpu:
+            for module in (fit_module, upsampling):
+                monkeypatch.setattr(module, "on_gpu", lambda _: True)
+            monkeypatch.setitem(loaders._IMAGES, "cpu", 4)  # images of one label size together
+        results = fit(train, val)
+        plain = {("", 1): (torch.zeros(DIM), torch.ones(DIM))}
+        loader = StoredTokenLoader(val, {("", 1): val.tokens[1]}, plain, PAPER, CPU)
+        stack = HeadStack([(("", 1),)], (1e-3,), CLASSES, DIM, 0.0, CPU, init_std=1.0)
+        with HostReads() as reads:
+            scores, _ = score_heads(stack, loader, np.arange(9), "", [0])
+        counts.append((reads.count, [r.validation for r in results], [r.areas.tolist() for r in results], scores))
+    assert counts[1][0] == 1, "whether all features were finite, once at the end"
+    assert counts[0][0] > 9
+    assert counts[0][1:3] == counts[1][1:3]
+    assert counts[0][3][0][0].miou == counts[1][3][0][0].miou
+
+
+@pytest.mark.parametrize("batchnorm", ["plain", "none"])
+@pytest.mark.parametrize("which", ["train", "val"])
+@pytest.mark.parametrize("memory", ["1", "1e-9"])
+def test_features_that_are_not_finite_are_refused(
+    batchnorm: str, which: str, memory: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DINOSKIP_MEMORY", memory)  # kept, or read batch by batch
+    data = {"train": made_up(10, 0), "val": made_up(3, 1)}
+    data[which].tokens[2][-1, 3, 2] = np.nan
+    with pytest.raises(DataError, match="features are not finite"):
+        fit(data["train"], data["val"], batchnorm=batchnorm, epochs=1)
