@@ -202,8 +202,25 @@ def best(values: Mapping[str, float]) -> tuple[str, float] | None:
     return str(block), single[block]
 
 
+_MOST = 0.5  # of the images: where more cuts than this are degenerate, the number is not one of the network
+
+
+def collapse(row: EvalResult) -> str:
+    """``collapsed (60 of 60 graphs complete)`` where most of TokenCut's cuts are degenerate, else nothing."""
+    if row.degenerate is None or row.degenerate <= _MOST:
+        return ""
+    complete = (row.complete or 0.0) > _MOST
+    share, kind = (row.complete or 0.0, "graphs complete") if complete else (row.degenerate, "cuts degenerate")
+    return f"collapsed ({round(share * row.n)} of {row.n} {kind})"
+
+
 def spread(row: EvalResult) -> str:
-    """``± 0.3 [40.1, 43.9]``: standard deviation over seeds and 95 % interval, each where there is one."""
+    """``± 0.3 [40.1, 43.9]``: standard deviation over seeds and 95 % interval, each where there is one.
+
+    Of collapsed features what they collapsed to (:func:`collapse`), and no interval.
+    """
+    if said := collapse(row):
+        return said
     deviation = "" if row.deviation is None else f"± {row.deviation:.1f}"
     interval = "" if row.low is None or row.high is None else f"[{row.low:.1f}, {row.high:.1f}]"
     return " ".join(filter(None, (deviation, interval)))

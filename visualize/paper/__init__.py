@@ -1,1 +1,4 @@
-"""The papers beside a study: ``published`` tables, ours in them by ``compare``, and the paper's ``claims``."""
+"""The paper beside a study.
+
+``published`` tables, ours in them by ``compare``, the paper's ``claims``, and its own numbers ``as_study``.
+"""

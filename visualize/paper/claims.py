@@ -1,45 +1,176 @@
-"""What a study says of each claim of "Cutting the Skip": supported, contradicted or undecided, and by which rows.
+"""What a study says of each claim of "Cutting the Skip": supported, contradicted, mixed or undecided, and by what.
 
-A claim is that some numbers are above others. Every pair that the study has, benchmark by benchmark and optimizer by
-optimizer, is a comparison; it counts where the two 95 % intervals by the bootstrap do not overlap (for pictures: where
-the sign test over images has p < 0.05). A claim is supported if comparisons count for it and none against it,
-contradicted if they count against it alone, and undecided otherwise: nothing counts, or both ways.
+A claim is that some numbers are above others, or at most a margin below. Every pair of variants that a rule of
+:data:`RULES` names is a comparison on every benchmark that both have; all comparisons of all claims are corrected
+together for their number (Holm), and one counts where its corrected p is below 0.05. A claim is supported if
+comparisons count for it and none against it, contradicted if they count against it alone, mixed if both ways, and
+undecided if none counts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import product
 
-from dinoskip.results import EvalResult
+from dinoskip.statistics import holm
+from visualize.comparison import Score, Scores
 from visualize.paper.compare import ComparedStudy
-from visualize.paper.published import DEFAULT, INITIALISED, SKIP
+from visualize.paper.published import DEFAULT, EPOCHS, INITIALISED, SKIP
 from visualize.roughness import smoother, typical
-from visualize.rows import Benchmark, Rows, StudyVariant, best, last_epochs, one_vote, single_blocks, spread, values_of
+from visualize.rows import Benchmark, StudyVariant
 from visualize.tables import TextTable
 
-SUPPORTED, CONTRADICTED, UNDECIDED = "supported", "contradicted", "undecided"
-_NOTE = (
-    "The rows of the last epoch: for k-NN and top-1 the last block, else each variant's best single block. "
-    "A comparison counts (+ for the claim, − against it) "
-    "where the two 95 % intervals by the bootstrap over images do not overlap, for pictures where a sign test over "
-    "images has p < 0.05; = does not count. A claim is supported or contradicted if all that counts says so, else "
-    "undecided. One training run a variant: the intervals hold the images' chance, not the seed's."
-)
-_ACCURACY = ("knn", "classify")  # of the network as a whole: its last block's
-_COMPLEX = ("ADE20K", "COCO-Stuff")
-_SIGNIFICANT = 0.05
-_FEW_BLOCKS, _ALL_BLOCKS = 9, 12
+SUPPORTED, CONTRADICTED, MIXED, UNDECIDED = "supported", "contradicted", "mixed", "undecided"
+SIGNIFICANT = 0.05
+SINGLE, SEVERAL, EARLIER, LAST = "single", "several", "earlier", "last"  # features of which blocks
+_BY_FEATURES = {SINGLE: Scores.chosen, SEVERAL: Scores.several, EARLIER: Scores.earlier, LAST: Scores.last}
+_NO_PAIR = "no two variants of this study differ in this alone"
+_ALL_BLOCKS = 12
 
 Roughness = Mapping[str, Sequence[float | None]]  # by variant, one value an image
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """Two numbers side by side; ``sign`` is 1 if they count for the claim, -1 against it, 0 if not."""
+class Side:
+    """Which variants, at which epoch, by which of their features. ``None`` is any that both sides share.
+
+    ``epochs`` are the paper's of 300, our share of the run; each that there are rows of is compared.
+    """
+
+    roles: tuple[str, ...]
+    optimizer: str | None = None
+    depth: int | None = None
+    epochs: tuple[int, ...] = (EPOCHS,)
+    features: str | None = None
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A claim that ``high`` is above ``low``, or at most ``margin`` percent points below it.
+
+    Variants are paired that are equal in ``alike``; ``features`` are those of both sides where a side names none;
+    ``datasets`` says by the paper's name which data sets it is about.
+    """
 
     text: str
-    sign: int
+    high: Side
+    low: Side
+    tasks: tuple[str, ...]
+    alike: tuple[str, ...] = ("optimizer", "depth")
+    features: tuple[str, ...] = (SINGLE,)
+    datasets: Callable[[str], bool] = lambda name: True
+    margin: float = 0.0
+    missing: str = _NO_PAIR
+
+
+_ANY = (SKIP, DEFAULT, INITIALISED)
+_ACCURACY = ("knn", "classify")  # of the network as a whole: its last block's
+_LEARNT = (*_ACCURACY, "probe")  # what a network that does not train loses
+_DENSE = ("probe", "tokencut")
+_SKIPLESS, _WITH_SKIPS = Side((INITIALISED,)), Side((SKIP,))
+_EARLY = replace(_SKIPLESS, epochs=(200,))
+_BOTH_EPOCHS = (EPOCHS, 200)
+_MULTISCALE = (SEVERAL,)
+COMPARABLE = 2.0  # percent points: what "comparably" may mean
+NO_LOSS = 1.0  # percent points: what shorter training may cost
+
+
+def _with(side: Side, optimizer: str) -> Side:
+    return replace(side, optimizer=optimizer)
+
+
+def _is_ade20k(name: str) -> bool:
+    return name == "ADE20K"
+
+
+def _is_not_ade20k(name: str) -> bool:
+    return name != "ADE20K"
+
+
+def _is_complex(name: str) -> bool:
+    return name in {"ADE20K", "COCO-Stuff"}
+
+
+RULES = (
+    Rule("Without skips, the default initialisation is worse (table 1)", _WITH_SKIPS, Side((DEFAULT,)), _LEARNT),
+    Rule("The initialisation rescues it (table 1)", _SKIPLESS, Side((DEFAULT,)), _LEARNT),
+    Rule(
+        "Skipless with SOAP is above skip, with either optimizer (table 1)",
+        _with(_SKIPLESS, "soap"), _WITH_SKIPS, _ACCURACY, ("depth",),
+    ),
+    Rule(
+        "Without skips, SOAP is better than AdamW (table 1)",
+        Side((DEFAULT, INITIALISED), "soap"), Side((DEFAULT, INITIALISED), "adamw"), _ACCURACY, ("role", "depth"),
+    ),
+    Rule(
+        "SOAP is better in object discovery (figure 3)",
+        Side(_ANY, "soap"), Side(_ANY, "adamw"), ("tokencut",), ("role", "depth"),
+    ),
+    Rule(
+        "SOAP is worse in segmentation (table 2)",
+        Side(_ANY, "adamw"), Side(_ANY, "soap"), ("probe",), ("role", "depth"), (SINGLE, SEVERAL),
+    ),
+    *(
+        Rule(
+            f"Skipless is above skip in segmentation, {blocks}, {optimizer}{sets} (table 2)",
+            Side((INITIALISED,), optimizer.lower(), epochs=_BOTH_EPOCHS), _with(_WITH_SKIPS, optimizer.lower()),
+            ("probe",), features=features, datasets=datasets,
+        )
+        for optimizer in ("AdamW", "SOAP")
+        for blocks, features, datasets, sets in (
+            ("one block", (SINGLE,), _is_not_ade20k, ""),
+            ("one block", (SINGLE,), _is_ade20k, ", ADE20K"),
+            ("several blocks", _MULTISCALE, _is_not_ade20k, ""),
+            ("several blocks", _MULTISCALE, _is_ade20k, ", ADE20K"),
+        )
+    ),
+    Rule("Skipless is above skip in object discovery (figure 3)", _SKIPLESS, _WITH_SKIPS, ("tokencut",)),
+    Rule(
+        "After 200 of 300 epochs skipless is already above skip after 300, ADE20K apart (table 2, figure 3)",
+        _EARLY, _WITH_SKIPS, _DENSE, features=(SINGLE, SEVERAL), datasets=_is_not_ade20k,
+        missing="no skipless variant was evaluated after two thirds of its epochs",
+    ),
+    Rule(
+        f"The last 100 of 300 epochs add nothing: at most {NO_LOSS:g} point is lost without (table 2, figure 3)",
+        _EARLY, _SKIPLESS, _DENSE, ("name",), (SINGLE, SEVERAL), margin=NO_LOSS,
+        missing="no skipless variant was evaluated after two thirds of its epochs",
+    ),
+    Rule(
+        "The best dense features of a skipless network are not the last block's",
+        replace(_SKIPLESS, features=EARLIER), replace(_SKIPLESS, features=LAST), _DENSE, ("name",),
+        missing="no dense features of an initialised skipless network, block by block",
+    ),
+    Rule(
+        "Several blocks lift skipless networks in complex scenes (table 2)",
+        replace(_SKIPLESS, features=SEVERAL), replace(_SKIPLESS, features=SINGLE), ("probe",), ("name",),
+        datasets=_is_complex, missing="no segmentation of ADE20K or COCO-Stuff from one and from several blocks",
+    ),
+    Rule(
+        f"10 skipless blocks do as 12 with skips: at most {COMPARABLE:g} points less, several blocks (table 3)",
+        Side((INITIALISED,), depth=10, epochs=_BOTH_EPOCHS), Side((SKIP,), depth=_ALL_BLOCKS), ("probe",),
+        ("optimizer",), _MULTISCALE, margin=COMPARABLE, missing="no skipless variant of 10 blocks was trained",
+    ),
+    Rule(
+        "9 skipless blocks are above 12 with skips in object discovery (table 4)",
+        Side((INITIALISED,), depth=9), Side((SKIP,), depth=_ALL_BLOCKS), ("tokencut",), ("optimizer",),
+        missing="no skipless variant of 9 blocks was trained",
+    ),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two numbers side by side; ``p`` is that of the claim's opposite being as likely, before any correction.
+
+    ``direction`` is 1 if the difference points the claim's way, -1 if the other; ``sign`` is the same where it counts
+    after the correction (:func:`corrected`), else 0.
+    """
+
+    text: str
+    p: float
+    direction: int
+    sign: int = 0
 
 
 @dataclass(frozen=True)
@@ -52,154 +183,102 @@ class Claim:
 
     @property
     def verdict(self) -> str:
-        """One of :data:`SUPPORTED`, :data:`CONTRADICTED`, :data:`UNDECIDED`."""
-        signs = {one.sign for one in self.comparisons} - {0}
-        return {frozenset({1}): SUPPORTED, frozenset({-1}): CONTRADICTED}.get(frozenset(signs), UNDECIDED)
+        """One of :data:`SUPPORTED`, :data:`CONTRADICTED`, :data:`MIXED`, :data:`UNDECIDED`."""
+        signs = frozenset(one.sign for one in self.comparisons) - {0}
+        return {frozenset({1}): SUPPORTED, frozenset({-1}): CONTRADICTED, frozenset(): UNDECIDED}.get(signs, MIXED)
 
 
-def claims(study: ComparedStudy, roughness: Roughness | None = None, block: int = 0) -> list[Claim]:
+def claims(study: ComparedStudy, scores: Scores, roughness: Roughness | None = None, block: int = 0) -> list[Claim]:
     """The paper's claims in its order. ``roughness`` is of the PCA pictures at ``block``, by variant and image."""
     ours = study.principal()
-    found = one_vote(last_epochs({one.name: one.rows for one in ours.variants}))
-    rows = _Rows(ours, found)
-    dense, discovery = ("probe", "tokencut"), ("tokencut",)
-    learnt = (*_ACCURACY, "probe")  # what a network that does not train loses
-    default = "Without skips, the default initialisation does not train"
-    none = "no two variants of this study differ in this alone"
+    pictures = f"PCA pictures of skipless networks are cleaner{f', block {block}' if block else ''} (figure 4)"
+    return corrected(
+        [
+            *(Claim(rule.text, list(_comparisons(rule, ours, scores)), rule.missing) for rule in RULES),
+            Claim(pictures, list(_pictures(ours.variants, roughness or {})), "no gallery of both"),
+        ]
+    )
+
+
+def corrected(found: Sequence[Claim]) -> list[Claim]:
+    """The same with the sign of each comparison that counts, corrected over all of them by Holm's procedure."""
+    adjusted = iter(holm([one.p for claim in found for one in claim.comparisons]))
     return [
-        Claim(f"{default} (table 1)", list(rows.roles(SKIP, DEFAULT, learnt)), none),
-        Claim("The initialisation rescues it (table 1)", list(rows.roles(INITIALISED, DEFAULT, learnt)), none),
-        Claim("SOAP is better than AdamW (table 1)", list(rows.optimizers("soap", "adamw", _ACCURACY)), none),
-        Claim("SOAP is better in object discovery (figure 3)", list(rows.optimizers("soap", "adamw", discovery)), none),
-        Claim("SOAP is worse in segmentation (table 2)", list(rows.optimizers("adamw", "soap", ("probe",))), none),
-        Claim(
-            "Skipless beats skip on dense features (table 2, figure 3)",
-            list(rows.roles(INITIALISED, SKIP, dense)),
-            none,
-        ),
-        Claim(
-            "The best dense features of a skipless network are not the last block's",
-            list(rows.blocks(dense)),
-            "no dense features of an initialised skipless network",
-        ),
-        Claim(
-            "Several blocks lift skipless networks in complex scenes (table 2)",
-            list(rows.several(_COMPLEX)),
-            f"no segmentation of {' or '.join(_COMPLEX)} from one and from several blocks",
-        ),
-        Claim(
-            f"In discovery, {_FEW_BLOCKS} skipless blocks beat {_ALL_BLOCKS} with skips (table 4)",
-            list(rows.roles(INITIALISED, SKIP, discovery, (_FEW_BLOCKS, _ALL_BLOCKS))),
-            f"no skipless variant of {_FEW_BLOCKS} blocks was trained",
-        ),
-        Claim(
-            f"PCA pictures of skipless networks are cleaner{f', block {block}' if block else ''} (figure 4)",
-            list(_pictures(ours.variants, roughness or {})),
-            "no gallery of both",
-        ),
+        replace(
+            claim,
+            comparisons=[
+                replace(one, sign=one.direction if next(adjusted) < SIGNIFICANT else 0) for one in claim.comparisons
+            ],
+        )
+        for claim in found
     ]
 
 
-class _Rows:
-    """The comparisons between rows of a study."""
-
-    def __init__(self, study: ComparedStudy, found: Mapping[Benchmark, Mapping[str, Mapping[str, EvalResult]]]) -> None:
-        self.study, self.found = study, found
-
-    def roles(
-        self, high: str, low: str, tasks: Sequence[str], depths: tuple[int, int] | None = None
-    ) -> Iterator[Comparison]:
-        """Variants of the role ``high`` against those of ``low`` with the same optimizer and depth (or ``depths``)."""
-        for first, second in _pairs(self.study.variants, lambda one: one.optimizer):
-            deep = (first.depth, second.depth) == depths if depths else first.depth == second.depth
-            if (first.role, second.role) == (high, low) and deep:
-                yield from self._tops(first, second, tasks)
-
-    def optimizers(self, high: str, low: str, tasks: Sequence[str]) -> Iterator[Comparison]:
-        """Variants trained with ``high`` against those of the same role and depth trained with ``low``."""
-        for first, second in _pairs(self.study.variants, lambda one: (one.role, one.depth)):
-            if first.role and (first.optimizer, second.optimizer) == (high, low):
-                yield from self._tops(first, second, tasks)
-
-    def blocks(self, tasks: Sequence[str]) -> Iterator[Comparison]:
-        """The best block of each initialised skipless variant against its last."""
-        for one in self._initialised():
-            for benchmark, rows in self._of(one, tasks):
-                if (top := _top(rows)) is not None and (last := _last(rows)) is not None and last.block != "1":
-                    yield _compared(benchmark, top, last, f"{one.name}: ")
-
-    def several(self, datasets: Sequence[str]) -> Iterator[Comparison]:
-        """Several blocks of each initialised skipless variant against its best one, on the paper's ``datasets``."""
-        for one in self._initialised():
-            for benchmark, rows in self._of(one, ("probe",)):
-                top = _top(rows)
-                if top is not None and self.study.datasets.get(benchmark.dataset, "") in datasets:
-                    for block in (name for name in rows if "+" in name):
-                        yield _compared(benchmark, rows[block], top, f"{one.name}: ")
-
-    def _initialised(self) -> list[StudyVariant]:
-        return [one for one in self.study.variants if one.role == INITIALISED]
-
-    def _of(self, one: StudyVariant, tasks: Sequence[str]) -> Iterator[tuple[Benchmark, Mapping[str, EvalResult]]]:
-        for benchmark, by in self.found.items():
-            if one.name in by and benchmark.task in tasks:
-                yield benchmark, by[one.name]
-
-    def _tops(self, high: StudyVariant, low: StudyVariant, tasks: Sequence[str]) -> Iterator[Comparison]:
-        """The best blocks of two variants (of accuracies the last), in every benchmark that both have."""
-        theirs = dict(self._of(low, tasks))
-        for benchmark, rows in self._of(high, tasks):
-            of = _last if benchmark.task in _ACCURACY else _top
-            sides = [of(own) for own in (rows, theirs.get(benchmark, {}))]
-            if sides[0] is not None and sides[1] is not None:
-                yield _compared(benchmark, sides[0], sides[1])
+def _comparisons(rule: Rule, study: ComparedStudy, scores: Scores) -> Iterator[Comparison]:
+    """What a study has of a rule: pairs of variants, kinds of features, benchmarks."""
+    pairs = [
+        (high, low)
+        for high, low in product(study.variants, study.variants)
+        if _is_on(rule.high, high)
+        and _is_on(rule.low, low)
+        and all(getattr(high, name) == getattr(low, name) for name in rule.alike)
+    ]
+    for (high, low), features, benchmark in product(pairs, rule.features, scores.benchmarks):
+        if benchmark.task in rule.tasks and rule.datasets(study.paper_name(benchmark.dataset)):
+            sides = (
+                _scores_of(side, variant, features, benchmark, study, scores)
+                for side, variant in ((rule.high, high), (rule.low, low))
+            )
+            for above, below in product(*sides):
+                compared = _compared(benchmark.label, above, below, rule.margin)
+                if compared is not None:
+                    yield compared
 
 
-def _top(rows: Rows) -> EvalResult | None:
-    """The best single block's row, None if there is none."""
-    top = best(values_of(rows))
-    return None if top is None else rows[top[0]]
+def _is_on(side: Side, variant: StudyVariant) -> bool:
+    return (
+        variant.role in side.roles
+        and side.optimizer in {None, variant.optimizer}
+        and side.depth in {None, variant.depth}
+    )
 
 
-def _last(rows: Rows) -> EvalResult | None:
-    """The last single block's row, None if there is none."""
-    last = max(single_blocks(values_of(rows)), default=None)
-    return None if last is None else rows[str(last)]
+def _scores_of(
+    side: Side, variant: StudyVariant, features: str, benchmark: Benchmark, study: ComparedStudy, scores: Scores
+) -> Iterator[Score]:
+    """A side's numbers: at each of its epochs that there is, by its features, of accuracies the last block's."""
+    kind = LAST if benchmark.task in _ACCURACY else side.features or features
+    end = scores.last_epoch(variant.name, benchmark)
+    for of_paper in side.epochs:
+        epoch = end if of_paper == EPOCHS else study.epoch(of_paper)
+        if of_paper == EPOCHS or 0 < epoch < end:
+            score = _BY_FEATURES[kind](scores, scores.rows(variant.name, benchmark, epoch))
+            if score is not None:
+                yield score if epoch == end else replace(score, when=f"epoch {epoch}")
 
 
-def _pairs(
-    variants: Sequence[StudyVariant], alike: Callable[[StudyVariant], object]
-) -> Iterator[tuple[StudyVariant, StudyVariant]]:
-    for first in variants:
-        for second in variants:
-            if first is not second and alike(first) == alike(second):
-                yield first, second
-
-
-def _compared(benchmark: Benchmark, high: EvalResult, low: EvalResult, whose: str = "") -> Comparison:
-    """``high`` should be the larger; they count where their intervals do not overlap."""
-    sign = 0
-    if None not in (high.low, high.high, low.low, low.high):
-        sign = int(high.low > low.high) - int(high.high < low.low)  # type: ignore[operator]
-    sides = [_side(row, named=not whose) for row in (high, low)]
-    return Comparison(f"{benchmark.label}: {whose}{sides[0]} against {sides[1]}", sign)
-
-
-def _side(row: EvalResult, *, named: bool) -> str:
-    """``skip-adamw 41.7 [40.0, 43.1] b9``."""
-    block = f"b{row.block}" if row.block else ""
-    return " ".join(filter(None, (row.model if named else "", f"{row.value:.1f}", spread(row), block)))
+def _compared(label: str, high: Score, low: Score, margin: float) -> Comparison | None:
+    """``high`` should be the larger, or at most ``margin`` smaller; a collapsed network never wins."""
+    difference = high.minus(low)
+    if difference is None:
+        return None
+    above = difference.value + margin
+    direction = (above > 0) - (above < 0)
+    if (high.collapsed and direction > 0) or (low.collapsed and direction < 0):
+        direction = 0
+    return Comparison(f"{label}: {high.text} − {low.text} = {difference.text}", difference.p_of(-margin), direction)
 
 
 def _pictures(variants: Sequence[StudyVariant], roughness: Roughness) -> Iterator[Comparison]:
     """Roughness of initialised skipless against skip, image by image."""
-    for first, second in _pairs(variants, lambda one: (one.optimizer, one.depth)):
-        if (first.role, second.role) == (INITIALISED, SKIP) and {first.name, second.name} <= set(roughness):
+    for first, second in product(variants, variants):
+        alike = (first.optimizer, first.depth) == (second.optimizer, second.depth)
+        if alike and (first.role, second.role) == (INITIALISED, SKIP) and {first.name, second.name} <= set(roughness):
             wins, count, chance = smoother(roughness[first.name], roughness[second.name])
-            sign = 0 if not chance < _SIGNIFICANT else 1 if 2 * wins > count else -1
             sides = [(one.name, typical(roughness[one.name])) for one in (first, second)]
             medians = " against ".join(f"{name} {'–' if value is None else f'{value:.2f}'}" for name, value in sides)
-            yield Comparison(f"roughness: {medians}; smoother on {wins} of {count} images, p = {chance:.2g}", sign)
+            text = f"roughness: {medians}; smoother on {wins} of {count} images, p = {chance:.2g}"
+            yield Comparison(text, chance, (2 * wins > count) - (2 * wins < count))
 
 
 def claims_grid(found: Sequence[Claim]) -> TextTable:
@@ -212,4 +291,15 @@ def claims_grid(found: Sequence[Claim]) -> TextTable:
         lines.append([claim.text, claim.verdict, "" if claim.comparisons else claim.missing])
         lines += [["", shown[one.sign], one.text] for one in claim.comparisons]
     head = [[("claim", 1), ("here", 1), ("the rows that say so", 1)]]
-    return TextTable("claims", "The paper's claims, here", head, lines, 3, frozenset(rules), [_NOTE])
+    return TextTable("claims", "The paper's claims, here", head, lines, 3, frozenset(rules), [_note(found)])
+
+
+def _note(found: Sequence[Claim]) -> str:
+    count = sum(len(claim.comparisons) for claim in found)
+    return (
+        "Of k-NN and top-1 the last block; else one block, chosen without the images shown where their records allow "
+        "it. A comparison counts (+ for the claim, − against it) where p < 0.05 after Holm's correction for the "
+        f"{count} comparisons of this table; = does not count. A claim is supported or contradicted if all that counts "
+        "says so, mixed if not all does, undecided if nothing counts. A collapsed network never wins. One training run "
+        "a variant: the intervals hold the images' chance, not the seed's."
+    )

@@ -33,6 +33,10 @@ class ComparedStudy:
         kept = principal({variant.name: variant.rows for variant in self.variants})
         return replace(self, variants=[replace(variant, rows=kept[variant.name]) for variant in self.variants])
 
+    def paper_name(self, dataset: str) -> str:
+        """The paper's name of one of our data sets, "" if it has none."""
+        return self.datasets.get(dataset, "")
+
     def epoch(self, of_paper: int) -> int:
         """Our epoch at the same share of the run as the paper's epoch ``of_paper``."""
         return round(of_paper / EPOCHS * self.epochs)
@@ -63,7 +67,7 @@ def _dataset(row: EvalResult, study: ComparedStudy) -> str:
     """The paper's name of a row's data set; a classification among 1,000 classes is taken for ImageNet-1k."""
     if row.task == "classify":
         return "ImageNet" if row.classes == 1000 else ""
-    return study.datasets.get(row.dataset, "")
+    return study.paper_name(row.dataset)
 
 
 def _number(block: str) -> int:

@@ -1,0 +1,29 @@
+"""The paper's numbers as rows; their verdicts are in test_claims.py."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.paper_claims import verdict_table
+from visualize.paper.as_study import HALF_WIDTHS, paper_as_study
+from visualize.paper.compare import find
+from visualize.paper.published import PUBLISHED
+
+DOCS = Path(__file__).parents[3] / "docs/report.md"
+
+
+def test_every_legible_number_is_found_again_in_its_cell():
+    study = paper_as_study()
+    numbers = [number for table in PUBLISHED.values() for _, row in table.rows for number in row]
+    assert sum(number.paper is None for number in numbers) == 1
+    for number in numbers:
+        row = find(number, study)
+        assert (None if row is None else row.value) == number.paper
+        if row is not None:
+            assert row.high - row.low == pytest.approx(2 * HALF_WIDTHS[row.task])
+
+
+def test_the_documented_table_is_what_the_command_prints():
+    assert "\n".join(verdict_table()) in DOCS.read_text()
