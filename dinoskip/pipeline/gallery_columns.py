@@ -23,12 +23,15 @@ from dinoskip.models import Backbone
 from dinoskip.models.attention import cls_attention
 from dinoskip.pipeline.inputs import dataset_of, open_backbone
 from dinoskip.pipeline.stage import Task
-from dinoskip.results import read_rows
+from dinoskip.records import ImageRecords, read_records
+from dinoskip.results import EvalResult, read_rows
 from eval.probe import load_heads, predict
 from eval.tokencut import to_pixels, tokencut
 from visualize.colours import pca_views
+from visualize.comparison import Scores
 from visualize.gallery import Classes, Discovery, GalleryConfig, GalleryImage, GalleryModel, build_gallery, write_sheets
 from visualize.gallery.sheets import chosen_images
+from visualize.rows import principal
 
 _PREDICTION_SCALE = 4  # label maps are predicted at this many pixels a token side
 Found = dict[int, dict[str, Any]]  # block -> image id -> what was found
@@ -173,8 +176,9 @@ def _described(backbone: Backbone, square: Transform, norm: str, facet: str) -> 
 def write_gallery(task: Task) -> None:
     """The page, contact sheets of each model's blocks and of all models at one block, ``roughness.json``.
 
-    That file has the block of the contact sheets (``block``) and, as ``models``, {model: {block: Geary's C of each
-    image's PCA picture, in the order of the page; null for none}}.
+    ``strip.json`` has each model's block on the strip that heads the report: the one chosen for its first benchmark.
+    ``roughness.json`` has the block of the contact sheets (``block``) and, as ``models``, {model: {block: Geary's C of
+    each image's PCA picture, in the order of the page; null for none}}.
     """
     shown, section = _shown(task), task.settings["gallery"]
     for key in ("sheet", "similarity"):  # an id that is not there is said before any work
@@ -197,12 +201,35 @@ def write_gallery(task: Task) -> None:
             views=views,
         )  # fmt: skip
         names = [column.name for column in columns]
-        write_sheets(shown.ids, shown.paths, names, views.aligned, block, task.out, section["sheet"])
+        strip = [section["block"] or _chosen_block(task, column, block) for column in columns]
+        write_sheets(shown.ids, shown.paths, names, views.aligned, block, task.out, section["sheet"], strip)
         rough = {
             name: {block: [value if math.isfinite(value) else None for value in own] for block, own in found.items()}
             for name, found in zip(names, views.roughness, strict=True)
         }
         write_json(task.out / "roughness.json", {"block": block, "models": rough})
+        write_json(task.out / "strip.json", dict(zip(names, strip, strict=True)))
+
+
+def _chosen_block(task: Task, column: GalleryModel, default: int) -> int:
+    """The block chosen for a network's first benchmark without the images it is scored on; else the default."""
+    scores = Scores(principal({column.name: column.rows}), _records(task, column.name))
+    for benchmark in scores.benchmarks:
+        rows = scores.rows(column.name, benchmark, scores.last_epoch(column.name, benchmark))
+        chosen = scores.chosen(rows)
+        if chosen is not None and column.store is not None and int(chosen.blocks[0]) in column.store.blocks:
+            return int(chosen.blocks[0])
+    return default
+
+
+def _records(task: Task, label: str) -> dict[EvalResult, ImageRecords]:
+    """What each image contributes to the rows of a network."""
+    return {
+        row: records
+        for role, path in task.inputs.items()
+        if role.partition(":")[2] == label and (path / "rows.json").is_file()
+        for row, records in read_records(path).items()
+    }
 
 
 def _image(shown: _Shown, index: int) -> GalleryImage:

@@ -24,10 +24,12 @@ from dinoskip.pipeline.graph import Node, PlannedNode, Planner
 from dinoskip.pipeline.report_costs import cost_tables
 from dinoskip.pipeline.report_notices import notices
 from dinoskip.pipeline.stage import Task
+from dinoskip.records import ImageRecords, read_records
 from dinoskip.results import UNKNOWN_EPOCH, EvalResult, read_rows
 from visualize import figures
 from visualize.paper import published
 from visualize.report import Preview, Report, build_report
+from visualize.report.answer import compared_pairs
 from visualize.report.diagnostics import signal_table, weights_table
 from visualize.rows import StudyVariant, principal
 from visualize.tables import DataTable, setting
@@ -67,12 +69,15 @@ def write_page(task: Task) -> None:
     settings = task.settings["report"]
     block, rough = _roughness(task)
     with tempfile.TemporaryDirectory(prefix=".tmp-", dir=task.out) as scratch:
+        variants = [_variant(task, name, own) for name, own in rows.items()]
         page = Report(
             title=settings["title"] or task.settings["study"],
             note=settings["note"],
-            variants=[_variant(task, name, found) for name, found in rows.items()],
+            variants=variants,
             baselines=baselines,
-            figures=_figures(task, rows, analysis, rough, Path(scratch)),
+            records=_records(task),
+            confounds=_confounds(task, variants),
+            figures=_figures(task, rows, baselines, analysis, rough, Path(scratch)),
             **_pictures(task),
             diagnostics=[*_tables(task, analysis), *(cost_tables(task) if settings["costs"] else [])],
             environment={**describe(), **_trained_with(task)},
@@ -104,6 +109,16 @@ def _all_rows(task: Task) -> tuple[dict[str, list[EvalResult]], list[EvalResult]
                 else:
                     grouped[row.model].append(row)
     return grouped, list(baselines)
+
+
+def _records(task: Task) -> dict[EvalResult, ImageRecords]:
+    """What each image contributes to the rows of every evaluation that kept it."""
+    return {
+        row: records
+        for path in task.inputs.values()
+        if (path / "rows.json").is_file()
+        for row, records in read_records(path).items()
+    }
 
 
 def _logs(task: Task, name: str) -> dict[str, list[dict[str, Any]]]:
@@ -196,6 +211,28 @@ def _short(values: Mapping[str, Any], shared: Mapping[str, Any]) -> str:
     return f"{values['name']} ({about})" if about else str(values["name"])
 
 
+def _confounds(task: Task, variants: Sequence[StudyVariant]) -> list[str]:
+    """In what else than skips and initialisation two networks differ that the report compares."""
+    lines: dict[str, None] = {}
+    for first, second in compared_pairs(variants):
+        sides = [task.settings["variants"].get(name, {}) for name in (first, second)]
+        if all("model" in own for own in sides):
+            left, right = map(_apart_from_skips, sides)
+            for key in dict.fromkeys((*left, *right)):
+                if left.get(key) != right.get(key):
+                    values = f"{setting(left.get(key))} and {setting(right.get(key))}"
+                    lines[f"{first} and {second} also differ in {key}: {values}"] = None
+    return list(lines)
+
+
+def _apart_from_skips(own: Mapping[str, Any]) -> dict[str, Any]:
+    """A variant's settings without its skips and initialisation; drop path acts on networks with skips alone."""
+    model = {key: value for key, value in own["model"].items() if key not in {"skip", "init", "drop_path"}}
+    model["depth"] = _depth(own)
+    rate = own["model"].get("drop_path", 0.0) if own["model"]["skip"] is True else 0.0
+    return {**flatten({"model": model, "optimizer": own["optimizer"]}), "drop path": rate}
+
+
 def _protocol(task: Task) -> dict[str, dict[str, object]]:
     """Every setting that affects a number, by section; of models and optimizers what all of a name share."""
     card = task.settings["card"]
@@ -226,6 +263,7 @@ def _published_names(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, str]
 def _figures(
     task: Task,
     rows: Mapping[str, Sequence[EvalResult]],
+    baselines: Sequence[EvalResult],
     analysis: Mapping[str, Any],
     rough: Mapping[str, Any],
     out: Path,
@@ -239,7 +277,7 @@ def _figures(
     made = [
         figures.loss_figure(logs, out / "loss", optimizers),
         figures.online_figure(logs, out / "online"),
-        figures.blocks_figure(kept, out / "blocks"),
+        figures.blocks_figure(kept, out / "blocks", baselines),
         figures.epochs_figure(kept, out / "epochs", optimizers),
         figures.depth_figure(kept, _families(task.settings["variants"]), out / "depth"),
     ]
@@ -342,7 +380,10 @@ def _pictures(task: Task) -> dict[str, Any]:
     if source is None:
         return {}
     shutil.copytree(source, task.out / "gallery", ignore=shutil.ignore_patterns("MANIFEST.json", "timing.json"))
-    caption = "PCA of patch features to RGB, colours aligned between the models."
+    blocks = read_json(source / "strip.json") if (source / "strip.json").is_file() else {}
+    shown = ", ".join(f"{name} at block {block}" for name, block in blocks.items())
+    caption = f"PCA of patch features to RGB, colours aligned between the models: {shown}."
+    caption += " Look for regions of one colour that follow objects; one colour everywhere is collapse."
     previews = [Preview(source / "strip.png", caption, "photographs above each model's PCA colours")]
     caption = "PCA of patch features to RGB, a line an image, colours aligned between the models"
     previews += [Preview(path, caption, caption, photographs=False) for path in source.glob("sheet-*-plain.png")]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from dinoskip.files import write_json
 from dinoskip.init.build import ModelConfig, SkiplessInit
 from dinoskip.optim.build import AdamWConfig, SoapConfig
@@ -12,6 +14,8 @@ from dinoskip.pipeline import report_page
 from dinoskip.pipeline.artifacts import Artifacts
 from dinoskip.pipeline.graph import Node, Planner
 from dinoskip.pipeline.stage import Task
+from dinoskip.records import write_records
+from dinoskip.results import EvalResult, write_rows
 
 
 def described(optimizer: Any = None, **model: Any) -> dict[str, Any]:
@@ -143,3 +147,28 @@ def report_record() -> Any:
     from dinoskip.pipeline.graph import record_of
 
     return record_of(Node("a", "probe", {}), {}, {})
+
+
+def test_what_else_differs_between_compared_networks_is_named(tmp_path: Path) -> None:
+    def confounds(**variants: Any) -> list[str]:
+        stage = Task({"variants": variants}, {}, {}, tmp_path, "cpu", 0)
+        return report_page._confounds(stage, [report_page._variant(stage, name, []) for name in variants])
+
+    skip, ours = described(drop_path=0.0), described(skip=False, init=SkiplessInit(), depth=12)
+    assert confounds(skip=skip, ours=ours) == []
+    assert confounds(skip=described(drop_path=0.1), ours=ours) == ["ours and skip also differ in drop path: 0 and 0.1"]
+    faster = described(AdamWConfig(lr=1e-3), skip=False, init=SkiplessInit())
+    assert confounds(skip=skip, ours=faster) == ["ours and skip also differ in optimizer.lr: 0.001 and 0.0005"]
+    assert confounds(skip=skip, ours=described(SoapConfig(), skip=False, init=SkiplessInit(), depth=9))[0] == (
+        "ours and skip also differ in model.depth: 9 and 12"
+    )
+    assert confounds(given={"backbone": "timm:x"}, skip=skip) == []
+
+
+def test_records_are_read_from_every_evaluation(tmp_path: Path) -> None:
+    row = EvalResult("CorLoc", 50.0, "tokencut", "1", "voc", "val", 2, model="skip")
+    write_rows(tmp_path / "with/rows.json", [row])
+    write_records(tmp_path / "with/records.npz", ["a", "b"], {0: np.array([1, 0])})
+    write_rows(tmp_path / "without/rows.json", [row])
+    records = report_page._records(task(tmp_path, **{"tokencut/skip": tmp_path / "with", "knn": tmp_path / "without"}))
+    assert {row: one.ids for row, one in records.items()} == {row: ("a", "b")}

@@ -69,17 +69,19 @@ def write_sheets(
     block: int,
     out: Path,
     sheet: int | Sequence[str] | None = None,
+    strip: Sequence[int] | None = None,
 ) -> list[Path]:
     """All sheets of a gallery into the folder ``out``; the files.
 
     ``sheet-block{block}`` is images × models at one block (figures 4 and 6 of the skipless paper), ``sheet-model{n}``
     images × blocks of one model (of the first eight images unless ``sheet`` chooses), each as PNG and PDF;
-    ``sheet-block{block}-plain.png`` is the first without photographs; ``strip.png`` heads a report.
+    ``sheet-block{block}-plain.png`` is the first without photographs; ``strip.png`` heads a report, each model
+    at its own block of ``strip`` (default: ``block``).
     Raises :class:`ConfigError` for an id that is not among ``ids``.
     """
     rows = chosen_images(ids, sheet, "gallery.sheet")
     few = rows if sheet is not None else rows[:_BLOCKS_IMAGES]
-    strip_sheet(photos, names, colours, block, out / "strip.png")
+    strip_sheet(photos, names, colours, strip or [block] * len(names), out / "strip.png")
     made = [out / "strip.png", out / f"sheet-block{block}-plain.png"]
     plain_sheet(len(rows), names, [_of(own, rows) for own in colours], block, made[-1])
     for kind in ("png", "pdf"):
@@ -195,19 +197,20 @@ def strip_sheet(
     photos: Sequence[Path],
     names: Sequence[str],
     colours: Colours,
-    block: int,
+    blocks: Sequence[int],
     out: Path,
     *,
     height: int = 150,
     width: int = 1600,
 ) -> None:
-    """A wide picture for the head of a report: photographs in a line, and under each the models' PCA at ``block``.
+    """A wide picture for the head of a report: photographs in a line, under each the models' PCA at their ``blocks``.
 
     Images are taken from the start until the line of ``width`` pixels is full. The background is transparent
     and the labels grey, so that it fits a light and a dark page.
     """
     size, columns = 18, list[tuple[np.ndarray, int]]()
-    labels = [_wrapped(name, size, 190, 4) for name in ["image", *names]]
+    titles = [f"{name}, block {block}" for name, block in zip(names, blocks, strict=True)]
+    labels = [_wrapped(title, size, 190, 4) for title in ["image", *titles]]
     left = round(max(label_font(size).getlength(line) for lines in labels for line in lines)) + 2 * _GAP
     x = left
     for path in photos:
@@ -226,7 +229,8 @@ def strip_sheet(
             sheet.labels.append(_Label(0, middle, text, size, _BETWEEN, "lm"))
         x = left
         for row, (pixels, wide) in enumerate(columns):
-            own = pixels if number == 0 else colours[number - 1].get(block, [None] * len(columns))[row]
+            shown = {} if number == 0 else colours[number - 1]
+            own = pixels if number == 0 else shown.get(blocks[number - 1], [None] * len(columns))[row]
             if own is None:
                 draw.rectangle((x, y, x + wide - 1, y + height - 1), fill=(*_EMPTY, 255))
             else:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from dinoskip.records import ImageRecords
 from dinoskip.results import EvalResult
 from visualize.figures.drawing import Figure
 from visualize.paper.claims import Roughness
@@ -32,10 +33,12 @@ class Report:
 
     ``gallery`` is a relative link from the report's folder (``../gallery/index.html``), as are ``sheets``;
     ``protocol`` is ``{section: {setting: value}}``; ``baselines`` are rows of rules that look at no image, shown
-    below the variants'; ``notices`` are one-line warnings and reasons why something was skipped; ``commands`` are
-    shell lines that reproduce the study. ``compare`` names published tables; ``datasets`` is
-    ``{our data set: the paper's}``, ``epochs`` the length of our runs and ``trained_on`` what they saw. With
-    ``compare`` the paper's claims are gone through as well; ``roughness`` is of the gallery's pictures at ``block``.
+    below the variants'; ``records`` are what each image contributes to the rows that have it; ``confounds`` are
+    one-line differences between networks other than the one asked about; ``notices`` are one-line warnings and
+    reasons why something was skipped; ``commands`` are shell lines that reproduce the study. ``compare`` names
+    published tables; ``datasets`` is ``{our data set: the paper's}``, ``epochs`` the length of our runs and
+    ``trained_on`` what they saw. With ``compare`` the paper's claims are gone through as well; ``roughness`` is of
+    the gallery's pictures at ``block``.
     """
 
     title: str
@@ -51,6 +54,8 @@ class Report:
     protocol: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     notices: Sequence[str] = ()
     commands: Sequence[str] = ()
+    confounds: Sequence[str] = ()
+    records: Mapping[EvalResult, ImageRecords] = field(default_factory=dict)
     compare: Sequence[str] = ()
     datasets: Mapping[str, str] = field(default_factory=dict)
     epochs: int = 0

@@ -14,11 +14,13 @@ from typing import Any
 from dinoskip.errors import translate_write_errors
 from dinoskip.files import write_text
 from dinoskip.results import EvalResult
+from visualize.comparison import Scores
 from visualize.pages import relative_link, render_page
 from visualize.paper.claims import claims, claims_grid
 from visualize.paper.compare import ComparedStudy, compared, compared_csv
 from visualize.paper.published import published
 from visualize.report import sections
+from visualize.report.answer import Answer, answer_table, answers, cautions, choices, verdict
 from visualize.report.content import Report
 from visualize.report.markdown import report_markdown
 from visualize.report.rows_page import write_long_table
@@ -32,7 +34,7 @@ from visualize.report.tables import (
     block_grids,
     others_grid,
 )
-from visualize.rows import last_epochs, one_vote, principal, rows_csv, setting_note, starts
+from visualize.rows import last_epochs, principal, rows_csv, setting_note, starts
 from visualize.tables import NOT_RUN, as_csv, latex, markdown, setting
 
 
@@ -43,23 +45,26 @@ def build_report(report: Report, out: Path) -> None:
     """
     study = ComparedStudy(report.variants, report.datasets, report.epochs, report.trained_on)
     kept = principal(report.rows)
+    scores = Scores(kept, report.records)
+    found = answers(report.variants, scores, report.baselines)
     tables = ReportTables(
+        answer_table(found),
         best_grid(kept, report.baselines),
         block_grids(kept, report.baselines),
         others_grid(report.rows),
         [(table, compared(table, study, report.baselines)) for table in map(published, report.compare)],
-        claims_grid(claims(study, report.roughness, report.block)) if report.compare else None,
+        claims_grid(claims(study, scores, report.roughness, report.block)) if report.compare else None,
     )
     for folder in ("img", "tables"):
         (out / folder).mkdir(parents=True, exist_ok=True)
     pictures = _copied(report, out / "img")
-    _write_page(report, kept, tables, pictures, out / "index.html")
+    _write_page(report, kept, found, tables, pictures, out / "index.html")
     write_text(out / "report.md", report_markdown(report, tables, pictures))
     below = {row.model: [one for one in report.baselines if one.model == row.model] for row in report.baselines}
     every = {**report.rows, **below}
     write_long_table(report.title, every, out / "rows.html")
     write_text(out / "rows.csv", rows_csv(every))
-    plain = [tables.best, *tables.blocks, *([tables.settings] if tables.settings else [])]
+    plain = [tables.answer, tables.best, *tables.blocks, *([tables.settings] if tables.settings else [])]
     for grid in [*plain, *tables.beside]:
         write_text(out / "tables" / f"{grid.name}.md", markdown(grid))
         write_text(out / "tables" / f"{grid.name}.tex", latex(grid))
@@ -98,24 +103,28 @@ _KINDS = ("light", "dark", "pdf", "png")
 def _write_page(
     report: Report,
     kept: Mapping[str, Sequence[EvalResult]],
+    found: Sequence[Answer],
     tables: ReportTables,
     pictures: Mapping[str, object],
     out: Path,
 ) -> None:
     names = list(report.rows)
-    found, begun = last_epochs(kept), starts(kept)
-    floor = baseline_lines(report.baselines, found)
+    measured, begun = last_epochs(kept), starts(kept)
+    floor = baseline_lines(report.baselines, measured)
     lines: list[Line] = [*best_lines(kept), *floor]
     context: dict[str, Any] = {
         "report": report,
         "names": names,
-        "scores": [sections.score(benchmark, rows, names) for benchmark, rows in one_vote(found).items()],
-        "measures": list(found),
+        "answers": [sections.answer(answer) for answer in found],
+        "verdict": verdict(found),
+        "choices": choices(found),
+        "cautions": [*cautions(found), *report.confounds],
+        "measures": list(measured),
         "best": lines,
         "best_notes": [BEST_NOTE, setting_note(kept)],
         "blocks": [
-            sections.heat(benchmark, found[benchmark], names, begun[benchmark], floor, number)
-            for number, benchmark in enumerate(found)
+            sections.heat(benchmark, measured[benchmark], names, begun[benchmark], floor, number)
+            for number, benchmark in enumerate(measured)
         ],
         "settings_grid": sections.grid(tables.settings) if tables.settings else None,
         "papers": [sections.grid(grid) for grid in tables.beside],

@@ -1,13 +1,15 @@
-"""Parts of the report page as plain values for its template: cards, shaded tables, grids, styles."""
+"""Parts of the report page as plain values for its template: the answer, shaded tables, grids, styles."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from visualize.comparison import Score
 from visualize.palette import variant_colours
+from visualize.report.answer import Answer, AnswerLine
 from visualize.report.tables import Line
-from visualize.rows import Benchmark, Rows, best, single_blocks, spread, values_of
+from visualize.rows import Benchmark, Rows, single_blocks, values_of
 from visualize.tables import NOT_RUN, DataTable, TextTable, shown
 
 _SHADES = 10
@@ -23,23 +25,39 @@ def styles(variants: int) -> str:
     return "\n".join([*own, *shades])
 
 
-def score(benchmark: Benchmark, rows: Mapping[str, Rows], names: Sequence[str]) -> dict[str, Any]:
-    """One headline card: every variant's best block, its interval, and the bar's length in percent of the widest."""
-    tops = [best(values_of(rows.get(name, {}))) for name in names]
-    highest = max((top[1] for top in tops if top), default=0.0)
+def answer(found: Answer) -> dict[str, Any]:
+    """Both networks of a pair on every benchmark, as text."""
     return {
-        "label": benchmark.label,
-        "lines": [
-            {
-                "name": name,
-                "top": top,
-                "spread": spread(rows[name][top[0]]) if top else "",
-                "share": 0.0 if top is None or highest <= 0 else round(100 * max(top[1], 0.0) / highest, 1),
-                "first": top is not None and top[1] == highest,
-            }
-            for name, top in zip(names, tops, strict=True)
-        ],
+        "first": found.first,
+        "second": found.second,
+        "lines": [_answer_line(found, line) for line in found.lines],
+        "untrained": any(any(line.untrained) for line in found.lines),
     }
+
+
+def _answer_line(found: Answer, line: AnswerLine) -> dict[str, Any]:
+    sides = [(found.first, line.first), *([(found.second, line.second)] if found.second else [])]
+    before = " / ".join("–" if one is None else f"{one.value:.1f}" for one in line.untrained)
+    floor = line.trivial
+    return {
+        "label": line.benchmark.label,
+        "scores": [(name, _score(one)) for name, one in sides],
+        "difference": line.difference.text if line.difference else "",
+        "verdict": line.verdict if line.difference else "",
+        "certainty": line.certainty,
+        "untrained": before if any(line.untrained) else "",
+        "trivial": (floor.model.removeprefix("baseline: "), f"{floor.value:.1f}") if floor else None,
+    }
+
+
+def _score(score: Score | None) -> dict[str, str] | None:
+    """A number's parts: value, interval or what it collapsed to, block, the best block on the images shown."""
+    if score is None:
+        return None
+    interval = "" if score.low is None or score.high is None else f"[{score.low:.1f}, {score.high:.1f}]"
+    best_here = "" if score.best is None else f"best on these images {score.best.value:.1f} b{score.best.block}"
+    about = {"interval": score.collapsed or interval, "block": score.block, "best": best_here}
+    return {"value": f"{score.value:.1f}", **about}
 
 
 def heat(

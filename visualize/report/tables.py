@@ -31,6 +31,7 @@ from visualize.tables import NOT_RUN, TextTable
 class ReportTables:
     """Every table of a report whose cells are text."""
 
+    answer: TextTable
     best: TextTable
     blocks: Sequence[TextTable]
     settings: TextTable | None

@@ -109,7 +109,7 @@ STAGE = Stage(
     place="gallery",
     measures="the gallery",
     check=check,
-    version=5,
+    version=6,
     command=Command(
         "make a page of images × blocks × backbones, of any folder of images", "gallery.first=40", kind="images"
     ),

@@ -63,4 +63,4 @@ def run(task: Task) -> None:
     write_page(task)
 
 
-STAGE = Stage("report", run, add_nodes, ReportConfig, place="report", version=10)
+STAGE = Stage("report", run, add_nodes, ReportConfig, place="report", version=11)

@@ -37,7 +37,7 @@ def test_sheets_of_a_scene_are_written_and_repeatable(make_scene, tmp_path, host
     for turn in "ab":
         blocks_sheet(photos, colours[0], tmp_path / f"blocks-{turn}.png", title=hostile)
         models_sheet(photos, names, colours, 2, tmp_path / f"models-{turn}.pdf")
-        strip_sheet(photos, names, colours, 2, tmp_path / f"strip-{turn}.png", width=420)
+        strip_sheet(photos, names, colours, (2, 3), tmp_path / f"strip-{turn}.png", width=420)
     for name in ("blocks-%s.png", "models-%s.pdf", "strip-%s.png"):
         assert (tmp_path / (name % "a")).read_bytes() == (tmp_path / (name % "b")).read_bytes()
     assert Image.open(tmp_path / "strip-a.png").width <= 420
@@ -104,3 +104,12 @@ def test_a_plain_sheet_can_be_committed_whatever_it_shows(tmp_path):
     names = [f"skipless-initialised-soap {number}" for number in range(6)]
     plain_sheet(40, names, [{11: list(own)} for own in noise], 11, tmp_path / "plain.png")
     assert 100_000 < (tmp_path / "plain.png").stat().st_size < 250_000
+
+
+def test_the_strip_shows_each_model_at_its_own_block(tmp_path):
+    photo = tmp_path / "photo.png"
+    Image.new("RGB", (60, 60)).save(photo)
+    colours = [{1: [np.full((2, 2, 3), 40, np.uint8)], 2: [np.full((2, 2, 3), 200, np.uint8)]}] * 2
+    strip_sheet([photo], ["a", "b"], colours, (1, 2), tmp_path / "strip.png", height=30)
+    pixels = np.asarray(Image.open(tmp_path / "strip.png"))
+    assert [pixels[row, -5, 0] for row in (36 + 15, 72 + 15)] == [40, 200]

@@ -79,7 +79,7 @@ def test_numbers_are_those_of_the_rows(make_report, tmp_path):
     top = max(
         (row for row in report.variants[0].rows if row.metric == "mIoU" and row.block.isdigit()), key=lambda r: r.value
     )
-    assert f"{top.value:.1f}block {top.block}" in text
+    assert f"{top.value:.1f} b{top.block}" in text
     assert "not run" in text  # the second variant
     assert "62.3" in text  # the published table
     csv = (tmp_path / "report/rows.csv").read_text().splitlines()
@@ -87,7 +87,7 @@ def test_numbers_are_those_of_the_rows(make_report, tmp_path):
     assert "| later | not run |" in (tmp_path / "report/report.md").read_text()
     assert {path.name for path in (tmp_path / "report/tables").iterdir()} == {
         f"{name}.{kind}"
-        for name in ("best", "blocks-0", "blocks-1", "blocks-2", "claims", "paper-table1", "paper-table2")
+        for name in ("answer", "best", "blocks-0", "blocks-1", "blocks-2", "claims", "paper-table1", "paper-table2")
         for kind in ("md", "csv", "tex")
     }
 

@@ -1,0 +1,126 @@
+"""The report's answer: which pairs, what decides, and what is said of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from dinoskip.records import ImageRecords
+from dinoskip.results import EvalResult
+from visualize.comparison import Scores
+from visualize.paper.published import INITIALISED, SKIP
+from visualize.report.answer import answer_table, answers, cautions, choices, compared_pairs, verdict
+from visualize.rows import StudyVariant
+
+IDS = tuple(str(number) for number in range(100))
+
+
+def corloc(model, rate, block="1", epoch=3, **more):
+    """A row that hits the first ``rate`` of a hundred images, and its record."""
+    row = EvalResult("CorLoc", 100.0 * rate, "tokencut", block, "voc", "val", 100, model=model, epoch=epoch,
+                     low=100 * rate - 9, high=100 * rate + 9, **more)  # fmt: skip
+    return row, ImageRecords(IDS, (np.arange(100) < round(100 * rate)).astype(np.uint8))
+
+
+def miou(model, value, block, heldout, **more):
+    ends = {"low": value - 2, "high": value + 2}
+    return EvalResult(
+        "mIoU", value, "probe", block, "voc", "val", 100, model=model, epoch=3, heldout=heldout, **ends, **more
+    )
+
+
+def answered(*variants, baselines=()):
+    records = {row: one for variant in variants for row, one in variant[3] if one is not None}
+    studied = [
+        StudyVariant(name, role, optimizer, 12, [row for row, _ in rows]) for name, role, optimizer, rows in variants
+    ]
+    return answers(studied, Scores({one.name: one.rows for one in studied}, records), baselines)
+
+
+def test_a_network_is_compared_with_its_counterpart():
+    def pairs(*variants):
+        return compared_pairs([StudyVariant(name, role, optimizer, depth) for name, role, optimizer, depth in variants])
+
+    skip, ours = ("s", SKIP, "adamw", 12), ("o", INITIALISED, "adamw", 12)
+    assert pairs(skip, ours, ("x", INITIALISED, "adamw", 9), ("y", SKIP, "soap", 12)) == [("o", "s")]
+    assert pairs(("a", "", "", 12), ("b", "", "", 12), ("c", "", "", 12)) == [("b", "a"), ("c", "a")]
+    assert pairs(skip) == [("s", "")]
+    assert pairs() == []
+
+
+def test_what_overlaps_unpaired_is_decided_in_pairs_and_the_sentence_says_it():
+    found = answered(("s", SKIP, "soap", [corloc("s", 0.5)]), ("o", INITIALISED, "soap", [corloc("o", 0.6)]))
+    [line] = found[0].lines
+    assert line.second.row.high > line.first.row.low, "the two intervals overlap"
+    assert (line.sign, line.verdict) == (1, "better")
+    assert verdict(found) == f"o is better in CorLoc, voc val ({line.difference.text}), compared with s."
+    assert line.difference.text.startswith("+10.0 [+")
+
+
+def test_a_difference_that_one_test_finds_is_undecided_among_many():
+    pair = (("s", SKIP, "soap", [corloc("s", 0.50)]), ("o", INITIALISED, "soap", [corloc("o", 0.56)]))
+    assert answered(*pair)[0].lines[0].sign == 1
+    more = [
+        (f"{name}{n}", role, f"{optimizer}{n}", [corloc(f"{name}{n}", 0.5)])
+        for n in range(2)
+        for name, role, optimizer, _ in pair
+    ]
+    found = answered(*pair, *more)
+    assert [line.sign for answer in found for line in answer.lines] == [0, 0, 0]
+    assert verdict(found).endswith("the first is better in 0, worse in 0, and 3 are undecided.")
+
+
+def test_a_collapsed_network_never_wins_and_has_no_interval():
+    gone = {"degenerate": 1.0, "complete": 1.0}
+    found = answered(("s", SKIP, "soap", [corloc("s", 0.2)]), ("o", INITIALISED, "soap", [corloc("o", 0.6, **gone)]))
+    [line] = found[0].lines
+    assert line.sign == 0
+    assert line.first.collapsed == "collapsed (100 of 100 graphs complete)"
+    assert "o, CorLoc, voc val, b1: collapsed (100 of 100 graphs complete)" in cautions(found)
+    [cells] = answer_table(found).rows
+    assert cells[2] == "60.0 b1: collapsed (100 of 100 graphs complete)"
+    beaten = answered(("s", SKIP, "soap", [corloc("s", 0.6)]), ("o", INITIALISED, "soap", [corloc("o", 0.2, **gone)]))
+    assert beaten[0].lines[0].sign == -1, "to lose against it takes no collapse of the other"
+
+
+def test_the_probes_block_is_chosen_on_held_out_training_images():
+    rows = [miou("a", 30.0, "1", 50.0), miou("a", 40.0, "2", 60.0), miou("a", 44.0, "3", 55.0)]
+    found = answered(("a", "", "", [(row, None) for row in rows]))
+    [line] = found[0].lines
+    assert (line.first.block, line.first.value, line.first.best.block) == ("b2", 40.0, "3")
+    assert choices(found) == (
+        "Blocks: mIoU, voc val: chosen on held-out training images. Optimism removed: choosing it on the images shown "
+        "would have added +4.0 (a, mIoU, voc val)."
+    )
+    assert verdict(found) == "One network: there is nothing to compare it with."
+
+
+def test_baselines_and_random_weights_stand_beside():
+    row, record = corloc("s", 0.5)
+    begun = [corloc("s", 0.1, epoch=0)]
+    floor = [row.baseline("full image", 20.0), row.baseline("centre box", 55.0)]
+    found = answered(("s", SKIP, "soap", [(row, record), *begun]), baselines=floor)
+    [line] = found[0].lines
+    assert line.untrained[0].value == 10.0
+    assert line.trivial.value == 55.0
+    assert any(said.endswith("50.0 is not clearly above the centre box, 55.0") for said in cautions(found))
+    high = answered(("s", SKIP, "soap", [corloc("s", 0.9)]), baselines=floor)
+    assert not any("not clearly above" in said for said in cautions(high))
+
+
+def test_unpaired_differences_are_named():
+    pair = (("s", SKIP, "soap", [(corloc("s", 0.5)[0], None)]), ("o", INITIALISED, "soap", [corloc("o", 0.6)]))
+    found = answered(*pair)
+    assert any("unpaired" in said for said in cautions(found))
+    assert found[0].lines[0].difference.text.endswith("unpaired")
+
+
+def test_what_was_not_run_has_no_difference():
+    row = replace(corloc("o", 0.5)[0], dataset="coco")
+    found = answered(("s", SKIP, "soap", [corloc("s", 0.5)]), ("o", INITIALISED, "soap", [(row, None)]))
+    assert [line.difference for line in found[0].lines] == [None, None]
+    assert verdict(found) == "The networks share no measure: nothing can be said of a difference."
+    shown = {line[2] for line in answer_table(found).rows}
+    assert shown == {"not run", "50.0 [41.0, 59.0] b1, best on these images 50.0 b1"}
+    assert verdict([]) == "No measure was run."

@@ -1,0 +1,237 @@
+"""The report's answer: which network is better on which benchmark, at which block, by how much, and how sure that is.
+
+Skipless networks are compared with those with skips that have the same optimizer and depth; without such pairs every
+later variant with the first. The differences of all pairs and benchmarks are corrected together for their number
+(Holm): one decides where its corrected p is below 0.05 and the better network has not collapsed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from dinoskip.results import EvalResult
+from dinoskip.statistics import holm
+from visualize.comparison import CROSS_FITTED, HELD_OUT, Score, ScoreDifference, Scores, signed
+from visualize.paper.claims import SIGNIFICANT
+from visualize.paper.published import INITIALISED, SKIP
+from visualize.rows import Benchmark, StudyVariant
+from visualize.tables import TextTable
+
+BETTER, WORSE, UNDECIDED = "better", "worse", "undecided"
+
+
+@dataclass(frozen=True, eq=False)
+class AnswerLine:
+    """One benchmark: the scores of both variants (None: not run), their difference, what it is measured against.
+
+    ``sign`` is 1 where the first is better, -1 where it is worse, 0 where that is undecided; ``p`` is corrected for
+    the number of comparisons. ``untrained`` are the
+    same variants at epoch 0, ``trivial`` is the best rule that looks at no image.
+    """
+
+    benchmark: Benchmark
+    first: Score | None
+    second: Score | None
+    difference: ScoreDifference | None = None
+    sign: int = 0
+    p: float | None = None
+    untrained: tuple[Score | None, Score | None] = (None, None)
+    trivial: EvalResult | None = None
+
+    @property
+    def verdict(self) -> str:
+        """:data:`BETTER`, :data:`WORSE` or :data:`UNDECIDED`, of the first variant."""
+        return {1: BETTER, -1: WORSE}.get(self.sign, UNDECIDED)
+
+    @property
+    def certainty(self) -> str:
+        """``better, p = 0.012``, or nothing without a difference."""
+        if self.difference is None or self.p is None:
+            return ""
+        return f"{self.verdict}, p {f'= {self.p:.2g}' if self.p >= 0.001 else '< 0.001'}"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Two variants (or one, ``second`` is then "") on every benchmark."""
+
+    first: str
+    second: str
+    lines: Sequence[AnswerLine]
+
+
+def answers(variants: Sequence[StudyVariant], scores: Scores, baselines: Sequence[EvalResult] = ()) -> list[Answer]:
+    """Every pair of variants that is to be compared, or the one there is; without benchmarks that neither has."""
+    found = []
+    for first, second in compared_pairs(variants):
+        lines = [_line(first, second, benchmark, scores, baselines) for benchmark in scores.benchmarks]
+        found.append(Answer(first, second, [line for line in lines if line.first or line.second]))
+    return _decided(found)
+
+
+def compared_pairs(variants: Sequence[StudyVariant]) -> list[tuple[str, str]]:
+    """Names of the variants that are compared; a single one with ""."""
+    by_role = [
+        (first.name, second.name)
+        for first in variants
+        for second in variants
+        if (first.role, second.role) == (INITIALISED, SKIP)
+        and (first.optimizer, first.depth) == (second.optimizer, second.depth)
+    ]
+    names = [variant.name for variant in variants]
+    return by_role or [(name, names[0]) for name in names[1:]] or [(name, "") for name in names]
+
+
+def _line(first: str, second: str, benchmark: Benchmark, scores: Scores, baselines: Sequence[EvalResult]) -> AnswerLine:
+    ends = [scores.last_epoch(name, benchmark) for name in (first, second)]
+    now = [scores.chosen(scores.rows(name, benchmark, end)) for name, end in zip((first, second), ends, strict=True)]
+    before = [
+        scores.chosen(scores.rows(name, benchmark, 0)) if end else None
+        for name, end in zip((first, second), ends, strict=True)
+    ]
+    trivial = max((row for row in baselines if benchmark.is_of(row)), key=lambda row: row.value, default=None)
+    difference = now[0].minus(now[1]) if now[0] and now[1] else None
+    return AnswerLine(benchmark, now[0], now[1], difference, untrained=(before[0], before[1]), trivial=trivial)
+
+
+def _decided(found: Sequence[Answer]) -> list[Answer]:
+    """The same with the corrected p and the sign of each line."""
+    adjusted = iter(holm([line.difference.p for answer in found for line in answer.lines if line.difference]))
+    return [
+        replace(answer, lines=[_line_decided(o, next(adjusted)) if o.difference else o for o in answer.lines])
+        for answer in found
+    ]
+
+
+def _line_decided(line: AnswerLine, p: float) -> AnswerLine:
+    sign = 0
+    if line.difference is not None and p < SIGNIFICANT:
+        sign = 1 if line.difference.value > 0 else -1
+        winner = line.first if sign > 0 else line.second
+        sign = 0 if winner is None or winner.collapsed else sign
+    return replace(line, p=p, sign=sign)
+
+
+def verdict(found: Sequence[Answer]) -> str:
+    """One sentence: of a pair what it is better and worse in, of several pairs in how many benchmarks."""
+    pairs = [answer for answer in found if answer.second]
+    lines = [(answer, line) for answer in pairs for line in answer.lines if line.difference]
+    if not any(answer.lines for answer in found):
+        return "No measure was run."
+    if not pairs:
+        return "One network: there is nothing to compare it with."
+    if not lines:
+        return "The networks share no measure: nothing can be said of a difference."
+    if len(pairs) > 1:
+        return _counts(lines)
+    (answer,) = pairs
+    parts = [_part(word, [line for _, line in lines if line.sign == sign]) for sign, word in ((1, BETTER), (-1, WORSE))]
+    open_ = [line.benchmark.label for _, line in lines if line.sign == 0]
+    if not any(parts):
+        return (
+            f"No difference between {answer.first} and {answer.second} is certain, after correction for "
+            f"{len(lines)} comparison{'s' if len(lines) > 1 else ''}."
+        )
+    rest = f"; undecided: {', '.join(open_)}" if open_ else ""
+    return f"{answer.first} is {' and '.join(filter(None, parts))}, compared with {answer.second}{rest}."
+
+
+def _part(word: str, lines: Sequence[AnswerLine]) -> str:
+    """``better in mIoU, voc2012 val (+5.2 [+1.1, +9.0])``."""
+    return f"{word} in " + ", ".join(f"{line.benchmark.label} ({_text(line)})" for line in lines) if lines else ""
+
+
+def _counts(lines: Sequence[tuple[Answer, AnswerLine]]) -> str:
+    counts = {sign: [pair for pair in lines if pair[1].sign == sign] for sign in (1, -1, 0)}
+    parts = []
+    for sign, word in ((1, BETTER), (-1, WORSE)):
+        where = "; ".join(f"{answer.first}: {line.benchmark.label}" for answer, line in counts[sign][:4])
+        where += "; …" if len(counts[sign]) > 4 else ""
+        parts.append(f"{word} in {len(counts[sign])}" + (f" ({where})" if where else ""))
+    return (
+        f"In {len(lines)} comparisons of a network with its counterpart, corrected together, the first is "
+        f"{', '.join(parts)}, and {len(counts[0])} are undecided."
+    )
+
+
+def _text(line: AnswerLine) -> str:
+    return line.difference.text if line.difference else ""
+
+
+def cautions(found: Sequence[Answer]) -> list[str]:
+    """What must be known before a number is believed: collapse, baselines that are not beaten, unpaired differences."""
+    lines: dict[str, None] = {}
+    for answer in found:
+        for line in answer.lines:
+            for score in (line.first, line.second):
+                if score is not None:
+                    lines |= dict.fromkeys(_of_score(line, score))
+            if line.difference and not line.difference.paired:
+                lines[
+                    f"{line.benchmark.label}: no records of both on the same images, so the difference is unpaired"
+                ] = None
+    if found and found[0].second:
+        lines["one training run a network: intervals hold the images' chance, not that of another seed of training"] = (
+            None
+        )
+    return list(lines)
+
+
+def _of_score(line: AnswerLine, score: Score) -> list[str]:
+    about = f"{score.row.model}, {line.benchmark.label}, {score.block}"
+    said = [f"{about}: {score.collapsed}"] if score.collapsed else []
+    if line.trivial is not None and not (score.low or score.value) > line.trivial.value and not score.collapsed:
+        floor = line.trivial.model.removeprefix("baseline: ")
+        said.append(f"{about}: {score.value:.1f} is not clearly above the {floor}, {line.trivial.value:.1f}")
+    return said
+
+
+def choices(found: Sequence[Answer]) -> str:
+    """How blocks were chosen, and how much higher choosing on the images shown would have come out."""
+    hows: dict[str, dict[str, None]] = {}
+    removed: dict[str, None] = {}
+    for answer in found:
+        for line in answer.lines:
+            for score in filter(None, (line.first, line.second)):
+                hows.setdefault(score.how, {})[line.benchmark.label] = None
+                if score.how in {CROSS_FITTED, HELD_OUT} and score.optimism >= 0.05:
+                    removed[f"{signed(score.optimism)} ({score.row.model}, {line.benchmark.label})"] = None
+    said = [f"{', '.join(labels)}: {how}" for how, labels in hows.items() if how]
+    text = f"Blocks: {'; '.join(said)}." if said else ""
+    if {CROSS_FITTED, HELD_OUT} & set(hows):
+        added = f"would have added {', '.join(removed)}" if removed else "would have added nothing"
+        text += f" Optimism removed: choosing it on the images shown {added}."
+    return text
+
+
+def answer_table(found: Sequence[Answer]) -> TextTable:
+    """A line a pair and benchmark, as text."""
+    lines: list[list[str]] = []
+    rules: set[int] = set()
+    for answer in found:
+        rules.add(len(lines))
+        for line in answer.lines:
+            names = f"{answer.first} − {answer.second}" if answer.second else answer.first
+            cells = [_cell(line.first), _cell(line.second), _text(line), line.certainty]
+            untrained = " / ".join(f"{one.value:.1f}" for one in line.untrained if one)
+            floor = (
+                f"{line.trivial.value:.1f} ({line.trivial.model.removeprefix('baseline: ')})" if line.trivial else ""
+            )
+            lines.append([names, line.benchmark.label, *cells, untrained, floor])
+    columns = ("networks", "measure", "first", "second", "difference", "the first is", "untrained", "trivial")
+    notes = [note for note in (verdict(found), choices(found), *cautions(found)) if note]
+    return TextTable(
+        "answer", "Which network is better", [[(c, 1) for c in columns]], lines, 2, frozenset(rules), notes
+    )
+
+
+def _cell(score: Score | None) -> str:
+    """``37.5 [32.0, 42.1] b5, best on these images 38.0 b6``, or what it collapsed to."""
+    if score is None:
+        return "not run"
+    interval = "" if score.low is None or score.high is None else f"[{score.low:.1f}, {score.high:.1f}]"
+    text = " ".join(filter(None, (f"{score.value:.1f}", interval, score.block)))
+    if score.collapsed:
+        return f"{score.value:.1f} {score.block}: {score.collapsed}"
+    return f"{text}, best on these images {score.best.value:.1f} b{score.best.block}" if score.best else text
