@@ -87,7 +87,7 @@ def _line(first: str, second: str, benchmark: Benchmark, scores: Scores, baselin
     ends = [scores.last_epoch(name, benchmark) for name in (first, second)]
     now = [scores.chosen(scores.rows(name, benchmark, end)) for name, end in zip((first, second), ends, strict=True)]
     before = [
-        scores.chosen(scores.rows(name, benchmark, 0)) if end else None
+        scores.chosen(scores.rows(name, benchmark, 0)) if end > 0 else None
         for name, end in zip((first, second), ends, strict=True)
     ]
     trivial = max((row for row in baselines if benchmark.is_of(row)), key=lambda row: row.value, default=None)
