@@ -242,10 +242,15 @@ def resize(image: Tensor, height: int, width: int) -> Tensor:
     return torch.nn.functional.interpolate(image[None], size=(height, width), mode="bicubic", antialias=True)[0]
 
 
+def short_side_size(height: int, width: int, short: int) -> tuple[int, int]:
+    """Return (height, width) of an image whose short side is brought to ``short``, as torchvision's Resize has it."""
+    least = min(height, width)
+    return int(short * height / least), int(short * width / least)
+
+
 def centre_crop(image: Tensor, size: int) -> Tensor:
     """Resize uint8 (3, H, W) to a short side of size / 0.875 and return the centre, (3, size, size)."""
     short = max(size, round(size / CROP_SHARE))
-    scale = short / min(image.shape[1:])
-    image = resize(image, *(max(short, int(side * scale)) for side in image.shape[1:]))
+    image = resize(image, *short_side_size(image.shape[1], image.shape[2], short))
     top, left = (round((side - size) / 2) for side in image.shape[1:])
     return image[:, top : top + size, left : left + size]

@@ -21,6 +21,7 @@ from dinoskip.data.crops import (
     cut_by_products,
     draw_boxes,
     resize_crop,
+    short_side_size,
     write_crops,
 )
 from dinoskip.data.sprites import photo
@@ -223,3 +224,12 @@ def test_on_a_gpu_they_are_the_workers_crops_and_nothing_waits() -> None:
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert (ours.cpu().int() - expected.int()).abs().max() <= 1
+
+
+def test_sizes_are_torchvisions_for_every_image_up_to_500_pixels() -> None:
+    from torchvision.transforms.functional import _compute_resized_output_size
+
+    sizes = [(height, width) for height in range(1, 501) for width in range(1, height + 1)]
+    wrong = [size for size in sizes if short_side_size(*size, 256) != tuple(_compute_resized_output_size(size, [256]))]
+    assert not wrong
+    assert short_side_size(300, 40, 256) == short_side_size(40, 300, 256)[::-1]

@@ -34,7 +34,8 @@ def check(study: StudyBase, variants: tuple[Variant, ...]) -> Iterator[Problem]:
 def add_nodes(nodes: StudyNodes) -> None:
     """A node for every network and data set."""
     section = nodes.section(KnnSection)
-    crop = {"facet": "out", "transform": {"mode": "center_crop", "size": section.size}}
+    # "crop" tells these features from those of version 0.1, whose crop was a pixel beside torchvision's at some sizes.
+    crop = {"facet": "out", "transform": {"mode": "center_crop", "size": section.size}, "crop": "torchvision"}
     for model in nodes.models:
         for name in section.datasets:
             context = {**nodes.context(model.variant, model.epoch), "dataset": name}
