@@ -15,7 +15,7 @@ import numpy as np
 
 from dinoskip.errors import ConfigError, DataError, did_you_mean
 from dinoskip.records import ROWS, ImageRecords, read_records
-from dinoskip.results import EvalResult, best_by_heldout, read_rows
+from dinoskip.results import UNKNOWN_EPOCH, EvalResult, best_by_heldout, read_rows
 from dinoskip.statistics import Difference, McNemar, Records, cross_fitted_best, mcnemar, paired_difference
 
 _SAME = ("metric", "dataset", "split", "classes")  # rows that differ in one of these are not of one thing
@@ -34,7 +34,7 @@ class Candidate:
     @property
     def name(self) -> str:
         """The model, its epoch where there is one, and the block."""
-        epoch = f" epoch {self.row.epoch}" if self.row.epoch else ""
+        epoch = "" if self.row.epoch == UNKNOWN_EPOCH else f" epoch {self.row.epoch}"
         return f"{self.row.model or 'unnamed'}{epoch}" + (f" block {self.block}" if self.block else "")
 
 
