@@ -20,12 +20,14 @@ from dinoskip.data.sets import (
 )
 from dinoskip.data.sets.ade20k import Ade20kConfig
 from dinoskip.data.sets.check import CheckRow, check
+from dinoskip.data.sets.cityscapes import CityscapesConfig
 from dinoskip.data.sets.coco20k import Coco20kConfig
 from dinoskip.data.sets.coco_json import CocoJsonConfig
 from dinoskip.data.sets.coco_stuff import CocoStuffConfig
 from dinoskip.data.sets.folder import FolderConfig
 from dinoskip.data.sets.images import ImagesConfig
 from dinoskip.data.sets.masks import MasksConfig
+from dinoskip.data.sets.pascal_context import PascalContextConfig
 from dinoskip.data.sets.scenes import ScenesConfig, compose
 from dinoskip.data.sets.voc import VocConfig, voc_detection, voc_segmentation
 from dinoskip.data.shards import Source, TarShards, open_source
@@ -33,6 +35,7 @@ from dinoskip.data.shards import Source, TarShards, open_source
 __all__ = [
     "Ade20kConfig",
     "CheckRow",
+    "CityscapesConfig",
     "Coco20kConfig",
     "CocoJsonConfig",
     "CocoStuffConfig",
@@ -43,6 +46,7 @@ __all__ = [
     "ImagesConfig",
     "LabelledFolder",
     "MasksConfig",
+    "PascalContextConfig",
     "ScenesConfig",
     "SegmentationDataset",
     "Source",

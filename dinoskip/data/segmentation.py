@@ -12,6 +12,7 @@ from dinoskip.errors import ConfigError, DataError
 from dinoskip.images import image_size, read_mask
 from dinoskip.randomness import derive
 
+BACKGROUND = "background"
 IGNORE = 255  # the label of pixels that are not scored
 ILLEGAL = -1  # in a table: a value that no mask of the set may hold
 

@@ -5,6 +5,8 @@ Importing this package does not import torch.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -14,21 +16,26 @@ from dinoskip.data.detection import DetectionDataset
 from dinoskip.data.folders import ImageFolder, LabelledFolder
 from dinoskip.data.segmentation import SegmentationDataset
 from dinoskip.data.sets.ade20k import Ade20kConfig
+from dinoskip.data.sets.cityscapes import CityscapesConfig
 from dinoskip.data.sets.coco20k import Coco20kConfig
 from dinoskip.data.sets.coco_json import CocoJsonConfig
 from dinoskip.data.sets.coco_stuff import CocoStuffConfig
 from dinoskip.data.sets.folder import FolderConfig
 from dinoskip.data.sets.images import ImagesConfig
 from dinoskip.data.sets.kind import DatasetKind, WithBoxes, WithClasses, WithMasks
+from dinoskip.data.sets.layouts import nearest_layout
 from dinoskip.data.sets.masks import MasksConfig
+from dinoskip.data.sets.pascal_context import PascalContextConfig
 from dinoskip.data.sets.scenes import ScenesConfig
 from dinoskip.data.sets.voc import VocConfig
 from dinoskip.data.shards import Source
-from dinoskip.errors import ConfigError
+from dinoskip.errors import ConfigError, DataError
 
 AnyDataset = (
     VocConfig
     | Ade20kConfig
+    | CityscapesConfig
+    | PascalContextConfig
     | CocoStuffConfig
     | Coco20kConfig
     | MasksConfig
@@ -76,6 +83,18 @@ def dataset_root(config: AnyDataset, root: str | Path | None = None) -> Path:
     return Path(config.root).expanduser()
 
 
+@contextmanager
+def _expected(config: AnyDataset, root: Path) -> Iterator[None]:
+    """Add to what is missing a hint of what is there instead."""
+    try:
+        yield
+    except DataError as error:
+        hint = None if error.hint else nearest_layout(root, config.kind)
+        if hint is None:
+            raise
+        raise DataError(error.message, hint) from error
+
+
 def open_images(config: AnyDataset, root: str | Path | None = None, *, split: str = "train") -> ImageFolder:
     """Open a folder's images.
 
@@ -83,12 +102,16 @@ def open_images(config: AnyDataset, root: str | Path | None = None, *, split: st
     ``ImageSets/Main/<split>.txt``. ADE20K, COCO-Stuff and ``masks``: all images of the split, with a mask or not.
     COCO20k and ``coco_json``: those of their list. Raises :class:`DataError` for whatever is missing.
     """
-    return config.open_images(dataset_root(config, root), split)
+    where = dataset_root(config, root)
+    with _expected(config, where):
+        return config.open_images(where, split)
 
 
 def open_training_images(config: AnyDataset, root: str | Path | None = None, *, split: str = "train") -> Source:
     """Open the images to pretrain on: those of :func:`open_images`, or tar shards in their place."""
-    return config.open_training_images(dataset_root(config, root), split)
+    where = dataset_root(config, root)
+    with _expected(config, where):
+        return config.open_training_images(where, split)
 
 
 def open_segmentation(
@@ -102,7 +125,8 @@ def open_segmentation(
     where = dataset_root(config, root)
     if not isinstance(config, WithMasks):
         raise _lacks(config, "label maps", WithMasks)
-    return config.open_segmentation(where, split, faults)
+    with _expected(config, where):
+        return config.open_segmentation(where, split, faults)
 
 
 def open_detection(
@@ -116,7 +140,8 @@ def open_detection(
     where = dataset_root(config, root)
     if not isinstance(config, WithBoxes):
         raise _lacks(config, "boxes", WithBoxes)
-    return config.open_detection(where, split, faults)
+    with _expected(config, where):
+        return config.open_detection(where, split, faults)
 
 
 def open_labelled(config: AnyDataset, split: str, root: str | Path | None = None) -> LabelledFolder:
@@ -127,4 +152,5 @@ def open_labelled(config: AnyDataset, split: str, root: str | Path | None = None
     where = dataset_root(config, root)
     if not isinstance(config, WithClasses):
         raise _lacks(config, "classes of images", WithClasses)
-    return config.open_labelled(where, split)
+    with _expected(config, where):
+        return config.open_labelled(where, split)

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 from dinoskip.data.folders import ImageFolder, require_folder
 from dinoskip.data.segmentation import IGNORE, SegmentationDataset, class_map, words
 from dinoskip.data.sets.kind import Archives, CheckedSplit, Published, TrainSubset, WithMasks
-from dinoskip.data.sets.pairs import known_split, open_pairs
+from dinoskip.data.sets.pairs import PairFolders, known_split, open_pairs
 
 ADE20K_FOLDERS = {"train": "training", "val": "validation"}
 # The first name of each of the 150 classes of SceneParse150 (objectInfo150.txt), pixel value 1 first.
@@ -41,7 +41,7 @@ ARCHIVES = Archives(
 )
 
 
-def ade20k_folders(root: Path, split: str) -> tuple[Path, Path]:
+def ade20k_folders(root: Path, split: str) -> PairFolders:
     """Return the image and mask folder of train (20,210) or val (2,000).
 
     ``root`` is ADEChallengeData2016 or the folder that holds it.
@@ -50,7 +50,7 @@ def ade20k_folders(root: Path, split: str) -> tuple[Path, Path]:
     require_folder(root, "ADEChallengeData2016")
     inner = root / "ADEChallengeData2016"
     base, name = inner if inner.is_dir() else root, ADE20K_FOLDERS[split]
-    return base / "images" / name, base / "annotations" / name
+    return PairFolders(base / "images" / name, base / "annotations" / name)
 
 
 class Ade20kConfig(TrainSubset, WithMasks):
@@ -68,11 +68,11 @@ class Ade20kConfig(TrainSubset, WithMasks):
 
     def open_images(self, root: Path, split: str) -> ImageFolder:
         """Open all images of a split, with a mask or not."""
-        return ImageFolder.open(ade20k_folders(root, split)[0])
+        return ImageFolder.open(ade20k_folders(root, split).images)
 
     def open_segmentation(self, root: Path, split: str, faults: list[str] | None) -> SegmentationDataset:
         """Open train or val; train may be a subset."""
-        dataset = open_pairs(self.dataset_name, split, *ade20k_folders(root, split), ADE20K, faults=faults)
+        dataset = open_pairs(self.dataset_name, split, ade20k_folders(root, split), ADE20K, faults=faults)
         return self.drawn_from(dataset)
 
     def checked_splits(self, root: Path) -> list[CheckedSplit]:

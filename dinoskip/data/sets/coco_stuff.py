@@ -7,6 +7,7 @@ numbered as in the literature on unsupervised segmentation (PiCIE, STEGO): 12 of
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
@@ -15,8 +16,8 @@ from pydantic import BeforeValidator
 
 from dinoskip.data.folders import ImageFolder
 from dinoskip.data.segmentation import IGNORE, ILLEGAL, ClassMap, SegmentationDataset, class_map, words
-from dinoskip.data.sets.kind import Archives, CheckedSplit, Published, TrainSubset, WithMasks
-from dinoskip.data.sets.pairs import coco_images, known_split, open_pairs
+from dinoskip.data.sets.kind import Archives, CheckedSplit, Published, TrainSubset, WithMasks, as_text
+from dinoskip.data.sets.pairs import PairFolders, coco_images, known_split, open_pairs
 
 StuffClasses = Literal["171", "182", "27", "15"]
 
@@ -120,15 +121,36 @@ ARCHIVES = Archives(
 )
 
 
-def coco_stuff_folders(root: Path, split: str) -> tuple[Path, Path]:
-    """Return the image and mask folder of train (118,287) or val (5,000) of 2017."""
+TRAIN_IDS = "_labelTrainIds"  # how the names end of masks that mmsegmentation converted
+
+
+def coco_stuff_folders(root: Path, split: str) -> PairFolders:
+    """Where the images and masks of train (118,287) or val (5,000) of 2017 lie.
+
+    Masks: ``stuffthingmaps/<part>`` or what the archive's own name makes of it; ``annotations/<part>`` as
+    mmsegmentation has them, converted ones (``_labelTrainIds``) if there are no others; or beside the images, if the
+    archive was unpacked into the same folder.
+    """
     known_split("coco_stuff", split, ("train", "val"))
-    return coco_images(root, f"{split}2017"), root / "stuffthingmaps" / f"{split}2017"
+    part = f"{split}2017"
+    images = coco_images(root, part)
+    for folder in ("stuffthingmaps", "stuffthingmaps_trainval2017", "annotations"):
+        masks = root / folder / part
+        if masks.is_dir():
+            names = [path.stem for path in islice(masks.glob("*.png"), 1000)]
+            if names and all(name.endswith(TRAIN_IDS) for name in names):
+                return PairFolders(images, masks, mask_ending=TRAIN_IDS)
+            return PairFolders(images, masks, not_masks=TRAIN_IDS)
+    beside = images.is_dir() and next(images.glob("*.png"), None) is not None
+    return PairFolders(images, images if beside else root / "stuffthingmaps" / part)
 
 
-def _text(value: object) -> object:
-    """YAML reads a bare 27 as a number."""
-    return str(value) if isinstance(value, int) else value
+def of_train_ids(classes: ClassMap) -> ClassMap:
+    """What converted masks mean: their values are the numbers of the 171 labels that occur."""
+    used = [value for value in range(len(STUFF_CLASSES)) if COCO_STUFF["171"].table[value] != ILLEGAL]
+    table = class_map((), ignored=(IGNORE,)).table
+    table[: len(used)] = classes.table[used]
+    return ClassMap(classes.names, table)
 
 
 class CocoStuffConfig(TrainSubset, WithMasks):
@@ -138,7 +160,7 @@ class CocoStuffConfig(TrainSubset, WithMasks):
 
     kind: Literal["coco_stuff"] = "coco_stuff"
     root: str
-    classes: Annotated[StuffClasses, BeforeValidator(_text)] = "171"
+    classes: Annotated[StuffClasses, BeforeValidator(as_text)] = "171"
 
     @property
     def dataset_name(self) -> str:
@@ -147,13 +169,14 @@ class CocoStuffConfig(TrainSubset, WithMasks):
 
     def open_images(self, root: Path, split: str) -> ImageFolder:
         """Open all images of a split, with a mask or not."""
-        return ImageFolder.open(coco_stuff_folders(root, split)[0])
+        return ImageFolder.open(coco_stuff_folders(root, split).images)
 
     def open_segmentation(self, root: Path, split: str, faults: list[str] | None) -> SegmentationDataset:
         """Open train or val; train may be a subset."""
-        classes = COCO_STUFF[self.classes]
-        dataset = open_pairs(self.dataset_name, split, *coco_stuff_folders(root, split), classes, faults=faults)
-        return self.drawn_from(dataset)
+        folders, classes = coco_stuff_folders(root, split), COCO_STUFF[self.classes]
+        if folders.mask_ending == TRAIN_IDS:
+            classes = of_train_ids(classes)
+        return self.drawn_from(open_pairs(self.dataset_name, split, folders, classes, faults=faults))
 
     def checked_splits(self, root: Path) -> list[CheckedSplit]:
         """Both splits and their published numbers, the same for every set of classes."""

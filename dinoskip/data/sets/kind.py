@@ -126,6 +126,11 @@ class WithClasses(DatasetKind):
         """Open a split with the class of every image; class numbers are the same in all splits."""
 
 
+def as_text(value: object) -> object:
+    """Return a whole number as text, before it is validated: YAML reads a bare 27 as a number."""
+    return str(value) if isinstance(value, int) else value
+
+
 class TrainSubset(Config):
     """``subset`` images of the training split are used, drawn by ``subset_seed``; all, if it is not given."""
 

@@ -10,7 +10,7 @@ from pydantic import Field
 from dinoskip.data.folders import ImageFolder, read_text
 from dinoskip.data.segmentation import ClassMap, SegmentationDataset, class_map
 from dinoskip.data.sets.kind import CheckedSplit, TrainSubset, WithMasks
-from dinoskip.data.sets.pairs import open_pairs
+from dinoskip.data.sets.pairs import PairFolders, open_pairs
 from dinoskip.errors import DataError
 
 
@@ -51,19 +51,18 @@ class MasksConfig(TrainSubset, WithMasks):
         """The folder's name."""
         return Path(self.root).name
 
-    def _folders(self, root: Path, split: str) -> tuple[Path, Path]:
-        return root / self.images.replace("{split}", split), root / self.masks.replace("{split}", split)
+    def _folders(self, root: Path, split: str) -> PairFolders:
+        images, masks = (text.replace("{split}", split) for text in (self.images, self.masks))
+        return PairFolders(root / images, root / masks)
 
     def open_images(self, root: Path, split: str) -> ImageFolder:
         """Open all images of a split, with a mask or not."""
-        return ImageFolder.open(self._folders(root, split)[0])
+        return ImageFolder.open(self._folders(root, split).images)
 
     def open_segmentation(self, root: Path, split: str, faults: list[str] | None) -> SegmentationDataset:
         """Open a split; train may be a subset."""
         classes = own_classes(root / self.classes, self.first_value)
-        return self.drawn_from(
-            open_pairs(self.dataset_name, split, *self._folders(root, split), classes, faults=faults)
-        )
+        return self.drawn_from(open_pairs(self.dataset_name, split, self._folders(root, split), classes, faults=faults))
 
     def checked_splits(self, root: Path) -> list[CheckedSplit]:
         """Train and val; without ``{split}`` in the paths, everything once."""

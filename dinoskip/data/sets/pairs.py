@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from dinoskip.data.folders import list_images, name_key, require_folder
 from dinoskip.data.segmentation import ClassMap, SegmentationDataset
@@ -26,17 +27,41 @@ class Pairs:
     lone_masks: tuple[Path, ...]
 
 
-def _by_id(folder: Path) -> dict[str, Path]:
-    """Images below a folder by relative name without extension; of two that differ in it only, the first by name."""
+class PairFolders(NamedTuple):
+    """Where the images and the masks of a split lie, and how their names end before the extension, after the id.
+
+    Files in ``masks`` that end in ``not_masks`` are passed over, if it is given.
+    """
+
+    images: Path
+    masks: Path
+    image_ending: str = ""
+    mask_ending: str = ""
+    not_masks: str = ""
+
+
+def _by_id(folder: Path, ending: str, *, masks: bool | None) -> dict[str, Path]:
+    """Images below a folder by id; of two that differ in the extension only, the first by name.
+
+    ``masks`` says whether those are meant that masks can be (PNG), or the others; None: all.
+    """
     by_id: dict[str, Path] = {}
     for name in list_images(folder):
-        by_id.setdefault(name.rpartition(".")[0], folder / name)
+        stem, _, extension = name.rpartition(".")
+        if stem.endswith(ending) and masks in {None, f".{extension.lower()}" == MASK_SUFFIX}:
+            by_id.setdefault(stem.removesuffix(ending), folder / name)
     return by_id
 
 
-def pair(images: Path, masks: Path) -> Pairs:
-    """Pair two folders, sub-folders included. Raises :class:`DataError` if one is missing or holds no image."""
-    photos, labels = _by_id(images), {i: p for i, p in _by_id(masks).items() if p.suffix.lower() == MASK_SUFFIX}
+def pair(folders: PairFolders) -> Pairs:
+    """Pair images and masks, sub-folders included. Raises :class:`DataError` if a folder is missing or has no image.
+
+    Masks may lie beside their images, where those are no PNGs.
+    """
+    photos = _by_id(folders.images, folders.image_ending, masks=False if folders.images == folders.masks else None)
+    labels = _by_id(folders.masks, folders.mask_ending, masks=True)
+    if folders.not_masks:
+        labels = {name: path for name, path in labels.items() if not name.endswith(folders.not_masks)}
     both = sorted(photos.keys() & labels.keys(), key=name_key)
     return Pairs(
         tuple(both),
@@ -50,8 +75,7 @@ def pair(images: Path, masks: Path) -> Pairs:
 def open_pairs(
     name: str,
     split: str,
-    images: Path,
-    masks: Path,
+    folders: PairFolders,
     classes: ClassMap,
     *,
     faults: list[str] | None = None,
@@ -61,7 +85,7 @@ def open_pairs(
     Raises :class:`DataError` naming the first mask without an image. With ``faults``, lone masks and lone images are
     noted there instead.
     """
-    pairs = pair(images, masks)
+    pairs, images, masks = pair(folders), folders.images, folders.masks
     if faults is not None:
         faults += [f"{path}: this mask has no image in {images}" for path in pairs.lone_masks]
         faults += [f"{path}: this image has no mask in {masks}" for path in pairs.lone_images]

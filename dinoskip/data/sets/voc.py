@@ -10,12 +10,11 @@ from typing import ClassVar, Literal
 
 from dinoskip.data.detection import DetectionDataset, dominant_labels
 from dinoskip.data.folders import ImageFolder, LabelledFolder, is_image_name, read_text, require_folder
-from dinoskip.data.segmentation import SegmentationDataset
+from dinoskip.data.segmentation import BACKGROUND, SegmentationDataset
 from dinoskip.data.sets.kind import Archives, CheckedSplit, Published, WithBoxes, WithClasses, WithMasks
 from dinoskip.errors import DataError
 
 CLASSES_FILE = "classes.txt"
-BACKGROUND = "background"
 VOC_CLASSES = (
     "aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow", "diningtable", "dog",
     "horse", "motorbike", "person", "pottedplant", "sheep", "sofa", "train", "tvmonitor",
@@ -53,8 +52,9 @@ def class_names(folder: Path) -> tuple[str, ...]:
 
 
 def read_list(folder: Path, kind: str, split: str) -> tuple[str, ...]:
-    """Read ``ImageSets/<kind>/<split>.txt``: the first word of every line is an id.
+    """Read ``ImageSets/<kind>/<split>.txt``: the first word of every line is an id, or a path that ends in it.
 
+    Lists such as DeepLab's have ``/JPEGImages/ID.jpg /SegmentationClassAug/ID.png`` in a line.
     Raises :class:`DataError` if the list is missing (naming those that are there), empty or repeats an id.
     """
     path = folder / "ImageSets" / kind / f"{split}.txt"
@@ -62,7 +62,8 @@ def read_list(folder: Path, kind: str, split: str) -> tuple[str, ...]:
         there = sorted(p.stem for p in path.parent.glob("*.txt") if "_" not in p.stem) if path.parent.is_dir() else []
         hint = f"there are {', '.join(there)}" if there else f"{path.parent} has no lists"
         raise DataError(f"{path}: no such image list for split {split!r}", hint)
-    ids = tuple(line.split()[0] for line in read_text(path, "image list").splitlines() if line.strip())
+    first = (line.split()[0].rpartition("/")[2] for line in read_text(path, "image list").splitlines() if line.strip())
+    ids = tuple(os.path.splitext(name)[0] if is_image_name(name) else name for name in first)
     if not ids:
         raise DataError(f"{path}: the image list is empty")
     if len(set(ids)) != len(ids):

@@ -136,3 +136,46 @@ def test_real_masks_hold_legal_values_and_fit(config: Ade20kConfig | CocoStuffCo
         seen = {value for index in range(count) for value in np.unique(dataset.label(index)).tolist()}
         assert seen <= {*range(dataset.num_classes), IGNORE}
         assert len(seen) > 10
+
+
+def put(folder: Path, name: str, values: np.ndarray) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(values).save(folder / name)
+
+
+PHOTO = np.zeros((1, 4, 3), np.uint8)
+RAW = np.array([[0, 12, 91, 255]], np.uint8)  # person, stop sign, banner, unlabelled
+TRAIN_IDS = np.array([[0, 11, 80, 255]], np.uint8)  # the same, counted without the 11 labels that never occur
+
+
+@pytest.mark.parametrize("classes", ["171", "27"])
+@pytest.mark.parametrize(
+    ("images", "masks", "name", "values"),
+    [
+        ("images/val2017", "annotations/val2017", "7_labelTrainIds.png", TRAIN_IDS),
+        ("images/val2017", "annotations/val2017", "7.png", RAW),
+        ("val2017", "stuffthingmaps_trainval2017/val2017", "7.png", RAW),
+        ("val2017", "val2017", "7.png", RAW),
+        ("images/val2017", "images/val2017", "7.png", RAW),
+    ],
+)
+def test_layouts_that_people_have(
+    tmp_path: Path, images: str, masks: str, name: str, values: np.ndarray, classes: str
+) -> None:
+    put(tmp_path / images, "7.jpg", PHOTO)
+    put(tmp_path / masks, name, values)
+    dataset = open_segmentation(CocoStuffConfig(root=str(tmp_path), classes=classes), "val")
+    assert (dataset.ids, dataset.path(0).name) == (("7",), "7.jpg")
+    assert dataset.label(0).tolist() == {"171": [[0, 11, 80, 255]], "27": [[9, 8, 17, 255]]}[classes]
+
+
+def test_of_masks_and_converted_ones_side_by_side_the_masks_are_read(tmp_path: Path) -> None:
+    put(tmp_path / "images" / "val2017", "7.jpg", PHOTO)
+    put(tmp_path / "annotations" / "val2017", "7.png", RAW)
+    put(tmp_path / "annotations" / "val2017", "7_labelTrainIds.png", TRAIN_IDS)
+    dataset = open_segmentation(CocoStuffConfig(root=str(tmp_path), classes="182"), "val")
+    assert (dataset.ids, dataset.label(0).tolist()) == (("7",), RAW.tolist())
+    put(tmp_path / "annotations" / "val2017", "7_labelTrainIds.png", np.full((1, 4), 171, np.uint8))
+    (tmp_path / "annotations" / "val2017" / "7.png").unlink()
+    with pytest.raises(DataError, match="label value 171"):
+        open_segmentation(CocoStuffConfig(root=str(tmp_path)), "val").label(0)

@@ -183,3 +183,12 @@ def test_a_fifo_is_neither_annotation_nor_list(voc_tree: Path) -> None:
         with pytest.raises(DataError, match=f"{Path(name).name}: is not a regular file"):
             voc_detection(voc_tree, "val", 2012).boxes(0)
         (folder / name).unlink()
+
+
+def test_lists_of_paths_as_deeplabs(voc_tree: Path) -> None:
+    listed = voc_tree / "VOC2012" / "ImageSets" / "Segmentation" / "trainaug.txt"
+    listed.write_text("/JPEGImages/a1.jpg /SegmentationClassAug/a1.png\nJPEGImages/a3.jpg\na2.png\n")
+    assert voc_segmentation(voc_tree, "trainaug").ids == ("a1", "a3", "a2")
+    listed.write_text("/JPEGImages/a1.jpg x\na1\n")
+    with pytest.raises(DataError, match="'a1' is listed twice"):
+        voc_segmentation(voc_tree, "trainaug")

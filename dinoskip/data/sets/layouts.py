@@ -1,0 +1,66 @@
+"""Which data set lies in a folder, by what is in it: for the hint of an error when another one was expected there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+
+class Layout(NamedTuple):
+    """A layout that people have. It is there if all of ``parts`` are, below a root; the first of the table counts."""
+
+    parts: tuple[str, ...]
+    name: str
+    kind: str | None
+    advice: str = ""
+
+
+LAYOUTS = (
+    Layout(("JPEGImages", "SegmentationClassContext"), "PASCAL Context", "pascal_context"),
+    Layout(("JPEGImages", "ImageSets"), "PASCAL VOC", "voc"),
+    Layout(("VOCdevkit",), "PASCAL VOC", "voc"),
+    Layout(("VOC2012",), "PASCAL VOC", "voc"),
+    Layout(("VOC2007",), "PASCAL VOC", "voc"),
+    Layout(("VOC2010/SegmentationClassContext",), "PASCAL Context", "pascal_context"),
+    Layout(
+        ("images/ADE",), "the full ADE20K of 2021", None,
+        "its masks number 3,688 names and their parts: get ADEChallengeData2016 (SceneParse150) for kind ade20k",
+    ),
+    Layout(("images/training", "annotations/training"), "ADEChallengeData2016", "ade20k"),
+    Layout(("ADEChallengeData2016",), "ADEChallengeData2016", "ade20k"),
+    Layout(("leftImg8bit", "gtFine"), "Cityscapes", "cityscapes"),
+    Layout(("train2017", "stuffthingmaps"), "COCO-Stuff", "coco_stuff"),
+    Layout(("images/train2017", "annotations/train2017"), "COCO-Stuff as mmsegmentation has it", "coco_stuff"),
+    Layout(("train2014", "annotations/instances_train2014.json"), "COCO 2014", "coco20k"),
+    Layout(
+        ("annotations/panoptic_val2017.json",), "COCO panoptic", None,
+        "its maps hold segments, not classes: get stuffthingmaps_trainval2017.zip for kind coco_stuff",
+    ),
+    Layout(
+        ("imageLists", "images"), "COCO-Stuff 10k", None,
+        "its masks are MATLAB files: get COCO 2017 with stuffthingmaps_trainval2017.zip for kind coco_stuff",
+    ),
+    Layout(("images", "masks"), "images and masks", "masks"),
+    Layout(("train", "val"), "class folders", "folder"),
+)  # fmt: skip
+
+
+def _layout_of(folder: Path) -> Layout | None:
+    return next((one for one in LAYOUTS if all((folder / part).exists() for part in one.parts)), None)
+
+
+def nearest_layout(root: Path, kind: str) -> str | None:
+    """Say what ``root``, the folder above or one in it is laid out as; None if that is ``kind`` itself or unknown."""
+    try:
+        inside = sorted(entry for entry in root.iterdir() if entry.is_dir() and not entry.name.startswith("."))[:50]
+    except OSError:
+        inside = []
+    for folder in (root, *inside, root.parent):
+        layout = _layout_of(folder)
+        if layout is None or (folder != root and layout.kind not in {kind, None}):  # elsewhere only what was asked for
+            continue
+        if folder == root and layout.kind == kind:
+            return None
+        advice = layout.advice or (f"use kind {layout.kind}" if folder == root else f"use root {folder}")
+        return f"{folder} is laid out as {layout.name}: {advice}"
+    return None

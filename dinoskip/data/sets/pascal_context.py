@@ -1,0 +1,64 @@
+"""Kind ``pascal_context``: VOC2010's photographs with 59 classes and a background, converted as mmsegmentation does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator
+
+from dinoskip.data.folders import ImageFolder
+from dinoskip.data.segmentation import BACKGROUND, IGNORE, SegmentationDataset, class_map, words
+from dinoskip.data.sets.kind import CheckedSplit, TrainSubset, WithMasks, as_text
+from dinoskip.data.sets.voc import FileTable, present, read_list, voc_folder
+
+CLASSES = words("""
+aeroplane, bag, bed, bedclothes, bench, bicycle, bird, boat, book, bottle, building, bus, cabinet, car, cat, ceiling,
+chair, cloth, computer, cow, cup, curtain, dog, door, fence, floor, flower, food, grass, ground, horse, keyboard, light,
+motorbike, mountain, mouse, person, plate, platform, pottedplant, road, rock, sheep, shelves, sidewalk, sign, sky, snow,
+sofa, table, track, train, tree, truck, tvmonitor, wall, water, window, wood
+""")
+MAPS = {"59": class_map(CLASSES, first=1, ignored=(0, IGNORE)), "60": class_map((BACKGROUND, *CLASSES))}
+"""``59``: the background is not scored. ``60``: it is class 0."""
+
+
+class PascalContextConfig(TrainSubset, WithMasks):
+    """A VOCdevkit (or its VOC2010 folder) with SegmentationClassContext and ImageSets/SegmentationContext."""
+
+    kind: Literal["pascal_context"] = "pascal_context"
+    root: str
+    classes: Annotated[Literal["59", "60"], BeforeValidator(as_text)] = "59"
+
+    @property
+    def dataset_name(self) -> str:
+        """``pascal_context59`` or ``pascal_context60``: other classes, other numbers."""
+        return f"pascal_context{self.classes}"
+
+    def open_images(self, root: Path, split: str) -> ImageFolder:
+        """Open the images of a split."""
+        folder = voc_folder(root, 2010)
+        table = FileTable.images(folder / "JPEGImages")
+        paths = table.paths(read_list(folder, "SegmentationContext", split), ".jpg")
+        return ImageFolder(table.folder, tuple(path.name for path in paths))
+
+    def open_segmentation(self, root: Path, split: str, faults: list[str] | None) -> SegmentationDataset:
+        """Open train or val; train may be a subset."""
+        folder, classes = voc_folder(root, 2010), MAPS[self.classes]
+        images = FileTable.images(folder / "JPEGImages")
+        masks = FileTable.of(folder / "SegmentationClassContext", ".png")
+        ids = present(read_list(folder, "SegmentationContext", split), [(images, ".jpg"), (masks, ".png")], faults)
+        dataset = SegmentationDataset(
+            name=self.dataset_name,
+            split=split,
+            ids=ids,
+            class_names=classes.names,
+            image_paths=images.paths(ids, ".jpg"),
+            label_paths=masks.paths(ids, ".png"),
+            palette=classes.palette,
+            remap=classes,
+        )
+        return self.drawn_from(dataset)
+
+    def checked_splits(self, root: Path) -> list[CheckedSplit]:
+        """Both splits as mmsegmentation converts them; the published lists have 4,998 and 5,105."""
+        return [CheckedSplit("segmentation", "train", 4996), CheckedSplit("segmentation", "val", 5104)]
