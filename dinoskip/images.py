@@ -183,10 +183,28 @@ def image_size(path: str | Path, *, upright: bool = True) -> tuple[int, int]:
 
 
 def _size(stream: IO[bytes], name: str | Path, upright: bool) -> tuple[int, int]:
+    (height, width), orientation = _geometry(stream, name)
+    return (width, height) if upright and orientation >= 5 else (height, width)
+
+
+def stored_geometry(path: str | Path) -> tuple[tuple[int, int], int]:
+    """Return an image's stored (height, width) and its EXIF orientation 1 to 8, from the header alone."""
+    with guard(path, "image"), open_regular(path) as stream:
+        return _geometry(stream, path)
+
+
+def _geometry(stream: IO[bytes], name: str | Path) -> tuple[tuple[int, int], int]:
     with _opened(stream, name) as image:
-        # of a PNG the orientation is read to the end of the file
-        swapped = upright and image.getexif().get(ORIENTATION, 1) in {5, 6, 7, 8}
-        return (image.width, image.height) if swapped else (image.height, image.width)
+        orientation = image.getexif().get(ORIENTATION, 1)  # of a PNG it is read to the end of the file
+        return (image.height, image.width), orientation if orientation in range(1, 9) else 1
+
+
+def turn_upright(stored: np.ndarray, orientation: int) -> np.ndarray:
+    """Turn what is in an image's stored pixels (H, W, ...) as its EXIF orientation turns the image."""
+    if orientation >= 5:
+        stored = stored.swapaxes(0, 1)
+    rows, columns = orientation in {3, 4, 7, 8}, orientation in {2, 3, 6, 7}
+    return stored[:: -1 if rows else 1, :: -1 if columns else 1]
 
 
 def read_mask(path: str | Path) -> np.ndarray:

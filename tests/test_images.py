@@ -13,7 +13,7 @@ from skimage.data import astronaut
 
 from dinoskip import images
 from dinoskip.errors import ConfigError, DataError
-from dinoskip.images import image_size, read_image, read_mask
+from dinoskip.images import image_size, read_image, read_mask, stored_geometry, turn_upright
 
 RNG = np.random.default_rng(0)
 PIXELS = RNG.integers(0, 256, (10, 14, 3), dtype=np.uint8)
@@ -248,3 +248,13 @@ def test_no_reader_that_runs_another_program_is_asked(tmp_path: Path) -> None:
     for kind in ("GIF", "JPEG2000", "PNG"):  # content decides, not the name
         Image.fromarray(PIXELS).save(tmp_path / "b.jpg", kind)
         assert read_image(tmp_path / "b.jpg").shape == PIXELS.shape
+
+
+@pytest.mark.parametrize("orientation", [0, *range(1, 9), 99])
+def test_stored_pixels_are_turned_as_pillow_turns_the_image(tmp_path: Path, orientation: int) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    Image.fromarray(PIXELS).save(tmp_path / "a.png", exif=exif)
+    size, said = stored_geometry(tmp_path / "a.png")
+    assert (size, said) == ((10, 14), orientation if 1 <= orientation <= 8 else 1)
+    assert (turn_upright(PIXELS, said) == read_image(tmp_path / "a.png")).all()

@@ -12,6 +12,7 @@ import numpy as np
 
 from dinoskip.errors import DataError, guard
 from dinoskip.files import read_regular
+from dinoskip.images import stored_geometry
 
 MAX_XML = 16 << 20  # bytes of an annotation
 MAX_COORDINATE = 1 << 24
@@ -32,6 +33,32 @@ def are_coordinates(values: Iterable[float]) -> bool:
     return all(abs(value) <= MAX_COORDINATE for value in values)
 
 
+def upright_boxes(boxes: list[Box], image: Path, annotated: tuple[int, int] | None) -> list[Box]:
+    """Return boxes as they lie in the upright image, where EXIF turns it.
+
+    ``annotated`` is the (height, width) that the annotation gives. Boxes are in the stored pixels unless that is
+    another size.
+    """
+    (height, width), orientation = stored_geometry(image)
+    if orientation == 1 or annotated not in {None, (height, width)}:
+        return boxes
+    if orientation >= 5:
+        boxes = [Box(box.label, box.y1, box.x1, box.y2, box.x2) for box in boxes]
+        height, width = width, height
+    if orientation in {3, 4, 7, 8}:
+        boxes = [Box(box.label, box.x1, height - box.y2, box.x2, height - box.y1) for box in boxes]
+    if orientation in {2, 3, 6, 7}:
+        boxes = [Box(box.label, width - box.x2, box.y1, width - box.x1, box.y2) for box in boxes]
+    return boxes
+
+
+class VocAnnotation(NamedTuple):
+    """The objects of a VOC annotation, and the (height, width) of the image that it is for, None if it does not say."""
+
+    objects: list[Box]
+    size: tuple[int, int] | None
+
+
 class _NoDoctype(ElementTree.TreeBuilder):
     """Refuses a document type declaration, the only place an entity bomb or an external entity can be declared."""
 
@@ -39,7 +66,7 @@ class _NoDoctype(ElementTree.TreeBuilder):
         raise ValueError("refused: it declares a document type")
 
 
-def read_voc_xml(path: Path) -> list[Box]:
+def read_voc_xml(path: Path) -> VocAnnotation:
     """Read all objects of a VOC annotation, difficult and truncated ones included.
 
     VOC counts pixels from 1 and includes the last, so xmin and ymin are lowered by 1 (docs/protocols.md). Raises
@@ -61,7 +88,15 @@ def read_voc_xml(path: Path) -> list[Box]:
                 f"{path}: object {number} has no name, an empty box or one beyond ±2^24: {[x1, y1, x2, y2]}"
             )
         boxes.append(box)
-    return boxes
+    sides = [tree.findtext(f"size/{side}") or "" for side in ("height", "width")]
+    known = all(side.isascii() and side.isdecimal() and len(side) < 10 for side in sides)
+    return VocAnnotation(boxes, (int(sides[0]), int(sides[1])) if known else None)
+
+
+def annotated_boxes(image: Path, annotation: Path) -> list[Box]:
+    """Return the objects of a VOC annotation as they lie in the upright image; errors as :func:`read_voc_xml`."""
+    objects, size = read_voc_xml(annotation)
+    return upright_boxes(objects, image, size)
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +124,7 @@ class DetectionDataset:
 
     def objects(self, index: int) -> list[Box]:
         """Return the objects of image ``index``; :class:`DataError` for a bad annotation or an unknown class."""
-        objects = read_voc_xml(self.annotation_paths[index])
+        objects = annotated_boxes(self.image_paths[index], self.annotation_paths[index])
         for item in objects:
             if item.label not in self.class_names:
                 raise DataError(f"{self.annotation_paths[index]}: {item.label!r} is none of the dataset's classes")

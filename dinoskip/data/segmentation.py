@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from dinoskip.errors import ConfigError, DataError
-from dinoskip.images import image_size, read_mask
+from dinoskip.images import read_mask, stored_geometry, turn_upright
 from dinoskip.randomness import derive
 
 BACKGROUND = "background"
@@ -100,14 +100,18 @@ class SegmentationDataset:
         return self.image_paths[index]
 
     def label(self, index: int) -> np.ndarray:
-        """Return the label map of image ``index``, uint8 (H, W), values < ``num_classes`` or 255.
+        """Return the label map of image ``index`` as it is seen upright, uint8 (H, W), values < ``num_classes`` or 255.
 
+        Of a photograph that EXIF turns, the mask says which pixels it is for: one as large as what is stored is turned
+        too, one that only fits the upright photograph is left as it is.
         Raises :class:`DataError` naming the mask if it is damaged, is not as large as its image or holds another value.
         """
         path = self.label_paths[index]
         labels = read_mask(path)
-        expected = image_size(self.image_paths[index])
-        if labels.shape != expected:
+        expected, orientation = stored_geometry(self.image_paths[index])
+        if labels.shape == expected:
+            labels = turn_upright(labels, orientation)
+        elif orientation < 5 or labels.shape != expected[::-1]:
             height, width = labels.shape
             raise DataError(
                 f"{path}: mask is {width}×{height} pixels, its image {self.image_paths[index].name} "

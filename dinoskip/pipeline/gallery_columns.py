@@ -14,7 +14,7 @@ import torch
 
 from dinoskip.console import Progress
 from dinoskip.data import sets as datasets
-from dinoskip.data.detection import read_voc_xml
+from dinoskip.data.detection import annotated_boxes
 from dinoskip.data.sets.voc import annotation_of
 from dinoskip.features import FeatureStore, Transform, as_float, export
 from dinoskip.features.transform import Normalise, load_pixels
@@ -83,7 +83,7 @@ def _boxes(image: Path) -> np.ndarray | None:
     annotation = annotation_of(image)
     if not annotation.is_file():
         return None
-    return np.array([box[1:] for box in read_voc_xml(annotation)], dtype=np.float32).reshape(-1, 4)
+    return np.array([box[1:] for box in annotated_boxes(image, annotation)], dtype=np.float32).reshape(-1, 4)
 
 
 def _predictions(store: FeatureStore, probe: Path) -> Found:

@@ -1,12 +1,17 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 
-from dinoskip.data.segmentation import draw
+from dinoskip.data.segmentation import SegmentationDataset, draw
+from dinoskip.errors import DataError
+from dinoskip.images import read_image
 
 
 @settings(max_examples=30, deadline=None)
@@ -32,3 +37,23 @@ def test_a_draw_is_known_and_uniform() -> None:
     assert counts.sum() == 300 * 50
     # binomial with mean 75 and standard deviation 7.5; the largest of 200 lies within 5 of them
     assert np.abs(counts - 75).max() < 5 * 7.5
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("of_stored", [True, False])
+def test_labels_say_which_pixels_they_are_for(tmp_path: Path, orientation: int, of_stored: bool) -> None:
+    """A photograph that EXIF turns, its red part labelled: in the stored pixels, or after it was turned."""
+    stored = np.zeros((24, 40, 3), np.uint8)
+    stored[3:9, 5:20, 0] = 255
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    Image.fromarray(stored).save(tmp_path / "a.png", exif=exif)
+    upright = read_image(tmp_path / "a.png")
+    if not of_stored and orientation < 5:
+        return  # of the same size, labels are taken to be those of the stored pixels
+    Image.fromarray(((stored if of_stored else upright)[..., 0] > 0).astype(np.uint8)).save(tmp_path / "mask.png")
+    dataset = SegmentationDataset("x", "val", ("a",), ("no", "red"), (tmp_path / "a.png",), (tmp_path / "mask.png",))
+    assert (dataset.label(0) == (upright[..., 0] > 0)).all()
+    Image.fromarray(np.zeros((24, 41), np.uint8)).save(tmp_path / "mask.png")
+    with pytest.raises(DataError, match=r"mask.png: mask is 41×24 pixels, its image a.png 40×24"):
+        dataset.label(0)

@@ -48,7 +48,7 @@ def check_box(box: Box) -> None:
 def check_voc(content: bytes, path: Path) -> None:
     path.write_bytes(content)
     boxes: list[Box] = []
-    if not refused(lambda: boxes.extend(read_voc_xml(path)), str(path)):
+    if not refused(lambda: boxes.extend(read_voc_xml(path).objects), str(path)):
         for box in boxes:
             check_box(box)
             assert box.x1 < box.x2

@@ -11,7 +11,7 @@ from itertools import pairwise
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal, NamedTuple
 
-from dinoskip.data.detection import Box, DetectionDataset, are_coordinates
+from dinoskip.data.detection import Box, DetectionDataset, are_coordinates, upright_boxes
 from dinoskip.data.folders import ImageFolder
 from dinoskip.data.sets.kind import CheckedSplit, WithBoxes
 from dinoskip.errors import DataError, guard
@@ -22,10 +22,11 @@ class CocoDetection(DetectionDataset):
     """Images with boxes that were read from one JSON. ``annotation_paths`` are the JSON and the list, if any."""
 
     objects_by_image: tuple[tuple[Box, ...], ...] = ()
+    sizes: tuple[tuple[int, int] | None, ...] = ()  # (height, width) as the JSON gives them
 
     def objects(self, index: int) -> list[Box]:
         """Return the objects of image ``index``, those marked as a crowd left out."""
-        return list(self.objects_by_image[index])
+        return upright_boxes(list(self.objects_by_image[index]), self.image_paths[index], self.sizes[index])
 
 
 def _can_be_a_file(name: str) -> bool:
@@ -90,6 +91,11 @@ def _objects(index: Any, number: Any, names: Mapping[Any, str], path: Path) -> t
     return tuple(_box(entry, names, path) for entry in index.imgToAnns.get(number, ()) if not entry.get("iscrowd"))
 
 
+def _size(entry: Mapping[str, Any]) -> tuple[int, int] | None:
+    height, width = entry.get("height"), entry.get("width")
+    return (height, width) if isinstance(height, int) and isinstance(width, int) else None
+
+
 class ListedImage(NamedTuple):
     """An image that a set names: its number in the JSON, its id, and where its file lies."""
 
@@ -124,6 +130,7 @@ def with_boxes(
         annotation_paths=(path, *lists),
         ids=tuple(image.id for image in images),
         objects_by_image=tuple(_objects(index, image.number, names, path) for image in images),
+        sizes=tuple(_size(index.imgs[image.number]) for image in images),
     )
 
 

@@ -66,13 +66,14 @@ class Archives:
 
     ``published`` are the files of its authors. ``folder_for`` says from its members' names into which folder below the
     root an archive goes that is not known by name. ``list_folders``: into which folder a .txt list goes, by its name
-    (others go to the root). ``optional`` says in a line each which optional parts are missing below a root.
+    (others go to the root). ``finish`` makes below the root what is made of several archives, and says in lines what it
+    did; it is called after every preparation.
     """
 
     published: tuple[Published, ...]
     folder_for: Callable[[Sequence[str]], str] = _below_root
     list_folders: dict[str, str] = field(default_factory=dict)
-    optional: Callable[[Path], list[str]] = _nothing
+    finish: Callable[[Path], list[str]] = _nothing
 
 
 class DatasetKind(Config, ABC):

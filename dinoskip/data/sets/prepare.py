@@ -60,7 +60,7 @@ def prepare(kind: str, files: Sequence[str | Path], out: str | Path) -> list[str
         count = unpack(path, out, lambda names, into=into: into or archives.folder_for(names))  # type: ignore[misc]
         checked = "md5 as published" if entry and entry.md5 else "md5 not known, not checked"
         lines.append(f"{path.name}: {count:,} files, {checked}")
-    return lines
+    return lines + archives.finish(out)
 
 
 def missing(kind: str, out: str | Path) -> list[str]:
@@ -71,4 +71,4 @@ def missing(kind: str, out: str | Path) -> list[str]:
             continue
         md5 = f" (md5 {entry.md5})" if entry.md5 else ""
         lines.append(f"{'missing' if entry.needed else 'optional'}: {', '.join(entry.gives)}: get {entry.url}{md5}")
-    return lines + [f"optional: {line}" for line in archives.optional(out)]
+    return lines

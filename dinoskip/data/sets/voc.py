@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import io
 import os
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
 
+import numpy as np
+from PIL import Image
+
+from dinoskip.console import Progress
 from dinoskip.data.detection import DetectionDataset, dominant_labels
 from dinoskip.data.folders import ImageFolder, LabelledFolder, is_image_name, read_text, require_folder
-from dinoskip.data.segmentation import BACKGROUND, SegmentationDataset
+from dinoskip.data.segmentation import BACKGROUND, SegmentationDataset, voc_palette
 from dinoskip.data.sets.kind import Archives, CheckedSplit, Published, WithBoxes, WithClasses, WithMasks
-from dinoskip.errors import DataError
+from dinoskip.errors import DataError, guard, translate_write_errors
+from dinoskip.files import TEMPORARY, read_regular, write_text
 
 CLASSES_FILE = "classes.txt"
 VOC_CLASSES = (
@@ -197,10 +204,7 @@ def annotation_of(image: Path) -> Path:
 
 _VOC = "http://host.robots.ox.ac.uk/pascal/VOC"
 _VOC12, _VOC07 = "VOCdevkit/VOC2012", "VOCdevkit/VOC2007"
-_SBD = (
-    f"{_VOC12}/SegmentationClassAug and ImageSets/Segmentation/trainaug.txt are not there: the split trainaug"
-    " needs them (10,582 masks merged from VOC2012 and SBD; published as SegmentationClassAug.zip in several places)"
-)
+_SBD = "benchmark_RELEASE/dataset"
 
 
 def _folder_for(names: Sequence[str]) -> str:
@@ -208,10 +212,49 @@ def _folder_for(names: Sequence[str]) -> str:
     return _VOC12 if {name.partition("/")[0] for name in names} <= {"SegmentationClassAug", "__MACOSX"} else ""
 
 
-def _missing_trainaug(root: Path) -> list[str]:
-    folder = root / _VOC12
-    listed = folder / "ImageSets" / "Segmentation" / "trainaug.txt"
-    return [] if (folder / "SegmentationClassAug").is_dir() and listed.is_file() else [_SBD]
+def _sbd_mask(path: Path) -> np.ndarray:
+    """The class map of one of SBD's files, uint8 (H, W); :class:`DataError` if it is none."""
+    from scipy.io import loadmat  # only where SBD is merged
+
+    with guard(path, "mask of SBD"):
+        mask = np.asarray(loadmat(io.BytesIO(read_regular(path, 64 << 20)), variable_names="GTcls")["GTcls"][0, 0][1])
+    if mask.ndim != 2 or mask.dtype != np.uint8 or mask.max(initial=0) > len(VOC_CLASSES):
+        raise DataError(f"{path}: not a mask of SBD: expected classes 0 to {len(VOC_CLASSES)} in two dimensions")
+    return mask
+
+
+def merge_sbd(root: Path) -> list[str]:
+    """Make ``SegmentationClassAug`` and ``trainaug.txt`` of VOC2012 and SBD, if both are there and they are not yet.
+
+    The list: VOC's train and all of SBD, without VOC's val (10,582). VOC's own masks for its train images, SBD's for
+    the others.
+    """
+    folder, sbd = root / _VOC12, root / _SBD
+    final, listed = folder / "SegmentationClassAug", folder / "ImageSets" / "Segmentation" / "trainaug.txt"
+    if not (sbd / "cls").is_dir() or not (folder / "SegmentationClass").is_dir() or listed.exists() or final.exists():
+        return []
+    own, val = (set(read_list(folder, "Segmentation", split)) for split in ("train", "val"))
+    theirs = {name for part in ("train", "val") for name in read_text(sbd / f"{part}.txt", "image list").split()}
+    ids = sorted((own | theirs) - val)
+    temporary = folder / f"{TEMPORARY}trainaug-{os.getpid()}"
+    with translate_write_errors(final), Progress("masks of SBD", len(ids), "mask") as progress:
+        try:
+            temporary.mkdir()
+            for name in ids:
+                if name in own:
+                    shutil.copyfile(folder / "SegmentationClass" / f"{name}.png", temporary / f"{name}.png")
+                else:
+                    mask = Image.fromarray(_sbd_mask(sbd / "cls" / f"{Path(name).name}.mat"), "P")
+                    mask.putpalette(voc_palette().tobytes())
+                    mask.save(temporary / f"{Path(name).name}.png")
+                progress.advance()
+            os.replace(temporary, final)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+    write_text(listed, "".join(f"{name}\n" for name in ids))
+    return [
+        f"{final}: {len(ids):,} masks, {len(own - val):,} of VOC2012 and the others of SBD; {listed.name} names them"
+    ]
 
 
 ARCHIVES = Archives(
@@ -227,10 +270,16 @@ ARCHIVES = Archives(
             "c52e279531787c972589f7e41ab4ae64",
             needed=False,
         ),
+        Published(
+            "https://www2.eecs.berkeley.edu/Research/Projects/CS/vision/grouping/semantic_contours/benchmark.tgz",
+            (f"{_VOC12}/SegmentationClassAug", f"{_VOC12}/ImageSets/Segmentation/trainaug.txt"),  # merged of it
+            "82b4d87ceb2ed10f6038a1cba92111cb",
+            needed=False,
+        ),
     ),
     folder_for=_folder_for,
     list_folders={"trainaug.txt": f"{_VOC12}/ImageSets/Segmentation"},
-    optional=_missing_trainaug,
+    finish=merge_sbd,
 )
 
 

@@ -1,8 +1,12 @@
 from __future__ import annotations
 
+import tarfile
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
+from scipy.io import savemat
 
 from dinoskip.cli import main
 from dinoskip.data.archives import md5_file
@@ -10,6 +14,7 @@ from dinoskip.data.sets.coco_stuff import CocoStuffConfig
 from dinoskip.data.sets.kind import Archives, Published
 from dinoskip.data.sets.prepare import missing, prepare
 from dinoskip.errors import DataError
+from dinoskip.images import read_mask
 from tests.helpers.archives import make_zip, tree
 
 
@@ -71,3 +76,49 @@ def test_the_command_says_what_is_missing_and_what_is_next(tmp_path: Path, capsy
         "part.zip: 2 files, md5 not known, not checked",
         f"next: dinoskip data check ade20k --data {out}",
     ]
+
+
+def test_sbd_is_merged_with_voc(tmp_path: Path) -> None:
+    """VOC has train a, b and val c; SBD a, c, d: trainaug is a, b by VOC's masks and d by SBD's."""
+    out, sbd = tmp_path / "data", tmp_path / "benchmark_RELEASE" / "dataset"
+    folder = out / "VOCdevkit" / "VOC2012"
+    for part in (folder / "SegmentationClass", folder / "ImageSets" / "Segmentation", sbd / "cls"):
+        part.mkdir(parents=True)
+    for name in "abc":
+        Image.fromarray(np.full((2, 3), 255, np.uint8)).save(folder / "SegmentationClass" / f"{name}.png")
+    (folder / "ImageSets" / "Segmentation" / "train.txt").write_text("a\nb\n")
+    (folder / "ImageSets" / "Segmentation" / "val.txt").write_text("c\n")
+    for name in "acd":
+        segmentation = np.array([[0, 1, 20], [7, 0, 0]], np.uint8)
+        content = {"Boundaries": np.zeros(1), "Segmentation": segmentation, "CategoriesPresent": np.array([1])}
+        savemat(sbd / "cls" / f"{name}.mat", {"GTcls": content})
+    (sbd / "train.txt").write_text("a\nc\n")
+    (sbd / "val.txt").write_text("d\n")
+    with tarfile.open(tmp_path / "sbd.tgz", "w:gz") as archive:
+        archive.add(tmp_path / "benchmark_RELEASE", "benchmark_RELEASE")
+    assert any("benchmark.tgz" in line for line in missing("voc", out))
+    lines = prepare("voc", [tmp_path / "sbd.tgz"], out)
+    assert lines[1].endswith(
+        "SegmentationClassAug: 3 masks, 2 of VOC2012 and the others of SBD; trainaug.txt names them"
+    )
+    assert not any("benchmark.tgz" in line for line in missing("voc", out))
+    masks = {path.stem: read_mask(path).tolist() for path in (folder / "SegmentationClassAug").iterdir()}
+    white = [[255] * 3] * 2
+    assert masks == {"a": white, "b": white, "d": [[0, 1, 20], [7, 0, 0]]}
+    assert (folder / "ImageSets" / "Segmentation" / "trainaug.txt").read_text() == "a\nb\nd\n"
+    assert prepare("voc", [], out) == []
+
+
+@pytest.mark.parametrize("content", [b"no", b""])
+def test_a_damaged_mask_of_sbd_is_named_and_leaves_nothing(tmp_path: Path, content: bytes) -> None:
+    folder, sbd = tmp_path / "VOCdevkit" / "VOC2012", tmp_path / "benchmark_RELEASE" / "dataset"
+    for part in (folder / "SegmentationClass", folder / "ImageSets" / "Segmentation", sbd / "cls"):
+        part.mkdir(parents=True)
+    for split in ("train", "val"):
+        (folder / "ImageSets" / "Segmentation" / f"{split}.txt").write_text("c\n")
+        (sbd / f"{split}.txt").write_text("d\n")
+    (sbd / "cls" / "d.mat").write_bytes(content)
+    before = tree(tmp_path)
+    with pytest.raises(DataError, match=r"d.mat: not a readable mask of SBD"):
+        prepare("voc", [], tmp_path)
+    assert tree(tmp_path) == before
