@@ -39,7 +39,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, eq=False)
-class Comparison:
+class RowComparison:
     """``a`` minus ``b`` in percentage points, paired over images; for hits McNemar's test, too.
 
     ``differs`` names what else is not the same in the two rows: a difference may come from it.
@@ -124,7 +124,7 @@ def candidate(folder: Path, wanted: Mapping[str, str], *, seed: int = 0) -> Cand
     return Candidate(replace(row, value=100 * fit.value, low=None, high=None), f"{said} (cross-fitted)", records)
 
 
-def compare(a: str, b: str, *, resamples: int = 1000, seed: int = 0) -> Comparison:
+def compare(a: str, b: str, *, resamples: int = 1000, seed: int = 0) -> RowComparison:
     """Compare two rows, named as above. Raises :class:`ConfigError` or :class:`DataError` if they cannot be paired."""
     first, second = (candidate(*parse_row(text), seed=seed) for text in (a, b))
     if keys := [key for key in _SAME if getattr(first.row, key) != getattr(second.row, key)]:
@@ -141,7 +141,7 @@ def compare(a: str, b: str, *, resamples: int = 1000, seed: int = 0) -> Comparis
     plain = len(sides[0]) == len(sides[1]) == 1 and sides[0][0].ndim == 1
     test = mcnemar(sides[0][0], sides[1][0]) if plain else None
     differs = [key for key in _SAID if key != "block" and getattr(first.row, key) != getattr(second.row, key)]
-    return Comparison(first, second, points, test, tuple(differs))
+    return RowComparison(first, second, points, test, tuple(differs))
 
 
 def _with_seeds(
