@@ -23,7 +23,7 @@ from torch import Tensor
 
 from dinoskip.config import Added
 from dinoskip.distributed import local, local_part, rank_and_size, whole
-from dinoskip.optim.batched import Group, Piece, Shape, Slot, Stack, State
+from dinoskip.optim.batched import Group, Piece, Shape, Slot, Stack, State, mean_flops
 from dinoskip.optim.groups import split_groups
 from dinoskip.optim.schedules import Scheduled
 from dinoskip.precision import tf32_products
@@ -66,12 +66,19 @@ class Incidents:
 
 @dataclass
 class Share:
-    """What a rank owns: floating-point operations of a mean step, bytes of state and of updates it sends."""
+    """What a rank owns: floating-point operations of a mean step, bytes of state, and the updates it sends."""
 
-    flops: float = 0.0
+    rotation_flops: float = 0.0  # into the bases and back
+    exact_flops: float = 0.0  # factors, and the products of a refresh
+    decomposition_flops: float = 0.0
     state_bytes: int = 0
     update_bytes: int = 0
-    matrices: int = 0
+    messages: int = 0
+
+    @property
+    def flops(self) -> float:
+        """All operations."""
+        return self.rotation_flops + self.exact_flops + self.decomposition_flops
 
 
 class PreconditionedOptimizer(torch.optim.Optimizer, ABC):
@@ -167,7 +174,9 @@ class PreconditionedOptimizer(torch.optim.Optimizer, ABC):
                 together[slot.key].append(slot)
         # Every matrix for itself; vectors and scalars, which are many and small, together.
         tasks = [task for key, slots in together.items() for task in ([slots] if key[-1] == "flat" else zip(slots))]
-        self._tasks.append([(sum(flops(slot.piece, group) for slot in task), list(task)) for task in tasks])
+        # 20 operations a number are Adam's.
+        costs = [sum(sum(mean_flops(s.piece, group)) + 20 * math.prod(s.shape) for s in task) for task in tasks]
+        self._tasks.append([(cost, list(task)) for cost, task in zip(costs, tasks, strict=True)])
         shapes = [key for key in together if key[-1] != "flat"]
         for (_, task), owner in zip(
             self._tasks[-1], owners((cost for cost, _ in self._tasks[-1]), self._load), strict=True
@@ -180,13 +189,20 @@ class PreconditionedOptimizer(torch.optim.Optimizer, ABC):
     def shares(self, ranks: int) -> list[Share]:
         """What each of ``ranks`` ranks would own, whatever their number now; parameters may be on the meta device."""
         parts, load = [Share() for _ in range(ranks)], [0.0] * ranks
-        for tasks in self._tasks:
-            for (cost, task), owner in zip(tasks, owners((cost for cost, _ in tasks), load), strict=True):
-                parts[owner].flops += cost
-                parts[owner].matrices += 1
+        for group, tasks in zip(self.param_groups, self._tasks, strict=True):
+            stacks = set()
+            for (_, task), owner in zip(tasks, owners((cost for cost, _ in tasks), load), strict=True):
+                part = parts[owner]
+                stacks.add((owner, task[0].key[1:]))
                 for slot in task:
-                    parts[owner].state_bytes += 4 * sum(math.prod(shape) for shape in slot.stored.values())
-                    parts[owner].update_bytes += 4 * slot.parameter.numel() // slot.piece.count
+                    rotations, exact, decompositions = mean_flops(slot.piece, group)
+                    part.rotation_flops += rotations
+                    part.exact_flops += exact
+                    part.decomposition_flops += decompositions
+                    part.state_bytes += 4 * sum(math.prod(shape) for shape in slot.stored.values())
+                    part.update_bytes += 4 * math.prod(slot.shape)
+            for owner, _ in stacks:
+                parts[owner].messages += 1
         return parts
 
     def _slot(self, parameter: Tensor, number: int, group: Group, piece: Piece) -> Slot:
@@ -452,23 +468,6 @@ def _whole_updates(
             cut[parameter][1].view(piece.shape)[piece.cut] = delta
     for parameter, (size, delta) in cut.items():
         yield parameter, size, delta
-
-
-def step_flops(piece: Piece) -> float:
-    """Floating-point operations of the products of a plain step: into the bases, back, and factors."""
-    return 6.0 * math.prod(piece.core) * sum(piece.core[at] for at, _ in piece.factors)
-
-
-def refresh_flops(piece: Piece, *, eigh: bool) -> float:
-    """Of a refresh: F Q and its QR (Householder, 8/3 n^3) or the eigenvectors (9 n^3), and exp_avg in the new bases."""
-    sides = [float(piece.core[at]) for at, _ in piece.factors]
-    return sum((9 if eigh else 14 / 3) * n**3 + 4 * math.prod(piece.core) * n for n in sides)
-
-
-def flops(piece: Piece, group: Group) -> float:
-    """Of a mean step; 20 for each number besides, for Adam."""
-    refresh = refresh_flops(piece, eigh=group.get("variant") == "ecs") / group["precondition_frequency"]
-    return 20 * math.prod(piece.core) + step_flops(piece) + float(refresh)
 
 
 def owners(costs: Iterable[float], load: list[float]) -> list[int]:
