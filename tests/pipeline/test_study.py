@@ -11,8 +11,10 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from dinoskip.errors import ConfigError
+from dinoskip.models import VitConfig, create_model, save_weights
 from dinoskip.pipeline import stages
 from dinoskip.pipeline.study import STAGES, build_nodes, load_study
+from dinoskip.results import UNKNOWN_EPOCH
 
 BASE = """
 name: s
@@ -283,3 +285,23 @@ def test_multiscale_by_quarters_is_each_depth_s_own(tmp_path: Path) -> None:
     assert [node.settings for node in written if node.stage == "probe"] == [
         node.settings for node in named if node.stage == "probe"
     ]
+
+
+def test_rows_of_a_weights_file_say_how_it_was_trained(tmp_path: Path) -> None:
+    config = VitConfig(name="vit_tiny_patch16", depth=1, img_size=32, skip=False)
+    model = create_model("vit_tiny_patch16", depth=1, img_size=32, skip=False)
+    info = {"epoch": 3, "init": "skipless", "optimizer": "soap"}
+    save_weights(tmp_path / "w.safetensors", model.state_dict(), config, info)
+    path = tmp_path / "e.yaml"
+    path.write_text(
+        "name: e\ndata: {scenes: {kind: scenes}}\nevaluate: {knn: {datasets: [scenes]}}\nvariants:\n  model:\n"
+        f"    - {{backbone: 'weights:{tmp_path}/w.safetensors', label: ours}}\n"
+        "    - {backbone: 'timm:vit_tiny_patch16_224,pretrained=false', label: theirs}\n"
+    )
+    contexts = {
+        node.variant: node.settings["context"] for node in build_nodes(*load_study(path)) if node.stage == "knn"
+    }
+    said = {key: contexts["ours"][key] for key in ("epoch", "initialisation", "optimizer")}
+    assert said == {"epoch": 3, "initialisation": "skipless", "optimizer": "soap"}
+    assert contexts["theirs"]["epoch"] == UNKNOWN_EPOCH
+    assert "optimizer" not in contexts["theirs"]
