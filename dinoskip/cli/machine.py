@@ -23,13 +23,13 @@ def verify(args: Args) -> int:
     from dinoskip.files import MANIFEST, verify_manifest
 
     folder = Path(args.folder)
-    found = sorted(folder.rglob(MANIFEST)) if folder.is_dir() else []
-    if not found:
+    manifests = sorted(folder.rglob(MANIFEST)) if folder.is_dir() else []
+    if not manifests:
         raise DataError(f"{folder}: holds no finished output (no {MANIFEST})")
-    problems = [problem for manifest in found for problem in verify_manifest(manifest.parent)]
+    problems = [problem for manifest in manifests for problem in verify_manifest(manifest.parent)]
     for problem in problems:
         print(problem)
-    print(f"{len(found)} outputs checked, {len(problems)} problems", file=sys.stderr)
+    print(f"{len(manifests)} outputs checked, {len(problems)} problems", file=sys.stderr)
     return 3 if problems else 0
 
 

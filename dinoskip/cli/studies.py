@@ -244,8 +244,8 @@ def gc(args: Args) -> int:
     else:
         kinds = (("unused outputs", unused, args.delete, "--delete"),
                  ("unfinished", works, args.delete_unfinished, "--delete-unfinished"))  # fmt: skip
-        for label, found, deleted, flag in kinds:
-            log.info("%d %s%s", len(found), label, " deleted" if deleted else f"; {flag} removes them" if found else "")
+        for label, paths, deleted, flag in kinds:
+            log.info("%d %s%s", len(paths), label, " deleted" if deleted else f"; {flag} removes them" if paths else "")
     return 0
 
 
@@ -254,19 +254,19 @@ def _settings_of(kind: Any, key: str = "", choice: str = "") -> list[tuple[str, 
 
     Where there are several types to choose from by ``name`` or ``kind``, ``choice`` is that.
     """
-    found = []
+    rows = []
     for name, field in kind.model_fields.items():
         inner, at = _sections(field.annotation), f"{key}.{name}".strip(".")
         at += ".NAME" if get_origin(field.annotation) is dict else ""
         for section in inner:
             tag = section.model_fields.get("name") or section.model_fields.get("kind") if len(inner) > 1 else None
-            found += _settings_of(section, at, tag.default if tag else "")
+            rows += _settings_of(section, at, tag.default if tag else "")
         if not inner and not (choice and field.default == choice):
             default = "required"
             if not field.is_required():
                 default = to_json(field.get_default(call_default_factory=True)).decode()
-            found.append((at, choice, default, field.description or ""))
-    return found
+            rows.append((at, choice, default, field.description or ""))
+    return rows
 
 
 def _sections(annotation: Any) -> list[Any]:

@@ -34,7 +34,7 @@ from visualize.gallery.sheets import chosen_images
 from visualize.rows import principal
 
 _PREDICTION_SCALE = 4  # label maps are predicted at this many pixels a token side
-Found = dict[int, dict[str, Any]]  # block -> image id -> what was found
+ByBlock = dict[int, dict[str, Any]]  # block -> image id -> what is drawn
 
 
 @dataclass(frozen=True)
@@ -59,13 +59,13 @@ def _shown(task: Task) -> _Shown:
     config, root = dataset_of(task)
     split, first = task.settings["dataset"]["split"], task.settings["gallery"]["first"]
     if not datasets.has_masks(config) and datasets.has_boxes(config):
-        found = datasets.open_detection(config, split, root)
-        chosen = range(min(first, len(found)))
+        boxes = datasets.open_detection(config, split, root)
+        chosen = range(min(first, len(boxes)))
         return _Shown(
-            found.ids[:first],
-            tuple(found.path(i) for i in chosen),
-            boxes=tuple(found.boxes(i) for i in chosen),
-            tags=tuple(tuple(found.box_labels(i)) for i in chosen),
+            boxes.ids[:first],
+            tuple(boxes.path(i) for i in chosen),
+            boxes=tuple(boxes.boxes(i) for i in chosen),
+            tags=tuple(tuple(boxes.box_labels(i)) for i in chosen),
         )
     if not datasets.has_masks(config):
         images = datasets.open_images(config, root, split="train" if config.kind == "images" else split)
@@ -86,44 +86,44 @@ def _boxes(image: Path) -> np.ndarray | None:
     return np.array([box[1:] for box in annotated_boxes(image, annotation)], dtype=np.float32).reshape(-1, 4)
 
 
-def _predictions(store: FeatureStore, probe: Path) -> Found:
+def _predictions(store: FeatureStore, probe: Path) -> ByBlock:
     """Label maps by the probe's selected head of every block."""
     heads, _ = load_heads(probe / "heads.safetensors")
-    found: Found = {}
+    labels: ByBlock = {}
     for head in heads:
         if len(head.blocks) > 1 or head.blocks[0] not in store.blocks:
             continue
         block = head.blocks[0]
-        found[block] = {}
+        labels[block] = {}
         for index, name in enumerate(store.ids):
             height, width = store.grid(index)
             size = (height * _PREDICTION_SCALE, width * _PREDICTION_SCALE)
-            found[block][name] = predict(head, as_float(store.tokens(block, index)), (height, width), size)
-    return found
+            labels[block][name] = predict(head, as_float(store.tokens(block, index)), (height, width), size)
+    return labels
 
 
-def _discoveries(store: FeatureStore) -> Found:
+def _discoveries(store: FeatureStore) -> ByBlock:
     """TokenCut of every shown image at every block."""
     whole = [index for index in range(len(store.ids)) if store.grid(index)[0] * store.grid(index)[1] >= 3]
-    found: Found = {}
+    cuts: ByBlock = {}
     with Progress("TokenCut", len(store.blocks) * len(whole), "images") as progress:
         for block in store.blocks:
-            found[block] = {}
+            cuts[block] = {}
             for index in whole:
                 grid = store.grid(index)
                 cut = tokencut(as_float(store.tokens(block, index)), grid)
                 box = to_pixels(cut.box, store.patch_size, store.image_size(index))
-                found[block][store.ids[index]] = Discovery(
+                cuts[block][store.ids[index]] = Discovery(
                     box, cut.eigenvector.reshape(grid), cut.mask, store.patch_size
                 )
                 progress.advance()
-    return found
+    return cuts
 
 
-def _attention(backbone: Backbone, shown: _Shown, store: FeatureStore) -> Found:
+def _attention(backbone: Backbone, shown: _Shown, store: FeatureStore) -> ByBlock:
     """CLS attention (heads, h, w) of every shown image, sized as in ``store``; empty for networks without."""
     to_input = Normalise(backbone.mean, backbone.std, backbone.device, backbone.dtype)
-    found: Found = {block: {} for block in store.blocks}
+    maps_of: ByBlock = {block: {} for block in store.blocks}
     for index, name in enumerate(store.ids):
         pixels = load_pixels(store.transform, shown.path(index), backbone.patch_size)
         with torch.inference_mode():
@@ -131,8 +131,8 @@ def _attention(backbone: Backbone, shown: _Shown, store: FeatureStore) -> Found:
         if maps is None:
             return {}
         for block, heads in maps.items():
-            found[block][name] = heads[0].cpu().numpy().reshape(-1, *store.grid(index))
-    return found
+            maps_of[block][name] = heads[0].cpu().numpy().reshape(-1, *store.grid(index))
+    return maps_of
 
 
 def _column(task: Task, model: Mapping[str, Any], shown: _Shown, scratch: Path) -> GalleryModel:
@@ -204,8 +204,8 @@ def write_gallery(task: Task) -> None:
         strip = [section["block"] or _chosen_block(task, column, block) for column in columns]
         write_sheets(shown.ids, shown.paths, names, views.aligned, block, task.out, section["sheet"], strip)
         rough = {
-            name: {block: [value if math.isfinite(value) else None for value in own] for block, own in found.items()}
-            for name, found in zip(names, views.roughness, strict=True)
+            name: {block: [value if math.isfinite(value) else None for value in own] for block, own in by_block.items()}
+            for name, by_block in zip(names, views.roughness, strict=True)
         }
         write_json(task.out / "roughness.json", {"block": block, "models": rough})
         write_json(task.out / "strip.json", dict(zip(names, strip, strict=True)))

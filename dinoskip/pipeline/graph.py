@@ -117,9 +117,9 @@ class Planner:
             return self._blocked(node, waiting)
         record = record_of(node, self.outputs, external)
         key = self.keys[node.id] = key_of(record)
-        found = self.artifacts.find(node.id, key)
-        if found is not None:
-            self.outputs[node.id] = found
+        output = self.artifacts.find(node.id, key)
+        if output is not None:
+            self.outputs[node.id] = output
             return PlannedNode(node, "cached", "", key)
         beside = [source for source in node.beside.values() if source not in self.outputs]
         if beside:

@@ -74,10 +74,10 @@ def inside(
     result: dict[str, Any] = {"inside": {}, "sqnr": {}, "cka": []}
     with Progress("analyze", len(backbones), "network") as progress:
         for name, backbone in backbones.items():
-            found = images[name]
-            result["inside"][name] = analyze_blocks(backbone, found, config).as_json()
+            inputs = images[name]
+            result["inside"][name] = analyze_blocks(backbone, inputs, config).as_json()
             try:
-                sites = distortions(backbone, found, found)
+                sites = distortions(backbone, inputs, inputs)
                 result["sqnr"][name] = {one.site: {str(b): _finite(v) for b, v in one.sqnr.items()} for one in sites}
             except ConfigError as error:
                 log.warning("no quantisation probe: %s", error)
@@ -134,8 +134,8 @@ def quantised_scores(backbone: Backbone, measures: Sequence[Any], calibration: T
             for measure in measures:
                 with Progress.hidden():
                     value = measure(network, here).get(measure.score)
-                found = {"name": backbone.spec, "quantised": wnam(weight, activation), "measure": measure.score}
-                rows.append(found | {"percent": value})
+                about = {"name": backbone.spec, "quantised": wnam(weight, activation), "measure": measure.score}
+                rows.append(about | {"percent": value})
                 progress.advance()
     return rows
 
@@ -153,8 +153,8 @@ def draw(result: Mapping[str, Any], out: Path) -> list[Path]:
 def inside_text(result: Mapping[str, Any]) -> str:
     """A table per network, and SQNR by bits."""
     lines: list[str] = []
-    for name, found in result["inside"].items():
-        cells = [[str(row["block"]), *(_short(row[key]) for key in _INSIDE)] for row in found["rows"]]
+    for name, analysis in result["inside"].items():
+        cells = [[str(row["block"]), *(_short(row[key]) for key in _INSIDE)] for row in analysis["rows"]]
         lines += [f"{name}: inside, by block", table(cells, ("block", *_INSIDE), right=True), ""]
     for name, sites in result["sqnr"].items():
         bits = list(next(iter(sites.values())))
@@ -163,9 +163,9 @@ def inside_text(result: Mapping[str, Any]) -> str:
         lines.append(f"{name}: median SQNR of activations: {shown}")
     scores = result.get("quantised", ())
     bits = list(dict.fromkeys(row["quantised"] for row in scores))
-    found = {(row["name"], row["measure"], row["quantised"]): row["percent"] for row in scores}
+    percent = {(row["name"], row["measure"], row["quantised"]): row["percent"] for row in scores}
     cells = [
-        [*key, *(_short(found[*key, label]) for label in bits)]
+        [*key, *(_short(percent[*key, label]) for label in bits)]
         for key in dict.fromkeys((row["name"], row["measure"]) for row in scores)
     ]
     if cells:

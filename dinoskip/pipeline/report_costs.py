@@ -85,14 +85,14 @@ def _trained(task: Task) -> list[list[object]]:
 
 
 def _line(name: str, run: Path, batch_size: int, gflop: float) -> list[list[object]]:
-    found = throughput(read_metrics(run / "metrics.jsonl"), batch_size)
-    if found is None:
+    speed = throughput(read_metrics(run / "metrics.jsonl"), batch_size)
+    if speed is None:
         return []
-    reached = found.images_per_s * gflop
+    reached = speed.images_per_s * gflop
     where = read_json(run / "env.json") if (run / "env.json").is_file() else {}
     limit = where["matmul_gflops"] * where["world_size"] if "matmul_gflops" in where else None
     share: list[object] = ["not measured", "not measured"] if limit is None else [limit, 100 * reached / limit]
-    return [[name, found.steps, found.images_per_s, found.seconds / 60, gflop, reached, *share]]
+    return [[name, speed.steps, speed.images_per_s, speed.seconds / 60, gflop, reached, *share]]
 
 
 def _stages(task: Task) -> list[list[object]]:

@@ -32,5 +32,5 @@ def copy_markdown(report: Path, to: Path) -> list[Path]:
         picture.parent.mkdir(parents=True, exist_ok=True)
         write_bytes(picture, (report / "img" / picture.name).read_bytes())
     to.parent.mkdir(parents=True, exist_ok=True)
-    write_text(to, _PICTURE.sub(lambda found: f"]({to.stem}/{found[1]})", text))
+    write_text(to, _PICTURE.sub(lambda match: f"]({to.stem}/{match[1]})", text))
     return [to, *pictures]
