@@ -114,12 +114,12 @@ def _paired(high: Sequence[ImageRecords], low: Sequence[ImageRecords]) -> ScoreD
     """The difference over the same images; p is McNemar's for single hits, else normal, of the bootstrap's interval."""
     ids = high[0].ids
     sides = [[one.of(ids) for one in side] for side in (high, low)]
-    found = paired_difference(*sides)
+    difference = paired_difference(*sides)
     if len(high) == len(low) == 1 and sides[0][0].ndim == 1:
         p = mcnemar(sides[0][0], sides[1][0]).p
     else:
-        p = _normal_p(found.value, (found.high - found.low) / (2 * _Z))
-    return ScoreDifference(100 * found.value, 100 * found.low, 100 * found.high, p, True)
+        p = _normal_p(difference.value, (difference.high - difference.low) / (2 * _Z))
+    return ScoreDifference(100 * difference.value, 100 * difference.low, 100 * difference.high, p, True)
 
 
 class Scores:

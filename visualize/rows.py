@@ -214,6 +214,9 @@ def collapse(row: EvalResult) -> str:
     return f"collapsed ({round(share * row.n)} of {row.n} {kind})"
 
 
+COLLAPSED_NOTE = "† collapsed: most of TokenCut's cuts there are degenerate, so the number says nothing of the network."
+
+
 def spread(row: EvalResult) -> str:
     """``± 0.3 [40.1, 43.9]``: standard deviation over seeds and 95 % interval, each where there is one.
 

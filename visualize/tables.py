@@ -71,7 +71,7 @@ _LATEX = {
     "[": "{[}", "]": "{]}", "−": "$-$", "±": r"$\pm$", "×": r"$\times$", "·": r"$\cdot$",
     "…": r"\dots{}", "–": r"\textendash{}",
     "→": r"$\rightarrow$", "≥": r"$\geq$", "κ": r"$\kappa$", "τ": r"$\tau$", "α": r"$\alpha$", "β": r"$\beta$",
-    "“": "``", "”": "''", "’": "'", "↓": r"$\downarrow$",
+    "†": r"\textdagger{}", "“": "``", "”": "''", "’": "'", "↓": r"$\downarrow$",
 }  # fmt: skip
 
 

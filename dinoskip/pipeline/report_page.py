@@ -123,12 +123,12 @@ def _records(task: Task) -> dict[EvalResult, ImageRecords]:
 
 def _logs(task: Task, name: str) -> dict[str, list[dict[str, Any]]]:
     """A log of every training run, by variant, in the study's order."""
-    found = {
+    logs = {
         role.partition("/")[2]: read_metrics(path / name)
         for role, path in task.inputs.items()
         if role.startswith(_TRAINING)
     }
-    return {variant: found[variant] for variant in task.settings["variants"] if variant in found}
+    return {variant: logs[variant] for variant in task.settings["variants"] if variant in logs}
 
 
 def _trained_with(task: Task) -> dict[str, str]:
@@ -136,8 +136,8 @@ def _trained_with(task: Task) -> dict[str, str]:
     machines: dict[str, list[str]] = {}
     for role, path in sorted(task.inputs.items()):
         if role.startswith(_TRAINING) and (path / "env.json").is_file():
-            found = read_json(path / "env.json")
-            about = f"torch {found.get('torch')}, {found.get('cores')} cores, GPUs: {found.get('GPUs')}"
+            machine = read_json(path / "env.json")
+            about = f"torch {machine.get('torch')}, {machine.get('cores')} cores, GPUs: {machine.get('GPUs')}"
             machines.setdefault(about, []).append(role.partition("/")[2])
     if len(machines) == 1:
         return {"trained with": next(iter(machines))}
@@ -295,17 +295,17 @@ def _figures(
     return [figure for figure in made if figure is not None]
 
 
-def _last_epochs(task: Task, found: Mapping[str, Any]) -> dict[str, str]:
+def _last_epochs(task: Task, networks: Mapping[str, Any]) -> dict[str, str]:
     """``{variant: its name among the networks found}``, in the study's order: ``VARIANT epN`` of its last epoch.
 
     Networks that are not trained go by the variant's own name.
     """
     names: dict[str, str] = {}
     for variant in task.settings["variants"]:
-        epochs = [name for name in found if name.rpartition(" ep")[0] == variant]
+        epochs = [name for name in networks if name.rpartition(" ep")[0] == variant]
         if epochs:
             names[variant] = max(epochs, key=lambda name: int(name.rpartition(" ep")[2]))
-        elif variant in found:
+        elif variant in networks:
             names[variant] = variant
     return names
 
@@ -317,24 +317,24 @@ def _roughness(task: Task) -> tuple[int, dict[str, Any]]:
     """
     if "gallery" not in task.inputs:
         return 0, {}
-    found = read_json(task.input("gallery") / "roughness.json")
-    models = found["models"]
-    return found["block"], {variant: models[name] for variant, name in _last_epochs(task, models).items()}
+    roughness = read_json(task.input("gallery") / "roughness.json")
+    models = roughness["models"]
+    return roughness["block"], {variant: models[name] for variant, name in _last_epochs(task, models).items()}
 
 
-def _inside(task: Task, found: Mapping[str, Any]) -> dict[str, Any]:
+def _inside(task: Task, analysed: Mapping[str, Any]) -> dict[str, Any]:
     """What :func:`dinoskip.pipeline.inspection.inside` found, by variant."""
-    names = _last_epochs(task, found["inside"])
+    names = _last_epochs(task, analysed["inside"])
     own = {name: variant for variant, name in names.items()}
-    pairs = [pair for pair in found["cka"] if pair["left"] in own and pair["right"] in own]
+    pairs = [pair for pair in analysed["cka"] if pair["left"] in own and pair["right"] in own]
     place = list(names).index
     pairs = sorted(
         ({**pair, "left": own[pair["left"]], "right": own[pair["right"]]} for pair in pairs),
         key=lambda pair: (place(pair["left"]), place(pair["right"])),
     )
     return {
-        "inside": {variant: found["inside"][name] for variant, name in names.items()},
-        "sqnr": {variant: found["sqnr"][name] for variant, name in names.items() if name in found["sqnr"]},
+        "inside": {variant: analysed["inside"][name] for variant, name in names.items()},
+        "sqnr": {variant: analysed["sqnr"][name] for variant, name in names.items() if name in analysed["sqnr"]},
         "cka": pairs,
     }
 
@@ -342,15 +342,15 @@ def _inside(task: Task, found: Mapping[str, Any]) -> dict[str, Any]:
 def _families(variants: Mapping[str, Mapping[str, Any]]) -> dict[str, tuple[str, int]]:
     """``{variant: (what it shares with those that differ in depth alone, its depth)}``."""
     names: dict[str, str] = {}
-    found: dict[str, tuple[str, int]] = {}
+    families: dict[str, tuple[str, int]] = {}
     for variant, own in variants.items():
         if "model" in own:
             key = json.dumps([{**own["model"], "depth": None}, own["optimizer"]], sort_keys=True)
             label = ", ".join(filter(None, (_role(own["model"]), own["optimizer"]["name"])))
             if label in names.values() and key not in names:
                 label = f"{label} ({variant})"
-            found[variant] = (names.setdefault(key, label), _depth(own))
-    return found
+            families[variant] = (names.setdefault(key, label), _depth(own))
+    return families
 
 
 def _tables(task: Task, analysis: Mapping[str, Any]) -> list[Any]:
@@ -360,10 +360,10 @@ def _tables(task: Task, analysis: Mapping[str, Any]) -> list[Any]:
     if swept:
         body = []
         for name, path in swept.items():
-            found = read_json(path / "sweep.json")
-            values = [[name, one["lr"], one["value"], one["loss"], one["lr"] == found["lr"]] for one in found["rates"]]
+            sweep = read_json(path / "sweep.json")
+            values = [[name, one["lr"], one["value"], one["loss"], one["lr"] == sweep["lr"]] for one in sweep["rates"]]
             body += values
-            measure = f"{found['measure']} after {found['epochs']} epochs"
+            measure = f"{sweep['measure']} after {sweep['epochs']} epochs"
         columns = ["variant", "learning rate", measure, "loss", "chosen"]
         tables.append(DataTable("Learning rates, chosen by short runs", columns, body))
     if analysis:
@@ -397,16 +397,16 @@ def _pictures(task: Task) -> dict[str, Any]:
 def _not_finite(rows: Mapping[str, Sequence[EvalResult]]) -> list[str]:
     """Numbers that came out empty: there was nothing to average."""
     lines = []
-    for name, found in rows.items():
-        empty = sorted({f"{row.metric} on {row.dataset}" for row in found if not math.isfinite(row.value)})
+    for name, own in rows.items():
+        empty = sorted({f"{row.metric} on {row.dataset}" for row in own if not math.isfinite(row.value)})
         lines += [f"{name}: no number for {', '.join(empty)}: nothing to average"] if empty else []
     return lines
 
 
 def _commands(study: str) -> list[str]:
-    found, digest = describe(), hashlib.sha256(study.encode()).hexdigest()
+    versions, digest = describe(), hashlib.sha256(study.encode()).hexdigest()
     return [
-        f"# dinoskip {found['dinoskip']}, Python {found['python']}, torch {found['torch']}",
+        f"# dinoskip {versions['dinoskip']}, Python {versions['python']}, torch {versions['torch']}",
         f"# study.yaml, in this folder, has every setting written out; sha256 {digest}",
         "dinoskip run study.yaml      # everything; data.NAME.root=DIR where data lie elsewhere",
         "dinoskip report study.yaml   # this page again, from the stages that are there",

@@ -17,6 +17,7 @@ from visualize.rows import (
     Variants,
     arranged,
     best,
+    collapse,
     last_epochs,
     one_vote,
     single_blocks,
@@ -85,6 +86,8 @@ def blocks_figure(variants: Variants, out: Path, baselines: Sequence[EvalResult]
     caption = "Frozen features, block by block. Rings mark the best block; dotted levels use several blocks together"
     if any(row.low is not None for rows in benchmarks.values() for own in rows.values() for row in own.values()):
         caption += "; shades are 95 % intervals"
+    if any(collapse(row) for rows in benchmarks.values() for own in rows.values() for row in own.values()):
+        caption += "; crosses mark collapsed features, which have none"
     if baselines:
         caption += "; grey levels are baselines, which look at no image"
     if any(untrained.values()):
@@ -100,7 +103,9 @@ def _block_curve(axes: Any, rows: Mapping[str, EvalResult], colour: str, number:
         top = best(values_of(rows)) or ("1", math.nan)
         axes.plot(int(top[0]), top[1], "o", markersize=9, fillstyle="none", color=colour)
     ends = {block: (rows[str(block)].low, rows[str(block)].high) for block in points}
-    known = {block: end for block, end in ends.items() if None not in end}
+    gone = [block for block in points if collapse(rows[str(block)])]
+    axes.plot(gone, [points[block] for block in gone], "x", color=colour, markersize=9, linestyle="none")
+    known = {block: end for block, end in ends.items() if None not in end and block not in gone}
     if known:
         low, high = zip(*known.values(), strict=True)
         axes.fill_between(list(known), low, high, color=colour, alpha=0.13 if number < 6 else 0.07, linewidth=0)

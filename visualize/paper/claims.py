@@ -200,9 +200,9 @@ def claims(study: ComparedStudy, scores: Scores, roughness: Roughness | None = N
     )
 
 
-def corrected(found: Sequence[Claim]) -> list[Claim]:
+def corrected(judged: Sequence[Claim]) -> list[Claim]:
     """The same with the sign of each comparison that counts, corrected over all of them by Holm's procedure."""
-    adjusted = iter(holm([one.p for claim in found for one in claim.comparisons]))
+    adjusted = iter(holm([one.p for claim in judged for one in claim.comparisons]))
     return [
         replace(
             claim,
@@ -210,7 +210,7 @@ def corrected(found: Sequence[Claim]) -> list[Claim]:
                 replace(one, sign=one.direction if next(adjusted) < SIGNIFICANT else 0) for one in claim.comparisons
             ],
         )
-        for claim in found
+        for claim in judged
     ]
 
 
@@ -281,21 +281,21 @@ def _pictures(variants: Sequence[StudyVariant], roughness: Roughness) -> Iterato
             yield Comparison(text, chance, (2 * wins > count) - (2 * wins < count))
 
 
-def claims_grid(found: Sequence[Claim]) -> TextTable:
+def claims_grid(judged: Sequence[Claim]) -> TextTable:
     """A line a claim with its verdict, then a line a comparison."""
     shown = {1: "+", 0: "=", -1: "−"}
     lines: list[list[str]] = []
     rules: set[int] = set()
-    for claim in found:
+    for claim in judged:
         rules.add(len(lines))
         lines.append([claim.text, claim.verdict, "" if claim.comparisons else claim.missing])
         lines += [["", shown[one.sign], one.text] for one in claim.comparisons]
     head = [[("claim", 1), ("here", 1), ("the rows that say so", 1)]]
-    return TextTable("claims", "The paper's claims, here", head, lines, 3, frozenset(rules), [_note(found)])
+    return TextTable("claims", "The paper's claims, here", head, lines, 3, frozenset(rules), [_note(judged)])
 
 
-def _note(found: Sequence[Claim]) -> str:
-    count = sum(len(claim.comparisons) for claim in found)
+def _note(judged: Sequence[Claim]) -> str:
+    count = sum(len(claim.comparisons) for claim in judged)
     return (
         "Of k-NN and top-1 the last block; else one block, chosen without the images shown where their records allow "
         "it. A comparison counts (+ for the claim, − against it) where p < 0.05 after Holm's correction for the "

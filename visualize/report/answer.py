@@ -63,11 +63,11 @@ class Answer:
 
 def answers(variants: Sequence[StudyVariant], scores: Scores, baselines: Sequence[EvalResult] = ()) -> list[Answer]:
     """Every pair of variants that is to be compared, or the one there is; without benchmarks that neither has."""
-    found = []
+    compared = []
     for first, second in compared_pairs(variants):
         lines = [_line(first, second, benchmark, scores, baselines) for benchmark in scores.benchmarks]
-        found.append(Answer(first, second, [line for line in lines if line.first or line.second]))
-    return _decided(found)
+        compared.append(Answer(first, second, [line for line in lines if line.first or line.second]))
+    return _decided(compared)
 
 
 def compared_pairs(variants: Sequence[StudyVariant]) -> list[tuple[str, str]]:
@@ -95,12 +95,12 @@ def _line(first: str, second: str, benchmark: Benchmark, scores: Scores, baselin
     return AnswerLine(benchmark, now[0], now[1], difference, untrained=(before[0], before[1]), trivial=trivial)
 
 
-def _decided(found: Sequence[Answer]) -> list[Answer]:
+def _decided(compared: Sequence[Answer]) -> list[Answer]:
     """The same with the corrected p and the sign of each line."""
-    adjusted = iter(holm([line.difference.p for answer in found for line in answer.lines if line.difference]))
+    adjusted = iter(holm([line.difference.p for answer in compared for line in answer.lines if line.difference]))
     return [
         replace(answer, lines=[_line_decided(o, next(adjusted)) if o.difference else o for o in answer.lines])
-        for answer in found
+        for answer in compared
     ]
 
 
@@ -113,11 +113,11 @@ def _line_decided(line: AnswerLine, p: float) -> AnswerLine:
     return replace(line, p=p, sign=sign)
 
 
-def verdict(found: Sequence[Answer]) -> str:
+def verdict(compared: Sequence[Answer]) -> str:
     """One sentence: of a pair what it is better and worse in, of several pairs in how many benchmarks."""
-    pairs = [answer for answer in found if answer.second]
+    pairs = [answer for answer in compared if answer.second]
     lines = [(answer, line) for answer in pairs for line in answer.lines if line.difference]
-    if not any(answer.lines for answer in found):
+    if not any(answer.lines for answer in compared):
         return "No measure was run."
     if not pairs:
         return "One network: there is nothing to compare it with."
@@ -159,10 +159,10 @@ def _text(line: AnswerLine) -> str:
     return line.difference.text if line.difference else ""
 
 
-def cautions(found: Sequence[Answer]) -> list[str]:
+def cautions(compared: Sequence[Answer]) -> list[str]:
     """What must be known before a number is believed: collapse, baselines that are not beaten, unpaired differences."""
     lines: dict[str, None] = {}
-    for answer in found:
+    for answer in compared:
         for line in answer.lines:
             for score in (line.first, line.second):
                 if score is not None:
@@ -171,7 +171,7 @@ def cautions(found: Sequence[Answer]) -> list[str]:
                 lines[
                     f"{line.benchmark.label}: no records of both on the same images, so the difference is unpaired"
                 ] = None
-    if found and found[0].second:
+    if compared and compared[0].second:
         lines["one training run a network: intervals hold the images' chance, not that of another seed of training"] = (
             None
         )
@@ -187,11 +187,11 @@ def _of_score(line: AnswerLine, score: Score) -> list[str]:
     return said
 
 
-def choices(found: Sequence[Answer]) -> str:
+def choices(compared: Sequence[Answer]) -> str:
     """How blocks were chosen, and how much higher choosing on the images shown would have come out."""
     hows: dict[str, dict[str, None]] = {}
     removed: dict[str, None] = {}
-    for answer in found:
+    for answer in compared:
         for line in answer.lines:
             for score in filter(None, (line.first, line.second)):
                 hows.setdefault(score.how, {})[line.benchmark.label] = None
@@ -205,11 +205,11 @@ def choices(found: Sequence[Answer]) -> str:
     return text
 
 
-def answer_table(found: Sequence[Answer]) -> TextTable:
+def answer_table(compared: Sequence[Answer]) -> TextTable:
     """A line a pair and benchmark, as text."""
     lines: list[list[str]] = []
     rules: set[int] = set()
-    for answer in found:
+    for answer in compared:
         rules.add(len(lines))
         for line in answer.lines:
             names = f"{answer.first} − {answer.second}" if answer.second else answer.first
@@ -220,7 +220,7 @@ def answer_table(found: Sequence[Answer]) -> TextTable:
             )
             lines.append([names, line.benchmark.label, *cells, untrained, floor])
     columns = ("networks", "measure", "first", "second", "difference", "the first is", "untrained", "trivial")
-    notes = [note for note in (verdict(found), choices(found), *cautions(found)) if note]
+    notes = [note for note in (verdict(compared), choices(compared), *cautions(compared)) if note]
     return TextTable(
         "answer", "Which network is better", [[(c, 1) for c in columns]], lines, 2, frozenset(rules), notes
     )

@@ -46,9 +46,9 @@ def build_report(report: Report, out: Path) -> None:
     study = ComparedStudy(report.variants, report.datasets, report.epochs, report.trained_on)
     kept = principal(report.rows)
     scores = Scores(kept, report.records)
-    found = answers(report.variants, scores, report.baselines)
+    pairs = answers(report.variants, scores, report.baselines)
     tables = ReportTables(
-        answer_table(found),
+        answer_table(pairs),
         best_grid(kept, report.baselines),
         block_grids(kept, report.baselines),
         others_grid(report.rows),
@@ -58,7 +58,7 @@ def build_report(report: Report, out: Path) -> None:
     for folder in ("img", "tables"):
         (out / folder).mkdir(parents=True, exist_ok=True)
     pictures = _copied(report, out / "img")
-    _write_page(report, kept, found, tables, pictures, out / "index.html")
+    _write_page(report, kept, pairs, tables, pictures, out / "index.html")
     write_text(out / "report.md", report_markdown(report, tables, pictures))
     below = {row.model: [one for one in report.baselines if one.model == row.model] for row in report.baselines}
     every = {**report.rows, **below}
@@ -103,7 +103,7 @@ _KINDS = ("light", "dark", "pdf", "png")
 def _write_page(
     report: Report,
     kept: Mapping[str, Sequence[EvalResult]],
-    found: Sequence[Answer],
+    pairs: Sequence[Answer],
     tables: ReportTables,
     pictures: Mapping[str, object],
     out: Path,
@@ -115,10 +115,10 @@ def _write_page(
     context: dict[str, Any] = {
         "report": report,
         "names": names,
-        "answers": [sections.answer(answer) for answer in found],
-        "verdict": verdict(found),
-        "choices": choices(found),
-        "cautions": [*cautions(found), *report.confounds],
+        "answers": [sections.answer(answer) for answer in pairs],
+        "verdict": verdict(pairs),
+        "choices": choices(pairs),
+        "cautions": [*cautions(pairs), *report.confounds],
         "measures": list(measured),
         "best": lines,
         "best_notes": [BEST_NOTE, setting_note(kept)],
@@ -143,11 +143,11 @@ def _write_page(
 
 def _sheets(links: Sequence[str]) -> dict[str, list[tuple[str, str]]]:
     """Links by name: ``{"sheet-block11": [("PDF", link), ("PNG", link)]}``."""
-    found: dict[str, list[tuple[str, str]]] = {}
+    links_by_name: dict[str, list[tuple[str, str]]] = {}
     for link in links:
         path = PurePosixPath(link)
-        found.setdefault(path.stem, []).append((path.suffix[1:].upper(), relative_link(link)))
-    return found
+        links_by_name.setdefault(path.stem, []).append((path.suffix[1:].upper(), relative_link(link)))
+    return links_by_name
 
 
 def _suffix(path: Path) -> str:

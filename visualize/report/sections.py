@@ -9,7 +9,7 @@ from visualize.comparison import Score
 from visualize.palette import variant_colours
 from visualize.report.answer import Answer, AnswerLine
 from visualize.report.tables import Line
-from visualize.rows import Benchmark, Rows, single_blocks, values_of
+from visualize.rows import COLLAPSED_NOTE, Benchmark, Rows, collapse, single_blocks, values_of
 from visualize.tables import NOT_RUN, DataTable, TextTable, shown
 
 _SHADES = 10
@@ -25,18 +25,18 @@ def styles(variants: int) -> str:
     return "\n".join([*own, *shades])
 
 
-def answer(found: Answer) -> dict[str, Any]:
+def answer(pair: Answer) -> dict[str, Any]:
     """Both networks of a pair on every benchmark, as text."""
     return {
-        "first": found.first,
-        "second": found.second,
-        "lines": [_answer_line(found, line) for line in found.lines],
-        "untrained": any(any(line.untrained) for line in found.lines),
+        "first": pair.first,
+        "second": pair.second,
+        "lines": [_answer_line(pair, line) for line in pair.lines],
+        "untrained": any(any(line.untrained) for line in pair.lines),
     }
 
 
-def _answer_line(found: Answer, line: AnswerLine) -> dict[str, Any]:
-    sides = [(found.first, line.first), *([(found.second, line.second)] if found.second else [])]
+def _answer_line(pair: Answer, line: AnswerLine) -> dict[str, Any]:
+    sides = [(pair.first, line.first), *([(pair.second, line.second)] if pair.second else [])]
     before = " / ".join("–" if one is None else f"{one.value:.1f}" for one in line.untrained)
     floor = line.trivial
     return {
@@ -83,14 +83,20 @@ def heat(
         cells = [
             None
             if block not in curve
-            else (curve[block], int((_SHADES - 1) * (curve[block] - low) / span), curve[block] == top)
+            else (
+                f"{curve[block]:.1f}" + ("†" if collapse(rows[name][str(block)]) else ""),
+                int((_SHADES - 1) * (curve[block] - low) / span),
+                curve[block] == top,
+            )
             for block in blocks
         ]
         lines.append((name, cells))
+    gone = any(collapse(row) for own in rows.values() for row in own.values())
     below = [(line.label, line.cells[number]) for line in floor if line.cells[number]]
     first = {f"{name}, epoch 0": single_blocks(values_of(own)) for name, own in begun.items()}
     start = [(label, [curve.get(block) for block in blocks]) for label, curve in first.items()]
-    return {"label": benchmark.label, "blocks": blocks, "lines": lines, "start": start, "floor": below}
+    about = {"label": benchmark.label, "note": COLLAPSED_NOTE if gone else ""}
+    return {**about, "blocks": blocks, "lines": lines, "start": start, "floor": below}
 
 
 def plain(table: DataTable) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from dinoskip.results import UNKNOWN_EPOCH, EvalResult
 from visualize.paper.published import PublishedTable
 from visualize.rows import (
+    COLLAPSED_NOTE,
     PAPERS,
     Benchmark,
     Rows,
@@ -16,6 +17,7 @@ from visualize.rows import (
     arranged,
     benchmark_key,
     best,
+    collapse,
     last_epochs,
     principal,
     setting_note,
@@ -73,29 +75,31 @@ def _best_cell(rows: Rows) -> BlockValue | None:
 
 def best_lines(variants: Variants) -> list[Line]:
     """Each variant's best single block per benchmark; then every combination of blocks; then earlier epochs."""
-    found, every = last_epochs(variants), arranged(variants)
-    lines = [Line(name, name, [_best_cell(found[benchmark].get(name, {})) for benchmark in found]) for name in variants]
+    latest, every = last_epochs(variants), arranged(variants)
+    lines = [
+        Line(name, name, [_best_cell(latest[benchmark].get(name, {})) for benchmark in latest]) for name in variants
+    ]
     combinations = dict.fromkeys(
-        block for rows in found.values() for own in rows.values() for block in own if not block.isdigit()
+        block for rows in latest.values() for own in rows.values() for block in own if not block.isdigit()
     )
     for blocks in combinations:
         for name in variants:
-            several = [found[benchmark].get(name, {}).get(blocks) for benchmark in found]
+            several = [latest[benchmark].get(name, {}).get(blocks) for benchmark in latest]
             cells = [None if row is None else BlockValue(blocks, row.value, spread(row)) for row in several]
             lines.append(Line(f"{name}, blocks {blocks}", name, cells))
     for name in variants:
         last = max((epoch for rows in every.values() for epoch in rows.get(name, {})), default=UNKNOWN_EPOCH)
         for epoch in sorted({epoch for rows in every.values() for epoch in rows.get(name, {})} - {last}):
-            cells = [_best_cell(every[benchmark].get(name, {}).get(epoch, {})) for benchmark in found]
+            cells = [_best_cell(every[benchmark].get(name, {}).get(epoch, {})) for benchmark in latest]
             lines.append(Line(f"{name}, epoch {epoch}", name, cells))
     return lines
 
 
-def baseline_lines(rows: Sequence[EvalResult], found: Iterable[Benchmark]) -> list[Line]:
+def baseline_lines(rows: Sequence[EvalResult], benchmarks: Iterable[Benchmark]) -> list[Line]:
     """For each baseline among ``rows`` what it scores in each benchmark."""
     known = {(row.model, *benchmark_key(row)): row for row in rows}
     lines: list[Line] = []
-    measured = list(found)
+    measured = list(benchmarks)
     for name in dict.fromkeys(row.model for row in rows):
         mine = [known.get((name, one.task, one.metric, one.dataset, one.split)) for one in measured]
         cells = [None if row is None else BlockValue("", row.value, spread(row)) for row in mine]
@@ -114,34 +118,42 @@ BEST_NOTE = (
 
 def best_grid(variants: Variants, baselines: Sequence[EvalResult] = ()) -> TextTable:
     """The best-block table; baselines, which have no cell for most measures, below the variants."""
-    found = last_epochs(variants)
-    lines, floor = best_lines(variants), baseline_lines(baselines, found)
+    latest = last_epochs(variants)
+    lines, floor = best_lines(variants), baseline_lines(baselines, latest)
     rows = [[line.label, *(cell.text if cell else NOT_RUN for cell in line.cells)] for line in lines]
     rows += [[line.label, *(cell.text if cell else "" for cell in line.cells)] for line in floor]
-    head = [[("variant", 1), *((benchmark.label, 1) for benchmark in found)]]
-    notes = [BEST_NOTE, setting_note(variants)] if found else []
+    head = [[("variant", 1), *((benchmark.label, 1) for benchmark in latest)]]
+    notes = [BEST_NOTE, setting_note(variants)] if latest else []
     return TextTable("best", "Best block of each variant", head, rows, rules=frozenset({len(lines)}), notes=notes)
 
 
 def block_grids(variants: Variants, baselines: Sequence[EvalResult] = ()) -> list[TextTable]:
     """One table a benchmark: variants × single blocks; below, their random weights and baselines (of no block)."""
-    found, begun = last_epochs(variants), starts(variants)
-    floor = baseline_lines(baselines, found)
+    latest, begun = last_epochs(variants), starts(variants)
+    floor = baseline_lines(baselines, latest)
     grids = []
-    for number, (benchmark, rows) in enumerate(found.items()):
+    for number, (benchmark, rows) in enumerate(latest.items()):
         curves = {name: single_blocks(values_of(rows.get(name, {}))) for name in variants}
         curves |= {f"{name}, epoch 0": single_blocks(values_of(own)) for name, own in begun[benchmark].items()}
         blocks = sorted({block for own in curves.values() for block in own})
+        gone = {
+            (name, int(row.block))
+            for name, own in rows.items()
+            for row in own.values()
+            if row.block.isdigit() and collapse(row)
+        }
         body = [
-            [name, *(f"{own[block]:.1f}" if block in own else NOT_RUN for block in blocks)]
+            [
+                name,
+                *(f"{own[b]:.1f}" + "†" * ((name, b) in gone) if b in own else NOT_RUN for b in blocks),
+            ]
             for name, own in curves.items()
         ]
         values = [(line.label, line.cells[number]) for line in floor]
         body += [[label, *[f"{cell.value:.1f}"] * len(blocks)] for label, cell in values if cell]
         head = [[("block", 1), *((str(block), 1) for block in blocks)]]
-        grids.append(
-            TextTable(f"blocks-{number}", benchmark.label, head, body, rules=frozenset({len(variants), len(curves)}))
-        )
+        rules, notes = frozenset({len(variants), len(curves)}), [COLLAPSED_NOTE] if gone else []
+        grids.append(TextTable(f"blocks-{number}", benchmark.label, head, body, rules=rules, notes=notes))
     return [grid for grid in grids if len(grid.columns) > 1]
 
 
@@ -149,12 +161,12 @@ def others_grid(variants: Variants) -> TextTable | None:
     """The settings that :func:`principal` leaves out: a line a benchmark, best block of each variant; None if none."""
     chosen = principal(variants)
     kept = {id(row) for rows in chosen.values() for row in rows}
-    found = last_epochs({name: [row for row in rows if id(row) not in kept] for name, rows in variants.items()})
+    others = last_epochs({name: [row for row in rows if id(row) not in kept] for name, rows in variants.items()})
     labels = {
         id(row): benchmark for benchmark, by in last_epochs(variants).items() for o in by.values() for row in o.values()
     }
     rows = []
-    for by in found.values():
+    for by in others.values():
         benchmark = labels.get(id(next(row for own in by.values() for row in own.values())))
         if benchmark is not None:
             cells = [_best_cell(by.get(name, {})) for name in variants]

@@ -1,0 +1,50 @@
+"""The block that each network of a gallery is shown at on the report's strip."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from dinoskip.pipeline.gallery_columns import _chosen_block
+from dinoskip.pipeline.stage import Task
+from dinoskip.records import write_records
+from dinoskip.results import EvalResult, read_rows, write_rows
+from visualize.gallery import GalleryModel
+
+
+class Store:
+    """As much of a feature store as the choice reads."""
+
+    ids, blocks = ("a",), (1, 2, 3)
+
+
+def task(out: Path, **inputs: Path) -> Task:
+    return Task({}, {}, inputs, out, "cpu", 0)
+
+
+def miou(block: int, value: float, heldout: float | None) -> EvalResult:
+    return EvalResult("mIoU", value, "probe", str(block), "voc", "val", 4, model="net", epoch=1, heldout=heldout)
+
+
+def test_it_is_the_one_that_held_out_images_choose(tmp_path: Path) -> None:
+    rows = (miou(1, 10.0, 20.0), miou(2, 20.0, 30.0), miou(3, 30.0, 10.0))
+    assert _chosen_block(task(tmp_path), GalleryModel("net", Store(), rows=rows), 3) == 2
+
+
+def test_else_the_one_of_the_other_half_of_the_images(tmp_path: Path) -> None:
+    hits = {1: [1, 1, 1, 1], 2: [0, 0, 0, 1], 3: [0, 0, 0, 0]}
+    rows = [
+        EvalResult("CorLoc", 25.0 * sum(own), "tokencut", str(block), "voc", "val", 4, model="net", epoch=1)
+        for block, own in hits.items()
+    ]
+    write_rows(tmp_path / "cut/rows.json", rows)
+    write_records(tmp_path / "cut/records.npz", list("abcd"), {i: np.array(own) for i, own in enumerate(hits.values())})
+    column = GalleryModel("net", Store(), rows=read_rows(tmp_path / "cut/rows.json"))
+    assert _chosen_block(task(tmp_path, **{"tokencut voc:net": tmp_path / "cut"}), column, 3) == 1
+
+
+def test_without_a_number_it_is_the_default(tmp_path: Path) -> None:
+    assert _chosen_block(task(tmp_path), GalleryModel("net", Store()), 2) == 2
+    beyond = GalleryModel("net", Store(), rows=(miou(9, 10.0, 20.0),))
+    assert _chosen_block(task(tmp_path), beyond, 2) == 2, "a block that the gallery does not show"
