@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 
-from eval.tokencut.graph import ALONE, F64, Array, Graphs, build_graphs, like, on_host
+from eval.tokencut.graph import ALONE, F64, Array, Graphs, build_graphs, like, on_host, read_together
 
 DENSE_TOKENS = 48  # up to here the dense solver is as fast
 TIE = 1e-8  # tokens this close (relative) are tied: the reference's choice among them depends on the BLAS
@@ -118,9 +118,11 @@ def lanczos(graphs: Graphs, image: Array, codes: Array) -> list[CutVector | None
     start that depends on the degrees alone would miss vectors that are antisymmetric under a symmetry of the graph.
     """
     count, n = graphs.degree.shape
-    twins, limit = _Twins.of(codes), min(MAX_PASSES, n - 1)
+    degree, isolated, start, classes = read_together(graphs.degree, graphs.isolated, image, codes)
+    alone = isolated > 0
+    twins, limit = _Twins.of(classes, degree, alone, graphs.weight), min(MAX_PASSES, n - 1)
     vectors: list[CutVector | None] = [None] * count
-    space = _KrylovSpace.begin(graphs, image, limit)
+    space = _KrylovSpace.begin(graphs, degree, alone, start, limit)
     here, sought = np.arange(count), np.ones(count, dtype=bool)  # which graphs ``space`` is of; which are not done
     check = FIRST_CHECK
     for j in range(1, limit + 1):
@@ -131,10 +133,12 @@ def lanczos(graphs: Graphs, image: Array, codes: Array) -> list[CutVector | None
         # Closed with fewer directions than classes of twins: some eigenvalue is multiple.
         lost = sought & (directions <= j) & ((directions < twins.classes[here] - 1) | (top <= 0))
         done = sought & ~lost & (residual <= RESIDUAL) & (residual < gap / 4)
-        for row in np.flatnonzero(done).tolist():
-            i, (y, s) = int(here[row]), space.solution(row, tops[row])
+        rows = np.flatnonzero(done)
+        for row, y in zip(rows.tolist(), space.solutions(rows, tops), strict=True):
+            i = int(here[row])
+            s = degree[i] ** -0.5
             error = (residual[row] + ROUNDING * n) / gap[row] * (s + s.mean())
-            least = min(float(gap[row]), twins.gap(graphs, i, float(top[row])))
+            least = min(float(gap[row]), twins.gap(i, float(top[row])))
             vectors[i] = CutVector(y, error, float(1.0 - top[row]), least, min(j, int(directions[row])))
         sought &= ~(done | lost)
         if not sought.any():
@@ -149,45 +153,43 @@ def lanczos(graphs: Graphs, image: Array, codes: Array) -> list[CutVector | None
 
 @dataclass(frozen=True, eq=False)
 class _Twins:
-    """Of B graphs, on the host: number of classes of twins, of isolated tokens, and whether others are twins too."""
+    """Of B graphs, on the host: the number of classes of twins, the largest eigenvalue for vectors that differ on them.
+
+    That is 0 for tokens with the same row, ``alone`` for isolated tokens, -inf without twins.
+    """
 
     classes: NDArray[np.int64]
-    alone: NDArray[np.int64]
-    others: NDArray[np.bool_]
+    eigenvalue: F64
 
     @classmethod
-    def of(cls, codes: Array) -> _Twins:
-        ordered = np.sort(on_host(codes), axis=1)
+    def of(cls, codes: F64, degree: F64, isolated: NDArray[np.bool_], weight: float) -> _Twins:
+        ordered = np.sort(codes, axis=1)
         same = ordered[:, 1:] == ordered[:, :-1]
-        others = (same & (ordered[:, 1:] != ALONE)).any(1)
-        return cls(codes.shape[1] - same.sum(1), (ordered == ALONE).sum(1), others)
+        eigenvalue = np.where((same & (ordered[:, 1:] != ALONE)).any(1), 0.0, -np.inf)
+        alone = np.where(isolated.sum(1) > 1, weight / np.where(isolated, degree, np.inf).min(1), -np.inf)
+        return cls(codes.shape[1] - same.sum(1), np.maximum(eigenvalue, alone))
 
-    def gap(self, graphs: Graphs, i: int, top: float) -> float:
-        """Return how far ``top`` is above the operator's eigenvalues for vectors that differ on twins, inf without."""
-        gap = top if self.others[i] else np.inf
-        if self.alone[i] < 2:
-            return gap
-        return min(gap, top - graphs.weight / float(graphs.degree[i][graphs.isolated[i]][0]))
+    def gap(self, i: int, top: float) -> float:
+        """Return how far ``top`` is above the eigenvalues of graph ``i`` for vectors that differ on twins."""
+        return top - float(self.eigenvalue[i])
 
 
 @dataclass(frozen=True, eq=False)
 class _KrylovSpace:
     """The Krylov spaces of B graphs: ``basis`` (B, limit + 2, n), row 0 deflated; the operator there is tridiagonal.
 
-    ``diagonal`` and ``below`` are (B, limit).
+    ``tridiagonal`` (B, 2, limit) holds its diagonal and what is below.
     """
 
     graphs: Graphs
     s: Array
     basis: Array
-    diagonal: Array
-    below: Array
+    tridiagonal: Array
 
     @classmethod
-    def begin(cls, graphs: Graphs, image: Array, limit: int) -> _KrylovSpace:
-        degree, alone = on_host(graphs.degree), on_host(graphs.isolated)
+    def begin(cls, graphs: Graphs, degree: F64, alone: NDArray[np.bool_], image: F64, limit: int) -> _KrylovSpace:
         s, known = degree**-0.5, np.sqrt(degree / degree.sum(1, keepdims=True))
-        start: F64 = s * on_host(image)
+        start: F64 = s * image
         for vector, isolated in zip(start, alone, strict=True):
             if isolated.any():  # the only twins of which the start differs
                 vector[isolated] = vector[isolated].mean()
@@ -198,19 +200,18 @@ class _KrylovSpace:
         start = np.where(length < BREAKDOWN, 0.0, start / np.maximum(length, BREAKDOWN))
         basis = np.empty((len(s), limit + 2, s.shape[1]))
         basis[:, :2] = np.stack((known, start), 1)
-        steps = np.zeros((2, len(s), limit))
-        return cls(graphs, *(like(part, graphs.edges) for part in (s, basis, steps[0], steps[1])))
+        return cls(graphs, *(like(part, graphs.edges) for part in (s, basis, np.zeros((len(s), 2, limit)))))
 
     def advance(self, j: int) -> None:
         """Apply the operator to basis vector ``j``; store what is orthogonal to the known ones as the next."""
         known = self.basis[:, : j + 1]
         vector = self.s * self.graphs.apply(self.s * known[:, j])
-        self.diagonal[:, j - 1] = (known[:, j] * vector).sum(1)
+        self.tridiagonal[:, 0, j - 1] = (known[:, j] * vector).sum(1)
         for _ in range(2):  # twice is enough
             parts = known @ vector[:, :, None]
             vector = vector - (parts.swapaxes(1, 2) @ known)[:, 0]
         length = (vector * vector).sum(1) ** 0.5
-        self.below[:, j - 1] = length
+        self.tridiagonal[:, 1, j - 1] = length
         self.basis[:, j + 1] = vector / length.clip(BREAKDOWN)[:, None]
 
     def check(self, j: int) -> tuple[F64, F64]:
@@ -218,7 +219,7 @@ class _KrylovSpace:
 
         Where a space closed, what came after is rounding noise and counts as 0.
         """
-        diagonal, below = on_host(self.diagonal[:, :j]), on_host(self.below[:, :j])
+        diagonal, below = on_host(self.tridiagonal[:, :, :j]).swapaxes(0, 1)
         alive = (below >= BREAKDOWN).cumprod(1)
         below = np.where(alive, below, 0.0)
         small = np.zeros((len(below), j, j))
@@ -231,12 +232,15 @@ class _KrylovSpace:
         residual = below[:, -1] * np.abs(vectors[:, -1, -1])
         return vectors[:, :, -1], np.stack((values[:, -1], gap, residual, alive.sum(1) + 1))
 
-    def solution(self, row: int, top: F64) -> tuple[F64, F64]:
-        """Return y and s (n,) of a graph, on the host; ``top`` (j,) is its eigenvector in the basis."""
-        u = like(top, self.s) @ self.basis[row, 1 : len(top) + 1]
-        return on_host(self.s[row] * u), on_host(self.s[row])
+    def solutions(self, rows: NDArray[np.intp], tops: F64) -> F64:
+        """Return y (m, n) of the graphs in ``rows``, on the host; ``tops`` (B, j) are all eigenvectors in the basis."""
+        if not len(rows):
+            return np.empty((0, self.s.shape[1]))
+        j = tops.shape[1]
+        u = like(tops[rows][:, None], self.s) @ self.basis[rows, 1 : j + 1]
+        return on_host(self.s[rows] * u[:, 0])
 
     def take(self, rows: NDArray[np.intp]) -> _KrylovSpace:
         """Return the spaces of the graphs in ``rows``."""
-        parts = (self.s, self.basis, self.diagonal, self.below)
+        parts = (self.s, self.basis, self.tridiagonal)
         return _KrylovSpace(self.graphs.take(rows), *(part[rows] for part in parts))

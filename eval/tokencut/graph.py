@@ -85,6 +85,13 @@ def on_host(array: Array) -> NDArray[Any]:
     return array.cpu().numpy() if isinstance(array, Tensor) else np.asarray(array)
 
 
+def read_together(*arrays: Array) -> list[NDArray[np.float64]]:
+    """Return arrays of one shape as NumPy's, float64; a GPU is waited for once."""
+    if isinstance(arrays[0], Tensor):
+        return list(torch.stack([array.double() for array in arrays]).cpu().numpy())
+    return [np.asarray(array, dtype=np.float64) for array in arrays]
+
+
 def like(array: NDArray[Any], other: Array) -> Array:
     """Return a NumPy array as the kind of ``other``, on its device."""
     return torch.from_numpy(array).to(other.device) if isinstance(other, Tensor) else array
