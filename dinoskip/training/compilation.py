@@ -89,16 +89,16 @@ class CompilerWatch:
 
     def __init__(self, compiler: Compiler | None, note: Callable[..., None]) -> None:
         self._compiler, self._note = compiler, note
-        self._told: tuple[int, str | None] | None = None
+        self._graphs, self._warned = 0, False
 
     def look(self) -> None:
-        """Record graphs and problem if they are others than at the last look."""
+        """Record graphs and problem if there are more graphs, or a first problem, since the last look."""
         if self._compiler is None:
             return
-        problem = self._compiler.problem()
-        if self._told is not None and self._told == (self._compiler.graphs, problem and self._told[1]):
+        graphs, problem = self._compiler.graphs, self._compiler.problem()
+        if graphs == self._graphs and self._warned == (problem is not None):
             return
-        if problem and (self._told is None or self._told[1] is None):
+        if problem is not None and not self._warned:
             log.warning("%s", problem)
-        self._told = (self._compiler.graphs, problem)
-        self._note(compiled_graphs=self._compiler.graphs, uncompiled=problem)
+        self._graphs, self._warned = graphs, problem is not None
+        self._note(compiled_graphs=graphs, uncompiled=problem)
