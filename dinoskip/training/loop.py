@@ -37,7 +37,7 @@ from dinoskip.training.heartbeat import heartbeat
 from dinoskip.training.journal import Journal
 from dinoskip.training.objective import Engine, Objective, Observer, Step
 from dinoskip.training.recipe import Job
-from dinoskip.training.run_directory import RunDirectory, open_run, too_long
+from dinoskip.training.run_directory import RunDirectory, open_run
 
 
 @dataclass(frozen=True)
@@ -131,23 +131,18 @@ class _Loop:
         return parallel.wrap(self.student, self.here, self.config.parallel)
 
     def _resume(self) -> int:
-        """Load the newest intact checkpoint, if any; return the number of steps done.
-
-        Raises :class:`ConfigError` if the run is longer by now than its settings say: there is nothing to return.
-        """
+        """Load the newest intact checkpoint, if any; return the number of steps done, which may be more than asked."""
         newest, damaged = on_main(lambda: checkpoint.newest(self.run_dir.path))
         self.run_dir.note_start(newest, damaged)
         if newest is None:
             return 0
         step = checkpoint.step_of(newest)
-        if step > self.total:
-            raise too_long(self.run_dir.path, step, self.config.epochs, self.total)
         checkpoint.load(newest, self.objective, self.optimizer)
         self.keep.add(step)  # until this session ends: what it came from must outlive what it writes
         if step < self.total:
             log.info("%s: goes on after step %d of %d", self.run_dir.path, step, self.total)
         else:
-            log.info("%s: is finished: all %d steps are done", self.run_dir.path, self.total)
+            log.info("%s: is finished: %d steps are done, %d asked for", self.run_dir.path, step, self.total)
         return step
 
     def _journal(self, step: int) -> Journal:
@@ -185,7 +180,7 @@ class _Loop:
                     progress.advance(note=self._record(step, taken))
                     self._boundary(step, taken)
                 self.journal.tell(epoch + 1, self.config.epochs, self.training.verdict)
-        return self.run_dir.path / CHECKPOINTS / checkpoint.name_of(self.total)
+        return self.run_dir.path / CHECKPOINTS / checkpoint.name_of(step)
 
     # --- within a step ---------------------------------------------------------------------------------------
 

@@ -158,16 +158,11 @@ class RunDirectory:
             log.warning("%s: %.0f MiB free, two checkpoints need %.0f MiB", self.path, free / 2**20, need)
 
 
-def too_long(path: Path, step: int, epochs: int, steps: int) -> ConfigError:
-    """What is wrong with settings by which a run would have ended before the step at which it is."""
-    return ConfigError(
-        f"{path}: the run is at step {step}, and {epochs} epochs end at step {steps}",
-        "give it as many epochs as it has had, or begin a new run in another directory",
-    )
-
-
 def _refuse_shorter(path: Path, newest: Path, config: Mapping[str, Any]) -> None:
-    """Before anything is written: :func:`too_long`, as far as the newest checkpoint's state tells."""
+    """:class:`ConfigError` where by the new number of epochs the run would have ended before its newest checkpoint.
+
+    Its learning rate was another by then: no checkpoint of it is what the shorter run would end with.
+    """
     try:
         state = read_json(newest / "state.json")
         step, per_epoch = int(state["step"]), int(state["steps_per_epoch"])
@@ -175,7 +170,10 @@ def _refuse_shorter(path: Path, newest: Path, config: Mapping[str, Any]) -> None
         return  # damaged: an older one is taken
     epochs = [config[section]["epochs"] for section in SECTIONS if section in config]
     if epochs and epochs[0] * per_epoch < step:
-        raise too_long(path, step, epochs[0], epochs[0] * per_epoch)
+        raise ConfigError(
+            f"{path}: the run is at step {step}, and {epochs[0]} epochs end at step {epochs[0] * per_epoch}",
+            "give it as many epochs as it has had, or begin a new run in another directory",
+        )
 
 
 def _claim(path: Path, config: Mapping[str, Any], world: World, allow: Collection[str]) -> list[Change]:
@@ -188,7 +186,6 @@ def _claim(path: Path, config: Mapping[str, Any], world: World, allow: Collectio
     allowed: list[Change] = []
     steps = list_checkpoints(path)
     if recorded.exists() and steps:
-        _refuse_shorter(path, steps[max(steps)], config)
         refused, allowed = compare_configs(_with_new_names(read_json(recorded)), config, allow)
         if refused:
             problems = tuple(f"{recorded}: {change}" for change in refused)
@@ -197,6 +194,8 @@ def _claim(path: Path, config: Mapping[str, Any], world: World, allow: Collectio
                 f"with --allow-change {refused[0].key}"
             )
             raise ConfigError("\n".join(problems), hint, problems=(*problems, f"{path}: {hint}"))
+        if any(change.key in {f"{section}.epochs" for section in SECTIONS} for change in allowed):
+            _refuse_shorter(path, steps[max(steps)], config)
     else:
         compare_configs(config, config, allow)
         foreign = sorted(p.name for p in path.iterdir() if not p.name.startswith((".lock", TEMPORARY)))

@@ -16,7 +16,7 @@ from dinoskip.errors import ConfigError
 from dinoskip.files import read_json, write_json
 from dinoskip.training.launch import (
     ClusterConfig,
-    Progress,
+    JobProgress,
     begin,
     decide,
     finish,
@@ -28,7 +28,7 @@ from dinoskip.training.launch import (
 from tests.helpers.slurm import Slurm
 
 COUNTS = st.integers(0, 9)
-PROGRESS = st.builds(Progress, COUNTS, COUNTS, COUNTS)
+PROGRESS = st.builds(JobProgress, COUNTS, COUNTS, COUNTS)
 
 
 class Job:
@@ -115,7 +115,7 @@ def test_members_of_an_array_are_requeued_by_their_own_number(job: Job, monkeypa
 
 @given(st.integers(0, 255), PROGRESS, PROGRESS, st.integers(0, 5), st.integers(0, 5))
 def test_only_a_saved_stop_with_progress_within_the_limit_is_requeued(
-    code: int, before: Progress, now: Progress, requeues: int, limit: int
+    code: int, before: JobProgress, now: JobProgress, requeues: int, limit: int
 ) -> None:
     grown = now.steps > before.steps or now.stages > before.stages or now.batches > before.batches
     again, why = decide(code, before, now, requeues, limit)
@@ -131,7 +131,7 @@ def test_steps_that_a_dead_node_lost_are_not_held_against_the_next_session(job: 
 
 
 def test_progress_counts_steps_stages_and_exported_batches(tmp_path: Path) -> None:
-    assert progress_of(tmp_path / "none") == Progress()
+    assert progress_of(tmp_path / "none") == JobProgress()
     stages = tmp_path / "stages"
     for i, step in enumerate((100, 20)):
         for saved in (10, step):
@@ -142,7 +142,7 @@ def test_progress_counts_steps_stages_and_exported_batches(tmp_path: Path) -> No
     write_json(stages / "pretrain" / "0" / "MANIFEST.json", {})
     (stages / "features" / ".partial-x").mkdir(parents=True)
     (stages / "features" / ".partial-x" / "journal-0").write_bytes(b"\1\1\0\1")
-    assert progress_of(tmp_path) == Progress(steps=120, stages=1, batches=3)
+    assert progress_of(tmp_path) == JobProgress(steps=120, stages=1, batches=3)
 
 
 def test_outside_a_job_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job: Job) -> None:
