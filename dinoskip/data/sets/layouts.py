@@ -26,6 +26,10 @@ LAYOUTS = (
         ("images/ADE",), "the full ADE20K of 2021", None,
         "its masks number 3,688 names and their parts: get ADEChallengeData2016 (SceneParse150) for kind ade20k",
     ),
+    Layout(
+        ("images/training", "index_ade20k.mat"), "the full ADE20K of 2016", None,
+        "its masks number thousands of names and their parts: get ADEChallengeData2016 (SceneParse150) for kind ade20k",
+    ),
     Layout(("images/training", "annotations/training"), "ADEChallengeData2016", "ade20k"),
     Layout(("ADEChallengeData2016",), "ADEChallengeData2016", "ade20k"),
     Layout(("leftImg8bit", "gtFine"), "Cityscapes", "cityscapes"),
