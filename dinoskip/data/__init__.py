@@ -23,6 +23,7 @@ from dinoskip.data.sets.check import CheckRow, check
 from dinoskip.data.sets.cityscapes import CityscapesConfig
 from dinoskip.data.sets.coco20k import Coco20kConfig
 from dinoskip.data.sets.coco_json import CocoJsonConfig
+from dinoskip.data.sets.coco_panoptic import CocoPanopticConfig
 from dinoskip.data.sets.coco_stuff import CocoStuffConfig
 from dinoskip.data.sets.folder import FolderConfig
 from dinoskip.data.sets.images import ImagesConfig
@@ -38,6 +39,7 @@ __all__ = [
     "CityscapesConfig",
     "Coco20kConfig",
     "CocoJsonConfig",
+    "CocoPanopticConfig",
     "CocoStuffConfig",
     "DatasetConfig",
     "DetectionDataset",

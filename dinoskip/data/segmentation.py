@@ -106,18 +106,22 @@ class SegmentationDataset:
         too, one that only fits the upright photograph is left as it is.
         Raises :class:`DataError` naming the mask if it is damaged, is not as large as its image or holds another value.
         """
-        path = self.label_paths[index]
-        labels = read_mask(path)
+        labels = self.read_labels(index)
         expected, orientation = stored_geometry(self.image_paths[index])
         if labels.shape == expected:
-            labels = turn_upright(labels, orientation)
-        elif orientation < 5 or labels.shape != expected[::-1]:
+            return turn_upright(labels, orientation)
+        if orientation < 5 or labels.shape != expected[::-1]:
             height, width = labels.shape
             raise DataError(
-                f"{path}: mask is {width}×{height} pixels, its image {self.image_paths[index].name} "
-                f"{expected[1]}×{expected[0]}"
+                f"{self.label_paths[index]}: mask is {width}×{height} pixels, its image "
+                f"{self.image_paths[index].name} {expected[1]}×{expected[0]}"
             )
-        table = self._table
+        return labels
+
+    def read_labels(self, index: int) -> np.ndarray:
+        """Return the classes of mask ``index`` as they are stored; :class:`DataError` for a value that is none."""
+        path = self.label_paths[index]
+        labels, table = read_mask(path), self._table
         counts = np.bincount(labels.ravel(), minlength=256)
         illegal = np.flatnonzero((counts > 0) & (table == ILLEGAL))
         if illegal.size:

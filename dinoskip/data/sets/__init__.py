@@ -19,6 +19,7 @@ from dinoskip.data.sets.ade20k import Ade20kConfig
 from dinoskip.data.sets.cityscapes import CityscapesConfig
 from dinoskip.data.sets.coco20k import Coco20kConfig
 from dinoskip.data.sets.coco_json import CocoJsonConfig
+from dinoskip.data.sets.coco_panoptic import CocoPanopticConfig
 from dinoskip.data.sets.coco_stuff import CocoStuffConfig
 from dinoskip.data.sets.folder import FolderConfig
 from dinoskip.data.sets.images import ImagesConfig
@@ -37,6 +38,7 @@ AnyDataset = (
     | CityscapesConfig
     | PascalContextConfig
     | CocoStuffConfig
+    | CocoPanopticConfig
     | Coco20kConfig
     | MasksConfig
     | CocoJsonConfig

@@ -36,10 +36,7 @@ LAYOUTS = (
     Layout(("train2017", "stuffthingmaps"), "COCO-Stuff", "coco_stuff"),
     Layout(("images/train2017", "annotations/train2017"), "COCO-Stuff as mmsegmentation has it", "coco_stuff"),
     Layout(("train2014", "annotations/instances_train2014.json"), "COCO 2014", "coco20k"),
-    Layout(
-        ("annotations/panoptic_val2017.json",), "COCO panoptic", None,
-        "its maps hold segments, not classes: get stuffthingmaps_trainval2017.zip for kind coco_stuff",
-    ),
+    Layout(("annotations/panoptic_val2017.json",), "COCO panoptic", "coco_panoptic"),
     Layout(
         ("imageLists", "images"), "COCO-Stuff 10k", None,
         "its masks are MATLAB files: get COCO 2017 with stuffthingmaps_trainval2017.zip for kind coco_stuff",

@@ -32,7 +32,7 @@ def config(kind: str, root: Path) -> DatasetConfig:
         ("masks", ("leftImg8bit", "gtFine"), "is laid out as Cityscapes: use kind cityscapes"),
         ("ade20k", ("images/ADE",), "the full ADE20K of 2021: its masks number 3,688 names and their parts: get ADEC"),
         ("ade20k", ("images/training", "index_ade20k.mat"), "the full ADE20K of 2016: its masks number thousands"),
-        ("coco_stuff", ("annotations/panoptic_val2017.json",), "COCO panoptic: its maps hold segments, not classes"),
+        ("coco_stuff", ("annotations/panoptic_val2017.json",), "is laid out as COCO panoptic: use kind coco_panoptic"),
         ("coco_stuff", ("imageLists", "images"), "COCO-Stuff 10k: its masks are MATLAB files: get COCO 2017"),
         ("cityscapes", ("data/leftImg8bit", "data/gtFine"), "data is laid out as Cityscapes: use root "),
         ("masks", ("train", "val"), "is laid out as class folders: use kind folder"),

@@ -1,0 +1,101 @@
+"""Kind ``coco_panoptic``: the classes of COCO 2017's panoptic segments, 80 things and 53 kinds of stuff."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from dinoskip.data.folders import ImageFolder
+from dinoskip.data.segmentation import IGNORE, SegmentationDataset, class_map
+from dinoskip.data.sets.coco_json import safe_name
+from dinoskip.data.sets.kind import CheckedSplit, TrainSubset, WithMasks
+from dinoskip.data.sets.pairs import coco_images, known_split
+from dinoskip.data.sets.voc import FileTable, present
+from dinoskip.errors import DataError, guard
+from dinoskip.files import read_regular
+from dinoskip.images import read_image
+
+MAX_JSON = 2 << 30  # bytes; the published one of train has 180 MB
+
+
+@dataclass(frozen=True, eq=False)
+class PanopticDataset(SegmentationDataset):
+    """Images with maps of segments. ``segments`` has for every id the segments' numbers int64 (K,), their classes."""
+
+    segments: Mapping[str, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
+
+    def read_labels(self, index: int) -> np.ndarray:
+        """Return the class of every pixel's segment, 255 without one; :class:`DataError` for one that is not listed."""
+        path = self.label_paths[index]
+        red, green, blue = np.moveaxis(read_image(path, upright=False).astype(np.int64), 2, 0)
+        numbers, places = np.unique(red + 256 * green + 65536 * blue, return_inverse=True)
+        listed, classes = self.segments[self.ids[index]]
+        unknown = np.setdiff1d(numbers, [0, *listed])
+        if unknown.size:
+            raise DataError(f"{path}: segment {unknown[0]} is not in the annotations")
+        meaning = dict(zip(listed.tolist(), classes.tolist(), strict=True))
+        values = np.array([meaning.get(int(number), IGNORE) for number in numbers], dtype=np.uint8)
+        return values[places.reshape(red.shape)]
+
+
+def _read(path: Path) -> tuple[dict[str, tuple[np.ndarray, np.ndarray]], tuple[str, ...]]:
+    """Segments by image and class names of a panoptic JSON, images and classes in the order of their names and ids."""
+    with guard(path, "panoptic annotation of COCO"):
+        content: dict[str, Any] = json.loads(read_regular(path, MAX_JSON))
+        names = {int(entry["id"]): str(entry["name"]) for entry in content["categories"]}
+        number = {category: place for place, category in enumerate(sorted(names))}
+        if not names or len(names) > IGNORE:
+            raise DataError(f"{path}: {len(names)} categories: expected 1 to {IGNORE}")
+        segments = {}
+        for entry in content["annotations"]:
+            listed = [(int(one["id"]), number[int(one["category_id"])]) for one in entry["segments_info"]]
+            table = np.array(listed, dtype=np.int64).reshape(-1, 2)
+            segments[Path(safe_name(entry["file_name"], path)).stem] = (table[:, 0], table[:, 1])
+    return {name: segments[name] for name in sorted(segments)}, tuple(names[category] for category in sorted(names))
+
+
+class CocoPanopticConfig(TrainSubset, WithMasks):
+    """A COCO folder with train2017, val2017, and ``panoptic_*2017`` maps and JSON in ``annotations``."""
+
+    kind: Literal["coco_panoptic"] = "coco_panoptic"
+    root: str
+
+    @property
+    def dataset_name(self) -> str:
+        """``coco_panoptic``."""
+        return self.kind
+
+    def open_images(self, root: Path, split: str) -> ImageFolder:
+        """Open all images of a split."""
+        known_split(self.kind, split, ("train", "val"))
+        return ImageFolder.open(coco_images(root, f"{split}2017"))
+
+    def open_segmentation(self, root: Path, split: str, faults: list[str] | None) -> SegmentationDataset:
+        """Open train or val; train may be a subset. Pixels of crowds have their segment's class as all others."""
+        known_split(self.kind, split, ("train", "val"))
+        part = f"panoptic_{split}2017"
+        segments, classes = _read(root / "annotations" / f"{part}.json")
+        folder = root / "annotations" / part
+        images = FileTable.images(coco_images(root, f"{split}2017"))
+        masks = FileTable.of(folder if folder.is_dir() else root / part, ".png")
+        ids = present(tuple(segments), [(images, ".jpg"), (masks, ".png")], faults)
+        dataset = PanopticDataset(
+            name=self.dataset_name,
+            split=split,
+            ids=ids,
+            class_names=classes,
+            image_paths=images.paths(ids, ".jpg"),
+            label_paths=masks.paths(ids, ".png"),
+            palette=class_map(classes).palette,
+            segments=segments,
+        )
+        return self.drawn_from(dataset)
+
+    def checked_splits(self, root: Path) -> list[CheckedSplit]:
+        """Both splits and their published numbers."""
+        return [CheckedSplit("segmentation", "train", 118287), CheckedSplit("segmentation", "val", 5000)]
