@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import model_validator
+from pydantic import SerializeAsAny, model_validator
 
 from dinoskip.data.multicrop import TrainLoader
 from dinoskip.data.shards import Source
@@ -19,14 +19,15 @@ from dinoskip.training.loop import Training, train
 from dinoskip.training.objective import Objective, Observer
 from dinoskip.training.recipe import Job
 
-# An objective is one file (settings and a class) and one line here: the settings' type and the class.
+# An objective is one file (settings and a class) and one line here: the settings' type and the class. A job of it is
+# PretrainJob(pretrain=its settings); the section `pretrain` of a study is DINO's.
 OBJECTIVES: dict[type[PretrainConfig], Callable[[Job, Any, int, torch.device], Objective]] = {PretrainConfig: DINO}
 
 
 class PretrainJob(Job):
     """Everything that a pretraining run's result depends on, but the images."""
 
-    pretrain: PretrainConfig = PretrainConfig()
+    pretrain: SerializeAsAny[PretrainConfig] = PretrainConfig()
 
     @model_validator(mode="after")
     def _whole_patches(self) -> PretrainJob:

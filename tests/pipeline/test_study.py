@@ -13,8 +13,10 @@ from pydantic.fields import FieldInfo
 from dinoskip.errors import ConfigError
 from dinoskip.models import VitConfig, create_model, save_weights
 from dinoskip.pipeline import stages
+from dinoskip.pipeline.stage import StudyNodes
 from dinoskip.pipeline.study import STAGES, build_nodes, load_study
 from dinoskip.results import UNKNOWN_EPOCH
+from tests.helpers.study import TINY
 
 BASE = """
 name: s
@@ -305,3 +307,12 @@ def test_rows_of_a_weights_file_say_how_it_was_trained(tmp_path: Path) -> None:
     assert said == {"epoch": 3, "initialisation": "skipless", "optimizer": "soap"}
     assert contexts["theirs"]["epoch"] == UNKNOWN_EPOCH
     assert "optimizer" not in contexts["theirs"]
+
+
+def test_a_node_is_not_asked_for_with_two_settings(tmp_path: Path) -> None:
+    path = tmp_path / "tiny.yaml"
+    path.write_text(TINY)
+    nodes = StudyNodes(*load_study(path), {})
+    assert nodes.add(STAGES["features"], "a", {"size": 1}) == nodes.add(STAGES["features"], "a", {"size": 1})
+    with pytest.raises(ValueError, match="features/a: asked for with different settings"):
+        nodes.add(STAGES["features"], "a", {"size": 2})

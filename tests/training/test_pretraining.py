@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from dinoskip.data import ImageFolder
+from dinoskip.errors import ConfigError
 from dinoskip.models.vit import from_config
 from dinoskip.training import PretrainConfig, PretrainJob, pretrain, pretraining
 from dinoskip.training.objective import Objective, Step
@@ -18,6 +19,8 @@ from tests.helpers.tiny import make_images, rows_of, tensor_hashes, tiny_job
 
 class ColourConfig(PretrainConfig):
     """Settings of :class:`Colour`."""
+
+    weight: float = 1.0
 
 
 class _Network(nn.Module):
@@ -48,7 +51,7 @@ class Colour(Objective):
     def step(self, step: Step) -> None:
         step.begin(self.schedules.at(step.number))
         for views in step.micro_batches():
-            step.backward((step.forward(views[0]) - views[0].mean((2, 3))).square().mean())
+            step.backward((step.forward(views[0]) - views[0].mean((2, 3))).square().mean() * self.config.weight)
         step.gradients()
         if step.finite:
             step.optimizer.step()
@@ -67,3 +70,6 @@ def test_a_second_objective_is_one_class_and_one_line(tmp_path: Path, monkeypatc
     before = tensor_hashes(final)
     assert pretrain(job, images, tmp_path / "run", device="cpu") == final
     assert tensor_hashes(final) == before
+    other = job.model_copy(update={"pretrain": settings.model_copy(update={"weight": 2.0})})
+    with pytest.raises(ConfigError, match=r"pretrain.weight: 1.0 → 2.0"):  # its own settings are the run's, too
+        pretrain(other, images, tmp_path / "run", device="cpu")
