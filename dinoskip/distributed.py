@@ -18,6 +18,7 @@ import torch.distributed as dist
 from torch.distributed.tensor import DTensor, Replicate
 
 from dinoskip.console import log
+from dinoskip.environment import gpu_problem
 from dinoskip.errors import ConfigError, DataError, DinoskipError, Interrupted, Preempted, RankLost
 
 T = TypeVar("T")
@@ -51,14 +52,20 @@ class World:
 
 
 def choose_device(device: str = "auto") -> torch.device:
-    """Return the device named ``auto``, ``cpu`` or ``cuda``, the first GPU; :class:`ConfigError` if not there."""
+    """Return the device named ``auto``, ``cpu`` or ``cuda``, the first GPU; :class:`ConfigError` if not there.
+
+    ``auto`` on a machine whose GPU torch cannot use is refused, too: hours on its CPU are not what was meant.
+    """
     if device == "auto":
+        problem = gpu_problem(torch.version.cuda, torch.cuda.is_available())
+        if problem is not None:
+            raise problem
         device = "cuda" if torch.cuda.is_available() else "cpu"
     if device not in {"cpu", "cuda"}:
         raise ConfigError(f"device: {device!r} is none of auto, cpu, cuda")
     if device == "cuda":
         if not torch.cuda.is_available():
-            raise ConfigError(
+            raise gpu_problem(torch.version.cuda, False) or ConfigError(
                 "device: cuda was asked for, but torch sees no GPU", "use device=cpu or see `dinoskip doctor`"
             )
         return torch.device("cuda", 0)

@@ -6,6 +6,7 @@ import importlib.util
 import math
 import os
 import platform
+import re
 import shutil
 import subprocess
 import time
@@ -94,6 +95,52 @@ def matmul_gflops(device: torch.device, dtype: torch.dtype, clock: Callable[[], 
             best = min(best, clock() - began)
         until = until or spent() + MATMUL_SECONDS
     return 2 * side**3 / best / 1e9
+
+
+def visible_gpu() -> str | None:
+    """Where the system shows a GPU to this process: a device file or a variable; None where it shows none.
+
+    An empty ``CUDA_VISIBLE_DEVICES``, or -1, hides all GPUs, whatever else there is.
+    """
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if chosen is not None and chosen.strip() in ("", "-1", "NoDevFiles"):
+        return None
+    files = sorted(str(path) for path in Path("/dev").glob("nvidia[0-9]*"))
+    if files:
+        return files[0]
+    numbers = ("CUDA_VISIBLE_DEVICES", "SLURM_STEP_GPUS", "SLURM_JOB_GPUS")
+    shown = [name for name in numbers if os.environ.get(name)]
+    shown += [name for name in ("SLURM_GPUS_ON_NODE",) if os.environ.get(name, "0") != "0"]  # a count
+    return f"{shown[0]}={os.environ[shown[0]]}" if shown else None
+
+
+def gpu_problem(cuda_build: str | None, available: bool) -> ConfigError | None:
+    """What to say where the system shows a GPU that torch cannot use; None where there is nothing to say.
+
+    ``cuda_build`` is ``torch.version.cuda``, ``available`` is ``torch.cuda.is_available()``. A CUDA 13 build needs a
+    driver of the series 580 or later, a CUDA 12 build of 525 or later (NVIDIA's table of minor-version compatibility).
+    """
+    where = None if available else visible_gpu()
+    if where is None:
+        return None
+    if cuda_build is None:
+        reason = "this torch is built for the CPU alone"
+    else:
+        needed = "580" if cuda_build.split(".")[0] == "13" else "525"
+        reason = f"this torch (CUDA {cuda_build}) needs a driver of series {needed} or later, {_driver()}"
+    return ConfigError(
+        f"a GPU is visible ({where}), but torch cannot use it: {reason}",
+        "docs/cluster.md, Drivers, has the torch for each driver; --device cpu computes without the GPU",
+    )
+
+
+def _driver() -> str:
+    try:
+        text = Path("/proc/driver/nvidia/version").read_text()
+    except OSError:
+        return "and no driver is loaded"
+    found = re.search(r"\b(\d{3}\.\d+(?:\.\d+)?)\b", text)
+    return f"this one is {found[1]}" if found else "this one does not say which it is"
 
 
 def describe() -> dict[str, str]:

@@ -1,11 +1,15 @@
 """The machine's matmul rate."""
 
 import itertools
+from pathlib import Path
 
 import pytest
 import torch
 
-from dinoskip.environment import matmul_gflops
+from dinoskip.cli import main
+from dinoskip.distributed import choose_device
+from dinoskip.environment import gpu_problem, matmul_gflops, visible_gpu
+from dinoskip.errors import ConfigError
 
 
 def test_the_rate_is_operations_by_seconds() -> None:
@@ -37,3 +41,64 @@ def test_a_real_rate_is_plausible_and_draws_no_random_numbers(dtype: torch.dtype
 def test_bfloat16_is_faster_than_float32_on_a_gpu() -> None:
     device = torch.device("cuda")
     assert matmul_gflops(device, torch.bfloat16) > 1.5 * matmul_gflops(device, torch.float32)
+
+
+@pytest.fixture
+def no_gpu(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """No variable of a GPU, and no device file."""
+    for name in ("CUDA_VISIBLE_DEVICES", "SLURM_STEP_GPUS", "SLURM_JOB_GPUS", "SLURM_GPUS_ON_NODE"):
+        monkeypatch.delenv(name, raising=False)
+    if list(Path("/dev").glob("nvidia[0-9]*")):
+        pytest.skip("this machine has a GPU")
+    return monkeypatch
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "seen"),
+    [
+        ("CUDA_VISIBLE_DEVICES", "0,1", True),
+        ("CUDA_VISIBLE_DEVICES", "GPU-8932f937", True),
+        ("CUDA_VISIBLE_DEVICES", "", False),
+        ("CUDA_VISIBLE_DEVICES", "-1", False),
+        ("SLURM_STEP_GPUS", "2", True),
+        ("SLURM_JOB_GPUS", "0,1", True),
+        ("SLURM_GPUS_ON_NODE", "8", True),
+        ("SLURM_GPUS_ON_NODE", "0", False),
+    ],
+)
+def test_gpus_that_the_system_shows(no_gpu: pytest.MonkeyPatch, variable: str, value: str, seen: bool) -> None:
+    assert visible_gpu() is None
+    no_gpu.setenv(variable, value)
+    assert visible_gpu() == (f"{variable}={value}" if seen else None)
+
+
+def test_a_gpu_that_torch_cannot_use_stops_what_would_run_on_the_cpu(no_gpu: pytest.MonkeyPatch) -> None:
+    no_gpu.setattr("torch.cuda.is_available", lambda: False)
+    assert choose_device("auto").type == "cpu"
+    no_gpu.setenv("SLURM_JOB_GPUS", "0")
+    for asked in ("auto", "cuda"):
+        with pytest.raises(ConfigError, match=r"visible \(SLURM_JOB_GPUS=0\), but torch cannot use it") as caught:
+            choose_device(asked)
+        assert "--device cpu" in str(caught.value)
+        assert "\n" not in str(caught.value)
+    assert choose_device("cpu").type == "cpu"
+    no_gpu.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert choose_device("auto").type == "cpu", "GPUs that are hidden are not meant"
+
+
+def test_the_driver_that_a_build_needs_is_named(no_gpu: pytest.MonkeyPatch) -> None:
+    no_gpu.setenv("CUDA_VISIBLE_DEVICES", "0")
+    assert "needs a driver of series 580 or later" in str(gpu_problem("13.0", False))
+    assert "needs a driver of series 525 or later" in str(gpu_problem("12.6", False))
+    assert "built for the CPU alone" in str(gpu_problem(None, False))
+    assert gpu_problem("13.0", True) is None
+
+
+def test_doctor_says_so_and_fails(no_gpu: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    no_gpu.setattr("torch.cuda.is_available", lambda: False)
+    assert main(["doctor"]) == 0
+    no_gpu.setenv("CUDA_VISIBLE_DEVICES", "0")
+    assert main(["doctor"]) == 2
+    captured = capsys.readouterr()
+    assert "error: a GPU is visible (CUDA_VISIBLE_DEVICES=0), but torch cannot use it" in captured.err
+    assert "torchvision" in captured.out

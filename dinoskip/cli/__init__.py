@@ -89,4 +89,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         if is_disk_full(error):
             return _report(DiskFull(f"no space left while writing: {error}", "free some space and run again"))
+        if isinstance(error, MemoryError) or "can't start new thread" in str(error):
+            said = str(error) or type(error).__name__
+            return _report(
+                DinoskipError(f"the system refused memory or a thread: {said}", "see ulimit -v and ulimit -u")
+            )
         raise

@@ -8,6 +8,7 @@ from typing import Any
 
 from dinoskip.cli.arguments import Args, command, count, data_option, overrides_argument
 from dinoskip.cli.training import pretrain_job
+from dinoskip.console import log
 from dinoskip.errors import ConfigError
 
 
@@ -36,6 +37,19 @@ def add_commands(commands: Any) -> None:
     parser.add_argument("--begin", action="store_true")
     parser.add_argument("--code", type=count, default=0)
     parser.add_argument("--max", type=count, default=0)
+
+
+def _check_torch() -> None:
+    """:class:`ConfigError` if the jobs' torch, which is this one, can use no GPU, or not one that is visible here."""
+    import torch  # heavy
+
+    from dinoskip.environment import gpu_problem
+
+    problem = gpu_problem(torch.version.cuda, torch.cuda.is_available())
+    if problem is not None:
+        raise problem
+    if torch.version.cuda is None and torch.version.hip is None:
+        log.warning("this torch is built for the CPU alone: jobs on GPUs need another, see docs/cluster.md, Drivers")
 
 
 def submit(args: Args) -> int:
@@ -72,6 +86,8 @@ def submit(args: Args) -> int:
             f"take a multiple of {slices}, or another number of GPUs",
         )
     command += ["--device", "cuda" if cluster.gpus_per_node else "cpu"]
+    if cluster.gpus_per_node:
+        _check_torch()
     name = f"{output.name}-{args.variant}" if args.variant else output.name
     text = script(cluster, name, output, command, Path.cwd())
     if args.dry_run:

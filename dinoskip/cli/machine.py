@@ -34,9 +34,14 @@ def verify(args: Args) -> int:
 
 
 def doctor(args: Args) -> int:
-    """``dinoskip doctor``."""
-    from dinoskip.environment import describe
+    """``dinoskip doctor``; exit code 2 where a GPU is visible that torch cannot use."""
+    import torch  # heavy
+
+    from dinoskip.environment import describe, gpu_problem
 
     free = shutil.disk_usage(".").free / 2**30
     print_table([*describe().items(), ("free disk here", f"{free:.1f} GiB")], ("what", "found"))
+    problem = gpu_problem(torch.version.cuda, torch.cuda.is_available())
+    if problem is not None:
+        raise problem
     return 0
