@@ -38,10 +38,8 @@ def bounded(call: Callable[[], object], kinds: tuple[type[DinoskipError], ...], 
     began, problems = time.monotonic(), (named,)
     try:
         call()
-    except ConfigError as error:
-        problems = error.problems if ConfigError in kinds else ("\n",)
     except kinds as error:
-        problems = (str(error),)
+        problems = error.problems if isinstance(error, ConfigError) else (str(error),)
     assert named in "".join(problems)
     assert not any("\n" in line for line in problems)
     assert time.monotonic() - began < SECONDS
