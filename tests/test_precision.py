@@ -23,10 +23,10 @@ CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
 @pytest.fixture
 def backend() -> Iterator[Any]:
-    found = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
-    before, found.fp32_precision = found.fp32_precision, "bf16"
-    yield found
-    found.fp32_precision = before
+    cpu = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
+    before, cpu.fp32_precision = cpu.fp32_precision, "bf16"
+    yield cpu
+    cpu.fp32_precision = before
 
 
 @pytest.fixture(params=["highest", "high", "medium"])

@@ -84,6 +84,7 @@ class KLShampoo(PreconditionedOptimizer):
         stagger: bool = _DEFAULT.stagger,
         tf32: bool = _DEFAULT.tf32,
     ) -> None:
+        # Every argument is a setting of a group.
         settings = {key: value for key, value in locals().items() if key not in ("self", "params", "__class__")}
         if init_factor <= 0:
             raise ValueError("init_factor must be positive")

@@ -117,6 +117,7 @@ class SOAP(PreconditionedOptimizer):
         stagger: bool = _DEFAULT.stagger,
         tf32: bool = _DEFAULT.tf32,
     ) -> None:
+        # Every argument is a setting of a group.
         settings = {key: value for key, value in locals().items() if key not in ("self", "params", "__class__")}
         if variant not in ("soap", "ecs"):
             raise ValueError(f"variant: {variant!r} is none of soap, ecs")

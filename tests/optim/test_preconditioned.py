@@ -57,7 +57,10 @@ def model_of() -> nn.Module:
 
 
 def trained(here: World, out: str, kind: str, sharded: bool) -> None:
-    """Seven steps with one resume in the middle from what rank 0 saved; rank 0 also writes the state."""
+    """Seven steps with a resume in the middle from what rank 0 saved, four replicas from what two saved.
+
+    Every rank writes its parameters, rank 0 the state too.
+    """
     config, saved = CONFIGS[kind], Path(f"{out}.saved")
     module = model_of()
     if sharded and here.size > 1:
@@ -68,7 +71,8 @@ def trained(here: World, out: str, kind: str, sharded: bool) -> None:
             flat = {name: value.clone() for name, value in optimizer_tensors(optimizer).items()}
             on_main(lambda flat=flat: save_tensors(saved, flat))
             optimizer = build_optimizer(module, config)
-            load_optimizer_tensors(optimizer, load_tensors(saved), saved)
+            source = Path(str(saved).replace("replicas-4", "replicas-2"))
+            load_optimizer_tensors(optimizer, load_tensors(source), source)
         generator = torch.Generator().manual_seed(10 + step)
         set_rates(optimizer, 1e-2, 0.1)
         for name, parameter in module.named_parameters():

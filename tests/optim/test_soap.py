@@ -214,15 +214,15 @@ def test_saved_state_of_other_settings_is_refused() -> None:
 
 def test_autocast_does_not_reach_the_factors() -> None:
     gradient = torch.randn(8, 8, generator=torch.Generator().manual_seed(0))
-    found = []
+    left = []
     for enabled in (False, True):
         p = nn.Parameter(torch.zeros(8, 8))
         p.grad = gradient.clone()
         optimizer = SOAP([p])
         with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
             optimizer.step()
-        found.append(optimizer.state[p]["factor_0"])
-    assert torch.equal(*found)
+        left.append(optimizer.state[p]["factor_0"])
+    assert torch.equal(*left)
 
 
 def test_a_split_stack_leaves_nothing_behind() -> None:
