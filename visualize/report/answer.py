@@ -19,6 +19,8 @@ from visualize.rows import Benchmark, StudyVariant
 from visualize.tables import TextTable
 
 BETTER, WORSE, UNDECIDED = "better", "worse", "undecided"
+_UNPAIRED = "no records of both on the same images, so the difference is unpaired"
+_ONE_RUN = "one training run a network: intervals hold the images' chance, not that of another seed of training"
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,26 +166,27 @@ def cautions(compared: Sequence[Answer]) -> list[str]:
     lines: dict[str, None] = {}
     for answer in compared:
         for line in answer.lines:
-            for score in (line.first, line.second):
+            for score, before in zip((line.first, line.second), line.untrained, strict=True):
                 if score is not None:
-                    lines |= dict.fromkeys(_of_score(line, score))
+                    lines |= dict.fromkeys(_of_score(line, score, before))
             if line.difference and not line.difference.paired:
-                lines[
-                    f"{line.benchmark.label}: no records of both on the same images, so the difference is unpaired"
-                ] = None
-    if compared and compared[0].second:
-        lines["one training run a network: intervals hold the images' chance, not that of another seed of training"] = (
-            None
-        )
-    return list(lines)
+                lines[f"{line.benchmark.label}: {_UNPAIRED}"] = None
+    pairs = any(answer.second for answer in compared)
+    return [*lines, *([_ONE_RUN] if pairs else [])]
 
 
-def _of_score(line: AnswerLine, score: Score) -> list[str]:
+def _of_score(line: AnswerLine, score: Score, before: Score | None) -> list[str]:
     about = f"{score.row.model}, {line.benchmark.label}, {score.block}"
     said = [f"{about}: {score.collapsed}"] if score.collapsed else []
-    if line.trivial is not None and not (score.low or score.value) > line.trivial.value and not score.collapsed:
+    low = score.value if score.low is None else score.low
+    if line.trivial is not None and low <= line.trivial.value and not score.collapsed:
         floor = line.trivial.model.removeprefix("baseline: ")
         said.append(f"{about}: {score.value:.1f} is not clearly above the {floor}, {line.trivial.value:.1f}")
+    gain = None if before is None else score.minus(before)
+    if before is not None and gain is not None and gain.low <= 0 and not score.collapsed:
+        said.append(
+            f"{about}: {score.value:.1f} is not clearly above the same network before training, {before.value:.1f}"
+        )
     return said
 
 

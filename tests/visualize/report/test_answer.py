@@ -124,3 +124,13 @@ def test_what_was_not_run_has_no_difference():
     shown = {line[2] for line in answer_table(found).rows}
     assert shown == {"not run", "50.0 [41.0, 59.0] b1, best on these images 50.0 b1"}
     assert verdict([]) == "No measure was run."
+
+
+def test_training_that_has_lifted_nothing_is_named():
+    def said(before):
+        row, record = corloc("s", 0.5)
+        found = answered(("s", SKIP, "soap", [(row, record), corloc("s", before, epoch=0)]))
+        return [one for one in cautions(found) if "before training" in one]
+
+    assert said(0.5) == ["s, CorLoc, voc val, b1: 50.0 is not clearly above the same network before training, 50.0"]
+    assert said(0.2) == []
