@@ -38,10 +38,16 @@ def token_cosine(x: Tensor) -> float:
 
     1 means that all tokens point the same way. Linear in n: (‖Σ x̂_i‖² - n) / (n (n - 1)) with unit tokens x̂.
     """
+    return float(token_cosine_on_device(x))
+
+
+@torch.no_grad()
+def token_cosine_on_device(x: Tensor) -> Tensor:
+    """:func:`token_cosine` as a float64 scalar where ``x`` lies: nothing waits for a GPU."""
     _check_tokens(x)
     unit = F.normalize(x.double(), dim=-1)
     n = x.shape[1]
-    return float(((unit.sum(1).square().sum(-1) - n) / (n * (n - 1))).mean())
+    return ((unit.sum(1).square().sum(-1) - n) / (n * (n - 1))).mean()
 
 
 @torch.no_grad()

@@ -93,8 +93,8 @@ class LabelledTokens:
 def _floats(stored: NDArray[Any], device: torch.device) -> torch.Tensor:
     stored = np.ascontiguousarray(stored)
     if stored.dtype == np.uint16:
-        return torch.from_numpy(stored.view(np.int16)).to(device).view(torch.bfloat16).float()
-    return torch.from_numpy(stored).to(device).float()
+        return torch.from_numpy(stored.view(np.int16)).to(device, non_blocking=True).view(torch.bfloat16).float()
+    return torch.from_numpy(stored).to(device, non_blocking=True).float()
 
 
 def batchnorm_statistics(
@@ -116,7 +116,7 @@ def batchnorm_statistics(
         total, delta = count + len(part), centre - mean
         squares = squares + variance * len(part) + delta.square() * (count * len(part) / total)
         mean, count = mean + delta * (len(part) / total), total
-    if not bool(mean.isfinite().all() and squares.isfinite().all()):
+    if not bool(torch.stack((mean, squares)).isfinite().all()):
         raise DataError("features are not finite", "verify the store, or export it again")
     return mean.float(), (squares / count + EPS).rsqrt().float()
 
@@ -181,6 +181,6 @@ class BatchNormedTokens:
     def batch(self, rows: NDArray[np.int64]) -> dict[Key, torch.Tensor]:
         """Return key -> (n·T, C) of images ``rows``."""
         if self._kept:
-            index = torch.from_numpy(rows).to(self.device)
+            index = torch.from_numpy(rows).to(self.device, non_blocking=True)
             return {key: kept[index].flatten(0, 1) for key, kept in self._kept.items()}
         return {key: self._read(key, rows).flatten(0, 1) for key in self.tokens}

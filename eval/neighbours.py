@@ -58,7 +58,7 @@ class Neighbours:
         if not 1 <= k <= self.count:
             raise ConfigError(f"k: {k} neighbours were asked of {self.count} vectors", f"choose 1 to {self.count}")
         if self._rows is not None:
-            return self._by_torch(torch.from_numpy(queries).to(self.device), self._rows, k)
+            return self._by_torch(torch.from_numpy(queries).to(self.device, non_blocking=True), self._rows, k)
         similar, where = self._index.search(np.ascontiguousarray(queries), k)
         similar[where < 0] = -np.inf
         return cast("NDArray[np.float32]", similar), np.maximum(where, 0)

@@ -50,6 +50,16 @@ def attention_measures(block: BlockActivations, *, images: int = 4, heads: int =
 
     ``heads=0`` leaves κ out. None for blocks without fused qkv.
     """
+    tensors = attention_tensors(block, images=images, heads=heads)
+    return None if tensors is None else measures_of(*tensors)
+
+
+@torch.no_grad()
+def attention_tensors(block: BlockActivations, *, images: int, heads: int) -> tuple[Tensor, Tensor] | None:
+    """What :func:`measures_of` needs of a block, where the block lies: nothing waits for a GPU.
+
+    Four means float64 (4,), in the order of the fields, and the attention (images, heads, N, N) of which κ is taken.
+    """
     computed = attention_of(block)
     if computed is None:
         return None
@@ -59,18 +69,31 @@ def attention_measures(block: BlockActivations, *, images: int = 4, heads: int =
     others = logits.masked_fill(torch.eye(count, dtype=torch.bool, device=logits.device), -math.inf)
     own = logits.diagonal(dim1=-2, dim2=-1)
     where = torch.arange(count, device=logits.device)
+    means = (
+        diagonal.double().mean(),
+        torch.special.entr(attention.double()).sum(-1).mean(),
+        (attention.argmax(-1) == where).double().mean(),
+        (own - others.amax(-1)).double().mean(),
+    )
+    picked = torch.linspace(0, attention.shape[1] - 1, min(heads, attention.shape[1])).round().long().tolist()
+    chosen = [attention[:images, head] for head in picked]
+    return torch.stack(means), torch.stack(chosen, 1) if chosen else attention[:images, :0]
+
+
+def measures_of(means: Tensor, chosen: Tensor) -> AttentionMeasures:
+    """Measures from the two tensors of :func:`attention_tensors`; κ is taken on the host: few and small matrices."""
     kappas: tuple[float, ...] = ()
     deficient = False
-    if heads:
-        picked = torch.linspace(0, attention.shape[1] - 1, min(heads, attention.shape[1])).round().long().tolist()
-        chosen = condition_number(attention[:images, picked].cpu())  # few and small: no work for a GPU
-        kappas = tuple(chosen.kappa.quantile(0.5, dim=0).tolist())
-        deficient = bool(chosen.rank_deficient.any())
+    if chosen.shape[1]:
+        conditioning = condition_number(chosen.cpu())
+        kappas = tuple(conditioning.kappa.quantile(0.5, dim=0).tolist())
+        deficient = bool(conditioning.rank_deficient.any())
+    diagonal, entropy, wins, gap = means.tolist()
     return AttentionMeasures(
-        diagonal=float(diagonal.double().mean()),
-        entropy=float(torch.special.entr(attention.double()).sum(-1).mean()) / math.log(count),
-        diagonal_wins=float((attention.argmax(-1) == where).double().mean()),
-        gap=float((own - others.amax(-1)).double().mean()),
+        diagonal=diagonal,
+        entropy=entropy / math.log(chosen.shape[-1]),
+        diagonal_wins=wins,
+        gap=gap,
         kappa=kappas,
         rank_deficient=deficient,
     )

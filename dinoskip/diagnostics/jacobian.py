@@ -142,11 +142,23 @@ def weight_jacobian(attention: Attention, tokens: Tensor, head: int = 0) -> Weig
     ``ceiling``: κ(X) κ(softmax) + ‖X‖³ ‖Λ‖ ‖W_V‖ (‖W_Q‖ + ‖W_K‖) / (s_min(X) s_min(softmax)). It always holds: the
     block of W_V, I ⊗ softmax·X, has full row rank, so that J's smallest singular value is at least its own.
     """
+    return jacobian_of(tokens.cpu(), *(matrix.cpu() for matrix in scaled_factors(attention, head)))
+
+
+@torch.no_grad()
+def scaled_factors(attention: Attention, head: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+    """W_Q, W_K and W_V of a head, float64 (C, dh), where the weights lie; the scale 1/√dh is in the first two."""
     query, key, value, _ = head_factors(attention)
     width = query.shape[-1]
     root = float(attention.scale) ** 0.5
-    three = (query[head] * root, key[head] * root, value[:, head * width : (head + 1) * width])
-    x, *weights = (matrix.detach().double().cpu() for matrix in (tokens, *three))  # small: no work for a GPU
+    return query[head] * root, key[head] * root, value[:, head * width : (head + 1) * width]
+
+
+@torch.no_grad()
+def jacobian_of(tokens: Tensor, *factors: Tensor) -> WeightJacobian:
+    """:func:`weight_jacobian` of tokens (n, C) and :func:`scaled_factors`, on the host: small, no work for a GPU."""
+    x, *weights = (matrix.detach().double() for matrix in (tokens, *factors))
+    width = weights[0].shape[1]
     if len(x) > x.shape[1]:
         raise ValueError(f"weight_jacobian: {len(x)} tokens are more than their {x.shape[1]} channels")
     left, q, k, v = (_triangle(matrix) for matrix in (x, *(x @ weight for weight in weights)))
@@ -180,7 +192,7 @@ def _kappa(values: Tensor) -> float:
 def evenly(tokens: Tensor, count: int) -> Tensor:
     """At most ``count`` of ``tokens`` (n, C), evenly spaced from the first to the last; never more than C."""
     where = torch.linspace(0, len(tokens) - 1, min(count, *tokens.shape)).round().long()
-    return tokens[where.to(tokens.device)]
+    return tokens[where.to(tokens.device, non_blocking=True)]
 
 
 def _triangle(matrix: Tensor) -> Tensor:

@@ -15,15 +15,15 @@ import torch
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
-from dinoskip.diagnostics.activations import block_activations
-from dinoskip.diagnostics.attention import attention_measures
-from dinoskip.diagnostics.gaussianity import excess_kurtosis
+from dinoskip.diagnostics.activations import BlockActivations, block_activations
+from dinoskip.diagnostics.attention import attention_tensors, measures_of
+from dinoskip.diagnostics.gaussianity import Moments
 from dinoskip.diagnostics.gradients import PARTS, part_norms
-from dinoskip.diagnostics.jacobian import evenly, weight_jacobian
+from dinoskip.diagnostics.jacobian import evenly, jacobian_of, scaled_factors
 from dinoskip.diagnostics.signal import as_input
 from dinoskip.errors import DataError
 from dinoskip.models.vit import is_plain_attention
-from dinoskip.rank_collapse import token_cosine
+from dinoskip.rank_collapse import token_cosine_on_device
 
 COUNT = 2
 TOKENS = 12
@@ -65,7 +65,7 @@ class LiveDiagnostics:
             if not pixels:
                 raise DataError(f"none of the first {_TRIED} images can be read")
             self._pixels = torch.stack(pixels)
-        return self._pixels.to(like.device, like.dtype)
+        return self._pixels.to(like.device, like.dtype, non_blocking=True)
 
     @torch.no_grad()
     def signals(self, backbone: VisionTransformer) -> Row:
@@ -73,26 +73,58 @@ class LiveDiagnostics:
         :class:`dinoskip.diagnostics.BlockRow` has, too: a list over blocks each.
         """
         modes = [(module, module.training) for module in backbone.modules()]
+        like = next(backbone.parameters())
         backbone.eval()
         try:
-            row: Row = {name: [] for name in ("entropy", "diagonal", "token_cosine", "kurtosis", *_KAPPAS)}
-            for block in block_activations(backbone, self._inputs(next(backbone.parameters()))):
-                measures = attention_measures(block, images=1, heads=1)
-                if measures is not None:
-                    row["entropy"].append(measures.entropy)
-                    row["diagonal"].append(measures.diagonal)
-                    row["kappa_attention"].append(measures.kappa_median)
-                if block.attention is not None and block.normed is not None and is_plain_attention(block.attention):
-                    jacobian = weight_jacobian(block.attention, evenly(block.normed[0], TOKENS))
-                    row["kappa_weights"].append(jacobian.kappa)
-                    row["kappa_weights_bound"].append(jacobian.bound)
-                    row["kappa_weights_ceiling"].append(jacobian.ceiling)
-                row["token_cosine"].append(token_cosine(block.inputs if block.normed is None else block.normed))
-                row["kurtosis"].append(excess_kurtosis(block.output))
-            return {name: values for name, values in row.items() if values}
+            looked = [_tensors(block) for block in block_activations(backbone, self._inputs(like))]
         finally:
             for module, mode in modes:
                 module.training = mode
+        return _row_of(looked)
+
+
+def _tensors(block: BlockActivations) -> dict[str, list[Tensor]]:
+    """What a block's values are made of, where it lies; nothing is waited for."""
+    tensors = {
+        "collapse": [token_cosine_on_device(block.inputs if block.normed is None else block.normed)],
+        "kurtosis": [Moments.of(block.output).excess_kurtosis],
+    }
+    attention = attention_tensors(block, images=1, heads=1)
+    if attention is not None:
+        tensors["attention"] = list(attention)
+    if block.attention is not None and block.normed is not None and is_plain_attention(block.attention):
+        tensors["jacobian"] = [evenly(block.normed[0], TOKENS), *scaled_factors(block.attention)]
+    return tensors
+
+
+def _row_of(looked: Sequence[dict[str, list[Tensor]]]) -> Row:
+    """The lists over blocks, from one copy to the host."""
+    host = iter(_on_host([tensor for block in looked for part in block.values() for tensor in part]))
+    row: Row = {name: [] for name in ("entropy", "diagonal", "token_cosine", "kurtosis", *_KAPPAS)}
+    for block in looked:
+        part = {name: [next(host) for _ in tensors] for name, tensors in block.items()}
+        row["token_cosine"].append(float(part["collapse"][0]))
+        row["kurtosis"].append(float(part["kurtosis"][0]))
+        if "attention" in part:
+            measures = measures_of(*part["attention"])
+            row["entropy"].append(measures.entropy)
+            row["diagonal"].append(measures.diagonal)
+            row["kappa_attention"].append(measures.kappa_median)
+        if "jacobian" in part:
+            jacobian = jacobian_of(*part["jacobian"])
+            row["kappa_weights"].append(jacobian.kappa)
+            row["kappa_weights_bound"].append(jacobian.bound)
+            row["kappa_weights_ceiling"].append(jacobian.ceiling)
+    return {name: values for name, values in row.items() if values}
+
+
+def _on_host(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Tensors of one device on the host, those of a GPU as float64 and by one copy."""
+    if not tensors or tensors[0].device.type == "cpu":
+        return list(tensors)
+    packed = torch.cat([tensor.detach().double().reshape(-1) for tensor in tensors]).cpu()
+    parts = torch.split(packed, [tensor.numel() for tensor in tensors])
+    return [part.view(tensor.shape) for part, tensor in zip(parts, tensors, strict=True)]
 
 
 def gradient_rows(backbone: VisionTransformer, of: Callable[[nn.Parameter], Tensor | None]) -> Row:

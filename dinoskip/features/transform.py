@@ -67,8 +67,9 @@ class Normalise:
     """Batches of uint8 images to what a backbone takes: (x / 255 - mean) / std, then zero-padded to one size."""
 
     def __init__(self, mean: Sequence[float], std: Sequence[float], device: torch.device, dtype: torch.dtype) -> None:
-        self.mean = 255 * torch.tensor(mean, device=device).view(3, 1, 1)
-        self.std = 255 * torch.tensor(std, device=device).view(3, 1, 1)
+        self.mean, self.std = (  # torch.tensor(..., device=...) would wait for a GPU
+            (255 * torch.tensor(values)).view(3, 1, 1).to(device, non_blocking=True) for values in (mean, std)
+        )
         self.device, self.dtype = device, dtype
 
     def __call__(self, images: Sequence[torch.Tensor], height: int, width: int) -> torch.Tensor:

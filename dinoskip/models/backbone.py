@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 import torch
@@ -84,7 +85,6 @@ class Backbone:
         known = adapter.image_statistics() or (IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD)
         self.mean: tuple[float, ...] = tuple(mean or known[0])
         self.std: tuple[float, ...] = tuple(std or known[1])
-        self.weights_hash = hash_weights(model.state_dict())
 
     @classmethod
     def from_model(cls, model: nn.Module, spec: str = "model") -> Backbone:
@@ -99,6 +99,11 @@ class Backbone:
         facts += [] if all(map(all, skips)) else [f"skips {skips}"]
         graying = getattr(getattr(self.model, "patch_embed", None), "graying", None)
         return facts if graying is None else [*facts, f"graying {graying.kind} {graying.epsilon}"]
+
+    @cached_property
+    def weights_hash(self) -> str:
+        """Sha256 of the weights, computed when it is first asked for, or before their dtype changes."""
+        return hash_weights(self.model.state_dict())
 
     @property
     def _weight(self) -> Tensor:
@@ -117,6 +122,8 @@ class Backbone:
 
     def to(self, device: str | torch.device, dtype: torch.dtype | None = None) -> Backbone:
         """Move the weights, and change their dtype where one is given; returns itself."""
+        if dtype is not None and dtype != self.dtype:
+            _ = self.weights_hash
         self.model.to(device=device, dtype=dtype)
         return self
 

@@ -249,12 +249,12 @@ class Accuracy:
         mine = range(here.rank, len(self.folder), here.size)
 
         def count() -> list[int]:
-            counts = [0, 0]
+            counts = torch.zeros(2, dtype=torch.int64, device=here.device)  # read once, when all batches are done
             for images, labels in validation_batches(self.folder, mine, self.size, self.batch_size, self.workers):
-                logits, truth = network(normalise(images.to(here.device))), labels.to(here.device)
-                for place, k in enumerate((1, 5)):
-                    counts[place] += int(hits(logits, truth, k).sum())
-            return counts
+                truth = labels.to(here.device, non_blocking=True)
+                logits = network(normalise(images.to(here.device, non_blocking=True)))
+                counts += torch.stack([hits(logits, truth, k).sum() for k in (1, 5)])
+            return counts.tolist()
 
         of_ranks = run_together(count, "accuracy")
         top1, top5 = (100.0 * sum(part[place] for part in of_ranks) / len(self.folder) for place in (0, 1))

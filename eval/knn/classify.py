@@ -53,7 +53,7 @@ def knn_predictions(
     labels = np.asarray(train_y, dtype=np.int64)
     _check(train_x, labels, test_x, ks)
     blocks, count, _ = test_x.shape
-    classes = torch.from_numpy(labels).to(train_x.device)
+    classes = torch.from_numpy(labels).to(train_x.device, non_blocking=True)
     nearest = _searcher(torch.nn.functional.normalize(train_x.float(), dim=-1), max(ks), backend)
     predicted = {k: np.empty((blocks, count), dtype=np.int64) for k in ks}
     step = max(1, _CHUNK_ELEMENTS // (blocks * len(labels)))
@@ -62,11 +62,13 @@ def knn_predictions(
         similar, where = nearest(queries)
         weights, votes_for = torch.exp(similar / temperature), classes[where]
         votes = weights.new_zeros((*weights.shape[:2], int(labels.max()) + 1))
-        done = 0
-        for k in sorted(set(ks)):  # topk is sorted, so a larger k only adds votes
+        done, winners, rising = 0, [], sorted(set(ks))
+        for k in rising:  # topk is sorted, so a larger k only adds votes
             votes.scatter_add_(-1, votes_for[..., done:k], weights[..., done:k])
             done = k
-            predicted[k][:, start : start + step] = votes.argmax(-1).cpu().numpy()
+            winners.append(votes.argmax(-1))
+        for k, best in zip(rising, torch.stack(winners).cpu().numpy(), strict=True):
+            predicted[k][:, start : start + step] = best
     return predicted
 
 

@@ -92,10 +92,10 @@ def score_heads(
     with Progress(title, len(rows), "images") as progress:
         for batch in loader.scored_batches(rows):
             n = len(batch.labels)
-            labels = torch.from_numpy(batch.labels).to(device).to(torch.int32)
+            labels = torch.from_numpy(batch.labels).to(device, non_blocking=True).to(torch.int32)
             bins = torch.arange(n * trials, dtype=torch.int32, device=device).view(n, trials, 1, 1) * size
             bins = bins + torch.where(labels == IGNORE, classes, labels)[:, None] * classes
-            where = torch.from_numpy(batch.positions).to(device)
+            where = torch.from_numpy(batch.positions).to(device, non_blocking=True)
             for group in range(len(counts)):
                 logits = stack.logits(group, batch.tokens).view(trials, classes, n, -1).permute(2, 0, 1, 3)
                 pairs = _histogram((bins + batch.classes(logits)).flatten(), n * trials * size).view(n, trials, size)

@@ -139,7 +139,7 @@ class LiveTokenLoader:
         if self.recipe.dropout:
             rng = torch_rng(self.seed, "probe-dropout", step, *key)
             kept = torch.rand(len(tokens), 1, tokens.shape[2], generator=rng) >= self.recipe.dropout
-            tokens = tokens * (kept / (1 - self.recipe.dropout)).to(tokens.device)
+            tokens = tokens * (kept / (1 - self.recipe.dropout)).to(tokens.device, non_blocking=True)
         return self.statistics.training(key, tokens.flatten(0, 1))
 
     # --- scoring ----------------------------------------------------------------------------------------
@@ -155,7 +155,9 @@ class LiveTokenLoader:
             normalised = {key: (x - constants[key][0]) * constants[key][1] for key, x in tokens.items()}
             for places in of_one_size(labels, per):
                 together = np.stack([labels[i] for i in places])
-                mine = {key: x.view(-1, count, *x.shape[1:])[places].flatten(0, 2) for key, x in normalised.items()}
+                # A list as index would be copied to a GPU with the host waiting for it.
+                where = torch.tensor(places).to(self.device, non_blocking=True)
+                mine = {key: x.view(-1, count, *x.shape[1:])[where].flatten(0, 2) for key, x in normalised.items()}
                 classes = self._to_classes(grid, together.shape[1:], read[places[0]][2])
                 yield ScoredBatch(positions[places], together, mine, classes)
 
@@ -185,7 +187,7 @@ class LiveTokenLoader:
             return upsampling(grid, label)
         windows = tuple(len(self._spans(side)) for side in size)
         rows, columns = (
-            blending(pixels, side, self.recipe.size, stride, cells)
+            blending(pixels, side, self.recipe.size, stride, cells, self.device)
             for pixels, side, cells in zip(label, size, grid, strict=True)
         )
         return lambda logits: blended_classes(logits[0].reshape(*logits.shape[1:3], *windows, *grid), rows, columns)[

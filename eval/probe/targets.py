@@ -49,8 +49,9 @@ class Targets:
 
     def to(self, device: torch.device) -> Targets:
         """Return a copy on another device."""
-        up, along = (None if x is None else x.to(device) for x in (self.up, self.along))
-        return Targets(self.linear.to(device), self.weight.to(device), up, along)
+        up, along = (None if x is None else x.to(device, non_blocking=True) for x in (self.up, self.along))
+        linear, weight = (x.to(device, non_blocking=True) for x in (self.linear, self.weight))
+        return Targets(linear, weight, up, along)
 
     def rows(self, index: torch.Tensor) -> Targets:
         """Return those of images ``index``."""
@@ -137,7 +138,8 @@ class CachedTargets:
         """Return those of ``rows``, which must be among the first ones."""
         if self._all is None:
             return self._make(rows)
-        return self._all.rows(torch.tensor([self._position[int(row)] for row in rows], device=self._device))
+        places = torch.tensor([self._position[int(row)] for row in rows])
+        return self._all.rows(places.to(self._device, non_blocking=True))
 
 
 def nearest(size: int, pixels: int) -> NDArray[np.int64]:

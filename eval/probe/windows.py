@@ -23,7 +23,7 @@ def window_starts(size: int, window: int, stride: int) -> list[int]:
 
 
 @lru_cache(maxsize=256)
-def blending(label: int, size: int, window: int, stride: int, cells: int) -> torch.Tensor:
+def blending(label: int, size: int, window: int, stride: int, cells: int, device: torch.device) -> torch.Tensor:
     """Return float32 (label, windows · cells): from all windows' cells along one axis to the label's pixels.
 
     ``size`` pixels of the resized image, windows of min(``window``, ``size``) pixels with ``cells`` tokens each.
@@ -34,13 +34,12 @@ def blending(label: int, size: int, window: int, stride: int, cells: int) -> tor
     for i, start in enumerate(starts):
         matrix[start : start + window, i * cells : (i + 1) * cells] = bilinear(window, cells)
         covered[start : start + window] += 1
-    return bilinear(label, size) @ (matrix / covered)
+    return (bilinear(label, size) @ (matrix / covered)).to(device, non_blocking=True)
 
 
 def blended_classes(logits: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
     """Return the best class (L, H, W) of logits (L, K, ny, nx, h, w) of windows, rows (H, ny·h), columns (W, nx·w)."""
     cells = logits.transpose(3, 4).flatten(4, 5).flatten(2, 3)
-    wide = cells @ columns.to(cells.device).T
-    rows = rows.to(cells.device)
+    wide = cells @ columns.T
     band = max(1, _BAND[cells.device.type] // (wide.shape[0] * wide.shape[1] * wide.shape[3]))
     return torch.cat([(rows[at : at + band] @ wide).max(1).indices for at in range(0, len(rows), band)], 1)

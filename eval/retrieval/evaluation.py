@@ -56,11 +56,13 @@ def retrieve(
         for at in range(0, val.count, step):
             similar, where = index.search(unit_rows(stored[at : at + step]), config.k)
             mixes = mix_labels(similar, where, labels, config.temperature).view(-1, h, w, val.num_classes)
-            for i, mix in enumerate(mixes.permute(0, 3, 1, 2), at):
-                label = val.checked_label(i)
-                predicted = upsampled_classes(mix[None], (label.shape[0], label.shape[1]))[0]
+            truth = [val.checked_label(i) for i in range(at, at + len(mixes))]
+            maps = zip(mixes.permute(0, 3, 1, 2), truth, strict=True)
+            predicted = [upsampled_classes(mix[None], (one.shape[0], one.shape[1])).flatten() for mix, one in maps]
+            host = np.split(torch.cat(predicted).cpu().numpy(), np.cumsum([one.size for one in truth])[:-1])
+            for i, (classes, one) in enumerate(zip(host, truth, strict=True), at):
                 matrix = ConfusionMatrix(val.num_classes)
-                matrix.update(predicted, label)
+                matrix.update(classes.reshape(one.shape), one)
                 areas[i] = matrix.areas
                 progress.advance()
     return areas

@@ -119,8 +119,8 @@ def mix_labels(
 
     Weighted by softmax(similarity / temperature).
     """
-    weights = torch.softmax(torch.from_numpy(similar).to(labels.device) / temperature, -1)
-    rows = torch.from_numpy(where).to(labels.device)
+    weights = torch.softmax(torch.from_numpy(similar).to(labels.device, non_blocking=True) / temperature, -1)
+    rows = torch.from_numpy(where).to(labels.device, non_blocking=True)
     step = max(1, BATCH_VALUES // (where.shape[1] * labels.shape[1]))
     parts = zip(torch.split(weights, step), torch.split(rows, step), strict=True)
     return torch.cat([torch.einsum("qk,qkc->qc", some, labels[chosen]) for some, chosen in parts])

@@ -236,7 +236,8 @@ def check_tokens(batch: Tensor, grid: Grid, least: int = LEAST_TOKENS) -> None:
         raise ValueError(f"features of shape {tuple(batch.shape[1:])} do not fit a grid of {rows} x {columns} tokens")
     if batch.shape[1] < least:
         raise ValueError(f"a cut needs at least {least} tokens, not {batch.shape[1]}")
-    if batch.numel() and not all(torch.isfinite(end) for end in torch.aminmax(batch)):  # NaN is both; no temporaries
+    # NaN is both ends, and there are no temporaries; one answer from the device for both.
+    if batch.numel() and not bool(torch.stack(torch.aminmax(batch)).isfinite().all()):
         raise ValueError("features must be finite")
 
 

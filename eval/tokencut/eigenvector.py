@@ -237,10 +237,12 @@ class _KrylovSpace:
         if not len(rows):
             return np.empty((0, self.s.shape[1]))
         j = tops.shape[1]
-        u = like(tops[rows][:, None], self.s) @ self.basis[rows, 1 : j + 1]
-        return on_host(self.s[rows] * u[:, 0])
+        where = like(rows, self.s)  # an array as index would be copied with the host waiting for it
+        u = like(tops[rows][:, None], self.s) @ self.basis[where, 1 : j + 1]
+        return on_host(self.s[where] * u[:, 0])
 
     def take(self, rows: NDArray[np.intp]) -> _KrylovSpace:
         """Return the spaces of the graphs in ``rows``."""
         parts = (self.s, self.basis, self.tridiagonal)
-        return _KrylovSpace(self.graphs.take(rows), *(part[rows] for part in parts))
+        where = like(rows, self.s)
+        return _KrylovSpace(self.graphs.take(rows), *(part[where] for part in parts))

@@ -54,7 +54,8 @@ class Graphs:
 
     def take(self, which: NDArray[np.intp]) -> Graphs:
         """Return the graphs of the indices ``which``, copied."""
-        parts = (self.edges[which], self.weight, self.floor, self.degree[which], self.isolated[which])
+        where = like(which, self.edges)
+        parts = (self.edges[where], self.weight, self.floor, self.degree[where], self.isolated[where])
         return Graphs(*parts, self.binary)
 
     def probe(self) -> tuple[Array, Array]:
@@ -93,8 +94,8 @@ def read_together(*arrays: Array) -> list[NDArray[np.float64]]:
 
 
 def like(array: NDArray[Any], other: Array) -> Array:
-    """Return a NumPy array as the kind of ``other``, on its device."""
-    return torch.from_numpy(array).to(other.device) if isinstance(other, Tensor) else array
+    """Return a NumPy array as the kind of ``other``, on its device; nothing waits for the copy."""
+    return torch.from_numpy(array).to(other.device, non_blocking=True) if isinstance(other, Tensor) else array
 
 
 def symmetric_product(matrices: Array, vectors: Array, scale: float = 1.0) -> Array:
@@ -112,9 +113,13 @@ def symmetric_product(matrices: Array, vectors: Array, scale: float = 1.0) -> Ar
     return products
 
 
-def normalise(features: Tensor) -> Tensor:
-    """Return the rows of ``features`` (..., C), float32, divided by their :func:`lengths`; zero rows stay zero."""
-    return (features / lengths(features).clamp_min(TINY_NORM)[..., None].to(features.dtype)).float()
+def normalise(features: Tensor, length: Tensor | None = None) -> Tensor:
+    """Return the rows of ``features`` (..., C), float32, divided by their :func:`lengths`, if these are not given.
+
+    Zero rows stay zero.
+    """
+    length = lengths(features) if length is None else length
+    return (features / length.clamp_min(TINY_NORM)[..., None].to(features.dtype)).float()
 
 
 def lengths(features: Tensor) -> Tensor:

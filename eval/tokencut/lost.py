@@ -55,7 +55,8 @@ def lost(features: ArrayLike | Tensor, grid: Grid, k: int = 100) -> Lost:
     """
     batch = as_float32(features)[None]
     check_tokens(batch, grid, least=1)
-    return grow(similarities(normalise(batch)), lengths(batch), [grid], k)[0]
+    length = lengths(batch)
+    return grow(similarities(normalise(batch, length)), length, [grid], k)[0]
 
 
 def grow(similarity: Tensor, length: Tensor, grids: Sequence[Grid], k: int) -> list[Lost]:
@@ -67,8 +68,8 @@ def grow(similarity: Tensor, length: Tensor, grids: Sequence[Grid], k: int) -> l
     rows = similarity[images, order].double()  # (B, k, N)
     like_seed = rows[:, 0].gather(1, order) > 0
     weights = like_seed * length.gather(1, order).double()
-    masks = (torch.bmm(weights[:, None], rows)[:, 0] > 0).cpu().numpy()
-    tied = (degree == degree.gather(1, order[:, :1])).cpu().numpy()
+    positive_sums = torch.bmm(weights[:, None], rows)[:, 0] > 0
+    masks, tied = torch.stack((positive_sums, degree == degree.gather(1, order[:, :1]))).cpu().numpy()
     return [
         _lost(mask.reshape(grid), np.flatnonzero(ties)) for mask, ties, grid in zip(masks, tied, grids, strict=True)
     ]

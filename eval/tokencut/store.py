@@ -93,13 +93,14 @@ def _cut(
 ) -> list[ImageCuts]:
     features = torch.from_numpy(np.stack([_features(store, item) for item in items])).to(device)
     grids = [store.grid(item.image) for item in items]
-    unit = normalise(features)
+    length = lengths(features)
+    unit = normalise(features, length)
     similarity, cosines = similarities(unit), mean_cosine(unit)
     try:
         cuts = [cut(similarity, grids, tau, eps) for tau in taus]
     except ValueError as error:
         raise DataError(f"{store.path}: {store.ids[items[0].image]}: block {items[0].blocks}: {error}") from error
-    lost = grow(similarity, lengths(features), grids, lost_k) if lost_k else [None] * len(items)
+    lost = grow(similarity, length, grids, lost_k) if lost_k else [None] * len(items)
     return [ImageCuts([one[i] for one in cuts], lost[i], cosines[i]) for i in range(len(items))]
 
 

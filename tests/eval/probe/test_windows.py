@@ -44,7 +44,7 @@ def test_slide_mode(size: tuple[int, int], label: tuple[int, int], window: int, 
     counts = [len(window_starts(side, window, stride)) for side in size]
     grid = (3, 4)
     logits = torch.randn(2, 5, *counts, *grid, generator=torch.Generator().manual_seed(seed))
-    rows, columns = (blending(label[i], size[i], window, stride, grid[i]) for i in (0, 1))
+    rows, columns = (blending(label[i], size[i], window, stride, grid[i], torch.device("cpu")) for i in (0, 1))
     found, exact = blended_classes(logits, rows, columns), slide(logits, size, window, stride, label)
     best = exact.max(1).values
     chosen = exact.gather(1, found[:, None])[:, 0]
