@@ -6,6 +6,7 @@ import copy
 import io
 import types
 import typing
+import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -100,13 +101,17 @@ def _plain(node: Any, file: str, prefix: str, places: dict[str, str], depth: int
 def _parse(text: str, file: str, *, round_trip: bool) -> Any:
     from ruamel.yaml import YAML  # only where a file is read: dinoskip --help reads none
     from ruamel.yaml.constructor import DuplicateKeyError
-    from ruamel.yaml.error import MarkedYAMLError, YAMLError
+    from ruamel.yaml.error import MarkedYAMLError, ReusedAnchorWarning
 
     parser = YAML(typ="rt" if round_trip else "safe", pure=True)
     parser.allow_duplicate_keys = False
     try:
-        _check_nesting(YAML(typ="safe", pure=True).parse(io.StringIO(text)), file)
-        return parser.load(io.StringIO(text))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ReusedAnchorWarning)  # YAML allows it
+            _check_nesting(YAML(typ="safe", pure=True).parse(io.StringIO(text)), file)
+            return parser.load(io.StringIO(text))
+    except ConfigError:
+        raise
     except DuplicateKeyError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else "?"
         key = str(error.problem).split('"')[1] if '"' in str(error.problem) else str(error.problem)
@@ -114,7 +119,7 @@ def _parse(text: str, file: str, *, round_trip: bool) -> Any:
     except MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else "?"
         raise ConfigError(f"{file}:{line}: not valid YAML: {error.problem}") from None
-    except (YAMLError, ValueError, TypeError, OverflowError, RuntimeError) as error:
+    except Exception as error:  # the parser raises nearly anything on a file that is not YAML: AssertionError, ...
         raise ConfigError(f"{file}: not valid YAML: {(str(error).splitlines() or [type(error).__name__])[0]}") from None
 
 

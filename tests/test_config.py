@@ -131,10 +131,11 @@ def test_alias_bomb_is_refused(tmp_path: Path) -> None:
         ("lr: " + "9" * 100_000, "not valid YAML: Exceeds the limit"),
         ("title: a\nlr: 0x" + "f" * 1_000, "study.yaml:2: lr: the number does not fit in 64 bits"),
         ("lr: 1e999", "lr: should be a finite number"),
+        ("%YAML 1.3\n---\ntitle: a", "study.yaml: not valid YAML: version minor part"),
         ("title: 2001-01-01", "study.yaml:1: title: a value of type"),
         ("a" * 2**20 + ": 1", "refused: longer than 1048576 bytes"),
     ],
-    ids=["brackets", "dashes", "braces", "itself", "digits", "hexadecimal", "infinite", "date", "length"],
+    ids=["brackets", "dashes", "braces", "itself", "digits", "hexadecimal", "infinite", "version", "date", "length"],
 )
 def test_bounds_of_a_file(tmp_path: Path, text: str, message: str) -> None:
     began = time.perf_counter()

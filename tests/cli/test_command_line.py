@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from dinoskip.cli import main
 from tests.helpers.commands import ROOT, dinoskip
 
 
@@ -144,3 +145,19 @@ def test_version() -> None:
     command = [sys.executable, "-m", "dinoskip", "--version"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=ROOT, check=True)
     assert done.stdout.startswith("dinoskip 0.")
+
+
+@pytest.mark.parametrize("error", [RuntimeError("can't start new thread"), MemoryError()])
+def test_refused_threads_and_memory_are_one_line(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As under a tight ulimit -v, where a thread gets no address space for its stack."""
+
+    def refused(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("dinoskip.environment.describe", refused)
+    assert main(["doctor"]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: the system refuse")
+    assert "ulimit -v" in line
