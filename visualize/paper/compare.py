@@ -153,7 +153,7 @@ def notes(table: PublishedTable, study: ComparedStudy) -> list[str]:
     about += [f"b9 is block 9; {_epochs(table, study)}"]
     several = list(dict.fromkeys(row.block for row in rows if "+" in row.block))
     about += [f"several blocks: {', '.join(several)}"] if several else []
-    lines.append("; ".join(about) + ". [low, high] is the 95 % interval by the bootstrap over images.")
+    lines.append("; ".join(about) + ". [low, high] is the 95 % interval.")
     lines.append("Settings: " + setting_note({"": rows}))
     if left := _left_out(study, rows):
         lines.append(
