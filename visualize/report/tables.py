@@ -110,8 +110,9 @@ def baseline_lines(rows: Sequence[EvalResult], benchmarks: Iterable[Benchmark]) 
 
 BEST_NOTE = (
     "Percent; [low, high] is the 95 % interval, Wilson's of shares and by the bootstrap over images of mIoU, ± the "
-    "standard deviation over seeds. The block is the best on the images shown, so its value is an upper estimate. Probe rows use the learning rate selected on held-out training images; rows "
-    "selected on validation are in rows.csv only, marked as such."
+    "standard deviation over seeds. The block is the best on the images shown, so its value is an upper estimate. "
+    "Probe rows use the learning rate selected on held-out training images; rows selected on validation are in "
+    "rows.csv only, marked as such."
 )
 
 
