@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dinoskip.results import EvalResult
+from dinoskip.results import UNKNOWN_EPOCH, EvalResult
 from dinoskip.statistics import score
 from eval.baselines import (
     centre_box,
@@ -32,7 +32,7 @@ def test_rows_say_nothing_of_the_model() -> None:
     assert (row.dataset, row.split, row.n, row.classes, row.seed, row.version) == ("set", "val", 4, 3, 5, "v")
     empty = ("block", "facet", "norm", "weights", "initialisation", "optimizer", "protocol", "resolution")
     assert {getattr(row, name) for name in empty} == {""}
-    assert (row.depth, row.epoch) == (0, 0)
+    assert (row.depth, row.epoch) == (0, UNKNOWN_EPOCH)
     assert row.is_baseline
     assert not LIKE.is_baseline
 

@@ -54,7 +54,9 @@ def test_named_rows_are_paired_by_the_ids_of_their_images(tmp_path: Path) -> Non
     assert found.text.startswith(
         "CorLoc on voc trainval, 40 images: skipless epoch 3 block 1 - skip epoch 3 block 2 = +"
     )
-    assert compare(f"{a}@block=1", f"{a}@model=baseline: full image").b.row.is_baseline
+    floor = compare(f"{a}@block=1", f"{a}@model=baseline: full image").b
+    assert floor.row.is_baseline
+    assert floor.name == "baseline: full image"
 
 
 def test_a_block_is_chosen_by_cross_fitting(tmp_path: Path) -> None:
