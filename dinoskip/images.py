@@ -204,7 +204,7 @@ def turn_upright(stored: np.ndarray, orientation: int) -> np.ndarray:
     if orientation >= 5:
         stored = stored.swapaxes(0, 1)
     rows, columns = orientation in {3, 4, 7, 8}, orientation in {2, 3, 6, 7}
-    return stored[:: -1 if rows else 1, :: -1 if columns else 1]
+    return np.ascontiguousarray(stored[:: -1 if rows else 1, :: -1 if columns else 1])
 
 
 def read_mask(path: str | Path) -> np.ndarray:

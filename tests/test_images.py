@@ -257,4 +257,6 @@ def test_stored_pixels_are_turned_as_pillow_turns_the_image(tmp_path: Path, orie
     Image.fromarray(PIXELS).save(tmp_path / "a.png", exif=exif)
     size, said = stored_geometry(tmp_path / "a.png")
     assert (size, said) == ((10, 14), orientation if 1 <= orientation <= 8 else 1)
-    assert (turn_upright(PIXELS, said) == read_image(tmp_path / "a.png")).all()
+    turned = turn_upright(PIXELS, said)
+    assert (turned == read_image(tmp_path / "a.png")).all()
+    assert turned.flags.c_contiguous  # torch takes no negative strides

@@ -49,7 +49,7 @@ class MultiCropTransform:
         parameters = torch.from_numpy(fused_parameters(vectors.numpy())).to(crops.device, non_blocking=True)
         try:
             return self._fused(crops, parameters)
-        except Exception as error:  # no compiler, or one that fails: of many kinds
+        except torch._dynamo.exc.TorchDynamoException as error:  # also of a compiler that is missing or fails
             log.warning("the augmentation is not compiled and slower: %s", str(error).partition("\n")[0])
             self.compiled = False
             return augment(crops, vectors)

@@ -175,7 +175,7 @@ def test_a_compiler_fuses_it_into_few_kernels_that_move_few_bytes() -> None:
 
 def test_compiling_that_fails_is_a_warning(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     def no_compiler(*_: object) -> torch.Tensor:
-        raise RuntimeError("no Triton here\nmore")
+        raise torch._dynamo.exc.TorchDynamoException("no Triton here\nmore")
 
     monkeypatch.setattr(torch, "compile", lambda *_, **__: no_compiler)
     way = MultiCropTransform(CropConfig(), AugmentConfig(), 0)

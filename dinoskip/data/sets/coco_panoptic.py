@@ -25,9 +25,18 @@ MAX_JSON = 2 << 30  # bytes; the published one of train has 180 MB
 
 @dataclass(frozen=True, eq=False)
 class PanopticDataset(SegmentationDataset):
-    """Images with maps of segments. ``segments`` has for every id the segments' numbers int64 (K,), their classes."""
+    """Images with maps of segments. ``segments`` has for every id the segments' numbers int64 (K,), their classes.
+
+    ``annotations`` is the file that says so.
+    """
 
     segments: Mapping[str, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
+    annotations: Path = Path()
+
+    @property
+    def target_files(self) -> tuple[Path, ...]:
+        """The files that hold what images are measured against."""
+        return (*self.label_paths, self.annotations)
 
     def read_labels(self, index: int) -> np.ndarray:
         """Return the class of every pixel's segment, 255 without one; :class:`DataError` for one that is not listed."""
@@ -79,7 +88,8 @@ class CocoPanopticConfig(TrainSubset, WithMasks):
         """Open train or val; train may be a subset. Pixels of crowds have their segment's class as all others."""
         known_split(self.kind, split, ("train", "val"))
         part = f"panoptic_{split}2017"
-        segments, classes = _read(root / "annotations" / f"{part}.json")
+        annotations = root / "annotations" / f"{part}.json"
+        segments, classes = _read(annotations)
         folder = root / "annotations" / part
         images = FileTable.images(coco_images(root, f"{split}2017"))
         masks = FileTable.of(folder if folder.is_dir() else root / part, ".png")
@@ -93,6 +103,7 @@ class CocoPanopticConfig(TrainSubset, WithMasks):
             label_paths=masks.paths(ids, ".png"),
             palette=class_map(classes).palette,
             segments=segments,
+            annotations=annotations,
         )
         return self.drawn_from(dataset)
 

@@ -43,6 +43,7 @@ def test_segments_become_classes(tmp_path: Path, below: str) -> None:
     assert (train.ids, train.class_names) == (("a", "b"), ("person", "dog", "rug"))
     assert train.label(1).tolist() == WANTED
     assert train.label(1).dtype == np.uint8
+    assert [path.name for path in train.target_files] == ["a.png", "b.png", "panoptic_train2017.json"]
     assert len(open_images(config, split="val")) == 1
     drawn = open_segmentation(CocoPanopticConfig(root=str(tmp_path), subset=1), "train")
     assert (len(drawn), drawn.label(0).tolist()) == (1, WANTED)
