@@ -34,7 +34,7 @@ class Neighbours:
         self._rows: torch.Tensor | None = None
         on_gpu = device.type == "cuda" and faiss.get_num_gpus() > 0
         if device.type == "cuda" and not on_gpu and index == "flat":
-            self._rows = torch.from_numpy(memory).to(device)
+            self._rows = torch.from_numpy(memory).to(device, non_blocking=True)
             return
         dim = memory.shape[1]
         self._index: Any = faiss.IndexFlatIP(dim)

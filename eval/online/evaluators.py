@@ -115,11 +115,13 @@ class _Images:
             batch = [self.pixels[i] for i in range(start, start + _BATCH) if i in self.pixels]
             if not batch:
                 continue
-            for block, layer in backbone.layers(normalise(batch, side, side), blocks, norm="final").items():
-                if cls and layer.cls is None:
-                    raise DataError("the model has no class token, which k-NN needs")
-                values = layer.cls.float() if cls and layer.cls is not None else layer.tokens.half()
-                features[block].append(values.cpu().numpy())
+            layers = backbone.layers(normalise(batch, side, side), blocks, norm="final")
+            values = [layer.cls if cls else layer.tokens.half() for layer in layers.values()]
+            if any(value is None for value in values):
+                raise DataError("the model has no class token, which k-NN needs")
+            together = torch.stack([value for value in values if value is not None])  # a GPU is waited for once
+            for block, value in zip(layers, (together.float() if cls else together).cpu().numpy(), strict=True):
+                features[block].append(value)
         return sorted(self.pixels), {block: np.concatenate(parts) for block, parts in features.items() if parts}
 
 
@@ -190,7 +192,7 @@ class OnlineKnn:
             labels.append(truth[numbers])
 
         def classify() -> dict[str, float]:
-            train, val = (part.to(here.device) for part in parts)
+            train, val = (part.to(here.device, non_blocking=True) for part in parts)
             predicted = knn_predictions(train, labels[0], val, self.k)
             return {f"knn{k}_top1": 100.0 * float((predicted[k][0] == labels[1]).mean()) for k in self.k}
 

@@ -30,7 +30,9 @@ class HeadOptimizer:
     ) -> None:
         device = parameters[0].device
         self.parameters = list(parameters)
-        self.rates, self.decays = (torch.tensor(x, dtype=torch.float64, device=device) for x in (rates, decays))
+        self.rates, self.decays = (  # torch.tensor(..., device=...) would wait for a GPU
+            torch.tensor(x, dtype=torch.float64).to(device, non_blocking=True) for x in (rates, decays)
+        )
         self._update = {"adamw": self._adamw, "sgd": self._sgd}[name]
         count = {"adamw": 2, "sgd": 1}[name]
         self._state = [[torch.zeros_like(p) for _ in range(count)] for p in parameters]

@@ -48,7 +48,7 @@ def retrieve(
     Validation tokens are read a few images at a time; what is held is the memory (M·C values) and its index.
     """
     index = Neighbours(remembered_features(train.tokens[block], memory), device, config.index)
-    labels = torch.from_numpy(memory.labels).to(device)
+    labels = torch.from_numpy(memory.labels).to(device, non_blocking=True)
     stored, (h, w) = val.tokens[block], val.grid
     areas = np.zeros((val.count, 3, val.num_classes), dtype=np.int64)
     step = max(1, BATCH_VALUES // int(np.prod(stored.shape[1:])))

@@ -6,16 +6,27 @@ from pathlib import Path
 
 import pytest
 
-from tests.device.paths import PATHS, measure
-from tests.device.table import STATED, chosen_device, row
+from tests.device.paths import PATHS, Reading, measure
+from tests.device.table import STATED, Stated, chosen_device, row
 
 PAGE = Path(__file__).parents[2] / "docs" / "measured.md"
 
 
+@pytest.mark.filterwarnings("ignore:'pin_memory':UserWarning")
 @pytest.mark.parametrize("name", PATHS)
 def test_path_asks_of_the_device_what_is_stated(name: str) -> None:
     device = chosen_device()
     assert STATED[name].faults(measure(name, device), exact=not device.real) == []
+
+
+def test_what_does_not_hold_is_told() -> None:
+    reading = Reading(reads=2, uploads=0.5, kernels=120, megabytes=1, lines=("eval/a.py:3 x2",))
+    assert Stated(2, 0.5, 110).faults(reading) == []
+    assert Stated(1, 0, 100).faults(reading) == [
+        "2 host reads for 1 stated (eval/a.py:3 x2)", "0.5 uploads for 0 stated (eval/a.py:3 x2)",
+        "120 kernels for 100 stated",
+    ]  # fmt: skip
+    assert Stated(2, 0.5, 10).faults(reading, exact=False) == []
 
 
 def test_the_page_shows_the_table() -> None:

@@ -64,7 +64,7 @@ class Counts:
             over many tensors, a batched solver and a convolution launch several).
         reads: times that the host waited for a value or size, by the line of the project that asked.
         uploads: copies from the host for which the host waited, by line.
-        moved: copies either way for which nobody waited.
+        moved: copies either way for which nobody waited (``non_blocking``; page-locked or not).
         traffic: bytes read and written by the kernels.
         names: kernels by operation.
     """

@@ -20,3 +20,11 @@ def test_no_final_norm() -> None:
 def test_other_models_are_refused() -> None:
     with pytest.raises(ConfigError, match="model: a Linear is not supported"):
         Backbone.from_model(torch.nn.Linear(2, 2))  # type: ignore[arg-type]
+
+
+def test_the_hash_is_of_the_weights_before_a_change_of_dtype() -> None:
+    models = [create_model("vit_tiny_patch8", depth=1, img_size=16) for _ in range(2)]
+    models[1].load_state_dict(models[0].state_dict())
+    first, second = (Backbone.from_model(model) for model in models)
+    assert second.to("cpu", torch.float64).weights_hash == first.weights_hash
+    assert Backbone.from_model(models[1]).weights_hash != first.weights_hash
