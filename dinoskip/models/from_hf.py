@@ -45,6 +45,15 @@ NOT_BACKBONE = (
 )
 
 
+LIMITS = {
+    "num_hidden_layers": 1000,
+    "hidden_size": 65_536,
+    "intermediate_size": 2**20,
+    "image_size": 16_384,
+    "num_register_tokens": 1024,
+}
+
+
 @dataclass(frozen=True)
 class Family:
     """Where a class of transformers keeps its parts; dotted paths from the model or from one layer."""
@@ -158,6 +167,16 @@ def _vision_class(transformers: Any, config: Any, spec: str) -> tuple[Any, Any]:
     return getattr(transformers, CLASSES[kind]), getattr(config, "vision_config", config)
 
 
+def _check_bounds(vision: Any, spec: str) -> None:
+    """:class:`WeightsError` for a ``config.json`` of sizes that no ViT has: the network is built before its weights."""
+    for name, limit in LIMITS.items():
+        value = getattr(vision, name, None)
+        for number in value if isinstance(value, list | tuple) else [value]:
+            if number is not None and not (type(number) is int and 0 <= number <= limit):
+                given = str(number)[:40]
+                raise WeightsError(f"{spec}: config.json: {name} {given} is not a whole number up to {limit}")
+
+
 def _check_report(report: Mapping[str, Any], prefix: str, where: str) -> None:
     """:class:`WeightsError` that lists keys, unless every tensor of the model was in the file and the other way."""
     names = report["unexpected_keys"]
@@ -218,6 +237,7 @@ def load_hf(name: str, **options: Any) -> LoadedModel:
         with hub_client() if where == name else nullcontext():
             config = transformers.AutoConfig.from_pretrained(where, trust_remote_code=False, **source)
             cls, vision = _vision_class(transformers, config, spec)
+            _check_bounds(vision, spec)
             extra = dict(FAMILIES[cls.__name__].options)
             if cls.__name__ == "ViTMAEModel":
                 vision.mask_ratio = 0.0

@@ -73,6 +73,16 @@ def test_hf_opens_safetensors_alone_and_fetches_no_code(tmp_path: Path) -> None:
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("change", [{"num_hidden_layers": 10**6}, {"hidden_size": 2**31}, {"image_size": [224, 10**7]}])
+def test_hf_descriptions_of_impossible_sizes(tmp_path: Path, change: dict) -> None:
+    """Refused before the network is built, which would take all memory and time there is."""
+    published(tmp_path, "ViTModel", **VISION)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | change))
+    with pytest.raises(WeightsError, match=rf"config.json: {next(iter(change))} .* is not a whole number up to"):
+        load_backbone(f"hf:{tmp_path}")
+
+
 def test_hf_statistics_options_and_other_types(tmp_path: Path) -> None:
     published(tmp_path, "ViTModel", **VISION)
     assert load_backbone(f"hf:{tmp_path}").mean == (0.5, 0.5, 0.5)
