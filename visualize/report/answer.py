@@ -15,7 +15,7 @@ from dinoskip.statistics import holm
 from visualize.comparison import CROSS_FITTED, HELD_OUT, Score, ScoreDifference, Scores, signed
 from visualize.paper.claims import SIGNIFICANT
 from visualize.paper.published import INITIALISED, SKIP
-from visualize.rows import Benchmark, StudyVariant
+from visualize.rows import Benchmark, Rows, StudyVariant, collapse, single_blocks, values_of
 from visualize.tables import TextTable
 
 BETTER, WORSE, UNDECIDED = "better", "worse", "undecided"
@@ -29,7 +29,8 @@ class AnswerLine:
 
     ``sign`` is 1 where the first is better, -1 where it is worse, 0 where that is undecided; ``p`` is corrected for
     the number of comparisons. ``untrained`` are the
-    same variants at epoch 0, ``trivial`` is the best rule that looks at no image.
+    same variants at epoch 0, ``trivial`` is the best rule that looks at no image. ``collapsed`` says
+    of which network how many blocks have collapsed, and to what.
     """
 
     benchmark: Benchmark
@@ -40,6 +41,7 @@ class AnswerLine:
     p: float | None = None
     untrained: tuple[Score | None, Score | None] = (None, None)
     trivial: EvalResult | None = None
+    collapsed: Sequence[str] = ()
 
     @property
     def verdict(self) -> str:
@@ -94,7 +96,21 @@ def _line(first: str, second: str, benchmark: Benchmark, scores: Scores, baselin
     ]
     trivial = max((row for row in baselines if benchmark.is_of(row)), key=lambda row: row.value, default=None)
     difference = now[0].minus(now[1]) if now[0] and now[1] else None
-    return AnswerLine(benchmark, now[0], now[1], difference, untrained=(before[0], before[1]), trivial=trivial)
+    gone = [_collapsed(scores.rows(name, benchmark, end)) for name, end in zip((first, second), ends, strict=True)]
+    gone = [f"{name}, {benchmark.label}: {said}" for name, said in zip((first, second), gone, strict=True) if said]
+    return AnswerLine(
+        benchmark, now[0], now[1], difference, untrained=(before[0], before[1]), trivial=trivial, collapsed=gone
+    )
+
+
+def _collapsed(rows: Rows) -> str:
+    """``3 of 8 blocks (4, 5, 6) collapsed (60 of 60 graphs complete)``, or nothing."""
+    single = single_blocks(values_of(rows))
+    said = {block: collapse(rows[str(block)]) for block in single}
+    gone = [block for block in single if said[block]]
+    if not gone:
+        return ""
+    return f"{len(gone)} of {len(single)} blocks ({', '.join(map(str, gone))}) {said[gone[0]]}"
 
 
 def _decided(compared: Sequence[Answer]) -> list[Answer]:
@@ -166,6 +182,7 @@ def cautions(compared: Sequence[Answer]) -> list[str]:
     lines: dict[str, None] = {}
     for answer in compared:
         for line in answer.lines:
+            lines |= dict.fromkeys(line.collapsed)
             for score, before in zip((line.first, line.second), line.untrained, strict=True):
                 if score is not None:
                     lines |= dict.fromkeys(_of_score(line, score, before))
@@ -177,7 +194,7 @@ def cautions(compared: Sequence[Answer]) -> list[str]:
 
 def _of_score(line: AnswerLine, score: Score, before: Score | None) -> list[str]:
     about = f"{score.row.model}, {line.benchmark.label}, {score.block}"
-    said = [f"{about}: {score.collapsed}"] if score.collapsed else []
+    said: list[str] = []
     low = score.value if score.low is None else score.low
     if line.trivial is not None and low <= line.trivial.value and not score.collapsed:
         floor = line.trivial.model.removeprefix("baseline: ")

@@ -77,7 +77,7 @@ def test_a_collapsed_network_never_wins_and_has_no_interval():
     [line] = found[0].lines
     assert line.sign == 0
     assert line.first.collapsed == "collapsed (100 of 100 graphs complete)"
-    assert "o, CorLoc, voc val, b1: collapsed (100 of 100 graphs complete)" in cautions(found)
+    assert "o, CorLoc, voc val: 1 of 1 blocks (1) collapsed (100 of 100 graphs complete)" in cautions(found)
     [cells] = answer_table(found).rows
     assert cells[2] == "60.0 b1: collapsed (100 of 100 graphs complete)"
     beaten = answered(("s", SKIP, "soap", [corloc("s", 0.6)]), ("o", INITIALISED, "soap", [corloc("o", 0.2, **gone)]))
@@ -134,3 +134,14 @@ def test_training_that_has_lifted_nothing_is_named():
 
     assert said(0.5) == ["s, CorLoc, voc val, b1: 50.0 is not clearly above the same network before training, 50.0"]
     assert said(0.2) == []
+
+
+def test_collapse_is_named_also_where_another_block_is_chosen():
+    rows = [
+        corloc("s", 0.6),
+        corloc("s", 0.2, "2", degenerate=1.0, complete=0.1),
+        corloc("s", 0.2, "3", degenerate=0.4),
+    ]
+    found = answered(("s", SKIP, "soap", rows))
+    assert not found[0].lines[0].first.collapsed
+    assert "s, CorLoc, voc val: 1 of 3 blocks (2) collapsed (100 of 100 cuts degenerate)" in cautions(found)
