@@ -100,11 +100,11 @@ def test_killed_after_the_choice_no_run_is_made_again(tmp_path: Path, monkeypatc
     def killed(path: Path, **how: bool) -> None:
         remove(path, **how)
         if path.name == "lr0.001":
-            raise MemoryError
+            raise RecursionError
 
     with monkeypatch.context() as context:
         context.setattr(shutil, "rmtree", killed)
-        with pytest.raises(MemoryError):
+        with pytest.raises(RecursionError):
             main(arguments)
     monkeypatch.setattr("dinoskip.training.pretraining.pretrain", None)  # would fail
     assert main(arguments) == 0
