@@ -91,7 +91,7 @@ def test_a_finished_run_is_returned_untouched(straight: Path, images: ImageFolde
 def test_a_rerun_of_a_finished_run_says_so(
     straight: Path, images: ImageFolder, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with caplog.at_level("INFO"):
+    with caplog.at_level("INFO", logger="dinoskip"):
         pretrain(tiny_job(), images, straight.parent.parent, device="cpu")
     assert f"is finished: {STEPS} steps are done" in caplog.text
     assert "goes on after" not in caplog.text
