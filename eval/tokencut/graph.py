@@ -123,10 +123,15 @@ def normalise(features: Tensor, length: Tensor | None = None) -> Tensor:
 
 
 def lengths(features: Tensor) -> Tensor:
-    """Return the L2 norm of each row (..., C): float32, or float64 where a square goes beyond float32."""
+    """Return the L2 norm of each row (..., C): float32, or float64 where a square goes beyond float32.
+
+    Raises ValueError for features that are not finite: their norms are not, either.
+    """
     length: Tensor = torch.linalg.vector_norm(features, dim=-1)
     if not bool(torch.isfinite(length).all()):
         length = torch.linalg.vector_norm(features, dim=-1, dtype=torch.float64)
+        if not bool(torch.isfinite(length).all()):
+            raise ValueError("features must be finite")
     return length
 
 

@@ -65,7 +65,7 @@ STATED: dict[str, Stated] = {
     "live probe scores, an image": Stated(1.12, 0, 107),
     "cached probe, a step": Stated(0, 0, 74),
     "cached probe scores, an image": Stated(0.19, 0, 5),
-    "TokenCut, a batch": Stated(10, 0, 253),
+    "TokenCut, a batch": Stated(9, 0, 253),
     "LOST, a batch": Stated(2, 0, 27),
     "k-NN, a chunk": Stated(2, 0, 28),
     "retrieval, an image": Stated(0.19, 0, 5),
