@@ -42,6 +42,12 @@ def test_everything_is_there_and_verifies(done: Path, capsys: pytest.CaptureFixt
     assert set(happened.values()) == {"cached"}
 
 
+def test_no_two_names_differ_in_case_only(done: Path) -> None:
+    written = [str(path.relative_to(done.parent)) for path in (done.parent / "runs").rglob("*")]
+    assert len(written) > 200
+    assert len({name.casefold() for name in written}) == len(written), "one file on a disk that ignores case"
+
+
 def test_rows_say_what_was_measured(done: Path) -> None:
     root = done.parent / "runs" / "tiny" / "stages"
     rows = [row for path in root.rglob("rows.json") for row in read_rows(path)]
