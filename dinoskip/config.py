@@ -35,6 +35,13 @@ def no_duplicates(values: tuple[N, ...]) -> tuple[N, ...]:
 
 
 Positive = Annotated[float, Field(gt=0)]
+
+
+def as_tuple(value: object) -> object:
+    """A validator: one value in place of a list of one; nothing is an empty list."""
+    return () if value is None else (value,) if isinstance(value, str | int | float) else value
+
+
 Block = Annotated[int, Field(ge=1)]
 Multiscale = Annotated[tuple[Block, ...], Field(min_length=2), AfterValidator(no_duplicates)]
 """Blocks that are evaluated together: two or more, all different."""

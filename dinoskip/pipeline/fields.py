@@ -6,12 +6,9 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
+from dinoskip.config import as_tuple
+
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
-
-
-def as_tuple(value: object) -> object:
-    """One value in place of a list of one; nothing is an empty list."""
-    return () if value is None else (value,) if isinstance(value, str | int | float) else value
 
 
 def not_empty(values: tuple[Any, ...]) -> tuple[Any, ...]:

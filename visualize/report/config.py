@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from dinoskip.config import Config, no_duplicates
+from dinoskip.config import Config, as_tuple, no_duplicates
 
 PaperTable = Literal["paper.table1", "paper.table2", "paper.table3", "paper.table4", "paper.figure3"]
-
-
-def _as_list(value: Any) -> Any:
-    """One name stands for a list of one, nothing for an empty one."""
-    return (value,) if isinstance(value, str) else () if value is None else value
 
 
 class ReportConfig(Config):
@@ -21,7 +16,7 @@ class ReportConfig(Config):
 
     title: str = Field("", description="default: the study's name")
     note: str = Field("", description="a sentence shown below the title")
-    compare: Annotated[tuple[PaperTable, ...], BeforeValidator(_as_list), AfterValidator(no_duplicates)] = Field(
+    compare: Annotated[tuple[PaperTable, ...], BeforeValidator(as_tuple), AfterValidator(no_duplicates)] = Field(
         (), description="published tables to put our numbers in: one name or several"
     )
     costs: bool = Field(

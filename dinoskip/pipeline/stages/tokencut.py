@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from dinoskip.config import RawConfig, no_duplicates, settings_for_key, validate
-from dinoskip.pipeline.fields import Names, as_tuple, not_empty
+from dinoskip.config import RawConfig, as_tuple, no_duplicates, settings_for_key, validate
+from dinoskip.pipeline.fields import Names, not_empty
 from dinoskip.pipeline.stage import Command, Stage, StudyNodes, Task
 from dinoskip.pipeline.stages import data, features
 from eval import tokencut
