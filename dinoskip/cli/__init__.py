@@ -22,7 +22,18 @@ EXITS = __doc__.split("\n\n", 1)[1].strip() if __doc__ else ""
 
 def _parser() -> argparse.ArgumentParser:
     # here, so that a package that hides ours is an error like all others
-    from dinoskip.cli import analysis, backbones, clusters, datasets, machine, models, results, studies, training
+    from dinoskip.cli import (
+        analysis,
+        backbones,
+        clusters,
+        datasets,
+        machine,
+        models,
+        results,
+        settings,
+        studies,
+        training,
+    )
 
     parser = Parser(
         prog="dinoskip",
@@ -32,7 +43,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"dinoskip {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=Parser)
-    for part in (studies, training, clusters, backbones, results, analysis, datasets, models, machine):
+    for part in (studies, settings, training, clusters, backbones, results, analysis, datasets, models, machine):
         part.add_commands(commands)
     return parser
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
+import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from dinoskip.console import log, table
-from dinoskip.errors import ConfigError
+from dinoskip.errors import ConfigError, did_you_mean
 
 if TYPE_CHECKING:
     from dinoskip.config import RawConfig
@@ -22,8 +24,59 @@ Handler = Callable[[Args], int]
 SPEC = "run:DIR, weights:FILE.safetensors, dino:FILE.pth, timm:NAME, hub:REPO:NAME or hf:NAME"
 
 
+LIKE_DATA = (
+    "--images",
+    "--image",
+    "--dataset",
+    "--datasets",
+    "--data-dir",
+    "--data-path",
+    "--folder",
+    "--input",
+    "--root",
+)
+MEANT = {
+    **dict.fromkeys(LIKE_DATA, "--data"),
+    **dict.fromkeys(("--model", "--weights", "--checkpoint", "--ckpt", "--run"), "--backbone"),
+    **dict.fromkeys(("--output", "--output-dir", "--out-dir", "--save", "-o"), "--out"),
+}
+"""What other programs call our options."""
+
+
 class Parser(argparse.ArgumentParser):
-    """Errors in one line, exit code 2."""
+    """Errors in one line, exit code 2; for a command or an option that there is not, the one that may be meant."""
+
+    _commands: Any = None
+
+    def add_subparsers(self, **settings: Any) -> Any:
+        """As argparse's; names that are no command are answered by the nearest one."""
+        self._commands = super().add_subparsers(**settings)
+        return self._commands
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As argparse's, after a look at the names of commands and options."""
+        given = list(sys.argv[1:] if args is None else args)
+        if self._commands is not None and given and not given[0].startswith("-"):
+            self._check_command(given[0])
+        elif self._commands is None:
+            self._check_options(given[: given.index("--")] if "--" in given else given)
+        return super().parse_known_args(given, namespace)
+
+    def _check_command(self, name: str) -> None:
+        known = [command for command, parser in self._commands.choices.items() if parser.description]
+        if name not in self._commands.choices:
+            near = did_you_mean(name, known)
+            self.error(f"{name!r} is no command: {near or 'there are ' + ', '.join(known)}")
+
+    def _check_options(self, given: Sequence[str]) -> None:
+        known = [option for action in self._actions for option in action.option_strings]
+        for option in (text.partition("=")[0] for text in given if re.match(r"--?[a-z]", text)):
+            if option in known or (option.startswith("--") and any(one.startswith(option) for one in known)):
+                continue
+            if MEANT.get(option) in known:
+                self.error(f"no option {option}: this command takes {MEANT[option]}")
+            if near := did_you_mean(option, [one for one in known if one.startswith("--")]):
+                self.error(f"no option {option}: {near}")
 
     def error(self, message: str) -> NoReturn:
         """Say what is wrong and where help is."""

@@ -1,4 +1,4 @@
-"""Commands on studies: run, plan, status, report, gc, settings."""
+"""Commands on studies: run, plan, status, report, gc."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args, get_origin
-
-from pydantic_core import to_json
+from typing import TYPE_CHECKING, Any
 
 from dinoskip.cli.arguments import (
     Args,
@@ -21,9 +19,8 @@ from dinoskip.cli.arguments import (
     print_table,
 )
 from dinoskip.cli.rows import best_rows, print_rows, rows_of
-from dinoskip.config import Config
 from dinoskip.console import duration, log
-from dinoskip.errors import ConfigError, did_you_mean
+from dinoskip.errors import ConfigError
 from dinoskip.files import MANIFEST, TEMPORARY, publish_directory
 from dinoskip.locks import directory_lock
 from dinoskip.pipeline import graph, stages
@@ -57,10 +54,6 @@ def add_commands(commands: Any) -> None:
     )
     _study_arguments(parser, choose=True)
     computing_options(parser)
-    parser = command(
-        commands, "settings", settings, "list the settings of studies and runs, with defaults and meanings"
-    )
-    parser.add_argument("section", nargs="?", metavar="SECTION", help="these alone, such as pretrain or online.knn")
     parser = command(commands, "plan", plan, "say of every stage whether it is cached or must run, and why")
     _study_arguments(parser)
     parser.add_argument(
@@ -246,46 +239,4 @@ def gc(args: Args) -> int:
                  ("unfinished", works, args.delete_unfinished, "--delete-unfinished"))  # fmt: skip
         for label, paths, deleted, flag in kinds:
             log.info("%d %s%s", len(paths), label, " deleted" if deleted else f"; {flag} removes them" if paths else "")
-    return 0
-
-
-def _settings_of(kind: Any, key: str = "", choice: str = "") -> list[tuple[str, str, str, str]]:
-    """Key, choice, default and meaning of all settings of a type, those of sections inside included.
-
-    Where there are several types to choose from by ``name`` or ``kind``, ``choice`` is that.
-    """
-    rows = []
-    for name, field in kind.model_fields.items():
-        inner, at = _sections(field.annotation), f"{key}.{name}".strip(".")
-        at += ".NAME" if get_origin(field.annotation) is dict else ""
-        for section in inner:
-            tag = section.model_fields.get("name") or section.model_fields.get("kind") if len(inner) > 1 else None
-            rows += _settings_of(section, at, tag.default if tag else "")
-        if not inner and not (choice and field.default == choice):
-            default = "required"
-            if not field.is_required():
-                default = to_json(field.get_default(call_default_factory=True)).decode()
-            rows.append((at, choice, default, field.description or ""))
-    return rows
-
-
-def _sections(annotation: Any) -> list[Any]:
-    """The configuration types inside an annotation: none, one, or several to choose from by ``name`` or ``kind``."""
-    if isinstance(annotation, type) and issubclass(annotation, Config):
-        return [annotation]
-    return [section for part in get_args(annotation) for section in _sections(part)]
-
-
-def settings(args: Args) -> int:
-    """``dinoskip settings``."""
-    from dinoskip.pipeline.study import Study  # torch
-
-    rows = _settings_of(Study)
-    if args.section:
-        sections = sorted({key.partition(".")[0] for key, *_ in rows})
-        rows = [row for row in rows if row[0] == args.section or row[0].startswith(f"{args.section}.")]
-        if not rows:
-            near = did_you_mean(args.section, sections)
-            raise ConfigError(f"settings: {args.section} is none of {', '.join(sections)}", near)
-    print_table(rows, ("key", "of", "default", "meaning"))
     return 0

@@ -42,16 +42,22 @@ def _is_range(pair: tuple[float, float]) -> tuple[float, float]:
 class AugmentConfig(Config):
     """Probabilities and strengths, by default DINO's (docs/protocols.md); triples are global 1, global 2, local."""
 
-    flip: Probability = 0.5
-    jitter: Probability = 0.8
-    brightness: float = Field(default=0.4, ge=0, le=1)
-    contrast: float = Field(default=0.4, ge=0, le=1)
-    saturation: float = Field(default=0.2, ge=0, le=1)
-    hue: float = Field(default=0.1, ge=0, le=0.5)
-    grey: Probability = 0.2
-    blur: tuple[Probability, Probability, Probability] = (1.0, 0.1, 0.5)
-    blur_sigma: Annotated[tuple[float, float], AfterValidator(_is_range)] = (0.1, 2.0)
-    solarise: tuple[Probability, Probability, Probability] = (0.0, 0.2, 0.0)
+    flip: Probability = Field(0.5, description="probability of a horizontal flip")
+    jitter: Probability = Field(0.8, description="probability of colour jitter")
+    brightness: float = Field(default=0.4, ge=0, le=1, description="strength of jitter: factor within 1 ± this")
+    contrast: float = Field(default=0.4, ge=0, le=1, description="strength of jitter: factor within 1 ± this")
+    saturation: float = Field(default=0.2, ge=0, le=1, description="strength of jitter: factor within 1 ± this")
+    hue: float = Field(default=0.1, ge=0, le=0.5, description="strength of jitter, in turns of the colour circle")
+    grey: Probability = Field(0.2, description="probability of a grey image")
+    blur: tuple[Probability, Probability, Probability] = Field(
+        (1.0, 0.1, 0.5), description="probability of Gaussian blur"
+    )
+    blur_sigma: Annotated[tuple[float, float], AfterValidator(_is_range)] = Field(
+        (0.1, 2.0), description="least and greatest standard deviation of the blur, pixels"
+    )
+    solarise: tuple[Probability, Probability, Probability] = Field(
+        (0.0, 0.2, 0.0), description="probability of solarisation"
+    )
 
 
 def view_parameters(config: AugmentConfig, num_local: int, seed: int, epoch: int, indices: np.ndarray) -> np.ndarray:

@@ -42,13 +42,13 @@ class ClassAugmentConfig(Config):
 
     size: int = Field(224, ge=8, description="side in pixels, in training and validation")
     scale: tuple[Share, Share] = Field((0.08, 1.0), description="area of a random crop, as a share of the image's")
-    flip: float = Field(0.5, ge=0, le=1)
+    flip: float = Field(0.5, ge=0, le=1, description="probability of a horizontal flip")
     rand_magnitude: int = Field(9, ge=0, le=10, description="of RandAugment's two operations; 0 = no RandAugment")
     rand_std: float = Field(0.5, ge=0, le=10, description="normal noise on the magnitude")
     erase: float = Field(0.25, ge=0, le=1, description="chance that a rectangle becomes normal noise")
     mixup: float = Field(0.8, ge=0, description="alpha of its Beta distribution; 0 = none")
     cutmix: float = Field(1.0, ge=0, description="alpha of its Beta distribution; 0 = none; with mixup, half each")
-    label_smoothing: float = Field(0.1, ge=0, lt=1)
+    label_smoothing: float = Field(0.1, ge=0, lt=1, description="share of the target spread over all classes")
 
     @model_validator(mode="after")
     def _ordered(self) -> ClassAugmentConfig:

@@ -41,12 +41,16 @@ Scale = Annotated[tuple[float, float], AfterValidator(_is_scale)]
 class CropConfig(Config):
     """Sizes in pixels, numbers of crops, and the fractions of the image area they cover (docs/protocols.md)."""
 
-    global_size: int = Field(default=224, ge=8)
-    local_size: int = Field(default=96, ge=8)
-    num_global: Literal[2] = 2
-    num_local: int = Field(default=8, ge=0, le=64)
-    global_scale: Scale = (0.4, 1.0)
-    local_scale: Scale = (0.05, 0.4)
+    global_size: int = Field(default=224, ge=8, description="side of global crops, pixels")
+    local_size: int = Field(default=96, ge=8, description="side of local crops, pixels")
+    num_global: Literal[2] = Field(2, description="global crops an image; DINO's loss is made for two")
+    num_local: int = Field(default=8, ge=0, le=64, description="local crops an image")
+    global_scale: Scale = Field(
+        (0.4, 1.0), description="least and greatest area of a global crop, as shares of the image's"
+    )
+    local_scale: Scale = Field(
+        (0.05, 0.4), description="least and greatest area of a local crop, as shares of the image's"
+    )
 
     @property
     def num_views(self) -> int:

@@ -28,7 +28,7 @@ class ConditionedInit(Config):
     """See :func:`dinoskip.init.conditioned_`."""
 
     name: Literal["conditioned"] = "conditioned"
-    v: Values = "shared"
+    v: Values = Field("shared", description="W^V of a head: the first coordinates for every head, or blocks of its own")
     parts: Annotated[tuple[Part, ...], Field(min_length=1), AfterValidator(no_duplicates), Added()] = Field(
         ("query", "key", "value"), description="matrices that are conditioned; the others start by the default"
     )

@@ -20,10 +20,10 @@ class MimeticInit(Config):
     """See :func:`dinoskip.init.mimetic_`."""
 
     name: Literal["mimetic"] = "mimetic"
-    alpha: float = Field(0.7, ge=0)
-    beta: float = 0.7
-    alpha_vo: float = Field(0.4, ge=0)
-    beta_vo: float = 0.4
+    alpha: float = Field(0.7, ge=0, description="weight of the noise in W^Q W^K of each head")
+    beta: float = Field(0.7, description="weight of the identity in W^Q W^K of each head")
+    alpha_vo: float = Field(0.4, ge=0, description="weight of the noise in W^V W^O")
+    beta_vo: float = Field(0.4, description="weight of minus the identity in W^V W^O")
 
     def tensors(self, model: nn.Module, seed: int) -> Assignments:
         """What this method assigns."""

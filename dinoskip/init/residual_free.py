@@ -24,14 +24,14 @@ class ResidualFreeInit(Config):
     """See :func:`dinoskip.init.residual_free_`."""
 
     name: Literal["residual_free"] = "residual_free"
-    alpha_qk: Positive = 0.9
-    alpha_vo: Positive = 3.0
-    alpha_u: Positive = 1.5
-    alpha_d: Positive = 1.5
+    alpha_qk: Positive = Field(0.9, description="scale of W^Q W^K")
+    alpha_vo: Positive = Field(3.0, description="scale of W^V W^O")
+    alpha_u: Positive = Field(1.5, description="scale of fc1")
+    alpha_d: Positive = Field(1.5, description="scale of fc2")
     beta: float = Field(1.0, gt=0, description="base of the depth-aware temperature; the paper's is 1.1")
-    reading: Reading = "product"
-    first_layer: int = Field(1, ge=0)
-    mode: TemperatureMode = "multiply"
+    reading: Reading = Field("product", description="reading of the paper's formula (docs/initialisations.md)")
+    first_layer: int = Field(1, ge=0, description="number of the first block in the temperature")
+    mode: TemperatureMode = Field("multiply", description="whether the temperature multiplies or divides")
 
     def tensors(self, model: nn.Module, seed: int) -> Assignments:
         """What this method assigns."""

@@ -38,13 +38,13 @@ class SkiplessInit(Config):
     """See :func:`dinoskip.init.skipless_`."""
 
     name: Literal["skipless"] = "skipless"
-    alpha: float = Field(1.8, ge=0)
-    beta: float = 1.0
-    c: Positive | tuple[Positive, Positive] = 3.0
-    heads: Heads = "top"
-    mlp: MlpInit = "suo"
-    noise: Noise = "normal"
-    draw: Draw = "haar"
+    alpha: float = Field(1.8, ge=0, description="weight of the noise in W^Q W^K of each head")
+    beta: float = Field(1.0, description="weight of the identity in W^Q W^K of each head")
+    c: Positive | tuple[Positive, Positive] = Field(3.0, description="scale of W^V and of W^O; a pair: one for each")
+    heads: Heads = Field("top", description="which part of the matrices a head takes (docs/initialisations.md)")
+    mlp: MlpInit = Field("suo", description="how fc1 and fc2 start (docs/initialisations.md)")
+    noise: Noise = Field("normal", description="distribution of the noise")
+    draw: Draw = Field("haar", description="how orthogonal matrices are drawn")
 
     def tensors(self, model: nn.Module, seed: int) -> Assignments:
         """What this method assigns."""

@@ -27,7 +27,7 @@ Kind = Literal["svd", "dct"]
 class GrayingConfig(Config):
     """Token Graying as a setting of a model: which transform, and the exponent ε of its values."""
 
-    kind: Kind = "dct"
+    kind: Kind = Field("dct", description="transform of the patches: discrete cosine or singular values")
     epsilon: float = Field(0.95, gt=0, le=1, description="exponent of the amplified values; 1 changes nothing")
 
 

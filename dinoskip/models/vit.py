@@ -121,7 +121,7 @@ def add_positions(model: VisionTransformer, patches: Tensor, position_resize: st
 class VitConfig(Config):
     """What fixes a model's parameters and function: enough to rebuild it from a weights file."""
 
-    name: ModelName = "vit_small_patch16"
+    name: ModelName = Field("vit_small_patch16", description="size and patch of the ViT")
     skip: Skip = Field(True, description='true, false, or "attention" / "mlp" to keep only that skip')
     depth: int | None = Field(None, gt=0, le=MAX_DEPTH, description="number of blocks; 12 when not given")
     img_size: int = Field(

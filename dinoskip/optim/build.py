@@ -19,8 +19,8 @@ class AdamWConfig(Scheduled):
     """AdamW with DINO's schedules (docs/protocols.md). ``lr`` is per 256 images of the global batch."""
 
     name: Literal["adamw"] = "adamw"
-    betas: tuple[Beta, Beta] = (0.9, 0.999)
-    eps: float = Field(1e-8, gt=0)
+    betas: tuple[Beta, Beta] = Field((0.9, 0.999), description="averages of gradient and squared gradient")
+    eps: float = Field(1e-8, gt=0, description="added to the denominator")
 
     def build(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
         """Build the optimizer over ``groups`` of :func:`param_groups`."""

@@ -27,7 +27,7 @@ class KLShampooConfig(PreconditionedConfig):
     """KL-Shampoo, or KL-SOAP with ``klsoap``. The learning rate is to be tuned."""
 
     name: Literal["klshampoo"] = "klshampoo"
-    betas: tuple[Beta, Beta] = (0.9, 0.98)
+    betas: tuple[Beta, Beta] = Field((0.9, 0.98), description="averages of gradient and factors")
     klsoap: bool = Field(False, description="KL-SOAP: Adam in KL-Shampoo's basis")
     init_factor: float = Field(0.1, gt=0, description="first eigenvalue of every factor")
     damping: bool = Field(False, description="add eps in the estimates of the factors")

@@ -25,8 +25,8 @@ class MuonConfig(Scheduled):
     """Muon for hidden matrices, its updates scaled to AdamW's size, and AdamW for everything else."""
 
     name: Literal["muon"] = "muon"
-    momentum: Beta = 0.95
-    nesterov: bool = True
+    momentum: Beta = Field(0.95, description="average of the gradient")
+    nesterov: bool = Field(True, description="look ahead by one average")
     ns_steps: int = Field(5, ge=1, lt=100, description="Newton-Schulz iterations")
     betas: tuple[Beta, Beta] = Field((0.9, 0.999), description="of AdamW")
     eps: float = Field(1e-8, gt=0, description="of AdamW")

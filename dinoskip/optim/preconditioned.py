@@ -42,7 +42,7 @@ class PreconditionedConfig(RefreshConfig):
     """What the settings of SOAP and KL-Shampoo share."""
 
     shampoo_beta: float = Field(-1, lt=1, description="average of the factors; negative: betas[1]")
-    eps: float = Field(1e-8, gt=0)
+    eps: float = Field(1e-8, gt=0, description="added to the denominator")
     precondition_frequency: int = Field(10, ge=1, description="steps between two refreshes of the bases")
     max_precond_dim: int = Field(10000, ge=1, description="a larger dimension has no basis")
     normalize_grads: bool = Field(False, description="scale every update to a mean square of 1")

@@ -43,11 +43,11 @@ class SoapConfig(PreconditionedConfig):
     """
 
     name: Literal["soap"] = "soap"
-    betas: tuple[Beta, Beta] = (0.95, 0.95)
-    as_matrix: bool = True
-    merge_dims: bool = False
-    precondition_1d: bool = False
-    correct_bias: bool = True
+    betas: tuple[Beta, Beta] = Field((0.95, 0.95), description="averages of gradient and of its square in the basis")
+    as_matrix: bool = Field(True, description="take a kernel as one matrix; false: a basis for each of its dimensions")
+    merge_dims: bool = Field(False, description="merge small dimensions")
+    precondition_1d: bool = Field(False, description="a basis for vectors, too")
+    correct_bias: bool = Field(True, description="correct the averages for their start at 0, as Adam")
 
     def build(self, groups: list[Group]) -> torch.optim.Optimizer:
         """Build the optimizer over ``groups`` of :func:`dinoskip.optim.groups.param_groups`."""
@@ -59,8 +59,8 @@ class EcsConfig(RefreshConfig):
     """Eigenvalue-corrected Shampoo, with the settings of public code by the first author of *Cutting the Skip*."""
 
     name: Literal["ecs"] = "ecs"
-    betas: tuple[Beta, Beta] = (0.9, 0.95)
-    eps: float = Field(1e-8, gt=0)
+    betas: tuple[Beta, Beta] = Field((0.9, 0.95), description="averages of gradient and of its square in the basis")
+    eps: float = Field(1e-8, gt=0, description="added to the denominator")
     weight_decay: float = Field(0.05, ge=0, description="at the first step")
     weight_decay_end: float = Field(0.05, ge=0, description="at the end of its cosine")
     precondition_frequency: int = Field(100, ge=1, description="steps between two refreshes; Adam until the first")

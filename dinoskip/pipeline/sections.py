@@ -43,7 +43,7 @@ class EvaluateBase(Config):
 class StudyBase(Config):
     """What a study has beside the sections of its stages."""
 
-    name: Name
+    name: Name = Field(description="of the study, and of its folder")
     seed: int = Field(0, ge=0, description="of weights, crops, samples, draws")
     output: Path = Field(Path("runs"), description="folder in which the study has its own, of its name")
     data: dict[Name, DatasetConfig] = Field(default_factory=dict)

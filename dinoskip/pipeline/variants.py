@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from pydantic import Field
+
 from dinoskip.config import Config, RawConfig, merge, validate
 from dinoskip.errors import ConfigError
 from dinoskip.init.build import ModelConfig
@@ -25,8 +27,8 @@ class VariantsConfig(Config):
     (``weights:FILE``, ``dino:FILE``, ``run:DIR``, ``timm:NAME``) that is evaluated as it is.
     """
 
-    model: tuple[dict[str, Any], ...] = ({},)
-    optimizer: tuple[str | dict[str, Any], ...] = ({},)
+    model: tuple[dict[str, Any], ...] = Field(({},), description="changes to model, or a backbone each")
+    optimizer: tuple[str | dict[str, Any], ...] = Field(({},), description="changes to optimizer, or a name each")
 
 
 @dataclass(frozen=True)

@@ -26,11 +26,11 @@ FREE_KEYS = (
 class TrainConfig(Config):
     """Settings of every objective: length, batch, what is kept and written, and how it is computed."""
 
-    epochs: int = Field(300, ge=1)
+    epochs: int = Field(300, ge=1, description="passes over the images")
     batch_size: int = Field(1024, ge=1, description="images a step over all ranks and micro-batches")
     warmup_epochs: float = Field(10, ge=0, description="linear warm-up of the learning rate from 0; may be a fraction")
     keep_epochs: tuple[int, ...] = Field((), description="epochs whose checkpoint is kept, beside the last")
-    checkpoint_every_minutes: float = Field(10.0, gt=0)
+    checkpoint_every_minutes: float = Field(10.0, gt=0, description="minutes between checkpoints")
     checkpoint_every_steps: int | None = Field(None, ge=1, description="as well; null: by time alone")
     log_every: int = Field(10, ge=1, description="steps between rows of metrics.jsonl")
     online_every: int = Field(0, ge=0, description="epochs between evaluations while training; 0 = none")

@@ -12,11 +12,13 @@ from dinoskip.config import Config, no_duplicates
 class OnlineKnnConfig(Config):
     """k-NN on the CLS token of the last block, on a class-balanced sample of a data set with classes."""
 
-    dataset: str
+    dataset: str = Field(description="key of data, with classes")
     size: int = Field(224, ge=16, description="side in pixels of the centre crop")
-    k: Annotated[tuple[Annotated[int, Field(ge=1)], ...], AfterValidator(no_duplicates)] = Field((10,), min_length=1)
-    train_images: int = Field(5000, ge=1)
-    val_images: int = Field(1000, ge=1)
+    k: Annotated[tuple[Annotated[int, Field(ge=1)], ...], AfterValidator(no_duplicates)] = Field(
+        (10,), min_length=1, description="numbers of neighbours"
+    )
+    train_images: int = Field(5000, ge=1, description="neighbours are looked for among so many")
+    val_images: int = Field(1000, ge=1, description="images that are classified")
     held_out: bool = Field(False, description="validate on training images that are left out of the neighbours")
 
     @property
@@ -42,17 +44,19 @@ class OnlineProbeConfig(Config):
     ``blocks`` count from 1; 0, -1, ... are the last, the one before it, ...
     """
 
-    dataset: str
+    dataset: str = Field(description="key of data, with masks")
     size: int = Field(224, ge=16, description="side in pixels of the square that images are resized to")
-    blocks: Annotated[tuple[int, ...], AfterValidator(no_duplicates)] = Field((-1, 0), min_length=1)
-    learning_rates: Annotated[tuple[Annotated[float, Field(gt=0)], ...], AfterValidator(no_duplicates)] = Field(
-        (1e-3, 1e-2), min_length=1
+    blocks: Annotated[tuple[int, ...], AfterValidator(no_duplicates)] = Field(
+        (-1, 0), min_length=1, description="from 1; 0 is the last, -1 the one before it"
     )
-    epochs: int = Field(10, ge=1)
-    train_split: str = "train"
-    val_split: str = "val"
-    train_images: int = Field(200, ge=2)
-    val_images: int = Field(100, ge=1)
+    learning_rates: Annotated[tuple[Annotated[float, Field(gt=0)], ...], AfterValidator(no_duplicates)] = Field(
+        (1e-3, 1e-2), min_length=1, description="one head each"
+    )
+    epochs: int = Field(10, ge=1, description="passes over the training images")
+    train_split: str = Field("train", description="whose images the heads are fitted on")
+    val_split: str = Field("val", description="whose images are scored")
+    train_images: int = Field(200, ge=2, description="images fitted on")
+    val_images: int = Field(100, ge=1, description="images scored")
 
     @property
     def use(self) -> Literal["segmentation"]:

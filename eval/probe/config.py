@@ -95,9 +95,9 @@ class ProbeConfig(Config):
         "cosine", description="poly: falls linearly; step: to a tenth after 80 % of the steps"
     )
     warmup: float = Field(0.0, ge=0, lt=1, description="share of the steps with a linearly rising rate")
-    epochs: int | None = Field(30, ge=1)
+    epochs: int | None = Field(30, ge=1, description="passes over the training images")
     iterations: int | None = Field(None, ge=1, description="instead of epochs")
-    batch_size: int = Field(16, ge=1)
+    batch_size: int = Field(16, ge=1, description="images a step")
     batchnorm: Literal["none", "plain", "affine"] = Field("plain", description="affine: with learned scale and shift")
     dropout: float = Field(0.0, ge=0, lt=1, description="of whole channels of an image, before BatchNorm; live only")
     init_std: NotNegative = Field(0.0, description="of the first weights, normal; 0: from zero")

@@ -23,7 +23,7 @@ class TokenCutConfig(Config):
     tau: Annotated[
         tuple[Annotated[float, Field(ge=0, lt=1)], ...], BeforeValidator(_single), AfterValidator(no_duplicates)
     ] = Field((0.2,), min_length=1, description="one or several; what is shown is of the first")
-    eps: float = Field(1e-5, gt=0, lt=1)
+    eps: float = Field(1e-5, gt=0, lt=1, description="affinity of patches that are not alike")
     lost_k: int | None = Field(None, ge=1, description="LOST too, its seed grown over so many patches; published: 100")
     overlays: int = Field(0, ge=0, description="pictures with mask and boxes of so many images, at every block")
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import ClassVar, Literal
 
+from pydantic import Field
+
 from dinoskip.data.folders import ImageFolder, require_folder
 from dinoskip.data.segmentation import IGNORE, SegmentationDataset, class_map, words
 from dinoskip.data.sets.kind import Archives, CheckedSplit, Published, TrainSubset, WithMasks
@@ -59,7 +61,7 @@ class Ade20kConfig(TrainSubset, WithMasks):
     archives: ClassVar[Archives | None] = ARCHIVES
 
     kind: Literal["ade20k"] = "ade20k"
-    root: str
+    root: str = Field(description="ADEChallengeData2016, or the folder that holds it")
 
     @property
     def dataset_name(self) -> str:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
+from pydantic import Field
 
 from dinoskip.data.folders import ImageFolder, require_folder
 from dinoskip.data.segmentation import IGNORE, ClassMap, SegmentationDataset, class_map, words
@@ -34,7 +35,7 @@ class CityscapesConfig(TrainSubset, WithMasks):
     """A folder with ``leftImg8bit`` and ``gtFine``, as unpacked from the two archives of these names."""
 
     kind: Literal["cityscapes"] = "cityscapes"
-    root: str
+    root: str = Field(description="folder with leftImg8bit and gtFine")
 
     @property
     def dataset_name(self) -> str:

@@ -6,6 +6,8 @@ import hashlib
 from pathlib import Path
 from typing import ClassVar, Literal
 
+from pydantic import Field
+
 from dinoskip.data.detection import DetectionDataset
 from dinoskip.data.folders import ImageFolder, read_text
 from dinoskip.data.sets.coco_json import CocoDetection, ListedImage, images_below, load_coco, safe_name, with_boxes
@@ -70,8 +72,8 @@ class Coco20kConfig(WithBoxes):
     archives: ClassVar[Archives | None] = ARCHIVES
 
     kind: Literal["coco20k"] = "coco20k"
-    root: str
-    filenames: str = LIST
+    root: str = Field(description="COCO folder with train2014 and annotations")
+    filenames: str = Field(LIST, description="the published list of file names, relative to root")
 
     @property
     def dataset_name(self) -> str:

@@ -11,6 +11,8 @@ from itertools import pairwise
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal, NamedTuple
 
+from pydantic import Field
+
 from dinoskip.data.detection import Box, DetectionDataset, are_coordinates, upright_boxes
 from dinoskip.data.folders import ImageFolder
 from dinoskip.data.sets.kind import CheckedSplit, WithBoxes
@@ -165,8 +167,8 @@ class CocoJsonConfig(WithBoxes):
     """Boxes of any JSON in COCO's format. File names in it are relative to ``root``, as is ``annotations``."""
 
     kind: Literal["coco_json"] = "coco_json"
-    root: str
-    annotations: str = "annotations.json"
+    root: str = Field(description="folder that file names in the JSON are relative to")
+    annotations: str = Field("annotations.json", description="the JSON, relative to root")
 
     @property
     def dataset_name(self) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from pydantic import Field
 
 from dinoskip.data.folders import ImageFolder
 from dinoskip.data.segmentation import IGNORE, SegmentationDataset, class_map
@@ -72,7 +73,7 @@ class CocoPanopticConfig(TrainSubset, WithMasks):
     """A COCO folder with train2017, val2017, and ``panoptic_*2017`` maps and JSON in ``annotations``."""
 
     kind: Literal["coco_panoptic"] = "coco_panoptic"
-    root: str
+    root: str = Field(description="COCO folder with train2017, val2017 and annotations")
 
     @property
     def dataset_name(self) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
-from pydantic import BeforeValidator
+from pydantic import BeforeValidator, Field
 
 from dinoskip.data.folders import ImageFolder
 from dinoskip.data.segmentation import IGNORE, ILLEGAL, ClassMap, SegmentationDataset, class_map, words
@@ -159,8 +159,10 @@ class CocoStuffConfig(TrainSubset, WithMasks):
     archives: ClassVar[Archives | None] = ARCHIVES
 
     kind: Literal["coco_stuff"] = "coco_stuff"
-    root: str
-    classes: Annotated[StuffClasses, BeforeValidator(as_text)] = "171"
+    root: str = Field(description="COCO folder with train2017, val2017 and stuffthingmaps")
+    classes: Annotated[StuffClasses, BeforeValidator(as_text)] = Field(
+        "171", description="how labels are grouped: 171 classes, or the 27 coarse ones"
+    )
 
     @property
     def dataset_name(self) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
+from pydantic import Field
+
 from dinoskip.data.folders import ImageFolder, LabelledFolder
 from dinoskip.data.sets.kind import CheckedSplit, WithClasses
 from dinoskip.data.shards import Source, open_source
@@ -15,7 +17,7 @@ class FolderConfig(WithClasses):
     """A folder with ``train`` and ``val``, each with one sub-folder per class (the ImageNet layout)."""
 
     kind: Literal["folder"] = "folder"
-    root: str
+    root: str = Field(description="folder with train and val, each with a folder per class")
 
     @property
     def dataset_name(self) -> str:

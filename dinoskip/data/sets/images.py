@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
+from pydantic import Field
+
 from dinoskip.data.folders import ImageFolder
 from dinoskip.data.sets.kind import CheckedSplit, DatasetKind
 from dinoskip.data.shards import Source, open_source
@@ -14,7 +16,7 @@ class ImagesConfig(DatasetKind):
     """Any folder of images, searched with its sub-folders; no label needed."""
 
     kind: Literal["images"] = "images"
-    root: str
+    root: str = Field(description="folder of images, searched with its sub-folders")
 
     @property
     def dataset_name(self) -> str:

@@ -135,8 +135,8 @@ def as_text(value: object) -> object:
 class TrainSubset(Config):
     """``subset`` images of the training split are used, drawn by ``subset_seed``; all, if it is not given."""
 
-    subset: int | None = Field(None, ge=1)
-    subset_seed: int = Field(0, ge=0)
+    subset: int | None = Field(None, ge=1, description="training images that are used; null: all")
+    subset_seed: int = Field(0, ge=0, description="seed of the draw of the subset")
 
     def drawn_from(self, dataset: SegmentationDataset) -> SegmentationDataset:
         """Return the subset of a training split; other splits, and all if no number is given, as they are."""

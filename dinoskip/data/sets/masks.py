@@ -40,11 +40,11 @@ class MasksConfig(TrainSubset, WithMasks):
     """
 
     kind: Literal["masks"] = "masks"
-    root: str
-    images: str = "images/{split}"
-    masks: str = "masks/{split}"
-    classes: str = "classes.txt"
-    first_value: int = Field(0, ge=0, le=254)
+    root: str = Field(description="folder that the paths below are relative to")
+    images: str = Field("images/{split}", description="folder of images; {split} stands for the split")
+    masks: str = Field("masks/{split}", description="folder of mask PNGs; {split} stands for the split")
+    classes: str = Field("classes.txt", description="file with a class name a line")
+    first_value: int = Field(0, ge=0, le=254, description="mask value of the first class")
 
     @property
     def dataset_name(self) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator
+from pydantic import BeforeValidator, Field
 
 from dinoskip.data.folders import ImageFolder
 from dinoskip.data.segmentation import BACKGROUND, IGNORE, SegmentationDataset, class_map, words
@@ -26,8 +26,10 @@ class PascalContextConfig(TrainSubset, WithMasks):
     """A VOCdevkit (or its VOC2010 folder) with SegmentationClassContext and ImageSets/SegmentationContext."""
 
     kind: Literal["pascal_context"] = "pascal_context"
-    root: str
-    classes: Annotated[Literal["59", "60"], BeforeValidator(as_text)] = "59"
+    root: str = Field(description="VOCdevkit, or its VOC2010 folder")
+    classes: Annotated[Literal["59", "60"], BeforeValidator(as_text)] = Field(
+        "59", description="59 classes, or 60 with the background"
+    )
 
     @property
     def dataset_name(self) -> str:

@@ -39,12 +39,12 @@ class ScenesConfig(WithMasks, WithBoxes, WithClasses):
     """How many scenes, how large (pixels), of how many classes; ``val_fraction`` of them form the validation split."""
 
     kind: Literal["scenes"] = "scenes"
-    images: int = Field(default=240, ge=4, le=100_000)
-    val_fraction: float = Field(default=0.25, gt=0, lt=1)
-    size: int = Field(default=224, ge=64, le=1024)
-    classes: int = Field(default=6, ge=2, le=len(KINDS))
-    max_objects: int = Field(default=3, ge=1, le=5)
-    seed: int = Field(default=0, ge=0)
+    images: int = Field(default=240, ge=4, le=100_000, description="scenes in all")
+    val_fraction: float = Field(default=0.25, gt=0, lt=1, description="share of the scenes in the validation split")
+    size: int = Field(default=224, ge=64, le=1024, description="side of a scene, pixels")
+    classes: int = Field(default=6, ge=2, le=len(KINDS), description="kinds of objects")
+    max_objects: int = Field(default=3, ge=1, le=5, description="most objects in a scene")
+    seed: int = Field(default=0, ge=0, description="of all draws")
 
     @property
     def class_names(self) -> tuple[str, ...]:

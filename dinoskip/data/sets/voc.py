@@ -12,6 +12,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 from PIL import Image
+from pydantic import Field
 
 from dinoskip.console import Progress
 from dinoskip.data.detection import DetectionDataset, dominant_labels
@@ -289,9 +290,9 @@ class VocConfig(WithMasks, WithBoxes, WithClasses):
     archives: ClassVar[Archives | None] = ARCHIVES
 
     kind: Literal["voc"] = "voc"
-    root: str
-    year: Literal[2007, 2012] = 2012
-    train_list: Literal["train", "trainaug"] = "train"
+    root: str = Field(description="VOCdevkit, or its VOC<year> folder")
+    year: Literal[2007, 2012] = Field(2012, description="of the challenge")
+    train_list: Literal["train", "trainaug"] = Field("train", description="what the split train of masks stands for")
 
     @property
     def dataset_name(self) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from pydantic import Field
+
 from dinoskip.config import RawConfig, settings_for_key, validate
 from dinoskip.pipeline.fields import Names
 from dinoskip.pipeline.stage import Command, Problem, Stage, StudyNodes, Task, not_multiples
@@ -22,7 +24,7 @@ SPLITS = ("train", "val")
 class KnnSection(KnnConfig):
     """k-NN classification of whole images (docs/retrieval.md)."""
 
-    datasets: Names = ()
+    datasets: Names = Field((), description="keys of data, with classes")
 
 
 def check(study: StudyBase, variants: tuple[Variant, ...]) -> Iterator[Problem]:

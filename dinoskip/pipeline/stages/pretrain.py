@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from pydantic import Field
+
 from dinoskip.config import RawConfig, dump, settings_for_key, validate
 from dinoskip.data import sets as datasets
 from dinoskip.data.shards import Source as Images
@@ -35,7 +37,7 @@ checkpoints the output holds, and the weights stage reads those."""
 class PretrainSection(PretrainConfig):
     """The pretraining recipe and the data set it is run on (a key of ``data``)."""
 
-    dataset: Name
+    dataset: Name = Field(description="key of data whose images are trained on")
 
 
 def check(study: StudyBase, variants: tuple[Variant, ...]) -> Iterator[Problem]:

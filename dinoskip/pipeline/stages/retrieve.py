@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from pydantic import Field
+
 from dinoskip.config import RawConfig, settings_for_key, validate
 from dinoskip.pipeline.fields import Names
 from dinoskip.pipeline.stage import Command, Problem, Stage, StudyNodes, Task, not_multiples
@@ -21,9 +23,9 @@ if TYPE_CHECKING:
 class RetrieveSection(RetrievalConfig):
     """Dense retrieval (docs/retrieval.md): resolution, how many training patches are remembered, how they vote."""
 
-    datasets: Names = ()
-    train_split: str = "train"
-    val_split: str = "val"
+    datasets: Names = Field((), description="keys of data, with masks")
+    train_split: str = Field("train", description="whose patches are the memory")
+    val_split: str = Field("val", description="whose images are reported")
 
 
 def check(study: StudyBase, variants: tuple[Variant, ...]) -> Iterator[Problem]:

@@ -30,7 +30,7 @@ KEY = "supervised"
 class SuperviseSection(SupervisedConfig):
     """The supervised recipe and the data set it is run on (a key of ``data``, of kind ``folder``)."""
 
-    dataset: Name
+    dataset: Name = Field(description="key of data, with classes")
     online_every: int = Field(10, ge=1, description="epochs between evaluations; the last is always one")
 
 

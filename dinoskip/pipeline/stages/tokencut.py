@@ -19,7 +19,7 @@ Facet = Literal["key", "query", "value", "out"]
 class TokenCutSection(TokenCutConfig):
     """Object discovery (docs/tokencut.md): thresholds, LOST beside it, pictures."""
 
-    datasets: Names = ()
+    datasets: Names = Field((), description="keys of data, with boxes")
     split: str = Field("trainval", description="whose images are cut")
     facet: Annotated[
         tuple[Facet, ...], BeforeValidator(as_tuple), AfterValidator(not_empty), AfterValidator(no_duplicates)

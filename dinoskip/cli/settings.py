@@ -1,0 +1,136 @@
+"""The command settings: every setting of studies and runs, with default, range and meaning."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import NoneType
+from typing import Any, Literal, NamedTuple, get_args, get_origin
+
+from pydantic.fields import FieldInfo
+from pydantic_core import to_json
+
+from dinoskip.cli.arguments import Args, command, json_option, print_json, print_table
+from dinoskip.config import Config
+from dinoskip.errors import ConfigError, did_you_mean
+
+SIGNS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
+
+
+class Setting(NamedTuple):
+    """One setting. ``of`` is the type that has it, where there are several to choose from by ``name`` or ``kind``."""
+
+    key: str
+    of: str
+    default: str
+    range: str
+    meaning: str
+
+
+def add_commands(commands: Any) -> None:
+    """Declare the command."""
+    parser = command(
+        commands, "settings", settings, "list the settings of studies and runs, with default, range and meaning"
+    )
+    parser.add_argument(
+        "words",
+        nargs="*",
+        metavar="WORD",
+        help="a section or setting, such as probe or online.knn, or words to look for",
+    )
+    json_option(parser, "the list")
+
+
+def settings_of(kind: Any, key: str = "", choice: str = "") -> list[Setting]:
+    """All settings of a configuration type, those of sections inside included."""
+    rows = []
+    for name, field in kind.model_fields.items():
+        inner, at = _sections(field.annotation), f"{key}.{name}".strip(".")
+        at += ".NAME" if get_origin(field.annotation) is dict else ""
+        for section in inner:
+            tag = section.model_fields.get("name") or section.model_fields.get("kind") if len(inner) > 1 else None
+            rows += settings_of(section, at, tag.default if tag else "")
+        if not inner and not (choice and field.default == choice):
+            default = "required"
+            if not field.is_required():
+                default = to_json(field.get_default(call_default_factory=True)).decode()
+            rows.append(Setting(at, choice, default, ", ".join(_range_of(field)), field.description or ""))
+    return rows
+
+
+def _sections(annotation: Any) -> list[Any]:
+    """The configuration types inside an annotation: none, one, or several to choose from by ``name`` or ``kind``."""
+    if isinstance(annotation, type) and issubclass(annotation, Config):
+        return [annotation]
+    return [section for part in get_args(annotation) for section in _sections(part)]
+
+
+def _range_of(field: FieldInfo) -> Iterator[str]:
+    """What values are allowed: bounds, or the choices."""
+    bounds = [bound for part in (field.metadata, *_metadata(field.annotation)) for bound in _bounds(part)]
+    yield from dict.fromkeys(bounds)
+    choices = [json_text(choice) for choice in _choices(field.annotation)]
+    if choices:
+        yield " | ".join(dict.fromkeys(choices))
+
+
+def _metadata(annotation: Any) -> Iterator[list[Any]]:
+    for part in get_args(annotation):
+        metadata = getattr(part, "__metadata__", ())
+        for one in metadata:
+            yield getattr(one, "metadata", [one])
+        yield from _metadata(part)
+
+
+def _bounds(metadata: list[Any]) -> Iterator[str]:
+    for one in metadata:
+        for name, sign in SIGNS.items():
+            if getattr(one, name, None) is not None:
+                yield f"{sign} {getattr(one, name)}"
+
+
+def _choices(annotation: Any) -> Iterator[Any]:
+    if get_origin(annotation) is Literal:
+        yield from get_args(annotation)
+    elif annotation is bool:
+        yield from (True, False)
+    elif annotation is NoneType:
+        yield None
+    else:
+        for part in get_args(annotation):
+            yield from _choices(part)
+
+
+def json_text(value: Any) -> str:
+    """A value as it is written in YAML."""
+    return value if isinstance(value, str) else to_json(value).decode()
+
+
+def matching(rows: list[Setting], words: list[str]) -> list[Setting]:
+    """The settings of the section or of the name that ``words`` gives; else those in whose text all words are."""
+    if len(words) == 1:
+        asked = words[0].strip(".").split(".")
+        named = [row for row in rows if _has(row.key.split("."), asked)]
+        if named:
+            return named
+    return [row for row in rows if all(word.lower() in " ".join(row).lower() for word in words)]
+
+
+def _has(path: list[str], asked: list[str]) -> bool:
+    return any(path[start : start + len(asked)] == asked for start in range(len(path)))
+
+
+def settings(args: Args) -> int:
+    """``dinoskip settings``."""
+    from dinoskip.pipeline.study import Study  # torch
+
+    every = settings_of(Study)
+    rows = matching(every, args.words)
+    if not rows:
+        known = sorted({part for row in every for part in row.key.split(".")})
+        near = did_you_mean(args.words[-1], known) if args.words else ""
+        raise ConfigError(f"settings: nothing has {' '.join(args.words)} in its name or meaning", near)
+    if args.json:
+        print_json([row._asdict() for row in rows])
+        return 0
+    print_table(rows, Setting._fields)
+    return 0
