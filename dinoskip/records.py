@@ -4,6 +4,8 @@
 array of what each image contributes:
 
 - hits, uint8 (n,): whether the image's box hits (CorLoc) or its class is right (k-NN); their mean is the row's value
+- scores, float64 (n,): what the image itself scores, in hundredths of the row's unit (0..1 for percent); nan where it
+  has none. Their mean over the other images is a hundredth of the row's value
 - areas, integers (n, K, 2): of every class, pixels in the intersection and in the union of prediction and label;
   their sums over images give the row's mIoU
 """
@@ -14,6 +16,7 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,9 +34,9 @@ class ImageRecords:
     """What each image contributes to a row: ``values`` (n,) or (n, K, 2), see above; ``ids`` of the n images."""
 
     ids: tuple[str, ...]
-    values: NDArray[np.integer]
+    values: NDArray[Any]
 
-    def of(self, ids: Sequence[str]) -> NDArray[np.integer]:
+    def of(self, ids: Sequence[str]) -> NDArray[Any]:
         """Return the values of ``ids``, in that order; KeyError for an id that is not there."""
         where = {name: i for i, name in enumerate(self.ids)}
         return self.values[[where[name] for name in ids]]
@@ -44,7 +47,7 @@ class RecordedRow:
     """A result row and what each image contributes to it; None for a row that has no value an image."""
 
     row: EvalResult
-    values: NDArray[np.integer] | None = None
+    values: NDArray[Any] | None = None
 
 
 def areas_record(areas: NDArray[np.integer]) -> NDArray[np.int32]:
@@ -53,7 +56,7 @@ def areas_record(areas: NDArray[np.integer]) -> NDArray[np.int32]:
     return np.stack([right, predicted + labelled - right], -1).astype(np.int32)
 
 
-def write_records(path: Path, ids: Sequence[str], records: Mapping[int, NDArray[np.integer]]) -> None:
+def write_records(path: Path, ids: Sequence[str], records: Mapping[int, NDArray[Any]]) -> None:
     """Write ``records``, by the number of their row in ``rows.json``, compressed and atomically; always the same bytes.
 
     Raises ValueError for an array that is not of shape (n,) or (n, K, 2) with n ids.
@@ -75,7 +78,9 @@ def write_recorded_rows(out: Path, ids: Sequence[str], recorded: Sequence[Record
     return rows
 
 
-def _smallest(values: NDArray[np.integer]) -> np.dtype[np.integer]:
+def _smallest(values: NDArray[Any]) -> np.dtype[Any]:
+    if np.issubdtype(values.dtype, np.floating):
+        return np.dtype(np.float64)
     return np.min_scalar_type(int(values.max(initial=0)))
 
 

@@ -16,6 +16,8 @@ from dinoskip.files import read_json, write_json
 _BASELINE = "baseline: "
 UNKNOWN_EPOCH = -1
 """The epoch of weights from elsewhere that do not say it, and of baselines. Epoch 0 is an untrained network."""
+LOWER_IS_BETTER = frozenset({"RMSE", "AbsRel", "log10", "SILog", "RMSE log", "SqRel", "mean angle", "median angle"})
+"""Metrics of errors. They are in a unit of their own (metres, degrees, none), all others in percent."""
 _WHERE_THEY_APPLY = ("heldout", "token_cosine", "complete", "degenerate")  # left out of rows.json where they do not
 
 
@@ -77,13 +79,20 @@ class EvalResult:
 
     @property
     def shown(self) -> str:
-        """``"41.7"``, or ``"41.7 ± 0.3"`` for a mean over seeds."""
-        return f"{self.value:.1f}" + ("" if self.deviation is None else f" ± {self.deviation:.1f}")
+        """``"41.7"``, or ``"41.7 ± 0.3"`` for a mean over seeds; errors (:data:`LOWER_IS_BETTER`) as ``"0.449"``."""
+        return f"{self.value:{self.digits}}" + ("" if self.deviation is None else f" ± {self.deviation:{self.digits}}")
 
     @property
     def interval(self) -> str:
         """``"40.1-43.9"``, or nothing where there is no interval."""
-        return "" if self.low is None or self.high is None else f"{self.low:.1f}-{self.high:.1f}"
+        if self.low is None or self.high is None:
+            return ""
+        return f"{self.low:{self.digits}}-{self.high:{self.digits}}"
+
+    @property
+    def digits(self) -> str:
+        """The format of its value: one digit after the point, three for errors."""
+        return ".3f" if self.metric in LOWER_IS_BETTER else ".1f"
 
     def plain(self) -> dict[str, Any]:
         """JSON-able fields; a number that is not finite (nothing to average) is None."""

@@ -1,7 +1,8 @@
 """Statistics of scores over images: intervals, paired differences, and choices scored on other images.
 
-Records are what images contribute to a score (:mod:`dinoskip.records`): hits (n,), whose score is their mean, or areas
-(n, K, 2), whose score is the mIoU of their sums. Scores are in 0..1. Intervals are of 95 %, the bootstrap (Efron 1979)
+Records are what images contribute to a score (:mod:`dinoskip.records`): hits (n,) or scores of their own (n,), whose
+score is their mean, without images that have none (nan), or areas (n, K, 2), whose score is the mIoU of their sums.
+Scores are in 0..1, or in hundredths of the row's unit. Intervals are of 95 %, the bootstrap (Efron 1979)
 is over images with the percentile method. All is deterministic by a seed.
 """
 
@@ -18,7 +19,7 @@ from scipy.special import bdtr
 from dinoskip.randomness import numpy_rng
 
 F64 = NDArray[np.float64]
-Records = NDArray[np.integer] | NDArray[np.bool_]
+Records = NDArray[np.integer] | NDArray[np.bool_] | NDArray[np.floating]
 RESAMPLES = 1000
 ENDS = (0.025, 0.975)
 _Z = 1.959963984540054  # the normal distribution's 97.5 % point
@@ -83,7 +84,11 @@ def _scores(times: F64, records: Records) -> F64:
     if not records.shape[0]:
         return np.full(len(times), np.nan)
     if records.ndim == 1:
-        share: F64 = times @ records.astype(np.float64) / times.sum(1)
+        values = records.astype(np.float64)
+        there = np.isfinite(values)
+        counted = times @ there.astype(np.float64)
+        total = times @ np.where(there, values, 0.0)
+        share: F64 = np.divide(total, counted, out=np.full(len(times), np.nan), where=counted > 0)
         return share
     summed = (times @ records.reshape(len(records), -1).astype(np.float64)).reshape(len(times), *records.shape[1:])
     return mean_iou(summed[..., 0], summed[..., 1])
@@ -101,6 +106,15 @@ class Difference:
 
 
 Side = Records | Sequence[Records]
+
+
+def mean_interval(scores: ArrayLike, *, resamples: int = RESAMPLES, seed: int = 0) -> tuple[float, float]:
+    """Return the interval of the mean of images' own scores (n,), those that are nan left out; nan for none."""
+    values = np.asarray(scores, dtype=np.float64)
+    if not len(values):
+        return math.nan, math.nan
+    parts = [_scores(times, values) for times in resample_counts(len(values), resamples, seed)]
+    return percentile_interval(np.concatenate(parts))
 
 
 def paired_difference(a: Side, b: Side, *, resamples: int = RESAMPLES, seed: int = 0) -> Difference:
@@ -203,12 +217,14 @@ class CrossFit:
 
     @property
     def optimism(self) -> float:
-        """How much higher the score of the block chosen on the reported images is."""
+        """How much the score of the block chosen on the reported images is above."""
         return self.oracle - self.value
 
 
-def cross_fitted_best(records_by_block: Mapping[str, Records], *, seed: int = 0) -> CrossFit:
+def cross_fitted_best(records_by_block: Mapping[str, Records], *, seed: int = 0, lowest: bool = False) -> CrossFit:
     """Choose a block by cross-fitting over two random halves of the images. The first of equal blocks is taken.
+
+    The best is the one of the highest score, or with ``lowest`` of the lowest.
 
     ``records_by_block`` are of the same images in the same order; the halves depend on their number and ``seed`` alone.
     Raises ValueError for no block, fewer than 2 images or different shapes.
@@ -222,7 +238,7 @@ def cross_fitted_best(records_by_block: Mapping[str, Records], *, seed: int = 0)
     halves[1] = 1 - halves[0]
     blocks = list(records_by_block)
     table = np.stack([_scores(np.vstack([halves, np.ones(n)]), records) for records in records_by_block.values()])
-    best = np.nan_to_num(table, nan=-1.0).argmax(0)
+    best = np.where(np.isfinite(table), -table if lowest else table, -np.inf).argmax(0)
     chosen = blocks[best[1]], blocks[best[0]]
     first, second = (records_by_block[block] for block in chosen)
     inside = halves[0].astype(bool).reshape(-1, *[1] * (first.ndim - 1))

@@ -15,7 +15,7 @@ import numpy as np
 
 from dinoskip.errors import ConfigError, DataError, did_you_mean
 from dinoskip.records import ROWS, ImageRecords, read_records
-from dinoskip.results import UNKNOWN_EPOCH, EvalResult, best_by_heldout, read_rows
+from dinoskip.results import LOWER_IS_BETTER, UNKNOWN_EPOCH, EvalResult, best_by_heldout, read_rows
 from dinoskip.statistics import Difference, McNemar, Records, cross_fitted_best, mcnemar, paired_difference
 
 _SAME = ("metric", "dataset", "split", "classes")  # rows that differ in one of these are not of one thing
@@ -40,7 +40,7 @@ class Candidate:
 
 @dataclass(frozen=True, eq=False)
 class RowComparison:
-    """``a`` minus ``b`` in percentage points, paired over images; for hits McNemar's test, too.
+    """``a`` minus ``b`` in percentage points (errors in their unit), paired over images; for hits McNemar's test, too.
 
     ``differs`` names what else is not the same in the two rows: a difference may come from it.
     """
@@ -56,7 +56,8 @@ class RowComparison:
         """In one line, ``CorLoc on voc2007 trainval, 60 images: x block 2 - y block 7 = +5.2 [+1.1, +9.0], p 0.01``."""
         row, d = self.a.row, self.difference
         where = f"{row.metric} on {row.dataset} {row.split}, {d.n} images"
-        line = f"{where}: {self.a.name} - {self.b.name} = {d.value:+.1f} [{d.low:+.1f}, {d.high:+.1f}], p {d.p:.2g}"
+        value, low, high = (f"{one:+{row.digits}}" for one in (d.value, d.low, d.high))
+        line = f"{where}: {self.a.name} - {self.b.name} = {value} [{low}, {high}], p {d.p:.2g}"
         if self.mcnemar is not None:
             line += f"; McNemar {self.mcnemar.only_a} : {self.mcnemar.only_b}, p {self.mcnemar.p:.2g}"
         return line + (f"; differ in {', '.join(self.differs)}" if self.differs else "")
@@ -117,10 +118,11 @@ def candidate(folder: Path, wanted: Mapping[str, str], *, seed: int = 0) -> Cand
         return Candidate(chosen, f"{chosen.block} (by held-out training images)", left[chosen])
     if any(len(records) > 1 for records in left.values()):
         raise ConfigError(f"{folder}: {len(left)} blocks of several seeds", "name one: block=...")
-    fit = cross_fitted_best({row.block: records[0].values for row, records in left.items()}, seed=seed)
+    by_block = {row.block: records[0].values for row, records in left.items()}
+    fit = cross_fitted_best(by_block, seed=seed, lowest=next(iter(left)).metric in LOWER_IS_BETTER)
     row = next(row for row in left if row.block == fit.chosen[0])
     said = " and ".join(dict.fromkeys(fit.chosen))
-    records = (ImageRecords(left[row][0].ids, fit.records.astype(np.int64)),)
+    records = (ImageRecords(left[row][0].ids, np.asarray(fit.records)),)
     return Candidate(replace(row, value=100 * fit.value, low=None, high=None), f"{said} (cross-fitted)", records)
 
 
@@ -138,7 +140,8 @@ def compare(a: str, b: str, *, resamples: int = 1000, seed: int = 0) -> RowCompa
     sides: list[list[Records]] = [[records.of(ids) for records in one.records] for one in (first, second)]
     difference = paired_difference(*sides, resamples=resamples, seed=seed)
     points = replace(difference, value=100 * difference.value, low=100 * difference.low, high=100 * difference.high)
-    plain = len(sides[0]) == len(sides[1]) == 1 and sides[0][0].ndim == 1
+    hits = sides[0][0].ndim == 1 and not np.issubdtype(sides[0][0].dtype, np.floating)
+    plain = len(sides[0]) == len(sides[1]) == 1 and hits
     test = mcnemar(sides[0][0], sides[1][0]) if plain else None
     differs = [key for key in _SAID if key != "block" and getattr(first.row, key) != getattr(second.row, key)]
     return RowComparison(first, second, points, test, tuple(differs))

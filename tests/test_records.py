@@ -73,3 +73,11 @@ def test_areas_give_the_miou() -> None:
         areas.append(matrix.areas)
     record = areas_record(np.array(areas)).sum(0)
     np.testing.assert_allclose(record[:, 0] / record[:, 1], whole.scores().iou)
+
+
+def test_scores_of_images_come_back_exactly_with_those_that_are_none(tmp_path: Path) -> None:
+    write_rows(tmp_path / "rows.json", [row("1", "delta1")])
+    values = np.array([0.1, np.nan, 1 / 3])
+    write_records(tmp_path / "records.npz", ["a", "b", "c"], {0: values})
+    (records,) = read_records(tmp_path).values()
+    np.testing.assert_array_equal(records.values, values)

@@ -123,3 +123,9 @@ def test_retrieve_prints_writes_csv_and_json(tmp_path: Path, capsys: pytest.Capt
     for name in ("metric", "value", "n", "weights", "version"):
         assert rows[0][name], name
     assert (rows[0]["seed"], rows[0]["epoch"]) == (0, UNKNOWN_EPOCH)
+
+
+def test_errors_are_shown_in_their_unit_with_three_digits() -> None:
+    error = EvalResult("RMSE", 0.44861, "depth", "3", "nyu", "test", 654, low=0.43, high=0.47, deviation=0.0012)
+    assert error.shown == "0.449 ± 0.001"
+    assert error.interval == "0.430-0.470"

@@ -17,6 +17,7 @@ from dinoskip.statistics import (
     cross_fitted_best,
     holm,
     mcnemar,
+    mean_interval,
     paired_difference,
     paired_differences,
     resample_counts,
@@ -223,3 +224,27 @@ def test_every_image_is_drawn_as_often_as_another() -> None:
     counts = np.concatenate(list(resample_counts(20, 4000, seed=0)))
     np.testing.assert_allclose(counts.mean(0), 1, atol=5 / math.sqrt(4000))  # variance of a count is 1 - 1/n
     np.testing.assert_allclose(counts.var(), 1 - 1 / 20, rtol=0.05)
+
+
+def test_images_own_scores_are_averaged_without_those_that_have_none() -> None:
+    rng = np.random.default_rng(5)
+    values = rng.random(40)
+    values[[3, 7]] = np.nan
+    assert score(values) == pytest.approx(np.nanmean(values), abs=1e-15)
+    other = values - 0.1
+    difference = paired_difference(values, other)
+    assert difference.value == pytest.approx(0.1)
+    assert difference.low == pytest.approx(0.1)
+    assert difference.high == pytest.approx(0.1)
+    draws = [np.nanmean(values[rng.integers(0, 40, 40)]) for _ in range(4000)]
+    assert mean_interval(values) == pytest.approx(tuple(np.quantile(draws, (0.025, 0.975))), abs=0.015)
+    assert all(math.isnan(end) for end in mean_interval([math.nan]))
+    assert all(math.isnan(end) for end in mean_interval([]))
+
+
+def test_of_errors_the_lowest_block_is_chosen() -> None:
+    errors = {"1": np.full(10, 0.4), "2": np.full(10, 0.2), "3": np.full(10, np.nan)}
+    fit = cross_fitted_best(errors, lowest=True)
+    assert fit.chosen == ("2", "2")
+    assert fit.oracle_block == "2"
+    assert cross_fitted_best(errors).chosen == ("1", "1")

@@ -15,7 +15,7 @@ import numpy as np
 
 from dinoskip.records import ImageRecords
 from dinoskip.results import EvalResult, best_by_heldout
-from dinoskip.statistics import cross_fitted_best, mcnemar, paired_difference, wilson
+from dinoskip.statistics import cross_fitted_best, mcnemar, mean_interval, paired_difference, wilson
 from visualize.rows import Benchmark, Rows, Variants, arranged, best, collapse, one_vote, single_blocks, values_of
 
 Records = Mapping[EvalResult, Sequence[ImageRecords]]  # of a row, one a seed
@@ -115,7 +115,7 @@ def _paired(high: Sequence[ImageRecords], low: Sequence[ImageRecords]) -> ScoreD
     ids = high[0].ids
     sides = [[one.of(ids) for one in side] for side in (high, low)]
     difference = paired_difference(*sides)
-    if len(high) == len(low) == 1 and sides[0][0].ndim == 1:
+    if len(high) == len(low) == 1 and sides[0][0].ndim == 1 and not _own_scores(sides[0][0]):
         p = mcnemar(sides[0][0], sides[1][0]).p
     else:
         p = _normal_p(difference.value, (difference.high - difference.low) / (2 * _Z))
@@ -195,11 +195,15 @@ class Scores:
 
 
 def _interval(records: np.ndarray) -> tuple[float | None, float | None]:
-    """Wilson's interval of hits in percent; none for areas."""
+    """Wilson's interval of hits in percent, that of the mean of images' own scores; none for areas."""
     if records.ndim > 1:
         return None, None
-    low, high = wilson(int(records.sum()), len(records))
+    low, high = mean_interval(records) if _own_scores(records) else wilson(int(records.sum()), len(records))
     return 100 * low, 100 * high
+
+
+def _own_scores(records: np.ndarray) -> bool:
+    return records.ndim == 1 and np.issubdtype(records.dtype, np.floating)
 
 
 def _by_mean(variants: Variants, records: Mapping[EvalResult, ImageRecords]) -> dict[EvalResult, list[ImageRecords]]:

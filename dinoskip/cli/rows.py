@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dinoskip.cli.arguments import print_table
-from dinoskip.results import UNKNOWN_EPOCH, EvalResult, read_rows
+from dinoskip.results import LOWER_IS_BETTER, UNKNOWN_EPOCH, EvalResult, read_rows
 
 if TYPE_CHECKING:
     from dinoskip.pipeline.runner import Runner
@@ -27,7 +27,8 @@ def best_rows(rows: list[EvalResult]) -> list[EvalResult]:
     for row in rows:
         what = (row.task, row.dataset, row.metric, row.is_baseline, row.model, row.epoch)
         key = (*what, "+" in row.block, row.norm, row.note, row.facet, row.protocol)
-        if key not in groups or row.value > groups[key].value:
+        sign = -1 if row.metric in LOWER_IS_BETTER else 1
+        if key not in groups or sign * row.value > sign * groups[key].value:
             groups[key] = row
     return [groups[key] for key in sorted(groups)]
 

@@ -127,3 +127,23 @@ def test_what_cannot_be_compared_is_said(tmp_path: Path) -> None:
     write_rows(tmp_path / "old" / "rows.json", [rows[0].row])
     with pytest.raises(DataError, match="has no per-image records"):
         compare(str(tmp_path / "old"), a)
+
+
+def test_errors_of_images_are_compared_in_their_unit_at_the_block_of_the_lowest(tmp_path: Path) -> None:
+    rng = np.random.default_rng(2)
+    like = EvalResult("RMSE", 0.0, "depth", "", "nyu", "test", 40, "net")
+
+    def recorded(model: str, errors: dict[str, float]) -> list[RecordedRow]:
+        each = {block: error + 0.01 * rng.standard_normal(40) for block, error in errors.items()}
+        return [
+            RecordedRow(replace(like, model=model, block=block, value=float(own.mean())), own / 100)
+            for block, own in each.items()
+        ]
+
+    a = written(tmp_path / "a", recorded("one", {"1": 0.9, "2": 0.5}))
+    b = written(tmp_path / "b", recorded("two", {"1": 0.6, "2": 0.8}))
+    result = compare(a, b)
+    assert (result.a.block, result.b.block) == ("2 (cross-fitted)", "1 (cross-fitted)")
+    assert result.difference.value == pytest.approx(-0.1, abs=0.01)
+    assert result.mcnemar is None
+    assert f"= {result.difference.value:+.3f} [" in result.text

@@ -142,3 +142,19 @@ def test_margins_move_what_is_tested():
     assert difference.p_of(-1.0) == pytest.approx(1.0)
     assert difference.p_of(-3.0) < 0.01
     assert difference.text == "−1.0 [−2.4, +0.4], unpaired"
+
+
+def test_images_own_scores_are_paired_by_the_bootstrap():
+    rng = np.random.default_rng(3)
+    values = {name: np.clip(rng.random(COUNT) * 0.2 + base, 0, 1) for name, base in (("a", 0.5), ("b", 0.55))}
+    records = {}
+    for name, own in values.items():
+        row, _ = corloc(name, own)
+        records[row] = ImageRecords(IDS, own)
+    scores = Scores({name: [row for row in records if row.model == name] for name in values}, records)
+    (benchmark,) = scores.benchmarks
+    one, two = (scores.chosen(scores.rows(name, benchmark, 3)) for name in values)
+    assert one.value == pytest.approx(100 * values["a"].mean())
+    margin = two.minus(one)
+    assert margin.value == pytest.approx(100 * (values["b"] - values["a"]).mean())
+    assert margin.low > 0
