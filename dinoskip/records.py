@@ -7,7 +7,7 @@ array of what each image contributes:
 - scores, float64 (n,): what the image itself scores, in hundredths of the row's unit (0..1 for percent); nan where it
   has none. Their mean over the other images is a hundredth of the row's value
 - areas, integers (n, K, 2): of every class, pixels in the intersection and in the union of prediction and label;
-  their sums over images give the row's mIoU
+  their sums over images give the row's mIoU. Of objects: at each of K overlaps those that are hit, and all (recall)
 """
 
 from __future__ import annotations

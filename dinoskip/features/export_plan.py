@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from dinoskip.config import settings_for_key
 from dinoskip.data.folders import content_marks
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.features.file_formats import check_format
@@ -104,7 +105,7 @@ def plan_export(
         originals = list(pool.map(image_size, paths))
     sizes = [transform.padded_size(height, width, patch) for height, width in originals]
     grids = [(height // patch, width // patch) for height, width in sizes]
-    ragged = transform.mode == "native"
+    ragged = transform.ragged
     starts = np.concatenate([[0], np.cumsum([h * w for h, w in grids])]) if ragged else None
     rows = (int(starts[-1]),) if starts is not None else (len(ids), grids[0][0] * grids[0][1])
     shapes = {tokens_name(b): (*rows, backbone.dim) for b in chosen} if tokens else {}
@@ -114,7 +115,7 @@ def plan_export(
         "kind": "features", "format": FORMAT, "ids": ids, "blocks": chosen, "facet": facet, "norm": norm,
         "dtype": dtype, "layout": "ragged" if ragged else "fixed", "tokens": tokens, "cls": cls,
         "depth": backbone.depth, "dim": backbone.dim, "patch_size": patch,
-        "transform": transform.model_dump(mode="json"),
+        "transform": settings_for_key(transform),
         "grids": [list(grid) for grid in (grids if ragged else grids[:1])],
         "image_sizes": [list(size) for size in originals], "weights_hash": backbone.weights_hash,
         "mean": list(backbone.mean), "std": list(backbone.std),

@@ -105,10 +105,21 @@ class ForwardPasses:
     def _features(self, number: int, images: Sequence[Tensor]) -> dict[str, Tensor]:
         """Name of each array -> this batch's part of it, (B, ...) as the backbone gives it."""
         manifest, size = self.plan.manifest, self.plan.sizes[self.plan.batches[number][0]]
+        batch = self._to_input(images, *size)
+        arrays = self._passed(batch)
+        if self.plan.transform.flip:
+            other = self._passed(batch.flip(-1))
+            grid = size[0] // manifest["patch_size"], size[1] // manifest["patch_size"]
+            for name, part in other.items():
+                is_map = name.startswith("tokens")
+                arrays[name] = (arrays[name] + (_mirrored(part, grid) if is_map else part)) / 2
+        return arrays
+
+    def _passed(self, batch: Tensor) -> dict[str, Tensor]:
+        """Name of each array -> its part for input images (B, 3, H, W)."""
+        manifest = self.plan.manifest
         try:
-            layers = self.backbone.layers(
-                self._to_input(images, *size), manifest["blocks"], manifest["facet"], manifest["norm"]
-            )
+            layers = self.backbone.layers(batch, manifest["blocks"], manifest["facet"], manifest["norm"])
         except ValueError as error:  # an option or size that this backbone does not have
             raise ConfigError(f"features: {error}") from error
         arrays: dict[str, Tensor] = {}
@@ -164,6 +175,11 @@ class ForwardPasses:
         peak = float(features.abs().max())
         larger = "dtype=bfloat16 or float32" if dtype == "float16" else "dtype=float32"
         return DataError(f"{where} reach {peak:.3g}, too large for {dtype}", f"export with {larger}, or another norm")
+
+
+def _mirrored(tokens: Tensor, grid: tuple[int, int]) -> Tensor:
+    """Tokens (B, h·w, C) of a map whose columns are in reverse order."""
+    return tokens.view(len(tokens), *grid, -1).flip(2).flatten(1, 2)
 
 
 def _converted(features: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:

@@ -5,15 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from types import MappingProxyType
+from typing import Annotated, Literal, Self
 
+import numpy as np
 import torch
-from pydantic import Field
+from PIL import Image
+from pydantic import Field, model_validator
 
-from dinoskip.config import Config
-from dinoskip.data.crops import centre_crop, resize
+from dinoskip.config import Added, Config
+from dinoskip.data.crops import centre_crop, resize, short_side_size
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.images import read_image
+
+RESAMPLING = MappingProxyType({"lanczos": Image.Resampling.LANCZOS, "nearest": Image.Resampling.NEAREST})
+"""Pillow's filters, for what is not bicubic."""
 
 
 class Transform(Config):
@@ -21,23 +27,46 @@ class Transform(Config):
 
     ``square``: resized to size × size, aspect ignored, so that every label pixel has a token. ``center_crop``:
     short side resized to size × 256 / 224, then the centre size × size (k-NN). ``native``: not resized; after
-    normalisation zero-padded at the right and bottom to a multiple of the patch (TokenCut); ``size`` is unused.
-    Resizing is bicubic with antialiasing.
+    normalisation zero-padded at the right and bottom to a multiple of the patch (TokenCut). ``rounded``: each side
+    resized to the nearest multiple of the patch (TokenCut on saliency). ``short_crop``: short side resized to size,
+    then the centre size × size (STEGO). ``size`` is unused by ``native`` and ``rounded``.
+
+    Resizing is bicubic with antialiasing, unless ``resample`` names Pillow's Lanczos or nearest. With ``flip`` features
+    are the mean of the image's and of its mirror image's, mirrored back; images that are padded cannot be.
     """
 
-    mode: Literal["square", "center_crop", "native"] = "square"
+    mode: Literal["square", "center_crop", "native", "rounded", "short_crop"] = "square"
     size: int = Field(default=224, ge=1)
+    resample: Annotated[Literal["bicubic", "lanczos", "nearest"], Added()] = "bicubic"
+    flip: Annotated[bool, Added()] = False
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        if self.flip and self.mode == "native":
+            raise ValueError("flip: native images are padded on one side")
+        if self.resample != "bicubic" and self.mode in {"native", "center_crop"}:
+            raise ValueError(f"resample: {self.mode} is {'not resized' if self.mode == 'native' else 'bicubic'}")
+        return self
+
+    @property
+    def ragged(self) -> bool:
+        """Whether images keep their proportions, so that they have different numbers of tokens."""
+        return self.mode in {"native", "rounded"}
 
     @property
     def label(self) -> str:
-        """Short text for result rows: ``224 square``, ``native``."""
-        return "native" if self.mode == "native" else f"{self.size} {self.mode}"
+        """Short text for result rows: ``224 square``, ``native``, ``480 square, lanczos``."""
+        text = self.mode if self.ragged else f"{self.size} {self.mode}"
+        more = ([] if self.resample == "bicubic" else [self.resample]) + (["flip"] if self.flip else [])
+        return ", ".join([text, *more])
 
     def padded_size(self, height: int, width: int, patch: int) -> tuple[int, int]:
         """Return (height, width) of the backbone's input for an original image of this size.
 
         Raises :class:`ConfigError` if ``size`` is not a multiple of ``patch``.
         """
+        if self.mode == "rounded":  # at least a patch, where the reference would make nothing of a thin image
+            return max(1, round(height / patch)) * patch, max(1, round(width / patch)) * patch
         if self.mode == "native":
             return math.ceil(height / patch) * patch, math.ceil(width / patch) * patch
         if self.size % patch:
@@ -58,9 +87,27 @@ def load_pixels(transform: Transform, path: Path, patch: int) -> torch.Tensor:
         if min(height, width) < patch:
             raise DataError(f"{path}: {width}×{height} pixels is smaller than a patch of {patch}×{patch}")
         return image
-    if transform.mode == "square":
-        return resize(image, transform.size, transform.size)
-    return centre_crop(image, transform.size)
+    if transform.mode == "center_crop":
+        return centre_crop(image, transform.size)
+    if transform.mode == "short_crop":
+        image = _resized(image, *short_side_size(height, width, transform.size), transform.resample)
+        top, left = central_corner(image.shape[1], image.shape[2], transform.size)
+        return image[:, top : top + transform.size, left : left + transform.size]
+    return _resized(image, *transform.padded_size(height, width, patch), transform.resample)
+
+
+def central_corner(height: int, width: int, size: int) -> tuple[int, int]:
+    """Return (top, left) of the central crop size × size, as torchvision's CenterCrop rounds it."""
+    return round((height - size) / 2), round((width - size) / 2)
+
+
+def _resized(image: torch.Tensor, height: int, width: int, resample: str) -> torch.Tensor:
+    """Resize uint8 (3, H, W), by Pillow where it is not bicubic."""
+    if resample == "bicubic":
+        return resize(image, height, width)
+    picture = Image.fromarray(image.permute(1, 2, 0).contiguous().numpy())
+    sized = np.array(picture.resize((width, height), RESAMPLING[resample]))
+    return torch.from_numpy(sized).permute(2, 0, 1)
 
 
 class Normalise:

@@ -127,7 +127,7 @@ def _features(study: StudyBase, node: Node, model: VitConfig) -> Cost:
     width, patch = SHAPES[model.name]
     depth = model.depth or DEPTH
     blocks = depth if isinstance(settings["blocks"], str) else len(settings["blocks"])
-    if settings["transform"]["mode"] == "native":
+    if settings["transform"]["mode"] in {"native", "rounded"}:
         sides = (640, 480) if settings["dataset"]["kind"].startswith("coco") else (500, 375)
         tokens = math.prod(math.ceil(side / patch) for side in sides)
     else:

@@ -227,3 +227,46 @@ def test_the_numpy_reader_is_five_lines() -> None:
     assert lines[0] == "import json, numpy as np"
     assert [line for line in lines if "import" in line] == lines[:1]
     assert len(lines) == 5 + 2, "and two for bfloat16"
+
+
+def test_other_sizes_are_pillows(tmp_path: Path, backbone: Backbone, images: Callable) -> None:
+    """``rounded`` and ``short_crop`` by Pillow's own resize, features as the backbone's of that very picture."""
+    dataset = images([(29, 44), (36, 20)])
+    wanted = {
+        Transform(mode="rounded", resample="lanczos"): ([(48, 32), (16, 32)], Image.Resampling.LANCZOS, None),
+        Transform(mode="short_crop", size=16, resample="nearest"): ([(24, 16), (16, 28)], Image.Resampling.NEAREST, 16),
+    }
+    for number, (transform, (sizes, resampling, crop)) in enumerate(wanted.items()):
+        out = tmp_path / str(number)
+        store = export(backbone, dataset, out, [2], dtype="float32", transform=transform, batch_size=1)
+        assert store.ragged == (crop is None)
+        assert FeatureStore.open(out).transform == transform
+        for i, (width, height) in enumerate(sizes):
+            picture = Image.open(dataset.path(i)).resize((width, height), resampling)
+            if crop is not None:
+                left, top = round((width - crop) / 2), round((height - crop) / 2)
+                picture = picture.crop((left, top, left + crop, top + crop))
+            picture.save(tmp_path / "sized.png")
+            exact = backbone.layers(
+                by_hand(backbone, tmp_path / "sized.png", picture.height, picture.width), [2], "out", "final"
+            )[2]
+            assert store.grid(i) == exact.grid
+            np.testing.assert_allclose(store.tokens(2, i), exact.tokens[0].numpy(), rtol=1e-4, atol=1e-5)
+    assert Transform(mode="rounded", resample="lanczos").label == "rounded, lanczos"
+
+
+def test_flipped_features_are_the_mean_of_both(tmp_path: Path, backbone: Backbone, images: Callable) -> None:
+    dataset = images([(32, 32)])
+    flip = Transform(size=32, flip=True)
+    store = export(backbone, dataset, tmp_path / "store", [1], dtype="float32", transform=flip)
+    pixels = by_hand(backbone, dataset.path(0), 32, 32)
+    one, other = (backbone.layers(each, [1], "out", "final")[1] for each in (pixels, pixels.flip(-1)))
+    mirrored = other.tokens[0].view(4, 4, -1).flip(1).flatten(0, 1)
+    np.testing.assert_allclose(store.tokens(1, 0), (one.tokens[0] + mirrored).numpy() / 2, rtol=1e-4, atol=1e-5)
+    assert one.cls is not None
+    assert other.cls is not None
+    np.testing.assert_allclose(store.cls(1)[0], (one.cls[0] + other.cls[0]).numpy() / 2, rtol=1e-4, atol=1e-5)
+    assert store.manifest["transform"] == {"mode": "square", "size": 32, "flip": True}  # no default of a later field
+    for impossible in ({"mode": "native", "flip": True}, {"mode": "center_crop", "resample": "lanczos"}):
+        with pytest.raises(ValueError, match=r"flip|resample"):
+            Transform(**impossible)
