@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -121,6 +121,15 @@ class DetectionDataset:
     def target_files(self) -> tuple[Path, ...]:
         """The files that hold what images are measured against."""
         return self.annotation_paths
+
+    def part(self, chosen: Sequence[int]) -> DetectionDataset:
+        """Return the images at these positions."""
+        return replace(
+            self,
+            ids=tuple(self.ids[i] for i in chosen),
+            image_paths=tuple(self.image_paths[i] for i in chosen),
+            annotation_paths=tuple(self.annotation_paths[i] for i in chosen),
+        )
 
     def objects(self, index: int) -> list[Box]:
         """Return the objects of image ``index``; :class:`DataError` for a bad annotation or an unknown class."""

@@ -173,6 +173,11 @@ class LabelledFolder(ImageFolder):
     labels: np.ndarray
     class_names: tuple[str, ...]
 
+    def part(self, chosen: Sequence[int]) -> LabelledFolder:
+        """Return the images at these positions."""
+        names = tuple(self.names[i] for i in chosen)
+        return LabelledFolder(self.root, names, self.labels[list(chosen)], self.class_names)
+
     @classmethod
     def open(cls, root: str | Path, class_names: Sequence[str] | None = None) -> LabelledFolder:
         """Open a folder with one sub-folder per class; the caller chooses ``root/train`` or ``root/val``.

@@ -132,6 +132,15 @@ class SegmentationDataset:
             )
         return labels if self.remap is None else table.astype(np.uint8)[labels]
 
+    def part(self, chosen: Sequence[int]) -> SegmentationDataset:
+        """Return the images at these positions."""
+        return replace(
+            self,
+            ids=tuple(self.ids[i] for i in chosen),
+            image_paths=tuple(self.image_paths[i] for i in chosen),
+            label_paths=tuple(self.label_paths[i] for i in chosen),
+        )
+
     @property
     def _table(self) -> np.ndarray:
         return (self.remap or class_map(self.class_names)).table
@@ -151,11 +160,5 @@ def draw(ids: Sequence[str], count: int, seed: int) -> tuple[int, ...]:
 
 def subset_of(dataset: SegmentationDataset, count: int, seed: int) -> SegmentationDataset:
     """Return ``count`` images of a set, drawn by :func:`draw`."""
-    chosen = draw(dataset.ids, count, seed)
-    return replace(
-        dataset,
-        ids=tuple(dataset.ids[i] for i in chosen),
-        image_paths=tuple(dataset.image_paths[i] for i in chosen),
-        label_paths=tuple(dataset.label_paths[i] for i in chosen),
-        drawn=f"{count} of {len(dataset)} by seed {seed}",
-    )
+    part = dataset.part(draw(dataset.ids, count, seed))
+    return replace(part, drawn=f"{count} of {len(dataset)} by seed {seed}")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from dinoskip import __version__
-from dinoskip.config import Config, dump
+from dinoskip.config import Config, settings_for_key
 from dinoskip.pipeline.graph import Node
 from dinoskip.results import UNKNOWN_EPOCH
 
@@ -209,7 +209,7 @@ def quarters(depth: int) -> list[int]:
 
 def without_place(config: Config) -> dict[str, Any]:
     """A data set's settings but for where it lies, which changes no number."""
-    return {key: value for key, value in dump(config).items() if key != "root"}
+    return settings_for_key(config, without={"root"})
 
 
 def not_multiples(

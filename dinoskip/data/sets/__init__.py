@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 from pydantic import Field
 
 from dinoskip.data.detection import DetectionDataset
 from dinoskip.data.folders import ImageFolder, LabelledFolder
-from dinoskip.data.segmentation import SegmentationDataset
+from dinoskip.data.segmentation import SegmentationDataset, draw
 from dinoskip.data.sets.ade20k import Ade20kConfig
 from dinoskip.data.sets.cityscapes import CityscapesConfig
 from dinoskip.data.sets.coco20k import Coco20kConfig
@@ -48,6 +48,7 @@ AnyDataset = (
 )
 """The table of kinds. A kind is known by its ``kind``; all else follows from its class."""
 
+S = TypeVar("S", SegmentationDataset, DetectionDataset, LabelledFolder)
 DatasetConfig = Annotated[AnyDataset, Field(discriminator="kind")]
 KINDS: dict[str, type[DatasetKind]] = {cls.model_fields["kind"].default: cls for cls in AnyDataset.__args__}
 FOLDER_KINDS = tuple(kind for kind, cls in KINDS.items() if "root" in cls.model_fields)
@@ -97,6 +98,13 @@ def _expected(config: AnyDataset, root: Path) -> Iterator[None]:
         raise DataError(error.message, hint) from error
 
 
+def _limited(config: AnyDataset, dataset: S) -> S:
+    """At most ``limit`` images of a labelled split."""
+    if config.limit is None or config.limit >= len(dataset):
+        return dataset
+    return dataset.part(draw(dataset.ids, config.limit, seed=0))
+
+
 def open_images(config: AnyDataset, root: str | Path | None = None, *, split: str = "train") -> ImageFolder:
     """Open a folder's images.
 
@@ -121,14 +129,15 @@ def open_segmentation(
 ) -> SegmentationDataset:
     """Open a labelled segmentation split; :class:`ConfigError` for kinds that have no label maps.
 
-    Of kinds with a ``subset``, ``train`` is that subset. With ``faults``, files that are missing or have no partner are
-    noted there, and the images concerned are left out; without, the first one is a :class:`DataError`.
+    Of kinds with a ``subset``, ``train`` is that subset; with a ``limit``, a split is cut down to it. With ``faults``,
+    files that are missing or have no partner are noted there, and the images concerned are left out; without, the first
+    one is a :class:`DataError`.
     """
     where = dataset_root(config, root)
     if not isinstance(config, WithMasks):
         raise _lacks(config, "label maps", WithMasks)
     with _expected(config, where):
-        return config.open_segmentation(where, split, faults)
+        return _limited(config, config.open_segmentation(where, split, faults))
 
 
 def open_detection(
@@ -143,7 +152,7 @@ def open_detection(
     if not isinstance(config, WithBoxes):
         raise _lacks(config, "boxes", WithBoxes)
     with _expected(config, where):
-        return config.open_detection(where, split, faults)
+        return _limited(config, config.open_detection(where, split, faults))
 
 
 def open_labelled(config: AnyDataset, split: str, root: str | Path | None = None) -> LabelledFolder:
@@ -155,4 +164,4 @@ def open_labelled(config: AnyDataset, split: str, root: str | Path | None = None
     if not isinstance(config, WithClasses):
         raise _lacks(config, "classes of images", WithClasses)
     with _expected(config, where):
-        return config.open_labelled(where, split)
+        return _limited(config, config.open_labelled(where, split))

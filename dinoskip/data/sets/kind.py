@@ -11,11 +11,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar, Literal, NamedTuple
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
 from pydantic import Field
 
-from dinoskip.config import Config
+from dinoskip.config import Added, Config
 from dinoskip.data.detection import DetectionDataset
 from dinoskip.data.folders import ImageFolder, LabelledFolder
 from dinoskip.data.segmentation import SegmentationDataset, subset_of
@@ -84,6 +84,10 @@ class DatasetKind(Config, ABC):
     """
 
     archives: ClassVar[Archives | None] = None
+
+    limit: Annotated[int | None, Added()] = Field(
+        None, ge=1, description="images of every evaluated split, drawn by seed 0; null: all"
+    )
 
     @property
     @abstractmethod

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dinoskip.config import RawConfig, dump, validate
+from dinoskip.config import RawConfig, dump, settings_for_key, validate
 from dinoskip.pipeline.stage import Content, DataInputs, Stage, StudyNodes, Task
 
 
@@ -22,9 +22,12 @@ def of_dataset(nodes: StudyNodes, name: str, split: str, *contents: Content) -> 
     """What a node needs of a split: the output of a data stage, or the files of the given contents by their hashes."""
     config = nodes.study.data[name]
     settings: dict[str, Any] = {"dataset": {"kind": config.kind, "split": split}}
+    unlabelled = all("pretraining" in content for content in contents)  # of which no limit holds
+    own = settings_for_key(config, without={"root", "kind", *(("limit",) if unlabelled else ())})
     if config.kind == "scenes":
-        node = nodes.add(STAGE, name, {"scenes": dump(config)})
+        node = nodes.add(STAGE, name, {"scenes": settings_for_key(config, without={"limit"})})
+        settings["dataset"].update({key: own[key] for key in own if key == "limit"})
         return DataInputs(settings, {"data": node}, {"config": dump(config)})
-    settings["dataset"].update({key: value for key, value in dump(config).items() if key not in {"root", "kind"}})
+    settings["dataset"].update(own)
     outside = {f"{name}: {what} of {rest[-1]}": (what, config, *rest) for what, *rest in contents}
     return DataInputs(settings, {}, {"config": dump(config)}, outside)

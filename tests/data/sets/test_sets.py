@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
+from dinoskip.config import RawConfig
 from dinoskip.data import (
     Ade20kConfig,
     Coco20kConfig,
@@ -30,6 +31,7 @@ from dinoskip.data import (
 )
 from dinoskip.data.sets import FOLDER_KINDS, KINDS, PUBLISHED_KINDS, AnyDataset, has_boxes, has_masks
 from dinoskip.errors import ConfigError, DataError
+from dinoskip.pipeline.study import build_nodes, study_of
 
 ADAPTER = TypeAdapter(DatasetConfig)
 
@@ -173,3 +175,33 @@ def test_the_table_says_what_each_kind_can_do() -> None:
 def test_the_kinds_are_known_without_torch() -> None:
     code = "import sys, dinoskip.data.sets; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_limit_cuts_every_labelled_split_down_alike(tmp_path: Path) -> None:
+    root = compose(ScenesConfig(images=16, size=64, val_fraction=0.5), tmp_path / "scenes")
+    whole, cut = ScenesConfig(images=16), ScenesConfig(images=16, limit=3)
+    for opened in (open_segmentation, open_detection, open_labelled):
+        every, part = opened(whole, "val", root), opened(cut, "val", root)
+        assert (len(every), len(part)) == (8, 3)
+        chosen = [every.ids.index(name) for name in part.ids]
+        assert chosen == sorted(chosen)
+        assert [part.path(i) for i in range(3)] == [every.path(i) for i in chosen]
+        assert opened(ScenesConfig(images=16, limit=8), "val", root).ids == every.ids
+    assert (open_labelled(cut, "val", root).labels == open_labelled(whole, "val", root).labels[chosen]).all()
+    part, every = open_segmentation(cut, "val", root), open_segmentation(whole, "val", root)
+    assert (part.label(1) == every.label(every.ids.index(part.ids[1]))).all()
+
+
+def test_a_limit_enters_the_keys_of_what_is_evaluated_and_of_nothing_else() -> None:
+    def settings(**given: int) -> dict[str, object]:
+        tree = {
+            "name": "x",
+            "data": {"scenes": {"kind": "scenes", **given}},
+            "pretrain": {"dataset": "scenes"},
+            "evaluate": {"knn": {"datasets": ["scenes"]}},
+        }
+        study, variants = study_of(RawConfig(tree))
+        return {node.id: node.settings for node in build_nodes(study, variants) if node.stage != "report"}
+
+    before, after = settings(), settings(limit=5)
+    assert {name.partition("/")[0] for name in before if before[name] != after[name]} == {"features", "knn"}
