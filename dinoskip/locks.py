@@ -1,8 +1,9 @@
 """One writer a directory: a lock file that names its holder, with a heartbeat and safe take-over.
 
-A holder is known by boot id, PID namespace, process id and start time. Only a process of the same boot and the same PID
-namespace can be looked up in /proc; of any other (another host, another container) the heartbeat decides, which is the
-modification time of the lock file. A lock file that cannot be read is held, too, until its heartbeat would be dead.
+A holder is known by boot id, PID and time namespace, process id and start time. Only a process of the same boot and the
+same namespaces can be looked up in /proc; of any other (another host, another container) the heartbeat decides, which
+is the modification time of the lock file. A lock file that cannot be read is held, too, until its heartbeat would be
+dead.
 """
 
 from __future__ import annotations
@@ -38,22 +39,24 @@ def _started(pid: int) -> str | None:
         return None
 
 
-def _namespace() -> tuple[str | None, str | None]:
-    """This machine's boot id and this process's PID namespace, None where the system does not tell."""
-    boot = space = None
+def _namespace() -> dict[str, str | None]:
+    """This machine's boot id and this process's namespaces, None where the system does not tell.
+
+    In another time namespace /proc gives another start time of the same process.
+    """
+    spaces: dict[str, str | None] = {"boot": None, "pid_namespace": None, "time_namespace": None}
     with suppress(OSError):
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    with suppress(OSError):
-        space = os.readlink("/proc/self/ns/pid")
-    return boot, space
+        spaces["boot"] = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    for kind in ("pid", "time"):  # time: since Linux 5.6
+        with suppress(OSError):
+            spaces[f"{kind}_namespace"] = os.readlink(f"/proc/self/ns/{kind}")
+    return spaces
 
 
 def _identity() -> dict[str, Any]:
-    boot, space = _namespace()
     return {
         "host": socket.gethostname(),
-        "boot": boot,
-        "pid_namespace": space,
+        **_namespace(),
         "pid": os.getpid(),
         "started": _started(os.getpid()),
         "job": os.environ.get("SLURM_JOB_ID"),
@@ -83,10 +86,10 @@ def _holder(content: bytes) -> dict[str, Any]:
 
 def _is_dead(path: Path, holder: dict[str, Any], now: float) -> bool:
     """Whether the holder of the lock ``path`` is gone; ``now`` is a time of the file system's own clock."""
-    boot, space = _namespace()
-    started = holder.get("started")
-    visible = None not in (boot, space, started) and (holder.get("boot"), holder.get("pid_namespace")) == (boot, space)
-    if visible:
+    here, started = _namespace(), holder.get("started")
+    told = None not in (here["boot"], here["pid_namespace"], started)
+    # A lock of an earlier version does not name the time namespace.
+    if told and all(holder.get(kind, here["time_namespace"]) == own for kind, own in here.items()):
         return _started(holder["pid"]) != started
     with suppress(OSError):
         return now - path.stat().st_mtime > STALE
@@ -209,5 +212,7 @@ def directory_lock(directory: Path) -> Iterator[DirectoryLock]:
         yield lock
     finally:
         stop.set()
-        if os.getpid() == owner and _read(path) == lock.content:
-            path.unlink(missing_ok=True)
+        # What cannot be removed (a disk that is read-only by now) hides no error of the block, and is void without us.
+        with suppress(OSError):
+            if os.getpid() == owner and _read(path) == lock.content:
+                path.unlink()

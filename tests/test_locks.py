@@ -17,6 +17,7 @@ from dinoskip import locks
 from dinoskip.errors import OutputInUse
 from dinoskip.locks import directory_lock
 from tests.helpers.lockfiles import lock_of
+from tests.helpers.system import obey_modes
 
 
 def test_second_holder_is_told_who_holds_it(tmp_path: Path) -> None:
@@ -68,10 +69,18 @@ def test_reused_pid_is_noticed(tmp_path: Path) -> None:
         lock_of("elsewhere", 1, boot="another-boot"),
         lock_of(socket.gethostname(), 2**22 + 1, boot="another-boot"),
         lock_of(socket.gethostname(), 2**22 + 1, space="pid:[1]"),
+        lock_of(socket.gethostname(), 2**22 + 1, clock="time:[1]"),
         lock_of(socket.gethostname(), os.getpid(), None),
         json.dumps({"host": socket.gethostname(), "pid": 2**22 + 1, "started": "1", "job": "77"}),
     ],
-    ids=["host", "boot", "container of this host's name", "no /proc", "written before boots were recorded"],
+    ids=[
+        "host",
+        "boot",
+        "container of this host's name",
+        "other boot clock",
+        "no /proc",
+        "written before boots were recorded",
+    ],
 )
 def test_a_holder_that_cannot_be_seen_is_believed_while_it_beats(tmp_path: Path, holder: str) -> None:
     lock = tmp_path / ".lock"
@@ -121,6 +130,47 @@ def test_two_containers_of_one_host_name_do_not_share(tmp_path: Path) -> None:
         told = subprocess.run([*command, code, str(tmp_path)], capture_output=True, text=True, check=True).stdout
         lock.check()
     assert told == "refused\n"
+
+
+def test_two_boot_clocks_do_not_share(tmp_path: Path) -> None:
+    """In another time namespace /proc gives other start times: the holder must not be taken for dead."""
+    command = ["unshare", "--time", "--boottime", "1000", sys.executable, "-c"]
+    if subprocess.run([*command, "pass"], capture_output=True, check=False).returncode:
+        pytest.skip("time namespaces need a privilege that is not given here")
+    code = "import sys; from pathlib import Path; from dinoskip.locks import held_by; print(held_by(Path(sys.argv[1])))"
+    with directory_lock(tmp_path):
+        told = subprocess.run([*command, code, str(tmp_path)], capture_output=True, text=True, check=True).stdout
+    assert f"in use by process {os.getpid()} on" in told
+
+
+def test_a_lock_of_a_version_before_time_namespaces_is_looked_up(tmp_path: Path) -> None:
+    holder = json.loads(lock_of(socket.gethostname(), 2**22 + 1))
+    del holder["time_namespace"]
+    (tmp_path / ".lock").write_text(json.dumps(holder))
+    with directory_lock(tmp_path):
+        pass
+
+
+def _fail_where_the_lock_stays(folder: str) -> None:
+    obey_modes()
+    try:
+        with directory_lock(Path(folder)):
+            os.chmod(folder, 0o555)
+            raise OutputInUse("the cause")
+    except OutputInUse:
+        os._exit(7)
+
+
+def test_a_lock_that_cannot_be_removed_hides_no_error(tmp_path: Path) -> None:
+    process = multiprocessing.get_context("forkserver").Process(
+        target=_fail_where_the_lock_stays, args=(str(tmp_path),)
+    )
+    process.start()
+    process.join(60)
+    tmp_path.chmod(0o755)
+    assert process.exitcode == 7
+    with directory_lock(tmp_path):
+        pass
 
 
 @pytest.mark.parametrize("how", ["removed", "replaced", "taken over"])

@@ -11,9 +11,10 @@ DEAD = 2**22 + 1
 
 
 def lock_of(
-    host: str, pid: int = DEAD, started: str | None = "1", boot: str | None = None, space: str | None = None
-) -> str:
-    """Content of the lock of a process of this boot and PID namespace, or of others where they are given."""
-    own_boot, own_space = locks._namespace()
-    identity = {"boot": boot or own_boot, "pid_namespace": space or own_space}
+    host: str, pid: int = DEAD, started: str | None = "1", boot: str | None = None, space: str | None = None,
+    clock: str | None = None,
+) -> str:  # fmt: skip
+    """Content of the lock of a process of this boot, PID and time namespace, or of others where they are given."""
+    other = {"boot": boot, "pid_namespace": space, "time_namespace": clock}
+    identity = {kind: other[kind] or own for kind, own in locks._namespace().items()}
     return json.dumps({"host": host, **identity, "pid": pid, "started": started, "job": "77"})

@@ -9,6 +9,7 @@ from pathlib import Path
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _NEW_MOUNTS, _PRIVATE = 0x00020000, 0x4000 | 0x40000  # CLONE_NEWNS; MS_REC | MS_PRIVATE
+_READ_ONLY, _REMOUNT = 1, 32
 _CAPABILITIES_V3, _OVERRIDES = 0x20080522, 0b110  # CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH
 
 
@@ -45,6 +46,12 @@ def small_disk(path: str | Path, size: int) -> None:
     _checked(_LIBC.mount(b"none", b"/", None, _PRIVATE, None), "make mounts private")
     options = f"size={size}".encode()
     _checked(_LIBC.mount(b"tmpfs", os.fsencode(path), b"tmpfs", 0, options), "mount")
+
+
+def remount(path: str | Path, options: str, *, read_only: bool = False) -> None:
+    """Change the options of a tmpfs (``size=``, ``nr_inodes=``). EBUSY if read-only while a file is written to."""
+    flags = _REMOUNT | (_READ_ONLY if read_only else 0)
+    _checked(_LIBC.mount(b"tmpfs", os.fsencode(path), b"tmpfs", flags, options.encode() or None), "remount")
 
 
 def can_mount() -> bool:
