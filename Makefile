@@ -1,16 +1,20 @@
 # make demo   a virtual environment, dinoskip in it, and the whole path on embedded data
 # make test   the same environment, then lint, types and tests
+# make chaos  an hour of kills, full disks, flipped bits and the like on a tiny study (MINUTES=60 SEED=0)
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint types format clean
+.PHONY: demo test chaos lint types format clean
 demo: $(STAMP)
 	$(BIN)/dinoskip run configs/demo.yaml
 
 test: lint types $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist worksteal
+
+chaos: $(STAMP)
+	$(BIN)/python -m tests.chaos --minutes $(or $(MINUTES),60) --seed $(or $(SEED),0)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

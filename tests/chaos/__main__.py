@@ -1,0 +1,31 @@
+"""``python -m tests.chaos --minutes 60 --seed 0 --out runs/chaos``: one piece of a chaos run, then the table of all.
+
+Pieces append to ``OUT/log.jsonl``, an event a line; ``--table`` prints the table alone. Exit code 1 after a fault.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from tests.chaos.campaign import run
+from tests.chaos.outcomes import read_log, table
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.chaos", description=__doc__.splitlines()[0] if __doc__ else ""
+    )
+    parser.add_argument("--minutes", type=float, default=60, help="length of this piece (default: 60)")
+    parser.add_argument("--seed", type=int, default=0, help="of all that is drawn (default: 0)")
+    parser.add_argument("--out", type=Path, default=Path("runs/chaos"), help="log and work (default: runs/chaos)")
+    parser.add_argument("--table", action="store_true", help="print the table of all pieces so far, and end")
+    args = parser.parse_args()
+    faults = 0 if args.table else run(args.out.absolute(), args.seed, args.minutes)
+    print(table(read_log(args.out / "log.jsonl")))
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,222 @@
+"""A study disturbed again and again, and compared with an undisturbed one each time that it is whole again."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from dinoskip.files import read_json
+from dinoskip.pipeline.cleaning import RUNNING
+from tests.chaos.disturbances import TABLE, Attempt, Disturbance, outputs
+from tests.chaos.outcomes import contents, differences, names_of, of_end, output_of, problems
+from tests.chaos.site import ROOT, Running, Site
+
+KEPT_FAULTS = 5  # copies of studies in which a fault was seen
+TRIES = 6  # undisturbed runs, with what an error named removed in between, until a study must be whole
+
+
+class Campaign:
+    """One piece of a chaos run: ``out`` has the log of all pieces, the undisturbed study and copies of faults."""
+
+    def __init__(self, out: Path, seed: int) -> None:
+        out.mkdir(parents=True, exist_ok=True)
+        self.out, self.seed, self.rng, self.site = out, seed, Random(seed), Site(out)
+        self.began, self.piece = time.monotonic(), f"{time.strftime('%Y-%m-%dT%H:%M:%S')}-{seed}"
+        self._deck: list[Disturbance] = []
+        self._chain: list[int] = []  # events since the study was last compared
+        self._damaged: list[Path] = []  # in them
+        self._number = 0
+
+    def log(self, entry: str, **content: Any) -> dict[str, Any]:
+        """Append a line to ``log.jsonl``; the line."""
+        line = {"entry": entry, "piece": self.piece, "seconds": round(time.monotonic() - self.began, 1), **content}
+        with open(self.out / "log.jsonl", "a") as stream:
+            stream.write(json.dumps(line) + "\n")
+        return line
+
+    def straight(self) -> None:
+        """Run the study undisturbed, to learn what is expected, its nodes, and how long each takes."""
+        place = self.out / "straight"
+        shutil.rmtree(place, ignore_errors=True)
+        began = time.monotonic()
+        running = self.site.start(self.site.command("run", output=place))
+        code, wrong = running.end(1800)
+        assert (code, wrong) == (0, []), running.log
+        self.deadline = max(300.0, 15 * (time.monotonic() - began))
+        self.expected = contents(place / "tiny")
+        self.files = {path.relative_to(place).as_posix() for path in place.rglob("*") if path.is_file()}
+        self.nodes = re.findall(r"(\S+) +running \(", running.log)
+        self.lasts = {
+            node: max(read_json(path)["seconds"] for path in (place / "tiny" / "stages" / node).glob("*/timing.json"))
+            for node in self.nodes
+        }
+        commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True)
+        left_out = [kind.name for kind in TABLE if not kind.possible()]
+        disk = "tmpfs" if self.site.mounted else "folder, RLIMIT_FSIZE"
+        self.log(
+            "piece", seed=self.seed, commit=commit.stdout.strip(), disk=disk, left_out=left_out, nodes=len(self.nodes)
+        )
+
+    # --- one event ------------------------------------------------------------------------------------
+
+    def event(self) -> str:
+        """One disturbed run, by one kind or two; its outcome."""
+        state = self._prepare()
+        kinds = [self._draw() for _ in range(1 if self.rng.random() < 0.75 else 2)]
+        missing = [node for node in self.nodes if not list((self.site.study / "stages" / node).glob("[0-9a-f]*"))]
+        node = self.rng.choice([*missing, ""]) if missing else ""
+        delay = self.rng.uniform(0, 1.3 * self.lasts[node] if node else 4)
+        attempt = Attempt(self.site, self.rng, node, delay, self.deadline)
+        did = {kind.name: kind.before(attempt) if kind.before else None for kind in kinds}
+        self._start(attempt, kinds)
+        for kind in kinds:
+            if kind.during:
+                did[kind.name] = kind.during(attempt)
+                attempt.node, attempt.delay = "", self.rng.uniform(0, 1)
+        code, outcome = self._end(attempt, kinds)
+        self.site.give_back()
+        self._number += 1
+        self._chain.append(self._number)
+        self._damaged += attempt.damaged
+        self.log(
+            "event", number=self._number, kinds=[{"name": name, "did": what} for name, what in did.items()],
+            did="; ".join(filter(None, did.values())) or None, state=state, node=node, delay=round(delay, 2),
+            code=code, outcome=outcome,
+        )  # fmt: skip
+        if outcome.startswith("FAULT"):
+            self._keep(attempt)
+        return outcome
+
+    def _draw(self) -> Disturbance:
+        if not self._deck:
+            self._deck = [kind for kind in TABLE if kind.possible()]
+            self.rng.shuffle(self._deck)
+        return self._deck.pop()
+
+    def _prepare(self) -> str:
+        """Begin with nothing, with some outputs removed, or with what is there."""
+        there = outputs(self.site.study)
+        chance = self.rng.random()
+        if not there or chance < 0.2:
+            shutil.rmtree(self.site.study, ignore_errors=True)
+            return "empty"
+        if chance < 0.85:
+            for path in self.rng.sample(there, min(len(there), self.rng.randint(1, 8))):
+                shutil.rmtree(path, ignore_errors=True)
+            return "some outputs removed"
+        return "as it was"
+
+    def _start(self, attempt: Attempt, kinds: list[Disturbance]) -> None:
+        before = [word for kind in kinds if kind.prefix for word in kind.prefix(attempt)]
+        environment = {k: v for kind in kinds if kind.environment for k, v in kind.environment(attempt).items()}
+        workers = self.rng.choice(("0", "0", "2"))
+        command = self.site.command("run", "--workers", workers)
+        attempt.main = self.site.start(command, before=before, environment=environment)
+
+    def _end(self, attempt: Attempt, kinds: list[Disturbance]) -> tuple[int, str]:
+        """Wait for all processes; the exit code of the main one, and the worst outcome of any."""
+        allowed = {code for kind in kinds for code in kind.codes}
+        ends, first = [], None
+        for running, codes in [(attempt.run, allowed), *attempt.beside]:
+            code, wrong = running.end(self.deadline)
+            first = code if first is None else first
+            ends.append(f"FAULT: {wrong[0]}" if wrong else self._judge(code, running, codes | allowed, attempt.damaged))
+        faults = [end for end in ends if end.startswith("FAULT")]
+        return first or 0, faults[0] if faults else ends[0]
+
+    def _judge(self, code: int, running: Running, allowed: set[int], damaged: list[Path]) -> str:
+        damaged = [*damaged, *self._damaged]
+        named = [name for path in damaged for name in names_of(path, self.site.study)]
+        if damaged:  # by this event or one before it; a torn lock is held until it is old
+            allowed = allowed | {3, 5}
+        return of_end(code, running.log, allowed, named if code == 3 else [str(self.site.disk), "no space left"])
+
+    # --- whole again ----------------------------------------------------------------------------------
+
+    def settle(self) -> str:
+        """Run undisturbed to the end, removing what errors and ``verify`` name, and compare; ``equal`` or a fault."""
+        outcome, found, said = "", False, []
+        for _ in range(TRIES):
+            running = self.site.start(self.site.command("run"))
+            code, wrong = running.end(self.deadline)
+            outcome = f"FAULT: {wrong[0]}" if wrong else self._judge(code, running, set(), [])
+            if outcome.startswith("FAULT"):
+                said = running.log.splitlines()[-5:]
+                break
+            said = problems(self.site.study) if outcome == "end" else []
+            foreign = [line for line in said if not any(name in line for name in self._names())]
+            if outcome == "end" and not said:
+                said = differences(self.expected, self.site.study) or self._leftovers()
+                outcome = f"FAULT: differs: {said[:3]}" if said else "equal"
+                break
+            if foreign:
+                outcome = f"FAULT: damaged by the program: {foreign[0]}"
+                break
+            found = found or bool(said)
+            self._remove_damaged()
+        if outcome != "equal" and not outcome.startswith("FAULT"):
+            outcome = f"FAULT: not whole after {TRIES} runs"
+        self.log("settled", events=[(self.piece, n) for n in self._chain], outcome=outcome, found=found, said=said[:9])
+        if outcome != "equal":
+            self._keep(None)
+        self._chain, self._damaged = [], []
+        return outcome
+
+    def _names(self) -> Iterator[str]:
+        return (name for path in self._damaged for name in names_of(path, self.site.study))
+
+    def _remove_damaged(self) -> None:
+        for path in self._damaged:
+            target = output_of(path, self.site.study)
+            if target.is_dir():
+                shutil.rmtree(target)
+            else:
+                target.unlink(missing_ok=True)
+
+    def _leftovers(self) -> list[str]:
+        """Now and then: what ``gc`` leaves that an undisturbed run does not make, or the other way round."""
+        if self.rng.random() < 0.7:
+            return []
+        for lock in (self.site.study / RUNNING).rglob(".lock"):  # torn ones: no run is at work
+            lock.unlink()
+        running = self.site.start(self.site.command("gc", "--delete", "--delete-unfinished"))
+        code, wrong = running.end(self.deadline)
+        if code or wrong:
+            return [f"gc: exit {code}", *wrong, *running.log.splitlines()[-3:]]
+        there = {path.relative_to(self.site.disk).as_posix() for path in self.site.disk.rglob("*") if path.is_file()}
+        return sorted(path for path in there ^ self.files if "/checkpoints/step-" not in path)
+
+    def _keep(self, attempt: Attempt | None) -> None:
+        """Copy a study in which a fault was seen, and what its processes said, and begin with nothing."""
+        place = self.out / "faults" / f"{self.piece}-{self._number}"
+        if len(list((self.out / "faults").glob("*"))) < KEPT_FAULTS:
+            shutil.copytree(self.site.study, place / "study", dirs_exist_ok=True, symlinks=True)
+        place.mkdir(parents=True, exist_ok=True)
+        runs = [attempt.run, *(running for running, _ in attempt.beside)] if attempt else []
+        for number, running in enumerate(runs):
+            (place / f"log-{number}{'' if attempt else '-settling'}").write_text(running.log)
+        if attempt is None:
+            shutil.rmtree(self.site.study, ignore_errors=True)
+
+
+def run(out: Path, seed: int, minutes: float) -> int:
+    """One piece of ``minutes``; the number of faults seen."""
+    campaign = Campaign(out, seed)
+    campaign.straight()
+    faults = 0
+    while time.monotonic() - campaign.began < 60 * minutes:
+        outcome = campaign.event()
+        if outcome.startswith("FAULT") or campaign.rng.random() < 0.6:
+            outcome = campaign.settle() if not outcome.startswith("FAULT") else f"{outcome}; {campaign.settle()}"
+        faults += "FAULT" in outcome
+    if campaign.settle().startswith("FAULT"):
+        faults += 1
+    campaign.log("piece ended", faults=faults)
+    return faults

@@ -1,0 +1,329 @@
+"""What is done to a run, or to the files it relies on; the table at the end names every kind.
+
+A disturbance acts before the run starts (``before``), while it is at work (``during``), or shapes how it is started
+(``prefix``, ``environment``). It returns what exactly it did, None where nothing came of it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import struct
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from random import Random
+
+from dinoskip.files import MANIFEST
+from tests.chaos.site import Running, Site
+
+CLOCK_SOURCE = Path(__file__).with_name("clock.c")
+YEAR = 365 * 86400
+
+
+@dataclass
+class Attempt:
+    """A run under disturbance: where, when (as a node begins, plus a delay), and all that came of it."""
+
+    site: Site
+    rng: Random
+    node: str
+    delay: float
+    deadline: float
+    damaged: list[Path] = field(default_factory=list)
+    beside: list[tuple[Running, set[int]]] = field(default_factory=list)
+    main: Running | None = None
+
+    @property
+    def run(self) -> Running:
+        assert self.main is not None
+        return self.main
+
+    def moment(self) -> bool:
+        """Wait for the moment; whether the run was still at work then."""
+        if self.node:
+            self.run.wait_for(f" {self.node} ", self.deadline)
+        time.sleep(self.delay)
+        return self.run.alive
+
+    def start_beside(self, command: list[str], codes: set[int], before: tuple[str, ...] = ()) -> Running:
+        """Start another command on the study, which may end with 0 or one of ``codes``."""
+        running = self.site.start(command, before=before)
+        self.beside.append((running, codes | {0}))
+        return running
+
+
+Act = Callable[[Attempt], str | None]
+
+
+@dataclass(frozen=True)
+class Disturbance:
+    """One kind. ``codes``: exit codes besides 0 with which the disturbed run may end."""
+
+    name: str
+    codes: frozenset[int]
+    before: Act | None = None
+    during: Act | None = None
+    prefix: Callable[[Attempt], tuple[str, ...]] | None = None
+    environment: Callable[[Attempt], dict[str, str]] | None = None
+    possible: Callable[[], bool] = lambda: True
+
+
+# --- signals -----------------------------------------------------------------------------------------
+
+
+def _send(*numbers: int, pause: float = 0.0) -> Act:
+    def act(attempt: Attempt) -> str | None:
+        if not attempt.moment():
+            return None
+        for number in numbers:
+            attempt.run.signal(number)
+            time.sleep(pause)
+        return " ".join(signal.Signals(number).name for number in numbers)
+
+    return act
+
+
+def _stop_and_continue(attempt: Attempt) -> str | None:
+    if not attempt.moment():
+        return None
+    seconds = attempt.rng.uniform(0.2, 6)
+    attempt.run.signal(signal.SIGSTOP)
+    time.sleep(seconds)
+    attempt.run.signal(signal.SIGCONT)
+    return f"stopped for {seconds:.1f} s"
+
+
+# --- the disk ----------------------------------------------------------------------------------------
+
+
+def _full(attempt: Attempt) -> str | None:
+    free = int(attempt.rng.choice((0, 4096, 10 ** attempt.rng.uniform(4, 7))))
+    return attempt.site.fill(free, attempt.run) if attempt.moment() else None
+
+
+def _no_inodes(attempt: Attempt) -> str | None:
+    left = attempt.rng.choice((0, 1, 3, 10, 30))
+    return attempt.site.take_inodes(left) if attempt.site.mounted and attempt.moment() else None
+
+
+def _read_only(attempt: Attempt) -> str | None:
+    if not attempt.site.mounted or not attempt.moment() or not attempt.site.make_read_only(5):
+        return None
+    return "remounted read-only"
+
+
+# --- damage to files ---------------------------------------------------------------------------------
+
+
+def outputs(study: Path) -> list[Path]:
+    """Published outputs of a study."""
+    stages = study / "stages"
+    found = (path.parent for path in stages.rglob(MANIFEST)) if stages.is_dir() else ()
+    return sorted(path for path in found if not any(p.startswith((".partial-", ".tmp-")) for p in path.parts))
+
+
+def _any_file(attempt: Attempt) -> Path | None:
+    """A file of the study: of the kinds (suffixes) that there are, one, then a file of that kind."""
+    files: dict[str, list[Path]] = {}
+    for path in sorted(attempt.site.study.rglob("*")):
+        if path.is_file() and path.stat().st_size:
+            files.setdefault("checkpoint" if "checkpoints" in path.parts else path.suffix, []).append(path)
+    return attempt.rng.choice(files[attempt.rng.choice(sorted(files))]) if files else None
+
+
+def _damage(attempt: Attempt, change: Callable[[bytearray, Random], str]) -> str | None:
+    """Change a file's bytes in place; its times stay, as those of a decaying disk do."""
+    path = _any_file(attempt)
+    if path is None:
+        return None
+    content, state = bytearray(path.read_bytes()), path.stat()
+    what = change(content, attempt.rng)
+    with open(path, "r+b") as stream:  # the same inode
+        stream.write(content)
+        stream.truncate()
+    os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))
+    attempt.damaged.append(path)
+    return f"{path.relative_to(attempt.site.study)}: {what}"
+
+
+def _flip(content: bytearray, rng: Random) -> str:
+    place = rng.randrange(min(len(content), rng.choice((200, len(content)))))
+    bit = rng.randrange(8)
+    content[place] ^= 1 << bit
+    return f"bit {bit} of byte {place} flipped"
+
+
+def _tear(content: bytearray, rng: Random) -> str:
+    place = rng.randrange(len(content))
+    if rng.random() < 0.5:
+        del content[place:]
+        return f"cut off at byte {place}"
+    content[place : place + 4096] = bytes(len(content[place : place + 4096]))
+    return f"up to 4096 bytes from {place} are zeros"
+
+
+def _damage_first(change: Callable[[bytearray, Random], str]) -> Act:
+    return lambda attempt: _damage(attempt, change)
+
+
+def _damage_live(change: Callable[[bytearray, Random], str]) -> Act:
+    return lambda attempt: _damage(attempt, change) if attempt.moment() else None
+
+
+def _delete(attempt: Attempt) -> str | None:
+    """Remove outputs, records, the report, unfinished work or single files."""
+    study, rng = attempt.site.study, attempt.rng
+    places: list[Path] = [*outputs(study), *study.glob("*"), *study.glob("stages/**/.partial-*")]
+    file = _any_file(attempt)
+    if file is None:
+        return None
+    target = file if rng.random() < 0.4 else rng.choice(sorted(places))
+    attempt.damaged.append(target)
+    if target.is_dir():
+        shutil.rmtree(target, ignore_errors=True)  # the run may be writing there
+    else:
+        target.unlink(missing_ok=True)
+    return f"{target.relative_to(study)} deleted"
+
+
+def _delete_live(attempt: Attempt) -> str | None:
+    return _delete(attempt) if attempt.moment() else None
+
+
+# --- others at the same study ------------------------------------------------------------------------
+
+
+def _second_run(attempt: Attempt) -> str | None:
+    if not attempt.moment():
+        return None
+    attempt.start_beside(attempt.site.command("run"), {5})
+    return "a second run began"
+
+
+def _second_run_killed(attempt: Attempt) -> str | None:
+    if not attempt.moment():
+        return None
+    other = attempt.start_beside(attempt.site.command("run"), {5, -signal.SIGKILL})
+    time.sleep(attempt.rng.uniform(3, 12))
+    other.signal(signal.SIGKILL)
+    return "a second run began and was killed"
+
+
+def _taken_over(before: tuple[str, ...]) -> Act:
+    """Stop a run for longer than its heartbeat lasts; another goes on in its place; then the first wakes up."""
+
+    def act(attempt: Attempt) -> str | None:
+        if not attempt.moment():
+            return None
+        attempt.run.signal(signal.SIGSTOP)
+        for lock in [*attempt.site.study.rglob(".lock")]:
+            os.utime(lock, (time.time() - 3600,) * 2)
+        attempt.start_beside(attempt.site.command("run"), {5}, before)
+        time.sleep(attempt.rng.uniform(4, 20))
+        attempt.run.signal(signal.SIGCONT)
+        return f"stopped, its locks an hour old, a second run began{' by ' + ' '.join(before[:2]) if before else ''}"
+
+    return act
+
+
+def _readers(attempt: Attempt) -> str | None:
+    if not attempt.moment():
+        return None
+    for _ in range(2):
+        options = attempt.rng.choice(
+            (("status",), ("plan",), ("gc",), ("gc", "--delete"), ("gc", "--delete-unfinished"))
+        )
+        attempt.start_beside(attempt.site.command(*options), {2, 5}).end(attempt.deadline)
+    return "status, plan or gc beside it"
+
+
+# --- clocks ------------------------------------------------------------------------------------------
+
+
+def _file_times(attempt: Attempt) -> str | None:
+    if not attempt.moment():
+        return None
+    shift = attempt.rng.choice((-10 * YEAR, -7200, -900, 900, 7200, 10 * YEAR))
+    for path in [*attempt.site.study.rglob("*")]:
+        if path.exists():
+            os.utime(path, (time.time() + shift,) * 2)
+    return f"times of all files moved by {shift} s"
+
+
+def _jump_file(attempt: Attempt) -> Path:
+    return attempt.site.out / "jump"
+
+
+def _with_clock(attempt: Attempt) -> dict[str, str]:
+    library = attempt.site.out / "clock.so"
+    command = ["cc", "-shared", "-fPIC", "-O1", "-o", str(library), str(CLOCK_SOURCE), "-ldl"]
+    subprocess.run(command, check=True, timeout=60)
+    _jump_file(attempt).write_bytes(struct.pack("q", attempt.rng.choice((0, -YEAR, YEAR))))
+    return {"LD_PRELOAD": str(library), "JUMP_FILE": str(_jump_file(attempt))}
+
+
+def _wall_clock(attempt: Attempt) -> str | None:
+    if not attempt.moment():
+        return None
+    seconds = attempt.rng.choice((-10 * YEAR, -86400, -3600, 3600, 86400, 10 * YEAR))
+    with open(_jump_file(attempt), "r+b") as stream:
+        stream.write(struct.pack("q", seconds))
+    return f"wall clock moved by {seconds} s"
+
+
+def _other_time(attempt: Attempt) -> tuple[str, ...]:
+    seconds = str(attempt.rng.choice((1000, 10**6, 10**8)))
+    return ("unshare", "--time", "--boottime", seconds, "--monotonic", seconds, "--")
+
+
+@cache
+def _works(*command: str) -> bool:
+    try:
+        return subprocess.run([*command, "true"], capture_output=True, timeout=20).returncode == 0
+    except OSError:
+        return False
+
+
+CONTAINER = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "--")
+_OTHER_TIME = ("unshare", "--time", "--boottime", "1", "--monotonic", "1", "--")
+
+
+def _kinds() -> Iterator[Disturbance]:
+    def kind(name: str, *codes: int, **how: object) -> Disturbance:
+        return Disturbance(name, frozenset(codes), **how)  # type: ignore[arg-type]
+
+    yield kind("SIGKILL", -9, during=_send(signal.SIGKILL))
+    yield kind("SIGTERM", 75, during=_send(signal.SIGTERM))
+    yield kind("SIGUSR2", 75, during=_send(signal.SIGUSR2))
+    yield kind("SIGINT", 130, during=_send(signal.SIGINT))
+    yield kind("SIGTERM twice", 75, during=_send(signal.SIGTERM, signal.SIGTERM, pause=0.05))
+    yield kind("SIGSTOP, SIGCONT", during=_stop_and_continue)
+    yield kind("disk full", 6, during=_full)
+    yield kind("no inodes left", 6, during=_no_inodes)
+    yield kind("read-only disk", 2, during=_read_only)
+    yield kind("bit flipped before", 3, before=_damage_first(_flip))
+    yield kind("bit flipped during", 3, during=_damage_live(_flip))
+    yield kind("file torn before", 3, before=_damage_first(_tear))
+    yield kind("file torn during", 3, during=_damage_live(_tear))
+    yield kind("cache deleted before", 3, before=_delete)
+    yield kind("cache deleted during", 3, 5, during=_delete_live)
+    yield kind("two runs", 5, during=_second_run)
+    yield kind("two runs, one killed", 5, during=_second_run_killed)
+    yield kind("stopped, a second run", 5, during=_taken_over(()))
+    yield kind("taken over", 5, during=_taken_over(CONTAINER), possible=lambda: _works(*CONTAINER))
+    yield kind("status, plan, gc beside", during=_readers)
+    yield kind("file times moved", during=_file_times)
+    yield kind(
+        "wall clock jumps", during=_wall_clock, environment=_with_clock, possible=lambda: _works("cc", "--version")
+    )
+    yield kind(
+        "two runs, two boot clocks", 5, during=_second_run, prefix=_other_time, possible=lambda: _works(*_OTHER_TIME)
+    )
+
+
+TABLE: tuple[Disturbance, ...] = tuple(_kinds())

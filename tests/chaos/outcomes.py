@@ -1,0 +1,139 @@
+"""Whether a run ended as it may, whether a study is what an undisturbed run makes, and the table of what happened."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import signal
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from dinoskip.files import read_manifest, verify_manifest
+from tests.chaos.disturbances import outputs
+
+STOPPED = (-signal.SIGKILL, 75, 130)
+BY_SYSTEM = (-signal.SIGTERM, -signal.SIGUSR2)
+COLUMNS = ("to the end", "stopped, resumed", "named, resumed", "found by verify", "too late", "FAULT")
+
+
+def of_end(code: int, log: str, allowed: Collection[int], named: Collection[str]) -> str:
+    """The outcome of one process: ``end``, ``stopped``, ``named``, or a sentence that begins with FAULT.
+
+    ``named`` are texts of which an error must contain one: the damaged file, its output, the disk.
+    """
+    if "Traceback (most recent call last)" in log or "Fatal Python error" in log:
+        return f"FAULT: a traceback, exit {code}"
+    if code in BY_SYSTEM and 75 in allowed and not _at_work(log):
+        return "stopped"  # before the program's first line, or after its last
+    if code and code not in allowed:
+        return f"FAULT: exit {code}"
+    if code in STOPPED:
+        return "stopped"
+    if not code:
+        return "end"
+    errors = [line for line in log.splitlines() if line.startswith("error: ")]
+    if not errors:
+        return f"FAULT: exit {code} without an error"
+    return (
+        "named" if any(text in error for text in named for error in errors) else f"FAULT: names nothing: {errors[-1]}"
+    )
+
+
+def _at_work(log: str) -> bool:
+    """Whether the program has said that it is at work, and not yet how it ended."""
+    return bool(log) and not re.search("^(report|error): ", log, re.MULTILINE)
+
+
+def names_of(path: Path, study: Path) -> list[str]:
+    """Texts that name a damaged file: itself, or the directories of the output in which it lies."""
+    inside = path.relative_to(study).parts
+    cut = next((i for i, part in enumerate(inside) if re.fullmatch(r"(\.partial-)?[0-9a-f]{16}", part)), None)
+    output = str(study.joinpath(*inside[: cut + 1])) if cut is not None else str(study)
+    return [str(path), output]
+
+
+def output_of(path: Path, study: Path) -> Path:
+    """What to remove when ``path`` is damaged: its stage's output, or the file or folder itself."""
+    output = Path(names_of(path, study)[1])
+    return path if output == study else output
+
+
+def contents(study: Path) -> dict[str, str]:
+    """Node to output hash of what is published, and the sha256 of every file of the installed report."""
+    found = {}
+    for path in outputs(study):
+        manifest = read_manifest(path)
+        if "node" in manifest["info"]:
+            found[manifest["info"]["node"]] = manifest["hash"]
+    for file in sorted((study / "report").rglob("*")):
+        if file.is_file():
+            found[f"report: {file.relative_to(study)}"] = hashlib.sha256(file.read_bytes()).hexdigest()
+    return found
+
+
+def problems(study: Path) -> list[str]:
+    """What ``dinoskip verify`` says of a study's outputs."""
+    return [problem for path in outputs(study) for problem in verify_manifest(path)]
+
+
+def differences(expected: Mapping[str, str], study: Path) -> list[str]:
+    """Names of what differs from an undisturbed run's :func:`contents`."""
+    found = contents(study)
+    return sorted(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name))
+
+
+# --- the table ---------------------------------------------------------------------------------------
+
+
+def read_log(path: Path) -> list[dict[str, Any]]:
+    """The lines of a log; one that a killed piece left unfinished is passed over."""
+    entries = []
+    for line in path.read_text().splitlines() if path.exists() else ():
+        try:
+            entries.append(json.loads(line))
+        except ValueError:
+            continue
+    return entries
+
+
+def column_of(event: Mapping[str, Any], settled: Mapping[str, Any] | None) -> str:
+    """The column of an event, by its own outcome and that of the undisturbed run after it."""
+    outcome = event["outcome"]
+    if outcome.startswith("FAULT") or (settled is not None and settled["outcome"].startswith("FAULT")):
+        return "FAULT"
+    if event["did"] is None:
+        return "too late"
+    if outcome == "stopped":
+        return "stopped, resumed"
+    if outcome == "named":
+        return "named, resumed"
+    return "found by verify" if settled is not None and settled["found"] else "to the end"
+
+
+def table(entries: Iterable[Mapping[str, Any]]) -> str:
+    """Events by kind and outcome over all pieces of a log, as a Markdown table, and a line of sums."""
+    listed = list(entries)
+    settled = {tuple(key): entry for entry in listed if entry["entry"] == "settled" for key in entry["events"]}
+    counts: dict[str, Counter[str]] = {}
+    for event in listed:
+        if event["entry"] == "event":
+            column = column_of(event, settled.get((event["piece"], event["number"])))
+            for kind in event["kinds"]:
+                counts.setdefault(kind["name"], Counter())[column if kind["did"] else "too late"] += 1
+    lines = [f"| disturbance | events | {' | '.join(COLUMNS)} |", f"|---|{'---:|' * (len(COLUMNS) + 1)}"]
+    for name, row in counts.items():
+        lines.append(f"| {name} | {row.total()} | {' | '.join(str(row[column]) for column in COLUMNS)} |")
+    total = sum(counts.values(), Counter())
+    lines.append(f"| all | {total.total()} | {' | '.join(str(total[column]) for column in COLUMNS)} |")
+    lasted = {entry["piece"]: entry["seconds"] for entry in listed}
+    hours = sum(lasted.values()) / 3600
+    runs = sum(entry["entry"] == "event" for entry in listed)
+    equal = sum(entry["entry"] == "settled" and entry["outcome"] == "equal" for entry in listed)
+    lines += [
+        "",
+        f"{hours:.2f} hours, {runs} disturbed runs, {equal} times compared with the undisturbed run and equal.",
+    ]
+    return "\n".join(lines)

@@ -1,0 +1,127 @@
+"""A chaos run of three minutes, and what judges one: ends, comparison and table."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from dinoskip.files import write_json, write_manifest
+from tests.chaos.disturbances import TABLE, Attempt
+from tests.chaos.outcomes import contents, differences, names_of, of_end, output_of, problems, read_log, table
+from tests.chaos.site import ROOT, Site
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_a_disturbed_study_ends_as_an_undisturbed_one(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tests.chaos", "--minutes", "3", "--seed", "7", "--out", str(tmp_path)]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert any(entry["entry"] == "settled" for entry in read_log(tmp_path / "log.jsonl"))
+
+
+STUDY = Path("/runs/tiny")
+FILE = STUDY / "stages/features/a/ep3/0123456789abcdef/store/1.npy"
+
+
+@pytest.mark.parametrize(
+    ("code", "log", "expected"),
+    [
+        (0, "report: page", "end"),
+        (-9, "10:00 data running", "stopped"),
+        (75, "error: stopped by a signal", "stopped"),
+        (130, "interrupted", "FAULT: exit 130"),
+        (-15, "", "stopped"),
+        (-15, "10:00 data running\n", "FAULT: exit -15"),
+        (-15, "10:00 data running\nreport: page\n", "stopped"),
+        (3, f"error: {FILE}: content differs", "named"),
+        (3, f"error: {FILE.parents[1]}: damaged", "named"),
+        (3, "error: bad data", "FAULT: names nothing: error: bad data"),
+        (3, "", "FAULT: exit 3 without an error"),
+        (1, "error: internal", "FAULT: exit 1"),
+        (0, "Traceback (most recent call last):", "FAULT: a traceback, exit 0"),
+    ],
+)
+def test_how_a_run_may_end(code: int, log: str, expected: str) -> None:
+    assert of_end(code, log, {-9, 3, 75}, names_of(FILE, STUDY)) == expected
+
+
+def test_what_is_removed_when_a_file_is_damaged() -> None:
+    assert output_of(FILE, STUDY) == FILE.parents[1]
+    assert output_of(STUDY / "report/index.html", STUDY) == STUDY / "report/index.html"
+    partial = STUDY / "stages/pretrain/a/.partial-0123456789abcdef"
+    assert output_of(partial / "checkpoints/step-00000001/head.safetensors", STUDY) == partial
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Path:
+    for node, value in (("data", 1), ("probe", 2)):
+        place = tmp_path / "stages" / node / "0123456789abcdef"
+        write_json(place / "rows.json", [value] * 99)
+        write_manifest(place, {"node": node})
+    (tmp_path / "report").mkdir()
+    (tmp_path / "report" / "index.html").write_text("page")
+    return tmp_path
+
+
+def test_a_study_equals_itself_alone(study: Path) -> None:
+    expected = contents(study)
+    assert len(expected) == 3
+    assert differences(expected, study) == problems(study) == []
+    (study / "report" / "index.html").write_text("another")
+    assert differences(expected, study) == ["report: report/index.html"]
+    write_json(study / "stages/data/0123456789abcdef/rows.json", [3] * 99)
+    assert len(problems(study)) == 1
+    write_manifest(study / "stages/data/0123456789abcdef", {"node": "data"})
+    assert differences(expected, study) == ["data", "report: report/index.html"]
+
+
+@pytest.mark.parametrize("name", ["bit flipped before", "file torn before", "cache deleted before"])
+def test_damage_is_done_and_recorded(name: str, study: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    site = Site.__new__(Site)  # no disk is mounted for it
+    site.disk = tmp_path_factory.mktemp("disk")
+    study.rename(site.study)
+    expected = {path: path.read_bytes() for path in site.study.rglob("*") if path.is_file()}
+    kind = next(kind for kind in TABLE if kind.name == name)
+    attempt = Attempt(site, Random(3), "", 0.0, 1.0)
+    assert kind.before is not None
+    assert kind.before(attempt)
+    (damaged,) = attempt.damaged
+    changed = {path for path, content in expected.items() if not path.exists() or path.read_bytes() != content}
+    assert changed
+    assert all(path == damaged or damaged in path.parents for path in changed)
+
+
+def test_table_counts_kinds_by_outcome(tmp_path: Path) -> None:
+    def event(number: int, outcome: str, **did: str | None) -> dict[str, object]:
+        kinds = [{"name": name, "did": what} for name, what in did.items()]
+        whole = "; ".join(filter(None, did.values())) or None
+        entry = {"entry": "event", "piece": "p", "number": number, "kinds": kinds, "did": whole, "outcome": outcome}
+        return {**entry, "seconds": 1800.0 * number}
+
+    def settled(numbers: list[int], outcome: str, found: bool) -> dict[str, object]:
+        events = [("p", number) for number in numbers]
+        return {"entry": "settled", "piece": "p", "events": events, "outcome": outcome, "found": found, "seconds": 0}
+
+    entries = [
+        event(1, "stopped", kill="SIGKILL"),
+        event(2, "end", kill=None, flip="bit 3"),
+        settled([1, 2], "equal", True),
+        event(3, "named", flip="bit 4"),
+        settled([3], "FAULT: differs", False),
+        event(4, "FAULT: a traceback", flip="bit 5"),
+    ]
+    log = tmp_path / "log.jsonl"
+    log.write_text("".join(json.dumps(entry) + "\n" for entry in entries) + '{"entry": "ev')
+    lines = table(read_log(log)).splitlines()
+    assert lines[2:5] == [
+        "| kill | 2 | 0 | 1 | 0 | 0 | 1 | 0 |",
+        "| flip | 3 | 0 | 0 | 0 | 1 | 0 | 2 |",
+        "| all | 5 | 0 | 1 | 0 | 1 | 1 | 2 |",
+    ]
+    assert lines[-1].startswith("2.00 hours, 4 disturbed runs, 1 times compared")
