@@ -30,8 +30,8 @@ from torchvision import transforms
 from dinoskip.data import ImageFolder
 from dinoskip.data.augment import AugmentConfig
 from dinoskip.data.crops import CropConfig, crop_boxes, crop_draws, resize_crop
-from dinoskip.data.multicrop import TrainLoader
 from dinoskip.data.sprites import photo
+from dinoskip.data.train_loader import TrainLoader
 
 BATCH = 16
 BATCHES = 3  # a round

@@ -31,8 +31,9 @@ from dinoskip.environment import matmul_gflops
 from dinoskip.optim import AdamWConfig, build_optimizer
 from dinoskip.pipeline.estimate import image_flops
 from dinoskip.training import PretrainJob
-from dinoskip.training.dino import DINO, clip_each_, dino_loss, update_center, update_teacher
-from dinoskip.training.objective import Engine, Step, gradients_of
+from dinoskip.training.dino import DINO, dino_loss, update_center, update_teacher
+from dinoskip.training.gradients import clip_each_, gradients_of
+from dinoskip.training.objective import Engine, Step
 
 GPU = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if GPU else "cpu")

@@ -26,9 +26,9 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from dinoskip.models import create_model
+from dinoskip.models.build import VitConfig
 from dinoskip.models.flops import dino_step_flops
 from dinoskip.models.heads import DINOHead
-from dinoskip.models.vit import VitConfig
 from dinoskip.optim import (
     AdamWConfig,
     EcsConfig,

@@ -50,8 +50,8 @@ def show(args: Args) -> int:
 def convert(args: Args) -> int:
     """``dinoskip models convert``."""
     from dinoskip.models import VitConfig, load_backbone, save_timm_folder, save_weights  # torch
+    from dinoskip.models.build import WIDTHS
     from dinoskip.models.export import exported_weights, load_weights, newest_checkpoint
-    from dinoskip.models.vit import WIDTHS
 
     kind, _, rest = args.spec.partition(":")
     out = Path(args.out)

@@ -96,7 +96,7 @@ def pretrain(args: Args) -> int:
 def supervise(args: Args) -> int:
     """``dinoskip supervise``."""
     from dinoskip.config import validate
-    from dinoskip.data.folders import LabelledFolder  # torch
+    from dinoskip.data.labelled_folder import LabelledFolder
     from dinoskip.distributed import is_main
     from dinoskip.init.build import init_for_skipless
     from dinoskip.training.supervised import SupervisedJob

@@ -1,13 +1,15 @@
 """Images in, batches and labelled sets out.
 
 Importing this package does not import torch; what needs it is in ``augment``, ``classification``, ``crops``,
-``loader``, ``multicrop`` and ``resident``.
+``loader``, ``multicrop``, ``resident``, ``train_loader`` and ``workers``.
 """
 
 from __future__ import annotations
 
 from dinoskip.data.detection import DetectionDataset, dominant_labels
-from dinoskip.data.folders import ImageFolder, LabelledFolder, list_images
+from dinoskip.data.folders import ImageFolder
+from dinoskip.data.labelled_folder import LabelledFolder
+from dinoskip.data.listing import list_images
 from dinoskip.data.segmentation import SegmentationDataset
 from dinoskip.data.sets import (
     DatasetConfig,

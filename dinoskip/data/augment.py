@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from pydantic import AfterValidator, Field
 from torch import Tensor
-from torch.nn.functional import pad
 
 from dinoskip.config import Config
 from dinoskip.randomness import uniforms
@@ -169,56 +168,6 @@ def jitter(images: Tensor, host: np.ndarray) -> Tensor:
     return images
 
 
-# --- the same for a device with a compiler -------------------------------------------------------------
-
-
-def fused_parameters(host: np.ndarray) -> np.ndarray:
-    """Return what :func:`fused_augment` needs of N parameter vectors, float32 (N, columns).
-
-    Columns: flip, grey, solarise; for each of the four rounds the three coefficients of the blend, whether the hue is
-    turned instead, and by how much; mean and deviation of the channels; the blur's weights. Images that are not
-    jittered have rounds that change nothing.
-    """
-    coefficients, hue, turns = jitter_rounds(host)
-    still = host[:, JITTER] <= 0
-    coefficients[:, :, still] = np.array([1, 0, 0], dtype=np.float32)[None, :, None]
-    rounds = np.concatenate([coefficients, (hue & ~still)[:, None], turns[:, None]], axis=1)
-    weights = blur_weights(host[:, SIGMA])
-    wide = np.zeros((len(host), max(3, weights.shape[1])), dtype=np.float32)  # one width for all of DINO's sigmas
-    wide[:, : weights.shape[1]] = weights
-    switches = host[:, [FLIP, GREY, SOLARISE]] > 0
-    moments = np.tile(np.array(MEAN + STD, dtype=np.float32), (len(host), 1))
-    parts = (switches, rounds.reshape(20, -1).T, moments, wide)
-    return np.concatenate([part.astype(np.float32) for part in parts], axis=1)
-
-
-def fused_augment(crops: Tensor, parameters: Tensor) -> Tensor:
-    """As :func:`augment`, every operation on every image and nothing decided on the host: for a compiler to fuse.
-
-    It differs from :func:`augment` by the rounding of float32 alone (docs/measured.md).
-
-    Args:
-        crops: uint8 (N, 3, S, S).
-        parameters: of :func:`fused_parameters`, on the crops' device.
-    """
-    columns = [column.view(-1, 1, 1, 1) for column in parameters[:, :23].unbind(dim=1)]
-    images = crops.to(torch.float32, memory_format=torch.contiguous_format) * (1 / 255)
-    images = torch.where(columns[0] > 0, images.flip(3), images)
-    channel = torch.arange(3, device=crops.device).view(3, 1, 1)
-    sign, shift = torch.where(channel == 0, 1, -1), torch.where(channel == 0, -1, 2)
-    centre = 3 - torch.where(channel == 0, 0, 3 - 2 * channel)  # 3, 2, 4
-    for start in range(3, 23, 5):
-        scale, level, mean, hue_here, turn = columns[start : start + 5]
-        mixed = blend(images, scale, level, mean)
-        low, chroma, hue = turned_hue(images, turn)
-        pure = ((hue - centre).abs() * sign + shift).clamp(0, 1)
-        images = torch.where(hue_here > 0, torch.addcmul(low, chroma, pure), mixed)
-    images = torch.where(columns[1] > 0, luma(images), images)
-    images = fused_blur(images, parameters[:, 29:])
-    images = torch.where(columns[2] > 0, solarise(images), images)
-    return (images - parameters[:, 23:26, None, None]) / parameters[:, 26:29, None, None]
-
-
 # --- colour operations on float images in [0, 1], (N, 3, H, W), each with its own strength per image ------------
 #
 # Semantics are torchvision's on float images. Results lie within 2/255 of Pillow's 8-bit ones, blurred ones within
@@ -316,21 +265,6 @@ def gaussian_blur(images: Tensor, weights: Tensor) -> Tensor:
                 images.narrow(axis, 0, inside).addcmul_(before.narrow(axis, step, inside), weight)
                 images.narrow(axis, 0, border).addcmul_(before.narrow(axis, 0, 1), weight)
                 images.narrow(axis, length - border, border).addcmul_(before.narrow(axis, length - 1, 1), weight)
-    return images
-
-
-def fused_blur(images: Tensor, weights: Tensor) -> Tensor:
-    """As :func:`gaussian_blur`, from padded copies: a compiler makes one kernel of each pass of it."""
-    reach = weights.shape[1] - 1
-    taps = weights.view(*weights.shape, 1, 1, 1).unbind(dim=1)
-    for axis, border in ((3, (reach, reach, 0, 0)), (2, (0, 0, reach, reach))):
-        length = images.shape[axis]
-        for _ in range(3):
-            padded = pad(images, border, mode="replicate")
-            images = padded.narrow(axis, reach, length) * taps[0]
-            for step in range(1, reach + 1):
-                pair = padded.narrow(axis, reach - step, length) + padded.narrow(axis, reach + step, length)
-                images = images + pair * taps[step]
     return images
 
 

@@ -26,9 +26,9 @@ from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD, create_transf
 from torch import Tensor
 
 from dinoskip.config import Config
-from dinoskip.data.crops import centre_crop
-from dinoskip.data.folders import LabelledFolder
+from dinoskip.data.labelled_folder import LabelledFolder
 from dinoskip.data.loader import BatchLoader, ReadImage
+from dinoskip.data.resize import centre_crop
 from dinoskip.randomness import derive, numpy_rng
 
 _ERASED = (0.02, 1 / 3)  # share of an image's area

@@ -7,58 +7,28 @@ image. Ranks take consecutive slices of one global batch, micro-batches consecut
 
 from __future__ import annotations
 
-import atexit
-import sys
-import weakref
-from collections.abc import Callable, Iterator, Sized
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import Dataset
 
 from dinoskip.console import log
-from dinoskip.data.workers import explain_failure, is_worker_death, start_worker
+from dinoskip.data.image_source import Images
+from dinoskip.data.workers import WorkerLoader, is_worker_death
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.randomness import derive, numpy_rng
 
 BAD_SHARE = 0.01
 CACHE_BYTES = 1 << 30
 SUBSTITUTES = 20
-WORKER_TIMEOUT_S = 600
 
 ReadImage = Callable[[int], tuple[int, np.ndarray]]
-
-
-class Images(Sized, Protocol):
-    """What a loader reads from: a folder, tar shards (dinoskip/data/shards.py)."""
-
-    @property
-    def root(self) -> Path:
-        """Where it lies, for messages."""
-        ...
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """One id per image, in the order that numbers them."""
-        ...
-
-    def where(self, index: int) -> str:
-        """Say where image ``index`` lies, for messages."""
-        ...
-
-    def read(self, index: int) -> np.ndarray:
-        """Decode image ``index`` to uint8 (H, W, 3); :class:`DataError` if it cannot be."""
-        ...
-
-    def size(self, index: int) -> tuple[int, int]:
-        """Return its height and width from its header alone; :class:`DataError` if it cannot be read."""
-        ...
 
 
 class BatchTransform(Protocol):
@@ -201,23 +171,6 @@ class _Batches(Dataset):
         return image
 
 
-class _Steps:
-    """The sampler: (epoch, step, part) triples, set anew for every epoch while the workers live on."""
-
-    def __init__(self) -> None:
-        self.positions: list[tuple[int, int, int]] = []
-
-    def __iter__(self) -> Iterator[tuple[int, int, int]]:
-        return iter(self.positions)
-
-    def __len__(self) -> int:
-        return len(self.positions)
-
-
-def _identity(item: Any) -> Any:
-    return item
-
-
 class BatchLoader:
     """Micro-batches for one rank, made by a :class:`BatchTransform`.
 
@@ -263,24 +216,9 @@ class BatchLoader:
         self.steps_per_epoch = len(images) // batch_size
         self._workers = workers
         self._batches = _Batches(images, transform, split, seed=seed, min_side=min_side, cache_bytes=limit)
-        self._steps = _Steps()
+        self._positions: list[tuple[int, int, int]] = []  # of an epoch: (epoch, step, part)
         self._came = 0  # micro-batches of this epoch so far
-        self._loader: DataLoader = DataLoader(
-            self._batches,
-            batch_size=None,
-            sampler=self._steps,
-            num_workers=workers,
-            collate_fn=_identity,
-            pin_memory=self.device.type == "cuda",
-            timeout=WORKER_TIMEOUT_S if workers else 0,
-            worker_init_fn=start_worker,
-            # Not through a fork server (Python 3.14): its workers outlive a killed trainer, for their parent lives on.
-            multiprocessing_context="fork" if workers and sys.platform == "linux" else None,
-            persistent_workers=workers > 0,
-            generator=torch.Generator(),  # else it would draw from the global one
-        )
-        if workers:  # runs before multiprocessing's own exit handler, which would wait for workers that ignore SIGTERM
-            atexit.register(_close, weakref.ref(self))
+        self._loader = WorkerLoader(self._batches, self._positions, workers, pin=self.device.type == "cuda")
 
     def indices(self, epoch: int, step: int) -> np.ndarray:
         """Numbers of the images in this rank's part of a step, int64 (B,), without loading them."""
@@ -292,9 +230,8 @@ class BatchLoader:
         The last, incomplete global batch is dropped.
         """
         parts = range(self._batches.split.accumulate)
-        self._steps.positions = [
-            (epoch, step, part) for step in range(start_step, self.steps_per_epoch) for part in parts
-        ]
+        steps = range(start_step, self.steps_per_epoch)
+        self._positions[:] = [(epoch, step, part) for step in steps for part in parts]
         self._came = 0
         with self.explained():
             for item in self._loader:
@@ -312,16 +249,9 @@ class BatchLoader:
         except (RuntimeError, ConnectionError, EOFError) as error:
             if not self._workers or not is_worker_death(error):
                 raise
-            raise self._worker_error(error) from error
-
-    def _worker_error(self, error: Exception) -> DataError:
-        """Say which worker died or hangs, and which images it may have been at."""
-        text = str(error).splitlines()[0] if str(error) else type(error).__name__
-        workers = getattr(self._loader._iterator, "_workers", [])
-        what, hint = explain_failure(workers, hangs="timed out" in text, due=self._came, timeout=WORKER_TIMEOUT_S)
-        epoch, step, part = self._steps.positions[min(self._came, len(self._steps) - 1)]
-        names = [self.images.names[i] for i in self._batches.indices(epoch, step, part)[:8]]
-        return DataError(f"a data worker {what}, near images {', '.join(names)}: {text}", hint)
+            epoch, step, part = self._positions[min(self._came, len(self._positions) - 1)]
+            near = [self.images.names[i] for i in self._batches.indices(epoch, step, part)[:8]]
+            raise self._loader.failure(error, self._came, near) from error
 
     def views(self, batch: Batch) -> list[Tensor]:
         """Move a micro-batch to the loader's device and finish it there: float images, ImageNet-normalised."""
@@ -342,15 +272,4 @@ class BatchLoader:
 
     def close(self) -> None:
         """End the worker processes."""
-        iterator, self._loader._iterator = self._loader._iterator, None
-        if iterator is not None and hasattr(iterator, "_shutdown_workers"):
-            workers = list(getattr(iterator, "_workers", ()))
-            iterator._shutdown_workers()
-            for worker in workers:  # one that hangs in a read takes no notice of SIGTERM
-                worker.kill()
-
-
-def _close(loader: weakref.ref[BatchLoader]) -> None:
-    alive = loader()
-    if alive is not None:
-        alive.close()
+        self._loader.close()

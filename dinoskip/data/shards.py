@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from dinoskip.data.folders import FULL_HASH_BYTES, ImageFolder, content_marks, is_image_name, name_key, nfc
+from dinoskip.data.folders import ImageFolder
+from dinoskip.data.listing import FULL_HASH_BYTES, content_marks, is_image_name, name_key, nfc
 from dinoskip.errors import DataError, DinoskipError, guard
 from dinoskip.files import MANIFEST, hash_of, open_regular, read_json, read_manifest, write_json
 from dinoskip.images import image_from_bytes, size_from_bytes

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import errno
 import os
 import signal
 import sys
+import weakref
 from collections.abc import Sequence
 from contextlib import suppress
 from multiprocessing import queues
@@ -14,7 +16,13 @@ from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from typing import Any, Literal
 
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from dinoskip.errors import DataError
+
 GRACE_S = 30
+WORKER_TIMEOUT_S = 600
 PR_SET_PDEATHSIG = 1  # from linux/prctl.h
 SLIGHT = 0.05  # of the time: waiting below this is not worth a change
 
@@ -65,6 +73,56 @@ def explain_failure(workers: Sequence[BaseProcess], *, hangs: bool, due: int, ti
     if dead is not None:
         return f"(process {dead.pid}) died", "often memory ran out: use fewer workers"
     return "failed", "use 0 workers to see where"
+
+
+class WorkerLoader(DataLoader):
+    """torch's DataLoader over a data set whose items are batches, read by ``workers`` processes (0: by this one).
+
+    Args:
+        batches: the data set.
+        positions: what to ask it for; a list that may be filled anew before each iteration, while the workers live on.
+        workers: processes.
+        pin: whether batches are page-locked.
+    """
+
+    def __init__(self, batches: Dataset, positions: list[Any], workers: int, *, pin: bool) -> None:
+        super().__init__(
+            batches,
+            batch_size=None,
+            sampler=positions,
+            num_workers=workers,
+            pin_memory=pin,
+            timeout=WORKER_TIMEOUT_S if workers else 0,
+            worker_init_fn=start_worker,
+            # Not through a fork server (Python 3.14): its workers outlive a killed trainer, for their parent lives on.
+            multiprocessing_context="fork" if workers and sys.platform == "linux" else None,
+            persistent_workers=workers > 0,
+            generator=torch.Generator(),  # else it would draw from the global one
+        )
+        if workers:  # runs before multiprocessing's own exit handler, which would wait for workers that ignore SIGTERM
+            atexit.register(_close, weakref.ref(self))
+
+    def failure(self, error: Exception, due: int, near: Sequence[str]) -> DataError:
+        """What to raise for ``error``: which worker died or hangs at batch ``due``, and the images it may be at."""
+        text = str(error).splitlines()[0] if str(error) else type(error).__name__
+        workers = getattr(self._iterator, "_workers", [])
+        what, hint = explain_failure(workers, hangs="timed out" in text, due=due, timeout=WORKER_TIMEOUT_S)
+        return DataError(f"a data worker {what}, near images {', '.join(near)}: {text}", hint)
+
+    def close(self) -> None:
+        """End the worker processes."""
+        iterator, self._iterator = self._iterator, None
+        if iterator is not None and hasattr(iterator, "_shutdown_workers"):
+            workers = list(getattr(iterator, "_workers", ()))
+            iterator._shutdown_workers()
+            for worker in workers:  # one that hangs in a read takes no notice of SIGTERM
+                worker.kill()
+
+
+def _close(loader: weakref.ref[WorkerLoader]) -> None:
+    alive = loader()
+    if alive is not None:
+        alive.close()
 
 
 def wait_advice(

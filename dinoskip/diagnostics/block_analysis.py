@@ -19,7 +19,7 @@ from dinoskip.diagnostics.gradients import gradient_norms
 from dinoskip.diagnostics.jacobian import evenly, input_jacobian, weight_jacobian
 from dinoskip.diagnostics.tokens import log_condition, norm_outliers, rankme, stable_rank
 from dinoskip.models import Backbone
-from dinoskip.models.vit import is_plain_attention
+from dinoskip.models.attention_factors import is_plain_attention
 from dinoskip.rank_collapse import effective_rank, token_cosine
 
 

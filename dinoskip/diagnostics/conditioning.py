@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from dinoskip.errors import ConfigError
-from dinoskip.models.vit import head_factors, is_plain_attention
+from dinoskip.models.attention_factors import head_factors, is_plain_attention
 from dinoskip.rank_collapse import Conditioning, condition_number
 
 

@@ -15,7 +15,9 @@ from torch.nn import functional as F
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.images import read_image
 from dinoskip.init import skipless_, trunc_normal_
-from dinoskip.models.vit import attention_width, create_model, embed
+from dinoskip.models.attention_factors import attention_width
+from dinoskip.models.build import create_model
+from dinoskip.models.vit import embed
 from dinoskip.rank_collapse import effective_rank, token_cosine
 
 PHOTOS = ("astronaut.png", "coffee.png", "chelsea.png", "rocket.jpg")

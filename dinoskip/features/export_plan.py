@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from dinoskip.config import settings_for_key
-from dinoskip.data.folders import content_marks
+from dinoskip.data.listing import content_marks
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.features.file_formats import check_format
 from dinoskip.features.store import FORMAT, STORED, cls_name, tokens_name

@@ -13,7 +13,7 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
 from dinoskip.errors import ConfigError
-from dinoskip.models.vit import attention_width, is_plain_attention
+from dinoskip.models.attention_factors import attention_width, is_plain_attention
 
 Assignments = Iterator[tuple[str, Tensor]]
 LAYERS = ("attn.qkv", "attn.proj", "mlp.fc1", "mlp.fc2")

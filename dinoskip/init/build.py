@@ -18,7 +18,8 @@ from dinoskip.init.mimetic import MimeticInit
 from dinoskip.init.residual_free import ResidualFreeInit
 from dinoskip.init.skipless import SkiplessInit
 from dinoskip.init.weight_selection import WeightSelectionInit
-from dinoskip.models.vit import PositionResize, VitConfig, from_config
+from dinoskip.models.build import VitConfig, from_config
+from dinoskip.models.vit import PositionResize
 
 Init = (
     TruncNormalInit

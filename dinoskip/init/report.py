@@ -11,7 +11,8 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor
 
 from dinoskip.errors import ConfigError
-from dinoskip.models.vit import embed, head_factors, is_plain_attention
+from dinoskip.models.attention_factors import head_factors, is_plain_attention
+from dinoskip.models.vit import embed
 from dinoskip.rank_collapse import condition_number, effective_rank, token_cosine
 
 

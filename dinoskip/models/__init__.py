@@ -4,6 +4,7 @@ Importing this package registers the skipless models with timm.
 """
 
 from dinoskip.models.backbone import Backbone, LayerFeatures
+from dinoskip.models.build import VitConfig, create_model, list_models
 from dinoskip.models.export import (
     build_from_weights,
     load_weights,
@@ -14,7 +15,7 @@ from dinoskip.models.graying import GrayingConfig, TokenGraying
 from dinoskip.models.heads import DINOHead
 from dinoskip.models.load import load_backbone
 from dinoskip.models.timm_registry import save_timm_folder  # its import registers with timm
-from dinoskip.models.vit import Block, VitConfig, create_model, list_models
+from dinoskip.models.vit import Block
 
 __all__ = [
     "Backbone",

@@ -28,7 +28,7 @@ from dinoskip.files import (
     verify_beside_manifest,
     verify_manifest,
 )
-from dinoskip.models.vit import DEPTH, VitConfig, from_config
+from dinoskip.models.build import DEPTH, VitConfig, from_config
 
 FORMAT = 1
 METADATA_KEY = "dinoskip"

@@ -9,7 +9,7 @@ All figures are for one image, as whole numbers. Skips make no difference.
 
 from __future__ import annotations
 
-from dinoskip.models.vit import DEPTH, SHAPES, VitConfig
+from dinoskip.models.build import DEPTH, SHAPES, VitConfig
 
 MLP_RATIO = 4
 

@@ -15,8 +15,8 @@ from torch import Tensor
 from dinoskip.errors import ConfigError, WeightsError
 from dinoskip.files import load_torch_file
 from dinoskip.models.adapter import LoadedModel
+from dinoskip.models.build import PATCHES, WIDTHS, create_model
 from dinoskip.models.export import load_strict, strip_prefixes
-from dinoskip.models.vit import PATCHES, WIDTHS, create_model
 
 
 def checked_role(role: str) -> str:

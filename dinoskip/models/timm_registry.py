@@ -19,9 +19,10 @@ from torch import Tensor
 
 from dinoskip.config import dump
 from dinoskip.files import write_json
+from dinoskip.models.build import DEPTH, HEAD_DIM, SHAPES, VitConfig, vit_arguments
 from dinoskip.models.export import save_weights
 from dinoskip.models.graying import GrayingConfig, GrayingPatchEmbed
-from dinoskip.models.vit import DEPTH, HEAD_DIM, SHAPES, Vit, VitConfig, vit_arguments
+from dinoskip.models.vit import Vit
 
 _CFG = {
     "num_classes": 1000,

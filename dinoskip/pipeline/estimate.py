@@ -16,8 +16,8 @@ from typing import Any
 
 import torch
 
+from dinoskip.models.build import DEPTH, SHAPES, VitConfig, from_config
 from dinoskip.models.flops import dino_step_flops, supervised_step_flops, vit_flops
-from dinoskip.models.vit import DEPTH, SHAPES, VitConfig, from_config
 from dinoskip.pipeline.graph import Node
 from dinoskip.pipeline.sections import StudyBase
 from dinoskip.pipeline.stages.pretrain import PretrainSection

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from dinoskip.data import sets as datasets
-from dinoskip.data.folders import fingerprint
+from dinoskip.data.listing import fingerprint
 from dinoskip.data.sets.voc import annotation_of
 from dinoskip.files import hash_of, read_manifest, sha256_file
 from dinoskip.models.export import newest_checkpoint

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from dinoskip.config import RawConfig, validate
 from dinoskip.console import Progress, log, table
-from dinoskip.data.folders import ImageFolder, LabelledFolder
+from dinoskip.data.folders import ImageFolder
+from dinoskip.data.labelled_folder import LabelledFolder
 from dinoskip.data.sets import open_segmentation
 from dinoskip.diagnostics import analyze_blocks, cka_between, distortions, quantised
 from dinoskip.diagnostics.block_analysis import BlockAnalysisConfig

@@ -19,7 +19,7 @@ from dinoskip.config import flatten
 from dinoskip.console import read_metrics
 from dinoskip.environment import describe
 from dinoskip.files import read_json, write_text
-from dinoskip.models.vit import DEPTH
+from dinoskip.models.build import DEPTH
 from dinoskip.pipeline.graph import Node, PlannedNode, Planner
 from dinoskip.pipeline.report_costs import cost_tables
 from dinoskip.pipeline.report_notices import notices

@@ -12,8 +12,8 @@ from pydantic import Field
 from dinoskip.config import Config, RawConfig, merge, validate
 from dinoskip.errors import ConfigError
 from dinoskip.init.build import ModelConfig
+from dinoskip.models.build import DEPTH
 from dinoskip.models.load import training_of
-from dinoskip.models.vit import DEPTH
 from dinoskip.optim.build import OptimizerConfig
 from dinoskip.training.supervised import with_defaults
 

@@ -32,11 +32,11 @@ from dinoskip.files import (
     write_json,
     write_manifest,
 )
+from dinoskip.models.build import VitConfig
 from dinoskip.models.export import CHECKPOINTS, check_fit, list_checkpoints, save_weights
-from dinoskip.models.vit import VitConfig
 from dinoskip.optim.preconditioned import PreconditionedOptimizer
 from dinoskip.training.objective import Objective
-from dinoskip.training.parallel import like, load_whole_, whole_state
+from dinoskip.training.whole_state import like, load_whole_, whole_state
 
 
 def name_of(step: int) -> str:

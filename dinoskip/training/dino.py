@@ -24,29 +24,19 @@ from dinoskip.data.augment import AugmentConfig
 from dinoskip.data.crops import CropConfig
 from dinoskip.data.multicrop import DataPath
 from dinoskip.distributed import all_reduce_mean, local
+from dinoskip.models.build import from_config
 from dinoskip.models.heads import DINOHead
-from dinoskip.models.vit import from_config
 from dinoskip.optim.build import OptimizerConfig
 from dinoskip.optim.schedules import cosine, linear_then_constant
+from dinoskip.training.gradients import clip_each_
 from dinoskip.training.guard import CollapseAlarm
 from dinoskip.training.objective import Objective, Step
-from dinoskip.training.recipe import Job, Rates, Schedules, TrainConfig
+from dinoskip.training.presets import PRESETS
+from dinoskip.training.rates import Rates, Schedules
+from dinoskip.training.recipe import Job, TrainConfig
 
 # Scores in work at a time: on a CPU what stays in its cache, on a GPU what fills it.
 CHUNK_CPU, CHUNK_GPU = 1 << 20, 1 << 24
-
-
-_VITS16_100EP = {
-    "epochs": 100, "batch_size": 512, "warmup_epochs": 10,
-    "norm_last_layer": True, "warmup_teacher_temp": 0.04, "teacher_temp": 0.04, "warmup_teacher_temp_epochs": 0,
-}  # fmt: skip
-PRESETS: dict[str, dict[str, Any]] = {
-    "dino_vits16_100ep": _VITS16_100EP,
-    "dino_vits16_300ep": _VITS16_100EP
-    | {"epochs": 300, "batch_size": 1024, "norm_last_layer": False, "teacher_temp": 0.07}
-    | {"warmup_teacher_temp_epochs": 30},
-}
-"""What the two public commands for ViT-S/16 say where they differ (docs/protocols.md, with sources)."""
 
 
 class PretrainConfig(TrainConfig):
@@ -131,17 +121,6 @@ class DINO(Objective):
         """Teacher's and student's parameters; paired at the first update, since sharding replaces a module's."""
         pairs = zip(self.teacher.parameters(), self.student.parameters(), strict=True)
         return [(local(teacher), local(student.detach())) for teacher, student in pairs]
-
-
-def clip_each_(gradients: list[Tensor], norms: Sequence[float], bound: float) -> None:
-    """Scale each gradient to norm ``bound`` at most, by its own norm (not the global one); 0 = leave all.
-
-    ``norms`` are the gradients' norms on the host: they come with the finite test, and spare the scaling of
-    the many gradients that are short enough.
-    """
-    long = [(g, bound / (n + 1e-6)) for g, n in zip(gradients, norms, strict=True) if bound and n + 1e-6 > bound]
-    if long:
-        torch._foreach_mul_([g for g, _ in long], [scale for _, scale in long])
 
 
 @torch.no_grad()

@@ -23,7 +23,7 @@ from dinoskip.config import dump, settings_for_key
 from dinoskip.console import Progress, log
 from dinoskip.data.loader import BatchLoader
 from dinoskip.diagnostics.live import LiveDiagnostics, Row, gradient_rows
-from dinoskip.distributed import World, agree, all_reduce_mean, gather, on_main, world
+from dinoskip.distributed import World, agree, all_reduce_mean, gather, on_main, whole, world
 from dinoskip.environment import matmul_gflops
 from dinoskip.errors import Interrupted, Preempted
 from dinoskip.files import read_json, write_json
@@ -38,6 +38,7 @@ from dinoskip.training.journal import Journal
 from dinoskip.training.objective import Engine, Objective, Observer, Step
 from dinoskip.training.recipe import Job
 from dinoskip.training.run_directory import RunDirectory, open_run
+from dinoskip.training.whole_state import whole_state
 
 
 @dataclass(frozen=True)
@@ -195,7 +196,7 @@ class _Loop:
         began = time.perf_counter()
         student = self.student.get_submodule("backbone")
         assert isinstance(student, VisionTransformer)
-        row = gradient_rows(student, lambda p: None if p.grad is None else parallel.whole(p.grad))
+        row = gradient_rows(student, lambda p: None if p.grad is None else whole(p.grad))
         if self.here.size > 1 and self.config.parallel == "fsdp":  # a sharded network cannot be walked block by block
             student = self._plain("student").get_submodule("backbone")
             assert isinstance(student, VisionTransformer)
@@ -206,7 +207,7 @@ class _Loop:
     def _plain(self, role: str) -> torch.nn.Module:
         """A whole copy of a network on this rank's device, neither sharded nor compiled; every rank must call it."""
         network = self.objective.fresh(role)
-        network.load_state_dict(parallel.whole_state(self.objective.networks[role]))
+        network.load_state_dict(whole_state(self.objective.networks[role]))
         return network.to(self.here.device)
 
     # --- between steps ----------------------------------------------------------------------------------

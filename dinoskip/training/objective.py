@@ -20,9 +20,10 @@ from dinoskip.diagnostics.live import Row
 from dinoskip.distributed import World, all_reduce_max, local
 from dinoskip.optim.build import set_rates
 from dinoskip.randomness import derive
-from dinoskip.training import parallel
+from dinoskip.training.gradients import gradient_norms, gradients_of, last_only
 from dinoskip.training.guard import CollapseAlarm
-from dinoskip.training.recipe import Rates, TrainConfig
+from dinoskip.training.rates import Rates
+from dinoskip.training.recipe import TrainConfig
 
 
 class Observer(Protocol):
@@ -130,7 +131,7 @@ class Step:
             engine.note(self.number + 1, "forward and backward pass")
             place = engine.here.rank * engine.accumulate + micro
             torch.manual_seed(derive(engine.seed, "noise", self.number, place))
-            with parallel.last_only(self.forward, micro == engine.accumulate - 1):
+            with last_only(self.forward, micro == engine.accumulate - 1):
                 yield engine.loader.views(batch)
 
     def autocast(self) -> torch.autocast:
@@ -155,7 +156,7 @@ class Step:
         self.inside = engine.inspect(self.number + 1)
         self.means = mean_of(self._values)
         gradients = gradients_of(engine.student)
-        norms = parallel.gradient_norms(gradients)
+        norms = gradient_norms(gradients)
         stop, save = engine.requests()
         flags = torch.tensor([0.0, float(stop), float(save)]).to(norms.device, non_blocking=True)
         flags[0] = 1.0 - torch.isfinite(norms.sum() + self.means["loss"]).float()
@@ -163,11 +164,6 @@ class Step:
         self.finite, self.stop, self.save = not bad, int(stop), bool(save)
         self.grad_norm = sum(n * n for n in values) ** 0.5
         return [local(gradient) for gradient in gradients], values
-
-
-def gradients_of(module: nn.Module) -> list[Tensor]:
-    """The gradients that are there, in the order of the parameters."""
-    return [parameter.grad for parameter in module.parameters() if parameter.grad is not None]
 
 
 @torch.no_grad()

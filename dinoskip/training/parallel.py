@@ -1,10 +1,10 @@
 """Several ranks on one model: DistributedDataParallel, or FSDP2 (``fully_shard``), behind a few functions.
 
-Nothing else in the project knows which of the two runs. ``ddp`` keeps all parameters on every rank; ``fsdp`` cuts
-each along its first axis, so that a rank holds 1/size of parameters, gradients and optimizer state, and gathers a
-transformer block only while it computes (Zhao et al. 2023, arXiv:2304.11277). Both average gradients over ranks in
-the parameters' own precision, so they give the same numbers up to rounding. With one rank every function passes
-its argument through.
+Beside this file only ``gradients.py`` and ``whole_state.py`` know which of the two runs. ``ddp`` keeps all parameters
+on every rank; ``fsdp`` cuts each along its first axis, so that a rank holds 1/size of parameters, gradients and
+optimizer state, and gathers a transformer block only while it computes (Zhao et al. 2023, arXiv:2304.11277). Both
+average gradients over ranks in the parameters' own precision, so they give the same numbers up to rounding. With one
+rank every function passes its argument through.
 
 Order: build, compile if wanted, :func:`wrap` and :func:`shard`, and only then the optimizer and any
 list of parameters, for ``fsdp`` replaces the parameters of a module by sharded ones of the same names.
@@ -13,19 +13,14 @@ list of parameters, for ``fsdp`` replaces the parameters of a module by sharded 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Literal
 
-import torch
-import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from dinoskip.distributed import World, local, whole
+from dinoskip.distributed import World
 
 Strategy = Literal["ddp", "fsdp"]
 
@@ -69,65 +64,3 @@ def shard(module: nn.Module, here: World, strategy: Strategy) -> None:
     # By default the outermost module keeps its gathered parameters after a forward pass, until a backward pass. A
     # teacher has none: it would go on with the values that it had at its first step.
     fully_shard(module, mesh=mesh, reshard_after_forward=True)
-
-
-def last_only(forward: nn.Module, last: bool) -> AbstractContextManager[None]:
-    """Around forward and backward of one micro-batch: gradients are exchanged only if it is the ``last`` of its step.
-
-    ``forward`` is what :func:`wrap` returned. Before the last micro-batch gradients add up on each rank.
-    """
-    if last or not isinstance(forward, (DistributedDataParallel, FSDPModule)):
-        return nullcontext()
-    return forward.no_sync() if isinstance(forward, DistributedDataParallel) else _unsynchronised(forward)
-
-
-@contextmanager
-def _unsynchronised(module: FSDPModule) -> Iterator[None]:
-    module.set_requires_gradient_sync(False)
-    try:
-        yield
-    finally:
-        module.set_requires_gradient_sync(True)
-
-
-@torch.no_grad()
-def gradient_norms(gradients: list[Tensor]) -> Tensor:
-    """Euclidean norms (P,) float32 of whole gradients, equal on all ranks; collective if they are sharded.
-
-    ``gradients`` are all plain tensors or all sharded, in the same order on every rank; P >= 1.
-    """
-    norms = torch.stack([norm.float() for norm in torch._foreach_norm([local(g) for g in gradients])])
-    first = gradients[0]
-    if not isinstance(first, DTensor):
-        return norms
-    squares = norms.square()
-    dist.all_reduce(squares, group=first.device_mesh.get_group())
-    return squares.sqrt()
-
-
-@torch.no_grad()
-def load_whole_(target: Tensor, value: Tensor) -> None:
-    """Copy a whole tensor into ``target``, of which this rank may hold a slice only; every rank passes the same value.
-
-    ``value`` may lie on another device and have another dtype; its shape must be the target's whole shape.
-    """
-    if target.shape != value.shape:
-        raise ValueError(f"shape {tuple(value.shape)} does not fit {tuple(target.shape)}")
-    if isinstance(target, DTensor):
-        # No source rank: each cuts its own slice, and nothing is sent.
-        value = distribute_tensor(value.to(target.device), target.device_mesh, target.placements, src_data_rank=None)
-    local(target).copy_(local(value))
-
-
-@torch.no_grad()
-def whole_state(module: nn.Module) -> dict[str, Tensor]:
-    """A module's state, whole and on the CPU; collective if it is sharded."""
-    return {name: whole(tensor).cpu() for name, tensor in module.state_dict().items()}
-
-
-def like(parameter: Tensor, value: Tensor) -> Tensor:
-    """``value`` cut as ``parameter`` is, if that is sharded and both have one shape; else ``value`` itself."""
-    if not isinstance(parameter, DTensor) or value.shape != parameter.shape:
-        return value
-    mesh, placements = parameter.device_mesh, parameter.placements
-    return distribute_tensor(value.to(parameter.device), mesh, placements, src_data_rank=None)

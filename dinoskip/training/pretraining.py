@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from pydantic import SerializeAsAny, model_validator
 
-from dinoskip.data.multicrop import TrainLoader
 from dinoskip.data.shards import Source
+from dinoskip.data.train_loader import TrainLoader
 from dinoskip.data.workers import wait_advice
 from dinoskip.distributed import World
 from dinoskip.training.dino import DINO, PretrainConfig

@@ -1,8 +1,7 @@
-"""What every training recipe has, whatever its objective: settings, seed, model and optimizer, and their schedules."""
+"""What every training recipe has, whatever its objective: settings, seed, model and optimizer."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
 from typing import Literal
 
 import torch
@@ -12,7 +11,6 @@ from timm.models.vision_transformer import VisionTransformer
 from dinoskip.config import Config
 from dinoskip.init.build import ModelConfig, build_model
 from dinoskip.optim.build import AdamWConfig, OptimizerConfig
-from dinoskip.optim.schedules import cosine
 from dinoskip.training.boards import BoardName
 
 # Settings of TrainConfig that may differ when a run is resumed, as the number of ranks may. They change no number; the
@@ -64,33 +62,3 @@ class Job(Config):
         """The backbone to be trained, at its start; with drop path only if it has all skips."""
         drop_path = self.model.drop_path if self.model.skip is True else 0.0
         return build_model(self.model, self.seed, drop_path=drop_path, device=device)
-
-
-@dataclass(frozen=True)
-class Rates:
-    """What one step uses: learning rate, weight decay, and in subclasses whatever else is scheduled."""
-
-    lr: float
-    weight_decay: float
-
-    def logged(self) -> dict[str, float]:
-        """Names and values for a row of metrics.jsonl: every field that is a number."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {
-            "wd" if name == "weight_decay" else name: value
-            for name, value in values.items()
-            if not isinstance(value, bool)
-        }
-
-
-class Schedules:
-    """Learning rate (linear warm-up from 0, cosine) and weight decay (cosine between its two values) by step."""
-
-    def __init__(self, config: TrainConfig, optimizer: OptimizerConfig, steps_per_epoch: int) -> None:
-        total, warmup = config.epochs * steps_per_epoch, round(config.warmup_epochs * steps_per_epoch)
-        self._lr = cosine(optimizer.lr * config.batch_size / 256, optimizer.min_lr, total, warmup)
-        self._decay = cosine(optimizer.weight_decay, optimizer.weight_decay_end, total)
-
-    def at(self, step: int) -> Rates:
-        """Rates of step 0..total-1: a pure function of the step."""
-        return Rates(lr=float(self._lr[step]), weight_decay=float(self._decay[step]))

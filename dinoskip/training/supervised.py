@@ -20,16 +20,17 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dinoskip.data.classification import ClassAugmentConfig, ClassLoader, normalise, validation_batches
-from dinoskip.data.folders import LabelledFolder
+from dinoskip.data.labelled_folder import LabelledFolder
 from dinoskip.data.workers import wait_advice
 from dinoskip.distributed import World, run_together
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.files import hash_of
-from dinoskip.models.vit import from_config
+from dinoskip.models.build import from_config
 from dinoskip.randomness import torch_rng
 from dinoskip.training import loop
 from dinoskip.training.objective import Objective, Step
-from dinoskip.training.recipe import Job, Schedules, TrainConfig
+from dinoskip.training.rates import Schedules
+from dinoskip.training.recipe import Job, TrainConfig
 
 Pooling = Literal["token", "avg"]
 

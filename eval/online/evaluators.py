@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from dinoskip.console import Progress, log
-from dinoskip.data.folders import LabelledFolder
+from dinoskip.data.labelled_folder import LabelledFolder
 from dinoskip.data.segmentation import SegmentationDataset
 from dinoskip.distributed import World, agree, gather, on_main, run_together
 from dinoskip.errors import ConfigError, DataError, DinoskipError

@@ -10,7 +10,8 @@ import torch
 from numpy.typing import NDArray
 
 from dinoskip.data.augment import rotate_hue
-from dinoskip.data.crops import TRIES, draw_boxes, resize
+from dinoskip.data.crops import TRIES, draw_boxes
+from dinoskip.data.resize import resize
 from dinoskip.data.segmentation import IGNORE
 from eval.probe.config import ProbeConfig
 from eval.probe.targets import nearest

@@ -9,7 +9,6 @@ from PIL import Image, ImageFilter, ImageOps
 from torchvision.transforms import functional as pillow
 from torchvision.transforms.v2 import functional as v2
 
-from benchmarks.augmentation_traffic import compiled_traffic
 from dinoskip.data import augment as module
 from dinoskip.data.augment import (
     BRIGHTNESS,
@@ -29,22 +28,12 @@ from dinoskip.data.augment import (
     AugmentConfig,
     augment,
     blur_weights,
-    fused_augment,
-    fused_parameters,
     rotate_hue,
     view_parameters,
 )
-from dinoskip.data.crops import CropConfig
-from dinoskip.data.multicrop import MultiCropTransform
-from dinoskip.data.sprites import photo
+from tests.helpers.crops import crops, vectors
 
 OFF = AugmentConfig(flip=0, jitter=0, grey=0, blur=(0, 0, 0), solarise=(0, 0, 0))
-
-
-def crops(count: int = 6, size: int = 48) -> torch.Tensor:
-    image = torch.from_numpy(photo("coffee").copy())
-    cuts = [image[40 * i : 40 * i + size, 60 * i : 60 * i + size].permute(2, 0, 1) for i in range(count)]
-    return torch.stack(cuts)
 
 
 def to_bytes(normalised: torch.Tensor) -> np.ndarray:
@@ -58,14 +47,6 @@ def pictures(batch: torch.Tensor) -> list[Image.Image]:
 
 def difference(ours: np.ndarray, theirs: list[Image.Image]) -> np.ndarray:
     return np.stack([np.abs(a.astype(int) - np.asarray(b).astype(int)) for a, b in zip(ours, theirs, strict=True)])
-
-
-def vectors(count: int, **columns: float) -> torch.Tensor:
-    result = np.zeros((count, PARAMETERS), dtype=np.float32)
-    result[:, [BRIGHTNESS, CONTRAST, SATURATION]] = 1
-    for name, value in columns.items():
-        result[:, getattr(module, name)] = value
-    return torch.from_numpy(result)
 
 
 JITTERS = [
@@ -156,39 +137,6 @@ def test_blur_keeps_means_and_has_the_gaussians_variance() -> None:
 
 
 @settings(max_examples=10, deadline=None)
-@given(st.integers(0, 10**6), st.sampled_from((8, 31, 64)))
-def test_what_a_compiler_fuses_is_the_same(seed: int, size: int) -> None:
-    config = AugmentConfig(blur=(0.5, 0.5, 0.5), solarise=(0.5, 0.5, 0.5))
-    host = view_parameters(config, 0, seed, 0, np.arange(6))[:, 1]
-    batch = crops(6, size)
-    fused = fused_augment(batch, torch.from_numpy(fused_parameters(host)))
-    torch.testing.assert_close(fused, augment(batch, torch.from_numpy(host)), atol=2e-5, rtol=0)
-
-
-@pytest.mark.slow
-def test_a_compiler_fuses_it_into_few_kernels_that_move_few_bytes() -> None:
-    """Operation by operation, 128 images of 10 crops took 727 launches and 29.4 GB; 60 and a quarter are allowed."""
-    launches, moved = compiled_traffic(128)
-    assert launches <= 30
-    assert moved < 0.25 * 29.4e9
-
-
-def test_compiling_that_fails_is_a_warning(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    def no_compiler(*_: object) -> torch.Tensor:
-        raise torch._dynamo.exc.TorchDynamoException("no Triton here\nmore")
-
-    monkeypatch.setattr(torch, "compile", lambda *_, **__: no_compiler)
-    way = MultiCropTransform(CropConfig(), AugmentConfig(), 0)
-    there = torch.empty(2, 3, 16, 16, dtype=torch.uint8, device="meta")
-    with caplog.at_level("WARNING", logger="dinoskip"):
-        for _ in range(2):
-            assert way.augmented(there, vectors(2, FLIP=1)).shape == (2, 3, 16, 16)
-    assert [record.getMessage() for record in caplog.records] == [
-        "the augmentation is not compiled and slower: no Triton here"
-    ]
-
-
-@settings(max_examples=10, deadline=None)
 @given(st.integers(0, 10**6), st.permutations(range(6)))
 def test_every_image_is_a_function_of_its_own_crop_and_vector(seed: int, order: list[int]) -> None:
     batch = crops(6, 32)
@@ -254,20 +202,3 @@ def test_gpu_gives_the_same_and_never_waits() -> None:
     finally:
         torch.cuda.set_sync_debug_mode("default")
     torch.testing.assert_close(ours.cpu(), expected, atol=2e-3, rtol=0)
-
-
-@pytest.mark.gpu
-def test_compiled_on_a_gpu_gives_the_same_and_never_waits() -> None:
-    batch = crops(6, 64)
-    parameters = torch.from_numpy(view_parameters(AugmentConfig(), 0, 0, 0, np.arange(6))[:, 0])
-    way = MultiCropTransform(CropConfig(), AugmentConfig(), 0)
-    there = batch.cuda()
-    way.augmented(there, parameters)
-    torch.cuda.synchronize()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        ours = way.augmented(there, parameters)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-    assert way.compiled
-    torch.testing.assert_close(ours.cpu(), augment(batch, parameters), atol=2e-3, rtol=0)

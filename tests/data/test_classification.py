@@ -29,7 +29,7 @@ from dinoskip.data.classification import (
     soft_targets,
     validation_batches,
 )
-from dinoskip.data.crops import centre_crop
+from dinoskip.data.resize import centre_crop
 from dinoskip.errors import ConfigError, DataError
 from tests.helpers.labelled import make_classes
 

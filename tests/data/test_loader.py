@@ -14,7 +14,7 @@ from dinoskip.data import ImageFolder, resident
 from dinoskip.data.augment import AugmentConfig
 from dinoskip.data.crops import CropConfig
 from dinoskip.data.loader import Batch
-from dinoskip.data.multicrop import TrainLoader
+from dinoskip.data.train_loader import TrainLoader
 from dinoskip.errors import ConfigError, DataError
 
 CROPS = CropConfig(global_size=32, local_size=16, num_local=2)

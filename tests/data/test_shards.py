@@ -12,12 +12,11 @@ import numpy as np
 import pytest
 import torch
 
-from dinoskip.data import ImageFolder
-from dinoskip.data import folders as folders_module
+from dinoskip.data import ImageFolder, listing
 from dinoskip.data.augment import AugmentConfig
 from dinoskip.data.crops import CropConfig
-from dinoskip.data.multicrop import TrainLoader
 from dinoskip.data.shards import Source, TarShards, open_source
+from dinoskip.data.train_loader import TrainLoader
 from dinoskip.errors import DataError
 
 
@@ -83,7 +82,7 @@ def test_fingerprint_is_of_content_not_of_place(shards: Path, tmp_path: Path, mo
     shutil.copytree(shards, other)
     assert open_source(other).fingerprint() == before
     for limit in (1 << 30, 10):
-        monkeypatch.setattr(folders_module, "FULL_HASH_BYTES", limit)
+        monkeypatch.setattr(listing, "FULL_HASH_BYTES", limit)
         monkeypatch.setattr("dinoskip.data.shards.FULL_HASH_BYTES", limit)
         whole = open_source(shards).fingerprint()
         members = {f"n{number}.jpg": b"12345" for number in range(3)}

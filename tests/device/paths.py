@@ -22,13 +22,13 @@ from PIL import Image
 from dinoskip.console import Progress
 from dinoskip.data import ImageFolder
 from dinoskip.data.classification import ClassLoader
-from dinoskip.data.folders import LabelledFolder
-from dinoskip.data.multicrop import TrainLoader
+from dinoskip.data.labelled_folder import LabelledFolder
 from dinoskip.data.segmentation import SegmentationDataset
+from dinoskip.data.train_loader import TrainLoader
 from dinoskip.diagnostics.live import LiveDiagnostics, gradient_rows
 from dinoskip.distributed import World
 from dinoskip.features import Transform, export
-from dinoskip.models import Backbone, create_model, vit
+from dinoskip.models import Backbone, build, create_model
 from dinoskip.optim import build_optimizer
 from dinoskip.training.dino import DINO
 from dinoskip.training.objective import Engine, Objective, Step
@@ -413,6 +413,6 @@ PATHS: dict[str, Callable[[Device], Reading]] = {
 def measure(name: str, device: type[Device]) -> Reading:
     """What path ``name`` asks of a fresh device of that kind."""
     data()
-    narrow = mock.patch.dict(vit.SHAPES, vit_mini_patch8=(DIM, PATCH)), mock.patch.object(vit, "HEAD_DIM", HEAD_DIM)
+    narrow = mock.patch.dict(build.SHAPES, vit_mini_patch8=(DIM, PATCH)), mock.patch.object(build, "HEAD_DIM", HEAD_DIM)
     with narrow[0], narrow[1], device() as here, Progress.hidden():
         return PATHS[name](here)

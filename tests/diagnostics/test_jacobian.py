@@ -15,7 +15,7 @@ from dinoskip.diagnostics import (
     input_jacobian,
     weight_jacobian,
 )
-from dinoskip.models.vit import head_factors
+from dinoskip.models.attention_factors import head_factors
 from dinoskip.randomness import torch_rng
 from tests.helpers.small_network import network, randn
 

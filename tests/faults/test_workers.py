@@ -19,9 +19,9 @@ TIMEOUT = 3
 
 def impatient() -> None:
     """Believe a worker to hang after three seconds."""
-    from dinoskip.data import loader
+    from dinoskip.data import workers
 
-    loader.WORKER_TIMEOUT_S = TIMEOUT
+    workers.WORKER_TIMEOUT_S = TIMEOUT
 
 
 def named(log: str, what: str) -> bool:

@@ -14,7 +14,7 @@ from dinoskip.init import skipless_
 from dinoskip.init.orthogonal import noise_matrix
 from dinoskip.init.skipless import query_key_factors
 from dinoskip.models import create_model
-from dinoskip.models.vit import head_factors
+from dinoskip.models.attention_factors import head_factors
 from dinoskip.randomness import torch_rng
 
 

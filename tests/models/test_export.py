@@ -19,8 +19,8 @@ from dinoskip.models import (
     newest_checkpoint,
     save_weights,
 )
+from dinoskip.models.build import from_config
 from dinoskip.models.export import hash_weights, model_shapes, strip_prefixes
-from dinoskip.models.vit import from_config
 
 CONFIG = VitConfig(name="vit_tiny_patch8", skip=False, depth=2, img_size=16)
 INFO = {"epoch": 3, "role": "teacher", "seed": 0}

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from dinoskip.models import DINOHead, create_model
+from dinoskip.models.build import VitConfig
 from dinoskip.models.flops import dino_step_flops, supervised_step_flops, vit_flops
-from dinoskip.models.vit import VitConfig
 
 
 def counted(action: Callable[[], object]) -> int:

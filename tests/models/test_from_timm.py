@@ -13,7 +13,7 @@ from timm.models import save_for_hf
 
 from dinoskip.errors import ConfigError, WeightsError
 from dinoskip.models import Backbone, VitConfig, create_model, load_backbone, save_weights
-from dinoskip.models.vit import from_config
+from dinoskip.models.build import from_config
 from tests.helpers.dino_modules import DinoV2, DinoV3
 
 IMAGES = torch.randn(2, 3, 16, 24, generator=torch.Generator().manual_seed(0))

@@ -14,7 +14,7 @@ import torch
 
 from dinoskip.cli import main
 from dinoskip.models import GrayingConfig, VitConfig, load_backbone, save_timm_folder
-from dinoskip.models.vit import from_config
+from dinoskip.models.build import from_config
 
 CONFIGS: dict[str, dict[str, Any]] = {
     "residual": {"skip": True},

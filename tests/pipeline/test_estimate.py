@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from dinoskip.cli import main
+from dinoskip.models.build import VitConfig
 from dinoskip.models.flops import dino_step_flops
-from dinoskip.models.vit import VitConfig
 from dinoskip.pipeline.estimate import CARDS, costs, count_images, peak_disk
 from dinoskip.pipeline.study import build_nodes, load_study
 

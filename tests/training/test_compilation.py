@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from dinoskip.data import ImageFolder
-from dinoskip.data.multicrop import TrainLoader
+from dinoskip.data.train_loader import TrainLoader
 from dinoskip.errors import Preempted
 from dinoskip.files import read_json
 from dinoskip.training import PretrainJob, compilation, pretrain

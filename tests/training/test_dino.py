@@ -17,7 +17,8 @@ from dinoskip.distributed import World
 from dinoskip.models.heads import DINOHead
 from dinoskip.optim import AdamWConfig, build_optimizer
 from dinoskip.training import PretrainJob
-from dinoskip.training.dino import DINO, DinoSchedules, MultiCrop, PretrainConfig, clip_each_, make_teacher
+from dinoskip.training.dino import DINO, DinoSchedules, MultiCrop, PretrainConfig, make_teacher
+from dinoskip.training.gradients import clip_each_
 from dinoskip.training.objective import Engine, Step
 from tests.helpers.dino_reference import double_loop
 

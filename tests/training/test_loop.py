@@ -14,7 +14,7 @@ import torch
 
 from dinoskip.console import read_metrics
 from dinoskip.data import ImageFolder
-from dinoskip.data.multicrop import TrainLoader
+from dinoskip.data.train_loader import TrainLoader
 from dinoskip.distributed import World
 from dinoskip.errors import ConfigError, DataError, Interrupted, NonFiniteError, OutputInUse, Preempted, WeightsError
 from dinoskip.files import read_json, verify_manifest

@@ -12,8 +12,9 @@ from dinoskip.data.loader import Batch
 from dinoskip.distributed import World
 from dinoskip.optim import build_optimizer
 from dinoskip.training import PretrainConfig, PretrainJob
-from dinoskip.training.dino import DINO, PRESETS
+from dinoskip.training.dino import DINO
 from dinoskip.training.objective import Engine, Step
+from dinoskip.training.presets import PRESETS
 from tests.helpers.dino_reference import PlainDino, Published, Values, head, vit
 
 PUBLISHED = {

@@ -10,10 +10,11 @@ from torch import Tensor, nn
 
 from dinoskip.data import ImageFolder
 from dinoskip.errors import ConfigError
-from dinoskip.models.vit import from_config
+from dinoskip.models.build import from_config
 from dinoskip.training import PretrainConfig, PretrainJob, pretrain, pretraining
 from dinoskip.training.objective import Objective, Step
-from dinoskip.training.recipe import Job, Schedules
+from dinoskip.training.rates import Schedules
+from dinoskip.training.recipe import Job
 from tests.helpers.tiny import make_images, rows_of, tensor_hashes, tiny_job
 
 

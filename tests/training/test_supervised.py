@@ -23,7 +23,7 @@ from dinoskip.cli import main
 from dinoskip.console import read_metrics
 from dinoskip.data import LabelledFolder
 from dinoskip.data.classification import ClassLoader, normalise, soft_targets
-from dinoskip.data.crops import centre_crop
+from dinoskip.data.resize import centre_crop
 from dinoskip.distributed import World
 from dinoskip.errors import ConfigError, DataError, Interrupted
 from dinoskip.files import load_tensors, read_json, save_tensors, verify_manifest, write_json
@@ -31,7 +31,7 @@ from dinoskip.models import load_backbone
 from dinoskip.models.export import list_checkpoints
 from dinoskip.optim import build_optimizer
 from dinoskip.training.objective import Engine, Step
-from dinoskip.training.recipe import Schedules
+from dinoskip.training.rates import Schedules
 from dinoskip.training.supervised import (
     Accuracy,
     Classifier,

@@ -13,7 +13,8 @@ from typing import Annotated, TypeVar
 from pydantic import Field
 
 from dinoskip.data.detection import DetectionDataset
-from dinoskip.data.folders import ImageFolder, LabelledFolder
+from dinoskip.data.folders import ImageFolder
+from dinoskip.data.labelled_folder import LabelledFolder
 from dinoskip.data.segmentation import SegmentationDataset, draw
 from dinoskip.data.sets.ade20k import Ade20kConfig
 from dinoskip.data.sets.cityscapes import CityscapesConfig

@@ -7,7 +7,8 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from dinoskip.data.folders import ImageFolder, require_folder
+from dinoskip.data.folders import ImageFolder
+from dinoskip.data.listing import require_folder
 from dinoskip.data.segmentation import IGNORE, SegmentationDataset, class_map, words
 from dinoskip.data.sets.kind import Archives, CheckedSplit, Published, TrainSubset, WithMasks
 from dinoskip.data.sets.pairs import PairFolders, known_split, open_pairs

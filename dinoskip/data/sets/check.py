@@ -8,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from dinoskip.data.folders import ImageFolder, LabelledFolder
+from dinoskip.data.folders import ImageFolder
+from dinoskip.data.labelled_folder import LabelledFolder
 from dinoskip.data.sets import AnyDataset, dataset_name, dataset_root, open_detection, open_segmentation
 from dinoskip.data.sets.kind import Task, TrainSubset
 from dinoskip.errors import DataError

@@ -8,7 +8,8 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from dinoskip.data.folders import ImageFolder, require_folder
+from dinoskip.data.folders import ImageFolder
+from dinoskip.data.listing import require_folder
 from dinoskip.data.segmentation import IGNORE, ClassMap, SegmentationDataset, class_map, words
 from dinoskip.data.sets.kind import CheckedSplit, TrainSubset, WithMasks
 from dinoskip.data.sets.pairs import PairFolders, known_split, open_pairs

@@ -9,7 +9,8 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from dinoskip.data.detection import DetectionDataset
-from dinoskip.data.folders import ImageFolder, read_text
+from dinoskip.data.folders import ImageFolder
+from dinoskip.data.listing import read_text
 from dinoskip.data.sets.coco_json import CocoDetection, ListedImage, images_below, load_coco, safe_name, with_boxes
 from dinoskip.data.sets.kind import Archives, CheckedSplit, Published, WithBoxes
 from dinoskip.data.sets.pairs import coco_images

@@ -7,7 +7,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from dinoskip.data.folders import ImageFolder, LabelledFolder
+from dinoskip.data.folders import ImageFolder
+from dinoskip.data.labelled_folder import LabelledFolder
 from dinoskip.data.sets.kind import CheckedSplit, WithClasses
 from dinoskip.data.shards import Source, open_source
 from dinoskip.errors import DataError

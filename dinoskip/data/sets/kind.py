@@ -17,7 +17,8 @@ from pydantic import Field
 
 from dinoskip.config import Added, Config
 from dinoskip.data.detection import DetectionDataset
-from dinoskip.data.folders import ImageFolder, LabelledFolder
+from dinoskip.data.folders import ImageFolder
+from dinoskip.data.labelled_folder import LabelledFolder
 from dinoskip.data.segmentation import SegmentationDataset, subset_of
 from dinoskip.data.shards import Source
 

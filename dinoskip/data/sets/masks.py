@@ -7,7 +7,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from dinoskip.data.folders import ImageFolder, read_text
+from dinoskip.data.folders import ImageFolder
+from dinoskip.data.listing import read_text
 from dinoskip.data.segmentation import ClassMap, SegmentationDataset, class_map
 from dinoskip.data.sets.kind import CheckedSplit, TrainSubset, WithMasks
 from dinoskip.data.sets.pairs import PairFolders, open_pairs

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from dinoskip.data.folders import list_images, name_key, require_folder
+from dinoskip.data.listing import list_images, name_key, require_folder
 from dinoskip.data.segmentation import ClassMap, SegmentationDataset
 from dinoskip.errors import DataError
 

@@ -19,7 +19,8 @@ from pydantic import Field
 
 from dinoskip.config import dump
 from dinoskip.data.detection import DetectionDataset
-from dinoskip.data.folders import ImageFolder, LabelledFolder
+from dinoskip.data.folders import ImageFolder
+from dinoskip.data.labelled_folder import LabelledFolder
 from dinoskip.data.segmentation import IGNORE, SegmentationDataset, voc_palette
 from dinoskip.data.sets.kind import CheckedSplit, Task, WithBoxes, WithClasses, WithMasks
 from dinoskip.data.sets.voc import CLASSES_FILE, labelled_by_largest_box, voc_detection, voc_images, voc_segmentation

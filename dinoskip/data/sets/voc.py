@@ -16,7 +16,9 @@ from pydantic import Field
 
 from dinoskip.console import Progress
 from dinoskip.data.detection import DetectionDataset, dominant_labels
-from dinoskip.data.folders import ImageFolder, LabelledFolder, is_image_name, read_text, require_folder
+from dinoskip.data.folders import ImageFolder
+from dinoskip.data.labelled_folder import LabelledFolder
+from dinoskip.data.listing import is_image_name, read_text, require_folder
 from dinoskip.data.segmentation import BACKGROUND, SegmentationDataset, voc_palette
 from dinoskip.data.sets.kind import Archives, CheckedSplit, Published, WithBoxes, WithClasses, WithMasks
 from dinoskip.errors import DataError, guard, translate_write_errors

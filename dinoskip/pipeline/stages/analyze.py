@@ -20,7 +20,7 @@ from dinoskip.files import write_json
 from dinoskip.init.build import ModelConfig, build_model
 from dinoskip.init.report import report
 from dinoskip.models import Backbone, load_backbone
-from dinoskip.models.vit import ModelName
+from dinoskip.models.build import ModelName
 from dinoskip.pipeline.inspection import inside
 from dinoskip.pipeline.stage import Stage, StudyNodes, Task
 

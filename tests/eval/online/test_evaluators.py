@@ -19,7 +19,7 @@ from torch import nn
 
 from dinoskip.console import read_metrics
 from dinoskip.data import ImageFolder, voc_segmentation
-from dinoskip.data.folders import LabelledFolder
+from dinoskip.data.labelled_folder import LabelledFolder
 from dinoskip.data.segmentation import SegmentationDataset
 from dinoskip.data.sets.scenes import ScenesConfig, compose
 from dinoskip.distributed import World

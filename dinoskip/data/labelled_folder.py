@@ -1,0 +1,48 @@
+"""Folders with one sub-folder for each class."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from dinoskip.data.folders import ImageFolder
+from dinoskip.data.listing import list_images, name_key
+from dinoskip.errors import DataError
+
+
+@dataclass(frozen=True, eq=False)
+class LabelledFolder(ImageFolder):
+    """An image folder with a class number per image. ``labels`` is int64 (N,), into ``class_names``."""
+
+    labels: np.ndarray
+    class_names: tuple[str, ...]
+
+    def part(self, chosen: Sequence[int]) -> LabelledFolder:
+        """Return the images at these positions."""
+        names = tuple(self.names[i] for i in chosen)
+        return LabelledFolder(self.root, names, self.labels[list(chosen)], self.class_names)
+
+    @classmethod
+    def open(cls, root: str | Path, class_names: Sequence[str] | None = None) -> LabelledFolder:
+        """Open a folder with one sub-folder per class; the caller chooses ``root/train`` or ``root/val``.
+
+        Classes are the sub-folders in sorted order, or ``class_names`` (those of the training split, so that a split
+        without one class keeps the numbers). Raises :class:`DataError` for a missing folder, images that lie
+        outside a class folder, or a class folder that is not in ``class_names``.
+        """
+        root = Path(root)
+        names = list_images(root)
+        loose = [name for name in names if "/" not in name]
+        if loose:
+            raise DataError(f"{root / loose[0]}: lies outside a class folder", "expected one sub-folder per class")
+        folders = sorted({name.partition("/")[0] for name in names}, key=name_key)
+        classes = tuple(folders if class_names is None else class_names)
+        unknown = [name for name in folders if name not in classes]
+        if unknown:
+            raise DataError(f"{root / unknown[0]}: not one of the {len(classes)} known classes")
+        number = {name: index for index, name in enumerate(classes)}
+        labels = np.array([number[name.partition("/")[0]] for name in names], dtype=np.int64)
+        return cls(root, names, labels, classes)

@@ -1,0 +1,57 @@
+"""The loader of multi-crop batches, by the way in which the crops are cut."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from dinoskip.data import resident
+from dinoskip.data.augment import AugmentConfig
+from dinoskip.data.crops import CropConfig
+from dinoskip.data.device_multicrop import DeviceCrops, ResidentCrops
+from dinoskip.data.loader import BatchLoader, Images
+from dinoskip.data.multicrop import DataPath, MultiCropTransform, WorkerCrops
+
+
+class TrainLoader(BatchLoader):
+    """Multi-crop batches; ``views`` gives float32 [(2·B, 3, S, S), (L·B, 3, s, s)], view-major, without empty groups.
+
+    Args:
+        images: the images to train on.
+        crops: sizes and scales of the crops.
+        augment: the augmentation.
+        path: where the work is done. Of a resident set every rank holds the whole, and ``workers`` are the threads that
+            load it.
+        seed: what all order, crops and augmentation derive from.
+        workers: processes that read images; 0 does it in this process.
+        device: where views are made.
+        min_side: an image with a shorter side (in pixels) is refused: the patch size.
+        compiled: whether the augmentation is compiled, on another device than the CPU.
+        options: further ones of :class:`dinoskip.data.loader.BatchLoader`.
+    """
+
+    def __init__(
+        self,
+        images: Images,
+        crops: CropConfig,
+        augment: AugmentConfig,
+        path: DataPath = "crops",
+        *,
+        seed: int,
+        workers: int = 0,
+        device: torch.device | str = "cpu",
+        min_side: int = 16,
+        compiled: bool = True,
+        **options: Any,
+    ) -> None:
+        bad: dict[str, str] = {}
+        transform: MultiCropTransform
+        if path == "resident":
+            held = resident.load(images, torch.device(device), seed=seed, min_side=min_side, threads=workers)
+            transform = ResidentCrops(crops, augment, seed, held.pixels, held.first, held.sizes, compiled=compiled)
+            workers, bad = 0, held.bad
+        else:
+            transform = (WorkerCrops if path == "crops" else DeviceCrops)(crops, augment, seed, compiled=compiled)
+        super().__init__(images, transform, seed=seed, workers=workers, device=device, min_side=min_side, **options)
+        self.note(tuple(bad.items()))

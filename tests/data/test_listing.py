@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import os
+import random
+import unicodedata
+from pathlib import Path
+
+import pytest
+
+from dinoskip.data import ImageFolder, list_images
+from dinoskip.data import listing as module
+from dinoskip.errors import DataError
+from tests.helpers.crops import write_files
+
+NAMES = ["b.jpg", "a b.png", "a.JPEG", "Z.webp", "é.jpg", "new\nline.jpg", "sub/x.jpg", "sub/deep/y.tif", "sub.jpg"]
+OTHERS = ["notes.txt", ".hidden.jpg", "._b.jpg", ".cache/c.jpg", "sub/Thumbs.db"]
+
+
+def test_lists_only_images_in_one_fixed_order(tmp_path: Path) -> None:
+    found = list_images(write_files(tmp_path, NAMES + OTHERS))
+    assert found == tuple(sorted(NAMES, key=lambda name: name.encode()))
+
+
+def test_order_and_fingerprint_do_not_depend_on_scan_order_or_unicode_form(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    composed = ImageFolder.open(write_files(tmp_path / "one", NAMES))
+    decomposed = ImageFolder.open(write_files(tmp_path / "two", [unicodedata.normalize("NFD", name) for name in NAMES]))
+    assert decomposed.names != composed.names
+    assert [unicodedata.normalize("NFC", name) for name in decomposed.names] == list(composed.names)
+    assert decomposed.fingerprint() == composed.fingerprint()
+
+    real = os.scandir
+
+    class Shuffled:
+        def __init__(self, path: str) -> None:
+            with real(path) as entries:
+                self.entries = list(entries)
+            random.Random(3).shuffle(self.entries)
+
+        def __enter__(self) -> list:
+            return self.entries
+
+        def __exit__(self, *_: object) -> None: ...
+
+    monkeypatch.setattr(module.os, "scandir", Shuffled)
+    assert list_images(tmp_path / "one") == composed.names
+
+
+def test_fingerprint_sees_content_names_and_for_large_sets_sizes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = ImageFolder.open(write_files(tmp_path, ["a.jpg", "b.jpg"]))
+    before = folder.fingerprint()
+    (tmp_path / "a.jpg").write_bytes(b"A.jpg")  # same size
+    assert folder.fingerprint() != before
+    assert ImageFolder(tmp_path, ("a.jpg",)).fingerprint() != folder.fingerprint()
+    monkeypatch.setattr(module, "FULL_HASH_BYTES", 3)
+    by_size = folder.fingerprint()
+    (tmp_path / "a.jpg").write_bytes(b"a.jpg")
+    assert folder.fingerprint() == by_size
+    (tmp_path / "a.jpg").write_bytes(b"longer")
+    assert folder.fingerprint() != by_size
+
+
+def test_links_are_followed_but_not_round_in_circles(tmp_path: Path) -> None:
+    root = write_files(tmp_path / "root", ["a.jpg"])
+    write_files(tmp_path / "elsewhere", ["b.jpg"])
+    (root / "loop").symlink_to(root)
+    (root / "link").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere" / "back").symlink_to(root)
+    assert list_images(root) == ("a.jpg", "link/b.jpg")
+
+
+def test_missing_empty_and_file_are_one_line_errors(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").write_text("x")
+    for name, text in (("none", "no such folder"), ("empty", "no images here"), ("file", "is not a folder")):
+        with pytest.raises(DataError, match=text) as caught:
+            ImageFolder.open(tmp_path / name)
+        assert str(tmp_path / name) in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.timeout(20)
+def test_a_fifo_among_the_images_is_named_and_never_waited_for(photo_folder: Path) -> None:
+    os.mkfifo(photo_folder / "a.jpg")
+    folder = ImageFolder.open(photo_folder)
+    for call in (folder.fingerprint, lambda: folder.read(0), lambda: folder.size(0), lambda: folder.encoded(0)):
+        with pytest.raises(DataError, match=r"a.jpg: is not a regular file"):
+            call()
