@@ -7,6 +7,7 @@ from dinoskip.diagnostics.conditioning import drift, query_key_spectrum, query_k
 from dinoskip.diagnostics.gaussianity import Moments, excess_kurtosis, negentropy
 from dinoskip.diagnostics.gradients import gradient_norms
 from dinoskip.diagnostics.jacobian import input_jacobian, weight_jacobian
+from dinoskip.diagnostics.propagation import PropagationRow, propagation
 from dinoskip.diagnostics.quantization import distortions, fake_quantise, normalised_mse, quantised, sqnr
 from dinoskip.diagnostics.signal import SignalRow, bundled_photos, signal_table
 from dinoskip.diagnostics.similarity import StreamingCKA, cka_between, linear_cka
@@ -21,6 +22,7 @@ __all__ = [
     "BlockRow",
     "Conditioning",
     "Moments",
+    "PropagationRow",
     "SignalRow",
     "StreamingCKA",
     "analyze_blocks",
@@ -40,6 +42,7 @@ __all__ = [
     "negentropy",
     "norm_outliers",
     "normalised_mse",
+    "propagation",
     "quantised",
     "query_key_spectrum",
     "query_key_trace",

@@ -7,14 +7,17 @@ from typing import Annotated, Any
 import torch
 from pydantic import BeforeValidator, Field, model_validator
 from timm.models.vision_transformer import VisionTransformer
-from torch import nn
+from torch import Tensor, nn
 
+from dinoskip.config import Added
 from dinoskip.console import log
-from dinoskip.errors import WeightsError
-from dinoskip.init.assign import assign
+from dinoskip.errors import ConfigError, WeightsError
+from dinoskip.init.assign import Assignments, assign
+from dinoskip.init.calibrated import CalibratedInit
 from dinoskip.init.conditioned import NEEDS_SKIP, NEEDS_SKIP_HINT, ConditionedInit
 from dinoskip.init.default import TruncNormalInit, default_tensors
 from dinoskip.init.mimetic import MimeticInit
+from dinoskip.init.reparametrise import NEEDS_NO_SKIP, Reparametrisation, reparametrise_
 from dinoskip.init.residual_free import ResidualFreeInit
 from dinoskip.init.skipless import SkiplessInit
 from dinoskip.init.weight_selection import WeightSelectionInit
@@ -28,6 +31,7 @@ Init = (
     | ConditionedInit
     | ResidualFreeInit
     | WeightSelectionInit
+    | CalibratedInit
 )  # fmt: skip
 """The table of initialisations."""
 
@@ -52,12 +56,23 @@ class ModelConfig(VitConfig):
         "dino", description="how positions are resized for crops of other sizes: as facebookresearch/dino or timm does"
     )
     init: InitConfig = TruncNormalInit()
+    reparametrise: Annotated[Reparametrisation | None, Added()] = Field(
+        None, description="scales moved into the weights of every block, for any init; the function stays the same"
+    )
     drop_path: float = Field(0.1, ge=0, lt=1, description="largest drop-path rate of a student with skips")
 
     @model_validator(mode="after")
     def _values_of_all_heads(self) -> ModelConfig:
         if isinstance(self.init, ConditionedInit) and self.init.needs_skip and self.skip in (False, "mlp"):
             raise ValueError(f"init conditioned: {NEEDS_SKIP}; {NEEDS_SKIP_HINT}")
+        return self
+
+    @model_validator(mode="after")
+    def _same_function(self) -> ModelConfig:
+        if self.reparametrise is not None:
+            for name, skip in (("c1", "attention"), ("c2", "mlp")):
+                if getattr(self.reparametrise, name) != 1 and self.skip in (True, skip):
+                    raise ValueError(f"reparametrise.{name}: {NEEDS_NO_SKIP}")
         return self
 
 
@@ -81,14 +96,20 @@ def init_for_skipless(config: ModelConfig) -> ModelConfig:
 
 
 def build_model(
-    config: ModelConfig, seed: int, *, drop_path: float = 0.0, device: str | torch.device = "cpu"
+    config: ModelConfig,
+    seed: int,
+    *,
+    images: Tensor | None = None,
+    drop_path: float = 0.0,
+    device: str | torch.device = "cpu",
 ) -> VisionTransformer:
-    """Build a model and initialise it: float32, train mode, the same bits for the same ``config`` and ``seed``.
+    """Build a model and initialise it: float32, train mode, the same bits for the same arguments.
 
     Built without storage, filled with NaN, then every parameter assigned exactly once: by ``config.init`` what it
-    speaks of, by the default (:func:`dinoskip.init.trunc_normal_`) the rest. ``drop_path`` is the last block's rate; it
-    applies only where a skip is kept. Raises :class:`WeightsError` if anything was left unset, :class:`ConfigError` if
-    the initialisation does not suit the model.
+    speaks of, by the default (:func:`dinoskip.init.trunc_normal_`) the rest. ``images`` (B, 3, S, S), normalised, are
+    for the initialisation that needs some (:func:`needs_images`). ``drop_path`` is the last block's rate; it applies
+    only where a skip is kept. Raises :class:`WeightsError` if anything was left unset, :class:`ConfigError` if the
+    initialisation does not suit the model, or lacks its images.
     """
     with torch.device("meta"):
         model = from_config(config, drop_path_rate=drop_path, weight_init="skip").float()
@@ -96,13 +117,29 @@ def build_model(
     with torch.no_grad():
         for tensor in [*model.parameters(), *model.buffers()]:
             tensor.fill_(torch.nan)  # an integer buffer cannot hold NaN and would fail here rather than stay unset
-    initialise(model, config.init, seed)
+    initialise(model, config.init, seed, images)
+    if config.reparametrise is not None:
+        reparametrise_(model, **config.reparametrise.model_dump())
     return model
 
 
-def initialise(model: nn.Module, init: Init, seed: int) -> None:
+def needs_images(init: Init) -> bool:
+    """Whether an initialisation is measured on images."""
+    return isinstance(init, CalibratedInit)
+
+
+def tensors_of(init: Init, model: nn.Module, seed: int, images: Tensor | None = None) -> Assignments:
+    """What an initialisation assigns; :class:`ConfigError` if it needs images and there are none."""
+    if not isinstance(init, CalibratedInit):
+        return init.tensors(model, seed)
+    if images is None:
+        raise ConfigError(f"initialisation {init.name} is measured on images, and there are none")
+    return init.tensors(model, seed, images)
+
+
+def initialise(model: nn.Module, init: Init, seed: int, images: Tensor | None = None) -> None:
     """Assign every parameter once: ``init``'s own, then the default for all others. Nothing may stay NaN."""
-    own = assign(model, init.tensors(model, seed))
+    own = assign(model, tensors_of(init, model, seed, images))
     assign(model, default_tensors(model, seed, without=own))
     state = [*model.named_parameters(), *model.named_buffers()]
     unset = [name for name, tensor in state if not bool(tensor.isfinite().all())]

@@ -10,8 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from dinoskip.errors import ConfigError
 from dinoskip.init import ModelConfig, build_model
 from dinoskip.init.build import (
+    CalibratedInit,
     ConditionedInit,
     MimeticInit,
     ResidualFreeInit,
@@ -19,9 +21,12 @@ from dinoskip.init.build import (
     TruncNormalInit,
     WeightSelectionInit,
     initialise,
+    needs_images,
+    tensors_of,
 )
 from dinoskip.init.default import default_tensors
 from dinoskip.models import create_model
+from tests.helpers.photographs import photographs
 
 INITS: dict[str, Any] = {
     "trunc_normal": TruncNormalInit(),
@@ -34,6 +39,8 @@ INITS: dict[str, Any] = {
     "residual_free": ResidualFreeInit(beta=1.1),
     "residual_free factor": ResidualFreeInit(reading="factor", mode="divide", first_layer=0),
     "weight_selection": WeightSelectionInit(teacher="timm:vit_small_patch16_224,pretrained=false,depth=3,img_size=32"),
+    "calibrated": CalibratedInit(),
+    "calibrated fully": CalibratedInit(centring=1.0, gain=2.0, diagonal=0.3),
 }
 
 
@@ -47,14 +54,18 @@ def init(request: pytest.FixtureRequest) -> Any:
     return INITS[request.param]
 
 
+def images_for(init: Any) -> Tensor | None:
+    return photographs(32) if needs_images(init) else None
+
+
 @functools.cache
 def state_of(config: ModelConfig, seed: int) -> dict[str, Tensor]:
-    return dict(build_model(config, seed).state_dict())
+    return dict(build_model(config, seed, images=images_for(config.init)).state_dict())
 
 
 def test_every_parameter_is_assigned_exactly_once(config: ModelConfig) -> None:
     model = create_model("vit_tiny_patch16", skip=config.skip, depth=2, img_size=32)
-    own = [name for name, _ in config.init.tensors(model, 0)]
+    own = [name for name, _ in tensors_of(config.init, model, 0, images_for(config.init))]
     rest = [name for name, _ in default_tensors(model, 0, without=own)]
     assert Counter(own + rest) == Counter(name for name, _ in model.named_parameters())
 
@@ -64,7 +75,7 @@ def test_what_was_there_before_does_not_matter(config: ModelConfig) -> None:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.zero_()
-    initialise(model, config.init, 0)
+    initialise(model, config.init, 0, images_for(config.init))
     from_nan = state_of(config, 0)
     assert all(torch.equal(tensor, from_nan[name]) for name, tensor in model.state_dict().items())
 
@@ -81,7 +92,7 @@ def test_the_global_generator_is_left_alone(config: ModelConfig) -> None:
     first = state_of(config, 0)
     torch.manual_seed(11)
     state = torch.get_rng_state()
-    again = build_model(config, 0).state_dict()
+    again = build_model(config, 0, images=images_for(config.init)).state_dict()
     assert torch.equal(torch.get_rng_state(), state)
     assert all(torch.equal(tensor, again[name]) for name, tensor in first.items())
 
@@ -94,7 +105,11 @@ def test_names_shapes_and_finite_outputs(config: ModelConfig) -> None:
     assert not torch.allclose(output[0], output[1], atol=1e-4)
 
 
-def test_biases_are_zero(config: ModelConfig) -> None:
+def test_biases_are_zero_or_measured_on_images(config: ModelConfig) -> None:
+    if needs_images(config.init):
+        with pytest.raises(ConfigError, match="is measured on images, and there are none"):
+            build_model(config, 0)
+        return
     for name, tensor in state_of(config, 0).items():
         if name.endswith("bias") and (".attn." in name or ".mlp." in name):
             assert (tensor == 0).all(), name

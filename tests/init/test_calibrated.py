@@ -1,0 +1,160 @@
+"""What the calibrated initialisation promises, on real photographs: those it was measured on, and others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from timm.models.vision_transformer import VisionTransformer
+from torch import Tensor
+
+from dinoskip.diagnostics.propagation import propagation
+from dinoskip.errors import ConfigError
+from dinoskip.init import calibrated_, skipless_, trunc_normal_
+from dinoskip.init.calibrated import attention_scale
+from dinoskip.init.orthogonal import haar
+from dinoskip.models import create_model
+from dinoskip.models.vit import embed
+from dinoskip.randomness import torch_rng
+from tests.helpers.photographs import photographs
+
+SMALL: dict[str, Any] = {"embed_dim": 96, "num_heads": 3}
+
+
+def fresh(depth: int = 12, size: int = 48, name: str = "vit_mini_patch8", **kw: Any) -> VisionTransformer:
+    shape = {**SMALL, **kw} if name == "vit_mini_patch8" else kw
+    model = create_model(name, skip=False, depth=depth, img_size=size, weight_init="skip", **shape)
+    trunc_normal_(model)
+    return model.eval()
+
+
+def small(depth: int = 12, seed: int = 0, **settings: Any) -> VisionTransformer:
+    model = fresh(depth)
+    calibrated_(model, photographs(48), seed=seed, **settings)
+    return model
+
+
+def attention(model: VisionTransformer, index: int, tokens: Tensor) -> Tensor:
+    """Attention (B, heads, N, N) of a block."""
+    block = model.blocks[index]
+    width = tokens.shape[-1] // block.attn.num_heads
+    query, key, _ = block.attn.qkv(block.norm1(tokens)).unflatten(-1, (3, -1, width)).permute(2, 0, 3, 1, 4)
+    return (query @ key.mT / width**0.5).softmax(-1)
+
+
+def check_liveness(model: VisionTransformer, size: int, gradients: float) -> None:
+    rows = propagation(model, photographs(size, held_out=True))
+    cosine = [row.token_cosine for row in rows]
+    classes = [row.cls_cosine for row in rows]
+    norms = [row.gradient for row in rows]
+    print("token cosine", *(f"{value:.2f}" for value in cosine))
+    print("CLS cosine between images", *(f"{value:.2f}" for value in classes))
+    print(f"gradient norms of blocks, largest / smallest: {max(norms) / min(norms):.1f}")
+    assert cosine[-1] < 0.5
+    assert classes[-1] < 0.3
+    assert max(norms) / min(norms) < gradients
+
+
+@pytest.mark.parametrize(("depth", "gradients"), [(12, 15), (24, 60)])
+def test_tokens_and_images_stay_apart_where_the_papers_collapse(depth: int, gradients: float) -> None:
+    check_liveness(small(depth), 48, gradients)
+    paper = skipless_(fresh(depth))
+    assert isinstance(paper, VisionTransformer)
+    assert propagation(paper, photographs(48, held_out=True))[-1].token_cosine > 0.97
+
+
+@pytest.mark.slow
+def test_tokens_and_images_stay_apart_at_vit_s() -> None:
+    model = fresh(12, 224, "vit_small_patch16")
+    check_liveness(calibrated_(model, photographs(224)), 224, 15)  # type: ignore[arg-type]
+
+
+@torch.no_grad()
+def test_the_first_class_token_attends_to_all_alike() -> None:
+    model = small().float()
+    images = photographs(48, held_out=True).float()
+    rows = attention(model, 0, embed(model, images))[:, :, 0]
+    assert float((rows - 1 / rows.shape[-1]).abs().max()) < 1e-7
+    assert model.load_state_dict(fresh().state_dict(), strict=True)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("diagonal", [0.3, 0.5, 0.99])
+def test_patches_attend_to_themselves_as_asked_or_the_scale_is_at_its_limit(diagonal: float) -> None:
+    model = small(depth=4, diagonal=diagonal).double()
+    tokens = embed(model, photographs(48)[:8])
+    for index, block in enumerate(model.blocks):
+        weights = attention(model, index, tokens)[:, :, 1:, 1:].diagonal(0, -2, -1)
+        query, key = block.attn.qkv.weight[:192].split(96)
+        scale = float(torch.linalg.matrix_norm(key[:32], 2)) ** 2
+        print(f"block {index + 1}: median A_ii {float(weights.median()):.3f}, s {scale:.3f}")
+        assert abs(float(weights.median()) - diagonal) < 0.02 or scale == pytest.approx(4.0, abs=1e-5)
+        assert scale < 4.0 + 1e-5
+        assert torch.equal(query, key) is (index > 0)
+        tokens = block(tokens)
+
+
+def test_what_is_centred_has_no_mean() -> None:
+    model = small(depth=3, centring=1.0, gain=2.0).double()
+    tokens = embed(model, photographs(48))
+    assert float(model.patch_embed(photographs(48)).mean((0, 1, 2)).abs().max()) < 1e-6
+    for block in model.blocks:
+        attended = block.attn(block.norm1(tokens))
+        tokens = block.mlp(block.norm2(attended))
+        assert float(attended[:, 1:].mean((0, 1)).abs().max()) < 1e-5
+        assert float(tokens[:, 1:].mean((0, 1)).abs().max()) < 1e-5
+        assert float(tokens[:, 1:].square().mean().sqrt()) == pytest.approx(1.0, abs=1e-5)
+        assert torch.linalg.svdvals(block.mlp.fc1.weight).allclose(torch.tensor(2.0).double(), atol=1e-5)
+
+
+def test_same_seed_same_bits_whatever_the_threads_and_the_weights_before() -> None:
+    first = small(depth=3).state_dict()
+    threads = torch.get_num_threads()
+    torch.set_num_threads(threads % 2 + 1)
+    try:
+        assert all(torch.equal(tensor, first[name]) for name, tensor in small(depth=3).state_dict().items())
+        assert torch.get_num_threads() == threads % 2 + 1
+    finally:
+        torch.set_num_threads(threads)
+    other = small(depth=3, seed=1).state_dict()
+    assert torch.equal(other["patch_embed.proj.bias"], first["patch_embed.proj.bias"])
+    assert not torch.equal(other["blocks.2.mlp.fc2.weight"], first["blocks.2.mlp.fc2.weight"])
+    again = calibrated_(skipless_(fresh(3), seed=5), photographs(48)).state_dict()
+    assert all(torch.equal(tensor, first[name]) for name, tensor in again.items())
+
+
+def test_only_biases_and_scales_depend_on_the_images() -> None:
+    here, there = small(depth=2), fresh(2)
+    calibrated_(there, photographs(48, held_out=True))
+    for name, tensor in here.state_dict().items():
+        other = there.state_dict()[name]
+        if name.endswith("bias") and ("proj" in name or "fc2" in name):
+            assert not torch.equal(tensor, other), name
+        elif name.endswith("fc2.weight"):
+            assert torch.allclose(tensor / tensor.norm(), other / other.norm(), atol=1e-6), name
+        elif not name.endswith("qkv.weight"):
+            assert torch.equal(tensor, other), name
+
+
+def test_the_scale_is_found_where_attention_to_oneself_is_the_target() -> None:
+    tokens = torch.randn(2, 30, 64, dtype=torch.float64, generator=torch_rng(0, "tokens"))
+    factor = torch.stack([haar(64, 32, torch_rng(0, "factor", head)) for head in range(3)])
+    scale = attention_scale(tokens, factor, factor, 0.4, 9.0, 1)
+    logits = (tokens[:, None] @ factor) @ (tokens[:, None] @ factor).mT / 32**0.5
+    assert float((scale * logits).softmax(-1).diagonal(0, -2, -1)[..., 1:].median()) == pytest.approx(0.4, abs=1e-5)
+    assert attention_scale(tokens, factor, factor, 0.4, scale / 2, 1) == scale / 2
+
+
+def test_what_cannot_be_calibrated_is_refused(caplog: pytest.LogCaptureFixture) -> None:
+    images = photographs(48)
+    for settings in ({"centring": 1.5}, {"gain": 0.0}, {"diagonal": 1.0}, {"max_scale": -1.0}, {"c": 0.0}):
+        with pytest.raises(ConfigError, match=f"{next(iter(settings))}={next(iter(settings.values()))}"):
+            calibrated_(fresh(1), images, **settings)
+    with pytest.raises(ConfigError, match="must be finite"):
+        calibrated_(fresh(1), images * torch.nan)
+    with pytest.raises(ConfigError, match=r"blocks\.0\.attn\.qkv has no bias"):
+        calibrated_(fresh(1, qkv_bias=False), images)
+    with caplog.at_level("WARNING", "dinoskip"):
+        calibrated_(create_model("vit_mini_patch8", depth=1, img_size=48), images)
+    assert "has skip connections" in caplog.text
