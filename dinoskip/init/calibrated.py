@@ -138,7 +138,7 @@ class _Calibrated:
 
     def __init__(self, work: VisionTransformer, images: Tensor, numbers: Calibration, seed: int) -> None:
         self.work, self.numbers, self.seed = work, numbers, seed
-        self.chunks = list(images.split(_CHUNK))
+        self.chunks = list(torch.split(images, _CHUNK))
         self.first_patch = int(work.num_prefix_tokens)
         self.decided: dict[str, Tensor] = {}
 
@@ -150,7 +150,7 @@ class _Calibrated:
         self.chunks = [embed(self.work, chunk) for chunk in self.chunks]  # tokens from here on
         for index, plain in enumerate(blocks):
             self._attention(index, plain)
-            self._mlp(index, plain)
+            self._mlp(plain)
         return list(self.decided.items())
 
     def _set(self, name: str, tensor: Tensor) -> None:
@@ -159,9 +159,9 @@ class _Calibrated:
 
     def _attention(self, index: int, plain: PlainBlock) -> None:
         name, dim, heads, numbers = f"{plain.prefix}.attn", plain.dim, plain.num_heads, self.numbers
-        block = self.work.blocks[index]
+        norm1, attn = (self.work.get_submodule(f"{plain.prefix}.{part}") for part in ("norm1", "attn"))
         key = torch.stack([haar(dim, dim // heads, self._rng(name, "query_key", head)) for head in range(heads)])
-        normed = block.norm1(self.chunks[0])
+        normed = norm1(self.chunks[0])
         query = key
         if index == 0 and self.work.has_class_token:
             direction = F.normalize(normed[0, 0], dim=0)
@@ -173,19 +173,20 @@ class _Calibrated:
         self._set(f"{name}.proj.weight", numbers.c * haar(dim, dim, self._rng(name, "output")))
         self._set(f"{name}.qkv.bias", torch.zeros(3 * dim, dtype=torch.float64))
         self._set(f"{name}.proj.bias", torch.zeros(dim, dtype=torch.float64))
-        outputs = [block.attn(block.norm1(chunk)) for chunk in self.chunks]
+        outputs = [attn(norm1(chunk)) for chunk in self.chunks]
         shift = -numbers.centring * self._mean(outputs)
         self._set(f"{name}.proj.bias", shift)
         self._advance([output + shift for output in outputs], keep=plain.skips_attention)
 
-    def _mlp(self, index: int, plain: PlainBlock) -> None:
-        name, block = f"{plain.prefix}.mlp", self.work.blocks[index]
+    def _mlp(self, plain: PlainBlock) -> None:
+        name = f"{plain.prefix}.mlp"
+        norm2, mlp = (self.work.get_submodule(f"{plain.prefix}.{part}") for part in ("norm2", "mlp"))
         fc1, fc2 = plain.layers["mlp.fc1"], plain.layers["mlp.fc2"]
-        self._set(f"{name}.fc1.weight", self.numbers.gain * haar(*fc1.weight.shape, self._rng(name, "fc1")))
-        self._set(f"{name}.fc2.weight", haar(*fc2.weight.shape, self._rng(name, "fc2")))
+        self._set(f"{name}.fc1.weight", self.numbers.gain * self._haar_like(fc1.weight, name, "fc1"))
+        self._set(f"{name}.fc2.weight", self._haar_like(fc2.weight, name, "fc2"))
         for layer, linear in (("fc1", fc1), ("fc2", fc2)):
             self._set(f"{name}.{layer}.bias", torch.zeros(linear.out_features, dtype=torch.float64))
-        outputs = [block.mlp(block.norm2(chunk)) for chunk in self.chunks]
+        outputs = [mlp(norm2(chunk)) for chunk in self.chunks]
         shift = -self.numbers.centring * self._mean(outputs)
         squares = torch.cat([(output[:, self.first_patch :] + shift).square().mean((1, 2)) for output in outputs])
         scale = squares.mean().sqrt().reciprocal()
@@ -201,6 +202,9 @@ class _Calibrated:
         """Make ``outputs`` the tokens, added to what was there if the skip is ``keep``-t."""
         pairs = zip(self.chunks, outputs, strict=True)
         self.chunks = [tokens + output if keep else output for tokens, output in pairs]
+
+    def _haar_like(self, weight: Tensor, *place: str) -> Tensor:
+        return haar(weight.shape[0], weight.shape[1], self._rng(*place))
 
     def _rng(self, *place: str | int) -> torch.Generator:
         return torch_rng(self.seed, "init", *place)
