@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -20,6 +20,25 @@ Key = tuple[str, int]  # what tokens are: (norm, block)
 Constants = dict[Key, tuple[torch.Tensor, torch.Tensor]]  # BatchNorm: mean and 1 / deviation, each (C,)
 EPS = 1e-5  # BatchNorm's
 _CHUNK_VALUES = 2**22  # read at once for the statistics
+
+
+class NamedImages(Protocol):
+    """The part of a labelled set that joins it with a store."""
+
+    @property
+    def name(self) -> str: ...  # noqa: D102
+    @property
+    def split(self) -> str: ...  # noqa: D102
+    @property
+    def ids(self) -> Sequence[str]: ...  # noqa: D102
+
+
+def places(store: FeatureStore, dataset: NamedImages) -> list[int]:
+    """Return where each image of ``store`` is in ``dataset``; :class:`DataError` naming one that is not there."""
+    where = {name: i for i, name in enumerate(dataset.ids)}
+    if missing := [name for name in store.ids if name not in where]:
+        raise DataError(f"{store.path}: image {missing[0]!r} is not in {dataset.name} {dataset.split}")
+    return [where[name] for name in store.ids]
 
 
 @dataclass(frozen=True)
@@ -60,11 +79,7 @@ class LabelledTokens:
             raise ConfigError(
                 f"{store.path}: transform {store.transform.mode} does not cover the label", "export with mode=square"
             )
-        where = {name: i for i, name in enumerate(dataset.ids)}
-        missing = [name for name in store.ids if name not in where]
-        if missing:
-            raise DataError(f"{store.path}: image {missing[0]!r} is not in {dataset.name} {dataset.split}")
-        index = [where[name] for name in store.ids]
+        index = places(store, dataset)
         maps = {block: store.tokens(block) for block in store.blocks}
         return cls(maps, lambda i: dataset.label(index[i]), store.grid(0), dataset.num_classes, len(store.ids))
 

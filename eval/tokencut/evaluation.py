@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from dinoskip.console import Progress, log
 from dinoskip.distributed import choose_device
-from dinoskip.errors import ConfigError, DataError
+from dinoskip.errors import ConfigError
 from dinoskip.features import FeatureStore
 from dinoskip.files import write_json
 from dinoskip.images import read_image
@@ -22,6 +22,7 @@ from dinoskip.records import RecordedRow, write_recorded_rows
 from dinoskip.results import EvalResult
 from eval.baselines import BOXES, discovery_baselines, hits_row
 from eval.discovery import is_hit
+from eval.labelled import places
 from eval.tokencut.config import TokenCutConfig
 from eval.tokencut.cut import LEAST_TOKENS, TokenCut, to_pixels
 from eval.tokencut.overlays import overlay
@@ -185,10 +186,7 @@ def _places(store: FeatureStore, dataset: BoxDataset, multiscale: Sequence[int] 
         )
     if absent := sorted(set(multiscale or ()) - set(store.blocks)):
         raise ConfigError(f"multiscale: block {absent[0]} is not in {store.path}", f"it has {store.blocks}")
-    place = {name: index for index, name in enumerate(dataset.ids)}
-    if missing := [name for name in store.ids if name not in place]:
-        raise DataError(f"{store.path}: image {missing[0]!r} is not in {dataset.name} {dataset.split}")
-    return [place[name] for name in store.ids]
+    return places(store, dataset)
 
 
 def _by_image(ids: Sequence[str], by_label: Mapping[str, Sequence[T]]) -> dict[str, dict[str, T]]:

@@ -35,7 +35,7 @@ def keys(*words: str) -> set[str]:
 def test_a_section_is_matched_wherever_it_stands() -> None:
     assert {"evaluate.probe.size", "online.probe.size"} <= keys("probe")
     assert {key.rpartition(".")[0] for key in keys("online.knn")} == {"online.knn"}
-    assert keys("tau") == {"evaluate.tokencut.tau"}
+    assert keys("lost_k") == {"evaluate.tokencut.lost_k"}
 
 
 def test_words_are_looked_for_in_names_and_meanings() -> None:

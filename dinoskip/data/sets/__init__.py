@@ -28,6 +28,7 @@ from dinoskip.data.sets.kind import DatasetKind, WithBoxes, WithClasses, WithMas
 from dinoskip.data.sets.layouts import nearest_layout
 from dinoskip.data.sets.masks import MasksConfig
 from dinoskip.data.sets.pascal_context import PascalContextConfig
+from dinoskip.data.sets.saliency import DutOmronConfig, DutsTeConfig, EcssdConfig
 from dinoskip.data.sets.scenes import ScenesConfig
 from dinoskip.data.sets.voc import VocConfig
 from dinoskip.data.shards import Source
@@ -42,6 +43,9 @@ AnyDataset = (
     | CocoPanopticConfig
     | Coco20kConfig
     | MasksConfig
+    | EcssdConfig
+    | DutsTeConfig
+    | DutOmronConfig
     | CocoJsonConfig
     | FolderConfig
     | ImagesConfig

@@ -41,6 +41,9 @@ LAYOUTS = (
         ("imageLists", "images"), "COCO-Stuff 10k", None,
         "its masks are MATLAB files: get COCO 2017 with stuffthingmaps_trainval2017.zip for kind coco_stuff",
     ),
+    Layout(("images", "ground_truth_mask"), "ECSSD", "ecssd"),
+    Layout(("DUTS-TE-Image", "DUTS-TE-Mask"), "DUTS-TE", "duts_te"),
+    Layout(("DUT-OMRON-image", "pixelwiseGT-new-PNG"), "DUT-OMRON", "dut_omron"),
     Layout(("images", "masks"), "images and masks", "masks"),
     Layout(("train", "val"), "class folders", "folder"),
 )  # fmt: skip

@@ -18,6 +18,7 @@ TABLE = {
     "tokencut": ON_BACKBONES,
     "knn": ON_BACKBONES,
     "retrieve": ON_BACKBONES,
+    "saliency": ON_BACKBONES,
     "analyze": IN_STUDIES,
     "gallery": ON_BACKBONES,
     "report": IN_STUDIES,

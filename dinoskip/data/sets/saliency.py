@@ -1,0 +1,83 @@
+"""Kinds ``ecssd``, ``duts_te`` and ``dut_omron``: images with a mask of the one object that stands out.
+
+Every value but 0 is the object. Image and mask folders are found by the names that their authors gave them, and by
+``img`` and ``gt``, as TokenCut's script has them.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar, Literal
+
+import numpy as np
+from pydantic import Field
+
+from dinoskip.data.folders import ImageFolder
+from dinoskip.data.listing import require_folder
+from dinoskip.data.segmentation import BACKGROUND, ClassMap, SegmentationDataset
+from dinoskip.data.sets.kind import CheckedSplit, WithMasks
+from dinoskip.data.sets.pairs import PairFolders, known_split, open_pairs
+from dinoskip.errors import DataError
+
+CLASSES = ClassMap((BACKGROUND, "object"), np.minimum(np.arange(256), 1).astype(np.int16))
+SPLIT = "test"
+
+
+class SaliencyKind(WithMasks):
+    """What the three sets share: one split, ``test``, in a folder of images and one of masks."""
+
+    root: str = Field(description="folder with the images and masks, or the one that holds it")
+    folders: ClassVar[tuple[tuple[str, str], ...]]
+    images: ClassVar[int]
+
+    @property
+    def dataset_name(self) -> str:
+        """The kind's own name."""
+        return str(type(self).model_fields["kind"].default)
+
+    def pair_folders(self, root: Path, split: str) -> PairFolders:
+        """Return the folders of images and masks below ``root`` or below one folder in it."""
+        known_split(self.dataset_name, split, (SPLIT,))
+        require_folder(root, self.dataset_name)
+        for base in (root, *sorted(entry for entry in root.iterdir() if entry.is_dir())):
+            for images, masks in (*self.folders, ("img", "gt")):
+                if (base / images).is_dir() and (base / masks).is_dir():
+                    return PairFolders(base / images, base / masks)
+        wanted = " or ".join(f"{images}/ and {masks}/" for images, masks in (*self.folders, ("img", "gt")))
+        raise DataError(f"{root}: expected {self.dataset_name}: {wanted}")
+
+    def open_images(self, root: Path, split: str) -> ImageFolder:
+        """Open all images, with a mask or not."""
+        return ImageFolder.open(self.pair_folders(root, split).images)
+
+    def open_segmentation(self, root: Path, split: str, faults: list[str] | None) -> SegmentationDataset:
+        """Open the images with their masks: class 0 the background, class 1 the object."""
+        return open_pairs(self.dataset_name, split, self.pair_folders(root, split), CLASSES, faults=faults)
+
+    def checked_splits(self, root: Path) -> list[CheckedSplit]:
+        """The one split and its published number."""
+        return [CheckedSplit("segmentation", SPLIT, self.images)]
+
+
+class EcssdConfig(SaliencyKind):
+    """ECSSD (Shi et al. 2016): 1,000 images."""
+
+    kind: Literal["ecssd"] = "ecssd"
+    folders: ClassVar = (("images", "ground_truth_mask"),)
+    images: ClassVar = 1000
+
+
+class DutsTeConfig(SaliencyKind):
+    """The test part of DUTS (Wang et al. 2017): 5,019 images."""
+
+    kind: Literal["duts_te"] = "duts_te"
+    folders: ClassVar = (("DUTS-TE-Image", "DUTS-TE-Mask"),)
+    images: ClassVar = 5019
+
+
+class DutOmronConfig(SaliencyKind):
+    """DUT-OMRON (Yang et al. 2013): 5,168 images."""
+
+    kind: Literal["dut_omron"] = "dut_omron"
+    folders: ClassVar = (("DUT-OMRON-image", "pixelwiseGT-new-PNG"),)
+    images: ClassVar = 5168

@@ -1,0 +1,23 @@
+"""Settings of saliency detection."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from dinoskip.config import Config
+
+
+class SaliencyConfig(Config):
+    """Saliency by TokenCut (docs/parts.md): its thresholds, and the bilateral solver after it.
+
+    Affinity is 1 where the cosine similarity is greater than ``tau``, else ``eps``.
+    """
+
+    tau: float = Field(0.2, ge=0, lt=1, description="cosine above which two patches are joined")
+    eps: float = Field(1e-5, gt=0, lt=1, description="affinity of patches that are not joined")
+    solver: bool = Field(False, description="rows after the bilateral solver, too, whose soft maps are scored")
+
+    @property
+    def label(self) -> str:
+        """What result rows say about the masks; those of the solver add its name."""
+        return f"tokencut tau={self.tau:g} eps={self.eps:g}"

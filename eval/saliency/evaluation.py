@@ -1,0 +1,231 @@
+"""Saliency of a data set: TokenCut's object of every image and block as a mask at the image's size, scored."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.nn.functional import interpolate
+
+from dinoskip.console import Progress, log
+from dinoskip.data.segmentation import SegmentationDataset
+from dinoskip.distributed import choose_device
+from dinoskip.errors import ConfigError
+from dinoskip.features import FeatureStore
+from dinoskip.images import read_image
+from dinoskip.records import RecordedRow, write_recorded_rows
+from dinoskip.results import EvalResult
+from dinoskip.statistics import mean_interval
+from eval.baselines import BOXES
+from eval.labelled import places
+from eval.saliency.config import SaliencyConfig
+from eval.saliency.scores import count_masks, f_curve
+from eval.saliency.solver import BilateralGrid, solve
+from eval.tokencut.cut import each
+from eval.tokencut.store import cut_store
+
+F64 = NDArray[np.float64]
+Grid = tuple[int, int]
+
+
+@dataclass(frozen=True, eq=False)
+class _Cuts:
+    """Masks of every block, bool (sum of T,) in files, and of each block what share of the cuts has collapsed."""
+
+    store: FeatureStore
+    masks: Sequence[NDArray[np.bool_]]
+    degenerate: NDArray[np.int64]
+    complete: NDArray[np.int64]
+    cosines: F64
+
+    def of(self, i: int) -> NDArray[np.bool_]:
+        """Return the masks (L, h, w) of image ``i`` at all blocks."""
+        assert self.store.offsets is not None
+        rows = slice(*self.store.offsets[i : i + 2])
+        return np.stack([mask[rows] for mask in self.masks]).reshape(-1, *self.store.grid(i))
+
+    def collapse(self, number: int) -> dict[str, Any]:
+        """Fields of a block's rows that tell whether the network has collapsed there."""
+        count, cosines = len(self.store), self.cosines[number]
+        cosines = cosines[np.isfinite(cosines)]
+        return {
+            "degenerate": float(self.degenerate[number]) / count,
+            "complete": float(self.complete[number]) / count,
+            "token_cosine": float(cosines.mean()) if cosines.size else None,
+        }
+
+
+def _cut(store: FeatureStore, config: SaliencyConfig, out: Path, device: torch.device, workers: int) -> _Cuts:
+    """Cut every image at every block; an image of fewer than 3 tokens is all object."""
+    assert store.offsets is not None
+    count, total = len(store.blocks), int(store.offsets[-1])
+    names = [out / f"masks_block{block}.npy" for block in store.blocks]
+    masks = [np.lib.format.open_memmap(name, mode="w+", dtype=np.bool_, shape=(total,)) for name in names]
+    for mask in masks:
+        mask[:] = True
+    degenerate, complete = (np.zeros(count, dtype=np.int64) for _ in range(2))
+    cuts = _Cuts(store, masks, degenerate, complete, np.full((count, len(store)), np.nan))
+    place = {block: number for number, block in enumerate(store.blocks)}
+    groups = [(block,) for block in store.blocks]
+    with Progress("saliency", count * len(store), "images") as progress:
+        for item, made in cut_store(store, groups, (config.tau,), config.eps, None, device, workers):
+            number, one = place[item.blocks[0]], made.cuts[0]
+            masks[number][slice(*store.offsets[item.image : item.image + 2])] = one.component.ravel()
+            cuts.degenerate[number] += one.degenerate
+            cuts.complete[number] += one.complete
+            cuts.cosines[number, item.image] = made.cosine
+            progress.advance()
+    return cuts
+
+
+def _at_size(masks: NDArray[np.bool_], size: Grid) -> NDArray[np.bool_]:
+    """Bring masks (L, h, w) to the image's size by nearest, as the reference does."""
+    resized = interpolate(torch.from_numpy(masks)[None].float(), size=size, mode="nearest")
+    return resized[0].numpy() > 0.5
+
+
+def _boxes_as_masks(size: Grid) -> NDArray[np.bool_]:
+    masks = np.zeros((len(BOXES), *size), dtype=np.bool_)
+    for mask, rule in zip(masks, BOXES.values(), strict=True):
+        x1, y1, x2, y2 = (round(side) for side in rule(*size))
+        mask[y1:y2, x1:x2] = True
+    return masks
+
+
+@dataclass(frozen=True, eq=False)
+class _ImageScores:
+    """Of one image: F, IoU, accuracy (3, L + baselines) of masks; of the solver F (L, 255), IoU and accuracy (2, L)."""
+
+    plain: F64
+    curves: F64 | None
+    smooth: F64 | None
+
+
+def _score(cuts: _Cuts, dataset: SegmentationDataset, place: int, i: int, solver: bool) -> _ImageScores:
+    truth = dataset.label(place)
+    size = truth.shape[0], truth.shape[1]
+    masks = _at_size(cuts.of(i), size)
+    counts = count_masks(np.concatenate([masks, _boxes_as_masks(size)]), truth)
+    plain = np.stack([counts.f, counts.iou, counts.accuracy])
+    if not solver:
+        return _ImageScores(plain, None, None)
+    maps = solve(BilateralGrid.of(read_image(dataset.path(place))), masks.astype(np.float64))
+    smooth = count_masks(maps > 0.5, truth)
+    return _ImageScores(plain, np.stack([f_curve(one, truth) for one in maps]), np.stack([smooth.iou, smooth.accuracy]))
+
+
+def evaluate(
+    store: FeatureStore,
+    dataset: SegmentationDataset,
+    out: Path,
+    config: SaliencyConfig,
+    context: Mapping[str, Any],
+    *,
+    device: str = "cpu",
+    workers: int = 0,
+) -> list[EvalResult]:
+    """Cut and score every image of ``store`` at every block; write all into ``out``.
+
+    The store must hold patch tokens (facet ``key`` by protocol) of images whose sides were rounded to whole patches
+    (transform mode ``rounded``). Writes ``rows.json`` with ``records.npz``: maxF, IoU and accuracy in percent, of each
+    image then the mean, of every block, with ``config.solver`` again after the bilateral solver, then of the baselines'
+    boxes as masks; for each block ``masks_block{b}.npy`` bool (sum of T,) in store order, and with the solver
+    ``f_block{b}.npy`` float32 (n, 255), F by threshold.
+
+    Raises :class:`ConfigError` for a store of another image size, :class:`DataError` if ids differ or features cannot
+    be cut.
+    """
+    if store.transform.mode != "rounded":
+        raise ConfigError(
+            f"{store.path}: its images were sized otherwise ({store.transform.label})",
+            "export with transform mode rounded",
+        )
+    where = places(store, dataset)
+    out.mkdir(parents=True, exist_ok=True)
+    cuts = _cut(store, config, out, choose_device(device), workers)
+    scores = _score_all(cuts, dataset, where, config.solver, out, workers)
+    recorded = _recorded(cuts, scores, _row(store, dataset, config.label).with_context(context), config.solver)
+    top = max((one.row for one in recorded if one.row.metric == "maxF"), key=lambda row: row.value)
+    log.info("saliency: best is %s with %.1f maxF", f"block {top.block}" if top.block else top.model, top.value)
+    return write_recorded_rows(out, store.ids, recorded)
+
+
+@dataclass(frozen=True, eq=False)
+class _Scores:
+    """:class:`_ImageScores` of all n images; ``curves`` are (n, 255) of each block, in files, if there was a solver."""
+
+    plain: F64
+    smooth: F64
+    curves: Sequence[NDArray[np.float32]]
+
+
+def _score_all(
+    cuts: _Cuts, dataset: SegmentationDataset, where: Sequence[int], solver: bool, out: Path, workers: int
+) -> _Scores:
+    count, blocks = len(cuts.store), cuts.store.blocks
+    curves = [
+        np.lib.format.open_memmap(out / f"f_block{block}.npy", mode="w+", dtype=np.float32, shape=(count, 255))
+        for block in (blocks if solver else ())
+    ]
+    scores = _Scores(np.empty((count, 3, len(blocks) + len(BOXES))), np.empty((count, 2, len(blocks))), curves)
+    with Progress("saliency, scores", count, "images") as progress:
+        images = each(lambda i: _score(cuts, dataset, where[i], i, solver), count, workers)
+        for i, one in enumerate(images):
+            scores.plain[i] = one.plain
+            if one.curves is not None and one.smooth is not None:
+                scores.smooth[i] = one.smooth
+                for curve, values in zip(curves, one.curves, strict=True):
+                    curve[i] = values
+            progress.advance()
+    return scores
+
+
+def _recorded(cuts: _Cuts, scores: _Scores, like: EvalResult, solver: bool) -> list[RecordedRow]:
+    """Rows of every block, of the masks and after the solver, then of the baselines."""
+    recorded: list[RecordedRow] = []
+    blocks, plain = cuts.store.blocks, scores.plain
+    for number, block in enumerate(blocks):
+        about = replace(like, block=str(block), **cuts.collapse(number))
+        recorded += _rows(about, plain[:, 0, number], plain[:, 1:, number])
+        if solver:
+            curve = scores.curves[number]
+            best = curve[:, curve.mean(0, dtype=np.float64).argmax()].astype(np.float64)
+            about = replace(about, protocol=f"{like.protocol}, bilateral solver")
+            recorded += _rows(about, best, scores.smooth[:, :, number])
+    for number, name in enumerate(BOXES, len(blocks)):
+        for measured in _rows(like, plain[:, 0, number], plain[:, 1:, number]):
+            row = measured.row
+            recorded.append(RecordedRow(row.baseline(name, row.value, row.low, row.high), measured.values))
+    return recorded
+
+
+def _rows(like: EvalResult, f: F64, others: F64) -> list[RecordedRow]:
+    """Rows of maxF, of F (n,) at its threshold, and of IoU and accuracy (n, 2)."""
+    rows = []
+    for metric, values in (("maxF", f), ("IoU", others[:, 0]), ("accuracy", others[:, 1])):
+        low, high = mean_interval(values, seed=like.seed)
+        row = replace(like, metric=metric, value=100 * float(values.mean()), low=100 * low, high=100 * high)
+        rows.append(RecordedRow(row, np.ascontiguousarray(values)))
+    return rows
+
+
+def _row(store: FeatureStore, dataset: SegmentationDataset, protocol: str) -> EvalResult:
+    return EvalResult(
+        metric="maxF",
+        value=0.0,
+        task="saliency",
+        block="",
+        dataset=dataset.name,
+        split=dataset.split,
+        n=len(store),
+        facet=store.facet,
+        norm=store.norm,
+        protocol=protocol,
+        resolution=f"{store.transform.label}, scored at image size",
+        weights=store.weights_hash,
+    )
