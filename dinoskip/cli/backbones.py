@@ -20,16 +20,13 @@ from dinoskip.cli.arguments import (
     group,
     json_option,
     overrides_argument,
-    print_json,
 )
-from dinoskip.cli.rows import best_rows, print_rows, rows_of
+from dinoskip.cli.rows import conclude
 from dinoskip.config import RawConfig, apply_overrides, validate
-from dinoskip.console import log
 from dinoskip.data.sets import FOLDER_KINDS, dataset_name
-from dinoskip.files import write_text
 from dinoskip.pipeline import old_keys, stages
+from dinoskip.pipeline.graph import only
 from dinoskip.pipeline.stage import Stage
-from dinoskip.results import rows_csv
 
 if TYPE_CHECKING:
     from dinoskip.pipeline.runner import Runner
@@ -152,7 +149,7 @@ def _runner_of(args: Args, stage: Stage) -> Runner:
         "name": out.name,
         "output": str(out.parent),
         "data": {name: data},
-        "variants": {"model": [{"backbone": spec} for spec in args.backbone]},
+        "variants": {"model": labelled(args.backbone)},
         "evaluate": {"blocks": blocks_of(args.blocks)},
     }
     if stage.name == "gallery":
@@ -162,26 +159,36 @@ def _runner_of(args: Args, stage: Stage) -> Runner:
     overrides = [re.sub(r"^data\.", f"data.{name}.", text) for text in overrides]
     source = RawConfig(tree, {"": "command line", "name": "--out", stage.asked_by: "--data"})
     study, variants = study_of(apply_overrides(source, overrides))
-    return Runner(study.directory, build_nodes(study, variants), STAGES, device=args.device, workers=args.workers)
+    nodes = only(build_nodes(study, variants), stage.name, gathering="" if stage.name == "gallery" else "report")
+    return Runner(study.directory, nodes, STAGES, device=args.device, workers=args.workers)
+
+
+def labelled(specs: Sequence[str]) -> list[dict[str, str]]:
+    """Entries of ``variants.model``: each backbone under its file's, folder's or model's own name, if that is clear."""
+    from dinoskip.models.load import split_spec  # torch
+
+    names = [_short_name(*split_spec(spec)[:2]) for spec in specs]
+    clear = [name and names.count(name) == 1 for name in names]
+    return [
+        {"backbone": spec, "label": name} if own else {"backbone": spec}
+        for spec, name, own in zip(specs, names, clear, strict=True)
+    ]
+
+
+def _short_name(kind: str, name: str) -> str:
+    last = re.split(r"[/:]", name.rstrip("/"))[-1]
+    if kind in {"weights", "dino"}:
+        last = last.rpartition(".")[0] or last
+    return re.sub(r"[^A-Za-z0-9._-]+", "_", last).lstrip("._-")[:40]
 
 
 def run_stage(stage: Stage, args: Args) -> int:
     """``dinoskip probe``, ``tokencut``, ``knn``, ``retrieve`` or ``gallery``."""
+    from dinoskip.distributed import is_main  # torch
+
     runner = _runner_of(args, stage)
-    runner.run({node.id for node in runner.planner.nodes if node.stage in {"features", stage.name}})
-    if stage.name == "gallery":
-        page = runner.output("gallery")
-        assert page is not None
-        print(f"gallery: {(page / 'index.html').resolve()}")
-        return 0
-    rows = rows_of(runner)
-    log.info("%s: rows and all else it made are below %s", stage.name, Path(args.out) / "stages" / stage.name)
-    if args.csv:
-        write_text(Path(args.csv), rows_csv(rows))
-    if args.json:
-        print_json([row.plain() for row in rows])
-        return 0
-    print_rows(rows)
-    for row in best_rows([row for row in rows if row.task == "tokencut" and row.block.isdigit()]):
-        print(f"best block of {row.model}, {row.facet}, {row.protocol}: {row.block} with CorLoc {row.shown}")
+    runner.run({node.id for node in runner.planner.nodes})
+    if is_main():
+        page = "gallery" if stage.name == "gallery" else "report"
+        conclude(runner, (page,), as_json=args.json, csv=getattr(args, "csv", None))
     return 0

@@ -1,24 +1,40 @@
-"""Result rows on the command line."""
+"""Result rows on the command line: what a command prints last, and the files at the top of its folder."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dinoskip.cli.arguments import print_table
-from dinoskip.results import LOWER_IS_BETTER, UNKNOWN_EPOCH, EvalResult, read_rows
+from dinoskip.cli.arguments import print_json, print_table
+from dinoskip.files import write_text
+from dinoskip.pipeline.results_folder import publish_results
+from dinoskip.results import UNKNOWN_EPOCH, EvalResult, read_rows, rows_csv
 
 if TYPE_CHECKING:
     from dinoskip.pipeline.runner import Runner
+    from dinoskip.records import ImageRecords
+
+MOST_BY_BLOCK = 5  # models beside each other in a table of blocks
 
 
 def rows_of(runner: Runner) -> list[EvalResult]:
     """The rows of every stage that has run, baselines once, below the models'."""
     rows: list[EvalResult] = []
-    for node in runner.planner.nodes:
-        out = runner.output(node.id)
-        if out is not None and (out / "rows.json").is_file():
-            rows += read_rows(out / "rows.json")
+    for out in _outputs_with_rows(runner):
+        rows += read_rows(out / "rows.json")
     return sorted(dict.fromkeys(rows), key=lambda row: row.is_baseline)
+
+
+def _outputs_with_rows(runner: Runner) -> list[Path]:
+    outputs = [runner.output(node.id) for node in runner.planner.nodes]
+    return [out for out in outputs if out is not None and (out / "rows.json").is_file()]
+
+
+def _records_of(runner: Runner) -> dict[EvalResult, ImageRecords]:
+    from dinoskip.records import read_records
+
+    return {row: one for out in _outputs_with_rows(runner) for row, one in read_records(out).items()}
 
 
 def best_rows(rows: list[EvalResult]) -> list[EvalResult]:
@@ -27,8 +43,7 @@ def best_rows(rows: list[EvalResult]) -> list[EvalResult]:
     for row in rows:
         what = (row.task, row.dataset, row.metric, row.is_baseline, row.model, row.epoch)
         key = (*what, "+" in row.block, row.norm, row.note, row.facet, row.protocol)
-        sign = -1 if row.metric in LOWER_IS_BETTER else 1
-        if key not in groups or sign * row.value > sign * groups[key].value:
+        if key not in groups or row.value > groups[key].value:
             groups[key] = row
     return [groups[key] for key in sorted(groups)]
 
@@ -44,3 +59,62 @@ def print_rows(rows: list[EvalResult]) -> None:
     for line in values:
         line[shown.index("epoch")] = "" if line[shown.index("epoch")] == UNKNOWN_EPOCH else line[shown.index("epoch")]
     print_table(values, [heads.get(name, name) for name in shown])
+
+
+def print_results(runner: Runner, rows: Sequence[EvalResult]) -> None:
+    """Print the last epoch's numbers: every block of a few models, then each model at its chosen block."""
+    from visualize.comparison import Scores  # numpy, scipy
+    from visualize.rows import last_epochs
+
+    by_model: dict[str, list[EvalResult]] = {}
+    for row in rows:
+        if not row.is_baseline:
+            by_model.setdefault(row.model, []).append(row)
+    if len(by_model) <= MOST_BY_BLOCK:
+        for benchmark, models in last_epochs(by_model).items():
+            blocks = dict.fromkeys(block for own in models.values() for block in own)
+            lines = [[block, *(_shown(own.get(block)) for own in models.values())] for block in blocks]
+            print(f"{benchmark.label}, by block")
+            print_table(lines, ("block", *models))
+            print()
+    scores = Scores(by_model, _records_of(runner))
+    lines = []
+    for benchmark in scores.benchmarks:
+        for name in by_model:
+            score = scores.chosen(scores.rows(name, benchmark, scores.last_epoch(name, benchmark)))
+            if score is not None:
+                block = "/".join(dict.fromkeys(score.blocks))
+                interval = "" if score.low is None or score.high is None else f"{score.low:.1f}-{score.high:.1f}"
+                value = score.row.shown if score.value == score.row.value else f"{score.value:.1f}"
+                lines.append((benchmark.label, name, block, value, interval, score.how))
+        trivial = max((row for row in rows if row.is_baseline and benchmark.is_of(row)), key=_value, default=None)
+        if trivial is not None:
+            lines.append((benchmark.label, trivial.model, "", trivial.shown, trivial.interval, "looks at no image"))
+    if lines:
+        print_table(lines, ("measure", "model", "block", "value", "95 %", "block is"))
+
+
+def _value(row: EvalResult) -> float:
+    return row.value
+
+
+def _shown(row: EvalResult | None) -> str:
+    return "" if row is None else f"{row.shown} ({row.interval})" if row.interval else row.shown
+
+
+def publish(runner: Runner, pages: Sequence[str] = ("report",)) -> list[Path]:
+    """Bring rows and pages to the top of the study's folder; return the page and the table of rows."""
+    return publish_results(runner.study, rows_of(runner), {name: runner.output(name) for name in pages})
+
+
+def conclude(runner: Runner, pages: Sequence[str], *, as_json: bool = False, csv: str | None = None) -> None:
+    """Bring rows and pages to the top of the study's folder, print the numbers, then where all is."""
+    rows, written = rows_of(runner), publish(runner, pages)
+    if csv:
+        write_text(Path(csv), rows_csv(rows))
+    if as_json:
+        print_json([row.plain() for row in rows])
+        return
+    print_results(runner, rows)
+    for path in written:
+        print(f"{'page' if path.suffix == '.html' else 'rows'}: {path.resolve()}")

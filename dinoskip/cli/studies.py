@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dinoskip.cli.arguments import (
@@ -18,11 +15,9 @@ from dinoskip.cli.arguments import (
     print_json,
     print_table,
 )
-from dinoskip.cli.rows import best_rows, print_rows, rows_of
+from dinoskip.cli.rows import best_rows, conclude, print_rows, publish, rows_of
 from dinoskip.console import duration, log
 from dinoskip.errors import ConfigError
-from dinoskip.files import MANIFEST, TEMPORARY, publish_directory
-from dinoskip.locks import directory_lock
 from dinoskip.pipeline import graph, stages
 
 if TYPE_CHECKING:
@@ -102,23 +97,9 @@ def _show_plan(runner: Runner, chosen: set[str], *, as_json: bool) -> None:
         print_table([(step.state, step.node.id, step.reason) for step in steps], ("state", "stage", "why"))
 
 
-def _install_report(runner: Runner, study: StudyBase) -> Path | None:
-    """Bring the published report to its stable place, ``STUDY/report``; return the page."""
-    source = runner.output("report")
-    if source is None:
-        return None
-    final, fresh = study.directory / "report", study.directory / f"{TEMPORARY}report-{os.getpid()}"
-    with directory_lock(study.directory):
-        for left in study.directory.glob(f"{TEMPORARY}*"):  # of a run that was killed here
-            shutil.rmtree(left, ignore_errors=True)
-        shutil.copytree(source, fresh, ignore=shutil.ignore_patterns(MANIFEST, "timing.json"))
-        publish_directory(fresh, final)
-    return final / "index.html"
-
-
 def run(args: Args) -> int:
     """``dinoskip run``."""
-    study, _, runner = _opened(args)
+    _, _, runner = _opened(args)
     chosen = graph.select(
         runner.planner.nodes,
         stages.NAMES,
@@ -130,20 +111,21 @@ def run(args: Args) -> int:
     if args.dry_run:
         _show_plan(runner, chosen, as_json=args.json)
         return 0
-    return _finish(runner, study, runner.run(chosen), as_json=args.json)
+    return _finish(runner, runner.run(chosen), as_json=args.json)
 
 
-def _finish(runner: Runner, study: StudyBase, happened: Mapping[str, str], *, as_json: bool) -> int:
-    """Install the report if it was among what was run, and say where it is."""
+def _finish(runner: Runner, happened: Mapping[str, str], *, as_json: bool) -> int:
+    """Bring report and rows to the top of the study's folder, and print the numbers and where they are."""
     from dinoskip.distributed import is_main  # torch
 
     if not is_main():
         return 0
-    page = _install_report(runner, study) if "report" in happened else None
     if as_json:
-        print_json({"stages": happened, "report": str(page.resolve()) if page else None})
-    elif page:
-        print(f"report: {page.resolve()}")
+        written = publish(runner)
+        pages = [path for path in written if path.suffix == ".html"]
+        print_json({"stages": happened, "report": str(pages[0].resolve()) if pages else None})
+    else:
+        conclude(runner, ("report",))
     return 0
 
 
@@ -184,7 +166,7 @@ def report(args: Args) -> int:
     happened = runner.run({"report"})
     if target is not None and (page := runner.output("report")) is not None:
         copy_markdown(page, target)
-    return _finish(runner, study, happened, as_json=args.json)
+    return _finish(runner, happened, as_json=args.json)
 
 
 def status(args: Args) -> int:

@@ -7,7 +7,7 @@ input}. Files outside the study enter by the hash of their content. Modification
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from dinoskip.config import flatten
@@ -162,6 +162,26 @@ def differences(old: Record, new: Record) -> list[str]:
             if a.get(role) != b.get(role)
         ]
     return reasons
+
+
+def only(nodes: Sequence[Node], stage: str, gathering: str) -> list[Node]:
+    """The nodes of a stage and all that they need, and those of the stage ``gathering`` with what is left to gather."""
+    by_id = {node.id: node for node in nodes}
+    kept: set[str] = set()
+    left = [node.id for node in nodes if node.stage == stage]
+    while left:
+        one = left.pop()
+        if one not in kept:
+            kept.add(one)
+            left += by_id[one].needs.values()
+    chosen = []
+    for node in nodes:
+        if node.stage == gathering and stage != gathering:
+            inputs = {role: source for role, source in node.inputs.items() if source in kept}
+            chosen.append(replace(node, inputs=inputs))
+        elif node.id in kept:
+            chosen.append(node)
+    return chosen
 
 
 def select(

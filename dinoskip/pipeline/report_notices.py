@@ -19,11 +19,8 @@ def notices(inputs: Mapping[str, Path], missing: Mapping[str, str] | None = None
     ``missing`` are roles that are not there, and why.
     """
     ran = {role.partition("/")[0] for role in [*inputs, *(missing or {})]}
-    lines = [
-        f"{stage.measures}: not run, {stage.asked_by} names no data set"
-        for stage in map(stages.load, stages.COMMANDS)
-        if stage.name not in ran
-    ]
+    absent = [stage.measures for stage in map(stages.load, stages.COMMANDS) if stage.name not in ran]
+    lines = [f"not asked for: {', '.join(absent)}"] if absent else []
     lines += [
         f"{role}: not run ({reason})"
         for role, reason in sorted((missing or {}).items())

@@ -68,5 +68,5 @@ def test_the_smallest_study(site: Path, tmp_path: Path) -> None:
         "analyze: {model: vit_tiny_patch16, depth: 1, photos: 1}\n"
         "variants: {model: [{label: vit, backbone: 'timm:vit_tiny_patch16_224,pretrained=false,depth=1'}]}\n"
     )
-    assert "report:" in run(site, tmp_path, "-m", "dinoskip", "run", "s.yaml")
+    assert "page: " in run(site, tmp_path, "-m", "dinoskip", "run", "s.yaml")
     assert (tmp_path / "runs" / "s" / "report" / "gallery" / "index.html").is_file()

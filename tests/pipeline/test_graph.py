@@ -12,7 +12,7 @@ import pytest
 from dinoskip.errors import ConfigError, OutputInUse
 from dinoskip.files import MANIFEST, verify_manifest
 from dinoskip.locks import directory_lock
-from dinoskip.pipeline.graph import Node, order, select
+from dinoskip.pipeline.graph import Node, only, order, select
 from dinoskip.pipeline.runner import Runner
 from dinoskip.pipeline.stage import Stage, Task
 
@@ -188,3 +188,17 @@ def test_select() -> None:
         select(graph, stages, only="tow")
     with pytest.raises(ConfigError, match="--variant x"):
         select(graph, stages, variant="x")
+
+
+def test_only_a_stage_what_it_needs_and_a_report_of_that() -> None:
+    nodes = [
+        Node("features/a", "features", {}),
+        Node("features/b", "features", {}),
+        Node("probe/a", "probe", {}, inputs={"store": "features/a"}),
+        Node("knn/b", "knn", {}, inputs={"store": "features/b"}),
+        Node("report", "report", {}, inputs={name: name for name in ("features/a", "features/b", "probe/a", "knn/b")}),
+    ]
+    chosen = only(nodes, "probe", gathering="report")
+    assert [node.id for node in chosen] == ["features/a", "probe/a", "report"]
+    assert set(chosen[-1].inputs) == {"features/a", "probe/a"}
+    assert [node.id for node in only(nodes, "knn", gathering="")] == ["features/b", "knn/b"]

@@ -3,17 +3,17 @@
 import json
 from pathlib import Path
 
+from dinoskip.pipeline import stages
 from dinoskip.pipeline.report_notices import notices
 
 
 def test_nothing_to_say(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text('{"step": 1, "collapse": false}\n')
-    stages = ("probe/v/ep1/d", "tokencut/v/ep1/d", "knn/v/ep1/d", "retrieve/v/ep1/d", "gallery", "pretrain/v")
-    assert notices(dict.fromkeys(stages, tmp_path)) == []
+    assert notices(dict.fromkeys((*stages.COMMANDS, "pretrain/v"), tmp_path)) == []
 
 
 def test_what_is_still_to_come_is_not_what_no_data_set_was_named_for(tmp_path: Path) -> None:
-    there = dict.fromkeys(("probe/v/ep1/d", "tokencut/v/ep1/d", "knn/v/ep1/d", "gallery"), tmp_path)
+    there = dict.fromkeys((name for name in stages.COMMANDS if name != "retrieve"), tmp_path)
     missing = {"retrieve/v/ep1/d": "never run", "features/v/ep1/d-val-segmentation": "never run"}
     assert notices(there, missing) == ["retrieve/v/ep1/d: not run (never run)"]
 
@@ -23,10 +23,10 @@ def test_what_is_absent_and_what_went_wrong(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (tmp_path / "nonfinite.jsonl").write_text('{"step": 7, "loss": "nan", "ids": []}\n')
     (tmp_path / "bad_images.json").write_text('{"a.jpg": "truncated", "b.jpg": "truncated"}')
+    absent = [stages.load(name).measures for name in stages.COMMANDS if name not in {"probe", "gallery"}]
+    assert {"object discovery", "k-NN classification"} <= set(absent)
     assert notices({"probe/v/ep1/d": tmp_path, "gallery": tmp_path, "pretrain/v": tmp_path}) == [
-        "object discovery: not run, evaluate.tokencut.datasets names no data set",
-        "k-NN classification: not run, evaluate.knn.datasets names no data set",
-        "dense retrieval: not run, evaluate.retrieve.datasets names no data set",
+        f"not asked for: {', '.join(absent)}",
         "pretrain/v: the collapse alarm was raised at step 30 (2 rows of metrics.jsonl)",
         "pretrain/v: 1 steps had gradients that were not finite, and updated nothing (nonfinite.jsonl)",
         "pretrain/v: 2 images could not be read and were replaced by others (bad_images.json)",

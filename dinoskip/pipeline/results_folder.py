@@ -1,0 +1,52 @@
+"""What stands at the top of a study's folder: ``index.html``, ``rows.csv``, ``rows.json``, and the pages themselves."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from dinoskip.files import MANIFEST, TEMPORARY, publish_directory, write_text
+from dinoskip.locks import directory_lock
+from dinoskip.results import EvalResult, rows_csv, write_rows
+
+_FRONT = """<!doctype html>
+<meta charset="utf-8">
+<meta http-equiv="refresh" content="0; url={page}">
+<title>dinoskip</title>
+<p><a href="{page}">The page is here.</a></p>
+"""
+
+
+def publish_results(study: Path, rows: Sequence[EvalResult], pages: dict[str, Path | None]) -> list[Path]:
+    """Bring rows and pages to their places in ``study``, which do not change from run to run; return what was written.
+
+    Args:
+        study: the study's folder.
+        rows: all rows of the study; none writes no files of rows.
+        pages: the published output of a stage that makes a page, by its name (``report``, ``gallery``); the first that
+            is there is what ``index.html`` opens. None where a stage has not run.
+    """
+    written = []
+    with directory_lock(study):
+        for left in study.glob(f"{TEMPORARY}*"):  # of a run that was killed here
+            shutil.rmtree(left, ignore_errors=True) if left.is_dir() else left.unlink(missing_ok=True)
+        for name, source in pages.items():
+            if source is None:
+                continue
+            _install(source, study / name)
+            if not written:
+                write_text(study / "index.html", _FRONT.format(page=f"{name}/index.html"))
+                written.append(study / "index.html")
+        if rows:
+            write_rows(study / "rows.json", rows)
+            write_text(study / "rows.csv", rows_csv(rows))
+            written.append(study / "rows.csv")
+    return written
+
+
+def _install(source: Path, final: Path) -> None:
+    fresh = final.parent / f"{TEMPORARY}{final.name}-{os.getpid()}"
+    shutil.copytree(source, fresh, ignore=shutil.ignore_patterns(MANIFEST, "timing.json"))
+    publish_directory(fresh, final)
