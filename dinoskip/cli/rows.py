@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dinoskip.cli.arguments import print_json, print_table
 from dinoskip.files import write_text
 from dinoskip.pipeline.results_folder import publish_results
-from dinoskip.results import UNKNOWN_EPOCH, EvalResult, read_rows, rows_csv
+from dinoskip.results import LOWER_IS_BETTER, UNKNOWN_EPOCH, EvalResult, read_rows, rows_csv
 
 if TYPE_CHECKING:
     from dinoskip.pipeline.runner import Runner
@@ -78,24 +79,24 @@ def print_results(runner: Runner, rows: Sequence[EvalResult]) -> None:
             print_table(lines, ("block", *models))
             print()
     scores = Scores(by_model, _records_of(runner))
-    lines = []
+    chosen: list[tuple[str, ...]] = []
     for benchmark in scores.benchmarks:
         for name in by_model:
             score = scores.chosen(scores.rows(name, benchmark, scores.last_epoch(name, benchmark)))
             if score is not None:
                 block = "/".join(dict.fromkeys(score.blocks))
-                interval = "" if score.low is None or score.high is None else f"{score.low:.1f}-{score.high:.1f}"
-                value = score.row.shown if score.value == score.row.value else f"{score.value:.1f}"
-                lines.append((benchmark.label, name, block, value, interval, score.how))
-        trivial = max((row for row in rows if row.is_baseline and benchmark.is_of(row)), key=_value, default=None)
+                deviation = score.row.deviation if score.value == score.row.value else None
+                shown = replace(score.row, value=score.value, low=score.low, high=score.high, deviation=deviation)
+                chosen.append((benchmark.label, name, block, shown.shown, shown.interval, score.how))
+        trivial = max((row for row in rows if row.is_baseline and benchmark.is_of(row)), key=_merit, default=None)
         if trivial is not None:
-            lines.append((benchmark.label, trivial.model, "", trivial.shown, trivial.interval, "looks at no image"))
-    if lines:
-        print_table(lines, ("measure", "model", "block", "value", "95 %", "block is"))
+            chosen.append((benchmark.label, trivial.model, "", trivial.shown, trivial.interval, "looks at no image"))
+    if chosen:
+        print_table(chosen, ("measure", "model", "block", "value", "95 %", "block is"))
 
 
-def _value(row: EvalResult) -> float:
-    return row.value
+def _merit(row: EvalResult) -> float:
+    return -row.value if row.metric in LOWER_IS_BETTER else row.value
 
 
 def _shown(row: EvalResult | None) -> str:

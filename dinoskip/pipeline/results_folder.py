@@ -28,7 +28,7 @@ def publish_results(study: Path, rows: Sequence[EvalResult], pages: dict[str, Pa
         pages: the published output of a stage that makes a page, by its name (``report``, ``gallery``); the first that
             is there is what ``index.html`` opens. None where a stage has not run.
     """
-    written = []
+    written: list[Path] = []
     with directory_lock(study):
         for left in study.glob(f"{TEMPORARY}*"):  # of a run that was killed here
             shutil.rmtree(left, ignore_errors=True) if left.is_dir() else left.unlink(missing_ok=True)
