@@ -217,3 +217,14 @@ def read_mask(path: str | Path) -> np.ndarray:
         outside = int(labels.max()) if int(labels.max()) > 255 else int(labels.min())
         raise DataError(f"{path}: label value {outside} is outside 0..255")
     return labels.astype(np.uint8)
+
+
+def read_depth(path: str | Path) -> np.ndarray:
+    """Decode a depth map, one grey channel of 16 bits, to uint16 (H, W) as stored. Raises :class:`DataError`."""
+    with _opened(io.BytesIO(read_encoded(path)), path) as image:
+        if image.mode not in {"I", "I;16", "I;16B"}:
+            raise DataError(f"{path}: a depth map must be a grey image of 16 bits, this one is {image.mode}")
+        values = np.array(image)
+    if values.size and not 0 <= int(values.min()) <= int(values.max()) <= 65_535:
+        raise DataError(f"{path}: depth values from {int(values.min())} to {int(values.max())} are not of 16 bits")
+    return values.astype(np.uint16)

@@ -19,6 +19,8 @@ OPENERS: Mapping[str, Callable[..., Any]] = MappingProxyType(
         "segmentation": datasets.open_segmentation,
         "detection": datasets.open_detection,
         "classes": datasets.open_labelled,
+        "depth": datasets.open_depth,
+        "normals": datasets.open_normals,
     }
 )
 """What opens a split, by the use made of it."""

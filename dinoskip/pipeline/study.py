@@ -13,7 +13,7 @@ from pydantic import create_model
 
 from dinoskip.config import Config, RawConfig, apply_overrides, read_yaml, validate
 from dinoskip.console import log
-from dinoskip.data.sets import has_boxes, has_masks
+from dinoskip.data.sets import has_boxes, has_depth, has_masks, has_normals
 from dinoskip.errors import ConfigError
 from dinoskip.pipeline import old_keys, stages
 from dinoskip.pipeline.external import HASHES
@@ -24,7 +24,12 @@ from dinoskip.pipeline.variants import Variant, confounds, expand
 from dinoskip.training.supervised import with_defaults
 
 STAGES = stages.load_all()
-_SUITS = {"segmentation": (has_masks, "label maps"), "detection": (has_boxes, "boxes")}
+_SUITS = {
+    "segmentation": (has_masks, "label maps"),
+    "detection": (has_boxes, "boxes"),
+    "depth": (has_depth, "depth"),
+    "normals": (has_normals, "surface normals"),
+}
 
 
 def _fields(below: str) -> dict[str, Any]:

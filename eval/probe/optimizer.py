@@ -12,7 +12,7 @@ import torch
 
 from eval.probe.config import ProbeConfig
 
-_BETAS, _EPS = (0.9, 0.999), 1e-8  # AdamW's own defaults, which every protocol uses
+BETAS, _EPS = (0.9, 0.999), 1e-8  # AdamW's own defaults
 _MOMENTUM = 0.9  # of SGD
 _STEP_AT, _STEP_FACTOR = 0.8, 0.1  # of the schedule "step"
 
@@ -27,6 +27,7 @@ class HeadOptimizer:
         decays: Sequence[float],
         *,
         name: str = "adamw",
+        betas: tuple[float, float] = BETAS,
     ) -> None:
         device = parameters[0].device
         self.parameters = list(parameters)
@@ -37,10 +38,16 @@ class HeadOptimizer:
         count = {"adamw": 2, "sgd": 1}[name]
         self._state = [[torch.zeros_like(p) for _ in range(count)] for p in parameters]
         self._steps = 0
+        self._betas = betas
 
-    def step(self, gradients: Sequence[torch.Tensor], scale: float) -> None:
-        """Move every parameter against its gradient, learning rates × ``scale``. The gradients are used up."""
+    def step(self, gradients: Sequence[torch.Tensor], scale: float, momentum: float | None = None) -> None:
+        """Move every parameter against its gradient, learning rates × ``scale``. The gradients are used up.
+
+        ``momentum`` is AdamW's first beta of this step on, where a schedule moves it.
+        """
         self._steps += 1
+        if momentum is not None:
+            self._betas = (momentum, self._betas[1])
         for parameter, gradient, state in zip(self.parameters, gradients, self._state, strict=True):
             shape = (1, -1, *[1] * (parameter.ndim - 2))
             self._update(parameter, gradient, state, (self.rates * scale).view(shape), self.decays.view(shape))
@@ -49,12 +56,12 @@ class HeadOptimizer:
         self, parameter: torch.Tensor, grad: torch.Tensor, state: list[torch.Tensor], rate: torch.Tensor,
         decay: torch.Tensor,
     ) -> None:  # fmt: skip
-        first, second = state
+        (first, second), betas = state, self._betas
         parameter.mul_((1 - rate * decay).float())
-        first.lerp_(grad, 1 - _BETAS[0])
-        second.mul_(_BETAS[1]).addcmul_(grad, grad, value=1 - _BETAS[1])
-        root = second.sqrt().div_(math.sqrt(1 - _BETAS[1] ** self._steps)).add_(_EPS)
-        parameter.sub_(first.div(root).mul_((rate / (1 - _BETAS[0] ** self._steps)).float()))
+        first.lerp_(grad, 1 - betas[0])
+        second.mul_(betas[1]).addcmul_(grad, grad, value=1 - betas[1])
+        root = second.sqrt().div_(math.sqrt(1 - betas[1] ** self._steps)).add_(_EPS)
+        parameter.sub_(first.div(root).mul_((rate / (1 - betas[0] ** self._steps)).float()))
 
     def _sgd(
         self, parameter: torch.Tensor, grad: torch.Tensor, state: list[torch.Tensor], rate: torch.Tensor,

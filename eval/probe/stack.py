@@ -6,14 +6,14 @@ L learning rates, K classes, C channels, n images of T tokens.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import torch
 
 from dinoskip.randomness import torch_rng
 from eval.labelled import Constants, Key
-from eval.probe.optimizer import HeadOptimizer
+from eval.probe.optimizer import BETAS, HeadOptimizer
 from eval.probe.targets import Targets
 
 _CHUNK = {"cpu": 2**20, "cuda": 2**26}  # upsampled logits held at once: a CPU wants them in its cache
@@ -28,7 +28,8 @@ class HeadStack:
     (S, L, C): z = W (γ ⊙ x + β) + b. Weights are zero (without γ the problem is convex, it needs no random start) or
     normal with ``init_std``, the same for all rates and whatever else is in the stack. Learning rates and weight decays
     (one, or one a rate; on all parameters, as torch's) are vectors along L: a step is one operation over all heads, and
-    each head moves as it would alone.
+    each head moves as it would alone. ``betas`` are AdamW's; with ``clip`` a head's gradient is scaled to a norm of at
+    most that.
     """
 
     def __init__(
@@ -44,6 +45,8 @@ class HeadStack:
         affine: bool = False,
         init_std: float = 0.0,
         seed: int = 0,
+        betas: tuple[float, float] = BETAS,
+        clip: float | None = None,
     ) -> None:
         self.groups = tuple(groups)
         self.slots = [(g, key) for g, group in enumerate(self.groups) for key in group]
@@ -60,7 +63,8 @@ class HeadStack:
         self.parameters = [p for p in (self.weight, self.bias, self.gamma, self.beta) if p is not None]
         self.rates = tuple(learning_rates)
         self.decays = tuple(np.broadcast_to(weight_decay, heads[:1]).tolist())
-        self._optimizer = HeadOptimizer(self.parameters, self.rates, self.decays, name=optimizer)
+        self.clip = clip
+        self._optimizer = HeadOptimizer(self.parameters, self.rates, self.decays, name=optimizer, betas=betas)
 
     def _slots_of(self, group: int) -> list[tuple[int, Key]]:
         return [(slot, key) for slot, (g, key) in enumerate(self.slots) if g == group]
@@ -82,28 +86,62 @@ class HeadStack:
         return good
 
     def logits(self, group: int, tokens: Tokens) -> torch.Tensor:
-        """Return (L·K, n·T) of one group, for normalised tokens (n·T, C) of every key."""
+        """Return (L·K, n·T) of one group, for normalised tokens (n·T, C) of every key.
+
+        Those of a key may be (n, C), one for all tokens of an image.
+        """
         total = self.bias[group].reshape(-1, 1)
+        most = max(len(tokens[key]) for key in self.groups[group])
         for slot, key in self._slots_of(group):
             weight, shift = self.effective(slot)
-            total = total + weight.flatten(0, 1) @ tokens[key].T
+            part = weight.flatten(0, 1) @ tokens[key].T
+            total = total + (part if part.shape[1] == most else part.repeat_interleave(most // part.shape[1], 1))
             if isinstance(shift, torch.Tensor):
                 total = total + shift.reshape(-1, 1)
         return total
 
     def step(self, tokens: Tokens, targets: Targets, scale: float) -> None:
         """One step of all heads on a batch: tokens (n·T, C) of every key, targets of n; learning rates × ``scale``."""
-        gradients = [torch.zeros_like(p) for p in self.parameters]
         total = targets.weight.sum().clamp(min=torch.finfo(torch.float32).tiny)  # nothing labelled: no gradient
         mean = Targets(targets.linear / total, targets.weight / total, targets.up, targets.along)
+        self.descend(tokens, lambda logits: self.by_logits(logits, mean), scale)
+
+    def descend(
+        self,
+        tokens: Tokens,
+        by_logits: Callable[[torch.Tensor], torch.Tensor],
+        scale: float,
+        *,
+        momentum: float | None = None,
+    ) -> None:
+        """One step of all heads by the gradient of any loss by their logits.
+
+        ``by_logits`` gets the logits (L·K, n·T) of a group and returns that gradient; it is called once a group. See
+        :meth:`logits` for ``tokens``, :class:`eval.probe.optimizer.HeadOptimizer` for ``momentum``.
+        """
+        gradients = [torch.zeros_like(p) for p in self.parameters]
         for group in range(len(self.groups)):
-            by_logits = self.by_logits(self.logits(group, tokens), mean)
-            by_bias = by_logits.sum(1).view_as(self.bias[group])
+            slope = by_logits(self.logits(group, tokens))
+            by_bias = slope.sum(1).view_as(self.bias[group])
             gradients[1][group] = by_bias
             for slot, key in self._slots_of(group):
-                by_effective = (by_logits @ tokens[key]).view_as(self.weight[slot])
-                self._chain(slot, by_effective, by_bias, gradients)
-        self._optimizer.step(gradients, scale)
+                each = slope.shape[1] // len(tokens[key])
+                own = slope if each == 1 else slope.view(len(slope), -1, each).sum(2)
+                self._chain(slot, (own @ tokens[key]).view_as(self.weight[slot]), by_bias, gradients)
+        if self.clip is not None:
+            self._clip(gradients, self.clip)
+        self._optimizer.step(gradients, scale, momentum)
+
+    def _clip(self, gradients: list[torch.Tensor], most: float) -> None:
+        """Scale every head's gradient to a norm of at most ``most``, over all its parameters (``clip_grad_norm_``)."""
+        owner = torch.tensor([group for group, _ in self.slots]).to(gradients[0].device, non_blocking=True)
+        squares = gradients[1].square().sum(2)
+        for one in (gradients[0], *gradients[2:]):
+            squares = squares.index_add(0, owner, one.square().flatten(2).sum(2))
+        factor = (most / (squares.sqrt() + 1e-6)).clamp(max=1.0)  # (G, L)
+        gradients[1].mul_(factor[..., None])
+        for one in (gradients[0], *gradients[2:]):
+            one.mul_(factor[owner].view(*one.shape[:2], *[1] * (one.ndim - 2)))
 
     def _chain(
         self, slot: int, by_effective: torch.Tensor, by_bias: torch.Tensor, gradients: list[torch.Tensor]

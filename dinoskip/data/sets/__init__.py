@@ -14,6 +14,7 @@ from pydantic import Field
 
 from dinoskip.data.detection import DetectionDataset
 from dinoskip.data.folders import ImageFolder
+from dinoskip.data.geometry import DepthDataset, NormalsDataset
 from dinoskip.data.labelled_folder import LabelledFolder
 from dinoskip.data.segmentation import SegmentationDataset, draw
 from dinoskip.data.sets.ade20k import Ade20kConfig
@@ -24,10 +25,12 @@ from dinoskip.data.sets.coco_panoptic import CocoPanopticConfig
 from dinoskip.data.sets.coco_stuff import CocoStuffConfig
 from dinoskip.data.sets.folder import FolderConfig
 from dinoskip.data.sets.images import ImagesConfig
-from dinoskip.data.sets.kind import DatasetKind, WithBoxes, WithClasses, WithMasks
+from dinoskip.data.sets.kind import Composed, DatasetKind, WithBoxes, WithClasses, WithDepth, WithMasks, WithNormals
 from dinoskip.data.sets.layouts import nearest_layout
 from dinoskip.data.sets.masks import MasksConfig
+from dinoskip.data.sets.nyu import NyuConfig, NyuNormalsConfig
 from dinoskip.data.sets.pascal_context import PascalContextConfig
+from dinoskip.data.sets.rooms import RoomsConfig
 from dinoskip.data.sets.saliency import DutOmronConfig, DutsTeConfig, EcssdConfig
 from dinoskip.data.sets.scenes import ScenesConfig
 from dinoskip.data.sets.voc import VocConfig
@@ -50,10 +53,13 @@ AnyDataset = (
     | FolderConfig
     | ImagesConfig
     | ScenesConfig
+    | NyuConfig
+    | NyuNormalsConfig
+    | RoomsConfig
 )
 """The table of kinds. A kind is known by its ``kind``; all else follows from its class."""
 
-S = TypeVar("S", SegmentationDataset, DetectionDataset, LabelledFolder)
+S = TypeVar("S", SegmentationDataset, DetectionDataset, LabelledFolder, DepthDataset, NormalsDataset)
 DatasetConfig = Annotated[AnyDataset, Field(discriminator="kind")]
 KINDS: dict[str, type[DatasetKind]] = {cls.model_fields["kind"].default: cls for cls in AnyDataset.__args__}
 FOLDER_KINDS = tuple(kind for kind, cls in KINDS.items() if "root" in cls.model_fields)
@@ -77,6 +83,16 @@ def has_boxes(config: AnyDataset) -> bool:
     return isinstance(config, WithBoxes)
 
 
+def has_depth(config: AnyDataset) -> bool:
+    """Whether :func:`open_depth` opens this kind."""
+    return isinstance(config, WithDepth)
+
+
+def has_normals(config: AnyDataset) -> bool:
+    """Whether :func:`open_normals` opens this kind."""
+    return isinstance(config, WithNormals)
+
+
 def dataset_name(config: AnyDataset) -> str:
     """Return the name under which results are reported: ``voc2012``, ``ade20k``, or that of the folder or JSON."""
     return config.dataset_name
@@ -86,8 +102,8 @@ def dataset_root(config: AnyDataset, root: str | Path | None = None) -> Path:
     """Return where the files lie: ``root`` if given (scenes need it: the composed folder), else the configuration's."""
     if root is not None:
         return Path(root)
-    if isinstance(config, ScenesConfig):
-        raise ConfigError("scenes: the composed folder is needed", "run `dinoskip data scenes OUT` first")
+    if isinstance(config, Composed):
+        raise ConfigError(f"{config.kind}: the composed folder is needed", "run `dinoskip data scenes OUT` first")
     return Path(config.root).expanduser()
 
 
@@ -170,3 +186,31 @@ def open_labelled(config: AnyDataset, split: str, root: str | Path | None = None
         raise _lacks(config, "classes of images", WithClasses)
     with _expected(config, where):
         return _limited(config, config.open_labelled(where, split))
+
+
+def open_depth(
+    config: AnyDataset, split: str, root: str | Path | None = None, *, faults: list[str] | None = None
+) -> DepthDataset:
+    """Open a split with depth maps; :class:`ConfigError` for kinds that have none.
+
+    ``faults`` as in :func:`open_segmentation`.
+    """
+    where = dataset_root(config, root)
+    if not isinstance(config, WithDepth):
+        raise _lacks(config, "depth", WithDepth)
+    with _expected(config, where):
+        return _limited(config, config.open_depth(where, split, faults))
+
+
+def open_normals(
+    config: AnyDataset, split: str, root: str | Path | None = None, *, faults: list[str] | None = None
+) -> NormalsDataset:
+    """Open a split with surface normals; :class:`ConfigError` for kinds that have none.
+
+    ``faults`` as in :func:`open_segmentation`.
+    """
+    where = dataset_root(config, root)
+    if not isinstance(config, WithNormals):
+        raise _lacks(config, "surface normals", WithNormals)
+    with _expected(config, where):
+        return _limited(config, config.open_normals(where, split, faults))

@@ -10,7 +10,15 @@ import numpy as np
 
 from dinoskip.data.folders import ImageFolder
 from dinoskip.data.labelled_folder import LabelledFolder
-from dinoskip.data.sets import AnyDataset, dataset_name, dataset_root, open_detection, open_segmentation
+from dinoskip.data.sets import (
+    AnyDataset,
+    dataset_name,
+    dataset_root,
+    open_depth,
+    open_detection,
+    open_normals,
+    open_segmentation,
+)
 from dinoskip.data.sets.kind import Task, TrainSubset
 from dinoskip.errors import DataError
 from dinoskip.images import read_image
@@ -23,12 +31,13 @@ SHOWN_CLASSES = 21
 class CheckRow:
     """One split. ``expected`` is the published number of images, None where there is none.
 
-    ``classes`` counts, in the ``sampled`` images that could be read: labelled pixels (segmentation), boxes (detection)
-    or images (class folders). ``faults`` holds the first ten, each naming its file; ``fault_count`` is their number.
+    ``classes`` counts, in the ``sampled`` images that could be read: labelled pixels (segmentation), boxes (detection),
+    images (class folders) or pixels with and without a measurement (depth, normals). ``faults`` holds the first ten,
+    each naming its file; ``fault_count`` is their number.
     """
 
     dataset: str
-    task: str  # images | classes | segmentation | detection
+    task: str  # images | classes | segmentation | detection | depth | normals
     split: str
     found: int = 0
     expected: int | None = None
@@ -146,9 +155,41 @@ def _detection(row: CheckRow, config: AnyDataset, root: Path, sample: int | None
     _sample(row, len(dataset), sample, read)
 
 
+def _depth(row: CheckRow, config: AnyDataset, root: Path, sample: int | None) -> None:
+    faults: list[str] = []
+    dataset = open_depth(config, row.split, root, faults=faults)
+    for fault in faults:
+        row.fault(fault)
+    row.classes = {"measured": 0, "not measured": 0}
+
+    def read(index: int) -> None:
+        metres = dataset.depth(index)
+        row.classes["measured"] += int((metres > 0).sum())
+        row.classes["not measured"] += int((metres == 0).sum())
+
+    _sample(row, len(dataset), sample, read)
+
+
+def _normals(row: CheckRow, config: AnyDataset, root: Path, sample: int | None) -> None:
+    faults: list[str] = []
+    dataset = open_normals(config, row.split, root, faults=faults)
+    for fault in faults:
+        row.fault(fault)
+    row.classes = {"known": 0, "not known": 0}
+
+    def read(index: int) -> None:
+        valid = dataset.read(index).valid
+        row.classes["known"] += int(valid.sum())
+        row.classes["not known"] += int((~valid).sum())
+
+    _sample(row, len(dataset), sample, read)
+
+
 _CHECKS: dict[Task, Callable[[CheckRow, AnyDataset, Path, int | None], None]] = {
     "images": _images,
     "classes": _classes,
     "segmentation": _segmentation,
     "detection": _detection,
+    "depth": _depth,
+    "normals": _normals,
 }

@@ -1,8 +1,9 @@
 """What a kind of data set declares: a configuration class that opens its images and labels, and its published files.
 
 A kind is one class in one file of this package and one line in the table of ``dinoskip/data/sets/__init__.py``. It
-derives from :class:`DatasetKind` and from each of :class:`WithMasks`, :class:`WithBoxes`, :class:`WithClasses` that it
-has labels for; opening, checking, preparing and the command line follow from that.
+derives from :class:`DatasetKind` and from each of :class:`WithMasks`, :class:`WithBoxes`, :class:`WithClasses`,
+:class:`WithDepth`, :class:`WithNormals` that it has labels for; opening, checking, preparing and the command line
+follow from that.
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ from pydantic import Field
 from dinoskip.config import Added, Config
 from dinoskip.data.detection import DetectionDataset
 from dinoskip.data.folders import ImageFolder
+from dinoskip.data.geometry import DepthDataset, NormalsDataset
 from dinoskip.data.labelled_folder import LabelledFolder
 from dinoskip.data.segmentation import SegmentationDataset, subset_of
 from dinoskip.data.shards import Source
 
-Task = Literal["images", "classes", "segmentation", "detection"]
+Task = Literal["images", "classes", "segmentation", "detection", "depth", "normals"]
 
 
 class CheckedSplit(NamedTuple):
@@ -130,6 +132,30 @@ class WithClasses(DatasetKind):
     @abstractmethod
     def open_labelled(self, root: Path, split: str) -> LabelledFolder:
         """Open a split with the class of every image; class numbers are the same in all splits."""
+
+
+class WithDepth(DatasetKind):
+    """A kind whose images have depth maps."""
+
+    @abstractmethod
+    def open_depth(self, root: Path, split: str, faults: list[str] | None) -> DepthDataset:
+        """Open a split with its depth maps."""
+
+
+class WithNormals(DatasetKind):
+    """A kind whose images have surface normals."""
+
+    @abstractmethod
+    def open_normals(self, root: Path, split: str, faults: list[str] | None) -> NormalsDataset:
+        """Open a split with its surface normals."""
+
+
+class Composed(DatasetKind):
+    """A kind that is made from photographs inside installed packages, by a study's ``data`` stage; it has no root."""
+
+    @abstractmethod
+    def compose(self, out: Path) -> Path:
+        """Make it below ``out``, complete or not at all; return the folder that the ``open_`` methods take as root."""
 
 
 def as_text(value: object) -> object:

@@ -44,6 +44,9 @@ LAYOUTS = (
     Layout(("images", "ground_truth_mask"), "ECSSD", "ecssd"),
     Layout(("DUTS-TE-Image", "DUTS-TE-Mask"), "DUTS-TE", "duts_te"),
     Layout(("DUT-OMRON-image", "pixelwiseGT-new-PNG"), "DUT-OMRON", "dut_omron"),
+    Layout(("nyu_train.txt", "nyu_test.txt"), "NYU Depth V2", "nyu"),
+    Layout(("nyudepthv2_train_files_with_gt.txt",), "NYU Depth V2", "nyu"),
+    Layout(("geonet", "test"), "surface normals of NYU Depth V2", "nyu_normals"),
     Layout(("images", "masks"), "images and masks", "masks"),
     Layout(("train", "val"), "class folders", "folder"),
 )  # fmt: skip

@@ -17,12 +17,12 @@ import numpy as np
 from PIL import Image, ImageFilter
 from pydantic import Field
 
-from dinoskip.config import dump
+from dinoskip.config import settings_for_key
 from dinoskip.data.detection import DetectionDataset
 from dinoskip.data.folders import ImageFolder
 from dinoskip.data.labelled_folder import LabelledFolder
 from dinoskip.data.segmentation import IGNORE, SegmentationDataset, voc_palette
-from dinoskip.data.sets.kind import CheckedSplit, Task, WithBoxes, WithClasses, WithMasks
+from dinoskip.data.sets.kind import CheckedSplit, Composed, Task, WithBoxes, WithClasses, WithMasks
 from dinoskip.data.sets.voc import CLASSES_FILE, labelled_by_largest_box, voc_detection, voc_images, voc_segmentation
 from dinoskip.data.sprites import KINDS, background
 from dinoskip.errors import OutputInUse, translate_write_errors
@@ -36,7 +36,7 @@ PLACING_TRIES = 30
 MAX_OVERLAP = 0.12  # of the smaller box
 
 
-class ScenesConfig(WithMasks, WithBoxes, WithClasses):
+class ScenesConfig(Composed, WithMasks, WithBoxes, WithClasses):
     """How many scenes, how large (pixels), of how many classes; ``val_fraction`` of them form the validation split."""
 
     kind: Literal["scenes"] = "scenes"
@@ -83,6 +83,10 @@ class ScenesConfig(WithMasks, WithBoxes, WithClasses):
         counts = {"train": self.images - self.held_out, "val": self.held_out}
         tasks: tuple[Task, ...] = ("segmentation", "detection")
         return [CheckedSplit(task, split, count) for task in tasks for split, count in counts.items()]
+
+    def compose(self, out: Path) -> Path:
+        """Compose the scenes (:func:`compose`)."""
+        return compose(self, out)
 
 
 @dataclass(frozen=True)
@@ -223,7 +227,7 @@ def compose(config: ScenesConfig, out: str | Path) -> Path:
     :class:`OutputInUse` if ``out/VOC2012`` is there and holds anything else.
     """
     final = Path(out) / f"VOC{YEAR}"
-    recipe = {"version": VERSION, **dump(config)}
+    recipe = {"version": VERSION, **settings_for_key(config, without={"limit"})}
     if final.exists():
         if (final / RECIPE).is_file() and read_json(final / RECIPE) == recipe:
             return final

@@ -1,18 +1,21 @@
-"""The stage ``data``: the embedded scenes, composed in VOC layout. Other data sets lie outside a study."""
+"""The stage ``data``: the embedded data sets, composed in published layouts. Others lie outside a study."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from dinoskip.config import RawConfig, dump, settings_for_key, validate
+from dinoskip.data.sets.kind import Composed
 from dinoskip.pipeline.stage import Content, DataInputs, Stage, StudyNodes, Task
 
 
 def run(task: Task) -> None:
-    """Compose the scenes."""
-    from dinoskip.data.sets.scenes import ScenesConfig, compose  # torch
+    """Compose the data set."""
+    from dinoskip.pipeline.inputs import OneDataset  # torch
 
-    compose(validate(ScenesConfig, RawConfig(dict(task.settings["scenes"]))), task.out)
+    config = validate(OneDataset, RawConfig({"dataset": dict(task.settings["scenes"])})).dataset
+    assert isinstance(config, Composed)
+    config.compose(task.out)
 
 
 STAGE = Stage("data", run)
@@ -24,7 +27,7 @@ def of_dataset(nodes: StudyNodes, name: str, split: str, *contents: Content) -> 
     settings: dict[str, Any] = {"dataset": {"kind": config.kind, "split": split}}
     unlabelled = all("pretraining" in content for content in contents)  # of which no limit holds
     own = settings_for_key(config, without={"root", "kind", *(("limit",) if unlabelled else ())})
-    if config.kind == "scenes":
+    if isinstance(config, Composed):
         node = nodes.add(STAGE, name, {"scenes": settings_for_key(config, without={"limit"})})
         settings["dataset"].update({key: own[key] for key in own if key == "limit"})
         return DataInputs(settings, {"data": node}, {"config": dump(config)})

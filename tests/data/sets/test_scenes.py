@@ -117,3 +117,10 @@ def test_interruption_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyP
         compose(ScenesConfig(images=4, size=64), tmp_path / "out")
     assert list((tmp_path / "out").iterdir()) == []
     shutil.rmtree(tmp_path / "out")
+
+
+def test_a_limit_is_no_part_of_what_is_composed(tmp_path: Path) -> None:
+    config = ScenesConfig(images=4, size=64)
+    folder = compose(config, tmp_path)
+    assert "limit" not in (folder / "scenes.json").read_text()
+    assert compose(config.model_copy(update={"limit": 2}), tmp_path) == folder

@@ -166,7 +166,7 @@ def test_a_voc_folder_given_as_class_folders_is_answered_with_its_kind(tmp_path:
 
 
 def test_the_table_says_what_each_kind_can_do() -> None:
-    assert set(FOLDER_KINDS) == set(KINDS) - {"scenes"}
+    assert set(FOLDER_KINDS) == set(KINDS) - {"scenes", "rooms"}
     assert PUBLISHED_KINDS == ("voc", "ade20k", "coco_stuff", "coco20k")
     with pytest.raises(ConfigError, match="cityscapes, pascal_context, coco_stuff, coco_panoptic, masks or scenes"):
         open_segmentation(ImagesConfig(root="x"), "val")

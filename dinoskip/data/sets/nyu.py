@@ -1,0 +1,160 @@
+"""Kinds ``nyu`` and ``nyu_normals``: NYU Depth V2 (Silberman et al. 2012) as its two common benchmarks have it.
+
+``nyu`` has the lists of BTS (Lee et al. 2019), 24,231 training images and 654 test images with depth in millimetres.
+``nyu_normals`` has what probe3d reads (El Banani et al. 2024): GeoNet's training files and the 654 labelled images of
+the test split.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from dinoskip.data.folders import ImageFolder
+from dinoskip.data.geometry import DepthDataset, LabelledNormals, NormalsDataset
+from dinoskip.data.listing import name_key, read_text, require_folder
+from dinoskip.data.sets.kind import CheckedSplit, WithDepth, WithNormals
+from dinoskip.data.sets.pairs import known_split
+from dinoskip.errors import DataError, guard
+
+LISTS = {
+    "train": ("nyu_train.txt", "nyudepthv2_train_files_with_gt.txt"),
+    "test": ("nyu_test.txt", "nyudepthv2_test_files_with_gt.txt"),
+}
+FOLDERS = {"train": ("", "sync", "train"), "test": ("", "official_splits/test", "test")}
+"""Below the root, where the names of a list begin."""
+COUNTS = {"train": 24_231, "test": 654}
+FARTHEST = 10.0  # metres: what the sensor gives beyond it is not used
+GEONET_MEANS = (122.175, 116.169, 103.508)  # GeoNet's files hold an image less twice these
+NOT_USED = (21_181, 6_919)  # of GeoNet's files in sorted order, as probe3d leaves them out
+
+
+def _paths_of(root: Path, split: str) -> list[tuple[Path, Path]]:
+    """Images and depth maps that a list names, in the order of the image names; those without a depth are left out."""
+    known_split("nyu", split, tuple(LISTS))
+    require_folder(root, f"NYU Depth V2 with {LISTS[split][0]}")
+    lists = [root / name for name in LISTS[split] if (root / name).is_file()]
+    if not lists:
+        raise DataError(
+            f"{root / LISTS[split][0]}: no such list", "get the lists of BTS: image, depth map, focal length"
+        )
+    lines = [line.split() for line in read_text(lists[0], "list of images").splitlines()]
+    short = next((i for i, line in enumerate(lines, 1) if len(line) == 1), None)
+    if short is not None:
+        raise DataError(f"{lists[0]}:{short}: a line is IMAGE DEPTH [FOCAL LENGTH]")
+    names = [(line[0].lstrip("/\\"), line[1].lstrip("/\\")) for line in lines if line and line[1] != "None"]
+    if not names:
+        raise DataError(f"{lists[0]}: names no image with a depth map")
+    folder = next((root / one for one in FOLDERS[split] if (root / one / names[0][0]).is_file()), root)
+    return sorted(((folder / image, folder / depth) for image, depth in names), key=lambda pair: name_key(str(pair[0])))
+
+
+class NyuConfig(WithDepth):
+    """NYU Depth V2 by the lists of BTS: ``nyu_train.txt``, ``nyu_test.txt`` and the files that they name."""
+
+    kind: Literal["nyu"] = "nyu"
+    root: str = Field(description="folder with the lists nyu_train.txt and nyu_test.txt and the scenes' folders")
+
+    @property
+    def dataset_name(self) -> str:
+        """``nyu``."""
+        return self.kind
+
+    def open_images(self, root: Path, split: str) -> ImageFolder:
+        """Open the images of a split that have a depth map."""
+        return ImageFolder(root, tuple(image.relative_to(root).as_posix() for image, _ in _paths_of(root, split)))
+
+    def open_depth(self, root: Path, split: str, faults: list[str] | None) -> DepthDataset:
+        """Open train or test."""
+        return depth_of_lists(root, split, self.dataset_name, faults)
+
+    def checked_splits(self, root: Path) -> list[CheckedSplit]:
+        """Both splits and their published numbers."""
+        return [CheckedSplit("depth", split, count) for split, count in COUNTS.items()]
+
+
+def depth_of_lists(root: Path, split: str, name: str, faults: list[str] | None) -> DepthDataset:
+    """Open a split of a folder in the layout of BTS; ``faults`` as for every kind."""
+    kept = []
+    for pair in _paths_of(root, split):
+        missing = next((path for path in pair if not path.is_file()), None)
+        if missing is None:
+            kept.append(pair)
+        elif faults is None:
+            raise DataError(f"{missing}: no such file, the list of {split} names it")
+        else:
+            faults.append(f"{missing}: no such file, the list of {split} names it")
+    ids = tuple(image.relative_to(root).as_posix() for image, _ in kept)
+    return DepthDataset(name, split, ids, tuple(image for image, _ in kept), tuple(depth for _, depth in kept))
+
+
+# --- surface normals ---------------------------------------------------------------------------------
+
+
+def _unit(normals: NDArray[Any]) -> NDArray[np.float32]:
+    length = np.linalg.norm(normals, axis=-1, keepdims=True)
+    unit: NDArray[np.float64] = np.divide(normals, length, out=np.zeros(normals.shape), where=length > 0)
+    return unit.astype(np.float32)
+
+
+def _checked(arrays: Mapping[str, Any], path: Path, image: str, depth: str, normals: str) -> tuple[Any, Any, Any]:
+    missing = [name for name in (image, depth, normals) if name not in arrays]
+    if missing:
+        raise DataError(f"{path}: holds no array {missing[0]!r}")
+    return np.asarray(arrays[image]), np.asarray(arrays[depth]), np.asarray(arrays[normals])
+
+
+def load_geonet(path: Path, _: Path) -> LabelledNormals:
+    """Read one of GeoNet's MATLAB files: ``img``, ``depth`` in metres, ``norm``; the first 480 × 640 pixels."""
+    from scipy.io import loadmat  # heavy; the kinds of data sets are listed without it
+
+    with guard(path, "MATLAB file"):
+        content = loadmat(path, variable_names=("img", "depth", "norm"))
+    image, depth, normals = (one[:480, :640] for one in _checked(content, path, "img", "depth", "norm"))
+    pixels = np.clip(image + 2 * np.array(GEONET_MEANS), 0, 255).astype(np.uint8)
+    return LabelledNormals(pixels, _unit(normals), (depth > 0) & (depth <= FARTHEST))
+
+
+def load_labelled(path: Path, _: Path) -> LabelledNormals:
+    """Read a labelled image from its .npz: ``image`` uint8 (H, W, 3), ``depth`` in metres, ``normals`` (H, W, 3)."""
+    with guard(path, "file of arrays"), np.load(path, allow_pickle=False) as content:
+        image, depth, normals = _checked(content, path, "image", "depth", "normals")
+    return LabelledNormals(image.astype(np.uint8), _unit(normals), (depth > 0) & (depth <= FARTHEST))
+
+
+class NyuNormalsConfig(WithNormals):
+    """Surface normals of NYU Depth V2: ``geonet`` with GeoNet's .mat files and ``test`` with .npz."""
+
+    kind: Literal["nyu_normals"] = "nyu_normals"
+    root: str = Field(description="folder with geonet/*.mat and test/*.npz")
+
+    @property
+    def dataset_name(self) -> str:
+        """``nyu_normals``."""
+        return self.kind
+
+    def open_images(self, root: Path, split: str) -> ImageFolder:
+        """Refused: the images lie inside the files of their normals."""
+        raise DataError(f"{root}: the images of {self.kind} lie inside its .mat and .npz files", "use kind nyu")
+
+    def open_normals(self, root: Path, split: str, faults: list[str] | None) -> NormalsDataset:
+        """Open ``train`` or ``test``; two of GeoNet's files are left out where there are as many as published."""
+        known_split(self.kind, split, ("train", "test"))
+        folder, ending = (root / "geonet", ".mat") if split == "train" else (root / "test", ".npz")
+        require_folder(folder, "GeoNet's .mat files" if split == "train" else "the labelled images as .npz")
+        paths = sorted(folder.glob(f"*{ending}"), key=lambda path: name_key(path.name))
+        if not paths:
+            raise DataError(f"{folder}: holds no {ending} file")
+        kept = [path for i, path in enumerate(paths) if split != "train" or i not in NOT_USED]
+        ids, files = tuple(path.stem for path in kept), tuple(kept)
+        load = load_geonet if split == "train" else load_labelled
+        return NormalsDataset(self.dataset_name, split, ids, files, files, load)
+
+    def checked_splits(self, root: Path) -> list[CheckedSplit]:
+        """Both splits and their numbers in probe3d."""
+        return [CheckedSplit("normals", "train", 30_814), CheckedSplit("normals", "test", 654)]

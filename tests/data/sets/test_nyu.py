@@ -1,0 +1,96 @@
+"""NYU Depth V2: the lists of BTS in the places where people have them, and probe3d's files of normals."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from scipy.io import savemat
+
+import dinoskip.data.sets.check as checks
+from dinoskip.data.sets import open_depth, open_images, open_normals
+from dinoskip.data.sets.nyu import GEONET_MEANS, NOT_USED, NyuConfig, NyuNormalsConfig
+from dinoskip.errors import ConfigError, DataError
+
+
+def scene(folder: Path, number: int, metres: float = 2.0) -> str:
+    """Write an image and its depth; return the line of a list."""
+    folder.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(np.full((6, 8, 3), number, np.uint8)).save(folder / f"rgb_{number:05d}.jpg")
+    Image.fromarray(np.full((6, 8), 1000 * metres).astype(np.uint16)).save(folder / f"sync_depth_{number:05d}.png")
+    return f"/{folder.name}/rgb_{number:05d}.jpg /{folder.name}/sync_depth_{number:05d}.png 518.8579\n"
+
+
+@pytest.mark.parametrize(
+    ("train", "test", "lists"),
+    [
+        ("", "", ("nyu_train.txt", "nyu_test.txt")),
+        ("sync", "official_splits/test", ("nyudepthv2_train_files_with_gt.txt", "nyudepthv2_test_files_with_gt.txt")),
+    ],
+)
+def test_lists_in_either_layout(tmp_path: Path, train: str, test: str, lists: tuple[str, str]) -> None:
+    second, first = scene(tmp_path / train / "study_0008", 2, 3.0), scene(tmp_path / train / "bathroom_0001", 1)
+    (tmp_path / lists[0]).write_text(second + first + "/study_0008/rgb_00009.jpg None 518.8579\n")
+    (tmp_path / lists[1]).write_text(scene(tmp_path / test / "kitchen", 5, 1.5))
+    config = NyuConfig(root=str(tmp_path))
+    opened = open_depth(config, "train")
+    assert [Path(one).name for one in opened.ids] == ["rgb_00001.jpg", "rgb_00002.jpg"]  # sorted, as the toolbox does
+    assert opened.depth(1).tolist() == np.full((6, 8), 3.0).tolist()
+    assert open_images(config, split="train").ids == opened.ids
+    assert open_depth(config, "test").depth(0)[0, 0] == 1.5
+    assert [(row.split, row.found, row.expected) for row in checks.check(config)] == [
+        ("train", 2, 24_231), ("test", 1, 654),
+    ]  # fmt: skip
+
+
+def test_what_is_wrong_with_a_list_is_named(tmp_path: Path) -> None:
+    config = NyuConfig(root=str(tmp_path))
+    with pytest.raises(DataError, match=r"nyu_train\.txt: no such list"):
+        open_depth(config, "train")
+    (tmp_path / "nyu_train.txt").write_text("\na.jpg\n")
+    with pytest.raises(DataError, match=r"nyu_train\.txt:2: a line is IMAGE DEPTH"):
+        open_depth(config, "train")
+    (tmp_path / "nyu_train.txt").write_text("a.jpg b.png\n")
+    with pytest.raises(DataError, match=r"a\.jpg: no such file, the list of train names it"):
+        open_depth(config, "train")
+    with pytest.raises(DataError, match="there is no split 'val'"):
+        open_depth(config, "val")
+    with pytest.raises(ConfigError, match="nyu: this kind of dataset has no surface normals"):
+        open_normals(config, "train")
+
+
+def test_normals_of_geonet_and_of_the_labelled_images(tmp_path: Path) -> None:
+    (tmp_path / "geonet").mkdir()
+    (tmp_path / "test").mkdir()
+    image = np.arange(4 * 5 * 3).reshape(4, 5, 3).astype(np.float64)
+    normals = np.zeros((4, 5, 3))
+    normals[..., 2] = -2.0
+    depth = np.full((4, 5), 3.0)
+    depth[0, 0], depth[0, 1] = 0.0, 11.0
+    savemat(tmp_path / "geonet" / "a.mat", {"img": image - 2 * np.array(GEONET_MEANS), "norm": normals, "depth": depth})
+    with open(tmp_path / "test" / "0001.npz", "wb") as stream:
+        np.savez(stream, image=image.astype(np.uint8), normals=normals, depth=depth)
+    config = NyuNormalsConfig(root=str(tmp_path))
+    for split in ("train", "test"):
+        read = open_normals(config, split).read(0)
+        assert np.abs(read.image.astype(int) - image).max() <= 1
+        np.testing.assert_allclose(read.normals, normals / 2)
+        assert read.valid.sum() == 18
+        assert not read.valid[0, :2].any()
+    with open(tmp_path / "test" / "0001.npz", "wb") as stream:
+        np.savez(stream, image=image)
+    with pytest.raises(DataError, match=r"0001\.npz: holds no array 'depth'"):
+        open_normals(config, "test").read(0)
+    with pytest.raises(DataError, match="lie inside its"):
+        open_images(config)
+
+
+def test_two_of_geonets_files_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dinoskip.data.sets.nyu.NOT_USED", (1,))
+    (tmp_path / "geonet").mkdir()
+    for name in "abc":
+        (tmp_path / "geonet" / f"{name}.mat").touch()
+    assert open_normals(NyuNormalsConfig(root=str(tmp_path)), "train").ids == ("a", "c")
+    assert NOT_USED == (21_181, 6_919)
