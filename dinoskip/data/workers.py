@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from multiprocessing import queues
 from multiprocessing.connection import wait
-from multiprocessing.process import BaseProcess
+from multiprocessing.process import BaseProcess, parent_process
 from typing import Any, Literal
 
 import torch
@@ -42,6 +42,9 @@ def start_worker(_: int) -> None:
     queues.Queue._on_queue_feeder_error = staticmethod(_end_worker)  # type: ignore[attr-defined]
     if sys.platform == "linux":  # torch looks for the parent now and then, and not at all while an image is read
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        parent = parent_process()
+        if parent is not None and parent.pid != os.getppid():  # it was killed before this line
+            os._exit(1)
 
 
 def is_worker_death(error: BaseException) -> bool:

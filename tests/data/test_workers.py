@@ -1,6 +1,41 @@
 from __future__ import annotations
 
-from dinoskip.data.workers import wait_advice
+import multiprocessing
+import os
+import time
+from multiprocessing.process import parent_process
+from pathlib import Path
+
+from dinoskip.data.workers import start_worker, wait_advice
+from tests.helpers.system import wait_until_empty
+
+FORK = multiprocessing.get_context("fork")
+
+
+def _worker() -> None:
+    parent = parent_process()
+    while parent is not None and os.getppid() == parent.pid:
+        time.sleep(0.01)
+    start_worker(0)
+    time.sleep(60)
+
+
+def _trainer(forked: str) -> None:
+    os.setsid()
+    FORK.Process(target=_worker).start()
+    Path(forked).touch()
+    time.sleep(60)
+
+
+def test_a_worker_whose_parent_is_killed_before_it_has_begun_ends(tmp_path: Path) -> None:
+    trainer = FORK.Process(target=_trainer, args=(str(tmp_path / "forked"),))
+    trainer.start()
+    while not (tmp_path / "forked").exists():
+        time.sleep(0.01)
+    trainer.kill()
+    trainer.join()  # with a bound it would wait for the worker, which has inherited its pipe
+    assert trainer.pid is not None
+    assert wait_until_empty(trainer.pid, 10) == []
 
 
 def test_compute_bound_needs_no_advice() -> None:
