@@ -7,6 +7,7 @@ file. Weights we write are safetensors; foreign ``.pt``/``.pth`` files are opene
 
 from __future__ import annotations
 
+import fnmatch
 import hashlib
 import io
 import json
@@ -234,6 +235,18 @@ def list_files(directory: Path) -> list[str]:
             if relative != MANIFEST:
                 listed.append(relative)
     return sorted(listed)
+
+
+def find_below(directory: Path, pattern: str) -> list[Path]:
+    """Files and folders below ``directory`` whose name matches, sorted; [] where there is no such directory.
+
+    What another process removes meanwhile is passed over, where Path.rglob raises FileNotFoundError.
+    """
+    return sorted(
+        Path(root, name)
+        for root, folders, names in os.walk(directory)
+        for name in fnmatch.filter([*folders, *names], pattern)
+    )
 
 
 def write_manifest(

@@ -3,9 +3,11 @@
 import json
 import os
 import pickle
+import shutil
 import subprocess
 import sys
 import textwrap
+import threading
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ import torch
 
 from dinoskip import files
 from dinoskip.errors import DataError, DiskFull, WeightsError, is_disk_full
+from dinoskip.files import find_below
 
 
 def test_atomic_write_leaves_the_old_file_on_failure(tmp_path: Path) -> None:
@@ -143,6 +146,30 @@ def test_manifest_entries_stay_inside(tmp_path: Path, name: str) -> None:
     (tmp_path / "MANIFEST.json").write_text(json.dumps({"format": 1, "hash": "", "files": {name: {}}, "info": {}}))
     with pytest.raises(DataError, match="outside"):
         files.read_manifest(tmp_path)
+
+
+def test_a_search_passes_over_what_another_process_removes_meanwhile(tmp_path: Path) -> None:
+    over, stays = threading.Event(), tmp_path / "stays" / "MANIFEST.json"
+    stays.parent.mkdir()
+    stays.touch()
+
+    def come_and_go() -> None:
+        while not over.is_set():
+            for name in range(30):
+                (tmp_path / f"{name}" / "stage" / "key").mkdir(parents=True)
+            for name in range(30):
+                shutil.rmtree(tmp_path / f"{name}")
+
+    other = threading.Thread(target=come_and_go)
+    other.start()
+    try:
+        searches = [find_below(tmp_path, "MANIFEST.json") for _ in range(1000)]  # of rglob, one in 17 raises
+    finally:
+        over.set()
+        other.join()
+    assert searches == [[stays]] * 1000
+    assert find_below(tmp_path, "st*") == [stays.parent]
+    assert find_below(tmp_path / "absent", "*") == []
 
 
 def test_publish_replaces_a_directory(tmp_path: Path) -> None:

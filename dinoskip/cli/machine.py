@@ -20,10 +20,10 @@ def add_commands(commands: Any) -> None:
 
 def verify(args: Args) -> int:
     """``dinoskip verify``; exit code 3 if anything differs."""
-    from dinoskip.files import MANIFEST, verify_manifest
+    from dinoskip.files import MANIFEST, find_below, verify_manifest
 
     folder = Path(args.folder)
-    manifests = sorted(folder.rglob(MANIFEST)) if folder.is_dir() else []
+    manifests = find_below(folder, MANIFEST)
     if not manifests:
         raise DataError(f"{folder}: holds no finished output (no {MANIFEST})")
     problems = [problem for manifest in manifests for problem in verify_manifest(manifest.parent)]

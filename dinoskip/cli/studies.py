@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dinoskip.cli.arguments import (
@@ -17,8 +17,10 @@ from dinoskip.cli.arguments import (
 )
 from dinoskip.cli.rows import best_rows, conclude, print_rows, publish, rows_of
 from dinoskip.console import duration, log
-from dinoskip.errors import ConfigError
+from dinoskip.errors import ConfigError, DataError
+from dinoskip.files import find_below, read_json
 from dinoskip.pipeline import graph, stages
+from dinoskip.pipeline.artifacts import PARTIAL
 
 if TYPE_CHECKING:
     from dinoskip.pipeline.runner import Runner
@@ -169,13 +171,26 @@ def report(args: Args) -> int:
     return _finish(runner, happened, as_json=args.json)
 
 
+def _training_state(path: Path) -> dict[str, Any] | None:
+    """What a training that is not finished says of itself; None if there is none, or not any more."""
+    try:
+        state = read_json(path)
+    except DataError as error:
+        if path.exists():
+            log.warning("%s", error)
+        return None
+    return state if isinstance(state, dict) else None
+
+
 def status(args: Args) -> int:
     """``dinoskip status``: counts of stages, a running pretraining's step, results so far."""
     study, _, runner = _opened(args)
     steps = runner.plan()
     training = {}
-    for path in sorted(study.directory.glob("stages/*/*/.partial-*/status.json")):  # pretrain, supervise
-        training[path.parent.parent.name] = json.loads(path.read_text())
+    for path in find_below(study.directory / "stages", f"{PARTIAL}*"):
+        state = _training_state(path / "status.json")
+        if state is not None:
+            training[path.parent.name] = state
     rows = best_rows(rows_of(runner))
     counts = {state: sum(step.state == state for step in steps) for state in ("cached", "run", "blocked")}
     if args.json:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dinoskip.errors import DataError
-from dinoskip.files import MANIFEST, publish_directory, read_json, read_manifest, write_json, write_manifest
+from dinoskip.files import MANIFEST, find_below, publish_directory, read_json, read_manifest, write_json, write_manifest
 
 VOLATILE = (
     "metrics.jsonl",
@@ -103,7 +103,7 @@ class Artifacts:
 
     def published(self) -> Iterator[tuple[Path, dict[str, Any]]]:
         """All published outputs with their manifests."""
-        for manifest in sorted(self.root.rglob(MANIFEST)):
+        for manifest in find_below(self.root, MANIFEST):
             if any(part.startswith(PARTIAL) for part in manifest.relative_to(self.root).parts):
                 continue
             try:

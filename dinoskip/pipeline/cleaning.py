@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dinoskip.errors import OutputInUse
-from dinoskip.files import TEMPORARY
+from dinoskip.files import TEMPORARY, find_below
 from dinoskip.locks import directory_lock, held_by
 from dinoskip.pipeline.artifacts import PARTIAL, Artifacts
 
@@ -50,10 +50,14 @@ def alone(study: Path) -> Iterator[None]:
     with ExitStack() as held:
         held.callback(remove_empty, study / _CLEANING)
         held.enter_context(directory_lock(study / _CLEANING))
-        for lock in sorted((study / RUNNING).rglob(".lock")):
+        locks = find_below(study / RUNNING, ".lock")
+        for lock in locks:
             busy = held_by(lock.parent)
             if busy is not None:
                 raise OutputInUse(f"{study}: a run is at work here: {busy.message}", "let it finish, then remove")
+        for lock in locks:  # of killed runs, or damaged: nobody else would ever remove them
+            lock.unlink(missing_ok=True)
+            remove_empty(lock.parent)
         yield
 
 
@@ -72,7 +76,7 @@ def unfinished(artifacts: Artifacts, current: set[Path]) -> list[Unfinished]:
     """Partial outputs but those that the current plan would continue, the oldest first."""
     keep = {path.with_name(f"{PARTIAL}{path.name}") for path in current}
     works = []
-    for path in artifacts.root.rglob(f"{PARTIAL}*") if artifacts.root.is_dir() else ():
+    for path in find_below(artifacts.root, f"{PARTIAL}*"):
         inside = any(part.startswith(PARTIAL) for part in path.relative_to(artifacts.root).parts[:-1])
         if path.is_dir() and path not in keep and not inside:
             busy = held_by(path)
@@ -81,11 +85,12 @@ def unfinished(artifacts: Artifacts, current: set[Path]) -> list[Unfinished]:
 
 
 def _last_written(directory: Path) -> float:
-    times = [directory.stat().st_mtime]
-    for path in directory.rglob("*"):
+    """The newest time of all that is in it; now, if a run has published or removed it meanwhile."""
+    times = []
+    for path in (directory, *find_below(directory, "*")):
         with suppress(OSError):
             times.append(path.lstat().st_mtime)
-    return max(times)
+    return max(times, default=time.time())
 
 
 def remove(path: Path) -> None:

@@ -22,7 +22,7 @@ from pydantic import Field, StringConstraints
 
 from dinoskip.config import Config
 from dinoskip.errors import ConfigError, Preempted
-from dinoskip.files import read_json, write_json, write_text
+from dinoskip.files import MANIFEST, find_below, read_json, write_json, write_text
 
 Word = Annotated[str, StringConstraints(pattern=r"^[\w.,:/@%+=|&*()\[\]-]+$")]
 Line = Annotated[str, StringConstraints(pattern=r"^[^\n\r]+$")]
@@ -130,15 +130,15 @@ class JobProgress:
 
 def progress_of(output: Path) -> JobProgress:
     """Read the progress of a run or study directory; all zero if it is not there yet."""
-    done = [path for path in output.rglob("MANIFEST.json") if "checkpoints" not in path.relative_to(output).parts]
+    done = [path for path in find_below(output, MANIFEST) if "checkpoints" not in path.relative_to(output).parts]
     saved: dict[Path, int] = {}  # by run; status.json may be ahead, of a session that died before it saved
-    for path in output.rglob("checkpoints/step-*"):
-        if path.name[5:].isdecimal():
+    for path in find_below(output, "step-*"):
+        if path.parent.name == "checkpoints" and path.name[5:].isdecimal():
             saved[path.parent] = max(saved.get(path.parent, 0), int(path.name[5:]))
     return JobProgress(
         steps=sum(saved.values()),
         stages=len(done),
-        batches=sum(path.read_bytes().count(1) for path in output.rglob("journal-*")),
+        batches=sum(path.read_bytes().count(1) for path in find_below(output, "journal-*")),
     )
 
 

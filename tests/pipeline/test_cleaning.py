@@ -5,17 +5,19 @@ from __future__ import annotations
 import os
 import shutil
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from dinoskip.errors import OutputInUse, Preempted
-from dinoskip.locks import directory_lock
+from dinoskip.locks import STALE, directory_lock
 from dinoskip.pipeline import cleaning
 from dinoskip.pipeline.graph import Node
 from dinoskip.pipeline.runner import Runner
 from dinoskip.pipeline.stage import Stage, Task
+from tests.helpers.lockfiles import DEAD, lock_of
 
 
 def graph(value: int) -> list[Node]:
@@ -78,6 +80,16 @@ def test_nothing_is_removed_while_any_run_is_at_work_and_no_run_begins_meanwhile
     with cleaning.alone(tmp_path), pytest.raises(OutputInUse, match="`dinoskip gc` is at work here"):
         runner(tmp_path, 2).run({"train"})
     assert sorted(path.name for path in tmp_path.iterdir()) == ["records", "stages"]
+
+
+@pytest.mark.parametrize("content", [lock_of("here", DEAD), "torn"])
+def test_locks_of_killed_runs_go(content: str, tmp_path: Path) -> None:
+    lock = tmp_path / "running" / ".runs" / "of a killed run" / ".lock"
+    lock.parent.mkdir(parents=True)
+    lock.write_text(content)
+    os.utime(lock, (time.time() - STALE - 1,) * 2)
+    with cleaning.alone(tmp_path):
+        assert not (tmp_path / "running").exists()
 
 
 def test_a_directory_that_is_locked_itself_stays(tmp_path: Path) -> None:

@@ -76,6 +76,25 @@ def test_status_and_plan_of_a_finished_study(done: Path, capsys: pytest.CaptureF
     assert {step["state"] for step in json.loads(capsys.readouterr().out)} == {"cached"}
 
 
+def test_status_of_a_training_whose_status_is_torn(
+    done: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, text in (
+        ("whole", '{"state": "running", "step": 3, "steps": 9}'),
+        ("torn", '{"state": "run'),
+        ("none", ""),
+    ):
+        partial = tmp_path / "tiny" / "stages" / "pretrain" / name / ".partial-0123456789abcdef"
+        partial.mkdir(parents=True)
+        if text:
+            (partial / "status.json").write_text(text)
+    assert main(["status", str(done), f"output={tmp_path}"]) == 0
+    said = capsys.readouterr()
+    assert "whole: running, step 3 of 9" in said.out
+    assert "torn" not in said.out
+    assert "torn/.partial-0123456789abcdef/status.json: cannot be read as JSON" in said.err
+
+
 def test_gc_keeps_what_the_study_uses(done: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
     assert main(["gc", str(done), "--json"]) == 0
