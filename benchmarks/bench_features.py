@@ -141,10 +141,10 @@ def main() -> None:
             bares += [alone] if number else []
     seconds, cpu = np.median(bares, 0)
     print(f"bare forward {seconds:.2f} s, {cpu:.2f} CPU-s")
-    for kind, found in ratios.items():
+    for kind, measured in ratios.items():
         each = [
             f"{statistics.median(column):.3f} ({min(column):.3f} to {max(column):.3f})"
-            for column in np.transpose(found)
+            for column in np.transpose(measured)
         ]
         print(f"export of {kind}: ratio {each[0]} in seconds, {each[1]} in CPU-seconds")
     for part in PARTS:

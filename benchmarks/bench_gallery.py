@@ -76,8 +76,8 @@ def column(name: str, ids: tuple[str, ...], seed: int, side: int) -> GalleryMode
             box = (64.0, 32.0, 384.0, 288.0)
             discoveries[identity] = Discovery(box, vector, vector > vector.mean(), 16)
             attention[identity] = np.exp(2 * smooth(rng, (HEADS, side, side), 1.0)) / side**2 / 7
-        for mapping, found in ((model.predictions, predictions), (model.discoveries, discoveries)):
-            mapping[block] = found  # type: ignore[index]
+        for mapping, maps in ((model.predictions, predictions), (model.discoveries, discoveries)):
+            mapping[block] = maps  # type: ignore[index]
         model.attention[block] = attention  # type: ignore[index]
     return model
 
@@ -97,7 +97,7 @@ def images(folder: Path, count: int) -> list[GalleryImage]:
 
 def layers_of(model: GalleryModel, views: PcaViews, number: int, row: int, image: GalleryImage) -> dict[str, Maps]:
     """Every map of one model and image by layer and block, with the title that its score gives."""
-    found: dict[str, Maps] = {}
+    maps: dict[str, Maps] = {}
     for block in model.predictions:
         cut, heads = model.discoveries[block][image.id], model.attention[block][image.id]
         own, prediction = views.own[number].get(block), model.predictions[block][image.id]
@@ -111,8 +111,8 @@ def layers_of(model: GalleryModel, views: PcaViews, number: int, row: int, image
         each = [heads.mean(0), *heads]
         maps |= {f"head {head}": (one, f"peak {100 * one.max():.1f} %") for head, one in enumerate(each)}
         for name, one in maps.items():
-            found.setdefault(name, {})[block] = one
-    return found
+            maps.setdefault(name, {})[block] = one
+    return maps
 
 
 def by_matplotlib(models: list[GalleryModel], shown: list[GalleryImage], views: PcaViews) -> tuple[int, int]:

@@ -112,9 +112,9 @@ class PlainFit:
         """Count a confusion matrix at label size."""
         classes = interpolate_argmax(self.logits(split, rows), LABEL)
         size = self.head.out_channels
-        for found, row in zip(classes, rows, strict=True):
+        for predicted, row in zip(classes, rows, strict=True):
             label = torch.from_numpy(split.labels[row]).long()
-            torch.bincount((label * size + found)[label != 255], minlength=size * size)
+            torch.bincount((label * size + predicted)[label != 255], minlength=size * size)
 
     def seconds(self, train: Split, val: Split, epochs: int, *, at_label_size: bool) -> float:
         """Time a part of an epoch and of the scoring; return what the whole fit takes."""

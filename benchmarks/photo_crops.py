@@ -31,14 +31,14 @@ SIDE, SHORT = 32, 256
 @cache
 def photos() -> tuple[Tensor, ...]:
     """The photographs, grey, 256 pixels on the short side, of mean 0 and variance 1: (H, W) each."""
-    found = []
+    crops = []
     for name in PHOTOS:
         pixels = torch.from_numpy(read_image(Path(skimage.__file__).parent / "data" / name)).double().mean(2)
         scale = SHORT / min(pixels.shape)
         size = [round(scale * side) for side in pixels.shape]
         grey = F.interpolate(pixels[None, None], size=size, mode="bicubic", antialias=True)[0, 0]
-        found.append(((grey - grey.mean()) / grey.std()).float())
-    return tuple(found)
+        crops.append(((grey - grey.mean()) / grey.std()).float())
+    return tuple(crops)
 
 
 def crops(count: int, *place: int | str, test: bool = False) -> tuple[Tensor, Tensor]:

@@ -139,8 +139,8 @@ def _driver() -> str:
         text = Path("/proc/driver/nvidia/version").read_text()
     except OSError:
         return "and no driver is loaded"
-    found = re.search(r"\b(\d{3}\.\d+(?:\.\d+)?)\b", text)
-    return f"this one is {found[1]}" if found else "this one does not say which it is"
+    version = re.search(r"\b(\d{3}\.\d+(?:\.\d+)?)\b", text)
+    return f"this one is {version[1]}" if version else "this one does not say which it is"
 
 
 def describe() -> dict[str, str]:

@@ -75,6 +75,11 @@ class ModelConfig(VitConfig):
                     raise ValueError(f"reparametrise.{name}: {NEEDS_NO_SKIP}")
         return self
 
+    @property
+    def drop_path_in_training(self) -> float:
+        """The rate that a student is trained with: ``drop_path``, or 0 where it lacks a skip to fall back on."""
+        return self.drop_path if self.skip is True else 0.0
+
 
 def init_for_skipless(config: ModelConfig) -> ModelConfig:
     """``config`` of a single run, with the paper's initialisation if it is skipless and says nothing of one.

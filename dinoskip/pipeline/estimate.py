@@ -71,9 +71,7 @@ def count_images(study: StudyBase, name: str, split: str, use: str) -> int:
     if split == "train" and getattr(config, "subset", None):
         return int(config.subset)
     wanted = getattr(config, "train_list", split) if split == "train" and use == "segmentation" else split
-    if wanted == "trainaug":
-        return 10_582
-    splits = config.checked_splits(Path(getattr(config, "root", ".")))
+    splits = config.published_splits(Path(getattr(config, "root", ".")))
     of_use = [one.expected for one in splits if (one.task, one.split) == (use, wanted)]
     of_split = [one.expected for one in splits if one.split == wanted or len(splits) == 1]
     known = [count for count in (*of_use, *of_split) if count]

@@ -19,6 +19,7 @@ from dinoskip.config import flatten
 from dinoskip.console import read_metrics
 from dinoskip.environment import describe
 from dinoskip.files import read_json, write_text
+from dinoskip.init.build import ModelConfig
 from dinoskip.models.build import DEPTH
 from dinoskip.pipeline.graph import Node, PlannedNode, Planner
 from dinoskip.pipeline.report_costs import cost_tables
@@ -226,10 +227,10 @@ def _confounds(task: Task, variants: Sequence[StudyVariant]) -> list[str]:
 
 
 def _apart_from_skips(own: Mapping[str, Any]) -> dict[str, Any]:
-    """A variant's settings without its skips and initialisation; drop path acts on networks with skips alone."""
+    """A variant's settings without its skips and initialisation, with the drop path that it was trained with."""
     model = {key: value for key, value in own["model"].items() if key not in {"skip", "init", "drop_path"}}
     model["depth"] = _depth(own)
-    rate = own["model"].get("drop_path", 0.0) if own["model"]["skip"] is True else 0.0
+    rate = ModelConfig.model_validate(own["model"]).drop_path_in_training
     return {**flatten({"model": model, "optimizer": own["optimizer"]}), "drop path": rate}
 
 

@@ -58,17 +58,6 @@ class StudyBase(Config):
         """Where everything of this study lies: ``output/name``."""
         return self.output / self.name
 
-    @property
-    def training_epochs(self) -> int | None:
-        """Epochs for which variants are trained; None where nothing is."""
-        recipe = getattr(self, "pretrain", None) or getattr(self, "supervise", None)
-        return None if recipe is None else int(recipe.epochs)
-
-    @property
-    def evaluated_epochs(self) -> tuple[int, ...]:
-        """Of which epochs the weights are evaluated."""
-        return self.evaluate.epochs or (() if self.training_epochs is None else (self.training_epochs,))
-
     @field_validator("output")
     @classmethod
     def _expanded(cls, value: Path) -> Path:

@@ -86,7 +86,7 @@ def expand(varied: VariantsConfig, source: RawConfig) -> tuple[tuple[Variant, ..
 def confounds(variants: Sequence[Variant]) -> list[str]:
     """A line for each regularisation that only some of the variants compared can have."""
     models = {variant.name: variant.model for variant in variants if variant.model is not None}
-    dropped = [name for name, model in models.items() if model.skip is True and model.drop_path > 0]
+    dropped = [name for name, model in models.items() if model.drop_path_in_training > 0]
     others = [name for name, model in models.items() if model.skip is not True]
     if not dropped or not others:
         return []

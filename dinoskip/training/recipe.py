@@ -60,5 +60,4 @@ class Job(Config):
 
     def backbone(self, device: torch.device) -> VisionTransformer:
         """The backbone to be trained, at its start; with drop path only if it has all skips."""
-        drop_path = self.model.drop_path if self.model.skip is True else 0.0
-        return build_model(self.model, self.seed, drop_path=drop_path, device=device)
+        return build_model(self.model, self.seed, drop_path=self.model.drop_path_in_training, device=device)

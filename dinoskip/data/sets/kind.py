@@ -109,6 +109,10 @@ class DatasetKind(Config, ABC):
     def checked_splits(self, root: Path) -> list[CheckedSplit]:
         """Say which splits ``data check`` looks at."""
 
+    def published_splits(self, root: Path) -> list[CheckedSplit]:
+        """Say which splits are published, whether below ``root`` or not; by default those that are checked."""
+        return self.checked_splits(root)
+
 
 class WithMasks(DatasetKind):
     """A kind whose images have label maps."""

@@ -320,10 +320,13 @@ class VocConfig(WithMasks, WithBoxes, WithClasses):
 
     def checked_splits(self, root: Path) -> list[CheckedSplit]:
         """The published splits; trainaug, which many do without, only where its list is."""
+        there = any(root.glob("**/ImageSets/Segmentation/trainaug.txt"))
+        return [one for one in self.published_splits(root) if there or one.split != "trainaug"]
+
+    def published_splits(self, root: Path) -> list[CheckedSplit]:
+        """VOC2007's boxes; VOC2012's masks, with SBD's (trainaug), and boxes."""
         if self.year == 2007:
             return [CheckedSplit("detection", "trainval", 5011)]
-        segmentation = {"train": 1464, "val": 1449}
-        if any(root.glob("**/ImageSets/Segmentation/trainaug.txt")):
-            segmentation["trainaug"] = 10582
+        segmentation = {"train": 1464, "val": 1449, "trainaug": 10_582}
         masks = [CheckedSplit("segmentation", split, count) for split, count in segmentation.items()]
         return [*masks, CheckedSplit("detection", "trainval", 11540)]

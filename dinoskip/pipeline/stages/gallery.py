@@ -13,6 +13,7 @@ from dinoskip.pipeline.stage import Command, Content, Problem, Stage, StudyNodes
 from dinoskip.pipeline.stages import data
 from dinoskip.pipeline.stages.probe import ProbeSection
 from dinoskip.pipeline.stages.tokencut import TokenCutSection
+from dinoskip.pipeline.stages.weights import evaluated_epochs
 from visualize.gallery.config import GalleryConfig
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def check(study: StudyBase, variants: tuple[Variant, ...]) -> Iterator[Problem]:
     yield from beyond_depth({"gallery.block": (section.block or 1,)}, variants)
     size = section.size or (probe.size if probe.live else None)
     yield from not_multiples({"gallery.size": size}, variants)
-    evaluated = study.evaluated_epochs
+    evaluated = evaluated_epochs(study)
     for epoch in section.epochs:
         if epoch not in evaluated:
             yield "gallery.epochs", f"epoch {epoch} is not evaluated: add it to evaluate.epochs"
@@ -62,7 +63,7 @@ def add_nodes(nodes: StudyNodes) -> None:
     name = section.dataset or next(iter(probe.datasets), None)
     if name is None:
         return
-    last = max(study.evaluated_epochs, default=0)
+    last = max(evaluated_epochs(study), default=0)
     epochs = section.epochs or (last,)
     inputs: dict[str, str] = {}
     models: list[dict[str, Any]] = []

@@ -21,6 +21,12 @@ def recipe_of(study: StudyBase) -> PretrainSection | SuperviseSection | None:
     return study.find(PretrainSection) or study.find(SuperviseSection)
 
 
+def evaluated_epochs(study: StudyBase) -> tuple[int, ...]:
+    """Of which epochs the weights are evaluated: those that the study names, else the last."""
+    recipe = recipe_of(study)
+    return study.evaluate.epochs or (() if recipe is None else (recipe.epochs,))
+
+
 def check(study: StudyBase, variants: tuple[Variant, ...]) -> Iterator[Problem]:
     """There must be a recipe where something is to be trained, and it must keep what is evaluated."""
     recipe = recipe_of(study)
@@ -45,7 +51,7 @@ def add_nodes(nodes: StudyNodes) -> None:
             nodes.models.append(EvaluatedModel(variant, 0, {}, {"backbone": variant.backbone}))
             continue
         assert variant.model is not None
-        for epoch in nodes.study.evaluated_epochs:
+        for epoch in evaluated_epochs(nodes.study):
             start = {} if epoch else {"seed": nodes.study.seed, "model": settings_for_key(variant.model)}
             node = nodes.add(
                 STAGE,
