@@ -109,7 +109,7 @@ Side = Records | Sequence[Records]
 
 
 def mean_interval(scores: ArrayLike, *, resamples: int = RESAMPLES, seed: int = 0) -> tuple[float, float]:
-    """Return the interval of the mean of images' own scores (n,), those that are nan left out; nan for none."""
+    """Return the interval of the mean of images' own scores (n,), nan left out, or of areas (n, K, 2); nan for none."""
     values = np.asarray(scores, dtype=np.float64)
     if not len(values):
         return math.nan, math.nan

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ from eval.tokencut.cut import LEAST_TOKENS, TokenCut, batch_size, cut, each
 from eval.tokencut.graph import lengths, mean_cosine, normalise, similarities
 from eval.tokencut.lost import Lost, grow
 
+T = TypeVar("T")
 _GPU_THREADS = 2  # while one waits for the GPU, the other finds boxes
 
 
@@ -44,21 +45,36 @@ def cut_store(
 ) -> Iterator[tuple[ImageAtBlocks, ImageCuts]]:
     """Yield every image of at least 3 tokens at every group of blocks once; the similarities are computed once.
 
-    Several blocks are joined by their mean cosine. On a CPU items come group by group in store order, from ``workers``
-    threads (0: one a core); on a GPU in batches of one number of tokens. Raises :class:`DataError` for features that
-    are not finite.
+    Several blocks are joined by their mean cosine; order as in :func:`each_graph`. Raises :class:`DataError` for
+    features that are not finite.
+    """
+
+    def work(items: Sequence[ImageAtBlocks]) -> list[ImageCuts]:
+        return _cut(store, items, taus, eps, lost_k, device)
+
+    yield from each_graph(store, groups, work, device, workers)
+
+
+def each_graph(
+    store: FeatureStore,
+    groups: Sequence[tuple[int, ...]],
+    work: Callable[[Sequence[ImageAtBlocks]], list[T]],
+    device: torch.device,
+    workers: int,
+) -> Iterator[tuple[ImageAtBlocks, T]]:
+    """Yield what ``work`` makes of every image of at least 3 tokens at every group of blocks, with which it is.
+
+    ``work`` gets items of one number of tokens and of blocks together: one at a time on a CPU, from ``workers`` threads
+    (0: one a core) and group by group in store order; as many as it takes at once on a GPU.
     """
     items = [
         ImageAtBlocks(blocks, i) for blocks in groups for i in range(len(store)) if _tokens(store, i) >= LEAST_TOKENS
     ]
     batches = _batches(store, items, device) if in_batches(device) else [[item] for item in items]
-
-    def some(number: int) -> list[ImageCuts]:
-        return _cut(store, batches[number], taus, eps, lost_k, device)
-
     threads = _GPU_THREADS if in_batches(device) else workers
-    for batch, cuts in zip(batches, each(some, len(batches), threads), strict=True):
-        yield from zip(batch, cuts, strict=True)
+    made = each(lambda number: work(batches[number]), len(batches), threads)
+    for batch, results in zip(batches, made, strict=True):
+        yield from zip(batch, results, strict=True)
 
 
 def in_batches(device: torch.device) -> bool:
@@ -91,8 +107,8 @@ def _cut(
     lost_k: int | None,
     device: torch.device,
 ) -> list[ImageCuts]:
-    features = torch.from_numpy(np.stack([_features(store, item) for item in items])).to(device)
     grids = [store.grid(item.image) for item in items]
+    features = features_of(store, items, device)
     length = lengths(features)
     unit = normalise(features, length)
     similarity, cosines = similarities(unit), mean_cosine(unit)
@@ -102,6 +118,11 @@ def _cut(
         raise DataError(f"{store.path}: {store.ids[items[0].image]}: block {items[0].blocks}: {error}") from error
     lost = grow(similarity, length, grids, lost_k) if lost_k else [None] * len(items)
     return [ImageCuts([one[i] for one in cuts], lost[i], cosines[i]) for i in range(len(items))]
+
+
+def features_of(store: FeatureStore, items: Sequence[ImageAtBlocks], device: torch.device) -> torch.Tensor:
+    """Return float32 (B, N, C) of items of one number of tokens; :class:`DataError` if they are not finite."""
+    return torch.from_numpy(np.stack([_features(store, item) for item in items])).to(device)
 
 
 def _features(store: FeatureStore, item: ImageAtBlocks) -> NDArray[np.float32]:

@@ -19,6 +19,7 @@ TABLE = {
     "knn": ON_BACKBONES,
     "retrieve": ON_BACKBONES,
     "saliency": ON_BACKBONES,
+    "objects": ON_BACKBONES,
     "analyze": IN_STUDIES,
     "gallery": ON_BACKBONES,
     "report": IN_STUDIES,

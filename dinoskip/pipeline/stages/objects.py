@@ -1,0 +1,84 @@
+"""The stage ``objects``: several objects of every image by MaskCut, every block, AP and AR."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from pydantic import Field
+
+from dinoskip.config import RawConfig, settings_for_key, validate
+from dinoskip.pipeline.fields import Names
+from dinoskip.pipeline.stage import Command, Problem, Stage, StudyNodes, Task, not_multiples
+from dinoskip.pipeline.stages import data, features
+from dinoskip.pipeline.stages.tokencut import Facet
+from eval import objects
+from eval.objects.config import ObjectsConfig
+
+if TYPE_CHECKING:
+    from dinoskip.pipeline.sections import StudyBase
+    from dinoskip.pipeline.variants import Variant
+
+
+class ObjectsSection(ObjectsConfig):
+    """Several objects of an image (docs/parts.md): thresholds, how many, at which size."""
+
+    datasets: Names = Field((), description="keys of data, with boxes")
+    split: str = Field("trainval", description="whose images are cut")
+    facet: Facet = Field("key", description="features that are compared")
+
+
+def check(study: StudyBase, variants: tuple[Variant, ...]) -> Iterator[Problem]:
+    """Square images must be whole patches."""
+    section = study.section(ObjectsSection)
+    yield from not_multiples({"evaluate.objects.size": section.size}, variants, unless=not section.datasets)
+
+
+def add_nodes(nodes: StudyNodes) -> None:
+    """A node for every network and data set."""
+    section = nodes.section(ObjectsSection)
+    transform = {"mode": "square", "size": section.size, "resample": "lanczos"}
+    suffix = f"-{section.facet}-{section.size}"
+    for model in nodes.models:
+        for name in section.datasets:
+            sized = {"facet": section.facet, "transform": transform}
+            nodes.add(
+                STAGE,
+                f"{model.place}/{name}",
+                {
+                    "objects": settings_for_key(section, without={"datasets", "split", "facet"}),
+                    "context": {**nodes.context(model.variant, model.epoch), "dataset": name},
+                },
+                inputs={"store": features.of_split(nodes, model, "detection", name, section.split, sized, suffix)},
+                data=data.of_dataset(nodes, name, section.split, ("targets", "detection", section.split)),
+                variant=model.variant.name,
+            )
+
+
+def run(task: Task) -> None:
+    """Find the objects of every image at every block."""
+    from dinoskip.pipeline.inputs import open_split, open_store, row_context  # torch
+
+    store = open_store(task, "store")
+    objects.evaluate(
+        store,
+        open_split(task, "detection"),
+        task.out,
+        validate(ObjectsConfig, RawConfig(dict(task.settings["objects"]))),
+        row_context(task, store),
+        device=task.device,
+        workers=task.workers,
+    )
+
+
+STAGE = Stage(
+    "objects",
+    run,
+    add_nodes,
+    ObjectsSection,
+    place="evaluate.objects",
+    use="detection",
+    measures="discovery of several objects",
+    check=check,
+    command=Command("discover several objects an image in every block by MaskCut", "evaluate.objects.rounds=3"),
+)

@@ -1,0 +1,24 @@
+"""Settings of the discovery of several objects."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from dinoskip.config import Config
+
+
+class ObjectsConfig(Config):
+    """MaskCut (docs/parts.md): one normalised cut after the other, each without the objects before it.
+
+    Affinity is 1 where the cosine similarity is greater than ``tau``, else ``eps``.
+    """
+
+    tau: float = Field(0.15, ge=0, lt=1, description="cosine above which two patches are joined")
+    eps: float = Field(1e-5, gt=0, lt=1, description="affinity of patches that are not joined")
+    rounds: int = Field(3, ge=1, le=100, description="cuts of an image, so objects at most")
+    size: int = Field(480, ge=16, description="side in pixels of the square that images are resized to")
+
+    @property
+    def label(self) -> str:
+        """What result rows say about the protocol."""
+        return f"maskcut tau={self.tau:g} eps={self.eps:g} rounds={self.rounds}, no CRF"

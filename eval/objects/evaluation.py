@@ -1,0 +1,194 @@
+"""Several objects of every image of a data set: MaskCut at every block of a feature store, AP and AR of the boxes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.ndimage
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+
+from dinoskip.console import Progress, log
+from dinoskip.distributed import choose_device
+from dinoskip.errors import ConfigError, DataError
+from dinoskip.features import FeatureStore
+from dinoskip.files import write_json
+from dinoskip.records import RecordedRow, write_recorded_rows
+from dinoskip.results import EvalResult
+from dinoskip.statistics import mean_interval
+from eval.baselines import BOXES
+from eval.labelled import places
+from eval.objects.config import ObjectsConfig
+from eval.objects.maskcut import MaskCutRound, cut_masks
+from eval.objects.scores import MatchedBoxes, match_boxes
+from eval.tokencut.cut import Grid
+from eval.tokencut.evaluation import BoxDataset
+from eval.tokencut.graph import mean_cosine, normalise, similarities
+from eval.tokencut.store import ImageAtBlocks, each_graph, features_of
+
+Boxes = list[tuple[int, int, int, int]]
+_KEPT = 0.5  # IoU of a mask before and after its holes are filled, from which on it is kept
+
+
+@dataclass(frozen=True, eq=False)
+class _ImageObjects:
+    """Of an image at a block: boxes in its pixels, masks uint8 (h, w), how its first cut and its tokens look.
+
+    ``numbers`` is 0 where no object is, else the round that has it.
+    """
+
+    boxes: Boxes
+    numbers: NDArray[np.uint8]
+    degenerate: bool
+    complete: bool
+    cosine: float
+
+
+def object_boxes(rounds: Sequence[MaskCutRound], side: int, size: Grid) -> tuple[Boxes, NDArray[np.uint8]]:
+    """Return the boxes of the objects in pixels of an image of ``size`` (H, W), and their masks at token resolution.
+
+    Holes are filled. A mask is brought to the square of ``side`` pixels by nearest and to the image by Pillow's
+    default, as the reference does; its box is that of the pixels above one half.
+    """
+    boxes: Boxes = []
+    numbers = np.zeros(rounds[0].mask.shape, dtype=np.uint8)
+    for number, one in enumerate(rounds, 1):
+        filled = scipy.ndimage.binary_fill_holes(one.exclusive)
+        if filled is None or not filled.any() or one.exclusive.sum() < _KEPT * filled.sum():
+            continue
+        numbers[filled & (numbers == 0)] = number
+        small = Image.fromarray(filled.astype(np.uint8) * 255).resize((side, side), Image.Resampling.NEAREST)
+        pixels = np.asarray(small.resize(size[::-1])) > 127
+        rows, columns = np.flatnonzero(pixels.any(1)), np.flatnonzero(pixels.any(0))
+        if len(rows):
+            boxes.append((int(columns[0]), int(rows[0]), int(columns[-1]) + 1, int(rows[-1]) + 1))
+    return boxes, numbers
+
+
+def _cut(
+    store: FeatureStore, items: Sequence[ImageAtBlocks], config: ObjectsConfig, device: torch.device
+) -> list[_ImageObjects]:
+    unit = normalise(features_of(store, items, device))
+    cosines, grids = mean_cosine(unit), [store.grid(item.image) for item in items]
+    try:
+        found = cut_masks(similarities(unit), grids, config.tau, config.eps, config.rounds)
+    except ValueError as error:
+        raise DataError(f"{store.path}: {store.ids[items[0].image]}: block {items[0].blocks}: {error}") from error
+    objects = []
+    for item, rounds, cosine in zip(items, found, cosines, strict=True):
+        boxes, numbers = object_boxes(rounds, store.transform.size, store.image_size(item.image))
+        objects.append(_ImageObjects(boxes, numbers, rounds[0].degenerate, rounds[0].complete, cosine))
+    return objects
+
+
+class _Blocks:
+    """What was found at every block, as it comes: boxes, masks in files, how many graphs have collapsed."""
+
+    def __init__(self, store: FeatureStore, out: Path) -> None:
+        shape = (len(store), *store.grid(0))
+        self.boxes: dict[int, list[Boxes]] = {block: [[] for _ in store.ids] for block in store.blocks}
+        self.cosines = {block: np.zeros(len(store)) for block in store.blocks}
+        self.degenerate, self.complete = (dict.fromkeys(store.blocks, 0) for _ in range(2))
+        self.masks = {
+            block: np.lib.format.open_memmap(out / f"objects_block{block}.npy", mode="w+", dtype=np.uint8, shape=shape)
+            for block in store.blocks
+        }
+
+    def add(self, item: ImageAtBlocks, objects: _ImageObjects) -> None:
+        (block,), i = item
+        self.boxes[block][i] = objects.boxes
+        self.masks[block][i] = objects.numbers
+        self.cosines[block][i] = objects.cosine
+        self.degenerate[block] += objects.degenerate
+        self.complete[block] += objects.complete
+
+    def collapse(self, block: int) -> dict[str, Any]:
+        """Fields of a block's rows that tell whether the network has collapsed there, by the first cuts."""
+        count = len(self.boxes[block])
+        shares = {"degenerate": self.degenerate[block] / count, "complete": self.complete[block] / count}
+        return {**shares, "token_cosine": float(self.cosines[block].mean())}
+
+
+def evaluate(
+    store: FeatureStore,
+    dataset: BoxDataset,
+    out: Path,
+    config: ObjectsConfig,
+    context: Mapping[str, Any],
+    *,
+    device: str = "cpu",
+    workers: int = 0,
+) -> list[EvalResult]:
+    """Find the objects of every image of ``store`` at every block; write all into ``out``.
+
+    The store must hold patch tokens (facet ``key`` by protocol) of square images. Writes ``rows.json`` with
+    ``records.npz``: AP50, AP and AR100 in percent of every block, then those of the baselines' boxes; ``boxes.json``
+    ``{id: {block: [[x1, y1, x2, y2], ...]}}`` in pixels, and for each block ``objects_block{b}.npy`` uint8 (N, h, w):
+    0, or the number of the round whose object a token is of.
+
+    Raises :class:`ConfigError` for a store of another image size, :class:`DataError` if ids differ or features cannot
+    be cut.
+    """
+    if store.transform.mode != "square":
+        raise ConfigError(
+            f"{store.path}: its images are not square ({store.transform.label})", "export with transform mode square"
+        )
+    where = places(store, dataset)
+    truth = [dataset.boxes(i) for i in where]
+    out.mkdir(parents=True, exist_ok=True)
+    blocks, chosen = _Blocks(store, out), choose_device(device)
+    groups = [(block,) for block in store.blocks]
+    with Progress("MaskCut", len(groups) * len(store), "images") as progress:
+        for item, objects in each_graph(store, groups, lambda some: _cut(store, some, config, chosen), chosen, workers):
+            blocks.add(item, objects)
+            progress.advance()
+    by_image = {name: {str(b): blocks.boxes[b][i] for b in store.blocks} for i, name in enumerate(store.ids)}
+    write_json(out / "boxes.json", by_image)
+    like = _row(store, dataset, config).with_context(context)
+    recorded: list[RecordedRow] = []
+    for block in store.blocks:
+        matched = match_boxes([np.array(own).reshape(-1, 4) for own in blocks.boxes[block]], truth)
+        recorded += _rows(replace(like, block=str(block), **blocks.collapse(block)), matched)
+    for name, rule in BOXES.items():
+        boxes = [np.array([rule(*store.image_size(i))]) for i in range(len(store))]
+        for one in _rows(like, match_boxes(boxes, truth)):
+            recorded.append(RecordedRow(one.row.baseline(name, one.row.value, one.row.low, one.row.high), one.values))
+    best = max((one.row for one in recorded if one.row.metric == "AP50" and one.row.block), key=lambda row: row.value)
+    log.info("objects: best is block %s with %.1f AP50", best.block, best.value)
+    return write_recorded_rows(out, store.ids, recorded)
+
+
+def _rows(like: EvalResult, matched: MatchedBoxes) -> list[RecordedRow]:
+    """Rows of AP50, AP and AR100 with their intervals; AR alone is a sum over images, and has records."""
+    first, every, recalled = slice(0, 1), slice(None), matched.recalled
+    measured = (
+        ("AP50", matched.ap[0], matched.ap_interval(first, like.seed), None),
+        ("AP", matched.ap.mean(), matched.ap_interval(every, like.seed), None),
+        ("AR100", matched.ar.mean(), mean_interval(recalled, seed=like.seed), recalled),
+    )
+    return [
+        RecordedRow(replace(like, metric=metric, value=100 * float(value), low=100 * low, high=100 * high), records)
+        for metric, value, (low, high), records in measured
+    ]
+
+
+def _row(store: FeatureStore, dataset: BoxDataset, config: ObjectsConfig) -> EvalResult:
+    return EvalResult(
+        metric="AP50",
+        value=0.0,
+        task="objects",
+        block="",
+        dataset=dataset.name,
+        split=dataset.split,
+        n=len(store),
+        facet=store.facet,
+        norm=store.norm,
+        protocol=config.label,
+        resolution=store.transform.label,
+        weights=store.weights_hash,
+    )

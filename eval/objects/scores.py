@@ -1,0 +1,116 @@
+"""Scores of class-agnostic boxes: AP and AR of COCO, by pycocotools, with what images contribute and an interval.
+
+All predictions have the score 1 and all objects one class. Equal scores keep their order: images in the order given,
+and the boxes of an image in theirs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pycocotools.coco import COCO
+from pycocotools.cocoeval import COCOeval
+
+from dinoskip.statistics import RESAMPLES, percentile_interval, resample_counts
+
+F64 = NDArray[np.float64]
+OVERLAPS: F64 = np.linspace(0.5, 0.95, 10)
+MOST = 100  # boxes of an image that count
+_RECALLS: F64 = np.linspace(0.0, 1.0, 101)
+
+
+@dataclass(frozen=True, eq=False)
+class MatchedBoxes:
+    """Boxes of n images matched to the objects, at each of the ten :data:`OVERLAPS`.
+
+    ``hits`` bool (10, D) of all D boxes in order; ``images`` int (D,), which image each is of; ``objects`` int (n,),
+    how many there are; ``ap`` and ``ar`` (10,), average precision and recall by pycocotools, nan without any object.
+    """
+
+    hits: NDArray[np.bool_]
+    images: NDArray[np.int64]
+    objects: NDArray[np.int64]
+    ap: F64
+    ar: F64
+
+    @property
+    def recalled(self) -> NDArray[np.int64]:
+        """Of every image and overlap, objects that are hit and all objects, (n, 10, 2): the records of AR."""
+        counts = np.zeros((len(self.objects), len(OVERLAPS), 2), dtype=np.int64)
+        np.add.at(counts[..., 0], self.images, self.hits.T)
+        counts[..., 1] = self.objects[:, None]
+        return counts
+
+    def ap_interval(self, overlaps: slice, seed: int = 0, resamples: int = RESAMPLES) -> tuple[float, float]:
+        """Return the interval (0..1) of the mean AP over some overlaps, by the bootstrap over images; nan for none."""
+        if not self.objects.sum():
+            return math.nan, math.nan
+        parts = []
+        for times in resample_counts(len(self.objects), resamples, seed):
+            of_boxes, objects = times[:, self.images], times @ self.objects
+            every = [average_precision(hits, of_boxes, objects) for hits in self.hits[overlaps]]
+            parts.append(np.mean(every, axis=0))
+        return percentile_interval(np.concatenate(parts))
+
+
+def average_precision(hits: NDArray[np.bool_], times: F64, objects: F64) -> F64:
+    """Return COCO's AP (m,) of boxes in order (D,), each counted ``times`` (m, D), of ``objects`` (m,) objects.
+
+    Precision at 101 recalls, each the largest at that recall or a greater one; nan where there is no object.
+    """
+    right = np.cumsum(times * hits, axis=1)
+    every = np.cumsum(times, axis=1)
+    precision = np.divide(right, every, out=np.zeros(right.shape), where=every > 0)
+    best = np.maximum.accumulate(precision[:, ::-1], axis=1)[:, ::-1]
+    ap = np.full(len(times), np.nan)
+    for row in np.flatnonzero(objects > 0):
+        at = np.searchsorted(right[row] / objects[row], _RECALLS, side="left")
+        reached = at < right.shape[1]
+        ap[row] = best[row, at[reached]].sum() / len(_RECALLS)
+    return ap
+
+
+def match_boxes(predicted: Sequence[NDArray[Any]], truth: Sequence[NDArray[Any]]) -> MatchedBoxes:
+    """Match predicted boxes (D_i, 4) of every image to its objects (K_i, 4), x1 y1 x2 y2 in pixels, end exclusive."""
+    with contextlib.redirect_stdout(io.StringIO()):  # pycocotools prints what it does
+        evaluation = COCOeval(_coco(truth), _coco(predicted), "bbox")
+        parameters = evaluation.params
+        parameters.useCats, parameters.maxDets = 0, [MOST]
+        parameters.areaRng, parameters.areaRngLbl = [[0, math.inf]], ["all"]
+        evaluation.evaluate()
+        evaluation.accumulate()
+    of_images = [one for one in evaluation.evalImgs if one is not None]
+    hits = [np.asarray(one["dtMatches"], dtype=bool).reshape(len(OVERLAPS), -1) for one in of_images]
+    images = [np.full(part.shape[1], one["image_id"]) for one, part in zip(of_images, hits, strict=True)]
+    precision, recall = (evaluation.eval[name][..., 0] for name in ("precision", "recall"))  # -1: no object
+    return MatchedBoxes(
+        hits=np.concatenate(hits, axis=1) if hits else np.zeros((len(OVERLAPS), 0), dtype=np.bool_),
+        images=np.concatenate(images).astype(np.int64) if images else np.zeros(0, dtype=np.int64),
+        objects=np.array([len(boxes) for boxes in truth], dtype=np.int64),
+        ap=_or_nan(precision[..., 0, 0].mean(1)),
+        ar=_or_nan(recall[:, 0, 0]),
+    )
+
+
+def _or_nan(values: F64) -> F64:
+    return np.where(values < 0, np.nan, values)
+
+
+def _coco(boxes: Sequence[NDArray[Any]]) -> COCO:
+    """Boxes of images as COCO has them; ids of boxes begin with 1, as 0 means none there."""
+    made = COCO()
+    made.dataset = {"images": [{"id": i} for i in range(len(boxes))], "categories": [{"id": 1}], "annotations": []}
+    for image, own in enumerate(boxes):
+        for x1, y1, x2, y2 in np.asarray(own, dtype=np.float64).reshape(-1, 4).tolist():
+            box = {"bbox": [x1, y1, x2 - x1, y2 - y1], "area": (x2 - x1) * (y2 - y1), "iscrowd": 0, "score": 1.0}
+            number = len(made.dataset["annotations"]) + 1
+            made.dataset["annotations"].append({"id": number, "image_id": image, "category_id": 1, **box})
+    made.createIndex()
+    return made

@@ -1,0 +1,84 @@
+"""AP, AR, their records and intervals."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dinoskip.statistics import score
+from eval.metrics import box_iou
+from eval.objects import match_boxes
+from eval.objects.scores import OVERLAPS, average_precision
+
+
+def some_boxes(seed: int, images: int = 12) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    rng = np.random.default_rng(seed)
+    truth, predicted = [], []
+    for _ in range(images):
+        corner, side = rng.integers(0, 60, (int(rng.integers(0, 5)), 2)), rng.integers(8, 40)
+        own = np.concatenate([corner, corner + side], axis=1).astype(np.float64)
+        moved = own[: int(rng.integers(0, 4))] + rng.integers(-5, 6, (1, 4))
+        moved[:, 2:] = np.maximum(moved[:, 2:], moved[:, :2] + 1)
+        truth.append(own)
+        predicted.append(np.concatenate([moved, [[0, 0, 30, 30]]]))
+    return predicted, truth
+
+
+def greedy(predicted: list[np.ndarray], truth: list[np.ndarray], overlap: float) -> list[bool]:
+    """Whether each box hits: in order, each takes the free object of the largest overlap (the last one of equals)."""
+    hits = []
+    for own, objects in zip(predicted, truth, strict=True):
+        free = [True] * len(objects)
+        for box in own:
+            iou = box_iou(box, objects)[0] if len(objects) else np.zeros(0)
+            best, chosen = min(overlap, 1 - 1e-10), -1
+            for number, value in enumerate(iou):
+                if free[number] and value >= best:
+                    best, chosen = value, number
+            hits.append(chosen >= 0)
+            if chosen >= 0:
+                free[chosen] = False
+    return hits
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_equals_counting_by_hand(seed: int) -> None:
+    predicted, truth = some_boxes(seed)
+    matched = match_boxes(predicted, truth)
+    objects = sum(map(len, truth))
+    for number, overlap in enumerate(OVERLAPS):
+        hits = greedy(predicted, truth, overlap)
+        assert matched.hits[number].tolist() == hits
+        right, precision, recall = 0, [], []
+        for rank, hit in enumerate(hits, 1):
+            right += hit
+            precision.append(right / rank)
+            recall.append(right / objects)
+        at = [[p for p, r in zip(precision, recall, strict=True) if r >= k / 100] for k in range(101)]
+        assert matched.ap[number] == pytest.approx(sum(max(one, default=0) for one in at) / 101, abs=1e-9)
+        assert matched.ar[number] == pytest.approx(sum(hits) / objects, abs=1e-12)
+    assert score(matched.recalled) == pytest.approx(matched.ar.mean(), abs=1e-12)
+
+
+def test_the_interval_is_of_the_score_itself() -> None:
+    predicted, truth = some_boxes(7, 40)
+    matched = match_boxes(predicted, truth)
+    ones, objects = np.ones((1, len(matched.images))), np.array([matched.objects.sum()])
+    for number in range(10):
+        assert average_precision(matched.hits[number], ones, objects)[0] == pytest.approx(matched.ap[number], abs=1e-9)
+    low, high = matched.ap_interval(slice(0, 1), seed=1)
+    assert low < matched.ap[0] < high
+    assert matched.ap_interval(slice(0, 1), seed=1) == (low, high)
+    twice = average_precision(matched.hits[0], 2 * ones, 2 * objects)
+    assert twice[0] == pytest.approx(matched.ap[0], abs=1e-9)
+
+
+def test_nothing_to_find_is_not_a_number_and_nothing_found_is_0() -> None:
+    box, none = np.array([[0.0, 0, 9, 9]]), np.zeros((0, 4))
+    empty = match_boxes([box, none], [none, none])
+    assert np.isnan(empty.ap).all()
+    assert np.isnan(empty.ap_interval(slice(None))).all()
+    missed = match_boxes([none, none], [box, box])
+    assert missed.ap.tolist() == missed.ar.tolist() == [0.0] * 10
+    assert missed.hits.shape == (10, 0)
+    assert match_boxes([box], [box]).ap.tolist() == pytest.approx([1.0] * 10)
