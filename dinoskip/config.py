@@ -53,7 +53,8 @@ _MAX_KEYS = 10_000  # values in one file: an alias bomb is refused, not unfolded
 _MAX_DEPTH = 32  # lists and mappings in one another
 _MAX_BYTES = 2**20  # of one file
 _MAX_FILES = 100  # that one configuration extends
-_BY_NAME = frozenset({"init", "optimizer"})  # mappings whose `name` says which settings they may have
+# Mappings in which another key than `kind` says which settings they may have.
+_TAG_OF = {"init": "name", "optimizer": "name", "pretrain": "objective"}
 
 
 @dataclass
@@ -145,10 +146,11 @@ def _check_nesting(events: Iterable[Any], file: str) -> None:
 def merge(base: Any, over: Any, key: str = "") -> Any:
     """Lay ``over`` on ``base``: mappings key by key, all else replaced.
 
-    A mapping that becomes another ``kind``, or an ``init`` or ``optimizer`` of another ``name``, is replaced whole.
+    A mapping that becomes another ``kind``, an ``init`` or ``optimizer`` of another ``name``, or a ``pretrain`` of
+    another ``objective``, is replaced whole.
     """
     if isinstance(base, dict) and isinstance(over, dict):
-        tag = "name" if key in _BY_NAME else "kind"
+        tag = _TAG_OF.get(key, "kind")
         if tag in over and over[tag] != base.get(tag, over[tag]):
             return over
         return {**base, **{part: merge(base[part], one, part) if part in base else one for part, one in over.items()}}
@@ -285,7 +287,7 @@ def _near(key: str, models: Sequence[type[BaseModel]], place: str) -> str | None
 
 def _tags(model: type[BaseModel]) -> set[Any]:
     tags: set[Any] = set()
-    for name in ("name", "kind"):
+    for name in ("name", "kind", "objective"):
         if name in model.model_fields:
             tags.update(typing.get_args(model.model_fields[name].annotation))
     return tags
@@ -317,13 +319,14 @@ def _sentence(error: Any, model: type[BaseModel], dotted: str) -> str:
     return f"{dotted}: {message}{given_text}"
 
 
-def _dotted(location: Sequence[Any], tree: Any) -> str:
-    """The user's dotted key for a pydantic location, leaving out the union tags that pydantic puts in."""
+def _dotted(error: Any, tree: Any) -> str:
+    """The user's dotted key for the location of a pydantic error, without the union tags that pydantic puts in."""
+    location = error["loc"]
     parts: list[str] = []
     node = tree
     for index, part in enumerate(location):
         last = index == len(location) - 1
-        if isinstance(node, dict) and (part in node or last):
+        if isinstance(node, dict) and (part in node or (last and error["type"] != "value_error")):
             parts.append(str(part))
             node = node.get(part, _MISSING)
         elif isinstance(node, list) and isinstance(part, int):
@@ -339,7 +342,7 @@ def validate(model: type[C], source: RawConfig, prefix: str = "") -> C:
     except ValidationError as failure:
         lines = []
         for error in failure.errors(include_url=False):
-            dotted = _dotted(error["loc"], source.tree)
+            dotted = _dotted(error, source.tree)
             full = f"{prefix}.{dotted}".strip(".")
             lines.append(f"{source.place(full)}: {_sentence(error, model, full or 'config')}")
         unique = tuple(dict.fromkeys(lines))

@@ -293,6 +293,35 @@ def all_reduce_max(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
+def gather_rows(tensor: torch.Tensor) -> torch.Tensor:
+    """All ranks' tensors, of equal shapes, one after the other along the first axis, in the order of ranks.
+
+    Collective. A gradient of the result goes back to the rank that each row is from, added up over all ranks; all of
+    them must then go backward.
+    """
+    gathered: torch.Tensor = _GatherRows.apply(tensor)
+    return gathered
+
+
+class _GatherRows(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor) -> torch.Tensor:
+        rank, size = rank_and_size()
+        ctx.rows = slice(rank * len(tensor), (rank + 1) * len(tensor))
+        if size == 1:
+            return tensor
+        parts = [torch.empty_like(tensor) for _ in range(size)]
+        dist.all_gather(parts, tensor.contiguous())
+        return torch.cat(parts)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        if rank_and_size()[1] > 1:
+            gradient = gradient.clone()
+            dist.all_reduce(gradient)
+        return gradient[ctx.rows]
+
+
 def on_main(action: Callable[[], T]) -> T:
     """:meth:`ProcessGroup.on_main` of all ranks: facts about the file system are decided once."""
     return all_ranks().on_main(action)

@@ -17,7 +17,7 @@ SIGNS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
 
 
 class Setting(NamedTuple):
-    """One setting. ``of`` is the type that has it, where there are several to choose from by ``name`` or ``kind``."""
+    """One setting. ``of`` is the type that has it, where there are several to choose from by a key of theirs."""
 
     key: str
     of: str
@@ -46,9 +46,7 @@ def settings_of(kind: Any, key: str = "", choice: str = "") -> list[Setting]:
     for name, field in kind.model_fields.items():
         inner, at = _sections(field.annotation), f"{key}.{name}".strip(".")
         at += ".NAME" if get_origin(field.annotation) is dict else ""
-        for section in inner:
-            tag = section.model_fields.get("name") or section.model_fields.get("kind") if len(inner) > 1 else None
-            rows += settings_of(section, at, tag.default if tag else "")
+        rows += _once([settings_of(section, at, _tag_of(section) if len(inner) > 1 else "") for section in inner])
         if not inner and not (choice and field.default == choice):
             default = "required"
             if not field.is_required():
@@ -57,8 +55,22 @@ def settings_of(kind: Any, key: str = "", choice: str = "") -> list[Setting]:
     return rows
 
 
+def _tag_of(section: Any) -> str:
+    """The value by which a configuration type is chosen among several; empty if there is none."""
+    tags = [section.model_fields.get(key) for key in ("name", "kind", "objective")]
+    return next((tag.default for tag in tags if tag is not None and isinstance(tag.default, str)), "")
+
+
+def _once(choices: list[list[Setting]]) -> list[Setting]:
+    """The settings of all choices; those that every one of several has alike come once, and first."""
+    alike = [{row._replace(of="") for row in rows} for rows in choices]
+    common = set.intersection(*alike) if len(alike) > 1 else set()
+    first = [plain for row in choices[0] if (plain := row._replace(of="")) in common] if common else []
+    return first + [row for rows in choices for row in rows if row._replace(of="") not in common]
+
+
 def _sections(annotation: Any) -> list[Any]:
-    """The configuration types inside an annotation: none, one, or several to choose from by ``name`` or ``kind``."""
+    """The configuration types inside an annotation: none, one, or several to choose from by a key of theirs."""
     if isinstance(annotation, type) and issubclass(annotation, Config):
         return [annotation]
     return [section for part in get_args(annotation) for section in _sections(part)]

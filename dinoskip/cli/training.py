@@ -32,7 +32,7 @@ def _run_arguments(parser: Any, recipe: str, example: str) -> None:
 
 def add_commands(commands: Any) -> None:
     """Declare the commands."""
-    parser = command(commands, "pretrain", pretrain, "pretrain one DINO ViT on a folder of images; run again to resume")
+    parser = command(commands, "pretrain", pretrain, "pretrain one ViT on a folder of images; run again to resume")
     data_option(parser, "a folder of images, a .tar file or a folder of those", former="--images")
     parser.add_argument(
         "--online-knn",

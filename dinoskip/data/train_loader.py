@@ -10,8 +10,9 @@ from dinoskip.data import resident
 from dinoskip.data.augment import AugmentConfig
 from dinoskip.data.crops import CropConfig
 from dinoskip.data.device_multicrop import DeviceCrops, ResidentCrops
-from dinoskip.data.loader import BatchLoader, Images
+from dinoskip.data.loader import BatchLoader, BatchTransform, Images
 from dinoskip.data.multicrop import DataPath, MultiCropTransform, WorkerCrops
+from dinoskip.data.view_targets import ViewTargets, WithTargets
 
 
 class TrainLoader(BatchLoader):
@@ -28,6 +29,7 @@ class TrainLoader(BatchLoader):
         device: where views are made.
         min_side: an image with a shorter side (in pixels) is refused: the patch size.
         compiled: whether the augmentation is compiled, on another device than the CPU.
+        targets: what an objective must know of the views beside their pixels: tensors that follow them.
         options: further ones of :class:`dinoskip.data.loader.BatchLoader`.
     """
 
@@ -43,6 +45,7 @@ class TrainLoader(BatchLoader):
         device: torch.device | str = "cpu",
         min_side: int = 16,
         compiled: bool = True,
+        targets: ViewTargets | None = None,
         **options: Any,
     ) -> None:
         bad: dict[str, str] = {}
@@ -53,5 +56,6 @@ class TrainLoader(BatchLoader):
             workers, bad = 0, held.bad
         else:
             transform = (WorkerCrops if path == "crops" else DeviceCrops)(crops, augment, seed, compiled=compiled)
-        super().__init__(images, transform, seed=seed, workers=workers, device=device, min_side=min_side, **options)
+        whole: BatchTransform = transform if targets is None else WithTargets(transform, targets)
+        super().__init__(images, whole, seed=seed, workers=workers, device=device, min_side=min_side, **options)
         self.note(tuple(bad.items()))

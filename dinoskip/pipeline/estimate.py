@@ -17,14 +17,14 @@ from typing import Any
 import torch
 
 from dinoskip.models.build import DEPTH, SHAPES, VitConfig, from_config
-from dinoskip.models.flops import dino_step_flops, supervised_step_flops, vit_flops
+from dinoskip.models.flops import supervised_step_flops, vit_flops
 from dinoskip.pipeline.graph import Node
 from dinoskip.pipeline.sections import StudyBase
 from dinoskip.pipeline.stages.pretrain import PretrainSection
 from dinoskip.pipeline.stages.supervise import SuperviseSection
 from dinoskip.pipeline.stages.weights import recipe_of
 from dinoskip.pipeline.variants import Variant
-from dinoskip.training.dino import PretrainConfig
+from dinoskip.training.pretrain_config import PretrainConfig
 from dinoskip.training.supervised import SupervisedConfig
 
 CARDS: Mapping[str, float] = {"a100": 312.0, "h100": 989.0}
@@ -38,17 +38,10 @@ _VALUE = 2  # bytes of a float16 feature
 
 
 def image_flops(model: VitConfig, recipe: PretrainConfig | SupervisedConfig, classes: int = 0) -> int:
-    """Operations of a training step for one image, with DINO all its crops; ``classes`` of a supervised recipe."""
+    """Operations of a training step for one image, with all its views; ``classes`` of a supervised recipe."""
     if isinstance(recipe, SupervisedConfig):
         return supervised_step_flops(model, classes, recipe.augment.size)
-    crops = recipe.crops
-    return dino_step_flops(
-        model,
-        head=(recipe.out_dim, recipe.hidden_dim, recipe.bottleneck_dim),
-        global_size=crops.global_size,
-        local_size=crops.local_size,
-        num_local=crops.num_local,
-    )
+    return recipe.cost(model).flops
 
 
 @dataclass(frozen=True)
@@ -110,9 +103,8 @@ def _training(
     flop = float(image_flops(model, recipe, CLASSES)) * steps * recipe.batch_size * recipe.epochs
     own, copies = _parameters(model), 1
     if isinstance(recipe, PretrainSection):
-        width, hidden, bottleneck = SHAPES[model.name][0], recipe.hidden_dim, recipe.bottleneck_dim
-        own += width * hidden + hidden**2 + hidden * bottleneck + bottleneck * recipe.out_dim
-        copies = 2  # student and teacher
+        made = recipe.cost(model)
+        own, copies = own + made.head, made.networks
     checkpoint = own * (4.0 * copies + _STATE_BYTES.get(optimizer, 8.0))
     return Cost(node.stage, node.variant, flop, checkpoint * (len(recipe.keep_epochs) + 1))
 

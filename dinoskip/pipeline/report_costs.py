@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -14,15 +14,15 @@ from dinoskip.init.build import ModelConfig
 from dinoskip.pipeline import stages
 from dinoskip.pipeline.estimate import image_flops
 from dinoskip.pipeline.stage import Task
-from dinoskip.pipeline.stages.pretrain import PretrainSection
+from dinoskip.pipeline.stages.pretrain import PretrainSection, section_of
 from dinoskip.pipeline.stages.supervise import SuperviseSection
 from dinoskip.results import read_rows
 from visualize.tables import DataTable
 
-# Stages that train: the study's section of their recipe, and what it is.
-_RECIPES: dict[str, tuple[str, type[PretrainSection | SuperviseSection]]] = {
-    "pretrain": ("pretrain", PretrainSection),
-    "supervise": ("supervise", SuperviseSection),
+# Stages that train, which are called as the study's section of their recipe, and how that is read.
+_RECIPES: dict[str, Callable[[Mapping[str, Any]], PretrainSection | SuperviseSection]] = {
+    "pretrain": section_of,
+    "supervise": SuperviseSection.model_validate,
 }
 _TRAINING_COLUMNS = [
     "variant", "steps", "images a second", "minutes", "GFLOP an image", "GFLOP/s", "matmul GFLOP/s", "% of it",
@@ -75,9 +75,9 @@ def cost_tables(task: Task) -> list[Any]:
 def _trained(task: Task) -> list[list[object]]:
     lines: list[list[object]] = []
     for name, own in task.settings["variants"].items():
-        for stage, (section, kind) in _RECIPES.items():
+        for stage, section in _RECIPES.items():
             if (run := task.inputs.get(f"{stage}/{name}")) is not None:
-                recipe = kind.model_validate(task.settings["card"][section])
+                recipe = section(task.settings["card"][stage])
                 classes = read_rows(run / "rows.json")[0].classes if stage == "supervise" else 0
                 operations = image_flops(ModelConfig.model_validate(own["model"]), recipe, classes)
                 lines += _line(name, run, recipe.batch_size, operations / 1e9)

@@ -64,10 +64,10 @@ class StudyBase(Config):
         return value.expanduser()
 
     def find(self, kind: type[S]) -> S | None:
-        """The section of this class, wherever it stands; None if it was not given and has no default."""
+        """The section of this class or one derived from it; None if it was not given and has no default."""
         for owner in (self, self.evaluate):
             for name in type(owner).model_fields:
-                if type(section := getattr(owner, name)) is kind:
+                if isinstance(section := getattr(owner, name), kind):
                     return section
         return None
 

@@ -65,18 +65,19 @@ class Stage:
     """A kind of node.
 
     ``section`` is the class of its settings, which stand at the dotted key ``place`` of a study; ``required`` is False
-    where they are None unless given. ``use`` says as what the data sets named in ``datasets`` or ``dataset`` are read,
-    ``measures`` what it measures, as the report says of a study without it. ``add_nodes`` adds the stage's nodes to a
-    study's; ``check`` yields problems that the settings have with the rest of the study. ``run`` makes the output, in
-    an output that a killed run has left if it ``resumes``. ``version`` is part of the key: raise it when the code
-    changes its results. Where there are several ranks, all of them run a stage that is ``together``, and rank 0 alone
-    all others.
+    where they are None unless given, ``choices`` the union of its subclasses where one of them is chosen. ``use`` says
+    as what the data sets named in ``datasets`` or ``dataset`` are read, ``measures`` what it measures, as the report
+    says of a study without it. ``add_nodes`` adds the stage's nodes to a study's; ``check`` yields problems that the
+    settings have with the rest of the study. ``run`` makes the output, in an output that a killed run has left if it
+    ``resumes``. ``version`` is part of the key: raise it when the code changes its results. Where there are several
+    ranks, all of them run a stage that is ``together``, and rank 0 alone all others.
     """
 
     name: str
     run: Callable[[Task], None]
     add_nodes: Callable[[StudyNodes], None] | None = None
     section: type[Config] | None = None
+    choices: Any = None
     place: str = ""
     required: bool = True
     use: Use | None = None

@@ -38,7 +38,8 @@ def _fields(below: str) -> dict[str, Any]:
     for stage in STAGES.values():
         parent, _, name = stage.place.rpartition(".")
         if stage.section is not None and parent == below:
-            made[name] = (stage.section, stage.section()) if stage.required else (stage.section | None, None)
+            kind = stage.choices or stage.section
+            made[name] = (kind, stage.section()) if stage.required else (kind | None, None)
     return made
 
 

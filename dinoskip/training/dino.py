@@ -11,7 +11,7 @@ import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -20,11 +20,12 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
+from dinoskip.config import Added
 from dinoskip.data.augment import AugmentConfig
 from dinoskip.data.crops import CropConfig
-from dinoskip.data.multicrop import DataPath
 from dinoskip.distributed import all_reduce_mean, local
-from dinoskip.models.build import from_config
+from dinoskip.models.build import SHAPES, VitConfig, from_config
+from dinoskip.models.flops import dino_head_flops, dino_step_flops
 from dinoskip.models.heads import DINOHead
 from dinoskip.optim.build import OptimizerConfig
 from dinoskip.optim.schedules import cosine, linear_then_constant
@@ -32,16 +33,18 @@ from dinoskip.training.gradients import clip_each_
 from dinoskip.training.guard import CollapseAlarm
 from dinoskip.training.objective import Objective, Step
 from dinoskip.training.presets import PRESETS
+from dinoskip.training.pretrain_config import PretrainConfig, StepCost
 from dinoskip.training.rates import Rates, Schedules
-from dinoskip.training.recipe import Job, TrainConfig
+from dinoskip.training.recipe import Job
 
 # Scores in work at a time: on a CPU what stays in its cache, on a GPU what fills it.
 CHUNK_CPU, CHUNK_GPU = 1 << 20, 1 << 24
 
 
-class PretrainConfig(TrainConfig):
+class DinoConfig(PretrainConfig):
     """DINO's settings. The defaults are a 300-epoch run with the gain fixed; ``preset`` names a published command."""
 
+    objective: Annotated[Literal["dino"], Added()] = "dino"
     preset: Literal["dino_vits16_100ep", "dino_vits16_300ep"] | None = Field(
         None, exclude=True, description="a published recipe: the settings that are not given are its own"
     )
@@ -59,9 +62,6 @@ class PretrainConfig(TrainConfig):
     freeze_last_layer: int = Field(1, ge=0, description="epochs in which the last layer is not updated")
     crops: CropConfig = CropConfig()
     augment: AugmentConfig = AugmentConfig()
-    data_path: DataPath = Field(
-        "crops", description="crops: cut by workers; decode: cut on the device; resident: the set in device memory"
-    )
 
     @model_validator(mode="before")
     @classmethod
@@ -69,6 +69,27 @@ class PretrainConfig(TrainConfig):
         """Put the preset's settings under those given; a configuration holds the values and not the name."""
         preset = PRESETS.get(str(given.get("preset"))) if isinstance(given, Mapping) else None
         return given if preset is None else preset | {key: value for key, value in given.items() if key != "preset"}
+
+    def views(self) -> tuple[CropConfig, AugmentConfig]:
+        """Two global crops, and local ones."""
+        return self.crops, self.augment
+
+    def sizes(self) -> dict[str, int]:
+        """Of global and local crops."""
+        return {"crops.global_size": self.crops.global_size, "crops.local_size": self.crops.local_size}
+
+    def build(self, job: Job, steps_per_epoch: int, device: torch.device) -> DINO:
+        """Student, teacher and centre."""
+        return DINO(job, self, steps_per_epoch, device)
+
+    def cost(self, model: VitConfig) -> StepCost:
+        """Student and teacher, each with its head."""
+        width, crops = SHAPES[model.name][0], self.crops
+        head = (self.out_dim, self.hidden_dim, self.bottleneck_dim)
+        step = dino_step_flops(
+            model, head=head, global_size=crops.global_size, local_size=crops.local_size, num_local=crops.num_local
+        )
+        return StepCost(step, dino_head_flops(width, *head) // 2, 2)
 
 
 # --- one step ----------------------------------------------------------------------------------------
@@ -78,9 +99,9 @@ class DINO(Objective):
     """A student that learns, from other views of an image, what its moving average, the teacher, says of it."""
 
     observed = "teacher"
-    config: PretrainConfig
+    config: DinoConfig
 
-    def __init__(self, job: Job, config: PretrainConfig, steps_per_epoch: int, device: torch.device) -> None:
+    def __init__(self, job: Job, config: DinoConfig, steps_per_epoch: int, device: torch.device) -> None:
         self.job, self.config = job, config
         self.schedules = DinoSchedules(config, job.optimizer, steps_per_epoch)
         self.student, self.teacher = build_networks(job, config, device)
@@ -235,7 +256,7 @@ class DinoRates(Rates):
 class DinoSchedules(Schedules):
     """All schedules of a run of ``epochs * steps_per_epoch`` steps."""
 
-    def __init__(self, config: PretrainConfig, optimizer: OptimizerConfig, steps_per_epoch: int) -> None:
+    def __init__(self, config: DinoConfig, optimizer: OptimizerConfig, steps_per_epoch: int) -> None:
         super().__init__(config, optimizer, steps_per_epoch)
         self._steps_per_epoch, self._frozen_epochs = steps_per_epoch, config.freeze_last_layer
         self._momentum = cosine(config.momentum_teacher, 1.0, config.epochs * steps_per_epoch)
@@ -255,6 +276,8 @@ class DinoSchedules(Schedules):
         )
 
 
+Network = TypeVar("Network", bound=nn.Module)
+
 # --- networks ----------------------------------------------------------------------------------------
 
 
@@ -272,19 +295,19 @@ class MultiCrop(nn.Module):
         return logits
 
 
-def make_teacher(student: MultiCrop) -> MultiCrop:
+def make_teacher(student: Network) -> Network:
     """Return the teacher: a copy of the student that starts equal, draws no noise (eval mode) and has no gradients."""
     return copy.deepcopy(student).eval().requires_grad_(False)
 
 
-def _head(job: Job, config: PretrainConfig, dim: int) -> DINOHead:
+def _head(job: Job, config: DinoConfig, dim: int) -> DINOHead:
     return DINOHead(
         dim, config.out_dim, hidden_dim=config.hidden_dim, bottleneck_dim=config.bottleneck_dim,
         norm_last_layer=config.norm_last_layer, seed=job.seed,
     )  # fmt: skip
 
 
-def build_networks(job: Job, config: PretrainConfig, device: torch.device) -> tuple[MultiCrop, MultiCrop]:
+def build_networks(job: Job, config: DinoConfig, device: torch.device) -> tuple[MultiCrop, MultiCrop]:
     """Student and teacher at their start; weights depend on ``job.seed`` alone."""
     backbone = job.backbone(device)
     student = MultiCrop(backbone, _head(job, config, backbone.embed_dim).to(device)).train()

@@ -2,39 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-import torch
-from pydantic import SerializeAsAny, model_validator
+from pydantic import BeforeValidator, Field, SerializeAsAny, model_validator
 
 from dinoskip.data.shards import Source
 from dinoskip.data.train_loader import TrainLoader
 from dinoskip.data.workers import wait_advice
 from dinoskip.distributed import World
-from dinoskip.training.dino import DINO, PretrainConfig
+from dinoskip.training.dino import DinoConfig
 from dinoskip.training.loop import Training, train
-from dinoskip.training.objective import Objective, Observer
+from dinoskip.training.objective import Observer
+from dinoskip.training.patch_contrast import PatchContrastConfig
 from dinoskip.training.recipe import Job
 
-# An objective is one file (settings and a class) and one line here: the settings' type and the class. A job of it is
-# PretrainJob(pretrain=its settings); the section `pretrain` of a study is DINO's.
-OBJECTIVES: dict[type[PretrainConfig], Callable[[Job, Any, int, torch.device], Objective]] = {PretrainConfig: DINO}
+AnyObjective = (
+    DinoConfig
+    | PatchContrastConfig
+)  # fmt: skip
+"""The table of objectives."""
+
+
+def dino_by_default(given: Any) -> Any:
+    """Settings that name no objective are DINO's."""
+    return {"objective": "dino", **given} if isinstance(given, Mapping) else given
+
+
+ObjectiveConfig = Annotated[AnyObjective, Field(discriminator="objective"), BeforeValidator(dino_by_default)]
 
 
 class PretrainJob(Job):
     """Everything that a pretraining run's result depends on, but the images."""
 
-    pretrain: SerializeAsAny[PretrainConfig] = PretrainConfig()
+    pretrain: SerializeAsAny[ObjectiveConfig] = DinoConfig()
 
     @model_validator(mode="after")
     def _whole_patches(self) -> PretrainJob:
-        patch, crops = self.model.patch_size, self.pretrain.crops
-        for key, size in (("global_size", crops.global_size), ("local_size", crops.local_size)):
+        patch = self.model.patch_size
+        for key, size in self.pretrain.sizes().items():
             if size % patch:
-                raise ValueError(f"pretrain.crops.{key}: {size} is not a multiple of the patch size {patch}")
+                raise ValueError(f"pretrain.{key}: {size} is not a multiple of the patch size {patch}")
         return self
 
 
@@ -56,11 +66,12 @@ def pretrain(
     def prepare(here: World) -> Training:
         config, own = job.pretrain, here.readers(workers)
         loader = TrainLoader(
-            images, config.crops, config.augment, config.data_path, seed=job.seed, batch_size=config.batch_size,
+            images, *config.views(), config.data_path, seed=job.seed, batch_size=config.batch_size,
             rank=here.rank, world_size=here.size, accumulate=config.accumulate, workers=own, device=here.device,
             min_side=job.model.patch_size, compiled=config.compile is not False,
+            targets=config.targets(job.seed, job.model.patch_size),
         )  # fmt: skip
-        objective = OBJECTIVES[type(config)](job, config, loader.steps_per_epoch, here.device)
+        objective = config.build(job, loader.steps_per_epoch, here.device)
         return Training(objective, loader, images.ids, partial(wait_advice, mode=config.data_path, workers=own))
 
     def data() -> dict[str, Any]:

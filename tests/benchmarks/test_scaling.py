@@ -19,7 +19,7 @@ from dinoskip.distributed import World
 from dinoskip.init.build import ModelConfig
 from dinoskip.optim import AdamWConfig, OptimizerConfig, SoapConfig, build_optimizer
 from dinoskip.training import PretrainJob
-from dinoskip.training.dino import DINO, PretrainConfig
+from dinoskip.training.dino import DINO, DinoConfig
 from dinoskip.training.objective import Engine, Step
 from dinoskip.training.parallel import Strategy, shard, wrap
 from tests.helpers.ranks import on_ranks
@@ -44,7 +44,7 @@ class Views:
 
 def objective() -> DINO:
     size = {"out_dim": 96, "hidden_dim": 32, "bottleneck_dim": 16, "batch_size": 8}
-    config = PretrainConfig(**size, epochs=2, warmup_epochs=0, freeze_last_layer=0)
+    config = DinoConfig(**size, epochs=2, warmup_epochs=0, freeze_last_layer=0)
     job = PretrainJob(model=ModelConfig(name="vit_tiny_patch16", depth=2, img_size=32), pretrain=config)
     return DINO(job, config, 8, torch.device("cpu"))
 

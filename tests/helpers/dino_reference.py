@@ -47,6 +47,20 @@ def resized_positions(embedding: Tensor, side: int, rule: str) -> Tensor:
 
 def vit(p: Values, images: Tensor, depth: int, heads: int, skip: bool, rule: str = "timm") -> Tensor:
     """The class token (B, C) of a ViT whose named tensors are ``p`` (without the prefix), with or without skips."""
+    return vit_tokens(p, images, depth, heads, skip, rule)[:, 0]
+
+
+def vit_tokens(p: Values, images: Tensor, depth: int, heads: int, skip: bool, rule: str = "timm") -> Tensor:
+    """All tokens (B, 1 + N, C) of a ViT after its last norm."""
+    kernel = p["patch_embed.proj.weight"]
+    x = F.conv2d(images, kernel, p["patch_embed.proj.bias"], stride=kernel.shape[-1])
+    side, x = x.shape[-1], x.flatten(2).transpose(1, 2)
+    x = torch.cat([p["cls_token"].expand(len(x), -1, -1), x], 1) + resized_positions(p["pos_embed"], side, rule)
+    return vit_blocks(p, x, depth, heads, skip)
+
+
+def vit_blocks(p: Values, x: Tensor, depth: int, heads: int, skip: bool) -> Tensor:
+    """Tokens (B, N, C) through ``blocks.0``, ``blocks.1``, ... and ``norm``."""
 
     def norm(x: Tensor, name: str) -> Tensor:
         return F.layer_norm(x, x.shape[-1:], p[f"{name}.weight"], p[f"{name}.bias"], 1e-6)
@@ -54,10 +68,6 @@ def vit(p: Values, images: Tensor, depth: int, heads: int, skip: bool, rule: str
     def linear(x: Tensor, name: str) -> Tensor:
         return x @ p[f"{name}.weight"].T + p[f"{name}.bias"]
 
-    kernel = p["patch_embed.proj.weight"]
-    x = F.conv2d(images, kernel, p["patch_embed.proj.bias"], stride=kernel.shape[-1])
-    side, x = x.shape[-1], x.flatten(2).transpose(1, 2)
-    x = torch.cat([p["cls_token"].expand(len(x), -1, -1), x], 1) + resized_positions(p["pos_embed"], side, rule)
     for i in range(depth):
         q, k, v = linear(norm(x, f"blocks.{i}.norm1"), f"blocks.{i}.attn.qkv").chunk(3, -1)
         q, k, v = (t.unflatten(-1, (heads, -1)).transpose(1, 2) for t in (q, k, v))
@@ -66,7 +76,7 @@ def vit(p: Values, images: Tensor, depth: int, heads: int, skip: bool, rule: str
         x = x + attended if skip else attended
         hidden = F.gelu(linear(norm(x, f"blocks.{i}.norm2"), f"blocks.{i}.mlp.fc1"))
         x = linear(hidden, f"blocks.{i}.mlp.fc2") + (x if skip else 0)
-    return norm(x, "norm")[:, 0]
+    return norm(x, "norm")
 
 
 def head(p: Values, x: Tensor) -> Tensor:

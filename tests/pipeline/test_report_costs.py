@@ -15,14 +15,14 @@ from dinoskip.init.build import ModelConfig
 from dinoskip.models.flops import dino_step_flops, supervised_step_flops
 from dinoskip.pipeline.report_costs import Throughput, cost_tables, throughput
 from dinoskip.pipeline.stage import Task
-from dinoskip.pipeline.stages.pretrain import PretrainSection
+from dinoskip.pipeline.stages.pretrain import section_of
 from dinoskip.pipeline.stages.supervise import SuperviseSection
 from dinoskip.pipeline.study import build_nodes, load_study
 from dinoskip.results import EvalResult, write_rows
 from tests.helpers.study import TINY
 
 MODEL = ModelConfig(name="vit_tiny_patch16", depth=2, img_size=32)
-RECIPE = PretrainSection.model_validate(
+RECIPE = section_of(
     {"dataset": "x", "batch_size": 64, "out_dim": 32, "hidden_dim": 16, "bottleneck_dim": 8,
      "crops": {"global_size": 32, "local_size": 16, "num_local": 1}}
 )  # fmt: skip

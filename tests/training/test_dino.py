@@ -17,7 +17,7 @@ from dinoskip.distributed import World
 from dinoskip.models.heads import DINOHead
 from dinoskip.optim import AdamWConfig, build_optimizer
 from dinoskip.training import PretrainJob
-from dinoskip.training.dino import DINO, DinoSchedules, MultiCrop, PretrainConfig, make_teacher
+from dinoskip.training.dino import DINO, DinoConfig, DinoSchedules, MultiCrop, make_teacher
 from dinoskip.training.gradients import clip_each_
 from dinoskip.training.objective import Engine, Step
 from tests.helpers.dino_reference import double_loop
@@ -46,7 +46,7 @@ class _Backbone(nn.Module):
         return self.norm(self.fc(x.mean((2, 3))))
 
 
-def _dino(config: PretrainConfig, optimizer: AdamWConfig, epoch_steps: int) -> DINO:
+def _dino(config: DinoConfig, optimizer: AdamWConfig, epoch_steps: int) -> DINO:
     """The objective over small float64 networks; larger weights, so that norms above and below the bound occur."""
     model = {"name": "vit_tiny_patch16", "depth": 1, "img_size": 32}
     job = PretrainJob.model_validate({"model": model, "optimizer": optimizer, "pretrain": config})
@@ -98,7 +98,7 @@ def _functional(p: dict[str, Tensor], x: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("norm_last_layer", [True, False])
 def test_whole_updates_equal_a_plain_reimplementation(norm_last_layer: bool) -> None:
-    config = PretrainConfig(
+    config = DinoConfig(
         epochs=4, batch_size=2, warmup_epochs=1, out_dim=OUT, clip_grad=0.05, freeze_last_layer=1,
         warmup_teacher_temp_epochs=3, momentum_teacher=0.9, norm_last_layer=norm_last_layer,
     )  # fmt: skip
@@ -158,7 +158,7 @@ def test_whole_updates_equal_a_plain_reimplementation(norm_last_layer: bool) -> 
 
 
 def test_teacher_starts_equal_and_has_no_gradients_nor_noise() -> None:
-    dino = _dino(PretrainConfig(out_dim=OUT, norm_last_layer=False), AdamWConfig(), 1)
+    dino = _dino(DinoConfig(out_dim=OUT, norm_last_layer=False), AdamWConfig(), 1)
     for name, value in dino.student.state_dict().items():
         torch.testing.assert_close(dino.teacher.state_dict()[name], value, rtol=0, atol=0)
     assert not any(p.requires_grad for p in dino.teacher.parameters())
@@ -166,7 +166,7 @@ def test_teacher_starts_equal_and_has_no_gradients_nor_noise() -> None:
 
 
 def test_schedules_scale_the_learning_rate_by_the_batch_and_freeze_whole_epochs() -> None:
-    config = PretrainConfig(epochs=20, batch_size=1024, warmup_epochs=10, freeze_last_layer=2)
+    config = DinoConfig(epochs=20, batch_size=1024, warmup_epochs=10, freeze_last_layer=2)
     schedules = DinoSchedules(config, AdamWConfig(lr=5e-4), 7)
     rates = [schedules.at(step) for step in range(140)]
     assert rates[0].lr == 0.0
@@ -188,4 +188,4 @@ def test_schedules_scale_the_learning_rate_by_the_batch_and_freeze_whole_epochs(
 )
 def test_recipes_that_cannot_be_are_refused(change: dict[str, object], text: str) -> None:
     with pytest.raises(ValidationError, match=text):
-        PretrainConfig(**{"epochs": 5, "warmup_epochs": 1, **change})
+        DinoConfig(**{"epochs": 5, "warmup_epochs": 1, **change})

@@ -11,7 +11,7 @@ from dinoskip.config import dump
 from dinoskip.data.loader import Batch
 from dinoskip.distributed import World
 from dinoskip.optim import build_optimizer
-from dinoskip.training import PretrainConfig, PretrainJob
+from dinoskip.training import DinoConfig, PretrainJob
 from dinoskip.training.dino import DINO
 from dinoskip.training.objective import Engine, Step
 from dinoskip.training.presets import PRESETS
@@ -75,14 +75,14 @@ def test_twenty_steps_are_those_of_the_public_command(preset: str, skip: bool) -
 
 
 def test_a_preset_is_a_default_and_what_is_given_stands() -> None:
-    config = PretrainConfig.model_validate({"preset": "dino_vits16_300ep", "epochs": 200})
+    config = DinoConfig.model_validate({"preset": "dino_vits16_300ep", "epochs": 200})
     assert (config.epochs, config.batch_size, config.norm_last_layer) == (200, 1024, False)
     assert "preset" not in dump(config)
-    assert config == PretrainConfig.model_validate(dump(config))
-    assert dump(PretrainConfig()) == dump(PretrainConfig.model_validate({}))
+    assert config == DinoConfig.model_validate(dump(config))
+    assert dump(DinoConfig()) == dump(DinoConfig.model_validate({}))
 
 
 def test_an_unknown_preset_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match="preset"):
-        PretrainConfig.model_validate({"preset": "dino_vits8"})
+        DinoConfig.model_validate({"preset": "dino_vits8"})
     assert set(PRESETS) == set(PUBLISHED)

@@ -1,27 +1,33 @@
-"""The seam of objectives: one class and one line in the table is a run with all that the loop gives."""
+"""Objectives: each is chosen by its name, has its own settings, and is a run with all that the loop gives."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, get_args
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from dinoskip.config import RawConfig, settings_for_key, validate
 from dinoskip.data import ImageFolder
 from dinoskip.errors import ConfigError
 from dinoskip.models.build import from_config
-from dinoskip.training import PretrainConfig, PretrainJob, pretrain, pretraining
+from dinoskip.training import DinoConfig, PretrainJob, pretrain
 from dinoskip.training.objective import Objective, Step
+from dinoskip.training.pretraining import AnyObjective
 from dinoskip.training.rates import Schedules
 from dinoskip.training.recipe import Job
 from tests.helpers.tiny import make_images, rows_of, tensor_hashes, tiny_job
 
 
-class ColourConfig(PretrainConfig):
+class ColourConfig(DinoConfig):
     """Settings of :class:`Colour`."""
 
     weight: float = 1.0
+
+    def build(self, job: Job, steps_per_epoch: int, device: torch.device) -> Colour:
+        return Colour(job, self, steps_per_epoch, device)
 
 
 class _Network(nn.Module):
@@ -58,11 +64,10 @@ class Colour(Objective):
             step.optimizer.step()
 
 
-def test_a_second_objective_is_one_class_and_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(pretraining.OBJECTIVES, ColourConfig, Colour)
+def test_an_objective_of_ones_own_has_all_that_the_loop_gives(tmp_path: Path) -> None:
     images = ImageFolder.open(make_images(tmp_path / "images"))
     tree = tiny_job(epochs=6, accumulate=2).model_dump(mode="json")
-    settings = ColourConfig(**tree.pop("pretrain"))
+    settings = ColourConfig.model_validate(tree.pop("pretrain"))
     job = PretrainJob.model_validate(tree | {"pretrain": settings, "optimizer": {"lr": 0.05, "weight_decay_end": 0.04}})
     final = pretrain(job, images, tmp_path / "run", device="cpu")
     losses = [row["loss"] for row in rows_of(tmp_path / "run")]
@@ -74,3 +79,31 @@ def test_a_second_objective_is_one_class_and_one_line(tmp_path: Path, monkeypatc
     other = job.model_copy(update={"pretrain": settings.model_copy(update={"weight": 2.0})})
     with pytest.raises(ConfigError, match=r"pretrain.weight: 1.0 → 2.0"):  # its own settings are the run's, too
         pretrain(other, images, tmp_path / "run", device="cpu")
+
+
+OBJECTIVES = {kind.model_fields["objective"].default: kind for kind in get_args(AnyObjective)}
+
+
+def test_objectives_are_chosen_by_name_and_dino_is_the_default() -> None:
+    assert set(OBJECTIVES) >= {"dino", "patch_contrast"}
+    for name, kind in OBJECTIVES.items():
+        assert type(PretrainJob.model_validate({"pretrain": {"objective": name}}).pretrain) is kind
+    job = PretrainJob.model_validate({"pretrain": {"epochs": 20}})
+    assert isinstance(job.pretrain, DinoConfig)
+    assert "objective" not in settings_for_key(job)["pretrain"], "keys and config.json of earlier runs stay valid"
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"objective": "simclr"}, r"pretrain: 'simclr' is none of dino, .*patch_contrast"),
+        ({"objective": "patch_contrast", "out_dims": 3}, r"pretrain.out_dims: unknown key \(did you mean out_dim\?\)"),
+        ({"objective": "patch_contrast", "crop_size": 100}, r"pretrain.crop_size: 100 is not a multiple of the patch"),
+        ({"objective": "patch_contrast", "queue": 8}, r"pretrain: queue: what it holds must change slowly"),
+        ({"objective": "patch_contrast", "accumulate": 2}, r"pretrain: accumulate: must be 1"),
+    ],
+)  # fmt: skip
+def test_settings_that_an_objective_lacks_are_one_line(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        validate(PretrainJob, RawConfig({"pretrain": settings}))
+    assert len(caught.value.problems) == 1

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, get_args
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field, TypeAdapter, create_model
 
 from dinoskip.config import RawConfig, dump, settings_for_key, validate
 from dinoskip.data import sets as datasets
@@ -23,9 +25,9 @@ from dinoskip.pipeline.stage import DataInputs, Problem, Stage, StudyNodes, Task
 from dinoskip.pipeline.stages import data
 from dinoskip.pipeline.variants import Variant
 from dinoskip.training import checkpoint
-from dinoskip.training.dino import PretrainConfig
 from dinoskip.training.journal import best_step
-from dinoskip.training.pretraining import PretrainJob, pretrain
+from dinoskip.training.pretrain_config import PretrainConfig
+from dinoskip.training.pretraining import AnyObjective, PretrainJob, dino_by_default, pretrain
 from dinoskip.training.recipe import FREE_KEYS
 
 SWEEP_RESULT = "sweep.json"
@@ -35,21 +37,29 @@ checkpoints the output holds, and the weights stage reads those."""
 
 
 class PretrainSection(PretrainConfig):
-    """The pretraining recipe and the data set it is run on (a key of ``data``)."""
+    """The pretraining recipe and the data set it is run on (a key of ``data``). Every objective has one of its own."""
 
     dataset: Name = Field(description="key of data whose images are trained on")
+
+
+_OF_OBJECTIVES: Any = functools.reduce(
+    operator.or_,
+    (create_model(f"{kind.__name__}Section", __base__=(PretrainSection, kind)) for kind in get_args(AnyObjective)),
+)
+AnySection: Any = Annotated[_OF_OBJECTIVES, Field(discriminator="objective"), BeforeValidator(dino_by_default)]
+
+
+def section_of(tree: Mapping[str, Any]) -> PretrainSection:
+    """The section of these settings, of the objective that they name; pydantic's ValidationError if it is none."""
+    section: PretrainSection = TypeAdapter(AnySection).validate_python(dict(tree))
+    return section
 
 
 def check(study: StudyBase, variants: tuple[Variant, ...]) -> Iterator[Problem]:
     """Crops must be whole patches, and what is evaluated while training must be asked for."""
     section, online = study.find(PretrainSection), study.online
     if section is not None:
-        crops = section.crops
-        sizes = {
-            "pretrain.crops.global_size": crops.global_size,
-            "pretrain.crops.local_size": crops.local_size,
-        }
-        yield from not_multiples(sizes, variants)
+        yield from not_multiples({f"pretrain.{key}": size for key, size in section.sizes().items()}, variants)
         if section.online_every and not online.parts:
             yield "pretrain.online_every", "there is nothing to evaluate: add online.knn or online.probe"
     yield from not_multiples({f"online.{name}.size": part.size for name, part in online.parts.items()}, variants)
@@ -176,6 +186,7 @@ STAGE = Stage(
     run,
     add_nodes,
     PretrainSection,
+    AnySection,
     place="pretrain",
     required=False,
     use="pretraining",

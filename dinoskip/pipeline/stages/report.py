@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from dinoskip.config import dump
+from dinoskip.config import dump, settings_for_key
 from dinoskip.pipeline.report_notices import PREPARED
 from dinoskip.pipeline.report_page import write_page
 from dinoskip.pipeline.stage import Stage, StudyNodes, Task, without_place
-from dinoskip.pipeline.stages.pretrain import FREE
+from dinoskip.pipeline.stages.pretrain import FREE, PretrainSection
 from dinoskip.pipeline.stages.weights import recipe_of
 from dinoskip.pipeline.variants import Variant
 from visualize.report.config import ReportConfig
@@ -38,6 +38,8 @@ def add_nodes(nodes: StudyNodes) -> None:
 def _card(nodes: StudyNodes) -> dict[str, Any]:
     """Every setting of the study that can change a number."""
     card = nodes.study.model_dump(mode="json", exclude=_NOT_ON_CARD)
+    if (recipe := nodes.study.find(PretrainSection)) is not None:
+        card["pretrain"] = settings_for_key(recipe)
     for section in ("pretrain", "supervise"):
         for key in FREE:
             (card[section] or {}).pop(key, None)

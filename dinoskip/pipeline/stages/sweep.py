@@ -60,7 +60,7 @@ def check(study: StudyBase, variants: tuple[Variant, ...]) -> Iterator[Problem]:
         yield "sweep", "needs pretrain, and online.knn or online.probe to choose by"
         return
     try:
-        PretrainSection.model_validate(short_recipe(dump(recipe), section))
+        type(recipe).model_validate(short_recipe(dump(recipe), section))
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, ("sweep.pretrain", *first["loc"])))

@@ -1,0 +1,227 @@
+"""Contrast of patches: a patch must be nearer to the same point of the scene in another crop than to all others.
+
+Two jittered crops of an image overlap. For every patch of one whose centre lies in the other, the other's features are
+sampled at that point, bilinearly: its positive; those of all other such patches of the batch are its negatives. The
+matching is known from the boxes that were cut, as in VADeR (Pinheiro et al. 2020, arXiv:2011.05499) and PixPro (Xie et
+al. 2021, arXiv:2011.10043); the teacher and the queue, which are options, are DenseCL's (Wang et al. 2021,
+arXiv:2011.09157). docs/objectives.md has the differences. To read how a step goes: :meth:`PatchContrast.step`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Literal
+
+import torch
+from pydantic import Field, model_validator
+from timm.models.vision_transformer import VisionTransformer
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from dinoskip.data.augment import AugmentConfig
+from dinoskip.data.correspondence import Correspondence
+from dinoskip.data.crops import CropConfig, Scale
+from dinoskip.distributed import gather_rows, local
+from dinoskip.models.build import SHAPES, VitConfig, from_config
+from dinoskip.models.flops import patch_flops, vit_flops
+from dinoskip.optim.schedules import cosine
+from dinoskip.randomness import torch_rng
+from dinoskip.training.dino import make_teacher, update_teacher
+from dinoskip.training.gradients import clip_each_
+from dinoskip.training.info_nce import Contrast, info_nce
+from dinoskip.training.objective import Objective, Step
+from dinoskip.training.pretrain_config import PretrainConfig, StepCost
+from dinoskip.training.rates import Schedules
+from dinoskip.training.recipe import Job
+
+
+class PatchContrastConfig(PretrainConfig):
+    """Settings of patch contrast; every patch that lies in both crops carries the loss."""
+
+    objective: Literal["patch_contrast"] = "patch_contrast"
+    crop_size: int = Field(224, ge=8, description="side of both crops in pixels")
+    crop_scale: Scale = Field((0.35, 1.0), description="share of the image area of both crops")
+    augment: AugmentConfig = Field(
+        AugmentConfig(grey=0.0, blur=(0.0, 0.0, 0.0), solarise=(0.0, 0.0, 0.0)),
+        description="flips and colour jitter of the two crops (global 1 and global 2 of the triples)",
+    )
+    temperature: float = Field(0.1, gt=0, description="by which cosines are divided")
+    hidden_dim: int | None = Field(None, ge=1, description="width of the head's MLP; default: twice the backbone's")
+    out_dim: int = Field(64, ge=1, description="dimensions in which patches are compared")
+    momentum_teacher: float | None = Field(
+        None, ge=0, le=1, description="positives and negatives come from a moving average of the student, of this "
+        "momentum at the first step and cosine to 1; null: from the student itself",
+    )  # fmt: skip
+    queue: int = Field(
+        0, ge=0, description="more negatives: the mean patches of the last this many views, of the teacher; 0 = none"
+    )
+    clip_grad: float = Field(3.0, ge=0, description="bound on each parameter's own gradient norm; 0 = none")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> PatchContrastConfig:
+        if self.queue and self.momentum_teacher is None:
+            raise ValueError("queue: what it holds must change slowly: give momentum_teacher, or queue 0")
+        if self.accumulate > 1:
+            raise ValueError(
+                "accumulate: must be 1: all patches of a step are one another's negatives and cannot be cut into "
+                "micro-batches; a smaller batch_size with a queue can take its place"
+            )
+        return self
+
+    def views(self) -> tuple[CropConfig, AugmentConfig]:
+        """Two crops of one size."""
+        return CropConfig(global_size=self.crop_size, num_local=0, global_scale=self.crop_scale), self.augment
+
+    def targets(self, seed: int, patch_size: int) -> Correspondence:
+        """Which patches of the two crops show the same point."""
+        return Correspondence(self.crop_size // patch_size)
+
+    def sizes(self) -> dict[str, int]:
+        """Of both crops."""
+        return {"crop_size": self.crop_size}
+
+    def build(self, job: Job, steps_per_epoch: int, device: torch.device) -> PatchContrast:
+        """Student, and teacher if there is one."""
+        return PatchContrast(job, self, steps_per_epoch, device)
+
+    def cost(self, model: VitConfig) -> StepCost:
+        """Without the scores between patches."""
+        width, patch = SHAPES[model.name]
+        hidden = self.hidden_dim or 2 * width
+        head = hidden * (width + self.out_dim)
+        forward = 2 * (vit_flops(model, self.crop_size) + 2 * head * (self.crop_size // patch) ** 2)
+        teacher = self.momentum_teacher is not None
+        step = (4 if teacher else 3) * forward - 2 * patch_flops(model, self.crop_size)
+        return StepCost(step, head, 2 if teacher else 1)
+
+
+# --- one step ----------------------------------------------------------------------------------------
+
+
+class PatchContrast(Objective):
+    """A student whose patches find themselves in another crop, by its own features or those of its moving average."""
+
+    config: PatchContrastConfig
+
+    def __init__(self, job: Job, config: PatchContrastConfig, steps_per_epoch: int, device: torch.device) -> None:
+        self.job, self.config = job, config
+        self.schedules = Schedules(config, job.optimizer, steps_per_epoch)
+        backbone = job.backbone(device)
+        self.student = PatchNetwork(backbone, self._head(backbone.embed_dim).to(device)).train()
+        self.networks: dict[str, nn.Module] = {"student": self.student}
+        if config.momentum_teacher is not None:
+            self.networks["teacher"] = make_teacher(self.student)
+            self.momentum = cosine(config.momentum_teacher, 1.0, config.epochs * steps_per_epoch)
+        self.observed = "teacher" if config.momentum_teacher is not None else "student"
+        self.buffers = {"queue": torch.zeros(config.queue, config.out_dim, device=device)} if config.queue else {}
+
+    def _head(self, width: int) -> PatchHead:
+        return PatchHead(width, self.config.hidden_dim or 2 * width, self.config.out_dim, seed=self.job.seed)
+
+    def fresh(self, role: str) -> nn.Module:
+        """A backbone and head of the same architecture."""
+        backbone = from_config(self.job.model, weight_init="skip")
+        return PatchNetwork(backbone, self._head(backbone.embed_dim))
+
+    def step(self, step: Step) -> None:
+        """One step, from two views of its images to the student, the teacher and the queue."""
+        config, teacher, queue = self.config, self.networks.get("teacher"), self.buffers.get("queue")
+        step.begin(self.schedules.at(step.number))
+        for images, *matches in step.micro_batches():  # (2*B, 3, S, S), and where the views' patches lie in the other
+            with step.autocast():
+                patches = step.forward(images)  # (2*B, N, C)
+                with torch.no_grad():
+                    others = None if teacher is None else teacher(images)
+            loss = contrast(patches, others, matches, config.temperature, queue)
+            step.backward(loss.loss, accuracy=loss.accuracy)
+        gradients, norms = step.gradients()
+        if step.finite:
+            clip_each_(gradients, norms, config.clip_grad)
+            step.optimizer.step()
+            if others is not None:
+                update_teacher(self.averaged, float(self.momentum[step.number]))
+            if others is not None and queue is not None:
+                update_queue(queue, others)
+
+    @cached_property
+    def averaged(self) -> list[tuple[Tensor, Tensor]]:
+        """Teacher's and student's parameters; paired at the first update, since sharding replaces a module's."""
+        pairs = zip(self.networks["teacher"].parameters(), self.student.parameters(), strict=True)
+        return [(local(teacher), local(student.detach())) for teacher, student in pairs]
+
+
+# --- the loss ----------------------------------------------------------------------------------------
+
+
+def contrast(
+    patches: Tensor, others: Tensor | None, matches: Sequence[Tensor], temperature: float, queue: Tensor | None = None
+) -> Contrast:
+    """InfoNCE of the first view's patches among the second's and the other way round: the mean of the two.
+
+    Args:
+        patches: (2·B, N, C), the student's, view-major; they need not have unit length.
+        others: the teacher's, likewise, among which patches find themselves; None: the student's own.
+        matches: tokens and weights of :class:`dinoskip.data.correspondence.Matches`, for the first view and the second.
+        temperature: by which cosines are divided.
+        queue: (Q, C), further negatives.
+    """
+    work = torch.promote_types(patches.dtype, torch.float32)
+    own = patches.flatten(0, 1).to(work)
+    keys = own if others is None else others.flatten(0, 1).to(work)
+    both = []
+    for tokens, weights in (matches[:2], matches[2:]):
+        corners = keys.index_select(0, tokens[:, 1:].flatten()).view(*weights.shape, keys.shape[1])
+        positives = F.normalize((corners * weights[..., None]).sum(1), dim=-1)
+        queries = F.normalize(own.index_select(0, tokens[:, 0]), dim=-1)
+        both.append(info_nce(queries, positives, temperature, room=len(own) // 2, negatives=queue))
+    return Contrast(*(sum(parts) / 2 for parts in zip(*both, strict=True)))
+
+
+@torch.no_grad()
+def update_queue(queue: Tensor, others: Tensor) -> None:
+    """Put the mean patch of every view of all ranks, of unit length, before the queue (Q, C), in place.
+
+    ``others`` (2·B, N, C): the teacher's patches, view-major. Views of an image stay together, images in the order of
+    the batch, so that the queue does not depend on the number of ranks.
+    """
+    means = (
+        F.normalize(others.to(queue.dtype).mean(1), dim=-1).view(2, len(others) // 2, -1).transpose(0, 1).flatten(0, 1)
+    )
+    queue.copy_(torch.cat([gather_rows(means), queue])[: len(queue)])
+
+
+# --- networks ----------------------------------------------------------------------------------------
+
+
+class PatchHead(nn.Module):
+    """An MLP with one hidden layer. Weights depend on ``seed`` alone: truncated normal (0.02), biases zero."""
+
+    def __init__(self, in_dim: int, hidden_dim: int, out_dim: int, *, seed: int = 0) -> None:
+        super().__init__()
+        self.mlp = nn.Sequential(nn.Linear(in_dim, hidden_dim), nn.GELU(), nn.Linear(hidden_dim, out_dim))
+        with torch.no_grad():
+            for name, parameter in self.named_parameters():
+                parameter.zero_()
+                if name.endswith("weight"):
+                    nn.init.trunc_normal_(parameter, std=0.02, generator=torch_rng(seed, "init", "head", name))
+
+    def forward(self, patches: Tensor) -> Tensor:
+        """Map features (..., in_dim) to (..., out_dim)."""
+        mapped: Tensor = self.mlp(patches)
+        return mapped
+
+
+class PatchNetwork(nn.Module):
+    """A backbone and a head on its patches, after the last norm."""
+
+    def __init__(self, backbone: VisionTransformer, head: PatchHead) -> None:
+        super().__init__()
+        backbone.global_pool = ""  # all tokens, not the CLS token alone
+        self.backbone, self.head = backbone, head
+        self.prefix = backbone.num_prefix_tokens
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Map images (n, 3, S, S) to patches (n, N, out_dim), in raster order."""
+        patches: Tensor = self.head(self.backbone(images)[:, self.prefix :])
+        return patches

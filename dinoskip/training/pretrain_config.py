@@ -1,0 +1,56 @@
+"""What every objective of pretraining has: a name, views of its images, and the networks that it trains on them."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import NamedTuple
+
+import torch
+from pydantic import Field
+
+from dinoskip.data.augment import AugmentConfig
+from dinoskip.data.crops import CropConfig
+from dinoskip.data.multicrop import DataPath
+from dinoskip.data.view_targets import ViewTargets
+from dinoskip.models.build import VitConfig
+from dinoskip.training.objective import Objective
+from dinoskip.training.recipe import Job, TrainConfig
+
+
+class StepCost(NamedTuple):
+    """``flops`` of a training step for one image with all its views; ``head``: parameters of the head.
+
+    ``networks``: how many networks (backbone and head) a checkpoint holds.
+    """
+
+    flops: int
+    head: int
+    networks: int
+
+
+class PretrainConfig(TrainConfig):
+    """Settings of every objective. A subclass has a field ``objective``, whose only value is its name."""
+
+    data_path: DataPath = Field(
+        "crops", description="crops: cut by workers; decode: cut on the device; resident: the set in device memory"
+    )
+
+    @abstractmethod
+    def views(self) -> tuple[CropConfig, AugmentConfig]:
+        """How the views of an image are cut and augmented."""
+
+    def targets(self, seed: int, patch_size: int) -> ViewTargets | None:
+        """What a step needs to know of its views beside their pixels; None: nothing."""
+        return None
+
+    @abstractmethod
+    def sizes(self) -> dict[str, int]:
+        """Sides of the views in pixels, by their dotted key; each must be whole patches."""
+
+    @abstractmethod
+    def build(self, job: Job, steps_per_epoch: int, device: torch.device) -> Objective:
+        """The objective with its networks at their start, which depend on ``job`` alone."""
+
+    @abstractmethod
+    def cost(self, model: VitConfig) -> StepCost:
+        """What a run on this model takes, in closed form (:mod:`dinoskip.models.flops`)."""

@@ -1,0 +1,117 @@
+"""Ten steps of an objective beside a plain re-implementation: the loop written out, and one that drives ours."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dinoskip.config import RawConfig, validate
+from dinoskip.data.loader import Batch
+from dinoskip.distributed import World, all_reduce_mean
+from dinoskip.files import save_tensors
+from dinoskip.optim import build_optimizer
+from dinoskip.training import PretrainJob
+from dinoskip.training.objective import Engine, Objective, Step
+from dinoskip.training.whole_state import whole_state
+
+Values = dict[str, Tensor]
+
+
+@dataclass
+class PlainTraining:
+    """A loss on named tensors, each gradient clipped by its own norm (bound 0: not), AdamW and its schedules."""
+
+    values: Values
+    loss: Callable[[Values, int], Tensor]
+    lr: float
+    min_lr: float
+    decay: tuple[float, float]
+    warmup: int
+    total: int
+    clip: float
+    betas: tuple[float, float] = (0.9, 0.999)
+    undecayed: Callable[[str, Tensor], bool] = lambda name, value: value.ndim < 2 or name.endswith("bias")
+
+    def __post_init__(self) -> None:
+        self.values = {name: value.clone() for name, value in self.values.items()}
+        self.moments = {name: [torch.zeros_like(value)] * 2 for name, value in self.values.items()}
+
+    def step(self, number: int) -> float:
+        """One update; return the loss before it."""
+        leaves = {name: value.clone().requires_grad_() for name, value in self.values.items()}
+        loss = self.loss(leaves, number)
+        loss.backward()
+        after = number - self.warmup
+        share = (1 + math.cos(math.pi * after / (self.total - self.warmup))) / 2
+        lr = self.lr * number / (self.warmup - 1) if after < 0 else self.min_lr + (self.lr - self.min_lr) * share
+        decay = self.decay[1] + (self.decay[0] - self.decay[1]) * (1 + math.cos(math.pi * number / self.total)) / 2
+        for name, leaf in leaves.items():
+            if leaf.grad is None:
+                continue
+            gradient = leaf.grad * (min(1.0, self.clip / (float(leaf.grad.norm()) + 1e-6)) if self.clip else 1.0)
+            for place, (beta, power) in enumerate(zip(self.betas, (gradient, gradient**2), strict=True)):
+                self.moments[name][place] = beta * self.moments[name][place] + (1 - beta) * power
+            first, second = (
+                moment / (1 - beta ** (number + 1)) for moment, beta in zip(self.moments[name], self.betas, strict=True)
+            )
+            kept = 1 if self.undecayed(name, leaf) else 1 - lr * decay
+            self.values[name] = self.values[name] * kept - lr * first / (second.sqrt() + 1e-8)
+        return loss.item()
+
+
+class _GivenViews:
+    def views(self, batch: Batch) -> list[Tensor]:
+        return [batch.data[str(place)] for place in range(len(batch.data))]
+
+
+def job_of(**tree: Any) -> PretrainJob:
+    """A job of these settings."""
+    return validate(PretrainJob, RawConfig(tree))
+
+
+class Driver:
+    """Our steps of an objective in float64 on views that a test gives."""
+
+    def __init__(self, job: PretrainJob, steps_per_epoch: int, here: World | None = None) -> None:
+        here = here or World(0, 1, torch.device("cpu"))
+        self.objective: Objective = job.pretrain.build(job, steps_per_epoch, here.device)
+        for network in self.objective.networks.values():
+            network.double()
+        self.objective.buffers.update({name: value.double() for name, value in self.objective.buffers.items()})
+        self.job = job
+        self.student = self.objective.networks["student"]
+        self.optimizer = build_optimizer(self.student, job.optimizer)
+        loader: Any = _GivenViews()
+        self.engine = Engine(self.student, self.student, self.optimizer, loader, here, job.seed)
+
+    def spread(self, forward: torch.nn.Module) -> Driver:
+        """The same with the student as a rank calls it, once its networks are spread over the ranks."""
+        self.optimizer = build_optimizer(self.student, self.job.optimizer)
+        self.engine = replace(self.engine, forward=forward, optimizer=self.optimizer)
+        return self
+
+    def write(self, path: Path, losses: list[Tensor]) -> None:
+        """Write the mean losses over ranks and all tensors of networks and buffers, on rank 0; collective."""
+        tensors = {f"loss.{step}": all_reduce_mean(loss.clone())[None] for step, loss in enumerate(losses)}
+        for role, network in self.objective.networks.items():
+            tensors |= {f"{role}.{name}": value for name, value in whole_state(network).items()}
+        tensors |= {name: value.clone() for name, value in self.objective.buffers.items()}
+        if self.engine.here.is_main:
+            save_tensors(path, tensors)
+
+    def values(self) -> Values:
+        """The student's tensors by name."""
+        return {name: value.clone() for name, value in self.student.state_dict().items()}
+
+    def step(self, number: int, views: list[Tensor]) -> Step:
+        """Take step ``number``."""
+        batch = Batch(torch.arange(1), {str(place): view for place, view in enumerate(views)})
+        taken = Step(self.engine, number, iter([batch]))
+        self.objective.step(taken)
+        return taken
