@@ -46,7 +46,7 @@ def settings_of(kind: Any, key: str = "", choice: str = "") -> list[Setting]:
     for name, field in kind.model_fields.items():
         inner, at = _sections(field.annotation), f"{key}.{name}".strip(".")
         at += ".NAME" if get_origin(field.annotation) is dict else ""
-        rows += _once([settings_of(section, at, _tag_of(section) if len(inner) > 1 else "") for section in inner])
+        rows += _once([settings_of(section, at, _tag_of(section) if len(inner) > 1 else choice) for section in inner])
         if not inner and not (choice and field.default == choice):
             default = "required"
             if not field.is_required():

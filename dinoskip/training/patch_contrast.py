@@ -19,7 +19,7 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dinoskip.data.augment import AugmentConfig
+from dinoskip.data.augment import AugmentConfig, Probability
 from dinoskip.data.correspondence import Correspondence
 from dinoskip.data.crops import CropConfig, Scale
 from dinoskip.distributed import gather_rows, local
@@ -36,16 +36,25 @@ from dinoskip.training.rates import Schedules
 from dinoskip.training.recipe import Job
 
 
+class JitterConfig(AugmentConfig):
+    """Flips and colour jitter, as strong as DINO's, and nothing else; of triples the first two are the two crops'."""
+
+    grey: Probability = Field(0.0, description="probability of a grey image")
+    blur: tuple[Probability, Probability, Probability] = Field(
+        (0.0, 0.0, 0.0), description="probability of Gaussian blur"
+    )
+    solarise: tuple[Probability, Probability, Probability] = Field(
+        (0.0, 0.0, 0.0), description="probability of solarisation"
+    )
+
+
 class PatchContrastConfig(PretrainConfig):
     """Settings of patch contrast; every patch that lies in both crops carries the loss."""
 
     objective: Literal["patch_contrast"] = "patch_contrast"
     crop_size: int = Field(224, ge=8, description="side of both crops in pixels")
     crop_scale: Scale = Field((0.35, 1.0), description="share of the image area of both crops")
-    augment: AugmentConfig = Field(
-        AugmentConfig(grey=0.0, blur=(0.0, 0.0, 0.0), solarise=(0.0, 0.0, 0.0)),
-        description="flips and colour jitter of the two crops (global 1 and global 2 of the triples)",
-    )
+    augment: JitterConfig = JitterConfig()
     temperature: float = Field(0.1, gt=0, description="by which cosines are divided")
     hidden_dim: int | None = Field(None, ge=1, description="width of the head's MLP; default: twice the backbone's")
     out_dim: int = Field(64, ge=1, description="dimensions in which patches are compared")
@@ -185,10 +194,9 @@ def update_queue(queue: Tensor, others: Tensor) -> None:
     ``others`` (2·B, N, C): the teacher's patches, view-major. Views of an image stay together, images in the order of
     the batch, so that the queue does not depend on the number of ranks.
     """
-    means = (
-        F.normalize(others.to(queue.dtype).mean(1), dim=-1).view(2, len(others) // 2, -1).transpose(0, 1).flatten(0, 1)
-    )
-    queue.copy_(torch.cat([gather_rows(means), queue])[: len(queue)])
+    means = F.normalize(others.to(queue.dtype).mean(1), dim=-1).view(2, len(others) // 2, -1)
+    newest = gather_rows(means.transpose(0, 1).flatten(0, 1))
+    queue.copy_(torch.cat([newest, queue])[: len(queue)])
 
 
 # --- networks ----------------------------------------------------------------------------------------
