@@ -27,6 +27,7 @@ def _parser() -> argparse.ArgumentParser:
         backbones,
         clusters,
         datasets,
+        look,
         machine,
         models,
         results,
@@ -43,7 +44,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"dinoskip {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=Parser)
-    for part in (studies, settings, training, clusters, backbones, results, analysis, datasets, models, machine):
+    for part in (look, studies, settings, training, clusters, backbones, results, analysis, datasets, models, machine):
         part.add_commands(commands)
     return parser
 

@@ -159,7 +159,7 @@ def _runner_of(args: Args, stage: Stage) -> Runner:
     overrides = [re.sub(r"^data\.", f"data.{name}.", text) for text in overrides]
     source = RawConfig(tree, {"": "command line", "name": "--out", stage.asked_by: "--data"})
     study, variants = study_of(apply_overrides(source, overrides))
-    nodes = only(build_nodes(study, variants), stage.name, gathering="" if stage.name == "gallery" else "report")
+    nodes = only(build_nodes(study, variants), {stage.name}, gathering="" if stage.name == "gallery" else "report")
     return Runner(study.directory, nodes, STAGES, device=args.device, workers=args.workers)
 
 

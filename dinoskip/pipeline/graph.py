@@ -6,7 +6,7 @@ input}. Files outside the study enter by the hash of their content. Modification
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -164,11 +164,11 @@ def differences(old: Record, new: Record) -> list[str]:
     return reasons
 
 
-def only(nodes: Sequence[Node], stage: str, gathering: str) -> list[Node]:
-    """The nodes of a stage and all that they need, and those of the stage ``gathering`` with what is left to gather."""
+def only(nodes: Sequence[Node], stages: Collection[str], gathering: str) -> list[Node]:
+    """The nodes of some stages and all that they need; those of the stage ``gathering`` with what is left to gather."""
     by_id = {node.id: node for node in nodes}
     kept: set[str] = set()
-    left = [node.id for node in nodes if node.stage == stage]
+    left = [node.id for node in nodes if node.stage in stages]
     while left:
         one = left.pop()
         if one not in kept:
@@ -176,7 +176,7 @@ def only(nodes: Sequence[Node], stage: str, gathering: str) -> list[Node]:
             left += by_id[one].needs.values()
     chosen = []
     for node in nodes:
-        if node.stage == gathering and stage != gathering:
+        if node.stage == gathering:
             inputs = {role: source for role, source in node.inputs.items() if source in kept}
             chosen.append(replace(node, inputs=inputs))
         elif node.id in kept:

@@ -198,7 +198,7 @@ def test_only_a_stage_what_it_needs_and_a_report_of_that() -> None:
         Node("knn/b", "knn", {}, inputs={"store": "features/b"}),
         Node("report", "report", {}, inputs={name: name for name in ("features/a", "features/b", "probe/a", "knn/b")}),
     ]
-    chosen = only(nodes, "probe", gathering="report")
+    chosen = only(nodes, {"probe"}, gathering="report")
     assert [node.id for node in chosen] == ["features/a", "probe/a", "report"]
     assert set(chosen[-1].inputs) == {"features/a", "probe/a"}
-    assert [node.id for node in only(nodes, "knn", gathering="")] == ["features/b", "knn/b"]
+    assert [node.id for node in only(nodes, {"knn"}, gathering="")] == ["features/b", "knn/b"]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
+from dinoskip.errors import DataError
+
 
 class Layout(NamedTuple):
     """A layout that people have. It is there if all of ``parts`` are, below a root; the first of the table counts."""
@@ -54,6 +56,19 @@ LAYOUTS = (
 
 def _layout_of(folder: Path) -> Layout | None:
     return next((one for one in LAYOUTS if all((folder / part).exists() for part in one.parts)), None)
+
+
+def kind_of(root: Path) -> tuple[str, Path]:
+    """Return what kind of data set lies in ``root`` and the folder that is its root; ``images`` if none is seen.
+
+    Raises :class:`DataError` for a layout that is known and cannot be read.
+    """
+    layout = _layout_of(root)
+    if layout is None and (root / "annotations.json").is_file():
+        return "coco_json", root
+    if layout is not None and layout.kind is None:
+        raise DataError(f"{root} is laid out as {layout.name}", layout.advice)
+    return ("images", root) if layout is None or layout.kind is None else (layout.kind, root)
 
 
 def nearest_layout(root: Path, kind: str) -> str | None:

@@ -1,0 +1,188 @@
+"""The command look: what any backbones are worth on any folder of photographs, block by block, as one page."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dinoskip.cli.arguments import (
+    SPEC,
+    Args,
+    blocks_of,
+    command,
+    computing_options,
+    count,
+    data_option,
+    json_option,
+)
+from dinoskip.cli.backbones import labelled
+from dinoskip.cli.rows import conclude
+from dinoskip.config import RawConfig, apply_overrides, validate
+from dinoskip.console import duration, log
+from dinoskip.data.sets import FOLDER_KINDS
+from dinoskip.errors import ConfigError, DataError
+from dinoskip.pipeline import old_keys
+
+if TYPE_CHECKING:
+    from dinoskip.pipeline.graph import Node
+
+STAGES_SHOWN = {"probe", "tokencut", "knn", "gallery"}
+SIZE = 224
+STARTS = 3.0  # seconds that a study takes beside its passes over images, a network
+PASSES = 1.6  # what probes, cuts and pictures take on a CPU, in passes over the same images
+
+
+def add_commands(commands: Any) -> None:
+    """Declare the command."""
+    parser = command(
+        commands,
+        "look",
+        look,
+        "show what backbones see in a folder of photographs, and how good each block is",
+        details="The page shows PCA, TokenCut, attention and similarity of every block. Where the folder has masks, "
+        "boxes or\nclasses (VOC, ADE20K, COCO, images/ and masks/, train/CLASS and val/CLASS), probes, CorLoc and k-NN "
+        "say which\nblock is best. It is a study: run it again with other backbones, and what is known is not done "
+        "again.",
+    )
+    parser.add_argument("backbone", nargs="+", metavar="BACKBONE", help=f"{SPEC}; a=b changes a setting")
+    data_option(parser, "a folder of photographs, with labels or without")
+    parser.add_argument(
+        "--kind", choices=FOLDER_KINDS, metavar="KIND", help=f"its layout, if it is not seen: {', '.join(FOLDER_KINDS)}"
+    )
+    parser.add_argument("--out", default="", metavar="DIR", help="where the page goes (default: runs/look-FOLDER)")
+    parser.add_argument(
+        "--images", type=count, default=200, metavar="N", help="measure on at most N of a split (default: 200; 0: all)"
+    )
+    parser.add_argument("--blocks", default="all", help="all, or numbers such as 3,6,9,12 (default: all)")
+    json_option(parser, "the rows")
+    computing_options(parser)
+    parser.set_defaults(overrides=[])
+
+
+@dataclass(frozen=True)
+class Labels:
+    """What a folder can be used for: a data set's settings, and the splits that have masks, boxes and classes."""
+
+    data: dict[str, Any]
+    masks: bool = False
+    boxes: str = ""
+    classes: bool = False
+
+
+def labels_of(root: Path, kind: str | None = None) -> Labels:
+    """Look at what lies in a folder. Raises :class:`DataError` for one without images or with unusable masks."""
+    from dinoskip.data.sets.layouts import kind_of
+
+    if not root.is_dir():
+        raise DataError(f"{root}: is not a folder", "give a folder of photographs, or a data set's")
+    kind, place = (kind, root) if kind else kind_of(root)
+    tree: dict[str, Any] = {"kind": kind, "root": str(place)}
+    candidates = [{**tree, "year": year} for year in (2012, 2007)] if kind == "voc" else [tree]
+    looked = [_labels(candidate) for candidate in candidates]
+    useful = [one for one in looked if one.masks or one.boxes or one.classes]
+    if useful:
+        return useful[0]
+    if kind not in {"images", "folder"}:
+        log.warning("%s: laid out as %s, but has no labels that can be read: shown as photographs", root, kind)
+    return Labels({"kind": "images", "root": str(root)})
+
+
+def _labels(tree: dict[str, Any]) -> Labels:
+    from dinoskip.data import sets as datasets
+    from dinoskip.pipeline.inputs import OneDataset  # torch
+
+    config = validate(OneDataset, RawConfig({"dataset": tree}, {"": "command line"})).dataset
+
+    def opens(opener: Callable[..., Any], *splits: str) -> bool:
+        try:
+            return all(len(opener(config, split)) for split in splits)
+        except (ConfigError, DataError) as error:
+            log.debug("%s", error)
+            return False
+
+    boxes = next((split for split in ("val", "trainval", "train") if opens(datasets.open_detection, split)), "")
+    masks = opens(datasets.open_segmentation, "train", "val")
+    return Labels(tree, masks, boxes, tree["kind"] == "folder" and opens(datasets.open_labelled, "train", "val"))
+
+
+def study_tree(args: Args, labels: Labels) -> dict[str, Any]:
+    """The study behind the page."""
+    root = Path(args.data).resolve()
+    out = Path(args.out or f"runs/look-{_safe(root.name)}")
+    name = f"voc{labels.data['year']}" if labels.data["kind"] == "voc" else root.name
+    name = _safe(f"{name}_{args.images}" if args.images else name)
+    measured = labels.masks or labels.boxes or labels.classes
+    limit = {"limit": args.images} if args.images and measured else {}
+    evaluate: dict[str, Any] = {"blocks": blocks_of(args.blocks)}
+    evaluate["probe"] = {"protocol": "fast", "size": SIZE, "datasets": [name] if labels.masks else []}
+    if labels.boxes:
+        evaluate["tokencut"] = {"datasets": [name], "split": labels.boxes}
+    if labels.classes:
+        evaluate["knn"] = {"datasets": [name], "size": SIZE}
+    return {
+        "name": out.name,
+        "output": str(out.parent),
+        "data": {name: {**labels.data, **limit}},
+        "variants": {"model": labelled([text for text in args.backbone if not _is_setting(text)])},
+        "evaluate": evaluate,
+        "gallery": {"dataset": name},
+        "report": {"title": f"A look at {root.name}"},
+    }
+
+
+def _safe(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]+", "_", text).lstrip("._-")[:50] or "photographs"
+
+
+def _is_setting(text: str) -> bool:
+    return re.match(r"[a-z_.0-9]+=", text) is not None
+
+
+def look(args: Args) -> int:
+    """``dinoskip look``."""
+    from dinoskip.distributed import is_main  # torch, as below
+    from dinoskip.pipeline.graph import only
+    from dinoskip.pipeline.runner import Runner
+    from dinoskip.pipeline.study import STAGES, build_nodes, study_of
+
+    tree = study_tree(args, labels_of(Path(args.data), args.kind))
+    if not tree["variants"]["model"]:
+        raise ConfigError("look: no backbone is given", f"write {SPEC}")
+    settings = [old_keys.current_override(text) for text in (*filter(_is_setting, args.backbone), *args.overrides)]
+    study, variants = study_of(apply_overrides(RawConfig(tree, {"": "command line", "data": "--data"}), settings))
+    nodes = only(build_nodes(study, variants), STAGES_SHOWN, gathering="report")
+    runner = Runner(study.directory, nodes, STAGES, device=args.device, workers=args.workers)
+    _say_how_long(args, [step.node for step in runner.plan() if step.state != "cached"])
+    runner.run({node.id for node in runner.planner.nodes})
+    if is_main():
+        conclude(runner, ("report",), as_json=args.json)
+    return 0
+
+
+def _say_how_long(args: Args, missing: list[Node]) -> None:
+    """Say how long the missing stages take, from the time of one pass through each backbone here."""
+    import torch  # and the two below: heavy
+
+    from dinoskip.distributed import choose_device
+    from dinoskip.models import load_backbone
+
+    passes = [node for node in missing if node.stage == "features"]
+    total = 0.0
+    for spec in {node.settings["backbone"] for node in passes}:
+        backbone = load_backbone(spec, device=str(choose_device(args.device)))
+        images = torch.zeros(4, 3, SIZE, SIZE, device=backbone.device, dtype=backbone.dtype)
+        for _ in range(2):  # the second is timed
+            began = time.monotonic()
+            with torch.inference_mode():
+                backbone.layers(images, blocks=[backbone.depth])
+            if backbone.device.type == "cuda":
+                torch.cuda.synchronize()
+            seconds = (time.monotonic() - began) / len(images)
+        own = [node for node in passes if node.settings["backbone"] == spec]
+        total += seconds * PASSES * len(own) * (args.images or 1000) + STARTS
+    if total:
+        log.info("look: %d passes over at most %s images: about %s", len(passes), args.images or "all", duration(total))

@@ -1,0 +1,74 @@
+"""``dinoskip look``: what a folder can be used for is seen in it; the page comes of any photographs."""
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from dinoskip.cli import main
+from dinoskip.cli.look import labels_of
+from dinoskip.data import ScenesConfig, compose
+
+VIT = "timm:vit_tiny_patch16_224,pretrained=false,depth=2,img_size=64"
+
+
+@pytest.fixture(scope="module")
+def scenes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return compose(ScenesConfig(images=12, size=64), tmp_path_factory.mktemp("look") / "scenes")
+
+
+def _photographs(folder: Path, *names: str) -> Path:
+    rng = np.random.default_rng(0)
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(rng.integers(0, 255, (70, 90, 3), dtype=np.uint8)).save(folder / name)
+    return folder
+
+
+def test_labels_are_seen_in_the_folder(scenes: Path, tmp_path: Path) -> None:
+    voc = labels_of(scenes)
+    assert (voc.data["kind"], voc.data["year"], voc.masks, voc.boxes, voc.classes) == ("voc", 2012, True, "val", False)
+    classes = _photographs(tmp_path / "c", "train/a/1.png", "train/b/2.png", "val/a/3.png", "val/b/4.png")
+    assert labels_of(classes).classes
+    plain = _photographs(tmp_path / "p", "1.png", "more/2.png")
+    assert labels_of(plain).data == {"kind": "images", "root": str(plain)}
+    halved = _photographs(tmp_path / "h", "train/1.png", "val/2.png")  # looks like classes, and has none
+    assert labels_of(halved).data["kind"] == "images"
+
+
+def test_a_look_at_photographs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plain, out = _photographs(tmp_path / "my photos", "1.png", "2.png"), tmp_path / "out"
+    command = ["look", VIT, "--data", str(plain), "--out", str(out), "evaluate.probe.size=64"]
+    assert main(command) == 0
+    said = capsys.readouterr()
+    assert said.out.strip() == f"page: {out.resolve() / 'index.html'}"
+    assert "report/index.html" in (out / "index.html").read_text()
+    assert (out / "report" / "gallery" / "index.html").is_file()
+    assert "A look at my photos" in (out / "report" / "index.html").read_text()
+
+
+def test_a_look_at_labelled_images_measures_them(
+    scenes: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    command = ["look", VIT, "--data", str(scenes), "--out", str(out), "--images", "4", "evaluate.probe.size=64"]
+    command += ["evaluate.probe.epochs=1", "gallery.first=1"]
+    assert main(command) == 0
+    said = capsys.readouterr()
+    assert re.search(r"mIoU, voc2012_4 val +vit_tiny_patch16_224 ", said.out)
+    assert re.search(r"CorLoc, voc2012_4 val +vit_tiny_patch16_224 ", said.out)
+    assert re.search(r"3 passes over at most 4 images: about \d+s", said.err)
+    rows = json.loads((out / "rows.json").read_text())
+    assert {row["n"] for row in rows if row["metric"] in ("mIoU", "CorLoc")} <= {3, 4}
+    assert main([*command, "-q"]) == 0  # all is cached
+    assert "passes" not in capsys.readouterr().err
+
+
+def test_a_look_at_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["look", VIT, "--data", str(tmp_path / "none")]) == 3
+    assert "is not a folder" in capsys.readouterr().err
+    assert main(["look", "evaluate.probe.size=64", "--data", str(_photographs(tmp_path / "p", "1.png"))]) == 2
+    assert "no backbone is given" in capsys.readouterr().err
