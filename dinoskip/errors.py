@@ -124,6 +124,11 @@ def guard(path: Path | str, what: str) -> Iterator[None]:
         raise DataError(f"{path}: not a readable {what}: {reason}") from error
 
 
+def is_not_permitted(error: BaseException) -> bool:
+    """Whether the system refused a file for its mode or owner, or because its disk is read-only."""
+    return isinstance(error, OSError) and error.errno in {errno.EACCES, errno.EPERM, errno.EROFS}
+
+
 @contextmanager
 def translate_write_errors(path: Path) -> Iterator[None]:
     """Turn "no space" and "not permitted" while writing ``path`` into one-line errors."""

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from dinoskip.errors import DataError, WeightsError, translate_write_errors
@@ -271,10 +271,14 @@ def write_manifest(
 
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
         files = dict(zip(names, pool.map(entry, names), strict=True))
-    stable = {name: entry["sha256"] for name, entry in files.items() if Path(name).name not in volatile}
-    digest = hash_of(stable)
+    digest = hash_of_files(files, volatile)
     write_json(directory / MANIFEST, {"format": 1, "hash": digest, "files": files, "info": dict(info or {})})
     return digest
+
+
+def hash_of_files(files: Mapping[str, Mapping[str, Any]], volatile: Sequence[str] = ()) -> str:
+    """The output hash of a manifest's ``files``: of names and sha256 of all but those named in ``volatile``."""
+    return hash_of({name: entry["sha256"] for name, entry in files.items() if Path(name).name not in volatile})
 
 
 def _refuse_names_of_one_spelling(names: Iterable[str]) -> None:
@@ -327,13 +331,24 @@ def _file_problem(path: Path, entry: Mapping[str, Any]) -> str | None:
     return None
 
 
-def verify_manifest(directory: Path) -> list[str]:
-    """Compare a published directory with its manifest, byte by byte; return one line per problem, [] if none."""
+def verify_manifest(directory: Path, *, inner: bool = True) -> list[str]:
+    """Compare a published directory with its manifest, byte by byte; return one line per problem, [] if none.
+
+    Files in folders below that have a manifest of their own, which is verified where they are read (a feature store, a
+    checkpoint), are left out unless ``inner``.
+    """
     directory = Path(directory)
     try:
         files = read_manifest(directory)["files"]
     except DataError as error:
         return [str(error)]
+    if not inner:
+        published = {PurePosixPath(name).parent for name in files if PurePosixPath(name).name == MANIFEST}
+        files = {
+            name: entry
+            for name, entry in files.items()
+            if PurePosixPath(name).name == MANIFEST or published.isdisjoint(PurePosixPath(name).parents)
+        }
     problems = (_file_problem(directory / name, entry) for name, entry in files.items())
     return [problem for problem in problems if problem is not None]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dinoskip.errors import DataError
-from dinoskip.files import read_json, write_json
+from dinoskip.files import read_json, verify_beside_manifest, write_json
 
 _BASELINE = "baseline: "
 UNKNOWN_EPOCH = -1
@@ -125,7 +125,10 @@ def write_rows(path: Path, rows: Iterable[EvalResult]) -> None:
 
 
 def read_rows(path: Path) -> list[EvalResult]:
-    """Read rows; unknown fields are refused with a :class:`DataError`."""
+    """Read rows; :class:`DataError` for unknown fields, or if they are not as the manifest beside them says."""
+    problem = verify_beside_manifest(path)
+    if problem is not None:
+        raise DataError(problem, f"remove {path.parent}: the command that made it makes it again")
     names = {field.name for field in fields(EvalResult)}
     rows = []
     for entry in read_json(path):

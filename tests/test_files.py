@@ -106,6 +106,21 @@ def test_manifest_sees_every_change(tmp_path: Path) -> None:
     assert "missing" in files.verify_manifest(folder)[0]
 
 
+def test_what_has_a_manifest_of_its_own_may_be_left_out(tmp_path: Path) -> None:
+    for name in ("rows.json", "store/1.npy", "store/deep/2.npy", "other/3.npy"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("a")
+    files.write_manifest(tmp_path / "store")
+    files.write_manifest(tmp_path)
+    for name in ("store/1.npy", "store/deep/2.npy"):
+        (tmp_path / name).write_text("b")
+    assert len(files.verify_manifest(tmp_path)) == 2
+    assert files.verify_manifest(tmp_path, inner=False) == []
+    for name in ("rows.json", "other/3.npy", "store/MANIFEST.json"):
+        (tmp_path / name).write_text("b")
+    assert len(files.verify_manifest(tmp_path, inner=False)) == 3
+
+
 ENTRY = {"bytes": 1, "sha256": "0" * 64}
 
 

@@ -15,7 +15,7 @@ from PIL import Image
 
 from dinoskip.cli import main
 from dinoskip.errors import DataError
-from dinoskip.files import read_json, write_json
+from dinoskip.files import read_json, write_json, write_manifest
 from dinoskip.models import VitConfig, create_model, save_weights
 from dinoskip.results import UNKNOWN_EPOCH, EvalResult, best_by_heldout, read_rows, rows_csv, write_rows
 
@@ -31,6 +31,16 @@ def test_rows_come_back_from_json_and_old_ones_have_no_interval(tmp_path: Path) 
     write_json(tmp_path / "new.json", [{**old, "spread": 1}])
     with pytest.raises(DataError, match="not result rows"):
         read_rows(tmp_path / "new.json")
+
+
+def test_rows_with_a_flipped_bit_are_not_read(tmp_path: Path) -> None:
+    write_rows(tmp_path / "rows.json", [ROW])
+    write_manifest(tmp_path)
+    assert read_rows(tmp_path / "rows.json") == [ROW]
+    text = (tmp_path / "rows.json").read_text()
+    (tmp_path / "rows.json").write_text(text.replace("40.0", "60.0"))
+    with pytest.raises(DataError, match=r"rows\.json: content differs from its recorded sha256"):
+        read_rows(tmp_path / "rows.json")
 
 
 def test_numbers_that_are_not_finite_become_null(tmp_path: Path) -> None:

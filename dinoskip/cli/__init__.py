@@ -11,11 +11,13 @@ import argparse
 import os
 import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from dinoskip import __version__, console
 from dinoskip.cli.arguments import Parser
-from dinoskip.errors import ConfigError, DinoskipError, DiskFull, Preempted, is_disk_full
+from dinoskip.errors import ConfigError, DinoskipError, DiskFull, Preempted, is_disk_full, is_not_permitted
 
 EXITS = __doc__.split("\n\n", 1)[1].strip() if __doc__ else ""
 
@@ -80,14 +82,38 @@ def _on_sigterm(number: int, frame: object) -> None:
     raise _Terminated
 
 
+@contextmanager
+def _stopped_by_signals() -> Iterator[None]:
+    """SIGTERM and SIGUSR2 raise in the block, wherever they arrive.
+
+    In a destructor or a callback of a weak reference Python drops what is raised: the signal is then sent once more.
+    """
+    shown = sys.unraisablehook
+
+    def dropped(unraisable: sys.UnraisableHookArgs) -> None:
+        if not issubclass(unraisable.exc_type, _Terminated | KeyboardInterrupt):
+            shown(unraisable)
+            return
+        again = signal.SIGTERM if issubclass(unraisable.exc_type, _Terminated) else signal.SIGINT
+        threading.Timer(0.01, os.kill, (os.getpid(), again)).start()
+
+    sys.unraisablehook = dropped
+    before = {number: signal.signal(number, _on_sigterm) for number in (signal.SIGTERM, signal.SIGUSR2)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        sys.unraisablehook = shown
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     try:
         args = _parse(argv)
         console.configure(args.verbosity)
-        for number in (signal.SIGTERM, signal.SIGUSR2):
-            signal.signal(number, _on_sigterm)
-        return int(args.handler(args))
+        with _stopped_by_signals():
+            return int(args.handler(args))
     except DinoskipError as error:
         return _report(error)
     except _Terminated:
@@ -101,6 +127,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         if is_disk_full(error):
             return _report(DiskFull(f"no space left while writing: {error}", "free some space and run again"))
+        if is_not_permitted(error):
+            return _report(
+                ConfigError(f"not permitted: {error}", "see the modes of the files, and how the disk is mounted")
+            )
         if isinstance(error, MemoryError) or "can't start new thread" in str(error):
             said = str(error) or type(error).__name__
             return _report(

@@ -224,7 +224,9 @@ def unpack(
             stack.enter_context(directory_lock(out))
             for left in out.glob(f"{_SCRATCH}*"):  # of one that was killed
                 shutil.rmtree(left, ignore_errors=True)
-            scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix=_SCRATCH, dir=out))
+            scratch = stack.enter_context(
+                tempfile.TemporaryDirectory(prefix=_SCRATCH, dir=out, ignore_cleanup_errors=True)
+            )
             fresh, final = Path(scratch) / "tree", out / folder
             for member in members:
                 _write(archive, member, fresh / member.name)

@@ -9,7 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from dinoskip.errors import DataError
-from dinoskip.files import MANIFEST, find_below, publish_directory, read_json, read_manifest, write_json, write_manifest
+from dinoskip.files import (
+    MANIFEST,
+    find_below,
+    hash_of_files,
+    publish_directory,
+    read_json,
+    read_manifest,
+    write_json,
+    write_manifest,
+)
 
 VOLATILE = (
     "metrics.jsonl",
@@ -64,7 +73,7 @@ class Artifacts:
             manifest = read_manifest(path)
         except DataError:
             return None
-        if manifest["info"].get("key") != key:
+        if manifest["info"].get("key") != key or manifest["hash"] != hash_of_files(manifest["files"], VOLATILE):
             return None
         for name, entry in manifest["files"].items():
             file = path / name

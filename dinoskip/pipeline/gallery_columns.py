@@ -183,7 +183,7 @@ def write_gallery(task: Task) -> None:
     shown, section = _shown(task), task.settings["gallery"]
     for key in ("sheet", "similarity"):  # an id that is not there is said before any work
         chosen_images(shown.ids, section[key], f"gallery.{key}")
-    with tempfile.TemporaryDirectory(prefix=".tmp-", dir=task.out) as scratch:
+    with tempfile.TemporaryDirectory(prefix=".tmp-", dir=task.out, ignore_cleanup_errors=True) as scratch:
         columns = [
             _column(task, model, shown, Path(scratch) / str(number))
             for number, model in enumerate(task.settings["models"])

@@ -69,7 +69,7 @@ def write_page(task: Task) -> None:
     write_text(task.out / "study.yaml", study)
     settings = task.settings["report"]
     block, rough = _roughness(task)
-    with tempfile.TemporaryDirectory(prefix=".tmp-", dir=task.out) as scratch:
+    with tempfile.TemporaryDirectory(prefix=".tmp-", dir=task.out, ignore_cleanup_errors=True) as scratch:
         variants = [_variant(task, name, own) for name, own in rows.items()]
         page = Report(
             title=settings["title"] or task.settings["study"],

@@ -7,7 +7,8 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from dinoskip.files import MANIFEST, TEMPORARY, publish_directory, write_text
+from dinoskip.errors import DataError
+from dinoskip.files import MANIFEST, TEMPORARY, publish_directory, verify_manifest, write_text
 from dinoskip.locks import directory_lock
 from dinoskip.results import EvalResult, rows_csv, write_rows
 
@@ -47,6 +48,9 @@ def publish_results(study: Path, rows: Sequence[EvalResult], pages: dict[str, Pa
 
 
 def _install(source: Path, final: Path) -> None:
+    problems = verify_manifest(source)
+    if problems:
+        raise DataError(f"damaged output: {problems[0]}", f"remove {source}: the same command makes it again")
     fresh = final.parent / f"{TEMPORARY}{final.name}-{os.getpid()}"
     shutil.copytree(source, fresh, ignore=shutil.ignore_patterns(MANIFEST, "timing.json"))
     publish_directory(fresh, final)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from dinoskip.console import duration, log
 from dinoskip.distributed import patient_group, world
-from dinoskip.errors import ConfigError, OutputInUse
-from dinoskip.files import write_json
+from dinoskip.errors import ConfigError, DataError, OutputInUse
+from dinoskip.files import verify_manifest, write_json
 from dinoskip.locks import directory_lock
 from dinoskip.pipeline.artifacts import Artifacts
 from dinoskip.pipeline.cleaning import RUNNING, at_work, remove_empty
@@ -32,6 +32,7 @@ class Runner:
         self.planner = Planner(nodes, self.artifacts)
         self.stages = stages
         self.device, self.workers = device, workers
+        self._intact: set[Path] = set()
 
     def plan(self) -> list[PlannedNode]:
         """State of every node."""
@@ -109,10 +110,10 @@ class Runner:
         stage = self.stages[node.stage]
         record = record_of(node, self.planner.outputs, self.planner.external(node))
         key = self.planner.keys[node.id]
+        inputs = {role: self._verified(self._output(source)) for role, source in node.needs.items()}
         out = self.artifacts.fresh_partial(node.id, key, keep=stage.resumes)
         log.info("%-44s running (%s)", node.id, reason)
         began = time.monotonic()
-        inputs = {role: self._output(source) for role, source in node.needs.items()}
         task = Task(node.settings, node.runtime, inputs, out, self.device, self.workers)
         if stage.together:
             self.ranks.send((node.stage, task))
@@ -124,6 +125,15 @@ class Runner:
         write_json(out / "timing.json", {"seconds": round(seconds, 2)})
         self.planner.outputs[node.id] = self.artifacts.publish(node.id, key, record, {"stage": node.stage})
         log.info("%-44s done in %s", node.id, duration(seconds))
+
+    def _verified(self, path: Path) -> Path:
+        """``path``, an output that is about to be read; :class:`DataError` if it is damaged. Once for each output."""
+        if path not in self._intact:
+            problems = verify_manifest(path, inner=False)
+            if problems:
+                raise DataError(f"damaged output: {problems[0]}", f"remove {path}: the same command makes it again")
+            self._intact.add(path)
+        return path
 
     def _output(self, node_id: str) -> Path:
         return self.artifacts.path(node_id, self.planner.keys[node_id])

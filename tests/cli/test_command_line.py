@@ -1,9 +1,12 @@
 """The command line as a user meets it: real processes, one line per error, the documented exit codes."""
 
+import errno
 import json
+import os
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -131,6 +134,46 @@ def test_version() -> None:
     command = [sys.executable, "-m", "dinoskip", "--version"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=ROOT, check=True)
     assert done.stdout.startswith("dinoskip 0.")
+
+
+@pytest.mark.parametrize(("number", "code"), [("SIGTERM", 75), ("SIGUSR2", 75), ("SIGINT", 130)])
+def test_a_signal_that_comes_in_a_destructor_stops_the_command(number: str, code: int) -> None:
+    """What its handler raises there, Python prints and drops."""
+    program = f"""
+import os, signal, sys, time
+from dinoskip import cli, environment
+
+class Last:
+    def __del__(self):
+        os.kill(os.getpid(), signal.{number})
+        time.sleep(0)  # where the handler runs
+
+def long(*_):
+    Last()
+    time.sleep(20)
+
+environment.describe = long
+sys.exit(cli.main(["doctor"]))
+"""
+    began = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.returncode == code, done.stderr
+    assert time.monotonic() - began < 15
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES])
+def test_what_the_system_does_not_permit_is_one_line(
+    number: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refused(*_: object) -> None:
+        raise OSError(number, os.strerror(number), "/data/file")
+
+    monkeypatch.setattr("dinoskip.environment.describe", refused)
+    assert main(["doctor"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: not permitted: ")
+    assert "'/data/file'" in line
 
 
 @pytest.mark.parametrize("error", [RuntimeError("can't start new thread"), MemoryError()])

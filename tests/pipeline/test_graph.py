@@ -1,5 +1,6 @@
 """Keys, plans and reasons, on real stages that write small files."""
 
+import shutil
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -9,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from dinoskip.errors import ConfigError, OutputInUse
-from dinoskip.files import MANIFEST, verify_manifest
+from dinoskip.errors import ConfigError, DataError, OutputInUse
+from dinoskip.files import MANIFEST, read_json, verify_manifest, write_json
 from dinoskip.locks import directory_lock
 from dinoskip.pipeline.graph import Node, only, order, select
 from dinoskip.pipeline.runner import Runner
@@ -118,6 +119,31 @@ def test_damaged_output_is_made_again(tmp_path: Path) -> None:
     assert run(tmp_path, counter, nodes(1)) == ["one"]
     for manifest in tmp_path.rglob(MANIFEST):
         assert verify_manifest(manifest.parent) == []
+
+
+def test_a_flipped_bit_in_an_input_is_named_before_it_is_read(tmp_path: Path) -> None:
+    counter = Counter()
+    run(tmp_path, counter, nodes(1))
+    (text,) = (tmp_path / "stages" / "one").glob("*/text")
+    text.write_text("2")
+    shutil.rmtree(tmp_path / "stages" / "two")
+    with pytest.raises(DataError, match="text: content differs from its recorded sha256") as caught:
+        run(tmp_path, counter, nodes(1))
+    assert caught.value.hint == f"remove {text.parent}: the same command makes it again"
+    assert counter.ran == []
+    assert not (tmp_path / "stages" / "two").exists()
+    shutil.rmtree(text.parent)
+    assert run(tmp_path, counter, nodes(1)) == ["one", "two"]
+
+
+def test_a_manifest_whose_hash_is_not_that_of_its_files_is_none(tmp_path: Path) -> None:
+    """It is the input's hash in the keys of what depends on it: all that would be made anew."""
+    counter = Counter()
+    run(tmp_path, counter, nodes(1))
+    (manifest,) = (tmp_path / "stages" / "one").glob(f"*/{MANIFEST}")
+    content = read_json(manifest)
+    write_json(manifest, content | {"hash": content["hash"][::-1]})
+    assert run(tmp_path, counter, nodes(1)) == ["one"]
 
 
 def test_another_run_of_the_same_variant_is_refused_and_of_another_is_not(tmp_path: Path) -> None:
