@@ -62,6 +62,15 @@ class ExportPlan:
         """Bytes of all arrays."""
         return sum(math.prod(shape) * dtype.itemsize for dtype, shape in self.arrays.values())
 
+    def image_bytes(self, image: int) -> int:
+        """Bytes of one image in all arrays."""
+        height, width = self.sizes[image]
+        patch, total = self.manifest["patch_size"], 0
+        for name, (dtype, shape) in self.arrays.items():
+            rows = (height // patch) * (width // patch) if name.startswith("tokens") else 1
+            total += rows * shape[-1] * dtype.itemsize
+        return total
+
 
 def _chosen(blocks: Sequence[int] | str, depth: int) -> list[int]:
     if isinstance(blocks, str):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack, closing, suppress
@@ -14,7 +13,7 @@ from dinoskip.distributed import ProcessGroup, World, differing_rank, patient_gr
 from dinoskip.errors import DataError, OutputInUse
 from dinoskip.features.export_plan import ExportPlan, ImageSet, plan_export
 from dinoskip.features.file_formats import FileFormat
-from dinoskip.features.forward import ForwardPasses
+from dinoskip.features.forward import ForwardPasses, decoding_threads
 from dinoskip.features.store import FeatureStore
 from dinoskip.features.transform import Transform
 from dinoskip.features.writer import StoreWriter, discard, free_bytes, human_bytes, partial_path, prepare
@@ -88,12 +87,6 @@ def export(
     return FeatureStore.open(out)
 
 
-def _threads(workers: int) -> int:
-    """Decoding threads: as asked, else this process's share of the cores that it may use, at most 16."""
-    cores = len(os.sched_getaffinity(0)) // int(os.environ.get("LOCAL_WORLD_SIZE", 1))
-    return workers or max(1, min(16, cores))
-
-
 def _export(backbone: Backbone, plan: ExportPlan, out: Path, workers: int, group: ProcessGroup) -> None:
     work = partial_path(out)
     lock: DirectoryLock | None = None  # rank 0 alone holds it
@@ -117,7 +110,7 @@ def _export(backbone: Backbone, plan: ExportPlan, out: Path, workers: int, group
             log.info("features: continuing, %d of %d batches are done", len(done) - len(todo), len(done))
         began = time.monotonic()
         with closing(StoreWriter(work, plan, group.rank)) as writer:
-            _share(backbone, plan, writer, todo, _threads(workers), group)
+            _share(backbone, plan, writer, todo, decoding_threads(workers), group)
             group.gather(None)  # all rows of all ranks are on disk
             group.on_main(lambda: _publish(writer, lock, out, plan))
         if group.rank == 0:

@@ -7,11 +7,12 @@ thread waits for them, checks and writes. On a CPU, which has nothing to wait fo
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
@@ -22,7 +23,6 @@ from dinoskip.errors import ConfigError, DataError
 from dinoskip.features.export_plan import ExportPlan
 from dinoskip.features.store import cls_name, tokens_name
 from dinoskip.features.transform import Normalise, load_pixels
-from dinoskip.features.writer import StoreWriter
 
 if TYPE_CHECKING:
     from dinoskip.models import Backbone
@@ -50,10 +50,32 @@ class _NotFinite(Exception):
         self.number, self.name, self.row = number, name, row
 
 
+def decoding_threads(workers: int) -> int:
+    """Decoding threads: as asked, else this process's share of the cores that it may use, at most 16."""
+    cores = len(os.sched_getaffinity(0)) // int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+    return workers or max(1, min(16, cores))
+
+
+class RowWriter(Protocol):
+    """What takes the rows: :class:`dinoskip.features.writer.StoreWriter`, or arrays in memory."""
+
+    def write(self, name: str, row: int, values: NDArray[Any]) -> None:
+        """Take ``values``, contiguous and as stored, for rows ``row`` and following of an array."""
+        ...
+
+    def finish(self, batch: int) -> None:
+        """Hear that all rows of ``batch`` have been written."""
+        ...
+
+    def complete(self) -> None:
+        """Make all that was written safe."""
+        ...
+
+
 class ForwardPasses:
     """Computes and writes batches of ``plan`` with ``backbone``; ``threads`` decode."""
 
-    def __init__(self, backbone: Backbone, plan: ExportPlan, writer: StoreWriter, threads: int) -> None:
+    def __init__(self, backbone: Backbone, plan: ExportPlan, writer: RowWriter, threads: int) -> None:
         self.backbone, self.plan, self.writer, self.threads = backbone, plan, writer, threads
         self._to_input = Normalise(backbone.mean, backbone.std, backbone.device, backbone.dtype)
         gpu = backbone.device.type == "cuda"
@@ -61,7 +83,7 @@ class ForwardPasses:
         self._ahead = GPU_AHEAD if gpu else 0
 
     def run(self, todo: Sequence[int], advance: Callable[[int], None]) -> None:
-        """Do the batches ``todo``; ``advance`` is told of images done. All of it is on disk in the end.
+        """Do the batches ``todo``; ``advance`` is told of images done. All of it is safe in the end.
 
         Raises :class:`DataError` naming an image that cannot be read or whose features are not finite as stored.
         """

@@ -12,7 +12,8 @@ or with the same arrays in block{b}.safetensors, or in features.h5, which are ma
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, overload
 
@@ -85,13 +86,13 @@ class StoreDescription(BaseModel):
         return self
 
 
-class FeatureStore:
-    """Features of N images at several blocks; made by :func:`dinoskip.features.export`.
+class FeatureSet(ABC):
+    """What is known of the features of N images before any is read: the base of a store and of windows.
 
     Attributes
     ----------
-    path, file_format, ids, blocks
-        Directory; npy | safetensors | hdf5; image ids in store order; block numbers 1..depth, ascending.
+    path, ids, blocks
+        Directory, or what stands for it in messages; image ids in order; block numbers 1..depth, ascending.
     dtype, facet, norm
         As exported: float16 | bfloat16 | float32; out | key | query | value; none | final | layer.
     weights_hash, transform, patch_size, dim, depth
@@ -100,12 +101,8 @@ class FeatureStore:
         Whether images keep their own size; then image i has rows offsets[i]:offsets[i+1] (int64 (N+1,)), else None.
     """
 
-    def __init__(
-        self, path: Path, manifest: dict[str, Any], file_format: str = "npy", hashes: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, path: Path, manifest: dict[str, Any]) -> None:
         self.path = Path(path)
-        self.file_format = file_format
-        self._hashes = hashes  # sha256 by file, None: nothing is verified
         self.manifest = manifest
         self.ids: tuple[str, ...] = tuple(manifest["ids"])
         self.blocks: tuple[int, ...] = tuple(manifest["blocks"])
@@ -121,6 +118,42 @@ class FeatureStore:
         self.ragged: bool = manifest["layout"] == "ragged"
         counts = [h * w for h, w in manifest["grids"]]
         self.offsets = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]) if self.ragged else None
+
+    def __len__(self) -> int:
+        """Return the number of images."""
+        return len(self.ids)
+
+    def grid(self, i: int) -> tuple[int, int]:
+        """Return (rows, columns) of image ``i``'s tokens."""
+        h, w = self.manifest["grids"][i if self.ragged else 0]
+        return int(h), int(w)
+
+    def image_size(self, i: int) -> tuple[int, int]:
+        """Return (height, width) in pixels of the original image ``i``."""
+        h, w = self.manifest["image_sizes"][i]
+        return int(h), int(w)
+
+    @abstractmethod
+    def parts(self, done: NDArray[np.bool_] | None = None) -> Iterator[FeatureStore]:
+        """Yield stores of some of the images each, which together hold all but those of ``done``, bool (N,).
+
+        A part is read before the next is asked for: its arrays are there no longer then. Images have the order of
+        these features where all have one size; else each part says by its ``ids`` which it has.
+        """
+
+
+class FeatureStore(FeatureSet):
+    """Features of N images at several blocks; made by :func:`dinoskip.features.export`.
+
+    See :class:`FeatureSet`. ``file_format`` is npy | safetensors | hdf5.
+    """
+
+    def __init__(
+        self, path: Path, manifest: dict[str, Any], file_format: str = "npy", hashes: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(path, manifest)
+        self.file_format = file_format
+        self._hashes = hashes  # sha256 by file, None: nothing is verified
         self._maps: dict[str, NDArray[Any]] = {}
 
     @classmethod
@@ -158,19 +191,21 @@ class FeatureStore:
                 store._locate(cls_name(block), (len(store.ids), store.dim))
         return store
 
-    def __len__(self) -> int:
-        """Return the number of images."""
-        return len(self.ids)
+    @classmethod
+    def of_arrays(cls, where: Path, manifest: dict[str, Any], arrays: Mapping[str, NDArray[Any]]) -> FeatureStore:
+        """A store of arrays in memory, with names, shapes and dtypes as on disk; ``where`` is for messages."""
+        store = cls(where, manifest)
+        store._maps = dict(arrays)
+        return store
 
-    def grid(self, i: int) -> tuple[int, int]:
-        """Return (rows, columns) of image ``i``'s tokens."""
-        h, w = self.manifest["grids"][i if self.ragged else 0]
-        return int(h), int(w)
+    def drop(self) -> None:
+        """Let go of all arrays; those in memory only are gone."""
+        self._maps.clear()
 
-    def image_size(self, i: int) -> tuple[int, int]:
-        """Return (height, width) in pixels of the original image ``i``."""
-        h, w = self.manifest["image_sizes"][i]
-        return int(h), int(w)
+    def parts(self, done: NDArray[np.bool_] | None = None) -> Iterator[FeatureStore]:
+        """Yield the store itself: all of it is at hand, so all of it is one part, unless all is done."""
+        if done is None or not done.all():
+            yield self
 
     @overload
     def tokens(self, block: int) -> NDArray[Any]: ...

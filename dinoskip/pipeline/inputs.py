@@ -10,7 +10,7 @@ from typing import Any
 from dinoskip.config import Config, RawConfig, validate
 from dinoskip.data import sets as datasets
 from dinoskip.distributed import choose_device
-from dinoskip.features import FeatureStore
+from dinoskip.features import FeatureSet, FeatureStore, FeatureWindows, Transform
 from dinoskip.models import Backbone, load_backbone
 from dinoskip.pipeline.stage import Task, quarters
 
@@ -53,6 +53,34 @@ def open_backbone(settings: Mapping[str, Any], weights: Path | None, device: str
 def open_store(task: Task, role: str) -> FeatureStore:
     """The feature store among a task's inputs."""
     return FeatureStore.open(task.input(role) / "store")
+
+
+def open_features(task: Task, role: str) -> FeatureSet:
+    """The features of a role: the store among a task's inputs, or windows where it has none of that role."""
+    if role in task.inputs:
+        return open_store(task, role)
+    settings = task.settings[f"features {role}"]
+    use, split = settings["use"], settings["split"]
+    return FeatureWindows(
+        open_backbone(settings, task.inputs.get("weights"), task.device),
+        open_split(task, use, split),
+        settings["blocks"],
+        limit=task.runtime["window"],
+        workers=task.workers,
+        **export_options(settings),
+    )
+
+
+def export_options(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments of an export, or of windows, by the settings of features: what is read, and how images are sized."""
+    use = settings["use"]
+    return {
+        "facet": settings["facet"],
+        "norm": settings["norm"],
+        "transform": validate(Transform, RawConfig(dict(settings["transform"]))),
+        "tokens": use != "classes",
+        "cls": use != "detection",
+    }
 
 
 def multiscale_blocks(task: Task, depth: int) -> list[int] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
@@ -18,6 +19,29 @@ from eval.online.config import OnlineConfig
 S = TypeVar("S", bound=Config)
 Blocks = Literal["all"] | Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=1)]
 Norm = Literal["none", "final", "layer"]
+_UNITS = {"kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+
+
+def _bytes(value: object) -> object:
+    """A validator: ``200GB`` and ``1.5 TB`` as a number of bytes."""
+    if isinstance(value, str) and (match := re.fullmatch(r"(\d+(?:\.\d+)?) ?(kB|MB|GB|TB)", value)):
+        return round(float(match[1]) * _UNITS[match[2]])
+    if isinstance(value, str):
+        raise ValueError("must be a number with its unit, such as 500MB, 200GB or 1.5TB")
+    return value
+
+
+Bytes = Annotated[int, BeforeValidator(_bytes), Field(ge=10**6)]
+"""A size: a number of bytes, or a number and kB, MB, GB or TB (powers of 1000)."""
+
+
+class StorageConfig(Config):
+    """What features may take, on disk and in memory; no number depends on it."""
+
+    limit: Bytes | None = Field(
+        None, description="most bytes of all feature stores, such as 200GB: those used up go first; default: no limit"
+    )
+    window: Bytes = Field(2 * 10**9, description="most bytes in memory of a window of features, at least 1MB")
 
 
 class EvaluateBase(Config):
@@ -33,6 +57,10 @@ class EvaluateBase(Config):
     norm: Annotated[
         tuple[Norm, ...], BeforeValidator(as_tuple), AfterValidator(not_empty), AfterValidator(no_duplicates)
     ] = Field(("final",), description="one or several: probes are of each, all else is of the first")
+
+    features: Literal["keep", "window"] = Field(
+        "keep", description="keep: in stores on disk; window: computed as they are read, or stored until used up"
+    )
 
     @property
     def block_list(self) -> str | list[int]:
@@ -51,6 +79,7 @@ class StudyBase(Config):
     optimizer: OptimizerConfig = AdamWConfig()
     variants: VariantsConfig = VariantsConfig()
     online: OnlineConfig = OnlineConfig()
+    storage: StorageConfig = StorageConfig()
     evaluate: EvaluateBase = EvaluateBase()
 
     @property

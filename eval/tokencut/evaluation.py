@@ -1,4 +1,4 @@
-"""Object discovery on a data set: TokenCut and LOST boxes of every image and block of a feature store, CorLoc.
+"""Object discovery on a data set: TokenCut and LOST boxes of every image and block of features, and CorLoc.
 
 docs/tokencut.md has the rules.
 """
@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
+import torch
 
 from dinoskip.console import Progress, log
 from dinoskip.distributed import choose_device
 from dinoskip.errors import ConfigError
-from dinoskip.features import FeatureStore
+from dinoskip.features import FeatureSet
 from dinoskip.files import write_json
 from dinoskip.images import read_image
 from dinoskip.records import RecordedRow, write_recorded_rows
@@ -24,9 +24,10 @@ from eval.baselines import BOXES, discovery_baselines, hits_row
 from eval.discovery import is_hit
 from eval.labelled import places
 from eval.tokencut.config import TokenCutConfig
-from eval.tokencut.cut import LEAST_TOKENS, TokenCut, to_pixels
+from eval.tokencut.cut import LEAST_TOKENS
 from eval.tokencut.overlays import overlay
-from eval.tokencut.store import ImageAtBlocks, ImageCuts, cut_store
+from eval.tokencut.results import CutResults
+from eval.tokencut.store import cut_store
 
 T = TypeVar("T")
 
@@ -44,68 +45,8 @@ class BoxDataset(Protocol):
     def boxes(self, index: int) -> np.ndarray: ...  # noqa: D102
 
 
-class _Results:
-    """What was found, as it comes: boxes of every method; seeds, ties, vectors and masks of the first tau."""
-
-    def __init__(self, store: FeatureStore, groups: Sequence[tuple[int, ...]], methods: int, out: Path) -> None:
-        self.store = store
-        sizes = [store.image_size(i) for i in range(len(store))]
-        counts = np.array([int(np.prod(store.grid(i))) for i in range(len(store))])
-        self.ends = counts.cumsum()
-        self.boxes = {
-            (method, blocks): [[0, 0, width, height] for height, width in sizes]  # stays where there is nothing to cut
-            for method in range(methods)
-            for blocks in groups
-        }
-        self.seeds = {blocks: [0] * len(store) for blocks in groups}
-        self.ties = dict.fromkeys(groups, 0)
-        self.complete, self.degenerate = (dict.fromkeys(self.boxes, 0) for _ in range(2))
-        self.cosines = {blocks: np.full(len(store), np.nan) for blocks in groups}
-        single = [blocks for blocks in groups if len(blocks) == 1]
-        total = int(counts.sum())
-        self.vectors = {blocks: _file(out / f"vectors_block{blocks[0]}.npy", np.float16, total) for blocks in single}
-        self.masks = {blocks: _file(out / f"masks_block{blocks[0]}.npy", np.bool_, total) for blocks in single}
-
-    def add(self, item: ImageAtBlocks, cuts: ImageCuts) -> None:
-        blocks, i = item
-        for method, one in enumerate((*cuts.cuts, cuts.lost)):
-            if one is not None:
-                box = to_pixels(one.box, self.store.patch_size, self.store.image_size(i))
-                self.boxes[method, blocks][i] = list(box)
-                self.degenerate[method, blocks] += one.degenerate
-                self.complete[method, blocks] += isinstance(one, TokenCut) and one.complete
-        self.cosines[blocks][i] = cuts.cosine
-        first = cuts.cuts[0]
-        self.seeds[blocks][i] = first.seed
-        self.ties[blocks] += first.ambiguous
-        if blocks in self.masks:
-            rows = slice(self.ends[i] - first.mask.size, self.ends[i])
-            self.vectors[blocks][rows] = first.eigenvector / np.abs(first.eigenvector).max()
-            self.masks[blocks][rows] = first.mask.ravel()
-
-    def collapse(self, method: int, blocks: tuple[int, ...]) -> dict[str, float | None]:
-        """Fields of a row that tell whether the network has collapsed there: shares of all images, mean cosine."""
-        count, cosines = len(self.store), self.cosines[blocks]
-        cosines = cosines[np.isfinite(cosines)]
-        return {
-            "degenerate": self.degenerate[method, blocks] / count,
-            "complete": self.complete[method, blocks] / count,
-            "token_cosine": float(cosines.mean()) if cosines.size else None,
-        }
-
-    def mask(self, block: int, i: int) -> NDArray[np.bool_]:
-        """Return the mask (h, w) of image ``i``."""
-        rows, columns = self.store.grid(i)
-        return np.array(self.masks[(block,)][self.ends[i] - rows * columns : self.ends[i]]).reshape(rows, columns)
-
-
-def _file(path: Path, dtype: Any, size: int) -> NDArray[Any]:
-    """Return a new .npy file of ``size`` zeros as an array: one entry a token of the store need not fit in memory."""
-    return np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=(size,))
-
-
 def evaluate(
-    store: FeatureStore,
+    store: FeatureSet,
     dataset: BoxDataset,
     out: Path,
     config: TokenCutConfig,
@@ -128,6 +69,9 @@ def evaluate(
     y1, x2, y2]}``: all of the first tau. The boxes of another are in ``boxes_tau{tau}.json``, of LOST in
     ``boxes_lost.json``, as in ``boxes.json``. An image of fewer than 3 tokens cannot be cut: its box is all of it.
 
+    ``store`` is a feature store, or windows (:class:`dinoskip.features.FeatureWindows`), whose images are cut as they
+    are computed: the same call in the same ``out`` continues after the last whole window.
+
     On a CPU ``workers`` threads (0: one a core) cut one image each; on a GPU images and blocks are cut in batches.
     Raises :class:`ConfigError` for a store of another image size or blocks it lacks, :class:`DataError` if ids differ
     or features cannot be cut.
@@ -137,19 +81,14 @@ def evaluate(
     groups: dict[str, tuple[int, ...]] = {str(block): (block,) for block in store.blocks}
     if multiscale:
         groups["+".join(map(str, multiscale))] = tuple(multiscale)
-    methods = config.methods
     out.mkdir(parents=True, exist_ok=True)
-    results = _Results(store, list(groups.values()), len(methods), out)
-    todo = (list(groups.values()), config.tau, config.eps, config.lost_k, choose_device(device), workers)
-    with Progress("TokenCut", len(groups) * len(store), "images") as progress:
-        for item, cuts in cut_store(store, *todo):
-            results.add(item, cuts)
-            progress.advance()
+    results = CutResults(store, groups, config, out)
+    _cut_all(store, results, config, choose_device(device), workers)
     recorded: list[RecordedRow] = []
-    for number, (protocol, name) in enumerate(methods.items()):
-        boxes = {label: results.boxes[number, blocks] for label, blocks in groups.items()}
-        for label, blocks in groups.items():
-            row = _row(store, dataset, label, protocol).with_context(results.collapse(number, blocks))
+    for number, (protocol, name) in enumerate(config.methods.items()):
+        boxes = {label: results.boxes[number, group].tolist() for group, label in enumerate(groups)}
+        for group, label in enumerate(groups):
+            row = _row(store, dataset, label, protocol).with_context(results.collapse(number, group))
             hits = [is_hit(box, others) for box, others in zip(boxes[label], truth, strict=True)]
             recorded.append(hits_row(row.with_context(context), hits))
         if number:
@@ -163,7 +102,26 @@ def evaluate(
         for name, rule in BOXES.items()
     }
     recorded += discovery_baselines(baselines, recorded[0].row)
+    results.finish()
     return write_recorded_rows(out, store.ids, recorded)
+
+
+def _cut_all(
+    store: FeatureSet, results: CutResults, config: TokenCutConfig, device: torch.device, workers: int
+) -> None:
+    """Cut every image that is not done, part by part."""
+    place, groups = {name: i for i, name in enumerate(store.ids)}, results.groups
+    done = int(results.done.sum())
+    if done:
+        log.info("TokenCut: continuing, %d of %d images are done", done, len(store))
+    total = len(groups) * len(store)
+    with Progress("TokenCut", total, "images", start=len(groups) * done) as progress:
+        for part in store.parts(results.done):
+            images = [place[name] for name in part.ids]
+            for item, cuts in cut_store(part, groups, config.tau, config.eps, config.lost_k, device, workers):
+                results.add(item.blocks, images[item.image], cuts)
+                progress.advance()
+            results.settle(images)
 
 
 def _warn_of_collapse(rows: Sequence[EvalResult]) -> None:
@@ -178,7 +136,7 @@ def _warn_of_collapse(rows: Sequence[EvalResult]) -> None:
         )  # fmt: skip
 
 
-def _places(store: FeatureStore, dataset: BoxDataset, multiscale: Sequence[int] | None) -> list[int]:
+def _places(store: FeatureSet, dataset: BoxDataset, multiscale: Sequence[int] | None) -> list[int]:
     """Check that store, dataset and blocks fit; return where each stored image is in the dataset."""
     if store.transform.mode != "native":
         raise ConfigError(
@@ -194,30 +152,33 @@ def _by_image(ids: Sequence[str], by_label: Mapping[str, Sequence[T]]) -> dict[s
     return {name: {label: values[i] for label, values in by_label.items()} for i, name in enumerate(ids)}
 
 
-def _write(results: _Results, groups: Mapping[str, tuple[int, ...]], out: Path) -> None:
+def _write(results: CutResults, groups: Mapping[str, tuple[int, ...]], out: Path) -> None:
     """Write boxes, seeds and ties of the first tau."""
-    ids, single = results.store.ids, {label: blocks for label, blocks in groups.items() if len(blocks) == 1}
-    for label, blocks in groups.items():
+    ids, boxes = results.features.ids, results.boxes[0].tolist()
+    single = {label: group for group, (label, blocks) in enumerate(groups.items()) if len(blocks) == 1}
+    for group, label in enumerate(groups):
         if label not in single:
-            write_json(out / "boxes_multiscale.json", dict(zip(ids, results.boxes[0, blocks], strict=True)))
-    write_json(out / "ties.json", {label: results.ties[blocks] for label, blocks in groups.items()})
-    write_json(out / "boxes.json", _by_image(ids, {label: results.boxes[0, one] for label, one in single.items()}))
-    write_json(out / "seeds.json", _by_image(ids, {label: results.seeds[one] for label, one in single.items()}))
-    if small := sum(int(np.prod(results.store.grid(i))) < LEAST_TOKENS for i in range(len(ids))):
+            write_json(out / "boxes_multiscale.json", dict(zip(ids, boxes[group], strict=True)))
+    write_json(out / "ties.json", {label: int(results.ties[group].sum()) for group, label in enumerate(groups)})
+    write_json(out / "boxes.json", _by_image(ids, {label: boxes[group] for label, group in single.items()}))
+    seeds = {label: results.seeds[group].tolist() for label, group in single.items()}
+    write_json(out / "seeds.json", _by_image(ids, seeds))
+    if small := sum(int(np.prod(results.features.grid(i))) < LEAST_TOKENS for i in range(len(ids))):
         log.warning("TokenCut: %d images have fewer than %d patches: boxed whole", small, LEAST_TOKENS)
 
 
-def _draw(results: _Results, image: Path, i: int, truth: np.ndarray, folder: Path) -> None:
+def _draw(results: CutResults, image: Path, i: int, truth: np.ndarray, folder: Path) -> None:
     """Save ``overlays/block{b}/{number}_{image}.png`` of image ``i`` at every block."""
-    store, pixels = results.store, read_image(image)
-    for block in store.blocks:
-        picture = overlay(pixels, results.mask(block, i), store.patch_size, results.boxes[0, (block,)][i], truth)
+    store, pixels = results.features, read_image(image)
+    for group, block in enumerate(store.blocks):
+        box = results.boxes[0, group, i].tolist()
+        picture = overlay(pixels, results.mask(block, i), store.patch_size, box, truth)
         where = folder / f"block{block}" / f"{i + 1:04d}_{image.stem}.png"
         where.parent.mkdir(parents=True, exist_ok=True)
         picture.save(where)
 
 
-def _row(store: FeatureStore, dataset: BoxDataset, label: str, protocol: str) -> EvalResult:
+def _row(store: FeatureSet, dataset: BoxDataset, label: str, protocol: str) -> EvalResult:
     return EvalResult(
         metric="CorLoc",
         value=0.0,

@@ -115,7 +115,8 @@ def test_the_table_of_stages() -> None:
     for name, stage in STAGES.items():
         assert stage.name == name
         assert stage.section is None or stage.place, name
-    assert {name for name, stage in STAGES.items() if stage.resumes} == {"sweep", "pretrain", "supervise", "features"}
+    resuming = {"sweep", "pretrain", "supervise", "features", "tokencut"}
+    assert {name for name, stage in STAGES.items() if stage.resumes} == resuming
     assert {name for name, stage in STAGES.items() if stage.command} == set(stages.COMMANDS)
 
 

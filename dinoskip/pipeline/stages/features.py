@@ -3,38 +3,85 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-from dinoskip.pipeline.stage import EvaluatedModel, Stage, StudyNodes, Task
+from dinoskip.pipeline.stage import Content, EvaluatedModel, Stage, StudyNodes, Task
 from dinoskip.pipeline.stages import data
 
 
 def run(task: Task) -> None:
     """Export the features."""
-    from dinoskip.config import RawConfig, validate
     from dinoskip.distributed import world  # torch, as all of these
-    from dinoskip.features import Transform, export
-    from dinoskip.pipeline.inputs import open_backbone, open_split
+    from dinoskip.features import export
+    from dinoskip.pipeline.inputs import export_options, open_backbone, open_split
 
-    settings, use = task.settings, task.settings["use"]
-    dataset = open_split(task, use)
+    settings = task.settings
+    dataset = open_split(task, settings["use"])
     with world(task.device) as here:
         export(
             open_backbone(settings, task.inputs.get("weights"), "cpu").to(here.device),
             dataset,
             task.out / "store",
             settings["blocks"],
-            facet=settings["facet"],
-            norm=settings["norm"],
-            transform=validate(Transform, RawConfig(dict(settings["transform"]))),
-            tokens=use != "classes",
-            cls=use != "detection",
             workers=task.workers,
             here=here,
+            **export_options(settings),
         )
 
 
 STAGE = Stage("features", run, resumes=True, together=True, version=2)
+
+
+@dataclass(frozen=True)
+class Source:
+    """What a node needs to read features: a store among its ``inputs``, or what it takes to compute them in windows."""
+
+    inputs: dict[str, str]
+    settings: dict[str, Any] = field(default_factory=dict)
+    contents: tuple[Content, ...] = ()
+    outside: dict[str, tuple[Any, ...]] = field(default_factory=dict)
+    runtime: dict[str, Any] = field(default_factory=dict)
+
+
+def source_of(
+    nodes: StudyNodes,
+    model: EvaluatedModel,
+    role: str,
+    use: str,
+    name: str,
+    split: str,
+    settings: Mapping[str, Any],
+    suffix: str = "",
+) -> Source:
+    """Where a stage that reads features part by part has them from, as ``evaluate.features`` says.
+
+    ``role`` is that of the store among the inputs, and of :func:`dinoskip.pipeline.inputs.open_features`. The others
+    are as of :func:`of_split`.
+    """
+    if nodes.study.evaluate.features == "keep":
+        return Source({role: of_split(nodes, model, use, name, split, settings, suffix)})
+    return Source(
+        dict(model.inputs),
+        {
+            f"features {role}": {
+                **_settings(nodes, use, settings),
+                **model.spec,
+                "split": split,
+                "version": STAGE.version,
+            }
+        },
+        (("images", use, split),),
+        model.outside,
+        {"window": nodes.study.storage.window},
+    )
+
+
+def _settings(nodes: StudyNodes, use: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """``settings`` with norm, blocks and use written out."""
+    evaluate = nodes.study.evaluate
+    usual = evaluate.norm[0] if settings["facet"] == "out" else "none"  # projections have no norm after them
+    return {"norm": usual, **settings, "blocks": evaluate.block_list, "use": use}
 
 
 def of_split(
@@ -51,11 +98,9 @@ def of_split(
     ``settings`` are ``facet``, ``transform``, and ``norm`` where it is not the usual one. ``suffix`` tells the node's
     name from that of others of the same use.
     """
-    evaluate = nodes.study.evaluate
-    usual = evaluate.norm[0] if settings["facet"] == "out" else "none"  # projections have no norm after them
-    norm = settings.get("norm", usual)
-    full = {**settings, **model.spec, "norm": norm, "blocks": evaluate.block_list, "use": use}
-    suffix += "" if norm == usual else f"-{norm}"
+    full = {**_settings(nodes, use, settings), **model.spec}
+    usual = _settings(nodes, use, {"facet": settings["facet"]})["norm"]
+    suffix += "" if full["norm"] == usual else f"-{full['norm']}"
     return nodes.add(
         STAGE,
         f"{model.place}/{name}-{split}-{use}{suffix}",

@@ -39,7 +39,7 @@ def add_nodes(nodes: StudyNodes) -> None:
             for facet in section.facet:
                 suffix = "" if facet == section.facet[0] else f"-{facet}"
                 native = {"facet": facet, "transform": {"mode": "native"}}
-                store = features.of_split(nodes, model, "detection", name, section.split, native, suffix)
+                source = features.source_of(nodes, model, "store", "detection", name, section.split, native, suffix)
                 settings = {
                     "tokencut": settings_for_key(section, without=STUDY_KEYS),
                     "multiscale": nodes.multiscale(model.variant),
@@ -48,18 +48,20 @@ def add_nodes(nodes: StudyNodes) -> None:
                 nodes.add(
                     STAGE,
                     f"{model.place}/{name}{suffix}",
-                    settings,
-                    inputs={"store": store},
-                    data=data.of_dataset(nodes, name, section.split, *hashes),
+                    {**settings, **source.settings},
+                    inputs=source.inputs,
+                    data=data.of_dataset(nodes, name, section.split, *hashes, *source.contents),
+                    runtime=source.runtime,
+                    outside=source.outside,
                     variant=model.variant.name,
                 )
 
 
 def run(task: Task) -> None:
     """Cut every image at every block."""
-    from dinoskip.pipeline.inputs import multiscale_blocks, open_split, open_store, row_context  # torch
+    from dinoskip.pipeline.inputs import multiscale_blocks, open_features, open_split, row_context  # torch
 
-    store = open_store(task, "store")
+    store = open_features(task, "store")
     tokencut.evaluate(
         store,
         open_split(task, "detection"),
@@ -81,5 +83,6 @@ STAGE = Stage(
     use="detection",
     measures="object discovery",
     version=4,
+    resumes=True,
     command=Command("discover objects in every block by TokenCut (LOST, too)", "evaluate.tokencut.lost_k=100"),
 )

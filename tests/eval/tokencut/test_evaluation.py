@@ -11,9 +11,11 @@ import pytest
 import torch
 from PIL import Image
 
+import eval.tokencut.evaluation
+import eval.tokencut.results
 import eval.tokencut.store
 from dinoskip.errors import ConfigError, DataError
-from dinoskip.features import FeatureStore, Transform, export
+from dinoskip.features import FeatureStore, FeatureWindows, Transform, export
 from dinoskip.images import read_image
 from dinoskip.models import Backbone, create_model
 from dinoskip.rank_collapse import token_cosine
@@ -55,9 +57,26 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Boxes:
     return boxes
 
 
-def store_of(dataset: Boxes, out: Path, mode: str = "native") -> FeatureStore:
+def tiny_backbone() -> Backbone:
     torch.manual_seed(0)
-    backbone = Backbone.from_model(create_model("vit_tiny_patch8", depth=2, img_size=32))
+    return Backbone.from_model(create_model("vit_tiny_patch8", depth=2, img_size=32))
+
+
+def windows_of(dataset: Boxes) -> FeatureWindows:
+    """A window an image."""
+    native = Transform(mode="native")
+    return FeatureWindows(
+        tiny_backbone(), dataset, "all", facet="key", norm="none", dtype="float32", transform=native, limit=1
+    )
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Bytes of all files below a folder, by their paths in it."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def store_of(dataset: Boxes, out: Path, mode: str = "native") -> FeatureStore:
+    backbone = tiny_backbone()
     transform = Transform.model_validate({"mode": mode, "size": 32})
     return export(backbone, dataset, out, "all", facet="key", norm="none", dtype="float32", transform=transform)
 
@@ -107,6 +126,51 @@ def test_evaluate_writes_what_tokencut_finds(dataset: Boxes, store: FeatureStore
         found = [boxes[name][str(block)] for name in store.ids]
         truth = [dataset.boxes(index) for index in range(4)]
         assert rows[block - 1].value == 100 * corloc(found, truth)
+
+
+def test_windows_give_the_files_of_a_store(dataset: Boxes, store: FeatureStore, tmp_path: Path) -> None:
+    config = TokenCutConfig(tau=(0.2, 0.1), lost_k=10, overlays=2)
+    evaluate(store, dataset, tmp_path / "store", config, {}, multiscale=(1, 2))
+    evaluate(windows_of(dataset), dataset, tmp_path / "windows", config, {}, multiscale=(1, 2))
+    there = contents(tmp_path / "store")
+    assert contents(tmp_path / "windows") == there
+    assert {"rows.json", "records.npz", "boxes_multiscale.json", "masks_block2.npy"} < set(there)
+    assert not any("progress" in name for name in there)
+
+
+def test_windows_continue_after_the_last_whole_one(
+    dataset: Boxes, store: FeatureStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original, cut = eval.tokencut.evaluation.cut_store, []
+
+    def stopped(part: FeatureStore, *args: object) -> object:
+        cut.append(part.ids)
+        if len(cut) == 3:
+            raise KeyboardInterrupt
+        return original(part, *args)
+
+    monkeypatch.setattr(eval.tokencut.evaluation, "cut_store", stopped)
+    config, out = TokenCutConfig(), tmp_path / "windows"
+    with pytest.raises(KeyboardInterrupt):
+        evaluate(windows_of(dataset), dataset, out, config, {})
+    evaluate(windows_of(dataset), dataset, out, config, {})
+    assert cut[3] == cut[2], "the window that was stopped, then the one after it"
+    assert len(cut) == 3 + 2
+    evaluate(store, dataset, tmp_path / "store", config, {})
+    assert contents(out) == contents(tmp_path / "store")
+
+
+def test_work_of_other_settings_is_begun_again(dataset: Boxes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(eval.tokencut.results.CutResults, "finish", interrupted)  # all is cut, nothing published
+        with pytest.raises(KeyboardInterrupt):
+            evaluate(windows_of(dataset), dataset, tmp_path / "one", TokenCutConfig(tau=(0.9,)), {})
+    evaluate(windows_of(dataset), dataset, tmp_path / "one", TokenCutConfig(), {})
+    evaluate(windows_of(dataset), dataset, tmp_path / "two", TokenCutConfig(), {})
+    assert contents(tmp_path / "one") == contents(tmp_path / "two")
 
 
 def test_multiscale_is_the_mean_similarity(dataset: Boxes, store: FeatureStore, tmp_path: Path) -> None:

@@ -1,0 +1,130 @@
+"""Features that are never stored: computed a window of images at a time, read, and let go of.
+
+A window is some of the batches that an export of all images would have, one after another, so that every forward pass
+is that of the export and the features are the same to the bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dinoskip.console import Progress
+from dinoskip.features.export_plan import ExportPlan, ImageSet, plan_export
+from dinoskip.features.forward import ForwardPasses, decoding_threads
+from dinoskip.features.store import FeatureSet, FeatureStore
+from dinoskip.features.transform import Transform
+
+if TYPE_CHECKING:
+    from dinoskip.models import Backbone
+
+
+class FeatureWindows(FeatureSet):
+    """Features of a data set at several blocks, computed as they are read.
+
+    ``limit`` is the most bytes of a window's features, all of them in memory; a window has one batch at least. The
+    other arguments are those of :func:`dinoskip.features.export`, as are the errors.
+    """
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        dataset: ImageSet,
+        blocks: Sequence[int] | Literal["all"],
+        facet: Literal["out", "key", "query", "value"] = "out",
+        norm: Literal["none", "final", "layer"] = "final",
+        dtype: Literal["float16", "bfloat16", "float32"] = "float16",
+        *,
+        limit: int,
+        transform: Transform | None = None,
+        tokens: bool = True,
+        cls: bool = True,
+        batch_size: int = 16,
+        workers: int = 0,
+    ) -> None:
+        sized = transform or Transform()
+        self.plan = plan_export(
+            backbone, dataset, blocks, facet, norm, dtype, sized, tokens, cls, batch_size, file_format="npy"
+        )
+        super().__init__(backbone.spec, self.plan.manifest)
+        self.backbone, self.limit, self.threads = backbone, limit, decoding_threads(workers)
+
+    def windows(self, done: NDArray[np.bool_] | None = None) -> list[list[int]]:
+        """Numbers of the batches of each window; batches whose images are all ``done`` are in none."""
+        windows: list[list[int]] = []
+        room = 0
+        for number, batch in enumerate(self.plan.batches):
+            if done is not None and done[batch].all():
+                continue
+            size = sum(self.plan.image_bytes(image) for image in batch)
+            if not windows or size > room:
+                windows.append([])
+                room = self.limit
+            windows[-1].append(number)
+            room -= size
+        return windows
+
+    def parts(self, done: NDArray[np.bool_] | None = None) -> Iterator[FeatureStore]:
+        """See :meth:`FeatureSet.parts`: the windows, one after another."""
+        for window in self.windows(done):
+            store = self._computed(window)
+            yield store
+            store.drop()
+
+    def _computed(self, window: Sequence[int]) -> FeatureStore:
+        part = _part(self.plan, window)
+        arrays = _Arrays(part)
+        with Progress.hidden():
+            ForwardPasses(self.backbone, part, arrays, self.threads).run(range(len(part.batches)), lambda count: None)
+        return FeatureStore.of_arrays(self.path, part.manifest, arrays.arrays)
+
+
+def _part(plan: ExportPlan, window: Sequence[int]) -> ExportPlan:
+    """The plan of some of the batches alone: their images, one batch after another, numbered from 0."""
+    images = [image for number in window for image in plan.batches[number]]
+    numbers = iter(range(len(images)))
+    manifest = {
+        **plan.manifest,
+        "ids": [plan.manifest["ids"][i] for i in images],
+        "image_sizes": [plan.manifest["image_sizes"][i] for i in images],
+    }
+    starts, rows = None, len(images)
+    if plan.starts is not None:
+        manifest["grids"] = [plan.manifest["grids"][i] for i in images]
+        starts = np.concatenate([[0], np.cumsum(np.diff(plan.starts)[images])])
+        rows = int(starts[-1])
+    arrays: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {
+        name: (dtype, (rows if name.startswith("tokens") else len(images), *shape[1:]))
+        for name, (dtype, shape) in plan.arrays.items()
+    }
+    return replace(
+        plan,
+        manifest=manifest,
+        paths=[plan.paths[i] for i in images],
+        batches=[[next(numbers) for _ in plan.batches[number]] for number in window],
+        sizes=[plan.sizes[i] for i in images],
+        starts=starts,
+        arrays=arrays,
+    )
+
+
+class _Arrays:
+    """Takes rows into memory (:class:`dinoskip.features.forward.RowWriter`)."""
+
+    def __init__(self, plan: ExportPlan) -> None:
+        self.arrays = {name: np.empty(shape, dtype) for name, (dtype, shape) in plan.arrays.items()}
+
+    def write(self, name: str, row: int, values: NDArray[Any]) -> None:
+        into = self.arrays[name]
+        rows = values.reshape(-1, *into.shape[1:])
+        into[row : row + len(rows)] = rows.view(into.dtype)
+
+    def finish(self, batch: int) -> None:
+        """Nothing to do: rows are where they are read."""
+
+    def complete(self) -> None:
+        """Nothing to do."""
