@@ -14,7 +14,7 @@ from dinoskip import rank_collapse
 from dinoskip.data.segmentation import IGNORE, SegmentationDataset
 from dinoskip.environment import memory_limit
 from dinoskip.errors import ConfigError, DataError
-from dinoskip.features import FeatureStore
+from dinoskip.features import FeatureSet, FeatureStore
 
 Key = tuple[str, int]  # what tokens are: (norm, block)
 Constants = dict[Key, tuple[torch.Tensor, torch.Tensor]]  # BatchNorm: mean and 1 / deviation, each (C,)
@@ -33,7 +33,7 @@ class NamedImages(Protocol):
     def ids(self) -> Sequence[str]: ...  # noqa: D102
 
 
-def places(store: FeatureStore, dataset: NamedImages) -> list[int]:
+def places(store: FeatureSet, dataset: NamedImages) -> list[int]:
     """Return where each image of ``store`` is in ``dataset``; :class:`DataError` naming one that is not there."""
     where = {name: i for i, name in enumerate(dataset.ids)}
     if missing := [name for name in store.ids if name not in where]:

@@ -160,7 +160,8 @@ def _runner_of(args: Args, stage: Stage) -> Runner:
     source = RawConfig(tree, {"": "command line", "name": "--out", stage.asked_by: "--data"})
     study, variants = study_of(apply_overrides(source, overrides))
     nodes = only(build_nodes(study, variants), {stage.name}, gathering="" if stage.name == "gallery" else "report")
-    return Runner(study.directory, nodes, STAGES, device=args.device, workers=args.workers)
+    rules = study.storage_rules
+    return Runner(study.directory, nodes, STAGES, device=args.device, workers=args.workers, storage=rules)
 
 
 def labelled(specs: Sequence[str]) -> list[dict[str, str]]:

@@ -83,12 +83,17 @@ def add_commands(commands: Any) -> None:
 def _opened(args: Args) -> tuple[StudyBase, tuple[Variant, ...], Runner]:
     """The study of a command, and what runs it."""
     from dinoskip.pipeline.runner import Runner  # torch
+    from dinoskip.pipeline.storage import rules_of
     from dinoskip.pipeline.study import STAGES, build_nodes, load_study
 
     study, variants = load_study(args.config, args.overrides)
     device, workers = getattr(args, "device", "auto"), getattr(args, "workers", 0)
     nodes = build_nodes(study, variants)
-    return study, variants, Runner(study.directory, nodes, STAGES, device=device, workers=workers)
+    return (
+        study,
+        variants,
+        Runner(study.directory, nodes, STAGES, device=device, workers=workers, storage=rules_of(study)),
+    )
 
 
 def _show_plan(runner: Runner, chosen: set[str], *, as_json: bool) -> None:

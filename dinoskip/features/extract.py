@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -42,6 +42,7 @@ def export(
     workers: int = 0,
     file_format: FileFormat = "npy",
     here: World | None = None,
+    reserve: Callable[[int], None] | None = None,
 ) -> FeatureStore:
     """Write the features of every image of ``dataset`` to the directory ``out`` and open it.
 
@@ -66,6 +67,8 @@ def export(
     here
         This process's place among the ranks that share the work; all of them make this call with the same weights, on
         a file system that all see. None: this process alone.
+    reserve
+        Told, on rank 0, how many bytes the features have, before any is written; may make room for them, or raise.
 
     Killed or interrupted anywhere, the same call continues, with any number of processes, and the finished store is
     byte-identical. A finished store of the same content is returned as it is. Raises :class:`DataError` naming the
@@ -83,11 +86,18 @@ def export(
     if other is not None:
         raise DataError(f"features: rank {other} has other weights than rank 0", "give all ranks the same file")
     if not group.on_main(lambda: _finished(out, plan)):
-        _export(backbone, plan, out, workers, group)
+        _export(backbone, plan, out, workers, group, reserve)
     return FeatureStore.open(out)
 
 
-def _export(backbone: Backbone, plan: ExportPlan, out: Path, workers: int, group: ProcessGroup) -> None:
+def _export(
+    backbone: Backbone,
+    plan: ExportPlan,
+    out: Path,
+    workers: int,
+    group: ProcessGroup,
+    reserve: Callable[[int], None] | None,
+) -> None:
     work = partial_path(out)
     lock: DirectoryLock | None = None  # rank 0 alone holds it
     with ExitStack() as held:
@@ -99,6 +109,8 @@ def _export(backbone: Backbone, plan: ExportPlan, out: Path, workers: int, group
             lock = _lock_or_wait(held, work, plan.manifest["key"])
             if _finished(out, plan):
                 return None
+            if reserve is not None:
+                reserve(plan.nbytes)
             _log_start(plan, out)
             return prepare(work, plan)
 

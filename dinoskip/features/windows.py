@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -50,7 +51,7 @@ class FeatureWindows(FeatureSet):
         self.plan = plan_export(
             backbone, dataset, blocks, facet, norm, dtype, sized, tokens, cls, batch_size, file_format="npy"
         )
-        super().__init__(backbone.spec, self.plan.manifest)
+        super().__init__(Path(backbone.spec), self.plan.manifest)
         self.backbone, self.limit, self.threads = backbone, limit, decoding_threads(workers)
 
     def windows(self, done: NDArray[np.bool_] | None = None) -> list[list[int]]:

@@ -20,6 +20,7 @@ from dinoskip.files import (
     write_manifest,
 )
 
+RELEASED, TIMING = "released.json", "timing.json"  # all that is left of an output whose files were removed after use
 VOLATILE = (
     "metrics.jsonl",
     "status.json",
@@ -28,7 +29,8 @@ VOLATILE = (
     "changes.jsonl",
     "nonfinite.jsonl",
     "bad_images.json",
-    "timing.json",
+    TIMING,
+    RELEASED,
 )
 LEFT_OUT = ("boards",)  # folders of side services, which may write there when all else is done
 PARTIAL = ".partial-"
@@ -81,6 +83,31 @@ class Artifacts:
                 return None
         return str(manifest["hash"])
 
+    def release(self, node: str, key: str) -> None:
+        """Remove the files of a complete output that is not needed any more; its hash and its time stay.
+
+        Killed anywhere, it is either complete or released.
+        """
+        path, output = self.path(node, key), self.find(node, key)
+        write_json(path / RELEASED, {"key": key, "node": node, "hash": output})
+        (path / MANIFEST).unlink()
+        for left in path.iterdir():
+            if left.is_dir():
+                shutil.rmtree(left)
+            elif left.name not in {RELEASED, TIMING}:
+                left.unlink()
+
+    def released(self, node: str, key: str) -> str | None:
+        """Output hash of an output with this key whose files were removed after use, else None."""
+        path = self.path(node, key)
+        if (path / MANIFEST).is_file() or not (path / RELEASED).is_file():
+            return None
+        try:
+            left = read_json(path / RELEASED)
+        except DataError:
+            return None
+        return str(left["hash"]) if left.get("key") == key else None
+
     def publish(self, node: str, key: str, record: Record, info: dict[str, Any]) -> str:
         """Write the manifest of a finished partial output and rename it into place; return the output hash."""
         partial = self.partial(node, key)
@@ -123,5 +150,6 @@ class Artifacts:
                 yield manifest.parent, content
 
     def unused(self, current: set[Path]) -> list[Path]:
-        """Published outputs that the current plan does not use."""
-        return sorted(path for path, _ in self.published() if path not in current)
+        """Published outputs that the current plan does not use, and what is left of those released."""
+        there = {path for path, _ in self.published()} | {path.parent for path in self.root.rglob(RELEASED)}
+        return sorted(path for path in there if path not in current)

@@ -70,8 +70,13 @@ def key_of(record: Record) -> str:
     return hash_of(record.plain())
 
 
-def order(nodes: Sequence[Node]) -> list[Node]:
-    """Topological order that keeps the given order where it may."""
+def order(nodes: Sequence[Node], readers: Mapping[str, Collection[str]] | None = None) -> list[Node]:
+    """Topological order that keeps the given order where it may.
+
+    ``readers`` says of some nodes which others read their output: the first of those comes right after such a node and
+    the others follow, so that few of these outputs need to be there at once.
+    """
+    readers = readers or {}
     by_id = {node.id: node for node in nodes}
     if len(by_id) != len(nodes):
         raise ValueError("node ids are not unique")
@@ -87,15 +92,28 @@ def order(nodes: Sequence[Node]) -> list[Node]:
         done[node.id] = node
 
     for node in nodes:
+        if node.id in readers:
+            continue
+        visit(node, ())
+        for source in node.needs.values():
+            if node.id in readers.get(source, ()):
+                for other in readers[source]:
+                    visit(by_id[other], ())
+    for node in nodes:
         visit(node, ())
     return list(done.values())
 
 
 class Planner:
-    """Decides node by node; the runner asks again after each stage, when an output hash has become known."""
+    """Decides node by node; the runner asks again after each stage, when an output hash has become known.
 
-    def __init__(self, nodes: Sequence[Node], artifacts: Artifacts) -> None:
-        self.nodes = order(nodes)
+    ``readers`` are as of :func:`order`.
+    """
+
+    def __init__(
+        self, nodes: Sequence[Node], artifacts: Artifacts, readers: Mapping[str, Collection[str]] | None = None
+    ) -> None:
+        self.nodes, self.readers = order(nodes, readers), readers or {}
         self.artifacts = artifacts
         self.outputs: dict[str, str] = {}  # node id -> output hash, once known
         self.keys: dict[str, str] = {}  # node id -> key, once its inputs are known
@@ -117,10 +135,15 @@ class Planner:
             return self._blocked(node, waiting)
         record = record_of(node, self.outputs, external)
         key = self.keys[node.id] = key_of(record)
+        self.outputs.pop(node.id, None)
         output = self.artifacts.find(node.id, key)
         if output is not None:
             self.outputs[node.id] = output
             return PlannedNode(node, "cached", "", key)
+        released = self.artifacts.released(node.id, key)
+        if released is not None:
+            self.outputs[node.id] = released
+            return PlannedNode(node, "cached", "removed after use", key)
         beside = [source for source in node.beside.values() if source not in self.outputs]
         if beside:
             return self._blocked(node, beside)
@@ -134,7 +157,13 @@ class Planner:
 
     def plan(self) -> list[PlannedNode]:
         """State of every node, in order of execution."""
-        return [self.step(node) for node in self.nodes]
+        steps = [self.step(node) for node in self.nodes]
+        pending = {step.node.id for step in steps if step.state != "cached"}
+        for i, step in enumerate(steps):
+            again = sorted(pending & set(self.readers.get(step.node.id, ())))
+            if step.state == "cached" and step.reason and again:
+                steps[i] = replace(step, reason=f"{step.reason}, made again for {again[0]}")
+        return steps
 
     def _reason(self, node: Node, record: Record) -> str:
         last = self.artifacts.last_record(node.id)

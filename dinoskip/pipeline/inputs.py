@@ -89,6 +89,6 @@ def multiscale_blocks(task: Task, depth: int) -> list[int] | None:
     return quarters(depth) if blocks == "quarters" else blocks
 
 
-def row_context(task: Task, network: FeatureStore | Backbone) -> dict[str, Any]:
+def row_context(task: Task, network: FeatureSet | Backbone) -> dict[str, Any]:
     """Fields of the task's result rows: those of its settings, and which weights the features are of."""
     return {**task.settings["context"], "weights": network.weights_hash, "depth": network.depth}

@@ -6,6 +6,8 @@ import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from dinoskip.console import duration, log
@@ -17,6 +19,7 @@ from dinoskip.pipeline.artifacts import Artifacts
 from dinoskip.pipeline.cleaning import RUNNING, at_work, remove_empty
 from dinoskip.pipeline.graph import Node, PlannedNode, Planner, record_of
 from dinoskip.pipeline.stage import Stage, Task
+from dinoskip.pipeline.storage import StorageRules, Stores, readers_of
 
 WAITING_SECONDS = 60.0  # between lines that say for whom a run waits
 
@@ -25,12 +28,20 @@ class Runner:
     """Runs the nodes of one study."""
 
     def __init__(
-        self, study: Path, nodes: Sequence[Node], stages: Mapping[str, Stage], *, device: str = "auto", workers: int = 0
+        self,
+        study: Path,
+        nodes: Sequence[Node],
+        stages: Mapping[str, Stage],
+        *,
+        device: str = "auto",
+        workers: int = 0,
+        storage: StorageRules | None = None,
     ) -> None:
         self.study = study
         self.artifacts = Artifacts(study)
-        self.planner = Planner(nodes, self.artifacts)
+        self.planner = Planner(nodes, self.artifacts, readers_of(nodes, stages))
         self.stages = stages
+        self.stores = Stores(study, self.planner, stages, storage or StorageRules())
         self.device, self.workers = device, workers
         self._intact: set[Path] = set()
 
@@ -68,6 +79,8 @@ class Runner:
         happened: dict[str, str] = {}
         for node in self.planner.nodes:
             self.planner.external(node)
+        self.planner.plan()  # what is cached further on decides which stores are used up
+        self.stores.tidy()
         for node in self.planner.nodes:
             step = self.planner.step(node)
             if node.id not in chosen:
@@ -81,11 +94,30 @@ class Runner:
                 with self._alone(node):
                     step = self.planner.step(node)  # another run may have made it while this one waited
                     if step.state == "run":
+                        self._bring(node, chosen)
+                        step = self.planner.step(node)
+                    if step.state == "run":
                         self._run(node, step.reason)
+                self.stores.tidy()
             if step.state == "cached":
                 log.info("%-44s cached", node.id)
             happened[node.id] = "cached" if step.state == "cached" else "done"
         return happened
+
+    def _bring(self, node: Node, chosen: set[str]) -> None:
+        """Make again what ``node`` reads and what was removed after use."""
+        by_id = {one.id: one for one in self.planner.nodes}
+        for source in self.stores.reads(node):
+            if self.stores.present(source) is not None:
+                continue
+            if source not in chosen:
+                raise ConfigError(
+                    f"{node.id}: cannot run before {source}, whose files were removed after use",
+                    "make it by `dinoskip run` without --only, --from and --variant",
+                )
+            with self._alone(by_id[source]):
+                if self.stores.present(source) is None:
+                    self._run(by_id[source], f"removed after use, needed by {node.id}")
 
     @contextmanager
     def _alone(self, node: Node) -> Iterator[None]:
@@ -93,6 +125,7 @@ class Runner:
         place, told = self.study / RUNNING / node.id, float("-inf")
         with ExitStack() as held:
             held.callback(remove_empty, place)  # after the lock is released
+            held.callback(self.stores.held.discard, node.id)
             while True:
                 try:
                     held.enter_context(directory_lock(place))
@@ -104,6 +137,7 @@ class Runner:
                         log.info("%-44s waiting: %s", node.id, busy.message)
                         told = time.monotonic()
                 time.sleep(0.2)
+            self.stores.held.add(node.id)
             yield
 
     def _run(self, node: Node, reason: str) -> None:
@@ -119,7 +153,7 @@ class Runner:
             self.ranks.send((node.stage, task))
         self.together = stage.together  # an error from here on is one of all ranks
         with _same_directory(out):
-            stage.run(task)
+            stage.run(replace(task, reserve=partial(self.stores.make_room, node)))
             self.together = False
         seconds = time.monotonic() - began
         write_json(out / "timing.json", {"seconds": round(seconds, 2)})

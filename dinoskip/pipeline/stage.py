@@ -40,6 +40,8 @@ class Task:
     out: Path
     device: str
     workers: int
+    reserve: Callable[[int], None] | None = None
+    """Makes room on the disk for so many bytes, where there is a limit; raises :class:`DiskFull`."""
 
     def input(self, role: str) -> Path:
         """Directory of one input."""
@@ -69,8 +71,9 @@ class Stage:
     as what the data sets named in ``datasets`` or ``dataset`` are read, ``measures`` what it measures, as the report
     says of a study without it. ``add_nodes`` adds the stage's nodes to a study's; ``check`` yields problems that the
     settings have with the rest of the study. ``run`` makes the output, in an output that a killed run has left if it
-    ``resumes``. ``version`` is part of the key: raise it when the code changes its results. Where there are several
-    ranks, all of them run a stage that is ``together``, and rank 0 alone all others.
+    ``resumes``. ``version`` is part of the key: raise it when the code changes its results. A ``disposable`` output may
+    be removed when all stages are done that read it: those among whose inputs it is, unless ``reads_stores`` is False.
+    Where there are several ranks, all of them run a stage that is ``together``, and rank 0 alone all others.
     """
 
     name: str
@@ -85,6 +88,8 @@ class Stage:
     check: Callable[[StudyBase, tuple[Variant, ...]], Iterator[Problem]] | None = None
     version: int = 1
     resumes: bool = False
+    disposable: bool = False
+    reads_stores: bool = True
     together: bool = False
     command: Command | None = None
 

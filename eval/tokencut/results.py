@@ -69,7 +69,7 @@ class CutResults:
         """An .npy file as an array, of zeros if new: one entry a token of all images need not fit in memory."""
         path = self._folder / f"{name}.npy"
         if not self._new:
-            return np.load(path, mmap_mode="r+")
+            return np.lib.format.open_memmap(path, mode="r+")
         return np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=shape)
 
     def add(self, blocks: tuple[int, ...], i: int, cuts: ImageCuts) -> None:

@@ -26,11 +26,12 @@ def run(task: Task) -> None:
             settings["blocks"],
             workers=task.workers,
             here=here,
+            reserve=task.reserve,
             **export_options(settings),
         )
 
 
-STAGE = Stage("features", run, resumes=True, together=True, version=2)
+STAGE = Stage("features", run, resumes=True, disposable=True, together=True, version=2)
 
 
 @dataclass(frozen=True)

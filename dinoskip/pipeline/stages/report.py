@@ -13,7 +13,7 @@ from dinoskip.pipeline.stages.weights import recipe_of
 from dinoskip.pipeline.variants import Variant
 from visualize.report.config import ReportConfig
 
-_NOT_ON_CARD = {"name", "output", "data", "model", "optimizer", "variants", "gallery", "report"}
+_NOT_ON_CARD = {"name", "output", "storage", "data", "model", "optimizer", "variants", "gallery", "report"}
 """Parts of a study that the card of settings leaves out: they change no number, or stand elsewhere on the page."""
 
 
@@ -40,6 +40,7 @@ def _card(nodes: StudyNodes) -> dict[str, Any]:
     card = nodes.study.model_dump(mode="json", exclude=_NOT_ON_CARD)
     if (recipe := nodes.study.find(PretrainSection)) is not None:
         card["pretrain"] = settings_for_key(recipe)
+    card["evaluate"].pop("features")
     for section in ("pretrain", "supervise"):
         for key in FREE:
             (card[section] or {}).pop(key, None)
@@ -65,4 +66,4 @@ def run(task: Task) -> None:
     write_page(task)
 
 
-STAGE = Stage("report", run, add_nodes, ReportConfig, place="report", version=11)
+STAGE = Stage("report", run, add_nodes, ReportConfig, place="report", version=11, reads_stores=False)
