@@ -60,15 +60,13 @@ def export(
         How images are sized, default 224 × 224 square. Native images are batched by size.
     tokens, cls
         Which of patch tokens and class tokens to store; class tokens are left out if the backbone has none.
-    workers
-        Decoding threads; 0 takes one a CPU core of this process, up to 16.
-    file_format
-        ``npy`` (an array a file), ``safetensors`` (a file a block) or ``hdf5`` (one file, needs h5py).
+    workers, file_format
+        Decoding threads, 0: one a CPU core, up to 16. ``npy`` (an array a file), ``safetensors`` (a block) or ``hdf5``.
     here
         This process's place among the ranks that share the work; all of them make this call with the same weights, on
         a file system that all see. None: this process alone.
     reserve
-        Told, on rank 0, how many bytes the features have, before any is written; may make room for them, or raise.
+        Told on rank 0, before any is written, how many bytes the features have; may make room, or raise.
 
     Killed or interrupted anywhere, the same call continues, with any number of processes, and the finished store is
     byte-identical. A finished store of the same content is returned as it is. Raises :class:`DataError` naming the

@@ -50,7 +50,7 @@ class Stores:
     study: Path
     planner: Planner
     stages: Mapping[str, Stage]
-    rules: StorageRules = StorageRules()
+    rules: StorageRules
     held: set[str] = field(default_factory=set)
 
     def reads(self, node: Node) -> list[str]:
