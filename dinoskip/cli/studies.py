@@ -83,7 +83,6 @@ def add_commands(commands: Any) -> None:
 def _opened(args: Args) -> tuple[StudyBase, tuple[Variant, ...], Runner]:
     """The study of a command, and what runs it."""
     from dinoskip.pipeline.runner import Runner  # torch
-    from dinoskip.pipeline.storage import rules_of
     from dinoskip.pipeline.study import STAGES, build_nodes, load_study
 
     study, variants = load_study(args.config, args.overrides)
@@ -92,7 +91,7 @@ def _opened(args: Args) -> tuple[StudyBase, tuple[Variant, ...], Runner]:
     return (
         study,
         variants,
-        Runner(study.directory, nodes, STAGES, device=device, workers=workers, storage=rules_of(study)),
+        Runner(study.directory, nodes, STAGES, device=device, workers=workers, storage=study.storage_rules),
     )
 
 

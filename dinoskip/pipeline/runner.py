@@ -18,8 +18,9 @@ from dinoskip.locks import directory_lock
 from dinoskip.pipeline.artifacts import Artifacts
 from dinoskip.pipeline.cleaning import RUNNING, at_work, remove_empty
 from dinoskip.pipeline.graph import Node, PlannedNode, Planner, record_of
+from dinoskip.pipeline.sections import StorageRules
 from dinoskip.pipeline.stage import Stage, Task
-from dinoskip.pipeline.storage import StorageRules, Stores, readers_of
+from dinoskip.pipeline.storage import Stores, readers_of
 
 WAITING_SECONDS = 60.0  # between lines that say for whom a run waits
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
@@ -42,6 +43,14 @@ class StorageConfig(Config):
         None, description="most bytes of all feature stores, such as 200GB: those used up go first; default: no limit"
     )
     window: Bytes = Field(2 * 10**9, description="most bytes in memory of a window of features, at least 1MB")
+
+
+@dataclass(frozen=True)
+class StorageRules:
+    """Most bytes of all feature stores (None: no limit), and whether a store goes as soon as it is used up."""
+
+    limit: int | None = None
+    at_once: bool = False
 
 
 class EvaluateBase(Config):
@@ -86,6 +95,11 @@ class StudyBase(Config):
     def directory(self) -> Path:
         """Where everything of this study lies: ``output/name``."""
         return self.output / self.name
+
+    @property
+    def storage_rules(self) -> StorageRules:
+        """When feature stores go."""
+        return StorageRules(self.storage.limit, at_once=self.evaluate.features == "window")
 
     @field_validator("output")
     @classmethod

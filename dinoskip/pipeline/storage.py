@@ -16,21 +16,8 @@ from dinoskip.features.writer import human_bytes
 from dinoskip.locks import held_by
 from dinoskip.pipeline.cleaning import RUNNING
 from dinoskip.pipeline.graph import Node, Planner
-from dinoskip.pipeline.sections import StudyBase
+from dinoskip.pipeline.sections import StorageRules
 from dinoskip.pipeline.stage import Stage
-
-
-@dataclass(frozen=True)
-class StorageRules:
-    """Most bytes of all stores (None: no limit), and whether a store goes as soon as it is used up."""
-
-    limit: int | None = None
-    at_once: bool = False
-
-
-def rules_of(study: StudyBase) -> StorageRules:
-    """The rules that a study's settings give."""
-    return StorageRules(study.storage.limit, at_once=study.evaluate.features == "window")
 
 
 def readers_of(nodes: Sequence[Node], stages: Mapping[str, Stage]) -> dict[str, list[str]]:

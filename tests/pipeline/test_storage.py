@@ -14,9 +14,8 @@ from dinoskip.files import MANIFEST
 from dinoskip.locks import directory_lock
 from dinoskip.pipeline.graph import Node, order
 from dinoskip.pipeline.runner import Runner
-from dinoskip.pipeline.sections import StorageConfig
+from dinoskip.pipeline.sections import StorageConfig, StorageRules
 from dinoskip.pipeline.stage import Stage, Task
-from dinoskip.pipeline.storage import StorageRules
 
 SIZE = 600_000
 AT_ONCE = StorageRules(at_once=True)
