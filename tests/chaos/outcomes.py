@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from dinoskip.files import read_manifest, verify_manifest
+from dinoskip.pipeline.cleaning import RUNNING
 from tests.chaos.disturbances import outputs
 
+INSIDE = ("stages", "records", RUNNING)
 STOPPED = (-signal.SIGKILL, 75, 130)
 BY_SYSTEM = (-signal.SIGTERM, -signal.SIGUSR2)
 COLUMNS = ("to the end", "stopped, resumed", "named, resumed", "found by verify", "too late", "FAULT")
@@ -62,15 +64,15 @@ def output_of(path: Path, study: Path) -> Path:
 
 
 def contents(study: Path) -> dict[str, str]:
-    """Node to output hash of what is published, and the sha256 of every file of the installed report."""
+    """Node to output hash of what is published, and the sha256 of every file that is shown: rows, pages, pictures."""
     found = {}
     for path in outputs(study):
         manifest = read_manifest(path)
         if "node" in manifest["info"]:
             found[manifest["info"]["node"]] = manifest["hash"]
-    for file in sorted((study / "report").rglob("*")):
-        if file.is_file():
-            found[f"report: {file.relative_to(study)}"] = hashlib.sha256(file.read_bytes()).hexdigest()
+    for file in sorted(study.rglob("*")):
+        if file.is_file() and file.relative_to(study).parts[0] not in INSIDE:
+            found[file.relative_to(study).as_posix()] = hashlib.sha256(file.read_bytes()).hexdigest()
     return found
 
 
