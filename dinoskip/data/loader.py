@@ -20,7 +20,7 @@ from torch.utils.data import Dataset
 
 from dinoskip.console import log
 from dinoskip.data.image_source import Images
-from dinoskip.data.workers import WorkerLoader, is_worker_death
+from dinoskip.data.workers import WORKER_TIMEOUT_S, WorkerLoader, is_worker_death
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.randomness import derive, numpy_rng
 
@@ -215,6 +215,7 @@ class BatchLoader:
         self.bad: dict[str, str] = {}
         self.steps_per_epoch = len(images) // batch_size
         self._workers = workers
+        self.patience = float(WORKER_TIMEOUT_S if workers else 0)  # seconds after which a worker is believed to hang
         self._batches = _Batches(images, transform, split, seed=seed, min_side=min_side, cache_bytes=limit)
         self._positions: list[tuple[int, int, int]] = []  # of an epoch: (epoch, step, part)
         self._came = 0  # micro-batches of this epoch so far

@@ -5,18 +5,25 @@ which the ranks met) once a second or more often. Rank 0 watches all others, the
 stands still for the whole bound, counted in one's own signs of life and not by the clock (a suspended machine is no
 dead rank), is lost: the main thread may be in a collective that nothing can interrupt, so the process is ended from
 here.
+
+These signs come from a thread, which goes on where the main thread hangs. So they also say how often the main thread
+has noted what it does: its progress. Rank 0 watches everybody's, its own too. All ranks note the same things in the
+same order, so the one that has noted least is the one that the others wait for; it is lost once its action has lasted
+longer than the bound, than the patience that was asked for it, and than twice the longest such action of this rank
+before. The first step of a session, which compiles, evaluation and checkpoints have no bound.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
@@ -24,6 +31,7 @@ import torch.distributed as dist
 
 from dinoskip.distributed import World, gather
 from dinoskip.errors import DinoskipError, Interrupted, Preempted, RankLost
+from dinoskip.training.objective import Note, unnoted
 
 INTERVAL = 1.0  # seconds between signs of life, at most
 SILENT = 4  # signs of life missed by a rank that is taken for dead once a collective has failed
@@ -31,15 +39,35 @@ SILENT = 4  # signs of life missed by a rank that is taken for dead once a colle
 
 @dataclass
 class _Peer:
-    """What is known of another rank."""
+    """What is known of a rank."""
 
     text: str
     missed: int = 0  # own signs of life since its last
+    still: int = 0  # own signs of life since it last noted an action
+    longest: dict[str, int] = field(default_factory=dict)  # the same at the end of each action, at most
 
     def told(self) -> dict[str, Any]:
         """Its last sign of life: host, pid, step, action, and ``left`` once it has ended (its error, or empty)."""
         state: dict[str, Any] = json.loads(self.text)
         return state
+
+    def hear(self, text: str) -> None:
+        """Take what it says now, one interval after it was last looked at."""
+        before = self.told()
+        self.missed = self.missed + 1 if text == self.text else 0
+        self.text = text
+        if self.told()["progress"] == before["progress"]:
+            self.still += 1
+            return
+        action = before["action"]
+        self.longest[action] = max(self.longest.get(action, 0), self.still)
+        self.still = 0
+
+    def overdue(self, bound: float, interval: float) -> bool:
+        """Whether its action has lasted longer than any such action may; times in seconds."""
+        state = self.told()
+        allowed = max(bound, state["patience"], 2 * interval * self.longest.get(state["action"], 0))
+        return bool(self.still * interval > allowed)
 
     def describe(self, rank: int) -> str:
         """Who it is and what it did last."""
@@ -63,10 +91,14 @@ class Heartbeat:
     def __init__(self, here: World, bound: float, lost: Callable[[str], None]) -> None:
         self.here, self._bound, self._lost = here, bound, lost
         self._interval = min(INTERVAL, bound / 8)
-        self._state: dict[str, Any] = {"host": socket.gethostname(), "pid": os.getpid(), "step": 0, "action": "start"}
+        self._state: dict[str, Any] = {
+            "host": socket.gethostname(), "pid": os.getpid(), "step": 0, "action": "start", "progress": 0,
+            "patience": math.inf,
+        }  # fmt: skip
+        self._first: int | None = None  # step of this session
         self._beats, self._answered = 0, 0
         self._stop = threading.Event()
-        watched = range(1, here.size) if here.is_main else (0,)
+        watched = range(here.size) if here.is_main else (0,)
         # A connection of its own: the one that collectives use waits for them.
         self._store = dist.distributed_c10d._get_default_store().clone()
         self._store.set_timeout(timedelta(seconds=bound))
@@ -74,9 +106,13 @@ class Heartbeat:
         gather(None)  # all have told
         self._peers = {rank: _Peer(self._store.get(_key(rank)).decode()) for rank in watched}
 
-    def note(self, step: int, action: str) -> None:
-        """What this rank does from now on; told with its next sign of life."""
-        self._state |= {"step": step, "action": action}
+    def note(self, step: int, action: str, patience: float = 0.0) -> None:
+        """What this rank does from now on (:class:`dinoskip.training.objective.Note`); told at the next sign."""
+        self._first = step if self._first is None else self._first
+        self._state = self._state | {
+            "step": step, "action": action, "progress": self._state["progress"] + 1,
+            "patience": math.inf if step == self._first else patience,
+        }  # fmt: skip
 
     def start(self) -> None:
         """Begin to tell and to watch."""
@@ -105,12 +141,12 @@ class Heartbeat:
                 self._tell()
                 texts = self._store.multi_get([_key(rank) for rank in ranks])
                 for rank, text in zip(ranks, texts, strict=True):
-                    peer, now = self._peers[rank], text.decode()
-                    peer.missed = peer.missed + 1 if now == peer.text else 0
-                    peer.text = now
+                    self._peers[rank].hear(text.decode())
                 if self._store.check([_LOST]):
                     self._lost(self._store.get(_LOST).decode())
                 self._answered = 0
+                if self.here.is_main and (line := self._without_progress()):
+                    self._tell_lost(line)
 
     def _watch(self) -> None:
         """End this process where a rank has been silent for the whole bound."""
@@ -118,9 +154,24 @@ class Heartbeat:
         while not self._stop.wait(self._interval):
             self._answered += 1  # intervals since the store answered last
             for rank, peer in self._peers.items():
+                if rank == self.here.rank:
+                    continue
                 silent = peer.missed if self._answered < allowed else allowed
                 if silent >= allowed and "left" not in peer.told():
                     self._tell_lost(f"{peer.describe(rank)}; no sign of life for {self._bound:g} s")
+
+    def _without_progress(self) -> str:
+        """Which rank the others wait for, if it is overdue; empty if none is, or if one is silent, which is worse."""
+        told = {rank: peer.told() for rank, peer in self._peers.items()}
+        if any(peer.missed >= SILENT or "left" in told[rank] for rank, peer in self._peers.items()):
+            return ""
+        least = min(state["progress"] for state in told.values())
+        behind = [rank for rank, state in told.items() if state["progress"] == least]
+        if not all(self._peers[rank].overdue(self._bound, self._interval) for rank in behind):
+            return ""
+        seconds = round(min(self._peers[rank].still for rank in behind) * self._interval)
+        same = f" (and {len(behind) - 1} more at the same point)" if len(behind) > 1 else ""
+        return f"{self._peers[behind[0]].describe(behind[0])}{same}; no progress for {seconds} s"
 
     def _tell_lost(self, line: str) -> None:
         if self.here.is_main:
@@ -164,15 +215,15 @@ def _key(rank: int) -> str:
 
 
 @contextmanager
-def heartbeat(here: World, bound: float, lost: Callable[[str], None]) -> Iterator[Callable[[int, str], None]]:
-    """Watch over all ranks while the block runs; gives what notes this rank's step and action.
+def heartbeat(here: World, bound: float, lost: Callable[[str], None]) -> Iterator[Note]:
+    """Watch over all ranks while the block runs; gives what notes this rank's step and action, alike on all ranks.
 
-    ``lost(line)`` is called in another thread once a rank has been silent for ``bound`` seconds, and must end the
-    process. A collective that fails because a rank has died is raised as :class:`RankLost` naming it; what another rank
-    ended with as :class:`DinoskipError`. With one rank nothing happens.
+    ``lost(line)`` is called in another thread once a rank has been silent, or without progress, for ``bound`` seconds,
+    and must end the process. A collective that fails because a rank has died is raised as :class:`RankLost` naming it;
+    what another rank ended with as :class:`DinoskipError`. With one rank nothing happens.
     """
     if here.size == 1:
-        yield lambda step, action: None
+        yield unnoted
         return
     beats = Heartbeat(here, bound, lost)
     beats.start()

@@ -9,6 +9,7 @@ but for the order of summation.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
@@ -35,7 +36,7 @@ from dinoskip.training.compilation import Compiler, CompilerWatch
 from dinoskip.training.guard import INTERRUPT, StopSignals
 from dinoskip.training.heartbeat import heartbeat
 from dinoskip.training.journal import Journal
-from dinoskip.training.objective import Engine, Objective, Observer, Step
+from dinoskip.training.objective import Engine, Note, Objective, Observer, Step
 from dinoskip.training.recipe import Job
 from dinoskip.training.run_directory import RunDirectory, open_run
 from dinoskip.training.whole_state import whole_state
@@ -93,7 +94,7 @@ class _Loop:
         run: RunDirectory,
         signals: StopSignals,
         observer: Observer | None,
-        note: Callable[[int, str], None],
+        note: Note,
     ) -> None:
         self.note = note
         self.job, self.training, self.here = job, training, here
@@ -181,6 +182,7 @@ class _Loop:
                     progress.advance(note=self._record(step, taken))
                     self._boundary(step, taken)
                 self.journal.tell(epoch + 1, self.config.epochs, self.training.verdict)
+            self.note(step, "the end", math.inf)
         return self.run_dir.path / CHECKPOINTS / checkpoint.name_of(step)
 
     # --- within a step ---------------------------------------------------------------------------------------
@@ -193,6 +195,7 @@ class _Loop:
         """Diagnostics of a step that has its gradients and no update yet, if it is time; it changes nothing."""
         if self.live is None or step % self.config.diagnose_every:
             return {}
+        self.note(step, "diagnostics", math.inf)
         began = time.perf_counter()
         student = self.student.get_submodule("backbone")
         assert isinstance(student, VisionTransformer)
@@ -242,7 +245,7 @@ class _Loop:
     def _online(self, step: int) -> dict[str, float]:
         """Evaluate a plain copy of the observed network; the run's own networks and random numbers stay as they are."""
         assert self.observer is not None
-        self.note(step, "evaluating")
+        self.note(step, "evaluating", math.inf)
         began = time.perf_counter()
         gpus = [self.here.device] if self.here.device.type == "cuda" else []
         network = self._plain(self.objective.observed)
@@ -268,7 +271,7 @@ class _Loop:
             raise kind(f"{self.run_dir.path}: stopped after step {step}; the same command goes on from there")
 
     def _save(self, step: int) -> None:
-        self.note(step, "saving a checkpoint")
+        self.note(step, "saving a checkpoint", math.inf)
         info: dict[str, Any] = {
             "step": step, "epoch": step // self.epoch_steps, "epochs": self.config.epochs, "seed": self.job.seed,
             "steps_per_epoch": self.epoch_steps, "init": self.job.model.init.name, "optimizer": self.job.optimizer.name,

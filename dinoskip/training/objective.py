@@ -62,6 +62,17 @@ class Objective(ABC):
         """Do one optimizer step on ``networks`` and ``buffers``; change nothing if the gradients are not finite."""
 
 
+class Note(Protocol):
+    """Says what a rank does from now on: that it goes on, and what it was at if not (heartbeat.py)."""
+
+    def __call__(self, step: int, action: str, patience: float = 0.0) -> None:
+        """Steps are 1, 2, ...; ``patience``: seconds that the action may take if that is long, infinite: any time."""
+
+
+def unnoted(step: int, action: str, patience: float = 0.0) -> None:
+    """Tell nobody: the :class:`Note` of one rank alone."""
+
+
 @dataclass
 class Engine:
     """What all steps of a run share. ``forward`` is the student as :func:`dinoskip.training.parallel.wrap` returns it.
@@ -81,7 +92,7 @@ class Engine:
     bf16: bool = False
     requests: Callable[[], tuple[int, bool]] = lambda: (0, False)
     inspect: Callable[[int], Row] = lambda _: {}
-    note: Callable[[int, str], None] = lambda step, action: None
+    note: Note = unnoted
 
 
 class Step:
@@ -123,12 +134,12 @@ class Step:
         """The loader's views of each micro-batch, on the device. Noise (drop path) depends on step and slice alone."""
         engine = self.engine
         for micro in range(engine.accumulate):
-            engine.note(self.number + 1, "waiting for images")
+            engine.note(self.number + 1, "waiting for images", engine.loader.patience)
             began = time.perf_counter()
             batch = next(self._batches)
             self.waited += time.perf_counter() - began
             self.ids.append(batch.ids)
-            engine.note(self.number + 1, "forward and backward pass")
+            engine.note(self.number + 1, "forward pass")
             place = engine.here.rank * engine.accumulate + micro
             torch.manual_seed(derive(engine.seed, "noise", self.number, place))
             with last_only(self.forward, micro == engine.accumulate - 1):
@@ -143,6 +154,7 @@ class Step:
 
         All micro-batches of a step see the same weights, so accumulation changes the order of summation alone.
         """
+        self.engine.note(self.number + 1, "backward pass, gradients exchanged among ranks")
         torch.autograd.backward(loss / self.engine.accumulate)
         self._values.append({"loss": loss.detach(), **values})
 
@@ -152,8 +164,8 @@ class Step:
         Every rank gets the same norms. It is the only place at which a step waits for the device.
         """
         engine = self.engine
-        engine.note(self.number + 1, "norms of the gradients, agreed among ranks")
         self.inside = engine.inspect(self.number + 1)
+        engine.note(self.number + 1, "norms of the gradients, agreed among ranks")
         self.means = mean_of(self._values)
         gradients = gradients_of(engine.student)
         norms = gradient_norms(gradients)
@@ -161,6 +173,7 @@ class Step:
         flags = torch.tensor([0.0, float(stop), float(save)]).to(norms.device, non_blocking=True)
         flags[0] = 1.0 - torch.isfinite(norms.sum() + self.means["loss"]).float()
         bad, stop, save, *values = torch.cat([all_reduce_max(flags), norms.float()]).tolist()
+        engine.note(self.number + 1, "update of the weights")
         self.finite, self.stop, self.save = not bad, int(stop), bool(save)
         self.grad_norm = sum(n * n for n in values) ** 0.5
         return [local(gradient) for gradient in gradients], values

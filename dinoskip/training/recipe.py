@@ -35,7 +35,9 @@ class TrainConfig(Config):
     diagnose_every: int = Field(0, ge=0, description="steps between rows of diagnostics.jsonl; 0 = none")
     boards: tuple[BoardName, ...] = Field((), description="where rows of metrics.jsonl are shown as well")
     max_nonfinite: int = Field(10, ge=1, description="non-finite steps in a row that end the run")
-    rank_timeout: float = Field(120.0, gt=0, description="seconds without a sign of life that make a rank lost")
+    rank_timeout: float = Field(
+        120.0, gt=0, description="seconds without sign of life or progress that make a rank lost"
+    )
     accumulate: int = Field(1, ge=1, description="micro-batches a step, on every rank: fewer GPUs, the same batch")
     parallel: Literal["ddp", "fsdp"] = Field("ddp", description="whole copies on every rank, or shards (FSDP2)")
     precision: Literal["auto", "fp32", "bf16"] = Field("auto", description="auto: bf16 autocast on a GPU, else fp32")

@@ -8,6 +8,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -106,6 +107,83 @@ def test_what_a_rank_ended_with_is_what_the_others_say(images: Path, tmp_path: P
         started[1].ends(3, "image 3.png: torn")
         log = started[0].ends(1, "rank 1 on ", "ended: image 3.png: torn")
         assert "Traceback" not in log
+
+
+def hang_at_step_6(rank: int) -> None:
+    """The main thread alone stops, for an hour; the thread that gives signs of life goes on."""
+    import os
+
+    from dinoskip.training import objective
+
+    set_rates, steps = objective.set_rates, []
+
+    def hanging(*args: object) -> None:
+        steps.append(1)
+        time.sleep(0.15)
+        if os.environ["RANK"] == str(rank) and len(steps) == 6:
+            time.sleep(3600)
+        set_rates(*args)  # type: ignore[arg-type]
+
+    objective.set_rates = hanging
+
+
+@pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.slow), 1])
+def test_a_rank_whose_main_thread_alone_hangs_is_named_and_ends(rank: int, images: Path, tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    with pair(images, run_dir, 4, every=2, prepare=partial(hang_at_step_6, rank)) as started:
+        log = started[0].ends(75, f"rank {rank} on ", "last at step 5: ", "no progress for", "goes on from step 4")
+        assert len(line_of(rank).findall(log)) == 1, log
+        assert "the same command goes on from step" in started[1].ends(75, f"rank {rank} on ")
+    assert read_json(run_dir / "status.json")["state"] == "preempted"
+    assert not (run_dir / ".lock").exists()
+
+
+def hang_in_the_backward_pass() -> None:
+    """Rank 1 takes no part in the exchange of gradients from its sixth step on."""
+    import os
+
+    from dinoskip.training import dino
+
+    update, steps = dino.dino_loss, []
+
+    def hanging(*args: object) -> object:
+        steps.append(1)
+        if os.environ["RANK"] == "1" and len(steps) == 6:
+            time.sleep(3600)
+        return update(*args)  # type: ignore[arg-type]
+
+    dino.dino_loss = hanging  # type: ignore[assignment]
+
+
+@pytest.mark.slow
+def test_a_hang_while_the_other_waits_for_the_gradients(images: Path, tmp_path: Path) -> None:
+    with pair(images, tmp_path / "run", 4, every=2, prepare=hang_in_the_backward_pass) as started:
+        started[0].ends(75, "rank 1 on ", "last at step 6: forward pass; no progress for")
+        started[1].ends(75, "rank 1 on ")
+
+
+def save_for_long() -> None:
+    """A checkpoint that takes twice the bound."""
+    from dinoskip.training import checkpoint
+
+    save, times = checkpoint.save, []
+
+    def slow(*args: object) -> object:
+        times.append(1)
+        time.sleep(2 * BOUND if len(times) == 2 else 0)
+        return save(*args)  # type: ignore[arg-type]
+
+    slow_steps()
+    checkpoint.save = slow  # type: ignore[assignment]
+
+
+@pytest.mark.slow
+def test_a_long_save_is_no_hang(images: Path, tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    with pair(images, run_dir, 8, every=2, prepare=save_for_long) as started:
+        started[0].signal(signal.SIGTERM)
+        for child in started:
+            child.ends(75, "stopped after step")
 
 
 @pytest.mark.slow
