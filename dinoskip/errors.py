@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import difflib
 import errno
+import os
+import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -93,7 +95,8 @@ def did_you_mean(name: str, options: Iterable[str], before: str = "", after: str
 
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-_NOT_WRITABLE = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR}
+_REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS}
+_NOT_WRITABLE = {*_REFUSED, errno.ENOTDIR, errno.EISDIR}
 _FULL_TEXTS = ("no space left", "file too large", "disk quota exceeded", "unexpected pos")
 
 
@@ -102,7 +105,8 @@ def is_disk_full(error: BaseException) -> bool:
     if isinstance(error, OSError) and error.errno in _FULL:
         return True
     text = str(error).lower()
-    return type(error).__name__ in {"SafetensorError", "RuntimeError"} and any(t in text for t in _FULL_TEXTS)
+    tells = isinstance(error, shutil.Error) or type(error).__name__ in {"SafetensorError", "RuntimeError"}
+    return tells and any(t in text for t in _FULL_TEXTS)
 
 
 @contextmanager
@@ -126,7 +130,9 @@ def guard(path: Path | str, what: str) -> Iterator[None]:
 
 def is_not_permitted(error: BaseException) -> bool:
     """Whether the system refused a file for its mode or owner, or because its disk is read-only."""
-    return isinstance(error, OSError) and error.errno in {errno.EACCES, errno.EPERM, errno.EROFS}
+    if isinstance(error, shutil.Error):  # of copytree: no number, a list of what happened to each file
+        return any(os.strerror(number) in str(error) for number in _REFUSED)
+    return isinstance(error, OSError) and error.errno in _REFUSED
 
 
 @contextmanager
@@ -141,8 +147,9 @@ def translate_write_errors(path: Path) -> Iterator[None]:
             raise DiskFull(
                 f"{path}: no space left while writing", "free some space and run the same command again"
             ) from error
-        if isinstance(error, OSError) and error.errno in _NOT_WRITABLE:
+        if is_not_permitted(error) or (isinstance(error, OSError) and error.errno in _NOT_WRITABLE):
+            reason = getattr(error, "strerror", None) or "not permitted, or the disk is read-only"
             raise ConfigError(
-                f"{path}: cannot write here: {error.strerror}", "choose an output directory you may write"
+                f"{path}: cannot write here: {reason}", "choose an output directory you may write"
             ) from error
         raise

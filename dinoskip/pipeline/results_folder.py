@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from dinoskip.errors import DataError
+from dinoskip.errors import DataError, translate_write_errors
 from dinoskip.files import MANIFEST, TEMPORARY, publish_directory, verify_manifest, write_text
 from dinoskip.locks import directory_lock
 from dinoskip.results import EvalResult, rows_csv, write_rows
@@ -52,5 +52,6 @@ def _install(source: Path, final: Path) -> None:
     if problems:
         raise DataError(f"damaged output: {problems[0]}", f"remove {source}: the same command makes it again")
     fresh = final.parent / f"{TEMPORARY}{final.name}-{os.getpid()}"
-    shutil.copytree(source, fresh, ignore=shutil.ignore_patterns(MANIFEST, "timing.json"))
+    with translate_write_errors(final):
+        shutil.copytree(source, fresh, ignore=shutil.ignore_patterns(MANIFEST, "timing.json"))
     publish_directory(fresh, final)

@@ -128,6 +128,8 @@ class Campaign:
             code, wrong = running.end(self.deadline)
             first = code if first is None else first
             ends.append(f"FAULT: {wrong[0]}" if wrong else self._judge(code, running, codes | allowed, attempt.damaged))
+        if attempt.begun is not None and attempt.run.begun > attempt.begun:
+            ends.append("FAULT: a signal to stop was lost")
         faults = [end for end in ends if end.startswith("FAULT")]
         return first or 0, faults[0] if faults else ends[0]
 

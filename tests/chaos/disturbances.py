@@ -13,6 +13,7 @@ import struct
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -23,6 +24,7 @@ from tests.chaos.site import Running, Site
 
 CLOCK_SOURCE = Path(__file__).with_name("clock.c")
 YEAR = 365 * 86400
+OBEYED = 5.0  # seconds after a signal to stop in which the next stage may still begin
 
 
 @dataclass
@@ -37,6 +39,8 @@ class Attempt:
     damaged: list[Path] = field(default_factory=list)
     beside: list[tuple[Running, set[int]]] = field(default_factory=list)
     main: Running | None = None
+    begun: int | None = None
+    """Stages that had begun some time after a signal to stop; no other may begin."""
 
     @property
     def run(self) -> Running:
@@ -83,6 +87,9 @@ def _send(*numbers: int, pause: float = 0.0) -> Act:
         for number in numbers:
             attempt.run.signal(number)
             time.sleep(pause)
+        with suppress(subprocess.TimeoutExpired):
+            attempt.run.process.wait(OBEYED)
+        attempt.begun = attempt.run.begun
         return " ".join(signal.Signals(number).name for number in numbers)
 
     return act

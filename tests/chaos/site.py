@@ -42,6 +42,11 @@ class Running:
         return self._path.read_text(errors="replace")
 
     @property
+    def begun(self) -> int:
+        """Stages that have begun so far."""
+        return self.log.count(" running (")
+
+    @property
     def alive(self) -> bool:
         return self.process.poll() is None
 
