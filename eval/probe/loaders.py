@@ -46,6 +46,17 @@ class ScoredBatch:
     classes: Callable[[torch.Tensor], torch.Tensor]
 
 
+class Recipe(Protocol):
+    """What says how often images are visited."""
+
+    @property
+    def batch_size(self) -> int:
+        """Images a step."""
+
+    def steps(self, images: int) -> int:
+        """Optimizer steps on so many training images."""
+
+
 class TokenLoader(Protocol):
     """One split of a data set."""
 
@@ -65,7 +76,7 @@ class TokenLoader(Protocol):
         """BatchNorm's statistics that :meth:`scored_batches` uses."""
 
 
-def training_batches(rows: NDArray[np.int64], recipe: ProbeConfig, seed: int) -> Iterator[TrainingBatch]:
+def training_batches(rows: NDArray[np.int64], recipe: Recipe, seed: int) -> Iterator[TrainingBatch]:
     """Yield the batches of a training on images ``rows``: one new order a pass, the last batch of a pass may be short.
 
     A function of the arguments alone; with ``iterations`` passes go on until these are done.

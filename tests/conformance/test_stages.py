@@ -18,6 +18,8 @@ SMALLER = (
     "evaluate.multiscale=null",
     "analyze.depth=2",
     "gallery.first=2",
+    "data.rooms={kind: rooms, images: 4, size: 32, val_fraction: 0.5}",
+    "evaluate.depth={datasets: [rooms], iterations: 2, batch_size: 2, crop: [32, 32], bins: 4, upsample: 1}",
 )
 
 

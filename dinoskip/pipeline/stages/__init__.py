@@ -18,6 +18,7 @@ TABLE = {
     "tokencut": ON_BACKBONES,
     "knn": ON_BACKBONES,
     "retrieve": ON_BACKBONES,
+    "depth": ON_BACKBONES,
     "saliency": ON_BACKBONES,
     "objects": ON_BACKBONES,
     "analyze": IN_STUDIES,

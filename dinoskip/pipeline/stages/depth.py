@@ -1,0 +1,63 @@
+"""The stage ``depth``: linear depth heads on every block, all learning rates in one stacked fit."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from dinoskip.config import RawConfig, settings_for_key, validate
+from dinoskip.pipeline.fields import Names
+from dinoskip.pipeline.live_nodes import add_live_nodes
+from dinoskip.pipeline.stage import Command, Stage, StudyNodes, Task
+from eval import depth
+from eval.depth.config import PROTOCOLS, DepthConfig
+
+
+class DepthSection(DepthConfig):
+    """Depth by linear heads on frozen features (docs/heads.md): a protocol, and settings of it that are changed."""
+
+    datasets: Names = Field((), description="keys of data, with depth maps")
+    train_split: str = Field("train", description="whose images the heads are fitted on")
+    val_split: str = Field("test", description="whose images are reported")
+
+
+def add_nodes(nodes: StudyNodes) -> None:
+    """A node for every network and data set."""
+    section = nodes.section(DepthSection)
+    splits = (section.train_split, section.val_split)
+    add_live_nodes(nodes, STAGE, "depth", section.datasets, splits, settings_for_key(section, without={"datasets"}))
+
+
+def run(task: Task) -> None:
+    """Fit and score."""
+    from dinoskip.pipeline.inputs import multiscale_blocks, open_backbone, open_split, row_context  # torch
+
+    settings = task.settings
+    section = validate(DepthSection, RawConfig(dict(settings["depth"])))
+    backbone = open_backbone(settings, task.inputs.get("weights"), task.device)
+    depth.evaluate(
+        backbone, open_split(task, "depth", section.train_split), open_split(task, "depth", section.val_split),
+        settings["blocks"], task.out, section, row_context(task, backbone), seed=settings["seed"],
+        multiscale=multiscale_blocks(task, backbone.depth), workers=task.workers,
+    )  # fmt: skip
+
+
+STAGE = Stage(
+    "depth",
+    run,
+    add_nodes,
+    DepthSection,
+    place="evaluate.depth",
+    use="depth",
+    measures="depth",
+    command=Command(
+        "fit linear depth heads on every block of a backbone",
+        "evaluate.depth.iterations=2000",
+        kind="nyu",
+        options=(
+            (
+                "--protocol", "NAME", "evaluate.depth.protocol={}",
+                f"{', '.join(PROTOCOLS)} (docs/heads.md; default: dinov2)",
+            ),
+        ),
+    ),
+)  # fmt: skip

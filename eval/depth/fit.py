@@ -1,0 +1,232 @@
+"""Linear depth heads of every block, of several blocks together and of every learning rate, trained in one stack.
+
+One pass of a batch through the backbone gives the features of all blocks to all heads (:mod:`eval.probe.stack`).
+Shapes: G groups of blocks (one head each, a rate), L learning rates, n images.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.nn.functional import interpolate
+
+from dinoskip.console import Progress
+from dinoskip.data.geometry import DepthDataset
+from dinoskip.models import Backbone
+from dinoskip.randomness import numpy_rng, torch_rng
+from eval.depth.augment import augmented
+from eval.depth.bins import bin_depths, expected_depth, slopes, upsampled
+from eval.depth.config import DepthConfig
+from eval.depth.scores import NAMES, depth_scores
+from eval.frozen import FrozenFeatures, Grid
+from eval.labelled import Key
+from eval.probe.live import RunningNorm, prefetched
+from eval.probe.loaders import TrainingBatch, training_batches
+from eval.probe.stack import HeadStack
+from eval.schedules import cycled_momentum, rate_factor
+
+Group = tuple[Key, ...]
+_INIT_DEVIATION = 0.01
+_MAPPED = 4  # places along a side of a token, in maps that are saved
+_PREDICTED = {"cpu": 2**24, "cuda": 2**28}  # pixels predicted at once
+
+
+def groups_of(blocks: Sequence[int], several: Sequence[int] | None, *, cls: bool) -> list[Group]:
+    """Return what each head reads: every block alone, then ``several`` together; with the class tokens if ``cls``."""
+    kinds = ("patches", "cls") if cls else ("patches",)
+    numbers = [*((block,) for block in blocks), *([tuple(several)] if several else [])]
+    return [tuple((kind, block) for block in group for kind in kinds) for group in numbers]
+
+
+def name_of(group: Group) -> str:
+    """``"3"``, or ``"3+6+9+12"``."""
+    return "+".join(str(block) for kind, block in group if kind == "patches")
+
+
+@dataclass(frozen=True)
+class DepthHeads:
+    """Trained heads: their stack, the running BatchNorm of what they read, and the frozen features themselves."""
+
+    stack: HeadStack
+    norm: RunningNorm
+    features: FrozenFeatures
+    config: DepthConfig
+
+    @property
+    def bins(self) -> torch.Tensor:
+        """Depths of the bins in metres, float32 (K,)."""
+        config = self.config
+        return bin_depths(config.bins, config.min_depth, config.max_depth, self.features.device)
+
+    def predict(self, images: Sequence[torch.Tensor], size: tuple[int, int] | None) -> Iterator[torch.Tensor]:
+        """Yield the depths (L, n, H, W) of uint8 images (3, H, W), for each group.
+
+        ``size`` is (H, W); None: as many places as heads have, 4 a token's side at most.
+        """
+        features, grid = self.features(images)
+        constants = self.norm.constants()
+        tokens = {key: (x - constants[key][0]) * constants[key][1] for key, x in features.items()}
+        for group in range(len(self.stack.groups)):
+            yield self._depths(self.stack.logits(group, tokens), len(images), grid, size)
+
+    def _depths(self, logits: torch.Tensor, count: int, grid: Grid, size: tuple[int, int] | None) -> torch.Tensor:
+        config = self.config
+        z = logits.view(len(self.stack.rates), config.bins, count, *grid)
+        depths = torch.cat([expected_depth(upsampled(one, config.upsample), self.bins) for one in torch.split(z, 1)])
+        if size is None:
+            size = (_MAPPED * grid[0], _MAPPED * grid[1])
+        return interpolate(depths, size=size, mode="bilinear", align_corners=False)
+
+
+def fit_heads(
+    backbone: Backbone,
+    dataset: DepthDataset,
+    rows: NDArray[np.int64],
+    groups: Sequence[Group],
+    config: DepthConfig,
+    *,
+    seed: int = 0,
+    workers: int = 0,
+) -> DepthHeads:
+    """Train the heads of all ``groups`` and learning rates on images ``rows``; a function of the arguments alone."""
+    keys = sorted({key for group in groups for key in group})
+    features = FrozenFeatures(backbone, keys, config.norm)
+    stack = HeadStack(
+        groups, sorted(config.learning_rates), config.bins, features.dim, config.weight_decay, features.device,
+        affine=config.batchnorm, betas=(0.9, config.second_beta), clip=config.clip,
+        init_std=_INIT_DEVIATION if config.init == "normal" else 0.0, seed=seed,
+    )  # fmt: skip
+    if config.init == "uniform":
+        draw_uniform(stack, seed)
+    heads = DepthHeads(stack, RunningNorm(active=config.batchnorm), features, config)
+    bins, threads = heads.bins, workers or min(8, len(os.sched_getaffinity(0)))
+
+    def crops(batch: TrainingBatch) -> tuple[list[torch.Tensor], torch.Tensor]:
+        pairs = [_crop(dataset, row, batch.epoch, config, seed) for row in batch.rows.tolist()]
+        return [image for image, _ in pairs], torch.stack([depth for _, depth in pairs])
+
+    steps = config.iterations
+    with torch.no_grad(), Progress("depth heads", steps, "steps") as progress:
+        for batch, (images, truth) in prefetched(training_batches(rows, config, seed), crops, threads):
+            read, grid = features(images)
+            truth = truth.to(features.device, non_blocking=True)
+            stack.descend(
+                {key: heads.norm.training(key, x) for key, x in read.items()},
+                lambda logits, grid=grid, truth=truth, done=batch.step: slopes(  # type: ignore[misc]
+                    logits, grid, truth, bins, times=config.upsample, pooled=config.pooled,
+                    variance=done >= config.mean_only,
+                ),
+                rate_factor(config.schedule, batch.step, steps, config.warmup),
+                momentum=cycled_momentum(batch.step, steps, config.warmup) if config.schedule == "one cycle" else None,
+            )  # fmt: skip
+            progress.advance()
+    return heads
+
+
+def draw_uniform(stack: HeadStack, seed: int) -> None:
+    """Draw weights and biases as PyTorch does for a convolution of all channels of a group: ± 1 / √channels.
+
+    The same for all rates, and whatever else is in the stack.
+    """
+    channels = stack.weight.shape[-1]
+    for number, group in enumerate(stack.groups):
+        bound = (channels * len(group)) ** -0.5
+        rng = torch_rng(seed, "head-bias", str(group))
+        stack.bias[number] = (bound * (2 * torch.rand(stack.num_classes, generator=rng) - 1)).to(stack.bias.device)
+    for slot, (number, key) in enumerate(stack.slots):
+        bound = (channels * len(stack.groups[number])) ** -0.5
+        rng = torch_rng(seed, "head-weight", str(stack.groups[number]), str(key))
+        values = bound * (2 * torch.rand(stack.num_classes, channels, generator=rng) - 1)
+        stack.weight[slot] = values.to(stack.weight.device)
+
+
+def _crop(
+    dataset: DepthDataset, row: int, epoch: int, config: DepthConfig, seed: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    rng = numpy_rng(seed, "depth-augment", dataset.ids[row], epoch)
+    image, depth = augmented(dataset.read(row), dataset.depth(row), config, rng)
+    return torch.from_numpy(np.ascontiguousarray(image)).permute(2, 0, 1), torch.from_numpy(depth)
+
+
+@dataclass(frozen=True)
+class ScoredDepth:
+    """``scores`` float64 (G, L, n, 9) of every image, see :data:`eval.depth.scores.NAMES`; NaN where none counts.
+
+    ``maps`` are the predictions for the first images, float16 (G, L, m, h, w), at four places a token's side.
+    """
+
+    scores: NDArray[np.float64]
+    maps: NDArray[np.float16]
+
+
+@torch.no_grad()
+def score_heads(
+    heads: DepthHeads, dataset: DepthDataset, rows: NDArray[np.int64], title: str, mapped: int = 0, workers: int = 0
+) -> ScoredDepth:
+    """Score all heads on images ``rows`` of ``dataset``, each once, and keep maps of the first ``mapped``."""
+    config, stack = heads.config, heads.stack
+    scores = np.full((len(stack.groups), len(stack.rates), len(rows), len(NAMES)), np.nan)
+    kept: list[NDArray[np.float16]] = []
+    threads = workers or min(8, len(os.sched_getaffinity(0)))
+
+    def read(position: int) -> tuple[torch.Tensor, torch.Tensor]:
+        row = int(rows[position])
+        image = torch.from_numpy(np.ascontiguousarray(dataset.read(row))).permute(2, 0, 1)
+        return image, torch.from_numpy(dataset.depth(row))
+
+    with Progress(title, len(rows), "images") as progress:
+        for position, (image, truth) in prefetched(range(len(rows)), read, threads):
+            views = [image, image.flip(2)] if config.flip_test else [image]
+            truth = truth.to(heads.features.device, non_blocking=True)
+            for group, depths in enumerate(heads.predict(views, (truth.shape[0], truth.shape[1]))):
+                whole = (depths[:, 0] + depths[:, 1].flip(2)) / 2 if config.flip_test else depths[:, 0]
+                each = depth_scores(whole, truth, config.min_depth, config.max_depth, config.evaluated)
+                scores[group, :, position] = each.cpu().numpy()
+            if position < mapped:
+                kept.append(np.stack([_small(one) for one in heads.predict([image], None)]))
+            progress.advance()
+    scores[~stack.finite().cpu().numpy()] = np.nan
+    return ScoredDepth(scores, _of_one_size(kept))
+
+
+def _small(depths: torch.Tensor) -> NDArray[np.float16]:
+    return depths[:, 0].cpu().numpy().astype(np.float16)
+
+
+def _of_one_size(maps: Sequence[NDArray[np.float16]]) -> NDArray[np.float16]:
+    """Stack maps (G, L, h, w) of images into (G, L, m, h, w); those smaller than the largest are edged with NaN."""
+    if not maps:
+        return np.empty((0, 0, 0, 0, 0), np.float16)
+    height, width = (max(one.shape[axis] for one in maps) for axis in (2, 3))
+    whole = np.full((*maps[0].shape[:2], len(maps), height, width), np.nan, np.float16)
+    for i, one in enumerate(maps):
+        whole[:, :, i, : one.shape[2], : one.shape[3]] = one
+    return whole
+
+
+def held_out(count: int, share: float, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the numbers of training images that heads are fitted on, and of those on which they are chosen."""
+    order = numpy_rng(seed, "depth-holdout").permutation(count)
+    held = min(count - 1, max(1, round(share * count))) if share and count > 1 else 0
+    return np.sort(order[held:]), np.sort(order[:held])
+
+
+def folded_heads(heads: DepthHeads, chosen: Sequence[int]) -> Mapping[str, torch.Tensor]:
+    """Return the chosen head of every group on features as they are: tensors by name, BatchNorm folded in.
+
+    ``block3.bias`` (K,), ``block3.3.patches.weight`` and ``block3.3.cls.weight`` (K, C); ``block3+6.6.cls.weight``.
+    """
+    tensors: dict[str, torch.Tensor] = {}
+    constants = heads.norm.constants()
+    for group, (keys, rate) in enumerate(zip(heads.stack.groups, chosen, strict=True)):
+        weights, bias = heads.stack.folded(group, rate, constants)
+        name = f"block{name_of(keys)}"
+        tensors[f"{name}.bias"] = bias
+        for (kind, block), weight in weights.items():
+            tensors[f"{name}.{block}.{kind}.weight"] = weight
+    return tensors

@@ -1,0 +1,63 @@
+"""Rows of measures that every image has by itself: a number is their mean over images (depth, normals)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dinoskip.errors import DataError
+from dinoskip.records import RecordedRow
+from dinoskip.results import LOWER_IS_BETTER, EvalResult
+from dinoskip.statistics import RESAMPLES, percentile_interval, resample_counts
+
+F64 = NDArray[np.float64]
+
+
+def mean_intervals(scores: F64, seed: int = 0, resamples: int = RESAMPLES) -> list[tuple[float, float]]:
+    """Return the 95 % interval of each mean of scores (n, M) over images, by the bootstrap; NaN is left out."""
+    there = np.isfinite(scores)
+    filled, parts = np.where(there, scores, 0.0), []
+    if not len(scores):
+        return [(float("nan"), float("nan"))] * scores.shape[1]
+    for times in resample_counts(len(scores), resamples, seed):
+        counted = times @ there.astype(np.float64)
+        parts.append(np.divide(times @ filled, counted, out=np.full(counted.shape, np.nan), where=counted > 0))
+    return [percentile_interval(column) for column in np.concatenate(parts).T]
+
+
+def _mean(values: F64) -> float:
+    return float(np.nanmean(values)) if np.isfinite(values).any() else float("nan")
+
+
+def scored_rows(like: EvalResult, names: Sequence[str], scores: F64) -> list[RecordedRow]:
+    """Return ``like`` once for each measure of ``names``, with its mean over images, interval and records.
+
+    ``scores`` (n, M) are in the measure's own unit for errors (:data:`dinoskip.results.LOWER_IS_BETTER`), else shares
+    (0..1), whose rows are in percent.
+    """
+    units = np.array([1.0 if name in LOWER_IS_BETTER else 100.0 for name in names])
+    scaled = scores * units
+    intervals = mean_intervals(scaled, like.seed)
+    counts = np.isfinite(scores).sum(0).tolist()
+    rows = [
+        replace(like, metric=name, value=_mean(scaled[:, i]), low=low, high=high, n=counts[i])
+        for i, (name, (low, high)) in enumerate(zip(names, intervals, strict=True))
+    ]
+    return [RecordedRow(row, scaled[:, i] / 100) for i, row in enumerate(rows)]
+
+
+def lowest_trials(errors: F64, names: Sequence[str], what: str) -> list[int]:
+    """Return for each group the trial of the lowest mean error, of ``errors`` (G, L, n); the first of equals.
+
+    ``names`` are the groups', ``what`` the task's. Raises :class:`DataError` for a group of which no trial has a score.
+    """
+    there = np.isfinite(errors)
+    count = there.sum(-1)
+    means = np.where(count > 0, np.where(there, errors, 0.0).sum(-1) / np.maximum(count, 1), np.inf)
+    for name, own in zip(names, means, strict=True):
+        if not np.isfinite(own).any():
+            raise DataError(f"{what}: block {name}: no head has a score", "lower the learning rates or check labels")
+    return [int(one) for one in means.argmin(1)]
