@@ -99,7 +99,7 @@ class Progress:
         self.done += count
         if self._bar is not None:
             self._bar.update(self._task, completed=self.done, note=f"{self.rate():.1f} {self.unit}/s {note}")
-        elif self._show and (time.monotonic() - self._last >= self.every or self.done >= self.total):
+        elif self._show and time.monotonic() - self._last >= self.every:
             self._last = time.monotonic()
             left = (self.total - self.done) / max(self.rate(), 1e-9)
             log.info(

@@ -124,7 +124,7 @@ def _export(
             group.gather(None)  # all rows of all ranks are on disk
             group.on_main(lambda: _publish(writer, lock, out, plan))
         if group.rank == 0:
-            _log_end(sum(len(plan.batches[number]) for number in todo), time.monotonic() - began, plan, out, group)
+            _log_end(sum(len(plan.batches[number]) for number in todo), time.monotonic() - began, plan, group)
 
 
 def _publish(writer: StoreWriter, lock: DirectoryLock | None, out: Path, plan: ExportPlan) -> None:
@@ -149,17 +149,17 @@ def _share(
 def _log_start(plan: ExportPlan, out: Path) -> None:
     manifest = plan.manifest
     log.info(
-        "features: %d images × %d blocks, %s %s norm=%s, %s: %s in %s (%s free)",
+        "features: %d images × %d blocks, %s %s norm=%s, %s: %s (%s free)",
         len(plan.paths), len(manifest["blocks"]), manifest["dtype"], manifest["facet"], manifest["norm"],
-        plan.transform.label, human_bytes(plan.nbytes), out, human_bytes(free_bytes(out)),
+        plan.transform.label, human_bytes(plan.nbytes), human_bytes(free_bytes(out)),
     )  # fmt: skip
 
 
-def _log_end(images: int, seconds: float, plan: ExportPlan, out: Path, group: ProcessGroup) -> None:
+def _log_end(images: int, seconds: float, plan: ExportPlan, group: ProcessGroup) -> None:
     log.info(
-        "features: %d images in %s, %.1f images/s%s, %s in %s",
+        "features: %d images in %s, %.1f images/s%s, %s",
         images, duration(seconds), images / max(seconds, 1e-9),
-        f" with {group.size} processes" if group.size > 1 else "", human_bytes(plan.nbytes), out,
+        f" with {group.size} processes" if group.size > 1 else "", human_bytes(plan.nbytes),
     )  # fmt: skip
 
 

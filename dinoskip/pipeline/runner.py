@@ -10,14 +10,15 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from dinoskip.console import duration, log
+from dinoskip.console import log
 from dinoskip.distributed import patient_group, world
-from dinoskip.errors import ConfigError, DataError, OutputInUse
+from dinoskip.errors import ConfigError, DataError, NonFiniteError, OutputInUse, WeightsError
 from dinoskip.files import verify_manifest, write_json
 from dinoskip.locks import directory_lock
 from dinoskip.pipeline.artifacts import Artifacts
 from dinoskip.pipeline.cleaning import RUNNING, at_work, remove_empty
 from dinoskip.pipeline.graph import Node, PlannedNode, Planner, record_of
+from dinoskip.pipeline.progress import StudyProgress, past_seconds
 from dinoskip.pipeline.sections import StorageRules
 from dinoskip.pipeline.stage import Stage, Task
 from dinoskip.pipeline.storage import Stores, readers_of
@@ -80,11 +81,15 @@ class Runner:
         happened: dict[str, str] = {}
         for node in self.planner.nodes:
             self.planner.external(node)
-        self.planner.plan()  # what is cached further on decides which stores are used up
+        progress = self._progress(chosen)  # plans: what is cached further on decides which stores are used up
         self.stores.tidy()
         for node in self.planner.nodes:
             step = self.planner.step(node)
             if node.id not in chosen:
+                continue
+            if broken := next((source for source in node.needs.values() if happened.get(source) == "failed"), None):
+                progress.skipped(node, broken)
+                happened[node.id] = "failed"
                 continue
             if step.state == "blocked":
                 raise ConfigError(
@@ -98,11 +103,10 @@ class Runner:
                         self._bring(node, chosen)
                         step = self.planner.step(node)
                     if step.state == "run":
-                        self._run(node, step.reason)
+                        happened[node.id] = self._run_or_fail(node, step.reason, progress)
                 self.stores.tidy()
-            if step.state == "cached":
-                log.info("%-44s cached", node.id)
-            happened[node.id] = "cached" if step.state == "cached" else "done"
+            happened.setdefault(node.id, "cached" if step.state == "cached" else "done")
+        progress.end()
         return happened
 
     def _bring(self, node: Node, chosen: set[str]) -> None:
@@ -118,7 +122,29 @@ class Runner:
                 )
             with self._alone(by_id[source]):
                 if self.stores.present(source) is None:
-                    self._run(by_id[source], f"removed after use, needed by {node.id}")
+                    log.info("%s: made again for %s, it was removed after use", source, node.id)
+                    self._run(by_id[source])
+
+    def _progress(self, chosen: set[str]) -> StudyProgress:
+        """What is said of this run."""
+        steps = [step for step in self.planner.plan() if step.node.id in chosen]
+        missing = [step.node for step in steps if step.state != "cached"]
+        outputs = {node.id: out for node in self.planner.nodes if (out := self.output(node.id)) is not None}
+        return StudyProgress(missing, len(steps) - len(missing), past_seconds(outputs))
+
+    def _run_or_fail(self, node: Node, reason: str, progress: StudyProgress) -> str:
+        """Run a node; ``failed`` for data, weights or numbers that cannot be used: others may not need them."""
+        progress.starts(node, reason)
+        try:
+            seconds = self._run(node)
+        except (DataError, WeightsError, NonFiniteError) as error:
+            if self.together and self.ranks.size > 1:  # the other ranks have left with it
+                raise
+            self.together = False
+            progress.failed(node, error)
+            return "failed"
+        progress.finished(node, seconds, self._output(node.id))
+        return "done"
 
     @contextmanager
     def _alone(self, node: Node) -> Iterator[None]:
@@ -141,13 +167,13 @@ class Runner:
             self.stores.held.add(node.id)
             yield
 
-    def _run(self, node: Node, reason: str) -> None:
+    def _run(self, node: Node) -> float:
+        """Run a node and publish its output; return how many seconds it took."""
         stage = self.stages[node.stage]
         record = record_of(node, self.planner.outputs, self.planner.external(node))
         key = self.planner.keys[node.id]
         inputs = {role: self._verified(self._output(source)) for role, source in node.needs.items()}
         out = self.artifacts.fresh_partial(node.id, key, keep=stage.resumes)
-        log.info("%-44s running (%s)", node.id, reason)
         began = time.monotonic()
         task = Task(node.settings, node.runtime, inputs, out, self.device, self.workers)
         if stage.together:
@@ -159,7 +185,7 @@ class Runner:
         seconds = time.monotonic() - began
         write_json(out / "timing.json", {"seconds": round(seconds, 2)})
         self.planner.outputs[node.id] = self.artifacts.publish(node.id, key, record, {"stage": node.stage})
-        log.info("%-44s done in %s", node.id, duration(seconds))
+        return seconds
 
     def _verified(self, path: Path) -> Path:
         """``path``, an output that is about to be read; :class:`DataError` if it is damaged. Once for each output."""

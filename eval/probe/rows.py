@@ -82,9 +82,9 @@ def publish(
 def _log_best(rows: Sequence[EvalResult]) -> None:
     rows = [row for row in rows if row.metric == "mIoU" and not row.note]
     best = max(rows, key=lambda row: np.nan_to_num(row.value, nan=-1))
-    log.info("probe: best is block %s with %s mIoU", best.block, best.shown)
+    log.debug("probe: best is block %s with %s mIoU", best.block, best.shown)
     if (chosen := best_by_heldout(rows)) is not None:
-        log.info("probe: chosen by held-out training images is block %s with %s mIoU", chosen.block, chosen.shown)
+        log.debug("probe: chosen by held-out training images is block %s with %s mIoU", chosen.block, chosen.shown)
 
 
 def mean_row(rows: Sequence[EvalResult]) -> EvalResult:

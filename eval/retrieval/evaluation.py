@@ -98,7 +98,7 @@ def evaluate(
         about = replace(_row(str(block), val_store, val_set, seed), token_cosine=token_cosine(val.tokens[block], where))
         recorded += _scored(about.with_context(context), of_block, interval)
     best = max((one.row for one in recorded if one.row.metric == "mIoU"), key=lambda row: row.value)
-    log.info("retrieval: best is block %s with %.1f mIoU", best.block, best.value)
+    log.debug("retrieval: best is block %s with %.1f mIoU", best.block, best.value)
     recorded += segmentation_baselines(train.pixels_per_image(), val.pixels_per_image(), recorded[0].row)
     return write_recorded_rows(Path(out), val_store.ids, recorded)
 

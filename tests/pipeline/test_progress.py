@@ -1,0 +1,95 @@
+"""What a run says: counts, results, times; what fails stops what needs it and nothing else."""
+
+import logging
+import re
+from pathlib import Path
+
+import pytest
+
+from dinoskip.errors import DataError, NonFiniteError
+from dinoskip.files import write_json, write_text
+from dinoskip.pipeline.graph import Node
+from dinoskip.pipeline.progress import StudyProgress, past_seconds, result_of
+from dinoskip.pipeline.runner import Runner
+from dinoskip.pipeline.stage import Stage, Task
+from dinoskip.results import EvalResult, write_rows
+
+
+def _write(task: Task) -> None:
+    if text := task.settings.get("error"):
+        raise {"data": DataError, "loss": NonFiniteError}[text](f"{text} is bad")
+    write_text(task.out / "x.txt", "x")
+
+
+STAGES = {"a": Stage("a", _write), "b": Stage("b", _write)}
+
+
+def _nodes(**errors: str) -> list[Node]:
+    first = [Node(f"a/{name}", "a", {"error": errors.get(name)}, variant=name) for name in "123"]
+    return [*first, *(Node(f"b/{name}", "b", {}, inputs={"a": f"a/{name}"}, variant=name) for name in "123")]
+
+
+def _said(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [re.sub(r" +", " ", record.getMessage()) for record in caplog.records]
+
+
+def test_a_line_a_stage(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    nodes = _nodes()
+    with caplog.at_level(logging.INFO, "dinoskip"):
+        Runner(tmp_path, nodes, STAGES).run({node.id for node in nodes[:3]})
+        assert _said(caplog)[0] == "3 stages to run, 0 cached"
+        assert _said(caplog)[2] == "[2/3] a/2 0s; 0s so far, about 0s left"
+        assert _said(caplog)[-1] == "3 stages done in 0s"
+        caplog.clear()
+        happened = Runner(tmp_path, nodes, STAGES).run({node.id for node in nodes})
+    assert happened == {f"a/{name}": "cached" for name in "123"} | {f"b/{name}": "done" for name in "123"}
+    assert _said(caplog)[0] == "3 stages to run, 3 cached"
+    assert not any(".partial" in line for line in _said(caplog))
+
+
+def test_a_failure_stops_what_needs_it_alone_and_stands_at_the_end(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    nodes = _nodes(**{"1": "loss", "3": "data"})
+    with caplog.at_level(logging.INFO, "dinoskip"), pytest.raises(NonFiniteError, match="loss is bad"):
+        Runner(tmp_path, nodes, STAGES).run({node.id for node in nodes})
+    assert "[1/6] a/1 failed: loss is bad" in _said(caplog)
+    assert "[4/6] b/1 left out: a/1 has failed" in _said(caplog)
+    assert _said(caplog)[-2:] == ["failed: a/1: loss is bad", "failed: a/3: data is bad"]
+    runner = Runner(tmp_path, _nodes(), STAGES)
+    states = {step.node.id: step.state for step in runner.plan()}
+    assert (states["a/2"], states["b/2"], states["a/1"]) == ("cached", "cached", "run")
+
+
+def test_times_of_finished_stages_say_how_long_the_rest_takes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for name, seconds in {"a/1": 60, "a/2": 120}.items():
+        write_json(tmp_path / name / "timing.json", {"seconds": seconds})
+    write_text(tmp_path / "b/1" / "timing.json", "torn")
+    past = past_seconds({name: tmp_path / name for name in ("a/1", "a/2", "b/1", "b/2")})
+    assert past == {"a": [60.0, 120.0]}
+    with caplog.at_level(logging.INFO, "dinoskip"):
+        StudyProgress([Node("a/3", "a", {})], 2, past)
+        StudyProgress([Node("a/3", "a", {}), Node("b/3", "b", {})], 2, past)
+        StudyProgress([Node("b/3", "b", {})], 2, past)
+    assert [line.partition("cached")[2] for line in _said(caplog)] == [
+        ", about 1m30s left",
+        ", more than 1m30s left",
+        "",
+    ]
+
+
+def test_results_in_a_few_words(tmp_path: Path) -> None:
+    def row(block: str, value: float, metric: str = "mIoU", **more: object) -> EvalResult:
+        return EvalResult(metric, value, "probe", block, "d", "val", 3, **more)  # type: ignore[arg-type]
+
+    rows = [row("1", 10.0, heldout=5.0), row("2", 20.0, heldout=4.0), row("1+2", 30.0), row("2", 40.0, note="best")]
+    write_rows(tmp_path / "rows.json", rows)
+    assert result_of(tmp_path) == "mIoU 10.0 at block 1"
+    write_rows(tmp_path / "rows.json", [row("1", 0.5, "RMSE"), row("2", 0.4, "RMSE"), row("2", 90.0)])
+    assert result_of(tmp_path) == "RMSE 0.400 at block 2"
+    write_rows(tmp_path / "rows.json", [])
+    assert result_of(tmp_path) == ""
+    (tmp_path / "rows.json").unlink()
+    write_text(tmp_path / "metrics.jsonl", '{"step": 1, "loss": 9.5}\n{"step": 2, "loss": 2.25}\n')
+    assert result_of(tmp_path) == "loss 9.500 to 2.250"
+    assert result_of(tmp_path / "none") == ""
