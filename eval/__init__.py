@@ -4,6 +4,7 @@ A folder for each task: its settings in ``config.py`` (no torch at import), its 
 
 - linear segmentation probes: ``probe``
 - object discovery: ``tokencut``; ``discovery`` has the scores; as masks: ``saliency``; several: ``objects``
+- unsupervised segmentation: ``cluster``
 - neighbours: ``knn`` (images), ``retrieval`` (patches), ``neighbours`` (the index)
 - while a network trains: ``online``
 - for all of them: ``labelled`` (tokens with label maps), ``upsampling``, ``metrics``, ``bootstrap`` (intervals),

@@ -18,7 +18,13 @@ from dinoskip.data.resize import centre_crop, resize, short_side_size
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.images import read_image
 
-RESAMPLING = MappingProxyType({"lanczos": Image.Resampling.LANCZOS, "nearest": Image.Resampling.NEAREST})
+RESAMPLING = MappingProxyType(
+    {
+        "lanczos": Image.Resampling.LANCZOS,
+        "bilinear": Image.Resampling.BILINEAR,
+        "nearest": Image.Resampling.NEAREST,
+    }
+)
 """Pillow's filters, for what is not bicubic."""
 
 
@@ -31,13 +37,13 @@ class Transform(Config):
     resized to the nearest multiple of the patch (TokenCut on saliency). ``short_crop``: short side resized to size,
     then the centre size × size (STEGO). ``size`` is unused by ``native`` and ``rounded``.
 
-    Resizing is bicubic with antialiasing, unless ``resample`` names Pillow's Lanczos or nearest. With ``flip`` features
+    Resizing is bicubic with antialiasing, unless ``resample`` names another filter, Pillow's. With ``flip`` features
     are the mean of the image's and of its mirror image's, mirrored back; images that are padded cannot be.
     """
 
     mode: Literal["square", "center_crop", "native", "rounded", "short_crop"] = "square"
     size: int = Field(default=224, ge=1)
-    resample: Annotated[Literal["bicubic", "lanczos", "nearest"], Added()] = "bicubic"
+    resample: Annotated[Literal["bicubic", "bilinear", "lanczos", "nearest"], Added()] = "bicubic"
     flip: Annotated[bool, Added()] = False
 
     @model_validator(mode="after")

@@ -121,18 +121,22 @@ def importing_functions(path: Path) -> list[tuple[str, list[int]]]:
 
 def test_imports_inside_functions_have_a_reason() -> None:
     """A comment at the imports; those of the command line have theirs in the docstring of dinoskip.cli.arguments."""
-    elsewhere = in_commands = 0
+    elsewhere = in_commands = in_stages = 0
     for path in SOURCES:
         lines = path.read_text().splitlines()
         for name, numbers in importing_functions(path):
             if path.parent.name == "cli":
                 in_commands += len(numbers)
                 continue
-            elsewhere += len(numbers)
+            if path.parent.name == "stages":  # without torch until they run
+                in_stages += len(numbers)
+            else:
+                elsewhere += len(numbers)
             near = [lines[number - offset] for number in numbers for offset in (1, 2)]
             assert any("# " in line for line in near), f"{path.relative_to(ROOT)}: {name}: why is this not at the top?"
     assert in_commands <= 110
-    assert elsewhere <= 50
+    assert in_stages <= len(list((ROOT / "dinoskip/pipeline/stages").glob("*.py")))
+    assert elsewhere <= 40
 
 
 def test_no_two_public_classes_of_one_name() -> None:

@@ -21,6 +21,7 @@ TABLE = {
     "depth": ON_BACKBONES,
     "saliency": ON_BACKBONES,
     "objects": ON_BACKBONES,
+    "cluster": ON_BACKBONES,
     "analyze": IN_STUDIES,
     "gallery": ON_BACKBONES,
     "report": IN_STUDIES,

@@ -1,0 +1,246 @@
+"""Unsupervised segmentation of a data set: patches clustered at every block, clusters matched to classes, mIoU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch.nn.functional import interpolate
+
+from dinoskip.console import Progress, log
+from dinoskip.data.resize import short_side_size
+from dinoskip.data.segmentation import SegmentationDataset
+from dinoskip.distributed import choose_device
+from dinoskip.errors import ConfigError
+from dinoskip.features import FeatureStore, as_float
+from dinoskip.features.transform import central_corner
+from dinoskip.files import write_json
+from dinoskip.records import RecordedRow, areas_record, write_recorded_rows
+from dinoskip.results import EvalResult
+from eval.baselines import majority_areas
+from eval.bootstrap import miou_intervals
+from eval.cluster.config import ClusteringConfig
+from eval.cluster.matching import ImageCounts, confusion, match, matched_areas, total_counts
+from eval.cluster.spaces import Clustering, cosine_clusterings, kmeans_clustering
+from eval.labelled import places, token_cosine
+from eval.metrics import scores_of_areas
+from eval.probe.rows import mean_row
+from eval.upsampling import upsampled_classes
+
+Fit = tuple[int, int]  # number of clusters, seed
+_READ_VALUES = 2**24  # features, or scores of clusters, held at once: 64 MiB
+
+
+@dataclass(frozen=True, eq=False)
+class _Counts:
+    """Confusions of every image, for each fit and block, and the labelled pixels of each image and class (n, C)."""
+
+    of: dict[tuple[Fit, int], list[ImageCounts]]
+    labelled: NDArray[np.int64]
+
+
+def scored_label(label: NDArray[np.uint8], config: ClusteringConfig) -> NDArray[np.uint8]:
+    """Return a label map as it is scored: as it is, or cropped or brought to size as the image, by nearest."""
+    if config.sizing == "crop":
+        height, width = short_side_size(label.shape[0], label.shape[1], config.size)
+        top, left = central_corner(height, width, config.size)
+        sized = _nearest(label, (height, width))
+        return sized[top : top + config.size, left : left + config.size]
+    if config.scored_at is None:
+        return label
+    rows = np.arange(config.scored_at) * config.size // config.scored_at  # torch's nearest, after Pillow's
+    return _nearest(label, (config.size, config.size))[rows[:, None], rows[None]]
+
+
+def _nearest(label: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uint8]:
+    return np.asarray(Image.fromarray(label).resize(size[::-1], Image.Resampling.NEAREST))
+
+
+def _fit(store: FeatureStore, config: ClusteringConfig, fit: Fit, device: torch.device) -> dict[int, Clustering]:
+    clusters, seed = fit
+    if config.method == "cosine":
+        tokens = {block: store.tokens(block) for block in store.blocks}
+        return cosine_clusterings(tokens, clusters, config, seed, device)
+    made = {}
+    with Progress(f"{clusters} clusters", len(store.blocks), "blocks") as progress:
+        for block in store.blocks:
+            made[block] = kmeans_clustering(store.tokens(block), clusters, config, seed, block)
+            progress.advance()
+    return made
+
+
+def _count(
+    store: FeatureStore,
+    label: Callable[[int], NDArray[np.uint8]],
+    classes: int,
+    fits: Mapping[Fit, Mapping[int, Clustering]],
+    config: ClusteringConfig,
+    maps: Mapping[int, NDArray[Any]],
+    device: torch.device,
+) -> _Counts:
+    """Count every image's pixels by cluster and class; write the clusters of patches, by the first fit, to ``maps``."""
+    h, w = store.grid(0)
+    first, most = next(iter(fits)), max(clusters for clusters, _ in fits)
+    step = max(1, _READ_VALUES // (len(store.blocks) * h * w * max(store.dim, most)))
+    counts: dict[tuple[Fit, int], list[ImageCounts]] = {(fit, block): [] for fit in fits for block in store.blocks}
+    labelled = np.zeros((len(store), classes), dtype=np.int64)
+    with Progress("clusters, scores", len(store), "images") as progress:
+        for at in range(0, len(store), step):
+            read = {b: torch.from_numpy(as_float(store.tokens(b)[at : at + step])).to(device) for b in store.blocks}
+            truth = [scored_label(label(i), config) for i in range(at, min(at + step, len(store)))]
+            for i, one in enumerate(truth, at):
+                labelled[i] = np.bincount(one.ravel(), minlength=256)[:classes]
+            for fit, of_blocks in fits.items():
+                scores = torch.stack([of_blocks[block].scores(tokens) for block, tokens in read.items()])
+                scores = scores.view(*scores.shape[:2], h, w, fit[0]).movedim(-1, 2)  # (L, n, K, h, w)
+                if fit == first:
+                    for block, chosen in zip(store.blocks, scores.argmax(2).cpu().numpy(), strict=True):
+                        maps[block][at : at + step] = chosen
+                for i, one in enumerate(truth):
+                    clusters = _clusters(scores[:, i], (one.shape[0], one.shape[1]), config)
+                    for block, own in zip(store.blocks, clusters, strict=True):
+                        image = ImageCounts.of(confusion(own, one, (fit[0], classes)))
+                        counts[fit, block].append(image)
+            progress.advance(len(truth))
+    return _Counts(counts, labelled)
+
+
+def _clusters(scores: torch.Tensor, size: tuple[int, int], config: ClusteringConfig) -> NDArray[Any]:
+    """Return the clusters (L, H, W) of scores (L, K, h, w): of upsampled scores, or those of patches by nearest."""
+    if config.scored_at is None:
+        return upsampled_classes(scores, size).cpu().numpy()
+    chosen = scores.argmax(1, keepdim=True).float()
+    return interpolate(chosen, size=size, mode="nearest")[:, 0].long().cpu().numpy()
+
+
+def evaluate(
+    fit_store: FeatureStore,
+    store: FeatureStore,
+    dataset: SegmentationDataset,
+    out: Path,
+    config: ClusteringConfig,
+    context: Mapping[str, Any],
+    *,
+    fitted_on: str,
+    seed: int = 0,
+    device: str = "cpu",
+) -> list[EvalResult]:
+    """Cluster the patches of ``fit_store`` at every block, and score the clusters of ``store``; write all into ``out``.
+
+    ``fitted_on`` says in rows whose patches ``fit_store`` holds; it may be ``store`` itself. Writes ``rows.json`` with
+    ``records.npz``: mIoU with its interval, mAcc and aAcc in percent of every block and number of clusters (with
+    several seeds their mean and deviation, then each), then the mIoU of one cluster for everything;
+    ``clusters_block{b}.npy`` (N, h, w), the clusters of patches by the first fit, and ``clusters.json``, the class of
+    each of them, ``{block: [class, or -1]}``.
+
+    Raises :class:`ConfigError` for stores that are sized otherwise, :class:`DataError` if ids differ or features are
+    not finite.
+    """
+    for one, part in ((store, "val"), (fit_store, config.fitted_on)):
+        wanted = type(store.transform).model_validate(config.transform("train" if part == "train" else "val"))
+        if one.transform != wanted:
+            raise ConfigError(f"{one.path}: its images are {one.transform.label}", f"export with {wanted.label}")
+    where, classes, chosen = places(store, dataset), dataset.num_classes, choose_device(device)
+    out.mkdir(parents=True, exist_ok=True)
+    numbers = config.numbers(classes)
+    fits = {
+        (clusters, one): _fit(fit_store, config, (clusters, one), chosen)
+        for clusters in numbers
+        for one in range(seed, seed + config.seeds)
+    }
+    maps = {
+        block: np.lib.format.open_memmap(
+            out / f"clusters_block{block}.npy", mode="w+", dtype=np.uint16, shape=(len(store), *store.grid(0))
+        )
+        for block in store.blocks
+    }
+    counts = _count(store, lambda i: dataset.label(where[i]), classes, fits, config, maps, chosen)
+    cosines = {block: token_cosine(store.tokens(block), chosen) for block in store.blocks}
+    about = _row(store, dataset, config, fitted_on, seed).with_context(context)
+    recorded = _recorded(counts, fits, config, about, cosines, out)
+    areas = majority_areas(counts.labelled, counts.labelled)
+    ((low, high),) = miou_intervals([areas], about.seed)
+    floor = about.baseline("one cluster", 100 * scores_of_areas(areas.sum(0)).miou, 100 * low, 100 * high)
+    recorded.append(RecordedRow(floor, areas_record(areas)))
+    best = max((one.row for one in recorded if one.row.metric == "mIoU" and one.row.block), key=lambda row: row.value)
+    log.info("clusters: best is block %s with %s mIoU", best.block, best.shown)
+    return write_recorded_rows(out, store.ids, recorded)
+
+
+def _recorded(
+    counts: _Counts,
+    fits: Mapping[Fit, Mapping[int, Clustering]],
+    config: ClusteringConfig,
+    about: EvalResult,
+    cosines: Mapping[int, float],
+    out: Path,
+) -> list[RecordedRow]:
+    """Rows of all fits: for each number of clusters of the mean over seeds, if there are several, then of each."""
+    recorded: list[RecordedRow] = []
+    matches: dict[Fit, dict[str, list[int]]] = {}
+    for clusters in dict.fromkeys(number for number, _ in fits):
+        of_seeds = []
+        for fit in [one for one in fits if one[0] == clusters]:
+            like = replace(about, seed=fit[1], protocol=f"{about.protocol}, {clusters} clusters")
+            blocks = {block: counts.of[fit, block] for block in fits[fit]}
+            rows, matches[fit] = _rows(blocks, clusters, config, like, cosines)
+            of_seeds.append(rows)
+        if len(of_seeds) > 1:
+            recorded += [RecordedRow(mean_row([one.row for one in same])) for same in zip(*of_seeds, strict=True)]
+        for rows in of_seeds:
+            noted = [replace(one, row=replace(one.row, note=f"seed {one.row.seed}")) for one in rows]
+            recorded += noted if len(of_seeds) > 1 else rows
+    write_json(out / "clusters.json", matches[next(iter(fits))])
+    return recorded
+
+
+def _rows(
+    blocks: Mapping[int, Sequence[ImageCounts]],
+    clusters: int,
+    config: ClusteringConfig,
+    about: EvalResult,
+    cosines: Mapping[int, float],
+) -> tuple[list[RecordedRow], dict[str, list[int]]]:
+    """Rows of one fit: mIoU, mAcc and aAcc of every block; and the class of every cluster, by block."""
+    chosen = {
+        block: match(total_counts(images, (clusters, about.classes)), config.match) for block, images in blocks.items()
+    }
+    areas = [matched_areas(images, chosen[block], about.classes) for block, images in blocks.items()]
+    recorded = []
+    for block, own, (low, high) in zip(blocks, areas, miou_intervals(areas, about.seed), strict=True):
+        scores = scores_of_areas(own.sum(0))
+        like = replace(about, block=str(block), token_cosine=cosines[block])
+        miou = replace(like, value=100 * scores.miou, low=100 * low, high=100 * high)
+        recorded.append(RecordedRow(miou, areas_record(own)))
+        for metric, value in (("mAcc", scores.macc), ("aAcc", scores.aacc)):
+            recorded.append(RecordedRow(replace(like, metric=metric, value=100 * value)))
+    return recorded, {str(block): one.tolist() for block, one in chosen.items()}
+
+
+def _row(
+    store: FeatureStore, dataset: SegmentationDataset, config: ClusteringConfig, fitted_on: str, seed: int
+) -> EvalResult:
+    at = "label size" if config.scored_at is None else f"{config.scored_at} square"
+    at = "the crop's size" if config.sizing == "crop" else at
+    return EvalResult(
+        metric="mIoU",
+        value=0.0,
+        task="cluster",
+        block="",
+        dataset=dataset.name,
+        split=dataset.split,
+        n=len(store),
+        facet=store.facet,
+        norm=store.norm,
+        protocol=f"{config.label}, fitted on {fitted_on}",
+        resolution=f"{store.transform.label}, scored at {at}",
+        classes=dataset.num_classes,
+        seed=seed,
+        weights=store.weights_hash,
+    )

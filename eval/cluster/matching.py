@@ -1,0 +1,87 @@
+"""Clusters matched to classes on a whole data set, and what images then contribute to the mIoU.
+
+One-to-one, the match makes the matched pixels most (STEGO, PiCIE) or the sum of IoUs (Leopart); it is found by SciPy's
+Hungarian method. More clusters than classes each go to the class that most of their pixels are of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import linear_sum_assignment
+
+from dinoskip.data.segmentation import IGNORE
+
+I64 = NDArray[np.int64]
+NO_CLASS = -1
+
+
+def confusion(clusters: NDArray[np.integer], labels: NDArray[np.integer], shape: tuple[int, int]) -> I64:
+    """Count pixels by cluster and class, int64 ``shape`` (clusters, classes), of maps of one size; 255 is left out."""
+    known = labels != IGNORE
+    pairs = clusters[known].astype(np.int64) * shape[1] + labels[known]
+    return np.bincount(pairs, minlength=shape[0] * shape[1]).reshape(shape)
+
+
+def one_to_one(counts: I64, by: Literal["pixels", "iou"] = "pixels") -> I64:
+    """Return the class of every cluster, -1 for those left over where there are fewer classes."""
+    gain = counts.astype(np.float64)
+    if by == "iou":
+        union = counts.sum(1, keepdims=True) + counts.sum(0, keepdims=True) - counts
+        gain = np.divide(counts, union, out=np.zeros(counts.shape), where=union > 0)
+    clusters, classes = linear_sum_assignment(gain, maximize=True)
+    chosen = np.full(len(counts), NO_CLASS, dtype=np.int64)
+    chosen[clusters] = classes
+    return chosen
+
+
+def to_the_commonest(counts: I64) -> I64:
+    """Return the commonest class of every cluster, the first of equals; -1 for one without a labelled pixel."""
+    return np.where(counts.sum(1) > 0, counts.argmax(1), NO_CLASS)
+
+
+def match(counts: I64, by: Literal["pixels", "iou"] = "pixels") -> I64:
+    """Return the class of every cluster: one-to-one, or of more clusters than classes the commonest."""
+    return one_to_one(counts, by) if counts.shape[0] <= counts.shape[1] else to_the_commonest(counts)
+
+
+@dataclass(frozen=True, eq=False)
+class ImageCounts:
+    """The confusion (clusters, classes) of one image, without its zeros: an image has few of either."""
+
+    pairs: NDArray[np.int32]
+    pixels: NDArray[np.int32]
+
+    @classmethod
+    def of(cls, counts: I64) -> ImageCounts:
+        """Return the entries of a confusion matrix that are not zero."""
+        pairs = np.flatnonzero(counts)
+        return cls(pairs.astype(np.int32), counts.ravel()[pairs].astype(np.int32))
+
+
+def total_counts(images: Sequence[ImageCounts], shape: tuple[int, int]) -> I64:
+    """Return the confusion of all images, int64 ``shape`` (clusters, classes)."""
+    counts = np.zeros(shape[0] * shape[1], dtype=np.int64)
+    for one in images:
+        counts[one.pairs] += one.pixels
+    return counts.reshape(shape)
+
+
+def matched_areas(images: Sequence[ImageCounts], classes_of: I64, classes: int) -> I64:
+    """Return areas (n, 3, classes) of every image (``ConfusionMatrix.areas``): pixels right, predicted, labelled.
+
+    Pixels of a cluster without a class are predicted as none.
+    """
+    areas = np.zeros((len(images), 3, classes), dtype=np.int64)
+    for area, one in zip(areas, images, strict=True):
+        cluster, label = np.divmod(one.pairs, classes)
+        predicted = classes_of[cluster]
+        has = predicted != NO_CLASS
+        np.add.at(area[0], label[predicted == label], one.pixels[predicted == label])
+        np.add.at(area[1], predicted[has], one.pixels[has])
+        np.add.at(area[2], label, one.pixels)
+    return areas
