@@ -148,14 +148,23 @@ def _estimate(args: Args, study: StudyBase, variants: tuple[Variant, ...], runne
     from dinoskip.pipeline import estimate  # torch
 
     made = estimate.costs(study, variants, runner.planner.nodes)
-    peak = estimate.peak_disk(made)
+    peak = estimate.peak_disk(made, runner.planner.readers, study.storage_rules)
+    measured = estimate.rates(made, runner.artifacts.root)
     if args.json:
-        rows = [{**vars(cost), "gpu_hours": cost.hours(estimate.CARDS[args.card])} for cost in made]
+        rows = [
+            {
+                **vars(cost),
+                "gpu_hours": cost.hours(estimate.CARDS[args.card]),
+                "measured_hours": cost.work * measured[cost.stage] / 3600 if cost.stage in measured else None,
+            }
+            for cost in made
+        ]
         print_json({"card": args.card, "stages": rows, "peak_disk": peak})
         return 0
-    print_table(estimate.lines(made, args.card), ("stage", "count", "GPU hours", "GB"))
+    print_table(estimate.lines(made, args.card, measured), estimate.HEADER)
     rate = f"{args.card.upper()}, {estimate.CARDS[args.card]:g} TFLOP/s at an assumed {estimate.UTILISATION:.0%}"
     print(f"GPU hours: training and passes over images alone ({rate}). Peak disk: {peak / 1e9:,.0f} GB")
+    print("Measured hours: by this study's finished stages; where there are none, cuts on one CPU core")
     return 0
 
 

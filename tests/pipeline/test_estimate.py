@@ -1,15 +1,22 @@
 """What a study will take, reckoned without its data."""
 
 import json
+import os
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 from dinoskip.cli import main
+from dinoskip.errors import DiskFull
+from dinoskip.files import write_json
 from dinoskip.models.build import VitConfig
 from dinoskip.models.flops import dino_step_flops
-from dinoskip.pipeline.estimate import CARDS, costs, count_images, peak_disk
-from dinoskip.pipeline.study import build_nodes, load_study
+from dinoskip.pipeline.estimate import CARDS, CUT_SECONDS, HEADER, Cost, costs, count_images, lines, peak_disk, rates
+from dinoskip.pipeline.graph import order
+from dinoskip.pipeline.sections import StorageRules
+from dinoskip.pipeline.storage import readers_of
+from dinoskip.pipeline.study import STAGES, build_nodes, load_study
 
 ROOT = Path(__file__).parents[2]
 TABLE2 = ROOT / "configs" / "paper" / "table2_dino.yaml"
@@ -23,8 +30,52 @@ def test_the_paper_s_second_table() -> None:
     assert [cost.flop for cost in trained] == [image * (1_281_167 // 1024) * 1024 * 300] * len(variants)
     # float16 keys of 40 x 30 tokens of 384 channels at 12 blocks of 19,817 images, for one checkpoint
     (cut,) = {cost.disk for cost in made if cost.disk == 19_817 * 1200 * 384 * 12 * 2}
-    assert cut < peak_disk(made) == sum(cost.disk for cost in made)
+    assert cut < peak_disk(made, {}, StorageRules()) == sum(cost.disk for cost in made)
     assert trained[0].hours(CARDS["a100"]) == pytest.approx(97.0, abs=0.05)
+
+
+@cache
+def estimated(*overrides: str) -> tuple[list[Cost], float]:
+    """Costs of the second table, and its peak disk."""
+    study, variants = load_study(TABLE2, overrides)
+    nodes = build_nodes(study, variants)
+    readers = readers_of(nodes, STAGES)
+    made = costs(study, variants, order(nodes, readers))
+    return made, peak_disk(made, readers, study.storage_rules)
+
+
+def test_windows_are_passes_without_stores() -> None:
+    kept, all_of_it = estimated()
+    windows, peak = estimated("evaluate.features=window")
+    passes = sum(cost.images for cost in kept)
+    assert passes == sum(cost.images for cost in windows) == 8 * (10582 + 1449 + 2 * 3000 + 2000 + 5000 + 11540 + 19817)
+    assert sum(cost.flop for cost in kept) == pytest.approx(sum(cost.flop for cost in windows))
+    assert not any(cost.disk > 3e10 for cost in windows)
+    # what stays is written by other stages; beside it are the stores of one probe at once, VOC's the largest
+    stays = sum(cost.disk for cost in windows if cost.stage != "features")
+    voc = (10582 + 1449) * 197 * 384 * 12 * 2
+    assert peak <= stays + voc
+    assert all_of_it > 40 * peak
+    cuts = {cost.node: cost.work for cost in windows if cost.stage == "tokencut"}
+    assert cuts["tokencut/skip-soap/ep200/coco20k"] == 19817 * 13 * 1200**2
+
+
+def test_a_limit_is_kept_or_refused() -> None:
+    stays = sum(cost.disk for cost in estimated()[0] if cost.stage != "features")
+    assert 219e9 < estimated("storage.limit=230GB")[1] <= stays + 230e9
+    with pytest.raises(DiskFull, match=r"storage.limit: 200.0 GB do not hold the 1 stores .*coco20k.*, 219.2 GB"):
+        estimated("storage.limit=200GB")
+
+
+def test_rates_are_those_of_finished_stages(tmp_path: Path) -> None:
+    made = [Cost("probe", "a", node="probe/a"), Cost("probe", "b", node="probe/b"), Cost("tokencut", "a", work=5.0)]
+    assert rates(made, tmp_path) == {"tokencut": CUT_SECONDS}
+    for key, seconds in (("0", 90), ("1", 100)):
+        write_json(tmp_path / "probe" / "a" / key / "timing.json", {"seconds": seconds})
+        os.utime(tmp_path / "probe" / "a" / key / "timing.json", (int(key), int(key)))
+    assert rates(made, tmp_path) == {"tokencut": CUT_SECONDS, "probe": 100.0}
+    table = lines(made, "a100", {"probe": 3600.0})
+    assert [dict(zip(HEADER, line, strict=True))["measured hours"] for line in table] == ["2.0", "", "2.0"]
 
 
 def test_counts_are_the_published_ones_and_subsets() -> None:
