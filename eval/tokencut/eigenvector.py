@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 import scipy.linalg
@@ -17,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 
-from eval.tokencut.graph import ALONE, F64, Array, Graphs, build_graphs, like, on_host, read_together
+from eval.tokencut.graph import ALONE, F64, Array, Graphs, build_graphs, like, on_host
 
 DENSE_TOKENS = 48  # up to here the dense solver is as fast
 TIE = 1e-8  # tokens this close (relative) are tied: the reference's choice among them depends on the BLAS
@@ -49,12 +50,11 @@ def cut_vectors(graphs: Graphs) -> list[CutVector]:
     """Return the cut vectors, by Lanczos where that decides split and seed, else by the dense solver."""
     count, n = graphs.degree.shape
     vectors: list[CutVector | None] = [None] * count
-    complete = graphs.complete
-    if n > DENSE_TOKENS and not all(complete):
-        image, codes = graphs.probe()
-        candidates, classes = lanczos(graphs, image, codes), on_host(codes)
-        vectors = [one if one and _decides(one, c) else None for one, c in zip(candidates, classes, strict=True)]
-    for i, whole in enumerate(complete):
+    facts = graphs.facts
+    if n > DENSE_TOKENS and not all(facts.complete):
+        candidates = lanczos(graphs)
+        vectors = [one if one and _decides(one, c) else None for one, c in zip(candidates, facts.codes, strict=True)]
+    for i, whole in enumerate(facts.complete):
         vectors[i] = complete_vector(n, graphs.floor) if whole else vectors[i]
     return [dense_vector(graphs, i) if one is None else one for i, one in enumerate(vectors)]
 
@@ -109,19 +109,20 @@ def complete_vector(n: int, eps: float) -> CutVector:
     return replace(dense_vector(build_graphs(torch.ones(1, n, n), 0.0, eps), 0), complete=True)
 
 
-def lanczos(graphs: Graphs, image: Array, codes: Array) -> list[CutVector | None]:
+def lanczos(graphs: Graphs) -> list[CutVector | None]:
     """Return the cut vector of each graph with error bounds, None where the method cannot be trusted.
 
-    ``image`` and ``codes`` are those of :meth:`Graphs.probe`. The start is the operator's image of a fixed random
-    vector, averaged over twins, so that the search stays among vectors that are equal on twins: the others have
-    eigenvalue 1 (tokens with the same row), or one above that of the cut between the isolated tokens and the rest. A
-    start that depends on the degrees alone would miss vectors that are antisymmetric under a symmetry of the graph.
+    The start is the operator's image of a fixed random vector (:meth:`Graphs.probe`), averaged over twins, so that the
+    search stays among vectors that are equal on twins: the others have eigenvalue 1 (tokens with the same row), or one
+    above that of the cut between the isolated tokens and the rest. A start that depends on the degrees alone would miss
+    vectors that are antisymmetric under a symmetry of the graph. A GPU is waited for once a check of convergence, and
+    once for all vectors.
     """
     count, n = graphs.degree.shape
-    degree, isolated, start, classes = read_together(graphs.degree, graphs.isolated, image, codes)
-    alone = isolated > 0
+    degree, alone, start, classes, _ = graphs.facts
     twins, limit = _Twins.of(classes, degree, alone, graphs.weight), min(MAX_PASSES, n - 1)
-    vectors: list[CutVector | None] = [None] * count
+    bounds: dict[int, _Bounds] = {}  # of the graphs that are done, in the order of ``solved``
+    solved: list[Array] = []  # their vectors, which are read together at the end
     space = _KrylovSpace.begin(graphs, degree, alone, start, limit)
     here, sought = np.arange(count), np.ones(count, dtype=bool)  # which graphs ``space`` is of; which are not done
     check = FIRST_CHECK
@@ -134,12 +135,14 @@ def lanczos(graphs: Graphs, image: Array, codes: Array) -> list[CutVector | None
         lost = sought & (directions <= j) & ((directions < twins.classes[here] - 1) | (top <= 0))
         done = sought & ~lost & (residual <= RESIDUAL) & (residual < gap / 4)
         rows = np.flatnonzero(done)
-        for row, y in zip(rows.tolist(), space.solutions(rows, tops), strict=True):
+        if len(rows):
+            solved.append(space.solutions(rows, tops))
+        for row in rows.tolist():
             i = int(here[row])
             s = degree[i] ** -0.5
             error = (residual[row] + ROUNDING * n) / gap[row] * (s + s.mean())
             least = min(float(gap[row]), twins.gap(i, float(top[row])))
-            vectors[i] = CutVector(y, error, float(1.0 - top[row]), least, min(j, int(directions[row])))
+            bounds[i] = _Bounds(error, float(1.0 - top[row]), least, min(j, int(directions[row])))
         sought &= ~(done | lost)
         if not sought.any():
             break
@@ -148,7 +151,27 @@ def lanczos(graphs: Graphs, image: Array, codes: Array) -> list[CutVector | None
         if 2 * sought.sum() <= len(here):  # copying the edges of those left costs about two products
             left = np.flatnonzero(sought)
             space, here, sought = space.take(left), here[left], sought[left]
+    vectors: list[CutVector | None] = [None] * count
+    for (i, one), y in zip(bounds.items(), _read_rows(solved), strict=True):
+        vectors[i] = CutVector(y, *one)
     return vectors
+
+
+class _Bounds(NamedTuple):
+    """What is known of a cut vector beside its values; see :class:`CutVector`."""
+
+    error: F64
+    eigenvalue: float
+    gap: float
+    passes: int
+
+
+def _read_rows(parts: list[Array]) -> F64:
+    """Return arrays (m, n) one below the other, on the host, where one wait is enough for all."""
+    if not parts:
+        return np.empty((0, 0))
+    joined: F64 = on_host(torch.cat(parts) if isinstance(parts[0], torch.Tensor) else np.concatenate(parts))
+    return joined
 
 
 @dataclass(frozen=True, eq=False)
@@ -232,14 +255,12 @@ class _KrylovSpace:
         residual = below[:, -1] * np.abs(vectors[:, -1, -1])
         return vectors[:, :, -1], np.stack((values[:, -1], gap, residual, alive.sum(1) + 1))
 
-    def solutions(self, rows: NDArray[np.intp], tops: F64) -> F64:
-        """Return y (m, n) of the graphs in ``rows``, on the host; ``tops`` (B, j) are all eigenvectors in the basis."""
-        if not len(rows):
-            return np.empty((0, self.s.shape[1]))
+    def solutions(self, rows: NDArray[np.intp], tops: F64) -> Array:
+        """Return y (m, n) of the graphs in ``rows``; ``tops`` (B, j) are all eigenvectors in the basis."""
         j = tops.shape[1]
         where = like(rows, self.s)  # an array as index would be copied with the host waiting for it
         u = like(tops[rows][:, None], self.s) @ self.basis[where, 1 : j + 1]
-        return on_host(self.s[where] * u[:, 0])
+        return self.s[where] * u[:, 0]
 
     def take(self, rows: NDArray[np.intp]) -> _KrylovSpace:
         """Return the spaces of the graphs in ``rows``."""

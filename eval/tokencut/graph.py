@@ -11,7 +11,8 @@ there is one code for both; NumPy's calls cost a third of torch's, which counts 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.linalg.blas
@@ -28,11 +29,25 @@ TINY_NORM = 1e-12  # of torch.nn.functional.normalize, which the reference calls
 ALONE = 2.0**53  # the code of isolated tokens: no sum is as large
 
 
+class GraphFacts(NamedTuple):
+    """What the host knows of B graphs: ``degree``, ``isolated`` and the results of :meth:`Graphs.probe`, (B, n) each.
+
+    ``complete``: which binary graphs join every token to every other: A is 1 everywhere. Collapsed images are alike.
+    """
+
+    degree: F64
+    isolated: NDArray[np.bool_]
+    image: F64
+    codes: F64
+    complete: list[bool]
+
+
 @dataclass(frozen=True, eq=False)
 class Graphs:
     """B affinity graphs of n tokens: edges float64 (B, n, n) symmetric, degree float64 (B, n), all positive.
 
-    ``isolated`` bool (B, n) marks the tokens of a binary graph that are joined to themselves alone.
+    ``isolated`` bool (B, n) marks the tokens of a binary graph that are joined to themselves alone, ``finite`` those
+    whose features are finite. What the host must know of a batch is in ``facts``: a GPU is waited for once.
     """
 
     edges: Array
@@ -40,23 +55,35 @@ class Graphs:
     floor: float
     degree: Array
     isolated: Array
+    finite: Array
     binary: bool
+
+    @cached_property
+    def facts(self) -> GraphFacts:
+        """What the host knows of the graphs; ValueError if features are not finite or a degree is not positive.
+
+        A degree is not positive for an eps of 0, or negative similarities kept by a negative tau, where the reference's
+        solver fails too.
+        """
+        degree, isolated, image, codes, finite = read_together(self.degree, self.isolated, *self.probe(), self.finite)
+        if not finite.all():
+            raise ValueError("features must be finite")
+        for i, token in np.argwhere(~(degree > 0)):
+            raise ValueError(
+                f"token {token} has degree {degree[i, token]:g}; use a positive eps and a tau of at least 0"
+            )
+        complete = [self.binary and least > degree.shape[1] - self.weight / 2 for least in degree.min(1).tolist()]
+        return GraphFacts(degree, isolated > 0, image, codes, complete)
 
     def apply(self, vectors: Array) -> Array:
         """Return A times ``vectors`` (B, n)."""
         return symmetric_product(self.edges, vectors, self.weight) + self.floor * vectors.sum(1)[:, None]
 
-    @property
-    def complete(self) -> list[bool]:
-        """Which binary graphs join every token to every other: A is 1 everywhere. No two collapsed images differ."""
-        n = self.degree.shape[1]
-        return [self.binary and degree > n - self.weight / 2 for degree in on_host(self.degree).min(1).tolist()]
-
     def take(self, which: NDArray[np.intp]) -> Graphs:
         """Return the graphs of the indices ``which``, copied."""
         where = like(which, self.edges)
         parts = (self.edges[where], self.weight, self.floor, self.degree[where], self.isolated[where])
-        return Graphs(*parts, self.binary)
+        return Graphs(*parts, self.finite[where], self.binary)
 
     def probe(self) -> tuple[Array, Array]:
         """Return A times a fixed random vector, and a code of every token, both float64 (B, n); twins share a code.
@@ -123,11 +150,14 @@ def normalise(features: Tensor, length: Tensor | None = None) -> Tensor:
 
 
 def lengths(features: Tensor) -> Tensor:
-    """Return the L2 norm of each row (..., C): float32, or float64 where a square goes beyond float32.
+    """Return the L2 norm of each row (..., C): float32, or float64 where a square goes beyond float32 and on a GPU.
 
-    Raises ValueError for features that are not finite: their norms are not, either.
+    Raises ValueError for features that are not finite: their norms are not, either. On a GPU nothing waits to know:
+    :attr:`Graphs.facts` and :func:`eval.tokencut.lost.grow` say so.
     """
     length: Tensor = torch.linalg.vector_norm(features, dim=-1)
+    if features.is_cuda:
+        return torch.where(length.isfinite(), length, torch.linalg.vector_norm(features, dim=-1, dtype=torch.float64))
     if not bool(torch.isfinite(length).all()):
         length = torch.linalg.vector_norm(features, dim=-1, dtype=torch.float64)
         if not bool(torch.isfinite(length).all()):
@@ -155,8 +185,7 @@ def build_graphs(similarity: Tensor, tau: float, eps: float, *, binary: bool = T
     """Connect tokens by cosine similarity, float32 (B, n, n), which is left as it is.
 
     Binary: affinity 1 where the similarity is strictly greater than float32 tau, else eps. Weighted: the similarity
-    where it is at least tau, else eps. Raises ValueError if a degree is not positive (an eps of 0, or negative
-    similarities kept by a negative tau), where the reference's solver fails too.
+    where it is at least tau, else eps. What is wrong with the features is said by :attr:`Graphs.facts`.
     """
     count, n = similarity.shape[:2]
     level = float(np.float32(tau))
@@ -169,12 +198,9 @@ def build_graphs(similarity: Tensor, tau: float, eps: float, *, binary: bool = T
     else:  # NumPy casts truth values four times as fast
         edges = np.greater(similarity.numpy(), np.float32(level)).astype(np.float64)
     total = symmetric_product(edges, like(np.ones((count, n)), edges))
+    finite: Array = similarity.diagonal(0, 1, 2).isfinite()  # of a token to itself
+    finite = finite if finite.is_cuda else finite.numpy()
     if binary:
         own = edges.diagonal(0, 1, 2)
-        graphs = Graphs(edges, 1.0 - eps, eps, (1.0 - eps) * total + eps * n, (total == 1) & (own > 0), True)
-    else:
-        graphs = Graphs(edges, 1.0, 0.0, total, like(np.zeros((count, n), dtype=bool), edges), False)
-    degrees = on_host(graphs.degree)
-    for i, token in np.argwhere(~(degrees > 0)):
-        raise ValueError(f"token {token} has degree {degrees[i, token]:g}; use a positive eps and a tau of at least 0")
-    return graphs
+        return Graphs(edges, 1.0 - eps, eps, (1.0 - eps) * total + eps * n, (total == 1) & (own > 0), finite, True)
+    return Graphs(edges, 1.0, 0.0, total, like(np.zeros((count, n), dtype=bool), edges), finite, False)

@@ -60,7 +60,10 @@ def lost(features: ArrayLike | Tensor, grid: Grid, k: int = 100) -> Lost:
 
 
 def grow(similarity: Tensor, length: Tensor, grids: Sequence[Grid], k: int) -> list[Lost]:
-    """Box the objects of images with similarities (B, N, N) and feature lengths (B, N), each with its own grid."""
+    """Box the objects of images with similarities (B, N, N) and feature lengths (B, N), each with its own grid.
+
+    Raises ValueError for lengths that are not finite.
+    """
     positive = similarity > 0
     degree = positive.sum(2) - positive.diagonal(dim1=1, dim2=2).long()
     order = degree.argsort(stable=True, dim=1)[:, :k]
@@ -69,7 +72,10 @@ def grow(similarity: Tensor, length: Tensor, grids: Sequence[Grid], k: int) -> l
     like_seed = rows[:, 0].gather(1, order) > 0
     weights = like_seed * length.gather(1, order).double()
     positive_sums = torch.bmm(weights[:, None], rows)[:, 0] > 0
-    masks, tied = torch.stack((positive_sums, degree == degree.gather(1, order[:, :1]))).cpu().numpy()
+    ties = degree == degree.gather(1, order[:, :1])
+    masks, tied, finite = torch.stack((positive_sums, ties, length.isfinite())).cpu().numpy()
+    if not finite.all():
+        raise ValueError("features must be finite")
     return [
         _lost(mask.reshape(grid), np.flatnonzero(ties)) for mask, ties, grid in zip(masks, tied, grids, strict=True)
     ]

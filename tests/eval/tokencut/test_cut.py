@@ -236,7 +236,7 @@ def test_token_without_any_affinity_is_a_value_error() -> None:
 def test_weighted_graph_equals_its_dense_solution() -> None:
     x = regions(8)
     graphs = graphs_of(x, binary=False)
-    (fast,), slow = lanczos(graphs, *graphs.probe()), dense_vector(graphs, 0)
+    (fast,), slow = lanczos(graphs), dense_vector(graphs, 0)
     assert fast is not None
     assert min(np.abs(fast.y - slow.y).max(), np.abs(fast.y + slow.y).max()) < 1e-9
     assert tokencut(x, GRID, binary=False).box == flood_box(slow.y > slow.y.mean(), GRID, int(np.abs(slow.y).argmax()))
@@ -246,7 +246,7 @@ def test_weighted_graph_equals_its_dense_solution() -> None:
 @settings(max_examples=20, deadline=None)
 def test_error_bound_of_lanczos_holds(seed: int, noise: float) -> None:
     graphs = graphs_of(regions(seed, (12, 15), noise))
-    (fast,), slow = lanczos(graphs, *graphs.probe()), dense_vector(graphs, 0)
+    (fast,), slow = lanczos(graphs), dense_vector(graphs, 0)
     if fast is None or slow.gap < 1e-6:
         return
     error = min((np.abs(fast.y - sign * slow.y) for sign in (1, -1)), key=np.max)
@@ -266,7 +266,7 @@ def test_complete_graphs_are_solved_once_and_as_the_dense_solver_does(monkeypatc
     missing = whole.copy()
     missing[7] = -1
     graphs = graphs_of(whole, nearly, missing, np.zeros_like(whole), 2 * whole)
-    assert graphs.complete == [True, False, False, False, True]
+    assert graphs.facts.complete == [True, False, False, False, True]
     expected = [dense_vector(graphs, i).y for i in (0, 4)]
     complete_vector.cache_clear()
     for _ in range(2):
@@ -274,7 +274,7 @@ def test_complete_graphs_are_solved_once_and_as_the_dense_solver_does(monkeypatc
         np.testing.assert_array_equal([found[0].y, found[4].y], expected)
     assert complete_vector.cache_info().misses == 1
     weighted = build_graphs(torch.ones(1, 60, 60), 0.2, 1e-5, binary=False)
-    assert weighted.complete == [False]
+    assert weighted.facts.complete == [False]
 
 
 @pytest.mark.parametrize("grid", [(7, 8), (14, 14), (16, 20), (24, 32), (23, 31)])
@@ -308,7 +308,7 @@ def mixed_batch() -> list[np.ndarray]:
 def test_batch_of_graphs_equals_single_ones() -> None:
     images = mixed_batch()
     graphs = graphs_of(*images)
-    passes = [one.passes if one else None for one in lanczos(graphs, *graphs.probe())]
+    passes = [one.passes if one else None for one in lanczos(graphs)]
     assert None in passes  # constant features: no Lanczos
     assert len(set(passes)) > 3  # so the batch was made smaller at least twice
     similarity = similarities(normalise(torch.from_numpy(np.stack(images))))
