@@ -1,8 +1,8 @@
 """Write a feature store so that it can be stopped anywhere: files laid out first, a journal of batches, one rename.
 
 While it grows it is ``.partial-NAME`` beside its place: ``state.json`` (what is being exported), a ``journal-RANK`` of
-each process (one byte a batch, 1 = on disk), ``store/`` (the files to be). Rows are written with pwrite into reserved
-space, not through a memory map: a full disk is then an error and not a SIGBUS.
+each process (for a batch that is on disk, the check sum of its rows), ``store/`` (the files to be). Rows are written
+with pwrite into reserved space, not through a memory map: a full disk is then an error and not a SIGBUS.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+import zlib
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -21,11 +22,12 @@ from numpy.typing import NDArray
 
 from dinoskip.errors import DiskFull, translate_write_errors
 from dinoskip.features.export_plan import ExportPlan
-from dinoskip.features.file_formats import create_files, locate_array
+from dinoskip.features.file_formats import ArrayLocation, create_files, locate_array
 from dinoskip.features.store import DESCRIPTION
 from dinoskip.files import canonical_json, publish_directory, read_json, write_json, write_manifest, write_text
 
 FLUSH_SECONDS = 5.0  # about so much work is lost to a kill
+SUM_BYTES = 4  # of a journal's entry for a batch
 
 
 def partial_path(out: Path) -> Path:
@@ -52,16 +54,42 @@ def free_bytes(path: Path) -> int:
 def prepare(work: Path, plan: ExportPlan) -> bytearray:
     """Lay out the files in ``work``, locked by the caller, unless they are there from an attempt before.
 
-    Returns a byte a batch: 1 where its rows are on disk already. Work of another plan is discarded.
+    Returns a byte a batch: 1 where its rows are on disk already, as they were written. Work of another plan is
+    discarded.
     Raises :class:`DiskFull` if the features do not fit on the disk.
     """
     done = bytearray(len(plan.batches))
     if not _matches(work, plan):
         _begin(work, plan)
+    places = {name: locate_array(plan.file_format, work / "store", name) for name in plan.arrays}
     for journal in work.glob("journal-*"):
-        for batch, mark in enumerate(journal.read_bytes()[: len(done)]):
-            done[batch] |= mark
+        content = journal.read_bytes()
+        recorded = np.frombuffer(content[: len(content) // SUM_BYTES * SUM_BYTES], "<u4")[: len(done)]
+        for batch in np.flatnonzero(recorded).tolist():
+            done[batch] |= recorded[batch] == _sum_on_disk(places, plan, batch)
     return done
+
+
+def _sum_of_rows(values: NDArray[np.uint8]) -> int:
+    """Sum of all 8-byte words (rows, bytes), modulo 2^64: at memory speed, and any flipped bit changes it."""
+    cut = values.shape[1] // 8 * 8
+    words, rest = values[:, :cut].view("<u8"), values[:, cut:]
+    return (int(words.sum(dtype=np.uint64)) + int(rest.sum(dtype=np.uint64))) % 2**64
+
+
+def _sum_of_batch(sums: Mapping[str, int]) -> int:
+    """What a journal records of a batch, never 0, of the sums of its rows in each array."""
+    return zlib.crc32(canonical_json(sums).encode()) or 1
+
+
+def _sum_on_disk(places: Mapping[str, ArrayLocation], plan: ExportPlan, batch: int) -> int:
+    sums: dict[str, int] = {}
+    for name, place in places.items():
+        rows = np.memmap(place.path, np.uint8, "r", place.start, (place.shape[0], place.row_bytes))
+        starts = plan.starts if name.startswith("tokens") else None
+        parts = [rows[i : i + 1] if starts is None else rows[starts[i] : starts[i + 1]] for i in plan.batches[batch]]
+        sums[name] = sum(map(_sum_of_rows, parts)) % 2**64
+    return _sum_of_batch(sums)
 
 
 def _matches(work: Path, plan: ExportPlan) -> bool:
@@ -106,7 +134,8 @@ class StoreWriter:
             self._journal = os.open(work / f"journal-{rank}", os.O_WRONLY | os.O_CREAT, 0o666)
             for path in {place.path for place in self._places.values()}:
                 self._opened[path] = os.open(path, os.O_WRONLY)
-        self._waiting: list[int] = []
+        self._sums: dict[str, int] = {}  # of the rows of the batch that is being written
+        self._waiting: dict[int, int] = {}  # batch -> what the journal is to record
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="flush")
         self._flushing: Future[None] | None = None
         self._flushed = time.monotonic()
@@ -114,7 +143,9 @@ class StoreWriter:
     def write(self, name: str, row: int, values: NDArray[Any]) -> None:
         """Write ``values``, contiguous and as stored, over rows ``row`` and following of an array."""
         place = self._places[name]
-        view = memoryview(values.reshape(-1).view(np.uint8))  # type: ignore[arg-type]  # NumPy's annotations
+        rows = values.reshape(-1).view(np.uint8).reshape(-1, place.row_bytes)
+        self._sums[name] = (self._sums.get(name, 0) + _sum_of_rows(rows)) % 2**64
+        view = memoryview(rows.reshape(-1))  # type: ignore[arg-type]  # NumPy's annotations
         position = place.start + row * place.row_bytes
         with translate_write_errors(place.path):
             while view:
@@ -123,10 +154,10 @@ class StoreWriter:
 
     def finish(self, batch: int) -> None:
         """Say that all rows of ``batch`` are written; they count as done after a flush, which begins now and then."""
-        self._waiting.append(batch)
+        self._waiting[batch], self._sums = _sum_of_batch(self._sums), {}
         if time.monotonic() - self._flushed >= FLUSH_SECONDS:
             self.settle()
-            self._flushing, self._waiting = self._thread.submit(self.flush, self._waiting), []
+            self._flushing, self._waiting = self._thread.submit(self.flush, self._waiting), {}
             self._flushed = time.monotonic()
 
     def settle(self) -> None:
@@ -138,15 +169,15 @@ class StoreWriter:
         """Bring all that is written to disk."""
         self.settle()
         self.flush(self._waiting)
-        self._waiting = []
+        self._waiting = {}
 
-    def flush(self, batches: Sequence[int]) -> None:
+    def flush(self, batches: Mapping[int, int]) -> None:
         """Bring rows to disk, then the journal: a batch is never marked before its rows are safe."""
         with translate_write_errors(self.store):
             for handle in self._opened.values():
                 os.fsync(handle)
-            for batch in batches:
-                os.pwrite(self._journal, b"\1", batch)
+            for batch, recorded in batches.items():
+                os.pwrite(self._journal, recorded.to_bytes(SUM_BYTES, "little"), batch * SUM_BYTES)
             os.fsync(self._journal)
 
     def close(self) -> None:

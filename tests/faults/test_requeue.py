@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import struct
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -141,7 +142,7 @@ def test_progress_counts_steps_stages_and_exported_batches(tmp_path: Path) -> No
         write_json(stages / "pretrain" / str(i) / "status.json", {"step": step + 5})  # what is not saved is lost
     write_json(stages / "pretrain" / "0" / "MANIFEST.json", {})
     (stages / "features" / ".partial-x").mkdir(parents=True)
-    (stages / "features" / ".partial-x" / "journal-0").write_bytes(b"\1\1\0\1")
+    (stages / "features" / ".partial-x" / "journal-0").write_bytes(struct.pack("4I", 9, 1, 0, 2**32 - 1) + b"\1")
     assert progress_of(tmp_path) == JobProgress(steps=120, stages=1, batches=3)
 
 

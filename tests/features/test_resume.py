@@ -74,6 +74,39 @@ def test_keyboard_interrupt_keeps_what_is_done(
     assert not (tmp_path / ".partial-store").exists()
 
 
+@pytest.mark.parametrize("mode", ["square", "native"])
+@pytest.mark.parametrize("damage", ["rows", "class tokens", "journal", "mark of what was not written", "cut journal"])
+def test_a_flipped_bit_in_half_an_export_is_computed_anew(
+    mode: Any, damage: str, tmp_path: Path, backbone: Backbone, images: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "FLUSH_SECONDS", 0.0)
+    dataset, out = images([(32, 32)] * 3 + [(48, 32)] * 3), tmp_path / "store"
+    chosen = Transform(size=32) if mode == "square" else Transform(mode="native")
+    with monkeypatch.context() as patch:
+        count_calls(backbone, patch, stop_at=3)
+        with pytest.raises(KeyboardInterrupt):
+            export(backbone, dataset, out, "all", transform=chosen, batch_size=2)
+    work, (at, bit) = tmp_path / ".partial-store", (-1, 1)
+    if damage in {"rows", "class tokens"}:  # of the first batch, which comes first in every file
+        path = work / "store" / ("tokens_block2.npy" if damage == "rows" else "cls_block1.npy")
+        at, bit = 128 + 5, 64
+    else:
+        path = work / "journal-0"
+        at = 1 if damage == "journal" else 2 * writer.SUM_BYTES
+    content = bytearray(path.read_bytes())
+    content += bytes(max(0, at + 1 - len(content)))
+    content[at] ^= bit
+    path.write_bytes(content[: writer.SUM_BYTES + 1] if damage == "cut journal" else content[: len(content)])
+    calls = count_calls(backbone, monkeypatch)
+    export(backbone, dataset, out, "all", transform=chosen, batch_size=2)
+    straight = tmp_path / "straight"
+    whole = len(calls)
+    export(backbone, dataset, straight, "all", transform=chosen, batch_size=2)
+    assert read_manifest(out)["files"] == read_manifest(straight)["files"]
+    batches = len(calls) - whole
+    assert whole == batches - 2 + (damage != "mark of what was not written")
+
+
 def test_work_of_other_settings_is_discarded(
     tmp_path: Path, backbone: Backbone, images: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
