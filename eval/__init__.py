@@ -6,7 +6,8 @@ A folder for each task: its settings in ``config.py`` (no torch at import), its 
 - object discovery: ``tokencut``; ``discovery`` has the scores; as masks: ``saliency``; several: ``objects``
 - unsupervised segmentation: ``cluster``
 - neighbours: ``knn`` (images), ``retrieval`` (patches), ``neighbours`` (the index)
+- videos: ``video``
 - while a network trains: ``online``
 - for all of them: ``labelled`` (tokens with label maps), ``upsampling``, ``metrics``, ``bootstrap`` (intervals),
-  ``baselines``, ``compare`` (two rows over the same images)
+  ``baselines``, ``means`` (over what images have several of), ``compare`` (two rows over the same images)
 """

@@ -21,6 +21,8 @@ OPENERS: Mapping[str, Callable[..., Any]] = MappingProxyType(
         "classes": datasets.open_labelled,
         "depth": datasets.open_depth,
         "normals": datasets.open_normals,
+        "video": datasets.open_sequences,
+        "correspondence": datasets.open_keypoints,
     }
 )
 """What opens a split, by the use made of it."""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 S = TypeVar("S", bound=Config)
 Problem = tuple[str, str]
 """A dotted key of a study, and what is wrong with its value."""
-Use = Literal["pretraining", "segmentation", "detection", "classes", "depth", "normals"]
+Use = Literal["pretraining", "segmentation", "detection", "classes", "depth", "normals", "video", "correspondence"]
 """As what a data set is read."""
 Content = tuple[str, ...]
 """A function of :mod:`dinoskip.pipeline.external` that hashes files of a data set, and its arguments."""

@@ -13,7 +13,7 @@ from pydantic import create_model
 
 from dinoskip.config import Config, RawConfig, apply_overrides, read_yaml, validate
 from dinoskip.console import log
-from dinoskip.data.sets import has_boxes, has_depth, has_masks, has_normals
+from dinoskip.data.sets import has_boxes, has_depth, has_keypoints, has_masks, has_normals, has_sequences
 from dinoskip.errors import ConfigError
 from dinoskip.pipeline import old_keys, stages
 from dinoskip.pipeline.external import HASHES
@@ -29,6 +29,8 @@ _SUITS = {
     "detection": (has_boxes, "boxes"),
     "depth": (has_depth, "depth"),
     "normals": (has_normals, "surface normals"),
+    "video": (has_sequences, "videos"),
+    "correspondence": (has_keypoints, "pairs with keypoints"),
 }
 
 

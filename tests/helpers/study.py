@@ -2,7 +2,9 @@
 
 TINY = """
 name: tiny
-data: {scenes: {kind: scenes, images: 16, size: 64, val_fraction: 0.5}}
+data:
+  scenes: {kind: scenes, images: 16, size: 64, val_fraction: 0.5}
+  videos: {kind: scenes_video, videos: 2, frames: 4, size: 48}
 model: {name: vit_tiny_patch16, depth: 2, img_size: 32}
 variants:
   model: [{skip: true}, {skip: false, init: {name: skipless}}]
@@ -22,6 +24,7 @@ evaluate:
   tokencut: {datasets: [scenes]}
   knn: {datasets: [scenes], k: [3], size: 64}
   retrieve: {datasets: [scenes], size: 48, memory: 50, k: 3}
+  video: {datasets: [videos], short_side: 48, memory: 2}
 analyze: {model: vit_tiny_patch16, depth: 4, img_size: 64, photos: 1}
 gallery: {first: 3}
 """

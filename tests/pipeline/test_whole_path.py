@@ -15,6 +15,9 @@ from dinoskip.pipeline.study import STAGES, build_nodes, load_study
 from dinoskip.results import read_rows
 from tests.helpers.study import TINY
 
+MEASURED = {"probe": 8, "tokencut": 16, "knn": 8, "retrieve": 8, "video": 2}
+"""Evaluating stages, and over how many images or videos each row is."""
+
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -52,9 +55,9 @@ def test_rows_say_what_was_measured(done: Path) -> None:
     root = done.parent / "runs" / "tiny" / "stages"
     rows = [row for path in root.rglob("rows.json") for row in read_rows(path)]
     floor, rows = ([row for row in rows if row.is_baseline is which] for which in (True, False))
-    assert {row.task for row in rows} == {row.task for row in floor} == {"probe", "tokencut", "knn", "retrieve"}
+    assert {row.task for row in rows} == {row.task for row in floor} == set(MEASURED)
     assert {(row.block, row.weights) for row in floor} == {("", "")}
-    assert len(set(floor)) == 2 + 2 + 1 + 1  # boxes, accuracy, probe, retrieval: the same from both variants
+    assert len(set(floor)) == 2 + 2 + 1 + 1 + 3  # boxes, accuracy, probe, retrieval, first mask: of both variants
     assert {row.model for row in rows} == {"skip-adamw", "skipless-adamw"}
     for row in rows:
         assert row.depth == 2
@@ -63,7 +66,7 @@ def test_rows_say_what_was_measured(done: Path) -> None:
         assert row.version
         assert row.optimizer == "adamw"
         assert row.initialisation in {"trunc_normal", "skipless"}
-        assert row.n == (16 if row.task == "tokencut" else 8)
+        assert row.n == MEASURED[row.task]
     for task, metric in (("probe", "mIoU"), ("tokencut", "CorLoc")):
         blocks = {row.block for row in rows if row.task == task and row.metric == metric and row.model == "skip-adamw"}
         assert {"1", "2", "1+2"} <= blocks
@@ -156,7 +159,7 @@ def test_initialisation_is_reported(done: Path) -> None:
     assert all(row["kappa_vo"] == pytest.approx(1, abs=1e-4) for row in rows)
 
 
-AFTER_WEIGHTS = {"features", "probe", "tokencut", "knn", "retrieve", "analyze", "gallery", "report"}
+AFTER_WEIGHTS = {"features", *MEASURED, "analyze", "gallery", "report"}
 
 
 @pytest.mark.parametrize(
@@ -179,8 +182,10 @@ AFTER_WEIGHTS = {"features", "probe", "tokencut", "knn", "retrieve", "analyze", 
         ("evaluate.tokencut.facet=[key, value]", {"features", "tokencut", "report"}),  # the first is shown
         ("evaluate.tokencut.tau=[0.2, 0.3]", {"tokencut", "gallery", "report"}),
         ("evaluate.tokencut.lost_k=9", {"tokencut", "gallery", "report"}),
-        ("evaluate.norm=none", {"features", "probe", "knn", "retrieve", "gallery", "report"}),
-        ("evaluate.multiscale=[2, 1]", {"probe", "tokencut", "gallery", "report"}),
+        ("evaluate.norm=none", {"features", "probe", "knn", "retrieve", "video", "gallery", "report"}),
+        ("evaluate.multiscale=[2, 1]", {"probe", "tokencut", "video", "gallery", "report"}),
+        ("evaluate.video.radius=3", {"video", "report"}),
+        ("data.videos.seed=1", {"data", "video", "report"}),
         ("optimizer.lr=1e-4", {"pretrain", "weights"} | AFTER_WEIGHTS),
         ("pretrain.epochs=2", {"pretrain", "weights"} | AFTER_WEIGHTS),
         ("seed=1", {"pretrain", "weights"} | AFTER_WEIGHTS),

@@ -15,24 +15,41 @@ from pydantic import Field
 from dinoskip.data.detection import DetectionDataset
 from dinoskip.data.folders import ImageFolder
 from dinoskip.data.geometry import DepthDataset, NormalsDataset
+from dinoskip.data.keypoints import KeypointDataset
 from dinoskip.data.labelled_folder import LabelledFolder
 from dinoskip.data.segmentation import SegmentationDataset, draw
+from dinoskip.data.sequences import SequenceDataset
 from dinoskip.data.sets.ade20k import Ade20kConfig
 from dinoskip.data.sets.cityscapes import CityscapesConfig
 from dinoskip.data.sets.coco20k import Coco20kConfig
 from dinoskip.data.sets.coco_json import CocoJsonConfig
 from dinoskip.data.sets.coco_panoptic import CocoPanopticConfig
 from dinoskip.data.sets.coco_stuff import CocoStuffConfig
+from dinoskip.data.sets.davis import DavisConfig
 from dinoskip.data.sets.folder import FolderConfig
 from dinoskip.data.sets.images import ImagesConfig
-from dinoskip.data.sets.kind import Composed, DatasetKind, WithBoxes, WithClasses, WithDepth, WithMasks, WithNormals
+from dinoskip.data.sets.kind import (
+    Composed,
+    DatasetKind,
+    WithBoxes,
+    WithClasses,
+    WithDepth,
+    WithKeypoints,
+    WithMasks,
+    WithNormals,
+    WithSequences,
+)
 from dinoskip.data.sets.layouts import nearest_layout
 from dinoskip.data.sets.masks import MasksConfig
 from dinoskip.data.sets.nyu import NyuConfig, NyuNormalsConfig
 from dinoskip.data.sets.pascal_context import PascalContextConfig
+from dinoskip.data.sets.pf_pascal import PfPascalConfig
 from dinoskip.data.sets.rooms import RoomsConfig
 from dinoskip.data.sets.saliency import DutOmronConfig, DutsTeConfig, EcssdConfig
 from dinoskip.data.sets.scenes import ScenesConfig
+from dinoskip.data.sets.scenes_pairs import ScenesPairsConfig
+from dinoskip.data.sets.scenes_video import ScenesVideoConfig
+from dinoskip.data.sets.spair import SpairConfig
 from dinoskip.data.sets.voc import VocConfig
 from dinoskip.data.shards import Source
 from dinoskip.errors import ConfigError, DataError
@@ -56,6 +73,11 @@ AnyDataset = (
     | NyuConfig
     | NyuNormalsConfig
     | RoomsConfig
+    | DavisConfig
+    | ScenesVideoConfig
+    | SpairConfig
+    | PfPascalConfig
+    | ScenesPairsConfig
 )
 """The table of kinds. A kind is known by its ``kind``; all else follows from its class."""
 
@@ -91,6 +113,16 @@ def has_depth(config: AnyDataset) -> bool:
 def has_normals(config: AnyDataset) -> bool:
     """Whether :func:`open_normals` opens this kind."""
     return isinstance(config, WithNormals)
+
+
+def has_sequences(config: AnyDataset) -> bool:
+    """Whether :func:`open_sequences` opens this kind."""
+    return isinstance(config, WithSequences)
+
+
+def has_keypoints(config: AnyDataset) -> bool:
+    """Whether :func:`open_keypoints` opens this kind."""
+    return isinstance(config, WithKeypoints)
 
 
 def dataset_name(config: AnyDataset) -> str:
@@ -214,3 +246,35 @@ def open_normals(
         raise _lacks(config, "surface normals", WithNormals)
     with _expected(config, where):
         return _limited(config, config.open_normals(where, split, faults))
+
+
+def open_sequences(
+    config: AnyDataset, split: str, root: str | Path | None = None, *, faults: list[str] | None = None
+) -> SequenceDataset:
+    """Open a split's videos; :class:`ConfigError` for kinds that have none. ``faults`` as in :func:`open_segmentation`.
+
+    A video with a fault is left out; a ``limit`` is of videos.
+    """
+    where = dataset_root(config, root)
+    if not isinstance(config, WithSequences):
+        raise _lacks(config, "videos", WithSequences)
+    with _expected(config, where):
+        opened = config.open_sequences(where, split, faults)
+    names = [one.name for one in opened.sequences]
+    return opened if config.limit is None or config.limit >= len(names) else opened.part(draw(names, config.limit, 0))
+
+
+def open_keypoints(
+    config: AnyDataset, split: str, root: str | Path | None = None, *, faults: list[str] | None = None
+) -> KeypointDataset:
+    """Open a split's pairs of images with keypoints; :class:`ConfigError` for kinds that have none.
+
+    ``faults`` as in :func:`open_segmentation`; a pair with a fault is left out; a ``limit`` is of pairs.
+    """
+    where = dataset_root(config, root)
+    if not isinstance(config, WithKeypoints):
+        raise _lacks(config, "pairs with keypoints", WithKeypoints)
+    with _expected(config, where):
+        opened = config.open_keypoints(where, split, faults)
+    names = [one.id for one in opened.pairs]
+    return opened if config.limit is None or config.limit >= len(names) else opened.part(draw(names, config.limit, 0))

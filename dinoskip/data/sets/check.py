@@ -16,8 +16,10 @@ from dinoskip.data.sets import (
     dataset_root,
     open_depth,
     open_detection,
+    open_keypoints,
     open_normals,
     open_segmentation,
+    open_sequences,
 )
 from dinoskip.data.sets.kind import Task, TrainSubset
 from dinoskip.errors import DataError
@@ -29,15 +31,15 @@ SHOWN_CLASSES = 21
 
 @dataclass
 class CheckRow:
-    """One split. ``expected`` is the published number of images, None where there is none.
+    """One split. ``expected`` is the published number of images (frames, pairs), None where there is none.
 
     ``classes`` counts, in the ``sampled`` images that could be read: labelled pixels (segmentation), boxes (detection),
-    images (class folders) or pixels with and without a measurement (depth, normals). ``faults`` holds the first ten,
-    each naming its file; ``fault_count`` is their number.
+    images (class folders), pixels with and without a measurement (depth, normals) or pairs (correspondence). ``faults``
+    holds the first ten, each naming its file; ``fault_count`` is their number.
     """
 
     dataset: str
-    task: str  # images | classes | segmentation | detection | depth | normals
+    task: str  # images | classes | segmentation | detection | depth | normals | video | correspondence
     split: str
     found: int = 0
     expected: int | None = None
@@ -51,6 +53,11 @@ class CheckRow:
         """Whether the number is as published (where known) and nothing was found wrong."""
         return not self.fault_count and self.expected in {None, self.found}
 
+    @property
+    def unit(self) -> str:
+        """What is counted."""
+        return {"video": "frames", "correspondence": "pairs"}.get(self.task, "images")
+
     def fault(self, message: str) -> None:
         """Note a fault; only the first ten are kept."""
         self.fault_count += 1
@@ -61,9 +68,8 @@ class CheckRow:
         """Return it as text: a headline, the classes in order of frequency (the commonest 21), the faults."""
         against = f" of {self.expected:,} expected" if self.expected is not None else ""
         state = "ok" if self.ok else f"{self.fault_count} faults" if self.fault_count else "differs from the published"
-        result = [
-            f"{self.dataset} {self.task} {self.split}: {self.found:,} images{against}, {self.sampled} read: {state}"
-        ]
+        found = f"{self.found:,} {self.unit}{against}"
+        result = [f"{self.dataset} {self.task} {self.split}: {found}, {self.sampled} read: {state}"]
         total = sum(self.classes.values())
         if total:
             ranked = sorted(self.classes.items(), key=lambda item: -item[1])
@@ -185,6 +191,35 @@ def _normals(row: CheckRow, config: AnyDataset, root: Path, sample: int | None) 
     _sample(row, len(dataset), sample, read)
 
 
+def _video(row: CheckRow, config: AnyDataset, root: Path, sample: int | None) -> None:
+    faults: list[str] = []
+    dataset = open_sequences(config, row.split, root, faults=faults)
+    for fault in faults:
+        row.fault(fault)
+
+    def read(index: int) -> None:
+        _decode(dataset.path(index))
+        dataset.label(index)
+
+    _sample(row, len(dataset), sample, read)
+
+
+def _correspondence(row: CheckRow, config: AnyDataset, root: Path, sample: int | None) -> None:
+    faults: list[str] = []
+    dataset = open_keypoints(config, row.split, root, faults=faults)
+    for fault in faults:
+        row.fault(fault)
+    row.classes = dict.fromkeys(dataset.class_names, 0)
+
+    def read(index: int) -> None:
+        pair = dataset.pairs[index]
+        for image in (pair.source, pair.target):
+            _decode(dataset.path(image))
+        row.classes[pair.category] += 1
+
+    _sample(row, len(dataset.pairs), sample, read)
+
+
 _CHECKS: dict[Task, Callable[[CheckRow, AnyDataset, Path, int | None], None]] = {
     "images": _images,
     "classes": _classes,
@@ -192,4 +227,6 @@ _CHECKS: dict[Task, Callable[[CheckRow, AnyDataset, Path, int | None], None]] = 
     "detection": _detection,
     "depth": _depth,
     "normals": _normals,
+    "video": _video,
+    "correspondence": _correspondence,
 }

@@ -2,8 +2,8 @@
 
 A kind is one class in one file of this package and one line in the table of ``dinoskip/data/sets/__init__.py``. It
 derives from :class:`DatasetKind` and from each of :class:`WithMasks`, :class:`WithBoxes`, :class:`WithClasses`,
-:class:`WithDepth`, :class:`WithNormals` that it has labels for; opening, checking, preparing and the command line
-follow from that.
+:class:`WithDepth`, :class:`WithNormals`, :class:`WithSequences`, :class:`WithKeypoints` that it has labels for;
+opening, checking, preparing and the command line follow from that.
 """
 
 from __future__ import annotations
@@ -20,11 +20,13 @@ from dinoskip.config import Added, Config
 from dinoskip.data.detection import DetectionDataset
 from dinoskip.data.folders import ImageFolder
 from dinoskip.data.geometry import DepthDataset, NormalsDataset
+from dinoskip.data.keypoints import KeypointDataset
 from dinoskip.data.labelled_folder import LabelledFolder
 from dinoskip.data.segmentation import SegmentationDataset, subset_of
+from dinoskip.data.sequences import SequenceDataset
 from dinoskip.data.shards import Source
 
-Task = Literal["images", "classes", "segmentation", "detection", "depth", "normals"]
+Task = Literal["images", "classes", "segmentation", "detection", "depth", "normals", "video", "correspondence"]
 
 
 class CheckedSplit(NamedTuple):
@@ -68,9 +70,9 @@ class Archives:
     """What ``data prepare`` needs to know of a kind.
 
     ``published`` are the files of its authors. ``folder_for`` says from its members' names into which folder below the
-    root an archive goes that is not known by name. ``list_folders``: into which folder a .txt list goes, by its name
-    (others go to the root). ``finish`` makes below the root what is made of several archives, and says in lines what it
-    did; it is called after every preparation.
+    root an archive goes that is not known by name. ``list_folders``: into which folder a .txt or .csv list goes, by its
+    name (others go to the root). ``finish`` makes below the root what is made of several archives, and says in lines
+    what it did; it is called after every preparation.
     """
 
     published: tuple[Published, ...]
@@ -152,6 +154,22 @@ class WithNormals(DatasetKind):
     @abstractmethod
     def open_normals(self, root: Path, split: str, faults: list[str] | None) -> NormalsDataset:
         """Open a split with its surface normals."""
+
+
+class WithSequences(DatasetKind):
+    """A kind of videos whose frames have label maps of objects."""
+
+    @abstractmethod
+    def open_sequences(self, root: Path, split: str, faults: list[str] | None) -> SequenceDataset:
+        """Open a split's videos."""
+
+
+class WithKeypoints(DatasetKind):
+    """A kind of pairs of images with the places of the same points in both."""
+
+    @abstractmethod
+    def open_keypoints(self, root: Path, split: str, faults: list[str] | None) -> KeypointDataset:
+        """Open a split's pairs."""
 
 
 class Composed(DatasetKind):

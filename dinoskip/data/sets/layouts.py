@@ -19,6 +19,7 @@ class Layout(NamedTuple):
 
 LAYOUTS = (
     Layout(("JPEGImages", "SegmentationClassContext"), "PASCAL Context", "pascal_context"),
+    Layout(("JPEGImages/480p", "Annotations/480p"), "DAVIS 2017", "davis"),
     Layout(("JPEGImages", "ImageSets"), "PASCAL VOC", "voc"),
     Layout(("VOCdevkit",), "PASCAL VOC", "voc"),
     Layout(("VOC2012",), "PASCAL VOC", "voc"),
@@ -49,6 +50,9 @@ LAYOUTS = (
     Layout(("nyu_train.txt", "nyu_test.txt"), "NYU Depth V2", "nyu"),
     Layout(("nyudepthv2_train_files_with_gt.txt",), "NYU Depth V2", "nyu"),
     Layout(("geonet", "test"), "surface normals of NYU Depth V2", "nyu_normals"),
+    Layout(("DAVIS/JPEGImages/480p",), "DAVIS 2017", "davis"),
+    Layout(("JPEGImages", "PairAnnotation"), "SPair-71k", "spair71k"),
+    Layout(("JPEGImages", "test_pairs_pf_pascal.csv"), "PF-PASCAL", "pf_pascal"),
     Layout(("images", "masks"), "images and masks", "masks"),
     Layout(("train", "val"), "class folders", "folder"),
 )  # fmt: skip

@@ -43,7 +43,7 @@ def _copy_list(path: Path, folder: Path) -> str:
 
 
 def prepare(kind: str, files: Sequence[str | Path], out: str | Path) -> list[str]:
-    """Unpack archives (and copy .txt lists) of one kind below ``out``; return a line of each on what was done.
+    """Unpack archives (and copy .txt and .csv lists) of one kind below ``out``; return a line of each on what was done.
 
     Where an md5 is known for a file of that name it is checked first. Files already there stay. Raises
     :class:`DataError` naming the archive, and the member, that is damaged or refused; what came before it stays.
@@ -53,7 +53,7 @@ def prepare(kind: str, files: Sequence[str | Path], out: str | Path) -> list[str
         if not path.is_file():
             raise DataError(f"{path}: no such file")
         entry = _published(archives, path)
-        if path.suffix == ".txt":
+        if path.suffix in {".txt", ".csv"}:
             lines.append(_copy_list(path, out / archives.list_folders.get(path.name, "")))
             continue
         into = entry.into if entry else ""

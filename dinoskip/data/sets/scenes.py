@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import os
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -223,19 +224,26 @@ def _borders(owner: np.ndarray) -> np.ndarray:
 def compose(config: ScenesConfig, out: str | Path) -> Path:
     """Compose the scenes below ``out`` and return the VOC folder ``out/VOC2012``.
 
-    It appears complete or not at all. A folder of the same configuration is returned as it is; raises
-    :class:`OutputInUse` if ``out/VOC2012`` is there and holds anything else.
+    See :func:`composed`.
     """
-    final = Path(out) / f"VOC{YEAR}"
-    recipe = {"version": VERSION, **settings_for_key(config, without={"limit"})}
+    return composed(config, VERSION, Path(out) / f"VOC{YEAR}", lambda folder: _write(config, folder))
+
+
+def composed(config: Composed, version: int, final: Path, write: Callable[[Path], None]) -> Path:
+    """Return the folder ``final`` that ``write`` makes of a configuration and a version of the recipe.
+
+    It appears complete or not at all. One of the same configuration is returned as it is; raises :class:`OutputInUse`
+    if ``final`` is there and holds anything else.
+    """
+    recipe = {"version": version, **settings_for_key(config, without={"limit"})}
     if final.exists():
         if (final / RECIPE).is_file() and read_json(final / RECIPE) == recipe:
             return final
         raise OutputInUse(f"{final}: holds other data", "choose another output folder or remove this one")
-    temporary = Path(out) / f"{TEMPORARY}scenes-{os.getpid()}"
+    temporary = final.parent / f"{TEMPORARY}scenes-{os.getpid()}"
     with translate_write_errors(final):
         try:
-            _write(config, temporary)
+            write(temporary)
             write_json(temporary / RECIPE, recipe)
             publish_directory(temporary, final)
         finally:

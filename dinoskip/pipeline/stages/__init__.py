@@ -22,6 +22,7 @@ TABLE = {
     "saliency": ON_BACKBONES,
     "objects": ON_BACKBONES,
     "cluster": ON_BACKBONES,
+    "video": ON_BACKBONES,
     "analyze": IN_STUDIES,
     "gallery": ON_BACKBONES,
     "report": IN_STUDIES,

@@ -166,9 +166,9 @@ def test_a_voc_folder_given_as_class_folders_is_answered_with_its_kind(tmp_path:
 
 
 def test_the_table_says_what_each_kind_can_do() -> None:
-    assert set(FOLDER_KINDS) == set(KINDS) - {"scenes", "rooms"}
-    assert PUBLISHED_KINDS == ("voc", "ade20k", "coco_stuff", "coco20k")
-    with pytest.raises(ConfigError, match="cityscapes, pascal_context, coco_stuff, coco_panoptic, masks or scenes"):
+    assert set(FOLDER_KINDS) == set(KINDS) - {"scenes", "rooms", "scenes_video", "scenes_pairs"}
+    assert PUBLISHED_KINDS == ("voc", "ade20k", "coco_stuff", "coco20k", "davis", "spair71k", "pf_pascal")
+    with pytest.raises(ConfigError, match=r"use kind voc, ade20k, cityscapes, .* or scenes"):
         open_segmentation(ImagesConfig(root="x"), "val")
 
 

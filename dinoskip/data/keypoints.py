@@ -1,0 +1,79 @@
+"""Sets of image pairs with keypoints: where the same points of an object lie in both images."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dinoskip.errors import DataError
+from dinoskip.images import image_size
+
+
+@dataclass(frozen=True, eq=False)
+class KeypointPair:
+    """Two images, by their numbers in the set, and points (n, 2) x y in pixels of each, the same order in both.
+
+    ``extent``: what the threshold of a hit is a share of, in pixels of the target image: the longer side of the
+    object's box there, or of the image. ``visible`` bool (n,) says which points count.
+    """
+
+    id: str
+    category: str
+    source: int
+    target: int
+    source_points: NDArray[np.float64]
+    target_points: NDArray[np.float64]
+    extent: float
+    visible: NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class KeypointDataset:
+    """Pairs of a split. As a set of images it is that of all images that occur in a pair."""
+
+    name: str
+    split: str
+    ids: tuple[str, ...]
+    image_paths: tuple[Path, ...]
+    pairs: tuple[KeypointPair, ...]
+    annotation_files: tuple[Path, ...]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """Categories of the pairs, in alphabetical order."""
+        return tuple(sorted({pair.category for pair in self.pairs}))
+
+    @property
+    def target_files(self) -> tuple[Path, ...]:
+        """The files that hold the points."""
+        return self.annotation_files
+
+    def part(self, positions: Sequence[int]) -> KeypointDataset:
+        """Return the pairs at these positions, with the images and annotations of all."""
+        return replace(self, pairs=tuple(self.pairs[i] for i in positions))
+
+    def path(self, index: int) -> Path:
+        """Where image ``index`` lies."""
+        return self.image_paths[index]
+
+    def size(self, index: int) -> tuple[int, int]:
+        """(height, width) of image ``index``, from its header."""
+        return image_size(self.image_paths[index])
+
+
+def checked_points(points: Sequence[Sequence[float]], where: str) -> NDArray[np.float64]:
+    """Return points (n, 2); :class:`DataError` saying ``where`` unless they are pairs of finite numbers."""
+    try:
+        table = np.array(points, dtype=np.float64).reshape(-1, 2)
+    except (TypeError, ValueError) as error:
+        raise DataError(f"{where}: keypoints are not pairs of numbers") from error
+    if len(table) != len(points) or not np.isfinite(table).all():
+        raise DataError(f"{where}: keypoints are not pairs of finite numbers")
+    return table

@@ -1,0 +1,84 @@
+"""Sets of videos: frames in order, and a label map of objects for each frame, whose value is the object's number."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from dinoskip.errors import DataError
+from dinoskip.images import image_size, read_mask
+
+VOID = 255  # of a label map: background in the scores
+
+
+@dataclass(frozen=True)
+class VideoSequence:
+    """One video: its name, its frames in order, and the label map of each."""
+
+    name: str
+    frames: tuple[Path, ...]
+    annotations: tuple[Path, ...]
+
+    def __len__(self) -> int:
+        return len(self.frames)
+
+    def label(self, index: int) -> np.ndarray:
+        """Return the label map of a frame, uint8 (H, W): 0 background, 1.. objects, 255 void.
+
+        Raises :class:`DataError` naming the file if it cannot be read or is not as large as the frame.
+        """
+        labels, expected = read_mask(self.annotations[index]), image_size(self.frames[index])
+        if labels.shape != expected:
+            raise DataError(
+                f"{self.annotations[index]}: mask is {labels.shape[1]}×{labels.shape[0]} pixels, its frame "
+                f"{expected[1]}×{expected[0]}"
+            )
+        return labels
+
+
+@dataclass(frozen=True, eq=False)
+class SequenceDataset:
+    """Videos of a split. As a set of images it is that of all frames: ``ids`` are ``video/frame``."""
+
+    name: str
+    split: str
+    sequences: tuple[VideoSequence, ...]
+    class_names: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @cached_property
+    def ids(self) -> tuple[str, ...]:
+        """One id a frame."""
+        return tuple(f"{one.name}/{frame.stem}" for one in self.sequences for frame in one.frames)
+
+    @cached_property
+    def image_paths(self) -> tuple[Path, ...]:
+        """Where the frames lie."""
+        return tuple(frame for one in self.sequences for frame in one.frames)
+
+    @property
+    def target_files(self) -> tuple[Path, ...]:
+        """The label maps."""
+        return tuple(path for one in self.sequences for path in one.annotations)
+
+    def part(self, positions: Sequence[int]) -> SequenceDataset:
+        """Return the videos at these positions."""
+        return replace(self, sequences=tuple(self.sequences[i] for i in positions))
+
+    def path(self, index: int) -> Path:
+        """Where frame ``index`` lies."""
+        return self.image_paths[index]
+
+    def label(self, index: int) -> np.ndarray:
+        """Return the label map of frame ``index``, see :meth:`VideoSequence.label`."""
+        for one in self.sequences:
+            if index < len(one):
+                return one.label(index)
+            index -= len(one)
+        raise IndexError(index)

@@ -1,0 +1,110 @@
+"""Kind ``davis``: DAVIS 2017, videos with a label map of the objects in every frame."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from dinoskip.data.folders import ImageFolder
+from dinoskip.data.listing import is_image_name, name_key, read_text, require_folder
+from dinoskip.data.sequences import SequenceDataset, VideoSequence
+from dinoskip.data.sets.kind import Archives, CheckedSplit, Published, WithSequences
+from dinoskip.errors import DataError
+
+EXPECTED = {"train": (60, 4209), "val": (30, 1999)}
+"""Videos and frames of each split."""
+LEAST_FRAMES = 3
+"""The first is given, and neither it nor the last one is scored."""
+
+ARCHIVES = Archives(
+    published=(
+        Published(
+            "https://data.vision.ee.ethz.ch/csergi/share/davis/DAVIS-2017-trainval-480p.zip",
+            ("DAVIS/JPEGImages/480p", "DAVIS/Annotations/480p", "DAVIS/ImageSets/2017/val.txt"),
+        ),
+    ),
+)
+
+
+class DavisConfig(WithSequences):
+    """The folder ``DAVIS`` of DAVIS-2017-trainval-480p.zip, or the one above it."""
+
+    archives: ClassVar[Archives | None] = ARCHIVES
+
+    kind: Literal["davis"] = "davis"
+    root: str = Field(description="folder DAVIS, or the one above it")
+
+    @property
+    def dataset_name(self) -> str:
+        """``davis2017``."""
+        return "davis2017"
+
+    def open_images(self, root: Path, split: str) -> ImageFolder:
+        """Open the frames of a split."""
+        return davis_images(root, split)
+
+    def open_sequences(self, root: Path, split: str, faults: list[str] | None) -> SequenceDataset:
+        """Open the videos that ``ImageSets/2017/SPLIT.txt`` names."""
+        return davis_sequences(root, split, name=self.dataset_name, faults=faults)
+
+    def checked_splits(self, root: Path) -> list[CheckedSplit]:
+        """Train and val, and their published numbers of frames."""
+        return [CheckedSplit("video", split, frames) for split, (_, frames) in EXPECTED.items()]
+
+
+def davis_folder(root: Path) -> Path:
+    """Find the folder with ``JPEGImages/480p``: ``root`` or ``root/DAVIS``. Raises :class:`DataError`."""
+    require_folder(root, "the folder DAVIS of DAVIS-2017-trainval-480p.zip")
+    for folder in (root, root / "DAVIS"):
+        if (folder / "JPEGImages" / "480p").is_dir():
+            return folder
+    raise DataError(f"{root}: no JPEGImages/480p here: expected DAVIS-2017-trainval-480p.zip, unpacked")
+
+
+def _files(folder: Path, images: bool) -> dict[str, Path]:
+    """Files of a folder by name without extension, in order: images, or PNG masks."""
+    require_folder(folder, "the frames of a video" if images else "the masks of a video")
+    named = [path for path in folder.iterdir() if is_image_name(path.name) and (images or path.suffix == ".png")]
+    return {path.stem: path for path in sorted(named, key=lambda path: name_key(path.name))}
+
+
+def _names(folder: Path, split: str) -> list[str]:
+    names = read_text(folder / "ImageSets" / "2017" / f"{split}.txt", "list of videos").split()
+    if not names or any("/" in name or name.startswith(".") for name in names):
+        raise DataError(f"{folder}/ImageSets/2017/{split}.txt: expected the name of a video on every line")
+    return names
+
+
+def davis_images(root: Path, split: str) -> ImageFolder:
+    """Open the frames of a split of a folder in the layout of DAVIS."""
+    folder = davis_folder(root)
+    images = folder / "JPEGImages" / "480p"
+    frames = [path for name in _names(folder, split) for path in _files(images / name, True).values()]
+    return ImageFolder(images, tuple(path.relative_to(images).as_posix() for path in frames))
+
+
+def davis_sequences(root: Path, split: str, *, name: str, faults: list[str] | None) -> SequenceDataset:
+    """Open the videos of a split of a folder in the layout of DAVIS.
+
+    Every frame needs a mask, and a video 3 frames. Raises :class:`DataError` naming the first that lacks it; with
+    ``faults`` they are noted there and the videos concerned are left out.
+    """
+    folder, sequences = davis_folder(root), []
+    for video in _names(folder, split):
+        try:
+            frames, masks = (
+                _files(folder / part / "480p" / video, part == "JPEGImages") for part in ("JPEGImages", "Annotations")
+            )
+            if lacking := sorted(frames.keys() - masks.keys()):
+                raise DataError(f"{folder}/Annotations/480p/{video}/{lacking[0]}.png: no such mask for this frame")
+            if len(frames) < LEAST_FRAMES:
+                raise DataError(f"{folder}/JPEGImages/480p/{video}: {len(frames)} frames, {LEAST_FRAMES} are needed")
+        except DataError as error:
+            if faults is None:
+                raise
+            faults.append(str(error))
+            continue
+        sequences.append(VideoSequence(video, tuple(frames.values()), tuple(masks[stem] for stem in frames)))
+    return SequenceDataset(name, split, tuple(sequences))

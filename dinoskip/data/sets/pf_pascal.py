@@ -1,0 +1,104 @@
+"""Kind ``pf_pascal``: PF-PASCAL, pairs of VOC photographs with keypoints (Ham et al. 2017), by the lists of SCNet."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import ClassVar, Literal
+
+import numpy as np
+from pydantic import Field
+
+from dinoskip.data.folders import ImageFolder
+from dinoskip.data.keypoints import KeypointDataset, KeypointPair, checked_points
+from dinoskip.data.listing import read_text, require_folder
+from dinoskip.data.sets.kind import Archives, CheckedSplit, Published, WithKeypoints
+from dinoskip.data.sets.voc import VOC_CLASSES
+from dinoskip.errors import DataError
+from dinoskip.images import image_size
+
+EXPECTED = {"val": 308, "test": 299}
+"""Pairs of each split."""
+_LISTS = "http://www.di.ens.fr/willow/research/cnngeometric/other_resources"
+ARCHIVES = Archives(
+    published=(
+        Published(
+            "http://www.di.ens.fr/willow/research/proposalflow/dataset/PF-dataset-PASCAL.zip",
+            ("PF-dataset-PASCAL/JPEGImages",),
+        ),
+        Published(f"{_LISTS}/test_pairs_pf_pascal.csv", ("PF-dataset-PASCAL/test_pairs_pf_pascal.csv",)),
+        Published(f"{_LISTS}/val_pairs_pf_pascal.csv", ("PF-dataset-PASCAL/val_pairs_pf_pascal.csv",), needed=False),
+    ),
+    list_folders={f"{split}_pairs_pf_pascal.csv": "PF-dataset-PASCAL" for split in ("trn", *EXPECTED)},
+)
+
+
+class PfPascalConfig(WithKeypoints):
+    """The folder ``PF-dataset-PASCAL`` with ``SPLIT_pairs_pf_pascal.csv`` in it, or the one above it."""
+
+    archives: ClassVar[Archives | None] = ARCHIVES
+
+    kind: Literal["pf_pascal"] = "pf_pascal"
+    root: str = Field(description="folder PF-dataset-PASCAL with the lists in it, or the one above it")
+
+    @property
+    def dataset_name(self) -> str:
+        """``pf_pascal``."""
+        return self.kind
+
+    def open_images(self, root: Path, split: str) -> ImageFolder:
+        """Open all images, whatever the split."""
+        return ImageFolder.open(_folder(root) / "JPEGImages")
+
+    def open_keypoints(self, root: Path, split: str, faults: list[str] | None) -> KeypointDataset:
+        """Open the pairs of a list; a hit's threshold is a share of the target image's longer side."""
+        folder = _folder(root)
+        path = folder / f"{split}_pairs_pf_pascal.csv"
+        rows = list(csv.reader(read_text(path, "list of pairs").splitlines()))[1:]
+        numbers: dict[str, int] = {}
+        pairs = []
+        for line, row in enumerate(rows, 2):
+            try:
+                pairs.append(_pair(row, f"{path}:{line}", folder / "JPEGImages", numbers))
+            except DataError as error:
+                if faults is None:
+                    raise
+                faults.append(str(error))
+        ids = tuple(numbers)
+        paths = tuple(folder / "JPEGImages" / name for name in ids)
+        return KeypointDataset(self.dataset_name, split, ids, paths, tuple(pairs), (path,))
+
+    def checked_splits(self, root: Path) -> list[CheckedSplit]:
+        """The lists that are there, and the published numbers of pairs; the test list always."""
+        folder = _folder(root)
+        there = [one for one in EXPECTED if one == "test" or (folder / f"{one}_pairs_pf_pascal.csv").is_file()]
+        return [CheckedSplit("correspondence", split, EXPECTED[split]) for split in there]
+
+
+def _folder(root: Path) -> Path:
+    require_folder(root, "the folder PF-dataset-PASCAL")
+    for folder in (root, root / "PF-dataset-PASCAL"):
+        if (folder / "JPEGImages").is_dir():
+            return folder
+    raise DataError(f"{root}: no JPEGImages here: expected PF-dataset-PASCAL.zip, unpacked")
+
+
+def _pair(row: list[str], where: str, images: Path, numbers: dict[str, int]) -> KeypointPair:
+    """A line ``source, target, class from 1, XA, YA, XB, YB``; coordinates have ``;`` between them."""
+    try:
+        names = [Path(text).name for text in row[:2]]
+        category = VOC_CLASSES[int(float(row[2])) - 1]
+        xa, ya, xb, yb = ([float(part) for part in text.split(";") if part.strip()] for text in row[3:7])
+        points = [np.stack(np.broadcast_arrays(x, y), 1) for x, y in ((xa, ya), (xb, yb))]
+    except (ValueError, IndexError) as error:
+        raise DataError(f"{where}: not a pair of PF-PASCAL: {error}") from error
+    source_points, target_points = (checked_points(one.tolist(), where) for one in points)
+    if len(source_points) != len(target_points):
+        raise DataError(f"{where}: {len(source_points)} points in one image, {len(target_points)} in the other")
+    for name in names:
+        if not (images / name).is_file():
+            raise DataError(f"{images / name}: no such image, {where} names it")
+    source, target = (numbers.setdefault(name, len(numbers)) for name in names)
+    visible = np.ones(len(source_points), dtype=bool)
+    pair_id, extent = f"{names[0]}-{names[1]}", float(max(image_size(images / names[1])))
+    return KeypointPair(pair_id, category, source, target, source_points, target_points, extent, visible)

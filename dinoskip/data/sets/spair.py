@@ -1,0 +1,125 @@
+"""Kind ``spair71k``: SPair-71k, pairs of photographs of 18 categories with keypoints (Min et al. 2019)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from pydantic import Field
+
+from dinoskip.data.folders import ImageFolder
+from dinoskip.data.keypoints import KeypointDataset, KeypointPair, checked_points
+from dinoskip.data.listing import read_text, require_folder
+from dinoskip.data.sets.kind import Archives, CheckedSplit, Published, WithKeypoints
+from dinoskip.errors import DataError
+from dinoskip.files import read_json
+
+EXPECTED = {"trn": 53340, "val": 5384, "test": 12234}
+"""Pairs of each split."""
+
+ARCHIVES = Archives(
+    published=(
+        Published(
+            "http://cvlab.postech.ac.kr/research/SPair-71k/data/SPair-71k.tar.gz",
+            ("SPair-71k/JPEGImages", "SPair-71k/PairAnnotation/test", "SPair-71k/Layout/large"),
+        ),
+    ),
+)
+
+
+class SpairConfig(WithKeypoints):
+    """The folder ``SPair-71k`` of SPair-71k.tar.gz, or the one above it."""
+
+    archives: ClassVar[Archives | None] = ARCHIVES
+
+    kind: Literal["spair71k"] = "spair71k"
+    root: str = Field(description="folder SPair-71k, or the one above it")
+
+    @property
+    def dataset_name(self) -> str:
+        """``spair71k``."""
+        return self.kind
+
+    def open_images(self, root: Path, split: str) -> ImageFolder:
+        """Open all images, whatever the split."""
+        return ImageFolder.open(spair_folder(root) / "JPEGImages")
+
+    def open_keypoints(self, root: Path, split: str, faults: list[str] | None) -> KeypointDataset:
+        """Open the pairs of trn, val or test."""
+        return spair_pairs(root, split, name=self.dataset_name, faults=faults)
+
+    def checked_splits(self, root: Path) -> list[CheckedSplit]:
+        """All splits, and their published numbers of pairs."""
+        return [CheckedSplit("correspondence", split, pairs) for split, pairs in EXPECTED.items()]
+
+
+def spair_folder(root: Path) -> Path:
+    """Find the folder with ``PairAnnotation``: ``root`` or ``root/SPair-71k``. Raises :class:`DataError`."""
+    require_folder(root, "the folder SPair-71k of SPair-71k.tar.gz")
+    for folder in (root, root / "SPair-71k"):
+        if (folder / "PairAnnotation").is_dir():
+            return folder
+    raise DataError(f"{root}: no PairAnnotation here: expected SPair-71k.tar.gz, unpacked")
+
+
+def listed_names(folder: Path, split: str) -> list[str]:
+    """Names of a split's pairs in ``Layout/large``, ``number-source-target:category``; some systems put _ for the :."""
+    path = folder / "Layout" / "large" / f"{split}.txt"
+    names = read_text(path, "list of pairs").split()
+    if not names or any("/" in name for name in names):
+        raise DataError(f"{path}: expected the name of a pair on every line")
+    return names
+
+
+def spair_pairs(root: Path, split: str, *, name: str, faults: list[str] | None) -> KeypointDataset:
+    """Open the pairs of a split of a folder in the layout of SPair-71k, in the order of its list.
+
+    Raises :class:`DataError` naming the first annotation or image that is missing or damaged; with ``faults`` they are
+    noted there and the pairs concerned are left out.
+    """
+    folder = spair_folder(root)
+    annotations, images = folder / "PairAnnotation" / split, folder / "JPEGImages"
+    require_folder(annotations, f"the annotations of the {split} pairs")
+    numbers: dict[str, int] = {}
+    pairs, files, there = [], [], {path.name for path in annotations.iterdir()}
+    for listed in listed_names(folder, split):
+        try:
+            path = annotations / _file_name(listed, there, annotations)
+            pairs.append(_pair(path, listed, images, numbers))
+            files.append(path)
+        except DataError as error:
+            if faults is None:
+                raise
+            faults.append(str(error))
+    ids = tuple(numbers)
+    return KeypointDataset(name, split, ids, tuple(images / one for one in ids), tuple(pairs), tuple(files))
+
+
+def _file_name(listed: str, there: Iterable[str], folder: Path) -> str:
+    for candidate in (f"{listed}.json", f"{listed.replace(':', '_')}.json"):
+        if candidate in there:
+            return candidate
+    raise DataError(f"{folder / listed}.json: no such file, it is in the list")
+
+
+def _pair(path: Path, name: str, images: Path, numbers: dict[str, int]) -> KeypointPair:
+    entry: Any = read_json(path)
+    try:
+        category, box = str(entry["category"]), [float(side) for side in entry["trg_bndbox"]]
+        named = [f"{category}/{entry[key]}" for key in ("src_imname", "trg_imname")]
+        points = [checked_points(entry[key], f"{path}: {key}") for key in ("src_kps", "trg_kps")]
+    except (KeyError, TypeError, ValueError) as error:
+        raise DataError(f"{path}: not an annotation of SPair-71k: {error!r}") from error
+    if len(points[0]) != len(points[1]) or len(box) != 4:
+        raise DataError(f"{path}: {len(points[0])} points in one image, {len(points[1])} in the other")
+    for one in named:
+        if ".." in one or not (images / one).is_file():
+            raise DataError(f"{images / one}: no such image, {path.name} names it")
+    source, target = (numbers.setdefault(one, len(numbers)) for one in named)
+    extent = max(box[2] - box[0], box[3] - box[1])
+    if not extent > 0:
+        raise DataError(f"{path}: the object's box in the target image is empty")
+    visible = np.ones(len(points[0]), dtype=bool)
+    return KeypointPair(name, category, source, target, points[0], points[1], extent, visible)

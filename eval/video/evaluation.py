@@ -1,0 +1,196 @@
+"""Video object segmentation on a data set: masks of the first frame carried on by the features of every block.
+
+A video's frames go through the network once, and all blocks follow its objects at the same time. What is held is the
+context of one video. docs/video.md has the rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dinoskip.console import Progress, log
+from dinoskip.data.sequences import VOID, SequenceDataset, VideoSequence
+from dinoskip.errors import ConfigError, DataError
+from dinoskip.files import write_json
+from dinoskip.models import Backbone
+from dinoskip.records import RecordedRow, write_recorded_rows
+from dinoskip.results import EvalResult
+from eval.means import mean_record, mean_rows
+from eval.video.config import VideoConfig
+from eval.video.frames import FramePasses, checked_label
+from eval.video.propagation import PropagationRule, VideoMemory, at_size, first_masks, hard_labels, unit_tokens
+from eval.video.scores import ObjectScores, frame_scores, object_scores
+from eval.video.strips import Strip
+
+FIRST_MASK = "first mask"
+Labels = NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class _VideoScores:
+    """J and F of one video's objects over the frames that are scored, each (K, n)."""
+
+    j: NDArray[np.float64]
+    f: NDArray[np.float64]
+
+    @property
+    def of_objects(self) -> tuple[ObjectScores, ObjectScores]:
+        return object_scores(self.j), object_scores(self.f)
+
+
+def block_numbers(backbone: Backbone, blocks: Sequence[int] | str, multiscale: Sequence[int] | None) -> list[int]:
+    """Return the blocks to compute, rising; :class:`ConfigError` for one that the network lacks."""
+    numbers = list(range(1, backbone.depth + 1)) if isinstance(blocks, str) else sorted(set(blocks))
+    if beyond := [block for block in {*numbers, *(multiscale or ())} if block > backbone.depth]:
+        raise ConfigError(f"block {beyond[0]} is beyond the {backbone.depth} blocks of {backbone.spec}")
+    return numbers
+
+
+def evaluate(
+    backbone: Backbone,
+    dataset: SequenceDataset,
+    blocks: Sequence[int] | str,
+    out: Path,
+    config: VideoConfig,
+    context: Mapping[str, Any],
+    *,
+    norm: str = "final",
+    multiscale: Sequence[int] | None = None,
+    seed: int = 0,
+    workers: int = 0,
+) -> list[EvalResult]:
+    """Follow the objects of every video with every block; write all into ``out``.
+
+    With ``multiscale`` also with these blocks together, by the mean of their cosines. ``blocks`` may be ``"all"``.
+    Writes ``rows.json`` (J&F, J and F with intervals over videos, recall and decay, in percent; then those of the first
+    mask repeated), ``records.npz`` (what each video adds to J&F, J and F), ``objects.json`` ``{video: {block: {"J":
+    [...], "F": [...]}}}`` and the strips of the first videos. Raises :class:`DataError` naming a frame or mask that
+    cannot be used, :class:`ConfigError` for impossible settings.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    numbers = block_numbers(backbone, blocks, multiscale)
+    groups: dict[str, tuple[int, ...]] = {str(block): (block,) for block in numbers}
+    if multiscale:
+        groups["+".join(map(str, multiscale))] = tuple(multiscale)
+    passes = FramePasses(backbone, sorted({*numbers, *(multiscale or ())}), norm, config, workers)
+    scores: dict[str, list[_VideoScores]] = {label: [] for label in (*groups, FIRST_MASK)}
+    with Progress("video", len(dataset), "frames") as progress:
+        for number, sequence in enumerate(dataset.sequences):
+            strip = Strip(sequence) if number < config.pictures else None
+            for label, own in _follow(passes, sequence, groups, config, strip, progress).items():
+                scores[label].append(own)
+            if strip is not None:
+                strip.write(out / "strips" / f"{number:04d}")
+    row = _row(backbone, dataset, config, norm, seed)
+    recorded = []
+    for label in groups:
+        recorded += _rows(replace(row, block=label).with_context(context), scores[label], seed)
+    best = max((one.row for one in recorded if one.row.metric == "J&F"), key=lambda one: one.value)
+    log.info("video: best is block %s with %.1f J&F", best.block, best.value)
+    like = row.with_context(context).baseline(FIRST_MASK, 0.0)
+    recorded += [one for one in _rows(like, scores[FIRST_MASK], seed) if one.values is not None]
+    write_json(out / "objects.json", _objects(dataset, scores))
+    return write_recorded_rows(out, [one.name for one in dataset.sequences], recorded)
+
+
+def _follow(
+    passes: FramePasses,
+    sequence: VideoSequence,
+    groups: Mapping[str, tuple[int, ...]],
+    config: VideoConfig,
+    strip: Strip | None,
+    progress: Progress,
+) -> dict[str, _VideoScores]:
+    """Return J and F of one video by every group of blocks, and by the first mask repeated."""
+    first = sequence.label(0)
+    shape = (int(first.shape[0]), int(first.shape[1]))
+    objects = int(np.where(first == VOID, 0, first).max())
+    if not objects:
+        raise DataError(f"{sequence.annotations[0]}: has no object, there is nothing to follow")
+    patch = passes.backbone.patch_size
+    size = config.input_size(*shape, patch)
+    grid = size[0] // patch, size[1] // patch
+    rule = PropagationRule(config.radius, config.top_k, config.temperature)
+    masks = torch.from_numpy(first_masks(first, grid)).to(passes.backbone.device)
+    memories: dict[str, VideoMemory] = {}
+    values: dict[str, list[NDArray[np.float64]]] = {label: [] for label in (*groups, FIRST_MASK)}
+    repeated = np.where(first == VOID, 0, first).astype(np.uint8)
+    for index, tokens in enumerate(passes.tokens(sequence, size)):
+        truth = checked_label(sequence, index, shape)
+        if strip is not None:
+            strip.add_frame(index, truth)
+        scored = 0 < index < len(sequence) - 1
+        for label, blocks in groups.items():
+            joined = _joined(tokens, blocks)
+            if index == 0:
+                memories[label] = VideoMemory(joined, masks, config.memory)
+                continue
+            soft = memories[label].follow(joined, grid, rule)
+            if scored or (strip is not None and strip.shows(index)):
+                predicted = at_size(hard_labels(soft, grid, patch), shape)
+                if scored:
+                    values[label].append(frame_scores(predicted, truth, objects))
+                if strip is not None:
+                    strip.add(label, index, predicted)
+        if scored:
+            values[FIRST_MASK].append(frame_scores(repeated, truth, objects))
+        progress.advance()
+    stacked = {label: np.stack(frames, -1) for label, frames in values.items()}  # (K, 2, n)
+    return {label: _VideoScores(own[:, 0], own[:, 1]) for label, own in stacked.items()}
+
+
+def _joined(tokens: Mapping[int, Tensor], blocks: Sequence[int]) -> Tensor:
+    """Return unit tokens (T, C) of a block, or (T, C·n) of several: their cosine is the mean of the blocks' cosines."""
+    parts = [unit_tokens(tokens[block]) for block in blocks]
+    return parts[0] if len(parts) == 1 else torch.cat(parts, 1) / len(parts) ** 0.5
+
+
+def _rows(like: EvalResult, videos: Sequence[_VideoScores], seed: int) -> list[RecordedRow]:
+    """Return the rows of J&F, J and F with records, then of recall and decay, in percent: means over all objects."""
+    j, f = zip(*(one.of_objects for one in videos), strict=True)
+    counts = [len(one.mean) for one in j]
+    sums = {name: [own.mean.sum() for own in of] for name, of in (("J", j), ("F", f))}
+    both = [(one + other) / 2 for one, other in zip(sums["J"], sums["F"], strict=True)]
+    named = {"J&F": both, **sums}
+    rows = mean_rows(like, [(metric, mean_record(own, counts)) for metric, own in named.items()], seed)
+    for name, of in (("J", j), ("F", f)):
+        for what in ("recall", "decay"):
+            value = float(np.concatenate([getattr(own, what) for own in of]).mean())
+            rows.append(RecordedRow(replace(like, metric=f"{name} {what}", value=100 * value)))
+    return rows
+
+
+def _objects(dataset: SequenceDataset, scores: Mapping[str, Sequence[_VideoScores]]) -> dict[str, Any]:
+    return {
+        sequence.name: {
+            label: {"J": own[number].j.mean(1).tolist(), "F": own[number].f.mean(1).tolist()}
+            for label, own in scores.items()
+        }
+        for number, sequence in enumerate(dataset.sequences)
+    }
+
+
+def _row(backbone: Backbone, dataset: SequenceDataset, config: VideoConfig, norm: str, seed: int) -> EvalResult:
+    return EvalResult(
+        metric="J&F",
+        value=0.0,
+        task="video",
+        block="",
+        dataset=dataset.name,
+        split=dataset.split,
+        n=len(dataset.sequences),
+        facet="out",
+        norm=norm,
+        protocol=config.label,
+        resolution=config.resolution,
+        seed=seed,
+        weights=backbone.weights_hash,
+    )
