@@ -13,7 +13,7 @@ from dinoskip.results import UNKNOWN_EPOCH, EvalResult
 
 # In this order, k-NN is 2; the others stay in the long table.
 _HEADLINE = {"miou": 0, "corloc": 1, "top1": 3, "maxf": 4, "ap50": 5, "delta1": 8, "within 11.25": 9}
-_OTHER_MIOU = {"retrieve": "retrieval", "cluster": "cluster"}  # an mIoU without a task is a probe's
+_SAID = {"retrieve": "retrieval", "cluster": "cluster", "linear": "linear"}  # a mIoU without a task is a probe's
 
 Variants = Mapping[str, Sequence[EvalResult]]
 T = TypeVar("T")
@@ -55,7 +55,7 @@ class Benchmark:
         """``mIoU, voc2012 val`` and the setting in brackets where there is one; ``k-NN (k = 20), ...``."""
         votes = re.fullmatch(r".*_k(\d+)", self.metric) if self.task == "knn" else None
         metric = f"k-NN (k = {votes[1]})" if votes else self.metric.replace("top1", "top-1")
-        metric = f"{_OTHER_MIOU[self.task]} {metric}" if self.task in _OTHER_MIOU else metric
+        metric = f"{_SAID[self.task]} {metric}" if self.task in _SAID else metric
         place = " ".join(part for part in (self.dataset, self.split) if part)
         return f"{metric}, {place}" + (f" ({self.setting})" if self.setting else "")
 

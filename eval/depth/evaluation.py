@@ -21,9 +21,10 @@ from dinoskip.models import Backbone
 from dinoskip.records import RecordedRow, write_recorded_rows
 from dinoskip.results import EvalResult, best_by_heldout
 from eval.depth.config import DepthConfig
-from eval.depth.fit import DepthHeads, ScoredDepth, fit_heads, folded_heads, groups_of, held_out, name_of, score_heads
+from eval.depth.fit import DepthHeads, ScoredDepth, fit_heads, score_heads
 from eval.depth.scores import NAMES, depth_scores
 from eval.image_scores import lowest_trials, scored_rows
+from eval.stacked import folded_heads, groups_of, held_out, name_of
 
 _ERROR, _SHARE = NAMES.index("RMSE"), NAMES.index("delta1")
 _BASELINE_IMAGES = 1000  # of the training images, evenly spread: enough for a mean
@@ -153,7 +154,8 @@ def _baselines(train: DepthDataset, val: DepthDataset, config: DepthConfig, like
 def _save(out: Path, measured: _Measured, val: DepthDataset, config: DepthConfig, seed: int) -> None:
     """Write the heads, the trials and the maps."""
     stack = measured.heads.stack
-    save_tensors(out / "heads.safetensors", dict(folded_heads(measured.heads, measured.chosen)), {"format": "1"})
+    tensors = folded_heads(stack, measured.chosen, measured.heads.norm.constants())
+    save_tensors(out / "heads.safetensors", tensors, {"format": "1"})
     trials = [
         {
             "block": name,

@@ -7,7 +7,7 @@ Shapes: G groups of blocks (one head each, a rate), L learning rates, n images.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,34 +18,21 @@ from torch.nn.functional import interpolate
 from dinoskip.console import Progress
 from dinoskip.data.geometry import DepthDataset
 from dinoskip.models import Backbone
-from dinoskip.randomness import numpy_rng, torch_rng
+from dinoskip.randomness import numpy_rng
 from eval.depth.augment import augmented
 from eval.depth.bins import bin_depths, expected_depth, slopes, upsampled
 from eval.depth.config import DepthConfig
 from eval.depth.scores import NAMES, depth_scores
 from eval.frozen import FrozenFeatures, Grid
-from eval.labelled import Key
 from eval.probe.live import RunningNorm, prefetched
 from eval.probe.loaders import TrainingBatch, training_batches
 from eval.probe.stack import HeadStack
 from eval.schedules import cycled_momentum, rate_factor
+from eval.stacked import Group, draw_uniform
 
-Group = tuple[Key, ...]
 _INIT_DEVIATION = 0.01
 _MAPPED = 4  # places along a side of a token, in maps that are saved
 _PREDICTED = {"cpu": 2**24, "cuda": 2**28}  # pixels predicted at once
-
-
-def groups_of(blocks: Sequence[int], several: Sequence[int] | None, *, cls: bool) -> list[Group]:
-    """Return what each head reads: every block alone, then ``several`` together; with the class tokens if ``cls``."""
-    kinds = ("patches", "cls") if cls else ("patches",)
-    numbers = [*((block,) for block in blocks), *([tuple(several)] if several else [])]
-    return [tuple((kind, block) for block in group for kind in kinds) for group in numbers]
-
-
-def name_of(group: Group) -> str:
-    """``"3"``, or ``"3+6+9+12"``."""
-    return "+".join(str(block) for kind, block in group if kind == "patches")
 
 
 @dataclass(frozen=True)
@@ -128,23 +115,6 @@ def fit_heads(
     return heads
 
 
-def draw_uniform(stack: HeadStack, seed: int) -> None:
-    """Draw weights and biases as PyTorch does for a convolution of all channels of a group: ± 1 / √channels.
-
-    The same for all rates, and whatever else is in the stack.
-    """
-    channels = stack.weight.shape[-1]
-    for number, group in enumerate(stack.groups):
-        bound = (channels * len(group)) ** -0.5
-        rng = torch_rng(seed, "head-bias", str(group))
-        stack.bias[number] = (bound * (2 * torch.rand(stack.num_classes, generator=rng) - 1)).to(stack.bias.device)
-    for slot, (number, key) in enumerate(stack.slots):
-        bound = (channels * len(stack.groups[number])) ** -0.5
-        rng = torch_rng(seed, "head-weight", str(stack.groups[number]), str(key))
-        values = bound * (2 * torch.rand(stack.num_classes, channels, generator=rng) - 1)
-        stack.weight[slot] = values.to(stack.weight.device)
-
-
 def _crop(
     dataset: DepthDataset, row: int, epoch: int, config: DepthConfig, seed: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -207,26 +177,3 @@ def _of_one_size(maps: Sequence[NDArray[np.float16]]) -> NDArray[np.float16]:
     for i, one in enumerate(maps):
         whole[:, :, i, : one.shape[2], : one.shape[3]] = one
     return whole
-
-
-def held_out(count: int, share: float, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the numbers of training images that heads are fitted on, and of those on which they are chosen."""
-    order = numpy_rng(seed, "depth-holdout").permutation(count)
-    held = min(count - 1, max(1, round(share * count))) if share and count > 1 else 0
-    return np.sort(order[held:]), np.sort(order[:held])
-
-
-def folded_heads(heads: DepthHeads, chosen: Sequence[int]) -> Mapping[str, torch.Tensor]:
-    """Return the chosen head of every group on features as they are: tensors by name, BatchNorm folded in.
-
-    ``block3.bias`` (K,), ``block3.3.patches.weight`` and ``block3.3.cls.weight`` (K, C); ``block3+6.6.cls.weight``.
-    """
-    tensors: dict[str, torch.Tensor] = {}
-    constants = heads.norm.constants()
-    for group, (keys, rate) in enumerate(zip(heads.stack.groups, chosen, strict=True)):
-        weights, bias = heads.stack.folded(group, rate, constants)
-        name = f"block{name_of(keys)}"
-        tensors[f"{name}.bias"] = bias
-        for (kind, block), weight in weights.items():
-            tensors[f"{name}.{block}.{kind}.weight"] = weight
-    return tensors

@@ -12,22 +12,13 @@ from dinoskip.data.geometry import DepthDataset
 from dinoskip.data.sets.rooms import RoomsConfig
 from dinoskip.models import Backbone, create_model
 from eval.depth.config import DepthConfig
-from eval.depth.fit import (
-    DepthHeads,
-    _crop,
-    draw_uniform,
-    fit_heads,
-    folded_heads,
-    groups_of,
-    held_out,
-    name_of,
-    score_heads,
-)
+from eval.depth.fit import DepthHeads, _crop, fit_heads, score_heads
 from eval.depth.scores import NAMES
 from eval.frozen import FrozenFeatures
 from eval.probe.loaders import training_batches
 from eval.probe.stack import HeadStack
 from eval.schedules import cycled_momentum, rate_factor
+from eval.stacked import draw_uniform, folded_heads, groups_of
 
 STEPS = 4
 SETTINGS = {
@@ -125,7 +116,7 @@ def test_what_is_saved_predicts_what_was_scored(network: Backbone, rooms: DepthD
     scored = score_heads(heads, rooms, np.arange(2), "x", mapped=1, workers=1)
     assert scored.scores.shape == (3, 2, 2, len(NAMES))
     assert scored.maps.shape == (3, 2, 1, 12, 12)
-    tensors = folded_heads(heads, [0, 0, 0])
+    tensors = folded_heads(heads.stack, [0, 0, 0], heads.norm.constants())
     assert set(tensors) == {
         "block1.bias", "block1.1.patches.weight", "block2.bias", "block2.2.patches.weight", "block1+2.bias",
         "block1+2.1.patches.weight", "block1+2.2.patches.weight",
@@ -148,14 +139,3 @@ def test_flipped_predictions_are_turned_back(network: Backbone, rooms: DepthData
     one, mirrored = next(iter(heads.predict([image, image.flip(2)], (40, 40))))[0]
     truth = torch.from_numpy(rooms.depth(0))
     assert mean == pytest.approx(float(((one + mirrored.flip(1)) / 2 - truth).square().mean().sqrt()), rel=1e-5)
-
-
-def test_groups_and_held_out_images() -> None:
-    assert groups_of([2], [1, 2], cls=True) == [
-        (("patches", 2), ("cls", 2)), (("patches", 1), ("cls", 1), ("patches", 2), ("cls", 2)),
-    ]  # fmt: skip
-    assert name_of(groups_of([], [3, 6], cls=True)[0]) == "3+6"
-    fit, held = held_out(20, 0.1, 0)
-    assert sorted([*fit, *held]) == list(range(20))
-    assert len(held) == 2
-    assert len(held_out(20, 0.0, 0)[1]) == 0

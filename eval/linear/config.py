@@ -1,0 +1,103 @@
+"""Settings of linear classification, and the published protocols by name (docs/heads.md).
+
+``PROTOCOLS`` is plain data: what each differs in from ``dinov2``, whose values are the defaults of
+:class:`LinearConfig`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+
+from pydantic import AfterValidator, Field, model_validator
+
+from dinoskip.config import Config, no_duplicates
+
+PROTOCOLS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {
+        "dinov2": {},
+        "dino": {
+            "inputs": ("cls",),
+            "learning_rates": (1e-3,),
+            "schedule": "cosine by epoch",
+            "epochs": 100,
+            "interpolation": "bilinear",
+        },
+    }
+)
+if TYPE_CHECKING:
+    ProtocolName = str
+else:
+    ProtocolName = Literal[tuple(PROTOCOLS)]  # what the table has, for the check and for `dinoskip settings`
+
+Rate = Annotated[float, Field(gt=0)]
+Input = Literal["cls", "cls+mean"]
+
+
+class LinearConfig(Config):
+    """How linear classifiers are fitted and scored; ``protocol`` gives every setting that is not given itself."""
+
+    protocol: ProtocolName = Field("dinov2", description="gives all settings below that are not given themselves")
+    norm: Literal["none", "final", "layer"] = Field("final", description="of the features that heads read")
+    last: Annotated[tuple[Annotated[int, Field(ge=1)], ...], AfterValidator(no_duplicates)] = Field(
+        (1, 4), min_length=1, description="class tokens of so many blocks, up to every block, joined"
+    )
+    inputs: Annotated[tuple[Input, ...], AfterValidator(no_duplicates)] = Field(
+        ("cls", "cls+mean"), min_length=1, description="with the mean patch token of the last of them, or without"
+    )
+    learning_rates: Annotated[tuple[Rate, ...], AfterValidator(no_duplicates)] = Field(
+        (1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2, 0.1),
+        min_length=1,
+        description="one head each, at 256 images a step (scaled by batch_size); chosen on held-out images",
+    )
+    weight_decay: float = Field(0.0, ge=0, description="of SGD with momentum 0.9")
+    schedule: Literal["cosine", "cosine by epoch"] = Field("cosine", description="of the learning rate, to 0")
+    epochs: int = Field(10, ge=1, description="passes over the training images")
+    batch_size: int = Field(1024, ge=1, description="images a step")
+    size: int = Field(224, ge=16, description="side in pixels of crops, in training and scoring")
+    scale: tuple[Rate, Annotated[float, Field(gt=0, le=1)]] = Field(
+        (0.08, 1.0), description="training: share of the image's area that a crop covers"
+    )
+    interpolation: Literal["bicubic", "bilinear"] = Field("bicubic", description="training: of resized crops")
+    flip: float = Field(0.5, ge=0, le=1, description="training: probability")
+    holdout: float = Field(
+        0.1, ge=0, lt=1, description="share of training images on which rates, inputs and blocks are chosen; 0: none"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_the_protocol(cls, given: Any) -> Any:
+        if not isinstance(given, dict):
+            return given
+        name = given.get("protocol", "dinov2")
+        return {**PROTOCOLS.get(name, {}), **given} if isinstance(name, str) else given
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        if self.scale[0] > self.scale[1]:
+            raise ValueError("scale must be two numbers, 0 < low <= high <= 1")
+        return self
+
+    def steps(self, images: int) -> int:
+        """Optimizer steps on ``images`` training images."""
+        return self.epochs * -(-images // self.batch_size)
+
+    @property
+    def rates(self) -> list[float]:
+        """The learning rates as they are used, × batch_size / 256, rising."""
+        return [rate * self.batch_size / 256 for rate in sorted(self.learning_rates)]
+
+    @property
+    def label(self) -> str:
+        """What result rows say: the protocol and every setting that is not its own."""
+        own = LinearConfig(protocol=self.protocol)
+        names = [name for name in LinearConfig.model_fields if name not in {"norm", "size"}]
+        changed = {name: getattr(self, name) for name in names if getattr(self, name) != getattr(own, name)}
+        return ", ".join([self.protocol, *(f"{name.replace('_', ' ')} {_text(one)}" for name, one in changed.items())])
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, tuple):
+        return " ".join(map(_text, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)

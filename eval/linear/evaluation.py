@@ -1,0 +1,168 @@
+"""Linear classification on a data set: fit, choice of rates and inputs, accuracies, result rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dinoskip.config import dump
+from dinoskip.console import log
+from dinoskip.data.labelled_folder import LabelledFolder
+from dinoskip.errors import DataError
+from dinoskip.files import save_tensors, write_json
+from dinoskip.models import Backbone
+from dinoskip.records import RecordedRow, write_recorded_rows
+from dinoskip.results import EvalResult, best_by_heldout
+from eval.baselines import classification_baselines, hits_row
+from eval.linear.config import LinearConfig
+from eval.linear.fit import LinearHeads, LinearHits, fit_heads, groups_of, score_heads, span_of
+from eval.stacked import held_out
+
+Trial = tuple[int, int]
+"""Numbers of a group and of a learning rate."""
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """Heads with their hits on held-out training images (None: none are held out) and on the scored split."""
+
+    heads: LinearHeads
+    heldout: LinearHits | None
+    scored: LinearHits
+
+    @property
+    def spans(self) -> dict[str, list[int]]:
+        """The groups of every row: those that read the class tokens of the same blocks."""
+        groups: dict[str, list[int]] = {}
+        for number, group in enumerate(self.heads.stack.groups):
+            groups.setdefault(span_of(group), []).append(number)
+        return groups
+
+    def best(self, groups: Sequence[int], hits: LinearHits) -> Trial:
+        """The head of most hits, of several groups; the first of equals, of the smaller rate."""
+        good = self.heads.stack.finite()[list(groups)].cpu().numpy()
+        if not good.any():
+            name = span_of(self.heads.stack.groups[groups[0]])
+            raise DataError(f"linear: block {name}: every head has diverged", "lower the learning rates")
+        counts = np.where(good, hits.first[list(groups)].sum(-1), -1)
+        group, rate = np.unravel_index(int(counts.argmax()), counts.shape)
+        return groups[int(group)], int(rate)
+
+
+def evaluate(
+    backbone: Backbone,
+    train: LabelledFolder,
+    val: LabelledFolder,
+    blocks: Sequence[int] | str,
+    out: Path,
+    config: LinearConfig,
+    context: Mapping[str, Any],
+    *,
+    split: str = "val",
+    seed: int = 0,
+    multiscale: Sequence[int] | None = None,
+    workers: int = 0,
+) -> list[EvalResult]:
+    """Fit classifiers on the features of every block (``blocks``: numbers or ``"all"``) and write what they score.
+
+    ``rows.json``, ``records.npz``, ``heads.safetensors`` and ``linear.json`` (all trials) go into ``out``; ``context``
+    are fields of the rows, the data set's name among them. Rows: ``top1`` and, of five classes or more, ``top5`` in
+    percent, of every block and of the last ``config.last`` blocks up to it (``"9+10+11+12"``), of the input and
+    learning rate that are best on held-out training images; those ``best on validation``; then the majority class and
+    chance. Without held-out images (``holdout: 0``) the choice is on validation, as in DINOv2, and the rows say so.
+    """
+    if not len(train) or not len(val):
+        raise DataError("linear: no image in the training or the scored split")
+    numbers = list(range(1, backbone.depth + 1)) if isinstance(blocks, str) else sorted(set(blocks))
+    fitted, held = held_out(len(train), config.holdout, seed)
+    groups = groups_of(numbers, multiscale, config)
+    heads = fit_heads(backbone, train, fitted, groups, config, seed=seed, workers=workers)
+    measured = _Measured(
+        heads,
+        score_heads(heads, train, held, "held-out", workers) if len(held) else None,
+        score_heads(heads, val, np.arange(len(val)), "validation", workers),
+    )
+    like = EvalResult(
+        metric="", value=0.0, task="linear", block="", dataset="", split=split, n=len(val), facet="out",
+        norm=config.norm, protocol=config.label, resolution=f"{config.size} center_crop", seed=seed,
+        classes=len(train.class_names), weights=backbone.weights_hash,
+    ).with_context(context)  # fmt: skip
+    recorded = _rows(measured, like)
+    _log_best([one.row for one in recorded])
+    recorded += classification_baselines(train.labels, val.labels, like.classes, replace(like, metric="top1"))
+    _save(Path(out), measured, config, seed)
+    return write_recorded_rows(Path(out), val.ids, recorded)
+
+
+def _rows(measured: _Measured, like: EvalResult) -> list[RecordedRow]:
+    stack = measured.heads.stack
+    recorded: list[RecordedRow] = []
+    for name, groups in measured.spans.items():
+        several = len(groups) * len(stack.rates) > 1
+        best = measured.best(groups, measured.scored)
+        chosen = best if measured.heldout is None else measured.best(groups, measured.heldout)
+        note = "best on validation" if several and measured.heldout is None else ""
+        own = replace(like, block=name, note=note)
+        rows = _accuracies(own, measured.scored, chosen)
+        if measured.heldout is not None:
+            held = 100 * float(measured.heldout.first[chosen].mean())
+            rows[0] = replace(rows[0], row=replace(rows[0].row, heldout=held))
+        recorded += rows
+        if several and measured.heldout is not None:
+            noted = _accuracies(replace(own, note="best on validation"), measured.scored, best)
+            recorded += [replace(one, values=None) for one in noted]
+    return recorded
+
+
+def _accuracies(like: EvalResult, hits: LinearHits, trial: Trial) -> list[RecordedRow]:
+    rows = [hits_row(replace(like, metric="top1"), hits.first[trial])]
+    return rows + ([hits_row(replace(like, metric="top5"), hits.five[trial])] if like.classes >= 5 else [])
+
+
+def _log_best(rows: Sequence[EvalResult]) -> None:
+    first = [row for row in rows if row.metric == "top1" and row.note in {"", rows[0].note}]
+    best = max(first, key=lambda row: row.value)
+    log.info("linear: best is block %s with top-1 %s", best.block, best.shown)
+    if (chosen := best_by_heldout(first)) is not None:
+        log.info("linear: chosen by held-out training images is block %s with top-1 %s", chosen.block, chosen.shown)
+
+
+def _save(out: Path, measured: _Measured, config: LinearConfig, seed: int) -> None:
+    """Write the chosen heads and all trials."""
+    stack = measured.heads.stack
+    tensors, details = {}, []
+    for name, groups in measured.spans.items():
+        group, rate = measured.best(groups, measured.heldout or measured.scored)
+        tensors[f"block{name}.bias"] = stack.bias[group, rate].cpu()
+        for slot, (owner, (kind, block)) in enumerate(stack.slots):
+            if owner == group:
+                tensors[f"block{name}.{block}.{kind}.weight"] = stack.weight[slot, rate].cpu().contiguous()
+        details.append(
+            {
+                "block": name,
+                "input": _input(measured, group),
+                "learning_rate": stack.rates[rate],
+                "learning_rates": list(stack.rates),
+                "inputs": [_input(measured, one) for one in groups],
+                "heldout_top1": None if measured.heldout is None else _shares(measured.heldout.first[groups]),
+                "validation_top1": _shares(measured.scored.first[groups]),
+            }
+        )
+    save_tensors(out / "heads.safetensors", tensors, {"format": "1"})
+    settings = {name: value for name, value in dump(config).items() if name in LinearConfig.model_fields}
+    write_json(out / "linear.json", {"config": {**settings, "seed": seed}, "heads": details})
+
+
+def _input(measured: _Measured, group: int) -> str:
+    return "cls+mean" if any(kind == "mean" for kind, _ in measured.heads.stack.groups[group]) else "cls"
+
+
+def _shares(hits: NDArray[np.bool_]) -> list[list[float]]:
+    """Share of hits of each input and learning rate, of (inputs, L, n)."""
+    shares: list[list[float]] = hits.mean(-1).tolist()
+    return shares

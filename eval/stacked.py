@@ -1,0 +1,66 @@
+"""What stacks of linear heads share (:mod:`eval.probe.stack`): what they read, first weights, held-out images."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from dinoskip.randomness import numpy_rng, torch_rng
+from eval.labelled import Constants, Key
+from eval.probe.stack import HeadStack
+
+Group = tuple[Key, ...]
+
+
+def groups_of(blocks: Sequence[int], several: Sequence[int] | None, *, cls: bool) -> list[Group]:
+    """Return what each head reads: every block alone, then ``several`` together; with the class tokens if ``cls``."""
+    kinds = ("patches", "cls") if cls else ("patches",)
+    numbers = [*((block,) for block in blocks), *([tuple(several)] if several else [])]
+    return [tuple((kind, block) for block in group for kind in kinds) for group in numbers]
+
+
+def name_of(group: Group) -> str:
+    """``"3"``, or ``"3+6+9+12"``."""
+    return "+".join(str(block) for kind, block in group if kind == "patches")
+
+
+def draw_uniform(stack: HeadStack, seed: int) -> None:
+    """Draw weights and biases as PyTorch does for a convolution of all channels of a group: ± 1 / √channels.
+
+    The same for all rates, and whatever else is in the stack.
+    """
+    channels = stack.weight.shape[-1]
+    for number, group in enumerate(stack.groups):
+        bound = (channels * len(group)) ** -0.5
+        rng = torch_rng(seed, "head-bias", str(group))
+        stack.bias[number] = (bound * (2 * torch.rand(stack.num_classes, generator=rng) - 1)).to(stack.bias.device)
+    for slot, (number, key) in enumerate(stack.slots):
+        bound = (channels * len(stack.groups[number])) ** -0.5
+        rng = torch_rng(seed, "head-weight", str(stack.groups[number]), str(key))
+        values = bound * (2 * torch.rand(stack.num_classes, channels, generator=rng) - 1)
+        stack.weight[slot] = values.to(stack.weight.device)
+
+
+def held_out(count: int, share: float, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the numbers of training images that heads are fitted on, and of those on which they are chosen."""
+    order = numpy_rng(seed, "head-holdout").permutation(count)
+    held = min(count - 1, max(1, round(share * count))) if share and count > 1 else 0
+    return np.sort(order[held:]), np.sort(order[:held])
+
+
+def folded_heads(stack: HeadStack, chosen: Sequence[int], constants: Constants) -> dict[str, torch.Tensor]:
+    """Return the ``chosen`` trial of every group as tensors by name; on features as they are, BatchNorm folded in.
+
+    ``block3.bias`` (K,), ``block3.3.patches.weight`` and ``block3.3.cls.weight`` (K, C); ``block3+6.6.cls.weight``.
+    """
+    tensors: dict[str, torch.Tensor] = {}
+    for group, (keys, rate) in enumerate(zip(stack.groups, chosen, strict=True)):
+        weights, bias = stack.folded(group, rate, constants)
+        name = f"block{name_of(keys)}"
+        tensors[f"{name}.bias"] = bias
+        for (kind, block), weight in weights.items():
+            tensors[f"{name}.{block}.{kind}.weight"] = weight
+    return tensors
