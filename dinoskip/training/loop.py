@@ -109,7 +109,7 @@ class _Loop:
         self.optimizer = build_optimizer(self.student, job.optimizer)
         self.engine = Engine(
             self.student, forward, self.optimizer, self.loader, here, job.seed, self.config.accumulate, self.bf16,
-            requests=self._requests, inspect=self._inspect, note=note,
+            requests=self._requests, inspect=self._inspect, note=note, patience=self.loader.patience,
         )  # fmt: skip
         diagnosed = self.config.diagnose_every > 0
         self.live = LiveDiagnostics(self.loader.images, job.model.img_size) if diagnosed else None

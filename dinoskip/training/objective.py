@@ -79,7 +79,7 @@ class Engine:
 
     ``requests`` says, on this rank, which stop signal came (0: none) and whether it is time to save. ``inspect``
     measures the student between backward pass and update of a step (1, 2, ...) and changes nothing. ``note`` is told
-    step and action as they begin.
+    step and action as they begin; images may be waited for ``patience`` seconds.
     """
 
     student: nn.Module
@@ -93,6 +93,7 @@ class Engine:
     requests: Callable[[], tuple[int, bool]] = lambda: (0, False)
     inspect: Callable[[int], Row] = lambda _: {}
     note: Note = unnoted
+    patience: float = 0.0
 
 
 class Step:
@@ -134,7 +135,7 @@ class Step:
         """The loader's views of each micro-batch, on the device. Noise (drop path) depends on step and slice alone."""
         engine = self.engine
         for micro in range(engine.accumulate):
-            engine.note(self.number + 1, "waiting for images", engine.loader.patience)
+            engine.note(self.number + 1, "waiting for images", engine.patience)
             began = time.perf_counter()
             batch = next(self._batches)
             self.waited += time.perf_counter() - began
