@@ -78,7 +78,7 @@ def compiled_traffic(images: int) -> tuple[int, int]:
     """Launches and bytes of the compiled augmentation, the copies of the parameters to the device included."""
     launches, moved = 0, 0
     for views, size in GROUPS:
-        host = view_parameters(AugmentConfig(), 8, 0, 0, np.arange(1))[
+        host = view_parameters(AugmentConfig(), 10, 0, 0, np.arange(1))[
             0, views
         ]  # of one image: bytes are in proportion
         crops = torch.zeros(len(host), 3, size, size, dtype=torch.uint8)
@@ -90,7 +90,7 @@ def compiled_traffic(images: int) -> tuple[int, int]:
 
 def dispatched_traffic(images: int) -> tuple[int, int]:
     """Launches and bytes of the augmentation operation by operation."""
-    drawn = view_parameters(AugmentConfig(), 8, 0, 0, np.arange(images))
+    drawn = view_parameters(AugmentConfig(), 10, 0, 0, np.arange(images))
     with Dispatched() as counted:
         for views, size in GROUPS:
             host = np.ascontiguousarray(drawn[:, views].reshape(-1, drawn.shape[2]))

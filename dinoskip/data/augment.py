@@ -59,9 +59,8 @@ class AugmentConfig(Config):
     )
 
 
-def view_parameters(config: AugmentConfig, num_local: int, seed: int, epoch: int, indices: np.ndarray) -> np.ndarray:
-    """Return the vectors of all views of samples ``indices`` (B,), float32 (B, 2 + num_local, PARAMETERS)."""
-    views = 2 + num_local
+def view_parameters(config: AugmentConfig, views: int, seed: int, epoch: int, indices: np.ndarray) -> np.ndarray:
+    """Return the vectors of all views of samples ``indices`` (B,), float32 (B, views, PARAMETERS)."""
     draw = uniforms(seed, "augment", epoch, numbers=indices, count=views * (PARAMETERS + 1))
     draw = draw.reshape(len(indices), views, PARAMETERS + 1)
     kinds = np.minimum(np.arange(views), 2)  # global 1, global 2, local

@@ -36,7 +36,7 @@ class CropConfig(Config):
 
     global_size: int = Field(default=224, ge=8, description="side of global crops, pixels")
     local_size: int = Field(default=96, ge=8, description="side of local crops, pixels")
-    num_global: Literal[2] = Field(2, description="global crops an image; DINO's loss is made for two")
+    num_global: Literal[1, 2] = Field(2, description="global crops an image; DINO's loss is made for two")
     num_local: int = Field(default=8, ge=0, le=64, description="local crops an image")
     global_scale: Scale = Field(
         (0.4, 1.0), description="least and greatest area of a global crop, as shares of the image's"

@@ -45,7 +45,7 @@ class MultiCropTransform:
 
     def vectors(self, epoch: int, indices: np.ndarray) -> dict[str, Tensor]:
         """Draw the augmentation of a micro-batch."""
-        drawn = view_parameters(self.augment, self.crops.num_local, self.seed, epoch, indices)
+        drawn = view_parameters(self.augment, self.crops.num_views, self.seed, epoch, indices)
         return self.by_group(drawn, "vectors")
 
     def by_group(self, values: np.ndarray, name: str) -> dict[str, Tensor]:

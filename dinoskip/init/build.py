@@ -16,6 +16,7 @@ from dinoskip.init.assign import Assignments, assign
 from dinoskip.init.calibrated import CalibratedInit
 from dinoskip.init.conditioned import NEEDS_SKIP, NEEDS_SKIP_HINT, ConditionedInit
 from dinoskip.init.default import TruncNormalInit, default_tensors
+from dinoskip.init.mae import MaeInit
 from dinoskip.init.mimetic import MimeticInit
 from dinoskip.init.reparametrise import NEEDS_NO_SKIP, Reparametrisation, reparametrise_
 from dinoskip.init.residual_free import ResidualFreeInit
@@ -32,6 +33,7 @@ Init = (
     | ResidualFreeInit
     | WeightSelectionInit
     | CalibratedInit
+    | MaeInit
 )  # fmt: skip
 """The table of initialisations."""
 

@@ -35,14 +35,16 @@ class Compiler:
         self.graphs, self.entered, self.executed = 0, 0, 0
         self.failure: str | None = None
 
-    def compile_(self, backbone: nn.Module, here: World, strategy: Strategy) -> None:
+    def compile_(self, network: nn.Module, here: World, strategy: Strategy, *, by_block: bool = False) -> None:
         """Compile in place, before the network is spread over ranks; names and state stay as they are.
 
-        The whole backbone, or under ``fsdp`` block by block: gathering a block's parameters is no part of a graph, and
-        twelve blocks then share one (with drop path one for each rate, of which torch would give up on the ninth).
+        The whole backbone of the network, or, under ``fsdp`` or if only its blocks are called (``by_block``), all
+        blocks of the network one by one: gathering a block's parameters is no part of a graph, and twelve blocks then
+        share one (with drop path one for each rate, of which torch would give up on the ninth).
         """
-        blocks = transformer_blocks(backbone)
-        if strategy == "ddp" or here.size == 1 or not blocks:
+        backbone = network.get_submodule("backbone")
+        blocks = transformer_blocks(network if by_block else backbone)
+        if not blocks or not (by_block or (strategy == "fsdp" and here.size > 1)):
             self._compile(backbone)
             return
         limit = 8 * len(blocks)  # rates, two crop sizes, student and teacher

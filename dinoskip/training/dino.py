@@ -41,13 +41,9 @@ from dinoskip.training.recipe import Job
 CHUNK_CPU, CHUNK_GPU = 1 << 20, 1 << 24
 
 
-class DinoConfig(PretrainConfig):
-    """DINO's settings. The defaults are a 300-epoch run with the gain fixed; ``preset`` names a published command."""
+class DistillationConfig(PretrainConfig):
+    """Settings of a student that learns from its moving average, the teacher: DINO's, which iBOT shares."""
 
-    objective: Annotated[Literal["dino"], Added()] = "dino"
-    preset: Literal["dino_vits16_100ep", "dino_vits16_300ep"] | None = Field(
-        None, exclude=True, description="a published recipe: the settings that are not given are its own"
-    )
     out_dim: int = Field(65536, ge=2, description="prototypes")
     hidden_dim: int = Field(2048, ge=1, description="width of the head's MLP")
     bottleneck_dim: int = Field(256, ge=1, description="width before the prototypes")
@@ -63,12 +59,11 @@ class DinoConfig(PretrainConfig):
     crops: CropConfig = CropConfig()
     augment: AugmentConfig = AugmentConfig()
 
-    @model_validator(mode="before")
-    @classmethod
-    def _fill_from_preset(cls, given: Any) -> Any:
-        """Put the preset's settings under those given; a configuration holds the values and not the name."""
-        preset = PRESETS.get(str(given.get("preset"))) if isinstance(given, Mapping) else None
-        return given if preset is None else preset | {key: value for key, value in given.items() if key != "preset"}
+    @model_validator(mode="after")
+    def _two_global_crops(self) -> DistillationConfig:
+        if self.crops.num_global != 2:
+            raise ValueError("crops.num_global: must be 2: each is what the other is compared with")
+        return self
 
     def views(self) -> tuple[CropConfig, AugmentConfig]:
         """Two global crops, and local ones."""
@@ -77,6 +72,22 @@ class DinoConfig(PretrainConfig):
     def sizes(self) -> dict[str, int]:
         """Of global and local crops."""
         return {"crops.global_size": self.crops.global_size, "crops.local_size": self.crops.local_size}
+
+
+class DinoConfig(DistillationConfig):
+    """DINO's settings. The defaults are a 300-epoch run with the gain fixed; ``preset`` names a published command."""
+
+    objective: Annotated[Literal["dino"], Added()] = "dino"
+    preset: Literal["dino_vits16_100ep", "dino_vits16_300ep"] | None = Field(
+        None, exclude=True, description="a published recipe: the settings that are not given are its own"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_from_preset(cls, given: Any) -> Any:
+        """Put the preset's settings under those given; a configuration holds the values and not the name."""
+        preset = PRESETS.get(str(given.get("preset"))) if isinstance(given, Mapping) else None
+        return given if preset is None else preset | {key: value for key, value in given.items() if key != "preset"}
 
     def build(self, job: Job, steps_per_epoch: int, device: torch.device) -> DINO:
         """Student, teacher and centre."""
@@ -256,7 +267,7 @@ class DinoRates(Rates):
 class DinoSchedules(Schedules):
     """All schedules of a run of ``epochs * steps_per_epoch`` steps."""
 
-    def __init__(self, config: DinoConfig, optimizer: OptimizerConfig, steps_per_epoch: int) -> None:
+    def __init__(self, config: DistillationConfig, optimizer: OptimizerConfig, steps_per_epoch: int) -> None:
         super().__init__(config, optimizer, steps_per_epoch)
         self._steps_per_epoch, self._frozen_epochs = steps_per_epoch, config.freeze_last_layer
         self._momentum = cosine(config.momentum_teacher, 1.0, config.epochs * steps_per_epoch)

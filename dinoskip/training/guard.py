@@ -107,17 +107,18 @@ def _leave(request: int) -> None:
 class CollapseAlarm:
     """Says "collapse" when the loss sits at ln(out_dim), or the teacher's entropy at 0 or ln(out_dim), for long.
 
-    ``update`` takes one logged row, with loss and teacher entropy in nats. Both extremes are within 1 % of
-    ln(out_dim); ``patience`` rows in a row are needed, since every run starts near ln(out_dim).
+    ``update`` takes one logged row, with the loss, called ``loss`` there, and teacher entropy in nats. Both extremes
+    are within 1 % of ln(out_dim); ``patience`` rows in a row are needed, since every run starts near ln(out_dim).
     """
 
-    def __init__(self, out_dim: int, patience: int = 50) -> None:
+    def __init__(self, out_dim: int, patience: int = 50, *, loss: str = "loss") -> None:
+        self.loss = loss
         self.ceiling, self.patience = math.log(out_dim), patience
         self._rows = {"loss": 0, "sharp": 0, "flat": 0}
 
     def update(self, row: Mapping[str, Any]) -> str | None:
-        """Return what is wrong as of this row (``loss``, ``teacher_entropy``), or None."""
-        loss, entropy = row["loss"], row["teacher_entropy"]
+        """Return what is wrong as of this row, or None."""
+        loss, entropy = row[self.loss], row["teacher_entropy"]
         near = 0.01 * self.ceiling
         signs = {
             "loss": abs(loss - self.ceiling) <= near,

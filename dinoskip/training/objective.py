@@ -45,6 +45,7 @@ class Objective(ABC):
         observed: the role that is evaluated and exported.
         buffers: other tensors that a step changes, by name.
         alarm: watches the rows that are logged, if there is something to watch for.
+        by_block: whether its networks call the blocks of their backbone themselves, and never the backbone.
     """
 
     config: TrainConfig
@@ -52,6 +53,7 @@ class Objective(ABC):
     observed: str
     buffers: dict[str, Tensor]
     alarm: CollapseAlarm | None = None
+    by_block: bool = False
 
     @abstractmethod
     def fresh(self, role: str) -> nn.Module:

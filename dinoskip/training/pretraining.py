@@ -14,13 +14,17 @@ from dinoskip.data.train_loader import TrainLoader
 from dinoskip.data.workers import wait_advice
 from dinoskip.distributed import World
 from dinoskip.training.dino import DinoConfig
+from dinoskip.training.ibot import IbotConfig
 from dinoskip.training.loop import Training, train
+from dinoskip.training.mae import MaeConfig
 from dinoskip.training.objective import Observer
 from dinoskip.training.patch_contrast import PatchContrastConfig
 from dinoskip.training.recipe import Job
 
 AnyObjective = (
     DinoConfig
+    | IbotConfig
+    | MaeConfig
     | PatchContrastConfig
 )  # fmt: skip
 """The table of objectives."""

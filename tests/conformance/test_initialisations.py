@@ -15,6 +15,7 @@ from dinoskip.init import ModelConfig, build_model
 from dinoskip.init.build import (
     CalibratedInit,
     ConditionedInit,
+    MaeInit,
     MimeticInit,
     ResidualFreeInit,
     SkiplessInit,
@@ -39,6 +40,7 @@ INITS: dict[str, Any] = {
     "residual_free": ResidualFreeInit(beta=1.1),
     "residual_free factor": ResidualFreeInit(reading="factor", mode="divide", first_layer=0),
     "weight_selection": WeightSelectionInit(teacher="timm:vit_small_patch16_224,pretrained=false,depth=3,img_size=32"),
+    "mae": MaeInit(),
     "calibrated": CalibratedInit(),
     "calibrated fully": CalibratedInit(centring=1.0, gain=2.0, diagonal=0.3),
 }

@@ -141,7 +141,7 @@ def test_blur_keeps_means_and_has_the_gaussians_variance() -> None:
 def test_every_image_is_a_function_of_its_own_crop_and_vector(seed: int, order: list[int]) -> None:
     batch = crops(6, 32)
     config = AugmentConfig(blur=(0.5, 0.5, 0.5), solarise=(0.5, 0.5, 0.5))
-    parameters = torch.from_numpy(view_parameters(config, 0, seed, 0, np.arange(6))[:, 1])
+    parameters = torch.from_numpy(view_parameters(config, 2, seed, 0, np.arange(6))[:, 1])
     together = augment(batch, parameters)
     assert torch.isfinite(together).all()
     assert torch.equal(augment(batch[order], parameters[order]), together[order])
@@ -163,7 +163,7 @@ def test_input_is_left_as_it_was_and_lengths_must_agree() -> None:
 
 def test_drawn_parameters_have_dinos_frequencies() -> None:
     config = AugmentConfig()
-    drawn = view_parameters(config, 2, 3, 0, np.arange(3000))
+    drawn = view_parameters(config, 4, 3, 0, np.arange(3000))
     assert drawn.shape == (3000, 4, PARAMETERS)
     share = (drawn > 0).mean(axis=0)
     expected = {
@@ -183,15 +183,15 @@ def test_drawn_parameters_have_dinos_frequencies() -> None:
     sigma = flat[flat[:, SIGMA] > 0, SIGMA]
     assert 0.1 <= sigma.min() < 0.15
     assert 1.95 < sigma.max() <= 2
-    assert (view_parameters(config, 2, 3, 0, np.array([9, 4])) == drawn[[9, 4]]).all()
-    assert (view_parameters(config, 2, 3, 1, np.array([9])) != drawn[9]).any()
-    assert not view_parameters(OFF, 2, 3, 0, np.arange(9))[..., [FLIP, JITTER, GREY, SIGMA, SOLARISE]].any()
+    assert (view_parameters(config, 4, 3, 0, np.array([9, 4])) == drawn[[9, 4]]).all()
+    assert (view_parameters(config, 4, 3, 1, np.array([9])) != drawn[9]).any()
+    assert not view_parameters(OFF, 4, 3, 0, np.arange(9))[..., [FLIP, JITTER, GREY, SIGMA, SOLARISE]].any()
 
 
 @pytest.mark.gpu
 def test_gpu_gives_the_same_and_never_waits() -> None:
     batch = crops(6, 64)
-    parameters = torch.from_numpy(view_parameters(AugmentConfig(), 0, 0, 0, np.arange(6))[:, 0])
+    parameters = torch.from_numpy(view_parameters(AugmentConfig(), 2, 0, 0, np.arange(6))[:, 0])
     expected = augment(batch, parameters)
     there = batch.cuda()
     augment(there, parameters)

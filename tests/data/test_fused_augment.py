@@ -22,7 +22,7 @@ from tests.helpers.crops import crops, vectors
 @given(st.integers(0, 10**6), st.sampled_from((8, 31, 64)))
 def test_what_a_compiler_fuses_is_the_same(seed: int, size: int) -> None:
     config = AugmentConfig(blur=(0.5, 0.5, 0.5), solarise=(0.5, 0.5, 0.5))
-    host = view_parameters(config, 0, seed, 0, np.arange(6))[:, 1]
+    host = view_parameters(config, 2, seed, 0, np.arange(6))[:, 1]
     batch = crops(6, size)
     fused = fused_augment(batch, torch.from_numpy(fused_parameters(host)))
     torch.testing.assert_close(fused, augment(batch, torch.from_numpy(host)), atol=2e-5, rtol=0)
@@ -54,7 +54,7 @@ def test_compiling_that_fails_is_a_warning(monkeypatch: pytest.MonkeyPatch, capl
 @pytest.mark.gpu
 def test_compiled_on_a_gpu_gives_the_same_and_never_waits() -> None:
     batch = crops(6, 64)
-    parameters = torch.from_numpy(view_parameters(AugmentConfig(), 0, 0, 0, np.arange(6))[:, 0])
+    parameters = torch.from_numpy(view_parameters(AugmentConfig(), 2, 0, 0, np.arange(6))[:, 0])
     way = MultiCropTransform(CropConfig(), AugmentConfig(), 0)
     there = batch.cuda()
     way.augmented(there, parameters)

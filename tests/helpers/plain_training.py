@@ -36,15 +36,17 @@ class PlainTraining:
     total: int
     clip: float
     betas: tuple[float, float] = (0.9, 0.999)
+    fixed: frozenset[str] = frozenset()  # names of tensors that are not trained
     undecayed: Callable[[str, Tensor], bool] = lambda name, value: value.ndim < 2 or name.endswith("bias")
 
     def __post_init__(self) -> None:
         self.values = {name: value.clone() for name, value in self.values.items()}
         self.moments = {name: [torch.zeros_like(value)] * 2 for name, value in self.values.items()}
+        self.updates = dict.fromkeys(self.values, 0)
 
     def step(self, number: int) -> float:
         """One update; return the loss before it."""
-        leaves = {name: value.clone().requires_grad_() for name, value in self.values.items()}
+        leaves = {name: value.clone().requires_grad_(name not in self.fixed) for name, value in self.values.items()}
         loss = self.loss(leaves, number)
         loss.backward()
         after = number - self.warmup
@@ -54,11 +56,13 @@ class PlainTraining:
         for name, leaf in leaves.items():
             if leaf.grad is None:
                 continue
+            self.updates[name] += 1
             gradient = leaf.grad * (min(1.0, self.clip / (float(leaf.grad.norm()) + 1e-6)) if self.clip else 1.0)
             for place, (beta, power) in enumerate(zip(self.betas, (gradient, gradient**2), strict=True)):
                 self.moments[name][place] = beta * self.moments[name][place] + (1 - beta) * power
             first, second = (
-                moment / (1 - beta ** (number + 1)) for moment, beta in zip(self.moments[name], self.betas, strict=True)
+                moment / (1 - beta ** self.updates[name])
+                for moment, beta in zip(self.moments[name], self.betas, strict=True)
             )
             kept = 1 if self.undecayed(name, leaf) else 1 - lr * decay
             self.values[name] = self.values[name] * kept - lr * first / (second.sqrt() + 1e-8)
@@ -83,7 +87,10 @@ class Driver:
         self.objective: Objective = job.pretrain.build(job, steps_per_epoch, here.device)
         for network in self.objective.networks.values():
             network.double()
-        self.objective.buffers.update({name: value.double() for name, value in self.objective.buffers.items()})
+        for name, value in list(self.objective.buffers.items()):
+            self.objective.buffers[name] = value.double()
+            if hasattr(self.objective, name):
+                setattr(self.objective, name, self.objective.buffers[name])
         self.job = job
         self.student = self.objective.networks["student"]
         self.optimizer = build_optimizer(self.student, job.optimizer)

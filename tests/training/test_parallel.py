@@ -135,7 +135,7 @@ def compiled(here: World, out: str, strategy: Strategy) -> None:
     """A step whose backbone was compiled in place before it was wrapped."""
     student, _ = make_pair(True)
     compilation.BACKEND = "aot_eager"  # the C++ compiler takes minutes
-    compilation.Compiler().compile_(student.backbone, here, strategy)
+    compilation.Compiler().compile_(student, here, strategy)
     forward = wrap(student, here, strategy)
     part = IMAGES // here.size
     for step in range(2):

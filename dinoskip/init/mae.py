@@ -1,0 +1,33 @@
+"""The first values of MAE's encoder (He et al. 2022; facebookresearch/mae, models_mae.py)."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import nn
+
+from dinoskip.config import Config
+from dinoskip.init.assign import Assignments
+from dinoskip.randomness import torch_rng
+
+
+class MaeInit(Config):
+    """Xavier uniform matrices, the patch embedding's and the fused qkv's each as one; zero biases; CLS normal 0.02."""
+
+    name: Literal["mae"] = "mae"
+
+    def tensors(self, model: nn.Module, seed: int) -> Assignments:
+        """Weights of linear layers and patch embedding, biases of linear layers, the CLS token."""
+        for prefix, module in model.named_modules():
+            if isinstance(module, nn.Linear | nn.Conv2d):
+                name = f"{prefix}.weight"
+                matrix = torch.empty(module.weight.flatten(1).shape, dtype=torch.float64)
+                nn.init.xavier_uniform_(matrix, generator=torch_rng(seed, "init", name))
+                yield name, matrix.view(module.weight.shape)
+            if isinstance(module, nn.Linear) and module.bias is not None:
+                yield f"{prefix}.bias", torch.zeros(module.bias.shape, dtype=torch.float64)
+        token = getattr(model, "cls_token", None)
+        if isinstance(token, nn.Parameter):
+            drawn = torch.empty(token.shape, dtype=torch.float64)
+            yield "cls_token", drawn.normal_(0.0, 0.02, generator=torch_rng(seed, "init", "cls_token"))

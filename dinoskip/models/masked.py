@@ -1,0 +1,32 @@
+"""Forward passes of a ViT of which some patches are masked (iBOT) or left out (MAE)."""
+
+from __future__ import annotations
+
+from timm.models.vision_transformer import VisionTransformer
+from torch import Tensor, cat, where
+
+from dinoskip.models.vit import embed
+
+
+def masked_tokens(model: VisionTransformer, images: Tensor, masks: Tensor | None, mask_token: Tensor | None) -> Tensor:
+    """All tokens (B, 1 + N, C) after the last norm.
+
+    Where ``masks`` (B, N) is True, ``mask_token`` (1, C) takes the place of an embedded patch, before its position is
+    added; None: no patch is masked.
+    """
+    patches: Tensor = model.patch_embed(images)  # (B, h, w, C)
+    if masks is not None and mask_token is not None:
+        patches = where(masks.view(*patches.shape[:-1], 1), mask_token.to(patches.dtype), patches)
+    tokens: Tensor = model.norm(model.blocks(model.norm_pre(model.patch_drop(model._pos_embed(patches)))))
+    return tokens
+
+
+def visible_tokens(model: VisionTransformer, images: Tensor, kept: Tensor) -> Tensor:
+    """Tokens (B, 1 + K, C) after the last norm, prefix tokens first, of the patches ``kept`` int64 (B, K) alone.
+
+    Their positions are those in the whole image; the blocks never see the others.
+    """
+    tokens, prefix = embed(model, images), model.num_prefix_tokens
+    chosen = tokens.gather(1, (kept + prefix)[..., None].expand(-1, -1, tokens.shape[2]))
+    seen: Tensor = model.norm(model.blocks(cat((tokens[:, :prefix], chosen), dim=1)))
+    return seen

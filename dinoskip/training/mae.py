@@ -1,0 +1,226 @@
+"""MAE (He et al. 2022, arXiv:2111.06377): a decoder paints the patches that the encoder has not seen.
+
+The encoder runs on the visible quarter of the patches alone; a small decoder, which is thrown away, sees them and a
+mask token in the place of every other patch. Semantics follow facebookresearch/mae (docs/objectives.md). K patches of N
+are visible, R = N - K are removed. To read how a step goes: :meth:`MAE.step`.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from pydantic import Field
+from timm.models.vision_transformer import Block, VisionTransformer
+from torch import Tensor, nn
+
+from dinoskip.data.augment import AugmentConfig, Probability
+from dinoskip.data.crops import CropConfig, Scale
+from dinoskip.data.masks import VisiblePatches
+from dinoskip.models.build import DEPTH, SHAPES, VitConfig, from_config
+from dinoskip.models.flops import block_flops, patch_flops
+from dinoskip.models.masked import visible_tokens
+from dinoskip.models.positions import sincos_positions
+from dinoskip.randomness import torch_rng
+from dinoskip.training.gradients import clip_each_
+from dinoskip.training.objective import Objective, Step
+from dinoskip.training.pretrain_config import PretrainConfig, StepCost
+from dinoskip.training.rates import Schedules
+from dinoskip.training.recipe import Job
+
+HEAD_DIM = 32  # channels of a decoder's head: 16 heads of 512 channels
+SHARE = 2 / 3  # of the encoder's width and depth: 512 of 768 channels, 8 of 12 blocks
+
+
+class MaeConfig(PretrainConfig):
+    """MAE's settings; the defaults are those of the published command, 800 epochs."""
+
+    objective: Literal["mae"] = "mae"
+    epochs: int = Field(800, ge=1, description="passes over the images")
+    batch_size: int = Field(4096, ge=1, description="images a step over all ranks and micro-batches")
+    warmup_epochs: float = Field(40, ge=0, description="linear warm-up of the learning rate from 0; may be a fraction")
+    crop_size: int = Field(224, ge=8, description="side of the crop in pixels")
+    crop_scale: Scale = Field((0.2, 1.0), description="least and greatest share of the image's area")
+    flip: Probability = Field(0.5, description="probability of a horizontal flip")
+    mask_ratio: float = Field(0.75, gt=0, lt=1, description="share of the patches that the encoder does not see")
+    norm_pix: bool = Field(True, description="targets are normalised within each patch")
+    positions: Literal["sincos", "learned"] = Field(
+        "sincos", description="of the encoder: fixed sines and cosines, or learned from the initialisation's"
+    )
+    decoder_dim: int | None = Field(
+        None, ge=32, multiple_of=32, description="width of the decoder; null: two thirds of the encoder's (32 a head)"
+    )
+    decoder_depth: int | None = Field(None, ge=1, description="blocks of the decoder; null: two thirds as many")
+    clip_grad: float = Field(0.0, ge=0, description="bound on each parameter's own gradient norm; 0 = none")
+
+    def views(self) -> tuple[CropConfig, AugmentConfig]:
+        """One crop, flipped or not, and nothing else."""
+        crops = CropConfig(num_global=1, num_local=0, global_size=self.crop_size, global_scale=self.crop_scale)
+        none = (0.0, 0.0, 0.0)
+        return crops, AugmentConfig(flip=self.flip, jitter=0.0, grey=0.0, blur=none, solarise=none)
+
+    def targets(self, seed: int, patch_size: int) -> VisiblePatches:
+        """Which patches are visible."""
+        return VisiblePatches(self.crop_size // patch_size, 1 - self.mask_ratio, seed)
+
+    def sizes(self) -> dict[str, int]:
+        """Of the crop."""
+        return {"crop_size": self.crop_size}
+
+    def build(self, job: Job, steps_per_epoch: int, device: torch.device) -> MAE:
+        """Encoder and decoder."""
+        return MAE(job, self, steps_per_epoch, device)
+
+    def decoder_shape(self, model: VitConfig) -> tuple[int, int]:
+        """Width and blocks of the decoder for an encoder."""
+        width, depth = SHAPES[model.name][0], model.depth or DEPTH
+        dim = self.decoder_dim or max(1, round(SHARE * width / HEAD_DIM)) * HEAD_DIM
+        return dim, self.decoder_depth or max(1, round(SHARE * depth))
+
+    def cost(self, model: VitConfig) -> StepCost:
+        """The encoder on visible patches, the decoder on all."""
+        (width, patch), (dim, depth) = SHAPES[model.name], self.decoder_shape(model)
+        patches, pixels = (self.crop_size // patch) ** 2, 3 * patch**2
+        kept = int(patches * (1 - self.mask_ratio))
+        embedding = patch_flops(model, self.crop_size)
+        encoder = embedding + (model.depth or DEPTH) * block_flops(kept + 1, width)
+        ends = 2 * (kept + 1) * width * dim + 2 * (patches - kept) * dim * pixels
+        decoder = depth * block_flops(patches + 1, dim) + ends
+        head = width * dim + depth * 12 * dim**2 + dim * pixels
+        return StepCost(3 * (encoder + decoder) - embedding, head, 1)
+
+
+# --- one step ----------------------------------------------------------------------------------------
+
+
+class MAE(Objective):
+    """An encoder whose visible patches must tell what the others look like."""
+
+    observed = "student"
+    by_block = True
+    config: MaeConfig
+
+    def __init__(self, job: Job, config: MaeConfig, steps_per_epoch: int, device: torch.device) -> None:
+        self.job, self.config = job, config
+        self.schedules = Schedules(config, job.optimizer, steps_per_epoch)
+        backbone = job.backbone(device)
+        self.student = MaeNetwork(backbone, self._decoder().to(device)).train()
+        if config.positions == "sincos":
+            fix_positions_(backbone)
+        self.networks = {"student": self.student}
+        self.buffers = {}
+
+    def _decoder(self) -> MaeDecoder:
+        model, config = self.job.model, self.config
+        (width, patch), (dim, depth) = SHAPES[model.name], config.decoder_shape(model)
+        return MaeDecoder(width, dim, depth, patch, config.crop_size // patch, seed=self.job.seed)
+
+    def fresh(self, role: str) -> nn.Module:
+        """An encoder and decoder of the same architecture."""
+        return MaeNetwork(from_config(self.job.model, weight_init="skip"), self._decoder())
+
+    def step(self, step: Step) -> None:
+        """One step, from crops and the numbers of their visible and removed patches to encoder and decoder."""
+        config, patch = self.config, self.job.model.patch_size
+        step.begin(self.schedules.at(step.number))
+        for images, kept, removed in step.micro_batches():  # (B, 3, S, S), (B, K), (B, R)
+            with step.autocast():
+                painted = step.forward(images, kept, removed)  # (B, R, 3·patch²)
+            targets = patch_targets(images, patch, config.norm_pix)
+            wanted = targets.gather(1, removed[..., None].expand(-1, -1, targets.shape[2]))
+            step.backward(reconstruction_loss(painted, wanted))
+        gradients, norms = step.gradients()
+        if step.finite:
+            clip_each_(gradients, norms, config.clip_grad)
+            step.optimizer.step()
+
+
+# --- the loss ----------------------------------------------------------------------------------------
+
+
+def patch_targets(images: Tensor, patch: int, norm_pix: bool) -> Tensor:
+    """The pixels of every patch, (B, N, 3·patch²) of images (B, 3, H, W): by row, column, channel (fastest) in a patch.
+
+    With ``norm_pix`` each patch has mean 0 and unbiased variance 1 over its values (1e-6 is added to the variance).
+    """
+    batch, channels, height, width = images.shape
+    grid = images.reshape(batch, channels, height // patch, patch, width // patch, patch)
+    pixels = grid.permute(0, 2, 4, 3, 5, 1).reshape(batch, -1, patch**2 * channels)
+    if not norm_pix:
+        return pixels
+    variance, mean = torch.var_mean(pixels, dim=-1, keepdim=True)
+    return (pixels - mean) / (variance + 1e-6).sqrt()
+
+
+def reconstruction_loss(painted: Tensor, targets: Tensor) -> Tensor:
+    """Squared error, mean over all values of removed patches, in at least float32; both (..., 3·patch²)."""
+    return (painted.to(torch.promote_types(painted.dtype, torch.float32)) - targets).square().mean()
+
+
+# --- networks ----------------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def fix_positions_(backbone: VisionTransformer) -> None:
+    """Give a backbone sine-cosine positions, in place, which are not trained."""
+    positions = backbone.pos_embed
+    assert isinstance(positions, nn.Parameter)
+    positions.copy_(sincos_positions(backbone.patch_embed.grid_size[0], positions.shape[2]))
+    positions.requires_grad_(False)
+
+
+class MaeDecoder(nn.Module):
+    """A ViT with skips on the encoder's tokens and mask tokens, and a linear layer to pixels.
+
+    Weights depend on ``seed`` alone: Xavier uniform matrices, zero biases, norms 1 and 0, mask token normal 0.02.
+    Positions are sines and cosines, not trained and no part of the state.
+    """
+
+    positions: Tensor
+
+    def __init__(self, width: int, dim: int, depth: int, patch: int, grid: int, *, seed: int = 0) -> None:
+        super().__init__()
+        norm: Any = partial(nn.LayerNorm, eps=1e-6)
+        self.embed = nn.Linear(width, dim)
+        self.mask_token = nn.Parameter(torch.empty(1, 1, dim))
+        heads = dim // HEAD_DIM
+        self.blocks = nn.Sequential(*(Block(dim, heads, qkv_bias=True, norm_layer=norm) for _ in range(depth)))
+        self.norm = norm(dim)
+        self.pixels = nn.Linear(dim, 3 * patch**2)
+        self.register_buffer("positions", sincos_positions(grid, dim), persistent=False)
+        with torch.no_grad():
+            for name, parameter in self.named_parameters():
+                rng = torch_rng(seed, "init", "head", name)
+                if name == "mask_token":
+                    parameter.normal_(0.0, 0.02, generator=rng)
+                elif parameter.ndim == 2:
+                    nn.init.xavier_uniform_(parameter, generator=rng)
+                else:
+                    parameter.fill_(1.0 if "norm" in name and name.endswith("weight") else 0.0)
+
+    def forward(self, tokens: Tensor, kept: Tensor, removed: Tensor) -> Tensor:
+        """Pixels (B, R, 3·patch²) of the patches ``removed`` (B, R), from tokens (B, 1 + K, width) of those ``kept``.
+
+        The order of tokens says nothing to the blocks: removed patches stand at the end, with their own positions.
+        """
+        seen = self.embed(tokens)
+        hidden = self.mask_token.to(seen.dtype).expand(len(seen), removed.shape[1], -1)
+        places = self.positions[0, torch.cat([kept, removed], dim=1) + 1]
+        places = torch.cat([self.positions[:, :1].expand(len(seen), -1, -1), places], dim=1)
+        x = self.norm(self.blocks(torch.cat([seen, hidden], dim=1) + places))
+        pixels: Tensor = self.pixels(x[:, -removed.shape[1] :])
+        return pixels
+
+
+class MaeNetwork(nn.Module):
+    """An encoder (``backbone``) and a decoder (``head``)."""
+
+    def __init__(self, backbone: VisionTransformer, head: MaeDecoder) -> None:
+        super().__init__()
+        self.backbone, self.head = backbone, head
+
+    def forward(self, images: Tensor, kept: Tensor, removed: Tensor) -> Tensor:
+        """Pixels (B, R, 3·patch²) of the patches ``removed`` of images (B, 3, S, S), of which ``kept`` are seen."""
+        pixels: Tensor = self.head(visible_tokens(self.backbone, images, kept), kept, removed)
+        return pixels
