@@ -19,10 +19,10 @@ def test_every_setting_has_a_meaning() -> None:
 def test_ranges_are_those_of_the_types() -> None:
     ranges = {(row.key, row.of): row.range for row in EVERY}
     assert ranges["evaluate.tokencut.tau", ""] == "≥ 0, < 1"
-    assert ranges["pretrain.epochs", ""] == "≥ 1"
+    assert ranges["pretrain.log_every", ""] == "≥ 1"
     assert ranges["pretrain.parallel", ""] == "ddp | fsdp"
     assert ranges["model.init.mlp", "skipless"] == "suo | orthogonal | default"
-    assert ranges["pretrain.augment.flip", ""] == "≥ 0, ≤ 1"
+    assert ranges["pretrain.augment.flip", "dino"] == "≥ 0, ≤ 1"
     assert next(row for row in EVERY if row.key == "data.NAME.year") == (
         "data.NAME.year", "voc", "2012", "2007 | 2012", "of the challenge"
     )  # fmt: skip

@@ -39,6 +39,24 @@ def tiny_job(seed: int = 1, skip: bool = True, **pretrain: Any) -> PretrainJob:
     return PretrainJob.model_validate({"seed": seed, "model": model, "optimizer": {"lr": 0.02}, "pretrain": settings})
 
 
+SMALL_OBJECTIVES: dict[str, dict[str, Any]] = {
+    "ibot": {"out_dim": 32, "hidden_dim": 16, "bottleneck_dim": 8, "freeze_last_layer": 0,
+             "crops": {"global_size": 32, "local_size": 16, "num_local": 1}},
+    "mae": {"crop_size": 32, "decoder_dim": 32, "decoder_depth": 1},
+    "patch_contrast": {"crop_size": 32, "hidden_dim": 16, "out_dim": 8, "momentum_teacher": 0.9, "queue": 20},
+}  # fmt: skip
+"""Settings of the other objectives with which a step takes milliseconds; their crops are of 32 pixels."""
+
+
+def objective_job(objective: str, optimizer: str = "adamw", **pretrain: Any) -> PretrainJob:
+    """Two epochs of four steps of four images by an objective, a row and a checkpoint a step."""
+    settings = {"epochs": 2, "batch_size": 4, "warmup_epochs": 1, "log_every": 1, "checkpoint_every_steps": 1}
+    model = {"name": "vit_mini_patch8", "depth": 2, "img_size": 32, "drop_path": 0.3}
+    own = {"objective": objective, **SMALL_OBJECTIVES[objective], **settings, **pretrain}
+    tree = {"seed": 1, "model": model, "optimizer": {"name": optimizer, "lr": 0.02}, "pretrain": own}
+    return PretrainJob.model_validate(tree)
+
+
 def tensor_hashes(checkpoint: Path) -> dict[str, str]:
     """sha256 of every tensor of a checkpoint."""
     return {

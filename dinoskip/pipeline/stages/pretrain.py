@@ -44,7 +44,7 @@ class PretrainSection(PretrainConfig):
 
 _OF_OBJECTIVES: Any = functools.reduce(
     operator.or_,
-    (create_model(f"{kind.__name__}Section", __base__=(PretrainSection, kind)) for kind in get_args(AnyObjective)),
+    (create_model(f"{kind.__name__}Section", __base__=(kind, PretrainSection)) for kind in get_args(AnyObjective)),
 )
 AnySection: Any = Annotated[_OF_OBJECTIVES, Field(discriminator="objective"), BeforeValidator(dino_by_default)]
 
