@@ -34,6 +34,7 @@ def _parser() -> argparse.ArgumentParser:
         models,
         results,
         settings,
+        start,
         studies,
         training,
     )
@@ -46,7 +47,20 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"dinoskip {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=Parser)
-    for part in (look, studies, settings, training, clusters, backbones, results, analysis, datasets, models, machine):
+    for part in (
+        start,
+        look,
+        studies,
+        settings,
+        training,
+        clusters,
+        backbones,
+        results,
+        analysis,
+        datasets,
+        models,
+        machine,
+    ):
         part.add_commands(commands)
     return parser
 

@@ -23,7 +23,7 @@ def add_commands(commands: Any) -> None:
     )
     parser.add_argument("config", help="a study, or the YAML of `dinoskip pretrain`")
     overrides_argument(parser, "settings laid over the file")
-    parser.add_argument("--cluster", metavar="FILE", help="what to ask for, such as configs/cluster/h100_8gpu.yaml")
+    parser.add_argument("--cluster", metavar="FILE", help="a YAML that says what to ask for: docs/cluster.md")
     parser.add_argument("--until", metavar="STAGE", help="of a study: run up to and including this stage")
     parser.add_argument("--variant", metavar="NAME", help="of a study: one variant alone, side by side with other jobs")
     data_option(parser, "a folder of images, for `dinoskip pretrain`", former="--images", required=False)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def _study_arguments(parser: Any, *, choose: bool = False) -> None:
-    parser.add_argument("config", help="a study, such as configs/demo.yaml")
+    parser.add_argument("config", help="a study's YAML; `dinoskip init-study NAME` writes one to start from")
     overrides_argument(parser, "settings laid over the file")
     json_option(parser)
     if choose:

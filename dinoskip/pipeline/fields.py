@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
-from dinoskip.config import as_tuple
+from dinoskip.config import Config, as_tuple
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 
@@ -20,3 +20,9 @@ def not_empty(values: tuple[Any, ...]) -> tuple[Any, ...]:
 
 Names = Annotated[tuple[Name, ...], BeforeValidator(as_tuple)]
 """Keys of a study's ``data``."""
+
+
+class StudyName(Config):
+    """The name of a study on its own."""
+
+    name: Name

@@ -59,6 +59,8 @@ def test_runs_from_an_empty_folder(site: Path, tmp_path: Path) -> None:
     code += "timm.create_model('skipless_vit_tiny_patch16_224')"
     assert str(site) in run(site, tmp_path, "-c", code)
     assert "commands:" in run(site, tmp_path, "-m", "dinoskip", "--help")
+    assert "mine.yaml" in run(site, tmp_path, "-m", "dinoskip", "init-study", "mine", "train")
+    assert all((site / "dinoskip" / path).is_file() for path in ("configs/demo.yaml", "configs/start/compare.yaml"))
 
 
 def test_the_smallest_study(site: Path, tmp_path: Path) -> None:

@@ -1,0 +1,69 @@
+"""Commands to begin with: demo, and init-study."""
+
+from __future__ import annotations
+
+import re
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+from dinoskip.cli import studies
+from dinoskip.cli.arguments import Args, command, computing_options
+from dinoskip.config import RawConfig, validate
+from dinoskip.errors import ConfigError
+from dinoskip.files import write_text
+from dinoskip.pipeline.fields import StudyName
+
+CONFIGS = Path(__file__).parent.parent / "configs"
+"""The studies that come with the package."""
+PURPOSES = {
+    "compare": "weights that exist, on labelled data",
+    "train": "networks with and without skips, and measure them",
+    "features": "pictures of photographs, without labels",
+}
+
+
+def add_commands(commands: Any) -> None:
+    """Declare the commands."""
+    parser = command(
+        commands,
+        "demo",
+        demo,
+        "train, measure and show networks with and without skips on embedded images, in minutes",
+        details="The same as `dinoskip run` of the study that it names first; run it again and it goes on.",
+    )
+    parser.add_argument("--quick", action="store_true", help="a first page in about a minute")
+    parser.add_argument("--out", default="runs", metavar="DIR", help="the folder that gets the study's (default: runs)")
+    computing_options(parser)
+    text = "write a study's YAML to start from, with comments"
+    parser = command(commands, "init-study", init_study, text)
+    parser.add_argument("name", help="the study's; the file is NAME.yaml")
+    parser.add_argument(
+        "purpose",
+        nargs="?",
+        default="compare",
+        choices=PURPOSES,
+        help="; ".join(f"{name}: {what}" for name, what in PURPOSES.items()) + " (default: compare)",
+    )
+
+
+def demo(args: Args) -> int:
+    """``dinoskip demo``."""
+    config = CONFIGS / ("quick.yaml" if args.quick else "demo.yaml")
+    given = {"only": None, "start": None, "until": None, "variant": None, "dry_run": False, "json": False}
+    overrides = [f"output={args.out}"]
+    return studies.run(
+        Namespace(config=str(config), overrides=overrides, device=args.device, workers=args.workers, **given)
+    )
+
+
+def init_study(args: Args) -> int:
+    """``dinoskip init-study``."""
+    path = Path(f"{args.name}.yaml")
+    name = validate(StudyName, RawConfig({"name": path.stem}, {"": "command line"})).name
+    if path.exists():
+        raise ConfigError(f"{path}: is there already", "give another name")
+    text = (CONFIGS / "start" / f"{args.purpose}.yaml").read_text(encoding="utf-8")
+    write_text(path, re.sub(r"(?<!:)NAME", name, text))
+    print(f"{path}: put your data and backbones in, then `dinoskip plan {path}`")
+    return 0
