@@ -16,7 +16,7 @@ from dinoskip.files import read_json, verify_beside_manifest, write_json
 _BASELINE = "baseline: "
 UNKNOWN_EPOCH = -1
 """The epoch of weights from elsewhere that do not say it, and of baselines. Epoch 0 is an untrained network."""
-LOWER_IS_BETTER = frozenset({"RMSE", "AbsRel", "log10", "SILog", "RMSE log", "SqRel", "mean angle", "median angle"})
+LOWER_IS_BETTER = frozenset({"RMSE", "AbsRel", "log10", "SILog", "RMSE log", "SqRel", "RMSE angle"})
 """Metrics of errors. They are in a unit of their own (metres, degrees, none), all others in percent."""
 _WHERE_THEY_APPLY = ("heldout", "token_cosine", "complete", "degenerate")  # left out of rows.json where they do not
 

@@ -51,11 +51,18 @@ def held_out(count: int, share: float, seed: int) -> tuple[NDArray[np.int64], ND
     return np.sort(order[held:]), np.sort(order[:held])
 
 
-def folded_heads(stack: HeadStack, chosen: Sequence[int], constants: Constants) -> dict[str, torch.Tensor]:
-    """Return the ``chosen`` trial of every group as tensors by name; on features as they are, BatchNorm folded in.
+def folded_heads(
+    stack: HeadStack, chosen: Sequence[int], constants: Constants | None = None
+) -> dict[str, torch.Tensor]:
+    """Return the ``chosen`` trial of every group as tensors by name; on features as they are.
+
+    BatchNorm's ``constants`` (mean and 1 / deviation of every key) are folded in, where there are any.
 
     ``block3.bias`` (K,), ``block3.3.patches.weight`` and ``block3.3.cls.weight`` (K, C); ``block3+6.6.cls.weight``.
     """
+    if constants is None:
+        zero = torch.zeros_like(stack.weight[0, 0, 0])
+        constants = {key: (zero, torch.ones_like(zero)) for _, key in stack.slots}
     tensors: dict[str, torch.Tensor] = {}
     for group, (keys, rate) in enumerate(zip(stack.groups, chosen, strict=True)):
         weights, bias = stack.folded(group, rate, constants)

@@ -19,6 +19,7 @@ TABLE = {
     "knn": ON_BACKBONES,
     "retrieve": ON_BACKBONES,
     "depth": ON_BACKBONES,
+    "normals": ON_BACKBONES,
     "linear": ON_BACKBONES,
     "saliency": ON_BACKBONES,
     "objects": ON_BACKBONES,

@@ -1,0 +1,134 @@
+"""Linear heads of surface normals, of every block, of several together and of every learning rate, in one stack."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.nn.functional import interpolate
+
+from dinoskip.console import Progress
+from dinoskip.data.geometry import NormalsDataset
+from dinoskip.models import Backbone
+from dinoskip.randomness import numpy_rng
+from eval.frozen import FrozenFeatures
+from eval.normals.angles import NAMES, normal_scores, slopes, to_pixels
+from eval.normals.augment import Example, augmented, square
+from eval.normals.config import NormalsConfig
+from eval.probe.live import prefetched
+from eval.probe.loaders import TrainingBatch, training_batches
+from eval.probe.stack import HeadStack
+from eval.schedules import rate_factor
+from eval.stacked import Group, draw_uniform
+
+_MAPPED = 4  # places along a side of a token, in maps that are saved
+
+
+@dataclass(frozen=True)
+class NormalHeads:
+    """Trained heads: their stack, and the frozen features that they read."""
+
+    stack: HeadStack
+    features: FrozenFeatures
+    config: NormalsConfig
+
+    def predict(self, image: torch.Tensor) -> Iterator[torch.Tensor]:
+        """Yield the maps (L, 1, c, h, w) of an image uint8 (3, H, W), for each group."""
+        features, grid = self.features([image])
+        for group in range(len(self.stack.groups)):
+            logits = self.stack.logits(group, features).view(len(self.stack.rates), self.config.channels, 1, *grid)
+            yield logits.transpose(1, 2)
+
+
+def fit_heads(
+    backbone: Backbone,
+    dataset: NormalsDataset,
+    rows: NDArray[np.int64],
+    groups: Sequence[Group],
+    config: NormalsConfig,
+    *,
+    seed: int = 0,
+    workers: int = 0,
+) -> NormalHeads:
+    """Train the heads of all ``groups`` and learning rates on images ``rows``; a function of the arguments alone."""
+    keys = sorted({key for group in groups for key in group})
+    features = FrozenFeatures(backbone, keys, config.norm)
+    stack = HeadStack(
+        groups, sorted(config.learning_rates), config.channels, features.dim, config.weight_decay, features.device
+    )
+    draw_uniform(stack, seed)
+    steps = config.steps(len(rows))
+
+    def crops(batch: TrainingBatch) -> list[Example]:
+        return [_crop(dataset, row, batch.epoch, config, seed) for row in batch.rows.tolist()]
+
+    with torch.no_grad(), Progress("normal heads", steps, "steps") as progress:
+        threads = workers or min(8, len(os.sched_getaffinity(0)))
+        for batch, examples in prefetched(training_batches(rows, config, seed), crops, threads):
+            read, grid = features([image for image, _, _ in examples])
+            truth, valid = (
+                torch.stack([one[part] for one in examples]).to(features.device, non_blocking=True) for part in (1, 2)
+            )
+            stack.descend(
+                read,
+                lambda logits, grid=grid, truth=truth, valid=valid: slopes(  # type: ignore[misc]
+                    logits, grid, truth, valid, channels=config.channels, times=config.upsample
+                ),
+                rate_factor("quarter cosine", batch.step, steps, config.warmup),
+            )
+            progress.advance()
+    return NormalHeads(stack, features, config)
+
+
+def _crop(dataset: NormalsDataset, row: int, epoch: int, config: NormalsConfig, seed: int) -> Example:
+    return augmented(dataset.read(row), config, numpy_rng(seed, "normals-augment", dataset.ids[row], epoch))
+
+
+@dataclass(frozen=True)
+class ScoredNormals:
+    """``scores`` float64 (G, L, n, 4) of every image, see :data:`eval.normals.angles.NAMES`; NaN where none counts.
+
+    ``maps`` are the unit normals predicted for the first images, float16 (G, L, m, 3, h, w), of the image's square.
+    """
+
+    scores: NDArray[np.float64]
+    maps: NDArray[np.float16]
+
+
+@torch.no_grad()
+def score_heads(
+    heads: NormalHeads, dataset: NormalsDataset, rows: NDArray[np.int64], title: str, mapped: int = 0, workers: int = 0
+) -> ScoredNormals:
+    """Score all heads on the squares of images ``rows``, each once, and keep maps of the first ``mapped``."""
+    stack, device = heads.stack, heads.features.device
+    scores = np.full((len(stack.groups), len(stack.rates), len(rows), len(NAMES)), np.nan)
+    kept: list[NDArray[np.float16]] = []
+
+    def read(position: int) -> Example:
+        return square(dataset.read(int(rows[position])))
+
+    with Progress(title, len(rows), "images") as progress:
+        threads = workers or min(8, len(os.sched_getaffinity(0)))
+        for position, (image, *labels) in prefetched(range(len(rows)), read, threads):
+            truth, valid = (one.to(device, non_blocking=True) for one in labels)
+            small = []
+            for group, maps in enumerate(heads.predict(image)):
+                pixels = to_pixels(maps, (truth.shape[1], truth.shape[2]), heads.config.upsample)[:, 0, :3]
+                scores[group, :, position] = normal_scores(pixels, truth, valid).cpu().numpy()
+                if position < mapped:
+                    small.append(_small(maps[:, 0, :3]))
+            if small and (not kept or small[0].shape == kept[0].shape[1:]):
+                kept.append(np.stack(small))
+            progress.advance()
+    scores[~stack.finite().cpu().numpy()] = np.nan
+    return ScoredNormals(scores, np.stack(kept, 2) if kept else np.empty((0,) * 6, np.float16))
+
+
+def _small(vectors: torch.Tensor) -> NDArray[np.float16]:
+    size = tuple(_MAPPED * side for side in vectors.shape[2:])
+    unit = torch.nn.functional.normalize(interpolate(vectors, size=size, mode="bilinear", align_corners=False), dim=1)
+    return unit.cpu().numpy().astype(np.float16)
