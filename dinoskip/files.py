@@ -78,8 +78,8 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write UTF-8 ``text`` atomically."""
-    write_bytes(path, text.encode())
+    """Write ``text`` as UTF-8, atomically; bytes of file names that are not UTF-8 (surrogates) as ``\\udcXX``."""
+    write_bytes(path, text.encode(errors="backslashreplace"))
 
 
 def canonical_json(value: Any) -> str:

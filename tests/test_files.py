@@ -33,6 +33,11 @@ def test_atomic_write_leaves_the_old_file_on_failure(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["a.txt"]
 
 
+def test_names_of_files_that_are_not_utf8_can_be_written(tmp_path: Path) -> None:
+    files.write_text(tmp_path / "rows.csv", "Käse\udcff.png\n")
+    assert (tmp_path / "rows.csv").read_text(encoding="utf-8") == "Käse\\udcff.png\n"
+
+
 @pytest.mark.parametrize("mask", [0o022, 0o027, 0o002])
 def test_mode_follows_the_umask(tmp_path: Path, mask: int) -> None:
     before = os.umask(mask)

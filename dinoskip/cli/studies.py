@@ -224,7 +224,7 @@ def gc(args: Args) -> int:
     study, _, runner = _opened(args)
     pending = [step for step in runner.plan() if step.state != "cached"]
     unused = runner.artifacts.unused(runner.current())
-    works = cleaning.unfinished(runner.artifacts, runner.current())
+    works = cleaning.unfinished(runner.artifacts, runner.continued())
     if not args.json:
         for path in unused:
             print(path)

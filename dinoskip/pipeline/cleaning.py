@@ -72,13 +72,12 @@ class Unfinished:
     """What says that a living run is at it."""
 
 
-def unfinished(artifacts: Artifacts, current: set[Path]) -> list[Unfinished]:
-    """Partial outputs but those that the current plan would continue, the oldest first."""
-    keep = {path.with_name(f"{PARTIAL}{path.name}") for path in current}
+def unfinished(artifacts: Artifacts, continued: set[Path]) -> list[Unfinished]:
+    """Partial outputs but those ``continued``, which the current plan would go on with, the oldest first."""
     works = []
     for path in find_below(artifacts.root, f"{PARTIAL}*"):
         inside = any(part.startswith(PARTIAL) for part in path.relative_to(artifacts.root).parts[:-1])
-        if path.is_dir() and path not in keep and not inside:
+        if path.is_dir() and path not in continued and not inside:
             busy = held_by(path)
             works.append(Unfinished(path, time.time() - _last_written(path), busy.message if busy else None))
     return sorted(works, key=lambda work: -work.seconds)

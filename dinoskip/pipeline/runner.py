@@ -205,6 +205,11 @@ class Runner:
             return None
         return self._output(node_id)
 
+    def continued(self) -> set[Path]:
+        """Partial directories that the current plan would go on with: of nodes that have no output yet."""
+        known, done = self.planner.keys, self.planner.outputs
+        return {self.artifacts.partial(node, key) for node, key in known.items() if node not in done}
+
     def current(self) -> set[Path]:
         """Directories that the current plan uses (known after :meth:`plan`)."""
         return {path for node in self.planner.nodes if (path := self.output(node.id)) is not None}

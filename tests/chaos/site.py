@@ -121,10 +121,12 @@ class Site:
         if not self.mounted:
             resource.prlimit(running.process.pid, resource.RLIMIT_FSIZE, (free, free))
             return f"no file beyond {free} bytes (RLIMIT_FSIZE)"
-        room = shutil.disk_usage(self.disk).free - free
         with open(self.disk / BALLAST, "wb") as stream:
-            os.posix_fallocate(stream.fileno(), 0, max(room, 1))
-        return f"{free} bytes left on a tmpfs"
+
+            def take() -> None:  # fails where the run has taken some of the room meanwhile
+                os.posix_fallocate(stream.fileno(), 0, max(shutil.disk_usage(self.disk).free - free, 1))
+
+            return f"{free} bytes left on a tmpfs{'' if _within(5, take) else ', at most'}"
 
     def take_inodes(self, left: int) -> str:
         """Let at most ``left`` more files be made (tmpfs only)."""

@@ -45,7 +45,7 @@ def test_preempted_work_of_other_settings_is_unfinished_and_not_unused(tmp_path:
     runner(tmp_path, 2).run({"train"})
     now = runner(tmp_path, 2)
     assert now.artifacts.unused(now.current()) == []
-    (work,) = cleaning.unfinished(now.artifacts, now.current())
+    (work,) = cleaning.unfinished(now.artifacts, now.continued())
     assert (work.path / "half").read_text() == "of it"
     assert work.user is None
     assert 0 <= work.seconds < 60
@@ -56,9 +56,18 @@ def test_preempted_work_of_other_settings_is_unfinished_and_not_unused(tmp_path:
 def test_the_current_plans_own_partial_work_is_kept(tmp_path: Path) -> None:
     with pytest.raises(Preempted):
         runner(tmp_path, 1, stopped).run({"train"})
-    runner(tmp_path, 1).run({"train"})
     now = runner(tmp_path, 1)
-    assert cleaning.unfinished(now.artifacts, now.current()) == []
+    assert cleaning.unfinished(now.artifacts, now.continued()) == []
+
+
+def test_partial_work_whose_output_is_there_is_not_kept(tmp_path: Path) -> None:
+    """As a run leaves it that was stopped, overtaken by another at the same output, and went on."""
+    runner(tmp_path, 1).run({"train"})
+    (output,) = (tmp_path / "stages" / "train").glob("[0-9a-f]*")
+    shutil.copytree(output, output.with_name(f".partial-{output.name}"))
+    now = runner(tmp_path, 1)
+    (work,) = cleaning.unfinished(now.artifacts, now.continued())
+    assert work.path.name == f".partial-{output.name}"
 
 
 def test_nothing_is_removed_while_any_run_is_at_work_and_no_run_begins_meanwhile(tmp_path: Path) -> None:
