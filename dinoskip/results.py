@@ -134,7 +134,11 @@ def read_rows(path: Path) -> list[EvalResult]:
     for entry in read_json(path):
         if not isinstance(entry, dict) or set(entry) - names:
             raise DataError(f"{path}: not result rows of this version")
-        rows.append(EvalResult(**{**entry, "value": math.nan if entry["value"] is None else float(entry["value"])}))
+        try:
+            value = math.nan if entry["value"] is None else float(entry["value"])
+            rows.append(EvalResult(**{**entry, "value": value}))
+        except (KeyError, TypeError, ValueError):
+            raise DataError(f"{path}: not result rows of this version") from None
     return rows
 
 

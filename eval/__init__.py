@@ -5,6 +5,8 @@ A folder for each task: its settings in ``config.py`` (no torch at import), its 
 - linear segmentation probes: ``probe``
 - object discovery: ``tokencut``; ``discovery`` has the scores; as masks: ``saliency``; several: ``objects``
 - unsupervised segmentation: ``cluster``
+- linear heads: ``depth``, ``normals``, ``linear`` (classes of images); ``frozen`` (their features), ``stacked`` (all at
+  once), ``schedules``, ``image_scores``
 - neighbours: ``knn`` (images), ``retrieval`` (patches), ``neighbours`` (the index)
 - videos: ``video``
 - while a network trains: ``online``

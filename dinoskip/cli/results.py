@@ -1,7 +1,8 @@
-"""The command compare: two result rows over the same images."""
+"""The commands compare, two result rows over the same images, and board, rows of many studies on one page."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from dinoskip.cli.arguments import Args, command, count, json_option, print_json
@@ -10,7 +11,7 @@ _ROW = "a folder with rows.json, such as runs/probe/stages/probe/x/ep0/voc2012, 
 
 
 def add_commands(commands: Any) -> None:
-    """Declare the command."""
+    """Declare the commands."""
     parser = command(
         commands,
         "compare",
@@ -24,6 +25,63 @@ def add_commands(commands: Any) -> None:
     parser.add_argument("--resamples", type=count, default=1000, metavar="N", help="of the bootstrap (default: 1000)")
     parser.add_argument("--seed", type=count, default=0, help="of the resamples and the halves (default: 0)")
     json_option(parser)
+    parser = command(
+        commands,
+        "board",
+        board,
+        "merge the rows of any number of studies and machines into one sortable page and CSV",
+        details="Ranks backbones where task, metric, data set, split, protocol, resolution, norm, facet, classes and "
+        "number\nof images are the same, and says of the others which key differs.",
+    )
+    parser.add_argument(
+        "rows", nargs="+", metavar="ROWS", help="a study, a folder with rows.json below it, or such a file; NAME=ROWS"
+    )
+    parser.add_argument("--out", required=True, metavar="DIR", help="where the page and the CSV files go")
+    parser.add_argument("--title", default="Board", metavar="TEXT", help="(default: Board)")
+    json_option(parser)
+
+
+def board(args: Args) -> int:
+    """``dinoskip board``."""
+    from visualize.board import make_board, read_sources, write_board  # numpy, scipy
+
+    made = make_board(read_sources(args.rows))
+    page = write_board(made, Path(args.out), args.title)
+    if args.json:
+        print_json(
+            {
+                "page": str(page.resolve()),
+                "tables": [
+                    {
+                        "measure": table.label,
+                        **table.setting,
+                        "lines": [
+                            {
+                                "rank": line.rank,
+                                "source": line.source,
+                                "backbone": line.backbone,
+                                "block": line.score.block,
+                                "value": line.score.value,
+                            }
+                            for line in table.lines
+                        ],
+                    }
+                    for table in made.tables
+                ],
+                "refused": [{"measure": pair.label, "differs": dict(pair.differs)} for pair in made.refused],
+            }
+        )
+        return 0
+    for table in made.tables:
+        first = table.lines[0]
+        where = " ".join(filter(None, (first.source, first.backbone, first.score.block)))
+        print(
+            f"{table.label}: {first.score.value:.1f} {where}, of {sum(line.rank is not None for line in table.lines)}"
+        )
+    for pair in made.refused:
+        print(f"not ranked together, {pair.label}: {pair.text}")
+    print(f"board: {page.resolve()}")
+    return 0
 
 
 def compare(args: Args) -> int:

@@ -1,0 +1,5 @@
+from .page import write_board
+from .ranking import Board, make_board
+from .sources import BoardSource, read_sources
+
+__all__ = ["Board", "BoardSource", "make_board", "read_sources", "write_board"]

@@ -1,0 +1,111 @@
+"""The page of a board, and ``board.csv``, ``refused.csv`` and ``rows.csv`` beside it."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from dinoskip.files import write_text
+from dinoskip.results import formula_safe, rows_csv
+from visualize.board.ranking import SETTING, Board, BoardLine, BoardTable
+from visualize.pages import render_page
+from visualize.report.rows_page import write_long_table
+
+_SHOWN_REFUSED = 200
+
+
+def write_board(board: Board, out: Path, title: str = "Board") -> Path:
+    """Write ``index.html``, ``rows.html`` and the CSV files into ``out``; return the page."""
+    out.mkdir(parents=True, exist_ok=True)
+    names = [source.name for source in board.sources for _ in source.rows]
+    write_text(out / "rows.csv", rows_csv((row for one in board.sources for row in one.rows), names))
+    write_text(out / "board.csv", _board_csv(board))
+    heads = ("measure", *(f"{key} {side}" for key in SETTING for side in ("one", "other")))
+    refused = [
+        [pair.label, *(value for key in SETTING for value in pair.differs.get(key, ("", "")))] for pair in board.refused
+    ]
+    write_text(out / "refused.csv", _csv(heads, refused))
+    write_long_table(title, {source.name: source.rows for source in board.sources}, out / "rows.html")
+    page = out / "index.html"
+    context = {
+        "title": title,
+        "tables": [_shown(table) for table in board.tables],
+        "refused": [(pair.label, pair.text) for pair in board.refused[:_SHOWN_REFUSED]],
+        "more_refused": max(0, len(board.refused) - _SHOWN_REFUSED),
+        "sources": [(one.name, len(one.rows), _link(one.gallery, out)) for one in board.sources],
+    }
+    render_page(page, "board.html", context, styles=("base.css", "report.css"), script="sort.js")
+    return page
+
+
+def _link(page: Path | None, out: Path) -> str:
+    """The address of a gallery from the board's page, if it can be written as a relative path; else nothing."""
+    if page is None:
+        return ""
+    address = Path(os.path.relpath(page.resolve(), out.resolve())).as_posix()
+    return "" if ":" in address or "\\" in address else address
+
+
+def _shown(table: BoardTable) -> dict[str, Any]:
+    """What the template reads of a table."""
+    setting = ", ".join(f"{name} {value}" for name, value in table.setting.items() if value)
+    lines = [
+        {
+            "rank": "" if line.rank is None else line.rank,
+            "source": line.source,
+            "backbone": line.backbone,
+            "value": f"{line.score.value:.1f}",
+            "key": f"{line.score.value:.10g}",
+            "interval": _interval(line),
+            "block": line.score.block.replace("b", ""),
+            "how": line.score.collapsed or line.score.how,
+            "difference": "" if line.difference is None else line.difference.text,
+            "p": "" if line.p is None else f"{line.p:.2g}",
+            "blocks": [_cell(line.values.get(block)) for block in table.blocks],
+        }
+        for line in table.lines
+    ]
+    return {"label": table.label, "setting": setting, "blocks": table.blocks, "lines": lines}
+
+
+def _interval(line: BoardLine) -> str:
+    low, high = line.score.low, line.score.high
+    return "" if low is None or high is None else f"{low:.1f}-{high:.1f}"
+
+
+def _cell(value: float | None) -> tuple[str, str]:
+    return ("", "") if value is None else (f"{value:.1f}", f"{value:.10g}")
+
+
+_COLUMNS = (
+    "measure", *SETTING, "rank", "source", "backbone", "block", "chosen", "value", "low", "high",
+    "difference", "difference_low", "difference_high", "paired", "p_holm",
+)  # fmt: skip
+
+
+def _board_csv(board: Board) -> str:
+    lines = []
+    for table in board.tables:
+        for line in table.lines:
+            score, difference = line.score, line.difference
+            apart = () if difference is None else (difference.value, difference.low, difference.high, difference.paired)
+            lines.append(
+                [
+                    table.label, *(table.setting[name] for name in SETTING), line.rank, line.source, line.backbone,
+                    score.block.replace("b", ""), score.how, score.value, score.low, score.high,
+                    *(apart or [None] * 4), line.p,
+                ]
+            )  # fmt: skip
+    return _csv(_COLUMNS, lines)
+
+
+def _csv(heads: Sequence[str], lines: Iterable[Sequence[object]]) -> str:
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(heads)
+    writer.writerows([formula_safe(value) for value in line] for line in lines)
+    return stream.getvalue()

@@ -1,0 +1,144 @@
+"""Which rows of a board may be ranked together, how they rank, and which pairs of settings are refused and why.
+
+Ranked together are backbones of one task, metric, data set and split in one setting: protocol, resolution, norm, facet,
+classes and number of images. A backbone's block is chosen without the images it is reported on, as in the report
+(:class:`visualize.comparison.Scores`). The difference to the first one is paired image by image where both have
+records of the same images; its p-values are adjusted for their number within a table (Holm).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+
+from dinoskip.records import ImageRecords
+from dinoskip.results import UNKNOWN_EPOCH, EvalResult
+from dinoskip.statistics import holm
+from visualize.board.sources import BoardSource
+from visualize.comparison import Score, ScoreDifference, Scores
+from visualize.rows import Benchmark, benchmark_key, comparable, values_of
+
+SETTING = ("protocol", "resolution", "norm", "facet", "classes", "n")
+Setting = tuple[str | int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class BoardLine:
+    """A backbone in a table: its place (None for a baseline), number, values by block, difference to the first one."""
+
+    source: str
+    row: EvalResult
+    rank: int | None
+    score: Score
+    values: Mapping[str, float]
+    difference: ScoreDifference | None = None
+    p: float | None = None
+
+    @property
+    def backbone(self) -> str:
+        """The model, and its epoch where it is known."""
+        return self.row.model + ("" if self.row.epoch == UNKNOWN_EPOCH else f" epoch {self.row.epoch}")
+
+
+@dataclass(frozen=True, eq=False)
+class BoardTable:
+    """What is ranked together: a measure in one setting, best first, then rules that look at no image."""
+
+    label: str
+    setting: Mapping[str, str | int]
+    lines: tuple[BoardLine, ...]
+
+    @property
+    def blocks(self) -> list[str]:
+        """All blocks that any of the backbones has: single ones by number, then several together."""
+        every = {block for line in self.lines for block in line.values if block}
+        return sorted(every, key=lambda one: (not one.isdigit(), int(one) if one.isdigit() else 0, one))
+
+
+@dataclass(frozen=True)
+class RefusedPair:
+    """Two settings of one measure that are not ranked together, and in which keys they differ."""
+
+    label: str
+    differs: Mapping[str, tuple[str | int, str | int]]
+
+    @property
+    def text(self) -> str:
+        """``norm: final and layer; facet: out and key``."""
+        return "; ".join(f"{key}: {one or 'none'} and {other or 'none'}" for key, (one, other) in self.differs.items())
+
+
+@dataclass(frozen=True, eq=False)
+class Board:
+    """All tables, what is refused, and every row with the name of its source."""
+
+    tables: tuple[BoardTable, ...]
+    refused: tuple[RefusedPair, ...]
+    sources: Sequence[BoardSource] = field(default_factory=tuple)
+
+
+def make_board(sources: Sequence[BoardSource]) -> Board:
+    """Rank the rows of several sources; rows with a note, of single seeds and of lesser metrics are not ranked."""
+    measures: dict[tuple[str, ...], dict[Setting, list[tuple[str, EvalResult]]]] = {}
+    records: dict[str, dict[EvalResult, ImageRecords]] = {source.name: source.records for source in sources}
+    for source in sources:
+        for row in filter(comparable, source.rows):
+            settings = measures.setdefault(benchmark_key(row), {})
+            settings.setdefault(_setting(row), []).append((source.name, row))
+    tables, refused = [], []
+    for key in sorted(measures):
+        label = Benchmark(key[0], key[1], key[2], key[3]).label
+        for setting, rows in measures[key].items():
+            lines = (*_ranked(rows, records), *_floor(sources, key, setting))
+            tables.append(BoardTable(label, dict(zip(SETTING, setting, strict=True)), lines))
+        for one, other in combinations(measures[key], 2):
+            pairs = zip(SETTING, zip(one, other, strict=True), strict=True)
+            refused.append(RefusedPair(label, {name: pair for name, pair in pairs if pair[0] != pair[1]}))
+    return Board(tuple(tables), tuple(refused), tuple(sources))
+
+
+def _setting(row: EvalResult) -> Setting:
+    return tuple(getattr(row, name) for name in SETTING)
+
+
+def _ranked(
+    rows: Sequence[tuple[str, EvalResult]], records: Mapping[str, Mapping[EvalResult, ImageRecords]]
+) -> list[BoardLine]:
+    """Backbones of one measure and setting, best first; each is a model at an epoch in a source."""
+    backbones: dict[tuple[str, str, int], dict[str, EvalResult]] = {}
+    for source, row in rows:
+        backbones.setdefault((source, row.model, row.epoch), {})[row.block] = row
+    scored: list[tuple[str, Score, dict[str, EvalResult]]] = []
+    for (source, model, _), by_block in backbones.items():
+        scores = Scores({model: list(records[source]) + list(by_block.values())}, records[source])
+        chosen = scores.chosen(by_block) or scores.of(next(iter(by_block.values())))
+        scored.append((source, chosen, by_block))
+    scored.sort(key=lambda one: -one[1].value)
+    first = scored[0][1]
+    differences = [score.minus(first) if score is not first else None for _, score, _ in scored]
+    known = [number for number, one in enumerate(differences) if one is not None]
+    adjusted = dict(zip(known, holm([one.p for one in differences if one is not None]), strict=True))
+    return [
+        BoardLine(
+            source=source,
+            row=score.row,
+            rank=1 + sum(other.value > score.value for _, other, _ in scored),
+            score=score,
+            values=values_of(by_block),
+            difference=differences[number],
+            p=adjusted.get(number),
+        )
+        for number, (source, score, by_block) in enumerate(scored)
+    ]
+
+
+def _floor(sources: Sequence[BoardSource], key: tuple[str, ...], setting: Setting) -> list[BoardLine]:
+    """Rules that look at no image, once each, of the same measure, classes and number of images."""
+    lines: dict[str, BoardLine] = {}
+    for source in sources:
+        for row in source.rows:
+            if row.is_baseline and benchmark_key(row) == key and _setting(row)[-2:] == setting[-2:]:
+                score = Score(row, row.value, ("",), row.low, row.high, "looks at no image")
+                lines.setdefault(row.model, BoardLine("", row, None, score, {}))
+    return sorted(lines.values(), key=lambda line: -line.score.value)

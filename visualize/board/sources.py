@@ -1,0 +1,101 @@
+"""What a board is made of: the rows of every study or folder that was named, their records, and where its gallery is.
+
+Of a study the current outputs count, those that its ``records`` name; of any other folder every ``rows.json`` in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from dinoskip.errors import ConfigError, DataError
+from dinoskip.files import read_json
+from dinoskip.records import ROWS, ImageRecords, read_records
+from dinoskip.results import EvalResult, read_rows
+
+_KEY_LETTERS = 16  # of a key in the name of an output
+
+
+@dataclass(frozen=True, eq=False)
+class BoardSource:
+    """One study or folder: its name on the board, its rows, what images contribute to them, and its gallery."""
+
+    name: str
+    rows: tuple[EvalResult, ...]
+    records: dict[EvalResult, ImageRecords]
+    gallery: Path | None = None
+
+
+def read_sources(named: Sequence[str]) -> list[BoardSource]:
+    """Read ``PATH`` or ``NAME=PATH`` each: a ``rows.json``, a study, or a folder with any of them below it.
+
+    Without a name it is the folder's own; of equal ones the second is followed by ``(2)``. Raises :class:`ConfigError`
+    for a path without rows, :class:`DataError` for rows that cannot be read.
+    """
+    sources: list[BoardSource] = []
+    for text in named:
+        name, equals, path = text.partition("=")
+        given = Path(path if equals and not Path(text).exists() else text).expanduser()
+        folders = _folders(given)
+        if not folders:
+            raise ConfigError(f"{given}: holds no {ROWS}", "name a study, or a folder below which an evaluation wrote")
+        label = name if equals and not Path(text).exists() else _own_name(given)
+        sources.append(_read(_unique(label, [one.name for one in sources]), folders, _gallery(given)))
+    return sources
+
+
+def _own_name(path: Path) -> str:
+    path = path.resolve()
+    return path.parent.name if path.name == ROWS else path.name
+
+
+def _unique(name: str, taken: Sequence[str]) -> str:
+    number, one = 1, name
+    while one in taken:
+        number += 1
+        one = f"{name} ({number})"
+    return one
+
+
+def _folders(path: Path) -> list[Path]:
+    """Folders with rows: of studies those of current outputs alone, and not the copy of all rows beside them."""
+    if path.is_file():
+        return [path.parent] if path.name == ROWS else []
+    below = sorted(one.parent for one in path.rglob(ROWS)) if path.is_dir() else []
+    return [folder for folder in below if not _is_study(folder) and _is_current(folder)]
+
+
+def _is_study(folder: Path) -> bool:
+    return (folder / "stages").is_dir() and (folder / "records").is_dir()
+
+
+def _is_current(output: Path) -> bool:
+    """Whether an output of a study is the one that its record names; True for what is no output of a study."""
+    study = next((one for one in output.parents if _is_study(one)), None)
+    if study is None or study / "stages" not in output.parents:
+        return True
+    record = study / "records" / output.parent.relative_to(study / "stages")
+    record = record.with_name(f"{record.name}.json")
+    return record.is_file() and str(read_json(record).get("key", ""))[:_KEY_LETTERS] == output.name
+
+
+def _gallery(path: Path) -> Path | None:
+    """The page of a study's current gallery."""
+    record = path / "records" / "gallery.json"
+    if not record.is_file():
+        return None
+    page = path / "stages" / "gallery" / str(read_json(record).get("key", ""))[:_KEY_LETTERS] / "index.html"
+    return page if page.is_file() else None
+
+
+def _read(name: str, folders: Sequence[Path], gallery: Path | None) -> BoardSource:
+    rows: dict[EvalResult, None] = {}
+    records: dict[EvalResult, ImageRecords] = {}
+    for folder in folders:
+        rows |= dict.fromkeys(read_rows(folder / ROWS))
+        for row, one in read_records(folder).items():
+            if row in records and records[row].ids != one.ids:
+                raise DataError(f"{folder}: the row of {row.model} at block {row.block} is of other images elsewhere")
+            records[row] = one
+    return BoardSource(name, tuple(rows), records, gallery)
