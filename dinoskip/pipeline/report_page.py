@@ -31,7 +31,7 @@ from visualize import figures
 from visualize.paper import published
 from visualize.report import Preview, Report, build_report
 from visualize.report.answer import compared_pairs
-from visualize.report.diagnostics import signal_table, weights_table
+from visualize.report.diagnostics import calibration_table, signal_table, weights_table
 from visualize.rows import StudyVariant, principal
 from visualize.tables import DataTable, setting
 
@@ -355,7 +355,7 @@ def _families(variants: Mapping[str, Mapping[str, Any]]) -> dict[str, tuple[str,
 
 
 def _tables(task: Task, analysis: Mapping[str, Any]) -> list[Any]:
-    """Learning rates tried, signal propagation of fresh networks, every variant's weights at initialisation."""
+    """Learning rates tried, what calibration changed, signals in fresh networks, each variant's first weights."""
     tables = []
     swept = {role.partition("/")[2]: path for role, path in sorted(task.inputs.items()) if role.startswith("sweep/")}
     if swept:
@@ -367,6 +367,9 @@ def _tables(task: Task, analysis: Mapping[str, Any]) -> list[Any]:
             measure = f"{sweep['measure']} after {sweep['epochs']} epochs"
         columns = ["variant", "learning rate", measure, "loss", "chosen"]
         tables.append(DataTable("Learning rates, chosen by short runs", columns, body))
+    for role, path in sorted(task.inputs.items()):
+        if role.startswith("calibrate/"):
+            tables.append(calibration_table(role.partition("/")[2], read_json(path / "calibration.json")))
     if analysis:
         tables.append(signal_table(analysis["signal"]))
         tables += [

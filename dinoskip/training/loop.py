@@ -32,6 +32,7 @@ from dinoskip.models.export import CHECKPOINTS
 from dinoskip.optim.build import build_optimizer
 from dinoskip.training import checkpoint, parallel
 from dinoskip.training.boards import Boards
+from dinoskip.training.calibration import Start, begin_with
 from dinoskip.training.compilation import Compiler, CompilerWatch
 from dinoskip.training.guard import INTERRUPT, StopSignals
 from dinoskip.training.heartbeat import heartbeat
@@ -47,13 +48,15 @@ class Training:
     """What a run trains: an objective, its micro-batches, and what is said of them.
 
     ``names`` are the images', by the numbers in ``Batch.ids``; ``verdict`` says in a line what a run waits for, given
-    the share of time that steps waited for images.
+    the share of time that steps waited for images. ``start`` gives the backbones' first weights, where they are not
+    those that the objective built them with.
     """
 
     objective: Objective
     loader: BatchLoader
     names: Sequence[str]
     verdict: Callable[[float], str]
+    start: Start | None = None
 
 
 def train(
@@ -81,6 +84,8 @@ def train(
         with open_run(Path(run_dir), config, here, allow) as run, torch.random.fork_rng(gpus):
             signals.leave = run.stopped_at_once
             training = prepare(here)
+            if training.start is not None:
+                begin_with(training.objective, training.start)
             with heartbeat(here, training.objective.config.rank_timeout, run.lost) as note:
                 return _Loop(job, training, here, run, signals, observer, note).run()
 

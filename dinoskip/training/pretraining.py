@@ -13,6 +13,7 @@ from dinoskip.data.shards import Source
 from dinoskip.data.train_loader import TrainLoader
 from dinoskip.data.workers import wait_advice
 from dinoskip.distributed import World
+from dinoskip.training.calibration import first_weights
 from dinoskip.training.dino import DinoConfig
 from dinoskip.training.ibot import IbotConfig
 from dinoskip.training.loop import Training, train
@@ -61,10 +62,12 @@ def pretrain(
     workers: int = 0,
     observer: Observer | None = None,
     allow: Collection[str] = (),
+    start: Path | None = None,
 ) -> Path:
     """Train, or go on training, in ``run_dir``; return the final checkpoint's directory.
 
-    See :func:`dinoskip.training.loop.train` for the other arguments and the errors raised.
+    ``start``: a weights file with which the backbone begins; by default it begins as ``job.model.init`` says, which may
+    be measured on ``images``. See :func:`dinoskip.training.loop.train` for the other arguments and the errors raised.
     """
 
     def prepare(here: World) -> Training:
@@ -76,7 +79,8 @@ def pretrain(
             targets=config.targets(job.seed, job.model.patch_size),
         )  # fmt: skip
         objective = config.build(job, loader.steps_per_epoch, here.device)
-        return Training(objective, loader, images.ids, partial(wait_advice, mode=config.data_path, workers=own))
+        verdict = partial(wait_advice, mode=config.data_path, workers=own)
+        return Training(objective, loader, images.ids, verdict, first_weights(job.model, job.seed, images, start))
 
     def data() -> dict[str, Any]:
         return {"fingerprint": images.fingerprint(), "images": len(images), **images.record}

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from timm.models.vision_transformer import VisionTransformer
 
 from dinoskip.config import Config
-from dinoskip.init.build import ModelConfig, build_model
+from dinoskip.init.build import ModelConfig, TruncNormalInit, build_model, needs_images
 from dinoskip.optim.build import AdamWConfig, OptimizerConfig
 from dinoskip.training.boards import BoardName
 
@@ -61,5 +61,12 @@ class Job(Config):
     optimizer: OptimizerConfig = AdamWConfig()
 
     def backbone(self, device: torch.device) -> VisionTransformer:
-        """The backbone to be trained, at its start; with drop path only if it has all skips."""
-        return build_model(self.model, self.seed, drop_path=self.model.drop_path_in_training, device=device)
+        """The backbone to be trained, at its start; with drop path only if it has all skips.
+
+        One whose initialisation is measured on images starts by the default here, and gets its weights from
+        :func:`dinoskip.training.calibration.begin_with`.
+        """
+        model, drop_path = self.model, self.model.drop_path_in_training
+        if needs_images(model.init):
+            model = model.model_copy(update={"init": TruncNormalInit(), "reparametrise": None})
+        return build_model(model, self.seed, drop_path=drop_path, device=device)

@@ -28,6 +28,7 @@ from dinoskip.files import hash_of
 from dinoskip.models.build import from_config
 from dinoskip.randomness import torch_rng
 from dinoskip.training import loop
+from dinoskip.training.calibration import first_weights
 from dinoskip.training.objective import Objective, Step
 from dinoskip.training.rates import Schedules
 from dinoskip.training.recipe import Job, TrainConfig
@@ -87,8 +88,12 @@ def supervise(
     device: str = "auto",
     workers: int = 0,
     allow: Collection[str] = (),
+    start: Path | None = None,
 ) -> Path:
     """Train, or go on training, in ``run_dir``; return the final checkpoint's directory.
+
+    ``start``: a weights file with which the backbone begins; by default it begins as ``job.model.init`` says, which may
+    be measured on the images of ``train``.
 
     ``val`` is classified every ``online_every`` epochs and at the end; rows of metrics.jsonl then have ``top1`` and
     ``top5`` in percent, and the checkpoint of the best ``top1`` is kept. See :func:`dinoskip.training.loop.train` for
@@ -102,9 +107,8 @@ def supervise(
     def prepare(here: World) -> loop.Training:
         loader = labelled_batches(job, train, here, workers)
         objective = Supervised(job, len(train.class_names), loader.steps_per_epoch, here.device)
-        return loop.Training(
-            objective, loader, train.ids, partial(wait_advice, mode=None, workers=here.readers(workers))
-        )
+        verdict = partial(wait_advice, mode=None, workers=here.readers(workers))
+        return loop.Training(objective, loader, train.ids, verdict, first_weights(job.model, job.seed, train, start))
 
     def data() -> dict[str, Any]:
         numbered = hash_of([list(train.class_names), train.labels.tolist()])

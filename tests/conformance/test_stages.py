@@ -13,7 +13,7 @@ from tests.helpers.study import SUPERVISED, TINY
 SMALLER = (
     "data.scenes.images=8",
     "model.depth=1",
-    "variants.model=[{skip: false, init: {name: skipless}}]",
+    "variants.model=[{skip: false, init: {name: calibrated, count: 4}}]",
     "pretrain.batch_size=2",
     "evaluate.multiscale=null",
     "analyze.depth=2",

@@ -20,6 +20,12 @@ _WEIGHTS = {
     "fc1_gain": "fc1 gain",
     "fc2_gain": "fc2 gain",
 }
+_CALIBRATED = {
+    "token_cosine": "token cosine",
+    "cls_cosine": "CLS cosine between images",
+    "rms": "rms",
+    "gradient": "gradient",
+}
 
 
 def signal_table(rows: Rows) -> DataTable:
@@ -43,6 +49,18 @@ def signal_table(rows: Rows) -> DataTable:
     ]
     note = "Token cosine and effective rank after norm1, before any training; query gradient is the norm of dL/dWQ."
     return DataTable("Signal propagation at initialisation", columns, body, note)
+
+
+def calibration_table(name: str, measured: Mapping[str, Any]) -> DataTable:
+    """What subtracting means changed in a variant's first weights, block by block."""
+    columns = ["block"] + [f"{said}, {when}" for said in _CALIBRATED.values() for when in ("without", "with")]
+    pairs = zip(measured["before"], measured["after"], strict=True)
+    body = [[one["block"], *(row[key] for key in _CALIBRATED for row in (one, other))] for one, other in pairs]
+    note = (
+        f"Of the network before any training, without and with the measured means subtracted, on {measured['images']} "
+        "images beside those measured; gradient: norm over the block's parameters."
+    )
+    return DataTable(f"{name}: calibrated on images", columns, body, note)
 
 
 def weights_table(title: str, rows: Rows) -> DataTable:

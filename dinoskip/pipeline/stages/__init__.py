@@ -9,6 +9,7 @@ from dinoskip.pipeline.stage import Stage
 IN_STUDIES, ON_BACKBONES = "in studies", "on backbones"
 TABLE = {
     "data": IN_STUDIES,
+    "calibrate": IN_STUDIES,
     "sweep": IN_STUDIES,
     "pretrain": IN_STUDIES,
     "supervise": IN_STUDIES,

@@ -23,6 +23,7 @@ from dinoskip.models import Backbone, load_backbone
 from dinoskip.models.build import ModelName
 from dinoskip.pipeline.inspection import inside
 from dinoskip.pipeline.stage import Stage, StudyNodes, Task
+from dinoskip.pipeline.stages.pretrain import WEIGHTS, start_of
 
 
 class AnalyzeSection(Config):
@@ -34,6 +35,9 @@ class AnalyzeSection(Config):
     photos: int = Field(2, ge=1, le=4, description="bundled photographs that are looked at")
 
 
+_START = " start"  # of roles: weights with which a variant begins
+
+
 def add_nodes(nodes: StudyNodes) -> None:
     """One node for the whole study."""
     fresh = {variant.name: settings_for_key(variant.model) for variant in nodes.variants if variant.model is not None}
@@ -43,14 +47,21 @@ def add_nodes(nodes: StudyNodes) -> None:
         "signal": settings_for_key(nodes.section(AnalyzeSection)),
     }
     weights = {f"{one.variant.name} ep{one.epoch}": one.inputs["weights"] for one in nodes.models if one.inputs}
-    nodes.add(STAGE, "", settings, inputs=weights)
+    begun = {
+        f"{variant.name}{_START}": node for variant in nodes.variants for node in start_of(nodes, variant).values()
+    }
+    nodes.add(STAGE, "", settings, inputs={**weights, **begun})
 
 
 def run(task: Task) -> None:
     """Write ``analysis.json``."""
+    specs = {role: f"weights:{path / WEIGHTS}" for role, path in sorted(task.inputs.items())}
     result = analysis(
-        {name: validate(ModelConfig, RawConfig(dict(tree))) for name, tree in task.settings["models"].items()},
-        {role: f"weights:{path / 'weights.safetensors'}" for role, path in sorted(task.inputs.items())},
+        {
+            name: specs.get(f"{name}{_START}") or validate(ModelConfig, RawConfig(dict(tree)))
+            for name, tree in task.settings["models"].items()
+        },
+        {role: spec for role, spec in specs.items() if not role.endswith(_START)},
         validate(AnalyzeSection, RawConfig(dict(task.settings["signal"]))),
         task.settings["seed"],
     )
@@ -62,20 +73,23 @@ _COLUMNS = ("kappa_vo", "vo_min", "vo_max", "logit_diagonal", "logit_spread", "k
 
 
 def analysis(
-    fresh: Mapping[str, ModelConfig], trained: Mapping[str, str], signal: AnalyzeSection | None, seed: int
+    fresh: Mapping[str, ModelConfig | str], trained: Mapping[str, str], signal: AnalyzeSection | None, seed: int
 ) -> dict[str, Any]:
     """``{"fresh": {name: rows}, "trained": {name: rows}, "photographs": ..., "signal": rows}``, JSON-able.
 
-    ``fresh`` models are initialised here, ``trained`` are backbone specs; their rows are those of
-    :func:`dinoskip.init.report.report`. ``signal`` asks for signal propagation in three fresh networks, and for
-    what :func:`dinoskip.pipeline.inspection.inside` finds in the trained networks (else the fresh ones) on two
+    ``fresh`` models are initialised here, or are specs of those that were; ``trained`` are backbone specs. Their rows
+    are those of :func:`dinoskip.init.report.report`. ``signal`` asks for signal propagation in three fresh networks,
+    and for what :func:`dinoskip.pipeline.inspection.inside` finds in the trained networks (else the fresh ones) on two
     photographs.
     """
     rows: list[SignalRow] = []
     if signal is not None:
         photos = bundled_photos(signal.photos, signal.img_size)
         rows = signal_table(photos, name=signal.model, depth=signal.depth, seed=seed)
-    networks = {name: Backbone.from_model(build_model(config, seed), name) for name, config in fresh.items()}
+    networks = {
+        name: load_backbone(one) if isinstance(one, str) else Backbone.from_model(build_model(one, seed), name)
+        for name, one in fresh.items()
+    }
     loaded = {name: load_backbone(spec) for name, spec in trained.items()}
     shown = (loaded or networks) if signal is not None else {}
     images = {name: bundled_photos(2, int(shown[name].model.patch_embed.img_size[0])).float() for name in shown}

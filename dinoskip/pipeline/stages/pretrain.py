@@ -31,6 +31,7 @@ from dinoskip.training.pretraining import AnyObjective, PretrainJob, dino_by_def
 from dinoskip.training.recipe import FREE_KEYS
 
 SWEEP_RESULT = "sweep.json"
+WEIGHTS = "weights.safetensors"
 FREE = tuple(key for key in FREE_KEYS if key != "keep_epochs")
 """Settings of a run that are no part of its key. ``keep_epochs`` is: it changes no number, but it says which
 checkpoints the output holds, and the weights stage reads those."""
@@ -97,8 +98,9 @@ def inputs_of(
     images = data.of_dataset(nodes, recipe["dataset"], "train", *(("images", "pretraining", split) for split in splits))
     parts, beside = _online(nodes)
     outside = {**images.outside, **selected_from(variant)}
+    inputs = {**images.inputs, **start_of(nodes, variant)}
     runtime = {**images.runtime, "free": free, "online": parts}
-    return TrainingInputs(settings, replace(images, outside=outside, runtime=runtime), beside)
+    return TrainingInputs(settings, replace(images, inputs=inputs, outside=outside, runtime=runtime), beside)
 
 
 def _online(nodes: StudyNodes) -> tuple[dict[str, Any], dict[str, str]]:
@@ -116,6 +118,17 @@ def selected_from(variant: Variant) -> dict[str, tuple[Any, ...]]:
     """The hash of the network from which a variant's first weights are selected, if they are."""
     init = variant.model.init if variant.model else None
     return {"weights selected from": ("backbone", init.teacher)} if isinstance(init, WeightSelectionInit) else {}
+
+
+def start_of(nodes: StudyNodes, variant: Variant) -> dict[str, str]:
+    """The node that makes a variant's first weights, as the input ``start``, if its initialisation is measured."""
+    node = f"calibrate/{variant.name}"
+    return {"start": node} if node in nodes.nodes else {}
+
+
+def start_file(task: Task) -> Path | None:
+    """The first weights among a task's inputs."""
+    return task.inputs["start"] / WEIGHTS if "start" in task.inputs else None
 
 
 def add_nodes(nodes: StudyNodes) -> None:
@@ -176,7 +189,10 @@ def keep_checkpoints(run_dir: Path, epochs: Sequence[int], final: Path, score: s
 def run(task: Task) -> None:
     """Train, or go on."""
     job, observer = job_of(task, chosen_rate(task.inputs)), observer_of(task)
-    final = pretrain(job, images_of(task), task.out, device=task.device, workers=task.workers, observer=observer)
+    final = pretrain(
+        job, images_of(task), task.out, device=task.device, workers=task.workers, observer=observer,
+        start=start_file(task),
+    )  # fmt: skip
     score = observer.score if observer else None
     on_main(lambda: keep_checkpoints(task.out, job.pretrain.keep_epochs, final, score))
 

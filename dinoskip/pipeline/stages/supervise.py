@@ -17,7 +17,7 @@ from dinoskip.pipeline.fields import Name
 from dinoskip.pipeline.inputs import open_split
 from dinoskip.pipeline.sections import StudyBase
 from dinoskip.pipeline.stage import Problem, Stage, StudyNodes, Task, not_multiples
-from dinoskip.pipeline.stages.pretrain import PretrainSection, inputs_of, job_source, keep_checkpoints
+from dinoskip.pipeline.stages.pretrain import PretrainSection, inputs_of, job_source, keep_checkpoints, start_file
 from dinoskip.pipeline.variants import Variant
 from dinoskip.results import EvalResult, write_rows
 from dinoskip.training.checkpoint import step_of
@@ -64,7 +64,7 @@ def run(task: Task) -> None:
     """Train, or go on; at the end write the accuracy."""
     job = validate(SupervisedJob, job_source(task, KEY, "supervise"))
     train, val = (open_split(task, "classes", split) for split in ("train", "val"))
-    final = supervise(job, train, val, task.out, device=task.device, workers=task.workers)
+    final = supervise(job, train, val, task.out, device=task.device, workers=task.workers, start=start_file(task))
 
     def finish() -> None:
         keep_checkpoints(task.out, job.supervise.keep_epochs, final, Accuracy.score)

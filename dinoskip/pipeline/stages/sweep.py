@@ -21,7 +21,7 @@ from dinoskip.pipeline.observers import observer_of
 from dinoskip.pipeline.sections import StudyBase
 from dinoskip.pipeline.stage import Problem, Stage, StudyNodes, Task
 from dinoskip.pipeline.stages import data
-from dinoskip.pipeline.stages.pretrain import SWEEP_RESULT, PretrainSection, images_of, inputs_of, job_of
+from dinoskip.pipeline.stages.pretrain import SWEEP_RESULT, PretrainSection, images_of, inputs_of, job_of, start_file
 from dinoskip.pipeline.variants import Variant
 from dinoskip.training.objective import Observer
 from dinoskip.training.pretraining import pretrain
@@ -124,7 +124,10 @@ def _short_run(task: Task, lr: float, images: Images, observer: Observer) -> dic
     """One run, and what came out: its value by the measure (None if it failed), its mean loss over the last 10 %."""
     out = _place(task.out, lr)
     try:
-        pretrain(job_of(task, lr), images, out, device=task.device, workers=task.workers, observer=observer)
+        pretrain(
+            job_of(task, lr), images, out, device=task.device, workers=task.workers, observer=observer,
+            start=start_file(task),
+        )  # fmt: skip
     except NonFiniteError as error:
         log.warning("sweep: learning rate %g: %s", lr, error)
         return {"lr": lr, "value": None, "loss": None}

@@ -10,7 +10,7 @@ from dinoskip.init.build import ModelConfig, build_model
 from dinoskip.models.export import exported_weights, save_weights
 from dinoskip.pipeline.sections import StudyBase
 from dinoskip.pipeline.stage import EvaluatedModel, Problem, Stage, StudyNodes, Task
-from dinoskip.pipeline.stages.pretrain import PretrainSection, selected_from
+from dinoskip.pipeline.stages.pretrain import WEIGHTS, PretrainSection, selected_from, start_file, start_of
 from dinoskip.pipeline.stages.supervise import SuperviseSection
 from dinoskip.pipeline.variants import Variant
 from dinoskip.training import checkpoint
@@ -57,7 +57,7 @@ def add_nodes(nodes: StudyNodes) -> None:
                 STAGE,
                 f"{variant.name}/ep{epoch}",
                 {"epoch": epoch, **start},
-                inputs={"run": f"{trained_by}/{variant.name}"} if epoch else {},
+                inputs={"run": f"{trained_by}/{variant.name}"} if epoch else start_of(nodes, variant),
                 outside={} if epoch else selected_from(variant),
                 variant=variant.name,
             )
@@ -65,10 +65,13 @@ def add_nodes(nodes: StudyNodes) -> None:
 
 
 def run(task: Task) -> None:
-    """Copy the exported weights of the checkpoint, or build the network before training."""
-    out, epoch = task.out / "weights.safetensors", task.settings["epoch"]
+    """Copy the exported weights of the checkpoint, or those of the start, or build the network before training."""
+    out, epoch, start = task.out / WEIGHTS, task.settings["epoch"], start_file(task)
     if epoch:
         shutil.copyfile(exported_weights(checkpoint.of_epoch(task.input("run"), epoch)), out)
+        return
+    if start is not None:
+        shutil.copyfile(start, out)
         return
     config = validate(ModelConfig, RawConfig(dict(task.settings["model"])))
     save_weights(out, build_model(config, task.settings["seed"]).state_dict(), config, {"epoch": 0})

@@ -1,0 +1,61 @@
+"""The stage ``calibrate``: the first weights of variants whose initialisation is measured on images.
+
+Rank 0 computes them, and every stage that begins with them reads its file. ``calibration.json`` says what the
+measurement changed, block by block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dinoskip.config import RawConfig, settings_for_key, validate
+from dinoskip.files import write_json
+from dinoskip.init.build import ModelConfig
+from dinoskip.init.calibrated import CalibratedInit
+from dinoskip.models.export import save_weights
+from dinoskip.pipeline.sections import StudyBase
+from dinoskip.pipeline.stage import Problem, Stage, StudyNodes, Task
+from dinoskip.pipeline.stages import data
+from dinoskip.pipeline.stages.pretrain import WEIGHTS, images_of
+from dinoskip.pipeline.stages.weights import recipe_of
+from dinoskip.pipeline.variants import Variant
+from dinoskip.training.calibration import before_and_after, calibrated_model
+
+RESULT = "calibration.json"
+
+
+def _measured(variants: tuple[Variant, ...]) -> Iterator[tuple[Variant, ModelConfig, CalibratedInit]]:
+    for variant in variants:
+        if variant.model is not None and isinstance(variant.model.init, CalibratedInit):
+            yield variant, variant.model, variant.model.init
+
+
+def check(study: StudyBase, variants: tuple[Variant, ...]) -> Iterator[Problem]:
+    """The images to measure must be a data set of the study."""
+    for _, _, init in _measured(variants):
+        if init.images is not None and init.images not in study.data:
+            known = ", ".join(study.data) or "none"
+            yield "model.init.images", f"{init.images!r} is not one of the data sets under data: {known}"
+
+
+def add_nodes(nodes: StudyNodes) -> None:
+    """A node for every variant that begins with measured weights, on the images named or those it is trained on."""
+    recipe = recipe_of(nodes.study)
+    for variant, model, init in _measured(nodes.variants):
+        name = init.images or (recipe.dataset if recipe else None)
+        if name is not None:
+            images = data.of_dataset(nodes, name, "train", ("images", "pretraining", "train"))
+            settings = {"seed": nodes.study.seed, "model": settings_for_key(model)}
+            nodes.add(STAGE, variant.name, settings, data=images, variant=variant.name)
+
+
+def run(task: Task) -> None:
+    """Write the weights, and ``calibration.json`` beside them."""
+    config = validate(ModelConfig, RawConfig(dict(task.settings["model"])))
+    images, seed = images_of(task), task.settings["seed"]
+    state = calibrated_model(config, seed, images).state_dict()
+    save_weights(task.out / WEIGHTS, state, config, {"epoch": 0})
+    write_json(task.out / RESULT, before_and_after(config, seed, images))
+
+
+STAGE = Stage("calibrate", run, add_nodes, check=check)
