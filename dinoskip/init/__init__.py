@@ -8,9 +8,10 @@ from dinoskip.init.mimetic import mimetic_
 from dinoskip.init.orthogonal import scaled_uniform_orthogonal_
 from dinoskip.init.reparametrise import reparametrise_
 from dinoskip.init.report import BlockReport, report
-from dinoskip.init.residual_free import residual_free_, temperatures
+from dinoskip.init.residual_free import residual_free_
 from dinoskip.init.skipless import skipless_
 from dinoskip.init.weight_selection import weight_selection_
+from dinoskip.models.temperature import temperatures
 
 __all__ = [
     "BlockReport",

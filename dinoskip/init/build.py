@@ -70,6 +70,12 @@ class ModelConfig(VitConfig):
         return self
 
     @model_validator(mode="after")
+    def _one_temperature(self) -> ModelConfig:
+        if self.temperature is not None and isinstance(self.init, ResidualFreeInit) and self.init.beta != 1:
+            raise ValueError("temperature: init.beta folds it into W^Q already: leave one of them out")
+        return self
+
+    @model_validator(mode="after")
     def _same_function(self) -> ModelConfig:
         if self.reparametrise is not None:
             for name, skip in (("c1", "attention"), ("c2", "mlp")):

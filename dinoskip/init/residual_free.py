@@ -14,10 +14,10 @@ from dinoskip.errors import ConfigError
 from dinoskip.init.assign import LAYERS, Assignments, assign, plain_blocks
 from dinoskip.init.orthogonal import haar, haar_, scaled_uniform_orthogonal_
 from dinoskip.init.skipless import fused_qkv
+from dinoskip.models.temperature import TemperatureMode, temperatures
 from dinoskip.randomness import torch_rng
 
 Reading = Literal["product", "factor"]
-TemperatureMode = Literal["multiply", "divide"]
 
 
 class ResidualFreeInit(Config):
@@ -28,7 +28,7 @@ class ResidualFreeInit(Config):
     alpha_vo: Positive = Field(3.0, description="scale of W^V W^O")
     alpha_u: Positive = Field(1.5, description="scale of fc1")
     alpha_d: Positive = Field(1.5, description="scale of fc2")
-    beta: float = Field(1.0, gt=0, description="base of the depth-aware temperature; the paper's is 1.1")
+    beta: float = Field(1.0, gt=0, description="base of the temperature folded into W^Q; model.temperature is a module")
     reading: Reading = Field("product", description="reading of the paper's formula (docs/initialisations.md)")
     first_layer: int = Field(1, ge=0, description="number of the first block in the temperature")
     mode: TemperatureMode = Field("multiply", description="whether the temperature multiplies or divides")
@@ -63,7 +63,8 @@ def residual_free_(
       singular values alpha_qk, alpha_vo, 2·alpha_u and alpha_d.
 
     Query and key start equal and are not tied afterwards. The temperature τ_l = beta^-l of :func:`temperatures` is
-    multiplied into W^Q of layer l (layers count from ``first_layer``), which holds in fused attention too. The paper
+    multiplied into W^Q of layer l (layers count from ``first_layer``), which holds in fused attention too; as a module
+    of its own (``temperature`` of the model) it trains differently, see docs/initialisations.md. The paper
     uses beta = 1.1; the default of 1 leaves it out, because softer attention in deeper blocks collapses the tokens of
     a ViT, whose attention is not causal, sooner. All biases of the four layers become zero, the rest is left as it is.
     Drawn in float64 on the CPU from ``seed`` and the layers' names, cast last.
@@ -77,22 +78,6 @@ def residual_free_(
     alphas = (alpha_qk, alpha_vo, alpha_u, alpha_d)
     assign(model, residual_free_tensors(model, alphas, beta, reading, first_layer, mode, seed=seed))
     return model
-
-
-def temperatures(
-    depth: int, beta: float = 1.1, *, first_layer: int = 1, mode: TemperatureMode = "multiply"
-) -> list[float]:
-    """τ_l = beta^-l for ``depth`` layers l = first_layer, first_layer + 1, ...: what the logits are multiplied by.
-
-    As printed, τ softens attention with depth. ``mode="divide"`` is the other reading: logits divided by τ_l,
-    attention sharper with depth; the factors returned are then beta^l. Raises :class:`ConfigError` for beta ≤ 0.
-    """
-    if mode not in get_args(TemperatureMode):
-        raise ConfigError(f"temperature mode {mode!r} is none of {', '.join(get_args(TemperatureMode))}")
-    if beta <= 0:
-        raise ConfigError(f"temperature base beta={beta} must be above 0")
-    sign = -1 if mode == "multiply" else 1
-    return [beta ** (sign * layer) for layer in range(first_layer, first_layer + depth)]
 
 
 def residual_free_tensors(

@@ -14,6 +14,7 @@ from dinoskip.models.export import (
 from dinoskip.models.graying import GrayingConfig, TokenGraying
 from dinoskip.models.heads import DINOHead
 from dinoskip.models.load import load_backbone
+from dinoskip.models.temperature import TemperatureConfig
 from dinoskip.models.timm_registry import save_timm_folder  # its import registers with timm
 from dinoskip.models.vit import Block
 
@@ -23,6 +24,7 @@ __all__ = [
     "DINOHead",
     "GrayingConfig",
     "LayerFeatures",
+    "TemperatureConfig",
     "TokenGraying",
     "VitConfig",
     "build_from_weights",

@@ -21,6 +21,7 @@ from dinoskip.models.export import hash_weights
 from dinoskip.models.from_hf import HfVitAdapter
 from dinoskip.models.from_hub import DinoAuthorsAdapter
 from dinoskip.models.from_timm import TimmEvaAdapter, TimmVitAdapter
+from dinoskip.models.temperature import Temperature
 
 Facet = Literal["out", "key", "query", "value"]
 Norm = Literal["none", "final", "layer"]
@@ -93,12 +94,15 @@ class Backbone:
 
     @property
     def beside_weights(self) -> list[str]:
-        """What the features depend on and the weights' values do not say: positions, missing skips, Token Graying."""
+        """What features depend on and the weights do not say: positions, missing skips, Token Graying, temperature."""
         facts = [] if self.pos_embed == "timm" else [self.pos_embed]
         skips = [(getattr(b, "skip_attention", True), getattr(b, "skip_mlp", True)) for b in self.adapter.blocks]
         facts += [] if all(map(all, skips)) else [f"skips {skips}"]
         graying = getattr(getattr(self.model, "patch_embed", None), "graying", None)
-        return facts if graying is None else [*facts, f"graying {graying.kind} {graying.epsilon}"]
+        facts += [] if graying is None else [f"graying {graying.kind} {graying.epsilon}"]
+        norms = [getattr(getattr(block, "attn", None), "q_norm", None) for block in self.adapter.blocks]
+        factors = [norm.factor for norm in norms if isinstance(norm, Temperature)]
+        return [*facts, f"temperature {factors}"] if factors else facts
 
     @cached_property
     def weights_hash(self) -> str:

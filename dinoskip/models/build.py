@@ -10,6 +10,7 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, mod
 from dinoskip.config import Config
 from dinoskip.errors import ConfigError, did_you_mean
 from dinoskip.models.graying import GrayingConfig, GrayingPatchEmbed
+from dinoskip.models.temperature import TemperatureConfig, temper_
 from dinoskip.models.vit import Block, PositionResize, Skip, Vit
 
 ModelName = Literal[
@@ -52,17 +53,18 @@ class VitConfig(Config):
         224, gt=0, le=MAX_SIZE, description="side of the square images that the position embedding is made for"
     )
     graying: GrayingConfig | None = Field(None, description="Token Graying of the images before the patch embedding")
-
+    temperature: TemperatureConfig | None = Field(None, description="temperature of attention by depth; null: none")
     position_resize: PositionResize = Field(
         "timm", description="how positions are resized for other image sizes: as timm or facebookresearch/dino does"
     )
 
     @model_serializer(mode="wrap")
     def _as_before_these_settings(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Without Token Graying, and in weights files resized as timm does, written as before they were settings."""
+        """Where they are off, and in weights files resized as timm does, written as before they were settings."""
         written: dict[str, Any] = dump(self)
-        if self.graying is None:
-            written.pop("graying", None)
+        for name in ("graying", "temperature"):
+            if getattr(self, name) is None:
+                written.pop(name, None)
         if type(self) is VitConfig and self.position_resize == "timm":
             written.pop("position_resize", None)
         return written
@@ -105,6 +107,7 @@ def create_model(
     depth: int | None = None,
     img_size: int = 224,
     graying: GrayingConfig | None = None,
+    temperature: TemperatureConfig | None = None,
     position_resize: PositionResize = "timm",
     **timm_kwargs: Any,
 ) -> Vit:
@@ -112,7 +115,8 @@ def create_model(
 
     ``name`` is ``vit_{mini,tiny,small,base}_patch{8,14,16}``; mini, 128 wide, is for studies on a CPU. Any input whose
     sides are multiples of the patch size is accepted; the position embedding, made for ``img_size``, is resized
-    (bicubic) as ``position_resize`` says, see :class:`Vit`. ``graying`` puts Token Graying before the patch embedding.
+    (bicubic) as ``position_resize`` says, see :class:`Vit`. ``graying`` puts Token Graying before the patch embedding,
+    ``temperature`` a factor on the logits of every block's attention.
     There is no classifier unless ``num_classes`` asks for one; every argument of timm's VisionTransformer may be given.
     Raises :class:`ConfigError` for an unknown name, a size that is not whole patches, LayerScale without skips.
     """
@@ -125,7 +129,10 @@ def create_model(
         arguments["depth"] = depth
     if graying is not None:
         arguments["embed_layer"] = partial(GrayingPatchEmbed, graying=graying)
-    return Vit(**(arguments | timm_kwargs))
+    model = Vit(**(arguments | timm_kwargs))
+    if temperature is not None:
+        temper_(model.blocks, temperature)
+    return model
 
 
 def from_config(config: VitConfig, **timm_kwargs: Any) -> Vit:

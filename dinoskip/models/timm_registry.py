@@ -22,6 +22,7 @@ from dinoskip.files import write_json
 from dinoskip.models.build import DEPTH, HEAD_DIM, SHAPES, VitConfig, vit_arguments
 from dinoskip.models.export import save_weights
 from dinoskip.models.graying import GrayingConfig, GrayingPatchEmbed
+from dinoskip.models.temperature import TemperatureConfig, temper_
 from dinoskip.models.vit import Vit
 
 _CFG = {
@@ -48,14 +49,17 @@ def _entry_point(name: str) -> Callable[..., VisionTransformer]:
         if graying is not None:
             setting = GrayingConfig.model_validate(graying)
             arguments["embed_layer"] = partial(GrayingPatchEmbed, graying=setting)
+        temperature = arguments.pop("temperature", None)
         features = {"out_indices": arguments.pop("out_indices", 3), "feature_cls": "getter"}
         model: VisionTransformer = build_model_with_cfg(
             Vit, build.__name__, pretrained, feature_cfg=features, **arguments
         )
+        if temperature is not None:
+            temper_(model.blocks, TemperatureConfig.model_validate(temperature))
         return model
 
     build.__name__ = build.__qualname__ = f"skipless_{name}_224"
-    build.__doc__ = f"{name} without skip connections; ``skip``, ``graying`` and ``position_resize`` as for ours."
+    build.__doc__ = f"{name} without skip connections; other arguments as those of :func:`create_model`."
     return build
 
 
@@ -67,14 +71,15 @@ def timm_config(config: VitConfig) -> dict[str, Any]:
     """
     width, patch = SHAPES[config.name]
     arguments: dict[str, Any] = {"depth": config.depth or DEPTH, "img_size": config.img_size, "dynamic_img_size": True}
-    if config.skip is True and config.graying is None:
+    if config.skip is True and config.graying is None and config.temperature is None:
         architecture = "vit_base_patch16_224"
         arguments |= {"embed_dim": width, "num_heads": width // HEAD_DIM, "patch_size": patch}
     else:
         architecture = f"skipless_{config.name}_224"
         arguments |= {"skip": config.skip, "position_resize": config.position_resize}
-        if config.graying is not None:
-            arguments["graying"] = dump(config.graying)
+        for name, setting in (("graying", config.graying), ("temperature", config.temperature)):
+            if setting is not None:
+                arguments[name] = dump(setting)
     size = [3, config.img_size, config.img_size]
     statistics = {"mean": list(IMAGENET_DEFAULT_MEAN), "std": list(IMAGENET_DEFAULT_STD)}
     pretrained = {"input_size": size, "interpolation": "bicubic", "crop_pct": 0.9, "num_classes": 0, **statistics}
