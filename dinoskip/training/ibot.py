@@ -290,12 +290,12 @@ class IbotHead(DINOHead):
         return F.normalize(self.mlp(tokens), dim=-1)
 
     def score(self, unit: Tensor) -> Tensor:
-        """Scores (n, out_dim) of CLS tokens' directions."""
+        """IbotScores (n, out_dim) of CLS tokens' directions."""
         weight: Tensor = torch._weight_norm(self.last_v, self.last_g, 0)
         return F.linear(unit, weight.to(unit.dtype))
 
     def score_patches(self, unit: Tensor) -> Tensor:
-        """Scores (n, P) of patches' directions; a mean of directions gives the mean of scores."""
+        """IbotScores (n, P) of patches' directions; a mean of directions gives the mean of scores."""
         if self.shared:
             return self.score(unit)
         weight: Tensor = torch._weight_norm(self.patch_v, self.patch_g, 0)
@@ -307,7 +307,7 @@ class IbotHead(DINOHead):
         return super().last_layer_parameters() + [one for one in own if isinstance(one, nn.Parameter)]
 
 
-class Scores(NamedTuple):
+class IbotScores(NamedTuple):
     """``cls`` (V·B, K) of all views, ``patches`` (M, P) of masked ones; ``mean`` (P,) over all patches (teacher)."""
 
     cls: Tensor
@@ -322,8 +322,8 @@ class IbotNetwork(nn.Module):
         super().__init__()
         self.backbone, self.head = backbone, head
 
-    def forward(self, views: Tensor, masked: Tensor, masks: Tensor | None = None, *local_views: Tensor) -> Scores:
-        """Scores of global views (2·B, 3, S, S), then local ones (L·B, 3, s, s).
+    def forward(self, views: Tensor, masked: Tensor, masks: Tensor | None = None, *local_views: Tensor) -> IbotScores:
+        """IbotScores of global views (2·B, 3, S, S), then local ones (L·B, 3, s, s).
 
         ``masked`` int64 (M,): which patches, counted over (2·B, N), are scored. With ``masks`` bool (2·B, N) they are
         masked in the input, and the mean over all patches is not computed.
@@ -340,4 +340,4 @@ class IbotNetwork(nn.Module):
             chosen = directions.index_select(0, masked)
         else:
             chosen = self.head.unit(patches.index_select(0, masked))
-        return Scores(self.head.score(self.head.unit(torch.cat(cls))), self.head.score_patches(chosen), mean)
+        return IbotScores(self.head.score(self.head.unit(torch.cat(cls))), self.head.score_patches(chosen), mean)
