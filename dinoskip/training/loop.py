@@ -22,6 +22,7 @@ from timm.models.vision_transformer import VisionTransformer
 
 from dinoskip.config import dump, settings_for_key
 from dinoskip.console import Progress, log
+from dinoskip.data.ahead import ViewsAhead
 from dinoskip.data.loader import BatchLoader
 from dinoskip.diagnostics.live import LiveDiagnostics, Row, gradient_rows
 from dinoskip.distributed import World, agree, all_reduce_mean, gather, on_main, whole, world
@@ -115,6 +116,7 @@ class _Loop:
         self.engine = Engine(
             self.student, forward, self.optimizer, self.loader, here, job.seed, self.config.accumulate, self.bf16,
             requests=self._requests, inspect=self._inspect, note=note, patience=self.loader.patience,
+            ahead=ViewsAhead(self.loader.views, here.device) if on_gpu else None,
         )  # fmt: skip
         diagnosed = self.config.diagnose_every > 0
         self.live = LiveDiagnostics(self.loader.images, job.model.img_size) if diagnosed else None

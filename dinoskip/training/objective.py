@@ -15,6 +15,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
+from dinoskip.data.ahead import ViewsAhead
 from dinoskip.data.loader import Batch, BatchLoader
 from dinoskip.diagnostics.live import Row
 from dinoskip.distributed import World, all_reduce_max, local
@@ -81,7 +82,8 @@ class Engine:
 
     ``requests`` says, on this rank, which stop signal came (0: none) and whether it is time to save. ``inspect``
     measures the student between backward pass and update of a step (1, 2, ...) and changes nothing. ``note`` is told
-    step and action as they begin; images may be waited for ``patience`` seconds.
+    step and action as they begin; images may be waited for ``patience`` seconds. On a GPU
+    ``ahead`` makes the views of each micro-batch while the one before is computed with.
     """
 
     student: nn.Module
@@ -96,6 +98,7 @@ class Engine:
     inspect: Callable[[int], Row] = lambda _: {}
     note: Note = unnoted
     patience: float = 0.0
+    ahead: ViewsAhead | None = None
 
 
 class Step:
@@ -139,14 +142,17 @@ class Step:
         for micro in range(engine.accumulate):
             engine.note(self.number + 1, "waiting for images", engine.patience)
             began = time.perf_counter()
-            batch = next(self._batches)
+            batch, views = (next(self._batches), None) if engine.ahead is None else engine.ahead.take(self._batches)
             self.waited += time.perf_counter() - began
             self.ids.append(batch.ids)
             engine.note(self.number + 1, "forward pass")
             place = engine.here.rank * engine.accumulate + micro
             torch.manual_seed(derive(engine.seed, "noise", self.number, place))
             with last_only(self.forward, micro == engine.accumulate - 1):
-                yield engine.loader.views(batch)
+                yield engine.loader.views(batch) if views is None else views
+            if engine.ahead is not None:  # while the device is at this micro-batch's backward pass
+                engine.note(self.number + 1, "waiting for the next images", engine.patience)
+                self.waited += engine.ahead.begin(self._batches)
 
     def autocast(self) -> torch.autocast:
         """Around a forward pass: bfloat16, if the run computes in it."""

@@ -21,6 +21,7 @@ from PIL import Image
 
 from dinoskip.console import Progress
 from dinoskip.data import ImageFolder
+from dinoskip.data.ahead import ViewsAhead
 from dinoskip.data.classification import ClassLoader
 from dinoskip.data.labelled_folder import LabelledFolder
 from dinoskip.data.segmentation import SegmentationDataset
@@ -127,7 +128,8 @@ def _steps(device: Device, objective: Objective, loader: Any, optimizer: Any, wa
     student = objective.networks["student"]
     built = build_optimizer(student, optimizer)
     here = World(0, 1, device.device)
-    engine = Engine(student, student, built, loader, here, seed=1, bf16=True)
+    ahead = ViewsAhead(loader.views, device.device)
+    engine = Engine(student, student, built, loader, here, seed=1, bf16=True, ahead=ahead)
 
     def batches() -> Iterator[Any]:
         epoch = 0

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tests.helpers.pretended_device import CUDA, DeviceMix, PretendedDevice
+from tests.helpers.pretended_device import CUDA, DeviceMix, PretendedDevice, StreamRace
 
 
 @pytest.fixture
@@ -139,6 +139,31 @@ def test_threads_are_on_the_device(device: PretendedDevice) -> None:
         with pytest.raises(DeviceMix):
             pool.submit(lambda: x + torch.ones(3, 4)).result()
     assert counts.reads.total() == 2
+
+
+def test_a_planted_race_between_streams_is_refused(device: PretendedDevice) -> None:
+    x, stream = torch.ones(3, device=CUDA), torch.cuda.Stream()
+    with torch.cuda.stream(stream), pytest.raises(StreamRace, match="has not been waited for"):
+        x + 1
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        y = x + 1
+        made = stream.record_event()
+        later = y * 2
+    here = torch.cuda.current_stream()
+    for use in (lambda: y + 1, lambda: y[:2].sum(), lambda: y.tolist(), lambda: y.cpu()):
+        with pytest.raises(StreamRace, match="has not been waited for"):
+            use()
+    here.wait_event(made)
+    with pytest.raises(StreamRace, match="without record_stream"):
+        y + 1
+    y.record_stream(here)
+    assert (y + 1).tolist() == [3, 3, 3]
+    with pytest.raises(StreamRace, match="has not been waited for"):
+        later + 1
+    y.add_(1)  # written here: now the other stream has to wait
+    with torch.cuda.stream(stream), pytest.raises(StreamRace):
+        y + 1
 
 
 def test_bytes_and_kernels(device: PretendedDevice) -> None:

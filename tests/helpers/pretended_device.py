@@ -6,6 +6,8 @@ refuse is refused (:class:`DeviceMix`), what it would wait for is counted: see :
 
 How: a ``TorchFunctionMode`` answers for devices and transfers, a ``TorchDispatchMode`` below autograd sees every
 operation, those of the backward pass too. What lies on the device is a property of a storage, so views share it.
+Streams are held to their order: what one writes and another reads without waiting for it, or without ``record_stream``,
+is refused (:class:`StreamRace`), though all is done at once.
 ``FakeTensorMode`` has devices without data, but no path here can run without data (Lanczos stops by its residuals).
 Threads started by a ``ThreadPoolExecutor`` inside are on the device too. :class:`RealDevice` counts the same on a GPU.
 """
@@ -162,6 +164,122 @@ class Marks:
         return tensor.untyped_storage()._cdata in self._storages
 
 
+class StreamRace(RuntimeError):
+    """A tensor is used on a stream that has not waited for the one that writes it, or that its memory does not know."""
+
+
+class Stream:
+    """A stream: its ``work`` counts what was asked of it, ``seen`` how much of the others' it waits for."""
+
+    def __init__(self, streams: Streams) -> None:
+        self._streams, self.work = streams, 0
+        self.seen: dict[Stream, int] = {}
+
+    def wait_stream(self, other: Stream) -> None:
+        self.wait_event(other.record_event())
+
+    def wait_event(self, event: _Event) -> None:
+        for stream, work in event.seen.items():
+            self.seen[stream] = max(work, self.seen.get(stream, 0))
+
+    def record_event(self, event: _Event | None = None) -> _Event:
+        event = event or _Event()
+        event.seen = {**self.seen, self: self.work}
+        return event
+
+    def synchronize(self) -> None:
+        self._streams.current().wait_stream(self)
+
+
+class _Event:
+    """What a stream had been asked, and had waited for, when it was recorded."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        self.seen: dict[Stream, int] = {}
+
+    def record(self, stream: Stream) -> None:
+        stream.record_event(self)
+
+    def synchronize(self) -> None: ...
+
+
+def _extent(tensor: Tensor) -> tuple[int, int]:
+    """The first byte of its storage that a tensor has, and the one after its last."""
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    start, step = tensor.storage_offset(), tensor.element_size()
+    return start * step, (start + last + 1) * step if tensor.numel() else start * step
+
+
+@dataclass
+class _Memory:
+    """Of a storage: which stream wrote which bytes last, at which count of its work; the streams that it waits for."""
+
+    reference: StorageWeakRef
+    known: set[Stream]
+    written: list[tuple[int, int, Stream, int]] = field(default_factory=list)
+
+
+class Streams:
+    """Which stream wrote what last, and whether who reads it has waited."""
+
+    def __init__(self) -> None:
+        self._default = Stream(self)
+        self._local = threading.local()
+        self._memory: dict[int, _Memory] = {}
+
+    def new(self, *_: Any, **__: Any) -> Stream:
+        return Stream(self)
+
+    def current(self, _: Any = None) -> Stream:
+        stream: Stream = getattr(self._local, "stream", self._default)
+        return stream
+
+    @contextmanager
+    def entered(self, stream: Stream) -> Iterator[None]:
+        before, self._local.stream = self.current(), stream
+        try:
+            yield
+        finally:
+            self._local.stream = before
+
+    def write(self, tensors: list[Tensor]) -> None:
+        """The current stream writes these; it is the owner of the memory of those that are new."""
+        here = self.current()
+        here.work += 1
+        for tensor in tensors:
+            storage = tensor.untyped_storage()
+            memory = self._memory.get(storage._cdata)
+            if memory is None or memory.reference.expired():
+                memory = self._memory[storage._cdata] = _Memory(StorageWeakRef(storage), {here})
+            start, end = _extent(tensor)
+            memory.written = [one for one in memory.written if one[0] < start or one[1] > end]
+            memory.written.append((start, end, here, here.work))
+        if len(self._memory) > 20_000:
+            self._memory = {key: one for key, one in self._memory.items() if not one.reference.expired()}
+
+    def read(self, tensors: list[Tensor]) -> None:
+        """Refuse what another stream wrote if the current one has not waited, or if the memory may be given away."""
+        here = self.current()
+        for tensor in tensors:
+            memory = self._memory.get(tensor.untyped_storage()._cdata)
+            if memory is None or memory.reference.expired():
+                continue
+            start, end = _extent(tensor)
+            for first, last, stream, work in memory.written:
+                if stream is here or first >= end or last <= start:
+                    continue
+                if here.seen.get(stream, 0) < work:
+                    raise StreamRace(f"{_line()}: {tuple(tensor.shape)}: its stream has not been waited for")
+                if self._default not in memory.known and here not in memory.known:
+                    raise StreamRace(f"{_line()}: {tuple(tensor.shape)}: of another stream, without record_stream")
+
+    def keep(self, tensor: Tensor, stream: Stream) -> None:
+        """``tensor.record_stream(stream)``."""
+        memory = self._memory.get(tensor.untyped_storage()._cdata)
+        if memory is not None:
+            memory.known.add(stream)
+
+
 class _Below(TorchDispatchMode):
     """Sees every operation; raises where marked and unmarked tensors meet, and counts what runs on marked ones."""
 
@@ -182,11 +300,14 @@ class _Below(TorchDispatchMode):
         if there:
             _refuse_host(func, [tensor for tensor in inputs if tensor.ndim and tensor not in state.marks])
             _refuse_generator(func, kwargs)
+            state.streams.read(here)
         result = func(*args, **kwargs)
         outputs = _tensors(result)
         if there:
             for tensor in outputs:
                 state.marks.add(tensor)
+            if not func.is_view:
+                state.streams.write(outputs)
             _count_kernel(state.meter, func, inputs, outputs)
         return result
 
@@ -197,6 +318,8 @@ class _Below(TorchDispatchMode):
             up = inputs[0] in self.state.marks
             waited = "uploads" if up else "reads"
             self.state.meter.add("moved" if asynchronous else waited, None)
+            self.state.streams.read(here)
+            self.state.streams.write([inputs[0]] if up else [])
         return func(*args, **kwargs)
 
 
@@ -242,7 +365,7 @@ class _Above(TorchFunctionMode):
                 return self._to(func, first, marked, args[1:], kwargs)
             if name in HOST and marked:
                 return self._to_host(name, first)
-            if name in {"pin_memory", "record_stream", "is_pinned"}:
+            if name in {"pin_memory", "is_pinned"}:
                 return first if name == "pin_memory" else None
             if name == "get_device":
                 return 0 if marked else -1
@@ -260,6 +383,7 @@ class _Above(TorchFunctionMode):
         if name in {"numpy", "__array__"}:
             raise TypeError(f"{_line()}: can't convert {CUDA} device type tensor to numpy; use .cpu() first")
         self.state.meter.add("reads")
+        self.state.streams.read([tensor])
         host = self.state.quietly(tensor.clone)
         return host.tolist() if name == "tolist" else host
 
@@ -286,9 +410,11 @@ class _Above(TorchFunctionMode):
         if (device.type == "cuda") != marked:
             waited = "reads" if marked else "uploads"
             self.state.meter.add("moved" if asynchronous else waited, None)
+            if marked:
+                self.state.streams.read([tensor])
             tensor = self.state.quietly(tensor.clone)
             if not marked:
-                self.state.marks.add(tensor)
+                self.state.streams.write([self.state.marks.add(tensor)])
         return self._call(Tensor.to, (tensor, *rest), kwargs) if rest or kwargs else tensor
 
     def _call(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -333,6 +459,7 @@ _MARKS = Marks()  # of the process: what the project caches on a device outlives
 class _State:
     def __init__(self) -> None:
         self.marks, self.meter, self.local = _MARKS, Meter(), _Local()
+        self.streams = Streams()
 
     def quietly(self, action: Callable[[], Any]) -> Any:
         before, self.local.quiet = self.local.quiet, True
@@ -354,25 +481,6 @@ class _State:
         """This thread is on the device."""
         with _Above(self), _Below(self):
             yield
-
-
-class _Nothing:
-    """A stream or an event of a device on which all is done at once."""
-
-    def __init__(self, *_: Any, **__: Any) -> None: ...
-
-    def __enter__(self) -> _Nothing:
-        return self
-
-    def __exit__(self, *_: object) -> None: ...
-
-    def wait_stream(self, _: Any) -> None: ...
-
-    def wait_event(self, _: Any) -> None: ...
-
-    def record(self, _: Any = None) -> None: ...
-
-    def synchronize(self) -> None: ...
 
 
 class PretendedDevice:
@@ -411,10 +519,10 @@ class PretendedDevice:
             (torch.cuda, "is_available", lambda: True), (torch.cuda, "device_count", lambda: 1),
             (torch.cuda, "set_device", lambda _: None), (torch.cuda, "synchronize", lambda _=None: None),
             (torch.cuda, "mem_get_info", lambda _=None: (1 << 33, 1 << 34)),
-            (torch.cuda, "Stream", _Nothing), (torch.cuda, "Event", _Nothing), (torch.cuda, "stream", _Nothing),
-            (torch.cuda, "current_stream", _Nothing),
+            (torch.cuda, "Stream", state.streams.new), (torch.cuda, "Event", _Event),
+            (torch.cuda, "stream", state.streams.entered), (torch.cuda, "current_stream", state.streams.current),
             (torch.accelerator, "is_available", lambda: False),  # torch's own question
-            (Tensor, "record_stream", lambda *_: None),
+            (Tensor, "record_stream", lambda tensor, stream: state.streams.keep(tensor, stream)),
         ):  # fmt: skip
             self._stack.enter_context(mock.patch.object(target, name, value))
         self._stack.enter_context(mock.patch.object(torch.random, "fork_rng", _forked(torch.random.fork_rng)))
