@@ -8,7 +8,7 @@ A folder for each task: its settings in ``config.py`` (no torch at import), its 
 - linear heads: ``depth``, ``normals``, ``linear`` (classes of images); ``frozen`` (their features), ``stacked`` (all at
   once), ``schedules``, ``image_scores``
 - neighbours: ``knn`` (images), ``retrieval`` (patches), ``neighbours`` (the index)
-- videos: ``video``
+- videos: ``video``; pairs of images: ``correspondence``
 - while a network trains: ``online``
 - for all of them: ``labelled`` (tokens with label maps), ``upsampling``, ``metrics``, ``bootstrap`` (intervals),
   ``baselines``, ``means`` (over what images have several of), ``compare`` (two rows over the same images)

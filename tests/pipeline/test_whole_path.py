@@ -15,7 +15,7 @@ from dinoskip.pipeline.study import STAGES, build_nodes, load_study
 from dinoskip.results import read_rows
 from tests.helpers.study import TINY
 
-MEASURED = {"probe": 8, "tokencut": 16, "knn": 8, "retrieve": 8, "video": 2}
+MEASURED = {"probe": 8, "tokencut": 16, "knn": 8, "retrieve": 8, "video": 2, "correspondence": 4}
 """Evaluating stages, and over how many images or videos each row is."""
 
 
@@ -57,7 +57,9 @@ def test_rows_say_what_was_measured(done: Path) -> None:
     floor, rows = ([row for row in rows if row.is_baseline is which] for which in (True, False))
     assert {row.task for row in rows} == {row.task for row in floor} == set(MEASURED)
     assert {(row.block, row.weights) for row in floor} == {("", "")}
-    assert len(set(floor)) == 2 + 2 + 1 + 1 + 3  # boxes, accuracy, probe, retrieval, first mask: of both variants
+    assert (
+        len(set(floor)) == 2 + 2 + 1 + 1 + 3 + 2
+    )  # boxes, accuracy, probe, retrieval, first mask, same place: of both
     assert {row.model for row in rows} == {"skip-adamw", "skipless-adamw"}
     for row in rows:
         assert row.depth == 2
@@ -183,8 +185,10 @@ AFTER_WEIGHTS = {"features", *MEASURED, "analyze", "gallery", "report"}
         ("evaluate.tokencut.tau=[0.2, 0.3]", {"tokencut", "gallery", "report"}),
         ("evaluate.tokencut.lost_k=9", {"tokencut", "gallery", "report"}),
         ("evaluate.norm=none", {"features", "probe", "knn", "retrieve", "video", "gallery", "report"}),
-        ("evaluate.multiscale=[2, 1]", {"probe", "tokencut", "video", "gallery", "report"}),
+        ("evaluate.multiscale=[2, 1]", {"probe", "tokencut", "video", "correspondence", "gallery", "report"}),
         ("evaluate.video.radius=3", {"video", "report"}),
+        ("evaluate.correspondence.protocol=lift", {"correspondence", "report"}),
+        ("evaluate.correspondence.facet=[key, out]", {"correspondence", "report"}),
         ("data.videos.seed=1", {"data", "video", "report"}),
         ("optimizer.lr=1e-4", {"pretrain", "weights"} | AFTER_WEIGHTS),
         ("pretrain.epochs=2", {"pretrain", "weights"} | AFTER_WEIGHTS),

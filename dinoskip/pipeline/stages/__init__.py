@@ -26,6 +26,7 @@ TABLE = {
     "objects": ON_BACKBONES,
     "cluster": ON_BACKBONES,
     "video": ON_BACKBONES,
+    "correspondence": ON_BACKBONES,
     "analyze": IN_STUDIES,
     "gallery": ON_BACKBONES,
     "report": IN_STUDIES,

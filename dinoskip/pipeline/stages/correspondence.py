@@ -1,0 +1,112 @@
+"""The stage ``correspondence``: keypoints found in another image by the features of every block; PCK."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field
+
+from dinoskip.config import RawConfig, as_tuple, no_duplicates, settings_for_key, validate
+from dinoskip.pipeline.fields import Names, not_empty
+from dinoskip.pipeline.stage import Command, Problem, Stage, StudyNodes, Task, not_multiples
+from dinoskip.pipeline.stages import data
+from eval import correspondence
+from eval.correspondence.config import PROTOCOLS, CorrespondenceConfig
+
+if TYPE_CHECKING:
+    from dinoskip.pipeline.sections import StudyBase
+    from dinoskip.pipeline.variants import Variant
+
+ReadFacet = Literal["key", "out"]
+
+
+class CorrespondenceSection(CorrespondenceConfig):
+    """Keypoints found in another image by the most similar feature (docs/correspondence.md): protocol, resolution."""
+
+    datasets: Names = Field((), description="keys of data, with pairs")
+    split: str = Field("test", description="whose pairs are reported")
+    facet: Annotated[
+        tuple[ReadFacet, ...], BeforeValidator(as_tuple), AfterValidator(not_empty), AfterValidator(no_duplicates)
+    ] = Field(("key",), description="keys of a block, its tokens (out), or both; what is shown is of the first")
+
+
+STUDY_KEYS = {"datasets", "split", "facet"}
+
+
+def check(study: StudyBase, variants: tuple[Variant, ...]) -> Iterator[Problem]:
+    """Square images must be whole patches."""
+    section = study.section(CorrespondenceSection)
+    yield from not_multiples({"evaluate.correspondence.size": section.size}, variants, unless=not section.datasets)
+
+
+def add_nodes(nodes: StudyNodes) -> None:
+    """A node for every network, data set and facet."""
+    section, evaluate = nodes.section(CorrespondenceSection), nodes.study.evaluate
+    hashes = [(what, "correspondence", section.split) for what in ("images", "targets")]
+    for model in nodes.models:
+        for name in section.datasets:
+            for facet in section.facet:
+                settings = {
+                    "correspondence": settings_for_key(section, without=STUDY_KEYS),
+                    "seed": nodes.study.seed,
+                    "context": {**nodes.context(model.variant, model.epoch), "dataset": name},
+                    "multiscale": nodes.multiscale(model.variant),
+                    "blocks": evaluate.block_list,
+                    "facet": facet,
+                    "norm": evaluate.norm[0] if facet == "out" else "none",
+                }
+                suffix = "" if facet == section.facet[0] else f"-{facet}"
+                nodes.add(
+                    STAGE,
+                    f"{model.place}/{name}{suffix}",
+                    {**settings, **model.spec},
+                    inputs=model.inputs,
+                    data=data.of_dataset(nodes, name, section.split, *hashes),
+                    outside=model.outside,
+                    variant=model.variant.name,
+                )
+
+
+def run(task: Task) -> None:
+    """Find the keypoints of every pair."""
+    from dinoskip.pipeline.inputs import multiscale_blocks, open_backbone, open_split, row_context  # torch
+
+    settings = task.settings
+    backbone = open_backbone(settings, task.inputs.get("weights"), task.device)
+    correspondence.evaluate(
+        backbone,
+        open_split(task, "correspondence"),
+        settings["blocks"],
+        task.out,
+        validate(CorrespondenceConfig, RawConfig(dict(settings["correspondence"]))),
+        row_context(task, backbone),
+        facet=settings["facet"],
+        norm=settings["norm"],
+        multiscale=multiscale_blocks(task, backbone.depth),
+        seed=settings["seed"],
+        workers=task.workers,
+    )
+
+
+STAGE = Stage(
+    "correspondence",
+    run,
+    add_nodes,
+    CorrespondenceSection,
+    place="evaluate.correspondence",
+    use="correspondence",
+    measures="semantic correspondence",
+    check=check,
+    command=Command(
+        "find the keypoints of an object in other images, with every block",
+        "evaluate.correspondence.facet=[key,out]",
+        kind="spair71k",
+        options=(
+            (
+                "--protocol", "NAME", "evaluate.correspondence.protocol={}",
+                f"{', '.join(PROTOCOLS)} (docs/correspondence.md; default: dift)",
+            ),
+        ),
+    ),
+)  # fmt: skip

@@ -1,0 +1,8 @@
+"""Semantic correspondence: keypoints found in another image by their features (docs/correspondence.md).
+
+Names are loaded when they are first used, so that the settings alone cost no import of torch.
+"""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,0 +1,214 @@
+"""Semantic correspondence on a set of pairs: PCK of every block, each image through the network once.
+
+docs/correspondence.md has the rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from dinoskip.console import Progress, log
+from dinoskip.data.keypoints import KeypointDataset, KeypointPair
+from dinoskip.errors import ConfigError, DataError
+from dinoskip.files import write_json
+from dinoskip.models import Backbone
+from dinoskip.models.backbone import Facet, Norm
+from dinoskip.records import RecordedRow, write_recorded_rows
+from dinoskip.results import EvalResult
+from eval.correspondence.config import CorrespondenceConfig
+from eval.correspondence.matching import Matched, Matcher, Placement
+from eval.correspondence.pictures import draw_pair
+from eval.correspondence.windows import FeatureWindow, groups_of_pairs
+from eval.means import mean_record, mean_rows
+
+SAME_PLACE = "same place"
+Hits = NDArray[np.bool_]
+
+
+class Pck(NamedTuple):
+    """The share of points that are hit: of all points together, and the mean of the pairs' own shares; 0..1."""
+
+    per_point: float
+    per_image: float
+
+
+def pck(hits: Sequence[Hits]) -> Pck:
+    """Return the PCK of pairs, each with a bool for every visible point, those without any left out; nan for none."""
+    there = [one for one in hits if len(one)]
+    if not there:
+        return Pck(float("nan"), float("nan"))
+    return Pck(float(np.concatenate(there).mean()), float(np.mean([one.mean() for one in there])))
+
+
+def evaluate(
+    backbone: Backbone,
+    dataset: KeypointDataset,
+    blocks: Sequence[int] | str,
+    out: Path,
+    config: CorrespondenceConfig,
+    context: Mapping[str, Any],
+    *,
+    facet: Facet = "key",
+    norm: Norm = "none",
+    multiscale: Sequence[int] | None = None,
+    seed: int = 0,
+    workers: int = 0,
+) -> list[EvalResult]:
+    """Find the keypoints of every pair with every block; write all into ``out``.
+
+    With ``multiscale`` also with these blocks together: unit features side by side. ``blocks`` may be ``"all"``. Writes
+    ``rows.json`` (for each alpha PCK per point and per image with intervals over pairs, and its mean over categories,
+    in percent; then those of the same place in the other image), ``records.npz`` (what each pair adds),
+    ``categories.json`` ``{block: {category: {alpha: [per point, per image]}}}`` and pictures of the first pairs.
+    Raises :class:`DataError` naming an image that cannot be used, :class:`ConfigError` for impossible settings.
+    """
+    if config.size % backbone.patch_size:
+        near = max(1, round(config.size / backbone.patch_size)) * backbone.patch_size
+        raise ConfigError(
+            f"size: {config.size} is not a multiple of the patch size {backbone.patch_size}", f"try {near}"
+        )
+    if not dataset.pairs:
+        raise DataError(f"{dataset.name} {dataset.split}: there is no pair")
+    out.mkdir(parents=True, exist_ok=True)
+    numbers = list(range(1, backbone.depth + 1)) if isinstance(blocks, str) else sorted(set(blocks))
+    groups: dict[str, tuple[int, ...]] = {str(block): (block,) for block in numbers}
+    if multiscale:
+        groups["+".join(map(str, multiscale))] = tuple(multiscale)
+    every = sorted({block for some in groups.values() for block in some})
+    if every[-1] > backbone.depth:
+        raise ConfigError(f"block {every[-1]} is beyond the {backbone.depth} blocks of {backbone.spec}")
+    window = FeatureWindow(backbone, dataset, every, facet, norm, config, workers)
+    matched = _matched(window, groups, out)
+    row = _row(backbone, dataset, config, facet, norm, seed)
+    recorded: list[RecordedRow] = []
+    for label in groups:
+        recorded += _rows(replace(row, block=label).with_context(context), dataset, matched[label], config, seed)
+    metric = recorded[0].row.metric
+    best = max((one.row for one in recorded if one.row.metric == metric), key=lambda one: one.value)
+    log.info("correspondence: best is block %s with %.1f %s", best.block, best.value, metric)
+    like = row.with_context(context).baseline(SAME_PLACE, 0.0)
+    recorded += [one for one in _rows(like, dataset, _same_place(dataset), config, seed) if one.values is not None]
+    write_json(out / "categories.json", {label: _categories(dataset, matched[label], config) for label in groups})
+    return write_recorded_rows(out, [pair.id for pair in dataset.pairs], recorded)
+
+
+def _matched(window: FeatureWindow, groups: Mapping[str, tuple[int, ...]], out: Path) -> dict[str, list[Matched]]:
+    """Points found by every group of blocks in every pair, in the set's order; pictures of the first pairs."""
+    dataset, config, device = window.dataset, window.config, window.backbone.device
+    found: dict[str, dict[int, Matched]] = {label: {} for label in groups}
+    matcher = Matcher(config, window.grid, window.backbone.patch_size)
+    used = {image for pair in dataset.pairs for image in (pair.source, pair.target)}
+    with Progress("correspondence", len(used) + len(dataset.pairs), "images and pairs") as progress:
+        for numbers in groups_of_pairs(dataset):
+            pairs = [dataset.pairs[number] for number in numbers]
+            images = sorted({image for pair in pairs for image in (pair.source, pair.target)})
+            places = {image: Placement.of(dataset.size(image), config) for image in images}
+            with window.of(images, out, progress) as tokens:
+                target, prepared = -1, {}
+                for number, pair in zip(numbers, pairs, strict=True):
+                    if pair.target != target:
+                        target = pair.target
+                        features = {label: _joined(tokens(target), some, device) for label, some in groups.items()}
+                        prepared = {label: matcher.prepared(own, places[target]) for label, own in features.items()}
+                    source = tokens(pair.source)
+                    for label, some in groups.items():
+                        read = _joined(source, some, device), pair.source_points, places[pair.source]
+                        found[label][number] = matcher.match(
+                            matcher.descriptors(*read), prepared[label], pair.target_points, pair.extent, places[target]
+                        )
+                    if number < config.pictures:
+                        own_points = {label: own[number] for label, own in found.items()}
+                        draw_pair(dataset, pair, own_points, places[target], config, out / "pairs" / f"{number:04d}")
+                    progress.advance()
+    return {label: [own[number] for number in range(len(dataset.pairs))] for label, own in found.items()}
+
+
+def _joined(tokens: Mapping[int, NDArray[np.float32]], blocks: Sequence[int], device: torch.device) -> torch.Tensor:
+    """Tokens (h·w, C) of a block as they are, or of several at unit length side by side."""
+    parts = [torch.from_numpy(tokens[block]).to(device) for block in blocks]
+    if len(parts) == 1:
+        return parts[0]
+    return torch.cat([torch.nn.functional.normalize(part, dim=-1) for part in parts], 1)
+
+
+def _same_place(dataset: KeypointDataset) -> list[Matched]:
+    """The rule that looks at no image: a point is at the same share of the other image's width and height."""
+    found = []
+    for pair in dataset.pairs:
+        (high, wide), (other_high, other_wide) = dataset.size(pair.source), dataset.size(pair.target)
+        scaled = pair.source_points * (other_wide / wide, other_high / high)
+        found.append(Matched(scaled, pair.target_points, pair.extent))
+    return found
+
+
+def _hits(pair: KeypointPair, matched: Matched, alpha: float, strict: bool) -> Hits:
+    return np.asarray(matched.hits(alpha, strict)[pair.visible])
+
+
+def _rows(
+    like: EvalResult, dataset: KeypointDataset, matched: Sequence[Matched], config: CorrespondenceConfig, seed: int
+) -> list[RecordedRow]:
+    """Rows of every alpha: per point and per image with records, and the mean of the categories' PCK per point."""
+    records, means = [], []
+    for alpha in config.alphas:
+        hits = [_hits(pair, one, alpha, config.padded) for pair, one in zip(dataset.pairs, matched, strict=True)]
+        right, counts = (np.array([int(part(one)) for one in hits]) for part in (np.sum, len))
+        share = np.divide(right, counts, out=np.zeros(len(hits)), where=counts > 0)
+        name = f"PCK@{alpha:g}"
+        records += [
+            (f"{name} per image", mean_record(share, counts > 0)),
+            (f"{name} per point", mean_record(right, counts)),
+        ]
+        categories = _by_category(dataset, hits)
+        own = [pck(some).per_point for some in categories.values()]
+        weights = [len(some) for some in categories.values()]
+        for how, value in (("", np.mean(own)), (" by pairs", np.average(own, weights=weights))):
+            row = replace(like, metric=f"{name} per point, mean of categories{how}", value=100 * float(value))
+            means.append(RecordedRow(row))
+    return mean_rows(like, records, seed) + means
+
+
+def _by_category(dataset: KeypointDataset, hits: Sequence[Hits]) -> dict[str, list[Hits]]:
+    """Hits of the pairs with a visible point, by category in alphabetical order."""
+    found: dict[str, list[Hits]] = {name: [] for name in dataset.class_names}
+    for pair, own in zip(dataset.pairs, hits, strict=True):
+        if len(own):
+            found[pair.category].append(own)
+    return {name: some for name, some in found.items() if some}
+
+
+def _categories(dataset: KeypointDataset, matched: Sequence[Matched], config: CorrespondenceConfig) -> dict[str, Any]:
+    scores: dict[str, dict[str, list[float]]] = {}
+    for alpha in config.alphas:
+        hits = [_hits(pair, one, alpha, config.padded) for pair, one in zip(dataset.pairs, matched, strict=True)]
+        for name, some in _by_category(dataset, hits).items():
+            scores.setdefault(name, {})[f"{alpha:g}"] = list(pck(some))
+    return scores
+
+
+def _row(
+    backbone: Backbone, dataset: KeypointDataset, config: CorrespondenceConfig, facet: str, norm: str, seed: int
+) -> EvalResult:
+    return EvalResult(
+        metric="",
+        value=0.0,
+        task="correspondence",
+        block="",
+        dataset=dataset.name,
+        split=dataset.split,
+        n=len(dataset.pairs),
+        facet=facet,
+        norm=norm,
+        protocol=config.protocol,
+        resolution=config.resolution,
+        classes=len(dataset.class_names),
+        seed=seed,
+        weights=backbone.weights_hash,
+    )
