@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import signal
 import subprocess
 import time
 from collections.abc import Iterator
@@ -210,6 +211,9 @@ class Campaign:
 
 def run(out: Path, seed: int, minutes: float) -> int:
     """One piece of ``minutes``; the number of faults seen."""
+    signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # in the background of a shell it is ignored, by children too
     campaign = Campaign(out, seed)
     campaign.straight()
     faults = 0
