@@ -11,5 +11,6 @@ A folder for each task: its settings in ``config.py`` (no torch at import), its 
 - videos: ``video``; pairs of images: ``correspondence``
 - while a network trains: ``online``
 - for all of them: ``labelled`` (tokens with label maps), ``upsampling``, ``metrics``, ``bootstrap`` (intervals),
-  ``baselines``, ``means`` (over what images have several of), ``compare`` (two rows over the same images)
+  ``baselines``, ``means`` (over what images have several of), ``compare`` (two rows over the same images),
+  ``picture_maps`` (what the gallery draws)
 """

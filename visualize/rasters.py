@@ -16,6 +16,7 @@ EIGEN_LEVELS = 63  # the middle one is the split
 HEAT_LEVELS = 32
 HEAT_QUANTILE = 0.99  # of a map's values: shown as the brightest
 VEIL_COLOUR = (14, 18, 44)
+TINT = 150  # opacity of the colour over an object
 VEIL = 175  # opacity (0..255) of the shade over what a mask leaves out
 
 

@@ -25,11 +25,13 @@ from dinoskip.pipeline.inputs import dataset_of, open_backbone
 from dinoskip.pipeline.stage import Task
 from dinoskip.records import ImageRecords, read_records
 from dinoskip.results import EvalResult, read_rows
+from eval.picture_maps import read_maps
 from eval.probe import load_heads, predict
 from eval.tokencut import to_pixels, tokencut
 from visualize.colours import pca_views
 from visualize.comparison import Scores
 from visualize.gallery import Classes, Discovery, GalleryConfig, GalleryImage, GalleryModel, build_gallery, write_sheets
+from visualize.gallery.layers import MAP_LAYERS
 from visualize.gallery.sheets import chosen_images
 from visualize.rows import principal
 
@@ -159,6 +161,11 @@ def _column(task: Task, model: Mapping[str, Any], shown: _Shown, scratch: Path) 
         predictions=_predictions(store, probe) if probe else {},
         discoveries=_discoveries(keys),
         attention=_attention(backbone, shown, store),
+        maps={
+            layer: read_maps(folder, shown.ids)
+            for layer in MAP_LAYERS
+            if (folder := task.inputs.get(f"{layer}:{label}")) is not None
+        },
         rows=rows,
         description=_described(backbone, square, norm, facet),
     )

@@ -30,6 +30,7 @@ from eval.cluster.matching import ImageCounts, confusion, match, matched_areas, 
 from eval.cluster.spaces import Clustering, cosine_clusterings, kmeans_clustering
 from eval.labelled import places, token_cosine
 from eval.metrics import scores_of_areas
+from eval.picture_maps import write_map_index
 from eval.probe.rows import mean_row
 from eval.upsampling import upsampled_classes
 
@@ -163,7 +164,7 @@ def evaluate(
     counts = _count(store, lambda i: dataset.label(where[i]), classes, fits, config, maps, chosen)
     cosines = {block: token_cosine(store.tokens(block), chosen) for block in store.blocks}
     about = _row(store, dataset, config, fitted_on, seed).with_context(context)
-    recorded = _recorded(counts, fits, config, about, cosines, out)
+    recorded = _recorded(counts, fits, config, about, cosines, store, out)
     areas = majority_areas(counts.labelled, counts.labelled)
     ((low, high),) = miou_intervals([areas], about.seed)
     floor = about.baseline("one cluster", 100 * scores_of_areas(areas.sum(0)).miou, 100 * low, 100 * high)
@@ -179,6 +180,7 @@ def _recorded(
     config: ClusteringConfig,
     about: EvalResult,
     cosines: Mapping[int, float],
+    store: FeatureStore,
     out: Path,
 ) -> list[RecordedRow]:
     """Rows of all fits: for each number of clusters of the mean over seeds, if there are several, then of each."""
@@ -196,7 +198,10 @@ def _recorded(
         for rows in of_seeds:
             noted = [replace(one, row=replace(one.row, note=f"seed {one.row.seed}")) for one in rows]
             recorded += noted if len(of_seeds) > 1 else rows
-    write_json(out / "clusters.json", matches[next(iter(fits))])
+    first = matches[next(iter(fits))]
+    write_json(out / "clusters.json", first)
+    if config.sizing != "crop":  # what was cropped does not cover the image
+        write_map_index(out, store, {int(block): f"clusters_block{block}.npy" for block in first}, first)
     return recorded
 
 

@@ -26,6 +26,7 @@ from eval.labelled import places
 from eval.objects.config import ObjectsConfig
 from eval.objects.maskcut import MaskCutRound, cut_masks
 from eval.objects.scores import MatchedBoxes, match_boxes
+from eval.picture_maps import write_map_index
 from eval.tokencut.cut import Grid
 from eval.tokencut.evaluation import BoxDataset
 from eval.tokencut.graph import mean_cosine, normalise, similarities
@@ -149,6 +150,7 @@ def evaluate(
             progress.advance()
     by_image = {name: {str(b): blocks.boxes[b][i] for b in store.blocks} for i, name in enumerate(store.ids)}
     write_json(out / "boxes.json", by_image)
+    write_map_index(out, store, {block: f"objects_block{block}.npy" for block in store.blocks})
     like = _row(store, dataset, config).with_context(context)
     recorded: list[RecordedRow] = []
     for block in store.blocks:

@@ -23,6 +23,7 @@ from dinoskip.results import EvalResult
 from dinoskip.statistics import mean_interval
 from eval.baselines import BOXES
 from eval.labelled import places
+from eval.picture_maps import write_map_index
 from eval.saliency.config import SaliencyConfig
 from eval.saliency.scores import count_masks, f_curve
 from eval.saliency.solver import BilateralGrid, solve
@@ -148,6 +149,7 @@ def evaluate(
     where = places(store, dataset)
     out.mkdir(parents=True, exist_ok=True)
     cuts = _cut(store, config, out, choose_device(device), workers)
+    write_map_index(out, store, {block: f"masks_block{block}.npy" for block in store.blocks})
     scores = _score_all(cuts, dataset, where, config.solver, out, workers)
     recorded = _recorded(cuts, scores, _row(store, dataset, config.label).with_context(context), config.solver)
     top = max((one.row for one in recorded if one.row.metric == "maxF"), key=lambda row: row.value)

@@ -47,7 +47,8 @@ class GalleryModel:
 
     ``predictions`` are label maps uint8 of any resolution that cover the whole image (token grid x 4 is
     enough); ``attention`` is (heads, h, w) float, the CLS token's, covering the image too; ``rows`` feed the curves
-    above the pictures and the table of captions.
+    above the pictures and the table of captions. ``maps`` are uint8 (h, w) by layer: ``cluster``, classes by their
+    values; ``saliency``, 1 where the object is; ``objects``, their numbers from 1, 0 where none is.
     """
 
     name: str
@@ -57,6 +58,7 @@ class GalleryModel:
     rows: Sequence[EvalResult] = ()
     description: str = ""
     attention: Mapping[int, Mapping[str, np.ndarray]] = field(default_factory=dict)
+    maps: Mapping[str, Mapping[int, Mapping[str, np.ndarray]]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from dinoskip.data.segmentation import voc_palette
 from visualize import rasters
 from visualize.colours import PcaViews
 from visualize.gallery.content import Classes, GalleryImage, GalleryModel
@@ -20,6 +22,12 @@ from visualize.gallery.files import PictureFiles
 from visualize.gallery.scores import METRICS, best_iou, image_scores, mean_cosine
 from visualize.palette import diverging, sequential
 
+MAP_LAYERS: Mapping[str, tuple[int, ...]] = {
+    "cluster": (),
+    "saliency": (rasters.VEIL, 0),
+    "objects": (rasters.VEIL, *[rasters.TINT] * 255),
+}
+"""Layers of ``GalleryModel.maps``, and how opaque the colours of their values are; () is opaque."""
 Maps = Mapping[int, Sequence[np.ndarray]]  # block -> one map (h, w, ...) a part, in the colours of the sheet
 
 
@@ -53,6 +61,7 @@ class CellWriter:
         self._probe(cell, row, image)
         self._tokencut(cell, row, image)
         self._attention(cell, row, image)
+        self._maps(cell, row, image)
         return cell
 
     def _sheet(
@@ -138,3 +147,13 @@ class CellWriter:
             cell, "attention", row, maps, lambda values: rasters.palette_png(values, colours),
             parts=list(range(count)), peaks=peaks,
         )  # fmt: skip
+
+    def _maps(self, cell: GalleryCell, row: int, image: GalleryImage) -> None:
+        """Clusters in the classes' colours; objects over the photograph in colours of their own, the rest veiled."""
+        veiled = np.concatenate([np.array([rasters.VEIL_COLOUR], np.uint8), voc_palette()[1:]])
+        for layer, opacity in MAP_LAYERS.items():
+            by_block = self.model.maps.get(layer, {}).items()
+            shown = {block: [np.asarray(maps[image.id], np.uint8)] for block, maps in by_block if image.id in maps}
+            palette = veiled if opacity else None if self.classes is None else self.classes.palette
+            if palette is not None:
+                self._sheet(cell, layer, row, shown, partial(rasters.palette_png, palette=palette, opacity=opacity))

@@ -150,6 +150,9 @@ def _layers(
         "probe": ("Probe", ()),
         "vector": ("Eigenvector", ()),
         "cut": ("TokenCut", ()),
+        "cluster": ("Clusters", ()),
+        "saliency": ("Saliency", ()),
+        "objects": ("MaskCut", ()),
         "attention": ("Attention", ["mean", *(f"head {head}" for head in range(1, heads))]),
         "similarity": ("Similarity", RANGES),
         "photo": ("Photo", ()),
@@ -201,6 +204,7 @@ def _classes_shown(
         for name in predicted
         if name in ids
     ]
+    maps += [own[name] for model in models for own in model.maps.get("cluster", {}).values() for name in own]
     values = {int(value) for one in maps for value in np.unique(one)}
     return sorted(value for value in values if value < len(classes.names))
 

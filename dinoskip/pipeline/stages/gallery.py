@@ -79,6 +79,8 @@ def add_nodes(nodes: StudyNodes) -> None:
         inputs |= {f"{role}:{label}": node for role, node in model.inputs.items()}
         if (node := f"probe/{model.place}/{name}") in nodes.nodes:
             inputs[f"probe:{label}"] = node
+        drawn_by = {stage: f"{stage}/{model.place}/{name}" for stage in ("cluster", "saliency", "objects")}
+        inputs |= {f"{stage}:{label}": node for stage, node in drawn_by.items() if node in nodes.nodes}
         inputs |= {f"tokencut {one}:{label}": f"tokencut/{model.place}/{one}" for one in discovery.datasets}
     drawn = settings_for_key(section, without=STUDY_KEYS)
     settings = {

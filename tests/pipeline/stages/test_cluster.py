@@ -82,3 +82,11 @@ def test_each_is_a_command(tmp_path: Path, task: str, metric: str, settings: lis
     assert {row["block"] for row in rows if row["metric"] == metric} == {"1", "2", ""}
     assert all(row["task"] == task for row in rows)
     assert all(row["low"] is not None for row in rows if row["metric"] == metric)
+
+
+def test_the_gallery_draws_what_they_found(tmp_path: Path) -> None:
+    def roles(*overrides: str) -> set[str]:
+        return {role.partition(":")[0] for role in nodes_of(tmp_path, *overrides)["gallery"].inputs}
+
+    assert {"cluster", "saliency", "objects"} <= roles(*ASKED, "evaluate.objects.split=val")
+    assert not {"cluster", "saliency", "objects"} & roles()
