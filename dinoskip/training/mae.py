@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from dinoskip.data.augment import AugmentConfig, Probability
 from dinoskip.data.crops import CropConfig, Scale
 from dinoskip.data.masks import VisiblePatches
+from dinoskip.init.build import ModelConfig, needs_images
 from dinoskip.models.build import DEPTH, SHAPES, VitConfig, from_config
 from dinoskip.models.flops import block_flops, patch_flops
 from dinoskip.models.masked import visible_tokens
@@ -67,6 +68,13 @@ class MaeConfig(PretrainConfig):
     def sizes(self) -> dict[str, int]:
         """Of the crop."""
         return {"crop_size": self.crop_size}
+
+    def objections(self, model: ModelConfig) -> dict[str, str]:
+        """Weights that are measured on images are measured with their own positions."""
+        if self.positions == "learned" or not needs_images(model.init):
+            return {}
+        text = f"sincos replaces those with which init {model.init.name} is measured: take positions=learned"
+        return {"positions": text}
 
     def build(self, job: Job, steps_per_epoch: int, device: torch.device) -> MAE:
         """Encoder and decoder."""

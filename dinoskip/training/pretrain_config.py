@@ -12,6 +12,7 @@ from dinoskip.data.augment import AugmentConfig
 from dinoskip.data.crops import CropConfig
 from dinoskip.data.multicrop import DataPath
 from dinoskip.data.view_targets import ViewTargets
+from dinoskip.init.build import ModelConfig
 from dinoskip.models.build import VitConfig
 from dinoskip.training.objective import Objective
 from dinoskip.training.recipe import Job, TrainConfig
@@ -46,6 +47,10 @@ class PretrainConfig(TrainConfig):
     @abstractmethod
     def sizes(self) -> dict[str, int]:
         """Sides of the views in pixels, by their dotted key; each must be whole patches."""
+
+    def objections(self, model: ModelConfig) -> dict[str, str]:
+        """What does not go together with a model, by the setting's name."""
+        return {}
 
     @abstractmethod
     def build(self, job: Job, steps_per_epoch: int, device: torch.device) -> Objective:

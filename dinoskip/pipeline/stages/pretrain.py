@@ -61,6 +61,8 @@ def check(study: StudyBase, variants: tuple[Variant, ...]) -> Iterator[Problem]:
     section, online = study.find(PretrainSection), study.online
     if section is not None:
         yield from not_multiples({f"pretrain.{key}": size for key, size in section.sizes().items()}, variants)
+        for model in (variant.model for variant in variants if variant.model is not None):
+            yield from ((f"pretrain.{key}", text) for key, text in section.objections(model).items())
         if section.online_every and not online.parts:
             yield "pretrain.online_every", "there is nothing to evaluate: add online.knn or online.probe"
     yield from not_multiples({f"online.{name}.size": part.size for name, part in online.parts.items()}, variants)
