@@ -1,3 +1,10 @@
 """dinoskip: train DINO ViTs with and without skip connections, and measure every layer."""
 
-__version__ = "0.1.0"
+import lazy_loader
+
+__version__ = "0.2.0"
+
+__getattr__, __dir__, _names = lazy_loader.attach(  # torch only when one of them is used
+    __name__, submod_attrs={"models.load": ["load_backbone"], "pipeline.evaluate": ["evaluate"]}
+)
+__all__ = ["__version__", "evaluate", "load_backbone"]

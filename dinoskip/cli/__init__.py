@@ -17,6 +17,7 @@ from contextlib import contextmanager
 
 from dinoskip import __version__, console
 from dinoskip.cli.arguments import Parser
+from dinoskip.cli.packages import claim_common_names
 from dinoskip.errors import ConfigError, DinoskipError, DiskFull, Preempted, is_disk_full, is_not_permitted
 
 EXITS = __doc__.split("\n\n", 1)[1].strip() if __doc__ else ""
@@ -124,6 +125,7 @@ def _stopped_by_signals() -> Iterator[None]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     try:
+        claim_common_names()
         args = _parse(argv)
         console.configure(args.verbosity)
         with _stopped_by_signals():

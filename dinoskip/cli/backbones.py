@@ -137,7 +137,8 @@ def _data_name(data: dict[str, Any], overrides: Sequence[str]) -> str:
 
 def _runner_of(args: Args, stage: Stage) -> Runner:
     """A study of existing backbones, in ``--out``, with one stage and what it needs. ``data.KEY=value`` sets keys."""
-    from dinoskip.pipeline.runner import Runner  # torch
+    from dinoskip.pipeline.look import labelled  # torch, as below
+    from dinoskip.pipeline.runner import Runner
     from dinoskip.pipeline.study import STAGES, build_nodes, study_of
 
     data: dict[str, Any] = {"kind": args.kind, "root": args.data}
@@ -162,25 +163,6 @@ def _runner_of(args: Args, stage: Stage) -> Runner:
     nodes = only(build_nodes(study, variants), {stage.name}, gathering="" if stage.name == "gallery" else "report")
     rules = study.storage_rules
     return Runner(study.directory, nodes, STAGES, device=args.device, workers=args.workers, storage=rules)
-
-
-def labelled(specs: Sequence[str]) -> list[dict[str, str]]:
-    """Entries of ``variants.model``: each backbone under its file's, folder's or model's own name, if that is clear."""
-    from dinoskip.models.load import split_spec  # torch
-
-    names = [_short_name(*split_spec(spec)[:2]) for spec in specs]
-    clear = [name and names.count(name) == 1 for name in names]
-    return [
-        {"backbone": spec, "label": name} if own else {"backbone": spec}
-        for spec, name, own in zip(specs, names, clear, strict=True)
-    ]
-
-
-def _short_name(kind: str, name: str) -> str:
-    last = re.split(r"[/:]", name.rstrip("/"))[-1]
-    if kind in {"weights", "dino"}:
-        last = last.rpartition(".")[0] or last
-    return re.sub(r"[^A-Za-z0-9._-]+", "_", last).lstrip("._-")[:40]
 
 
 def run_stage(stage: Stage, args: Args) -> int:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,19 +17,16 @@ from dinoskip.cli.arguments import (
     data_option,
     json_option,
 )
-from dinoskip.cli.backbones import labelled
 from dinoskip.cli.rows import conclude
-from dinoskip.config import RawConfig, apply_overrides, validate
+from dinoskip.config import RawConfig, apply_overrides
 from dinoskip.console import duration, log
 from dinoskip.data.sets import FOLDER_KINDS
-from dinoskip.errors import ConfigError, DataError
+from dinoskip.errors import ConfigError
 from dinoskip.pipeline import old_keys
 
 if TYPE_CHECKING:
     from dinoskip.pipeline.graph import Node
 
-STAGES_SHOWN = {"probe", "tokencut", "knn", "gallery"}
-SIZE = 224
 STARTS = 3.0  # seconds that a study takes beside its passes over images, a network
 PASSES = 1.6  # what probes, cuts and pictures take on a CPU, in passes over the same images
 
@@ -63,81 +58,6 @@ def add_commands(commands: Any) -> None:
     parser.set_defaults(overrides=[])
 
 
-@dataclass(frozen=True)
-class Labels:
-    """What a folder can be used for: a data set's settings, and the splits that have masks, boxes and classes."""
-
-    data: dict[str, Any]
-    masks: bool = False
-    boxes: str = ""
-    classes: bool = False
-
-
-def labels_of(root: Path, kind: str | None = None) -> Labels:
-    """Look at what lies in a folder. Raises :class:`DataError` for one without images or with unusable masks."""
-    from dinoskip.data.sets.layouts import kind_of
-
-    if not root.is_dir():
-        raise DataError(f"{root}: is not a folder", "give a folder of photographs, or a data set's")
-    kind, place = (kind, root) if kind else kind_of(root)
-    tree: dict[str, Any] = {"kind": kind, "root": str(place)}
-    candidates = [{**tree, "year": year} for year in (2012, 2007)] if kind == "voc" else [tree]
-    looked = [_labels(candidate) for candidate in candidates]
-    useful = [one for one in looked if one.masks or one.boxes or one.classes]
-    if useful:
-        return useful[0]
-    if kind not in {"images", "folder"}:
-        log.warning("%s: laid out as %s, but has no labels that can be read: shown as photographs", root, kind)
-    return Labels({"kind": "images", "root": str(root)})
-
-
-def _labels(tree: dict[str, Any]) -> Labels:
-    from dinoskip.data import sets as datasets
-    from dinoskip.pipeline.inputs import OneDataset  # torch
-
-    config = validate(OneDataset, RawConfig({"dataset": tree}, {"": "command line"})).dataset
-
-    def opens(opener: Callable[..., Any], *splits: str) -> bool:
-        try:
-            return all(len(opener(config, split)) for split in splits)
-        except (ConfigError, DataError) as error:
-            log.debug("%s", error)
-            return False
-
-    boxes = next((split for split in ("val", "trainval", "train") if opens(datasets.open_detection, split)), "")
-    masks = opens(datasets.open_segmentation, "train", "val")
-    return Labels(tree, masks, boxes, tree["kind"] == "folder" and opens(datasets.open_labelled, "train", "val"))
-
-
-def study_tree(args: Args, labels: Labels) -> dict[str, Any]:
-    """The study behind the page."""
-    root = Path(args.data).resolve()
-    out = Path(args.out or f"runs/look-{_safe(root.name)}")
-    name = f"voc{labels.data['year']}" if labels.data["kind"] == "voc" else root.name
-    name = _safe(f"{name}_{args.images}" if args.images else name)
-    measured = labels.masks or labels.boxes or labels.classes
-    limit = {"limit": args.images} if args.images and measured else {}
-    evaluate: dict[str, Any] = {"blocks": blocks_of(args.blocks)}
-    evaluate["probe"] = {"protocol": "fast", "size": SIZE, "datasets": [name] if labels.masks else []}
-    if labels.boxes:
-        evaluate["tokencut"] = {"datasets": [name], "split": labels.boxes}
-    if labels.classes:
-        evaluate["knn"] = {"datasets": [name], "size": SIZE}
-    return {
-        "name": out.name,
-        "output": str(out.parent),
-        "data": {name: {**labels.data, **limit}},
-        "variants": {"model": labelled([text for text in args.backbone if not _is_setting(text)])},
-        "evaluate": evaluate,
-        "gallery": {"dataset": name},
-        "report": {"title": f"A look at {root.name}"},
-    }
-
-
-def _safe(text: str) -> str:
-    return re.sub(r"[^A-Za-z0-9._-]+", "_", text).lstrip("._-")[:50] or "photographs"
-
-
 def _is_setting(text: str) -> bool:
     return re.match(r"[a-z_.0-9]+=", text) is not None
 
@@ -146,15 +66,19 @@ def look(args: Args) -> int:
     """``dinoskip look``."""
     from dinoskip.distributed import is_main  # torch, as below
     from dinoskip.pipeline.graph import only
+    from dinoskip.pipeline.look import MEASURES, labels_of, safe_name, study_tree
     from dinoskip.pipeline.runner import Runner
     from dinoskip.pipeline.study import STAGES, build_nodes, study_of
 
-    tree = study_tree(args, labels_of(Path(args.data), args.kind))
-    if not tree["variants"]["model"]:
+    backbones = [text for text in args.backbone if not _is_setting(text)]
+    if not backbones:
         raise ConfigError("look: no backbone is given", f"write {SPEC}")
+    root = Path(args.data)
+    out = Path(args.out or f"runs/look-{safe_name(root.resolve().name)}")
+    tree = study_tree(backbones, labels_of(root, args.kind), out, images=args.images, blocks=blocks_of(args.blocks))
     settings = [old_keys.current_override(text) for text in (*filter(_is_setting, args.backbone), *args.overrides)]
     study, variants = study_of(apply_overrides(RawConfig(tree, {"": "command line", "data": "--data"}), settings))
-    nodes = only(build_nodes(study, variants), STAGES_SHOWN, gathering="report")
+    nodes = only(build_nodes(study, variants), {*MEASURES, "gallery"}, gathering="report")
     runner = Runner(study.directory, nodes, STAGES, device=args.device, workers=args.workers)
     _say_how_long(args, [step.node for step in runner.plan() if step.state != "cached"])
     runner.run({node.id for node in runner.planner.nodes})
@@ -169,6 +93,7 @@ def _say_how_long(args: Args, missing: list[Node]) -> None:
 
     from dinoskip.distributed import choose_device
     from dinoskip.models import load_backbone
+    from dinoskip.pipeline.look import SIZE
 
     passes = [node for node in missing if node.stage == "features"]
     total = 0.0

@@ -9,8 +9,8 @@ import pytest
 from PIL import Image
 
 from dinoskip.cli import main
-from dinoskip.cli.look import labels_of
 from dinoskip.data import ScenesConfig, compose
+from dinoskip.pipeline.look import labels_of
 
 VIT = "timm:vit_tiny_patch16_224,pretrained=false,depth=2,img_size=64"
 

@@ -1,0 +1,68 @@
+"""One call from Python: rows of any backbones on any data set, ready for a table."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dinoskip.config import RawConfig, apply_overrides
+from dinoskip.errors import ConfigError
+from dinoskip.pipeline.graph import only
+from dinoskip.pipeline.look import MEASURES, Blocks, labels_of, study_tree
+from dinoskip.pipeline.runner import Runner
+from dinoskip.pipeline.study import STAGES, build_nodes, study_of
+from dinoskip.results import read_rows
+
+
+def evaluate(
+    backbones: str | Sequence[str],
+    data: str | Path,
+    tasks: Collection[str] = MEASURES,
+    *,
+    out: str | Path = "runs/evaluate",
+    kind: str | None = None,
+    images: int = 0,
+    blocks: Blocks = "all",
+    settings: Mapping[str, Any] | None = None,
+    device: str = "auto",
+    workers: int = 0,
+) -> list[dict[str, Any]]:
+    """Measure frozen features of every block; ``pandas.DataFrame(evaluate(...))`` is a table of the result.
+
+    What is in ``out`` already is not computed again.
+
+    Args:
+        backbones: one or several specs: ``run:DIR``, ``weights:FILE``, ``dino:FILE``, ``timm:NAME``, ``hf:NAME``, ...
+        data: the folder of a data set with masks, boxes or classes.
+        tasks: of ``probe``, ``tokencut`` and ``knn``; those that the data set has no labels for are left out.
+        out: the folder that keeps features and results.
+        kind: the data set's layout (``voc``, ``ade20k``, ``masks``, ...), if it is not seen in the folder.
+        images: at most so many of each split, drawn by a fixed seed; 0: all.
+        blocks: ``"all"`` or numbers from 1.
+        settings: of a study, such as ``{"evaluate.probe.protocol": "paper"}``.
+        device: ``auto``, ``cpu`` or ``cuda``.
+        workers: threads or processes that read images; 0: automatic.
+
+    Returns:
+        A dict for each row, with the fields of :class:`dinoskip.results.EvalResult`; baselines among them.
+
+    Raises:
+        ConfigError: for a task, spec or setting that is not understood, or if there is nothing to measure.
+        DataError: for a folder that cannot be read.
+    """
+    if unknown := sorted(set(tasks) - set(MEASURES)):
+        raise ConfigError(f"evaluate: {', '.join(unknown)} is none of {', '.join(MEASURES)}")
+    specs = [backbones] if isinstance(backbones, str) else list(backbones)
+    labels = labels_of(Path(data), kind)
+    tree = study_tree(specs, labels, Path(out), images=images, blocks=blocks, measures=tasks, gallery=False)
+    changes = [f"{key}={value}" for key, value in (settings or {}).items()]
+    study, variants = study_of(apply_overrides(RawConfig(tree, {"": "evaluate"}), changes))
+    nodes = only(build_nodes(study, variants), MEASURES, gathering="")
+    if not nodes:
+        raise ConfigError(f"evaluate: {data} has no labels for {', '.join(tasks)}")
+    runner = Runner(study.directory, nodes, STAGES, device=device, workers=workers, storage=study.storage_rules)
+    runner.run({node.id for node in nodes})
+    outputs = [place for node in nodes if (place := runner.output(node.id)) is not None]
+    rows = [row for path in outputs if (path / "rows.json").is_file() for row in read_rows(path / "rows.json")]
+    return [row.plain() for row in dict.fromkeys(rows)]

@@ -1,0 +1,118 @@
+"""A study of any backbones on any folder of photographs: what the folder has labels for is measured."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from dinoskip.config import RawConfig, validate
+from dinoskip.console import log
+from dinoskip.data import sets as datasets
+from dinoskip.data.sets.layouts import kind_of
+from dinoskip.errors import ConfigError, DataError
+from dinoskip.models.load import split_spec
+from dinoskip.pipeline.inputs import OneDataset
+
+SIZE = 224
+MEASURES = ("probe", "tokencut", "knn")
+Blocks = Literal["all"] | Sequence[int]
+
+
+@dataclass(frozen=True)
+class Labels:
+    """What a folder can be used for: a data set's settings, and the splits that have masks, boxes and classes."""
+
+    data: dict[str, Any]
+    masks: bool = False
+    boxes: str = ""
+    classes: bool = False
+
+
+def labels_of(root: Path, kind: str | None = None) -> Labels:
+    """Look at what lies in a folder. Raises :class:`DataError` for one without images or with unusable masks."""
+    if not root.is_dir():
+        raise DataError(f"{root}: is not a folder", "give a folder of photographs, or a data set's")
+    kind, place = (kind, root) if kind else kind_of(root)
+    tree: dict[str, Any] = {"kind": kind, "root": str(place)}
+    candidates = [{**tree, "year": year} for year in (2012, 2007)] if kind == "voc" else [tree]
+    looked = [_labels(candidate) for candidate in candidates]
+    useful = [one for one in looked if one.masks or one.boxes or one.classes]
+    if useful:
+        return useful[0]
+    if kind not in {"images", "folder"}:
+        log.warning("%s: laid out as %s, but has no labels that can be read: shown as photographs", root, kind)
+    return Labels({"kind": "images", "root": str(root)})
+
+
+def _labels(tree: dict[str, Any]) -> Labels:
+    config = validate(OneDataset, RawConfig({"dataset": tree}, {"": "command line"})).dataset
+
+    def opens(opener: Callable[..., Any], *splits: str) -> bool:
+        try:
+            return all(len(opener(config, split)) for split in splits)
+        except (ConfigError, DataError) as error:
+            log.debug("%s", error)
+            return False
+
+    boxes = next((split for split in ("val", "trainval", "train") if opens(datasets.open_detection, split)), "")
+    masks = opens(datasets.open_segmentation, "train", "val")
+    return Labels(tree, masks, boxes, tree["kind"] == "folder" and opens(datasets.open_labelled, "train", "val"))
+
+
+def study_tree(
+    backbones: Sequence[str],
+    labels: Labels,
+    out: Path,
+    *,
+    images: int = 0,
+    blocks: Blocks = "all",
+    measures: Collection[str] = MEASURES,
+    gallery: bool = True,
+) -> dict[str, Any]:
+    """The settings of the study, in the folder ``out``. ``images``: at most so many of a split; 0: all."""
+    root = Path(labels.data["root"]).resolve()
+    name = f"voc{labels.data['year']}" if labels.data["kind"] == "voc" else root.name
+    name = safe_name(f"{name}_{images}" if images else name)
+    measured = labels.masks or labels.boxes or labels.classes
+    limit = {"limit": images} if images and measured else {}
+    evaluate: dict[str, Any] = {"blocks": blocks, "probe": {"protocol": "fast", "size": SIZE}}
+    if labels.masks and "probe" in measures:
+        evaluate["probe"]["datasets"] = [name]
+    if labels.boxes and "tokencut" in measures:
+        evaluate["tokencut"] = {"datasets": [name], "split": labels.boxes}
+    if labels.classes and "knn" in measures:
+        evaluate["knn"] = {"datasets": [name], "size": SIZE}
+    tree = {
+        "name": out.name,
+        "output": str(out.parent),
+        "data": {name: {**labels.data, **limit}},
+        "variants": {"model": labelled(backbones)},
+        "evaluate": evaluate,
+        "report": {"title": f"A look at {root.name}"},
+    }
+    return {**tree, "gallery": {"dataset": name}} if gallery else tree
+
+
+def safe_name(text: str) -> str:
+    """A name that a data set or a folder may have."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "_", text).lstrip("._-")[:50] or "photographs"
+
+
+def labelled(specs: Sequence[str]) -> list[dict[str, str]]:
+    """Entries of ``variants.model``: each backbone under its file's, folder's or model's own name, if that is clear."""
+    names = [_short_name(*split_spec(spec)[:2]) for spec in specs]
+    clear = [name and names.count(name) == 1 for name in names]
+    return [
+        {"backbone": spec, "label": name} if own else {"backbone": spec}
+        for spec, name, own in zip(specs, names, clear, strict=True)
+    ]
+
+
+def _short_name(kind: str, name: str) -> str:
+    last = re.split(r"[/:]", name.rstrip("/"))[-1]
+    if kind in {"weights", "dino"}:
+        last = last.rpartition(".")[0] or last
+    return re.sub(r"[^A-Za-z0-9._-]+", "_", last).lstrip("._-")[:40]
