@@ -215,7 +215,8 @@ def print_shares(gpus: list[int]) -> None:
         image = dino_step_flops(
             VitConfig(name=name), head=HEAD, global_size=GLOBAL, local_size=LOCAL, num_local=LOCALS
         )  # fmt: skip
-        for config in (SoapConfig(), EcsConfig(), KLShampooConfig()):
+        for config in (SoapConfig(), EcsConfig(), EcsConfig(max_precond_dim=4096), KLShampooConfig()):
+            side = "" if config.max_precond_dim == type(config)().max_precond_dim else f", {config.max_precond_dim:,}"
             optimizer = build_optimizer(student, config)
             assert isinstance(optimizer, PreconditionedOptimizer)
             for ranks in gpus:
@@ -223,7 +224,7 @@ def print_shares(gpus: list[int]) -> None:
                 most, mean = max(share.flops for share in shares), sum(share.flops for share in shares) / ranks
                 state, sent = (max(getattr(share, key) for share in shares) for key in ("state_bytes", "update_bytes"))
                 print(
-                    f"| {name[4:5].upper()} | {config.name} | {ranks} | {most / 1e9:,.1f} / {mean / 1e9:,.1f} "
+                    f"| {name[4:5].upper()} | {config.name}{side} | {ranks} | {most / 1e9:,.1f} / {mean / 1e9:,.1f} "
                     f"| {most / (16 * image):.1%} | {state / 1e6:,.0f} | {sent / 1e6:,.0f} |"
                 )
 
