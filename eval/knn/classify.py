@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from dinoskip.errors import ConfigError, DataError
 from eval.knn.config import Backend
 from eval.neighbours import Neighbours
+from eval.retrieval.config import IndexName
 
 _CHUNK_ELEMENTS = 2**24  # similarities held at once: 64 MiB of float32
 
@@ -47,8 +48,8 @@ def knn_predictions(
 
     ``train_y`` (N,) are integer classes. Returns, for every k, int64 classes (blocks, n). Every feature is
     normalised here; a zero vector is similar to nothing. ``torch`` multiplies all blocks at once, ``faiss`` searches
-    one exact index a block. Raises :class:`ConfigError` if a k exceeds N, :class:`DataError` for features that are not
-    finite.
+    the vectors of one block after the other, ``ivf`` an index of them that is not exact. Raises :class:`ConfigError` if
+    a k exceeds N, :class:`DataError` for features that are not finite.
     """
     labels = np.asarray(train_y, dtype=np.int64)
     _check(train_x, labels, test_x, ks)
@@ -84,7 +85,8 @@ def _searcher(
             return similar, where
 
         return by_torch
-    indexes = [Neighbours(block.cpu().numpy(), memory.device) for block in memory]
+    kind: IndexName = "ivf" if backend == "ivf" else "flat"
+    indexes = [Neighbours(block.cpu().numpy(), memory.device, kind) for block in memory]
 
     def by_faiss(queries: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         results = [index.search(block.cpu().numpy(), k) for index, block in zip(indexes, queries, strict=True)]

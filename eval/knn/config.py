@@ -8,7 +8,7 @@ from pydantic import AfterValidator, Field
 
 from dinoskip.config import Added, Config, no_duplicates
 
-Backend = Literal["torch", "faiss"]
+Backend = Literal["torch", "faiss", "ivf"]
 
 
 class KnnConfig(Config):
@@ -18,5 +18,8 @@ class KnnConfig(Config):
         (10, 20), min_length=1, description="numbers of neighbours; each gives its own rows"
     )
     temperature: Annotated[float, Added()] = Field(0.07, gt=0, description="votes weigh exp(cosine / temperature)")
-    backend: Annotated[Backend, Added()] = Field("torch", description="what finds the neighbours; both are exact")
+    backend: Annotated[Backend, Added()] = Field(
+        "torch",
+        description="what finds the neighbours: torch and faiss exactly, ivf nearly",
+    )
     size: int = Field(224, ge=16, description="side in pixels of the centre crop")

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from dinoskip.distributed import choose_device
+from dinoskip.environment import memory_limit
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.features import FeatureStore
 from dinoskip.records import write_recorded_rows
@@ -19,12 +20,31 @@ from eval.baselines import classification_baselines, hits_row
 from eval.knn.classify import knn_predictions
 from eval.knn.config import KnnConfig
 
+_COPIES = 3  # of float32 features at once: as read, stacked, as unit vectors
 
-def _features(store: FeatureStore, device: torch.device) -> torch.Tensor:
-    features = [store.cls(block) for block in store.blocks]
+
+def _features(store: FeatureStore, blocks: Sequence[int], device: torch.device) -> torch.Tensor:
+    features = [store.cls(block) for block in blocks]
     if any(cls is None for cls in features):
         raise DataError(f"{store.path}: holds no class tokens, which k-NN needs", "export with cls=true")
     return torch.stack([torch.from_numpy(cls) for cls in features if cls is not None]).to(device)
+
+
+def _predicted(
+    train: FeatureStore, val: FeatureStore, labels: ArrayLike, config: KnnConfig, device: torch.device
+) -> dict[int, NDArray[np.int64]]:
+    """For every k the classes (blocks, n): of as many blocks at once as fit in half of the memory limit."""
+    size = _COPIES * 4 * train.dim * (len(train) + len(val))
+    together = max(1, memory_limit() // 2 // size)
+    parts = [
+        knn_predictions(
+            _features(train, some, device), labels, _features(val, some, device), config.k, config.temperature,
+            backend=config.backend,
+        )
+        for at in range(0, len(val.blocks), together)
+        for some in [val.blocks[at : at + together]]
+    ]  # fmt: skip
+    return {k: np.concatenate([part[k] for part in parts]) for k in config.k}
 
 
 def evaluate(
@@ -51,8 +71,7 @@ def evaluate(
         raise ValueError(f"{len(val_store.ids)} images to classify but {len(truth)} labels")
     if train_store.blocks != val_store.blocks:
         raise ConfigError(f"blocks differ: {train_store.blocks} in training, {val_store.blocks} in validation")
-    train, val = _features(train_store, where), _features(val_store, where)
-    predicted = knn_predictions(train, train_labels, val, config.k, config.temperature, backend=config.backend)
+    predicted = _predicted(train_store, val_store, train_labels, config, where)
     classes = len(class_names)
     recorded = [
         hits_row(_row(k, str(block), val_store, config, classes).with_context(context), predicted[k][i] == truth)
@@ -75,7 +94,7 @@ def _row(k: int, block: str, store: FeatureStore, config: KnnConfig, classes: in
         n=len(store.ids),
         facet=store.facet,
         norm=store.norm,
-        protocol=f"dino k-NN, temperature {config.temperature:g}",
+        protocol=f"dino k-NN, temperature {config.temperature:g}" + (", ivf index" if config.backend == "ivf" else ""),
         resolution=store.transform.label,
         classes=classes,
         weights=store.weights_hash,

@@ -19,7 +19,7 @@ from eval.knn.config import KnnConfig
         ({"k": [5, 5]}, "given twice"),
         ({"temperature": 0.0}, "temperature"),
         ({"size": 8}, "size"),
-        ({"backend": "annoy"}, "none of torch, faiss"),
+        ({"backend": "annoy"}, "none of torch, faiss, ivf"),
     ],
 )
 def test_ranges(tree: dict[str, Any], message: str) -> None:

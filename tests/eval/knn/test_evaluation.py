@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
+import eval.knn.evaluation
 from dinoskip.errors import DataError
 from dinoskip.features import Transform, export
 from dinoskip.models import Backbone, create_model
 from dinoskip.records import read_records
-from dinoskip.results import read_rows
+from dinoskip.results import EvalResult, read_rows
 from eval.knn import KnnConfig, evaluate, knn_classify
 
 
@@ -64,3 +66,31 @@ def test_evaluate_classifies_every_block(tmp_path: Path) -> None:
         evaluate(
             stores["train"], without, sets["train"].labels, sets["val"].labels, ["a", "b"], tmp_path, KnnConfig(), {}
         )
+
+
+def test_blocks_in_turn_where_memory_is_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    backbone = Backbone.from_model(create_model("vit_tiny_patch8", depth=3, img_size=16))
+    transform = Transform(mode="center_crop", size=16)
+    sets = {split: Images(tmp_path / "images", split, n) for split, n in (("train", 9), ("val", 6))}
+    stores = {s: export(backbone, d, tmp_path / s, "all", tokens=False, transform=transform) for s, d in sets.items()}
+    original, together = eval.knn.evaluation.knn_predictions, []
+
+    def predictions(train: torch.Tensor, *args: Any, **kw: Any) -> Any:
+        together.append(len(train))
+        return original(train, *args, **kw)
+
+    def rows(out: str, **settings: Any) -> list[EvalResult]:
+        labels = sets["train"].labels, sets["val"].labels
+        config = KnnConfig(k=(1, 3), **settings)
+        return evaluate(stores["train"], stores["val"], *labels, ["dark", "light"], tmp_path / out, config, {})
+
+    monkeypatch.setattr(eval.knn.evaluation, "knn_predictions", predictions)
+    whole = rows("whole")
+    monkeypatch.setattr(eval.knn.evaluation, "memory_limit", lambda: 2 * 2 * 3 * 4 * 192 * 15)
+    assert rows("parts") == whole
+    assert together == [3, 2, 1]
+    assert read_records(tmp_path / "parts").keys() == read_records(tmp_path / "whole").keys()
+    assert {row.protocol for row in rows("ivf", backend="ivf") if not row.is_baseline} == {
+        "dino k-NN, temperature 0.07, ivf index"
+    }
