@@ -21,6 +21,7 @@ from dinoskip.features.transform import Normalise, load_pixels
 from dinoskip.files import write_json
 from dinoskip.models import Backbone
 from dinoskip.models.attention import cls_attention
+from dinoskip.pipeline.gallery_surfaces import surface_pictures
 from dinoskip.pipeline.inputs import dataset_of, open_backbone
 from dinoskip.pipeline.stage import Task
 from dinoskip.records import ImageRecords, read_records
@@ -166,6 +167,7 @@ def _column(task: Task, model: Mapping[str, Any], shown: _Shown, scratch: Path) 
             for layer in MAP_LAYERS
             if (folder := task.inputs.get(f"{layer}:{label}")) is not None
         },
+        surfaces=surface_pictures(task, label, shown.ids),
         rows=rows,
         description=_described(backbone, square, norm, facet),
     )

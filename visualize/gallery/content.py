@@ -49,6 +49,8 @@ class GalleryModel:
     enough); ``attention`` is (heads, h, w) float, the CLS token's, covering the image too; ``rows`` feed the curves
     above the pictures and the table of captions. ``maps`` are uint8 (h, w) by layer: ``cluster``, classes by their
     values; ``saliency``, 1 where the object is; ``objects``, their numbers from 1, 0 where none is.
+    ``surfaces`` are predicted and true maps in colours, uint8 (h, w, 3),
+    covering the image, of the layers ``depth`` and ``normals``: ``{layer: {block: {image id: (predicted, true)}}}``.
     """
 
     name: str
@@ -59,6 +61,7 @@ class GalleryModel:
     description: str = ""
     attention: Mapping[int, Mapping[str, np.ndarray]] = field(default_factory=dict)
     maps: Mapping[str, Mapping[int, Mapping[str, np.ndarray]]] = field(default_factory=dict)
+    surfaces: Mapping[str, Mapping[int, Mapping[str, Sequence[np.ndarray]]]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -62,6 +62,9 @@ class CellWriter:
         self._tokencut(cell, row, image)
         self._attention(cell, row, image)
         self._maps(cell, row, image)
+        for layer, by_block in self.model.surfaces.items():
+            maps = {block: own[image.id] for block, own in by_block.items() if image.id in own}
+            self._sheet(cell, layer, row, maps, rasters.png, parts=[0, 1])
         return cell
 
     def _sheet(

@@ -153,6 +153,8 @@ def _layers(
         "cluster": ("Clusters", ()),
         "saliency": ("Saliency", ()),
         "objects": ("MaskCut", ()),
+        "depth": ("Depth", ("predicted", "true")),
+        "normals": ("Normals", ("predicted", "true")),
         "attention": ("Attention", ["mean", *(f"head {head}" for head in range(1, heads))]),
         "similarity": ("Similarity", RANGES),
         "photo": ("Photo", ()),

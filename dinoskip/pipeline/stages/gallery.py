@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import Field
 
 from dinoskip.config import settings_for_key
+from dinoskip.data.sets.kind import WithDepth, WithNormals
 from dinoskip.pipeline.fields import Name
 from dinoskip.pipeline.stage import Command, Content, Problem, Stage, StudyNodes, Task, beyond_depth, not_multiples
 from dinoskip.pipeline.stages import data
+from dinoskip.pipeline.stages.depth import DepthSection
+from dinoskip.pipeline.stages.normals import NormalsSection
 from dinoskip.pipeline.stages.probe import ProbeSection
 from dinoskip.pipeline.stages.tokencut import TokenCutSection
 from dinoskip.pipeline.stages.weights import evaluated_epochs
@@ -53,7 +56,21 @@ def _contents(config: Any, split: str) -> tuple[Content, ...]:
         return (*masks, ("annotations", split))
     if datasets.has_boxes(config):
         return (("images", "detection", split), ("targets", "detection", split))
+    if datasets.has_depth(config) or datasets.has_normals(config):
+        of_depth = (("targets", "depth", split),) if datasets.has_depth(config) else ()
+        of_normals = (("targets", "normals", split),) if datasets.has_normals(config) else ()
+        return (("images", "pretraining", split), *of_depth, *of_normals)
     return (("images", "pretraining", split),)
+
+
+def _shown_split(study: StudyBase, name: str) -> str:
+    """The split of a data set that is shown: the one that is scored."""
+    config = study.data[name]
+    if isinstance(config, WithDepth):
+        return study.section(DepthSection).val_split
+    if isinstance(config, WithNormals):
+        return study.section(NormalsSection).val_split
+    return study.section(ProbeSection).val_split
 
 
 def add_nodes(nodes: StudyNodes) -> None:
@@ -81,6 +98,8 @@ def add_nodes(nodes: StudyNodes) -> None:
             inputs[f"probe:{label}"] = node
         drawn_by = {stage: f"{stage}/{model.place}/{name}" for stage in ("cluster", "saliency", "objects")}
         inputs |= {f"{stage}:{label}": node for stage, node in drawn_by.items() if node in nodes.nodes}
+        surfaces = {f"{layer}:{label}": f"{layer}/{model.place}/{name}" for layer in ("depth", "normals")}
+        inputs |= {role: node for role, node in surfaces.items() if node in nodes.nodes}
         inputs |= {f"tokencut {one}:{label}": f"tokencut/{model.place}/{one}" for one in discovery.datasets}
     drawn = settings_for_key(section, without=STUDY_KEYS)
     settings = {
@@ -92,7 +111,7 @@ def add_nodes(nodes: StudyNodes) -> None:
         "seed": study.seed,
         "blocks": study.evaluate.block_list,
     }
-    split = probe.val_split
+    split = _shown_split(study, name)
     shown = data.of_dataset(nodes, name, split, *_contents(study.data[name], split))
     nodes.add(STAGE, "", settings, inputs=inputs, data=shown, outside=outside)
 

@@ -1,0 +1,112 @@
+"""What the gallery shows of depth and surface normals: predicted and true maps, as colours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dinoskip.data import sets as datasets
+from dinoskip.pipeline.inputs import dataset_of
+from dinoskip.pipeline.stage import Task
+from visualize.palette import sequential
+from visualize.rasters import nearest
+
+NEAREST, FARTHEST = 0.5, 10.0
+"""Metres: the ends of the colours of depth, logarithmic between."""
+_GREY = 128
+Colours = NDArray[np.uint8]
+Pictures = dict[str, dict[int, dict[str, Sequence[np.ndarray]]]]
+"""Layer -> block -> image id -> its predicted and its true map, uint8 (h, w, 3)."""
+
+
+def depth_colours(metres: NDArray[Any]) -> Colours:
+    """Colours (h, w, 3) of a depth map (h, w): near is pale, far is dark, not measured (0, NaN) is grey."""
+    known = np.isfinite(metres) & (metres > 0)
+    logarithm = np.log(np.where(known, metres, FARTHEST).clip(NEAREST, FARTHEST).astype(np.float64))
+    far = (logarithm - np.log(NEAREST)) / (np.log(FARTHEST) - np.log(NEAREST))
+    colours: Colours = sequential(256)[np.rint(255 * (1 - far)).astype(np.intp)]
+    colours[~known] = _GREY
+    return colours
+
+
+def normal_colours(normals: NDArray[Any]) -> Colours:
+    """Colours (h, w, 3) of normals (h, w, 3), -1 to 1 as 0 to 255; grey where there is none."""
+    values = np.nan_to_num(normals.astype(np.float64))
+    colours: Colours = np.rint(np.clip(127.5 * (values + 1), 0, 255)).astype(np.uint8)
+    colours[np.abs(values).max(-1) == 0] = _GREY
+    return colours
+
+
+def _beside(square: Colours, height: int, width: int) -> Colours:
+    """A map of the square in the middle of an image (height, width), grey beside it up to the whole image."""
+    if height >= width:
+        around = round(square.shape[0] * (height - width) / width / 2)
+        return np.pad(square, ((around, around), (0, 0), (0, 0)), constant_values=_GREY)
+    around = round(square.shape[1] * (width - height) / height / 2)
+    return np.pad(square, ((0, 0), (around, around), (0, 0)), constant_values=_GREY)
+
+
+def surface_pictures(task: Task, label: str, ids: Sequence[str]) -> Pictures:
+    """The maps that the stages ``depth`` and ``normals`` have saved of a network (``label``) for images ``ids``."""
+    pictures: Pictures = {}
+    for layer, of_task in (("depth", _depth), ("normals", _normals)):
+        folder = task.inputs.get(f"{layer}:{label}")
+        if folder is not None:
+            pictures[layer] = of_task(task, folder, ids)
+    return pictures
+
+
+def _saved(folder: Path, ids: Sequence[str]) -> dict[int, dict[str, NDArray[Any]]]:
+    """Maps by block and image id, of single blocks and of images that are shown."""
+    with np.load(folder / "maps.npz", allow_pickle=False) as stored:
+        where = {str(name): i for i, name in enumerate(stored["ids"].tolist()) if str(name) in set(ids)}
+        numbers = [int(name[5:]) for name in stored.files if name[5:].isdecimal()]
+        return {b: {name: stored[f"block{b}"][i] for name, i in where.items()} for b in numbers}
+
+
+def _depth(task: Task, folder: Path, ids: Sequence[str]) -> dict[int, dict[str, Sequence[np.ndarray]]]:
+    config, root = dataset_of(task)
+    opened = datasets.open_depth(config, task.settings["dataset"]["split"], root)
+    index = {name: i for i, name in enumerate(opened.ids)}
+    truths: dict[str, Colours] = {}
+
+    def both(name: str, predicted: NDArray[Any]) -> Sequence[np.ndarray]:
+        if name not in truths:
+            truths[name] = depth_colours(nearest(opened.depth(index[name]), predicted.shape[:2]))
+        return depth_colours(predicted), truths[name]
+
+    return _by_block(_saved(folder, ids), both, index)
+
+
+def _normals(task: Task, folder: Path, ids: Sequence[str]) -> dict[int, dict[str, Sequence[np.ndarray]]]:
+    config, root = dataset_of(task)
+    opened = datasets.open_normals(config, task.settings["dataset"]["split"], root)
+    index = {name: i for i, name in enumerate(opened.ids)}
+    truths: dict[str, tuple[Colours, tuple[int, int]]] = {}
+
+    def both(name: str, predicted: NDArray[Any]) -> Sequence[np.ndarray]:
+        square = normal_colours(np.moveaxis(predicted, 0, -1))
+        if name not in truths:
+            one = opened.read(index[name])
+            size = (one.valid.shape[0], one.valid.shape[1])
+            shape = _beside(square, *size).shape
+            truth = normal_colours(nearest(one.normals * one.valid[..., None], (shape[0], shape[1])))
+            truths[name] = truth, size
+        truth, size = truths[name]
+        return _beside(square, *size), truth
+
+    return _by_block(_saved(folder, ids), both, index)
+
+
+def _by_block(
+    saved: Mapping[int, Mapping[str, NDArray[Any]]],
+    both: Callable[[str, NDArray[Any]], Sequence[np.ndarray]],
+    known: Mapping[str, int],
+) -> dict[int, dict[str, Sequence[np.ndarray]]]:
+    return {
+        block: {name: both(name, one) for name, one in maps.items() if name in known} for block, maps in saved.items()
+    }

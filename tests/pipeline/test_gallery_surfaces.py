@@ -1,0 +1,71 @@
+"""Depth and normals in the gallery: predicted beside true maps, in colours that mean the same everywhere."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dinoskip.data.sets.rooms import RoomsConfig
+from dinoskip.pipeline.gallery_surfaces import _beside, depth_colours, normal_colours, surface_pictures
+from dinoskip.pipeline.stage import Task
+from dinoskip.pipeline.study import build_nodes, load_study
+from tests.helpers.study import TINY
+from visualize.palette import sequential
+
+CONFIG = RoomsConfig(images=4, size=32, val_fraction=0.5)
+
+
+def test_near_is_pale_far_is_dark_and_not_measured_is_grey() -> None:
+    colours = depth_colours(np.array([[0.2, 0.5, 5**0.5, 10.0, 40.0, 0.0, np.nan]]))
+    ramp = sequential(256)
+    assert colours[0, [0, 1, 3, 4]].tolist() == ramp[[255, 255, 0, 0]].tolist()
+    assert np.abs(colours[0, 2].astype(int) - ramp[128]).max() < 4, "halfway by ratio"
+    assert colours[0, 5:].tolist() == [[128] * 3] * 2
+
+
+def test_axes_are_colours() -> None:
+    normals = np.array([[[1, 0, 0], [0, -1, 0], [0, 0, 0]]], np.float32)
+    assert normal_colours(normals).tolist() == [[[255, 128, 128], [128, 0, 128], [128, 128, 128]]]
+    square = np.zeros((6, 6, 3), np.uint8)
+    assert _beside(square, 480, 640).shape == (6, 8, 3)
+    assert _beside(square, 64, 32).shape == (12, 6, 3)
+    assert _beside(square, 5, 5).shape == (6, 6, 3)
+
+
+def test_saved_maps_stand_beside_the_truth(tmp_path: Path) -> None:
+    CONFIG.compose(tmp_path / "data")
+    opened = CONFIG.open_depth(tmp_path / "data", "val", None)
+    for layer, shape in (("depth", (2, 8, 8)), ("normals", (2, 3, 8, 8))):
+        (tmp_path / layer).mkdir()
+        values = np.random.default_rng(0).uniform(0.5, 1, shape).astype(np.float16)
+        with open(tmp_path / layer / "maps.npz", "wb") as stream:
+            np.savez(stream, ids=np.array(opened.ids), **{"block2": values, "block1+2": values})
+    inputs = {"data": tmp_path / "data", "depth:net": tmp_path / "depth", "normals:net": tmp_path / "normals"}
+    task = Task(
+        {"dataset": {"kind": "rooms", "split": "val"}}, {"config": CONFIG.model_dump()}, inputs, tmp_path, "cpu", 1
+    )
+    pictures = surface_pictures(task, "net", [opened.ids[1], "another"])
+    assert {layer: list(by_block) for layer, by_block in pictures.items()} == {"depth": [2], "normals": [2]}
+    for layer in ("depth", "normals"):
+        assert list(pictures[layer][2]) == [opened.ids[1]]
+        predicted, true = pictures[layer][2][opened.ids[1]]
+        assert predicted.shape == true.shape == (8, 8, 3)
+        assert len(np.unique(true.reshape(-1, 3), axis=0)) > 1
+    assert surface_pictures(task, "other", opened.ids) == {}
+
+
+def test_the_gallery_shows_the_split_that_is_scored_and_reads_its_maps(tmp_path: Path) -> None:
+    (tmp_path / "tiny.yaml").write_text(TINY)
+    asked = [
+        f"data.rooms={json.dumps({'kind': 'rooms', 'images': 4, 'size': 32})}", "gallery.dataset=rooms",
+        "evaluate.depth={datasets: [rooms], val_split: val}", "evaluate.normals.datasets=[rooms]",
+    ]  # fmt: skip
+    nodes = {node.id: node for node in build_nodes(*load_study(tmp_path / "tiny.yaml", asked))}
+    gallery = nodes["gallery"]
+    assert gallery.settings["dataset"]["split"] == "val"
+    assert {role.partition(":")[0] for role in gallery.inputs} >= {"depth", "normals", "weights"}
+    with pytest.raises(KeyError):
+        _ = gallery.inputs["probe:skip-adamw"]
