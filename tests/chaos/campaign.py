@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 import signal
 import subprocess
@@ -13,7 +12,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from dinoskip.files import read_json
+from dinoskip.files import read_json, read_manifest
 from dinoskip.pipeline.cleaning import RUNNING
 from tests.chaos.disturbances import TABLE, Attempt, Disturbance, outputs
 from tests.chaos.outcomes import contents, differences, names_of, of_end, output_of, problems
@@ -53,7 +52,9 @@ class Campaign:
         self.deadline = max(300.0, 15 * (time.monotonic() - began))
         self.expected = contents(place / "tiny")
         self.files = {path.relative_to(place).as_posix() for path in place.rglob("*") if path.is_file()}
-        self.nodes = re.findall(r"(\S+) +running \(", running.log)
+        self.nodes = sorted(read_manifest(path)["info"].get("node", "") for path in outputs(place / "tiny"))
+        self.nodes = [node for node in self.nodes if node]  # a store inside an output has none
+        assert self.nodes, running.log
         self.lasts = {
             node: max(read_json(path)["seconds"] for path in (place / "tiny" / "stages" / node).glob("*/timing.json"))
             for node in self.nodes
@@ -129,7 +130,7 @@ class Campaign:
             code, wrong = running.end(self.deadline)
             first = code if first is None else first
             ends.append(f"FAULT: {wrong[0]}" if wrong else self._judge(code, running, codes | allowed, attempt.damaged))
-        if attempt.begun is not None and attempt.run.begun > attempt.begun:
+        if attempt.published is not None and not first and len(outputs(self.site.study)) > attempt.published + 1:
             ends.append("FAULT: a signal to stop was lost")
         faults = [end for end in ends if end.startswith("FAULT")]
         return first or 0, faults[0] if faults else ends[0]

@@ -20,11 +20,12 @@ from pathlib import Path
 from random import Random
 
 from dinoskip.files import MANIFEST
+from dinoskip.pipeline.cleaning import RUNNING
 from tests.chaos.site import Running, Site
 
 CLOCK_SOURCE = Path(__file__).with_name("clock.c")
 YEAR = 365 * 86400
-OBEYED = 5.0  # seconds after a signal to stop in which the next stage may still begin
+OBEYED = 5.0  # seconds after a signal to stop until no stage may begin any more
 
 
 @dataclass
@@ -39,8 +40,8 @@ class Attempt:
     damaged: list[Path] = field(default_factory=list)
     beside: list[tuple[Running, set[int]]] = field(default_factory=list)
     main: Running | None = None
-    begun: int | None = None
-    """Stages that had begun some time after a signal to stop; no other may begin."""
+    published: int | None = None
+    """Outputs that were there some time after a signal to stop; at most one more may be published."""
 
     @property
     def run(self) -> Running:
@@ -50,7 +51,7 @@ class Attempt:
     def moment(self) -> bool:
         """Wait for the moment; whether the run was still at work then."""
         if self.node:
-            self.run.wait_for(f" {self.node} ", self.deadline)
+            self.run.wait_for(self.site.study / RUNNING / self.node, self.deadline)
         time.sleep(self.delay)
         return self.run.alive
 
@@ -89,7 +90,7 @@ def _send(*numbers: int, pause: float = 0.0) -> Act:
             time.sleep(pause)
         with suppress(subprocess.TimeoutExpired):
             attempt.run.process.wait(OBEYED)
-        attempt.begun = attempt.run.begun
+        attempt.published = len(outputs(attempt.site.study))
         return " ".join(signal.Signals(number).name for number in numbers)
 
     return act

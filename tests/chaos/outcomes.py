@@ -46,7 +46,7 @@ def of_end(code: int, log: str, allowed: Collection[int], named: Collection[str]
 
 def _at_work(log: str) -> bool:
     """Whether the program has said that it is at work, and not yet how it ended."""
-    return bool(log) and not re.search("^(report|error): ", log, re.MULTILINE)
+    return bool(log) and not re.search("^(error|page|rows): ", log, re.MULTILINE)
 
 
 def names_of(path: Path, study: Path) -> list[str]:

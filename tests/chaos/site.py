@@ -42,11 +42,6 @@ class Running:
         return self._path.read_text(errors="replace")
 
     @property
-    def begun(self) -> int:
-        """Stages that have begun so far."""
-        return self.log.count(" running (")
-
-    @property
     def alive(self) -> bool:
         return self.process.poll() is None
 
@@ -55,12 +50,11 @@ class Running:
         with suppress(ProcessLookupError):
             self.process.send_signal(number)
 
-    def wait_for(self, text: str, seconds: float) -> bool:
-        """Wait until the log holds ``text``, the process has ended, or ``seconds`` have passed; whether it does."""
+    def wait_for(self, path: Path, seconds: float) -> None:
+        """Wait until ``path`` is there, the process has ended, or ``seconds`` have passed."""
         end = time.monotonic() + seconds
-        while text not in self.log and self.alive and time.monotonic() < end:
+        while not path.exists() and self.alive and time.monotonic() < end:
             time.sleep(0.005)
-        return text in self.log
 
     def end(self, seconds: float) -> tuple[int, list[str]]:
         """Wait for the end; the exit code and what is wrong with the way it ended."""

@@ -32,13 +32,13 @@ FILE = STUDY / "stages/features/a/ep3/0123456789abcdef/store/1.npy"
 @pytest.mark.parametrize(
     ("code", "log", "expected"),
     [
-        (0, "report: page", "end"),
+        (0, "page: index.html", "end"),
         (-9, "10:00 data running", "stopped"),
         (75, "error: stopped by a signal", "stopped"),
         (130, "interrupted", "FAULT: exit 130"),
         (-15, "", "stopped"),
         (-15, "10:00 data running\n", "FAULT: exit -15"),
-        (-15, "10:00 data running\nreport: page\n", "stopped"),
+        (-15, "10:00 data running\npage: index.html\n", "stopped"),
         (3, f"error: {FILE}: content differs", "named"),
         (3, f"error: {FILE.parents[1]}: damaged", "named"),
         (3, "error: bad data", "FAULT: names nothing: error: bad data"),
