@@ -91,7 +91,7 @@ class FeatureWindow:
         """
         place = {image: number for number, image in enumerate(images)}
         shape = len(images), len(self.blocks), self.grid[0] * self.grid[1], self.backbone.dim
-        with tempfile.TemporaryDirectory(prefix=".tmp-", dir=folder) as scratch:
+        with tempfile.TemporaryDirectory(prefix=".tmp-", dir=folder, ignore_cleanup_errors=True) as scratch:
             held: NDArray[np.float32]
             if 4 * int(np.prod(shape)) <= memory_limit() // 2:
                 held = np.empty(shape, np.float32)

@@ -227,6 +227,8 @@ def test_every_config_opens_with_what_it_is_and_loads() -> None:
     configs = sorted((ROOT / "configs").rglob("*.yaml"))
     assert configs
     for path in configs:
+        if path.parent.name == "start":  # what init-study fills in: tests/cli/test_start.py
+            continue
         head = path.read_text().split("\n\n")[0]
         assert all(line.startswith("#") for line in head.splitlines()), path
         for word in ("Command:", "Time:", "Expect:"):
