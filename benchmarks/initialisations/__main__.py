@@ -1,0 +1,48 @@
+"""The command: run what is not there yet, or write the page."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+import torch
+
+from benchmarks.initialisations.plan import all_runs, done
+from benchmarks.initialisations.protocol import Data, build, measure, run
+from benchmarks.initialisations.table import write_page
+from dinoskip.files import write_json
+
+
+def main() -> int:
+    """Go through the plan; an interrupted run is begun anew the next time."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.initialisations")
+    parser.add_argument("--out", type=Path, default=Path("runs/initialisations"), help="folder of the runs' files")
+    parser.add_argument("--data", type=Path, help="Imagenette: train and val, a folder a class")
+    parser.add_argument("--most", type=int, help="stop after so many runs")
+    parser.add_argument("--table", type=Path, help="write the page of what is there, and run nothing")
+    args = parser.parse_args()
+    if args.table:
+        write_page(done(args.out), args.out, args.table)
+        return 0
+    if args.data is None:
+        parser.error("--data is required")
+    args.out.mkdir(parents=True, exist_ok=True)
+    torch.set_num_threads(1)
+    data, count = Data.read(args.data, args.out), 0
+    for one in all_runs(args.out):
+        if (args.out / one.file).is_file() or count == args.most:
+            continue
+        if not (args.out / one.fresh_file).is_file():
+            fresh = measure(build(one.name, data, one.depth, one.seed), data)
+            write_json(args.out / one.fresh_file, fresh)
+        result = run(one.name, one.config, one.seed, one.depth, data)
+        write_json(args.out / one.file, result)
+        count += 1
+        shown = result.get("failed") or f"accuracy {result['accuracy']:.1f}, last block {result['probe_miou'][-1]:.1f}"
+        print(f"{one.file}: {shown}", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

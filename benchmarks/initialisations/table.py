@@ -1,0 +1,196 @@
+"""The page of what has been run: the networks before training, after it, whether the aims are met, and curves."""
+
+from __future__ import annotations
+
+import math
+import shutil
+import statistics
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.initialisations.candidates import CANDIDATES
+from benchmarks.initialisations.plan import MAIN, RATES, Run, all_runs
+from dinoskip.files import read_json, write_text
+from visualize.figures.drawing import curve, heading, legend, panels, write_figure
+
+Results = Mapping[Run, Mapping[str, Any]]
+CURVES = "initialisations-blocks"
+_INTRO = """# Initialisations without skip connections: a search
+
+Written by `python -m benchmarks.initialisations --out DIR --table docs/results/initialisations.md` from {done} of {all}
+runs ({begun}); `python -m benchmarks.initialisations --data IMAGENETTE --out DIR` goes on with the rest, on one core.
+
+A ViT of width 96 with 3 heads, patches of 8, 48 × 48 pixels, learns the ten classes of Imagenette from the CLS token:
+300 steps of 32 crops, weight decay 0.05, 10 % warm-up, cosine. *accuracy* and *k-NN* (20 neighbours) are of 2,368
+held-out training images (one standard error: 1 point); learning rates are chosen by the 600 validation images with
+seed 0. *dense* is the mIoU of a linear probe of the patches of a block, on the embedded scenes (7 classes; all
+background: 11.8). *cosine* is between patches of an image, *CLS* between images, both at the last block; *gradients*
+is the largest norm of a block's gradient over the smallest. Every name is a function of
+`benchmarks/initialisations/candidates.py`, which says what it does; `skip` alone has skip connections. Short runs of
+a small network: leads, not laws.
+"""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A candidate under one optimizer at its best rate: the results of its seeds."""
+
+    name: str
+    optimizer: str
+    lr: float
+    tried: int
+    results: tuple[Mapping[str, Any], ...]
+
+    def mean(self, value: str, block: int | None = None) -> float:
+        """Mean over seeds of a value, or of one block's (from 1; -1 is the last); NaN where all failed."""
+        values = self.values(value, block)
+        return statistics.mean(values) if values else math.nan
+
+    def values(self, value: str, block: int | None = None) -> list[float]:
+        """A value of every seed that did not fail."""
+        whole = [result[value] for result in self.results if "failed" not in result]
+        return whole if block is None else [one[block - 1 if block > 0 else block] for one in whole]
+
+    def shown(self, value: str, block: int | None = None, digits: int = 1) -> str:
+        """Mean ± deviation over seeds; the mean alone of one; a dash where all failed."""
+        values = self.values(value, block)
+        if not values:
+            return "not finite"
+        text = f"{statistics.mean(values):.{digits}f}"
+        return text + (f" ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else "")
+
+
+def trained(results: Results, depth: int = 12) -> list[Trained]:
+    """Every candidate and optimizer that has runs, at the rate of the highest validation accuracy with seed 0."""
+    rows = []
+    for name in CANDIDATES:
+        for kind, rates in RATES.items():
+            first = {rate: one for rate in rates if (one := results.get(Run(name, kind, rate, 0, depth))) is not None}
+            if first:
+                lr = max(first, key=lambda rate: float(first[rate].get("val_accuracy", -1.0)))
+                every = [one for run, one in results.items() if run == Run(name, kind, lr, run.seed, depth)]
+                rows.append(Trained(name, kind, lr, len(first), tuple(every)))
+    return rows
+
+
+def fresh(out: Path, depth: int) -> Iterator[tuple[str, dict[str, Any]]]:
+    """What was seen of every candidate before training, with seed 0."""
+    for name in CANDIDATES:
+        path = out / Run(name, "adamw", 1.0, 0, depth).fresh_file
+        if path.is_file():
+            yield name, read_json(path)
+
+
+def _markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    return [
+        f"| {' | '.join(columns)} |",
+        f"|---|{'---:|' * (len(columns) - 1)}",
+        *(f"| {' | '.join(row)} |" for row in rows),
+        "",
+    ]
+
+
+def fresh_table(out: Path, depth: int) -> list[str]:
+    """Before training: a line a candidate."""
+    shown = sorted({1, depth // 4, depth // 2, 3 * depth // 4, depth})
+    columns = ["initialisation", *(f"dense {block}" for block in shown), "cosine", "CLS", "gradients", "k-NN"]
+    rows = [
+        [
+            name, *(f"{seen['probe_miou'][block - 1]:.1f}" for block in shown), f"{seen['token_cosine'][-1]:.2f}",
+            f"{seen['cls_cosine'][-1]:.2f}", f"{seen['gradient_ratio'] or math.inf:.1f}", f"{seen['knn']:.1f}",
+        ]
+        for name, seen in fresh(out, depth)
+    ]  # fmt: skip
+    return _markdown(columns, rows) if rows else []
+
+
+def trained_table(rows: Sequence[Trained], depth: int) -> list[str]:
+    """After training: a line a candidate and optimizer."""
+    columns = ["initialisation", "optimizer", "rate (of tried)", "seeds", "accuracy", "k-NN", "dense 1",
+               f"dense {depth // 2}", f"dense {depth}", "cosine", "CLS"]  # fmt: skip
+    body = [
+        [
+            row.name, row.optimizer, f"{row.lr:g} ({row.tried})", str(len(row.results)), row.shown("accuracy"),
+            row.shown("knn"), row.shown("probe_miou", 1), row.shown("probe_miou", depth // 2),
+            row.shown("probe_miou", -1), row.shown("token_cosine", -1, 2), row.shown("cls_cosine", -1, 2),
+        ]
+        for row in rows
+    ]  # fmt: skip
+    return _markdown(columns, body) if body else []
+
+
+def aims(rows: Sequence[Trained]) -> list[str]:
+    """Who meets what: dense features within 3 points of skip's, the paper's accuracy, AdamW at the rate of skip."""
+    at = {(row.name, row.optimizer): row for row in rows}
+    body = []
+    for row in rows:
+        skip, paper = at.get(("skip", row.optimizer)), at.get(("paper", row.optimizer))
+        if row.name in {"skip", "default", "paper"} or skip is None or paper is None:
+            continue
+        gap = row.mean("probe_miou", -1) - skip.mean("probe_miou", -1)
+        more = row.mean("accuracy") - paper.mean("accuracy")
+        met = [gap >= -3, more >= 0, row.lr >= skip.lr]
+        body.append([
+            row.name, row.optimizer, f"{gap:+.1f}", f"{more:+.1f}", f"{row.lr:g} / {skip.lr:g}", str(sum(met)),
+        ])  # fmt: skip
+    columns = ["initialisation", "optimizer", "dense last − skip's", "accuracy − paper's", "rate / skip's", "aims met"]
+    return _markdown(columns, sorted(body, key=lambda row: -int(row[-1]))) if body else []
+
+
+def draw(results: Results, out: Path, place: Path) -> str:
+    """Curves by block into ``place``; the Markdown that shows them."""
+    names = [name for name in CANDIDATES if name in MAIN]
+    before = {name: seen for name, seen in fresh(out, 12) if name in MAIN}
+    rows = {(row.name, row.optimizer): row for row in trained(results)}
+
+    def picture(colours: Sequence[str]) -> Any:
+        figure, grid = panels(6)
+        for column, value in enumerate(("probe_miou", "token_cosine")):
+            titles = ("before training", "after, AdamW", "after, SOAP")
+            for line, (title, kind) in enumerate(zip(titles, (None, "adamw", "soap"), strict=True)):
+                axes = grid[3 * column + line]
+                heading(axes, f"{'dense probe, mIoU' if value == 'probe_miou' else 'token cosine'}: {title}")
+                for number, name in enumerate(names):
+                    row = rows.get((name, kind or ""))
+                    if kind is None and name in before:
+                        points = dict(enumerate(before[name][value], 1))
+                    elif row is not None and row.values(value):
+                        points = {block: row.mean(value, block) for block in range(1, 13)}
+                    else:
+                        continue
+                    curve(axes, points, colours[number], number, name)
+                axes.set_xlabel("block")
+        legend(figure, grid, names)
+        return figure
+
+    alt = "Dense probe and token cosine by block, before and after training, of the main initialisations"
+    with tempfile.TemporaryDirectory() as scratch:
+        made = write_figure(Path(scratch) / CURVES, picture, len(names), alt, alt, alt)
+        shutil.copyfile(made.light, place / f"{CURVES}.svg")
+    return f"![{alt}]({CURVES}.svg)"
+
+
+def write_page(results: Results, out: Path, page: Path) -> None:
+    """Write ``page`` and its curves beside it, from ``results`` and what lies in ``out``."""
+    every = list(all_runs(out))
+    begun = "whole" if len(results) >= len(every) else "not finished"
+    lines = [_INTRO.format(done=len(results), all=len(every), begun=begun), "## Before training, 12 blocks, seed 0", ""]
+    lines += fresh_table(out, 12)
+    rows, deep = trained(results), trained(results, 24)
+    lines += ["## After training, each at the best of its rates", "", *trained_table(rows, 12)]
+    lines += [
+        "## The aims",
+        "",
+        "Dense features of the last block at most 3 points below skip's, accuracy not below the paper's, and a "
+        "learning rate not below skip's, with the same optimizer.",
+        "",
+        *(aims(rows) or ["The runs of skip and paper that they are held to are not there yet.", ""]),
+    ]
+    if deep:
+        lines += ["## 24 blocks", "", *fresh_table(out, 24), *trained_table(deep, 24)]
+    page.parent.mkdir(parents=True, exist_ok=True)
+    lines += ["## By block", "", draw(results, out, page.parent)]
+    write_text(page, "\n".join(lines) + "\n")
