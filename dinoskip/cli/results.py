@@ -75,9 +75,8 @@ def board(args: Args) -> int:
     for table in made.tables:
         first = table.lines[0]
         where = " ".join(filter(None, (first.source, first.backbone, first.score.block)))
-        print(
-            f"{table.label}: {first.score.value:.1f} {where}, of {sum(line.rank is not None for line in table.lines)}"
-        )
+        count = sum(line.rank is not None for line in table.lines)
+        print(f"{table.label}: first of {count} is {where} with {first.score.value:.1f}")
     for pair in made.refused:
         print(f"not ranked together, {pair.label}: {pair.text}")
     print(f"board: {page.resolve()}")
