@@ -1,9 +1,9 @@
 """Label propagation through a video: ours against the public formulation, and PCK against maps upsampled in full.
 
 ``python -m benchmarks.bench_video`` prints CPU seconds a frame of both, on one thread in one process, their ratio, and
-the share of pixels with the same label. The plain formulation is restated from the description of DINO's script: all patches of the frame
-against all patches of the context (n·T × T), a mask of the window for every pair of patches, top-k down its columns,
-a product with the masks. Features are pixels of composed videos, projected at random.
+the share of pixels with the same label. The plain formulation is restated from the description of DINO's script: all
+patches of the frame against all patches of the context (n·T × T), a mask of the window for every pair of patches, top-k
+down its columns, a product with the masks. Features are pixels of composed videos, projected at random.
 """
 
 from __future__ import annotations

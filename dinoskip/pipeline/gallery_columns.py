@@ -21,6 +21,7 @@ from dinoskip.features.transform import Normalise, load_pixels
 from dinoskip.files import write_json
 from dinoskip.models import Backbone
 from dinoskip.models.attention import cls_attention
+from dinoskip.pipeline.gallery_strips import strip_images, strip_maps
 from dinoskip.pipeline.gallery_surfaces import surface_pictures
 from dinoskip.pipeline.inputs import dataset_of, open_backbone
 from dinoskip.pipeline.stage import Task
@@ -168,6 +169,7 @@ def _column(task: Task, model: Mapping[str, Any], shown: _Shown, scratch: Path) 
             if (folder := task.inputs.get(f"{layer}:{label}")) is not None
         },
         surfaces=surface_pictures(task, label, shown.ids),
+        strips=strip_maps(task, label),
         rows=rows,
         description=_described(backbone, square, norm, facet),
     )
@@ -197,7 +199,7 @@ def write_gallery(task: Task) -> None:
             _column(task, model, shown, Path(scratch) / str(number))
             for number, model in enumerate(task.settings["models"])
         ]
-        images = [_image(shown, index) for index in range(len(shown))]
+        images = [*(_image(shown, index) for index in range(len(shown))), *strip_images(task)]
         labelled = shown.labelled
         classes = None if labelled is None else Classes(labelled.class_names, labelled.palette)
         stores = [column.store for column in columns if column.store is not None]

@@ -74,6 +74,21 @@ def test_rows_say_what_was_measured(done: Path) -> None:
         assert {"1", "2", "1+2"} <= blocks
 
 
+def test_the_gallery_shows_strips_and_pairs_in_their_own_layers(done: Path) -> None:
+    (gallery,) = (done.parent / "runs" / "tiny" / "stages" / "gallery").glob("*")
+    text = (gallery / "index.html").read_text()
+    data = json.loads(re.search(r'id="data"[^>]*>(.*?)</script>', text, re.DOTALL)[1])  # type: ignore[index]
+    assert [image["layer"] for image in data["images"]] == [""] * 3 + ["video"] * 2 + ["correspondence"] * 4
+    assert {"video", "correspondence"} <= {one["key"] for one in data["layers"]}
+    for row, image in enumerate(data["images"]):
+        for column in range(2):
+            layers = data["cells"][column][row]["layers"]
+            assert not image["layer"] or list(layers) == [image["layer"]]
+            if image["layer"]:
+                assert layers[image["layer"]]["blocks"] == [1, 2]
+                assert (gallery / "img" / f"{image['layer']}-m{column}-i{row:03d}.png").is_file()
+
+
 def test_status_and_plan_of_a_finished_study(done: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["status", str(done)]) == 0
     assert "mIoU" in capsys.readouterr().out
@@ -186,10 +201,10 @@ AFTER_WEIGHTS = {"features", *MEASURED, "analyze", "gallery", "report"}
         ("evaluate.tokencut.lost_k=9", {"tokencut", "gallery", "report"}),
         ("evaluate.norm=none", {"features", "probe", "knn", "retrieve", "video", "gallery", "report"}),
         ("evaluate.multiscale=[2, 1]", {"probe", "tokencut", "video", "correspondence", "gallery", "report"}),
-        ("evaluate.video.radius=3", {"video", "report"}),
-        ("evaluate.correspondence.protocol=lift", {"correspondence", "report"}),
+        ("evaluate.video.radius=3", {"video", "gallery", "report"}),
+        ("evaluate.correspondence.protocol=lift", {"correspondence", "gallery", "report"}),
         ("evaluate.correspondence.facet=[key, out]", {"correspondence", "report"}),
-        ("data.videos.seed=1", {"data", "video", "report"}),
+        ("data.videos.seed=1", {"data", "video", "gallery", "report"}),
         ("optimizer.lr=1e-4", {"pretrain", "weights"} | AFTER_WEIGHTS),
         ("pretrain.epochs=2", {"pretrain", "weights"} | AFTER_WEIGHTS),
         ("seed=1", {"pretrain", "weights"} | AFTER_WEIGHTS),

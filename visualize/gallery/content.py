@@ -31,7 +31,8 @@ class GalleryImage:
     """One photograph: its id in the stores, its file, and its ground truth where there is some.
 
     ``label`` is uint8 (H, W) with 255 ignored; ``boxes`` is (K, 4) x1 y1 x2 y2 in pixels, end exclusive. ``tags`` are
-    names to filter by besides the classes in ``label``.
+    names to filter by besides the classes in ``label``. An image with a ``layer`` (frames of a video side by side, a
+    pair of images) has pictures in that layer alone, and that layer no others.
     """
 
     id: str
@@ -39,6 +40,7 @@ class GalleryImage:
     label: np.ndarray | None = None
     boxes: np.ndarray | None = None
     tags: tuple[str, ...] = ()
+    layer: str = ""
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,8 @@ class GalleryModel:
     values; ``saliency``, 1 where the object is; ``objects``, their numbers from 1, 0 where none is.
     ``surfaces`` are predicted and true maps in colours, uint8 (h, w, 3),
     covering the image, of the layers ``depth`` and ``normals``: ``{layer: {block: {image id: (predicted, true)}}}``.
+    ``strips`` are the same of images with a ``layer`` of their own, ``video`` and ``correspondence``, as numbers of
+    VOC's colours, uint8 (h, w), 0 where nothing is drawn.
     """
 
     name: str
@@ -62,6 +66,7 @@ class GalleryModel:
     attention: Mapping[int, Mapping[str, np.ndarray]] = field(default_factory=dict)
     maps: Mapping[str, Mapping[int, Mapping[str, np.ndarray]]] = field(default_factory=dict)
     surfaces: Mapping[str, Mapping[int, Mapping[str, Sequence[np.ndarray]]]] = field(default_factory=dict)
+    strips: Mapping[str, Mapping[int, Mapping[str, Sequence[np.ndarray]]]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,11 @@ MAP_LAYERS: Mapping[str, tuple[int, ...]] = {
     "objects": (rasters.VEIL, *[rasters.TINT] * 255),
 }
 """Layers of ``GalleryModel.maps``, and how opaque the colours of their values are; () is opaque."""
+STRIP_LAYERS: Mapping[str, tuple[int, ...]] = {
+    "video": (0, *[rasters.TINT] * 255),
+    "correspondence": (0, *[255] * 255),
+}
+"""Layers of ``GalleryModel.strips``, and how opaque their colours are."""
 Maps = Mapping[int, Sequence[np.ndarray]]  # block -> one map (h, w, ...) a part, in the colours of the sheet
 
 
@@ -57,6 +62,12 @@ class CellWriter:
     def write(self, row: int, image: GalleryImage) -> GalleryCell:
         """Write all layers of one image."""
         cell = GalleryCell()
+        if image.layer:
+            strips = self.model.strips.get(image.layer, {})
+            drawn = {block: own[image.id] for block, own in strips.items() if image.id in own}
+            encode = partial(rasters.palette_png, palette=voc_palette(), opacity=STRIP_LAYERS[image.layer])
+            self._sheet(cell, image.layer, row, drawn, encode, parts=[0, 1])
+            return cell
         self._pca(cell, row, image)
         self._probe(cell, row, image)
         self._tokencut(cell, row, image)

@@ -46,7 +46,9 @@ def build_gallery(
     classes: Classes | None = None,
     views: PcaViews | None = None,
 ) -> None:
-    """Write ``out/index.html`` and ``out/img/*``: columns are ``models``, rows are the first ``config.first`` images.
+    """Write ``out/index.html`` and ``out/img/*``: columns are ``models``, rows the first ``config.first`` images.
+
+    After them come all images that have a layer of their own.
 
     The page opens at ``config.block``, else at ``default_block``, else at the deepest block. ``photo_size`` is the
     longer side of the photographs in pixels. ``views`` are the PCA colours of :func:`visualize.colours.pca_views` for
@@ -56,7 +58,8 @@ def build_gallery(
     :class:`DataError` for an unreadable photograph.
     """
     config = config or GalleryConfig()
-    images = images[: config.first]
+    own = [image for image in images if image.layer]
+    images = [*[image for image in images if not image.layer][: config.first], *own]
     if not models or not images:
         raise ConfigError("gallery: needs at least one model and one image", "check the study's gallery dataset")
     ids = [image.id for image in images]
@@ -130,6 +133,7 @@ def _page_data(
                 "label": image.label is not None and classes is not None,
                 "boxes": [] if image.boxes is None else np.round(image.boxes, 1).tolist(),
                 "tags": tags[row],
+                "layer": image.layer,
             }
             for row, (image, size) in enumerate(zip(images, sizes, strict=True))
         ],
@@ -155,6 +159,8 @@ def _layers(
         "objects": ("MaskCut", ()),
         "depth": ("Depth", ("predicted", "true")),
         "normals": ("Normals", ("predicted", "true")),
+        "video": ("Video", ("followed", "true")),
+        "correspondence": ("Keypoints", ("found", "true")),
         "attention": ("Attention", ["mean", *(f"head {head}" for head in range(1, heads))]),
         "similarity": ("Similarity", RANGES),
         "photo": ("Photo", ()),
@@ -183,7 +189,7 @@ def _write_reference(
     pictures: PictureFiles, number: int, image: GalleryImage, photo_size: int, classes: Classes | None
 ) -> tuple[int, int]:
     """Write the photograph and its label map; return the image's own (height, width)."""
-    pixels, size = rasters.photo(image.path, photo_size)
+    pixels, size = rasters.photo(image.path, 2 * photo_size if image.layer else photo_size)  # strips are wide
     pictures.add(f"photo-{number:03d}.jpg", rasters.jpeg(pixels))
     if image.label is not None and classes is not None:
         small = rasters.nearest(image.label, pixels.shape[:2])

@@ -10,6 +10,7 @@
     at: data.blocks.indexOf(data.block), layer: data.layers[0].key, parts: {}, // part chosen, by layer
     image: null, model: null, sort: "", tag: "", places: {}, peek: false,
   };
+  const ownLayers = new Set(data.images.map((image) => image.layer).filter(Boolean));
   const near = new Set(); // articles on the screen or close to it: only these are drawn
 
   const block = () => data.blocks[state.at];
@@ -56,6 +57,8 @@
 
   function shown(row) {
     if (state.tag && !data.images[row].tags.includes(state.tag)) return false;
+    const own = data.images[row].layer; // a strip or a pair, which is drawn in one layer alone
+    if (own ? layer() !== own && layer() !== "photo" : ownLayers.has(layer())) return false;
     return layer() !== "similarity" || pictures.hasFeatures(row);
   }
 

@@ -12,10 +12,12 @@ from dinoskip.data.sets.kind import WithDepth, WithNormals
 from dinoskip.pipeline.fields import Name
 from dinoskip.pipeline.stage import Command, Content, Problem, Stage, StudyNodes, Task, beyond_depth, not_multiples
 from dinoskip.pipeline.stages import data
+from dinoskip.pipeline.stages.correspondence import CorrespondenceSection
 from dinoskip.pipeline.stages.depth import DepthSection
 from dinoskip.pipeline.stages.normals import NormalsSection
 from dinoskip.pipeline.stages.probe import ProbeSection
 from dinoskip.pipeline.stages.tokencut import TokenCutSection
+from dinoskip.pipeline.stages.video import VideoSection
 from dinoskip.pipeline.stages.weights import evaluated_epochs
 from visualize.gallery.config import GalleryConfig
 
@@ -100,6 +102,12 @@ def add_nodes(nodes: StudyNodes) -> None:
         inputs |= {f"{stage}:{label}": node for stage, node in drawn_by.items() if node in nodes.nodes}
         surfaces = {f"{layer}:{label}": f"{layer}/{model.place}/{name}" for layer in ("depth", "normals")}
         inputs |= {role: node for role, node in surfaces.items() if node in nodes.nodes}
+        strips = {
+            "video": nodes.section(VideoSection).datasets[:1],
+            "correspondence": nodes.section(CorrespondenceSection).datasets[:1],
+        }
+        for stage, names in strips.items():
+            inputs |= {f"{stage} strips:{label}": f"{stage}/{model.place}/{one}" for one in names}
         inputs |= {f"tokencut {one}:{label}": f"tokencut/{model.place}/{one}" for one in discovery.datasets}
     drawn = settings_for_key(section, without=STUDY_KEYS)
     settings = {

@@ -1,0 +1,63 @@
+"""Rows of the gallery that are not photographs of its data set: strips of videos, pairs with keypoints."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from dinoskip.images import read_mask
+from dinoskip.pipeline.stage import Task
+from visualize.gallery.content import GalleryImage
+
+
+class StripFiles(NamedTuple):
+    """Where the output of a stage has its pictures: a folder of folders, and in each the photograph's name."""
+
+    folder: str
+    photo: str
+
+
+STRIPS: Mapping[str, StripFiles] = {
+    "video": StripFiles("strips", "frames.jpg"),
+    "correspondence": StripFiles("pairs", "pair.jpg"),
+}
+"""By stage, which is the gallery's layer, too."""
+
+
+def role_of(stage: str, label: str) -> str:
+    """The role in which the gallery has the output of a stage for a network."""
+    return f"{stage} strips:{label}"
+
+
+def _folders(task: Task, stage: str, label: str) -> list[Path]:
+    output = task.inputs.get(role_of(stage, label))
+    inside = None if output is None else output / STRIPS[stage].folder
+    return sorted(inside.iterdir()) if inside is not None and inside.is_dir() else []
+
+
+def strip_images(task: Task) -> list[GalleryImage]:
+    """The strips and pairs that any network has, each once; ids are ``video 0000``."""
+    images: dict[str, GalleryImage] = {}
+    for stage, files in STRIPS.items():
+        for model in task.settings["models"]:
+            for folder in _folders(task, stage, model["label"]):
+                name = f"{stage} {folder.name}"
+                images.setdefault(name, GalleryImage(name, folder / files.photo, layer=stage))
+    return list(images.values())
+
+
+def strip_maps(task: Task, label: str) -> dict[str, dict[int, dict[str, tuple[np.ndarray, np.ndarray]]]]:
+    """What a network's single blocks drew on them, and the truth: ``{layer: {block: {image id: (found, true)}}}``."""
+    drawn: dict[str, dict[int, dict[str, tuple[np.ndarray, np.ndarray]]]] = {}
+    for stage in STRIPS:
+        for folder in _folders(task, stage, label):
+            truth = read_mask(folder / "truth.png")
+            for path in folder.glob("block*.png"):
+                block = path.stem.removeprefix("block")
+                if block.isdigit():
+                    by_image = drawn.setdefault(stage, {}).setdefault(int(block), {})
+                    by_image[f"{stage} {folder.name}"] = read_mask(path), truth
+    return drawn
