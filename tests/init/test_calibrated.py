@@ -67,6 +67,7 @@ def test_tokens_and_images_stay_apart_where_the_papers_collapse(depth: int, grad
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_tokens_and_images_stay_apart_at_vit_s() -> None:
     def network(skip: bool) -> VisionTransformer:
         model = create_model("vit_small_patch16", skip=skip, weight_init="skip")

@@ -65,6 +65,20 @@ def test_a_run_begins_with_the_file_that_it_is_given(tmp_path: Path) -> None:
         pretrain(given, images, tmp_path / "other", device="cpu")
 
 
+def test_every_objective_begins_with_them(tmp_path: Path) -> None:
+    images = ImageFolder.open(make_images(tmp_path / "images", 6))
+    weights = dict(calibrated_model(job().model, 1, images).state_dict())
+    own: dict[str, dict[str, Any]] = {
+        "dino": {}, "ibot": {}, "mae": {"crop_size": 32, "positions": "learned"}, "patch_contrast": {"crop_size": 32},
+    }  # fmt: skip
+    for name, settings in own.items():
+        one = PretrainJob.model_validate({"model": MODEL, "pretrain": {"objective": name, **settings}})
+        objective = one.pretrain.build(one, 3, torch.device("cpu"))
+        begin_with(objective, lambda: weights)
+        for network in objective.networks.values():
+            assert_equal(dict(network.get_submodule("backbone").state_dict()), weights)
+
+
 def begin(here: World, out: str) -> None:
     """Every rank has measured other images; rank 0's count."""
     objective = DINO(job(), job().pretrain, 3, here.device)
