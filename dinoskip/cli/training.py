@@ -9,7 +9,7 @@ from dinoskip.cli.arguments import Args, command, computing_options, data_option
 from dinoskip.console import log
 
 if TYPE_CHECKING:
-    from dinoskip.training.objective import Observer
+    from dinoskip.training.observer import Observer
     from dinoskip.training.pretraining import PretrainJob
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from dinoskip.config import RawConfig, validate
 from dinoskip.pipeline.inputs import OPENERS, OneDataset
 from dinoskip.pipeline.stage import Task
-from dinoskip.training.objective import Observer
+from dinoskip.training.observer import Observer
 from eval.online import OnlineEvaluation, OnlineKnn, OnlineProbe
 from eval.online.config import OnlineConfig, OnlineKnnConfig
 

@@ -38,7 +38,8 @@ from dinoskip.training.compilation import Compiler, CompilerWatch
 from dinoskip.training.guard import INTERRUPT, StopSignals
 from dinoskip.training.heartbeat import heartbeat
 from dinoskip.training.journal import Journal
-from dinoskip.training.objective import Engine, Note, Objective, Observer, Step
+from dinoskip.training.objective import Engine, Note, Objective, Step
+from dinoskip.training.observer import Observer
 from dinoskip.training.recipe import Job
 from dinoskip.training.run_directory import RunDirectory, open_run
 from dinoskip.training.whole_state import whole_state

@@ -27,15 +27,6 @@ from dinoskip.training.rates import Rates
 from dinoskip.training.recipe import TrainConfig
 
 
-class Observer(Protocol):
-    """Evaluates a network while it trains, on every rank; the same numbers for the same weights."""
-
-    score: str  # the measure, more is better, that tells the best checkpoint
-
-    def __call__(self, network: nn.Module, here: World) -> dict[str, float]:
-        """Measures of ``network`` (eval mode, on ``here.device``) by name, equal on all ranks."""
-
-
 class Objective(ABC):
     """Networks, and the mathematics of one optimizer step over them.
 

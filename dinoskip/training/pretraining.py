@@ -18,7 +18,7 @@ from dinoskip.training.dino import DinoConfig
 from dinoskip.training.ibot import IbotConfig
 from dinoskip.training.loop import Training, train
 from dinoskip.training.mae import MaeConfig
-from dinoskip.training.objective import Observer
+from dinoskip.training.observer import Observer
 from dinoskip.training.patch_contrast import PatchContrastConfig
 from dinoskip.training.recipe import Job
 

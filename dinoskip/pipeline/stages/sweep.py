@@ -23,7 +23,7 @@ from dinoskip.pipeline.stage import Problem, Stage, StudyNodes, Task
 from dinoskip.pipeline.stages import data
 from dinoskip.pipeline.stages.pretrain import SWEEP_RESULT, PretrainSection, images_of, inputs_of, job_of, start_file
 from dinoskip.pipeline.variants import Variant
-from dinoskip.training.objective import Observer
+from dinoskip.training.observer import Observer
 from dinoskip.training.pretraining import pretrain
 
 
