@@ -6,6 +6,8 @@ ReLU of the logits plus 0.1, divided by their sum (AdaBins' linear norm, as DINO
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch.nn.functional import interpolate
 
@@ -14,7 +16,8 @@ from eval.upsampling import bilinear
 _OFFSET = 0.1
 _SAFE = 1e-3  # metres added before the logarithm
 _MEAN_SHARE = 0.15
-_CHUNK = {"cpu": 2**23, "cuda": 2**28}  # logits at all places held at once
+_CHUNK = {"cpu": 2**18, "cuda": 2**27}  # logits of tokens whose heads are done together
+_BAND = {"cpu": 2**20, "cuda": 2**27}  # logits at places held at once: a CPU wants them in its cache
 
 
 def bin_depths(count: int, low: float, high: float, device: torch.device | None = None) -> torch.Tensor:
@@ -80,8 +83,7 @@ def slopes(
     heads, count = logits.shape[0] // len(bins), len(truth)
     z = logits.view(heads, len(bins), count, *grid)
     gradient = torch.empty_like(z)
-    places = len(bins) * pooled * grid[0] * grid[1] * times * times
-    some = max(1, _CHUNK[z.device.type] // places)
+    some = max(1, _CHUNK[z.device.type] // (len(bins) * pooled * grid[0] * grid[1]))
     for at in range(0, count, pooled):
         images = slice(at, at + pooled)
         share = len(truth[images]) / count
@@ -92,17 +94,45 @@ def slopes(
 
 
 def _slope(z: torch.Tensor, truth: torch.Tensor, bins: torch.Tensor, times: int, variance: bool) -> torch.Tensor:
-    """The gradient of :func:`sig_loss` by logits (L, K, n, h, w)."""
-    fine = upsampled(z, times)
-    depth, total = _weighed(fine.clamp(min=0), bins)
+    """The gradient of :func:`sig_loss` by logits (L, K, n, h, w).
+
+    Logits at all places never exist at once: bands of rows are made, and made again on the way back.
+    """
+    rows, columns = (bilinear(times * cells, cells).to(z.device) for cells in z.shape[-2:])
+    wide = z if times == 1 else z @ columns.T
+    height = max(1, _BAND[z.device.type] // wide[..., 0, :].numel())
+    bands = _bands(z.shape[-2], times, height)
+    parts = [_weighed(_band(wide, rows, times, band).clamp_(min=0), bins) for band in bands]
+    depth, total = (torch.cat(of, 2) for of in zip(*parts, strict=True))
     with torch.enable_grad():
         leaf = depth.detach().requires_grad_()
         pixels = interpolate(leaf, size=truth.shape[1:], mode="bilinear", align_corners=False)
         (by_depth,) = torch.autograd.grad(sig_loss(pixels, truth, float(bins[-1]), variance=variance).sum(), leaf)
     scale = (by_depth / total)[:, None]
-    # of a weight: (bin - depth) / total, where the logit is above 0
-    by_fine = torch.addcmul(-depth[:, None] * scale, bins[:, None, None, None], scale).mul_(fine > 0)
-    if times == 1:
-        return by_fine
-    rows, columns = (bilinear(times * cells, cells).to(z.device) for cells in z.shape[-2:])
-    return rows.T @ (by_fine @ columns)
+    offset = -depth[:, None] * scale
+    by_wide = torch.zeros_like(wide)
+    for fine, coarse in bands:
+        # of a weight: (bin - depth) / total, where the logit is above 0
+        by_fine = torch.addcmul(offset[..., fine, :], bins[:, None, None, None], scale[..., fine, :])
+        by_fine.mul_(_band(wide, rows, times, (fine, coarse)) > 0)
+        if times == 1:
+            by_wide[..., fine, :] = by_fine
+        else:
+            by_wide[..., coarse, :] += rows[fine, coarse].T @ by_fine
+    return by_wide if times == 1 else by_wide @ columns
+
+
+def _band(wide: torch.Tensor, rows: torch.Tensor, times: int, band: tuple[slice, slice]) -> torch.Tensor:
+    """A new tensor with the rows of places of a band, of logits (..., h, columns) that are interpolated along rows."""
+    fine, coarse = band
+    return wide[..., fine, :].clone() if times == 1 else rows[fine, coarse] @ wide[..., coarse, :]
+
+
+def _bands(cells: int, times: int, height: int) -> list[tuple[slice, slice]]:
+    """Bands of ``height`` rows of ``times`` · ``cells`` places, each with the rows of tokens that it is made of."""
+    bands = []
+    for first in range(0, times * cells, height):
+        last = min(first + height, times * cells) - 1
+        above, below = (((place + 0.5) / times - 0.5) for place in (first, last))
+        bands.append((slice(first, last + 1), slice(max(0, math.floor(above)), min(cells, math.floor(below) + 2))))
+    return bands

@@ -37,12 +37,13 @@ def plain_loss(
     return torch.sqrt(0.15 * g.mean() ** 2 + (torch.var(g) if variance else 0))
 
 
-@pytest.mark.parametrize("chunk", [1, 2**23])
+@pytest.mark.parametrize("chunk", [1, 500, 2**23])
 @pytest.mark.parametrize(("times", "pooled", "variance"), [(1, 2, True), (4, 2, True), (2, 3, False), (4, 4, True)])
 def test_slopes_are_autograds(
     times: int, pooled: int, variance: bool, chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bins_module, "_CHUNK", {"cpu": chunk})
+    monkeypatch.setattr(bins_module, "_BAND", {"cpu": chunk})
     monkeypatch.setattr(bins_module, "bilinear", lambda size, cells: float64_bilinear(size, cells))
     logits, truth = made_up()
     bins = bin_depths(BINS, 0.1, 10.0).double()
