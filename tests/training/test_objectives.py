@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
+import torch
 
 from dinoskip.data import ImageFolder
 from dinoskip.data.shards import open_source
-from dinoskip.files import load_tensors
+from dinoskip.files import load_tensors, read_json
 from dinoskip.models.export import exported_weights
 from dinoskip.models.load import load_backbone
-from dinoskip.training import pretrain
+from dinoskip.training import compilation, pretrain
 from dinoskip.training.pretraining import AnyObjective
 from tests.helpers.photographs import photographs
 from tests.helpers.tiny import SMALL_OBJECTIVES, make_images, objective_job, rows_of, tensor_hashes
@@ -74,3 +75,16 @@ def test_what_is_exported_is_an_ordinary_backbone(objective: str, tmp_path: Path
     features = backbone.layers(photographs(32), [1, 2])[2]
     assert features.tokens.shape[1:] == (16, 128)
     assert features.tokens.isfinite().all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("objective", OTHERS)
+def test_every_forward_pass_is_compiled(objective: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whole backbones, or their blocks and the decoder's where an objective calls those."""
+    monkeypatch.setattr(compilation, "BACKEND", "aot_eager")
+    torch._dynamo.utils.counters.clear()
+    pretrain(objective_job(objective, epochs=1, warmup_epochs=0, compile=True), folder(), tmp_path, device="cpu")
+    written = read_json(tmp_path / "env.json")
+    assert written["compiled_graphs"] > 0
+    assert written["uncompiled"] is None
+    assert torch._dynamo.utils.counters["graph_break"] == {}
