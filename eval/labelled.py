@@ -73,20 +73,20 @@ class LabelledTokens:
         return np.stack([self.pixels[i] for i in range(self.count)])
 
     @classmethod
-    def of(cls, store: FeatureStore, dataset: SegmentationDataset) -> LabelledTokens:
-        """Join a store of ``square`` images with the labels of the same ids."""
+    def of(cls, store: FeatureSet, dataset: SegmentationDataset) -> LabelledTokens:
+        """Join features of ``square`` images with the labels of the same ids; of windows there are no tokens here."""
         if store.transform.mode != "square":
             raise ConfigError(
                 f"{store.path}: transform {store.transform.mode} does not cover the label", "export with mode=square"
             )
         index = places(store, dataset)
-        maps = {block: store.tokens(block) for block in store.blocks}
+        maps = {block: store.tokens(block) for block in store.blocks} if isinstance(store, FeatureStore) else {}
         return cls(maps, lambda i: dataset.label(index[i]), store.grid(0), dataset.num_classes, len(store.ids))
 
     @classmethod
     def pair(
         cls,
-        train_store: FeatureStore,
+        train_store: FeatureSet,
         val_store: FeatureStore,
         train_set: SegmentationDataset,
         val_set: SegmentationDataset,

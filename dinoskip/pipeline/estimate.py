@@ -103,7 +103,15 @@ def costs(study: StudyBase, variants: Sequence[Variant], nodes: Sequence[Node]) 
         elif node.stage == "tokencut":
             made.append(_tokencut(study, node, model))
         else:
-            made.append(Cost(node.stage, node.variant))
+            passes = [
+                _features(
+                    study, node.id, {**own, "dataset": {**node.settings["dataset"], "split": own["split"]}}, model
+                )
+                for key, own in node.settings.items()
+                if key.startswith("features ")
+            ]
+            flop, images = sum(one.flop for one in passes), sum(one.images for one in passes)
+            made.append(Cost(node.stage, node.variant, flop, images=images))
     return [replace(cost, node=node.id) for cost, node in zip(made, nodes, strict=True)]
 
 

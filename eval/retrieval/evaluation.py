@@ -9,6 +9,7 @@ Shapes: N images of T = h·w patches, C channels, K classes, M remembered patche
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +23,7 @@ from dinoskip.console import Progress, log
 from dinoskip.data.segmentation import SegmentationDataset
 from dinoskip.distributed import choose_device
 from dinoskip.errors import ConfigError
-from dinoskip.features import FeatureStore
+from dinoskip.features import FeatureSet, FeatureStore
 from dinoskip.records import RecordedRow, areas_record, write_recorded_rows
 from dinoskip.results import EvalResult
 from eval.baselines import segmentation_baselines
@@ -31,7 +32,15 @@ from eval.labelled import LabelledTokens, token_cosine
 from eval.metrics import ConfusionMatrix, scores_of_areas
 from eval.neighbours import Neighbours
 from eval.retrieval.config import RetrievalConfig
-from eval.retrieval.memory import BATCH_VALUES, Memory, mix_labels, remember, remembered_features, unit_rows
+from eval.retrieval.memory import (
+    BATCH_VALUES,
+    Memory,
+    mix_labels,
+    remember,
+    remembered_features,
+    remembered_tokens,
+    unit_rows,
+)
 from eval.upsampling import upsampled_classes
 
 
@@ -45,7 +54,8 @@ def retrieve(
 ) -> NDArray[np.int64]:
     """Return areas (n, 3, K) of every validation image (``ConfusionMatrix.areas``), scored at full label size.
 
-    Validation tokens are read a few images at a time; what is held is the memory (M·C values) and its index.
+    The tokens of ``train`` are all (N, T, C), or those remembered (M, C). Validation tokens are read a few images at a
+    time; what is held is the memory (M·C values) and its index.
     """
     index = Neighbours(remembered_features(train.tokens[block], memory), device, config.index)
     labels = torch.from_numpy(memory.labels).to(device, non_blocking=True)
@@ -69,7 +79,7 @@ def retrieve(
 
 
 def evaluate(
-    train_store: FeatureStore,
+    train_store: FeatureSet,
     val_store: FeatureStore,
     train_set: SegmentationDataset,
     val_set: SegmentationDataset,
@@ -82,7 +92,8 @@ def evaluate(
 ) -> list[EvalResult]:
     """Label the validation set by every block of the stores; write ``rows.json`` and ``records.npz`` into ``out``.
 
-    ``seed`` chooses the patches that are remembered. Rows: mIoU with its interval, mAcc and aAcc in percent of each
+    ``seed`` chooses the patches that are remembered; of training features in windows they alone are kept, in files in
+    ``out`` while it runs. Rows: mIoU with its interval, mAcc and aAcc in percent of each
     block; then the mIoU of the majority class. Raises :class:`DataError` for stores that do not belong together,
     :class:`ConfigError` if k exceeds what is remembered.
     """
@@ -91,7 +102,11 @@ def evaluate(
     if config.k > len(memory.images):
         raise ConfigError(f"k: {config.k} neighbours were asked of {len(memory.images)} remembered patches")
     where = choose_device(device)
-    areas = [retrieve(train, val, memory, block, config, where) for block in val_store.blocks]
+    Path(out).mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".tmp-", dir=out, ignore_cleanup_errors=True) as scratch:
+        if not train.tokens:
+            train = replace(train, tokens=remembered_tokens(train_store, memory, Path(scratch)))
+        areas = [retrieve(train, val, memory, block, config, where) for block in val_store.blocks]
     context = {"protocol": f"{config.label}, of {train_set.list_name}", **context}
     recorded: list[RecordedRow] = []
     for block, of_block, interval in zip(val_store.blocks, areas, miou_intervals(areas, seed), strict=True):

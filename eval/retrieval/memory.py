@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,8 @@ from numpy.typing import NDArray
 
 from dinoskip.console import Progress
 from dinoskip.errors import DataError
-from dinoskip.features import as_float
+from dinoskip.features import FeatureSet, as_float
+from dinoskip.features.store import STORED
 from dinoskip.randomness import numpy_rng
 from eval.labelled import LabelledTokens
 
@@ -103,12 +105,36 @@ def unit_rows(stored: NDArray[Any]) -> NDArray[np.float32]:
     return torch.nn.functional.normalize(torch.from_numpy(values), dim=-1).numpy()
 
 
+def remembered_tokens(train: FeatureSet, memory: Memory, folder: Path) -> dict[int, NDArray[Any]]:
+    """Return of every block the remembered patches (M, C) as stored, in files below ``folder``.
+
+    One pass over the parts of ``train``, which holds no more than one of them.
+    """
+    dtype, shape = STORED[train.dtype], (len(memory.images), train.dim)
+    kept: dict[int, NDArray[Any]] = {
+        block: np.lib.format.open_memmap(folder / f"block{block}.npy", "w+", dtype, shape) for block in train.blocks
+    }
+    place = {name: i for i, name in enumerate(train.ids)}
+    with Progress("memory", len(train), "images") as progress:
+        for part in train.parts():
+            for local, name in enumerate(part.ids):
+                start, end = np.searchsorted(memory.images, [place[name], place[name] + 1])
+                for block in train.blocks:
+                    kept[block][start:end] = part.tokens(block)[local][memory.patches[start:end]]
+                progress.advance()
+    return kept
+
+
 def remembered_features(stored: NDArray[Any], memory: Memory) -> NDArray[np.float32]:
-    """Return unit vectors (M, C) of the remembered patches of one block's tokens (N, T, C), read image by image."""
+    """Return unit vectors (M, C) of the remembered patches, read image by image.
+
+    ``stored`` are one block's tokens (N, T, C), or of these the remembered ones alone (M, C).
+    """
     features = np.empty((len(memory.images), stored.shape[-1]), dtype=np.float32)
     there, starts = np.unique(memory.images, return_index=True)
     for image, start, end in zip(there, starts, [*starts[1:], len(features)], strict=True):
-        features[start:end] = unit_rows(stored[image][memory.patches[start:end]])
+        rows = stored[image][memory.patches[start:end]] if stored.ndim == 3 else stored[start:end]
+        features[start:end] = unit_rows(rows)
     return features
 
 

@@ -48,27 +48,28 @@ def add_nodes(nodes: StudyNodes) -> None:
                 "seed": nodes.study.seed,
                 "context": {**nodes.context(model.variant, model.epoch), "dataset": name},
             }
-            inputs = {
-                role: features.of_split(nodes, model, "segmentation", name, split, square, suffix)
-                for role, split in splits.items()
-            }
+            use = "segmentation"
+            train = features.source_of(nodes, model, "train", use, name, splits["train"], square, suffix)
+            val = features.of_split(nodes, model, use, name, splits["val"], square, suffix)
             hashes = [("targets", "segmentation", split) for split in splits.values()]
             nodes.add(
                 STAGE,
                 f"{model.place}/{name}",
-                settings,
-                inputs=inputs,
-                data=data.of_dataset(nodes, name, section.val_split, *hashes),
+                {**settings, **train.settings},
+                inputs={**train.inputs, "val": val},
+                data=data.of_dataset(nodes, name, section.val_split, *hashes, *train.contents),
+                runtime=train.runtime,
+                outside=train.outside,
                 variant=model.variant.name,
             )
 
 
 def run(task: Task) -> None:
     """Segment the validation images."""
-    from dinoskip.pipeline.inputs import open_split, open_store, row_context  # torch
+    from dinoskip.pipeline.inputs import open_features, open_split, open_store, row_context  # torch
 
     section = validate(RetrieveSection, RawConfig(dict(task.settings["retrieve"])))
-    train, val = open_store(task, "train"), open_store(task, "val")
+    train, val = open_features(task, "train"), open_store(task, "val")
     retrieval.evaluate(
         train,
         val,

@@ -12,7 +12,7 @@ from PIL import Image
 import eval.retrieval.evaluation as evaluation
 from dinoskip.data.segmentation import SegmentationDataset
 from dinoskip.errors import ConfigError, DataError
-from dinoskip.features import FeatureStore, Transform, export
+from dinoskip.features import FeatureStore, FeatureWindows, Transform, export
 from dinoskip.models import Backbone, create_model
 from dinoskip.rank_collapse import token_cosine
 from dinoskip.records import read_records
@@ -114,6 +114,12 @@ def test_evaluate_labels_by_every_block(tmp_path: Path) -> None:
     assert all(100 * score(one.values) == pytest.approx(row.value) for row, one in records.items())
     tokens = torch.from_numpy(np.array(stores["val"].tokens(1), dtype=np.float32))
     assert first.token_cosine == pytest.approx(token_cosine(tokens), abs=1e-6)
+    windows = FeatureWindows(backbone, sets["train"], "all", limit=1, batch_size=2, transform=Transform(size=32))
+    again = evaluate(
+        windows, stores["val"], *sets.values(), tmp_path / "windows", config, context, seed=3, device="cpu"
+    )
+    assert again == rows, "the same numbers, to the last bit, without a training store"
+    assert sorted(path.name for path in (tmp_path / "windows").iterdir()) == ["records.npz", "rows.json"]
     few = RetrievalConfig(memory=10**4, k=99)
     with pytest.raises(ConfigError, match="k: 99 neighbours were asked of 96 remembered patches"):
         evaluate(*stores.values(), *sets.values(), tmp_path, few, {}, device="cpu")
