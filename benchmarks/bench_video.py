@@ -116,11 +116,11 @@ def compare_propagation(patch: int, repeats: int, folder: Path) -> list[str]:
 
 
 def compare_matching(repeats: int) -> list[str]:
-    """A line of the table: 10 keypoints of a pair by the rule of DIFT, 500 x 375 pixels, 48 x 48 patches."""
+    """A line of the table: 3 keypoints of a pair by the rule of DIFT, 500 x 375 pixels, 48 x 48 patches."""
     generator = torch.Generator().manual_seed(1)
     config, size = CorrespondenceConfig(), (375, 500)
     source, target = torch.randn(2, 48 * 48, CHANNELS, generator=generator)
-    points = np.floor(np.random.default_rng(0).random((10, 2)) * size[::-1])
+    points = np.floor(np.random.default_rng(0).random((3, 2)) * size[::-1])
     place, matcher = Placement.of(size, config), Matcher(config, (48, 48), 16)
 
     def ours() -> np.ndarray:

@@ -139,7 +139,7 @@ STAGE = Stage(
     place="gallery",
     measures="the gallery",
     check=check,
-    version=6,
+    version=7,
     command=Command(
         "make a page of images × blocks × backbones, of any folder of images", "gallery.first=40", kind="images"
     ),
