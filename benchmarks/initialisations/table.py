@@ -20,7 +20,7 @@ Results = Mapping[Run, Mapping[str, Any]]
 CURVES = "initialisations-blocks"
 _INTRO = """# Initialisations without skip connections: a search
 
-Written by `python -m benchmarks.initialisations --out DIR --table docs/results/initialisations.md` from {done} of {all}
+Written by `python -m benchmarks.initialisations --out DIR --table PAGE.md` from {done} of {all}
 runs ({begun}); `python -m benchmarks.initialisations --data IMAGENETTE --out DIR` goes on with the rest, on one core.
 
 A ViT of width 96 with 3 heads, patches of 8, 48 × 48 pixels, learns the ten classes of Imagenette from the CLS token:
