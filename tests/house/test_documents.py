@@ -27,7 +27,7 @@ SETTING = re.compile(r"`((?:evaluate|pretrain|supervise|online|gallery|report|an
 COMMAND = re.compile(r"^(?:torchrun.* -m )?dinoskip (.*)$")
 FILES = (".md", ".safetensors", ".json", ".html", ".yaml")
 OLD_NAMES = "## Names of version 0.1"
-MADE = {"docs/extending.md": r"NAME|sizes|smoothness|beside|lion|xavier", "docs/report.md": "docs/results/study"}
+MADE = {"docs/extending.md": r"NAME|sizes|smoothness|beside|lion|xavier|turns", "docs/report.md": "docs/results/study"}
 
 
 def resolves(name: str) -> bool:
