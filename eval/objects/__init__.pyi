@@ -1,6 +1,6 @@
 from .config import ObjectsConfig
 from .evaluation import evaluate
-from .maskcut import MaskCutRound, cut_masks, maskcut
+from .masks import MaskCutRound, cut_masks, maskcut
 from .scores import MatchedBoxes, match_boxes
 
 __all__ = [

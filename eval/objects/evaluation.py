@@ -24,7 +24,7 @@ from dinoskip.statistics import mean_interval
 from eval.baselines import BOXES
 from eval.labelled import places
 from eval.objects.config import ObjectsConfig
-from eval.objects.maskcut import MaskCutRound, cut_masks
+from eval.objects.masks import MaskCutRound, cut_masks
 from eval.objects.scores import MatchedBoxes, match_boxes
 from eval.picture_maps import write_map_index
 from eval.tokencut.cut import Grid

@@ -21,6 +21,9 @@ SMALLER = (
     "data.rooms={kind: rooms, images: 4, size: 32, val_fraction: 0.5}",
     "evaluate.depth={datasets: [rooms], iterations: 2, batch_size: 2, crop: [32, 32], bins: 4, upsample: 1}",
     "evaluate.normals={datasets: [rooms], epochs: 1, batch_size: 2}",
+    "evaluate.saliency={datasets: [scenes], split: val}",
+    "evaluate.objects={datasets: [scenes], split: val, size: 32}",
+    "evaluate.cluster={datasets: [scenes], size: 32, seeds: 1}",
     "evaluate.linear={datasets: [scenes], size: 32, epochs: 1, batch_size: 4, last: [1], learning_rates: [1.0]}",
 )
 

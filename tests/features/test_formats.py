@@ -188,7 +188,7 @@ def test_a_disk_that_is_too_small_is_refused_before_the_start(
     capsys.readouterr()
     assert main([*command, "--out", str(tmp_path / "larger"), "--size", "64", "--dtype", "float32"]) == 6
     said = capsys.readouterr().err.splitlines()
-    assert "13 kB in" in said[0]
+    assert "13 kB (10 kB free)" in said[0]
     assert "(10 kB free)" in said[0]
     assert "the features need 13 kB, 10 kB are free on this disk" in said[1]
     assert len(said) == 2

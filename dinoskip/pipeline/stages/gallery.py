@@ -18,7 +18,6 @@ from dinoskip.pipeline.stages.normals import NormalsSection
 from dinoskip.pipeline.stages.probe import ProbeSection
 from dinoskip.pipeline.stages.tokencut import TokenCutSection
 from dinoskip.pipeline.stages.video import VideoSection
-from dinoskip.pipeline.stages.weights import evaluated_epochs
 from visualize.gallery.config import GalleryConfig
 
 if TYPE_CHECKING:
@@ -42,6 +41,8 @@ def check(study: StudyBase, variants: tuple[Variant, ...]) -> Iterator[Problem]:
     yield from beyond_depth({"gallery.block": (section.block or 1,)}, variants)
     size = section.size or (probe.size if probe.live else None)
     yield from not_multiples({"gallery.size": size}, variants)
+    from dinoskip.pipeline.stages.weights import evaluated_epochs  # torch
+
     evaluated = evaluated_epochs(study)
     for epoch in section.epochs:
         if epoch not in evaluated:
@@ -82,6 +83,8 @@ def add_nodes(nodes: StudyNodes) -> None:
     name = section.dataset or next(iter(probe.datasets), None)
     if name is None:
         return
+    from dinoskip.pipeline.stages.weights import evaluated_epochs  # torch
+
     last = max(evaluated_epochs(study), default=0)
     epochs = section.epochs or (last,)
     inputs: dict[str, str] = {}
