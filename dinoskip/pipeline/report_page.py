@@ -385,9 +385,8 @@ def _pictures(task: Task) -> dict[str, Any]:
         return {}
     shutil.copytree(source, task.out / "gallery", ignore=shutil.ignore_patterns("MANIFEST.json", "timing.json"))
     blocks = read_json(source / "strip.json") if (source / "strip.json").is_file() else {}
-    shown = ", ".join(f"{name} at block {block}" for name, block in blocks.items())
     alike = "colours aligned between the models" if len(set(blocks.values())) < 2 else "colours compare within a line"
-    caption = f"PCA of patch features to RGB, {alike}" + (f": {shown}." if shown else ".")
+    caption = f"PCA of patch features to RGB, {alike}, each network at the block that its line names."
     caption += " Look for regions of one colour that follow objects; one colour everywhere is collapse."
     previews = [Preview(source / "strip.png", caption, "photographs above each model's PCA colours")]
     caption = "PCA of patch features to RGB, a line an image, colours aligned between the models"

@@ -66,4 +66,4 @@ def run(task: Task) -> None:
     write_page(task)
 
 
-STAGE = Stage("report", run, add_nodes, ReportConfig, place="report", version=11, reads_stores=False)
+STAGE = Stage("report", run, add_nodes, ReportConfig, place="report", version=12, reads_stores=False)
