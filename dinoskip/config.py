@@ -315,7 +315,7 @@ def _sentence(error: Any, model: type[BaseModel], dotted: str) -> str:
     if kind == "union_tag_not_found":
         return f"{dotted}: needs a {context.get('discriminator')} key"
     message = str(error["msg"]).removeprefix("Value error, ").removeprefix("Input ")
-    given_text = "" if isinstance(given, dict | list) and len(repr(given)) > 60 else f", was given {_shown(given)}"
+    given_text = "" if isinstance(given, dict | list) else f", was given {_shown(given)}"
     return f"{dotted}: {message}{given_text}"
 
 

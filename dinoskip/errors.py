@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import errno
 import os
+import re
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -90,7 +91,9 @@ def did_you_mean(name: str, options: Iterable[str], before: str = "", after: str
 
     ``before`` and ``after`` are set around it.
     """
-    near = difflib.get_close_matches(name, list(options), 1, 0.5)
+    known = list(options)
+    near = [option for option in (f"{name}_patch16",) if option in known]  # of a model without its patch: the usual one
+    near = near or difflib.get_close_matches(name, known, 1, 0.5)
     return f"did you mean {before}{near[0]}{after}?" if near else None
 
 
@@ -125,6 +128,7 @@ def guard(path: Path | str, what: str) -> Iterator[None]:
     except Exception as error:  # parsers raise OSError, ValueError, struct.error, SyntaxError, RecursionError, ...
         text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         reason = (text.splitlines() or [type(error).__name__])[0]
+        reason = re.sub(r" ?<[\w.]+ [^<>]*>", "", reason)  # an object's address says nothing
         raise DataError(f"{path}: not a readable {what}: {reason}") from error
 
 

@@ -40,7 +40,7 @@ def require_folder(root: Path, expected: str) -> None:
     if not root.exists():
         raise DataError(f"{root}: no such folder: expected {expected}")
     if not root.is_dir():
-        raise DataError(f"{root}: is not a folder: expected {expected}")
+        raise DataError(f"{root}: is a file: expected {expected}", "give the folder that it lies in")
 
 
 def read_text(path: Path, what: str) -> str:

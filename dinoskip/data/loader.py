@@ -209,7 +209,10 @@ class BatchLoader:
     ) -> None:
         split = Split(batch_size, rank, world_size, accumulate)
         if len(images) < batch_size:
-            raise DataError(f"{images.root}: {len(images)} images are fewer than one batch of {batch_size}")
+            raise DataError(
+                f"{images.root}: {len(images)} images are fewer than one batch of {batch_size}",
+                f"more images, or batch_size={len(images)} or less",
+            )
         limit = {True: 1 << 62, False: 0, "auto": 0 if workers else CACHE_BYTES}[cache]
         self.images, self.device = images, torch.device(device)
         self.bad: dict[str, str] = {}

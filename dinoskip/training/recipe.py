@@ -46,7 +46,10 @@ class TrainConfig(Config):
     @model_validator(mode="after")
     def _epochs_fit(self) -> TrainConfig:
         if self.warmup_epochs >= self.epochs and self.warmup_epochs > 0:
-            raise ValueError(f"warmup_epochs: {self.warmup_epochs} must be less than epochs ({self.epochs})")
+            raise ValueError(
+                f"warmup_epochs: {self.warmup_epochs:g} must be less than epochs ({self.epochs}): "
+                f"give warmup_epochs={self.epochs / 10:g}, or more epochs"
+            )
         for epoch in self.keep_epochs:
             if not 1 <= epoch <= self.epochs:
                 raise ValueError(f"keep_epochs: {epoch} is outside 1..epochs ({self.epochs})")

@@ -31,6 +31,7 @@ STATES: dict[type[BaseException], str] = {
     Interrupted: "interrupted",
 }  # of status.json, by what the run ended with; all else is "failed"
 STATUS_SECONDS = 5.0  # between rewrites of status.json while nothing but the step changes
+NAMED = 3  # changes that a refusal names
 
 
 @dataclass(frozen=True)
@@ -188,7 +189,9 @@ def _claim(path: Path, config: Mapping[str, Any], world: World, allow: Collectio
     if recorded.exists() and steps:
         refused, allowed = compare_configs(_with_new_names(read_json(recorded)), config, allow)
         if refused:
-            problems = tuple(f"{recorded}: {change}" for change in refused)
+            refused.sort(key=lambda change: change.key.count("."))  # what a section is, before its details
+            more = (f"{recorded}: and {len(refused) - NAMED} more",) if len(refused) > NAMED else ()
+            problems = (*(f"{recorded}: {change}" for change in refused[:NAMED]), *more)
             hint = (
                 "this run was started otherwise: take the change back, choose another output directory, or allow it "
                 f"with --allow-change {refused[0].key}"

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from dinoskip.cli import main
 from tests.helpers.commands import ROOT, dinoskip
@@ -190,3 +191,34 @@ def test_refused_threads_and_memory_are_one_line(
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("error: the system refuse")
     assert "ulimit -v" in line
+
+
+def test_hints_say_what_to_write(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    photos = tmp_path / "p"
+    photos.mkdir()
+    for number in range(2):
+        Image.new("RGB", (70, 70)).save(photos / f"{number}.jpg")
+    vit = "timm:vit_tiny_patch16_224,pretrained=false,depth=1"
+    train, out = ["pretrain", "--data", str(photos), "--out"], str(tmp_path / "out")
+    said = [
+        ([*train, out], "or batch_size=2 or less"),
+        ([*train, out, "pretrain.epochs=5"], "give warmup_epochs=0.5, or more epochs"),
+        ([*train, out, "model.name=vit_small"], "did you mean vit_small_patch16?"),
+        (["features", "export", "--backbone", vit, "--data", str(photos / "0.jpg"), "--out", out], "is a file"),
+        (["knn", "--backbone", vit, "--data", str(photos), "--out", out], "/train/CLASS/IMAGE.jpg and "),
+    ]
+    for command, hint in said:
+        assert main(command) in (2, 3)
+        error = capsys.readouterr().err.strip().splitlines()[-1]
+        assert hint in error
+        assert "was given {" not in error
+
+
+def test_a_damaged_image_is_named_without_an_address(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.jpg").write_bytes(b"junk")
+    vit = "timm:vit_tiny_patch16_224,pretrained=false,depth=1"
+    export = ["features", "export", "--backbone", vit, "--data", str(tmp_path), "--out", str(tmp_path / "out")]
+    assert main(export) == 3
+    error = capsys.readouterr().err.strip().splitlines()[-1]
+    assert "a.jpg: not a readable image" in error
+    assert "<" not in error

@@ -75,7 +75,7 @@ def test_links_are_followed_but_not_round_in_circles(tmp_path: Path) -> None:
 def test_missing_empty_and_file_are_one_line_errors(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").write_text("x")
-    for name, text in (("none", "no such folder"), ("empty", "no images here"), ("file", "is not a folder")):
+    for name, text in (("none", "no such folder"), ("empty", "no images here"), ("file", "is a file")):
         with pytest.raises(DataError, match=text) as caught:
             ImageFolder.open(tmp_path / name)
         assert str(tmp_path / name) in str(caught.value)

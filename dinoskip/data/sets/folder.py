@@ -37,6 +37,11 @@ class FolderConfig(WithClasses):
         """Open a split; the classes are those of ``train``, whatever split is opened."""
         if not (root / "train").exists() and (any(root.glob("VOC2*")) or (root / "JPEGImages").is_dir()):
             raise DataError(f"{root}: has no folder train, it is laid out as Pascal VOC", "use kind voc")
+        if not (root / "train").is_dir():
+            raise DataError(
+                f"{root}: has no folder train, whose folders are the classes",
+                f"expected {root}/train/CLASS/IMAGE.jpg and {root}/val/CLASS/IMAGE.jpg, the same classes in both",
+            )
         train = LabelledFolder.open(root / "train")
         return train if split == "train" else LabelledFolder.open(root / split, train.class_names)
 
