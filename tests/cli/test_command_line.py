@@ -144,6 +144,8 @@ def test_a_signal_that_comes_in_a_destructor_stops_the_command(number: str, code
 import os, signal, sys, time
 from dinoskip import cli, environment
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell begins without it
+
 class Last:
     def __del__(self):
         os.kill(os.getpid(), signal.{number})
@@ -151,7 +153,7 @@ class Last:
 
 def long(*_):
     Last()
-    time.sleep(20)
+    time.sleep(120)
 
 environment.describe = long
 sys.exit(cli.main(["doctor"]))
@@ -159,7 +161,7 @@ sys.exit(cli.main(["doctor"]))
     began = time.monotonic()
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=False)
     assert done.returncode == code, done.stderr
-    assert time.monotonic() - began < 15
+    assert time.monotonic() - began < 60  # not the whole of its sleep, on a busy machine either
     assert "Traceback" not in done.stderr
 
 
