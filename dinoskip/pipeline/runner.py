@@ -217,16 +217,26 @@ class Runner:
 
 @contextmanager
 def _same_directory(path: Path) -> Iterator[None]:
-    """:class:`OutputInUse` at the end of the block if ``path`` is another directory than at its start, or none."""
+    """:class:`OutputInUse` if, at the end or where a file is missed, ``path`` is another directory now, or none."""
     handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)  # held open: its inode number is given to no other
     try:
-        yield
-        with suppress(OSError):
-            if os.path.samestat(os.fstat(handle), path.stat()):
-                return
+        try:
+            yield
+        except FileNotFoundError:
+            if _is(path, handle):
+                raise
+        if _is(path, handle):
+            return
     finally:
         os.close(handle)
     raise OutputInUse(
         f"{path}: not the directory that this run began: it was removed or replaced while it was written to",
         "what was written there is lost; run the same command again",
     )
+
+
+def _is(path: Path, handle: int) -> bool:
+    """Whether ``path`` is the directory that ``handle`` was opened on."""
+    with suppress(OSError):
+        return os.path.samestat(os.fstat(handle), path.stat())
+    return False

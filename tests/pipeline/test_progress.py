@@ -2,11 +2,12 @@
 
 import logging
 import re
+import shutil
 from pathlib import Path
 
 import pytest
 
-from dinoskip.errors import DataError, NonFiniteError
+from dinoskip.errors import DataError, NonFiniteError, OutputInUse
 from dinoskip.files import write_json, write_text
 from dinoskip.pipeline.graph import Node
 from dinoskip.pipeline.progress import StudyProgress, past_seconds, result_of
@@ -93,3 +94,20 @@ def test_results_in_a_few_words(tmp_path: Path) -> None:
     write_text(tmp_path / "metrics.jsonl", '{"step": 1, "loss": 9.5}\n{"step": 2, "loss": 2.25}\n')
     assert result_of(tmp_path) == "loss 9.500 to 2.250"
     assert result_of(tmp_path / "none") == ""
+
+
+def _published_by_another(task: Task) -> None:
+    task.out.rename(task.out.with_name("published"))
+    shutil.rmtree(task.out / "progress")
+
+
+def _misses_a_file(task: Task) -> None:
+    (task.out / "none.txt").read_text()
+
+
+def test_a_run_whose_output_another_run_has_taken_over_says_so(tmp_path: Path) -> None:
+    """Seen in a chaos run: it was stopped for an hour, another one went on in its folder and published it."""
+    with pytest.raises(OutputInUse, match="removed or replaced while it was written to"):
+        Runner(tmp_path, [Node("a/1", "a", {})], {"a": Stage("a", _published_by_another)}).run({"a/1"})
+    with pytest.raises(FileNotFoundError, match=r"none\.txt"):  # of its own making: not blamed on others
+        Runner(tmp_path, [Node("a/2", "a", {})], {"a": Stage("a", _misses_a_file)}).run({"a/2"})
