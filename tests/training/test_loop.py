@@ -247,7 +247,7 @@ def test_another_configuration_or_other_data_is_refused_key_by_key(
     assert "seed: 1 → 2" in failure.value.problems[0]
     assert "pretrain.epochs: 2 → 3" in failure.value.problems[1]
     with pytest.raises(ConfigError) as failure:  # many changes: three of them, and how many more
-        pretrain(tiny_job(seed=2, epochs=3, batch_size=8, out_dim=32, hidden_dim=8), images, run, device="cpu")
+        pretrain(tiny_job(seed=2, epochs=3, momentum_teacher=0.5, out_dim=33, hidden_dim=8), images, run, device="cpu")
     assert len(failure.value.problems) == 5
     assert failure.value.problems[3].endswith("config.json: and 2 more")
     other = ImageFolder.open(make_images(tmp_path / "other", 47))
