@@ -90,6 +90,11 @@ class EvalResult:
         return f"{self.low:{self.digits}}-{self.high:{self.digits}}"
 
     @property
+    def merit(self) -> float:
+        """The value, or its negative for errors (:data:`LOWER_IS_BETTER`): of two rows the better one has more."""
+        return -self.value if self.metric in LOWER_IS_BETTER else self.value
+
+    @property
     def digits(self) -> str:
         """The format of its value: one digit after the point, three for errors."""
         return ".3f" if self.metric in LOWER_IS_BETTER else ".1f"

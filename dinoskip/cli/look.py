@@ -79,7 +79,8 @@ def look(args: Args) -> int:
     settings = [old_keys.current_override(text) for text in (*filter(_is_setting, args.backbone), *args.overrides)]
     study, variants = study_of(apply_overrides(RawConfig(tree, {"": "command line", "data": "--data"}), settings))
     nodes = only(build_nodes(study, variants), {*MEASURES, "gallery"}, gathering="report")
-    runner = Runner(study.directory, nodes, STAGES, device=args.device, workers=args.workers)
+    rules = study.storage_rules
+    runner = Runner(study.directory, nodes, STAGES, device=args.device, workers=args.workers, storage=rules)
     _say_how_long(args, [step.node for step in runner.plan() if step.state != "cached"])
     runner.run({node.id for node in runner.planner.nodes})
     if is_main():

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from dinoskip.cli.arguments import print_json, print_table
 from dinoskip.files import write_text
 from dinoskip.pipeline.results_folder import publish_results
-from dinoskip.results import LOWER_IS_BETTER, UNKNOWN_EPOCH, EvalResult, read_rows, rows_csv
+from dinoskip.results import UNKNOWN_EPOCH, EvalResult, read_rows, rows_csv
 
 if TYPE_CHECKING:
     from dinoskip.pipeline.runner import Runner
@@ -44,7 +44,7 @@ def best_rows(rows: list[EvalResult]) -> list[EvalResult]:
     for row in rows:
         what = (row.task, row.dataset, row.metric, row.is_baseline, row.model, row.epoch)
         key = (*what, "+" in row.block, row.norm, row.note, row.facet, row.protocol)
-        if key not in groups or row.value > groups[key].value:
+        if key not in groups or row.merit > groups[key].merit:
             groups[key] = row
     return [groups[key] for key in sorted(groups)]
 
@@ -88,29 +88,28 @@ def print_results(runner: Runner, rows: Sequence[EvalResult]) -> None:
                 deviation = score.row.deviation if score.value == score.row.value else None
                 shown = replace(score.row, value=score.value, low=score.low, high=score.high, deviation=deviation)
                 chosen.append((benchmark.label, name, block, shown.shown, shown.interval, score.how))
-        trivial = max((row for row in rows if row.is_baseline and benchmark.is_of(row)), key=_merit, default=None)
+        trivial = max(
+            (row for row in rows if row.is_baseline and benchmark.is_of(row)), key=lambda row: row.merit, default=None
+        )
         if trivial is not None:
             chosen.append((benchmark.label, trivial.model, "", trivial.shown, trivial.interval, "looks at no image"))
     if chosen:
         print_table(chosen, ("measure", "model", "block", "value", "95 %", "block is"))
 
 
-def _merit(row: EvalResult) -> float:
-    return -row.value if row.metric in LOWER_IS_BETTER else row.value
-
-
 def _shown(row: EvalResult | None) -> str:
     return "" if row is None else f"{row.shown} ({row.interval})" if row.interval else row.shown
 
 
-def publish(runner: Runner, pages: Sequence[str] = ("report",)) -> list[Path]:
+def publish(runner: Runner, rows: Sequence[EvalResult], pages: Sequence[str] = ("report",)) -> list[Path]:
     """Bring rows and pages to the top of the study's folder; return the page and the table of rows."""
-    return publish_results(runner.study, rows_of(runner), {name: runner.output(name) for name in pages})
+    return publish_results(runner.study, rows, {name: runner.output(name) for name in pages})
 
 
 def conclude(runner: Runner, pages: Sequence[str], *, as_json: bool = False, csv: str | None = None) -> None:
     """Bring rows and pages to the top of the study's folder, print the numbers, then where all is."""
-    rows, written = rows_of(runner), publish(runner, pages)
+    rows = rows_of(runner)
+    written = publish(runner, rows, pages)
     if csv:
         write_text(Path(csv), rows_csv(rows))
     if as_json:

@@ -127,7 +127,7 @@ def _finish(runner: Runner, happened: Mapping[str, str], *, as_json: bool) -> in
     if not is_main():
         return 0
     if as_json:
-        written = publish(runner)
+        written = publish(runner, rows_of(runner))
         pages = [path for path in written if path.suffix == ".html"]
         print_json({"stages": happened, "report": str(pages[0].resolve()) if pages else None})
     else:

@@ -11,7 +11,7 @@ from dinoskip.console import duration, log, read_metrics
 from dinoskip.errors import DataError, DinoskipError
 from dinoskip.files import read_json
 from dinoskip.pipeline.graph import Node
-from dinoskip.results import LOWER_IS_BETTER, EvalResult, best_by_heldout, read_rows
+from dinoskip.results import EvalResult, best_by_heldout, read_rows
 
 
 class StudyProgress:
@@ -20,7 +20,7 @@ class StudyProgress:
     def __init__(self, missing: Sequence[Node], cached: int, past: Mapping[str, Sequence[float]]) -> None:
         """``missing`` are the nodes to run, ``past`` seconds that finished nodes took, by stage."""
         self._left = {node.id: node.stage for node in missing}
-        self._total, self._cached, self._done = len(missing), cached, 0
+        self._total, self._done = len(missing), 0
         self._seconds = {stage: list(values) for stage, values in past.items()}
         self._began = time.monotonic()
         self.failures: dict[str, DinoskipError] = {}
@@ -97,8 +97,7 @@ def _best(rows: Sequence[EvalResult]) -> str:
     own = [row for row in rows if row.metric == rows[0].metric]
     if not own:
         return ""
-    sign = -1 if own[0].metric in LOWER_IS_BETTER else 1
-    best = best_by_heldout(own) or max(own, key=lambda row: sign * row.value)
+    best = best_by_heldout(own) or max(own, key=lambda row: row.merit)
     return f"{best.metric} {best.shown}" + (f" at block {best.block}" if best.block else "")
 
 
