@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,15 +49,11 @@ def _plain(name: str) -> str:
     return "_".join("".join(character if character.isalnum() else " " for character in kept).split())
 
 
-def first_runs() -> Iterator[Run]:
-    """Seed 0: every candidate at the first rate, the main ones at all rates before the others."""
-    others = [name for name in CANDIDATES if name not in MAIN]
-    for names in (MAIN, others):
-        for index in range(3):
-            if names is MAIN or index == 0:
-                yield from (Run(name, kind, RATES[kind][index], 0) for name in names for kind in RATES)
-    for index in (1, 2):
-        yield from (Run(name, kind, RATES[kind][index], 0) for name in others for kind in RATES)
+def first_runs(others: Sequence[str]) -> Iterator[Run]:
+    """Seed 0: the main candidates at all rates, the others at the first."""
+    for index in range(3):
+        yield from (Run(name, kind, RATES[kind][index], 0) for name in MAIN for kind in RATES)
+    yield from (Run(name, kind, RATES[kind][0], 0) for name in others for kind in RATES)
 
 
 def best_rate(out: Path, name: str, kind: str, depth: int = 12) -> float:
@@ -69,14 +65,20 @@ def best_rate(out: Path, name: str, kind: str, depth: int = 12) -> float:
 
 
 def all_runs(out: Path) -> Iterator[Run]:
-    """Every run: :func:`first_runs`, the other seeds at the best rate, then 24 blocks at the best rate of 12."""
-    yield from first_runs()
+    """Every run.
+
+    :func:`first_runs`; the main candidates' other seeds and 24 blocks at their best rates; then the others' other
+    rates and seeds.
+    """
     others = [name for name in CANDIDATES if name not in MAIN]
-    for names in (MAIN, others):
-        for seed in SEEDS[1:]:
-            yield from (Run(name, kind, best_rate(out, name, kind), seed) for name in names for kind in RATES)
-        if names is MAIN:
-            yield from (Run(name, kind, best_rate(out, name, kind), 0, 24) for name in names for kind in RATES)
+    yield from first_runs(others)
+    for seed in SEEDS[1:]:
+        yield from (Run(name, kind, best_rate(out, name, kind), seed) for name in MAIN for kind in RATES)
+    yield from (Run(name, kind, best_rate(out, name, kind), 0, 24) for name in MAIN for kind in RATES)
+    for index in (1, 2):
+        yield from (Run(name, kind, RATES[kind][index], 0) for name in others for kind in RATES)
+    for seed in SEEDS[1:]:
+        yield from (Run(name, kind, best_rate(out, name, kind), seed) for name in others for kind in RATES)
 
 
 def done(out: Path) -> dict[Run, dict[str, Any]]:
