@@ -263,8 +263,16 @@ def test_a_package_names_its_modules_and_no_others(package: str) -> None:
 
 def test_links_of_the_documents_resolve() -> None:
     for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
-        for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
-            assert target.startswith("https://") or (page.parent / target).exists(), f"{page.name}: {target}"
+        for target, anchor in re.findall(r"\]\(([^)#]*)#?([^)]*)\)", page.read_text()):
+            to = page.parent / target if target else page
+            assert target.startswith("https://") or to.exists(), f"{page.name}: {target}"
+            assert not anchor or anchor in _anchors(to), f"{page.name}: {target}#{anchor}"
+
+
+def _anchors(page: Path) -> set[str]:
+    """What links may end in: the headings of a page in lower case, spaces as hyphens, without punctuation."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), flags=re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
 
 
 def test_removing_temporaries_hides_no_error() -> None:
