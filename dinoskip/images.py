@@ -76,6 +76,11 @@ def _rgb(image: Image.Image) -> Image.Image:
     return image.convert("RGB")
 
 
+def rgb_array(image: Image.Image, *, upright: bool = True) -> np.ndarray:
+    """The pixels of a picture that Pillow has open, as :func:`image_from_bytes` returns them: uint8 (H, W, 3)."""
+    return np.array(_rgb(ImageOps.exif_transpose(image) if upright else image))
+
+
 _IN_SCAN = {0x00, 0xFF, *range(0xD0, 0xD8)}  # after 0xFF: an escaped 0xFF, filling, restarts
 
 # An EXIF orientation entry that is not the neutral one: tag 0x0112 of any type, in either byte order.
@@ -157,7 +162,7 @@ def image_from_bytes(content: bytes, name: str | Path, *, upright: bool = True) 
     if pixels is not None:
         return pixels
     with _opened(io.BytesIO(content), name) as image:
-        return np.array(_rgb(ImageOps.exif_transpose(image) if upright else image))
+        return rgb_array(image, upright=upright)
 
 
 def read_image(path: str | Path, *, upright: bool = True) -> np.ndarray:

@@ -25,7 +25,6 @@ from torch.nn import functional as F
 from benchmarks.initialisations.candidates import CANDIDATES
 from dinoskip.console import Progress
 from dinoskip.data.labelled_folder import LabelledFolder
-from dinoskip.data.resize import resize
 from dinoskip.data.sets import open_segmentation
 from dinoskip.data.sets.scenes import ScenesConfig, compose
 from dinoskip.diagnostics import propagation
@@ -34,6 +33,7 @@ from dinoskip.init import trunc_normal_
 from dinoskip.models import Backbone, create_model
 from dinoskip.optim import OptimizerConfig, build_optimizer, set_rates
 from dinoskip.randomness import torch_rng
+from dinoskip.resize import resize
 from eval.knn.classify import knn_predictions
 from eval.labelled import LabelledTokens
 from eval.probe.fit import fit_probes

@@ -138,8 +138,8 @@ def _data_name(data: dict[str, Any], overrides: Sequence[str]) -> str:
 def _runner_of(args: Args, stage: Stage) -> Runner:
     """A study of existing backbones, in ``--out``, with one stage and what it needs. ``data.KEY=value`` sets keys."""
     from dinoskip.pipeline.look import labelled  # torch, as below
-    from dinoskip.pipeline.runner import Runner
-    from dinoskip.pipeline.study import STAGES, build_nodes, study_of
+    from dinoskip.pipeline.study import build_nodes, study_of
+    from dinoskip.pipeline.study_runner import study_runner
 
     data: dict[str, Any] = {"kind": args.kind, "root": args.data}
     if args.kind == "voc":
@@ -161,8 +161,7 @@ def _runner_of(args: Args, stage: Stage) -> Runner:
     source = RawConfig(tree, {"": "command line", "name": "--out", stage.asked_by: "--data"})
     study, variants = study_of(apply_overrides(source, overrides))
     nodes = only(build_nodes(study, variants), {stage.name}, gathering="" if stage.name == "gallery" else "report")
-    rules = study.storage_rules
-    return Runner(study.directory, nodes, STAGES, device=args.device, workers=args.workers, storage=rules)
+    return study_runner(study, nodes, device=args.device, workers=args.workers)
 
 
 def run_stage(stage: Stage, args: Args) -> int:

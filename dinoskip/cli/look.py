@@ -67,8 +67,8 @@ def look(args: Args) -> int:
     from dinoskip.distributed import is_main  # torch, as below
     from dinoskip.pipeline.graph import only
     from dinoskip.pipeline.look import MEASURES, labels_of, safe_name, study_tree
-    from dinoskip.pipeline.runner import Runner
-    from dinoskip.pipeline.study import STAGES, build_nodes, study_of
+    from dinoskip.pipeline.study import build_nodes, study_of
+    from dinoskip.pipeline.study_runner import study_runner
 
     backbones = [text for text in args.backbone if not _is_setting(text)]
     if not backbones:
@@ -79,8 +79,7 @@ def look(args: Args) -> int:
     settings = [old_keys.current_override(text) for text in (*filter(_is_setting, args.backbone), *args.overrides)]
     study, variants = study_of(apply_overrides(RawConfig(tree, {"": "command line", "data": "--data"}), settings))
     nodes = only(build_nodes(study, variants), {*MEASURES, "gallery"}, gathering="report")
-    rules = study.storage_rules
-    runner = Runner(study.directory, nodes, STAGES, device=args.device, workers=args.workers, storage=rules)
+    runner = study_runner(study, nodes, device=args.device, workers=args.workers)
     _say_how_long(args, [step.node for step in runner.plan() if step.state != "cached"])
     runner.run({node.id for node in runner.planner.nodes})
     if is_main():

@@ -82,17 +82,12 @@ def add_commands(commands: Any) -> None:
 
 def _opened(args: Args) -> tuple[StudyBase, tuple[Variant, ...], Runner]:
     """The study of a command, and what runs it."""
-    from dinoskip.pipeline.runner import Runner  # torch
-    from dinoskip.pipeline.study import STAGES, build_nodes, load_study
+    from dinoskip.pipeline.study import build_nodes, load_study  # torch
+    from dinoskip.pipeline.study_runner import study_runner
 
     study, variants = load_study(args.config, args.overrides)
     device, workers = getattr(args, "device", "auto"), getattr(args, "workers", 0)
-    nodes = build_nodes(study, variants)
-    return (
-        study,
-        variants,
-        Runner(study.directory, nodes, STAGES, device=device, workers=workers, storage=study.storage_rules),
-    )
+    return study, variants, study_runner(study, build_nodes(study, variants), device=device, workers=workers)
 
 
 def _show_plan(runner: Runner, chosen: set[str], *, as_json: bool) -> None:
@@ -172,12 +167,12 @@ def report(args: Args) -> int:
     """``dinoskip report``: the report stage alone, of what is there."""
     from dinoskip.pipeline.report_markdown import copy_markdown, markdown_file
     from dinoskip.pipeline.report_page import of_what_is_there  # torch
-    from dinoskip.pipeline.runner import Runner
+    from dinoskip.pipeline.study_runner import study_runner
 
     target = markdown_file(args.markdown) if args.markdown else None
     study, _, runner = _opened(args)
     there = of_what_is_there(runner.planner, runner.plan())
-    runner = Runner(study.directory, there, runner.stages, device=args.device, workers=args.workers)
+    runner = study_runner(study, there, device=args.device, workers=args.workers)
     happened = runner.run({"report"})
     if target is not None and (page := runner.output("report")) is not None:
         copy_markdown(page, target)

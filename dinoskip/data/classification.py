@@ -28,8 +28,8 @@ from torch import Tensor
 from dinoskip.config import Config
 from dinoskip.data.labelled_folder import LabelledFolder
 from dinoskip.data.loader import BatchLoader, ReadImage
-from dinoskip.data.resize import centre_crop
 from dinoskip.randomness import derive, numpy_rng
+from dinoskip.resize import centre_crop
 
 _ERASED = (0.02, 1 / 3)  # share of an image's area
 _ERASED_ASPECT = (math.log(0.3), math.log(1 / 0.3))

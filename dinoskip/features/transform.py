@@ -14,9 +14,9 @@ from PIL import Image
 from pydantic import Field, model_validator
 
 from dinoskip.config import Added, Config
-from dinoskip.data.resize import centre_crop, resize, short_side_size
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.images import read_image
+from dinoskip.resize import centre_crop, resize, short_side_size
 
 RESAMPLING = MappingProxyType(
     {

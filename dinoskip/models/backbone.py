@@ -21,6 +21,7 @@ from dinoskip.models.export import hash_weights
 from dinoskip.models.from_hf import HfVitAdapter
 from dinoskip.models.from_hub import DinoAuthorsAdapter
 from dinoskip.models.from_timm import TimmEvaAdapter, TimmVitAdapter
+from dinoskip.models.image_transform import ImageTransform
 from dinoskip.models.temperature import Temperature
 
 Facet = Literal["out", "key", "query", "value"]
@@ -130,6 +131,17 @@ class Backbone:
             _ = self.weights_hash
         self.model.to(device=device, dtype=dtype)
         return self
+
+    def transform(self, size: int = 224, mode: Literal["square", "center_crop"] = "square") -> ImageTransform:
+        """What turns a picture into this network's input as our evaluation does, for a DataLoader or by hand.
+
+        ``square``: resized to size × size, aspect ignored (probes); ``center_crop``: the centre of the picture resized
+        to a short side of size / 0.875 (k-NN). Raises :class:`ConfigError` unless ``size`` is whole patches.
+        """
+        if size <= 0 or size % self.patch_size:
+            near = max(1, round(size / self.patch_size)) * self.patch_size
+            raise ConfigError(f"size {size} is not a multiple of the patch size {self.patch_size}", f"try {near}")
+        return ImageTransform(size, self.mean, self.std, mode)
 
     @torch.no_grad()
     def layers(

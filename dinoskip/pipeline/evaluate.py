@@ -10,8 +10,8 @@ from dinoskip.config import RawConfig, apply_overrides
 from dinoskip.errors import ConfigError
 from dinoskip.pipeline.graph import only
 from dinoskip.pipeline.look import MEASURES, Blocks, labels_of, study_tree
-from dinoskip.pipeline.runner import Runner
-from dinoskip.pipeline.study import STAGES, build_nodes, study_of
+from dinoskip.pipeline.study import build_nodes, study_of
+from dinoskip.pipeline.study_runner import study_runner
 from dinoskip.results import read_rows
 
 
@@ -61,7 +61,7 @@ def evaluate(
     nodes = only(build_nodes(study, variants), MEASURES, gathering="")
     if not nodes:
         raise ConfigError(f"evaluate: {data} has no labels for {', '.join(tasks)}")
-    runner = Runner(study.directory, nodes, STAGES, device=device, workers=workers, storage=study.storage_rules)
+    runner = study_runner(study, nodes, device=device, workers=workers)
     runner.run({node.id for node in nodes})
     outputs = [place for node in nodes if (place := runner.output(node.id)) is not None]
     rows = [row for path in outputs if (path / "rows.json").is_file() for row in read_rows(path / "rows.json")]

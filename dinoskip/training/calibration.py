@@ -14,13 +14,13 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor
 
 from dinoskip.console import log
-from dinoskip.data.resize import centre_crop
 from dinoskip.diagnostics.propagation import PropagationRow, propagation
 from dinoskip.distributed import on_main
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.init.build import ModelConfig, build_model
 from dinoskip.init.calibrated import CalibratedInit
 from dinoskip.models.export import load_weights
+from dinoskip.resize import centre_crop
 from dinoskip.training.objective import Objective
 
 _LOOKED_AT = 8

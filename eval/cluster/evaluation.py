@@ -14,7 +14,6 @@ from PIL import Image
 from torch.nn.functional import interpolate
 
 from dinoskip.console import Progress, log
-from dinoskip.data.resize import short_side_size
 from dinoskip.data.segmentation import SegmentationDataset
 from dinoskip.distributed import choose_device
 from dinoskip.errors import ConfigError
@@ -22,6 +21,7 @@ from dinoskip.features import FeatureStore, as_float
 from dinoskip.features.transform import central_corner
 from dinoskip.files import write_json
 from dinoskip.records import RecordedRow, areas_record, write_recorded_rows
+from dinoskip.resize import short_side_size
 from dinoskip.results import EvalResult
 from eval.baselines import majority_areas
 from eval.bootstrap import miou_intervals

@@ -22,13 +22,13 @@ from torch import Tensor
 
 from dinoskip.console import Progress
 from dinoskip.data.keypoints import KeypointDataset
-from dinoskip.data.resize import resize
 from dinoskip.environment import memory_limit
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.features.transform import Normalise
 from dinoskip.images import read_image
 from dinoskip.models import Backbone
 from dinoskip.models.backbone import Facet, Norm
+from dinoskip.resize import resize
 from eval.correspondence.config import CorrespondenceConfig
 from eval.correspondence.matching import padded_size
 

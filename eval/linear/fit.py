@@ -18,11 +18,11 @@ from torch.nn.functional import interpolate
 from dinoskip.console import Progress
 from dinoskip.data.crops import TRIES, draw_boxes
 from dinoskip.data.labelled_folder import LabelledFolder
-from dinoskip.data.resize import centre_crop
 from dinoskip.environment import memory_limit
 from dinoskip.errors import ConfigError
 from dinoskip.models import Backbone
 from dinoskip.randomness import numpy_rng
+from dinoskip.resize import centre_crop
 from eval.frozen import FrozenFeatures
 from eval.labelled import Key
 from eval.linear.config import LinearConfig

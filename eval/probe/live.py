@@ -16,13 +16,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dinoskip.data.resize import resize
 from dinoskip.data.segmentation import SegmentationDataset
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.features.transform import Normalise
 from dinoskip.images import read_image
 from dinoskip.models import Backbone
 from dinoskip.randomness import numpy_rng, torch_rng
+from dinoskip.resize import resize
 from eval.labelled import EPS, Constants, Key, LabelledTokens
 from eval.probe.config import ProbeConfig
 from eval.probe.crops import augmented, scaled_size

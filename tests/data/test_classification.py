@@ -29,8 +29,8 @@ from dinoskip.data.classification import (
     soft_targets,
     validation_batches,
 )
-from dinoskip.data.resize import centre_crop
 from dinoskip.errors import ConfigError, DataError
+from dinoskip.resize import centre_crop
 from tests.helpers.labelled import make_classes
 
 SIZE = 32

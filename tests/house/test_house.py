@@ -18,6 +18,7 @@ LEAVES = {
     "config",
     "console",
     "images",
+    "resize",
     "randomness",
     "precision",
     "distributed",

@@ -52,9 +52,38 @@ def test_a_skipless_network_is_never_taken_for_another(tmp_path: Path) -> None:
     """Without dinoskip, timm does not know the name, and says so."""
     saved(tmp_path, skip=False)
     assert json.loads((tmp_path / "config.json").read_text())["architecture"] == "skipless_vit_tiny_patch16_224"
-    code = f"import timm; timm.create_model('local-dir:{tmp_path}', pretrained=True)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert "Unknown model (skipless_vit_tiny_patch16_224)" in done.stderr
+    code = f"""
+import timm
+def create():
+    return timm.create_model("local-dir:{tmp_path}", pretrained=True)
+try:
+    create()
+except RuntimeError as error:
+    print(error)
+import dinoskip  # timm is loaded: this alone registers our models
+print(type(create().blocks[0]).__module__)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["Unknown model (skipless_vit_tiny_patch16_224)", "dinoskip.models.vit"]
+
+
+def test_the_package_alone_loads_neither_torch_nor_timm() -> None:
+    code = "import sys, dinoskip; print([name for name in ('torch', 'timm', 'numpy') if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_weights_of_ours_as_a_checkpoint_of_timm(tmp_path: Path) -> None:
+    model = saved(tmp_path, skip=False)
+    loaded = timm.create_model(
+        "skipless_vit_tiny_patch16_224",
+        num_classes=0,
+        depth=2,
+        img_size=64,
+        checkpoint_path=str(tmp_path / "model.safetensors"),
+    ).eval()
+    images = torch.randn(2, 3, 64, 64)
+    assert torch.equal(loaded(images), model(images))
 
 
 def test_models_convert_to_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

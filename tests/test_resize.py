@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from dinoskip.data.resize import short_side_size
+from dinoskip.resize import short_side_size
 
 
 def test_sizes_are_torchvisions_for_every_image_up_to_500_pixels() -> None:
