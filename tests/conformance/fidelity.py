@@ -1,7 +1,7 @@
 """How a fidelity check states itself: claim, place, what was expected and what came out.
 
 ``record`` asserts, prints the line, and appends it as JSON to the file named by the environment variable
-DINOSKIP_FIDELITY, if that is set; docs/fidelity.md is made of such a file.
+DINOSKIP_FIDELITY, if that is set; docs/fidelity.md and docs/fidelity.csv are made of such a file.
 """
 
 from __future__ import annotations

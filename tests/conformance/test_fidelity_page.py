@@ -1,0 +1,70 @@
+"""The page of fidelity: a line a claim, with the comparison that came nearest to its bound; a CSV line a comparison."""
+
+from __future__ import annotations
+
+import csv
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conformance.fidelity import ALWAYS, CUTTING
+from tests.conformance.fidelity_page import CLAIMS, PAGE, expected, margin, page, table
+
+
+def line(check: str, what: str, want: float | str, got: float, tolerance: float = 0.0, **more: Any) -> dict[str, Any]:
+    test = f"tests/conformance/test_papers_x.py::test_{check}_of_something"
+    known = {"paper": CUTTING, "equation": "eq. 1", "what": what, "expected": want, "got": got, "tolerance": tolerance}
+    return {**known, "passed": True, "test": test, **more}
+
+
+LINES = [
+    line("06", "far", "< 4", 1.0),
+    line("06", "near", "< 4", 3.9),
+    line("02", "|missed|", 1.0, 5.0, 0.5, passed=False),
+    line("02", "exact", 1.0, 1.0, 0.5),
+    line("trap_iv", "other", "> 1", 2.0, paper=ALWAYS),
+]
+
+
+def test_a_line_for_each_claim_shows_what_is_missed_else_what_is_nearest() -> None:
+    rows = [row for row in page(LINES).splitlines() if re.match(r"\| (\d|trap)", row)]
+    assert rows == [
+        f"| 2 | {CLAIMS['2']} | eq. 1 | 2 | \\|missed\\|: 5, expected 1 ± 0.5 | **not met** |",
+        f"| 6 | {CLAIMS['6']} | eq. 1 | 2 | near: 3.9, expected < 4 | met |",
+        f"| trap iv | {CLAIMS['trap iv']} | eq. 1 | 1 | other: 2, expected > 1 | met |",
+    ]
+    assert "4 of 5 comparisons are met." in page(LINES)
+
+
+def test_the_csv_has_every_comparison() -> None:
+    rows = list(csv.DictReader(table(LINES).splitlines()))
+    assert [row["what"] for row in rows] == [one["what"] for one in LINES]
+    assert [row["met"] for row in rows] == ["yes", "yes", "no", "yes", "yes"]
+
+
+@pytest.mark.parametrize(
+    ("want", "got", "tolerance", "value"),
+    [
+        (2.0, 2.5, 1.0, 0.5),
+        (2.0, 2.0, 0.0, 1.0),
+        ("0..4", 1.0, 0.0, 0.5),
+        ("< 4", 4.0, 0.0, 0.0),
+        ("> 1", -1.0, 0, 1.0),
+    ],
+)
+def test_margin(want: float | str, got: float, tolerance: float, value: float) -> None:
+    assert margin(line("06", "", want, got, tolerance)) == pytest.approx(value)
+
+
+def test_every_check_has_its_claim_and_the_documents_agree() -> None:
+    sources = [path.read_text() for path in Path(__file__).parent.glob("test_papers_*.py")]
+    checks = {found for text in sources for found in re.findall(r"def test_(\d+|trap_[iv]+)_", text)}
+    assert {check.lstrip("0").replace("_", " ") for check in checks} == set(CLAIMS)
+    with PAGE.with_suffix(".csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert f"All {len(rows)} comparisons are met." in PAGE.read_text()
+    assert {row["check"] for row in rows} == set(CLAIMS)
+    assert {row["met"] for row in rows} == {"yes"}
+    assert expected(line("06", "", "1..2", 1.5)) == "1 to 2"
