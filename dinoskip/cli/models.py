@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from dinoskip.cli.arguments import SPEC, Args, command, group, print_table
+from dinoskip.cli.arguments import SPEC, Args, command, count, group, print_table
+from dinoskip.console import log
 from dinoskip.errors import ConfigError
+from dinoskip.files import write_text
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from dinoskip.models import VitConfig
+
+_PROGRAMS = (".onnx", ".pt2")
+_FILES = (".safetensors", *_PROGRAMS)
 
 
 def add_commands(commands: Any) -> None:
@@ -15,9 +25,37 @@ def add_commands(commands: Any) -> None:
     command(actions, "list", list_models, "list the model names")
     parser = command(actions, "show", show, "say what a backbone is: size, blocks, parameters, where it came from")
     parser.add_argument("spec", help=SPEC)
-    parser = command(actions, "convert", convert, "write a run's teacher or a DINO .pth as a weights file, or for timm")
-    parser.add_argument("spec", help="run:DIR, weights:FILE.safetensors or dino:FILE.pth")
-    parser.add_argument("out", help="FILE.safetensors, or a folder for timm.create_model('local-dir:FOLDER')")
+    parser = command(
+        actions,
+        "convert",
+        convert,
+        "write a backbone as a weights file, for timm and the Hugging Face hub, for transformers, or as a program",
+        details="FILE.safetensors and folders are for run:, weights: and dino: specs; programs are for any. A program "
+        "gives the\nfeatures of every block of images of one size, any number of them, and is run once and compared.",
+    )
+    parser.add_argument("spec", help=SPEC)
+    parser.add_argument(
+        "out", help="FILE.safetensors, FILE.onnx, FILE.pt2 (torch.export), or a folder: weights, config.json, README.md"
+    )
+    parser.add_argument(
+        "--layout",
+        choices=("timm", "transformers"),
+        default="timm",
+        help="of a folder: for timm.create_model('local-dir:FOLDER') and the hub, with a model card, or for "
+        "transformers.AutoModel (default: timm)",
+    )
+    parser.add_argument(
+        "--rows", action="append", default=[], metavar="STUDY", help="of a card: where scores of these weights are"
+    )
+    parser.add_argument(
+        "--license", default="apache-2.0", metavar="ID", help="of a card: the weights' licence (default: apache-2.0)"
+    )
+    parser.add_argument(
+        "--size", type=count, default=224, metavar="S", help="of a program: side of its images in pixels (default: 224)"
+    )
+    parser.add_argument(
+        "--norm", choices=("none", "final", "layer"), default="final", help="of a program's features (default: final)"
+    )
 
 
 def list_models(args: Args) -> int:
@@ -49,23 +87,60 @@ def show(args: Args) -> int:
 
 def convert(args: Args) -> int:
     """``dinoskip models convert``."""
-    from dinoskip.models import VitConfig, load_backbone, save_timm_folder, save_weights  # torch
+    from dinoskip.models import save_timm_folder, save_weights  # torch, as below
+    from dinoskip.models.transformers_layout import save_transformers_folder
+
+    out = Path(args.out)
+    if args.rows and (out.suffix in _FILES or args.layout != "timm"):
+        raise ConfigError("--rows: is for the model card, which a folder of --layout timm has")
+    if out.suffix in _PROGRAMS:
+        _save_program(args, out)
+    elif out.suffix == ".safetensors":
+        save_weights(out, *_weights_of(args.spec))
+    elif args.layout == "transformers":
+        state, config, _ = _weights_of(args.spec)
+        save_transformers_folder(out, state, config)
+    else:
+        state, config, info = _weights_of(args.spec)
+        card = _card(args, out.name, state, config, info)
+        save_timm_folder(out, state, config, info)
+        write_text(out / "README.md", card)
+    print(out)
+    return 0
+
+
+def _weights_of(spec: str) -> tuple[dict[str, Tensor], VitConfig, dict[str, Any]]:
+    """Tensors, model and info of a spec of ours or of DINO's."""
+    from dinoskip.models import VitConfig, load_backbone  # torch
     from dinoskip.models.build import WIDTHS
     from dinoskip.models.export import exported_weights, load_weights, newest_checkpoint
 
-    kind, _, rest = args.spec.partition(":")
-    out = Path(args.out)
-    write = save_weights if out.suffix == ".safetensors" else save_timm_folder
+    kind, _, rest = spec.partition(":")
     if kind in ("run", "weights"):
-        write(out, *load_weights(exported_weights(newest_checkpoint(rest)) if kind == "run" else rest))
-    elif kind == "dino":
-        model = load_backbone(args.spec).model
-        size = next(size for size, width in WIDTHS.items() if width == model.embed_dim)
-        patch, side = model.patch_embed.patch_size[0], model.patch_embed.img_size[0]
-        shape = {"depth": len(model.blocks), "img_size": side, "position_resize": model.position_resize}
-        config = VitConfig(name=f"vit_{size}_patch{patch}", **shape)
-        write(out, model.state_dict(), config, {"converted_from": Path(rest).name})
-    else:
-        raise ConfigError(f"models convert: {args.spec} is none of run:DIR, weights:FILE.safetensors, dino:FILE.pth")
-    print(out)
-    return 0
+        return load_weights(exported_weights(newest_checkpoint(rest)) if kind == "run" else rest)
+    if kind != "dino":
+        raise ConfigError(f"models convert: {spec} is none of run:DIR, weights:FILE.safetensors, dino:FILE.pth")
+    model = load_backbone(spec).model
+    size = next(size for size, width in WIDTHS.items() if width == model.embed_dim)
+    patch, side = model.patch_embed.patch_size[0], model.patch_embed.img_size[0]
+    shape = {"depth": len(model.blocks), "img_size": side, "position_resize": model.position_resize}
+    config = VitConfig(name=f"vit_{size}_patch{patch}", **shape)
+    return model.state_dict(), config, {"converted_from": Path(rest).name}
+
+
+def _card(args: Args, name: str, state: dict[str, Tensor], config: VitConfig, info: dict[str, Any]) -> str:
+    from dinoskip.models.export import hash_weights  # torch, as below
+    from dinoskip.pipeline.model_card import CardSource, model_card, recipe_of_run, scores_of
+
+    kind, _, place = args.spec.partition(":")
+    recipe, weights = recipe_of_run(Path(place)) if kind == "run" else {}, hash_weights(state)
+    return model_card(CardSource(name, config, info, weights, recipe, scores_of(weights, args.rows), args.license))
+
+
+def _save_program(args: Args, out: Path) -> None:
+    from dinoskip.models import load_backbone  # torch
+    from dinoskip.models.traced import save_onnx, save_program
+
+    save = save_onnx if out.suffix == ".onnx" else save_program
+    share = save(out, load_backbone(args.spec), size=args.size, norm=args.norm)
+    log.info("%s: its features differ from the network's by %.1g of the largest", out, share)

@@ -152,7 +152,8 @@ class HfVitAdapter(VitAdapter):
         return self.family.statistics
 
 
-def _library(spec: str) -> Any:
+def transformers_library(spec: str) -> Any:
+    """The package transformers; :class:`ConfigError` that names what ``spec`` asks it for where it is missing."""
     try:
         import transformers  # an extra, and heavy
     except ImportError as error:
@@ -227,7 +228,7 @@ def load_hf(name: str, **options: Any) -> LoadedModel:
     be had, are no safetensors or do not fit whole.
     """
     spec = f"hf:{name}"
-    transformers = _library(spec)
+    transformers = transformers_library(spec)
     pretrained, seed = bool(options.pop("pretrained", True)), int(options.pop("seed", 0))
     source = {"revision": options.pop("revision")} if "revision" in options else {}
     if options:

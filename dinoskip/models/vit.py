@@ -80,7 +80,7 @@ def add_positions(model: VisionTransformer, patches: Tensor, position_resize: st
         resized: Tensor = VisionTransformer._pos_embed(model, patches)
         return resized
     cls_token: Tensor = model.cls_token  # type: ignore[assignment]
-    tokens = torch.cat((cls_token.expand(len(patches), -1, -1), patches.flatten(1, 2)), dim=1)
+    tokens = torch.cat((cls_token.expand(patches.shape[0], -1, -1), patches.flatten(1, 2)), dim=1)
     dropped: Tensor = model.pos_drop(tokens + dino_positions(model.pos_embed, tuple(patches.shape[1:3])))  # type: ignore[arg-type]
     return dropped
 

@@ -1,0 +1,100 @@
+"""Our ViTs with all skips as a folder of Hugging Face transformers: the same tensors under ``ViTModel``'s names."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
+from torch import Tensor
+
+from dinoskip.errors import ConfigError, translate_write_errors
+from dinoskip.files import write_json
+from dinoskip.models.build import DEPTH, HEAD_DIM, SHAPES, VitConfig
+from dinoskip.models.export import load_strict
+from dinoskip.models.flops import MLP_RATIO
+from dinoskip.models.from_hf import transformers_library
+
+LAYER_NORM_EPS = 1e-6  # timm's ViTs
+_OUTSIDE = {
+    "cls_token": "embeddings.cls_token",
+    "pos_embed": "embeddings.position_embeddings",
+    "patch_embed.proj": "embeddings.patch_embeddings.projection",
+    "norm": "layernorm",
+}
+_IN_BLOCK = {
+    "norm1": "layernorm_before",
+    "attn.proj": "attention.o_proj",
+    "norm2": "layernorm_after",
+    "mlp.fc1": "mlp.fc1",
+    "mlp.fc2": "mlp.fc2",
+}
+
+
+def transformers_state(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Tensors of timm's ViT under the names of ``transformers.ViTModel``; qkv is split into its three."""
+    renamed: dict[str, Tensor] = {}
+    for name, tensor in state.items():
+        place, _, kind = name.rpartition(".")
+        if name in _OUTSIDE:
+            renamed[_OUTSIDE[name]] = tensor
+        elif place in _OUTSIDE:
+            renamed[f"{_OUTSIDE[place]}.{kind}"] = tensor
+        else:
+            _, index, layer = place.split(".", 2)
+            if layer == "attn.qkv":
+                for letter, part in zip("qkv", tensor.chunk(3), strict=True):
+                    renamed[f"layers.{index}.attention.{letter}_proj.{kind}"] = part
+            else:
+                renamed[f"layers.{index}.{_IN_BLOCK[layer]}.{kind}"] = tensor
+    return renamed
+
+
+def save_transformers_folder(folder: str | Path, state: Mapping[str, Tensor], config: VitConfig) -> None:
+    """Write what ``transformers.AutoModel.from_pretrained(FOLDER)`` loads, and the statistics of its images.
+
+    At the size that it was trained for features equal ours; at others transformers resizes positions its own way.
+    Raises :class:`ConfigError` for a network that transformers has no class for: without a skip, or with Token Graying
+    or a temperature.
+    """
+    special = {"graying": config.graying, "temperature": config.temperature}
+    lacking = [f"skip={config.skip}".lower()] if config.skip is not True else []
+    lacking += [name for name, value in special.items() if value is not None]
+    if lacking:
+        raise ConfigError(
+            f"{folder}: transformers has no ViT with {', '.join(lacking)}", "write a folder for timm: --layout timm"
+        )
+    transformers = transformers_library(str(folder))
+    width, patch = SHAPES[config.name]
+    settings: dict[str, Any] = {
+        "hidden_size": width, "num_hidden_layers": config.depth or DEPTH, "num_attention_heads": width // HEAD_DIM,
+        "intermediate_size": MLP_RATIO * width, "image_size": config.img_size, "patch_size": patch,
+        "layer_norm_eps": LAYER_NORM_EPS, "qkv_bias": True, "hidden_act": "gelu",
+    }  # fmt: skip
+    model = transformers.ViTModel(transformers.ViTConfig(**settings), add_pooling_layer=False)
+    dtype = next((tensor.dtype for tensor in state.values() if tensor.is_floating_point()), torch.float32)
+    load_strict(model.to(dtype), transformers_state(state), folder)
+    folder = Path(folder)
+    with translate_write_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".tmp-", dir=folder, ignore_cleanup_errors=True) as scratch:
+            model.save_pretrained(scratch)
+            for path in sorted(Path(scratch).iterdir()):
+                path.replace(folder / path.name)
+    write_json(
+        folder / "preprocessor_config.json",
+        {
+            "image_processor_type": "ViTImageProcessor",
+            "do_resize": True,
+            "size": {"height": config.img_size, "width": config.img_size},
+            "resample": 3,  # Pillow's bicubic
+            "do_rescale": True,
+            "rescale_factor": 1 / 255,
+            "do_normalize": True,
+            "image_mean": list(IMAGENET_DEFAULT_MEAN),
+            "image_std": list(IMAGENET_DEFAULT_STD),
+        },
+    )
