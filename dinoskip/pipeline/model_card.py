@@ -123,7 +123,7 @@ def _text(source: CardSource) -> str:
 
 def _what(source: CardSource) -> Iterator[str]:
     width, patch = SHAPES[source.model.name]
-    skips = {True: "with skip connections", False: "without skip connections"}
+    skips: dict[bool | str, str] = {True: "with skip connections", False: "without skip connections"}
     kind = skips.get(source.model.skip, f"with the {source.model.skip}'s skip connections alone")
     depth = source.model.depth or DEPTH
     yield f"`{source.model.name}` {kind}: {depth} blocks of {width} channels, patches of {patch} pixels,"
