@@ -1,4 +1,4 @@
-"""docs/extending.md: its examples, taken from the page into a copy of the packages, and run in one study."""
+"""docs/extending.md: its examples, on the page and beside it, copied into the packages and run in one study."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from dinoskip.results import read_rows
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "extending.md").read_text()
+LINKED = re.findall(r"\]\((extending/\w+\.py)\) to `(\S+)`", PAGE)
 
 
 def blocks_of(language: str, mark: str) -> list[tuple[str, str]]:
@@ -29,7 +30,8 @@ def blocks_of(language: str, mark: str) -> list[tuple[str, str]]:
     return re.findall(rf"```{language}\n{mark} (\S+)\n(.*?)```", PAGE, flags=re.DOTALL)
 
 
-FILES, STUDIES, CHANGES = blocks_of("python", "#"), blocks_of("yaml", "#"), blocks_of("diff", "---")
+FILES = blocks_of("python", "#") + [(name, (ROOT / "docs" / link).read_text()) for link, name in LINKED]
+STUDIES, CHANGES = blocks_of("yaml", "#"), blocks_of("diff", "---")
 
 
 def changed(text: str, hunk: list[str]) -> str:
