@@ -14,7 +14,7 @@ cross-fitting, and the first is compared with the others, paired over images.
 
 Printed are the most memory beyond the program's own (RssAnon of Linux, every 10 ms), the most bytes below the output
 folder while it runs (apparent size, every 0.2 s), those that stay, and what a store of the features would have. Exit
-code 1 if memory passes the window, 0.25 GB for a batch and 4 kB for each image.
+code 1 if memory passes the window, 0.1 GB, eight float32 copies of a batch's images and 4 kB for each image.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ from visualize.rows import principal
 
 FILES, PATCH = 8, 16
 IMAGE_BYTES = 4096  # of memory that an image may take beyond the window: boxes, records and rows of 13 × 1 cuts
-BATCH_BYTES = 0.25e9  # and the batch that is being computed
+FIXED_BYTES = 0.1e9  # and whatever the sizes are
+COPIES = 8  # of the images of the batch that is being computed, as float32
 
 
 @dataclass(frozen=True)
@@ -173,7 +174,8 @@ def main() -> int:
         memory = peak(lambda: disk.append(most_bytes(out, evaluate)))
         minutes = (time.perf_counter() - began) / 60
         report, stays = peak(lambda: read_report(out, args.networks)), size_of(out)
-    bound = args.window * 1e9 + BATCH_BYTES + IMAGE_BYTES * count
+    batch = 16 * COPIES * 3 * args.size[0] * args.size[1] * 4
+    bound = args.window * 1e9 + FIXED_BYTES + batch + IMAGE_BYTES * count
     print(
         f"{count:,d} images of {grid[1]} × {grid[0]} tokens, 12 blocks: "
         f"a store would have {made[0].plan.nbytes / 1e9:,.1f} GB"

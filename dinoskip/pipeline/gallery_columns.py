@@ -22,7 +22,7 @@ from dinoskip.files import write_json
 from dinoskip.models import Backbone
 from dinoskip.models.attention import cls_attention
 from dinoskip.pipeline.gallery_strips import strip_images, strip_maps
-from dinoskip.pipeline.gallery_surfaces import surface_pictures
+from dinoskip.pipeline.gallery_surfaces import surface_images, surface_pictures
 from dinoskip.pipeline.inputs import dataset_of, open_backbone
 from dinoskip.pipeline.stage import Task
 from dinoskip.records import ImageRecords, read_records
@@ -199,7 +199,8 @@ def write_gallery(task: Task) -> None:
             _column(task, model, shown, Path(scratch) / str(number))
             for number, model in enumerate(task.settings["models"])
         ]
-        images = [*(_image(shown, index) for index in range(len(shown))), *strip_images(task)]
+        own = (_image(shown, index) for index in range(len(shown)))
+        images = [*own, *strip_images(task), *surface_images(task)]
         labelled = shown.labelled
         classes = None if labelled is None else Classes(labelled.class_names, labelled.palette)
         stores = [column.store for column in columns if column.store is not None]

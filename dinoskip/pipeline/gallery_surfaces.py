@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dinoskip.data import sets as datasets
-from dinoskip.pipeline.inputs import dataset_of
+from dinoskip.data.geometry import DepthDataset, NormalsDataset
+from dinoskip.pipeline.inputs import OPENERS, dataset_of
 from dinoskip.pipeline.stage import Task
+from visualize.gallery.content import GalleryImage
 from visualize.palette import sequential
 from visualize.rasters import nearest
 
@@ -51,13 +52,44 @@ def _beside(square: Colours, height: int, width: int) -> Colours:
 
 
 def surface_pictures(task: Task, label: str, ids: Sequence[str]) -> Pictures:
-    """The maps that the stages ``depth`` and ``normals`` have saved of a network (``label``) for images ``ids``."""
+    """The maps that the stages ``depth`` and ``normals`` have saved of a network (``label``) for images ``ids``.
+
+    Of a data set beside the gallery's they are those of :func:`surface_images`.
+    """
     pictures: Pictures = {}
-    for layer, of_task in (("depth", _depth), ("normals", _normals)):
+    for layer, pictured in (("depth", _depth), ("normals", _normals)):
         folder = task.inputs.get(f"{layer}:{label}")
-        if folder is not None:
-            pictures[layer] = of_task(task, folder, ids)
+        if folder is None:
+            continue
+        opened, beside = _opened(task, layer)
+        drawn = pictured(opened, folder, opened.ids[: task.settings["gallery"]["first"]] if beside else ids)
+        pictures[layer] = {
+            block: {_beside_id(layer, name) if beside else name: pair for name, pair in own.items()}
+            for block, own in drawn.items()
+        }
     return pictures
+
+
+def surface_images(task: Task) -> list[GalleryImage]:
+    """The first images of the data sets beside the gallery's whose depth or normals are shown."""
+    images = []
+    for layer in task.settings.get("surfaces", {}):
+        opened, _ = _opened(task, layer)
+        count = min(len(opened.ids), task.settings["gallery"]["first"])
+        images += [GalleryImage(_beside_id(layer, opened.ids[i]), opened.path(i), layer=layer) for i in range(count)]
+    return images
+
+
+def _beside_id(layer: str, name: str) -> str:
+    return f"{layer} {name}"
+
+
+def _opened(task: Task, layer: str) -> tuple[Any, bool]:
+    """The data set that has a layer's true maps, and whether it is another than the gallery's."""
+    beside = layer in task.settings.get("surfaces", {})
+    config, root = dataset_of(task, layer if beside else "")
+    split = (task.settings["surfaces"][layer] if beside else task.settings["dataset"])["split"]
+    return OPENERS[layer](config, split, root), beside
 
 
 def _saved(folder: Path, ids: Sequence[str]) -> dict[int, dict[str, NDArray[Any]]]:
@@ -68,9 +100,7 @@ def _saved(folder: Path, ids: Sequence[str]) -> dict[int, dict[str, NDArray[Any]
         return {b: {name: stored[f"block{b}"][i] for name, i in where.items()} for b in numbers}
 
 
-def _depth(task: Task, folder: Path, ids: Sequence[str]) -> dict[int, dict[str, Sequence[np.ndarray]]]:
-    config, root = dataset_of(task)
-    opened = datasets.open_depth(config, task.settings["dataset"]["split"], root)
+def _depth(opened: DepthDataset, folder: Path, ids: Sequence[str]) -> dict[int, dict[str, Sequence[np.ndarray]]]:
     index = {name: i for i, name in enumerate(opened.ids)}
     truths: dict[str, Colours] = {}
 
@@ -82,9 +112,7 @@ def _depth(task: Task, folder: Path, ids: Sequence[str]) -> dict[int, dict[str, 
     return _by_block(_saved(folder, ids), both, index)
 
 
-def _normals(task: Task, folder: Path, ids: Sequence[str]) -> dict[int, dict[str, Sequence[np.ndarray]]]:
-    config, root = dataset_of(task)
-    opened = datasets.open_normals(config, task.settings["dataset"]["split"], root)
+def _normals(opened: NormalsDataset, folder: Path, ids: Sequence[str]) -> dict[int, dict[str, Sequence[np.ndarray]]]:
     index = {name: i for i, name in enumerate(opened.ids)}
     truths: dict[str, tuple[Colours, tuple[int, int]]] = {}
 

@@ -34,10 +34,13 @@ class OneDataset(Config):
     dataset: datasets.DatasetConfig
 
 
-def dataset_of(task: Task) -> tuple[Any, Path | None]:
-    """The configuration of the data set a task reads, and its folder where an earlier stage composed it."""
-    box = validate(OneDataset, RawConfig({"dataset": dict(task.runtime["config"])}))
-    return box.dataset, task.inputs.get("data")
+def dataset_of(task: Task, of: str = "") -> tuple[Any, Path | None]:
+    """The configuration of the data set a task reads, and its folder where an earlier stage composed it.
+
+    ``of`` says which, of a task that reads several.
+    """
+    box = validate(OneDataset, RawConfig({"dataset": dict(task.runtime[f"config {of}".strip()])}))
+    return box.dataset, task.inputs.get(f"data {of}".strip())
 
 
 def open_split(task: Task, use: str, split: str | None = None) -> Any:

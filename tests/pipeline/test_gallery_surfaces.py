@@ -9,7 +9,13 @@ import numpy as np
 import pytest
 
 from dinoskip.data.sets.rooms import RoomsConfig
-from dinoskip.pipeline.gallery_surfaces import _beside, depth_colours, normal_colours, surface_pictures
+from dinoskip.pipeline.gallery_surfaces import (
+    _beside,
+    depth_colours,
+    normal_colours,
+    surface_images,
+    surface_pictures,
+)
 from dinoskip.pipeline.stage import Task
 from dinoskip.pipeline.study import build_nodes, load_study
 from tests.helpers.study import TINY
@@ -55,6 +61,31 @@ def test_saved_maps_stand_beside_the_truth(tmp_path: Path) -> None:
         assert predicted.shape == true.shape == (8, 8, 3)
         assert len(np.unique(true.reshape(-1, 3), axis=0)) > 1
     assert surface_pictures(task, "other", opened.ids) == {}
+
+
+def test_depth_of_another_data_set_has_images_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "tiny.yaml").write_text(TINY)
+    rooms = CONFIG.model_dump(exclude_defaults=True) | {"kind": "rooms"}
+    asked = [f"data.rooms={json.dumps(rooms)}", "evaluate.depth={datasets: [rooms]}", "gallery.first=1"]
+    (gallery,) = (node for node in build_nodes(*load_study(tmp_path / "tiny.yaml", asked)) if node.id == "gallery")
+    assert gallery.settings["dataset"]["kind"] == "scenes"
+    assert gallery.inputs["data depth"] == "data/rooms"
+    assert gallery.inputs["depth:skip-adamw"] == "depth/skip-adamw/ep1/rooms"
+    (tmp_path / "depth").mkdir()
+    CONFIG.compose(tmp_path / "data")
+    opened = CONFIG.open_depth(tmp_path / "data", "test", None)
+    values = np.random.default_rng(0).uniform(0.5, 9, (2, 8, 8)).astype(np.float16)
+    with open(tmp_path / "depth" / "maps.npz", "wb") as stream:
+        np.savez(stream, ids=np.array(opened.ids), block2=values)
+    inputs = {"data depth": tmp_path / "data", "depth:net": tmp_path / "depth"}
+    task = Task(gallery.settings, gallery.runtime, inputs, tmp_path, "cpu", 1)
+    (image,) = surface_images(task)
+    assert (image.id, image.path, image.layer) == (f"depth {opened.ids[0]}", opened.path(0), "depth")
+    ((name, (predicted, _)),) = surface_pictures(task, "net", ["scene"])["depth"][2].items()
+    assert name == image.id, "the gallery's own images are not looked for there"
+    assert np.array_equal(predicted, depth_colours(values[0]))
+    without = [node for node in build_nodes(*load_study(tmp_path / "tiny.yaml", asked[:1])) if node.id == "gallery"]
+    assert "surfaces" not in without[0].settings, "the key of a study without depth is what it was"
 
 
 def test_the_gallery_shows_the_split_that_is_scored_and_reads_its_maps(tmp_path: Path) -> None:

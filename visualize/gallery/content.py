@@ -32,7 +32,7 @@ class GalleryImage:
 
     ``label`` is uint8 (H, W) with 255 ignored; ``boxes`` is (K, 4) x1 y1 x2 y2 in pixels, end exclusive. ``tags`` are
     names to filter by besides the classes in ``label``. An image with a ``layer`` (frames of a video side by side, a
-    pair of images) has pictures in that layer alone, and that layer no others.
+    pair of images, a photograph of another data set) has pictures in that layer alone, and that layer no others.
     """
 
     id: str

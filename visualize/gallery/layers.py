@@ -62,17 +62,18 @@ class CellWriter:
     def write(self, row: int, image: GalleryImage) -> GalleryCell:
         """Write all layers of one image."""
         cell = GalleryCell()
-        if image.layer:
+        if image.layer in STRIP_LAYERS:
             strips = self.model.strips.get(image.layer, {})
             drawn = {block: own[image.id] for block, own in strips.items() if image.id in own}
             encode = partial(rasters.palette_png, palette=voc_palette(), opacity=STRIP_LAYERS[image.layer])
             self._sheet(cell, image.layer, row, drawn, encode, parts=[0, 1])
             return cell
-        self._pca(cell, row, image)
-        self._probe(cell, row, image)
-        self._tokencut(cell, row, image)
-        self._attention(cell, row, image)
-        self._maps(cell, row, image)
+        if not image.layer:
+            self._pca(cell, row, image)
+            self._probe(cell, row, image)
+            self._tokencut(cell, row, image)
+            self._attention(cell, row, image)
+            self._maps(cell, row, image)
         for layer, by_block in self.model.surfaces.items():
             maps = {block: own[image.id] for block, own in by_block.items() if image.id in own}
             self._sheet(cell, layer, row, maps, rasters.png, parts=[0, 1])

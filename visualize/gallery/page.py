@@ -22,7 +22,7 @@ from visualize.gallery.charts import block_charts
 from visualize.gallery.config import GalleryConfig
 from visualize.gallery.content import Classes, GalleryImage, GalleryModel
 from visualize.gallery.files import PictureFiles
-from visualize.gallery.layers import CellWriter, GalleryCell
+from visualize.gallery.layers import STRIP_LAYERS, CellWriter, GalleryCell
 from visualize.gallery.scores import METRICS
 from visualize.gallery.sheets import chosen_images
 from visualize.gallery.similarity import COMPONENTS, page_features
@@ -189,7 +189,8 @@ def _write_reference(
     pictures: PictureFiles, number: int, image: GalleryImage, photo_size: int, classes: Classes | None
 ) -> tuple[int, int]:
     """Write the photograph and its label map; return the image's own (height, width)."""
-    pixels, size = rasters.photo(image.path, 2 * photo_size if image.layer else photo_size)  # strips are wide
+    wide = image.layer in STRIP_LAYERS
+    pixels, size = rasters.photo(image.path, 2 * photo_size if wide else photo_size)
     pictures.add(f"photo-{number:03d}.jpg", rasters.jpeg(pixels))
     if image.label is not None and classes is not None:
         small = rasters.nearest(image.label, pixels.shape[:2])

@@ -151,13 +151,13 @@ def verdict(compared: Sequence[Answer]) -> str:
             f"No difference between {answer.first} and {answer.second} is certain, after correction for "
             f"{len(lines)} comparison{'s' if len(lines) > 1 else ''}."
         )
-    rest = f"; undecided: {', '.join(open_)}" if open_ else ""
+    rest = f"; undecided: {'; '.join(open_)}" if open_ else ""
     return f"{answer.first} is {' and '.join(filter(None, parts))}, compared with {answer.second}{rest}."
 
 
 def _part(word: str, lines: Sequence[AnswerLine]) -> str:
     """``better in mIoU, voc2012 val (+5.2 [+1.1, +9.0])``."""
-    return f"{word} in " + ", ".join(f"{line.benchmark.label} ({_text(line)})" for line in lines) if lines else ""
+    return f"{word} in " + "; ".join(f"{line.benchmark.label} ({_text(line)})" for line in lines) if lines else ""
 
 
 def _counts(lines: Sequence[tuple[Answer, AnswerLine]]) -> str:
@@ -217,10 +217,9 @@ def choices(compared: Sequence[Answer]) -> str:
                 hows.setdefault(score.how, {})[line.benchmark.label] = None
                 if score.how in {CROSS_FITTED, HELD_OUT} and score.optimism >= 0.05:
                     removed[f"{signed(score.optimism)} ({score.row.model}, {line.benchmark.label})"] = None
-    said = [f"{', '.join(labels)}: {how}" for how, labels in hows.items() if how]
-    text = f"Blocks: {'; '.join(said)}." if said else ""
+    text = " ".join(f"Blocks {how} ({'; '.join(labels)})." for how, labels in hows.items() if how)
     if {CROSS_FITTED, HELD_OUT} & set(hows):
-        added = f"would have added {', '.join(removed)}" if removed else "would have added nothing"
+        added = f"would have added {'; '.join(removed)}" if removed else "would have added nothing"
         text += f" Optimism removed: choosing it on the images shown {added}."
     return text
 

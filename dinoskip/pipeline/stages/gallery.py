@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
@@ -10,7 +11,17 @@ from pydantic import Field
 from dinoskip.config import settings_for_key
 from dinoskip.data.sets.kind import WithDepth, WithNormals
 from dinoskip.pipeline.fields import Name
-from dinoskip.pipeline.stage import Command, Content, Problem, Stage, StudyNodes, Task, beyond_depth, not_multiples
+from dinoskip.pipeline.stage import (
+    Command,
+    Content,
+    DataInputs,
+    Problem,
+    Stage,
+    StudyNodes,
+    Task,
+    beyond_depth,
+    not_multiples,
+)
 from dinoskip.pipeline.stages import data
 from dinoskip.pipeline.stages.correspondence import CorrespondenceSection
 from dinoskip.pipeline.stages.depth import DepthSection
@@ -33,6 +44,10 @@ class GallerySection(GalleryConfig):
 
 
 STUDY_KEYS = {"dataset", "epochs"}
+SURFACES: Mapping[str, type[DepthSection | NormalsSection]] = MappingProxyType(
+    {"depth": DepthSection, "normals": NormalsSection}
+)
+"""Stages that leave maps of images for the gallery, by layer."""
 
 
 def check(study: StudyBase, variants: tuple[Variant, ...]) -> Iterator[Problem]:
@@ -76,6 +91,25 @@ def _shown_split(study: StudyBase, name: str) -> str:
     return study.section(ProbeSection).val_split
 
 
+def _beside(study: StudyBase, name: str) -> dict[str, str]:
+    """Data sets whose depth or normals are shown beside the gallery's own, by layer: the first of each."""
+    measured = {layer: study.section(section).datasets for layer, section in SURFACES.items()}
+    return {layer: names[0] for layer, names in measured.items() if names and name not in names}
+
+
+def _with_surfaces(nodes: StudyNodes, shown: DataInputs, layer: str, name: str) -> DataInputs:
+    """``shown``, and the images and true maps of another data set."""
+    split = nodes.section(SURFACES[layer]).val_split
+    more = data.of_dataset(nodes, name, split, ("images", "pretraining", split), ("targets", layer, split))
+    surfaces = {**shown.settings.get("surfaces", {}), layer: more.settings["dataset"]}
+    return DataInputs(
+        {**shown.settings, "surfaces": surfaces},
+        {**shown.inputs, **{f"data {layer}": node for node in more.inputs.values()}},
+        {**shown.runtime, f"config {layer}": more.runtime["config"]},
+        {**shown.outside, **more.outside},
+    )
+
+
 def add_nodes(nodes: StudyNodes) -> None:
     """One node for the whole study, if there is a data set to show."""
     study, section, probe = nodes.study, nodes.section(GallerySection), nodes.section(ProbeSection)
@@ -87,6 +121,7 @@ def add_nodes(nodes: StudyNodes) -> None:
 
     last = max(evaluated_epochs(study), default=0)
     epochs = section.epochs or (last,)
+    beside = _beside(study, name)
     inputs: dict[str, str] = {}
     models: list[dict[str, Any]] = []
     outside: dict[str, tuple[Any, ...]] = {}
@@ -103,7 +138,7 @@ def add_nodes(nodes: StudyNodes) -> None:
             inputs[f"probe:{label}"] = node
         drawn_by = {stage: f"{stage}/{model.place}/{name}" for stage in ("cluster", "saliency", "objects")}
         inputs |= {f"{stage}:{label}": node for stage, node in drawn_by.items() if node in nodes.nodes}
-        surfaces = {f"{layer}:{label}": f"{layer}/{model.place}/{name}" for layer in ("depth", "normals")}
+        surfaces = {f"{layer}:{label}": f"{layer}/{model.place}/{beside.get(layer, name)}" for layer in SURFACES}
         inputs |= {role: node for role, node in surfaces.items() if node in nodes.nodes}
         strips = {
             "video": nodes.section(VideoSection).datasets[:1],
@@ -124,6 +159,8 @@ def add_nodes(nodes: StudyNodes) -> None:
     }
     split = _shown_split(study, name)
     shown = data.of_dataset(nodes, name, split, *_contents(study.data[name], split))
+    for layer, one in beside.items():
+        shown = _with_surfaces(nodes, shown, layer, one)
     nodes.add(STAGE, "", settings, inputs=inputs, data=shown, outside=outside)
 
 

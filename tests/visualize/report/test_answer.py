@@ -90,7 +90,7 @@ def test_the_probes_block_is_chosen_on_held_out_training_images():
     [line] = found[0].lines
     assert (line.first.block, line.first.value, line.first.best.block) == ("b2", 40.0, "3")
     assert choices(found) == (
-        "Blocks: mIoU, voc val: chosen on held-out training images. Optimism removed: choosing it on the images shown "
+        "Blocks chosen on held-out training images (mIoU, voc val). Optimism removed: choosing it on the images shown "
         "would have added +4.0 (a, mIoU, voc val)."
     )
     assert verdict(found) == "One network: there is nothing to compare it with."

@@ -1,0 +1,69 @@
+"""The study of every dense task, at a smaller size: rows of every task and every layer of the gallery."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from dinoskip.cli import main
+from dinoskip.cli.start import CONFIGS
+from dinoskip.results import read_rows
+
+SMALLER = (
+    "data.scenes={kind: scenes, images: 12, size: 64, classes: 2, val_fraction: 0.5}",
+    "data.videos={kind: scenes_video, videos: 1, frames: 3, size: 64}",
+    "data.pairs={kind: scenes_pairs, classes: 1, objects: 1, views: 2, size: 64}",
+    "data.rooms={kind: rooms, images: 4, size: 32, val_fraction: 0.5}",
+    "model.depth=2",
+    "variants.model=[{skip: true}]",
+    "pretrain.epochs=1",
+    "pretrain.batch_size=4",
+    "pretrain.crop_size=32",
+    "evaluate.knn.k=[3]",
+    "evaluate.saliency.solver=false",
+    "evaluate.objects.size=64",
+    "evaluate.probe.epochs=1",
+    "evaluate.linear={datasets: [scenes], size: 64, epochs: 1, batch_size: 6, learning_rates: [0.1]}",
+    "evaluate.depth={datasets: [rooms], iterations: 2, batch_size: 2, crop: [32, 32], bins: 4, upsample: 1}",
+    "evaluate.normals={datasets: [rooms], epochs: 1, upsample: 1}",
+    "evaluate.video.short_side=64",
+    "evaluate.correspondence.size=64",
+    "analyze={model: vit_mini_patch8, depth: 2, img_size: 32, photos: 1}",
+    "gallery={first: 2, size: 64}",
+)
+TASKS = {
+    "probe", "tokencut", "knn", "retrieve", "cluster", "saliency", "objects", "linear", "depth", "normals", "video",
+    "correspondence",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("tasks")
+    assert main(["run", str(CONFIGS / "tasks.yaml"), f"output={out}", *SMALLER, "-q"]) == 0
+    return out / "tasks" / "stages"
+
+
+def test_every_task_has_rows_of_every_block_and_of_rules_that_look_at_no_image(study: Path) -> None:
+    rows = [row for path in study.rglob("rows.json") for row in read_rows(path)]
+    assert {row.task for row in rows} == TASKS
+    for task in TASKS:
+        mine = [row for row in rows if row.task == task]
+        assert {row.model for row in mine if not row.is_baseline} == {"skip-soap"}, task
+        assert {"1", "2"} <= {row.block for row in mine}, task
+        assert [row for row in mine if row.is_baseline], task
+
+
+def test_the_gallery_has_a_layer_of_every_task_that_has_pictures(study: Path) -> None:
+    (gallery,) = (study / "gallery").glob("*")
+    text = (gallery / "index.html").read_text()
+    data = json.loads(re.search(r'id="data"[^>]*>(.*?)</script>', text, re.DOTALL)[1])  # type: ignore[index]
+    drawn = {"probe", "cut", "cluster", "saliency", "objects", "depth", "normals", "video", "correspondence"}
+    assert drawn <= {layer["key"] for layer in data["layers"]}
+    for layer in drawn:
+        rows = [row for row, image in enumerate(data["images"]) if image["layer"] in {"", layer}]
+        own = [row for row in rows if data["images"][row]["layer"]] or rows
+        assert data["cells"][0][own[0]]["layers"][layer]["blocks"] == [1, 2], layer
