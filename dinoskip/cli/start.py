@@ -30,8 +30,8 @@ def add_commands(commands: Any) -> None:
         "demo",
         demo,
         "train, measure and show networks with and without skips on embedded images, in minutes",
-        details="The same as `dinoskip run` of the study that it names first; run it again and it goes on. Every dense task "
-        f"on embedded data: `dinoskip run {CONFIGS / 'tasks.yaml'}`.",
+        details="The same as `dinoskip run` of the study that it names first; run it again and it goes on. Every dense "
+        f"task on embedded data: `dinoskip run {CONFIGS / 'tasks.yaml'}`.",
     )
     parser.add_argument("--quick", action="store_true", help="a first page in about a minute")
     parser.add_argument("--out", default="runs", metavar="DIR", help="the folder that gets the study's (default: runs)")
