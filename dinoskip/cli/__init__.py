@@ -23,7 +23,7 @@ from dinoskip.errors import ConfigError, DinoskipError, DiskFull, Preempted, is_
 EXITS = __doc__.split("\n\n", 1)[1].strip() if __doc__ else ""
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser() -> Parser:
     # here, so that a package that hides ours is an error like all others
     from dinoskip.cli import (
         analysis,
@@ -67,19 +67,29 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    """Parse; overrides (``a.b=value``) may stand anywhere among the options, sbatch's after ``--``."""
+    """Parse; overrides (``a.b=value``) may stand anywhere among the options. Of submit also the command it submits."""
     parser = _parser()
     given = list(sys.argv[1:] if argv is None else argv)
-    cut = given.index("--") if given[:1] == ["submit"] and "--" in given else len(given)
-    args, rest = parser.parse_known_args(given[:cut])
-    if cut < len(given):
-        args.sbatch = given[cut + 1 :]
+    if given[:1] == ["submit"]:
+        return _parse_submit(parser, given[1:])
+    args, rest = parser.parse_known_args(given)
     for text in rest:
         if text.startswith("-") or "=" not in text or not hasattr(args, "overrides"):
             parser.exit(2, f"error: unrecognized argument {text!r} (see {args.prog} --help)\n")
         args.overrides.append(text)
     if settings := getattr(args, "settings", []):  # options that stand for settings; what is written out wins
         args.overrides = [*settings, *args.overrides]
+    return args
+
+
+def _parse_submit(parser: Parser, words: Sequence[str]) -> argparse.Namespace:
+    from dinoskip.cli.clusters import split_words
+
+    own, job, sbatch = split_words(words, parser.command_names)
+    args = parser.parse_args(["submit", *own])
+    if not job or job[0] == "submit":
+        parser.error("submit: name a study or a command, as `dinoskip submit --help` shows")
+    args.job, args.sbatch, args.parsed = job, sbatch, _parse(job)
     return args
 
 

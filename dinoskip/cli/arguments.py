@@ -53,6 +53,11 @@ class Parser(argparse.ArgumentParser):
         self._commands = super().add_subparsers(**settings)
         return self._commands
 
+    @property
+    def command_names(self) -> list[str]:
+        """Commands that help lists."""
+        return [command for command, parser in self._commands.choices.items() if parser.description]
+
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """As argparse's, after a look at the names of commands and options."""
         given = list(sys.argv[1:] if args is None else args)
@@ -63,10 +68,9 @@ class Parser(argparse.ArgumentParser):
         return super().parse_known_args(given, namespace)
 
     def _check_command(self, name: str) -> None:
-        known = [command for command, parser in self._commands.choices.items() if parser.description]
         if name not in self._commands.choices:
-            near = did_you_mean(name, known)
-            self.error(f"{name!r} is no command: {near or 'there are ' + ', '.join(known)}")
+            near = did_you_mean(name, self.command_names)
+            self.error(f"{name!r} is no command: {near or 'there are ' + ', '.join(self.command_names)}")
 
     def _check_options(self, given: Sequence[str]) -> None:
         known = [option for action in self._actions for option in action.option_strings]

@@ -3,13 +3,32 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from dinoskip.cli.arguments import Args, command, count, data_option, overrides_argument
-from dinoskip.cli.training import pretrain_job
+from dinoskip.cli import studies, training
+from dinoskip.cli.arguments import Args, command, count
 from dinoskip.console import log
 from dinoskip.errors import ConfigError
+
+if TYPE_CHECKING:
+    from dinoskip.training.launch import ClusterConfig
+    from dinoskip.training.recipe import TrainConfig
+
+ASKED = {
+    "nodes": "nodes",
+    "gpus_per_node": "GPUs of each, 0 for none",
+    "cpus_per_task": "cores of each process",
+    "time": "as sbatch takes it, such as 12:00:00",
+    "mem": "memory of a node, such as 200G",
+    "partition": "the partition",
+    "account": "the account",
+    "qos": "the quality of service",
+    "constraint": "the feature that nodes must have",
+}
+"""Settings of :class:`dinoskip.training.launch.ClusterConfig` that are options, too; options win over the file."""
+_OPTIONS = {"--cluster", *(f"--{name.replace('_', '-')}" for name in ASKED)}
 
 
 def add_commands(commands: Any) -> None:
@@ -18,18 +37,17 @@ def add_commands(commands: Any) -> None:
         commands,
         "submit",
         submit,
-        "submit a study, or with --data and --out one pretraining run, as a SLURM job",
-        details="options of sbatch may follow after --: dinoskip submit STUDY.yaml -- --dependency=afterok:123",
+        "submit a command as a SLURM job: a study, a training, an evaluation",
+        details="dinoskip submit run STUDY.yaml --cluster my_cluster.yaml\n"
+        "dinoskip submit pretrain --data photos --out runs/mine model.skip=false --nodes 2 --gpus-per-node 8\n"
+        "dinoskip submit STUDY.yaml -- --dependency=afterok:123\n\n"
+        "Without a command's name it is `run`, or with --data `pretrain`. Options of sbatch may follow after --.",
     )
-    parser.add_argument("config", help="a study, or the YAML of `dinoskip pretrain`")
-    overrides_argument(parser, "settings laid over the file")
+    parser.add_argument("job", nargs="*", metavar="COMMAND", help="a command with its own arguments, as without submit")
     parser.add_argument("--cluster", metavar="FILE", help="a YAML that says what to ask for: docs/cluster.md")
-    parser.add_argument("--until", metavar="STAGE", help="of a study: run up to and including this stage")
-    parser.add_argument("--variant", metavar="NAME", help="of a study: one variant alone, side by side with other jobs")
-    data_option(parser, "a folder of images, for `dinoskip pretrain`", former="--images", required=False)
-    parser.add_argument("--out", metavar="DIR", help="its run directory")
+    for name, text in ASKED.items():
+        parser.add_argument(f"--{name.replace('_', '-')}", metavar="X", help=f"{text}; instead of the file's")
     parser.add_argument("--dry-run", action="store_true", help="print the script, and submit nothing")
-    parser.set_defaults(sbatch=[])
 
     parser = commands.add_parser("requeue")  # not in the list of commands
     parser.set_defaults(handler=requeue, verbosity=0)
@@ -52,32 +70,73 @@ def _check_torch() -> None:
         log.warning("this torch is built for the CPU alone: jobs on GPUs need another, see docs/cluster.md, Drivers")
 
 
-def submit(args: Args) -> int:
-    """``dinoskip submit``: check everything here, then write the script and give it to sbatch."""
-    from dinoskip.config import read_yaml, validate
+def split_words(words: Sequence[str], commands: Collection[str]) -> tuple[list[str], list[str], list[str]]:
+    """Return submit's own words of its command line, those of the command it submits, and sbatch's after ``--``."""
+    cut = words.index("--") if "--" in words else len(words)
+    own: list[str] = []
+    job: list[str] = []
+    left = list(words[:cut])
+    while left:
+        word = left.pop(0)
+        if word.partition("=")[0] in _OPTIONS:
+            own += [word] if "=" in word else [word, *left[:1]]
+            left = left if "=" in word else left[1:]
+        elif word == "--dry-run" or (not job and word in {"-h", "--help"}):
+            own.append(word)
+        else:
+            job.append(word)
+    first = job[0] if job else ""
+    if first and first not in commands and (first.startswith("-") or first.endswith((".yaml", ".yml")) or "=" in first):
+        given = {word.partition("=")[0] for word in job}
+        job.insert(0, "pretrain" if given & {"--data", "--images"} else "run")
+    return own, job, list(words[cut + 1 :])
+
+
+def _settled(job: Args) -> tuple[Path, str, TrainConfig | None]:
+    """Where a job writes, its name, and how it trains, after a look at its settings."""
+    from dinoskip.config import validate
     from dinoskip.pipeline.stages.weights import recipe_of
     from dinoskip.pipeline.study import load_study  # torch
-    from dinoskip.training.launch import ClusterConfig, folder_of, script
-    from dinoskip.training.launch import submit as give
-    from dinoskip.training.recipe import TrainConfig
+    from dinoskip.training.supervised import SupervisedJob
 
-    cluster = validate(ClusterConfig, read_yaml(args.cluster)) if args.cluster else ClusterConfig()
-    if bool(args.data) != bool(args.out) or (args.data and (args.until or args.variant)):
-        alone = "--until and --variant are for a study"
-        raise ConfigError(f"--data and --out go together, for one pretraining run; {alone}")
-    settings = [args.config, *args.overrides]
-    if args.data:
-        recipe: TrainConfig | None = pretrain_job(args).pretrain
-        output = Path(args.out)
-        command = ["pretrain", *settings, "--data", args.data, "--out", args.out]
-    else:
-        study, variants = load_study(args.config, args.overrides)
-        recipe, output = recipe_of(study), study.directory
+    if job.handler is studies.run:
+        study, variants = load_study(job.config, job.overrides)
         known = [variant.name for variant in variants]
-        if args.variant and args.variant not in known:
-            raise ConfigError(f"--variant {args.variant}: is none of {', '.join(known)}")
-        chosen = {"--until": args.until, "--variant": args.variant}
-        command = ["run", *settings, *(word for flag, value in chosen.items() if value for word in (flag, value))]
+        if job.variant and job.variant not in known:
+            raise ConfigError(f"--variant {job.variant}: is none of {', '.join(known)}")
+        name = f"{study.directory.name}-{job.variant}" if job.variant else study.directory.name
+        return study.directory, name, recipe_of(study)
+    if not getattr(job, "out", None) or not hasattr(job, "device"):
+        raise ConfigError(f"submit: {job.prog} has no --out here that a job could go on from", "name one")
+    recipe: TrainConfig | None = None
+    if job.handler is training.pretrain:
+        recipe = training.pretrain_job(job).pretrain
+    elif job.handler is training.supervise:
+        recipe = validate(SupervisedJob, training.recipe_source(job, "supervise")).supervise
+    return Path(job.out), Path(job.out).name, recipe
+
+
+def _cluster(args: Args) -> ClusterConfig:
+    """The file's settings, with those of the command line over them."""
+    from dinoskip.config import RawConfig, read_yaml, validate
+    from dinoskip.training.launch import ClusterConfig  # torch
+
+    source = read_yaml(args.cluster) if args.cluster else RawConfig()
+    for name in ASKED:
+        value = getattr(args, name)
+        if value is not None:
+            source.tree[name] = int(value) if value.isdigit() and name != "time" else value
+            source.places[name] = "command line"
+    return validate(ClusterConfig, source)
+
+
+def submit(args: Args) -> int:
+    """``dinoskip submit``: check everything here, then write the script and give it to sbatch."""
+    from dinoskip.training.launch import folder_of, script
+    from dinoskip.training.launch import submit as give
+
+    cluster = _cluster(args)
+    output, name, recipe = _settled(args.parsed)
     slices = cluster.ranks * recipe.accumulate if recipe else 1
     if recipe and recipe.batch_size % slices:
         raise ConfigError(
@@ -85,11 +144,12 @@ def submit(args: Args) -> int:
             f" in {recipe.accumulate} micro-batches each",
             f"take a multiple of {slices}, or another number of GPUs",
         )
-    command += ["--device", "cuda" if cluster.gpus_per_node else "cpu"]
+    words = list(args.job)
+    if not any(word.partition("=")[0] == "--device" for word in words):
+        words += ["--device", "cuda" if cluster.gpus_per_node else "cpu"]
     if cluster.gpus_per_node:
         _check_torch()
-    name = f"{output.name}-{args.variant}" if args.variant else output.name
-    text = script(cluster, name, output, command, Path.cwd())
+    text = script(cluster, name, output, words, Path.cwd())
     if args.dry_run:
         print(text, end="")
         return 0

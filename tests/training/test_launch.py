@@ -135,10 +135,62 @@ def test_submit_of_one_pretraining_run_and_dry_run(
 
 
 @pytest.mark.parametrize(
+    ("words", "command"),
+    [
+        ("pretrain --data photos model.skip=false {} --out runs/one", ""),
+        ("{} model.skip=false --data photos --out runs/one", "pretrain"),
+        ("supervise study.yaml --out runs/one {} --data photos", ""),
+        ("probe --backbone timm:x --out runs/one --data d {} --seeds 3", ""),
+        ("features export --backbone timm:x --out runs/one --data d {}", ""),
+    ],
+)
+def test_any_command_that_computes(
+    words: str, command: str, study: Path, slurm: Slurm, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = " ".join([*command.split(), *words.format("").split()])
+    words = words.format("--nodes 2")
+    assert main(["submit", *words.split(), "--time", "60", "--partition", "gpu", "--", "--hold"]) == 0
+    assert capsys.readouterr().out == "job 4711; script and log in runs/one.slurm\n"
+    text = (folder_of(Path("runs/one")) / "one.sh").read_text()
+    assert f"-m dinoskip {command} --device cuda\n" in text
+    asked = options_of(text)
+    assert (asked["--nodes"], asked["--time"], asked["--partition"]) == ("2", "60", "gpu")
+    assert slurm.calls("sbatch")[0][:2] == ["--parsable", "--hold"]
+
+
+def test_options_win_over_the_file_and_a_device_over_the_default(
+    study: Path, slurm: Slurm, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("cluster.yaml").write_text("nodes: 3\ngpus_per_node: 0\npartition: slow\n")
+    assert main(["submit", "study.yaml", "--cluster", "cluster.yaml", "--nodes", "1", "--dry-run"]) == 0
+    text = capsys.readouterr().out
+    assert (options_of(text)["--nodes"], options_of(text)["--partition"]) == ("1", "slow")
+    assert "dinoskip run study.yaml --device cpu\n" in text
+    assert main(["submit", "study.yaml", "--device", "cpu", "--dry-run"]) == 0
+    assert "dinoskip run study.yaml --device cpu\n" in capsys.readouterr().out
+
+
+def code_of(*arguments: str) -> object:
+    """A command's exit code, whether it returns it or argparse leaves."""
+    try:
+        return main(list(arguments))
+    except SystemExit as left:
+        return left.code
+
+
+@pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["study.yaml", "pretrain.epoch=3"], "pretrain.epoch: unknown key"),
-        (["study.yaml", "--data", "x"], "--data and --out go together"),
+        (["study.yaml", "--data", "x"], "the following arguments are required: --out"),
+        (["study.yaml", "--nodes", "3", "--gpus-per-node=8"], "4 cannot be shared by 24 processes"),
+        (["run", "study.yaml", "--nodes", "none"], "command line: nodes: "),
+        (["supervise", "--data", "x", "--out", "y", "supervise.batch_size=7", "--nodes", "2"], "7 cannot be"),
+        (["pretrian", "--data", "x"], "'pretrian' is no command: did you mean pretrain?"),
+        (["models", "list"], "submit: dinoskip models list has no --out here"),
+        (["report", "study.yaml"], "submit: dinoskip report has no --out here"),
+        (["submit", "study.yaml"], "submit: name a study or a command"),
+        ([], "submit: name a study or a command"),
         (["study.yaml", "--cluster", "cluster.yaml"], "4 cannot be shared by 24 processes in 1 micro-batches each"),
         (["study.yaml", "--cluster", "none.yaml"], "none.yaml: no such configuration file"),
     ],
@@ -147,7 +199,7 @@ def test_what_cannot_run_is_not_submitted(
     arguments: list[str], message: str, study: Path, slurm: Slurm, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path("cluster.yaml").write_text("nodes: 3\ngpus_per_node: 8\n")
-    assert main(["submit", *arguments]) == 2
+    assert code_of("submit", *arguments) == 2
     assert message in capsys.readouterr().err
     assert slurm.calls("sbatch") == []
 
