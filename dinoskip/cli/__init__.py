@@ -72,6 +72,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     given = list(sys.argv[1:] if argv is None else argv)
     if given[:1] == ["submit"]:
         return _parse_submit(parser, given[1:])
+    args: argparse.Namespace
     args, rest = parser.parse_known_args(given)
     for text in rest:
         if text.startswith("-") or "=" not in text or not hasattr(args, "overrides"):
@@ -86,7 +87,7 @@ def _parse_submit(parser: Parser, words: Sequence[str]) -> argparse.Namespace:
     from dinoskip.cli.clusters import split_words
 
     own, job, sbatch = split_words(words, parser.command_names)
-    args = parser.parse_args(["submit", *own])
+    args: argparse.Namespace = parser.parse_args(["submit", *own])
     if not job or job[0] == "submit":
         parser.error("submit: name a study or a command, as `dinoskip submit --help` shows")
     args.job, args.sbatch, args.parsed = job, sbatch, _parse(job)
