@@ -27,8 +27,8 @@ HEAD = """# Fidelity to the papers
 `python -m tests.conformance.fidelity_page --slow` checks every claim of the four papers that can be checked without
 ImageNet, and writes this page (CPU, float64 unless said). {summary}
 
-*Comparisons* is how many numbers were compared for a claim, *closest* the one that came nearest to its bound.
-[fidelity.csv](fidelity.csv) has all of them. How contradictions and gaps of the papers were read:
+*Met* counts the comparisons of a claim; *closest* is the one that came nearest to failing, with what was expected in
+brackets. [fidelity.csv](fidelity.csv) has all of them. How contradictions and gaps of the papers were read:
 [what the papers leave open](diagnostics.md#what-the-papers-leave-open).
 """
 CLAIMS = {
@@ -121,23 +121,25 @@ def margin(line: dict[str, Any]) -> float:
 
 def page(lines: list[dict[str, Any]]) -> str:
     """The page's text: a table a paper, a line a claim."""
-    met = sum(line["passed"] for line in lines)
-    summary = f"{met} of {len(lines)} comparisons are met." if met < len(lines) else f"All {met} comparisons are met."
+    passed = sum(line["passed"] for line in lines)
+    summary = f"{passed} of {len(lines)}" if passed < len(lines) else f"All {passed}"
+    summary += " comparisons are met."
     parts = [HEAD.format(summary=summary)]
     for paper in PAPERS:
         parts += [
             f"\n## {paper}\n",
-            "| check | claim | where | comparisons | closest | |",
-            "|---|---|---|---:|---|---|",
+            "| check | claim | where | met | closest |",
+            "|---|---|---|---:|---|",
         ]
         rows = [line for line in lines if line["paper"] == paper]
         for check in sorted(set(map(check_of, rows)), key=list(CLAIMS).index):
             some = [line for line in rows if check_of(line) == check]
             near = min(some, key=lambda line: (line["passed"], margin(line)))
             where = ", ".join(dict.fromkeys(line["equation"] for line in some))
-            closest = f"{near['what']}: {number(near['got'])}, expected {expected(near)}".replace("|", "\\|")
-            mark = "met" if near["passed"] else "**not met**"
-            parts.append(f"| {check} | {CLAIMS[check]} | {where} | {len(some)} | {closest} | {mark} |")
+            closest = f"{near['what']}: {number(near['got'])} ({expected(near)})".replace("|", "\\|")
+            met = f"{sum(line['passed'] for line in some)}/{len(some)}"
+            mark = met if near["passed"] else f"**{met}**"
+            parts.append(f"| {check} | {CLAIMS[check]} | {where} | {mark} | {closest} |")
     return "\n".join(parts) + "\n"
 
 

@@ -157,7 +157,7 @@ def test_positions_in_training_are_those_of_facebookresearch_dino(size: tuple[in
 
 
 def test_timms_resize_flattens_fresh_positions_for_small_crops() -> None:
-    """Deviation of a fresh embedding at 96 pixels, as measured for docs/protocols.md: 0.0072 and 0.0173."""
+    """Deviation of a fresh embedding at 96 pixels, as measured for docs/backbones.md: 0.0072 and 0.0173."""
     spread = {}
     for rule in ("timm", "dino"):
         model = create_model("vit_small_patch16", depth=1, position_resize=rule)  # type: ignore[arg-type]
