@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from benchmarks.initialisations.candidates import CANDIDATES
 from benchmarks.initialisations.plan import all_runs, done
 from benchmarks.initialisations.protocol import Data, build, measure, run
 from benchmarks.initialisations.table import write_page
@@ -20,6 +21,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("runs/initialisations"), help="folder of the runs' files")
     parser.add_argument("--data", type=Path, help="Imagenette: train and val, a folder a class")
     parser.add_argument("--most", type=int, help="stop after so many runs")
+    parser.add_argument("--only", nargs="+", choices=CANDIDATES, metavar="NAME", help="these initialisations alone")
     parser.add_argument("--table", type=Path, help="write the page of what is there, and run nothing")
     args = parser.parse_args()
     if args.table:
@@ -31,6 +33,8 @@ def main() -> int:
     torch.set_num_threads(1)
     data, count = Data.read(args.data, args.out), 0
     for one in all_runs(args.out):
+        if args.only and one.name not in args.only:
+            continue
         if (args.out / one.file).is_file() or count == args.most:
             continue
         if not (args.out / one.fresh_file).is_file():

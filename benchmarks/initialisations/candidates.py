@@ -127,20 +127,58 @@ def temperature_by_depth(model: VisionTransformer, images: Tensor, seed: int, *,
     centre_(model, images, 0.5, 0.5)
 
 
+@torch.no_grad()
+def mirrored(
+    model: VisionTransformer, images: Tensor, seed: int, *, of: Candidate, bent: float = 0.0, centring: float = 0.5
+) -> None:
+    """Another candidate whose MLPs start with a rotation: GELU(a) - GELU(-a) = a.
+
+    fc1 = [P; -P; W], fc2 = [R P^T, -R P^T, V] with P^T P = 1, R from Haar: looks-linear initialisation (Balduzzi et al.
+    2017) in half of the hidden units, whose mean is 0 and whose Jacobian is orthogonal. The other half bends: W and V
+    from Haar, its output ``bent`` times as large as the rotation's. With ``bent`` 0 all units are mirrored. Means of
+    attention and of what bends are subtracted by biases.
+    """
+    of(model, images, seed)
+    tokens = embed(model, images.float())
+    for index, block in enumerate(model.blocks):
+        first, second = block.mlp.fc1, block.mlp.fc2
+        dim, hidden = first.in_features, first.out_features // (4 if bent else 2)
+        drawn = [haar(rows, dim, torch_rng(seed, "mirrored", index, part)).float()
+                 for part, rows in enumerate((hidden, dim, 2 * hidden, 2 * hidden))]  # fmt: skip
+        spread, rotation, bending, back = drawn
+        first.bias.zero_()
+        block.norm2.weight.fill_(1.0)
+        first.weight.copy_(torch.cat([spread, -spread, 2 * bending] if bent else [spread, -spread]))
+        inputs = block.attn(block.norm1(tokens))
+        normed = block.norm2(inputs - inputs[:, 1:].mean((0, 1)))
+        sizes = F.gelu(normed @ (2 * bending).T) @ back
+        size = (sizes - sizes[:, 1:].mean((0, 1))).pow(2).mean().sqrt()
+        parts = [rotation @ spread.T, -rotation @ spread.T, *([bent / size * back.T] if bent else [])]
+        second.weight.copy_(torch.cat(parts, 1))
+        tokens = centred(block, tokens, centring, centring)
+
+
 def scaled(model: VisionTransformer, images: Tensor, seed: int, *, of: Candidate) -> None:
     """Another candidate with scales moved into its weights: the same function, smaller relative steps."""
     of(model, images, seed)
     reparametrise_(model, **STEPS)
 
 
+OURS = partial(calibrated, centring=0.5, gain=1.0)
 CANDIDATES: Mapping[str, Candidate] = MappingProxyType(
     {
         "skip": default,
         "default": default,
         "paper": paper,
-        "calibrated": partial(calibrated, centring=0.5, gain=1.0),
+        "calibrated": OURS,
         "paper, scaled": partial(scaled, of=paper),
-        "calibrated, scaled": partial(scaled, of=partial(calibrated, centring=0.5, gain=1.0)),
+        "calibrated, scaled": partial(scaled, of=OURS),
+        "mirrored": partial(mirrored, of=OURS),
+        "mirrored, scaled": partial(scaled, of=partial(mirrored, of=OURS)),
+        "half mirrored": partial(mirrored, of=OURS, bent=1.0),
+        "half mirrored, scaled": partial(scaled, of=partial(mirrored, of=OURS, bent=1.0)),
+        "paper, mirrored, scaled": partial(scaled, of=partial(mirrored, of=paper, centring=0.0)),
+        "paper, half mirrored, scaled": partial(scaled, of=partial(mirrored, of=paper, bent=1.0)),
         "calibrated λ1 g2": partial(calibrated, centring=1.0, gain=2.0),
         "calibrated λ1 g1": partial(calibrated, centring=1.0, gain=1.0),
         "calibrated λ0 g1": partial(calibrated, centring=0.0, gain=1.0),

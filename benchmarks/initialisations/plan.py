@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,10 @@ from dinoskip.optim import AdamWConfig, OptimizerConfig, SoapConfig
 RATES: Mapping[str, tuple[float, ...]] = {"adamw": (1e-3, 3e-4, 3e-3), "soap": (1e-3, 3e-3, 3e-4)}
 """Learning rates, the first of which is tried first."""
 SEEDS = (0, 1, 2)
-MAIN = ("skip", "default", "paper", "calibrated", "paper, scaled", "calibrated, scaled")
+MAIN = (
+    "skip", "default", "paper", "calibrated", "paper, scaled", "calibrated, scaled", "half mirrored, scaled",
+    "paper, half mirrored, scaled",
+)  # fmt: skip
 """Candidates that are run first, and those of 24 blocks."""
 
 
@@ -49,13 +52,6 @@ def _plain(name: str) -> str:
     return "_".join("".join(character if character.isalnum() else " " for character in kept).split())
 
 
-def first_runs(others: Sequence[str]) -> Iterator[Run]:
-    """Seed 0: the main candidates at all rates, the others at the first."""
-    for index in range(3):
-        yield from (Run(name, kind, RATES[kind][index], 0) for name in MAIN for kind in RATES)
-    yield from (Run(name, kind, RATES[kind][0], 0) for name in others for kind in RATES)
-
-
 def best_rate(out: Path, name: str, kind: str, depth: int = 12) -> float:
     """The rate of the highest validation accuracy at seed 0, of those that were run; the first rate if none was."""
     tried = [run for rate in RATES[kind] if (out / (run := Run(name, kind, rate, 0, depth)).file).is_file()]
@@ -67,18 +63,17 @@ def best_rate(out: Path, name: str, kind: str, depth: int = 12) -> float:
 def all_runs(out: Path) -> Iterator[Run]:
     """Every run.
 
-    :func:`first_runs`; the main candidates' other seeds and 24 blocks at their best rates; then the others' other
-    rates and seeds.
+    The main candidates at all rates with seed 0, then at their best rate with the other seeds and with 24 blocks; the
+    others likewise, without 24 blocks.
     """
     others = [name for name in CANDIDATES if name not in MAIN]
-    yield from first_runs(others)
-    for seed in SEEDS[1:]:
-        yield from (Run(name, kind, best_rate(out, name, kind), seed) for name in MAIN for kind in RATES)
-    yield from (Run(name, kind, best_rate(out, name, kind), 0, 24) for name in MAIN for kind in RATES)
-    for index in (1, 2):
-        yield from (Run(name, kind, RATES[kind][index], 0) for name in others for kind in RATES)
-    for seed in SEEDS[1:]:
-        yield from (Run(name, kind, best_rate(out, name, kind), seed) for name in others for kind in RATES)
+    for names in (MAIN, others):
+        for index in range(3):
+            yield from (Run(name, kind, RATES[kind][index], 0) for name in names for kind in RATES)
+        for seed in SEEDS[1:]:
+            yield from (Run(name, kind, best_rate(out, name, kind), seed) for name in names for kind in RATES)
+        if names is MAIN:
+            yield from (Run(name, kind, best_rate(out, name, kind), 0, 24) for name in names for kind in RATES)
 
 
 def done(out: Path) -> dict[Run, dict[str, Any]]:
