@@ -12,5 +12,5 @@ A folder for each task: its settings in ``config.py`` (no torch at import), its 
 - while a network trains: ``online``
 - for all of them: ``labelled`` (tokens with label maps), ``upsampling``, ``metrics``, ``bootstrap`` (intervals),
   ``baselines``, ``means`` (over what images have several of), ``compare`` (two rows over the same images),
-  ``picture_maps`` (what the gallery draws)
+  ``picture_maps`` (what the gallery draws), ``resumed`` (what is found image by image, in files)
 """

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dinoskip.features import FeatureStore
+from dinoskip.features import FeatureSet
 from dinoskip.files import read_json, write_json
 
 INDEX = "maps.json"
@@ -21,7 +21,7 @@ UNNAMED = 255  # the value of patches that stand for nothing
 
 
 def write_map_index(
-    out: Path, store: FeatureStore, files: Mapping[int, str], values: Mapping[str, Sequence[int]] | None = None
+    out: Path, store: FeatureSet, files: Mapping[int, str], values: Mapping[str, Sequence[int]] | None = None
 ) -> None:
     """Write ``maps.json`` into ``out`` for files by block.
 

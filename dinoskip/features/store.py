@@ -225,12 +225,12 @@ class FeatureStore(FeatureSet):
         i = range(len(self.ids))[i]
         return as_float(stored[self.offsets[i] : self.offsets[i + 1]])
 
-    def cls(self, block: int) -> NDArray[np.float32] | None:
-        """Return the class tokens of a block as float32 (N, C), None if they were not exported."""
+    def cls(self, block: int, images: slice = slice(None)) -> NDArray[np.float32] | None:
+        """Return the class tokens of a block as float32 (N, C), of some images or all; None if there are none."""
         if not self.manifest["cls"]:
             return None
         self._has(block, "cls")
-        return as_float(self._map(cls_name(block), (len(self.ids), self.dim)))
+        return as_float(self._map(cls_name(block), (len(self.ids), self.dim))[images])
 
     def verify(self) -> list[str]:
         """Re-hash every file; return one line per problem, [] if all is as it was published."""

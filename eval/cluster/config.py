@@ -96,6 +96,11 @@ class ClusteringConfig(Config):
             raise ValueError("sizing=crop is scored at the crop's size: no scored_at")
         return self
 
+    @property
+    def passes_once(self) -> bool:
+        """Whether drawn training patches are all that is read of the training images."""
+        return (self.fitted_on, self.method, self.pca) == ("train", "kmeans", None) and self.scale != "standard"
+
     def transform(self, part: Literal["train", "val"]) -> dict[str, Any]:
         """How the images of a part are sized, as :class:`dinoskip.features.Transform` has it."""
         if self.sizing == "crop":

@@ -17,7 +17,7 @@ from dinoskip.console import Progress, log
 from dinoskip.data.segmentation import SegmentationDataset
 from dinoskip.distributed import choose_device
 from dinoskip.errors import ConfigError
-from dinoskip.features import FeatureStore, as_float
+from dinoskip.features import FeatureSet, FeatureStore, as_float
 from dinoskip.features.transform import central_corner
 from dinoskip.files import write_json
 from dinoskip.records import RecordedRow, areas_record, write_recorded_rows
@@ -27,7 +27,7 @@ from eval.baselines import majority_areas
 from eval.bootstrap import miou_intervals
 from eval.cluster.config import ClusteringConfig
 from eval.cluster.matching import ImageCounts, confusion, match, matched_areas, total_counts
-from eval.cluster.spaces import Clustering, cosine_clusterings, kmeans_clustering
+from eval.cluster.spaces import Clustering, cosine_clusterings, kmeans_clustering, kmeans_of_parts
 from eval.labelled import places, token_cosine
 from eval.metrics import scores_of_areas
 from eval.picture_maps import write_map_index
@@ -61,6 +61,16 @@ def scored_label(label: NDArray[np.uint8], config: ClusteringConfig) -> NDArray[
 
 def _nearest(label: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uint8]:
     return np.asarray(Image.fromarray(label).resize(size[::-1], Image.Resampling.NEAREST))
+
+
+def _fits(
+    features: FeatureSet, config: ClusteringConfig, fits: Sequence[Fit], device: torch.device
+) -> dict[Fit, dict[int, Clustering]]:
+    if isinstance(features, FeatureStore):
+        return {fit: _fit(features, config, fit, device) for fit in fits}
+    if not config.passes_once:
+        raise ConfigError(f"{features.path}: these clusters need features that are stored", "export them first")
+    return kmeans_of_parts(features, fits, config)
 
 
 def _fit(store: FeatureStore, config: ClusteringConfig, fit: Fit, device: torch.device) -> dict[int, Clustering]:
@@ -121,7 +131,7 @@ def _clusters(scores: torch.Tensor, size: tuple[int, int], config: ClusteringCon
 
 
 def evaluate(
-    fit_store: FeatureStore,
+    fit_store: FeatureSet,
     store: FeatureStore,
     dataset: SegmentationDataset,
     out: Path,
@@ -134,7 +144,8 @@ def evaluate(
 ) -> list[EvalResult]:
     """Cluster the patches of ``fit_store`` at every block, and score the clusters of ``store``; write all into ``out``.
 
-    ``fitted_on`` says in rows whose patches ``fit_store`` holds; it may be ``store`` itself. Writes ``rows.json`` with
+    ``fitted_on`` says in rows whose patches ``fit_store`` holds; it may be ``store`` itself, or windows of whose
+    features drawn ones alone are kept (``config.passes_once``). Writes ``rows.json`` with
     ``records.npz``: mIoU with its interval, mAcc and aAcc in percent of every block and number of clusters (with
     several seeds their mean and deviation, then each), then the mIoU of one cluster for everything;
     ``clusters_block{b}.npy`` (N, h, w), the clusters of patches by the first fit, and ``clusters.json``, the class of
@@ -150,11 +161,8 @@ def evaluate(
     where, classes, chosen = places(store, dataset), dataset.num_classes, choose_device(device)
     out.mkdir(parents=True, exist_ok=True)
     numbers = config.numbers(classes)
-    fits = {
-        (clusters, one): _fit(fit_store, config, (clusters, one), chosen)
-        for clusters in numbers
-        for one in range(seed, seed + config.seeds)
-    }
+    wanted_fits = [(clusters, one) for clusters in numbers for one in range(seed, seed + config.seeds)]
+    fits = _fits(fit_store, config, wanted_fits, chosen)
     maps = {
         block: np.lib.format.open_memmap(
             out / f"clusters_block{block}.npy", mode="w+", dtype=np.uint16, shape=(len(store), *store.grid(0))

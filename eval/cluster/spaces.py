@@ -5,7 +5,7 @@ Shapes: N images of T patches, C channels, K clusters, L blocks. Patches are rea
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,13 +18,16 @@ from torch.nn.functional import normalize
 
 from dinoskip.console import Progress
 from dinoskip.errors import ConfigError, DataError
-from dinoskip.features import as_float
+from dinoskip.features import FeatureSet, as_float
+from dinoskip.features.store import STORED
 from dinoskip.randomness import numpy_rng, torch_rng
 from eval.cluster.config import ClusteringConfig
 from eval.labelled import batchnorm_statistics
 
 PCA_POINTS = 1000  # patches a channel that components are found from: as many as faiss itself would draw
 Stored = NDArray[Any]
+Affine = tuple[NDArray[np.float32], NDArray[np.float32]]
+"""A (C, d) and b (d,): patches x become x A + b."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,29 +48,80 @@ class Clustering:
         return values @ self.weight + self.bias
 
 
+def _drawn(total: int, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Numbers of at most ``count`` of ``total`` patches, drawn evenly, rising."""
+    return np.arange(total) if count >= total else np.unique(rng.integers(0, total, count))
+
+
 def draw_patches(stored: Stored, count: int, rng: np.random.Generator) -> NDArray[np.float32]:
     """Return at most ``count`` patches (M, C) of tokens (N, T, C), drawn evenly; :class:`DataError` if not finite."""
     total = stored.shape[0] * stored.shape[1]
-    rows = np.arange(total) if count >= total else np.unique(rng.integers(0, total, count))
-    values = as_float(stored.reshape(total, -1)[rows])
+    return _finite(stored.reshape(total, -1)[_drawn(total, count, rng)])
+
+
+def _finite(patches: Stored) -> NDArray[np.float32]:
+    values = as_float(patches)
     if not np.isfinite(values).all():
         raise DataError("features are not finite", "verify the store, or export it again")
     return values
 
 
+def clustered_patches(total: int, clusters: int, config: ClusteringConfig, seed: int, block: int) -> NDArray[np.int64]:
+    """Which of ``total`` patches k-means is fitted on, rising: at most ``config.points`` · K.
+
+    A function of seed, block and numbers alone. Raises :class:`ConfigError` for more clusters than patches.
+    """
+    if clusters > total:
+        raise ConfigError(f"clusters: {clusters} were asked of {total} patches")
+    return _drawn(total, config.points * clusters, numpy_rng(seed, "clusters", block, clusters))
+
+
 def kmeans_clustering(stored: Stored, clusters: int, config: ClusteringConfig, seed: int, block: int) -> Clustering:
     """Cluster patches of tokens (N, T, C) by k-means (faiss), scaled and reduced as ``config`` says.
 
-    What is drawn is a function of seed, block and numbers alone. Held in memory: the drawn patches,
-    ``config.points`` · K of them, and for components ``PCA_POINTS`` · C. Raises :class:`ConfigError` for more clusters
-    than patches.
+    Held in memory: :func:`clustered_patches`, and for components ``PCA_POINTS`` · C. Raises :class:`ConfigError` for
+    more clusters than patches.
     """
-    patches = stored.shape[0] * stored.shape[1]
-    if clusters > patches:
-        raise ConfigError(f"clusters: {clusters} were asked of {patches} patches")
-    unit = config.scale == "unit"
-    matrix, shift = _affine(stored, config, seed, block)
-    values = draw_patches(stored, config.points * clusters, numpy_rng(seed, "clusters", block, clusters))
+    total = stored.shape[0] * stored.shape[1]
+    rows = clustered_patches(total, clusters, config, seed, block)
+    affine = _affine(stored, config, seed, block)
+    return fit_kmeans(stored.reshape(total, -1)[rows], clusters, config, seed, affine)
+
+
+def kmeans_of_parts(
+    features: FeatureSet, fits: Sequence[tuple[int, int]], config: ClusteringConfig
+) -> dict[tuple[int, int], dict[int, Clustering]]:
+    """:func:`kmeans_clustering` of every fit (K, seed) and block, in one pass over the parts of square images.
+
+    Held in memory are the drawn patches of all of them. For settings that read no others (``config.passes_once``).
+    """
+    tokens = int(np.prod(features.grid(0)))
+    total, channels = len(features) * tokens, features.dim
+    rows = {
+        (fit, block): clustered_patches(total, fit[0], config, fit[1], block)
+        for fit in fits
+        for block in features.blocks
+    }
+    drawn = {key: np.empty((len(own), channels), STORED[features.dtype]) for key, own in rows.items()}
+    place = {name: i for i, name in enumerate(features.ids)}
+    with Progress("patches", len(features), "images") as progress:
+        for part in features.parts():
+            first = place[part.ids[0]] * tokens  # images of one size come in order
+            for (fit, block), own in rows.items():
+                start, end = np.searchsorted(own, [first, first + len(part) * tokens])
+                drawn[fit, block][start:end] = part.tokens(block).reshape(-1, channels)[own[start:end] - first]
+            progress.advance(len(part))
+    affine = _identity(channels)
+    return {
+        fit: {block: fit_kmeans(drawn[fit, block], fit[0], config, fit[1], affine) for block in features.blocks}
+        for fit in fits
+    }
+
+
+def fit_kmeans(patches: Stored, clusters: int, config: ClusteringConfig, seed: int, affine: Affine) -> Clustering:
+    """Cluster the drawn patches (M, C), brought to x A + b where they are not of length 1."""
+    unit, (matrix, shift) = config.scale == "unit", affine
+    values = _finite(patches)
     values = normalize(torch.from_numpy(values), dim=-1).numpy() if unit else values @ matrix + shift
     kmeans = faiss.Kmeans(
         values.shape[1], clusters, niter=config.iterations, nredo=config.restarts, seed=seed, spherical=unit,
@@ -82,12 +136,14 @@ def kmeans_clustering(stored: Stored, clusters: int, config: ClusteringConfig, s
     return Clustering(torch.from_numpy(weight.astype(np.float32)), torch.from_numpy(bias.astype(np.float32)), False)
 
 
-def _affine(
-    stored: Stored, config: ClusteringConfig, seed: int, block: int
-) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Return A (C, d) and b (d,): patches x become x A + b, standardised and reduced."""
+def _identity(channels: int) -> Affine:
+    return np.eye(channels, dtype=np.float32), np.zeros(channels, dtype=np.float32)
+
+
+def _affine(stored: Stored, config: ClusteringConfig, seed: int, block: int) -> Affine:
+    """What standardises and reduces patches."""
     channels = stored.shape[-1]
-    matrix, shift = np.eye(channels, dtype=np.float32), np.zeros(channels, dtype=np.float32)
+    matrix, shift = _identity(channels)
     if config.scale == "standard":
         every = np.arange(stored.shape[0])
         mean, inverse = (one.numpy() for one in batchnorm_statistics(stored, every, torch.device("cpu")))

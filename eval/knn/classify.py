@@ -6,7 +6,7 @@ exp(cosine / temperature) (Wu et al. 2018; DINO eval_knn.py).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 import torch
@@ -20,6 +20,11 @@ from eval.retrieval.config import IndexName
 _CHUNK_ELEMENTS = 2**24  # similarities held at once: 64 MiB of float32
 
 
+def _too_many(ks: Sequence[int], count: int) -> ConfigError:
+    asked = max(ks) if min(ks) >= 1 else min(ks)
+    return ConfigError(f"k: {asked} neighbours were asked of {count} training images", f"choose 1 to {count}")
+
+
 def _check(train_x: torch.Tensor, labels: NDArray[np.int64], test_x: torch.Tensor, ks: Sequence[int]) -> None:
     if train_x.shape[1] != len(labels):
         raise ValueError(f"{train_x.shape[1]} training features but {len(labels)} labels")
@@ -28,10 +33,7 @@ def _check(train_x: torch.Tensor, labels: NDArray[np.int64], test_x: torch.Tenso
     if len(labels) and labels.min() < 0:
         raise ValueError("class labels must not be negative")
     if min(ks) < 1 or max(ks) > len(labels):
-        raise ConfigError(
-            f"k: {max(ks) if min(ks) >= 1 else min(ks)} neighbours were asked of {len(labels)} training images",
-            f"choose 1 to {len(labels)}",
-        )
+        raise _too_many(ks, len(labels))
     if not bool(train_x.isfinite().all() & test_x.isfinite().all()):
         raise DataError("features are not finite", "verify the store, or export it again")
 
@@ -61,16 +63,58 @@ def knn_predictions(
     for start in range(0, count, step):
         queries = torch.nn.functional.normalize(test_x[:, start : start + step].float(), dim=-1)
         similar, where = nearest(queries)
-        weights, votes_for = torch.exp(similar / temperature), classes[where]
-        votes = weights.new_zeros((*weights.shape[:2], int(labels.max()) + 1))
-        done, winners, rising = 0, [], sorted(set(ks))
-        for k in rising:  # topk is sorted, so a larger k only adds votes
-            votes.scatter_add_(-1, votes_for[..., done:k], weights[..., done:k])
-            done = k
-            winners.append(votes.argmax(-1))
-        for k, best in zip(rising, torch.stack(winners).cpu().numpy(), strict=True):
+        for k, best in _winners(similar, classes[where], ks, temperature, int(labels.max()) + 1).items():
             predicted[k][:, start : start + step] = best
     return predicted
+
+
+def _winners(
+    similar: torch.Tensor, votes_for: torch.Tensor, ks: Sequence[int], temperature: float, classes: int
+) -> dict[int, NDArray[np.int64]]:
+    """For every k the class (blocks, n) with most votes, of the cosines of neighbours (blocks, n, most), falling."""
+    weights = torch.exp(similar / temperature)
+    votes = weights.new_zeros((*weights.shape[:2], classes))
+    done, winners, rising = 0, [], sorted(set(ks))
+    for k in rising:  # they are sorted, so a larger k only adds votes
+        votes.scatter_add_(-1, votes_for[..., done:k], weights[..., done:k])
+        done = k
+        winners.append(votes.argmax(-1))
+    return dict(zip(rising, torch.stack(winners).cpu().numpy(), strict=True))
+
+
+def knn_of_parts(
+    parts: Iterable[tuple[torch.Tensor, NDArray[np.int64]]],
+    classes: int,
+    test_x: torch.Tensor,
+    ks: Sequence[int],
+    temperature: float = 0.07,
+    backend: Backend = "torch",
+) -> dict[int, NDArray[np.int64]]:
+    """:func:`knn_predictions` by training features in parts: (blocks, n, D) and their labels, below ``classes``.
+
+    Held are a part, the test features, and the nearest so far of each. Cosines are rounded as a part's product is.
+    Raises :class:`ConfigError` for ``ivf``, which needs all at once, and else as :func:`knn_predictions`.
+    """
+    if backend == "ivf":
+        raise ConfigError("backend: ivf needs the features of all training images at once", "choose torch or faiss")
+    queries = torch.nn.functional.normalize(test_x.float(), dim=-1)
+    shape, most, seen = (*queries.shape[:2], max(ks)), max(ks), 0
+    similar = torch.full(shape, -torch.inf, device=queries.device)
+    votes_for = torch.zeros(shape, dtype=torch.int64, device=queries.device)
+    for train_x, labels in parts:
+        seen += len(labels)
+        _check(train_x, labels, test_x, [1])
+        nearest = _searcher(torch.nn.functional.normalize(train_x.float(), dim=-1), min(most, len(labels)), backend)
+        of = torch.from_numpy(labels).to(queries.device)
+        step = max(1, _CHUNK_ELEMENTS // (shape[0] * len(labels)))
+        for start in range(0, shape[1], step):
+            some = slice(start, start + step)
+            cosines, where = nearest(queries[:, some])
+            similar[:, some], chosen = torch.cat([similar[:, some], cosines], -1).topk(most, dim=-1)
+            votes_for[:, some] = torch.cat([votes_for[:, some], of[where]], -1).gather(-1, chosen)
+    if not 1 <= min(ks) <= most <= seen:
+        raise _too_many(ks, seen)
+    return _winners(similar, votes_for, ks, temperature, classes)
 
 
 def _searcher(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +13,22 @@ from numpy.typing import ArrayLike, NDArray
 from dinoskip.distributed import choose_device
 from dinoskip.environment import memory_limit
 from dinoskip.errors import ConfigError, DataError
-from dinoskip.features import FeatureStore
+from dinoskip.features import FeatureSet, FeatureStore
 from dinoskip.records import write_recorded_rows
 from dinoskip.results import EvalResult
 from eval.baselines import classification_baselines, hits_row
-from eval.knn.classify import knn_predictions
+from eval.knn.classify import knn_of_parts, knn_predictions
 from eval.knn.config import KnnConfig
 
+_Part = tuple[torch.Tensor, NDArray[np.int64]]
+_PART_VALUES = 2**26  # of training features compared at once, from windows: 256 MiB of float32
 _COPIES = 3  # of float32 features at once: as read, stacked, as unit vectors
 
 
-def _features(store: FeatureStore, blocks: Sequence[int], device: torch.device) -> torch.Tensor:
-    features = [store.cls(block) for block in blocks]
+def _features(
+    store: FeatureStore, blocks: Sequence[int], device: torch.device, images: slice = slice(None)
+) -> torch.Tensor:
+    features = [store.cls(block, images) for block in blocks]
     if any(cls is None for cls in features):
         raise DataError(f"{store.path}: holds no class tokens, which k-NN needs", "export with cls=true")
     return torch.stack([torch.from_numpy(cls) for cls in features if cls is not None]).to(device)
@@ -47,8 +51,19 @@ def _predicted(
     return {k: np.concatenate([part[k] for part in parts]) for k in config.k}
 
 
+def _in_parts(train: FeatureSet, labels: NDArray[np.int64], device: torch.device) -> Iterator[_Part]:
+    """Class tokens (blocks, n, C) of some training images after others, and their labels."""
+    place = {name: i for i, name in enumerate(train.ids)}
+    step = max(1, _PART_VALUES // (len(train.blocks) * train.dim))
+    for part in train.parts():
+        of = labels[[place[name] for name in part.ids]]
+        for at in range(0, len(of), step):
+            some = slice(at, at + step)
+            yield _features(part, part.blocks, device, some), of[some]
+
+
 def evaluate(
-    train_store: FeatureStore,
+    train_store: FeatureSet,
     val_store: FeatureStore,
     train_labels: ArrayLike,
     val_labels: ArrayLike,
@@ -62,7 +77,7 @@ def evaluate(
     """Classify the CLS token of every block and write ``rows.json`` and ``records.npz`` into ``out``.
 
     ``train_labels`` and ``val_labels`` are integers in store order; ``context`` are fields of the rows, the data set's
-    name among them. One row a block and k, metric
+    name among them. Of training features in windows the nearest so far are kept. One row a block and k, metric
     ``accuracy_k{k}`` in percent, with its interval; then the majority class and chance, for each k.
     """
     where = choose_device(device)
@@ -71,15 +86,19 @@ def evaluate(
         raise ValueError(f"{len(val_store.ids)} images to classify but {len(truth)} labels")
     if train_store.blocks != val_store.blocks:
         raise ConfigError(f"blocks differ: {train_store.blocks} in training, {val_store.blocks} in validation")
-    predicted = _predicted(train_store, val_store, train_labels, config, where)
-    classes = len(class_names)
+    classes, labels = len(class_names), np.asarray(train_labels, dtype=np.int64)
+    if isinstance(train_store, FeatureStore):
+        predicted = _predicted(train_store, val_store, labels, config, where)
+    else:
+        parts, tested = _in_parts(train_store, labels, where), _features(val_store, val_store.blocks, where)
+        predicted = knn_of_parts(parts, classes, tested, config.k, config.temperature, config.backend)
     recorded = [
         hits_row(_row(k, str(block), val_store, config, classes).with_context(context), predicted[k][i] == truth)
         for i, block in enumerate(val_store.blocks)
         for k in config.k
     ]
     for like in recorded[: len(config.k)]:
-        recorded += classification_baselines(np.asarray(train_labels, dtype=np.int64), truth, classes, like.row)
+        recorded += classification_baselines(labels, truth, classes, like.row)
     return write_recorded_rows(Path(out), val_store.ids, recorded)
 
 

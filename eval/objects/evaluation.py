@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,10 +13,11 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from dinoskip.console import Progress, log
+from dinoskip.config import dump
+from dinoskip.console import log
 from dinoskip.distributed import choose_device
 from dinoskip.errors import ConfigError, DataError
-from dinoskip.features import FeatureStore
+from dinoskip.features import FeatureSet, FeatureStore
 from dinoskip.files import write_json
 from dinoskip.records import RecordedRow, write_recorded_rows
 from dinoskip.results import EvalResult
@@ -27,6 +28,7 @@ from eval.objects.config import ObjectsConfig
 from eval.objects.masks import MaskCutRound, cut_masks
 from eval.objects.scores import MatchedBoxes, match_boxes
 from eval.picture_maps import write_map_index
+from eval.resumed import ResumedArrays, collapse
 from eval.tokencut.cut import Grid
 from eval.tokencut.evaluation import BoxDataset
 from eval.tokencut.graph import mean_cosine, normalise, similarities
@@ -87,36 +89,47 @@ def _cut(
     return objects
 
 
-class _Blocks:
-    """What was found at every block, as it comes: boxes, masks in files, how many graphs have collapsed."""
+class _Found:
+    """What was found at every block, in files: boxes (L, N, rounds, 4), how many, masks, which cuts have collapsed."""
 
-    def __init__(self, store: FeatureStore, out: Path) -> None:
-        shape = (len(store), *store.grid(0))
-        self.boxes: dict[int, list[Boxes]] = {block: [[] for _ in store.ids] for block in store.blocks}
-        self.cosines = {block: np.zeros(len(store)) for block in store.blocks}
-        self.degenerate, self.complete = (dict.fromkeys(store.blocks, 0) for _ in range(2))
-        self.masks = {
-            block: np.lib.format.open_memmap(out / f"objects_block{block}.npy", mode="w+", dtype=np.uint8, shape=shape)
-            for block in store.blocks
-        }
+    def __init__(self, features: FeatureSet, config: ObjectsConfig, out: Path) -> None:
+        self.features, self.files = features, ResumedArrays(features, [dump(config)], out)
+        shape = (len(features.blocks), len(features))
+        self._boxes = self.files.array("boxes", np.int64, (*shape, config.rounds, 4))
+        self._counts = self.files.array("counts", np.int64, shape)
+        self.degenerate, self.complete = (
+            self.files.array(name, np.bool_, shape) for name in ("degenerate", "complete")
+        )
+        self.cosines = self.files.array("cosines", np.float64, shape)
+        maps = (len(features), *features.grid(0))
+        self.masks = [self.files.kept(f"objects_block{block}", np.uint8, maps) for block in features.blocks]
+        self.files.begin()
 
-    def add(self, item: ImageAtBlocks, objects: _ImageObjects) -> None:
-        (block,), i = item
-        self.boxes[block][i] = objects.boxes
-        self.masks[block][i] = objects.numbers
-        self.cosines[block][i] = objects.cosine
-        self.degenerate[block] += objects.degenerate
-        self.complete[block] += objects.complete
+    def cut_all(self, config: ObjectsConfig, device: torch.device, workers: int) -> None:
+        """Find the objects of every image that is not done, part by part."""
+        groups = [(block,) for block in self.features.blocks]
 
-    def collapse(self, block: int) -> dict[str, Any]:
-        """Fields of a block's rows that tell whether the network has collapsed there, by the first cuts."""
-        count = len(self.boxes[block])
-        shares = {"degenerate": self.degenerate[block] / count, "complete": self.complete[block] / count}
-        return {**shares, "token_cosine": float(self.cosines[block].mean())}
+        def work(part: FeatureStore) -> Iterator[tuple[int, tuple[int, _ImageObjects]]]:
+            for item, objects in each_graph(
+                part, groups, lambda some: _cut(part, some, config, device), device, workers
+            ):
+                yield item.image, (groups.index((item.blocks[0],)), objects)
+
+        for i, (number, objects) in self.files.each("MaskCut", len(groups), work):
+            count = len(objects.boxes)
+            self._boxes[number, i, :count] = np.array(objects.boxes).reshape(-1, 4)
+            self._counts[number, i] = count
+            self.masks[number][i] = objects.numbers
+            self.degenerate[number, i], self.complete[number, i] = objects.degenerate, objects.complete
+            self.cosines[number, i] = objects.cosine
+
+    def boxes(self, number: int, i: int) -> NDArray[np.int64]:
+        """Return the boxes (k, 4) of image ``i`` at a block."""
+        return np.array(self._boxes[number, i, : self._counts[number, i]])
 
 
 def evaluate(
-    store: FeatureStore,
+    store: FeatureSet,
     dataset: BoxDataset,
     out: Path,
     config: ObjectsConfig,
@@ -132,6 +145,9 @@ def evaluate(
     ``{id: {block: [[x1, y1, x2, y2], ...]}}`` in pixels, and for each block ``objects_block{b}.npy`` uint8 (N, h, w):
     0, or the number of the round whose object a token is of.
 
+    ``store`` is a feature store, or windows, whose images are cut as they are computed: the same call in the same
+    ``out`` continues after the last whole window.
+
     Raises :class:`ConfigError` for a store of another image size, :class:`DataError` if ids differ or features cannot
     be cut.
     """
@@ -142,26 +158,27 @@ def evaluate(
     where = places(store, dataset)
     truth = [dataset.boxes(i) for i in where]
     out.mkdir(parents=True, exist_ok=True)
-    blocks, chosen = _Blocks(store, out), choose_device(device)
-    groups = [(block,) for block in store.blocks]
-    with Progress("MaskCut", len(groups) * len(store), "images") as progress:
-        for item, objects in each_graph(store, groups, lambda some: _cut(store, some, config, chosen), chosen, workers):
-            blocks.add(item, objects)
-            progress.advance()
-    by_image = {name: {str(b): blocks.boxes[b][i] for b in store.blocks} for i, name in enumerate(store.ids)}
+    found = _Found(store, config, out)
+    found.cut_all(config, choose_device(device), workers)
+    boxes = [[found.boxes(number, i) for i in range(len(store))] for number in range(len(store.blocks))]
+    by_image = {
+        name: {str(block): own[i].tolist() for block, own in zip(store.blocks, boxes, strict=True)}
+        for i, name in enumerate(store.ids)
+    }
     write_json(out / "boxes.json", by_image)
     write_map_index(out, store, {block: f"objects_block{block}.npy" for block in store.blocks})
     like = _row(store, dataset, config).with_context(context)
     recorded: list[RecordedRow] = []
-    for block in store.blocks:
-        matched = match_boxes([np.array(own).reshape(-1, 4) for own in blocks.boxes[block]], truth)
-        recorded += _rows(replace(like, block=str(block), **blocks.collapse(block)), matched)
+    for number, block in enumerate(store.blocks):
+        gone = collapse(found.degenerate[number], found.complete[number], found.cosines[number])
+        recorded += _rows(replace(like, block=str(block), **gone), match_boxes(boxes[number], truth))
     for name, rule in BOXES.items():
-        boxes = [np.array([rule(*store.image_size(i))]) for i in range(len(store))]
-        for one in _rows(like, match_boxes(boxes, truth)):
+        same = [np.array([rule(*store.image_size(i))]) for i in range(len(store))]
+        for one in _rows(like, match_boxes(same, truth)):
             recorded.append(RecordedRow(one.row.baseline(name, one.row.value, one.row.low, one.row.high), one.values))
     best = max((one.row for one in recorded if one.row.metric == "AP50" and one.row.block), key=lambda row: row.value)
     log.info("objects: best is block %s with %.1f AP50", best.block, best.value)
+    found.files.finish()
     return write_recorded_rows(out, store.ids, recorded)
 
 
@@ -179,7 +196,7 @@ def _rows(like: EvalResult, matched: MatchedBoxes) -> list[RecordedRow]:
     ]
 
 
-def _row(store: FeatureStore, dataset: BoxDataset, config: ObjectsConfig) -> EvalResult:
+def _row(store: FeatureSet, dataset: BoxDataset, config: ObjectsConfig) -> EvalResult:
     return EvalResult(
         metric="AP50",
         value=0.0,

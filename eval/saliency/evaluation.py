@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,11 +12,12 @@ import torch
 from numpy.typing import NDArray
 from torch.nn.functional import interpolate
 
+from dinoskip.config import dump
 from dinoskip.console import Progress, log
 from dinoskip.data.segmentation import SegmentationDataset
 from dinoskip.distributed import choose_device
 from dinoskip.errors import ConfigError
-from dinoskip.features import FeatureStore
+from dinoskip.features import FeatureSet, FeatureStore
 from dinoskip.images import read_image
 from dinoskip.records import RecordedRow, write_recorded_rows
 from dinoskip.results import EvalResult
@@ -24,64 +25,56 @@ from dinoskip.statistics import mean_interval
 from eval.baselines import BOXES
 from eval.labelled import places
 from eval.picture_maps import write_map_index
+from eval.resumed import ResumedArrays, collapse
 from eval.saliency.config import SaliencyConfig
 from eval.saliency.scores import count_masks, f_curve
 from eval.saliency.solver import BilateralGrid, solve
 from eval.tokencut.cut import each
-from eval.tokencut.store import cut_store
+from eval.tokencut.store import ImageCuts, cut_store
 
 F64 = NDArray[np.float64]
 Grid = tuple[int, int]
 
 
-@dataclass(frozen=True, eq=False)
 class _Cuts:
-    """Masks of every block, bool (sum of T,) in files, and of each block what share of the cuts has collapsed."""
+    """Masks of every block, bool (sum of T,), and whether each cut (L, N) has collapsed; in files.
 
-    store: FeatureStore
-    masks: Sequence[NDArray[np.bool_]]
-    degenerate: NDArray[np.int64]
-    complete: NDArray[np.int64]
-    cosines: F64
+    An image of fewer than 3 tokens is all object.
+    """
+
+    def __init__(self, features: FeatureSet, config: SaliencyConfig, out: Path) -> None:
+        assert features.offsets is not None
+        self.features, self.offsets = features, features.offsets
+        self.files = files = ResumedArrays(features, [dump(config)], out)
+        shape = (len(features.blocks), len(features))
+        self.degenerate, self.complete = (files.array(name, np.bool_, shape) for name in ("degenerate", "complete"))
+        self.cosines = files.array("cosines", np.float64, shape)
+        total = (int(self.offsets[-1]),)
+        self.masks = [files.kept(f"masks_block{block}", np.bool_, total) for block in features.blocks]
+        if files.new:
+            self.cosines[:] = np.nan
+            for mask in self.masks:
+                mask[:] = True
+        files.begin()
+
+    def cut_all(self, config: SaliencyConfig, device: torch.device, workers: int) -> None:
+        """Cut every image that is not done, part by part."""
+        groups = [(block,) for block in self.features.blocks]
+
+        def work(part: FeatureStore) -> Iterator[tuple[int, tuple[int, ImageCuts]]]:
+            for item, made in cut_store(part, groups, (config.tau,), config.eps, None, device, workers):
+                yield item.image, (groups.index((item.blocks[0],)), made)
+
+        for i, (number, made) in self.files.each("saliency", len(groups), work):
+            one = made.cuts[0]
+            self.masks[number][slice(*self.offsets[i : i + 2])] = one.component.ravel()
+            self.degenerate[number, i], self.complete[number, i] = one.degenerate, one.complete
+            self.cosines[number, i] = made.cosine
 
     def of(self, i: int) -> NDArray[np.bool_]:
         """Return the masks (L, h, w) of image ``i`` at all blocks."""
-        assert self.store.offsets is not None
-        rows = slice(*self.store.offsets[i : i + 2])
-        return np.stack([mask[rows] for mask in self.masks]).reshape(-1, *self.store.grid(i))
-
-    def collapse(self, number: int) -> dict[str, Any]:
-        """Fields of a block's rows that tell whether the network has collapsed there."""
-        count, cosines = len(self.store), self.cosines[number]
-        cosines = cosines[np.isfinite(cosines)]
-        return {
-            "degenerate": float(self.degenerate[number]) / count,
-            "complete": float(self.complete[number]) / count,
-            "token_cosine": float(cosines.mean()) if cosines.size else None,
-        }
-
-
-def _cut(store: FeatureStore, config: SaliencyConfig, out: Path, device: torch.device, workers: int) -> _Cuts:
-    """Cut every image at every block; an image of fewer than 3 tokens is all object."""
-    assert store.offsets is not None
-    count, total = len(store.blocks), int(store.offsets[-1])
-    names = [out / f"masks_block{block}.npy" for block in store.blocks]
-    masks = [np.lib.format.open_memmap(name, mode="w+", dtype=np.bool_, shape=(total,)) for name in names]
-    for mask in masks:
-        mask[:] = True
-    degenerate, complete = (np.zeros(count, dtype=np.int64) for _ in range(2))
-    cuts = _Cuts(store, masks, degenerate, complete, np.full((count, len(store)), np.nan))
-    place = {block: number for number, block in enumerate(store.blocks)}
-    groups = [(block,) for block in store.blocks]
-    with Progress("saliency", count * len(store), "images") as progress:
-        for item, made in cut_store(store, groups, (config.tau,), config.eps, None, device, workers):
-            number, one = place[item.blocks[0]], made.cuts[0]
-            masks[number][slice(*store.offsets[item.image : item.image + 2])] = one.component.ravel()
-            cuts.degenerate[number] += one.degenerate
-            cuts.complete[number] += one.complete
-            cuts.cosines[number, item.image] = made.cosine
-            progress.advance()
-    return cuts
+        rows = slice(*self.offsets[i : i + 2])
+        return np.stack([mask[rows] for mask in self.masks]).reshape(-1, *self.features.grid(i))
 
 
 def _at_size(masks: NDArray[np.bool_], size: Grid) -> NDArray[np.bool_]:
@@ -121,7 +114,7 @@ def _score(cuts: _Cuts, dataset: SegmentationDataset, place: int, i: int, solver
 
 
 def evaluate(
-    store: FeatureStore,
+    store: FeatureSet,
     dataset: SegmentationDataset,
     out: Path,
     config: SaliencyConfig,
@@ -138,6 +131,9 @@ def evaluate(
     boxes as masks; for each block ``masks_block{b}.npy`` bool (sum of T,) in store order, and with the solver
     ``f_block{b}.npy`` float32 (n, 255), F by threshold.
 
+    ``store`` is a feature store, or windows, whose images are cut as they are computed: the same call in the same
+    ``out`` continues after the last whole window.
+
     Raises :class:`ConfigError` for a store of another image size, :class:`DataError` if ids differ or features cannot
     be cut.
     """
@@ -148,12 +144,14 @@ def evaluate(
         )
     where = places(store, dataset)
     out.mkdir(parents=True, exist_ok=True)
-    cuts = _cut(store, config, out, choose_device(device), workers)
+    cuts = _Cuts(store, config, out)
+    cuts.cut_all(config, choose_device(device), workers)
     write_map_index(out, store, {block: f"masks_block{block}.npy" for block in store.blocks})
     scores = _score_all(cuts, dataset, where, config.solver, out, workers)
     recorded = _recorded(cuts, scores, _row(store, dataset, config.label).with_context(context), config.solver)
     top = max((one.row for one in recorded if one.row.metric == "maxF"), key=lambda row: row.value)
     log.info("saliency: best is %s with %.1f maxF", f"block {top.block}" if top.block else top.model, top.value)
+    cuts.files.finish()
     return write_recorded_rows(out, store.ids, recorded)
 
 
@@ -169,7 +167,7 @@ class _Scores:
 def _score_all(
     cuts: _Cuts, dataset: SegmentationDataset, where: Sequence[int], solver: bool, out: Path, workers: int
 ) -> _Scores:
-    count, blocks = len(cuts.store), cuts.store.blocks
+    count, blocks = len(cuts.features), cuts.features.blocks
     curves = [
         np.lib.format.open_memmap(out / f"f_block{block}.npy", mode="w+", dtype=np.float32, shape=(count, 255))
         for block in (blocks if solver else ())
@@ -190,9 +188,11 @@ def _score_all(
 def _recorded(cuts: _Cuts, scores: _Scores, like: EvalResult, solver: bool) -> list[RecordedRow]:
     """Rows of every block, of the masks and after the solver, then of the baselines."""
     recorded: list[RecordedRow] = []
-    blocks, plain = cuts.store.blocks, scores.plain
+    blocks, plain = cuts.features.blocks, scores.plain
     for number, block in enumerate(blocks):
-        about = replace(like, block=str(block), **cuts.collapse(number))
+        about = replace(
+            like, block=str(block), **collapse(cuts.degenerate[number], cuts.complete[number], cuts.cosines[number])
+        )
         recorded += _rows(about, plain[:, 0, number], plain[:, 1:, number])
         if solver:
             curve = scores.curves[number]
@@ -216,7 +216,7 @@ def _rows(like: EvalResult, f: F64, others: F64) -> list[RecordedRow]:
     return rows
 
 
-def _row(store: FeatureStore, dataset: SegmentationDataset, protocol: str) -> EvalResult:
+def _row(store: FeatureSet, dataset: SegmentationDataset, protocol: str) -> EvalResult:
     return EvalResult(
         metric="maxF",
         value=0.0,

@@ -5,17 +5,17 @@ docs/tokencut.md has the rules.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import torch
 
-from dinoskip.console import Progress, log
+from dinoskip.console import log
 from dinoskip.distributed import choose_device
 from dinoskip.errors import ConfigError
-from dinoskip.features import FeatureSet
+from dinoskip.features import FeatureSet, FeatureStore
 from dinoskip.files import write_json
 from dinoskip.images import read_image
 from dinoskip.records import RecordedRow, write_recorded_rows
@@ -27,7 +27,7 @@ from eval.tokencut.config import TokenCutConfig
 from eval.tokencut.cut import LEAST_TOKENS
 from eval.tokencut.overlays import overlay
 from eval.tokencut.results import CutResults
-from eval.tokencut.store import cut_store
+from eval.tokencut.store import ImageCuts, cut_store
 
 T = TypeVar("T")
 
@@ -83,7 +83,7 @@ def evaluate(
         groups["+".join(map(str, multiscale))] = tuple(multiscale)
     out.mkdir(parents=True, exist_ok=True)
     results = CutResults(store, groups, config, out)
-    _cut_all(store, results, config, choose_device(device), workers)
+    _cut_all(results, config, choose_device(device), workers)
     recorded: list[RecordedRow] = []
     for number, (protocol, name) in enumerate(config.methods.items()):
         boxes = {label: results.boxes[number, group].tolist() for group, label in enumerate(groups)}
@@ -102,26 +102,19 @@ def evaluate(
         for name, rule in BOXES.items()
     }
     recorded += discovery_baselines(baselines, recorded[0].row)
-    results.finish()
+    results.files.finish()
     return write_recorded_rows(out, store.ids, recorded)
 
 
-def _cut_all(
-    store: FeatureSet, results: CutResults, config: TokenCutConfig, device: torch.device, workers: int
-) -> None:
+def _cut_all(results: CutResults, config: TokenCutConfig, device: torch.device, workers: int) -> None:
     """Cut every image that is not done, part by part."""
-    place, groups = {name: i for i, name in enumerate(store.ids)}, results.groups
-    done = int(results.done.sum())
-    if done:
-        log.info("TokenCut: continuing, %d of %d images are done", done, len(store))
-    total = len(groups) * len(store)
-    with Progress("TokenCut", total, "images", start=len(groups) * done) as progress:
-        for part in store.parts(results.done):
-            images = [place[name] for name in part.ids]
-            for item, cuts in cut_store(part, groups, config.tau, config.eps, config.lost_k, device, workers):
-                results.add(item.blocks, images[item.image], cuts)
-                progress.advance()
-            results.settle(images)
+
+    def work(part: FeatureStore) -> Iterator[tuple[int, tuple[tuple[int, ...], ImageCuts]]]:
+        for item, cuts in cut_store(part, results.groups, config.tau, config.eps, config.lost_k, device, workers):
+            yield item.image, (item.blocks, cuts)
+
+    for i, (blocks, cuts) in results.files.each("TokenCut", len(results.groups), work):
+        results.add(blocks, i, cuts)
 
 
 def _warn_of_collapse(rows: Sequence[EvalResult]) -> None:

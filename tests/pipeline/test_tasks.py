@@ -10,6 +10,9 @@ import pytest
 
 from dinoskip.cli import main
 from dinoskip.cli.start import CONFIGS
+from dinoskip.files import read_manifest
+from dinoskip.pipeline.runner import Runner
+from dinoskip.pipeline.study import STAGES, build_nodes, load_study
 from dinoskip.results import read_rows
 
 SMALLER = (
@@ -67,3 +70,21 @@ def test_the_gallery_has_a_layer_of_every_task_that_has_pictures(study: Path) ->
         rows = [row for row, image in enumerate(data["images"]) if image["layer"] in {"", layer}]
         own = [row for row in rows if data["images"][row]["layer"]] or rows
         assert data["cells"][0][own[0]]["layers"][layer]["blocks"] == [1, 2], layer
+
+
+def test_windows_give_the_same_outputs_and_leave_no_store(study: Path) -> None:
+    window = ("evaluate.features=window", "storage.window=1MB")
+    again = ["run", str(CONFIGS / "tasks.yaml"), f"output={study.parent.parent}", *SMALLER, *window, "-q"]
+    assert main(again) == 0
+    for stage in ("tokencut", "retrieve", "knn", "cluster", "saliency", "objects"):
+        outputs = [read_manifest(path) for path in (study / stage).glob("*/*/scenes/*")]
+        assert len(outputs) == 2, stage
+        assert len({one["hash"] for one in outputs}) == 1, f"{stage}: rows, boxes and masks are the same files"
+    nodes = build_nodes(*load_study(CONFIGS / "tasks.yaml", again[2:-1]))
+    stores = [node.id for node in nodes if node.stage == "features"]
+    assert [name.rpartition("/")[2] for name in stores] == [
+        "scenes-train-segmentation", "scenes-val-segmentation", "scenes-val-classes",
+        "scenes-val-segmentation-cluster-bicubic-64",
+    ]  # fmt: skip
+    assert not [name for name in stores if list((study / name).glob("*/store"))], "all that read them is done"
+    assert Runner(study.parent, nodes, STAGES).plan()[-1].state == "cached", "the report does not change"

@@ -3,13 +3,12 @@
 import json
 import re
 import shutil
-from itertools import product
 from pathlib import Path
 
 import pytest
 
 from dinoskip.cli import main
-from dinoskip.files import MANIFEST, read_manifest, verify_manifest
+from dinoskip.files import MANIFEST, verify_manifest
 from dinoskip.locks import directory_lock
 from dinoskip.pipeline.runner import Runner
 from dinoskip.pipeline.study import STAGES, build_nodes, load_study
@@ -154,21 +153,6 @@ def test_gc_leaves_unfinished_work_to_its_own_flag(
     assert json.loads(capsys.readouterr().out)["deleted"] == [str(work)]
     assert not work.exists()
     assert main(["verify", str(study)]) == 0
-
-
-def test_windows_give_the_same_outputs_and_leave_no_store(done: Path, tmp_path: Path) -> None:
-    shutil.copytree(done.parent / "runs", tmp_path / "runs")
-    root = tmp_path / "runs" / "tiny" / "stages"
-    settings = [f"output={tmp_path / 'runs'}", "evaluate.features=window", "storage.window=1MB"]
-    again = ["run", str(done), *settings, "--until", "retrieve", "-q"]
-    assert main(again) == 0
-    for stage, variant in product(("tokencut", "retrieve"), ("skip-adamw", "skipless-adamw")):
-        outputs = [read_manifest(path) for path in (root / stage / variant / "ep1" / "scenes").iterdir()]
-        assert len(outputs) == 2
-        assert len({one["hash"] for one in outputs}) == 1, "rows, boxes, vectors and masks are the same files"
-    assert not list(root.glob("features/*/ep1/scenes-*-segmentation/*/store")), "the probe is done"
-    assert main(again) == 0
-    assert runner(done, *settings).plan()[-1].state == "cached", "the report does not change"
 
 
 def test_initialisation_is_reported(done: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
@@ -36,20 +36,22 @@ def check(study: StudyBase, variants: tuple[Variant, ...]) -> Iterator[Problem]:
     yield from not_multiples(sizes, variants, unless=not section.datasets)
 
 
+def _sized(section: ClusterSection, part: Literal["train", "val"]) -> tuple[dict[str, Any], str]:
+    """How the images of a part are sized, and what tells the features' node from others."""
+    transform = section.transform(part)
+    return {"facet": "out", "transform": transform}, f"-cluster-{section.sizing}-{transform['size']}"
+
+
 def add_nodes(nodes: StudyNodes) -> None:
     """A node for every network and data set."""
     section = nodes.section(ClusterSection)
-    splits = {"val": section.val_split}
-    if section.fitted_on == "train":
-        splits["train"] = section.train_split
     for model in nodes.models:
         for name in section.datasets:
-            inputs = {}
-            for part, split in splits.items():
-                transform = section.transform("train" if part == "train" else "val")
-                sized = {"facet": "out", "transform": transform}
-                suffix = f"-cluster-{section.sizing}-{transform['size']}"
-                inputs[part] = features.of_split(nodes, model, "segmentation", name, split, sized, suffix)
+            val = features.of_split(nodes, model, "segmentation", name, section.val_split, *_sized(section, "val"))
+            source = features.Source({})
+            if section.fitted_on == "train":
+                wanted = (nodes, model, "train", "segmentation", name, section.train_split, *_sized(section, "train"))
+                source = features.source_of(*wanted, stored=not section.passes_once)
             nodes.add(
                 STAGE,
                 f"{model.place}/{name}",
@@ -57,21 +59,26 @@ def add_nodes(nodes: StudyNodes) -> None:
                     "cluster": settings_for_key(section, without={"datasets"}),
                     "seed": nodes.study.seed,
                     "context": {**nodes.context(model.variant, model.epoch), "dataset": name},
+                    **source.settings,
                 },
-                inputs=inputs,
-                data=data.of_dataset(nodes, name, section.val_split, ("targets", "segmentation", section.val_split)),
+                inputs={**source.inputs, "val": val},
+                data=data.of_dataset(
+                    nodes, name, section.val_split, ("targets", "segmentation", section.val_split), *source.contents
+                ),
+                runtime=source.runtime,
+                outside=source.outside,
                 variant=model.variant.name,
             )
 
 
 def run(task: Task) -> None:
     """Cluster and score."""
-    from dinoskip.pipeline.inputs import open_split, open_store, row_context  # torch
+    from dinoskip.pipeline.inputs import open_features, open_split, open_store, row_context  # torch
 
     section = validate(ClusterSection, RawConfig(dict(task.settings["cluster"])))
     val = open_store(task, "val")
     cluster.evaluate(
-        open_store(task, "train") if section.fitted_on == "train" else val,
+        open_features(task, "train") if section.fitted_on == "train" else val,
         val,
         open_split(task, "segmentation", section.val_split),
         task.out,

@@ -54,13 +54,15 @@ def source_of(
     split: str,
     settings: Mapping[str, Any],
     suffix: str = "",
+    *,
+    stored: bool = False,
 ) -> Source:
     """Where a stage that reads features part by part has them from, as ``evaluate.features`` says.
 
-    ``role`` is that of the store among the inputs, and of :func:`dinoskip.pipeline.inputs.open_features`. The others
-    are as of :func:`of_split`.
+    ``role`` is that of the store among the inputs, and of :func:`dinoskip.pipeline.inputs.open_features`; ``stored``:
+    in a store in any case. The others are as of :func:`of_split`.
     """
-    if nodes.study.evaluate.features == "keep":
+    if stored or nodes.study.evaluate.features == "keep":
         return Source({role: of_split(nodes, model, use, name, split, settings, suffix)})
     return Source(
         dict(model.inputs),

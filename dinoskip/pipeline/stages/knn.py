@@ -41,22 +41,29 @@ def add_nodes(nodes: StudyNodes) -> None:
     for model in nodes.models:
         for name in section.datasets:
             context = {**nodes.context(model.variant, model.epoch), "dataset": name}
+            source = features.source_of(
+                nodes, model, "train", "classes", name, "train", crop, stored=section.backend == "ivf"
+            )
             nodes.add(
                 STAGE,
                 f"{model.place}/{name}",
-                {**settings_for_key(section, without={"datasets", "size"}), "context": context},
-                inputs={split: features.of_split(nodes, model, "classes", name, split, crop) for split in SPLITS},
-                data=data.of_dataset(nodes, name, "val", *(("targets", "classes", split) for split in SPLITS)),
+                {**settings_for_key(section, without={"datasets", "size"}), "context": context, **source.settings},
+                inputs={**source.inputs, "val": features.of_split(nodes, model, "classes", name, "val", crop)},
+                data=data.of_dataset(
+                    nodes, name, "val", *(("targets", "classes", split) for split in SPLITS), *source.contents
+                ),
+                runtime=source.runtime,
+                outside=source.outside,
                 variant=model.variant.name,
             )
 
 
 def run(task: Task) -> None:
     """Classify the validation images."""
-    from dinoskip.pipeline.inputs import open_split, open_store, row_context  # torch
+    from dinoskip.pipeline.inputs import open_features, open_split, open_store, row_context  # torch
 
     settings = {key: value for key, value in task.settings.items() if key in KnnConfig.model_fields}
-    train, val = (open_store(task, split) for split in SPLITS)
+    train, val = open_features(task, "train"), open_store(task, "val")
     train_set, val_set = (open_split(task, "classes", split) for split in SPLITS)
     knn.evaluate(
         train,

@@ -42,24 +42,30 @@ def add_nodes(nodes: StudyNodes) -> None:
     for model in nodes.models:
         for name in section.datasets:
             sized = {"facet": section.facet, "transform": transform}
+            source = features.source_of(nodes, model, "store", "detection", name, section.split, sized, suffix)
             nodes.add(
                 STAGE,
                 f"{model.place}/{name}",
                 {
                     "objects": settings_for_key(section, without={"datasets", "split", "facet"}),
                     "context": {**nodes.context(model.variant, model.epoch), "dataset": name},
+                    **source.settings,
                 },
-                inputs={"store": features.of_split(nodes, model, "detection", name, section.split, sized, suffix)},
-                data=data.of_dataset(nodes, name, section.split, ("targets", "detection", section.split)),
+                inputs=source.inputs,
+                data=data.of_dataset(
+                    nodes, name, section.split, ("targets", "detection", section.split), *source.contents
+                ),
+                runtime=source.runtime,
+                outside=source.outside,
                 variant=model.variant.name,
             )
 
 
 def run(task: Task) -> None:
     """Find the objects of every image at every block."""
-    from dinoskip.pipeline.inputs import open_split, open_store, row_context  # torch
+    from dinoskip.pipeline.inputs import open_features, open_split, row_context  # torch
 
-    store = open_store(task, "store")
+    store = open_features(task, "store")
     objects.evaluate(
         store,
         open_split(task, "detection"),
@@ -80,5 +86,6 @@ STAGE = Stage(
     use="detection",
     measures="discovery of several objects",
     check=check,
+    resumes=True,
     command=Command("discover several objects an image in every block by MaskCut", "evaluate.objects.rounds=3"),
 )

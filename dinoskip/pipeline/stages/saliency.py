@@ -30,8 +30,8 @@ def add_nodes(nodes: StudyNodes) -> None:
     hashes = [(what, "segmentation", section.split) for what in ("images", "targets")]
     for model in nodes.models:
         for name in section.datasets:
-            store = features.of_split(
-                nodes, model, "segmentation", name, section.split, sized, f"-{section.facet}-rounded"
+            source = features.source_of(
+                nodes, model, "store", "segmentation", name, section.split, sized, f"-{section.facet}-rounded"
             )
             nodes.add(
                 STAGE,
@@ -39,18 +39,21 @@ def add_nodes(nodes: StudyNodes) -> None:
                 {
                     "saliency": settings_for_key(section, without={"datasets", "split", "facet"}),
                     "context": {**nodes.context(model.variant, model.epoch), "dataset": name},
+                    **source.settings,
                 },
-                inputs={"store": store},
+                inputs=source.inputs,
                 data=data.of_dataset(nodes, name, section.split, *hashes),
+                runtime=source.runtime,
+                outside=source.outside,
                 variant=model.variant.name,
             )
 
 
 def run(task: Task) -> None:
     """Cut and score every image at every block."""
-    from dinoskip.pipeline.inputs import open_split, open_store, row_context  # torch
+    from dinoskip.pipeline.inputs import open_features, open_split, row_context  # torch
 
-    store = open_store(task, "store")
+    store = open_features(task, "store")
     saliency.evaluate(
         store,
         open_split(task, "segmentation"),
@@ -70,6 +73,7 @@ STAGE = Stage(
     place="evaluate.saliency",
     use="segmentation",
     measures="saliency",
+    resumes=True,
     command=Command(
         "find the object of every image as a mask, with every block", "evaluate.saliency.solver=true", kind="ecssd"
     ),

@@ -13,7 +13,7 @@ from PIL import Image
 
 from dinoskip.data.segmentation import SegmentationDataset
 from dinoskip.errors import ConfigError
-from dinoskip.features import FeatureStore, Transform, export
+from dinoskip.features import FeatureSet, FeatureStore, FeatureWindows, Transform, export
 from dinoskip.models import Backbone, create_model
 from dinoskip.records import read_records
 from dinoskip.results import EvalResult, read_rows
@@ -21,6 +21,7 @@ from dinoskip.statistics import score
 from eval.cluster import ClusteringConfig, confusion, evaluate, kmeans_clustering, match
 from eval.cluster.evaluation import scored_label
 from eval.metrics import ConfusionMatrix
+from tests.helpers.folders import contents
 
 CONTEXT = {"model": "tiny", "seed": 3}
 
@@ -51,7 +52,7 @@ def run(
     dataset: SegmentationDataset,
     out: Path,
     config: ClusteringConfig,
-    fit: FeatureStore | None = None,
+    fit: FeatureSet | None = None,
 ) -> list[EvalResult]:
     return evaluate(fit or store, store, dataset, out, config, CONTEXT, fitted_on="train", seed=3)
 
@@ -94,6 +95,25 @@ def test_every_block_equals_maps_made_one_by_one(dataset: SegmentationDataset, t
     stored = np.load(tmp_path / "out" / "clusters_block2.npy")
     assert stored.shape == (4, 4, 4)
     assert stored.max() < 3
+
+
+def test_windows_give_the_files_of_a_store(dataset: SegmentationDataset, tmp_path: Path) -> None:
+    config = ClusteringConfig(size=32, clusters=(2, 3), points=9, seeds=2)
+    store = store_of(dataset, tmp_path / "features", config)
+    torch.manual_seed(0)
+    backbone = Backbone.from_model(create_model("vit_tiny_patch8", depth=2, img_size=32))
+    windows = FeatureWindows(
+        backbone, dataset, "all", dtype="float32", limit=1, batch_size=3, transform=store.transform
+    )
+    assert len(windows.windows()) == 2
+    run(store, dataset, tmp_path / "store", config)
+    run(store, dataset, tmp_path / "windows", config, windows)
+    assert contents(tmp_path / "windows") == contents(tmp_path / "store")
+    whole = ClusteringConfig(size=32, scale="standard")
+    assert config.passes_once
+    assert not whole.passes_once
+    with pytest.raises(ConfigError, match="need features that are stored"):
+        run(store, dataset, tmp_path / "no", whole, windows)
 
 
 def test_several_seeds_have_their_mean_first(dataset: SegmentationDataset, tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -11,12 +11,13 @@ import torch
 from PIL import Image
 
 import eval.knn.evaluation
-from dinoskip.errors import DataError
-from dinoskip.features import Transform, export
+from dinoskip.errors import ConfigError, DataError
+from dinoskip.features import FeatureWindows, Transform, export
 from dinoskip.models import Backbone, create_model
 from dinoskip.records import read_records
 from dinoskip.results import EvalResult, read_rows
 from eval.knn import KnnConfig, evaluate, knn_classify
+from tests.helpers.folders import contents
 
 
 class Images:
@@ -31,6 +32,30 @@ class Images:
 
     def path(self, i: int) -> Path:
         return self.root / f"{self.ids[i]}.png"
+
+
+@pytest.mark.parametrize("backend", ["torch", "faiss"])
+def test_windows_give_the_rows_of_stores(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: Literal["torch", "faiss"]
+) -> None:
+    torch.manual_seed(0)
+    backbone = Backbone.from_model(create_model("vit_tiny_patch8", depth=2, img_size=16))
+    transform = Transform(mode="center_crop", size=16)
+    sets = {split: Images(tmp_path / "images", split, n) for split, n in (("train", 11), ("val", 6))}
+    train, val = (
+        export(backbone, sets[split], tmp_path / split, "all", tokens=False, transform=transform) for split in sets
+    )
+    windows = FeatureWindows(backbone, sets["train"], "all", limit=1, batch_size=4, tokens=False, transform=transform)
+    monkeypatch.setattr(eval.knn.evaluation, "_PART_VALUES", 3 * 2 * train.dim)  # three images, of windows of four
+    for name, features in (("store", train), ("windows", windows)):
+        evaluate(
+            features, val, sets["train"].labels, sets["val"].labels, ["dark", "light"], tmp_path / name,
+            KnnConfig(k=(1, 3, 11), backend=backend), {}, device="cpu",
+        )  # fmt: skip
+    assert contents(tmp_path / "windows") == contents(tmp_path / "store")
+    for k, config in ((12, KnnConfig(k=(12,))), (3, KnnConfig(k=(3,), backend="ivf"))):
+        with pytest.raises(ConfigError, match=f"k: {k} neighbours were asked of 11" if k == 12 else "ivf needs"):
+            evaluate(windows, val, sets["train"].labels, sets["val"].labels, ["dark", "light"], tmp_path, config, {})
 
 
 def test_evaluate_classifies_every_block(tmp_path: Path) -> None:

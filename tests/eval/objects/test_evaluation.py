@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
+import eval.objects.evaluation
 from dinoskip.errors import ConfigError, DataError
-from dinoskip.features import FeatureStore, Transform, export
+from dinoskip.features import FeatureStore, FeatureWindows, Transform, export
 from dinoskip.models import Backbone, create_model
 from dinoskip.records import read_records
 from dinoskip.results import read_rows
@@ -20,6 +22,7 @@ from dinoskip.statistics import score
 from eval.compare import compare
 from eval.objects import ObjectsConfig, evaluate, maskcut, match_boxes
 from eval.objects.evaluation import object_boxes
+from tests.helpers.folders import contents
 
 
 @dataclass
@@ -57,6 +60,31 @@ def store_of(dataset: Photographs, out: Path, transform: Transform) -> FeatureSt
 def store(dataset: Photographs, tmp_path_factory: pytest.TempPathFactory) -> FeatureStore:
     square = Transform(size=64, resample="lanczos")
     return store_of(dataset, tmp_path_factory.mktemp("stores") / "square", square)
+
+
+def test_windows_give_the_files_of_a_store_after_a_stop_too(
+    dataset: Photographs, store: FeatureStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    windows = FeatureWindows(
+        Backbone.from_model(create_model("vit_tiny_patch8", depth=2, img_size=32)), dataset, "all", "key", "none",
+        "float32", limit=1, batch_size=1, transform=store.transform,
+    )  # fmt: skip
+    evaluate(store, dataset, tmp_path / "store", ObjectsConfig(size=64), {})
+    original, seen = eval.objects.evaluation.each_graph, []
+
+    def stopped(part: FeatureStore, *args: Any) -> Any:
+        seen.append(part.ids)
+        if len(seen) == 2:
+            raise KeyboardInterrupt
+        return original(part, *args)
+
+    monkeypatch.setattr(eval.objects.evaluation, "each_graph", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        evaluate(windows, dataset, tmp_path / "windows", ObjectsConfig(size=64), {})
+    evaluate(windows, dataset, tmp_path / "windows", ObjectsConfig(size=64), {})
+    assert seen == [("b",), ("a",), ("a",), ("c",)]
+    assert contents(tmp_path / "windows") == contents(tmp_path / "store")
 
 
 def test_boxes_are_those_of_the_masks(dataset: Photographs, store: FeatureStore, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from PIL import Image
 
 from dinoskip.data.segmentation import SegmentationDataset
 from dinoskip.errors import ConfigError, DataError
-from dinoskip.features import FeatureStore, Transform, export
+from dinoskip.features import FeatureStore, FeatureWindows, Transform, export
 from dinoskip.images import read_image
 from dinoskip.models import Backbone, create_model
 from dinoskip.records import read_records
@@ -22,6 +22,7 @@ from eval.compare import compare
 from eval.saliency import BilateralGrid, SaliencyConfig, evaluate, solve
 from eval.tokencut import TokenCut, tokencut
 from tests.eval.saliency.test_scores import f_by_hand
+from tests.helpers.folders import contents
 
 SIZES = ((40, 56), (37, 64), (12, 9))  # the last one has a single patch: nothing to cut
 
@@ -51,6 +52,18 @@ def store_of(dataset: SegmentationDataset, out: Path, transform: Transform) -> F
 def store(dataset: SegmentationDataset, tmp_path_factory: pytest.TempPathFactory) -> FeatureStore:
     rounded = Transform(mode="rounded", resample="lanczos")
     return store_of(dataset, tmp_path_factory.mktemp("stores") / "rounded", rounded)
+
+
+def test_windows_give_the_files_of_a_store(dataset: SegmentationDataset, store: FeatureStore, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    windows = FeatureWindows(
+        Backbone.from_model(create_model("vit_tiny_patch8", depth=2, img_size=32)), dataset, "all", "key", "none",
+        "float32", limit=1, batch_size=1, transform=store.transform,
+    )  # fmt: skip
+    assert len(windows.windows()) == 3
+    evaluate(store, dataset, tmp_path / "store", SaliencyConfig(solver=True), {})
+    evaluate(windows, dataset, tmp_path / "windows", SaliencyConfig(solver=True), {})
+    assert contents(tmp_path / "windows") == contents(tmp_path / "store")
 
 
 def mask_of(store: FeatureStore, block: int, i: int, size: tuple[int, int]) -> np.ndarray:

@@ -11,8 +11,8 @@ import pytest
 import torch
 from PIL import Image
 
+import eval.resumed
 import eval.tokencut.evaluation
-import eval.tokencut.results
 import eval.tokencut.store
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.features import FeatureStore, FeatureWindows, Transform, export
@@ -25,6 +25,7 @@ from dinoskip.statistics import wilson
 from eval.discovery import corloc, is_hit
 from eval.tokencut import TokenCut, TokenCutConfig, evaluate, to_pixels, tokencut
 from eval.tokencut.lost import lost
+from tests.helpers.folders import contents
 
 SIZES = ((40, 56), (64, 33), (24, 24), (41, 80))
 
@@ -68,11 +69,6 @@ def windows_of(dataset: Boxes) -> FeatureWindows:
     return FeatureWindows(
         tiny_backbone(), dataset, "all", facet="key", norm="none", dtype="float32", transform=native, limit=1
     )
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    """Bytes of all files below a folder, by their paths in it."""
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def store_of(dataset: Boxes, out: Path, mode: str = "native") -> FeatureStore:
@@ -165,7 +161,7 @@ def test_work_of_other_settings_is_begun_again(dataset: Boxes, tmp_path: Path, m
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(eval.tokencut.results.CutResults, "finish", interrupted)  # all is cut, nothing published
+        patched.setattr(eval.resumed.ResumedArrays, "finish", interrupted)  # all is cut, nothing published
         with pytest.raises(KeyboardInterrupt):
             evaluate(windows_of(dataset), dataset, tmp_path / "one", TokenCutConfig(tau=(0.9,)), {})
     evaluate(windows_of(dataset), dataset, tmp_path / "one", TokenCutConfig(), {})

@@ -1,0 +1,117 @@
+"""What an evaluation finds image by image, in files: a run that is stopped goes on after the last whole part."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dinoskip.console import Progress, log
+from dinoskip.errors import DataError
+from dinoskip.features import FeatureSet, FeatureStore
+from dinoskip.files import hash_of, read_json, write_json
+
+T = TypeVar("T")
+_PROGRESS = "progress"  # folder below the output, gone when all is done
+
+
+class ResumedArrays:
+    """Arrays in files below ``out``, and which of the images of ``features`` are ``done``, bool (N,).
+
+    Where a stopped run of the same features and settings has left them they are as it did, and ``new`` is False; work
+    of any other is discarded. :meth:`array` and :meth:`kept` come first, then, if they are new, whatever is to
+    stay where nothing is found, then :meth:`begin`.
+    """
+
+    def __init__(self, features: FeatureSet, settings: Sequence[Any], out: Path) -> None:
+        self.features, self._out, self._folder = features, out, out / _PROGRESS
+        self._state = {"key": hash_of([features.key, *settings])}
+        self._arrays: list[NDArray[Any]] = []
+        self.new = not self._continues()
+        self.done = self._open(self._folder / "done.npy", np.bool_, (len(features),))
+
+    def _continues(self) -> bool:
+        """Whether work of the same features and settings lies there; any other is removed."""
+        with suppress(DataError):
+            if read_json(self._folder / "state.json") == self._state:
+                return True
+        shutil.rmtree(self._folder, ignore_errors=True)
+        self._folder.mkdir(parents=True)
+        return False
+
+    def _open(self, path: Path, dtype: Any, shape: tuple[int, ...]) -> NDArray[Any]:
+        """An .npy file as an array, of zeros if new: one entry a token of all images need not fit in memory."""
+        if not self.new:
+            return np.lib.format.open_memmap(path, mode="r+")
+        return np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=shape)
+
+    def array(self, name: str, dtype: Any, shape: tuple[int, ...]) -> NDArray[Any]:
+        """An array that goes when all is done (it stays readable), of zeros if new."""
+        self._arrays.append(self._open(self._folder / f"{name}.npy", dtype, shape))
+        return self._arrays[-1]
+
+    def kept(self, name: str, dtype: Any, shape: tuple[int, ...]) -> NDArray[Any]:
+        """An array that stays as ``out/NAME.npy``, of zeros if new."""
+        self._arrays.append(self._open(self._out / f"{name}.npy", dtype, shape))
+        return self._arrays[-1]
+
+    def begin(self) -> None:
+        """From here on a run that is stopped is continued."""
+        if self.new:
+            write_json(self._folder / "state.json", self._state)
+
+    def _settle(self, images: Sequence[int]) -> None:
+        """Bring all to disk, then mark ``images`` as done."""
+        for array in self._arrays:
+            _flush(array)
+        self.done[list(images)] = True
+        _flush(self.done)
+
+    def each(
+        self, title: str, groups: int, work: Callable[[FeatureStore], Iterable[tuple[int, T]]]
+    ) -> Iterator[tuple[int, T]]:
+        """Yield what ``work`` finds in every part of the features, with the image's place among all images.
+
+        ``work`` gives the place in its part. A part is settled when what was found in it has been taken; images
+        that are done are in none. ``groups`` is how often an image is counted by the bar with ``title``.
+        """
+        place = {name: i for i, name in enumerate(self.features.ids)}
+        done = int(self.done.sum())
+        if done:
+            log.info("%s: continuing, %d of %d images are done", title, done, len(place))
+        with Progress(title, groups * len(place), "images", start=groups * done) as progress:
+            for part in self.features.parts(self.done):
+                images = [place[name] for name in part.ids]
+                for i, result in work(part):
+                    yield images[i], result
+                    progress.advance()
+                self._settle(images)
+
+    def finish(self) -> None:
+        """Remove what only a stopped run needs; the arrays stay readable."""
+        shutil.rmtree(self._folder)
+
+
+def _flush(array: NDArray[Any]) -> None:
+    if isinstance(array, np.memmap):
+        array.flush()
+
+
+def collapse(
+    degenerate: NDArray[np.bool_], complete: NDArray[np.bool_], cosines: NDArray[np.float64]
+) -> dict[str, Any]:
+    """Fields of a row that tell whether the network has collapsed there: shares of all images (n,), mean cosine.
+
+    Images without a cosine (NaN) are left out of its mean.
+    """
+    finite = cosines[np.isfinite(cosines)]
+    return {
+        "degenerate": int(degenerate.sum()) / len(degenerate),
+        "complete": int(complete.sum()) / len(complete),
+        "token_cosine": float(finite.mean()) if finite.size else None,
+    }
