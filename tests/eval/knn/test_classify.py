@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 import eval.knn.classify as classify
 from dinoskip.errors import ConfigError, DataError
 from eval.knn import knn_classify, knn_predictions
+from eval.knn.classify import knn_of_parts
 
 
 def brute(train: np.ndarray, labels: np.ndarray, test: np.ndarray, k: int, temperature: float) -> list[int]:
@@ -92,3 +94,16 @@ def test_shapes_are_checked() -> None:
         knn_classify(np.eye(3), [0, 1, 2], np.eye(4), 1)
     with pytest.raises(ValueError, match="negative"):
         knn_classify(np.eye(3), [0, -1, 2], np.eye(3), 1)
+
+
+@given(cuts=st.lists(st.integers(1, 39), max_size=6, unique=True), seed=st.integers(0, 99))
+@settings(max_examples=25, deadline=None)
+def test_parts_vote_as_the_whole(cuts: list[int], seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    train, test = (torch.from_numpy(rng.standard_normal((2, n, 5), dtype=np.float32)) for n in (40, 7))
+    labels = rng.integers(0, 3, 40)
+    edges = [0, *sorted(cuts), 40]
+    parts = [(train[:, a:b], labels[a:b]) for a, b in pairwise(edges)]
+    whole = knn_predictions(train, labels, test, (1, 4, 40))
+    for k, predicted in knn_of_parts(parts, 3, test, (1, 4, 40)).items():
+        np.testing.assert_array_equal(predicted, whole[k])
