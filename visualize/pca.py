@@ -1,4 +1,4 @@
-"""PCA of patch features to a few components, exact and streamed, and its colours (docs/protocols.md)."""
+"""PCA of patch features to a few components, exact and streamed, and its colours (docs/gallery.md)."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ class _NoDoctype(ElementTree.TreeBuilder):
 def read_voc_xml(path: Path) -> VocAnnotation:
     """Read all objects of a VOC annotation, difficult and truncated ones included.
 
-    VOC counts pixels from 1 and includes the last, so xmin and ymin are lowered by 1 (docs/protocols.md). Raises
+    VOC counts pixels from 1 and includes the last, so xmin and ymin are lowered by 1 (docs/tokencut.md). Raises
     :class:`DataError` naming the file if it is missing, not XML, declares a document type, or an object has no class,
     no box or an empty one.
     """

@@ -1,6 +1,6 @@
 """The augmentation of :mod:`dinoskip.data.augment` in few kernels, for a device with a compiler.
 
-It differs by the rounding of float32 alone (docs/measured.md).
+It differs by the rounding of float32 alone (tests/data/test_fused_augment.py).
 """
 
 from __future__ import annotations
