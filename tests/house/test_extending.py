@@ -1,4 +1,4 @@
-"""docs/extending.md: its examples, on the page and beside it, copied into the packages and run in one study."""
+"""docs/extending.md: its examples, files beside the page, copied into the packages and run in one study."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def blocks_of(language: str, mark: str) -> list[tuple[str, str]]:
     return re.findall(rf"```{language}\n{mark} (\S+)\n(.*?)```", PAGE, flags=re.DOTALL)
 
 
-FILES = blocks_of("python", "#") + [(name, (ROOT / "docs" / link).read_text()) for link, name in LINKED]
+FILES = [(name, (ROOT / "docs" / link).read_text()) for link, name in LINKED]
 STUDIES, CHANGES = blocks_of("yaml", "#"), blocks_of("diff", "---")
 
 
