@@ -1,17 +1,21 @@
 # make demo   a virtual environment, dinoskip in it, and the whole path on embedded data
 # make test   the same environment, then lint, types and tests
+# make docs   the same environment, then the documentation as a site: build/site/index.html opens from disk
 # make chaos  an hour of kills, full disks, flipped bits and the like on a tiny study (MINUTES=60 SEED=0)
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test chaos lint types format clean
+.PHONY: demo test docs chaos lint types format clean
 demo: $(STAMP)
 	$(BIN)/dinoskip run configs/demo.yaml
 
 test: lint types $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist worksteal
+
+docs: $(STAMP)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 chaos: $(STAMP)
 	$(BIN)/python -m tests.chaos --minutes $(or $(MINUTES),60) --seed $(or $(SEED),0)

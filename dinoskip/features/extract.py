@@ -46,6 +46,13 @@ def export(
 ) -> FeatureStore:
     """Write the features of every image of ``dataset`` to the directory ``out`` and open it.
 
+    Killed or interrupted anywhere, the same call continues, with any number of processes, and the finished store is
+    byte-identical. A finished store of the same content is returned as it is. Raises :class:`DataError` naming the
+    image that cannot be read or whose features are not finite in ``dtype``, :class:`ConfigError` for impossible
+    settings, :class:`OutputInUse` if ``out`` holds something else or another process exports something else to it,
+    :class:`DiskFull`, at the start if the features cannot fit. While another process makes the same export, it waits
+    for it and returns its result.
+
     Parameters
     ----------
     dataset
@@ -67,13 +74,6 @@ def export(
         a file system that all see. None: this process alone.
     reserve
         Told on rank 0, before any is written, how many bytes the features have; may make room, or raise.
-
-    Killed or interrupted anywhere, the same call continues, with any number of processes, and the finished store is
-    byte-identical. A finished store of the same content is returned as it is. Raises :class:`DataError` naming the
-    image that cannot be read or whose features are not finite in ``dtype``, :class:`ConfigError` for impossible
-    settings, :class:`OutputInUse` if ``out`` holds something else or another process exports something else to it,
-    :class:`DiskFull`, at the start if the features cannot fit. While another process makes the same export, it waits
-    for it and returns its result.
     """
     out, group = Path(out), patient_group(here)
     sized = transform or Transform()

@@ -127,7 +127,8 @@ def tokencut(
 
     Returns
     -------
-    A :class:`TokenCut`, or for (B, N, C) a :class:`TokenCuts`, equal to the B single ones.
+    TokenCut or TokenCuts
+        The latter for (B, N, C), equal to the B single ones.
 
     Raises
     ------

@@ -1,0 +1,165 @@
+"""What the site has beside the pages of this folder: reference pages made at build, and pages of the top level.
+
+mkdocs calls the functions ``on_*`` (``hooks`` in mkdocs.yml). Links to source files lead out of the site and become
+names.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+import re
+from argparse import ArgumentParser, RawDescriptionHelpFormatter, _SubParsersAction
+from collections.abc import Iterator
+from itertools import groupby
+from pathlib import Path
+from types import ModuleType
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.exceptions import PluginError
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+from dinoskip.cli import _parser
+from dinoskip.cli.settings import Setting, settings_of
+from dinoskip.pipeline.study import Study
+
+ROOT = Path(__file__).parents[1]
+TOP = {"CONTRIBUTING.md": "contributing.md", "SECURITY.md": "security.md", "CHANGELOG.md": "changelog.md"}
+"""Pages of the top level, and what they are called in the site."""
+PACKAGES = {
+    "dinoskip.models": ["dinoskip.models"],
+    "dinoskip.init": ["dinoskip.init"],
+    "dinoskip.optim": ["dinoskip.optim"],
+    "dinoskip.features": ["dinoskip.features"],
+    "dinoskip.data": ["dinoskip.data"],
+    "dinoskip.diagnostics": ["dinoskip.diagnostics"],
+    "eval": [
+        "eval.probe",
+        "eval.tokencut",
+        "eval.knn",
+        "eval.retrieval",
+        "eval.linear",
+        "eval.depth",
+        "eval.normals",
+        "eval.saliency",
+        "eval.objects",
+        "eval.cluster",
+        "eval.video",
+        "eval.correspondence",
+        "eval.metrics",
+        "eval.discovery",
+        "eval.bootstrap",
+        "eval.compare",
+    ],
+    "visualize": ["visualize.pca", "visualize.gallery", "visualize.report", "visualize.figures", "visualize.board"],
+}
+"""Pages of the Python reference, and the packages whose public names stand on each."""
+ROLE = re.compile(r":(?:class|func|meth|mod|attr|data|exc):(?=<code>)")
+OUTSIDE = re.compile(r"\[([^\]]+)\]\(((?:\.\./)+[^)#]+)(#[^)]*)?\)")
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the pages that are made at build."""
+    pages = {name: (ROOT / source).read_text(encoding="utf-8") for source, name in TOP.items()}
+    pages["reference/commands.md"] = commands_page()
+    pages["reference/settings.md"] = settings_page()
+    pages["reference/python.md"] = python_page("Python", ["dinoskip"])
+    pages |= {f"reference/{page}.md": python_page(page, packages) for page, packages in PACKAGES.items()}
+    for path, text in pages.items():
+        files.append(File.generated(config, path, content=text))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Bring links to the site: those to files of the top level, and those of the top level's pages to this folder."""
+    if page.file.src_uri in TOP.values():
+        markdown = markdown.replace("](docs/", "](")
+    return OUTSIDE.sub(functools.partial(_inside, page.file.src_uri), markdown)
+
+
+def _inside(page: str, link: re.Match[str]) -> str:
+    """A link that leaves the folder: to the site's copy, or the bare name of a source file; it must be there."""
+    text, target, anchor = link.groups()
+    path = (ROOT / "docs" / page).parent.joinpath(target).resolve()
+    if path.is_relative_to(ROOT / "docs"):
+        return link[0]
+    if not path.exists():
+        raise PluginError(f"{page}: links to {target}, which is not there")
+    name = path.relative_to(ROOT).as_posix()
+    if name in TOP:
+        return f"[{text}]({'../' * page.count('/')}{TOP[name]}{anchor or ''})"
+    return text if "`" in text else f"`{text}`"
+
+
+def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Names in docstrings, ``:class:`X```, as code."""
+    return ROLE.sub("", html)
+
+
+def commands_page() -> str:
+    """The help of every command."""
+    parts = ["# Commands\n\nThe same as `dinoskip COMMAND --help`."]
+    parts += [f"## {parser.prog}\n\n```text\n{_help(parser)}```" for parser in _commands(_parser())]
+    return "\n\n".join(parts)
+
+
+def _commands(parser: ArgumentParser) -> Iterator[ArgumentParser]:
+    """A parser and those of its commands."""
+    yield parser
+    for action in parser._actions:
+        if isinstance(action, _SubParsersAction):
+            for choice in action._choices_actions:  # without those that have no help, which are for programs
+                yield from _commands(action.choices[choice.dest])
+
+
+def _help(parser: ArgumentParser) -> str:
+    parser.formatter_class = functools.partial(RawDescriptionHelpFormatter, width=100)  # type: ignore[assignment]
+    return parser.format_help()
+
+
+def settings_page() -> str:
+    """Every setting of a study, a table for each section."""
+    parts = [
+        "# Settings\n\nThe same as `dinoskip settings`. A key is written `a.b=value` on the command line, or as sections "
+        "in YAML ([studies](../studies.md)). What belongs to one choice of several has that choice before its key."
+    ]
+    for section, rows in groupby(settings_of(Study), key=_section):
+        table = "\n".join(_row(setting) for setting in rows)
+        parts.append(f"## {section}\n\n| setting | default | range | meaning |\n|---|---|---|---|\n{table}")
+    return "\n\n".join(parts)
+
+
+def _section(setting: Setting) -> str:
+    return setting.key.split(".")[0] if "." in setting.key else "study"
+
+
+def _row(setting: Setting) -> str:
+    of = f"{setting.of}: " if setting.of else ""
+    default, allowed = (f"`{text}`" if text else "" for text in (setting.default, setting.range))
+    meaning = setting.meaning.replace("|", "\\|").replace("<", "&lt;")
+    return f"| {of}`{setting.key}` | {default} | {allowed} | {meaning} |"
+
+
+def python_page(title: str, packages: list[str]) -> str:
+    """The public names of packages, for mkdocstrings to write out."""
+    parts = [f"# {title}"]
+    for package in packages:
+        module = importlib.import_module(package)
+        parts.append(f"{'## ' + package if len(packages) > 1 else ''}\n\n{(inspect.getdoc(module) or '').strip()}")
+        level = 3 if len(packages) > 1 else 2
+        for name, path in _public(module):
+            options = f"{{heading_level: {level}, heading: {package}.{name}, toc_label: {name}}}"
+            parts.append(f"::: {path}\n    options: {options}")
+    return "\n\n".join(parts)
+
+
+def _public(module: ModuleType) -> Iterator[tuple[str, str]]:
+    """The classes and functions that a package offers, and where they are defined."""
+    names = getattr(module, "__all__", None)
+    for name in names or vars(module):
+        value = getattr(module, name)
+        own = names is not None or (not name.startswith("_") and getattr(value, "__module__", "") == module.__name__)
+        if own and (inspect.isclass(value) or inspect.isfunction(value)):
+            yield name, f"{value.__module__}.{value.__qualname__}"
