@@ -122,8 +122,8 @@ def _help(parser: ArgumentParser) -> str:
 def settings_page() -> str:
     """Every setting of a study, a table for each section."""
     parts = [
-        "# Settings\n\nThe same as `dinoskip settings`. A key is written `a.b=value` on the command line, or as sections "
-        "in YAML ([studies](../studies.md)). What belongs to one choice of several has that choice before its key."
+        "# Settings\n\nThe same as `dinoskip settings`. A key is written `a.b=value` on the command line, or in "
+        "sections of YAML ([studies](../studies.md)). What one choice of several has stands behind its name."
     ]
     for section, rows in groupby(settings_of(Study), key=_section):
         table = "\n".join(_row(setting) for setting in rows)
