@@ -161,7 +161,7 @@ def _runner_of(args: Args, stage: Stage) -> Runner:
     source = RawConfig(tree, {"": "command line", "name": "--out", stage.asked_by: "--data"})
     study, variants = study_of(apply_overrides(source, overrides))
     nodes = only(build_nodes(study, variants), {stage.name}, gathering="" if stage.name == "gallery" else "report")
-    return study_runner(study, nodes, device=args.device, workers=args.workers)
+    return study_runner(study, variants, nodes, device=args.device, workers=args.workers)
 
 
 def run_stage(stage: Stage, args: Args) -> int:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dinoskip.cli.arguments import (
     SPEC,
@@ -19,16 +18,9 @@ from dinoskip.cli.arguments import (
 )
 from dinoskip.cli.rows import conclude
 from dinoskip.config import RawConfig, apply_overrides
-from dinoskip.console import duration, log
 from dinoskip.data.sets import FOLDER_KINDS
 from dinoskip.errors import ConfigError
 from dinoskip.pipeline import old_keys
-
-if TYPE_CHECKING:
-    from dinoskip.pipeline.graph import Node
-
-STARTS = 3.0  # seconds that a study takes beside its passes over images, a network
-PASSES = 1.6  # what probes, cuts and pictures take on a CPU, in passes over the same images
 
 
 def add_commands(commands: Any) -> None:
@@ -79,35 +71,8 @@ def look(args: Args) -> int:
     settings = [old_keys.current_override(text) for text in (*filter(_is_setting, args.backbone), *args.overrides)]
     study, variants = study_of(apply_overrides(RawConfig(tree, {"": "command line", "data": "--data"}), settings))
     nodes = only(build_nodes(study, variants), {*MEASURES, "gallery"}, gathering="report")
-    runner = study_runner(study, nodes, device=args.device, workers=args.workers)
-    _say_how_long(args, [step.node for step in runner.plan() if step.state != "cached"])
+    runner = study_runner(study, variants, nodes, device=args.device, workers=args.workers)
     runner.run({node.id for node in runner.planner.nodes})
     if is_main():
         conclude(runner, ("report",), as_json=args.json)
     return 0
-
-
-def _say_how_long(args: Args, missing: list[Node]) -> None:
-    """Say how long the missing stages take, from the time of one pass through each backbone here."""
-    import torch  # and the two below: heavy
-
-    from dinoskip.distributed import choose_device
-    from dinoskip.models import load_backbone
-    from dinoskip.pipeline.look import SIZE
-
-    passes = [node for node in missing if node.stage == "features"]
-    total = 0.0
-    for spec in {node.settings["backbone"] for node in passes}:
-        backbone = load_backbone(spec, device=str(choose_device(args.device)))
-        images = torch.zeros(4, 3, SIZE, SIZE, device=backbone.device, dtype=backbone.dtype)
-        for _ in range(2):  # the second is timed
-            began = time.monotonic()
-            with torch.inference_mode():
-                backbone.layers(images, blocks=[backbone.depth])
-            if backbone.device.type == "cuda":
-                torch.cuda.synchronize()
-            seconds = (time.monotonic() - began) / len(images)
-        own = [node for node in passes if node.settings["backbone"] == spec]
-        total += seconds * PASSES * len(own) * (args.images or 1000) + STARTS
-    if total:
-        log.info("look: %d passes over at most %s images: about %s", len(passes), args.images or "all", duration(total))

@@ -87,7 +87,7 @@ def _opened(args: Args) -> tuple[StudyBase, tuple[Variant, ...], Runner]:
 
     study, variants = load_study(args.config, args.overrides)
     device, workers = getattr(args, "device", "auto"), getattr(args, "workers", 0)
-    return study, variants, study_runner(study, build_nodes(study, variants), device=device, workers=workers)
+    return study, variants, study_runner(study, variants, build_nodes(study, variants), device=device, workers=workers)
 
 
 def _show_plan(runner: Runner, chosen: set[str], *, as_json: bool) -> None:
@@ -144,22 +144,26 @@ def _estimate(args: Args, study: StudyBase, variants: tuple[Variant, ...], runne
 
     made = estimate.costs(study, variants, runner.planner.nodes)
     peak = estimate.peak_disk(made, runner.planner.readers, study.storage_rules)
-    measured = estimate.rates(made, runner.artifacts.root)
+    measured, speed = estimate.rates(made, runner.artifacts.root), estimate.speed_for(variants)
     if args.json:
         rows = [
             {
                 **vars(cost),
                 "gpu_hours": cost.hours(estimate.CARDS[args.card]),
-                "measured_hours": cost.work * measured[cost.stage] / 3600 if cost.stage in measured else None,
+                "hours_here": estimate.hours_here(cost, measured, speed),
+                "known": "measured" if cost.stage in measured else "estimated",
             }
             for cost in made
         ]
         print_json({"card": args.card, "stages": rows, "peak_disk": peak})
         return 0
-    print_table(estimate.lines(made, args.card, measured), estimate.HEADER)
+    print_table(estimate.lines(made, args.card, measured, speed), estimate.HEADER)
     rate = f"{args.card.upper()}, {estimate.CARDS[args.card]:g} TFLOP/s at an assumed {estimate.UTILISATION:.0%}"
     print(f"GPU hours: training and passes over images alone ({rate}). Peak disk: {peak / 1e9:,.0f} GB")
-    print("Measured hours: by this study's finished stages; where there are none, cuts on one CPU core")
+    print(
+        "Hours here: measured by this study's finished stages; else estimated, at"
+        f" {speed.flops / 1e9:,.0f} GFLOP/s, the rate of a block that was timed now"
+    )
     return 0
 
 
@@ -170,9 +174,9 @@ def report(args: Args) -> int:
     from dinoskip.pipeline.study_runner import study_runner
 
     target = markdown_file(args.markdown) if args.markdown else None
-    study, _, runner = _opened(args)
+    study, variants, runner = _opened(args)
     there = of_what_is_there(runner.planner, runner.plan())
-    runner = study_runner(study, there, device=args.device, workers=args.workers)
+    runner = study_runner(study, variants, there, device=args.device, workers=args.workers)
     happened = runner.run({"report"})
     if target is not None and (page := runner.output("report")) is not None:
         copy_markdown(page, target)

@@ -27,12 +27,16 @@ def block_flops(tokens: int, width: int, mlp_ratio: int = MLP_RATIO) -> int:
     return 2 * tokens * (linear + attention)
 
 
+def network_flops(width: int, patch: int, depth: int, patches: int) -> int:
+    """Forward pass of a ViT with a CLS token over so many patches of ``patch`` pixels, no classifier."""
+    return 2 * patches * 3 * patch**2 * width + depth * block_flops(patches + 1, width)
+
+
 def vit_flops(config: VitConfig, size: int | None = None) -> int:
     """Forward pass of the backbone on an image of side ``size`` (default: the model's ``img_size``), no classifier."""
     width, patch = SHAPES[config.name]
     side = config.img_size if size is None else size
-    tokens = (side // patch) ** 2 + 1
-    return patch_flops(config, side) + (config.depth or DEPTH) * block_flops(tokens, width)
+    return network_flops(width, patch, config.depth or DEPTH, (side // patch) ** 2)
 
 
 def dino_head_flops(width: int, out_dim: int, hidden_dim: int, bottleneck_dim: int) -> int:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -36,10 +37,14 @@ def _load_weights(file: str) -> LoadedModel:
     return LoadedModel(model, info)
 
 
-def _load_run(folder: str, *, role: str | None = None) -> LoadedModel:
+def run_weights(folder: str, role: str | None = None) -> Path:
+    """The weights file of a run's newest checkpoint: a role's, else the one that it is for."""
     checkpoint = newest_checkpoint(folder)
-    file = exported_weights(checkpoint) if role is None else checkpoint / f"{checked_role(role)}.safetensors"
-    return _load_weights(str(file))
+    return exported_weights(checkpoint) if role is None else checkpoint / f"{checked_role(role)}.safetensors"
+
+
+def _load_run(folder: str, *, role: str | None = None) -> LoadedModel:
+    return _load_weights(str(run_weights(folder, role)))
 
 
 _LOADERS: dict[str, Callable[..., LoadedModel]] = {
@@ -83,9 +88,7 @@ def training_of(spec: str) -> dict[str, Any]:
     kind, place, options = split_spec(spec)
     try:
         if kind == "run":
-            role = options.get("role")
-            checkpoint = newest_checkpoint(place)
-            place = str(checkpoint / f"{role}.safetensors" if role else exported_weights(checkpoint))
+            place = str(run_weights(place, options.get("role")))
         elif kind != "weights":
             return {}
         info = weights_info(place)

@@ -1,34 +1,39 @@
 """What a study will take, reckoned before anything runs and without its data: passes, hours, disk, peak disk.
 
-Operations are counted in closed form (:mod:`dinoskip.models.flops`); GPU hours are operations / (a card's rate x an
-assumed utilisation). Left out of them, because they are small or run on the CPU: optimizer updates, fitting probes,
-TokenCut, k-NN. Measured hours are by the times of the stages that this study has finished, scaled by their work; where
-none of a kind is, cuts by the rate of one CPU core. Images are counted as published; a folder whose size is not known
-is taken for ImageNet-1k. Images of native size are taken as 500 x 375 (VOC, ADE20K) or 640 x 480 (COCO).
+Operations are counted in closed form (:mod:`dinoskip.models.flops`, :mod:`dinoskip.pipeline.work`). GPU hours are those
+of training and passes over images / (a card's rate x an assumed utilisation). Hours here are measured, by the times of
+the stages that this study has finished, scaled by their work; or estimated, where none of a kind is: operations by the
+rate of this machine, which is timed (:class:`Speed`), and what the host does by constants. Images are counted as
+published; a folder whose size is not known is taken for ImageNet-1k. Images of native size are taken as 500 x 375 (VOC,
+ADE20K) or 640 x 480 (COCO).
 """
 
 from __future__ import annotations
 
-import math
+import time
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
-from typing import Any
 
 import torch
 
+from dinoskip.distributed import choose_device
+from dinoskip.environment import matmul_gflops
 from dinoskip.errors import DiskFull
 from dinoskip.features.writer import human_bytes
 from dinoskip.files import read_json
-from dinoskip.models.build import DEPTH, SHAPES, VitConfig, from_config
-from dinoskip.models.flops import supervised_step_flops, vit_flops
+from dinoskip.models.build import HEAD_DIM, SHAPES, VitConfig, from_config
+from dinoskip.models.flops import block_flops, supervised_step_flops
+from dinoskip.models.vit import Block
 from dinoskip.pipeline.graph import Node
 from dinoskip.pipeline.sections import StorageRules, StudyBase
 from dinoskip.pipeline.stages.pretrain import PretrainSection
 from dinoskip.pipeline.stages.supervise import SuperviseSection
 from dinoskip.pipeline.stages.weights import recipe_of
 from dinoskip.pipeline.variants import Variant
+from dinoskip.pipeline.work import Passed, StudyWork, count_images, network_of
 from dinoskip.training.pretrain_config import PretrainConfig
 from dinoskip.training.supervised import SupervisedConfig
 
@@ -36,12 +41,8 @@ CARDS: Mapping[str, float] = {"a100": 312.0, "h100": 989.0}
 """Dense bfloat16 TFLOP/s of the SXM cards, from their makers' data sheets."""
 UTILISATION = 0.4
 """Assumed share of the rate that a step reaches; ``python -m benchmarks.bench_step`` measures it."""
-IMAGENET = {"train": 1_281_167, "val": 50_000}
-CLASSES = 1000
+CLASSES = 1000  # of ImageNet-1k
 _STATE_BYTES = {"adamw": 8.0, "soap": 38.5, "kl_shampoo": 38.5, "muon": 4.0}  # of an optimizer, a parameter
-CUT_SECONDS = 1.4e-8
-"""Of one core of an Intel Xeon for a cut, times the square of its number of tokens: 20 ms at 1,200 of them
-(``python -m benchmarks.bench_tokencut``)."""
 _VALUE = 2  # bytes of a float16 feature
 _CUT_VALUE = 3  # bytes that TokenCut leaves of a token at a block: a float16 of its eigenvector and its mask
 
@@ -54,10 +55,53 @@ def image_flops(model: VitConfig, recipe: PretrainConfig | SupervisedConfig, cla
 
 
 @dataclass(frozen=True)
+class Speed:
+    """Operations a second of this machine: of a ViT's block, forward, timed; and cores for what the host does."""
+
+    flops: float
+    cores: int
+
+    @classmethod
+    def measured(cls, device: str = "auto", width: int = 384) -> Speed:
+        """Time a block of so many channels for half a second, once a process."""
+        return cls(_block_rate(choose_device(device), width), torch.get_num_threads())
+
+
+_TIMED = 0.5  # seconds
+
+
+@cache
+def _block_rate(device: torch.device, width: int) -> float:
+    """FLOP/s of a ViT's block over 4 images of 196 patches: the mean of half a second, what others take included.
+
+    On a GPU the rate of large products in bfloat16 times :data:`UTILISATION`.
+    """
+    if device.type == "cuda":
+        return matmul_gflops(device, torch.bfloat16) * 1e9 * UTILISATION
+    generator = torch.Generator().manual_seed(0)
+    with torch.random.fork_rng(devices=[]), torch.inference_mode():
+        block = Block(width, max(1, width // HEAD_DIM), qkv_bias=True).eval()
+        tokens = torch.randn(4, 197, width, generator=generator)
+        block(tokens)  # the first loads the library
+        began, count = time.perf_counter(), 0
+        while time.perf_counter() - began < _TIMED:
+            block(tokens)
+            count += 1
+        return 4 * count * block_flops(197, width) / (time.perf_counter() - began)
+
+
+START = 0.15  # seconds of any stage
+PASS_SHARE, TRAINING_SHARE, FIT_SHARE = 0.7, 0.6, 0.12
+"""Shares of the block's rate that passes over images, training and narrow products reach on a CPU."""
+_PRECONDITIONED = 5.0  # operations of an optimizer with bases, a parameter and channel of the network and step
+
+
+@dataclass(frozen=True)
 class Cost:
     """What a node takes: operations on the GPU, bytes that it leaves on disk, images that pass through a network.
 
-    ``work`` is what its time grows with: operations of training and passes; cuts times tokens squared; else 1.
+    ``fits`` are operations of narrow products, ``host`` seconds of what the host does on one core. ``work`` is what its
+    time grows with: operations of training and passes; cuts times tokens squared; else 1.
     """
 
     stage: str
@@ -67,30 +111,24 @@ class Cost:
     images: int = 0
     work: float = 1.0
     node: str = ""
+    fits: float = 0.0
+    host: float = 0.0
 
     def hours(self, tflops: float, utilisation: float = UTILISATION) -> float:
         """GPU hours at a rate in TFLOP/s."""
         return self.flop / (tflops * 1e12 * utilisation) / 3600
 
-
-def count_images(study: StudyBase, name: str, split: str, use: str) -> int:
-    """Published images of a split of one of the study's data sets, its subset where one is asked for."""
-    config: Any = study.data[name]
-    if split == "train" and getattr(config, "subset", None):
-        return int(config.subset)
-    wanted = getattr(config, "train_list", split) if split == "train" and use == "segmentation" else split
-    splits = config.published_splits(Path(getattr(config, "root", ".")))
-    of_use = [one.expected for one in splits if (one.task, one.split) == (use, wanted)]
-    of_split = [one.expected for one in splits if one.split == wanted or len(splits) == 1]
-    known = [count for count in (*of_use, *of_split) if count]
-    return known[0] if known else IMAGENET.get(wanted, IMAGENET["val"])
+    def seconds(self, speed: Speed) -> float:
+        """Estimated seconds on a machine."""
+        share = TRAINING_SHARE if self.stage in {"pretrain", "supervise", "sweep"} else PASS_SHARE
+        return START + (self.flop / share + self.fits / FIT_SHARE) / speed.flops + self.host
 
 
 def costs(study: StudyBase, variants: Sequence[Variant], nodes: Sequence[Node]) -> list[Cost]:
-    """The cost of every node that trains, keeps weights or exports features."""
+    """The cost of every node."""
     models = {variant.name: variant.model for variant in variants if variant.model is not None}
     optimizers = {variant.name: variant.optimizer.name for variant in variants if variant.optimizer is not None}
-    recipe = recipe_of(study)
+    recipe, reckoned = recipe_of(study), StudyWork(study, variants, nodes)
     made: list[Cost] = []
     for node in nodes:
         model = models.get(node.variant)
@@ -99,19 +137,11 @@ def costs(study: StudyBase, variants: Sequence[Variant], nodes: Sequence[Node]) 
         elif node.stage == "weights" and model is not None:
             made.append(Cost(node.stage, node.variant, disk=4.0 * _parameters(model)))
         elif node.stage == "features":
-            made.append(_of_features(_features(study, node.id, node.settings, model), node))
-        elif node.stage == "tokencut":
-            made.append(_tokencut(study, node, model))
+            made.append(_exported(node, reckoned.stores[node.id]))
         else:
-            passes = [
-                _features(
-                    study, node.id, {**own, "dataset": {**node.settings["dataset"], "split": own["split"]}}, model
-                )
-                for key, own in node.settings.items()
-                if key.startswith("features ")
-            ]
-            flop, images = sum(one.flop for one in passes), sum(one.images for one in passes)
-            made.append(Cost(node.stage, node.variant, flop, images=images))
+            work = reckoned.of(node)
+            cost = Cost(node.stage, node.variant, work.flop, images=work.images, fits=work.fits, host=work.host)
+            made.append(_cut(cost, node, reckoned) if node.stage == "tokencut" else cost)
     return [replace(cost, node=node.id) for cost, node in zip(made, nodes, strict=True)]
 
 
@@ -124,96 +154,95 @@ def _training(
     study: StudyBase, node: Node, model: VitConfig, recipe: PretrainSection | SuperviseSection, optimizer: str
 ) -> Cost:
     images = count_images(study, recipe.dataset, "train", "classes")
-    steps = images // recipe.batch_size
-    flop = float(image_flops(model, recipe, CLASSES)) * steps * recipe.batch_size * recipe.epochs
+    steps = images // recipe.batch_size * recipe.epochs
+    flop = float(image_flops(model, recipe, CLASSES)) * steps * recipe.batch_size
     own, copies = _parameters(model), 1
+    fits = 0.0 if optimizer == "adamw" else _PRECONDITIONED * own * SHAPES[model.name][0] * steps
     if isinstance(recipe, PretrainSection):
         made = recipe.cost(model)
         own, copies = own + made.head, made.networks
     checkpoint = own * (4.0 * copies + _STATE_BYTES.get(optimizer, 8.0))
-    return Cost(node.stage, node.variant, flop, checkpoint * (len(recipe.keep_epochs) + 1), work=flop)
+    host = (_SEEN * steps * recipe.batch_size) + 2.0
+    disk = checkpoint * (len(recipe.keep_epochs) + 1)
+    return Cost(node.stage, node.variant, flop, disk, work=flop, fits=fits, host=host)
 
 
-@dataclass(frozen=True)
-class _Features:
-    """Of features: images, tokens of each, operations of a pass over all, blocks, bytes of a store."""
-
-    images: int
-    tokens: int
-    flop: float
-    blocks: int
-    disk: float
+_SEEN = 0.001  # seconds of one core to read and augment an image of a training
 
 
-def _features(study: StudyBase, node: str, settings: Mapping[str, Any], variant: VitConfig | None) -> _Features:
-    model, dataset = variant or VitConfig(), node.rpartition("/")[2]
-    named = [one for one in sorted(study.data, key=len, reverse=True) if f"{dataset}-".startswith(f"{one}-")]
-    count = count_images(study, named[0], settings["dataset"]["split"], settings["use"])
-    width, patch = SHAPES[model.name]
-    depth = model.depth or DEPTH
-    blocks = depth if isinstance(settings["blocks"], str) else len(settings["blocks"])
-    if settings["transform"]["mode"] in {"native", "rounded"}:
-        sides = (640, 480) if settings["dataset"]["kind"].startswith("coco") else (500, 375)
-        tokens = math.prod(math.ceil(side / patch) for side in sides)
-    else:
-        tokens = (settings["transform"]["size"] // patch) ** 2
-    kept = {"classes": 1, "detection": tokens, "segmentation": tokens + 1}[settings["use"]]
-    flop = float(vit_flops(model, round(math.sqrt(tokens)) * patch)) * count
-    return _Features(count, tokens, flop, blocks, float(count) * kept * width * blocks * _VALUE)
+def _exported(node: Node, passed: Passed) -> Cost:
+    """A store of all blocks' tokens."""
+    work = passed.work
+    kept = {"classes": 1, "detection": passed.tokens, "segmentation": passed.tokens + 1}[node.settings["use"]]
+    disk = float(passed.images) * kept * passed.network.width * passed.blocks * _VALUE
+    return Cost(node.stage, node.variant, work.flop, disk, work.images, work=work.flop, host=work.host)
 
 
-def _of_features(features: _Features, node: Node) -> Cost:
-    return Cost(node.stage, node.variant, features.flop, features.disk, features.images, work=features.flop)
+def _cut(cost: Cost, node: Node, reckoned: StudyWork) -> Cost:
+    """Cuts of stored features, or of windows: what they leave, and what their time grows with."""
+    store = reckoned.read(node)["store"]
+    cuts = store.images * (store.blocks + bool(node.settings["multiscale"]))
+    left = float(store.images * store.tokens * store.blocks * _CUT_VALUE)
+    return replace(cost, disk=left, work=float(cuts) * store.tokens**2)
 
 
-def _tokencut(study: StudyBase, node: Node, model: VitConfig | None) -> Cost:
-    """Cuts of stored features, or of windows, with the pass that they take."""
-    window = node.settings.get("features store")
-    settings = window or {"use": "detection", "transform": {"mode": "native"}, "blocks": study.evaluate.block_list}
-    features = _features(study, node.id, {**settings, "dataset": node.settings["dataset"]}, model)
-    cuts = features.images * (features.blocks + bool(node.settings["multiscale"]))
-    left = features.images * features.tokens * features.blocks * _CUT_VALUE
-    flop, images = (features.flop, features.images) if window else (0.0, 0)
-    return Cost(node.stage, node.variant, flop, float(left), images, work=float(cuts) * features.tokens**2)
+def speed_for(variants: Sequence[Variant], device: str = "auto") -> Speed:
+    """The speed of this machine for the widest of the networks."""
+    return Speed.measured(device, max((network_of(variant).width for variant in variants), default=384))
+
+
+def expected_seconds(
+    study: StudyBase, variants: Sequence[Variant], nodes: Sequence[Node], device: str = "auto"
+) -> dict[str, float]:
+    """Estimated seconds of every node, on this machine."""
+    speed = speed_for(variants, device)
+    return {cost.node: cost.seconds(speed) for cost in costs(study, variants, nodes)}
 
 
 def rates(made: Sequence[Cost], outputs: Path) -> dict[str, float]:
-    """Seconds a unit of work of each kind of stage: of those finished below ``outputs``, else a core's for cuts."""
+    """Seconds a unit of work of each kind of stage that has finished below ``outputs``."""
     seconds, work = defaultdict[str, float](float), defaultdict[str, float](float)
     for cost in made:
         done = sorted((outputs / cost.node).glob("*/timing.json"), key=lambda path: path.stat().st_mtime)
         if done:
             seconds[cost.stage] += read_json(done[-1])["seconds"]
             work[cost.stage] += cost.work
-    return {"tokencut": CUT_SECONDS, **{stage: seconds[stage] / work[stage] for stage in work if work[stage]}}
+    return {stage: seconds[stage] / work[stage] for stage in work if work[stage]}
 
 
-HEADER = ("stage", "count", "images passed", "GPU hours", "measured hours", "GB")
+def hours_here(cost: Cost, measured: Mapping[str, float], speed: Speed) -> float:
+    """Hours of a node here: by ``measured`` seconds a unit of work of its kind, else estimated."""
+    own = measured.get(cost.stage)
+    return (cost.seconds(speed) if own is None else cost.work * own) / 3600
 
 
-def lines(made: Sequence[Cost], card: str, measured: Mapping[str, float]) -> list[tuple[str, ...]]:
+HEADER = ("stage", "count", "images passed", "GPU hours", "hours here", "known", "GB")
+
+
+def lines(made: Sequence[Cost], card: str, measured: Mapping[str, float], speed: Speed) -> list[tuple[str, ...]]:
     """A row (:data:`HEADER`) for each kind of stage, for each variant that is trained, and the sums.
 
-    ``measured`` are seconds a unit of work of some kinds of stages.
+    ``measured`` are seconds a unit of work of some kinds of stages; others are estimated for a machine's speed.
     """
     rows = []
     for stage in dict.fromkeys(cost.stage for cost in made):
         own = [cost for cost in made if cost.stage == stage]
-        rows.append(_line(stage, own, card, measured))
+        rows.append(_line(stage, own, card, measured, speed))
     trained = dict.fromkeys(cost.variant for cost in made if cost.stage in {"pretrain", "supervise"})
     for variant in trained:
         own = [cost for cost in made if cost.variant == variant]
-        rows.append(_line(f"  of them {variant}", own, card, measured))
-    return [*rows, _line("all", made, card, measured)]
+        rows.append(_line(f"  of them {variant}", own, card, measured, speed))
+    return [*rows, _line("all", made, card, measured, speed)]
 
 
-def _line(what: str, some: Sequence[Cost], card: str, measured: Mapping[str, float]) -> tuple[str, ...]:
+def _line(what: str, some: Sequence[Cost], card: str, measured: Mapping[str, float], speed: Speed) -> tuple[str, ...]:
     hours, disk = sum(cost.hours(CARDS[card]) for cost in some), sum(cost.disk for cost in some) / 1e9
-    here = sum(cost.work * measured.get(cost.stage, 0.0) for cost in some) / 3600
+    here = sum(hours_here(cost, measured, speed) for cost in some)
+    known = {"measured" if cost.stage in measured else "estimated" for cost in some}
     images = sum(cost.images for cost in some)
     return (
         what, str(len(some)), f"{images:,}" if images else "", _hours(hours), _hours(here),
-        f"{disk:,.1f}" if disk >= 0.05 else "",
+        known.pop() if len(known) == 1 else "in part", f"{disk:,.1f}" if disk >= 0.05 else "",
     )  # fmt: skip
 
 

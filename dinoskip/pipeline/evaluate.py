@@ -61,7 +61,7 @@ def evaluate(
     nodes = only(build_nodes(study, variants), MEASURES, gathering="")
     if not nodes:
         raise ConfigError(f"evaluate: {data} has no labels for {', '.join(tasks)}")
-    runner = study_runner(study, nodes, device=device, workers=workers)
+    runner = study_runner(study, variants, nodes, device=device, workers=workers)
     runner.run({node.id for node in nodes})
     outputs = [place for node in nodes if (place := runner.output(node.id)) is not None]
     rows = [row for path in outputs if (path / "rows.json").is_file() for row in read_rows(path / "rows.json")]

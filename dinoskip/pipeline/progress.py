@@ -1,9 +1,12 @@
-"""What a run says of a study: which stage of how many, what came out, how long it took and how long the rest takes."""
+"""What a run says of a study: which stage of how many, what came out, how long it took and how long the rest takes.
+
+The rest is by the times of the same kinds of stages; of kinds that have none yet by an estimate, and then says so.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import mean
 
@@ -17,8 +20,18 @@ from dinoskip.results import EvalResult, best_by_heldout, read_rows
 class StudyProgress:
     """Counts the stages of a run and says a line for each that ends."""
 
-    def __init__(self, missing: Sequence[Node], cached: int, past: Mapping[str, Sequence[float]]) -> None:
-        """``missing`` are the nodes to run, ``past`` seconds that finished nodes took, by stage."""
+    def __init__(
+        self,
+        missing: Sequence[Node],
+        cached: int,
+        past: Mapping[str, Sequence[float]],
+        expected: Callable[[], Mapping[str, float]] = dict,
+    ) -> None:
+        """``missing`` are the nodes to run, ``past`` seconds that finished nodes took, by stage.
+
+        ``expected`` gives estimated seconds by node; it is asked where a kind of stage has no past.
+        """
+        self._expected = expected() if {node.stage for node in missing} - past.keys() else {}
         self._left = {node.id: node.stage for node in missing}
         self._total, self._done = len(missing), 0
         self._seconds = {stage: list(values) for stage, values in past.items()}
@@ -73,11 +86,14 @@ class StudyProgress:
         return f"[{self._done + (not ended):>{len(str(total))}}/{total}]"
 
     def _rest(self) -> str:
-        """``, about 3m left``, from the times of the same stages; nothing where none of those left has been timed."""
-        known = [mean(self._seconds[stage]) for stage in self._left.values() if self._seconds.get(stage)]
+        """``, about 3m left`` by times of the same stages, ``(estimated)`` where some have none; or nothing."""
+        timed = {node: mean(self._seconds[stage]) for node, stage in self._left.items() if self._seconds.get(stage)}
+        known = {**{node: self._expected[node] for node in self._left if node in self._expected}, **timed}
         if not known:
             return ""
-        return f", {'about' if len(known) == len(self._left) else 'more than'} {duration(sum(known))} left"
+        about = "about" if len(known) == len(self._left) else "more than"
+        estimated = " (estimated)" if known.keys() - timed.keys() else ""
+        return f", {about} {duration(sum(known.values()))} left{estimated}"
 
 
 def _and(text: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -38,8 +38,10 @@ class Runner:
         device: str = "auto",
         workers: int = 0,
         storage: StorageRules | None = None,
+        expected: Callable[[], Mapping[str, float]] = dict,
     ) -> None:
-        self.study = study
+        """``expected`` gives estimated seconds by node, where finished ones tell nothing."""
+        self.study, self.expected = study, expected
         self.artifacts = Artifacts(study)
         self.planner = Planner(nodes, self.artifacts, readers_of(nodes, stages))
         self.stages = stages
@@ -130,7 +132,7 @@ class Runner:
         steps = [step for step in self.planner.plan() if step.node.id in chosen]
         missing = [step.node for step in steps if step.state != "cached"]
         outputs = {node.id: out for node in self.planner.nodes if (out := self.output(node.id)) is not None}
-        return StudyProgress(missing, len(steps) - len(missing), past_seconds(outputs))
+        return StudyProgress(missing, len(steps) - len(missing), past_seconds(outputs), self.expected)
 
     def _run_or_fail(self, node: Node, reason: str, progress: StudyProgress) -> str:
         """Run a node; ``failed`` for data, weights or numbers that cannot be used: others may not need them."""

@@ -12,8 +12,8 @@ PACKAGE = Path(__file__).parents[2] / "dinoskip"
 
 def test_has_the_studys_folder_and_rules(tmp_path: Path) -> None:
     tree = {"name": "s", "output": str(tmp_path), "storage": {"limit": "3GB"}, "evaluate": {"features": "window"}}
-    study, _ = study_of(RawConfig({**tree, "variants": {"model": [{"backbone": "timm:vit_tiny_patch16_224"}]}}))
-    runner = study_runner(study, [], device="cpu", workers=2)
+    study, variants = study_of(RawConfig({**tree, "variants": {"model": [{"backbone": "timm:vit_tiny_patch16_224"}]}}))
+    runner = study_runner(study, variants, [], device="cpu", workers=2)
     assert (runner.study, runner.stages, runner.device, runner.workers) == (tmp_path / "s", STAGES, "cpu", 2)
     assert runner.stores.rules == study.storage_rules
     assert (runner.stores.rules.limit, runner.stores.rules.at_once) == (3e9, True)
