@@ -6,7 +6,7 @@ A folder for each task: its settings in ``config.py`` (no torch at import), its 
 - object discovery: ``tokencut``; ``discovery`` has the scores; as masks: ``saliency``; several: ``objects``
 - unsupervised segmentation: ``cluster``
 - linear heads: ``depth``, ``normals``, ``linear`` (classes of images); ``frozen`` (their features), ``stacked`` (all at
-  once), ``schedules``, ``image_scores``
+  once), ``surfaces`` (how those of depth and normals are chosen and saved), ``schedules``, ``image_scores``
 - neighbours: ``knn`` (images), ``retrieval`` (patches), ``neighbours`` (the index)
 - videos: ``video``; pairs of images: ``correspondence``
 - while a network trains: ``online``

@@ -1,11 +1,11 @@
-"""Nodes of stages that send the images of a training and a scored split through the backbone themselves."""
+"""Stages that send images through the backbone themselves: their nodes, and how those that fit heads run."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol
 
-from dinoskip.pipeline.stage import Stage, StudyNodes, Use
+from dinoskip.pipeline.stage import Stage, StudyNodes, Task, Use
 from dinoskip.pipeline.stages import data
 
 
@@ -14,27 +14,56 @@ def add_live_nodes(
     stage: Stage,
     use: Use,
     datasets: Iterable[str],
-    splits: tuple[str, str],
+    splits: tuple[str, ...],
     settings: Mapping[str, Any],
+    further: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> None:
-    """A node of ``stage`` for every network and data set, with ``settings`` under the stage's name."""
+    """A node of ``stage`` for every network and data set, with ``settings`` under the stage's name.
+
+    The last of ``splits`` is scored. Where there are ``further`` settings there is a node for each of them, by what is
+    added to its name.
+    """
     contents = [(what, use, split) for split in dict.fromkeys(splits) for what in ("images", "targets")]
     for model in nodes.models:
         for name in datasets:
-            whole = {
-                stage.name: dict(settings),
-                "seed": nodes.study.seed,
-                "context": {**nodes.context(model.variant, model.epoch), "dataset": name},
-                "multiscale": nodes.multiscale(model.variant),
-                "blocks": nodes.study.evaluate.block_list,
-                **model.spec,
-            }
-            nodes.add(
-                stage,
-                f"{model.place}/{name}",
-                whole,
-                inputs=model.inputs,
-                data=data.of_dataset(nodes, name, splits[1], *contents),
-                outside=model.outside,
-                variant=model.variant.name,
-            )
+            for suffix, more in (further or {"": {}}).items():
+                whole = {
+                    stage.name: dict(settings),
+                    "seed": nodes.study.seed,
+                    "context": {**nodes.context(model.variant, model.epoch), "dataset": name},
+                    "multiscale": nodes.multiscale(model.variant),
+                    "blocks": nodes.study.evaluate.block_list,
+                    **more,
+                    **model.spec,
+                }
+                nodes.add(
+                    stage,
+                    f"{model.place}/{name}{suffix}",
+                    whole,
+                    inputs=model.inputs,
+                    data=data.of_dataset(nodes, name, splits[-1], *contents),
+                    outside=model.outside,
+                    variant=model.variant.name,
+                )
+
+
+class FittedSection(Protocol):
+    """Settings of a stage that fits on one split and scores another."""
+
+    @property
+    def train_split(self) -> str: ...  # noqa: D102
+    @property
+    def val_split(self) -> str: ...  # noqa: D102
+
+
+def fit_and_score(task: Task, use: Use, section: FittedSection, evaluate: Callable[..., object], **more: Any) -> None:
+    """Call ``evaluate`` with the network and both splits, as the stages of linear heads do."""
+    from dinoskip.pipeline.inputs import multiscale_blocks, open_backbone, open_split, row_context  # torch
+
+    settings = task.settings
+    backbone = open_backbone(settings, task.inputs.get("weights"), task.device)
+    evaluate(
+        backbone, open_split(task, use, section.train_split), open_split(task, use, section.val_split),
+        settings["blocks"], task.out, section, row_context(task, backbone), seed=settings["seed"],
+        multiscale=multiscale_blocks(task, backbone.depth), workers=task.workers, **more,
+    )  # fmt: skip

@@ -28,7 +28,7 @@ from eval.bootstrap import miou_intervals
 from eval.cluster.config import ClusteringConfig
 from eval.cluster.matching import ImageCounts, confusion, match, matched_areas, total_counts
 from eval.cluster.spaces import Clustering, cosine_clusterings, kmeans_clustering, kmeans_of_parts
-from eval.labelled import places, token_cosine
+from eval.labelled import places, row_like, token_cosine
 from eval.metrics import scores_of_areas
 from eval.picture_maps import write_map_index
 from eval.probe.rows import mean_row
@@ -171,7 +171,12 @@ def evaluate(
     }
     counts = _count(store, lambda i: dataset.label(where[i]), classes, fits, config, maps, chosen)
     cosines = {block: token_cosine(store.tokens(block), chosen) for block in store.blocks}
-    about = _row(store, dataset, config, fitted_on, seed).with_context(context)
+    at = "label size" if config.scored_at is None else f"{config.scored_at} square"
+    at = "the crop's size" if config.sizing == "crop" else at
+    about = row_like(
+        store, dataset, task="cluster", metric="mIoU", protocol=f"{config.label}, fitted on {fitted_on}",
+        resolution=f"{store.transform.label}, scored at {at}", classes=classes, seed=seed,
+    ).with_context(context)  # fmt: skip
     recorded = _recorded(counts, fits, config, about, cosines, store, out)
     areas = majority_areas(counts.labelled, counts.labelled)
     ((low, high),) = miou_intervals([areas], about.seed)
@@ -234,26 +239,3 @@ def _rows(
         for metric, value in (("mAcc", scores.macc), ("aAcc", scores.aacc)):
             recorded.append(RecordedRow(replace(like, metric=metric, value=100 * value)))
     return recorded, {str(block): one.tolist() for block, one in chosen.items()}
-
-
-def _row(
-    store: FeatureStore, dataset: SegmentationDataset, config: ClusteringConfig, fitted_on: str, seed: int
-) -> EvalResult:
-    at = "label size" if config.scored_at is None else f"{config.scored_at} square"
-    at = "the crop's size" if config.sizing == "crop" else at
-    return EvalResult(
-        metric="mIoU",
-        value=0.0,
-        task="cluster",
-        block="",
-        dataset=dataset.name,
-        split=dataset.split,
-        n=len(store),
-        facet=store.facet,
-        norm=store.norm,
-        protocol=f"{config.label}, fitted on {fitted_on}",
-        resolution=f"{store.transform.label}, scored at {at}",
-        classes=dataset.num_classes,
-        seed=seed,
-        weights=store.weights_hash,
-    )

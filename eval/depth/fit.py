@@ -29,6 +29,7 @@ from eval.probe.loaders import TrainingBatch, training_batches
 from eval.probe.stack import HeadStack
 from eval.schedules import cycled_momentum, rate_factor
 from eval.stacked import Group, draw_uniform
+from eval.surfaces import ScoredHeads
 
 _INIT_DEVIATION = 0.01
 _MAPPED = 4  # places along a side of a token, in maps that are saved
@@ -123,22 +124,14 @@ def _crop(
     return torch.from_numpy(np.ascontiguousarray(image)).permute(2, 0, 1), torch.from_numpy(depth)
 
 
-@dataclass(frozen=True)
-class ScoredDepth:
-    """``scores`` float64 (G, L, n, 9) of every image, see :data:`eval.depth.scores.NAMES`; NaN where none counts.
-
-    ``maps`` are the predictions for the first images, float16 (G, L, m, h, w), at four places a token's side.
-    """
-
-    scores: NDArray[np.float64]
-    maps: NDArray[np.float16]
-
-
 @torch.no_grad()
 def score_heads(
     heads: DepthHeads, dataset: DepthDataset, rows: NDArray[np.int64], title: str, mapped: int = 0, workers: int = 0
-) -> ScoredDepth:
-    """Score all heads on images ``rows`` of ``dataset``, each once, and keep maps of the first ``mapped``."""
+) -> ScoredHeads:
+    """Score all heads on images ``rows`` of ``dataset``, each once, and keep maps of the first ``mapped``.
+
+    Measures are :data:`eval.depth.scores.NAMES`; maps are (h, w), at four places a token's side.
+    """
     config, stack = heads.config, heads.stack
     scores = np.full((len(stack.groups), len(stack.rates), len(rows), len(NAMES)), np.nan)
     kept: list[NDArray[np.float16]] = []
@@ -161,7 +154,7 @@ def score_heads(
                 kept.append(np.stack([_small(one) for one in heads.predict([image], None)]))
             progress.advance()
     scores[~stack.finite().cpu().numpy()] = np.nan
-    return ScoredDepth(scores, _of_one_size(kept))
+    return ScoredHeads(scores, _of_one_size(kept))
 
 
 def _small(depths: torch.Tensor) -> NDArray[np.float16]:

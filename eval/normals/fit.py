@@ -24,6 +24,7 @@ from eval.probe.loaders import TrainingBatch, training_batches
 from eval.probe.stack import HeadStack
 from eval.schedules import rate_factor
 from eval.stacked import Group, draw_uniform
+from eval.surfaces import ScoredHeads
 
 _MAPPED = 4  # places along a side of a token, in maps that are saved
 
@@ -88,22 +89,14 @@ def _crop(dataset: NormalsDataset, row: int, epoch: int, config: NormalsConfig, 
     return augmented(dataset.read(row), config, numpy_rng(seed, "normals-augment", dataset.ids[row], epoch))
 
 
-@dataclass(frozen=True)
-class ScoredNormals:
-    """``scores`` float64 (G, L, n, 4) of every image, see :data:`eval.normals.angles.NAMES`; NaN where none counts.
-
-    ``maps`` are the unit normals predicted for the first images, float16 (G, L, m, 3, h, w), of the image's square.
-    """
-
-    scores: NDArray[np.float64]
-    maps: NDArray[np.float16]
-
-
 @torch.no_grad()
 def score_heads(
     heads: NormalHeads, dataset: NormalsDataset, rows: NDArray[np.int64], title: str, mapped: int = 0, workers: int = 0
-) -> ScoredNormals:
-    """Score all heads on the squares of images ``rows``, each once, and keep maps of the first ``mapped``."""
+) -> ScoredHeads:
+    """Score all heads on the squares of images ``rows``, each once, and keep maps of the first ``mapped``.
+
+    Measures are :data:`eval.normals.angles.NAMES`; maps are unit normals (3, h, w) of the image's square.
+    """
     stack, device = heads.stack, heads.features.device
     scores = np.full((len(stack.groups), len(stack.rates), len(rows), len(NAMES)), np.nan)
     kept: list[NDArray[np.float16]] = []
@@ -125,7 +118,7 @@ def score_heads(
                 kept.append(np.stack(small))
             progress.advance()
     scores[~stack.finite().cpu().numpy()] = np.nan
-    return ScoredNormals(scores, np.stack(kept, 2) if kept else np.empty((0,) * 6, np.float16))
+    return ScoredHeads(scores, np.stack(kept, 2) if kept else np.empty((0,) * 6, np.float16))
 
 
 def _small(vectors: torch.Tensor) -> NDArray[np.float16]:

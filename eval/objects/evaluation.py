@@ -23,7 +23,7 @@ from dinoskip.records import RecordedRow, write_recorded_rows
 from dinoskip.results import EvalResult
 from dinoskip.statistics import mean_interval
 from eval.baselines import BOXES
-from eval.labelled import places
+from eval.labelled import places, row_like
 from eval.objects.config import ObjectsConfig
 from eval.objects.masks import MaskCutRound, cut_masks
 from eval.objects.scores import MatchedBoxes, match_boxes
@@ -167,7 +167,7 @@ def evaluate(
     }
     write_json(out / "boxes.json", by_image)
     write_map_index(out, store, {block: f"objects_block{block}.npy" for block in store.blocks})
-    like = _row(store, dataset, config).with_context(context)
+    like = row_like(store, dataset, task="objects", metric="AP50", protocol=config.label).with_context(context)
     recorded: list[RecordedRow] = []
     for number, block in enumerate(store.blocks):
         gone = collapse(found.degenerate[number], found.complete[number], found.cosines[number])
@@ -194,20 +194,3 @@ def _rows(like: EvalResult, matched: MatchedBoxes) -> list[RecordedRow]:
         RecordedRow(replace(like, metric=metric, value=100 * float(value), low=100 * low, high=100 * high), records)
         for metric, value, (low, high), records in measured
     ]
-
-
-def _row(store: FeatureSet, dataset: BoxDataset, config: ObjectsConfig) -> EvalResult:
-    return EvalResult(
-        metric="AP50",
-        value=0.0,
-        task="objects",
-        block="",
-        dataset=dataset.name,
-        split=dataset.split,
-        n=len(store),
-        facet=store.facet,
-        norm=store.norm,
-        protocol=config.label,
-        resolution=store.transform.label,
-        weights=store.weights_hash,
-    )

@@ -28,7 +28,7 @@ from dinoskip.records import RecordedRow, areas_record, write_recorded_rows
 from dinoskip.results import EvalResult
 from eval.baselines import segmentation_baselines
 from eval.bootstrap import miou_intervals
-from eval.labelled import LabelledTokens, token_cosine
+from eval.labelled import LabelledTokens, row_like, token_cosine
 from eval.metrics import ConfusionMatrix, scores_of_areas
 from eval.neighbours import Neighbours
 from eval.retrieval.config import RetrievalConfig
@@ -107,11 +107,14 @@ def evaluate(
         if not train.tokens:
             train = replace(train, tokens=remembered_tokens(train_store, memory, Path(scratch)))
         areas = [retrieve(train, val, memory, block, config, where) for block in val_store.blocks]
-    context = {"protocol": f"{config.label}, of {train_set.list_name}", **context}
+    like = row_like(
+        val_store, val_set, task="retrieve", metric="mIoU", protocol=f"{config.label}, of {train_set.list_name}",
+        resolution=f"{val_store.transform.label}, scored at label size", classes=val_set.num_classes, seed=seed,
+    ).with_context(context)  # fmt: skip
     recorded: list[RecordedRow] = []
     for block, of_block, interval in zip(val_store.blocks, areas, miou_intervals(areas, seed), strict=True):
-        about = replace(_row(str(block), val_store, val_set, seed), token_cosine=token_cosine(val.tokens[block], where))
-        recorded += _scored(about.with_context(context), of_block, interval)
+        about = replace(like, block=str(block), token_cosine=token_cosine(val.tokens[block], where))
+        recorded += _scored(about, of_block, interval)
     best = max((one.row for one in recorded if one.row.metric == "mIoU"), key=lambda row: row.value)
     log.debug("retrieval: best is block %s with %.1f mIoU", best.block, best.value)
     recorded += segmentation_baselines(train.pixels_per_image(), val.pixels_per_image(), recorded[0].row)
@@ -125,21 +128,3 @@ def _scored(like: EvalResult, areas: NDArray[np.int64], interval: tuple[float, f
     others = (("mAcc", scores.macc), ("aAcc", scores.aacc))
     rows = [RecordedRow(replace(like, metric=name, value=100 * value)) for name, value in others]
     return [RecordedRow(miou, areas_record(areas)), *rows]
-
-
-def _row(block: str, store: FeatureStore, dataset: SegmentationDataset, seed: int) -> EvalResult:
-    return EvalResult(
-        metric="mIoU",
-        value=0.0,
-        task="retrieve",
-        block=block,
-        dataset=dataset.name,
-        split=dataset.split,
-        n=len(store.ids),
-        facet=store.facet,
-        norm=store.norm,
-        resolution=f"{store.transform.label}, scored at label size",
-        classes=dataset.num_classes,
-        seed=seed,
-        weights=store.weights_hash,
-    )

@@ -23,7 +23,7 @@ from dinoskip.records import RecordedRow, write_recorded_rows
 from dinoskip.results import EvalResult
 from dinoskip.statistics import mean_interval
 from eval.baselines import BOXES
-from eval.labelled import places
+from eval.labelled import places, row_like
 from eval.picture_maps import write_map_index
 from eval.resumed import ResumedArrays, collapse
 from eval.saliency.config import SaliencyConfig
@@ -148,7 +148,9 @@ def evaluate(
     cuts.cut_all(config, choose_device(device), workers)
     write_map_index(out, store, {block: f"masks_block{block}.npy" for block in store.blocks})
     scores = _score_all(cuts, dataset, where, config.solver, out, workers)
-    recorded = _recorded(cuts, scores, _row(store, dataset, config.label).with_context(context), config.solver)
+    scored_at = f"{store.transform.label}, scored at image size"
+    like = row_like(store, dataset, task="saliency", metric="maxF", protocol=config.label, resolution=scored_at)
+    recorded = _recorded(cuts, scores, like.with_context(context), config.solver)
     top = max((one.row for one in recorded if one.row.metric == "maxF"), key=lambda row: row.value)
     log.info("saliency: best is %s with %.1f maxF", f"block {top.block}" if top.block else top.model, top.value)
     cuts.files.finish()
@@ -214,20 +216,3 @@ def _rows(like: EvalResult, f: F64, others: F64) -> list[RecordedRow]:
         row = replace(like, metric=metric, value=100 * float(values.mean()), low=100 * low, high=100 * high)
         rows.append(RecordedRow(row, np.ascontiguousarray(values)))
     return rows
-
-
-def _row(store: FeatureSet, dataset: SegmentationDataset, protocol: str) -> EvalResult:
-    return EvalResult(
-        metric="maxF",
-        value=0.0,
-        task="saliency",
-        block="",
-        dataset=dataset.name,
-        split=dataset.split,
-        n=len(store),
-        facet=store.facet,
-        norm=store.norm,
-        protocol=protocol,
-        resolution=f"{store.transform.label}, scored at image size",
-        weights=store.weights_hash,
-    )

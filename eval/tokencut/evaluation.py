@@ -22,7 +22,7 @@ from dinoskip.records import RecordedRow, write_recorded_rows
 from dinoskip.results import EvalResult
 from eval.baselines import BOXES, discovery_baselines, hits_row
 from eval.discovery import is_hit
-from eval.labelled import places
+from eval.labelled import places, row_like
 from eval.tokencut.config import TokenCutConfig
 from eval.tokencut.cut import LEAST_TOKENS
 from eval.tokencut.overlays import overlay
@@ -88,7 +88,8 @@ def evaluate(
     for number, (protocol, name) in enumerate(config.methods.items()):
         boxes = {label: results.boxes[number, group].tolist() for group, label in enumerate(groups)}
         for group, label in enumerate(groups):
-            row = _row(store, dataset, label, protocol).with_context(results.collapse(number, group))
+            row = row_like(store, dataset, task="tokencut", metric="CorLoc", block=label, protocol=protocol)
+            row = row.with_context(results.collapse(number, group))
             hits = [is_hit(box, others) for box, others in zip(boxes[label], truth, strict=True)]
             recorded.append(hits_row(row.with_context(context), hits))
         if number:
@@ -169,20 +170,3 @@ def _draw(results: CutResults, image: Path, i: int, truth: np.ndarray, folder: P
         where = folder / f"block{block}" / f"{i + 1:04d}_{image.stem}.png"
         where.parent.mkdir(parents=True, exist_ok=True)
         picture.save(where)
-
-
-def _row(store: FeatureSet, dataset: BoxDataset, label: str, protocol: str) -> EvalResult:
-    return EvalResult(
-        metric="CorLoc",
-        value=0.0,
-        task="tokencut",
-        block=label,
-        dataset=dataset.name,
-        split=dataset.split,
-        n=len(store),
-        facet=store.facet,
-        norm=store.norm,
-        protocol=protocol,
-        resolution=store.transform.label,
-        weights=store.weights_hash,
-    )

@@ -9,8 +9,8 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from dinoskip.config import RawConfig, as_tuple, no_duplicates, settings_for_key, validate
 from dinoskip.pipeline.fields import Names, not_empty
+from dinoskip.pipeline.live_nodes import add_live_nodes
 from dinoskip.pipeline.stage import Command, Problem, Stage, StudyNodes, Task, not_multiples
-from dinoskip.pipeline.stages import data
 from eval import correspondence
 from eval.correspondence.config import PROTOCOLS, CorrespondenceConfig
 
@@ -42,30 +42,13 @@ def check(study: StudyBase, variants: tuple[Variant, ...]) -> Iterator[Problem]:
 
 def add_nodes(nodes: StudyNodes) -> None:
     """A node for every network, data set and facet."""
-    section, evaluate = nodes.section(CorrespondenceSection), nodes.study.evaluate
-    hashes = [(what, "correspondence", section.split) for what in ("images", "targets")]
-    for model in nodes.models:
-        for name in section.datasets:
-            for facet in section.facet:
-                settings = {
-                    "correspondence": settings_for_key(section, without=STUDY_KEYS),
-                    "seed": nodes.study.seed,
-                    "context": {**nodes.context(model.variant, model.epoch), "dataset": name},
-                    "multiscale": nodes.multiscale(model.variant),
-                    "blocks": evaluate.block_list,
-                    "facet": facet,
-                    "norm": evaluate.norm[0] if facet == "out" else "none",
-                }
-                suffix = "" if facet == section.facet[0] else f"-{facet}"
-                nodes.add(
-                    STAGE,
-                    f"{model.place}/{name}{suffix}",
-                    {**settings, **model.spec},
-                    inputs=model.inputs,
-                    data=data.of_dataset(nodes, name, section.split, *hashes),
-                    outside=model.outside,
-                    variant=model.variant.name,
-                )
+    section, first = nodes.section(CorrespondenceSection), nodes.study.evaluate.norm[0]
+    settings = settings_for_key(section, without=STUDY_KEYS)
+    facets = {
+        "" if facet == section.facet[0] else f"-{facet}": {"facet": facet, "norm": first if facet == "out" else "none"}
+        for facet in section.facet
+    }
+    add_live_nodes(nodes, STAGE, "correspondence", section.datasets, (section.split,), settings, facets)
 
 
 def run(task: Task) -> None:

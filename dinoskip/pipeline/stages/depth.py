@@ -6,7 +6,7 @@ from pydantic import Field
 
 from dinoskip.config import RawConfig, settings_for_key, validate
 from dinoskip.pipeline.fields import Names
-from dinoskip.pipeline.live_nodes import add_live_nodes
+from dinoskip.pipeline.live_nodes import add_live_nodes, fit_and_score
 from dinoskip.pipeline.stage import Command, Stage, StudyNodes, Task
 from eval import depth
 from eval.depth.config import PROTOCOLS, DepthConfig
@@ -29,16 +29,8 @@ def add_nodes(nodes: StudyNodes) -> None:
 
 def run(task: Task) -> None:
     """Fit and score."""
-    from dinoskip.pipeline.inputs import multiscale_blocks, open_backbone, open_split, row_context  # torch
-
-    settings = task.settings
-    section = validate(DepthSection, RawConfig(dict(settings["depth"])))
-    backbone = open_backbone(settings, task.inputs.get("weights"), task.device)
-    depth.evaluate(
-        backbone, open_split(task, "depth", section.train_split), open_split(task, "depth", section.val_split),
-        settings["blocks"], task.out, section, row_context(task, backbone), seed=settings["seed"],
-        multiscale=multiscale_blocks(task, backbone.depth), workers=task.workers,
-    )  # fmt: skip
+    section = validate(DepthSection, RawConfig(dict(task.settings["depth"])))
+    fit_and_score(task, "depth", section, depth.evaluate)
 
 
 STAGE = Stage(

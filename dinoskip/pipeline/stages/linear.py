@@ -9,7 +9,7 @@ from pydantic import Field
 
 from dinoskip.config import RawConfig, settings_for_key, validate
 from dinoskip.pipeline.fields import Names
-from dinoskip.pipeline.live_nodes import add_live_nodes
+from dinoskip.pipeline.live_nodes import add_live_nodes, fit_and_score
 from dinoskip.pipeline.stage import Command, Problem, Stage, StudyNodes, Task, not_multiples
 from eval import linear
 from eval.linear.config import PROTOCOLS, LinearConfig
@@ -42,16 +42,8 @@ def add_nodes(nodes: StudyNodes) -> None:
 
 def run(task: Task) -> None:
     """Fit and score."""
-    from dinoskip.pipeline.inputs import multiscale_blocks, open_backbone, open_split, row_context  # torch
-
-    settings = task.settings
-    section = validate(LinearSection, RawConfig(dict(settings["linear"])))
-    backbone = open_backbone(settings, task.inputs.get("weights"), task.device)
-    linear.evaluate(
-        backbone, open_split(task, "classes", section.train_split), open_split(task, "classes", section.val_split),
-        settings["blocks"], task.out, section, row_context(task, backbone), split=section.val_split,
-        seed=settings["seed"], multiscale=multiscale_blocks(task, backbone.depth), workers=task.workers,
-    )  # fmt: skip
+    section = validate(LinearSection, RawConfig(dict(task.settings["linear"])))
+    fit_and_score(task, "classes", section, linear.evaluate, split=section.val_split)
 
 
 STAGE = Stage(

@@ -6,7 +6,7 @@ from pydantic import Field
 
 from dinoskip.config import RawConfig, settings_for_key, validate
 from dinoskip.pipeline.fields import Names
-from dinoskip.pipeline.live_nodes import add_live_nodes
+from dinoskip.pipeline.live_nodes import add_live_nodes, fit_and_score
 from dinoskip.pipeline.stage import Command, Stage, StudyNodes, Task
 from eval import normals
 from eval.normals.config import NormalsConfig
@@ -29,16 +29,8 @@ def add_nodes(nodes: StudyNodes) -> None:
 
 def run(task: Task) -> None:
     """Fit and score."""
-    from dinoskip.pipeline.inputs import multiscale_blocks, open_backbone, open_split, row_context  # torch
-
-    settings = task.settings
-    section = validate(NormalsSection, RawConfig(dict(settings["normals"])))
-    backbone = open_backbone(settings, task.inputs.get("weights"), task.device)
-    normals.evaluate(
-        backbone, open_split(task, "normals", section.train_split), open_split(task, "normals", section.val_split),
-        settings["blocks"], task.out, section, row_context(task, backbone), seed=settings["seed"],
-        multiscale=multiscale_blocks(task, backbone.depth), workers=task.workers,
-    )  # fmt: skip
+    section = validate(NormalsSection, RawConfig(dict(task.settings["normals"])))
+    fit_and_score(task, "normals", section, normals.evaluate)
 
 
 STAGE = Stage(

@@ -9,8 +9,8 @@ from pydantic import Field
 
 from dinoskip.config import RawConfig, settings_for_key, validate
 from dinoskip.pipeline.fields import Names
+from dinoskip.pipeline.part_nodes import add_part_nodes, evaluate_parts
 from dinoskip.pipeline.stage import Command, Problem, Stage, StudyNodes, Task, not_multiples
-from dinoskip.pipeline.stages import data, features
 from dinoskip.pipeline.stages.tokencut import Facet
 from eval import objects
 from eval.objects.config import ObjectsConfig
@@ -28,6 +28,9 @@ class ObjectsSection(ObjectsConfig):
     facet: Facet = Field("key", description="features that are compared")
 
 
+STUDY_KEYS = {"datasets", "split", "facet"}
+
+
 def check(study: StudyBase, variants: tuple[Variant, ...]) -> Iterator[Problem]:
     """Square images must be whole patches."""
     section = study.section(ObjectsSection)
@@ -38,43 +41,16 @@ def add_nodes(nodes: StudyNodes) -> None:
     """A node for every network and data set."""
     section = nodes.section(ObjectsSection)
     transform = {"mode": "square", "size": section.size, "resample": "lanczos"}
-    suffix = f"-{section.facet}-{section.size}"
-    for model in nodes.models:
-        for name in section.datasets:
-            sized = {"facet": section.facet, "transform": transform}
-            source = features.source_of(nodes, model, "store", "detection", name, section.split, sized, suffix)
-            nodes.add(
-                STAGE,
-                f"{model.place}/{name}",
-                {
-                    "objects": settings_for_key(section, without={"datasets", "split", "facet"}),
-                    "context": {**nodes.context(model.variant, model.epoch), "dataset": name},
-                    **source.settings,
-                },
-                inputs=source.inputs,
-                data=data.of_dataset(
-                    nodes, name, section.split, ("targets", "detection", section.split), *source.contents
-                ),
-                runtime=source.runtime,
-                outside=source.outside,
-                variant=model.variant.name,
-            )
+    add_part_nodes(
+        nodes, STAGE, "detection", section.datasets, section.split, settings_for_key(section, without=STUDY_KEYS),
+        {"facet": section.facet, "transform": transform}, f"-{section.facet}-{section.size}", reads=("targets",),
+    )  # fmt: skip
 
 
 def run(task: Task) -> None:
     """Find the objects of every image at every block."""
-    from dinoskip.pipeline.inputs import open_features, open_split, row_context  # torch
-
-    store = open_features(task, "store")
-    objects.evaluate(
-        store,
-        open_split(task, "detection"),
-        task.out,
-        validate(ObjectsConfig, RawConfig(dict(task.settings["objects"]))),
-        row_context(task, store),
-        device=task.device,
-        workers=task.workers,
-    )
+    config = validate(ObjectsConfig, RawConfig(dict(task.settings["objects"])))
+    evaluate_parts(task, "detection", config, objects.evaluate)
 
 
 STAGE = Stage(

@@ -6,13 +6,14 @@ from pydantic import Field
 
 from dinoskip.config import RawConfig, settings_for_key, validate
 from dinoskip.pipeline.fields import Names
+from dinoskip.pipeline.part_nodes import add_part_nodes, evaluate_parts
 from dinoskip.pipeline.stage import Command, Stage, StudyNodes, Task
-from dinoskip.pipeline.stages import data, features
 from dinoskip.pipeline.stages.tokencut import Facet
 from eval import saliency
 from eval.saliency.config import SaliencyConfig
 
 ROUNDED = {"mode": "rounded", "resample": "lanczos"}
+STUDY_KEYS = {"datasets", "split", "facet"}
 
 
 class SaliencySection(SaliencyConfig):
@@ -26,43 +27,16 @@ class SaliencySection(SaliencyConfig):
 def add_nodes(nodes: StudyNodes) -> None:
     """A node for every network and data set."""
     section = nodes.section(SaliencySection)
-    sized = {"facet": section.facet, "transform": ROUNDED}
-    hashes = [(what, "segmentation", section.split) for what in ("images", "targets")]
-    for model in nodes.models:
-        for name in section.datasets:
-            source = features.source_of(
-                nodes, model, "store", "segmentation", name, section.split, sized, f"-{section.facet}-rounded"
-            )
-            nodes.add(
-                STAGE,
-                f"{model.place}/{name}",
-                {
-                    "saliency": settings_for_key(section, without={"datasets", "split", "facet"}),
-                    "context": {**nodes.context(model.variant, model.epoch), "dataset": name},
-                    **source.settings,
-                },
-                inputs=source.inputs,
-                data=data.of_dataset(nodes, name, section.split, *hashes),
-                runtime=source.runtime,
-                outside=source.outside,
-                variant=model.variant.name,
-            )
+    add_part_nodes(
+        nodes, STAGE, "segmentation", section.datasets, section.split, settings_for_key(section, without=STUDY_KEYS),
+        {"facet": section.facet, "transform": ROUNDED}, f"-{section.facet}-rounded", reads=("images", "targets"),
+    )  # fmt: skip
 
 
 def run(task: Task) -> None:
     """Cut and score every image at every block."""
-    from dinoskip.pipeline.inputs import open_features, open_split, row_context  # torch
-
-    store = open_features(task, "store")
-    saliency.evaluate(
-        store,
-        open_split(task, "segmentation"),
-        task.out,
-        validate(SaliencyConfig, RawConfig(dict(task.settings["saliency"]))),
-        row_context(task, store),
-        device=task.device,
-        workers=task.workers,
-    )
+    config = validate(SaliencyConfig, RawConfig(dict(task.settings["saliency"])))
+    evaluate_parts(task, "segmentation", config, saliency.evaluate)
 
 
 STAGE = Stage(

@@ -6,8 +6,8 @@ from pydantic import Field
 
 from dinoskip.config import RawConfig, settings_for_key, validate
 from dinoskip.pipeline.fields import Names
+from dinoskip.pipeline.live_nodes import add_live_nodes
 from dinoskip.pipeline.stage import Command, Stage, StudyNodes, Task
-from dinoskip.pipeline.stages import data
 from eval import video
 from eval.video.config import VideoConfig
 
@@ -21,27 +21,10 @@ class VideoSection(VideoConfig):
 
 def add_nodes(nodes: StudyNodes) -> None:
     """A node for every network and data set."""
-    section, evaluate = nodes.section(VideoSection), nodes.study.evaluate
-    hashes = [(what, "video", section.split) for what in ("images", "targets")]
-    for model in nodes.models:
-        for name in section.datasets:
-            settings = {
-                "video": settings_for_key(section, without={"datasets"}),
-                "seed": nodes.study.seed,
-                "context": {**nodes.context(model.variant, model.epoch), "dataset": name},
-                "multiscale": nodes.multiscale(model.variant),
-                "blocks": evaluate.block_list,
-                "norm": evaluate.norm[0],
-            }
-            nodes.add(
-                STAGE,
-                f"{model.place}/{name}",
-                {**settings, **model.spec},
-                inputs=model.inputs,
-                data=data.of_dataset(nodes, name, section.split, *hashes),
-                outside=model.outside,
-                variant=model.variant.name,
-            )
+    section = nodes.section(VideoSection)
+    settings = settings_for_key(section, without={"datasets"})
+    norm = {"": {"norm": nodes.study.evaluate.norm[0]}}
+    add_live_nodes(nodes, STAGE, "video", section.datasets, (section.split,), settings, norm)
 
 
 def run(task: Task) -> None:
