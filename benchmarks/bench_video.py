@@ -81,6 +81,17 @@ def seconds(runs: Sequence[Callable[[], object]], repeats: int) -> list[float]:
     return least
 
 
+def print_operations(run: Callable[[], object], most: int = 4) -> None:
+    """Print what share of a run's CPU time its largest operations take, and how many products it makes a second."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], with_flops=True) as profile:
+        run()
+    events = sorted(profile.key_averages(), key=lambda event: -event.self_cpu_time_total)
+    total = sum(event.self_cpu_time_total for event in events)
+    shares = [f"{event.key.removeprefix('aten::')} {100 * event.self_cpu_time_total / total:.0f} %" for event in events]
+    flop = sum(event.flops for event in events if event.key == "aten::mm")
+    print(f"ours: {', '.join(shares[:most])}; {flop / 1e9:.1f} GFLOP in products")
+
+
 def compare_propagation(patch: int, repeats: int, folder: Path) -> list[str]:
     """A line of the table: a frame at the end of a full context, and labels of a whole video by both."""
     tokens, label, grid = features(patch, CONTEXT + 4, folder)
@@ -108,6 +119,7 @@ def compare_propagation(patch: int, repeats: int, folder: Path) -> list[str]:
         ],
         repeats,
     )
+    print_operations(lambda: propagate(unit[-1], unit[before], masks, grid, rule))
     whole = slow + making / VIDEO
     return [
         f"propagation, patch {patch}", f"{slow:.3f} + {making / VIDEO:.3f}", f"{fast:.3f}", f"{slow / fast:.1f}",

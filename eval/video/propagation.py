@@ -54,8 +54,8 @@ def propagate(target: Tensor, context: Tensor, masks: Tensor, grid: tuple[int, i
         part = wanted[slice(*rows), slice(*columns)]
         similar = part.reshape(-1, part.shape[-1]) @ seen.T
         if rule.radius:
-            outside = _outside(rows, columns, down, across, rule.radius, similar.device)
-            similar.view(len(similar), frames, -1).masked_fill_(outside[:, None], -math.inf)
+            window = _window(rows, columns, down, across, rule.radius, similar.device)
+            similar.view(len(similar), frames, -1).add_(window[:, None])  # faster than to fill where there is a mask
         carried = _weighted(similar, labels[:, slice(*down), slice(*across)].reshape(len(seen), -1), rule)
         result[slice(*rows), slice(*columns)] = carried.view(*part.shape[:2], -1)
     return result.view(height * width, -1)
@@ -83,15 +83,16 @@ def _reach(span: Span, size: int, radius: int) -> Span:
     return (max(0, span[0] - radius), min(size, span[1] + radius)) if radius else (0, size)
 
 
-def _outside(rows: Span, columns: Span, down: Span, across: Span, radius: int, device: torch.device) -> Tensor:
-    """Return bool (patches of the part, patches of its reach): whether the one is outside the other's window."""
+def _window(rows: Span, columns: Span, down: Span, across: Span, radius: int, device: torch.device) -> Tensor:
+    """Return (patches of the part, patches of its reach): 0 where the one is in the other's window, else -inf."""
 
     def far(span: Span, reach: Span) -> Tensor:
         here, there = (torch.arange(*ends, device=device) for ends in (span, reach))
         return (here[:, None] - there).abs() > radius
 
     apart = far(rows, down)[:, None, :, None] | far(columns, across)[None, :, None, :]
-    return apart.reshape((rows[1] - rows[0]) * (columns[1] - columns[0]), -1)
+    outside = apart.reshape((rows[1] - rows[0]) * (columns[1] - columns[0]), -1)
+    return torch.zeros(outside.shape, device=device).masked_fill_(outside, -math.inf)
 
 
 def _weighted(similar: Tensor, labels: Tensor, rule: PropagationRule) -> Tensor:
