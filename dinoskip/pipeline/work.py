@@ -17,6 +17,7 @@ import torch
 
 from dinoskip.data.sets.kind import Composed
 from dinoskip.errors import ConfigError, DataError, WeightsError
+from dinoskip.images import image_size
 from dinoskip.models.backbone import adapter_for
 from dinoskip.models.build import DEPTH, SHAPES, VitConfig
 from dinoskip.models.export import weights_config
@@ -120,23 +121,35 @@ def count_images(study: StudyBase, name: str, split: str, use: str) -> int:
     of_split = [one.expected for one in splits if one.split == wanted or len(splits) == 1]
     other = [one.expected for one in splits if one.split != "train" != wanted and isinstance(config, Composed)]
     known = [count for count in (*of_use, *of_split, *other) if count]
-    return int(min(known[0] if known else _opened(config, wanted, use), limit))
+    return int(min(known[0] if known else _listed(config, wanted, use), limit))
 
 
-def _opened(config: Any, split: str, use: str) -> int:
-    if use in OPENERS and Path(getattr(config, "root", "")).expanduser().is_dir():
-        try:
-            return len(OPENERS[use](config, split))
-        except (ConfigError, DataError):  # said when a stage opens it
-            pass
-    return IMAGENET.get(split, IMAGENET["val"])
+def _listed(config: Any, split: str, use: str) -> int:
+    opened = _opened(config, split, use)
+    return IMAGENET.get(split, IMAGENET["val"]) if opened is None else len(opened)
 
 
-def sides_of(config: Any) -> tuple[int, int]:
-    """(height, width) of a data set's images, as composed or as most of its kind are."""
+def _opened(config: Any, split: str, use: str) -> Any:
+    """A split where the data are there and can be read, else None; a stage says why."""
+    if use not in OPENERS or not Path(getattr(config, "root", "")).expanduser().is_dir():
+        return None
+    try:
+        return OPENERS[use](config, split)
+    except (ConfigError, DataError):
+        return None
+
+
+def seen(config: Any) -> tuple[tuple[int, int], int]:
+    """((height, width), classes with the background) of a data set: as composed, or of its first image where it is
+    there, or as most of its kind are. COCO's lists are not opened for it.
+    """
     if isinstance(config, Composed):
-        return config.size, config.size  # type: ignore[attr-defined]
-    return _SIDES.get(config.kind, _COCO if config.kind.startswith("coco") else _PHOTOGRAPH)
+        return (config.size, config.size), int(getattr(config, "classes", CLASSES - 1)) + 1  # type: ignore[attr-defined]
+    for use in ("segmentation", "classes") if not config.kind.startswith("coco") else ():
+        opened = _opened(config, "val", use)
+        if opened is not None and len(opened):
+            return image_size(opened.path(0)), len(opened.class_names)
+    return _SIDES.get(config.kind, _COCO if config.kind.startswith("coco") else _PHOTOGRAPH), CLASSES
 
 
 class StudyWork:
@@ -145,6 +158,7 @@ class StudyWork:
     def __init__(self, study: StudyBase, variants: Sequence[Variant], nodes: Sequence[Node]) -> None:
         self.study = study
         self.networks = {variant.name: network_of(variant) for variant in variants}
+        self._seen: dict[str, tuple[tuple[int, int], int]] = {}
         self.stores = {node.id: self.passed(node, node.settings) for node in nodes if node.stage == "features"}
 
     def network(self, node: Node) -> Network:
@@ -163,7 +177,7 @@ class StudyWork:
         network, name = self.network(node), self.data(node)
         blocks = network.depth if isinstance(settings["blocks"], str) else len(settings["blocks"])
         size = settings["transform"].get("size", 224)
-        own = sides_of(self.study.data[name])
+        own = self.sides(name)
         sides = own if settings["transform"]["mode"] in {"native", "rounded"} else (size, size)
         split = settings.get("split") or settings["dataset"]["split"]
         images = count_images(self.study, name, split, settings["use"])
@@ -189,16 +203,24 @@ class StudyWork:
         made += [rule(self, node)] if rule else []
         return Work(*(sum(getattr(one, name) for one in made) for name in ("flop", "images", "fits", "host")))
 
+    def sides(self, name: str) -> tuple[int, int]:
+        """(height, width) of a data set's images."""
+        return self._look(name)[0]
+
     def classes(self, node: Node) -> int:
         """Classes of its data set, with the background."""
-        classes = getattr(self.study.data[self.data(node)], "classes", None)
-        return classes + 1 if isinstance(classes, int) else CLASSES
+        return self._look(self.data(node))[1]
+
+    def _look(self, name: str) -> tuple[tuple[int, int], int]:
+        if name not in self._seen:
+            self._seen[name] = seen(self.study.data[name])
+        return self._seen[name]
 
     def live(self, node: Node, use: str, epochs: float, tokens: int) -> Passed:
         """Training images so often, and the scored ones once, through a network."""
         own, name = node.settings[node.stage], self.data(node)
         train, val = (count_images(self.study, name, own[f"{part}_split"], use) for part in ("train", "val"))
-        pixels = math.prod(sides_of(self.study.data[name]))
+        pixels = math.prod(self.sides(name))
         return Passed(self.network(node), int(train * epochs) + val, tokens, _blocks(self, node), pixels)
 
 
@@ -211,7 +233,7 @@ def _data(work: StudyWork, node: Node) -> Work:
     name = node.id.rpartition("/")[2]
     config: Any = work.study.data[name]
     splits = {(one.split, one.expected or 0) for one in config.published_splits(Path("."))}
-    height, width = sides_of(config)
+    height, width = work.sides(name)
     return Work(host=sum(count for _, count in splits) * height * width * 6e-7 if isinstance(config, Composed) else 1.0)
 
 
@@ -228,7 +250,7 @@ def _probe(work: StudyWork, node: Node) -> Work:
     fits = 6.0 * heads * seen * train.tokens * train.network.width * classes
     scored = 20.0 * val.images * val.blocks * own["size"] ** 2 * classes
     passes = Work() if read else train.work
-    return Work(passes.flop, passes.images, fits + scored, passes.host)
+    return Work(passes.flop, passes.images, fits + scored, passes.host + FITTING)
 
 
 def _knn(work: StudyWork, node: Node) -> Work:
@@ -271,10 +293,10 @@ def _linear(work: StudyWork, node: Node) -> Work:
 
 def _depth(work: StudyWork, node: Node) -> Work:
     own, network, name = node.settings["depth"], work.network(node), work.data(node)
-    tokens = network.tokens(*(own["crop"] or sides_of(work.study.data[name])))
+    tokens = network.tokens(*(own["crop"] or work.sides(name)))
     train = own["iterations"] * own["batch_size"]
     val = count_images(work.study, name, own["val_split"], "depth") * (2 if own["flip_test"] else 1)
-    seen = Passed(network, train + val, tokens, _blocks(work, node), math.prod(sides_of(work.study.data[name])))
+    seen = Passed(network, train + val, tokens, _blocks(work, node), math.prod(work.sides(name)))
     places = tokens * own["upsample"] ** 2
     heads = seen.blocks * len(own["learning_rates"])
     fits = 6.0 * heads * train * places * network.width * own["bins"] * (2 if own["cls"] else 1)
@@ -284,7 +306,7 @@ def _depth(work: StudyWork, node: Node) -> Work:
 
 def _normals(work: StudyWork, node: Node) -> Work:
     own, network = node.settings["normals"], work.network(node)
-    height, width = sides_of(work.study.data[work.data(node)])
+    height, width = work.sides(work.data(node))
     seen = work.live(node, "normals", own["epochs"], network.tokens(height, width))
     heads = seen.blocks * len(own["learning_rates"])
     channels = 4 if own["uncertainty"] else 3
@@ -295,7 +317,7 @@ def _normals(work: StudyWork, node: Node) -> Work:
 
 def _video(work: StudyWork, node: Node) -> Work:
     own, network, name = node.settings["video"], work.network(node), work.data(node)
-    height, width = sides_of(work.study.data[name])
+    height, width = work.sides(name)
     scale = own["short_side"] / min(height, width)
     seen = Passed(
         network,
@@ -312,7 +334,7 @@ def _video(work: StudyWork, node: Node) -> Work:
 def _correspondence(work: StudyWork, node: Node) -> Work:
     own, network, name = node.settings["correspondence"], work.network(node), work.data(node)
     pairs = count_images(work.study, name, node.settings["dataset"]["split"], "correspondence")
-    pixels = math.prod(sides_of(work.study.data[name]))
+    pixels = math.prod(work.sides(name))
     seen = Passed(network, pairs, network.tokens(own["size"], own["size"]), _blocks(work, node), pixels)
     return Work(seen.work.flop, seen.images, 0.0, seen.work.host + 0.002 * pairs * seen.blocks)
 
@@ -337,6 +359,7 @@ def _report(work: StudyWork, node: Node) -> Work:
 CUT_SECONDS = 1.4e-8
 """Of one core of an Intel Xeon for a cut, times the square of its number of tokens: 20 ms at 1,200 of them
 (``python -m benchmarks.bench_tokencut``)."""
+FITTING = 0.5  # seconds beside the products of a fit
 READ_SECONDS, DECODE_SECONDS = 5e-4, 2e-8  # of an image, and of a pixel of it
 PIXEL_SECONDS, NORMAL_SECONDS = 5e-8, 3e-7  # of a predicted value at a pixel: loss, gradient, scores
 RULES: Mapping[str, Callable[[StudyWork, Node], Work]] = {

@@ -80,7 +80,7 @@ def test_rates_are_those_of_finished_stages(tmp_path: Path) -> None:
 
 
 def test_estimated_seconds_fall_as_the_machine_is_faster() -> None:
-    cost = Cost("features", "a", flop=7e9, fits=2.4e8, host=3.0)
+    cost = Cost("features", "a", flop=7e9, fits=5e8, host=3.0)
     assert cost.seconds(Speed(1e9, 1)) == pytest.approx(0.15 + 10 + 2 + 3)
     assert cost.seconds(Speed(2e9, 1)) == pytest.approx(0.15 + 5 + 1 + 3)
     assert Speed.measured("cpu", 64) is not None

@@ -6,6 +6,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from dinoskip.config import RawConfig
 from dinoskip.models import VitConfig, save_weights
@@ -14,7 +15,7 @@ from dinoskip.models.flops import vit_flops
 from dinoskip.pipeline.estimate import Cost, Speed, costs
 from dinoskip.pipeline.study import build_nodes, load_study, study_of
 from dinoskip.pipeline.variants import Variant
-from dinoskip.pipeline.work import Network, count_images, network_of, sides_of
+from dinoskip.pipeline.work import Network, count_images, network_of, seen
 
 TASKS = Path(__file__).parents[2] / "configs" / "tasks.yaml"
 SPEED = Speed(1e11, 2)
@@ -98,4 +99,6 @@ def test_images_of_a_folder_are_counted_where_they_are(tmp_path: Path) -> None:
     study, _ = study_of(RawConfig(tree))
     assert [count_images(study, "here", split, "classes") for split in ("train", "val")] == [12, 6]
     assert count_images(study, "away", "val", "classes") == 50_000
-    assert sides_of(study.data["here"]) == (375, 500)
+    with Image.open(next((tmp_path / "val").rglob("*.png"))) as image:
+        assert seen(study.data["here"]) == ((image.height, image.width), 3)
+    assert seen(study.data["away"]) == ((375, 500), 21)
