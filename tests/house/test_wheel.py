@@ -1,39 +1,108 @@
 """The wheel, built, unpacked and run from an empty folder: nothing of the source tree is needed."""
 
 import os
+import shutil
 import subprocess
 import sys
+import tomllib
 import zipfile
+from collections.abc import Iterable
+from importlib import metadata
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("wheel")
+def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder with wheel and sdist, the wheel built from the sdist."""
+    folder = tmp_path_factory.mktemp("distributions")
     source = folder / "source"
-    names = ("dinoskip", "eval", "visualize", "pyproject.toml", "README.md", "LICENSE")
     source.mkdir()
-    for name in names:  # a copy, so that the build leaves nothing in the tree
-        (source / name).symlink_to(ROOT / name)
-    command = [
-        sys.executable,
-        "-m",
-        "build",
-        "--wheel",
-        "--no-isolation",
-        "--outdir",
-        str(folder / "dist"),
-        str(source),
-    ]
+    for name in ("dinoskip", "eval", "visualize"):  # a copy, so that the build leaves nothing in the tree
+        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source / name)
+    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder / "dist"), str(source)]
     built = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
     assert built.returncode == 0, built.stderr[-2000:] + built.stdout[-2000:]
-    with zipfile.ZipFile(next((folder / "dist").glob("*.whl"))) as wheel:
-        wheel.extractall(folder / "site")
-    return folder / "site"
+    return folder / "dist"
+
+
+@pytest.fixture(scope="module")
+def site(dist: Path) -> Path:
+    with zipfile.ZipFile(next(dist.glob("*.whl"))) as wheel:
+        wheel.extractall(dist.parent / "site")
+    return dist.parent / "site"
+
+
+def test_an_index_would_take_both(dist: Path) -> None:
+    pytest.importorskip("twine")
+    files = sorted(map(str, dist.iterdir()))
+    assert [Path(name).suffix for name in files] == [".whl", ".gz"]
+    command = [sys.executable, "-m", "twine", "check", "--strict", *files]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("PASSED") == 2
+
+
+def requirements(name: str) -> set[str]:
+    """The distributions that one needs here, and all that those need, without any extra."""
+    needed: set[str] = set()
+    left = [Requirement(name)]
+    while left:
+        own = left.pop()
+        if own.name in needed or (own.marker and not own.marker.evaluate({"extra": ""})):
+            continue
+        needed.add(own.name)
+        left += [Requirement(text) for text in metadata.requires(own.name) or ()]
+    return needed
+
+
+def borrow(names: Iterable[str], folder: Path) -> None:
+    """Link the installed files of some distributions, and no others, into a folder."""
+    folder.mkdir()
+    for name in names:
+        distribution = metadata.distribution(name)
+        tops = {file.parts[0] for file in distribution.files or () if file.parts[0] not in {"..", "__pycache__"}}
+        for top in tops:
+            source = Path(str(distribution.locate_file(top)))
+            if not (folder / top).exists():
+                (folder / top).symlink_to(source)
+
+
+@pytest.mark.slow
+def test_with_the_declared_dependencies_alone(dist: Path, tmp_path: Path) -> None:
+    """The wheel in a fresh environment, which has what it declares and no extra: help, and a first picture."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    needed = set().union(*(requirements(line) for line in project["dependencies"]))
+    subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "venv")], check=True, timeout=200)
+    python, here = tmp_path / "venv" / "bin" / "python", tmp_path / "empty"
+    borrow(needed, tmp_path / "borrowed")
+    (place,) = (tmp_path / "venv" / "lib").glob("python*/site-packages")
+    (place / "borrowed.pth").write_text(f"{tmp_path / 'borrowed'}\n")
+    here.mkdir()
+
+    def do(*command: str) -> str:
+        environment = {**os.environ, "OMP_NUM_THREADS": "2", "PYTHONPATH": ""}
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=280, cwd=here, env=environment, check=False
+        )
+        assert done.returncode == 0, done.stderr[-3000:] + done.stdout[-1000:]
+        return done.stdout
+
+    do(str(python), "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", str(next(dist.glob("*.whl"))))
+    assert "No broken requirements" in do(str(python), "-m", "pip", "check")
+    extras = ("transformers", "h5py", "tensorboard", "wandb", "onnxruntime", "pytest", "build")
+    code = f"import importlib.util as i; print([name for name in {extras} if i.find_spec(name)])"
+    assert do(str(python), "-c", code).strip() == "[]"
+    dinoskip = str(tmp_path / "venv" / "bin" / "dinoskip")
+    assert "commands:" in do(dinoskip, "--help")
+    assert "page: " in do(dinoskip, "demo", "--quick")
+    assert (here / "runs" / "quick" / "index.html").is_file()
 
 
 def run(site: Path, cwd: Path, *arguments: str) -> str:
