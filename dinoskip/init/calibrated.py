@@ -10,7 +10,7 @@ import copy
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
@@ -18,7 +18,7 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dinoskip.config import Config, Positive
+from dinoskip.config import Added, Config, Positive
 from dinoskip.console import log
 from dinoskip.errors import ConfigError
 from dinoskip.init.assign import LAYERS, Assignments, PlainBlock, assign, plain_blocks
@@ -28,6 +28,7 @@ from dinoskip.init.skipless import fused_qkv
 from dinoskip.models.vit import embed
 from dinoskip.randomness import torch_rng
 
+Mlp = Literal["orthogonal", "mirrored"]
 _CHUNK = 8
 """Images that go through a block together; the first ones decide the attention's temperature."""
 _BISECTIONS = 24
@@ -42,6 +43,7 @@ class Calibration:
     diagonal: float = 0.5
     max_scale: float = 4.0
     c: float = 3.0
+    mlp: Mlp = "orthogonal"
 
 
 class CalibratedInit(Config):
@@ -57,13 +59,16 @@ class CalibratedInit(Config):
     diagonal: float = Field(0.5, gt=0, lt=1, description="median attention of a patch to itself that is aimed at")
     max_scale: float = Field(4.0, gt=0, description="largest singular value of a head's W^Q W^K^T")
     c: Positive = Field(3.0, description="singular values of W^V and W^O")
+    mlp: Annotated[Mlp, Added()] = Field(
+        "orthogonal", description="how MLPs start; mirrored: half of the hidden units add up to a rotation"
+    )
 
     def tensors(self, model: nn.Module, seed: int, images: Tensor) -> Assignments:
         """What this method assigns, given ``images`` (B, 3, S, S), normalised."""
         drawn = {f"{block.prefix}.{layer}.{kind}" for block in plain_blocks(model, "calibrated_")
                  for layer in LAYERS for kind in ("weight", "bias")}  # fmt: skip
         start = dict(default_tensors(model, seed, without=drawn))
-        numbers = Calibration(self.centring, self.gain, self.diagonal, self.max_scale, self.c)
+        numbers = Calibration(self.centring, self.gain, self.diagonal, self.max_scale, self.c, self.mlp)
         return calibrated_tensors(model, images, numbers, start, seed=seed)
 
 
@@ -76,6 +81,7 @@ def calibrated_(
     diagonal: float = 0.5,
     max_scale: float = 4.0,
     c: float = 3.0,
+    mlp: Mlp = "orthogonal",
     seed: int = 0,
 ) -> nn.Module:
     """Initialise attention and MLP of every block, and the patch embedding's bias, in place; returns the model.
@@ -92,6 +98,12 @@ def calibrated_(
     5. fc1 has all singular values ``gain`` and no bias, fc2 is semi-orthogonal, its bias -``centring`` times the mean
        output; both are divided by the output's root mean square.
 
+    With ``mlp="mirrored"`` step 5 starts from fc1 = [P, -P, W] and fc2 = [Pᵀ R; -Pᵀ R; V]. Since GELU(a) - GELU(-a) = a,
+    the first half of the hidden units adds up to a rotation, with P Pᵀ = 1 and R from Haar: its mean is 0 and its
+    Jacobian orthogonal (looks-linear initialisation, Balduzzi et al. 2017). The other half bends: W has singular values
+    2 ``gain``, V is semi-orthogonal times what makes its output, without its mean, as large as the rotation's. That
+    this be a half, and as large, is **ours** (docs/results/initialisations.md).
+
     Only biases, s and the scale of fc2 depend on the images. All else is left as it is. Computed in float64 by one
     thread of the CPU, drawn from ``seed`` and the layers' names, cast last: the same bits for the same seed, images and
     kind of processor. Signals and gradients travel well and dense features stay alive; accuracy is not better
@@ -106,7 +118,7 @@ def calibrated_(
             "centring in 0..1, diagonal between 0 and 1, the others above 0",
         )
     present = {name: parameter.detach() for name, parameter in model.named_parameters()}
-    numbers = Calibration(centring, gain, diagonal, max_scale, c)
+    numbers = Calibration(centring, gain, diagonal, max_scale, c, mlp)
     assign(model, calibrated_tensors(model, images, numbers, present, seed=seed))
     return model
 
@@ -182,8 +194,13 @@ class _Calibrated:
         name = f"{plain.prefix}.mlp"
         norm2, mlp = (self.work.get_submodule(f"{plain.prefix}.{part}") for part in ("norm2", "mlp"))
         fc1, fc2 = plain.layers["mlp.fc1"], plain.layers["mlp.fc2"]
-        self._set(f"{name}.fc1.weight", self.numbers.gain * self._haar_like(fc1.weight, name, "fc1"))
-        self._set(f"{name}.fc2.weight", self._haar_like(fc2.weight, name, "fc2"))
+        if self.numbers.mlp == "mirrored":
+            up, down = self._mirrored(name, plain)
+        else:
+            up = self.numbers.gain * self._haar_like(fc1.weight, name, "fc1")
+            down = self._haar_like(fc2.weight, name, "fc2")
+        self._set(f"{name}.fc1.weight", up)
+        self._set(f"{name}.fc2.weight", down)
         for layer, linear in (("fc1", fc1), ("fc2", fc2)):
             self._set(f"{name}.{layer}.bias", torch.zeros(linear.out_features, dtype=torch.float64))
         outputs = [mlp(norm2(chunk)) for chunk in self.chunks]
@@ -193,6 +210,26 @@ class _Calibrated:
         self._set(f"{name}.fc2.weight", scale * self.decided[f"{name}.fc2.weight"])
         self._set(f"{name}.fc2.bias", scale * shift)
         self._advance([scale * (output + shift) for output in outputs], keep=plain.skips_mlp)
+
+    def _mirrored(self, name: str, plain: PlainBlock) -> tuple[Tensor, Tensor]:
+        """Weights of fc1 (4 n, D) and fc2 (D, 4 n): n units, their mirror images, and 2 n that bend."""
+        hidden, dim = plain.layers["mlp.fc1"].weight.shape
+        units, rest = divmod(hidden, 4)
+        if rest or units < dim:
+            raise ConfigError(
+                f"calibrated_: {name} has {hidden} hidden units for a width of {dim}",
+                "mlp=mirrored needs a multiple of 4, at least 4 times the width; mlp=orthogonal takes any",
+            )
+        spread = haar(units, dim, self._rng(name, "spread"))
+        rotation = haar(dim, dim, self._rng(name, "rotation"))
+        up = 2 * self.numbers.gain * haar(2 * units, dim, self._rng(name, "fc1"))
+        down = haar(dim, 2 * units, self._rng(name, "fc2"))
+        norm2 = self.work.get_submodule(f"{plain.prefix}.norm2")
+        outputs = [F.gelu(norm2(chunk) @ up.T) @ down.T for chunk in self.chunks]
+        mean = self._mean(outputs)
+        squares = [(output[:, self.first_patch :] - mean).square().mean((1, 2)) for output in outputs]
+        size = torch.cat(squares).mean().sqrt()
+        return torch.cat([spread, -spread, up]), torch.cat([rotation @ spread.T, -rotation @ spread.T, down / size], 1)
 
     def _mean(self, outputs: list[Tensor]) -> Tensor:
         """Mean over images and patches, (D,)."""

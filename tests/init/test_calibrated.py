@@ -8,6 +8,7 @@ import pytest
 import torch
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor
+from torch.nn import functional as F
 
 from dinoskip.diagnostics.propagation import PropagationRow, propagation
 from dinoskip.errors import ConfigError
@@ -63,6 +64,7 @@ def check_liveness(rows: list[PropagationRow], gradients: float) -> None:
 @pytest.mark.parametrize(("depth", "gradients"), [(12, 15), (24, 60)])
 def test_tokens_and_images_stay_apart_where_the_papers_collapse(depth: int, gradients: float) -> None:
     check_liveness(measured("calibrated", small(depth), 48), gradients)
+    check_liveness(measured("calibrated, mirrored", small(depth, mlp="mirrored"), 48), gradients)
     assert measured("paper", skipless_(fresh(depth)), 48)[-1].token_cosine > 0.97
 
 
@@ -76,7 +78,9 @@ def test_tokens_and_images_stay_apart_at_vit_s() -> None:
 
     measured("skip", network(True), 224, 3)
     assert measured("paper", skipless_(network(False)), 224, 3)[-1].token_cosine > 0.8
-    check_liveness(measured("calibrated", calibrated_(network(False), photographs(224)[::2]), 224, 3), 15)
+    for mlp in ("orthogonal", "mirrored"):
+        model = calibrated_(network(False), photographs(224)[::2], mlp=mlp)
+        check_liveness(measured(f"calibrated, {mlp}", model, 224, 3), 15)
 
 
 @torch.no_grad()
@@ -115,6 +119,27 @@ def test_what_is_centred_has_no_mean() -> None:
         assert float(tokens[:, 1:].mean((0, 1)).abs().max()) < 1e-5
         assert float(tokens[:, 1:].square().mean().sqrt()) == pytest.approx(1.0, abs=1e-5)
         assert torch.linalg.svdvals(block.mlp.fc1.weight).allclose(torch.tensor(2.0).double(), atol=1e-5)
+
+
+def test_half_of_a_mirrored_mlp_is_a_rotation_and_the_other_half_as_large() -> None:
+    model = small(depth=2, mlp="mirrored", centring=1.0).double()
+    tokens = embed(model, photographs(48))
+    for block in model.blocks:
+        attended = block.attn(block.norm1(tokens))
+        normed, mlp = block.norm2(attended), block.mlp
+        units = len(mlp.fc1.weight) // 4
+        mirror, bend = slice(2 * units), slice(2 * units, None)
+        linear = F.gelu(normed @ mlp.fc1.weight[mirror].T) @ mlp.fc2.weight[:, mirror].T
+        size = float(linear.square().mean().sqrt() / normed.square().mean().sqrt())
+        rotation = mlp.fc2.weight[:, :units] @ mlp.fc1.weight[:units] / size
+        assert torch.allclose(rotation @ rotation.T, torch.eye(96).double(), atol=1e-6)
+        assert torch.allclose(linear, size * normed @ rotation.T, atol=1e-6)
+        bent = (F.gelu(normed @ mlp.fc1.weight[bend].T) @ mlp.fc2.weight[:, bend].T)[:, 1:]
+        linear = linear[:, 1:]
+        assert float((bent - bent.mean((0, 1))).std() / linear.std()) == pytest.approx(1.0, abs=0.01)
+        tokens = mlp(normed)
+        assert float(tokens[:, 1:].mean((0, 1)).abs().max()) < 1e-5
+        assert float(tokens[:, 1:].square().mean().sqrt()) == pytest.approx(1.0, abs=1e-5)
 
 
 def test_same_seed_same_bits_whatever_the_threads_and_the_weights_before() -> None:
@@ -160,6 +185,8 @@ def test_what_cannot_be_calibrated_is_refused(caplog: pytest.LogCaptureFixture) 
     for settings in ({"centring": 1.5}, {"gain": 0.0}, {"diagonal": 1.0}, {"max_scale": -1.0}, {"c": 0.0}):
         with pytest.raises(ConfigError, match=f"{next(iter(settings))}={next(iter(settings.values()))}"):
             calibrated_(fresh(1), images, **settings)
+    with pytest.raises(ConfigError, match=r"blocks\.0\.mlp has 192 hidden units for a width of 96"):
+        calibrated_(fresh(1, mlp_ratio=2), images, mlp="mirrored")
     with pytest.raises(ConfigError, match="must be finite"):
         calibrated_(fresh(1), images * torch.nan)
     with pytest.raises(ConfigError, match=r"blocks\.0\.attn\.qkv has no bias"):
