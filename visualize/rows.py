@@ -35,7 +35,8 @@ class StudyVariant:
     """One variant of a study: its rows, and its settings as they should be read (model, optimizer, weights, ...).
 
     ``role`` (of :mod:`visualize.paper.published`), ``optimizer`` and ``depth`` (number of blocks) say in which cells of
-    a published table it stands; a role of "" stands in none.
+    a published table it stands; a role of "" stands in none. ``family`` is what it shares with those that differ in
+    the ``seed`` of training alone; "" if it was trained with one.
     """
 
     name: str
@@ -44,6 +45,8 @@ class StudyVariant:
     depth: int = 0
     rows: Sequence[EvalResult] = ()
     settings: Mapping[str, object] = field(default_factory=dict)
+    family: str = ""
+    seed: int = 0
 
 
 @dataclass(frozen=True)

@@ -98,8 +98,8 @@ def calibrated_(
     5. fc1 has all singular values ``gain`` and no bias, fc2 is semi-orthogonal, its bias -``centring`` times the mean
        output; both are divided by the output's root mean square.
 
-    With ``mlp="mirrored"`` step 5 starts from fc1 = [P, -P, W] and fc2 = [Pᵀ R; -Pᵀ R; V]. Since GELU(a) - GELU(-a) = a,
-    the first half of the hidden units adds up to a rotation, with P Pᵀ = 1 and R from Haar: its mean is 0 and its
+    With ``mlp="mirrored"`` step 5 starts from fc1 = [P, -P, W] and fc2 = [Pᵀ R; -Pᵀ R; V], with P Pᵀ = 1 and R from
+    Haar. GELU(a) - GELU(-a) = a, so the first half of the hidden units adds up to a rotation: its mean is 0 and its
     Jacobian orthogonal (looks-linear initialisation, Balduzzi et al. 2017). The other half bends: W has singular values
     2 ``gain``, V is semi-orthogonal times what makes its output, without its mean, as large as the rotation's. That
     this be a half, and as large, is **ours** (docs/results/initialisations.md).

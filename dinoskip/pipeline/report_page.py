@@ -158,8 +158,10 @@ def _variant(task: Task, name: str, rows: Sequence[EvalResult]) -> StudyVariant:
     else:
         parts = {part: _settings_of(own, part) for part in _PARTS}
         shown = {part: _short(values, _shared(task, part, values)) for part, values in parts.items()}
-    if f"sweep/{name}" in task.inputs:
-        shown["swept learning rate"] = read_json(task.input(f"sweep/{name}") / "sweep.json")["lr"]
+        shown |= {"seed": own["seed"]} if "seed" in own else {}
+    sweep = f"sweep/{own.get('family', name)}"
+    if sweep in task.inputs:
+        shown["swept learning rate"] = read_json(task.input(sweep) / "sweep.json")["lr"]
     if last is not None:
         epochs = sorted({row.epoch for row in rows})
         shown |= {
@@ -168,6 +170,7 @@ def _variant(task: Task, name: str, rows: Sequence[EvalResult]) -> StudyVariant:
             "weights": last.weights[:12],
         }
     about: dict[str, Any] = {"depth": last.depth if last else 0}
+    about |= {"family": own["family"], "seed": own["seed"]} if "family" in own else {}
     if "backbone" not in own:
         about |= {"role": _role(own["model"]), "optimizer": own["optimizer"]["name"], "depth": _depth(own)}
     return StudyVariant(name, rows=rows, settings=shown, **about)

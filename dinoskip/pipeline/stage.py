@@ -187,7 +187,7 @@ class StudyNodes:
 
     def context(self, variant: Variant, epoch: int) -> dict[str, Any]:
         """The fields of a result row that say which network it is of."""
-        context = {"model": variant.name, "epoch": epoch, "seed": self.study.seed, "version": __version__}
+        context = {"model": variant.name, "epoch": epoch, "seed": variant.seed, "version": __version__}
         if variant.model is None or variant.optimizer is None:
             return {**context, "epoch": UNKNOWN_EPOCH, **variant.trained}
         return {**context, "initialisation": variant.model.init.name, "optimizer": variant.optimizer.name}

@@ -67,7 +67,7 @@ def study_of(source: RawConfig) -> tuple[StudyBase, tuple[Variant, ...]]:
     """:func:`load_study` from a tree of settings."""
     source.tree = _with_study_defaults(source.tree)
     study = validate(Study, source)
-    variants, lines = expand(study.variants, source)
+    variants, lines = expand(study.variants, source, study.seed)
     for key, text in _problems(study, variants):
         lines.append(f"{source.place(key)}: {key}: {text}")
     if lines:

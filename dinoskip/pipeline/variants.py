@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, TypeVar
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
-from dinoskip.config import Config, RawConfig, merge, validate
+from dinoskip.config import Added, Config, RawConfig, merge, no_duplicates, validate
 from dinoskip.errors import ConfigError
 from dinoskip.init.build import ModelConfig
 from dinoskip.models.build import DEPTH
@@ -21,7 +21,7 @@ C = TypeVar("C", bound=Config)
 
 
 class VariantsConfig(Config):
-    """What is varied: changes to ``model`` and ``optimizer``, every combination once.
+    """What is varied: changes to ``model`` and ``optimizer``, every combination once, with each seed.
 
     A model entry may have a ``label`` (used in the variant's name) and, instead of model settings, a ``backbone``
     (``weights:FILE``, ``dino:FILE``, ``run:DIR``, ``timm:NAME``) that is evaluated as it is.
@@ -29,6 +29,9 @@ class VariantsConfig(Config):
 
     model: tuple[dict[str, Any], ...] = Field(({},), description="changes to model, or a backbone each")
     optimizer: tuple[str | dict[str, Any], ...] = Field(({},), description="changes to optimizer, or a name each")
+    seeds: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Added(), AfterValidator(no_duplicates)] = Field(
+        (), description="of training: each combination is trained with each; default: seed alone"
+    )
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,15 @@ class Variant:
     backbone: str | None = None
     trained: Mapping[str, Any] = field(default_factory=dict)
     """What a backbone's file says of its training: the fields ``epoch``, ``initialisation``, ``optimizer`` of rows."""
+    seed: int = 0
+    """Of its weights, its order of images and its crops."""
+    family: str = ""
+    """The name without the seed, of a variant that is trained with several."""
+
+    @property
+    def sweep(self) -> str:
+        """The node that chooses its learning rate, if there is a sweep: its family's, made with the first seed."""
+        return f"sweep/{self.family or self.name}"
 
     @property
     def depth(self) -> int | None:
@@ -54,10 +66,10 @@ class OneOptimizer(Config):
     optimizer: OptimizerConfig
 
 
-def expand(varied: VariantsConfig, source: RawConfig) -> tuple[tuple[Variant, ...], list[str]]:
+def expand(varied: VariantsConfig, source: RawConfig, seed: int) -> tuple[tuple[Variant, ...], list[str]]:
     """All combinations of ``variants``, named, in order, and a line for each that cannot be.
 
-    ``source`` is the study's: the changes lie over its ``model`` and ``optimizer``.
+    ``source`` is the study's: the changes lie over its ``model`` and ``optimizer``; ``seed`` is the study's.
     """
     problems: list[str] = []
     variants: list[Variant] = []
@@ -73,12 +85,13 @@ def expand(varied: VariantsConfig, source: RawConfig) -> tuple[tuple[Variant, ..
             if settings or not isinstance(spec, str):
                 problems.append(f"{source.place(place)}: {place}: backbone stands alone (with label, if wanted)")
             else:
-                variants.append(Variant(label or _as_name(spec), backbone=spec, trained=training_of(spec)))
+                variants.append(Variant(label or _as_name(spec), backbone=spec, trained=training_of(spec), seed=seed))
             continue
         model = _validated(ModelConfig, merge(source.tree.get("model", {}), settings), source, place, problems)
         if model is not None:
             name = label or _label(model)
-            variants += [Variant(f"{name}-{short}", model=model, optimizer=config) for short, config in optimizers]
+            for short, config in optimizers:
+                variants += _with_seeds(Variant(f"{name}-{short}", model, config, seed=seed), varied.seeds)
     problems += [f"{source.place('variants')}: variants: {text}" for text in _bad_names(variants)]
     return tuple(variants), problems
 
@@ -95,6 +108,12 @@ def confounds(variants: Sequence[Variant]) -> list[str]:
         f"model.drop_path: {', '.join(f'{rate:g}' for rate in rates)} regularises {', '.join(dropped)} and cannot "
         f"{', '.join(others)}: the comparison is confounded; model.drop_path=0 removes it, as in the paper"
     ]
+
+
+def _with_seeds(variant: Variant, seeds: Sequence[int]) -> list[Variant]:
+    """``skip-soap-s0``, ``skip-soap-s1``, ... of ``skip-soap``; the variant as it is without seeds."""
+    family = variant.name
+    return [replace(variant, name=f"{family}-s{seed}", seed=seed, family=family) for seed in seeds] or [variant]
 
 
 def _as_name(spec: str) -> str:

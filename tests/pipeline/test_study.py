@@ -47,6 +47,22 @@ def test_names_of_combinations(tmp_path: Path) -> None:
     assert names(tmp_path) == ["skip-adamw"]
 
 
+def test_every_network_is_trained_with_each_seed(tmp_path: Path) -> None:
+    text = "variants: {model: [{skip: true}, {backbone: 'timm:x', label: x}], seeds: [0, 3]}"
+    loaded, variants = study(tmp_path, text)
+    assert [(one.name, one.family, one.seed) for one in variants] == [
+        ("skip-adamw-s0", "skip-adamw", 0), ("skip-adamw-s3", "skip-adamw", 3), ("x", "", 0),
+    ]  # fmt: skip
+    nodes = {node.id: node for node in build_nodes(loaded, variants)}
+    assert [nodes[f"pretrain/skip-adamw-s{seed}"].settings["seed"] for seed in (0, 3)] == [0, 3]
+    assert nodes["weights/skip-adamw-s3/ep2"].variant == "skip-adamw-s3"
+    plain = {node.id: node for node in build_nodes(*study(tmp_path))}
+    trained = [nodes["pretrain/skip-adamw-s0"], plain["pretrain/skip-adamw"]]
+    assert trained[0].settings == trained[1].settings, "the study's seed is the same run, whatever its name"
+    with pytest.raises(ConfigError, match="a value is given twice"):
+        study(tmp_path, "variants: {seeds: [1, 1]}")
+
+
 def test_variants_lie_over_the_base(tmp_path: Path) -> None:
     _, variants = study(
         tmp_path,
@@ -115,7 +131,7 @@ def test_the_table_of_stages() -> None:
     for name, stage in STAGES.items():
         assert stage.name == name
         assert stage.section is None or stage.place, name
-    resuming = {"sweep", "pretrain", "supervise", "features", "tokencut"}
+    resuming = {"sweep", "pretrain", "supervise", "features", "tokencut", "saliency", "objects"}
     assert {name for name, stage in STAGES.items() if stage.resumes} == resuming
     assert {name for name, stage in STAGES.items() if stage.command} == set(stages.COMMANDS)
 

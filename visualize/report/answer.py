@@ -75,16 +75,25 @@ def answers(variants: Sequence[StudyVariant], scores: Scores, baselines: Sequenc
 
 
 def compared_pairs(variants: Sequence[StudyVariant]) -> list[tuple[str, str]]:
-    """Names of the variants that are compared; a single one with ""."""
+    """Names of the variants that are compared, the first seed of each network; a single one with ""."""
+    shown = _of_one_seed(variants)
     by_role = [
         (first.name, second.name)
-        for first in variants
-        for second in variants
+        for first in shown
+        for second in shown
         if (first.role, second.role) == (INITIALISED, SKIP)
         and (first.optimizer, first.depth) == (second.optimizer, second.depth)
     ]
-    names = [variant.name for variant in variants]
+    names = [variant.name for variant in shown]
     return by_role or [(name, names[0]) for name in names[1:]] or [(name, "") for name in names]
+
+
+def _of_one_seed(variants: Sequence[StudyVariant]) -> list[StudyVariant]:
+    """The variants without the later seeds of each network, which :mod:`visualize.report.seeds` summarises."""
+    first: dict[str, StudyVariant] = {}
+    for variant in variants:
+        first.setdefault(variant.family or variant.name, variant)
+    return list(first.values())
 
 
 def _line(first: str, second: str, benchmark: Benchmark, scores: Scores, baselines: Sequence[EvalResult]) -> AnswerLine:
@@ -177,8 +186,11 @@ def _text(line: AnswerLine) -> str:
     return line.difference.text if line.difference else ""
 
 
-def cautions(compared: Sequence[Answer]) -> list[str]:
-    """What must be known before a number is believed: collapse, baselines that are not beaten, unpaired differences."""
+def cautions(compared: Sequence[Answer], *, seeds: bool = False) -> list[str]:
+    """What must be known before a number is believed: collapse, baselines that are not beaten, unpaired differences.
+
+    And that there was one training run a network, unless it was trained with several ``seeds``.
+    """
     lines: dict[str, None] = {}
     for answer in compared:
         for line in answer.lines:
@@ -189,7 +201,7 @@ def cautions(compared: Sequence[Answer]) -> list[str]:
             if line.difference and not line.difference.paired:
                 lines[f"{line.benchmark.label}: {_UNPAIRED}"] = None
     pairs = any(answer.second for answer in compared)
-    return [*lines, *([_ONE_RUN] if pairs else [])]
+    return [*lines, *([_ONE_RUN] if pairs and not seeds else [])]
 
 
 def _of_score(line: AnswerLine, score: Score, before: Score | None) -> list[str]:

@@ -17,6 +17,7 @@ def report_markdown(report: Report, tables: ReportTables, pictures: Mapping[str,
     parts += [text(report.note, 600)] if report.note else []
     if report.notices:
         parts += ["## Skipped or noticed", "\n".join(f"- {text(notice, 600)}" for notice in report.notices)]
+    parts += ["## Over seeds of training", markdown(tables.seeds)] if tables.seeds else []
     parts += ["## Answer", markdown(tables.answer), "## Numbers", markdown(tables.best)]
     if tables.beside:
         parts += ["## Beside the paper", *map(markdown, tables.beside)]

@@ -24,6 +24,7 @@ from visualize.report.answer import Answer, answer_table, answers, cautions, cho
 from visualize.report.content import Report
 from visualize.report.markdown import report_markdown
 from visualize.report.rows_page import write_long_table
+from visualize.report.seeds import over_seeds, seeds_table
 from visualize.report.tables import (
     BEST_NOTE,
     Line,
@@ -54,6 +55,7 @@ def build_report(report: Report, out: Path) -> None:
         others_grid(report.rows),
         [(table, compared(table, study, report.baselines)) for table in map(published, report.compare)],
         claims_grid(claims(study, scores, report.roughness, report.block)) if report.compare else None,
+        seeds_table(over_seeds(report.variants, scores)),
     )
     for folder in ("img", "tables"):
         (out / folder).mkdir(parents=True, exist_ok=True)
@@ -64,7 +66,8 @@ def build_report(report: Report, out: Path) -> None:
     every = {**report.rows, **below}
     write_long_table(report.title, every, out / "rows.html")
     write_text(out / "rows.csv", rows_csv(every))
-    plain = [tables.answer, tables.best, *tables.blocks, *([tables.settings] if tables.settings else [])]
+    plain = [tables.answer, tables.best, *tables.blocks]
+    plain += [grid for grid in (tables.seeds, tables.settings) if grid]
     for grid in [*plain, *tables.beside]:
         write_text(out / "tables" / f"{grid.name}.md", markdown(grid))
         write_text(out / "tables" / f"{grid.name}.tex", latex(grid))
@@ -118,7 +121,8 @@ def _write_page(
         "answers": [sections.answer(answer) for answer in pairs],
         "verdict": verdict(pairs),
         "choices": choices(pairs),
-        "cautions": [*cautions(pairs), *report.confounds],
+        "seeds": sections.grid(tables.seeds) if tables.seeds else None,
+        "cautions": [*cautions(pairs, seeds=tables.seeds is not None), *report.confounds],
         "measures": list(measured),
         "best": lines,
         "best_notes": [BEST_NOTE, setting_note(kept)],

@@ -39,6 +39,7 @@ class ReportTables:
     settings: TextTable | None
     papers: Sequence[tuple[PublishedTable, TextTable]]
     claims: TextTable | None
+    seeds: TextTable | None
 
     @property
     def beside(self) -> list[TextTable]:

@@ -45,7 +45,7 @@ def add_nodes(nodes: StudyNodes) -> None:
         name = init.images or (recipe.dataset if recipe else None)
         if name is not None:
             images = data.of_dataset(nodes, name, "train", ("images", "pretraining", "train"))
-            settings = {"seed": nodes.study.seed, "model": settings_for_key(model)}
+            settings = {"seed": variant.seed, "model": settings_for_key(model)}
             nodes.add(STAGE, variant.name, settings, data=images, variant=variant.name)
 
 

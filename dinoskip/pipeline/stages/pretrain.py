@@ -92,7 +92,7 @@ def inputs_of(
     assert variant.model is not None
     assert variant.optimizer is not None
     settings = {
-        "seed": nodes.study.seed,
+        "seed": variant.seed,
         "model": settings_for_key(variant.model),
         "optimizer": settings_for_key(variant.optimizer),
         key: {setting: value for setting, value in recipe.items() if setting not in {"dataset", *FREE}},
@@ -141,12 +141,11 @@ def add_nodes(nodes: StudyNodes) -> None:
     for variant in nodes.variants:
         if variant.backbone is None:
             run_of = inputs_of(nodes, variant, settings_for_key(section), "pretrain", ("train",))
-            sweep = f"sweep/{variant.name}"
             nodes.add(
                 STAGE,
                 variant.name,
                 run_of.settings,
-                inputs={"sweep": sweep} if sweep in nodes.nodes else {},
+                inputs={"sweep": variant.sweep} if variant.sweep in nodes.nodes else {},
                 data=run_of.data,
                 variant=variant.name,
                 beside=run_of.beside,

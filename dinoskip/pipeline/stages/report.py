@@ -58,7 +58,8 @@ def _described(variant: Variant) -> dict[str, Any]:
     """Every setting of a variant."""
     if variant.model is None or variant.optimizer is None:
         return {"backbone": variant.backbone}
-    return {"model": dump(variant.model), "optimizer": dump(variant.optimizer)}
+    seed = {"family": variant.family, "seed": variant.seed} if variant.family else {}
+    return {"model": dump(variant.model), "optimizer": dump(variant.optimizer), **seed}
 
 
 def run(task: Task) -> None:

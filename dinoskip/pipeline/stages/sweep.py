@@ -68,7 +68,10 @@ def check(study: StudyBase, variants: tuple[Variant, ...]) -> Iterator[Problem]:
 
 
 def add_nodes(nodes: StudyNodes) -> None:
-    """A sweep for every variant that is to be trained; what the rate is chosen by is part of its key."""
+    """A sweep for every variant that is to be trained, seeds sharing the first one's.
+
+    What the rate is chosen by is part of its key.
+    """
     section, recipe = nodes.study.find(SweepSection), nodes.study.find(PretrainSection)
     if section is None or recipe is None:
         return
@@ -79,18 +82,18 @@ def add_nodes(nodes: StudyNodes) -> None:
             hashes = (("images", part.use, split), ("targets", part.use, split))
             measured |= data.of_dataset(nodes, part.dataset, split, *hashes).outside
     for variant in nodes.variants:
-        if variant.backbone is not None:
+        if variant.backbone is not None or variant.sweep in nodes.nodes:
             continue
         run_of = inputs_of(nodes, variant, short, "pretrain", ("train",))
         optimizer = {key: value for key, value in run_of.settings["optimizer"].items() if key != "lr"}
         chosen_by = {name: dump(part) for name, part in online.parts.items()}
         nodes.add(
             STAGE,
-            variant.name,
+            variant.family or variant.name,
             {**run_of.settings, "optimizer": optimizer, "lr": list(section.lr), "online": chosen_by},
             inputs={f"data of {role}": node for role, node in run_of.beside.items()},
             data=replace(run_of.data, outside={**run_of.data.outside, **measured}),
-            variant=variant.name,
+            variant="" if variant.family else variant.name,
             beside=run_of.beside,
         )
 

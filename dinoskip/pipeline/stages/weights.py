@@ -52,7 +52,7 @@ def add_nodes(nodes: StudyNodes) -> None:
             continue
         assert variant.model is not None
         for epoch in evaluated_epochs(nodes.study):
-            start = {} if epoch else {"seed": nodes.study.seed, "model": settings_for_key(variant.model)}
+            start = {} if epoch else {"seed": variant.seed, "model": settings_for_key(variant.model)}
             node = nodes.add(
                 STAGE,
                 f"{variant.name}/ep{epoch}",

@@ -1,0 +1,109 @@
+"""Means over seeds of training, their spread, and the rule by which one network is better."""
+
+from __future__ import annotations
+
+import math
+import statistics
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dinoskip.results import EvalResult
+from visualize.comparison import Scores
+from visualize.paper.published import INITIALISED, SKIP
+from visualize.report.answer import compared_pairs
+from visualize.report.seeds import OverSeeds, SeedsLine, over_seeds, seeds_table, seeds_verdict
+from visualize.rows import StudyVariant
+
+VALUES = {("skip", 0): 40.0, ("skip", 1): 42.0, ("ours", 0): 50.0, ("ours", 1): 53.0}
+
+
+def rows(name, value):
+    """Two blocks: the first is chosen by what was held out, the last is 3 lower; 10 lower before training."""
+    return [
+        EvalResult(
+            "mIoU",
+            value + add - lower,
+            "probe",
+            str(block),
+            "voc",
+            "val",
+            9,
+            model=name,
+            epoch=epoch,
+            heldout=9.0 - block,
+        )
+        for block, lower in ((1, 0.0), (2, 3.0))
+        for epoch, add in ((0, -10.0), (3, 0.0))
+    ]
+
+
+def variants(values=VALUES):
+    roles = {"skip": SKIP, "ours": INITIALISED}
+    return [
+        StudyVariant(
+            f"{name}-s{seed}", roles.get(name, ""), "soap", 12, rows(f"{name}-s{seed}", value), family=name, seed=seed
+        )
+        for (name, seed), value in values.items()
+    ]
+
+
+def lines_of(studied):
+    return over_seeds(studied, Scores({one.name: one.rows for one in studied}))
+
+
+def test_means_spread_start_and_last_block_by_hand():
+    [line] = lines_of(variants())
+    assert (line.first, line.second) == ("ours", "skip")
+    assert (line.one.chosen, line.one.last, line.one.before) == ((50.0, 53.0), (47.0, 50.0), (40.0, 43.0))
+    assert line.difference == pytest.approx(51.5 - 41.0)
+    assert line.deviation == pytest.approx(math.sqrt((4.5 + 2.0) / 2))
+    assert line.verdict == "better"
+    table = seeds_table([line])
+    assert table.rows[0][2:7] == ["51.5 ± 2.1", "41.0 ± 1.4", "+10.5", "1.8", "better"]
+    assert seeds_verdict([line]) == "Over seeds: ours is better in mIoU, voc val than skip."
+
+
+def test_the_answer_over_images_is_of_the_first_seed_alone():
+    assert compared_pairs(variants()) == [("ours-s0", "skip-s0")]
+    assert compared_pairs([StudyVariant("a-s0", family="a"), StudyVariant("a-s1", family="a", seed=1)]) == [
+        ("a-s0", "")
+    ]
+
+
+def test_networks_are_held_against_the_first_of_their_optimizer():
+    studied = [
+        StudyVariant(f"{name}-s0", "", optimizer, 12, rows(f"{name}-s0", 9.0), family=name)
+        for name, optimizer in (("a", "adamw"), ("b", "adamw"), ("c", "soap"), ("d", "soap"))
+    ]
+    assert [(line.first, line.second) for line in lines_of(studied)] == [("b", "a"), ("c", "a"), ("d", "c")]
+
+
+def test_nothing_is_said_without_several_seeds():
+    alone = [StudyVariant("ours", INITIALISED, "soap", 12, rows("ours", 5)), StudyVariant("skip", SKIP, "soap", 12)]
+    assert lines_of(alone) == []
+    assert seeds_table([]) is None
+    assert seeds_verdict([]) == ""
+    [line] = lines_of(variants({("skip", 0): 40.0, ("ours", 0): 90.0}))
+    assert line.verdict == "undecided", "one seed has no deviation"
+
+
+def test_the_better_one_must_be_above_its_own_start():
+    line = SeedsLine("a", "b", None, OverSeeds((50.0, 50.1), (), (50.2, 50.2)), OverSeeds((40.0, 40.1), (), (30.0,)))
+    assert line.verdict == "undecided"
+
+
+numbers = st.lists(st.floats(0, 100), min_size=2, max_size=5)
+
+
+@given(numbers, numbers)
+def test_the_pooled_deviation_and_the_rule(one, two):
+    line = SeedsLine("a", "b", None, OverSeeds(tuple(one), ()), OverSeeds(tuple(two), ()))
+    squares = sum((value - statistics.mean(side)) ** 2 for side in (one, two) for value in side)
+    deviation = math.sqrt(squares / (len(one) + len(two) - 2))
+    assert line.deviation == pytest.approx(deviation, abs=1e-9)
+    difference = statistics.mean(one) - statistics.mean(two)
+    if abs(abs(difference) - 2 * deviation) > 1e-6:
+        expected = "undecided" if abs(difference) < 2 * deviation else "better" if difference > 0 else "worse"
+        assert line.verdict == expected

@@ -1,0 +1,153 @@
+"""Differences over seeds of training: means, their spread, and a verdict by a rule that was fixed beforehand."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from visualize.comparison import Score, Scores, signed
+from visualize.report.answer import BETTER, UNDECIDED, WORSE
+from visualize.rows import Benchmark, StudyVariant
+from visualize.tables import TextTable
+
+FACTOR = 2.0
+"""A difference of means counts from so many standard deviations over seeds on."""
+
+
+@dataclass(frozen=True)
+class OverSeeds:
+    """One network on one benchmark, a value a seed: at the block chosen without the reported images, and the last.
+
+    ``before`` is the first of them at epoch 0; empty where that was not evaluated. In percent.
+    """
+
+    chosen: tuple[float, ...]
+    last: tuple[float, ...]
+    before: tuple[float, ...] = ()
+
+    @property
+    def mean(self) -> float:
+        """Over seeds."""
+        return statistics.mean(self.chosen)
+
+    @property
+    def gain(self) -> float:
+        """Over its own start; infinite where that is not known."""
+        return self.mean - statistics.mean(self.before) if self.before else math.inf
+
+
+@dataclass(frozen=True)
+class SeedsLine:
+    """Two networks, by their names without the seed, on one benchmark."""
+
+    first: str
+    second: str
+    benchmark: Benchmark
+    one: OverSeeds
+    two: OverSeeds
+
+    @property
+    def difference(self) -> float:
+        """Of the means."""
+        return self.one.mean - self.two.mean
+
+    @property
+    def deviation(self) -> float:
+        """Standard deviation over seeds, pooled over both networks; NaN with one seed each."""
+        parts = [(len(side.chosen) - 1, statistics.variance(side.chosen)) for side in (self.one, self.two)
+                 if len(side.chosen) > 1]  # fmt: skip
+        degrees = sum(count for count, _ in parts)
+        return math.sqrt(sum(count * value for count, value in parts) / degrees) if degrees else math.nan
+
+    @property
+    def verdict(self) -> str:
+        """Of the first: better or worse if the difference of means exceeds :data:`FACTOR` deviations over seeds.
+
+        And if the better of the two is above its own start. Else undecided.
+        """
+        winner = self.one if self.difference > 0 else self.two
+        if not abs(self.difference) > FACTOR * self.deviation or winner.gain <= 0:
+            return UNDECIDED
+        return BETTER if self.difference > 0 else WORSE
+
+
+def over_seeds(variants: Sequence[StudyVariant], scores: Scores) -> list[SeedsLine]:
+    """Every network against the first of its optimizer and depth, on every benchmark that both have.
+
+    The first of each optimizer and depth is held against the first of all. Empty without several seeds.
+    """
+    families: dict[str, list[StudyVariant]] = {}
+    for variant in variants:
+        if variant.family:
+            families.setdefault(variant.family, []).append(variant)
+    kinds: dict[tuple[str, int], str] = {}
+    lines = []
+    for name, own in families.items():
+        first = kinds.setdefault((own[0].optimizer, own[0].depth), name)
+        other = first if first != name else next(iter(families))
+        for benchmark in scores.benchmarks if other != name else ():
+            one, two = (_values([each.name for each in families[side]], benchmark, scores) for side in (name, other))
+            if one.chosen and two.chosen:
+                lines.append(SeedsLine(name, other, benchmark, one, two))
+    return lines
+
+
+def _values(names: Sequence[str], benchmark: Benchmark, scores: Scores) -> OverSeeds:
+    ends = {name: scores.last_epoch(name, benchmark) for name in names}
+    return OverSeeds(
+        _numbers([scores.chosen(scores.rows(name, benchmark, end)) for name, end in ends.items()]),
+        _numbers([scores.last(scores.rows(name, benchmark, end)) for name, end in ends.items()]),
+        _numbers([scores.chosen(scores.rows(name, benchmark, 0)) for name, end in ends.items() if end > 0]),
+    )
+
+
+def _numbers(scored: Sequence[Score | None]) -> tuple[float, ...]:
+    return tuple(score.value for score in scored if score is not None)
+
+
+def seeds_verdict(lines: Sequence[SeedsLine]) -> str:
+    """One sentence a pair: what the first is better and worse in over seeds; nothing without several seeds."""
+    said: dict[tuple[str, str], Mapping[str, list[str]]] = {}
+    for line in lines:
+        own = said.setdefault((line.first, line.second), {BETTER: [], WORSE: [], UNDECIDED: []})
+        own[line.verdict].append(line.benchmark.label)
+    sentences = []
+    for (first, second), own in said.items():
+        parts = [f"{word} in {'; '.join(labels)}" for word, labels in own.items() if labels and word != UNDECIDED]
+        rest = f"; undecided: {'; '.join(own[UNDECIDED])}" if parts and own[UNDECIDED] else ""
+        sentences.append(f"{first} is {' and '.join(parts) or 'neither better nor worse'} than {second}{rest}.")
+    return "Over seeds: " + " ".join(sentences) if sentences else ""
+
+
+def seeds_table(lines: Sequence[SeedsLine]) -> TextTable | None:
+    """A line a pair and benchmark; None without several seeds."""
+    if not lines:
+        return None
+    rules, body, seen = set[int](), list[list[str]](), ""
+    for line in lines:
+        names = f"{line.first} − {line.second}"
+        if names != seen:
+            rules.add(len(body))
+            seen = names
+        cells = [_spread(line.one.chosen), _spread(line.two.chosen), signed(line.difference), f"{line.deviation:.1f}"]
+        starts = [_spread(side.before) for side in (line.one, line.two)]
+        ends = [_spread(side.last) for side in (line.one, line.two)]
+        body.append([names, line.benchmark.label, *cells, line.verdict, *starts, *ends])
+    columns = ("networks", "measure", "first", "second", "difference", "deviation", "the first is", "first before",
+               "second before", "first, last block", "second, last block")  # fmt: skip
+    notes = [
+        seeds_verdict(lines),
+        "Mean ± standard deviation over seeds of training, at the block chosen without the reported images; deviation "
+        f"is pooled over both networks. Better or worse: more than {FACTOR:g} deviations apart, the better network "
+        "above its own start.",
+    ]
+    return TextTable("seeds", "Over seeds of training", [[(c, 1) for c in columns]], body, 2, frozenset(rules), notes)
+
+
+def _spread(values: Sequence[float]) -> str:
+    """``41.7 ± 0.8``."""
+    if not values:
+        return "–"
+    return f"{statistics.mean(values):.1f}" + (f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else "")
