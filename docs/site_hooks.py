@@ -9,12 +9,14 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
+import json
 import re
 from argparse import ArgumentParser, RawDescriptionHelpFormatter, _SubParsersAction
 from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
@@ -67,6 +69,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     pages["reference/settings.md"] = settings_page()
     pages["reference/python.md"] = python_page("Python", ["dinoskip"])
     pages |= {f"reference/{page}.md": python_page(page, packages) for page, packages in PACKAGES.items()}
+    for notebook in [file for file in files if file.src_uri.endswith(".ipynb")]:
+        files.remove(notebook)
+        pages[notebook.src_uri.replace(".ipynb", ".md")] = notebook_page(json.loads(notebook.content_string))
     for path, text in pages.items():
         files.append(File.generated(config, path, content=text))
     return files
@@ -76,6 +81,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     """Bring links to the site: those to files of the top level, and those of the top level's pages to this folder."""
     if page.file.src_uri in TOP.values():
         markdown = markdown.replace("](docs/", "](")
+    markdown = markdown.replace(".ipynb)", ".md)")
     return OUTSIDE.sub(functools.partial(_inside, page.file.src_uri), markdown)
 
 
@@ -96,6 +102,24 @@ def _inside(page: str, link: re.Match[str]) -> str:
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Names in docstrings, ``:class:`X```, as code."""
     return ROLE.sub("", html)
+
+
+def notebook_page(notebook: dict[str, Any]) -> str:
+    """A notebook as a page: text, code, and outputs as they are in the file."""
+    parts = []
+    for cell in notebook["cells"]:
+        source = "".join(cell["source"])
+        parts.append(source if cell["cell_type"] == "markdown" else f"```python\n{source}\n```")
+        parts += [_output(output) for output in cell.get("outputs", [])]
+    return "\n\n".join(parts)
+
+
+def _output(output: dict[str, Any]) -> str:
+    data = output.get("data", {})
+    if "image/png" in data:
+        return f"![](data:image/png;base64,{''.join(data['image/png']).replace(chr(10), '')})"
+    text = "".join(output.get("text", data.get("text/plain", ""))).rstrip()
+    return f"```text\n{text}\n```"
 
 
 def commands_page() -> str:

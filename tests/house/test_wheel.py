@@ -1,7 +1,6 @@
 """The wheel, built, unpacked and run from an empty folder: nothing of the source tree is needed."""
 
 import os
-import shutil
 import subprocess
 import sys
 import tomllib
@@ -13,6 +12,8 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
+from tests.helpers.wheel import build_distributions
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -20,16 +21,7 @@ ROOT = Path(__file__).parents[2]
 def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder with wheel and sdist, the wheel built from the sdist."""
     folder = tmp_path_factory.mktemp("distributions")
-    source = folder / "source"
-    source.mkdir()
-    for name in ("dinoskip", "eval", "visualize"):  # a copy, so that the build leaves nothing in the tree
-        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, source / name)
-    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder / "dist"), str(source)]
-    built = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
-    assert built.returncode == 0, built.stderr[-2000:] + built.stdout[-2000:]
-    return folder / "dist"
+    return build_distributions(folder)
 
 
 @pytest.fixture(scope="module")
