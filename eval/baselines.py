@@ -30,6 +30,16 @@ def centre_box(height: int, width: int) -> Box:
 BOXES: Mapping[str, Callable[[int, int], Box]] = {"full image": full_image, "centre box": centre_box}
 
 
+def boxes_as_masks(size: tuple[int, int]) -> dict[str, NDArray[np.bool_]]:
+    """Return the boxes of :data:`BOXES` as masks (H, W) of an image of ``size``."""
+    masks = {}
+    for name, rule in BOXES.items():
+        x1, y1, x2, y2 = (round(side) for side in rule(*size))
+        masks[name] = np.zeros(size, dtype=np.bool_)
+        masks[name][y1:y2, x1:x2] = True
+    return masks
+
+
 def hits_row(like: EvalResult, hits: ArrayLike) -> RecordedRow:
     """Return ``like`` with the share of hits, bool (n,), as its value in percent, and their Wilson interval."""
     flags = np.asarray(hits, dtype=bool)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from pydantic import Field
 
-from dinoskip.config import Config
+from dinoskip.config import Added, Config
 
 
 class ObjectsConfig(Config):
@@ -17,6 +19,10 @@ class ObjectsConfig(Config):
     eps: float = Field(1e-5, gt=0, lt=1, description="affinity of patches that are not joined")
     rounds: int = Field(3, ge=1, le=100, description="cuts of an image, so objects at most")
     size: int = Field(480, ge=16, description="side in pixels of the square that images are resized to")
+
+    masks: Annotated[bool, Added()] = Field(
+        False, description="score objects as masks, too: of kinds coco_json and coco20k, whose JSON has outlines"
+    )
 
     @property
     def label(self) -> str:

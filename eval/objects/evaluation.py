@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import scipy.ndimage
@@ -22,11 +22,11 @@ from dinoskip.files import write_json
 from dinoskip.records import RecordedRow, write_recorded_rows
 from dinoskip.results import EvalResult
 from dinoskip.statistics import mean_interval
-from eval.baselines import BOXES
+from eval.baselines import BOXES, boxes_as_masks
 from eval.labelled import places, row_like
 from eval.objects.config import ObjectsConfig
 from eval.objects.masks import MaskCutRound, cut_masks
-from eval.objects.scores import MatchedBoxes, match_boxes
+from eval.objects.scores import MatchedBoxes, Outline, match_boxes, match_masks, outline
 from eval.picture_maps import write_map_index
 from eval.resumed import ResumedArrays, collapse
 from eval.tokencut.cut import Grid
@@ -42,35 +42,45 @@ _KEPT = 0.5  # IoU of a mask before and after its holes are filled, from which o
 class _ImageObjects:
     """Of an image at a block: boxes in its pixels, masks uint8 (h, w), how its first cut and its tokens look.
 
-    ``numbers`` is 0 where no object is, else the round that has it.
+    ``numbers`` is 0 where no object is, else the round that has it; ``filled`` bool (k, h, w) has the mask of each box.
     """
 
     boxes: Boxes
     numbers: NDArray[np.uint8]
+    filled: NDArray[np.bool_]
     degenerate: bool
     complete: bool
     cosine: float
 
 
-def object_boxes(rounds: Sequence[MaskCutRound], side: int, size: Grid) -> tuple[Boxes, NDArray[np.uint8]]:
+def to_pixels(filled: NDArray[np.bool_], side: int, size: Grid) -> NDArray[np.bool_]:
+    """Bring a mask of tokens to the square of ``side`` pixels by nearest and to ``size`` (H, W) by Pillow's default."""
+    small = Image.fromarray(filled.astype(np.uint8) * 255).resize((side, side), Image.Resampling.NEAREST)
+    return np.asarray(small.resize(size[::-1])) > 127
+
+
+def object_boxes(
+    rounds: Sequence[MaskCutRound], side: int, size: Grid
+) -> tuple[Boxes, NDArray[np.uint8], NDArray[np.bool_]]:
     """Return the boxes of the objects in pixels of an image of ``size`` (H, W), and their masks at token resolution.
 
-    Holes are filled. A mask is brought to the square of ``side`` pixels by nearest and to the image by Pillow's
-    default, as the reference does; its box is that of the pixels above one half.
+    Those are the round of each token's object, 0 for none, and the mask of each box (k, h, w). Holes are filled; a box
+    is that of :func:`to_pixels`, as in the reference.
     """
     boxes: Boxes = []
+    kept: list[NDArray[np.bool_]] = []
     numbers = np.zeros(rounds[0].mask.shape, dtype=np.uint8)
     for number, one in enumerate(rounds, 1):
         filled = scipy.ndimage.binary_fill_holes(one.exclusive)
         if filled is None or not filled.any() or one.exclusive.sum() < _KEPT * filled.sum():
             continue
         numbers[filled & (numbers == 0)] = number
-        small = Image.fromarray(filled.astype(np.uint8) * 255).resize((side, side), Image.Resampling.NEAREST)
-        pixels = np.asarray(small.resize(size[::-1])) > 127
+        pixels = to_pixels(filled, side, size)
         rows, columns = np.flatnonzero(pixels.any(1)), np.flatnonzero(pixels.any(0))
         if len(rows):
             boxes.append((int(columns[0]), int(rows[0]), int(columns[-1]) + 1, int(rows[-1]) + 1))
-    return boxes, numbers
+            kept.append(filled)
+    return boxes, numbers, np.array(kept, dtype=np.bool_).reshape(-1, *numbers.shape)
 
 
 def _cut(
@@ -84,8 +94,8 @@ def _cut(
         raise DataError(f"{store.path}: {store.ids[items[0].image]}: block {items[0].blocks}: {error}") from error
     objects = []
     for item, rounds, cosine in zip(items, found, cosines, strict=True):
-        boxes, numbers = object_boxes(rounds, store.transform.size, store.image_size(item.image))
-        objects.append(_ImageObjects(boxes, numbers, rounds[0].degenerate, rounds[0].complete, cosine))
+        boxes, numbers, filled = object_boxes(rounds, store.transform.size, store.image_size(item.image))
+        objects.append(_ImageObjects(boxes, numbers, filled, rounds[0].degenerate, rounds[0].complete, cosine))
     return objects
 
 
@@ -102,6 +112,8 @@ class _Found:
         )
         self.cosines = self.files.array("cosines", np.float64, shape)
         maps = (len(features), *features.grid(0))
+        filled = (*shape, config.rounds, *features.grid(0))
+        self._filled = self.files.array("filled", np.bool_, filled) if config.masks else None
         self.masks = [self.files.kept(f"objects_block{block}", np.uint8, maps) for block in features.blocks]
         self.files.begin()
 
@@ -120,12 +132,27 @@ class _Found:
             self._boxes[number, i, :count] = np.array(objects.boxes).reshape(-1, 4)
             self._counts[number, i] = count
             self.masks[number][i] = objects.numbers
+            if self._filled is not None:
+                self._filled[number, i, :count] = objects.filled
             self.degenerate[number, i], self.complete[number, i] = objects.degenerate, objects.complete
             self.cosines[number, i] = objects.cosine
 
     def boxes(self, number: int, i: int) -> NDArray[np.int64]:
         """Return the boxes (k, 4) of image ``i`` at a block."""
         return np.array(self._boxes[number, i, : self._counts[number, i]])
+
+    def outlines(self, number: int, i: int) -> list[Outline]:
+        """Return the objects of image ``i`` at a block as masks of its pixels, where masks are kept."""
+        assert self._filled is not None
+        side, size = self.features.transform.size, self.features.image_size(i)
+        return [outline(to_pixels(one, side, size)) for one in self._filled[number, i, : self._counts[number, i]]]
+
+
+@runtime_checkable
+class OutlinedObjects(Protocol):
+    """A detection set that has the outlines of its objects: ``masks(i)`` are bool (H, W), in the order of the boxes."""
+
+    def masks(self, index: int) -> Sequence[NDArray[np.bool_]]: ...  # noqa: D102
 
 
 def evaluate(
@@ -143,18 +170,22 @@ def evaluate(
     The store must hold patch tokens (facet ``key`` by protocol) of square images. Writes ``rows.json`` with
     ``records.npz``: AP50, AP and AR100 in percent of every block, then those of the baselines' boxes; ``boxes.json``
     ``{id: {block: [[x1, y1, x2, y2], ...]}}`` in pixels, and for each block ``objects_block{b}.npy`` uint8 (N, h, w):
-    0, or the number of the round whose object a token is of.
+    0, or the number of the round whose object a token is of. With ``config.masks`` the same rows of the objects as
+    masks follow, ``mask AP50`` and so on.
 
     ``store`` is a feature store, or windows, whose images are cut as they are computed: the same call in the same
     ``out`` continues after the last whole window.
 
-    Raises :class:`ConfigError` for a store of another image size, :class:`DataError` if ids differ or features cannot
-    be cut.
+    Raises :class:`ConfigError` for a store of another image size, or masks of a set without, :class:`DataError` if ids
+    differ or features cannot be cut.
     """
     if store.transform.mode != "square":
         raise ConfigError(
             f"{store.path}: its images are not square ({store.transform.label})", "export with transform mode square"
         )
+    outlined = dataset if isinstance(dataset, OutlinedObjects) else None
+    if config.masks and outlined is None:
+        raise ConfigError(f"masks: {dataset.name} has boxes alone", "kinds coco_json and coco20k have outlines")
     where = places(store, dataset)
     truth = [dataset.boxes(i) for i in where]
     out.mkdir(parents=True, exist_ok=True)
@@ -168,21 +199,42 @@ def evaluate(
     write_json(out / "boxes.json", by_image)
     write_map_index(out, store, {block: f"objects_block{block}.npy" for block in store.blocks})
     like = row_like(store, dataset, task="objects", metric="AP50", protocol=config.label).with_context(context)
-    recorded: list[RecordedRow] = []
-    for number, block in enumerate(store.blocks):
-        gone = collapse(found.degenerate[number], found.complete[number], found.cosines[number])
-        recorded += _rows(replace(like, block=str(block), **gone), match_boxes(boxes[number], truth))
+    gone = [collapse(*one) for one in zip(found.degenerate, found.complete, found.cosines, strict=True)]
+    likes = [replace(like, block=str(block), **said) for block, said in zip(store.blocks, gone, strict=True)]
+    recorded = [row for like, own in zip(likes, boxes, strict=True) for row in _rows(like, match_boxes(own, truth))]
     for name, rule in BOXES.items():
         same = [np.array([rule(*store.image_size(i))]) for i in range(len(store))]
-        for one in _rows(like, match_boxes(same, truth)):
-            recorded.append(RecordedRow(one.row.baseline(name, one.row.value, one.row.low, one.row.high), one.values))
+        recorded += _of_rule(name, _rows(like, match_boxes(same, truth)))
+    if config.masks and outlined is not None:
+        recorded += _mask_rows(found, [outlined.masks(i) for i in where], likes, like)
     best = max((one.row for one in recorded if one.row.metric == "AP50" and one.row.block), key=lambda row: row.value)
     log.info("objects: best is block %s with %.1f AP50", best.block, best.value)
     found.files.finish()
     return write_recorded_rows(out, store.ids, recorded)
 
 
-def _rows(like: EvalResult, matched: MatchedBoxes) -> list[RecordedRow]:
+def _mask_rows(
+    found: _Found, masks: Iterable[Sequence[NDArray[np.bool_]]], likes: Sequence[EvalResult], like: EvalResult
+) -> list[RecordedRow]:
+    """The same rows of objects as masks: of every block, then of the baselines' boxes."""
+    features = found.features
+    truth = [[outline(mask) for mask in own] for own in masks]
+    recorded: list[RecordedRow] = []
+    for number, about in enumerate(likes):
+        predicted = [found.outlines(number, i) for i in range(len(features))]
+        recorded += _rows(about, match_masks(predicted, truth), "mask ")
+    for name in BOXES:
+        same = [[outline(boxes_as_masks(features.image_size(i))[name])] for i in range(len(features))]
+        recorded += _of_rule(name, _rows(like, match_masks(same, truth), "mask "))
+    return recorded
+
+
+def _of_rule(name: str, rows: Sequence[RecordedRow]) -> list[RecordedRow]:
+    """The rows of a baseline."""
+    return [RecordedRow(one.row.baseline(name, one.row.value, one.row.low, one.row.high), one.values) for one in rows]
+
+
+def _rows(like: EvalResult, matched: MatchedBoxes, what: str = "") -> list[RecordedRow]:
     """Rows of AP50, AP and AR100 with their intervals; AR alone is a sum over images, and has records."""
     first, every, recalled = slice(0, 1), slice(None), matched.recalled
     measured = (
@@ -191,6 +243,6 @@ def _rows(like: EvalResult, matched: MatchedBoxes) -> list[RecordedRow]:
         ("AR100", matched.ar.mean(), mean_interval(recalled, seed=like.seed), recalled),
     )
     return [
-        RecordedRow(replace(like, metric=metric, value=100 * float(value), low=100 * low, high=100 * high), records)
-        for metric, value, (low, high), records in measured
+        RecordedRow(replace(like, metric=what + metric, value=100 * float(value), low=100 * low, high=100 * high), one)
+        for metric, value, (low, high), one in measured
     ]

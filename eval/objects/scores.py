@@ -17,10 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
+from pycocotools.mask import area, encode, toBbox
 
 from dinoskip.statistics import RESAMPLES, percentile_interval, resample_counts
 
 F64 = NDArray[np.float64]
+Outline = dict[str, Any]  # a mask as runs: size, counts
+Outlines = Sequence[Outline]
 OVERLAPS: F64 = np.linspace(0.5, 0.95, 10)
 MOST = 100  # boxes of an image that count
 _RECALLS: F64 = np.linspace(0.0, 1.0, 101)
@@ -79,8 +82,34 @@ def average_precision(hits: NDArray[np.bool_], times: F64, objects: F64) -> F64:
 
 def match_boxes(predicted: Sequence[NDArray[Any]], truth: Sequence[NDArray[Any]]) -> MatchedBoxes:
     """Match predicted boxes (D_i, 4) of every image to its objects (K_i, 4), x1 y1 x2 y2 in pixels, end exclusive."""
+    return _matched([_boxes(own) for own in predicted], [_boxes(own) for own in truth], "bbox")
+
+
+def match_masks(predicted: Sequence[Outlines], truth: Sequence[Outlines]) -> MatchedBoxes:
+    """The same of masks (:func:`outline`): their overlap counts."""
+    return _matched([list(map(_mask, own)) for own in predicted], [list(map(_mask, own)) for own in truth], "segm")
+
+
+def outline(mask: NDArray[np.bool_]) -> Outline:
+    """Return a mask (H, W) run by run, as COCO has it: few bytes."""
+    encoded: Outline = encode(np.asfortranarray(mask, dtype=np.uint8))
+    return encoded
+
+
+def _boxes(boxes: NDArray[Any]) -> list[dict[str, Any]]:
+    corners = np.asarray(boxes, dtype=np.float64).reshape(-1, 4).tolist()
+    return [{"bbox": [x1, y1, x2 - x1, y2 - y1], "area": (x2 - x1) * (y2 - y1)} for x1, y1, x2, y2 in corners]
+
+
+def _mask(own: Outline) -> dict[str, Any]:
+    return {"segmentation": own, "area": float(area(own)), "bbox": toBbox(own).tolist()}
+
+
+def _matched(
+    predicted: Sequence[Sequence[dict[str, Any]]], truth: Sequence[Sequence[dict[str, Any]]], kind: str
+) -> MatchedBoxes:
     with contextlib.redirect_stdout(io.StringIO()):  # pycocotools prints what it does
-        evaluation = COCOeval(_coco(truth), _coco(predicted), "bbox")
+        evaluation = COCOeval(_coco(truth), _coco(predicted), kind)
         parameters = evaluation.params
         parameters.useCats, parameters.maxDets = 0, [MOST]
         parameters.areaRng, parameters.areaRngLbl = [[0, math.inf]], ["all"]
@@ -93,7 +122,7 @@ def match_boxes(predicted: Sequence[NDArray[Any]], truth: Sequence[NDArray[Any]]
     return MatchedBoxes(
         hits=np.concatenate(hits, axis=1) if hits else np.zeros((len(OVERLAPS), 0), dtype=np.bool_),
         images=np.concatenate(images).astype(np.int64) if images else np.zeros(0, dtype=np.int64),
-        objects=np.array([len(boxes) for boxes in truth], dtype=np.int64),
+        objects=np.array([len(own) for own in truth], dtype=np.int64),
         ap=_or_nan(precision[..., 0, 0].mean(1)),
         ar=_or_nan(recall[:, 0, 0]),
     )
@@ -103,14 +132,15 @@ def _or_nan(values: F64) -> F64:
     return np.where(values < 0, np.nan, values)
 
 
-def _coco(boxes: Sequence[NDArray[Any]]) -> COCO:
-    """Boxes of images as COCO has them; ids of boxes begin with 1, as 0 means none there."""
-    made = COCO()
-    made.dataset = {"images": [{"id": i} for i in range(len(boxes))], "categories": [{"id": 1}], "annotations": []}
-    for image, own in enumerate(boxes):
-        for x1, y1, x2, y2 in np.asarray(own, dtype=np.float64).reshape(-1, 4).tolist():
-            box = {"bbox": [x1, y1, x2 - x1, y2 - y1], "area": (x2 - x1) * (y2 - y1), "iscrowd": 0, "score": 1.0}
+def _coco(objects: Sequence[Sequence[dict[str, Any]]]) -> COCO:
+    """Objects of images as COCO has them; their ids begin with 1, as 0 means none there."""
+    made, sizeless = COCO(), {"height": 0, "width": 0}  # outlines have their size
+    images = [{"id": i, **sizeless} for i in range(len(objects))]
+    made.dataset = {"images": images, "categories": [{"id": 1}], "annotations": []}
+    for image, own in enumerate(objects):
+        for one in own:
             number = len(made.dataset["annotations"]) + 1
-            made.dataset["annotations"].append({"id": number, "image_id": image, "category_id": 1, **box})
+            like = {"id": number, "image_id": image, "category_id": 1, "iscrowd": 0, "score": 1.0}
+            made.dataset["annotations"].append({**one, **like})
     made.createIndex()
     return made

@@ -22,7 +22,7 @@ from dinoskip.images import read_image
 from dinoskip.records import RecordedRow, write_recorded_rows
 from dinoskip.results import EvalResult
 from dinoskip.statistics import mean_interval
-from eval.baselines import BOXES
+from eval.baselines import BOXES, boxes_as_masks
 from eval.labelled import places, row_like
 from eval.picture_maps import write_map_index
 from eval.resumed import ResumedArrays, collapse
@@ -83,14 +83,6 @@ def _at_size(masks: NDArray[np.bool_], size: Grid) -> NDArray[np.bool_]:
     return resized[0].numpy() > 0.5
 
 
-def _boxes_as_masks(size: Grid) -> NDArray[np.bool_]:
-    masks = np.zeros((len(BOXES), *size), dtype=np.bool_)
-    for mask, rule in zip(masks, BOXES.values(), strict=True):
-        x1, y1, x2, y2 = (round(side) for side in rule(*size))
-        mask[y1:y2, x1:x2] = True
-    return masks
-
-
 @dataclass(frozen=True, eq=False)
 class _ImageScores:
     """Of one image: F, IoU, accuracy (3, L + baselines) of masks; of the solver F (L, 255), IoU and accuracy (2, L)."""
@@ -104,7 +96,7 @@ def _score(cuts: _Cuts, dataset: SegmentationDataset, place: int, i: int, solver
     truth = dataset.label(place)
     size = truth.shape[0], truth.shape[1]
     masks = _at_size(cuts.of(i), size)
-    counts = count_masks(np.concatenate([masks, _boxes_as_masks(size)]), truth)
+    counts = count_masks(np.concatenate([masks, np.stack(list(boxes_as_masks(size).values()))]), truth)
     plain = np.stack([counts.f, counts.iou, counts.accuracy])
     if not solver:
         return _ImageScores(plain, None, None)

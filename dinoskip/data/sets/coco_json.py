@@ -6,17 +6,20 @@ import contextlib
 import io
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
 from pydantic import Field
 
 from dinoskip.data.detection import Box, DetectionDataset, are_coordinates, upright_boxes
 from dinoskip.data.folders import ImageFolder
 from dinoskip.data.sets.kind import CheckedSplit, WithBoxes
 from dinoskip.errors import DataError, guard
+from dinoskip.images import stored_geometry, turn_upright
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,6 +28,37 @@ class CocoDetection(DetectionDataset):
 
     objects_by_image: tuple[tuple[Box, ...], ...] = ()
     sizes: tuple[tuple[int, int] | None, ...] = ()  # (height, width) as the JSON gives them
+    numbers: tuple[Any, ...] = ()  # of the images in the JSON
+
+    def part(self, chosen: Sequence[int]) -> CocoDetection:
+        """Return the images at these positions."""
+        names = ("ids", "image_paths", "objects_by_image", "sizes", "numbers")
+        own: dict[str, Any] = {name: tuple(getattr(self, name)[i] for i in chosen) for name in names}
+        return replace(self, **own)
+
+    @cached_property
+    def _index(self) -> Any:
+        """The JSON, read once more where masks are wanted: boxes do without its outlines."""
+        return load_coco(self.annotation_paths[0])
+
+    def masks(self, index: int) -> list[np.ndarray]:
+        """Return the objects of image ``index``, in the order of its boxes, as masks bool (H, W), upright.
+
+        Raises :class:`DataError` for an object whose outline cannot be read or is of an image of another size.
+        """
+        path, image = self.annotation_paths[0], self.image_paths[index]
+        size, orientation = stored_geometry(image)
+        masks = []
+        for entry in self._index.imgToAnns.get(self.numbers[index], ()):
+            if entry.get("iscrowd"):
+                continue
+            with guard(path, f"outline of annotation {entry.get('id')}"):
+                mask = np.asarray(self._index.annToMask(entry), dtype=np.bool_)
+            if mask.shape != size:
+                shape = "{} × {}".format(*mask.shape)
+                raise DataError(f"{path}: annotation {entry.get('id')} is of an image of {shape} pixels, not {image}")
+            masks.append(turn_upright(mask, orientation))
+        return masks
 
     def objects(self, index: int) -> list[Box]:
         """Return the objects of image ``index``, those marked as a crowd left out."""
@@ -133,6 +167,7 @@ def with_boxes(
         ids=tuple(image.id for image in images),
         objects_by_image=tuple(_objects(index, image.number, names, path) for image in images),
         sizes=tuple(_size(index.imgs[image.number]) for image in images),
+        numbers=tuple(image.number for image in images),
     )
 
 

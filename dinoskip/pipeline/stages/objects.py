@@ -35,6 +35,9 @@ def check(study: StudyBase, variants: tuple[Variant, ...]) -> Iterator[Problem]:
     """Square images must be whole patches."""
     section = study.section(ObjectsSection)
     yield from not_multiples({"evaluate.objects.size": section.size}, variants, unless=not section.datasets)
+    boxes_alone = [name for name in section.datasets if study.data[name].kind not in {"coco_json", "coco20k"}]
+    if section.masks and boxes_alone:
+        yield "evaluate.objects.masks", f"{boxes_alone[0]} has boxes alone: kinds coco_json and coco20k have outlines"
 
 
 def add_nodes(nodes: StudyNodes) -> None:

@@ -10,7 +10,7 @@ from PIL import Image
 
 from dinoskip.data import Coco20kConfig, CocoJsonConfig, dataset_name, open_detection, open_images, open_segmentation
 from dinoskip.data.sets.coco20k import read_coco20k_list
-from dinoskip.data.sets.coco_json import safe_name
+from dinoskip.data.sets.coco_json import CocoDetection, safe_name
 from dinoskip.errors import ConfigError, DataError
 
 SHARED = Path(__file__).parents[3].parent / "shared"
@@ -174,12 +174,46 @@ def test_real_samples() -> None:
     for part, images, boxes in (("train2017", 50, 465), ("val2017", 81, 824)):
         config = CocoJsonConfig(root=str(root / part), annotations=f"../annotations/instances_{part}.json")
         dataset = open_detection(config, "all")
-        found = [dataset.boxes(index) for index in range(len(dataset))]
+        found, off = [dataset.boxes(index) for index in range(len(dataset))], []
         assert (len(dataset), sum(map(len, found))) == (images, boxes)
         for index in range(0, images, 7):
             with Image.open(dataset.path(index)) as image:
                 assert (found[index] >= 0).all()
                 assert (found[index][:, 2] <= image.width).all()
                 assert (found[index][:, 3] <= image.height).all()
+            masks = dataset.masks(index)  # type: ignore[attr-defined]
+            for mask, box in zip(masks, found[index], strict=True):
+                rows, columns = np.flatnonzero(mask.any(1)), np.flatnonzero(mask.any(0))
+                off.append(np.abs(np.array([columns[0], rows[0], columns[-1] + 1, rows[-1] + 1]) - box).max())
+        assert np.mean(np.array(off) <= 2) > 0.95, "an outline fills its box, but for a few"
     names, published = read_coco20k_list(root / "coco_20k_filenames.txt")
     assert (len(names), published) == (19817, True)
+
+
+def test_a_part_has_its_own_boxes_and_masks(coco: Path) -> None:
+    """Boxes come from one JSON, so that a limit must not look for an annotation an image."""
+
+    def outlines(content: dict[str, Any]) -> None:
+        content["annotations"][0]["segmentation"] = [[0, 0, 10, 0, 10, 4, 0, 4]]
+        content["annotations"][1]["segmentation"] = {"size": [40, 60], "counts": [41, 2, 2357]}
+        content["annotations"][3]["segmentation"] = [[1, 1, 3, 1, 3, 3, 1, 3]]
+
+    rewrite(coco, outlines)
+    config = CocoJsonConfig(root=str(coco / "train2014"), annotations="../annotations/instances_train2014.json")
+    whole = open_detection(config, "all")
+    assert isinstance(whole, CocoDetection)
+    for limit in (1, 2):
+        part = open_detection(config.model_copy(update={"limit": limit}), "all")
+        assert isinstance(part, CocoDetection)
+        assert len(part) == limit
+        for i, name in enumerate(part.ids):
+            at = whole.ids.index(name)
+            np.testing.assert_array_equal(part.boxes(i), whole.boxes(at))
+            assert part.path(i) == whole.path(at)
+            np.testing.assert_array_equal(part.masks(i), whole.masks(at))
+    first = whole.masks(whole.ids.index(NAMES[0]))
+    assert [(one.shape, int(one.sum())) for one in first] == [((40, 60), 40), ((40, 60), 2)], "crowds are left out"
+    assert first[0][:4, :10].all()
+    rewrite(coco, lambda content: content["images"][0].update(height=60, width=40))
+    with pytest.raises(DataError, match="annotation 1 is of an image of 60 × 40 pixels"):
+        open_detection(config, "all").masks(whole.ids.index(NAMES[0]))  # type: ignore[attr-defined]

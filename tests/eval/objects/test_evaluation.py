@@ -21,7 +21,8 @@ from dinoskip.results import read_rows
 from dinoskip.statistics import score
 from eval.compare import compare
 from eval.objects import ObjectsConfig, evaluate, maskcut, match_boxes
-from eval.objects.evaluation import object_boxes
+from eval.objects.evaluation import object_boxes, to_pixels
+from eval.objects.scores import match_masks, outline
 from tests.helpers.folders import contents
 
 
@@ -102,7 +103,7 @@ def test_boxes_are_those_of_the_masks(dataset: Photographs, store: FeatureStore,
         masks, boxes = np.load(tmp_path / f"objects_block{block}.npy"), []
         for i in range(3):
             rounds = maskcut(store.tokens(block, i), (8, 8))
-            own, numbers = object_boxes(rounds, 64, (50, 80))
+            own, numbers, _ = object_boxes(rounds, 64, (50, 80))
             boxes.append(np.array(own).reshape(-1, 4))
             assert written[dataset.ids[i]][str(block)] == boxes[-1].tolist()
             np.testing.assert_array_equal(masks[i], numbers)
@@ -122,7 +123,7 @@ def test_a_box_is_tight_around_its_object() -> None:
     place[2:5, 3:7] = True
     place[3, 4] = False  # a hole, which is filled
     features[place.ravel()] = (0, 1, 0)
-    boxes, numbers = object_boxes(maskcut(features, (10, 10), rounds=1), 100, (200, 50))
+    boxes, numbers, _ = object_boxes(maskcut(features, (10, 10), rounds=1), 100, (200, 50))
     assert boxes == [(15, 40, 35, 100)]
     assert numbers[2:5, 3:7].all()
     assert numbers.sum() == 12
@@ -134,3 +135,37 @@ def test_what_cannot_be_cut_is_one_line(dataset: Photographs, store: FeatureStor
         evaluate(native, dataset, tmp_path / "out", ObjectsConfig(), {})
     with pytest.raises(DataError, match="image 'c' is not in toy val"):
         evaluate(store, Photographs(dataset.root, ("b", "a")), tmp_path / "out", ObjectsConfig(), {})
+
+
+class Outlined(Photographs):
+    """The same with masks: the boxes of even images, half of those of odd ones."""
+
+    def masks(self, index: int) -> list[np.ndarray]:
+        made = []
+        for x1, y1, x2, y2 in self.boxes(index).astype(int):
+            mask = np.zeros((50, 80), dtype=bool)
+            mask[y1:y2, x1 : x2 if index % 2 == 0 else (x1 + x2) // 2] = True
+            made.append(mask)
+        return made
+
+
+def test_masks_are_scored_where_a_set_has_them(dataset: Photographs, store: FeatureStore, tmp_path: Path) -> None:
+    config = ObjectsConfig(size=64, masks=True)
+    with pytest.raises(ConfigError, match="toy has boxes alone"):
+        evaluate(store, dataset, tmp_path / "no", config, {})
+    outlined = Outlined(dataset.root)
+    rows = evaluate(store, outlined, tmp_path / "masks", config, {})
+    alone = evaluate(store, dataset, tmp_path / "boxes", ObjectsConfig(size=64), {})
+    assert rows[: len(alone)] == alone
+    masks = rows[len(alone) :]
+    assert [(row.block, row.metric) for row in masks] == [
+        (block, f"mask {metric}") for block in ("1", "2", "", "") for metric in ("AP50", "AP", "AR100")
+    ]
+    truth = [[outline(mask) for mask in outlined.masks(i)] for i in range(3)]
+    for row, block in ((masks[0], 1), (masks[3], 2)):
+        predicted = []
+        for i in range(3):
+            _, _, filled = object_boxes(maskcut(store.tokens(block, i), (8, 8)), 64, (50, 80))
+            predicted.append([outline(to_pixels(one, 64, (50, 80))) for one in filled])
+        assert row.value == 100 * match_masks(predicted, truth).ap[0]
+    assert set(contents(tmp_path / "masks")) == set(contents(tmp_path / "boxes"))

@@ -8,7 +8,7 @@ import pytest
 from dinoskip.statistics import score
 from eval.metrics import box_iou
 from eval.objects import match_boxes
-from eval.objects.scores import OVERLAPS, average_precision
+from eval.objects.scores import OVERLAPS, average_precision, match_masks, outline
 
 
 def some_boxes(seed: int, images: int = 12) -> tuple[list[np.ndarray], list[np.ndarray]]:
@@ -82,3 +82,23 @@ def test_nothing_to_find_is_not_a_number_and_nothing_found_is_0() -> None:
     assert missed.ap.tolist() == missed.ar.tolist() == [0.0] * 10
     assert missed.hits.shape == (10, 0)
     assert match_boxes([box], [box]).ap.tolist() == pytest.approx([1.0] * 10)
+
+
+def filled(boxes: np.ndarray) -> list[np.ndarray]:
+    masks = []
+    for x1, y1, x2, y2 in boxes.astype(int):
+        masks.append(np.zeros((120, 130), dtype=bool))
+        masks[-1][y1:y2, x1:x2] = True
+    return masks
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_rectangles_score_the_same_as_masks_and_as_boxes(seed: int) -> None:
+    predicted, truth = ([np.clip(own, 0, 120) for own in boxes] for boxes in some_boxes(seed))
+    boxes = match_boxes(predicted, truth)
+    masks = match_masks(*([[outline(mask) for mask in filled(own)] for own in part] for part in (predicted, truth)))
+    assert boxes.hits.any()
+    assert (boxes.hits == masks.hits).all()
+    np.testing.assert_array_equal(boxes.images, masks.images)
+    np.testing.assert_array_equal(boxes.objects, masks.objects)
+    np.testing.assert_allclose([boxes.ap, boxes.ar], [masks.ap, masks.ar], atol=1e-12)
