@@ -29,7 +29,7 @@ def hub_client() -> Iterator[None]:
 
     Where the hub cannot be reached, the client is offline inside: it takes what is in its cache without asking.
     """
-    from huggingface_hub import constants  # an extra
+    from huggingface_hub import constants  # heavy
 
     logger, offline = logging.getLogger("huggingface_hub"), constants.HF_HUB_OFFLINE
     level, reachable = logger.level, offline or _reachable(constants.ENDPOINT)

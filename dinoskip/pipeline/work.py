@@ -1,7 +1,7 @@
 """What evaluations and pages do, in closed form: images through a network, products of heads, and work of the host.
 
 Seconds are of a core of an Intel Xeon, by stages of the demo, of `configs/tasks.yaml` and of `dinoskip look`;
-docs/measured.md has the ratio of whole estimates to real times.
+docs/measured.md has the ratios of whole estimates to real times.
 """
 
 from __future__ import annotations

@@ -67,6 +67,7 @@ def borrow(names: Iterable[str], folder: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_with_the_declared_dependencies_alone(dist: Path, tmp_path: Path) -> None:
     """The wheel in a fresh environment, which has what it declares and no extra: help, and a first picture."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -79,13 +80,14 @@ def test_with_the_declared_dependencies_alone(dist: Path, tmp_path: Path) -> Non
     here.mkdir()
 
     def do(*command: str) -> str:
-        environment = {**os.environ, "OMP_NUM_THREADS": "2", "PYTHONPATH": ""}
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": ""}
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=280, cwd=here, env=environment, check=False
+            command, capture_output=True, text=True, timeout=800, cwd=here, env=environment, check=False
         )
         assert done.returncode == 0, done.stderr[-3000:] + done.stdout[-1000:]
         return done.stdout
 
+    do(str(python), "-m", "pip", "uninstall", "--quiet", "--yes", "setuptools")  # an old one; torch needs a newer
     do(str(python), "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", str(next(dist.glob("*.whl"))))
     assert "No broken requirements" in do(str(python), "-m", "pip", "check")
     extras = ("transformers", "h5py", "tensorboard", "wandb", "onnxruntime", "pytest", "build")
