@@ -1,4 +1,4 @@
-"""What the site has beside the pages of this folder: reference pages made at build, and pages of the top level.
+"""What the site has beside the pages of this folder: reference pages, notebooks, pages of the top level.
 
 mkdocs calls the functions ``on_*`` (``hooks`` in mkdocs.yml). Links to source files lead out of the site and become
 names.
@@ -110,16 +110,20 @@ def notebook_page(notebook: dict[str, Any]) -> str:
     for cell in notebook["cells"]:
         source = "".join(cell["source"])
         parts.append(source if cell["cell_type"] == "markdown" else f"```python\n{source}\n```")
-        parts += [_output(output) for output in cell.get("outputs", [])]
+        for is_text, outputs in groupby(cell.get("outputs", []), key=lambda output: "image/png" not in _data(output)):
+            if is_text:
+                said = "".join("".join(output.get("text", _data(output).get("text/plain", ""))) for output in outputs)
+                parts.append(f"```text\n{said.rstrip()}\n```")
+            else:
+                parts += [
+                    f"![](data:image/png;base64,{''.join(_data(output)['image/png'].split())})" for output in outputs
+                ]
     return "\n\n".join(parts)
 
 
-def _output(output: dict[str, Any]) -> str:
-    data = output.get("data", {})
-    if "image/png" in data:
-        return f"![](data:image/png;base64,{''.join(data['image/png']).replace(chr(10), '')})"
-    text = "".join(output.get("text", data.get("text/plain", ""))).rstrip()
-    return f"```text\n{text}\n```"
+def _data(output: dict[str, Any]) -> dict[str, Any]:
+    data: dict[str, Any] = output.get("data", {})
+    return data
 
 
 def commands_page() -> str:

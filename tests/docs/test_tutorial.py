@@ -17,7 +17,7 @@ SMALLER = {
     "images=240 size=128": "images=24 size=64",
     "--images 60": "--images 4 --blocks 1,12",
     "depth: 6": "depth: 2",
-    "epochs: 4,": "epochs: 1,",
+    "  epochs: 4\n": "  epochs: 1\n",
     "epochs: [0, 4]": "epochs: [0, 1]",
     "epochs: 10}": "epochs: 1}",
     "/ep4/": "/ep1/",

@@ -19,7 +19,7 @@ from dinoskip.console import log
 from dinoskip.pipeline.study import Study
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs" / "concepts").glob("*.md"))]
 SOURCES = [path for part in ("dinoskip", "eval", "visualize", "benchmarks") for path in (ROOT / part).rglob("*.py")]
 DOTTED = re.compile(r"\b(?:dinoskip|eval|visualize)(?:\.[A-Za-z_]\w*)+\b(?![/-])")
 FILE = re.compile(r"\b(?:dinoskip|eval|visualize|tests|benchmarks|configs|docs)/[\w./*-]*\w\.(?:py|md|yaml)\b")
