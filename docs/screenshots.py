@@ -63,6 +63,7 @@ def tensorboard(logs: Path) -> None:
     """The curves of the runs below a folder, from a TensorBoard that is started and stopped here."""
     command = [sys.executable, "-m", "tensorboard.main", "--logdir", str(logs), "--port", str(PORT)]
     url = f"http://localhost:{PORT}"
+    shown = f"{url}/#scalars&tagFilter=^(loss|lr|accuracy)"  # the other page draws by WebGL
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server:
         try:
             for _ in range(120):
@@ -71,7 +72,7 @@ def tensorboard(logs: Path) -> None:
                     break
                 except URLError:
                     time.sleep(0.5)
-            take(f"{url}/#scalars&tagFilter=^(loss|lr|accuracy)", "tensorboard", 1100, 640, ("--timeout=30000", "--virtual-time-budget=30000"))
+            take(shown, "tensorboard", 1100, 640, ("--timeout=30000", "--virtual-time-budget=30000"))
         finally:
             server.terminate()
 
