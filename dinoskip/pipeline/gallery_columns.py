@@ -213,7 +213,7 @@ def write_gallery(task: Task) -> None:
             views=views,
         )  # fmt: skip
         names = [column.name for column in columns]
-        strip = [section["block"] or _chosen_block(task, column, block) for column in columns]
+        strip = [_block_of_strip(task, column, section["block"]) for column in columns]
         write_sheets(shown.ids, shown.paths, names, views.aligned, block, task.out, section["sheet"], strip)
         rough = {
             name: {block: [value if math.isfinite(value) else None for value in own] for block, own in by_block.items()}
@@ -223,8 +223,15 @@ def write_gallery(task: Task) -> None:
         write_json(task.out / "strip.json", dict(zip(names, strip, strict=True)))
 
 
-def _chosen_block(task: Task, column: GalleryModel, default: int) -> int:
-    """The block chosen for a network's first benchmark without the images it is scored on; else the default."""
+def _block_of_strip(task: Task, column: GalleryModel, asked: int | None) -> int:
+    """The block asked for; else the one chosen for a network's first benchmark without the images it is scored on.
+
+    Else, or where the network has no such block, its last but one.
+    """
+    own = column.store.blocks if column.store is not None else ()
+    default = max(1, max(own, default=2) - 1)
+    if asked is not None:
+        return asked if asked in own else default
     scores = Scores(principal({column.name: column.rows}), _records(task, column.name))
     for benchmark in scores.benchmarks:
         rows = scores.rows(column.name, benchmark, scores.last_epoch(column.name, benchmark))

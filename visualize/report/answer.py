@@ -200,7 +200,7 @@ def cautions(compared: Sequence[Answer], *, seeds: bool = False) -> list[str]:
                     lines |= dict.fromkeys(_of_score(line, score, before))
             if line.difference and not line.difference.paired:
                 lines[f"{line.benchmark.label}: {_UNPAIRED}"] = None
-    pairs = any(answer.second for answer in compared)
+    pairs = any(answer.second and answer.lines for answer in compared)
     return [*lines, *([_ONE_RUN] if pairs and not seeds else [])]
 
 

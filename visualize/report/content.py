@@ -29,7 +29,7 @@ class Preview:
 
 @dataclass(frozen=True)
 class Report:
-    """All that the page shows. What is empty is left out, except measures, which say "not run".
+    """All that the page shows. What is empty is left out; the answer then says that no measure was run.
 
     ``gallery`` is a relative link from the report's folder (``../gallery/index.html``), as are ``sheets``;
     ``protocol`` is ``{section: {setting: value}}``; ``baselines`` are rows of rules that look at no image, shown

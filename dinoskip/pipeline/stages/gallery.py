@@ -179,7 +179,7 @@ STAGE = Stage(
     place="gallery",
     measures="the gallery",
     check=check,
-    version=7,
+    version=8,
     command=Command(
         "make a page of images × blocks × backbones, of any folder of images", "gallery.first=40", kind="images"
     ),
