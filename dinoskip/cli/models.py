@@ -48,7 +48,10 @@ def add_commands(commands: Any) -> None:
         "--rows", action="append", default=[], metavar="STUDY", help="of a card: where scores of these weights are"
     )
     parser.add_argument(
-        "--license", default="apache-2.0", metavar="ID", help="of a card: the weights' licence (default: apache-2.0)"
+        "--license",
+        default="",
+        metavar="ID",
+        help="of a card: the weights' licence, such as apache-2.0 (default: not stated)",
     )
     parser.add_argument(
         "--size", type=count, default=224, metavar="S", help="of a program: side of its images in pixels (default: 224)"

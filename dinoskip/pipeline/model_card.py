@@ -20,7 +20,6 @@ from visualize.board import read_sources
 from visualize.comparison import Score, Scores
 from visualize.tables import markdown_rows
 
-LICENCE = "apache-2.0"
 TASKS = {
     "probe": "image-segmentation",
     "retrieve": "image-segmentation",
@@ -47,7 +46,7 @@ class CardSource:
     weights: str
     recipe: Mapping[str, Any] = field(default_factory=dict)
     scores: Sequence[Score] = ()
-    licence: str = LICENCE
+    licence: str = ""
 
 
 def recipe_of_run(run: Path) -> dict[str, Any]:
@@ -188,6 +187,8 @@ def _limits(source: CardSource) -> Iterator[str]:
     yield "## Limits\n"
     yield "- Features are for research; no bias or safety of any use has been measured."
     yield "- Scores hold for the block, protocol, size and split named, and for one seed unless it is said otherwise."
+    if not source.licence:
+        yield "- No licence of these weights is stated here."
     if any(score.how.endswith("upper estimate") for score in source.scores):
         yield "- A block chosen on the images shown makes its score an upper estimate."
     if _registered(source.model):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dinoskip.pipeline.gallery_columns import _chosen_block
+from dinoskip.pipeline.gallery_columns import _block_of_strip
 from dinoskip.pipeline.stage import Task
 from dinoskip.records import write_records
 from dinoskip.results import EvalResult, read_rows, write_rows
@@ -29,7 +29,7 @@ def miou(block: int, value: float, heldout: float | None) -> EvalResult:
 
 def test_it_is_the_one_that_held_out_images_choose(tmp_path: Path) -> None:
     rows = (miou(1, 10.0, 20.0), miou(2, 20.0, 30.0), miou(3, 30.0, 10.0))
-    assert _chosen_block(task(tmp_path), GalleryModel("net", Store(), rows=rows), 3) == 2
+    assert _block_of_strip(task(tmp_path), GalleryModel("net", Store(), rows=rows), None) == 2
 
 
 def test_else_the_one_of_the_other_half_of_the_images(tmp_path: Path) -> None:
@@ -41,10 +41,16 @@ def test_else_the_one_of_the_other_half_of_the_images(tmp_path: Path) -> None:
     write_rows(tmp_path / "cut/rows.json", rows)
     write_records(tmp_path / "cut/records.npz", list("abcd"), {i: np.array(own) for i, own in enumerate(hits.values())})
     column = GalleryModel("net", Store(), rows=read_rows(tmp_path / "cut/rows.json"))
-    assert _chosen_block(task(tmp_path, **{"tokencut voc:net": tmp_path / "cut"}), column, 3) == 1
+    assert _block_of_strip(task(tmp_path, **{"tokencut voc:net": tmp_path / "cut"}), column, None) == 1
 
 
-def test_without_a_number_it_is_the_default(tmp_path: Path) -> None:
-    assert _chosen_block(task(tmp_path), GalleryModel("net", Store()), 2) == 2
+def test_without_a_number_it_is_the_last_but_one(tmp_path: Path) -> None:
+    assert _block_of_strip(task(tmp_path), GalleryModel("net", Store()), None) == 2
     beyond = GalleryModel("net", Store(), rows=(miou(9, 10.0, 20.0),))
-    assert _chosen_block(task(tmp_path), beyond, 2) == 2, "a block that the gallery does not show"
+    assert _block_of_strip(task(tmp_path), beyond, None) == 2, "a block that the gallery does not show"
+
+
+def test_the_block_asked_for_where_the_network_has_it(tmp_path: Path) -> None:
+    rows = (miou(1, 10.0, 20.0), miou(2, 20.0, 30.0))
+    assert _block_of_strip(task(tmp_path), GalleryModel("net", Store(), rows=rows), 3) == 3
+    assert _block_of_strip(task(tmp_path), GalleryModel("net", Store(), rows=rows), 11) == 2, "of 3 blocks"
