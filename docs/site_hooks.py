@@ -151,7 +151,7 @@ def settings_page() -> str:
     """Every setting of a study, a table for each section."""
     parts = [
         "# Settings\n\nThe same as `dinoskip settings`. A key is written `a.b=value` on the command line, or in "
-        "sections of YAML ([studies](../studies.md)). What one choice of several has stands behind its name."
+        "sections of YAML ([studies](../studies.md)). Some belong to one choice, such as a kind of data; it stands before them."
     ]
     for section, rows in groupby(settings_of(Study), key=_section):
         table = "\n".join(_row(setting) for setting in rows)
@@ -166,7 +166,7 @@ def _section(setting: Setting) -> str:
 def _row(setting: Setting) -> str:
     of = f"{setting.of}: " if setting.of else ""
     default, allowed = (f"`{text}`" if text else "" for text in (setting.default, setting.range))
-    meaning = setting.meaning.replace("|", "\\|").replace("<", "&lt;")
+    meaning = re.sub(r"([|*_])", r"\\\1", setting.meaning).replace("<", "&lt;")
     return f"| {of}`{setting.key}` | {default} | {allowed} | {meaning} |"
 
 
