@@ -151,7 +151,7 @@ def settings_page() -> str:
     """Every setting of a study, a table for each section."""
     parts = [
         "# Settings\n\nThe same as `dinoskip settings`. A key is written `a.b=value` on the command line, or in "
-        "sections of YAML ([studies](../studies.md)). Some belong to one choice, such as a kind of data; it stands before them."
+        "sections of YAML ([studies](../studies.md)). What one kind (of data, of optimizer) has follows its name."
     ]
     for section, rows in groupby(settings_of(Study), key=_section):
         table = "\n".join(_row(setting) for setting in rows)

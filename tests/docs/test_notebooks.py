@@ -9,7 +9,6 @@ ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_runs(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("nbclient", reason="nbclient is not installed: pip install '.[docs]'")
