@@ -15,7 +15,7 @@ test: lint types $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist worksteal
 
 docs: $(STAMP)
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 chaos: $(STAMP)
 	$(BIN)/python -m tests.chaos --minutes $(or $(MINUTES),60) --seed $(or $(SEED),0)

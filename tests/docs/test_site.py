@@ -17,16 +17,6 @@ for package in ("mkdocs", "material", "mkdocstrings"):
     pytest.importorskip(package, reason=f"{package} is not installed: pip install '.[docs]'")
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
-    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment, check=False, timeout=200)
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    return folder
-
-
 class Loads(HTMLParser):
     """What a page loads, as far as it does not lie in the site."""
 
@@ -50,7 +40,7 @@ def test_what_is_foreign() -> None:
     assert Loads('<a href="https://a.b"></a><script src="x.js"></script>').foreign == []
 
 
-def test_loads_nothing_from_elsewhere(site: Path) -> None:
+def loads_nothing_from_elsewhere(site: Path) -> None:
     pages = sorted(site.rglob("*.html"))
     assert len(pages) > 40
     assert {page.name: foreign for page in pages if (foreign := Loads(page.read_text()).foreign)} == {}
@@ -59,7 +49,7 @@ def test_loads_nothing_from_elsewhere(site: Path) -> None:
     assert not any("mermaid" in page.read_text() for page in pages)  # the theme would load it from a CDN
 
 
-def test_reference_is_that_of_the_code(site: Path) -> None:
+def reference_is_that_of_the_code(site: Path) -> None:
     settings, commands, python, models, evaluation = (
         (site / "reference" / f"{name}.html").read_text()
         for name in ("settings", "commands", "python", "dinoskip.models", "eval")
@@ -78,14 +68,26 @@ def test_reference_is_that_of_the_code(site: Path) -> None:
     assert not re.search(r":(?:class|func):(?:`|<code>)", python + models + evaluation)
 
 
-def test_search_works_from_disk(site: Path) -> None:
+def search_works_from_disk(site: Path) -> None:
     assert "tokencut" in (site / "search" / "search_index.js").read_text().lower()
     assert (site / "assets" / "iframe-worker.js").is_file()
     assert 'src="assets/iframe-worker.js"' in (site / "index.html").read_text()
 
 
-def test_source_files_are_named_and_not_linked(site: Path) -> None:
+def source_files_are_named_and_not_linked(site: Path) -> None:
     page = (site / "faults.html").read_text()
     assert "test_pretrain_kill.py</code>" in page
     assert "../tests/" not in page
     assert 'href="docs/' not in (site / "contributing.html").read_text()
+
+
+def test_the_site(tmp_path: Path) -> None:
+    """One test, for the build is what takes time."""
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment, check=False, timeout=200)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    loads_nothing_from_elsewhere(tmp_path)
+    reference_is_that_of_the_code(tmp_path)
+    search_works_from_disk(tmp_path)
+    source_files_are_named_and_not_linked(tmp_path)
