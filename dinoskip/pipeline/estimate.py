@@ -20,6 +20,7 @@ from pathlib import Path
 
 import torch
 
+from dinoskip.config import dump
 from dinoskip.distributed import choose_device
 from dinoskip.environment import matmul_gflops
 from dinoskip.errors import DiskFull
@@ -33,6 +34,7 @@ from dinoskip.pipeline.graph import Node
 from dinoskip.pipeline.sections import StorageRules, StudyBase
 from dinoskip.pipeline.stages.pretrain import PretrainSection
 from dinoskip.pipeline.stages.supervise import SuperviseSection
+from dinoskip.pipeline.stages.sweep import SweepSection, short_recipe
 from dinoskip.pipeline.stages.weights import recipe_of
 from dinoskip.pipeline.variants import Variant
 from dinoskip.pipeline.work import Passed, StudyWork, count_images, network_of
@@ -131,11 +133,14 @@ def costs(study: StudyBase, variants: Sequence[Variant], nodes: Sequence[Node]) 
     models = {variant.name: variant.model for variant in variants if variant.model is not None}
     optimizers = {variant.name: variant.optimizer.name for variant in variants if variant.optimizer is not None}
     recipe, reckoned = recipe_of(study), StudyWork(study, variants, nodes)
+    swept = {variant.sweep: variant for variant in reversed(variants)}
     made: list[Cost] = []
     for node in nodes:
         model = models.get(node.variant)
         if node.stage in {"pretrain", "supervise"} and model is not None and recipe is not None:
             made.append(_training(study, node, model, recipe, optimizers[node.variant]))
+        elif node.stage == "sweep":
+            made.append(_sweep(study, node, swept[node.id]))
         elif node.stage == "weights" and model is not None:
             made.append(Cost(node.stage, node.variant, disk=4.0 * _parameters(model)))
         elif node.stage == "features":
@@ -149,6 +154,17 @@ def costs(study: StudyBase, variants: Sequence[Variant], nodes: Sequence[Node]) 
 
 def _parameters(model: VitConfig) -> int:
     return sum(math.prod(shape) for shape in model_shapes(model).values())
+
+
+def _sweep(study: StudyBase, node: Node, variant: Variant) -> Cost:
+    """The short runs of a sweep, one after another; of their files only one of a few bytes stays."""
+    section, recipe = study.section(SweepSection), study.section(PretrainSection)
+    assert variant.model is not None
+    assert variant.optimizer is not None
+    short = type(recipe).model_validate(short_recipe(dump(recipe), section))
+    once, rates = _training(study, node, variant.model, short, variant.optimizer.name), len(section.lr)
+    return replace(once, flop=rates * once.flop, work=rates * once.work, fits=rates * once.fits,
+                   host=rates * once.host, disk=0.0)  # fmt: skip
 
 
 def _training(

@@ -60,6 +60,19 @@ def test_windows_are_passes_without_stores() -> None:
     assert cuts["tokencut/skip-soap/ep200/coco20k"] == 19817 * 13 * 1200**2
 
 
+def test_a_sweep_is_as_many_short_runs_and_seeds_share_it() -> None:
+    study, variants = load_study(
+        TABLE2,
+        ["sweep={lr: [1e-4, 1e-3, 2e-3], pretrain: {epochs: 30, warmup_epochs: 1}}", "variants.seeds=[0, 1]",
+         "online={probe: {dataset: voc2012}}"],
+    )  # fmt: skip
+    made = costs(study, variants, build_nodes(study, variants))
+    of = {stage: [cost for cost in made if cost.stage == stage] for stage in ("sweep", "pretrain")}
+    assert len(of["pretrain"]) == 2 * len(of["sweep"]) > 0
+    for sweep, whole in zip(of["sweep"], of["pretrain"][::2], strict=True):
+        assert (sweep.flop, sweep.disk) == (pytest.approx(3 * whole.flop * 30 / 300), 0)
+
+
 def test_a_limit_is_kept_or_refused() -> None:
     stays = sum(cost.disk for cost in estimated()[0] if cost.stage != "features")
     assert 219e9 < estimated("storage.limit=230GB")[1] <= stays + 230e9
