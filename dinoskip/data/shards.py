@@ -59,6 +59,8 @@ class TarShards:
     def open(cls, path: str | Path) -> TarShards:
         """Index a .tar file, or all of a folder; :class:`DataError` for an unsafe, damaged or imageless one."""
         path = Path(path)
+        if path.is_file() and is_image_name(path.name):
+            raise DataError(f"{path}: is one image", "give a folder of images, or a .tar of them")
         root, shards = (path.parent, (path.name,)) if path.is_file() else (path, tar_names(path))
         if not shards:
             raise DataError(f"{path}: no such .tar file, nor a folder of them")

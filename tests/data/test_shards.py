@@ -55,6 +55,13 @@ def test_what_lies_there_is_told_apart(photo_folder: Path, shards: Path, tmp_pat
             open_source(wrong)
 
 
+def test_a_single_image_is_no_folder(photo_folder: Path) -> None:
+    image = next(path for path in sorted(photo_folder.rglob("*")) if path.is_file())
+    with pytest.raises(DataError, match="is one image") as caught:
+        open_source(image)
+    assert "a folder of images, or a .tar" in str(caught.value)
+
+
 def test_shards_hold_the_folders_images_and_train_alike(photo_folder: Path, shards: Path) -> None:
     folder, packed = open_source(photo_folder), open_source(shards)
     assert [name.partition("/")[2] for name in packed.names] == list(folder.names)
