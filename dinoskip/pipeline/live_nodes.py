@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
+from dinoskip.config import Config
 from dinoskip.pipeline.stage import Stage, StudyNodes, Task, Use
 from dinoskip.pipeline.stages import data
 
@@ -58,12 +59,24 @@ class FittedSection(Protocol):
 
 def fit_and_score(task: Task, use: Use, section: FittedSection, evaluate: Callable[..., object], **more: Any) -> None:
     """Call ``evaluate`` with the network and both splits, as the stages of linear heads do."""
+    _evaluate(task, use, (section.train_split, section.val_split), section, evaluate, more)
+
+
+def score_split(task: Task, use: Use, config: Config, evaluate: Callable[..., object], **more: Any) -> None:
+    """Call ``evaluate`` with the network and the split that is scored, as stages that fit nothing do."""
+    _evaluate(task, use, (None,), config, evaluate, {"norm": task.settings["norm"], **more})
+
+
+def _evaluate(
+    task: Task, use: Use, splits: Sequence[str | None], config: object, evaluate: Callable[..., object],
+    more: Mapping[str, Any],
+) -> None:  # fmt: skip
     from dinoskip.pipeline.inputs import multiscale_blocks, open_backbone, open_split, row_context  # torch
 
     settings = task.settings
     backbone = open_backbone(settings, task.inputs.get("weights"), task.device)
     evaluate(
-        backbone, open_split(task, use, section.train_split), open_split(task, use, section.val_split),
-        settings["blocks"], task.out, section, row_context(task, backbone), seed=settings["seed"],
-        multiscale=multiscale_blocks(task, backbone.depth), workers=task.workers, **more,
+        backbone, *(open_split(task, use, split) for split in splits), settings["blocks"], task.out, config,
+        row_context(task, backbone), seed=settings["seed"], multiscale=multiscale_blocks(task, backbone.depth),
+        workers=task.workers, **more,
     )  # fmt: skip

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from dinoskip.config import RawConfig, as_tuple, no_duplicates, settings_for_key, validate
 from dinoskip.pipeline.fields import Names, not_empty
-from dinoskip.pipeline.live_nodes import add_live_nodes
+from dinoskip.pipeline.live_nodes import add_live_nodes, score_split
 from dinoskip.pipeline.stage import Command, Problem, Stage, StudyNodes, Task, not_multiples
 from eval import correspondence
 from eval.correspondence.config import PROTOCOLS, CorrespondenceConfig
@@ -53,23 +53,8 @@ def add_nodes(nodes: StudyNodes) -> None:
 
 def run(task: Task) -> None:
     """Find the keypoints of every pair."""
-    from dinoskip.pipeline.inputs import multiscale_blocks, open_backbone, open_split, row_context  # torch
-
-    settings = task.settings
-    backbone = open_backbone(settings, task.inputs.get("weights"), task.device)
-    correspondence.evaluate(
-        backbone,
-        open_split(task, "correspondence"),
-        settings["blocks"],
-        task.out,
-        validate(CorrespondenceConfig, RawConfig(dict(settings["correspondence"]))),
-        row_context(task, backbone),
-        facet=settings["facet"],
-        norm=settings["norm"],
-        multiscale=multiscale_blocks(task, backbone.depth),
-        seed=settings["seed"],
-        workers=task.workers,
-    )
+    config = validate(CorrespondenceConfig, RawConfig(dict(task.settings["correspondence"])))
+    score_split(task, "correspondence", config, correspondence.evaluate, facet=task.settings["facet"])
 
 
 STAGE = Stage(

@@ -6,7 +6,7 @@ from pydantic import Field
 
 from dinoskip.config import RawConfig, settings_for_key, validate
 from dinoskip.pipeline.fields import Names
-from dinoskip.pipeline.live_nodes import add_live_nodes
+from dinoskip.pipeline.live_nodes import add_live_nodes, score_split
 from dinoskip.pipeline.stage import Command, Stage, StudyNodes, Task
 from eval import video
 from eval.video.config import VideoConfig
@@ -29,22 +29,8 @@ def add_nodes(nodes: StudyNodes) -> None:
 
 def run(task: Task) -> None:
     """Follow the objects of every video."""
-    from dinoskip.pipeline.inputs import multiscale_blocks, open_backbone, open_split, row_context  # torch
-
-    settings = task.settings
-    backbone = open_backbone(settings, task.inputs.get("weights"), task.device)
-    video.evaluate(
-        backbone,
-        open_split(task, "video"),
-        settings["blocks"],
-        task.out,
-        validate(VideoSection, RawConfig(dict(settings["video"]))),
-        row_context(task, backbone),
-        norm=settings["norm"],
-        multiscale=multiscale_blocks(task, backbone.depth),
-        seed=settings["seed"],
-        workers=task.workers,
-    )
+    config = validate(VideoSection, RawConfig(dict(task.settings["video"])))
+    score_split(task, "video", config, video.evaluate)
 
 
 STAGE = Stage(
