@@ -239,17 +239,17 @@ def _data(work: StudyWork, node: Node) -> Work:
 
 def _probe(work: StudyWork, node: Node) -> Work:
     own, read, classes = node.settings["probe"], work.read(node), work.classes(node)
-    epochs = own["epochs"] or 40
-    if read:
-        train, val = read["train"], read["val"]
-    else:
-        tokens = work.network(node).tokens(own["size"], own["size"])
-        train = val = work.live(node, "segmentation", epochs, tokens)
-    heads = val.blocks * len(own["learning_rates"]) * len(own["weight_decay"]) * own["seeds"]
-    seen = train.images * epochs if read else train.images
-    fits = 6.0 * heads * seen * train.tokens * train.network.width * classes
-    scored = 20.0 * val.images * val.blocks * own["size"] ** 2 * classes
-    passes = Work() if read else train.work
+    train, val = (
+        read[part].images if read else count_images(work.study, work.data(node), own[f"{part}_split"], "segmentation")
+        for part in ("train", "val")
+    )
+    epochs = own["iterations"] * own["batch_size"] / train if own["iterations"] else own["epochs"]
+    tokens = work.network(node).tokens(own["size"], own["size"])
+    passed = read["val"] if read else work.live(node, "segmentation", epochs, tokens)
+    heads = passed.blocks * len(own["learning_rates"]) * len(own["weight_decay"]) * own["seeds"]
+    fits = 6.0 * heads * train * epochs * passed.tokens * passed.network.width * classes
+    scored = 20.0 * val * passed.blocks * own["size"] ** 2 * classes
+    passes = Work() if read else passed.work
     return Work(passes.flop, passes.images, fits + scored, passes.host + FITTING)
 
 

@@ -29,7 +29,7 @@ def test_stopped_by_sigterm(tmp_path: Path) -> None:
     try:
         assert process.stderr is not None
         seen = ""
-        while " running " not in seen:
+        while "probes " not in seen:
             seen = process.stderr.readline()
             assert seen, "it ended before it began"
         time.sleep(2)  # somewhere in the 40,000 iterations

@@ -50,6 +50,18 @@ def test_images_that_stages_pass_themselves(stage: str, images: int) -> None:
     assert of_tasks()[stage].images == images
 
 
+def test_a_probe_by_iterations_takes_as_long_as_they_do() -> None:
+    few, many = (
+        of_tasks("evaluate.probe.live=true", f"evaluate.probe.iterations={count}", "evaluate.probe.epochs=null")[
+            "probe"
+        ]
+        for count in (100, 300)
+    )
+    batch = 16
+    assert many.images - few.images == 200 * batch
+    assert many.fits / few.fits == pytest.approx(3, rel=0.1), "scoring is the same"
+
+
 def test_operations_of_a_pass_are_those_of_the_network() -> None:
     network = VitConfig(name="vit_mini_patch8", depth=6, img_size=64)
     assert of_tasks()["video"].flop == 32 * vit_flops(network, 96)
