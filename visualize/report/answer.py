@@ -236,8 +236,8 @@ def choices(compared: Sequence[Answer]) -> str:
     return text
 
 
-def answer_table(compared: Sequence[Answer]) -> TextTable:
-    """A line a pair and benchmark, as text."""
+def answer_table(compared: Sequence[Answer], *, seeds: bool = False) -> TextTable:
+    """A line a pair and benchmark, as text; ``seeds`` as of :func:`cautions`."""
     lines: list[list[str]] = []
     rules: set[int] = set()
     for answer in compared:
@@ -251,7 +251,7 @@ def answer_table(compared: Sequence[Answer]) -> TextTable:
             )
             lines.append([names, line.benchmark.label, *cells, untrained, floor])
     columns = ("networks", "measure", "first", "second", "difference", "the first is", "untrained", "trivial")
-    notes = [note for note in (verdict(compared), choices(compared), *cautions(compared)) if note]
+    notes = [note for note in (verdict(compared), choices(compared), *cautions(compared, seeds=seeds)) if note]
     return TextTable(
         "answer", "Which network is better", [[(c, 1) for c in columns]], lines, 2, frozenset(rules), notes
     )

@@ -48,14 +48,15 @@ def build_report(report: Report, out: Path) -> None:
     kept = principal(report.rows)
     scores = Scores(kept, report.records)
     pairs = answers(report.variants, scores, report.baselines)
+    seeds = seeds_table(over_seeds(report.variants, scores))
     tables = ReportTables(
-        answer_table(pairs),
+        answer_table(pairs, seeds=seeds is not None),
         best_grid(kept, report.baselines),
         block_grids(kept, report.baselines),
         others_grid(report.rows),
         [(table, compared(table, study, report.baselines)) for table in map(published, report.compare)],
         claims_grid(claims(study, scores, report.roughness, report.block)) if report.compare else None,
-        seeds_table(over_seeds(report.variants, scores)),
+        seeds,
     )
     for folder in ("img", "tables"):
         (out / folder).mkdir(parents=True, exist_ok=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -12,10 +13,12 @@ from hypothesis import strategies as st
 from dinoskip.results import EvalResult
 from visualize.comparison import Scores
 from visualize.paper.published import INITIALISED, SKIP
+from visualize.report import Report, build_report
 from visualize.report.answer import compared_pairs
 from visualize.report.seeds import OverSeeds, SeedsLine, over_seeds, seeds_table, seeds_verdict
 from visualize.rows import StudyVariant
 
+PAGES = ("several", "single")
 VALUES = {("skip", 0): 40.0, ("skip", 1): 42.0, ("ours", 0): 50.0, ("ours", 1): 53.0}
 
 
@@ -70,6 +73,15 @@ def test_the_answer_over_images_is_of_the_first_seed_alone():
     assert compared_pairs([StudyVariant("a-s0", family="a"), StudyVariant("a-s1", family="a", seed=1)]) == [
         ("a-s0", "")
     ]
+
+
+def test_a_report_over_seeds_does_not_say_that_there_was_one_run(tmp_path):
+    build_report(Report(title="t", variants=variants()), tmp_path / "several")
+    build_report(Report(title="t", variants=[replace(one, family="") for one in variants()]), tmp_path / "single")
+    said = {name: [(tmp_path / name / file).read_text() for file in ("index.html", "report.md")] for name in PAGES}
+    assert not any("one training run a network" in text for text in said["several"])
+    assert all("Over seeds of training" in text for text in said["several"])
+    assert all("one training run a network" in text for text in said["single"])
 
 
 def test_networks_are_held_against_the_first_of_their_optimizer():
