@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 import torch
+from torch.nn import functional as F
 
-from dinoskip.precision import exact_products, tf32_products
+from dinoskip.precision import bf16_autocast, exact_products, tf32_products
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
@@ -112,3 +113,27 @@ assert torch.backends.cuda.matmul.allow_tf32
     environment = {**os.environ, "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "1"}
     run = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
+
+
+def test_under_bfloat16_attention_of_a_cpu_is_float32s_rounded_and_products_are_bfloat16() -> None:
+    generator = torch.Generator().manual_seed(0)
+    query, key, value = torch.randn(3, 2, 3, 37, 32, generator=generator).bfloat16()
+    expected = F.scaled_dot_product_attention(query.float(), key.float(), value.float(), scale=0.5).bfloat16()
+    with bf16_autocast(CPU):
+        assert torch.equal(F.scaled_dot_product_attention(query, key, value, scale=0.5), expected)
+        assert (query.float() @ key.float().mT).dtype == torch.bfloat16
+    with bf16_autocast(CPU, enabled=False):
+        assert (query.float() @ key.float().mT).dtype == torch.float32
+
+
+def test_its_gradients_are_those_of_float32_rounded() -> None:
+    generator = torch.Generator().manual_seed(0)
+    exact = torch.randn(3, 2, 3, 37, 32, generator=generator).bfloat16().float().requires_grad_()
+    rounded = exact.detach().bfloat16().requires_grad_()
+    weights = torch.randn(2, 3, 37, 32, generator=generator).bfloat16()
+    F.scaled_dot_product_attention(*exact).backward(weights.float())
+    with bf16_autocast(CPU):
+        attended = F.scaled_dot_product_attention(*rounded)
+    attended.backward(weights)
+    assert exact.grad is not None and rounded.grad is not None
+    torch.testing.assert_close(rounded.grad.float(), exact.grad, rtol=2**-8, atol=2**-8)

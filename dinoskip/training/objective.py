@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -20,6 +21,7 @@ from dinoskip.data.loader import Batch, BatchLoader
 from dinoskip.diagnostics.live import Row
 from dinoskip.distributed import World, all_reduce_max, local
 from dinoskip.optim.build import set_rates
+from dinoskip.precision import bf16_autocast
 from dinoskip.randomness import derive
 from dinoskip.training.gradients import gradient_norms, gradients_of, last_only
 from dinoskip.training.guard import CollapseAlarm
@@ -145,9 +147,9 @@ class Step:
                 engine.note(self.number + 1, "waiting for the next images", engine.patience)
                 self.waited += engine.ahead.begin(self._batches)
 
-    def autocast(self) -> torch.autocast:
+    def autocast(self) -> AbstractContextManager[None]:
         """Around a forward pass: bfloat16, if the run computes in it."""
-        return torch.autocast(self.engine.here.device.type, torch.bfloat16, enabled=self.engine.bf16)
+        return bf16_autocast(self.engine.here.device, self.engine.bf16)
 
     def backward(self, loss: Tensor, **values: Tensor) -> None:
         """Add a micro-batch's share, 1/accumulate, of the gradient of ``loss``, its mean; scalar ``values`` are logged.
