@@ -135,5 +135,6 @@ def test_its_gradients_are_those_of_float32_rounded() -> None:
     with bf16_autocast(CPU):
         attended = F.scaled_dot_product_attention(*rounded)
     attended.backward(weights)
-    assert exact.grad is not None and rounded.grad is not None
+    assert exact.grad is not None
+    assert rounded.grad is not None
     torch.testing.assert_close(rounded.grad.float(), exact.grad, rtol=2**-8, atol=2**-8)
