@@ -225,6 +225,8 @@ class ClassLoader(BatchLoader):
         options: those of :class:`dinoskip.data.loader.BatchLoader`.
     """
 
+    batch_setting = "supervise.batch_size"
+
     def __init__(self, folder: LabelledFolder, config: ClassAugmentConfig, *, seed: int, **options: Any) -> None:
         transform = ClassTransform(config, folder.labels, len(folder.class_names), seed)
         super().__init__(folder, transform, seed=seed, min_side=1, **options)  # a small image is enlarged

@@ -192,6 +192,9 @@ class BatchLoader:
     a set smaller than a batch, and a worker that died or hangs; :class:`ConfigError` for an indivisible batch.
     """
 
+    batch_setting = "batch_size"
+    """What errors call the size of a batch."""
+
     def __init__(
         self,
         images: Images,
@@ -211,7 +214,7 @@ class BatchLoader:
         if len(images) < batch_size:
             raise DataError(
                 f"{images.root}: {len(images)} images are fewer than one batch of {batch_size}",
-                f"more images, or batch_size={len(images)} or less",
+                f"more images, or {self.batch_setting}={len(images)} or less",
             )
         limit = {True: 1 << 62, False: 0, "auto": 0 if workers else CACHE_BYTES}[cache]
         self.images, self.device = images, torch.device(device)

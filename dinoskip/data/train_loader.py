@@ -33,6 +33,8 @@ class TrainLoader(BatchLoader):
         options: further ones of :class:`dinoskip.data.loader.BatchLoader`.
     """
 
+    batch_setting = "pretrain.batch_size"
+
     def __init__(
         self,
         images: Images,

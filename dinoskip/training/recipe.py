@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field, model_validator
@@ -24,6 +24,8 @@ FREE_KEYS = (
 class TrainConfig(Config):
     """Settings of every objective: length, batch, what is kept and written, and how it is computed."""
 
+    section: ClassVar[str] = "pretrain"
+    """Where it stands in a configuration."""
     epochs: int = Field(300, ge=1, description="passes over the images")
     batch_size: int = Field(1024, ge=1, description="images a step over all ranks and micro-batches")
     warmup_epochs: float = Field(10, ge=0, description="linear warm-up of the learning rate from 0; may be a fraction")
@@ -48,7 +50,7 @@ class TrainConfig(Config):
         if self.warmup_epochs >= self.epochs and self.warmup_epochs > 0:
             raise ValueError(
                 f"warmup_epochs: {self.warmup_epochs:g} must be less than epochs ({self.epochs}): "
-                f"give warmup_epochs={self.epochs / 10:g}, or more epochs"
+                f"give {self.section}.warmup_epochs={self.epochs / 10:g}, or more epochs"
             )
         for epoch in self.keep_epochs:
             if not 1 <= epoch <= self.epochs:

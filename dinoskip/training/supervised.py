@@ -11,7 +11,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from pydantic import Field, model_validator
@@ -39,6 +39,7 @@ Pooling = Literal["token", "avg"]
 class SupervisedConfig(TrainConfig):
     """The supervised recipe; the defaults are ConvNeXt's for ImageNet-1k."""
 
+    section: ClassVar[str] = "supervise"
     batch_size: int = Field(4096, ge=1, description="images a step over all ranks and micro-batches")
     warmup_epochs: float = Field(50, ge=0, description="linear warm-up of the learning rate from 0")
     online_every: int = Field(10, ge=0, description="epochs between evaluations; the last is always one; 0 = none")

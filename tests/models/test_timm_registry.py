@@ -67,6 +67,13 @@ print(type(create().blocks[0]).__module__)
     assert done.stdout.splitlines() == ["Unknown model (skipless_vit_tiny_patch16_224)", "dinoskip.models.vit"]
 
 
+@pytest.mark.parametrize("imports", ["import dinoskip, timm", "import timm, dinoskip", "import dinoskip.init, timm"])
+def test_the_order_of_imports_does_not_matter(imports: str) -> None:
+    code = f"{imports}; print(timm.is_model('skipless_vit_small_patch16_224'), timm.is_model('vit_small_patch16_224'))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "True True"
+
+
 def test_the_package_alone_loads_neither_torch_nor_timm() -> None:
     code = "import sys, dinoskip; print([name for name in ('torch', 'timm', 'numpy') if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
