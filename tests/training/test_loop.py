@@ -270,7 +270,7 @@ def test_a_directory_of_something_else_is_not_taken(images: ImageFolder, tmp_pat
 def test_fewer_images_than_a_batch_and_crops_that_do_not_fit_are_refused(images: ImageFolder, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="fewer than one batch of 64") as refusal:
         pretrain(tiny_job(batch_size=64), images, tmp_path / "run", device="cpu")
-    assert refusal.value.hint == "more images, or pretrain.batch_size=24 or less"
+    assert refusal.value.hint == "more images, or pretrain.batch_size=48 or less"
     small = tiny_job(epochs=1, warmup_epochs=0, batch_size=24)
     done = pretrain(small, images, tmp_path / "run", device="cpu")
     assert done.name == "step-00000002", "what never began may be corrected"
