@@ -1,0 +1,224 @@
+"""The page of the studies of objectives: which one keeps the tokens of a skipless ViT alive.
+
+    dinoskip run configs/results/objectives.yaml data.imagenette.root=SMALL       # and _dino, _ibot, _mae
+    python -m benchmarks.objectives runs/objectives runs/objectives-* --table docs/results/objectives.md
+
+Each folder is a study of configs/results whose report was written; folders may hold different numbers of seeds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import shutil
+import statistics
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dinoskip.files import read_json, write_text
+from dinoskip.results import EvalResult, best_by_heldout, read_rows
+from visualize.figures.drawing import curve, heading, legend, panels, write_figure
+from visualize.report.seeds import FACTOR
+
+TITLES = {
+    "objectives": "Patch contrast",
+    "objectives-dino": "DINO",
+    "objectives-ibot": "iBOT",
+    "objectives-mae": "MAE",
+}
+"""Of the studies, by their folders' names."""
+NETWORKS = ("skip", "default", "paper", "calibrated", "mirrored")
+CURVES = "objectives-blocks"
+_INTRO = """# Which objective keeps the tokens of a skipless ViT alive?
+
+Written by `python -m benchmarks.objectives STUDY ... --table PAGE.md` from {runs} training runs of {command}.
+
+A ViT of width 128 with 12 blocks, patches of 8, 48 × 48 pixels, learns from 1,600 photographs of Imagenette: 400 steps
+of 16 images with SOAP, equally many images for every objective. The rate of a network is the best of three by the
+probe at the last block, after 100 steps, on scenes that are not those reported. *dense* is the mIoU of a linear probe
+of the patches on 317 embedded scenes (7 classes); *chosen* is the block that is best on held-out training scenes;
+*cosine* is between the tokens of an image at the last block, 1 where all are alike; k-NN (20 neighbours) is at the
+last block, on Imagenette's validation images. *a → b*: before training and after it. ± is the standard deviation over
+seeds. `skip` alone has skip connections. Short runs of a small network: leads, not laws.
+"""
+
+
+@dataclass(frozen=True)
+class Network:
+    """One network of a study: the rows of each of its seeds."""
+
+    name: str
+    lr: float
+    seeds: Mapping[int, tuple[EvalResult, ...]]
+    epochs: int
+
+    def dense(self, rows: Sequence[EvalResult], epoch: int) -> dict[int, EvalResult]:
+        """The probe's rows by block."""
+        return {int(row.block): row for row in rows if row.task == "probe" and row.epoch == epoch}
+
+    def over_seeds(self, value: Callable[[Sequence[EvalResult], int], float], epoch: int) -> list[float]:
+        """``value`` of the rows of every seed."""
+        return [value(rows, epoch) for rows in self.seeds.values()]
+
+    def last(self, rows: Sequence[EvalResult], epoch: int) -> float:
+        """mIoU of the last block."""
+        found = self.dense(rows, epoch)
+        return found[max(found)].value
+
+    def chosen(self, rows: Sequence[EvalResult], epoch: int) -> float:
+        """mIoU of the block that is best on held-out training images."""
+        best = best_by_heldout(self.dense(rows, epoch).values())
+        return math.nan if best is None else best.value
+
+    def cosine(self, rows: Sequence[EvalResult], epoch: int) -> float:
+        """Mean cosine between the tokens of an image, at the last block."""
+        found = self.dense(rows, epoch)
+        cosine = found[max(found)].token_cosine
+        return math.nan if cosine is None else cosine
+
+    def knn(self, rows: Sequence[EvalResult], epoch: int) -> float:
+        """Accuracy of nearest neighbours at the last block, in percent."""
+        found = {int(row.block): row.value for row in rows if row.task == "knn" and row.epoch == epoch}
+        return found[max(found)]
+
+
+def read_study(folder: Path) -> list[Network]:
+    """The networks of a study, in the order of :data:`NETWORKS`; those without rows are left out."""
+    every = [row for row in read_rows(folder / "rows.json") if not row.is_baseline]
+    networks = []
+    for name in NETWORKS:
+        seeds: dict[int, list[EvalResult]] = {}
+        for row in every:
+            family, _, seed = row.model.rpartition("-s")
+            if family.split("-")[0] == name:
+                seeds.setdefault(int(seed), []).append(row)
+        if seeds:
+            (sweep,) = folder.glob(f"stages/sweep/{name}-*/*/sweep.json")
+            last = max(row.epoch for rows in seeds.values() for row in rows)
+            own = {seed: tuple(rows) for seed, rows in sorted(seeds.items())}
+            networks.append(Network(name, float(read_json(sweep)["lr"]), own, last))
+    return networks
+
+
+def spread(values: Sequence[float], digits: int = 1) -> str:
+    """Mean ± standard deviation; the mean alone of one."""
+    text = f"{statistics.mean(values):.{digits}f}"
+    return text + (f" ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else "")
+
+
+def table(networks: Sequence[Network]) -> list[str]:
+    """A line a network."""
+    lines = [
+        "| network | rate | seeds | cosine | dense, last block | dense, chosen block | k-NN |",
+        "|---|---:|---:|---:|---:|---:|---:|",
+    ]
+    for one in networks:
+        cells = [one.name, f"{one.lr:g}", str(len(one.seeds))]
+        for value, digits in ((one.cosine, 2), (one.last, 1), (one.chosen, 1), (one.knn, 1)):
+            before, after = (one.over_seeds(value, epoch) for epoch in (0, one.epochs))
+            cells.append(f"{statistics.mean(before):.{digits}f} → {spread(after, digits)}")
+        lines.append(f"| {' | '.join(cells)} |")
+    return [*lines, ""]
+
+
+def verdict(networks: Sequence[Network]) -> str:
+    """Of the skipless network with the best dense features: alive or not, and better or worse than skip.
+
+    Better or worse as the reports say it: a difference of means of more than two standard deviations over seeds, pooled
+    over both networks, the better one above its own start; undecided with one seed.
+    """
+    at = {one.name: one for one in networks}
+    skip, others = at.get("skip"), [one for one in networks if one.name != "skip"]
+    if skip is None or not others:
+        return "Not complete yet."
+    best = max(others, key=lambda one: statistics.mean(one.over_seeds(one.last, one.epochs)))
+    alive = [one.name for one in others if statistics.mean(one.over_seeds(one.cosine, one.epochs)) < 0.9]
+    learnt = [
+        one.name
+        for one in others
+        if statistics.mean(one.over_seeds(one.last, one.epochs)) > statistics.mean(one.over_seeds(one.last, 0)) + 1
+    ]
+    said = f"Tokens alive at the end (cosine below .9): {', '.join(alive) or 'none'}; the last block's dense features "
+    said += f"improved by more than a point: {', '.join(learnt) or 'none'}. "
+    for what in ("last", "chosen"):
+        pair = [one.over_seeds(getattr(one, what), one.epochs) for one in (best, skip)]
+        start = [statistics.mean(one.over_seeds(getattr(one, what), 0)) for one in (best, skip)]
+        said += f"{best.name.capitalize()} − skip at the {what} block: {_judged(pair, start)}. "
+    return said.strip()
+
+
+def _judged(pair: Sequence[Sequence[float]], start: Sequence[float]) -> str:
+    """The difference of means with its verdict."""
+    means = [statistics.mean(values) for values in pair]
+    difference = f"{means[0] - means[1]:+.1f}"
+    if any(len(values) < 2 for values in pair):
+        return f"{difference} (one seed: undecided)"
+    degrees = sum(len(values) - 1 for values in pair)
+    deviation = math.sqrt(sum((len(values) - 1) * statistics.variance(values) for values in pair) / degrees)
+    winner = 0 if means[0] > means[1] else 1
+    decided = abs(means[0] - means[1]) > FACTOR * deviation and means[winner] > start[winner]
+    word = ("better", "worse")[winner] if decided else "undecided"
+    return f"{difference} (deviation {deviation:.1f}: {word})"
+
+
+def draw(studies: Mapping[str, Sequence[Network]], place: Path) -> str:
+    """Curves by block into ``place``; the Markdown that shows them."""
+
+    def picture(colours: Sequence[str]) -> Any:
+        figure, grid = panels(2 * len(studies), columns=2)
+        for at, (name, networks) in enumerate(studies.items()):
+            for axes, what in zip(grid[2 * at : 2 * at + 2], ("dense probe, mIoU", "token cosine"), strict=True):
+                heading(axes, f"{TITLES[name]}: {what}")
+                axes.set_xlabel("block")
+                for one in networks:
+                    curve(axes, _points(one, what), colours[NETWORKS.index(one.name)], 0, one.name)
+        legend(figure, grid, NETWORKS)
+        return figure
+
+    alt = "Dense probe and token cosine by block after training, for every objective and network"
+    with tempfile.TemporaryDirectory() as scratch:
+        drawn = write_figure(Path(scratch) / CURVES, picture, len(NETWORKS), alt, alt, alt)
+        shutil.copyfile(drawn.light, place / f"{CURVES}.svg")
+    return f"![{alt}]({CURVES}.svg)"
+
+
+def _points(one: Network, what: str) -> dict[int, float]:
+    """By block, means over seeds after training."""
+    every = [one.dense(rows, one.epochs) for rows in one.seeds.values()]
+    if what == "token cosine":
+        return {block: statistics.mean(rows[block].token_cosine or 0.0 for rows in every) for block in every[0]}
+    return {block: statistics.mean(rows[block].value for rows in every) for block in every[0]}
+
+
+def write_page(folders: Sequence[Path], page: Path) -> None:
+    """Write ``page`` and its curves beside it."""
+    read = {folder.name: read_study(folder) for folder in folders}
+    studies = {name: read[name] for name in TITLES if name in read}
+    runs = sum(len(one.seeds) for networks in studies.values() for one in networks)
+    files = [f"`configs/results/{name.replace('-', '_')}.yaml`" for name in studies]
+    lines = [_INTRO.format(runs=runs, command=", ".join(files)), "## Verdicts", ""]
+    lines += [f"- **{TITLES[name]}.** {verdict(networks)}" for name, networks in studies.items()]
+    lines += ["", "## Networks", ""]
+    for name, networks in studies.items():
+        lines += [f"### {TITLES[name]}", "", *table(networks)]
+    page.parent.mkdir(parents=True, exist_ok=True)
+    lines += ["## By block, after training", "", draw(studies, page.parent)]
+    write_text(page, "\n".join(lines) + "\n")
+
+
+def main() -> int:
+    """Read the studies and write the page."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.objectives")
+    parser.add_argument("studies", type=Path, nargs="+", help="folders of studies, of any of the four objectives")
+    parser.add_argument("--table", type=Path, required=True, help="the page to write")
+    args = parser.parse_args()
+    write_page([folder for folder in args.studies if folder.name in TITLES], args.table)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,68 @@
+"""The page of the studies of objectives: its numbers are those of the rows, its verdict follows the rule."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.objectives import NETWORKS, read_study, spread, verdict, write_page
+from dinoskip.files import write_json
+from dinoskip.results import EvalResult, write_rows
+
+AFTER = {"skip": (30.0, 31.0, 32.0), "mirrored": (40.0, 41.0, 42.0), "paper": (12.0, 11.0, 13.0)}
+"""mIoU of the last block by seed."""
+
+
+def row(name: str, seed: int, task: str, block: int, epoch: int, value: float, cosine: float) -> EvalResult:
+    return EvalResult(
+        "mIoU" if task == "probe" else "accuracy", value, task, str(block), "scenes", "val", 10,
+        model=f"{name}-soap-s{seed}", epoch=epoch, heldout=50.0 - block if task == "probe" else None,
+        token_cosine=cosine if task == "probe" else None,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Path:
+    folder = tmp_path / "objectives-mae"
+    rows = []
+    for name, values in AFTER.items():
+        write_json(folder / "stages" / "sweep" / f"{name}-soap" / "key" / "sweep.json", {"lr": 0.016})
+        for seed, last in enumerate(values):
+            for epoch, shift in ((0, 5.0), (4, 0.0)):
+                cosine = 0.99 if name == "paper" else 0.4
+                rows += [row(name, seed, "probe", 1, epoch, 20 - shift, cosine)]
+                rows += [row(name, seed, "probe", 2, epoch, last - shift, cosine)]
+                rows += [row(name, seed, "knn", 2, epoch, 25 + seed, cosine)]
+    baseline = row("skip", 0, "probe", 2, 4, 0.0, 0.1).baseline("majority class", 11.9)
+    write_rows(folder / "rows.json", [baseline, *rows])
+    return folder
+
+
+def test_values_are_those_of_the_rows(study: Path, tmp_path: Path) -> None:
+    networks = read_study(study)
+    assert [one.name for one in networks] == [name for name in NETWORKS if name in AFTER]
+    write_page([study], tmp_path / "page.md")
+    page = (tmp_path / "page.md").read_text()
+    expected = (
+        "| mirrored | 0.016 | 3 | 0.40 → 0.40 ± 0.00 | 36.0 → 41.0 ± 1.0 | 15.0 → 20.0 ± 0.0 | 26.0 → 26.0 ± 1.0 |"
+    )
+    assert expected in page
+    assert "9 training runs" in page
+    assert (tmp_path / "objectives-blocks.svg").stat().st_size > 1000
+
+
+def test_the_verdict_follows_the_rule(study: Path) -> None:
+    networks = read_study(study)
+    said = verdict(networks)
+    assert "alive at the end (cosine below .9): mirrored;" in said
+    assert "Mirrored − skip at the last block: +10.0 (deviation 1.0: better)" in said
+    assert "at the chosen block: +0.0 (deviation 0.0: undecided)" in said
+    without = [one for one in networks if one.name != "mirrored"]
+    assert "Paper − skip at the last block: -19.0 (deviation 1.0: worse)" in verdict(without)
+    assert verdict(networks[1:]) == "Not complete yet."
+
+
+def test_spread() -> None:
+    assert spread([1.0]) == "1.0"
+    assert spread([1.0, 3.0]) == "2.0 ± 1.4"
