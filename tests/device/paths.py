@@ -31,7 +31,6 @@ from dinoskip.distributed import World
 from dinoskip.features import Transform, export
 from dinoskip.models import Backbone, build, create_model
 from dinoskip.optim import build_optimizer
-from dinoskip.training.dino import DINO
 from dinoskip.training.objective import Engine, Objective, Step
 from dinoskip.training.pretraining import PretrainJob
 from dinoskip.training.supervised import Accuracy, Supervised
@@ -164,11 +163,34 @@ def dino(device: Device, optimizer: str, path: str, *, refresh: bool = False) ->
             "crops": {"global_size": SIDE, "local_size": 16, "num_local": 4}, "data_path": path, "freeze_last_layer": 0,
         },
     })  # fmt: skip
+    return _pretraining(device, job)
+
+
+def other_objective(device: Device, name: str) -> Reading:
+    """A step of another objective, bfloat16, AdamW, with crops cut by the device."""
+    heads = {"out_dim": 64, "hidden_dim": 32, "bottleneck_dim": 16, "freeze_last_layer": 0}
+    own: dict[str, dict[str, Any]] = {
+        "ibot": {**heads, "crops": {"global_size": SIDE, "local_size": 16, "num_local": 4}},
+        "mae": {"crop_size": SIDE, "decoder_dim": 32, "decoder_depth": 1},
+        "patch_contrast": {"crop_size": SIDE, "hidden_dim": 32, "out_dim": 16, "momentum_teacher": 0.9, "queue": 64},
+    }
+    job = PretrainJob.model_validate({
+        "seed": 1, "optimizer": {"name": "adamw"},
+        "model": {"name": "vit_mini_patch8", "depth": DEPTH, "img_size": SIDE},
+        "pretrain": {"objective": name, "epochs": 4, "batch_size": 4, "warmup_epochs": 1, "data_path": "decode",
+                     **own[name]},
+    })  # fmt: skip
+    return _pretraining(device, job)
+
+
+def _pretraining(device: Device, job: PretrainJob) -> Reading:
+    """A step after two others."""
     config = job.pretrain
     loader = TrainLoader(
-        data().images, config.crops, config.augment, config.data_path, seed=1, batch_size=4, device=device.device
-    )
-    objective = DINO(job, config, loader.steps_per_epoch, device.device)
+        data().images, *config.views(), config.data_path, seed=1, batch_size=4, device=device.device,
+        targets=config.targets(job.seed, job.model.patch_size),
+    )  # fmt: skip
+    objective = config.build(job, loader.steps_per_epoch, device.device)
     return Reading.of(_steps(device, objective, loader, job.optimizer, 2, 1), 1)
 
 
@@ -394,6 +416,10 @@ PATHS: dict[str, Callable[[Device], Reading]] = {
     **{
         f"DINO step, {optimizer}, crops, refresh": partial(dino, optimizer=optimizer, path="crops", refresh=True)
         for optimizer in ("soap", "ecs", "klshampoo")
+    },
+    **{
+        f"{title} step, adamw, decode": partial(other_objective, name=name)
+        for title, name in (("iBOT", "ibot"), ("MAE", "mae"), ("patch contrast", "patch_contrast"))
     },
     "supervised step": supervised,
     "accuracy, 6 batches": accuracy,
