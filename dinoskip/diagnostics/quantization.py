@@ -132,7 +132,8 @@ def quantised(backbone: Backbone, weight_bits: int | None, activation_bits: int 
     """A copy of ``backbone`` that computes as WnAm, for any evaluation: its features are the fake-quantised network's.
 
     ``images`` (B, 3, H, W), normalised, calibrate the activations' ranges, on the copy with quantised weights; None
-    leaves weights or activations alone. The copy has another ``weights_hash``, so its features are never taken for
+    leaves weights or activations alone. With ``norm="final"``, tokens of earlier blocks pass the
+    rounding before the last norm, too. The copy has another ``weights_hash``, so its features are never taken for
     those of the original.
     """
     label = wnam(weight_bits, activation_bits)

@@ -29,7 +29,7 @@ class ResidualFreeInit(Config):
     alpha_u: Positive = Field(1.5, description="scale of fc1")
     alpha_d: Positive = Field(1.5, description="scale of fc2")
     beta: float = Field(1.0, gt=0, description="base of the temperature folded into W^Q; model.temperature is a module")
-    reading: Reading = Field("product", description="reading of the paper's formula (docs/initialisations.md)")
+    reading: Reading = Field("product", description="what the scales are of: products, such as W^Q W^K, or each factor")
     first_layer: int = Field(1, ge=0, description="number of the first block in the temperature")
     mode: TemperatureMode = Field("multiply", description="whether the temperature multiplies or divides")
 

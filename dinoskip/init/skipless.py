@@ -41,8 +41,8 @@ class SkiplessInit(Config):
     alpha: float = Field(1.8, ge=0, description="weight of the noise in W^Q W^K of each head")
     beta: float = Field(1.0, description="weight of the identity in W^Q W^K of each head")
     c: Positive | tuple[Positive, Positive] = Field(3.0, description="scale of W^V and of W^O; a pair: one for each")
-    heads: Heads = Field("top", description="which part of the matrices a head takes (docs/initialisations.md)")
-    mlp: MlpInit = Field("suo", description="how fc1 and fc2 start (docs/initialisations.md)")
+    heads: Heads = Field("top", description="top: each head has a matrix of its own; split: one a layer, dealt out")
+    mlp: MlpInit = Field("suo", description="start of fc1, fc2; suo: scaled uniform orthogonal, orthogonal: unscaled")
     noise: Noise = Field("normal", description="distribution of the noise")
     draw: Draw = Field("haar", description="how orthogonal matrices are drawn")
 
