@@ -1,14 +1,17 @@
-"""The code's constants are those of the tables in docs/protocols.md, which name a source for each."""
+"""The code's constants are those that docs/protocols.md and docs/supervised.md name, with their sources."""
 
 from __future__ import annotations
 
-import json
+import re
+from collections.abc import Iterator, Mapping
 from importlib import import_module
 from inspect import signature
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
+from ruamel.yaml import YAML
 
 from dinoskip.training import PretrainJob
 from dinoskip.training.dino import DinoSchedules
@@ -19,76 +22,95 @@ from eval.retrieval.config import RetrievalConfig
 from eval.tokencut.config import TokenCutConfig
 
 PAGE = Path(__file__).parents[2] / "docs" / "protocols.md"
-EVALUATE = {"probe": ProbeConfig(), "knn": KnnConfig(), "retrieve": RetrievalConfig(), "tokencut": TokenCutConfig()}
+DEFAULTS: dict[type[BaseModel], dict[str, Any]] = {
+    ProbeConfig: {  # the paper's 30 epochs; it names neither rates nor schedule
+        "epochs": 30, "learning_rates": [1e-4, 3e-4, 1e-3, 3e-3, 1e-2], "weight_decay": [1e-4], "schedule": "cosine",
+        "batchnorm": "plain", "holdout": 0.1,
+    },
+    KnnConfig: {"temperature": 0.07, "size": 224},  # eval_knn.py
+    TokenCutConfig: {"tau": [0.2], "eps": 1e-5},  # main_tokencut.py
+    RetrievalConfig: {"k": 30, "temperature": 0.02, "size": 512},  # Hummingbird (2023)
+    SupervisedJob: {  # ConvNeXt, table 5; the paper: as weight selection, 50 epochs of warm-up and no drop path
+        "supervise": {"epochs": 300, "batch_size": 4096, "warmup_epochs": 50, "clip_grad": 0.0},
+        "supervise.augment": {"rand_magnitude": 9, "rand_std": 0.5, "mixup": 0.8, "cutmix": 1.0, "erase": 0.25},
+        "supervise.augment.label_smoothing": 0.1,
+        "optimizer": {"lr": 0.00025, "weight_decay": 0.05, "weight_decay_end": 0.05},  # 4e-3 at 4096, per 256
+        "model.drop_path": 0.0,
+    },
+}  # fmt: skip
+IN_CODE = {
+    "dinoskip.data.crops:RATIO": [3 / 4, 4 / 3],  # RandomResizedCrop's default
+    "dinoskip.data.augment:MEAN": [0.485, 0.456, 0.406],  # DataAugmentationDINO
+    "dinoskip.data.augment:STD": [0.229, 0.224, 0.225],
+    "eval.knn.classify:knn_classify.temperature": 0.07,  # eval_knn.py
+}
+SCHEDULES = {"dino_vits16_100ep": (0.001, 0.04, 0.04), "dino_vits16_300ep": (0.002, 0.04, 0.07)}
+"""Peak learning rate (lr × batch / 256), teacher temperature in epoch 0 and after the warm-up."""
 
 
-def _tables() -> list[list[list[str]]]:
-    """The page's tables whose first column is ``setting`` and last is ``source``, as rows of cells."""
-    tables: list[list[list[str]]] = []
-    for line in PAGE.read_text().splitlines():
-        cells = [cell.strip() for cell in line.strip("|").split(" | ")] if line.startswith("| ") else []
-        if cells[:1] == ["setting"] and cells[-1].strip("| ") == "source":
-            tables.append([cells])
-        elif cells and tables and len(cells) == len(tables[-1][0]) and cells[0].startswith("`"):
-            tables[-1].append(cells)
-    return tables
+def leaves(tree: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted key and value of everything in a tree that is no mapping."""
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from leaves(value, f"{above}{key}.")
+        else:
+            yield f"{above}{key}", value
 
 
-def _rows() -> list[tuple[str, str, Any]]:
-    """(preset or "", key, published value) of every row."""
-    rows = []
-    for header, *lines in _tables():
-        for key, *values, _ in lines:
-            for column, value in zip(header[1:-1], values, strict=True):
-                preset = column.strip("`") if column.startswith("`") else ""
-                rows.append((preset, key.strip("`"), json.loads(value)))
-    return rows
+def presets() -> dict[str, dict[str, Any]]:
+    """What the page's YAML says of each preset, by dotted key; the second names what differs from the first."""
+    whole: dict[str, Any] = {}
+    found = {}
+    for block in re.findall(r"```yaml\n(.*?)```", PAGE.read_text(), flags=re.DOTALL):
+        whole = {**whole, **dict(leaves(YAML(typ="safe").load(block)))}
+        found[whole["pretrain.preset"]] = {key: value for key, value in whole.items() if key != "pretrain.preset"}
+    return found
 
 
-def _schedule(job: PretrainJob, name: str) -> float:
-    per_epoch = 3
-    schedules = DinoSchedules(job.pretrain, job.optimizer, per_epoch)
-    rates = [schedules.at(step) for step in range(job.pretrain.epochs * per_epoch)]
-    return {
-        "peak_lr": max(rate.lr for rate in rates),
-        "first_teacher_temp": rates[0].teacher_temp,
-        "last_teacher_temp": rates[-1].teacher_temp,
-    }[name]
-
-
-def _value(preset: str, key: str) -> Any:
-    """What the code has, through the configuration that a user gets."""
-    if ":" in key:
-        module, _, path = key.partition(":")
-        name, _, argument = path.partition(".")
-        value = getattr(import_module(module), name)
-        return signature(value).parameters[argument].default if argument else value
-    section, *rest = key.split(".")
-    if section == "evaluate":
-        owner: Any = EVALUATE[rest.pop(0)]
-    elif section in {"supervise", "supervised"}:
-        job = SupervisedJob()
-        owner = job.supervise if section == "supervise" else job
-    else:
-        pretraining = PretrainJob.model_validate({"pretrain": {"preset": preset}})
-        if section == "schedule":
-            return _schedule(pretraining, rest[0])
-        owner, rest = pretraining, [section, *rest]
-    for name in rest:
+def value_of(owner: Any, key: str) -> Any:
+    for name in key.split("."):
         owner = getattr(owner, name)
     return owner
 
 
-@pytest.mark.parametrize(("preset", "key", "published"), _rows(), ids=lambda value: str(value))
-def test_the_code_has_the_published_value(preset: str, key: str, published: Any) -> None:
-    value = _value(preset, key)
-    if isinstance(published, float):
+def check(value: Any, published: Any) -> None:
+    if isinstance(value, float):
         assert value == pytest.approx(published, rel=1e-9)
     else:
         assert (list(value) if isinstance(value, tuple) else value) == published
 
 
-def test_the_tables_are_read() -> None:
-    rows = _rows()
-    assert {preset for preset, _, _ in rows} == {"dino_vits16_100ep", "dino_vits16_300ep", ""}
-    assert len(rows) > 110
+@pytest.mark.parametrize(
+    ("preset", "key", "published"), [(name, *leaf) for name, tree in presets().items() for leaf in tree.items()]
+)
+def test_presets(preset: str, key: str, published: Any) -> None:
+    check(value_of(PretrainJob.model_validate({"pretrain": {"preset": preset}}), key), published)
+
+
+def test_the_page_has_both_presets_whole() -> None:
+    assert {name: len(tree) for name, tree in presets().items()} == dict.fromkeys(SCHEDULES, 39)
+
+
+@pytest.mark.parametrize("preset", SCHEDULES)
+def test_schedules(preset: str) -> None:
+    per_epoch = 3
+    job = PretrainJob.model_validate({"pretrain": {"preset": preset}})
+    schedules = DinoSchedules(job.pretrain, job.optimizer, per_epoch)
+    rates = [schedules.at(step) for step in range(job.pretrain.epochs * per_epoch)]
+    reached = (max(rate.lr for rate in rates), rates[0].teacher_temp, rates[-1].teacher_temp)
+    assert reached == pytest.approx(SCHEDULES[preset], rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("config", "key", "published"), [(config, *leaf) for config, tree in DEFAULTS.items() for leaf in leaves(tree)]
+)
+def test_defaults(config: type[BaseModel], key: str, published: Any) -> None:
+    check(value_of(config(), key), published)
+
+
+@pytest.mark.parametrize(("place", "published"), IN_CODE.items())
+def test_constants_in_code(place: str, published: Any) -> None:
+    module, _, path = place.partition(":")
+    name, _, argument = path.partition(".")
+    value = getattr(import_module(module), name)
+    check(signature(value).parameters[argument].default if argument else value, published)
