@@ -1,6 +1,7 @@
 """The verdicts on the paper's claims when its own published numbers are the study.
 
-``python -m benchmarks.paper_claims`` prints the table of docs/report.md, and with ``--all`` every comparison.
+``python -m benchmarks.paper_claims`` prints a table, of which docs/report.md has a part; with ``--all`` every
+comparison.
 """
 
 from __future__ import annotations
@@ -14,13 +15,15 @@ from visualize.tables import markdown, markdown_rows
 
 
 def verdict_table() -> list[str]:
-    """The lines of the table, as Markdown."""
+    """The lines of the table, as Markdown: of each claim its verdict, and how many comparisons say so."""
     study = paper_as_study()
     lines = []
     for claim in claims(study, Scores({variant.name: variant.rows for variant in study.variants})):
         signs = [one.sign for one in claim.comparisons]
-        lines.append([claim.text, claim.verdict, *(str(signs.count(sign)) for sign in (1, -1, 0))])
-    return markdown_rows(["claim", "verdict", "for", "against", "undecided"], lines, 2)
+        words = ((1, "for"), (-1, "against"), (0, "undecided"))
+        counts = ", ".join(f"{signs.count(sign)} {word}" for sign, word in words if sign in signs)
+        lines.append([claim.text, f"{claim.verdict}: {counts}" if counts else claim.verdict])
+    return markdown_rows(["claim", "verdict: comparisons"], lines, 2)
 
 
 def main() -> None:
