@@ -58,7 +58,8 @@ class Network:
 
     def dense(self, rows: Sequence[EvalResult], epoch: int) -> dict[int, EvalResult]:
         """The probe's rows by block."""
-        return {int(row.block): row for row in rows if row.task == "probe" and row.epoch == epoch}
+        own = [row for row in rows if row.task == "probe" and row.metric == "mIoU" and not row.note]
+        return {int(row.block): row for row in own if row.epoch == epoch}
 
     def over_seeds(self, value: Callable[[Sequence[EvalResult], int], float], epoch: int) -> list[float]:
         """``value`` of the rows of every seed."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,8 @@ def study(tmp_path: Path) -> Path:
                 cosine = 0.99 if name == "paper" else 0.4
                 rows += [row(name, seed, "probe", 1, epoch, 20 - shift, cosine)]
                 rows += [row(name, seed, "probe", 2, epoch, last - shift, cosine)]
+                best = row(name, seed, "probe", 2, epoch, 99.0, cosine)
+                rows += [replace(best, note="best on validation"), replace(best, metric="aAcc")]
                 rows += [row(name, seed, "knn", 2, epoch, 25 + seed, cosine)]
     baseline = row("skip", 0, "probe", 2, 4, 0.0, 0.1).baseline("majority class", 11.9)
     write_rows(folder / "rows.json", [baseline, *rows])
