@@ -81,12 +81,6 @@ def chosen_device() -> type[Device]:
     return RealDevice if os.environ.get("DINOSKIP_TEST_DEVICE") == "cuda" else PretendedDevice
 
 
-def row(name: str) -> str:
-    """A path's line of the table in docs/measured.md."""
-    stated = STATED[name]
-    return f"| {name} | {stated.reads:g} | {stated.uploads:g} | {stated.kernels:,} |"
-
-
 def main() -> None:
     device = chosen_device()
     print(f"{'path':40s} {'host reads':>10s} {'uploads':>8s} {'kernels':>8s} {'MB':>9s}")

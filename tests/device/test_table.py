@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.device.paths import PATHS, Reading, measure
-from tests.device.table import STATED, Stated, chosen_device, row
+from tests.device.table import STATED, Stated, chosen_device
 
 PAGE = Path(__file__).parents[2] / "docs" / "measured.md"
 
@@ -29,7 +29,18 @@ def test_what_does_not_hold_is_told() -> None:
     assert Stated(2, 0.5, 10).faults(reading, exact=False) == []
 
 
-def test_the_page_shows_the_table() -> None:
-    page = PAGE.read_text()
+def test_what_the_page_says() -> None:
+    page = " ".join(PAGE.read_text().split())
     assert list(STATED) == list(PATHS)
-    assert [row(name) for name in STATED if row(name) not in page] == []
+    adamw, soap, device = (STATED[f"DINO step, {name}"] for name in ("adamw, crops", "soap, crops", "soap, decode"))
+    refresh = [STATED[f"DINO step, {name}, crops, refresh"].reads for name in ("soap", "ecs")]
+    assert ({stated.uploads for stated in STATED.values()}, adamw.reads, soap.reads, refresh) == ({0}, 1, 1, [2, 28])
+    names = ("TokenCut, a batch", "live probe, a step", "cached probe, a step", "feature export, a batch")
+    cut, live, cached, export = (STATED[name].reads for name in names)
+    for text in (
+        f"counts for {len(STATED)} paths",
+        f"{adamw.kernels:,} operations with AdamW, {soap.kernels:,} with SOAP",
+        f"cut on the device {device.kernels - soap.kernels} more",
+        f"A batch of TokenCut has {cut}, a step of live probes {live}, of cached ones {cached}, feature export {export}.",
+    ):
+        assert text in page
