@@ -24,14 +24,13 @@ PAGE = ROOT / "docs" / "fidelity.md"
 HEAD = """# Fidelity to the papers
 
 ```sh
-python -m tests.conformance.fidelity_page --slow     # checks everything and writes this page
+python -m tests.conformance.fidelity_page --slow     # checks every claim and writes this page
 ```
 
-It checks every claim of the four papers that can be checked without ImageNet (CPU, float64 unless said).
-**{summary}**
+Four papers, all claims that can be checked without ImageNet (CPU, float64 unless said). **{summary}**
 
-*Met*: comparisons of a claim that hold, of all. [fidelity.csv](fidelity.csv) has each, with what was expected and
-what came out. Where the papers contradict themselves or say nothing:
+A line has the check's number, the claim, its place in the paper and how many comparisons hold;
+[fidelity.csv](fidelity.csv) has each. Where the papers contradict themselves or say nothing:
 [what they leave open](diagnostics.md#what-the-papers-leave-open)."""
 CLAIMS = {
     "1": "W^V W^O has condition number 1 and singular values c²",
@@ -115,26 +114,22 @@ def met(lines: list[dict[str, Any]]) -> str:
     missed = next((line for line in lines if not line["passed"]), None)
     if missed is None:
         return count
-    return f"**{count}** {missed['what']}: {number(missed['got'])} ({expected(missed)})".replace("|", "\\|")
+    return f"**{count}**, {missed['what']}: {number(missed['got'])} ({expected(missed)})"
 
 
 def page(lines: list[dict[str, Any]]) -> str:
-    """The page's text: a table a paper, a line a claim."""
+    """The page's text: a part a paper, a line a claim."""
     passed = sum(line["passed"] for line in lines)
     summary = f"{passed} of {len(lines)}" if passed < len(lines) else f"All {passed}"
     summary += " comparisons are met."
     parts = [HEAD.format(summary=summary)]
     for paper in PAPERS:
-        parts += [
-            f"\n## {paper}\n",
-            "| check | claim | where | met |",
-            "|---|---|---|---|",
-        ]
+        parts.append(f"\n## {paper}\n")
         rows = [line for line in lines if line["paper"] == paper]
         for check in sorted(set(map(check_of, rows)), key=list(CLAIMS).index):
             some = [line for line in rows if check_of(line) == check]
             where = ", ".join(dict.fromkeys(line["equation"] for line in some))
-            parts.append(f"| {check} | {CLAIMS[check]} | {where} | {met(some)} |")
+            parts.append(f"- `{check}` {CLAIMS[check]} ({where}): {met(some)}")
     return "\n".join(parts) + "\n"
 
 

@@ -41,6 +41,7 @@ def test_what_the_page_says() -> None:
         f"counts for {len(STATED)} paths",
         f"{adamw.kernels:,} operations with AdamW, {soap.kernels:,} with SOAP",
         f"cut on the device {device.kernels - soap.kernels} more",
-        f"A batch of TokenCut has {cut}, a step of live probes {live}, of cached ones {cached}, feature export {export}.",
+        f"A batch of TokenCut has {cut}, a step of live probes {live}",
+        f"of cached ones {cached}, feature export {export}.",
     ):
         assert text in page
