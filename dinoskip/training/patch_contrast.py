@@ -2,9 +2,10 @@
 
 Two jittered crops of an image overlap. For every patch of one whose centre lies in the other, the other's features are
 sampled at that point, bilinearly: its positive; those of all other such patches of the batch are its negatives. The
-matching is known from the boxes that were cut, as in VADeR (Pinheiro et al. 2020, arXiv:2011.05499) and PixPro (Xie et
-al. 2021, arXiv:2011.10043); the teacher and the queue, which are options, are DenseCL's (Wang et al. 2021,
-arXiv:2011.09157). docs/objectives.md has the differences. To read how a step goes: :meth:`PatchContrast.step`.
+matching is known from the boxes that were cut, as in VADeR (Pinheiro et al. 2020, arXiv:2011.05499; it has a memory
+bank) and PixPro (Xie et al. 2021, arXiv:2011.10043; it has no negatives); the teacher and the queue, which are options,
+are DenseCL's (Wang et al. 2021, arXiv:2011.09157; it matches the most similar feature). To read how a step goes:
+:meth:`PatchContrast.step`.
 """
 
 from __future__ import annotations

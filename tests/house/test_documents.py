@@ -26,8 +26,7 @@ FILE = re.compile(r"\b(?:dinoskip|eval|visualize|tests|benchmarks|configs|docs)/
 SETTING = re.compile(r"`((?:evaluate|pretrain|supervise|online|gallery|report|analyze|sweep|model)(?:\.[a-z_]+)+)\b")
 COMMAND = re.compile(r"^(?:torchrun.* -m )?dinoskip (.*)$")
 FILES = (".md", ".safetensors", ".json", ".html", ".yaml")
-OLD_NAMES = "## Names of version 0.1"
-MADE = {"docs/extending.md": r"NAME|sizes|smoothness|beside|lion|xavier|turns", "docs/report.md": "docs/results/study"}
+MADE = {"docs/extending.md": r"sizes|smoothness|beside|lion|xavier|turns", "docs/report.md": "docs/results/study"}
 
 
 def resolves(name: str) -> bool:
@@ -54,7 +53,7 @@ def without_local_names(text: str) -> str:
 @pytest.mark.parametrize("path", [*PAGES, *SOURCES], ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_names_and_files(path: Path) -> None:
     text, page = path.read_text(), path.relative_to(ROOT).as_posix()
-    text = without_local_names(text) if path.suffix == ".py" else text.partition(OLD_NAMES)[0]
+    text = without_local_names(text) if path.suffix == ".py" else text
     exempt = re.compile(MADE.get(page, "docs/results/study"))
     for name in {one for one in DOTTED.findall(text) if not exempt.search(one)}:
         assert resolves(name), f"{page}: {name}"
@@ -74,8 +73,7 @@ def has_setting(model: type[BaseModel], parts: list[str]) -> bool:
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
 def test_settings(path: Path) -> None:
-    text, _, rest = path.read_text().partition(OLD_NAMES)
-    for dotted in set(SETTING.findall(text + rest.partition("\n## ")[2])):
+    for dotted in set(SETTING.findall(path.read_text())):
         if not dotted.endswith(FILES):
             assert has_setting(Study, dotted.split(".")), f"{path.name}: {dotted}"
 
