@@ -25,13 +25,8 @@ PAGE = (ROOT / "docs" / "extending.md").read_text()
 LINKED = re.findall(r"\]\((extending/\w+\.py)\) to `(\S+)`", PAGE)
 
 
-def blocks_of(language: str, mark: str) -> list[tuple[str, str]]:
-    """File name and text of every code block of a language; the first line of one is the mark and the file's name."""
-    return re.findall(rf"```{language}\n{mark} (\S+)\n(.*?)```", PAGE, flags=re.DOTALL)
-
-
 FILES = [(name, (ROOT / "docs" / link).read_text()) for link, name in LINKED]
-STUDIES, CHANGES = blocks_of("yaml", "#"), blocks_of("diff", "---")
+CHANGES = re.findall(r"```diff\n--- (\S+)\n(.*?)```", PAGE, flags=re.DOTALL)  # a file's name, and its change
 
 
 def changed(text: str, hunk: list[str]) -> str:
@@ -92,9 +87,10 @@ def photos(folder: Path) -> Path:
 @pytest.fixture(scope="module")
 def study(packages: Path) -> Path:
     """The folder of the page's study, run with every example in it."""
-    ((name, text),) = STUDIES
-    (packages / name).write_text(text.replace("PHOTOS", str(photos(packages / "photos"))))
-    dinoskip(packages, "run", name, "-q")
+    (link,) = re.findall(r"\]\((extending/\w+\.yaml)\)", PAGE)
+    text = (ROOT / "docs" / link).read_text()
+    (packages / "study.yaml").write_text(text.replace("PHOTOS", str(photos(packages / "photos"))))
+    dinoskip(packages, "run", "study.yaml", "-q")
     return packages / "runs" / "extended"
 
 
