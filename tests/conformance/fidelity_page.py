@@ -29,8 +29,8 @@ python -m tests.conformance.fidelity_page --slow     # checks every claim and wr
 
 Four papers, all claims that can be checked without ImageNet (CPU, float64 unless said). **{summary}**
 
-A line has the check's number, the claim, its place in the paper and how many comparisons hold;
-[fidelity.csv](fidelity.csv) has each. Where the papers contradict themselves or say nothing:
+A line has the check's number, the claim and its place in the paper; [fidelity.csv](fidelity.csv) has every comparison.
+Where the papers contradict themselves or say nothing:
 [what they leave open](diagnostics.md#what-the-papers-leave-open)."""
 CLAIMS = {
     "1": "W^V W^O has condition number 1 and singular values c²",
@@ -108,13 +108,13 @@ def check_of(line: dict[str, Any]) -> str:
     return named[1].lstrip("0").replace("_", " ") if named else ""
 
 
-def met(lines: list[dict[str, Any]]) -> str:
-    """The comparisons of a claim that hold, of all; the first that does not is named."""
+def missed(lines: list[dict[str, Any]]) -> str:
+    """What is said of a claim of which comparisons do not hold: how many do, and the first that does not."""
+    first = next((line for line in lines if not line["passed"]), None)
+    if first is None:
+        return ""
     count = f"{sum(line['passed'] for line in lines)}/{len(lines)}"
-    missed = next((line for line in lines if not line["passed"]), None)
-    if missed is None:
-        return count
-    return f"**{count}**, {missed['what']}: {number(missed['got'])} ({expected(missed)})"
+    return f": **{count}**, {first['what']}: {number(first['got'])} ({expected(first)})"
 
 
 def page(lines: list[dict[str, Any]]) -> str:
@@ -129,7 +129,7 @@ def page(lines: list[dict[str, Any]]) -> str:
         for check in sorted(set(map(check_of, rows)), key=list(CLAIMS).index):
             some = [line for line in rows if check_of(line) == check]
             where = ", ".join(dict.fromkeys(line["equation"] for line in some))
-            parts.append(f"- `{check}` {CLAIMS[check]} ({where}): {met(some)}")
+            parts.append(f"- `{check}` {CLAIMS[check]} ({where}){missed(some)}")
     return "\n".join(parts) + "\n"
 
 
