@@ -16,6 +16,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,9 @@ NETWORKS = ("skip", "default", "paper", "calibrated", "mirrored")
 CURVES = "objectives-blocks"
 _INTRO = """# Which objective keeps the tokens of a skipless ViT alive?
 
-Written by `python -m benchmarks.objectives STUDY ... --table PAGE.md` from {runs} training runs of {command}.
+Written by `python -m benchmarks.objectives STUDY ... --table PAGE.md` from {runs} training runs of
+{command}.
+{hours:.1f} core-hours, {machine}.
 
 A ViT of width 128 with 12 blocks, patches of 8, 48 × 48 pixels, learns from 1,600 photographs of Imagenette: 400 steps
 of 16 images with SOAP, equally many images for every objective. The rate of a network is the best of three by the
@@ -195,13 +198,29 @@ def _points(one: Network, what: str) -> dict[int, float]:
     return {block: statistics.mean(rows[block].value for rows in every) for block in every[0]}
 
 
+def cost(folders: Sequence[Path]) -> tuple[float, str]:
+    """Core-hours of all stages of the studies (one thread each), and the machine and day of the last training."""
+    seconds = sum(float(read_json(path)["seconds"]) for folder in folders for path in folder.rglob("timing.json"))
+    where, updated = {}, 0.0
+    for folder in folders:
+        for path in folder.glob("stages/pretrain/*/*/status.json"):
+            status = read_json(path)
+            if status["updated"] > updated:
+                updated, where = status["updated"], read_json(path.with_name("env.json"))
+    day = datetime.fromtimestamp(updated, UTC).date()
+    machine = f"{where['cores']} cores, {where['memory']}, torch {where['torch']}, Python {where['python']}, {day}"
+    return seconds / 3600, machine
+
+
 def write_page(folders: Sequence[Path], page: Path) -> None:
     """Write ``page`` and its curves beside it."""
     read = {folder.name: read_study(folder) for folder in folders}
     studies = {name: read[name] for name in TITLES if name in read}
     runs = sum(len(one.seeds) for networks in studies.values() for one in networks)
     files = [f"`configs/results/{name.replace('-', '_')}.yaml`" for name in studies]
-    lines = [_INTRO.format(runs=runs, command=", ".join(files)), "## Verdicts", ""]
+    hours, machine = cost([folder for folder in folders if folder.name in studies])
+    intro = _INTRO.format(runs=runs, command=", ".join(files), hours=hours, machine=machine)
+    lines = [intro, "## Verdicts", ""]
     lines += [f"- **{TITLES[name]}.** {verdict(networks)}" for name, networks in studies.items()]
     lines += ["", "## Networks", ""]
     for name, networks in studies.items():

@@ -26,6 +26,10 @@ def row(name: str, seed: int, task: str, block: int, epoch: int, value: float, c
 @pytest.fixture
 def study(tmp_path: Path) -> Path:
     folder = tmp_path / "objectives-mae"
+    run = folder / "stages" / "pretrain" / "skip-soap-s0" / "key"
+    write_json(run / "env.json", {"cores": "2", "memory": "23.5 GiB", "torch": "2.15.0", "python": "3.11.7"})
+    write_json(run / "status.json", {"updated": 1_795_374_797.0})
+    write_json(run / "timing.json", {"seconds": 5400.0})
     rows = []
     for name, values in AFTER.items():
         write_json(folder / "stages" / "sweep" / f"{name}-soap" / "key" / "sweep.json", {"lr": 0.016})
@@ -52,6 +56,7 @@ def test_values_are_those_of_the_rows(study: Path, tmp_path: Path) -> None:
     )
     assert expected in page
     assert "9 training runs" in page
+    assert "1.5 core-hours, 2 cores, 23.5 GiB, torch 2.15.0, Python 3.11.7, 2026-11-22." in page
     assert (tmp_path / "objectives-blocks.svg").stat().st_size > 1000
 
 
