@@ -17,6 +17,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from statistics import median
 
 import torch
 
@@ -76,7 +77,8 @@ _TIMED = 0.5  # seconds
 
 @cache
 def _block_rate(device: torch.device, width: int) -> float:
-    """FLOP/s of a ViT's block over 4 images of 196 patches: the mean of half a second, what others take included.
+    """FLOP/s of a ViT's block over 4 images of 196 patches: the median of half a second: what others steadily take
+    counts, a pause does not.
 
     On a GPU the rate of large products in bfloat16 times :data:`UTILISATION`.
     """
@@ -87,11 +89,12 @@ def _block_rate(device: torch.device, width: int) -> float:
         block = Block(width, max(1, width // HEAD_DIM), qkv_bias=True).eval()
         tokens = torch.randn(4, 197, width, generator=generator)
         block(tokens)  # the first loads the library
-        began, count = time.perf_counter(), 0
-        while time.perf_counter() - began < _TIMED:
+        times, until = [], time.perf_counter() + _TIMED
+        while time.perf_counter() < until:
+            began = time.perf_counter()
             block(tokens)
-            count += 1
-        return 4 * count * block_flops(197, width) / (time.perf_counter() - began)
+            times.append(time.perf_counter() - began)
+        return 4 * block_flops(197, width) / median(times)
 
 
 START = 0.15  # seconds of any stage
