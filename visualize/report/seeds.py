@@ -76,12 +76,14 @@ class SeedsLine:
 def over_seeds(variants: Sequence[StudyVariant], scores: Scores) -> list[SeedsLine]:
     """Every network against the first of its optimizer and depth, on every benchmark that both have.
 
-    The first of each optimizer and depth is held against the first of all. Empty without several seeds.
+    The first of each optimizer and depth is held against the first of all. Empty if every network has one seed.
     """
     families: dict[str, list[StudyVariant]] = {}
     for variant in variants:
         if variant.family:
             families.setdefault(variant.family, []).append(variant)
+    if not any(len(own) > 1 for own in families.values()):
+        return []
     kinds: dict[tuple[str, int], str] = {}
     lines = []
     for name, own in families.items():
@@ -131,7 +133,8 @@ def seeds_table(lines: Sequence[SeedsLine]) -> TextTable | None:
         if names != seen:
             rules.add(len(body))
             seen = names
-        cells = [_spread(line.one.chosen), _spread(line.two.chosen), signed(line.difference), f"{line.deviation:.1f}"]
+        cells = [_spread(line.one.chosen), _spread(line.two.chosen), signed(line.difference),
+                 "–" if math.isnan(line.deviation) else f"{line.deviation:.1f}"]  # fmt: skip
         starts = [_spread(side.before) for side in (line.one, line.two)]
         ends = [_spread(side.last) for side in (line.one, line.two)]
         body.append([names, line.benchmark.label, *cells, line.verdict, *starts, *ends])
