@@ -203,7 +203,7 @@ def test_hints_say_what_to_write(tmp_path: Path, capsys: pytest.CaptureFixture[s
     vit = "timm:vit_tiny_patch16_224,pretrained=false,depth=1"
     train, out = ["pretrain", "--data", str(photos), "--out"], str(tmp_path / "out")
     said = [
-        ([*train, out], "or batch_size=2 or less"),
+        ([*train, out], "or pretrain.batch_size=2 or less"),
         ([*train, out, "pretrain.epochs=5"], "give pretrain.warmup_epochs=0.5, or more epochs"),
         ([*train, out, "model.name=vit_small"], "did you mean vit_small_patch16?"),
         (["features", "export", "--backbone", vit, "--data", str(photos / "0.jpg"), "--out", out], "is a file"),
