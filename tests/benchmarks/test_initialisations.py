@@ -118,7 +118,11 @@ def test_the_page_says_who_meets_the_aims(tmp_path: Path) -> None:
     rows = {row.name: row for row in trained(results)}
     assert rows["calibrated"].mean("accuracy") == 26.5
     assert rows["calibrated"].shown("probe_miou", -1) == "23.0 ± 0.0"
-    assert aims(list(rows.values()))[2] == "| calibrated | adamw | -2.0 | +1.0 | 0.001 / 0.001 | 3 |"
+    assert aims(list(rows.values()))[2] == "| calibrated | adamw | -2.0 | +1.0 | 0.001 / 0.001, not swept | 2 |"
+    for other in RATES["adamw"][1:]:
+        write_json(tmp_path / Run("calibrated", "adamw", other, 0).file, result(5.0, 12.0) | {"val_accuracy": 1.0})
+    swept = aims(trained(done(tmp_path)))
+    assert swept[2] == "| calibrated | adamw | -2.0 | +1.0 | 0.001 / 0.001 | 3 |"
     write_page(results, tmp_path, tmp_path / "page" / "initialisations.md")
     page = (tmp_path / "page" / "initialisations.md").read_text()
     assert "from 7 of" in page
