@@ -10,20 +10,20 @@ from __future__ import annotations
 
 import argparse
 import math
-import shutil
 import statistics
 import sys
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from benchmarks.curves import draw_beside
 from dinoskip.files import read_json, write_text
 from dinoskip.results import EvalResult, best_by_heldout, read_rows
-from visualize.figures.drawing import curve, heading, legend, panels, write_figure
-from visualize.report.seeds import FACTOR
+from visualize.figures.drawing import curve, heading, legend, panels
+from visualize.report.seeds import OverSeeds, SeedsLine
+from visualize.rows import Benchmark
 
 TITLES = {
     "objectives": "Patch contrast",
@@ -34,6 +34,7 @@ TITLES = {
 """Of the studies, by their folders' names."""
 NETWORKS = ("skip", "default", "paper", "calibrated", "mirrored")
 CURVES = "objectives-blocks"
+PROBE = Benchmark("probe", "mIoU", "scenes", "val")
 _INTRO = """# Which objective keeps the tokens of a skipless ViT alive?
 
 Written by `python -m benchmarks.objectives STUDY ... --table PAGE.md` from {runs} training runs of
@@ -149,24 +150,19 @@ def verdict(networks: Sequence[Network]) -> str:
     said = f"Tokens alive at the end (cosine below .9): {', '.join(alive) or 'none'}; the last block's dense features "
     said += f"improved by more than a point: {', '.join(learnt) or 'none'}. "
     for what in ("last", "chosen"):
-        pair = [one.over_seeds(getattr(one, what), one.epochs) for one in (best, skip)]
-        start = [statistics.mean(one.over_seeds(getattr(one, what), 0)) for one in (best, skip)]
-        said += f"{best.name.capitalize()} − skip at the {what} block: {_judged(pair, start)}. "
+        said += f"{best.name.capitalize()} − skip at the {what} block: {_judged(best, skip, what)}. "
     return said.strip()
 
 
-def _judged(pair: Sequence[Sequence[float]], start: Sequence[float]) -> str:
-    """The difference of means with its verdict."""
-    means = [statistics.mean(values) for values in pair]
-    difference = f"{means[0] - means[1]:+.1f}"
-    if any(len(values) < 2 for values in pair):
-        return f"{difference} (one seed: undecided)"
-    degrees = sum(len(values) - 1 for values in pair)
-    deviation = math.sqrt(sum((len(values) - 1) * statistics.variance(values) for values in pair) / degrees)
-    winner = 0 if means[0] > means[1] else 1
-    decided = abs(means[0] - means[1]) > FACTOR * deviation and means[winner] > start[winner]
-    word = ("better", "worse")[winner] if decided else "undecided"
-    return f"{difference} (deviation {deviation:.1f}: {word})"
+def _judged(best: Network, skip: Network, what: str) -> str:
+    """The difference of means with its verdict, by the report's rule over seeds."""
+    one, two = (
+        OverSeeds(tuple(own.over_seeds(value, own.epochs)), (), tuple(own.over_seeds(value, 0)))
+        for own, value in ((best, getattr(best, what)), (skip, getattr(skip, what)))
+    )
+    line = SeedsLine(best.name, skip.name, PROBE, one, two)
+    spread_of = "one seed" if math.isnan(line.deviation) else f"deviation {line.deviation:.1f}"
+    return f"{line.difference:+.1f} ({spread_of}: {line.verdict})"
 
 
 def draw(studies: Mapping[str, Sequence[Network]], place: Path) -> str:
@@ -184,10 +180,7 @@ def draw(studies: Mapping[str, Sequence[Network]], place: Path) -> str:
         return figure
 
     alt = "Dense probe and token cosine by block after training, for every objective and network"
-    with tempfile.TemporaryDirectory() as scratch:
-        drawn = write_figure(Path(scratch) / CURVES, picture, len(NETWORKS), alt, alt, alt)
-        shutil.copyfile(drawn.light, place / f"{CURVES}.svg")
-    return f"![{alt}]({CURVES}.svg)"
+    return draw_beside(place, CURVES, picture, len(NETWORKS), alt)
 
 
 def _points(one: Network, what: str) -> dict[int, float]:

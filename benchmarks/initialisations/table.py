@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import math
-import shutil
 import statistics
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.curves import draw_beside
 from benchmarks.initialisations.candidates import CANDIDATES
 from benchmarks.initialisations.plan import MAIN, RATES, Run, all_runs
 from dinoskip.files import read_json, write_text
-from visualize.figures.drawing import curve, heading, legend, panels, write_figure
+from visualize.figures.drawing import curve, heading, legend, panels
 
 Results = Mapping[Run, Mapping[str, Any]]
 CURVES = "initialisations-blocks"
@@ -167,10 +166,7 @@ def draw(results: Results, out: Path, place: Path) -> str:
         return figure
 
     alt = "Dense probe and token cosine by block, before and after training, of the main initialisations"
-    with tempfile.TemporaryDirectory() as scratch:
-        made = write_figure(Path(scratch) / CURVES, picture, len(names), alt, alt, alt)
-        shutil.copyfile(made.light, place / f"{CURVES}.svg")
-    return f"![{alt}]({CURVES}.svg)"
+    return draw_beside(place, CURVES, picture, len(names), alt)
 
 
 def write_page(results: Results, out: Path, page: Path) -> None:
