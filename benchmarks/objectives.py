@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from benchmarks.curves import draw_beside
+from benchmarks.pages import draw_beside, markdown_table, spread
 from dinoskip.files import read_json, write_text
 from dinoskip.results import EvalResult, best_by_heldout, read_rows
 from visualize.figures.drawing import curve, heading, legend, panels
@@ -109,25 +109,17 @@ def read_study(folder: Path) -> list[Network]:
     return networks
 
 
-def spread(values: Sequence[float], digits: int = 1) -> str:
-    """Mean ± standard deviation; the mean alone of one."""
-    text = f"{statistics.mean(values):.{digits}f}"
-    return text + (f" ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else "")
-
-
 def table(networks: Sequence[Network]) -> list[str]:
     """A line a network."""
-    lines = [
-        "| network | rate | seeds | cosine | dense, last block | dense, chosen block | k-NN |",
-        "|---|---:|---:|---:|---:|---:|---:|",
-    ]
+    columns = ("network", "rate", "seeds", "cosine", "dense, last block", "dense, chosen block", "k-NN")
+    body = []
     for one in networks:
         cells = [one.name, f"{one.lr:g}", str(len(one.seeds))]
         for value, digits in ((one.cosine, 2), (one.last, 1), (one.chosen, 1), (one.knn, 1)):
             before, after = (one.over_seeds(value, epoch) for epoch in (0, one.epochs))
             cells.append(f"{statistics.mean(before):.{digits}f} → {spread(after, digits)}")
-        lines.append(f"| {' | '.join(cells)} |")
-    return [*lines, ""]
+        body.append(cells)
+    return markdown_table(columns, body)
 
 
 def verdict(networks: Sequence[Network]) -> str:

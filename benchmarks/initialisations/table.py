@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.curves import draw_beside
 from benchmarks.initialisations.candidates import CANDIDATES
 from benchmarks.initialisations.plan import MAIN, RATES, Run, all_runs
+from benchmarks.pages import draw_beside, markdown_table, spread
 from dinoskip.files import read_json, write_text
 from visualize.figures.drawing import curve, heading, legend, panels
 
@@ -56,10 +56,7 @@ class Trained:
     def shown(self, value: str, block: int | None = None, digits: int = 1) -> str:
         """Mean ± deviation over seeds; the mean alone of one; a dash where all failed."""
         values = self.values(value, block)
-        if not values:
-            return "not finite"
-        text = f"{statistics.mean(values):.{digits}f}"
-        return text + (f" ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else "")
+        return spread(values, digits) if values else "not finite"
 
 
 def trained(results: Results, depth: int = 12) -> list[Trained]:
@@ -83,15 +80,6 @@ def fresh(out: Path, depth: int) -> Iterator[tuple[str, dict[str, Any]]]:
             yield name, read_json(path)
 
 
-def _markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    return [
-        f"| {' | '.join(columns)} |",
-        f"|---|{'---:|' * (len(columns) - 1)}",
-        *(f"| {' | '.join(row)} |" for row in rows),
-        "",
-    ]
-
-
 def fresh_table(out: Path, depth: int) -> list[str]:
     """Before training: a line a candidate."""
     shown = sorted({1, depth // 4, depth // 2, 3 * depth // 4, depth})
@@ -103,7 +91,7 @@ def fresh_table(out: Path, depth: int) -> list[str]:
         ]
         for name, seen in fresh(out, depth)
     ]  # fmt: skip
-    return _markdown(columns, rows) if rows else []
+    return markdown_table(columns, rows) if rows else []
 
 
 def trained_table(rows: Sequence[Trained], depth: int) -> list[str]:
@@ -118,7 +106,7 @@ def trained_table(rows: Sequence[Trained], depth: int) -> list[str]:
         ]
         for row in rows
     ]  # fmt: skip
-    return _markdown(columns, body) if body else []
+    return markdown_table(columns, body) if body else []
 
 
 def aims(rows: Sequence[Trained]) -> list[str]:
@@ -136,7 +124,7 @@ def aims(rows: Sequence[Trained]) -> list[str]:
         both = f"{row.lr:g} / {skip.lr:g}" + ("" if swept else ", not swept")
         body.append([row.name, row.optimizer, f"{gap:+.1f}", f"{more:+.1f}", both, str(sum(met))])
     columns = ["initialisation", "optimizer", "dense last − skip's", "accuracy − paper's", "rate / skip's", "aims met"]
-    return _markdown(columns, sorted(body, key=lambda row: -int(row[-1]))) if body else []
+    return markdown_table(columns, sorted(body, key=lambda row: -int(row[-1]))) if body else []
 
 
 def draw(results: Results, out: Path, place: Path) -> str:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.objectives import NETWORKS, read_study, spread, verdict, write_page
+from benchmarks.objectives import NETWORKS, read_study, verdict, write_page
+from benchmarks.pages import spread
 from dinoskip.files import write_json
 from dinoskip.results import EvalResult, write_rows
 

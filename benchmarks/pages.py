@@ -1,0 +1,36 @@
+"""What pages of results are made of: tables, means over seeds, curves beside the page."""
+
+from __future__ import annotations
+
+import shutil
+import statistics
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from visualize.figures.drawing import write_figure
+
+
+def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """The lines of a table, an empty one behind it; the first column to the left, the others to the right."""
+    return [
+        f"| {' | '.join(columns)} |",
+        f"|---|{'---:|' * (len(columns) - 1)}",
+        *(f"| {' | '.join(row)} |" for row in rows),
+        "",
+    ]
+
+
+def spread(values: Sequence[float], digits: int = 1) -> str:
+    """Mean ± standard deviation; the mean alone of one."""
+    text = f"{statistics.mean(values):.{digits}f}"
+    return text + (f" ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else "")
+
+
+def draw_beside(place: Path, name: str, picture: Callable[[Sequence[str]], Any], colours: int, alt: str) -> str:
+    """Write ``place/name.svg`` from a figure of so many colours; the Markdown that shows it."""
+    with tempfile.TemporaryDirectory() as scratch:
+        drawn = write_figure(Path(scratch) / name, picture, colours, alt, alt, alt)
+        shutil.copyfile(drawn.light, place / f"{name}.svg")
+    return f"![{alt}]({name}.svg)"
