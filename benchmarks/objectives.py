@@ -1,6 +1,6 @@
 """The page of the studies of objectives: which one keeps the tokens of a skipless ViT alive.
 
-    dinoskip run configs/results/objectives.yaml data.imagenette.root=SMALL       # and _dino, _ibot, _mae
+    dinoskip run configs/results/objectives.yaml data.imagenette.root=SMALL       # and _scenes, _dino, _ibot, _mae
     python -m benchmarks.objectives runs/objectives runs/objectives-* --table docs/results/objectives.md
 
 Each folder is a study of configs/results whose report was written; folders may hold different numbers of seeds.
@@ -22,18 +22,27 @@ from benchmarks.pages import draw_beside, markdown_table, spread
 from dinoskip.files import read_json, write_text
 from dinoskip.results import EvalResult, best_by_heldout, read_rows
 from visualize.figures.drawing import curve, heading, legend, panels
+from visualize.report.answer import BETTER
 from visualize.report.seeds import OverSeeds, SeedsLine
 from visualize.rows import Benchmark
 
 TITLES = {
     "objectives": "Patch contrast",
+    "objectives-scenes": "Patch contrast on scenes",
     "objectives-dino": "DINO",
     "objectives-ibot": "iBOT",
     "objectives-mae": "MAE",
 }
 """Of the studies, by their folders' names."""
+NOTES = {
+    "objectives-scenes": "With 8 blocks, at 64 pixels, from 1,600 composed scenes in place of Imagenette: other scenes "
+    "than those that are reported, but of the same photographs and objects."
+}
+"""What differs from the others, by folder."""
 NETWORKS = ("skip", "default", "paper", "calibrated", "mirrored")
 CURVES = "objectives-blocks"
+ALIVE = 0.9
+"""Below this mean cosine the tokens of an image are called alive."""
 PROBE = Benchmark("probe", "mIoU", "scenes", "val")
 _INTRO = """# Which objective keeps the tokens of a skipless ViT alive?
 
@@ -47,7 +56,9 @@ probe at the last block, after 100 steps, on scenes that are not those reported.
 of the patches on 317 embedded scenes (7 classes); *chosen* is the block that is best on held-out training scenes;
 *cosine* is between the tokens of an image at the last block, 1 where all are alike; k-NN (20 neighbours) is at the
 last block, on Imagenette's validation images. *a → b*: before training and after it. ± is the standard deviation over
-seeds. `skip` alone has skip connections. Short runs of a small network: leads, not laws.
+seeds. `skip` alone has skip connections. Tokens are *alive* if their cosine is below 0.9. *Better* or *worse* than skip
+means by more than two standard deviations over seeds, the better one also above its own start; this was fixed before
+the runs. Short runs of a small network: leads, not laws.
 """
 
 
@@ -111,50 +122,100 @@ def read_study(folder: Path) -> list[Network]:
 
 def table(networks: Sequence[Network]) -> list[str]:
     """A line a network."""
-    columns = ("network", "rate", "seeds", "cosine", "dense, last block", "dense, chosen block", "k-NN")
+    columns = (
+        "network", "rate", "seeds", "cosine", "dense, last block", "− skip", "dense, chosen block", "− skip", "k-NN",
+    )  # fmt: skip
     body = []
     for one in networks:
+        cosine, last, chosen, knn = (
+            _before_and_after(one, value, digits)
+            for value, digits in ((one.cosine, 2), (one.last, 1), (one.chosen, 1), (one.knn, 1))
+        )
+        judged = [_judged(one, networks, block) for block in ("last", "chosen")]
         cells = [one.name, f"{one.lr:g}", str(len(one.seeds))]
-        for value, digits in ((one.cosine, 2), (one.last, 1), (one.chosen, 1), (one.knn, 1)):
-            before, after = (one.over_seeds(value, epoch) for epoch in (0, one.epochs))
-            cells.append(f"{statistics.mean(before):.{digits}f} → {spread(after, digits)}")
-        body.append(cells)
+        body.append([*cells, cosine, last, judged[0], chosen, judged[1], knn])
     return markdown_table(columns, body)
 
 
-def verdict(networks: Sequence[Network]) -> str:
-    """Of the skipless network with the best dense features: alive or not, and better or worse than skip.
+def _before_and_after(one: Network, value: Callable[[Sequence[EvalResult], int], float], digits: int) -> str:
+    before, after = (one.over_seeds(value, epoch) for epoch in (0, one.epochs))
+    return f"{statistics.mean(before):.{digits}f} → {spread(after, digits)}"
+
+
+def against_skip(one: Network, networks: Sequence[Network], block: str) -> SeedsLine | None:
+    """A network against the one with skips at the ``"last"`` or ``"chosen"`` block; None for itself or without it.
 
     Better or worse as the reports say it: a difference of means of more than two standard deviations over seeds, pooled
     over both networks, the better one above its own start; undecided with one seed.
     """
-    at = {one.name: one for one in networks}
-    skip, others = at.get("skip"), [one for one in networks if one.name != "skip"]
-    if skip is None or not others:
+    skip = next((other for other in networks if other.name == "skip"), one)
+    if one is skip:
+        return None
+    sides = []
+    for own in (one, skip):
+        value: Callable[[Sequence[EvalResult], int], float] = getattr(own, block)
+        sides.append(OverSeeds(tuple(own.over_seeds(value, own.epochs)), (), tuple(own.over_seeds(value, 0))))
+    return SeedsLine(one.name, skip.name, PROBE, *sides)
+
+
+def _judged(one: Network, networks: Sequence[Network], block: str) -> str:
+    line = against_skip(one, networks, block)
+    return "" if line is None else f"{line.difference:+.1f}, {line.verdict}"
+
+
+def verdict(networks: Sequence[Network]) -> str:
+    """Which skipless networks are alive, which have learnt, and which are better than skip, in sentences."""
+    others = [one for one in networks if one.name != "skip"]
+    if len(others) in (0, len(networks)):
         return "Not complete yet."
-    best = max(others, key=lambda one: statistics.mean(one.over_seeds(one.last, one.epochs)))
-    alive = [one.name for one in others if statistics.mean(one.over_seeds(one.cosine, one.epochs)) < 0.9]
+    alive = [one.name for one in others if is_alive(one)]
     learnt = [
         one.name
         for one in others
         if statistics.mean(one.over_seeds(one.last, one.epochs)) > statistics.mean(one.over_seeds(one.last, 0)) + 1
     ]
-    said = f"Tokens alive at the end (cosine below .9): {', '.join(alive) or 'none'}; the last block's dense features "
-    said += f"improved by more than a point: {', '.join(learnt) or 'none'}. "
-    for what in ("last", "chosen"):
-        said += f"{best.name.capitalize()} − skip at the {what} block: {_judged(best, skip, what)}. "
-    return said.strip()
+    said = f"Tokens alive at the end: {', '.join(alive) or 'none'}. Dense features of the last block more than a point "
+    said += f"above their start: {', '.join(learnt) or 'none'}."
+    for block in ("last", "chosen"):
+        better = [name for one in others if (name := _if_better(one, networks, block))]
+        said += f" Better than skip at the {block} block: {', '.join(better) or 'none'}."
+    return said
 
 
-def _judged(best: Network, skip: Network, what: str) -> str:
-    """The difference of means with its verdict, by the report's rule over seeds."""
-    one, two = (
-        OverSeeds(tuple(own.over_seeds(value, own.epochs)), (), tuple(own.over_seeds(value, 0)))
-        for own, value in ((best, getattr(best, what)), (skip, getattr(skip, what)))
-    )
-    line = SeedsLine(best.name, skip.name, PROBE, one, two)
-    spread_of = "one seed" if math.isnan(line.deviation) else f"deviation {line.deviation:.1f}"
-    return f"{line.difference:+.1f} ({spread_of}: {line.verdict})"
+def _if_better(one: Network, networks: Sequence[Network], block: str) -> str:
+    line = against_skip(one, networks, block)
+    if line is None or line.verdict != BETTER:
+        return ""
+    return f"{one.name} ({line.difference:+.1f}{'' if is_alive(one) else ', its last tokens alike'})"
+
+
+def is_alive(one: Network) -> bool:
+    """Whether the tokens of an image differ at the last block after training: a mean cosine below :data:`ALIVE`."""
+    return statistics.mean(one.over_seeds(one.cosine, one.epochs)) < ALIVE
+
+
+def answer(studies: Mapping[str, Sequence[Network]]) -> str:
+    """Whether a skipless network with live tokens has better dense features than skip, and under which objective."""
+    said = []
+    for block in ("last", "chosen"):
+        lines = [
+            (TITLES[name], line)
+            for name, networks in studies.items()
+            for one in networks
+            if is_alive(one) and (line := against_skip(one, networks, block)) is not None
+        ]
+        won = [f"{line.first} with {title} ({line.difference:+.1f})" for title, line in lines if line.verdict == BETTER]
+        nearest = max(lines, key=lambda entry: entry[1].difference, default=None)
+        if won or nearest is None:
+            said.append(f"At the {block} block: {', '.join(won) or 'no tokens are alive'}.")
+        else:
+            title, line = nearest
+            said.append(
+                f"At the {block} block under no objective; nearest is {line.first} with {title}, "
+                f"{line.difference:+.1f} ({line.verdict})."
+            )
+    question = "Does a skipless network whose tokens stay alive have better dense features than the one with skips?"
+    return f"**{question}** {' '.join(said)}"
 
 
 def draw(studies: Mapping[str, Sequence[Network]], place: Path) -> str:
@@ -205,11 +266,12 @@ def write_page(folders: Sequence[Path], page: Path) -> None:
     files = [f"`configs/results/{name.replace('-', '_')}.yaml`" for name in studies]
     hours, machine = cost([folder for folder in folders if folder.name in studies])
     intro = _INTRO.format(runs=runs, command=", ".join(files), hours=hours, machine=machine)
-    lines = [intro, "## Verdicts", ""]
+    lines = [intro, "## Verdicts", "", answer(studies), ""]
     lines += [f"- **{TITLES[name]}.** {verdict(networks)}" for name, networks in studies.items()]
     lines += ["", "## Networks", ""]
     for name, networks in studies.items():
-        lines += [f"### {TITLES[name]}", "", *table(networks)]
+        note = [NOTES[name], ""] if name in NOTES else []
+        lines += [f"### {TITLES[name]}", "", *note, *table(networks)]
     page.parent.mkdir(parents=True, exist_ok=True)
     lines += ["## By block, after training", "", draw(studies, page.parent)]
     write_text(page, "\n".join(lines) + "\n")
@@ -218,7 +280,7 @@ def write_page(folders: Sequence[Path], page: Path) -> None:
 def main() -> int:
     """Read the studies and write the page."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.objectives")
-    parser.add_argument("studies", type=Path, nargs="+", help="folders of studies, of any of the four objectives")
+    parser.add_argument("studies", type=Path, nargs="+", help="folders of studies of configs/results/objectives*.yaml")
     parser.add_argument("--table", type=Path, required=True, help="the page to write")
     args = parser.parse_args()
     write_page([folder for folder in args.studies if folder.name in TITLES], args.table)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.objectives import NETWORKS, read_study, verdict, write_page
+from benchmarks.objectives import NETWORKS, against_skip, answer, read_study, verdict, write_page
 from benchmarks.pages import spread
 from dinoskip.files import write_json
 from dinoskip.results import EvalResult, write_rows
@@ -53,7 +53,8 @@ def test_values_are_those_of_the_rows(study: Path, tmp_path: Path) -> None:
     write_page([study], tmp_path / "page.md")
     page = (tmp_path / "page.md").read_text()
     expected = (
-        "| mirrored | 0.016 | 3 | 0.40 → 0.40 ± 0.00 | 36.0 → 41.0 ± 1.0 | 15.0 → 20.0 ± 0.0 | 26.0 → 26.0 ± 1.0 |"
+        "| mirrored | 0.016 | 3 | 0.40 → 0.40 ± 0.00 | 36.0 → 41.0 ± 1.0 | +10.0, better "
+        "| 15.0 → 20.0 ± 0.0 | +0.0, undecided | 26.0 → 26.0 ± 1.0 |"
     )
     assert expected in page
     assert "9 training runs" in page
@@ -64,12 +65,24 @@ def test_values_are_those_of_the_rows(study: Path, tmp_path: Path) -> None:
 def test_the_verdict_follows_the_rule(study: Path) -> None:
     networks = read_study(study)
     said = verdict(networks)
-    assert "alive at the end (cosine below .9): mirrored;" in said
-    assert "Mirrored − skip at the last block: +10.0 (deviation 1.0: better)" in said
-    assert "at the chosen block: +0.0 (deviation 0.0: undecided)" in said
-    without = [one for one in networks if one.name != "mirrored"]
-    assert "Paper − skip at the last block: -19.0 (deviation 1.0: worse)" in verdict(without)
-    assert verdict(networks[1:]) == "Not complete yet."
+    assert "Tokens alive at the end: mirrored." in said
+    assert "more than a point above their start: paper, mirrored." in said
+    assert "Better than skip at the last block: mirrored (+10.0)." in said
+    assert "Better than skip at the chosen block: none." in said
+    assert verdict(networks[1:]) == verdict(networks[:1]) == "Not complete yet."
+
+
+def test_the_answer_names_live_networks_alone(study: Path) -> None:
+    networks = read_study(study)
+    said = answer({"objectives-mae": networks})
+    assert "At the last block: mirrored with MAE (+10.0)." in said
+    assert "At the chosen block under no objective; nearest is mirrored with MAE, +0.0 (undecided)." in said
+    dead = [one for one in networks if one.name != "mirrored"]
+    assert "At the last block: no tokens are alive." in answer({"objectives-mae": dead})
+    line = against_skip(dead[1], dead, "last")
+    assert line is not None
+    assert (line.verdict, line.difference) == ("worse", -19.0)
+    assert against_skip(dead[0], dead, "last") is None
 
 
 def test_spread() -> None:
