@@ -51,13 +51,13 @@ def paper(model: VisionTransformer, images: Tensor, seed: int) -> None:
     skipless_(model, seed=seed)
 
 
-def paper_centred(model: VisionTransformer, images: Tensor, seed: int) -> None:
-    """The paper's, with means subtracted by biases."""
+def paper_centred(model: VisionTransformer, images: Tensor, seed: int, *, share: float = 1.0) -> None:
+    """The paper's, with this share of means subtracted by biases; of the patch embedding's, all."""
     paper(model, images, seed)
     with torch.no_grad():
         bias = model.patch_embed.proj.bias
         bias.sub_(model.patch_embed(images.float()).mean((0, 1, 2)))
-    centre_(model, images, 1.0, 1.0)
+    centre_(model, images, share, share)
 
 
 def calibrated(model: VisionTransformer, images: Tensor, seed: int, **settings: float) -> None:
@@ -185,6 +185,7 @@ CANDIDATES: Mapping[str, Candidate] = MappingProxyType(
         "calibrated λ.25 g1": partial(calibrated, centring=0.25, gain=1.0),
         "calibrated λ.75 g1": partial(calibrated, centring=0.75, gain=1.0),
         "paper, centred": paper_centred,
+        "paper, half centred": partial(paper_centred, share=0.5),
         "attention centred": attention_centred,
         "one head around": partial(split_heads, around=1),
         "two heads around": partial(split_heads, around=2),
