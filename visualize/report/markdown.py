@@ -10,14 +10,24 @@ from visualize.report.tables import ReportTables
 from visualize.tables import DataTable, escape_markdown, markdown, markdown_rows, setting, shown
 
 
-def report_markdown(report: Report, tables: ReportTables, pictures: Mapping[str, Sequence[Mapping[str, str]]]) -> str:
-    """The whole report; ``pictures`` are addresses and words of its copied figures and previews."""
+def report_markdown(
+    report: Report,
+    tables: ReportTables,
+    seeds_said: Sequence[str],
+    pictures: Mapping[str, Sequence[Mapping[str, str]]],
+) -> str:
+    """The whole report.
+
+    ``seeds_said``: the verdicts over seeds. ``pictures``: addresses and words of copied figures and previews.
+    """
     text = escape_markdown
     parts = [f"# {text(report.title)}"]
     parts += [text(report.note, 600)] if report.note else []
     if report.notices:
         parts += ["## Skipped or noticed", "\n".join(f"- {text(notice, 600)}" for notice in report.notices)]
-    parts += ["## Over seeds of training", markdown(tables.seeds)] if tables.seeds else []
+    if tables.seeds:
+        said = "\n".join(f"- {text(sentence, 1200)}" for sentence in seeds_said)
+        parts += ["## Over seeds of training", said, markdown(tables.seeds)]
     parts += ["## Answer", markdown(tables.answer), "## Numbers", markdown(tables.best)]
     if tables.beside:
         parts += ["## Beside the paper", *map(markdown, tables.beside)]

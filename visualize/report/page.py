@@ -24,7 +24,7 @@ from visualize.report.answer import Answer, answer_table, answers, cautions, cho
 from visualize.report.content import Report
 from visualize.report.markdown import report_markdown
 from visualize.report.rows_page import write_long_table
-from visualize.report.seeds import over_seeds, seeds_table
+from visualize.report.seeds import over_seeds, seeds_table, seeds_verdicts
 from visualize.report.tables import (
     BEST_NOTE,
     Line,
@@ -48,7 +48,8 @@ def build_report(report: Report, out: Path) -> None:
     kept = principal(report.rows)
     scores = Scores(kept, report.records)
     pairs = answers(report.variants, scores, report.baselines)
-    seeds = seeds_table(over_seeds(report.variants, scores))
+    lines = over_seeds(report.variants, scores)
+    seeds, seeds_said = seeds_table(lines), seeds_verdicts(lines)
     tables = ReportTables(
         answer_table(pairs, seeds=seeds is not None),
         best_grid(kept, report.baselines),
@@ -61,8 +62,8 @@ def build_report(report: Report, out: Path) -> None:
     for folder in ("img", "tables"):
         (out / folder).mkdir(parents=True, exist_ok=True)
     pictures = _copied(report, out / "img")
-    _write_page(report, kept, pairs, tables, pictures, out / "index.html")
-    write_text(out / "report.md", report_markdown(report, tables, pictures))
+    _write_page(report, kept, pairs, tables, seeds_said, pictures, out / "index.html")
+    write_text(out / "report.md", report_markdown(report, tables, seeds_said, pictures))
     below = {row.model: [one for one in report.baselines if one.model == row.model] for row in report.baselines}
     every = {**report.rows, **below}
     write_long_table(report.title, every, out / "rows.html")
@@ -109,6 +110,7 @@ def _write_page(
     kept: Mapping[str, Sequence[EvalResult]],
     pairs: Sequence[Answer],
     tables: ReportTables,
+    seeds_said: Sequence[str],
     pictures: Mapping[str, object],
     out: Path,
 ) -> None:
@@ -123,6 +125,7 @@ def _write_page(
         "verdict": verdict(pairs),
         "choices": choices(pairs),
         "seeds": sections.grid(tables.seeds) if tables.seeds else None,
+        "seeds_said": seeds_said,
         "cautions": [*cautions(pairs, seeds=tables.seeds is not None), *report.confounds],
         "measures": list(measured),
         "best": lines,

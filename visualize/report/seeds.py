@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+from scipy.stats import t as student
 
 from visualize.comparison import Score, Scores, signed
 from visualize.report.answer import BETTER, UNDECIDED, WORSE
@@ -62,6 +64,14 @@ class SeedsLine:
         return math.sqrt(sum(count * value for count, value in parts) / degrees) if degrees else math.nan
 
     @property
+    def interval(self) -> tuple[float, float]:
+        """Of the difference of means, 95 %: Student's, with the pooled deviation; NaN with one seed each."""
+        sizes = [len(side.chosen) for side in (self.one, self.two)]
+        error = self.deviation * math.sqrt(sum(1 / size for size in sizes))
+        half = error * float(student.ppf(0.975, max(1, sum(sizes) - len(sizes))))
+        return self.difference - half, self.difference + half
+
+    @property
     def verdict(self) -> str:
         """Of the first: better or worse if the difference of means exceeds :data:`FACTOR` deviations over seeds.
 
@@ -109,18 +119,26 @@ def _numbers(scored: Sequence[Score | None]) -> tuple[float, ...]:
     return tuple(score.value for score in scored if score is not None)
 
 
-def seeds_verdict(lines: Sequence[SeedsLine]) -> str:
-    """One sentence a pair: what the first is better and worse in over seeds; nothing without several seeds."""
-    said: dict[tuple[str, str], Mapping[str, list[str]]] = {}
+def seeds_verdicts(lines: Sequence[SeedsLine]) -> list[str]:
+    """One sentence a pair: what the first is better, worse and undecided in, with differences and intervals."""
+    pairs: dict[tuple[str, str], dict[str, list[str]]] = {}
     for line in lines:
-        own = said.setdefault((line.first, line.second), {BETTER: [], WORSE: [], UNDECIDED: []})
-        own[line.verdict].append(line.benchmark.label)
-    sentences = []
-    for (first, second), own in said.items():
-        parts = [f"{word} in {'; '.join(labels)}" for word, labels in own.items() if labels and word != UNDECIDED]
-        rest = f"; undecided: {'; '.join(own[UNDECIDED])}" if parts and own[UNDECIDED] else ""
-        sentences.append(f"{first} is {' and '.join(parts) or 'neither better nor worse'} than {second}{rest}.")
-    return "Over seeds: " + " ".join(sentences) if sentences else ""
+        own = pairs.setdefault((line.first, line.second), {BETTER: [], WORSE: [], UNDECIDED: []})
+        own[line.verdict].append(f"{line.benchmark.label} ({_difference(line)})")
+    return [
+        f"{first} against {second}: "
+        + "; ".join(f"{word} in {', '.join(own[word])}" for word in own if own[word])
+        + "."
+        for (first, second), own in pairs.items()
+    ]
+
+
+def _difference(line: SeedsLine) -> str:
+    """``−5.0 [−7.3, −2.7]``; without the interval where each network has one seed."""
+    if math.isnan(line.deviation):
+        return signed(line.difference)
+    low, high = line.interval
+    return f"{signed(line.difference)} [{signed(low)}, {signed(high)}]"
 
 
 def seeds_table(lines: Sequence[SeedsLine]) -> TextTable | None:
@@ -133,7 +151,7 @@ def seeds_table(lines: Sequence[SeedsLine]) -> TextTable | None:
         if names != seen:
             rules.add(len(body))
             seen = names
-        cells = [_spread(line.one.chosen), _spread(line.two.chosen), signed(line.difference),
+        cells = [_spread(line.one.chosen), _spread(line.two.chosen), _difference(line),
                  "–" if math.isnan(line.deviation) else f"{line.deviation:.1f}"]  # fmt: skip
         starts = [_spread(side.before) for side in (line.one, line.two)]
         ends = [_spread(side.last) for side in (line.one, line.two)]
@@ -141,12 +159,12 @@ def seeds_table(lines: Sequence[SeedsLine]) -> TextTable | None:
     columns = ("networks", "measure", "first", "second", "difference", "deviation", "the first is", "first before",
                "second before", "first, last block", "second, last block")  # fmt: skip
     notes = [
-        seeds_verdict(lines),
         "Mean ± standard deviation over seeds of training, at the block chosen without the reported images; deviation "
-        f"is pooled over both networks. Better or worse: more than {FACTOR:g} deviations apart, the better network "
-        "above its own start.",
+        "is pooled over both networks, and gives the 95 % interval of the difference (Student's). Better or worse: "
+        f"more than {FACTOR:g} deviations apart, the better network above its own start; with two seeds the interval "
+        "may include 0 all the same.",
     ]
-    return TextTable("seeds", "Over seeds of training", [[(c, 1) for c in columns]], body, 2, frozenset(rules), notes)
+    return TextTable("seeds", "Means over seeds", [[(c, 1) for c in columns]], body, 2, frozenset(rules), notes)
 
 
 def _spread(values: Sequence[float]) -> str:

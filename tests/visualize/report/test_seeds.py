@@ -15,7 +15,7 @@ from visualize.comparison import Scores
 from visualize.paper.published import INITIALISED, SKIP
 from visualize.report import Report, build_report
 from visualize.report.answer import compared_pairs
-from visualize.report.seeds import OverSeeds, SeedsLine, over_seeds, seeds_table, seeds_verdict
+from visualize.report.seeds import OverSeeds, SeedsLine, over_seeds, seeds_table, seeds_verdicts
 from visualize.rows import StudyVariant
 
 PAGES = ("several", "single")
@@ -64,8 +64,9 @@ def test_means_spread_start_and_last_block_by_hand():
     assert line.deviation == pytest.approx(math.sqrt((4.5 + 2.0) / 2))
     assert line.verdict == "better"
     table = seeds_table([line])
-    assert table.rows[0][2:7] == ["51.5 ± 2.1", "41.0 ± 1.4", "+10.5", "1.8", "better"]
-    assert seeds_verdict([line]) == "Over seeds: ours is better in mIoU, voc val than skip."
+    assert table.rows[0][2:7] == ["51.5 ± 2.1", "41.0 ± 1.4", "+10.5 [+2.7, +18.3]", "1.8", "better"]
+    assert line.interval == pytest.approx((10.5 - 4.302653 * line.deviation, 10.5 + 4.302653 * line.deviation))
+    assert seeds_verdicts([line]) == ["ours against skip: better in mIoU, voc val (+10.5 [+2.7, +18.3])."]
 
 
 def test_the_answer_over_images_is_of_the_first_seed_alone():
@@ -97,7 +98,7 @@ def test_nothing_is_said_without_several_seeds():
     alone = [StudyVariant("ours", INITIALISED, "soap", 12, rows("ours", 5)), StudyVariant("skip", SKIP, "soap", 12)]
     assert lines_of(alone) == []
     assert seeds_table([]) is None
-    assert seeds_verdict([]) == ""
+    assert seeds_verdicts([]) == []
     assert lines_of(variants({("skip", 0): 40.0, ("ours", 0): 90.0})) == [], "one seed each has no deviation"
 
 
