@@ -56,6 +56,11 @@ class SeedsLine:
         return self.one.mean - self.two.mean
 
     @property
+    def higher(self) -> OverSeeds:
+        """The network of the higher mean."""
+        return self.one if self.difference > 0 else self.two
+
+    @property
     def deviation(self) -> float:
         """Standard deviation over seeds, pooled over both networks; NaN with one seed each."""
         parts = [(len(side.chosen) - 1, statistics.variance(side.chosen)) for side in (self.one, self.two)
@@ -77,8 +82,7 @@ class SeedsLine:
 
         And if the better of the two is above its own start. Else undecided.
         """
-        winner = self.one if self.difference > 0 else self.two
-        if not abs(self.difference) > FACTOR * self.deviation or winner.gain <= 0:
+        if not abs(self.difference) > FACTOR * self.deviation or self.higher.gain <= 0:
             return UNDECIDED
         return BETTER if self.difference > 0 else WORSE
 
@@ -124,7 +128,12 @@ def seeds_verdicts(lines: Sequence[SeedsLine]) -> list[str]:
     pairs: dict[tuple[str, str], dict[str, list[str]]] = {}
     for line in lines:
         own = pairs.setdefault((line.first, line.second), {BETTER: [], WORSE: [], UNDECIDED: []})
-        own[line.verdict].append(f"{line.benchmark.label} ({_difference(line)})")
+        why = (
+            f", {line.first if line.difference > 0 else line.second} not above its start"
+            if line.higher.gain <= 0
+            else ""
+        )
+        own[line.verdict].append(f"{line.benchmark.label} ({_difference(line)}{why})")
     return [
         f"{first} against {second}: "
         + "; ".join(f"{word} in {', '.join(own[word])}" for word in own if own[word])
@@ -135,10 +144,9 @@ def seeds_verdicts(lines: Sequence[SeedsLine]) -> list[str]:
 
 def _difference(line: SeedsLine) -> str:
     """``−5.0 [−7.3, −2.7]``; without the interval where each network has one seed."""
-    if math.isnan(line.deviation):
-        return signed(line.difference)
     low, high = line.interval
-    return f"{signed(line.difference)} [{signed(low)}, {signed(high)}]"
+    interval = "" if math.isnan(low) else f" [{signed(low)}, {signed(high)}]"
+    return signed(line.difference) + interval
 
 
 def seeds_table(lines: Sequence[SeedsLine]) -> TextTable | None:

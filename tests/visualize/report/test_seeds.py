@@ -16,9 +16,10 @@ from visualize.paper.published import INITIALISED, SKIP
 from visualize.report import Report, build_report
 from visualize.report.answer import compared_pairs
 from visualize.report.seeds import OverSeeds, SeedsLine, over_seeds, seeds_table, seeds_verdicts
-from visualize.rows import StudyVariant
+from visualize.rows import Benchmark, StudyVariant
 
 PAGES = ("several", "single")
+MEASURE = Benchmark("probe", "mIoU", "voc", "val")
 VALUES = {("skip", 0): 40.0, ("skip", 1): 42.0, ("ours", 0): 50.0, ("ours", 1): 53.0}
 
 
@@ -103,8 +104,13 @@ def test_nothing_is_said_without_several_seeds():
 
 
 def test_the_better_one_must_be_above_its_own_start():
-    line = SeedsLine("a", "b", None, OverSeeds((50.0, 50.1), (), (50.2, 50.2)), OverSeeds((40.0, 40.1), (), (30.0,)))
+    higher, lower = OverSeeds((50.0, 50.1), (), (50.2, 50.2)), OverSeeds((40.0, 40.1), (), (30.0,))
+    line = SeedsLine("a", "b", MEASURE, higher, lower)
     assert line.verdict == "undecided"
+    assert seeds_verdicts([line]) == [
+        "a against b: undecided in mIoU, voc val (+10.0 [+9.7, +10.3], a not above its start)."
+    ]
+    assert "b not above its start" in seeds_verdicts([SeedsLine("a", "b", MEASURE, lower, higher)])[0]
 
 
 numbers = st.lists(st.floats(0, 100), min_size=2, max_size=5)
