@@ -96,6 +96,7 @@ def _show_plan(runner: Runner, chosen: set[str], *, as_json: bool) -> None:
         print_json([{"node": s.node.id, "stage": s.node.stage, "state": s.state, "reason": s.reason} for s in steps])
     else:
         print_table([(step.state, step.node.id, step.reason) for step in steps], ("state", "stage", "why"))
+        runner.progress(chosen)
 
 
 def run(args: Args) -> int:

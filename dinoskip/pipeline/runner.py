@@ -53,6 +53,13 @@ class Runner:
         """State of every node."""
         return self.planner.plan()
 
+    def progress(self, chosen: set[str]) -> StudyProgress:
+        """What is said of a run: at once how many of the chosen stages it runs, and about how long that takes."""
+        steps = [step for step in self.planner.plan() if step.node.id in chosen]
+        missing = [step.node for step in steps if step.state != "cached"]
+        outputs = {node.id: out for node in self.planner.nodes if (out := self.output(node.id)) is not None}
+        return StudyProgress(missing, len(steps) - len(missing), past_seconds(outputs), self.expected)
+
     def run(self, chosen: set[str]) -> dict[str, str]:
         """Bring the chosen nodes up to date; return what happened to each (``cached`` or ``done``).
 
@@ -83,7 +90,7 @@ class Runner:
         happened: dict[str, str] = {}
         for node in self.planner.nodes:
             self.planner.external(node)
-        progress = self._progress(chosen)  # plans: what is cached further on decides which stores are used up
+        progress = self.progress(chosen)  # plans: what is cached further on decides which stores are used up
         self.stores.tidy()
         for node in self.planner.nodes:
             step = self.planner.step(node)
@@ -126,13 +133,6 @@ class Runner:
                 if self.stores.present(source) is None:
                     log.info("%s: made again for %s, it was removed after use", source, node.id)
                     self._run(by_id[source])
-
-    def _progress(self, chosen: set[str]) -> StudyProgress:
-        """What is said of this run."""
-        steps = [step for step in self.planner.plan() if step.node.id in chosen]
-        missing = [step.node for step in steps if step.state != "cached"]
-        outputs = {node.id: out for node in self.planner.nodes if (out := self.output(node.id)) is not None}
-        return StudyProgress(missing, len(steps) - len(missing), past_seconds(outputs), self.expected)
 
     def _run_or_fail(self, node: Node, reason: str, progress: StudyProgress) -> str:
         """Run a node; ``failed`` for data, weights or numbers that cannot be used: others may not need them."""

@@ -94,6 +94,13 @@ def test_status_and_plan_of_a_finished_study(done: Path, capsys: pytest.CaptureF
     assert "mIoU" in capsys.readouterr().out
     assert main(["plan", str(done), "--json"]) == 0
     assert {step["state"] for step in json.loads(capsys.readouterr().out)} == {"cached"}
+    assert main(["plan", str(done)]) == 0
+    assert "left" not in capsys.readouterr().err
+
+
+def test_a_plan_says_how_long_what_is_missing_will_take(done: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", str(done), "pretrain.epochs=2"]) == 0
+    assert re.search(r"stages to run, [1-9]\d* cached, (about|more than) \d+m?\d*s left", capsys.readouterr().err)
 
 
 def test_status_of_a_training_whose_status_is_torn(
