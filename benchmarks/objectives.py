@@ -51,7 +51,7 @@ Written by `python -m benchmarks.objectives STUDY ... --table PAGE.md` from {run
 {hours:.1f} core-hours, {machine}.
 
 A ViT of width 128 with 12 blocks, patches of 8, 48 × 48 pixels, learns from 1,600 photographs of Imagenette: 400 steps
-of 16 images with SOAP, equally many images for every objective. The rate of a network is the best of three by the
+of 16 images with SOAP, equally many images for every objective. *rate*, per 256 images, is the best of three by the
 probe at the last block, after 100 steps, on scenes that are not those reported. *dense* is the mIoU of a linear probe
 of the patches on 317 embedded scenes (7 classes); *chosen* is the block that is best on held-out training scenes;
 *cosine* is between the tokens of an image at the last block, 1 where all are alike; k-NN (20 neighbours) is at the
@@ -67,7 +67,7 @@ class Network:
     """One network of a study: the rows of each of its seeds."""
 
     name: str
-    lr: float
+    rate: str
     seeds: Mapping[int, tuple[EvalResult, ...]]
     epochs: int
 
@@ -116,8 +116,16 @@ def read_study(folder: Path) -> list[Network]:
             (sweep,) = folder.glob(f"stages/sweep/{name}-*/*/sweep.json")
             last = max(row.epoch for rows in seeds.values() for row in rows)
             own = {seed: tuple(rows) for seed, rows in sorted(seeds.items())}
-            networks.append(Network(name, float(read_json(sweep)["lr"]), own, last))
+            networks.append(Network(name, _rate(read_json(sweep)), own, last))
     return networks
+
+
+def _rate(sweep: Mapping[str, Any]) -> str:
+    """The rate that a sweep chose; in words where it is the lowest or highest of those tried."""
+    tried = [float(one["lr"]) for one in sweep["rates"]]
+    chosen = float(sweep["lr"])
+    edge = " (lowest)" if chosen == min(tried) else " (highest)" if chosen == max(tried) else ""
+    return f"{chosen:g}{edge}"
 
 
 def table(networks: Sequence[Network]) -> list[str]:
@@ -132,7 +140,7 @@ def table(networks: Sequence[Network]) -> list[str]:
             for value, digits in ((one.cosine, 2), (one.last, 1), (one.chosen, 1), (one.knn, 1))
         )
         judged = [_judged(one, networks, block) for block in ("last", "chosen")]
-        cells = [one.name, f"{one.lr:g}", str(len(one.seeds))]
+        cells = [one.name, one.rate, str(len(one.seeds))]
         body.append([*cells, cosine, last, judged[0], chosen, judged[1], knn])
     return markdown_table(columns, body)
 

@@ -31,9 +31,9 @@ def study(tmp_path: Path) -> Path:
     write_json(run / "env.json", {"cores": "2", "memory": "23.5 GiB", "torch": "2.15.0", "python": "3.11.7"})
     write_json(run / "status.json", {"updated": 1_795_374_797.0})
     write_json(run / "timing.json", {"seconds": 5400.0})
-    rows = []
+    rows, tried = [], [{"lr": 0.0053}, {"lr": 0.016}]
     for name, values in AFTER.items():
-        write_json(folder / "stages" / "sweep" / f"{name}-soap" / "key" / "sweep.json", {"lr": 0.016})
+        write_json(folder / "stages" / "sweep" / f"{name}-soap" / "key" / "sweep.json", {"lr": 0.016, "rates": tried})
         for seed, last in enumerate(values):
             for epoch, shift in ((0, 5.0), (4, 0.0)):
                 cosine = 0.99 if name == "paper" else 0.4
@@ -53,7 +53,7 @@ def test_values_are_those_of_the_rows(study: Path, tmp_path: Path) -> None:
     write_page([study], tmp_path / "page.md")
     page = (tmp_path / "page.md").read_text()
     expected = (
-        "| mirrored | 0.016 | 3 | 0.40 → 0.40 ± 0.00 | 36.0 → 41.0 ± 1.0 | +10.0, better "
+        "| mirrored | 0.016 (highest) | 3 | 0.40 → 0.40 ± 0.00 | 36.0 → 41.0 ± 1.0 | +10.0, better "
         "| 15.0 → 20.0 ± 0.0 | +0.0, undecided | 26.0 → 26.0 ± 1.0 |"
     )
     assert expected in page
