@@ -6,12 +6,14 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+import torch
 
 from dinoskip.cli import main
 from dinoskip.errors import DiskFull
 from dinoskip.files import write_json
 from dinoskip.models.build import VitConfig
 from dinoskip.models.flops import dino_step_flops
+from dinoskip.pipeline import estimate
 from dinoskip.pipeline.estimate import CARDS, HEADER, Cost, Speed, costs, count_images, lines, peak_disk, rates
 from dinoskip.pipeline.graph import order
 from dinoskip.pipeline.sections import StorageRules
@@ -99,6 +101,17 @@ def test_estimated_seconds_fall_as_the_machine_is_faster() -> None:
     assert Speed.measured("cpu", 64) is not None
     assert Speed.measured("cpu", 64) == Speed.measured("cpu", 64), "timed once a process"
     assert 1e8 < Speed.measured("cpu", 64).flops < 1e14
+
+
+def test_threads_that_wait_for_each_other_do_not_make_a_machine_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(estimate, "_timed_block", lambda width, threads: {1: 5e9, 2: 1e9}[threads])
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        assert Speed.measured("cpu", 72).flops == 5e9
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_counts_are_the_published_ones_and_subsets() -> None:
