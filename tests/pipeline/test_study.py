@@ -59,6 +59,8 @@ def test_every_network_is_trained_with_each_seed(tmp_path: Path) -> None:
     plain = {node.id: node for node in build_nodes(*study(tmp_path))}
     trained = [nodes["pretrain/skip-adamw-s0"], plain["pretrain/skip-adamw"]]
     assert trained[0].settings == trained[1].settings, "the study's seed is the same run, whatever its name"
+    shown = [model["variant"] for model in nodes["gallery"].settings["models"]]
+    assert shown == ["skip-adamw-s0", "x"], "of several seeds the first"
     with pytest.raises(ConfigError, match="a value is given twice"):
         study(tmp_path, "variants: {seeds: [1, 1]}")
 

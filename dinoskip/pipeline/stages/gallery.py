@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 
 
 class GallerySection(GalleryConfig):
-    """The gallery: the first images of a data set's validation split, every model, every block."""
+    """The gallery: the first images of a data set's validation split, every model (of several seeds the first), every
+    block."""
 
     dataset: Name | None = Field(None, description="default: the first probed data set")
     epochs: tuple[Annotated[int, Field(ge=0)], ...] = Field((), description="of evaluate.epochs; default: the last")
@@ -125,10 +126,12 @@ def add_nodes(nodes: StudyNodes) -> None:
     inputs: dict[str, str] = {}
     models: list[dict[str, Any]] = []
     outside: dict[str, tuple[Any, ...]] = {}
+    seeds: dict[str, str] = {}  # the first of each network
     for model in nodes.models:
-        if not model.spec and model.epoch not in epochs:
-            continue
         variant = model.variant.name
+        first = seeds.setdefault(model.variant.family or variant, variant)
+        if variant != first or (not model.spec and model.epoch not in epochs):
+            continue
         label = f"{variant} ep{model.epoch}" if len(epochs) > 1 and not model.spec else variant
         models.append({"label": label, "variant": variant, "epoch": model.epoch, **model.spec})
         if model.spec:
