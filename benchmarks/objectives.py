@@ -29,6 +29,7 @@ from visualize.rows import Benchmark
 TITLES = {
     "objectives": "Patch contrast",
     "objectives-scenes": "Patch contrast on scenes",
+    "objectives-scenes-12": "Patch contrast on scenes, 12 blocks",
     "objectives-dino": "DINO",
     "objectives-ibot": "iBOT",
     "objectives-mae": "MAE",
@@ -36,7 +37,9 @@ TITLES = {
 """Of the studies, by their folders' names."""
 NOTES = {
     "objectives-scenes": "With 8 blocks, at 64 pixels, from 1,600 composed scenes in place of Imagenette: other scenes "
-    "than those that are reported, but of the same photographs and objects."
+    "than those that are reported, but of the same photographs and objects.",
+    "objectives-scenes-12": "As before, with 12 blocks: `configs/results/objectives_scenes.yaml "
+    "name=objectives-scenes-12 model.depth=12 variants.seeds=[0]`.",
 }
 """What differs from the others, by folder."""
 NETWORKS = ("skip", "default", "paper", "calibrated", "mirrored")
@@ -47,8 +50,7 @@ PROBE = Benchmark("probe", "mIoU", "scenes", "val")
 _INTRO = """# Which objective keeps the tokens of a skipless ViT alive?
 
 Written by `python -m benchmarks.objectives STUDY ... --table PAGE.md` from {runs} training runs of
-{command}.
-{hours:.1f} core-hours, {machine}.
+`configs/results/objectives*.yaml`. {hours:.1f} core-hours, {machine}.
 
 A ViT of width 128 with 12 blocks, patches of 8, 48 × 48 pixels, learns from 1,600 photographs of Imagenette: 400 steps
 of 16 images with SOAP, equally many images for every objective. *rate*, per 256 images, is the best of three by the
@@ -232,7 +234,7 @@ def draw(studies: Mapping[str, Sequence[Network]], place: Path) -> str:
     def picture(colours: Sequence[str]) -> Any:
         figure, grid = panels(2 * len(studies), columns=2)
         for at, (name, networks) in enumerate(studies.items()):
-            for axes, what in zip(grid[2 * at : 2 * at + 2], ("dense probe, mIoU", "token cosine"), strict=True):
+            for axes, what in zip(grid[2 * at : 2 * at + 2], ("mIoU", "token cosine"), strict=True):
                 heading(axes, f"{TITLES[name]}: {what}")
                 axes.set_xlabel("block")
                 for one in networks:
@@ -271,9 +273,8 @@ def write_page(folders: Sequence[Path], page: Path) -> None:
     read = {folder.name: read_study(folder) for folder in folders}
     studies = {name: read[name] for name in TITLES if name in read}
     runs = sum(len(one.seeds) for networks in studies.values() for one in networks)
-    files = [f"`configs/results/{name.replace('-', '_')}.yaml`" for name in studies]
     hours, machine = cost([folder for folder in folders if folder.name in studies])
-    intro = _INTRO.format(runs=runs, command=", ".join(files), hours=hours, machine=machine)
+    intro = _INTRO.format(runs=runs, hours=hours, machine=machine)
     lines = [intro, "## Verdicts", "", answer(studies), ""]
     lines += [f"- **{TITLES[name]}.** {verdict(networks)}" for name, networks in studies.items()]
     lines += ["", "## Networks", ""]
