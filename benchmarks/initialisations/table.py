@@ -10,13 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.initialisations.candidates import CANDIDATES
-from benchmarks.initialisations.plan import MAIN, RATES, Run, all_runs
+from benchmarks.initialisations.plan import MAIN, RATES, SEEDS, Run, all_runs
 from benchmarks.pages import draw_beside, markdown_table, spread
 from dinoskip.files import read_json, write_text
 from visualize.figures.drawing import curve, heading, legend, panels
 
 Results = Mapping[Run, Mapping[str, Any]]
 CURVES = "initialisations-blocks"
+AIMS = "3"
+"""All aims, as the table counts them."""
 _INTRO = """# Initialisations without skip connections: a search
 
 Written by `python -m benchmarks.initialisations --out DIR --table PAGE.md` from {done} of {all}
@@ -124,7 +126,33 @@ def aims(rows: Sequence[Trained]) -> list[str]:
         both = f"{row.lr:g} / {skip.lr:g}" + ("" if swept else ", not swept")
         body.append([row.name, row.optimizer, f"{gap:+.1f}", f"{more:+.1f}", both, str(sum(met))])
     columns = ["initialisation", "optimizer", "dense last − skip's", "accuracy − paper's", "rate / skip's", "aims met"]
-    return markdown_table(columns, sorted(body, key=lambda row: -int(row[-1]))) if body else []
+    if not body:
+        return []
+    whole = [f"{row[0]} with {row[1]}" for row in body if row[-1] == AIMS]
+    table = markdown_table(columns, sorted(body, key=lambda row: -int(row[-1])))
+    return [*table, f"All three are met by {', '.join(whole) or 'none'}.", ""]
+
+
+def summary(rows: Sequence[Trained], deep: Sequence[Trained]) -> list[str]:
+    """What came out, in a line an optimizer: of candidates with all seeds at 12 blocks, of all at 24."""
+    lines = []
+    for kind in RATES:
+        whole = [row for row in rows if row.optimizer == kind and len(row.results) == len(SEEDS)]
+        for depth, own in ((12, whole), (24, [row for row in deep if row.optimizer == kind])):
+            at = {row.name: row for row in own}
+            without = [row for row in own if row.name != "skip" and row.values("accuracy")]
+            if not without or "skip" not in at:
+                continue
+            accurate = max(without, key=lambda row: row.mean("accuracy"))
+            dense = max(without, key=lambda row: row.mean("probe_miou", -1))
+            paper = f", paper {at['paper'].shown('accuracy')}" if "paper" in at and accurate.name != "paper" else ""
+            lines.append(
+                f"- **{kind}, {depth} blocks**, without skips: most accurate is *{accurate.name}*, "
+                f"{accurate.shown('accuracy')} (skip {at['skip'].shown('accuracy')}{paper}); best dense features of "
+                f"the last block has *{dense.name}*, {dense.shown('probe_miou', -1)} "
+                f"(skip {at['skip'].shown('probe_miou', -1)})."
+            )
+    return [*lines, ""] if lines else []
 
 
 def draw(results: Results, out: Path, place: Path) -> str:
@@ -161,9 +189,11 @@ def write_page(results: Results, out: Path, page: Path) -> None:
     """Write ``page`` and its curves beside it, from ``results`` and what lies in ``out``."""
     every = list(all_runs(out))
     begun = "whole" if len(results) >= len(every) else "not finished"
-    lines = [_INTRO.format(done=len(results), all=len(every), begun=begun), "## Before training, 12 blocks, seed 0", ""]
-    lines += fresh_table(out, 12)
     rows, deep = trained(results), trained(results, 24)
+    lines = [_INTRO.format(done=len(results), all=len(every), begun=begun)]
+    if said := summary(rows, deep):
+        lines += ["## What came out", "", *said]
+    lines += ["## Before training, 12 blocks, seed 0", "", *fresh_table(out, 12)]
     lines += ["## After training, each at the best of its rates", "", *trained_table(rows, 12)]
     lines += [
         "## The aims",

@@ -12,7 +12,7 @@ from timm.models.vision_transformer import VisionTransformer
 from benchmarks.initialisations.candidates import CANDIDATES, centre_
 from benchmarks.initialisations.plan import MAIN, RATES, Run, all_runs, best_rate, done
 from benchmarks.initialisations.protocol import SIDE, Pixels
-from benchmarks.initialisations.table import aims, trained, write_page
+from benchmarks.initialisations.table import aims, summary, trained, write_page
 from dinoskip.diagnostics import propagation
 from dinoskip.files import write_json
 from dinoskip.init import skipless_, trunc_normal_
@@ -123,8 +123,16 @@ def test_the_page_says_who_meets_the_aims(tmp_path: Path) -> None:
         write_json(tmp_path / Run("calibrated", "adamw", other, 0).file, result(5.0, 12.0) | {"val_accuracy": 1.0})
     swept = aims(trained(done(tmp_path)))
     assert swept[2] == "| calibrated | adamw | -2.0 | +1.0 | 0.001 / 0.001 | 3 |"
+    assert "All three are met by calibrated with adamw." in swept
+    assert "All three are met by none." in aims(list(rows.values()))
     write_page(results, tmp_path, tmp_path / "page" / "initialisations.md")
     page = (tmp_path / "page" / "initialisations.md").read_text()
     assert "from 7 of" in page
     assert "| default | adamw | 0.001 (1) | 1 | not finite |" in page
     assert (tmp_path / "page" / "initialisations-blocks.svg").stat().st_size > 1000
+    assert "What came out" not in page, "two seeds of three"
+    for name, accuracy, dense in (("skip", 30.0, 25.0), ("paper", 25.0, 12.0), ("calibrated", 24.0, 23.0)):
+        write_json(tmp_path / Run(name, "adamw", rate, 2).file, result(accuracy + 2, dense))
+    [said, _] = summary(trained({run: one for run, one in done(tmp_path).items() if run.lr == rate}), [])
+    assert "most accurate is *calibrated*, 26.3 ± 0.6 (skip 31.0 ± 1.0, paper 26.0 ± 1.0)" in said
+    assert "best dense features of the last block has *calibrated*, 23.0 ± 0.0 (skip 25.0 ± 0.0)" in said
