@@ -186,6 +186,8 @@ def verdict(networks: Sequence[Network]) -> str:
     ]
     said = f"Tokens alive at the end: {', '.join(alive) or 'none'}. Dense features of the last block more than a point "
     said += f"above their start: {', '.join(learnt) or 'none'}."
+    if not any(len(one.seeds) > 1 for one in networks):
+        return f"{said} One seed: whether one is better than skip is undecided."
     for block in ("last", "chosen"):
         better = [name for one in others if (name := _if_better(one, networks, block))]
         said += f" Better than skip at the {block} block: {', '.join(better) or 'none'}."

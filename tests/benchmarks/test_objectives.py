@@ -69,6 +69,8 @@ def test_the_verdict_follows_the_rule(study: Path) -> None:
     assert "more than a point above their start: paper, mirrored." in said
     assert "Better than skip at the last block: mirrored (+10.0)." in said
     assert "Better than skip at the chosen block: none." in said
+    alone = [replace(one, seeds={0: one.seeds[0]}) for one in networks]
+    assert verdict(alone).endswith("One seed: whether one is better than skip is undecided.")
     assert verdict(networks[1:]) == verdict(networks[:1]) == "Not complete yet."
 
 
