@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from scipy.stats import t as student
+from scipy.special import stdtrit
 
 from visualize.comparison import Score, Scores, signed
 from visualize.report.answer import BETTER, UNDECIDED, WORSE
@@ -73,7 +73,7 @@ class SeedsLine:
         """Of the difference of means, 95 %: Student's, with the pooled deviation; NaN with one seed each."""
         sizes = [len(side.chosen) for side in (self.one, self.two)]
         error = self.deviation * math.sqrt(sum(1 / size for size in sizes))
-        half = error * float(student.ppf(0.975, max(1, sum(sizes) - len(sizes))))
+        half = error * float(stdtrit(max(1, sum(sizes) - len(sizes)), 0.975))
         return self.difference - half, self.difference + half
 
     @property
@@ -128,11 +128,8 @@ def seeds_verdicts(lines: Sequence[SeedsLine]) -> list[str]:
     pairs: dict[tuple[str, str], dict[str, list[str]]] = {}
     for line in lines:
         own = pairs.setdefault((line.first, line.second), {BETTER: [], WORSE: [], UNDECIDED: []})
-        why = (
-            f", {line.first if line.difference > 0 else line.second} not above its start"
-            if line.higher.gain <= 0
-            else ""
-        )
+        higher = line.first if line.higher is line.one else line.second
+        why = f", {higher} not above its start" if line.higher.gain <= 0 else ""
         own[line.verdict].append(f"{line.benchmark.label} ({_difference(line)}{why})")
     return [
         f"{first} against {second}: "
