@@ -18,13 +18,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from benchmarks.pages import draw_beside, markdown_table, spread
+from benchmarks.pages import draw_beside, markdown_table
 from dinoskip.files import read_json, write_text
 from dinoskip.results import EvalResult, best_by_heldout, read_rows
 from visualize.figures.drawing import curve, heading, legend, panels
 from visualize.report.answer import BETTER
 from visualize.report.seeds import OverSeeds, SeedsLine
 from visualize.rows import Benchmark
+from visualize.tables import mean_deviation
 
 TITLES = {
     "objectives": "Patch contrast",
@@ -58,9 +59,9 @@ probe at the last block, after 100 steps, on scenes that are not those reported.
 of the patches on 317 embedded scenes (7 classes); *chosen* is the block that is best on held-out training scenes;
 *cosine* is between the tokens of an image at the last block, 1 where all are alike; k-NN (20 neighbours) is at the
 last block, on Imagenette's validation images. *a → b*: before training and after it. ± is the standard deviation over
-seeds. `skip` alone has skip connections. Tokens are *alive* if their cosine is below 0.9. *Better* or *worse* than skip
-means by more than two standard deviations over seeds, the better one also above its own start; this was fixed before
-the runs. Short runs of a small network: leads, not laws.
+seeds. `skip` alone has skip connections. Tokens are *alive* if their cosine is below {alive:g}. *Better* or *worse*
+than skip means by more than two standard deviations over seeds, the better one also above its own start; this was fixed
+before the runs. Short runs of a small network: leads, not laws.
 """
 
 
@@ -149,7 +150,7 @@ def table(networks: Sequence[Network]) -> list[str]:
 
 def _before_and_after(one: Network, value: Callable[[Sequence[EvalResult], int], float], digits: int) -> str:
     before, after = (one.over_seeds(value, epoch) for epoch in (0, one.epochs))
-    return f"{statistics.mean(before):.{digits}f} → {spread(after, digits)}"
+    return f"{statistics.mean(before):.{digits}f} → {mean_deviation(after, digits)}"
 
 
 def against_skip(one: Network, networks: Sequence[Network], block: str) -> SeedsLine | None:
@@ -276,7 +277,7 @@ def write_page(folders: Sequence[Path], page: Path) -> None:
     studies = {name: read[name] for name in TITLES if name in read}
     runs = sum(len(one.seeds) for networks in studies.values() for one in networks)
     hours, machine = cost([folder for folder in folders if folder.name in studies])
-    intro = _INTRO.format(runs=runs, hours=hours, machine=machine)
+    intro = _INTRO.format(runs=runs, hours=hours, machine=machine, alive=ALIVE)
     lines = [intro, "## Verdicts", "", answer(studies), ""]
     lines += [f"- **{TITLES[name]}.** {verdict(networks)}" for name, networks in studies.items()]
     lines += ["", "## Networks", ""]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import statistics
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -20,12 +19,6 @@ def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> lis
         *(f"| {' | '.join(row)} |" for row in rows),
         "",
     ]
-
-
-def spread(values: Sequence[float], digits: int = 1) -> str:
-    """Mean ± standard deviation; the mean alone of one."""
-    text = f"{statistics.mean(values):.{digits}f}"
-    return text + (f" ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else "")
 
 
 def draw_beside(place: Path, name: str, picture: Callable[[Sequence[str]], Any], colours: int, alt: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, is_dataclass
 from typing import Any
@@ -35,6 +36,14 @@ class TextTable:
         """One heading a column: those of all header lines above it, joined."""
         lines = [[text for text, span in line for _ in range(span)] for line in self.head]
         return [", ".join(dict.fromkeys(filter(None, parts))) for parts in zip(*lines, strict=True)]
+
+
+def mean_deviation(values: Sequence[float], digits: int = 1) -> str:
+    """Mean ± standard deviation, as ``41.7 ± 0.8``; the mean alone of one value, and a dash of none."""
+    if not values:
+        return "–"
+    text = f"{statistics.mean(values):.{digits}f}"
+    return text + (f" ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else "")
 
 
 def escape_markdown(text: str, limit: int = 300) -> str:

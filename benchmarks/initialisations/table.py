@@ -11,9 +11,10 @@ from typing import Any
 
 from benchmarks.initialisations.candidates import CANDIDATES
 from benchmarks.initialisations.plan import MAIN, RATES, SEEDS, Run, all_runs
-from benchmarks.pages import draw_beside, markdown_table, spread
+from benchmarks.pages import draw_beside, markdown_table
 from dinoskip.files import read_json, write_text
 from visualize.figures.drawing import curve, heading, legend, panels
+from visualize.tables import mean_deviation
 
 Results = Mapping[Run, Mapping[str, Any]]
 CURVES = "initialisations-blocks"
@@ -58,7 +59,7 @@ class Trained:
     def shown(self, value: str, block: int | None = None, digits: int = 1) -> str:
         """Mean ± deviation over seeds; the mean alone of one; a dash where all failed."""
         values = self.values(value, block)
-        return spread(values, digits) if values else "not finite"
+        return mean_deviation(values, digits) if values else "not finite"
 
 
 def trained(results: Results, depth: int = 12) -> list[Trained]:

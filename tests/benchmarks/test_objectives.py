@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from benchmarks.objectives import NETWORKS, against_skip, answer, read_study, verdict, write_page
-from benchmarks.pages import spread
 from dinoskip.files import write_json
 from dinoskip.results import EvalResult, write_rows
 
@@ -85,8 +84,3 @@ def test_the_answer_names_live_networks_alone(study: Path) -> None:
     assert line is not None
     assert (line.verdict, line.difference) == ("worse", -19.0)
     assert against_skip(dead[0], dead, "last") is None
-
-
-def test_spread() -> None:
-    assert spread([1.0]) == "1.0"
-    assert spread([1.0, 3.0]) == "2.0 ± 1.4"

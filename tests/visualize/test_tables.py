@@ -10,7 +10,7 @@ import subprocess
 
 import pytest
 
-from visualize.tables import TextTable, as_csv, escape_latex, latex, markdown
+from visualize.tables import TextTable, as_csv, escape_latex, latex, markdown, mean_deviation
 
 NASTY = r"""50%_of $x$ & #1 {a}\end{tabular} ~^ <b> |"`'- [x] – “q” κ→× é 漢 \input{/etc/passwd}"""
 GRID = TextTable(
@@ -65,3 +65,10 @@ def test_markdown_has_one_header_line_and_escapes_every_cell():
 def test_csv_reads_back_and_runs_no_formula():
     table = list(csv.reader(io.StringIO(as_csv(GRID.columns, [["=1+1", 2.5, "a,b\n"], ["-", -1.5, ""]]))))
     assert table[1:] == [["'=1+1", "2.5", "a,b\n"], ["'-", "-1.5", ""]]
+
+
+def test_mean_and_deviation():
+    assert mean_deviation([]) == "–"
+    assert mean_deviation([1.0]) == "1.0"
+    assert mean_deviation([1.0, 3.0]) == "2.0 ± 1.4"
+    assert mean_deviation([1.0, 3.0], digits=2) == "2.00 ± 1.41"

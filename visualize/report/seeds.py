@@ -12,7 +12,7 @@ from scipy.special import stdtrit
 from visualize.comparison import Score, Scores, signed
 from visualize.report.answer import BETTER, UNDECIDED, WORSE
 from visualize.rows import Benchmark, StudyVariant
-from visualize.tables import TextTable
+from visualize.tables import TextTable, mean_deviation
 
 FACTOR = 2.0
 """A difference of means counts from so many standard deviations over seeds on."""
@@ -156,10 +156,10 @@ def seeds_table(lines: Sequence[SeedsLine]) -> TextTable | None:
         if names != seen:
             rules.add(len(body))
             seen = names
-        cells = [_spread(line.one.chosen), _spread(line.two.chosen), _difference(line),
+        cells = [mean_deviation(line.one.chosen), mean_deviation(line.two.chosen), _difference(line),
                  "–" if math.isnan(line.deviation) else f"{line.deviation:.1f}"]  # fmt: skip
-        starts = [_spread(side.before) for side in (line.one, line.two)]
-        ends = [_spread(side.last) for side in (line.one, line.two)]
+        starts = [mean_deviation(side.before) for side in (line.one, line.two)]
+        ends = [mean_deviation(side.last) for side in (line.one, line.two)]
         body.append([names, line.benchmark.label, *cells, line.verdict, *starts, *ends])
     columns = ("networks", "measure", "first", "second", "difference", "deviation", "the first is", "first before",
                "second before", "first, last block", "second, last block")  # fmt: skip
@@ -170,10 +170,3 @@ def seeds_table(lines: Sequence[SeedsLine]) -> TextTable | None:
         "may include 0 all the same.",
     ]
     return TextTable("seeds", "Means over seeds", [[(c, 1) for c in columns]], body, 2, frozenset(rules), notes)
-
-
-def _spread(values: Sequence[float]) -> str:
-    """``41.7 ± 0.8``."""
-    if not values:
-        return "–"
-    return f"{statistics.mean(values):.1f}" + (f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else "")
