@@ -14,11 +14,10 @@ import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from benchmarks.pages import draw_beside, markdown_table
+from benchmarks.pages import cost_line, draw_beside, markdown_table
 from dinoskip.files import read_json, write_text
 from dinoskip.results import EvalResult, best_by_heldout, read_rows
 from visualize.figures.drawing import curve, heading, legend, panels
@@ -51,7 +50,7 @@ PROBE = Benchmark("probe", "mIoU", "scenes", "val")
 _INTRO = """# Which objective keeps the tokens of a skipless ViT alive?
 
 Written by `python -m benchmarks.objectives STUDY ... --table PAGE.md` from {runs} training runs of
-`configs/results/objectives*.yaml`. {hours:.1f} core-hours, {machine}.
+`configs/results/objectives*.yaml`. {cost}.
 
 A ViT of width 128 with 12 blocks, patches of 8, 48 × 48 pixels, learns from 1,600 photographs of Imagenette: 400 steps
 of 16 images with SOAP, equally many images for every objective. *rate*, per 256 images, is the best of three by the
@@ -257,7 +256,7 @@ def _points(one: Network, what: str) -> dict[int, float]:
     return {block: statistics.mean(rows[block].value for rows in every) for block in every[0]}
 
 
-def cost(folders: Sequence[Path]) -> tuple[float, str]:
+def cost(folders: Sequence[Path]) -> str:
     """Core-hours of all stages of the studies (one thread each), and the machine and day of the last training."""
     seconds = sum(float(read_json(path)["seconds"]) for folder in folders for path in folder.rglob("timing.json"))
     where, updated = {}, 0.0
@@ -266,9 +265,7 @@ def cost(folders: Sequence[Path]) -> tuple[float, str]:
             status = read_json(path)
             if status["updated"] > updated:
                 updated, where = status["updated"], read_json(path.with_name("env.json"))
-    day = datetime.fromtimestamp(updated, UTC).date()
-    machine = f"{where['cores']} cores, {where['memory']}, torch {where['torch']}, Python {where['python']}, {day}"
-    return seconds / 3600, machine
+    return cost_line(seconds, where, updated)
 
 
 def write_page(folders: Sequence[Path], page: Path) -> None:
@@ -276,8 +273,7 @@ def write_page(folders: Sequence[Path], page: Path) -> None:
     read = {folder.name: read_study(folder) for folder in folders}
     studies = {name: read[name] for name in TITLES if name in read}
     runs = sum(len(one.seeds) for networks in studies.values() for one in networks)
-    hours, machine = cost([folder for folder in folders if folder.name in studies])
-    intro = _INTRO.format(runs=runs, hours=hours, machine=machine, alive=ALIVE)
+    intro = _INTRO.format(runs=runs, cost=cost([one for one in folders if one.name in studies]), alive=ALIVE)
     lines = [intro, "## Verdicts", "", answer(studies), ""]
     lines += [f"- **{TITLES[name]}.** {verdict(networks)}" for name, networks in studies.items()]
     lines += ["", "## Networks", ""]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,13 @@ def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> lis
         *(f"| {' | '.join(row)} |" for row in rows),
         "",
     ]
+
+
+def cost_line(seconds: float, machine: Mapping[str, str], ended: float) -> str:
+    """Core-hours of runs of one thread, the machine (:func:`dinoskip.environment.describe`) and the day they ended."""
+    day = datetime.fromtimestamp(ended, UTC).date()
+    where = f"{machine['cores']} cores, {machine['memory']}, torch {machine['torch']}, Python {machine['python']}"
+    return f"{seconds / 3600:.1f} core-hours, {where}, {day}"
 
 
 def draw_beside(place: Path, name: str, picture: Callable[[Sequence[str]], Any], colours: int, alt: str) -> str:

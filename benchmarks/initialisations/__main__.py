@@ -9,9 +9,10 @@ from pathlib import Path
 import torch
 
 from benchmarks.initialisations.candidates import CANDIDATES
-from benchmarks.initialisations.plan import all_runs, done
+from benchmarks.initialisations.plan import MACHINE, all_runs, done
 from benchmarks.initialisations.protocol import Data, build, measure, run
 from benchmarks.initialisations.table import write_page
+from dinoskip.environment import describe
 from dinoskip.files import write_json
 
 
@@ -31,6 +32,7 @@ def main() -> int:
         parser.error("--data is required")
     args.out.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
+    write_json(args.out / MACHINE, describe())
     data, count = Data.read(args.data, args.out), 0
     for one in all_runs(args.out):
         if args.only and one.name not in args.only:

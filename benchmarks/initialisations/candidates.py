@@ -72,10 +72,13 @@ def attention_centred(model: VisionTransformer, images: Tensor, seed: int) -> No
 
 
 @torch.no_grad()
-def split_heads(model: VisionTransformer, images: Tensor, seed: int, *, around: int) -> None:
-    """Ours, but the last ``around`` heads of every block look around: independent small W^Q and W^K, even attention."""
+def split_heads(model: VisionTransformer, images: Tensor, seed: int, *, around: int, share: float = 1.0) -> None:
+    """Ours, but the last ``around`` heads look around: independent small W^Q and W^K, even attention.
+
+    Those of this share of the blocks, from the first on.
+    """
     calibrated_(model, images, seed=seed)
-    for index, block in enumerate(model.blocks):
+    for index, block in enumerate(model.blocks[: round(share * len(model.blocks))]):
         weight, dim, width = block.attn.qkv.weight, block.attn.qkv.in_features, block.attn.head_dim
         for head in range(block.attn.num_heads - around, block.attn.num_heads):
             for part in (0, 1):
@@ -189,6 +192,9 @@ CANDIDATES: Mapping[str, Candidate] = MappingProxyType(
         "attention centred": attention_centred,
         "one head around": partial(split_heads, around=1),
         "two heads around": partial(split_heads, around=2),
+        "one head around, scaled": partial(scaled, of=partial(split_heads, around=1)),
+        "one head around, first half": partial(split_heads, around=1, share=0.5),
+        "one head around, first half, scaled": partial(scaled, of=partial(split_heads, around=1, share=0.5)),
         "CLS looks, rank 1": partial(class_token_looks, rank=1),
         "CLS looks, rank 8": partial(class_token_looks, rank=8),
         "CLS keeps a head": class_token_keeps_a_head,

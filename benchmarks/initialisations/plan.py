@@ -14,6 +14,8 @@ from dinoskip.optim import AdamWConfig, OptimizerConfig, SoapConfig
 RATES: Mapping[str, tuple[float, ...]] = {"adamw": (1e-3, 3e-4, 3e-3), "soap": (1e-3, 3e-3, 3e-4)}
 """Learning rates, the first of which is tried first."""
 SEEDS = (0, 1, 2)
+MACHINE = "machine.json"
+"""Beside the runs: where they were made, last."""
 MAIN = (
     "skip", "default", "paper", "calibrated", "paper, scaled", "calibrated, scaled", "half mirrored, scaled",
     "paper, half mirrored, scaled",

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.initialisations.candidates import CANDIDATES
-from benchmarks.initialisations.plan import MAIN, RATES, SEEDS, Run, all_runs
-from benchmarks.pages import draw_beside, markdown_table
+from benchmarks.initialisations.plan import MACHINE, MAIN, RATES, SEEDS, Run, all_runs
+from benchmarks.pages import cost_line, draw_beside, markdown_table
 from dinoskip.files import read_json, write_text
 from visualize.figures.drawing import curve, heading, legend, panels
 from visualize.tables import mean_deviation
@@ -24,6 +24,7 @@ _INTRO = """# Initialisations without skip connections: a search
 
 Written by `python -m benchmarks.initialisations --out DIR --table PAGE.md` from {done} of {all}
 runs ({begun}); `python -m benchmarks.initialisations --data IMAGENETTE --out DIR` goes on with the rest, on one core.
+{cost}.
 
 A ViT of width 96 with 3 heads, patches of 8, 48 × 48 pixels, learns the ten classes of Imagenette from the CLS token:
 300 steps of 32 crops, weight decay 0.05, 10 % warm-up, cosine. *accuracy* and *k-NN* (20 neighbours) are of 2,368
@@ -191,7 +192,11 @@ def write_page(results: Results, out: Path, page: Path) -> None:
     every = list(all_runs(out))
     begun = "whole" if len(results) >= len(every) else "not finished"
     rows, deep = trained(results), trained(results, 24)
-    lines = [_INTRO.format(done=len(results), all=len(every), begun=begun)]
+    cost = cost_line(
+        sum(result.get("seconds", 0.0) for result in results.values()), read_json(out / MACHINE),
+        max(((out / run.file).stat().st_mtime for run in results), default=0.0),
+    )  # fmt: skip
+    lines = [_INTRO.format(done=len(results), all=len(every), begun=begun, cost=cost)]
     if said := summary(rows, deep):
         lines += ["## What came out", "", *said]
     lines += ["## Before training, 12 blocks, seed 0", "", *fresh_table(out, 12)]

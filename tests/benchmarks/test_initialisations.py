@@ -10,10 +10,11 @@ import torch
 from timm.models.vision_transformer import VisionTransformer
 
 from benchmarks.initialisations.candidates import CANDIDATES, centre_
-from benchmarks.initialisations.plan import MAIN, RATES, Run, all_runs, best_rate, done
+from benchmarks.initialisations.plan import MACHINE, MAIN, RATES, Run, all_runs, best_rate, done
 from benchmarks.initialisations.protocol import SIDE, Pixels
 from benchmarks.initialisations.table import aims, summary, trained, write_page
 from dinoskip.diagnostics import propagation
+from dinoskip.environment import describe
 from dinoskip.files import write_json
 from dinoskip.init import skipless_, trunc_normal_
 from dinoskip.models import create_model
@@ -91,6 +92,7 @@ def result(accuracy: float, dense: float) -> dict[str, Any]:
     return {
         "accuracy": accuracy, "val_accuracy": accuracy, "knn": accuracy, "probe_miou": [20.0] * 11 + [dense],
         "token_cosine": [0.5] * 12, "cls_cosine": [0.5] * 12, "gradient_ratio": 3.0, "loss": [2.3], "final_loss": 2.0,
+        "seconds": 120.0,
     }  # fmt: skip
 
 
@@ -125,9 +127,11 @@ def test_the_page_says_who_meets_the_aims(tmp_path: Path) -> None:
     assert swept[2] == "| calibrated | adamw | -2.0 | +1.0 | 0.001 / 0.001 | 3 |"
     assert "All three are met by calibrated with adamw." in swept
     assert "All three are met by none." in aims(list(rows.values()))
+    write_json(tmp_path / MACHINE, describe())
     write_page(results, tmp_path, tmp_path / "page" / "initialisations.md")
     page = (tmp_path / "page" / "initialisations.md").read_text()
     assert "from 7 of" in page
+    assert f"0.2 core-hours, {describe()['cores']} cores, " in page
     assert "| default | adamw | 0.001 (1) | 1 | not finite |" in page
     assert (tmp_path / "page" / "initialisations-blocks.svg").stat().st_size > 1000
     assert "What came out" not in page, "two seeds of three"
