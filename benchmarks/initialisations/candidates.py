@@ -72,15 +72,15 @@ def attention_centred(model: VisionTransformer, images: Tensor, seed: int) -> No
 
 
 @torch.no_grad()
-def split_heads(model: VisionTransformer, images: Tensor, seed: int, *, around: int, share: float = 1.0) -> None:
-    """Ours, but the last ``around`` heads look around: independent small W^Q and W^K, even attention.
-
-    Those of this share of the blocks, from the first on.
-    """
+def split_heads(
+    model: VisionTransformer, images: Tensor, seed: int, *, around: int, blocks: slice = slice(None)
+) -> None:
+    """Ours, but the last ``around`` heads of ``blocks`` look around: independent small W^Q and W^K, even attention."""
     calibrated_(model, images, seed=seed)
-    for index, block in enumerate(model.blocks[: round(share * len(model.blocks))]):
-        weight, dim, width = block.attn.qkv.weight, block.attn.qkv.in_features, block.attn.head_dim
-        for head in range(block.attn.num_heads - around, block.attn.num_heads):
+    for index in range(len(model.blocks))[blocks]:
+        attention = model.blocks[index].attn
+        weight, dim, width = attention.qkv.weight, attention.qkv.in_features, attention.head_dim
+        for head in range(attention.num_heads - around, attention.num_heads):
             for part in (0, 1):
                 drawn = haar(dim, width, torch_rng(seed, "around", index, head, part))
                 rows = slice(part * dim + head * width, part * dim + (head + 1) * width)
@@ -168,6 +168,8 @@ def scaled(model: VisionTransformer, images: Tensor, seed: int, *, of: Candidate
 
 
 OURS = partial(calibrated, centring=0.5, gain=1.0)
+FIRST_HALF = partial(split_heads, around=1, blocks=slice(6))
+EACH_FOURTH = partial(split_heads, around=1, blocks=slice(3, None, 4))  # blocks 4, 8 and 12
 CANDIDATES: Mapping[str, Candidate] = MappingProxyType(
     {
         "skip": default,
@@ -193,12 +195,17 @@ CANDIDATES: Mapping[str, Candidate] = MappingProxyType(
         "one head around": partial(split_heads, around=1),
         "two heads around": partial(split_heads, around=2),
         "one head around, scaled": partial(scaled, of=partial(split_heads, around=1)),
-        "one head around, first half": partial(split_heads, around=1, share=0.5),
-        "one head around, first half, scaled": partial(scaled, of=partial(split_heads, around=1, share=0.5)),
+        "one head around, first half": FIRST_HALF,
+        "one head around, first half, scaled": partial(scaled, of=FIRST_HALF),
+        "one head around, each fourth block, scaled": partial(scaled, of=EACH_FOURTH),
+        "half mirrored, one head around, scaled": partial(
+            scaled, of=partial(mirrored, of=partial(split_heads, around=1), bent=1.0)
+        ),
         "CLS looks, rank 1": partial(class_token_looks, rank=1),
         "CLS looks, rank 8": partial(class_token_looks, rank=8),
         "CLS keeps a head": class_token_keeps_a_head,
         "softer with depth": partial(temperature_by_depth, last=0.25),
+        "softer with depth, scaled": partial(scaled, of=partial(temperature_by_depth, last=0.25)),
         "sharper with depth": partial(temperature_by_depth, last=3.0),
     }
 )
