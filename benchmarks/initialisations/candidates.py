@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 from types import MappingProxyType
+from typing import Any
 
 import torch
 from timm.models.vision_transformer import VisionTransformer
@@ -60,7 +61,7 @@ def paper_centred(model: VisionTransformer, images: Tensor, seed: int, *, share:
     centre_(model, images, share, share)
 
 
-def calibrated(model: VisionTransformer, images: Tensor, seed: int, **settings: float) -> None:
+def calibrated(model: VisionTransformer, images: Tensor, seed: int, **settings: Any) -> None:
     """Ours, with settings other than the defaults."""
     calibrated_(model, images, seed=seed, **settings)
 
@@ -168,8 +169,11 @@ def scaled(model: VisionTransformer, images: Tensor, seed: int, *, of: Candidate
 
 
 OURS = partial(calibrated, centring=0.5, gain=1.0)
+MIXING = partial(calibrated, mixing_heads=1, mixing_every=4)  # one head around, each fourth block, measured with it
 FIRST_HALF = partial(split_heads, around=1, blocks=slice(6))
-EACH_FOURTH = partial(split_heads, around=1, blocks=slice(3, None, 4))  # blocks 4, 8 and 12
+EACH_SECOND, EACH_THIRD, EACH_FOURTH, EACH_SIXTH = (
+    partial(split_heads, around=1, blocks=slice(step - 1, None, step)) for step in (2, 3, 4, 6)
+)  # the last of so many blocks
 CANDIDATES: Mapping[str, Candidate] = MappingProxyType(
     {
         "skip": default,
@@ -178,6 +182,8 @@ CANDIDATES: Mapping[str, Candidate] = MappingProxyType(
         "calibrated": OURS,
         "paper, scaled": partial(scaled, of=paper),
         "calibrated, scaled": partial(scaled, of=OURS),
+        "calibrated, mixing": MIXING,
+        "calibrated, mixing, scaled": partial(scaled, of=MIXING),
         "mirrored": partial(mirrored, of=OURS),
         "mirrored, scaled": partial(scaled, of=partial(mirrored, of=OURS)),
         "half mirrored": partial(mirrored, of=OURS, bent=1.0),
@@ -198,6 +204,9 @@ CANDIDATES: Mapping[str, Candidate] = MappingProxyType(
         "one head around, first half": FIRST_HALF,
         "one head around, first half, scaled": partial(scaled, of=FIRST_HALF),
         "one head around, each fourth block, scaled": partial(scaled, of=EACH_FOURTH),
+        "one head around, each second block, scaled": partial(scaled, of=EACH_SECOND),
+        "one head around, each third block, scaled": partial(scaled, of=EACH_THIRD),
+        "one head around, each sixth block, scaled": partial(scaled, of=EACH_SIXTH),
         "half mirrored, one head around, scaled": partial(
             scaled, of=partial(mirrored, of=partial(split_heads, around=1), bent=1.0)
         ),

@@ -18,7 +18,7 @@ MACHINE = "machine.json"
 """Beside the runs: where they were made, last."""
 MAIN = (
     "skip", "default", "paper", "calibrated", "paper, scaled", "calibrated, scaled", "half mirrored, scaled",
-    "paper, half mirrored, scaled",
+    "paper, half mirrored, scaled", "calibrated, mixing", "calibrated, mixing, scaled",
 )  # fmt: skip
 """Candidates that are run first, and those of 24 blocks."""
 

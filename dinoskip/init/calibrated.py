@@ -32,6 +32,8 @@ Mlp = Literal["orthogonal", "mirrored"]
 _CHUNK = 8
 """Images that go through a block together; the first ones decide the attention's temperature."""
 _BISECTIONS = 24
+_MIXING = 0.5
+"""Singular values of W^Q and W^K of heads that average: logits of a standard deviation of about 1/4."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,13 @@ class Calibration:
     max_scale: float = 4.0
     c: float = 3.0
     mlp: Mlp = "orthogonal"
+    mixing_heads: int = 0
+    mixing_every: int = 4
+
+    def mixing(self, index: int, heads: int) -> range:
+        """The heads of block ``index`` (from 0) that average at the start."""
+        first = heads - self.mixing_heads if (index + 1) % self.mixing_every == 0 else heads
+        return range(first, heads)
 
 
 class CalibratedInit(Config):
@@ -62,13 +71,17 @@ class CalibratedInit(Config):
     mlp: Annotated[Mlp, Added()] = Field(
         "orthogonal", description="how MLPs start; mirrored: half of the hidden units add up to a rotation"
     )
+    mixing_heads: Annotated[int, Added()] = Field(
+        0, ge=0, description="heads that average over all tokens at the start, in every mixing_every-th block"
+    )
+    mixing_every: Annotated[int, Added()] = Field(4, ge=1, description="blocks from one with mixing_heads to the next")
 
     def tensors(self, model: nn.Module, seed: int, images: Tensor) -> Assignments:
         """What this method assigns, given ``images`` (B, 3, S, S), normalised."""
         drawn = {f"{block.prefix}.{layer}.{kind}" for block in plain_blocks(model, "calibrated_")
                  for layer in LAYERS for kind in ("weight", "bias")}  # fmt: skip
         start = dict(default_tensors(model, seed, without=drawn))
-        numbers = Calibration(self.centring, self.gain, self.diagonal, self.max_scale, self.c, self.mlp)
+        numbers = Calibration(**self.model_dump(exclude={"name", "images", "count"}))
         return calibrated_tensors(model, images, numbers, start, seed=seed)
 
 
@@ -82,6 +95,8 @@ def calibrated_(
     max_scale: float = 4.0,
     c: float = 3.0,
     mlp: Mlp = "orthogonal",
+    mixing_heads: int = 0,
+    mixing_every: int = 4,
     seed: int = 0,
 ) -> nn.Module:
     """Initialise attention and MLP of every block, and the patch embedding's bias, in place; returns the model.
@@ -104,6 +119,11 @@ def calibrated_(
     2 ``gain``, V is semi-orthogonal times what makes its output, without its mean, as large as the rotation's. That
     this be a half, and as large, is **ours** (docs/results/initialisations.md).
 
+    With ``mixing_heads`` the last so many heads of every ``mixing_every``-th block have W^Q_i and W^K_i that are
+    independent, Haar, of singular values 1/2, and so average over all tokens, almost evenly: tokens that look at
+    themselves alone stay apart but learn little of their surroundings. One of three heads in blocks 4, 8 and 12 was
+    the best of those tried: **ours** (docs/results/initialisations.md).
+
     Only biases, s and the scale of fc2 depend on the images. All else is left as it is. Computed in float64 by one
     thread of the CPU, drawn from ``seed`` and the layers' names, cast last: the same bits for the same seed, images and
     kind of processor. Signals and gradients travel well and dense features stay alive; accuracy is not better
@@ -112,13 +132,17 @@ def calibrated_(
     Raises :class:`ConfigError` for settings out of range, blocks outside the papers (LayerScale, q/k norm, gates,
     other attention or MLP), layers without biases, and images that are not finite.
     """
+    if mixing_heads < 0 or mixing_every < 1:
+        raise ConfigError(
+            f"calibrated_: mixing_heads={mixing_heads}, mixing_every={mixing_every}", "at least 0 heads, every block"
+        )
     if not 0 <= centring <= 1 or not 0 < diagonal < 1 or min(gain, max_scale, c) <= 0:
         raise ConfigError(
             f"calibrated_: centring={centring}, diagonal={diagonal}, gain={gain}, max_scale={max_scale}, c={c}",
             "centring in 0..1, diagonal between 0 and 1, the others above 0",
         )
     present = {name: parameter.detach() for name, parameter in model.named_parameters()}
-    numbers = Calibration(centring, gain, diagonal, max_scale, c, mlp)
+    numbers = Calibration(centring, gain, diagonal, max_scale, c, mlp, mixing_heads, mixing_every)
     assign(model, calibrated_tensors(model, images, numbers, present, seed=seed))
     return model
 
@@ -179,9 +203,14 @@ class _Calibrated:
             direction = F.normalize(normed[0, 0], dim=0)
             query = key - direction[:, None] * (direction @ key)[:, None, :]
         scale = attention_scale(normed, query, key, numbers.diagonal, numbers.max_scale, self.first_patch)
-        root = scale**0.5
+        query, key = scale**0.5 * query, scale**0.5 * key
+        if numbers.mixing_heads > heads:
+            raise ConfigError(f"calibrated_: {name} has {heads} heads, mixing_heads={numbers.mixing_heads}")
+        for head in numbers.mixing(index, heads):
+            query[head] = _MIXING * haar(dim, dim // heads, self._rng(name, "mixing_query", head))
+            key[head] = _MIXING * haar(dim, dim // heads, self._rng(name, "mixing_key", head))
         value = numbers.c * haar(dim, dim, self._rng(name, "value"))
-        self._set(f"{name}.qkv.weight", fused_qkv(root * query, root * key, value))
+        self._set(f"{name}.qkv.weight", fused_qkv(query, key, value))
         self._set(f"{name}.proj.weight", numbers.c * haar(dim, dim, self._rng(name, "output")))
         self._set(f"{name}.qkv.bias", torch.zeros(3 * dim, dtype=torch.float64))
         self._set(f"{name}.proj.bias", torch.zeros(dim, dtype=torch.float64))

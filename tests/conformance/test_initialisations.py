@@ -43,6 +43,7 @@ INITS: dict[str, Any] = {
     "mae": MaeInit(),
     "calibrated": CalibratedInit(),
     "calibrated fully": CalibratedInit(centring=1.0, gain=2.0, diagonal=0.3),
+    "calibrated, mixing": CalibratedInit(mixing_heads=1, mixing_every=1),
 }
 
 

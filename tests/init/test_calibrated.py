@@ -65,6 +65,8 @@ def check_liveness(rows: list[PropagationRow], gradients: float) -> None:
 def test_tokens_and_images_stay_apart_where_the_papers_collapse(depth: int, gradients: float) -> None:
     check_liveness(measured("calibrated", small(depth), 48), gradients)
     check_liveness(measured("calibrated, mirrored", small(depth, mlp="mirrored"), 48), gradients)
+    mixed = measured("calibrated, one head mixing in every fourth block", small(depth, mixing_heads=1), 48)
+    check_liveness(mixed, gradients)
     assert measured("paper", skipless_(fresh(depth)), 48)[-1].token_cosine > 0.97
 
 
@@ -106,6 +108,24 @@ def test_patches_attend_to_themselves_as_asked_or_the_scale_is_at_its_limit(diag
         assert scale < 4.0 + 1e-5
         assert torch.equal(query, key) is (index > 0)
         tokens = block(tokens)
+
+
+@torch.no_grad()
+def test_mixing_heads_average_in_every_so_many_blocks_and_the_others_are_as_without() -> None:
+    model, plain = (small(depth=5, mixing_heads=heads, mixing_every=2) for heads in (2, 0))
+    tokens = embed(model, photographs(48, held_out=True).float())
+    for index, block in enumerate(model.blocks):
+        weights = attention(model.float(), index, tokens)[:, :, 1:]  # (B, heads, patches, N)
+        even = weights.diagonal(1, -2, -1).median(-1).values.mean(0) * weights.shape[-1]
+        print(f"block {index + 1}: attention to oneself, times tokens, by head", even.tolist())
+        mixed = [1, 2] if index in {1, 3} else []
+        assert all((float(even[head]) < 1.5) is (head in mixed) for head in range(3))
+        tokens = block(tokens)
+    first, second = (network.blocks[1].attn.qkv.weight.unflatten(0, (3, 3, 32)) for network in (model, plain))
+    assert torch.equal(first[2], second[2])
+    assert torch.equal(first[:2, 0], second[:2, 0])
+    assert torch.linalg.svdvals(first[:2, 1:].double()).allclose(torch.tensor(0.5).double(), atol=1e-5)
+    assert not torch.allclose(first[0, 1], first[1, 1], atol=0.01), "queries and keys are independent"
 
 
 def test_what_is_centred_has_no_mean() -> None:
@@ -187,6 +207,10 @@ def test_what_cannot_be_calibrated_is_refused(caplog: pytest.LogCaptureFixture) 
             calibrated_(fresh(1), images, **settings)
     with pytest.raises(ConfigError, match=r"blocks\.0\.mlp has 192 hidden units for a width of 96"):
         calibrated_(fresh(1, mlp_ratio=2), images, mlp="mirrored")
+    with pytest.raises(ConfigError, match="mixing_heads=-1, mixing_every=4"):
+        calibrated_(fresh(1), images, mixing_heads=-1)
+    with pytest.raises(ConfigError, match=r"blocks\.0\.attn has 3 heads, mixing_heads=4"):
+        calibrated_(fresh(1), images, mixing_heads=4)
     with pytest.raises(ConfigError, match="must be finite"):
         calibrated_(fresh(1), images * torch.nan)
     with pytest.raises(ConfigError, match=r"blocks\.0\.attn\.qkv has no bias"):
