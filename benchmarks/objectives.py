@@ -42,7 +42,7 @@ NOTES = {
     "name=objectives-scenes-12 model.depth=12 variants.seeds=[0]`.",
 }
 """What differs from the others, by folder."""
-NETWORKS = ("skip", "default", "paper", "calibrated", "mirrored")
+NETWORKS = ("skip", "default", "paper", "calibrated", "mirrored", "mixing")
 CURVES = "objectives-blocks"
 ALIVE = 0.9
 """Below this mean cosine the tokens of an image are called alive."""
@@ -58,9 +58,10 @@ probe at the last block, after 100 steps, on scenes that are not those reported.
 of the patches on 317 embedded scenes (7 classes); *chosen* is the block that is best on held-out training scenes;
 *cosine* is between the tokens of an image at the last block, 1 where all are alike; k-NN (20 neighbours) is at the
 last block, on Imagenette's validation images. *a → b*: before training and after it. ± is the standard deviation over
-seeds. `skip` alone has skip connections. Tokens are *alive* if their cosine is below {alive:g}. *Better* or *worse*
-than skip means by more than two standard deviations over seeds, the better one also above its own start; this was fixed
-before the runs. Short runs of a small network: leads, not laws.
+seeds. `skip` alone has skip connections; `mirrored` is calibrated with `mlp: mirrored`, `mixing` with
+`mixing_heads: 1`. Tokens are *alive* if their cosine is below {alive:g}. *Better* or *worse* than skip means by more
+than two standard deviations over seeds, the better one also above its own start; this was fixed before the runs.
+Short runs of a small network: leads, not laws.
 """
 
 
