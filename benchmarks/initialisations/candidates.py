@@ -19,7 +19,8 @@ from dinoskip.randomness import torch_rng
 
 Candidate = Callable[[VisionTransformer, Tensor, int], object]
 """Changes a model, given normalised images to measure on and a seed."""
-STEPS = {"k1": 3.0, "k2": 3.0, "c1": 2.0, "c2": 10.0}
+STEPS: Mapping[str, float] = {"k1": 3.0, "k2": 3.0, "c1": 2.0, "c2": 10.0}
+SMALLER_STEPS: Mapping[str, float] = {"k1": 6.0, "k2": 6.0, "c1": 6.0, "c2": 30.0}
 
 
 @torch.no_grad()
@@ -162,10 +163,12 @@ def mirrored(
         tokens = centred(block, tokens, centring, centring)
 
 
-def scaled(model: VisionTransformer, images: Tensor, seed: int, *, of: Candidate) -> None:
+def scaled(
+    model: VisionTransformer, images: Tensor, seed: int, *, of: Candidate, by: Mapping[str, float] = STEPS
+) -> None:
     """Another candidate with scales moved into its weights: the same function, smaller relative steps."""
     of(model, images, seed)
-    reparametrise_(model, **STEPS)
+    reparametrise_(model, **by)
 
 
 OURS = partial(calibrated, centring=0.5, gain=1.0)
@@ -184,6 +187,7 @@ CANDIDATES: Mapping[str, Candidate] = MappingProxyType(
         "calibrated, scaled": partial(scaled, of=OURS),
         "calibrated, mixing": MIXING,
         "calibrated, mixing, scaled": partial(scaled, of=MIXING),
+        "calibrated, mixing, scaled more": partial(scaled, of=MIXING, by=SMALLER_STEPS),
         "mirrored": partial(mirrored, of=OURS),
         "mirrored, scaled": partial(scaled, of=partial(mirrored, of=OURS)),
         "half mirrored": partial(mirrored, of=OURS, bent=1.0),

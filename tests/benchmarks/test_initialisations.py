@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -120,13 +121,14 @@ def test_the_page_says_who_meets_the_aims(tmp_path: Path) -> None:
     rows = {row.name: row for row in trained(results)}
     assert rows["calibrated"].mean("accuracy") == 26.5
     assert rows["calibrated"].shown("probe_miou", -1) == "23.0 ± 0.0"
-    assert aims(list(rows.values()))[2] == "| calibrated | adamw | -2.0 | +1.0 | 0.001 / 0.001, not swept | 2 |"
-    for other in RATES["adamw"][1:]:
-        write_json(tmp_path / Run("calibrated", "adamw", other, 0).file, result(5.0, 12.0) | {"val_accuracy": 1.0})
-    swept = aims(trained(done(tmp_path)))
-    assert swept[2] == "| calibrated | adamw | -2.0 | +1.0 | 0.001 / 0.001 | 3 |"
-    assert "All three are met by calibrated with adamw." in swept
-    assert "All three are met by none." in aims(list(rows.values()))
+    assert aims(results)[2] == "| calibrated | adamw | -2.0 | +1.0 | +1.0 (2) | -2.0 (2) | 3 |"
+    assert "All three aims are met by *calibrated* with adamw." in aims(results)
+    slower = Run("calibrated", "adamw", RATES["adamw"][1], 0)
+    better = {**results, slower: result(40.0, 30.0), replace(slower, lr=rate): result(20.0, 13.0)}
+    assert aims(better)[2] == "| calibrated | adamw | +5.0 | +14.5 | -2.0 (2) | -7.0 (2) | 2 |"
+    assert "All three aims are met by none." in aims(better)
+    elsewhere = {run: one for run, one in better.items() if run.name != "calibrated" or run == slower}
+    assert aims(elsewhere)[2] == "| calibrated | adamw | +5.0 | +14.5 | – | – | 2 |"
     write_json(tmp_path / MACHINE, describe())
     write_page(results, tmp_path, tmp_path / "page" / "initialisations.md")
     page = (tmp_path / "page" / "initialisations.md").read_text()
