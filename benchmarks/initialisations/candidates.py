@@ -188,6 +188,9 @@ CANDIDATES: Mapping[str, Candidate] = MappingProxyType(
         "calibrated, mixing": MIXING,
         "calibrated, mixing, scaled": partial(scaled, of=MIXING),
         "calibrated, mixing, scaled more": partial(scaled, of=MIXING, by=SMALLER_STEPS),
+        "calibrated, mixing each eighth block, scaled": partial(
+            scaled, of=partial(calibrated, mixing_heads=1, mixing_every=8)
+        ),
         "mirrored": partial(mirrored, of=OURS),
         "mirrored, scaled": partial(scaled, of=partial(mirrored, of=OURS)),
         "half mirrored": partial(mirrored, of=OURS, bent=1.0),

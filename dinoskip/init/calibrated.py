@@ -195,6 +195,8 @@ class _Calibrated:
 
     def _attention(self, index: int, plain: PlainBlock) -> None:
         name, dim, heads, numbers = f"{plain.prefix}.attn", plain.dim, plain.num_heads, self.numbers
+        if numbers.mixing_heads > heads:
+            raise ConfigError(f"calibrated_: {name} has {heads} heads, mixing_heads={numbers.mixing_heads}")
         norm1, attn = (self.work.get_submodule(f"{plain.prefix}.{part}") for part in ("norm1", "attn"))
         key = torch.stack([haar(dim, dim // heads, self._rng(name, "query_key", head)) for head in range(heads)])
         normed = norm1(self.chunks[0])
@@ -204,8 +206,6 @@ class _Calibrated:
             query = key - direction[:, None] * (direction @ key)[:, None, :]
         scale = attention_scale(normed, query, key, numbers.diagonal, numbers.max_scale, self.first_patch)
         query, key = scale**0.5 * query, scale**0.5 * key
-        if numbers.mixing_heads > heads:
-            raise ConfigError(f"calibrated_: {name} has {heads} heads, mixing_heads={numbers.mixing_heads}")
         for head in numbers.mixing(index, heads):
             query[head] = _MIXING * haar(dim, dim // heads, self._rng(name, "mixing_query", head))
             key[head] = _MIXING * haar(dim, dim // heads, self._rng(name, "mixing_key", head))

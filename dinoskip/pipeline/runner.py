@@ -174,7 +174,7 @@ class Runner:
         stage = self.stages[node.stage]
         record = record_of(node, self.planner.outputs, self.planner.external(node))
         key = self.planner.keys[node.id]
-        inputs = {role: self._verified(self._output(source)) for role, source in node.needs.items()}
+        inputs = {role: self._input(stage, source) for role, source in node.needs.items()}
         out = self.artifacts.fresh_partial(node.id, key, keep=stage.resumes)
         began = time.monotonic()
         task = Task(node.settings, node.runtime, inputs, out, self.device, self.workers)
@@ -188,6 +188,12 @@ class Runner:
         write_json(out / "timing.json", {"seconds": round(seconds, 2)})
         self.planner.outputs[node.id] = self.artifacts.publish(node.id, key, record, {"stage": node.stage})
         return seconds
+
+    def _input(self, stage: Stage, source: str) -> Path:
+        """Where ``stage`` reads the output of a node: whole, unless it reads no stores and this one was removed."""
+        path = self._output(source)
+        left = not stage.reads_stores and self.artifacts.released(source, self.planner.keys[source]) is not None
+        return path if left else self._verified(path)
 
     def _verified(self, path: Path) -> Path:
         """``path``, an output that is about to be read; :class:`DataError` if it is damaged. Once for each output."""

@@ -80,9 +80,10 @@ def test_tokens_and_images_stay_apart_at_vit_s() -> None:
 
     measured("skip", network(True), 224, 3)
     assert measured("paper", skipless_(network(False)), 224, 3)[-1].token_cosine > 0.8
-    for mlp in ("orthogonal", "mirrored"):
-        model = calibrated_(network(False), photographs(224)[::2], mlp=mlp)
-        check_liveness(measured(f"calibrated, {mlp}", model, 224, 3), 15)
+    starts: list[dict[str, Any]] = [{}, {"mlp": "mirrored"}, {"mixing_heads": 1}, {"mixing_heads": 2}]
+    for settings in starts:
+        model = calibrated_(network(False), photographs(224)[::2], **settings)
+        check_liveness(measured(f"calibrated {settings}", model, 224, 3), 15)
 
 
 @torch.no_grad()

@@ -95,6 +95,12 @@ def test_a_store_goes_at_once_and_all_stays_cached(study: Study) -> None:
     assert {step.state for step in study.runner(AT_ONCE).plan()} == {"cached"}
 
 
+def test_the_report_of_a_later_run_needs_no_store(study: Study) -> None:
+    assert study.run(AT_ONCE, only="/") == ALL[:-1]
+    assert study.stored == []
+    assert study.run(AT_ONCE) == ["report"]
+
+
 def test_it_is_made_again_for_a_stage_that_must_run(study: Study) -> None:
     study.run(AT_ONCE)
     steps = {step.node.id: step for step in study.runner(AT_ONCE, times=2).plan()}
