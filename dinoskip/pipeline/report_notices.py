@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -11,6 +12,8 @@ from dinoskip.pipeline import stages
 
 PREPARED = ("data", "weights", "features")
 """Stages that only others read: what is missing for want of one says so."""
+SINGLY = 12
+"""So many stages that wait for others are named one by one; more are counted."""
 
 
 def notices(inputs: Mapping[str, Path], missing: Mapping[str, str] | None = None) -> list[str]:
@@ -21,15 +24,23 @@ def notices(inputs: Mapping[str, Path], missing: Mapping[str, str] | None = None
     ran = {role.partition("/")[0] for role in [*inputs, *(missing or {})]}
     absent = [stage.measures for stage in map(stages.load, stages.COMMANDS) if stage.name not in ran]
     lines = [f"not asked for: {', '.join(absent)}"] if absent else []
-    lines += [
-        f"{role}: not run ({reason})"
-        for role, reason in sorted((missing or {}).items())
-        if role.partition("/")[0] not in PREPARED
-    ]
+    lines += _not_run({role: why for role, why in (missing or {}).items() if role.partition("/")[0] not in PREPARED})
     for role, path in sorted(inputs.items()):
         if role.startswith(("pretrain/", "supervise/")):
             lines += [f"{role}: {line}" for line in _of_training(path)]
     return lines
+
+
+def _not_run(missing: Mapping[str, str]) -> Iterator[str]:
+    waiting = [role for role, reason in missing.items() if reason.startswith("after ")]
+    many = len(waiting) > SINGLY
+    for role, reason in sorted(missing.items()):
+        if not many or role not in waiting:
+            yield f"{role}: not run ({reason})"
+    if many:
+        kinds = Counter(role.partition("/")[0] for role in waiting)
+        counted = ", ".join(f"{kind} ({count})" for kind, count in sorted(kinds.items()))
+        yield f"not run, for they need others that were not, {len(waiting)} stages: {counted}"
 
 
 def _of_training(run: Path) -> Iterator[str]:

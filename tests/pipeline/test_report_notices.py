@@ -31,3 +31,14 @@ def test_what_is_absent_and_what_went_wrong(tmp_path: Path) -> None:
         "pretrain/v: 1 steps had gradients that were not finite, and updated nothing (nonfinite.jsonl)",
         "pretrain/v: 2 images could not be read and were replaced by others (bad_images.json)",
     ]
+
+
+def test_many_that_wait_for_others_are_counted() -> None:
+    waiting = {f"{stage}/{v}/ep1/d": f"after weights/{v}/ep1" for stage in ("knn", "probe") for v in "abcdefg"}
+    missing = {"pretrain/v": "never run", "gallery": "after knn/a/ep1/d", **waiting}
+    assert notices(dict.fromkeys(stages.COMMANDS, Path()), missing) == [
+        "pretrain/v: not run (never run)",
+        "not run, for they need others that were not, 15 stages: gallery (1), knn (7), probe (7)",
+    ]
+    few = dict(list(missing.items())[:4])
+    assert len(notices(dict.fromkeys(stages.COMMANDS, Path()), few)) == 4

@@ -1,8 +1,8 @@
 """The report's answer: which network is better on which benchmark, at which block, by how much, and how sure that is.
 
-Skipless networks are compared with those with skips that have the same optimizer and depth; without such pairs every
-later variant with the first. The differences of all pairs and benchmarks are corrected together for their number
-(Holm): one decides where its corrected p is below 0.05 and the better network has not collapsed.
+Every network is compared with the one with skips of the same optimizer and depth; without such pairs every later
+variant with the first. The differences of all pairs and benchmarks are corrected together for their number (Holm): one
+decides where its corrected p is below 0.05 and the better network has not collapsed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dinoskip.results import EvalResult
 from dinoskip.statistics import holm
 from visualize.comparison import CROSS_FITTED, HELD_OUT, Score, ScoreDifference, Scores, signed
 from visualize.paper.claims import SIGNIFICANT
-from visualize.paper.published import INITIALISED, SKIP
+from visualize.paper.published import SKIP
 from visualize.rows import Benchmark, Rows, StudyVariant, collapse, single_blocks, values_of
 from visualize.tables import TextTable
 
@@ -81,8 +81,7 @@ def compared_pairs(variants: Sequence[StudyVariant]) -> list[tuple[str, str]]:
         (first.name, second.name)
         for first in shown
         for second in shown
-        if (first.role, second.role) == (INITIALISED, SKIP)
-        and (first.optimizer, first.depth) == (second.optimizer, second.depth)
+        if second.role == SKIP != first.role and (first.optimizer, first.depth) == (second.optimizer, second.depth)
     ]
     names = [variant.name for variant in shown]
     return by_role or [(name, names[0]) for name in names[1:]] or [(name, "") for name in names]

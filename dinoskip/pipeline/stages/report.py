@@ -67,4 +67,4 @@ def run(task: Task) -> None:
     write_page(task)
 
 
-STAGE = Stage("report", run, add_nodes, ReportConfig, place="report", version=13, reads_stores=False)
+STAGE = Stage("report", run, add_nodes, ReportConfig, place="report", version=14, reads_stores=False)

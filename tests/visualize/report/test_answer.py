@@ -9,7 +9,7 @@ import numpy as np
 from dinoskip.records import ImageRecords
 from dinoskip.results import EvalResult
 from visualize.comparison import Scores
-from visualize.paper.published import INITIALISED, SKIP
+from visualize.paper.published import DEFAULT, INITIALISED, SKIP
 from visualize.report.answer import answer_table, answers, cautions, choices, compared_pairs, verdict
 from visualize.rows import StudyVariant
 
@@ -44,6 +44,8 @@ def test_a_network_is_compared_with_its_counterpart():
 
     skip, ours = ("s", SKIP, "adamw", 12), ("o", INITIALISED, "adamw", 12)
     assert pairs(skip, ours, ("x", INITIALISED, "adamw", 9), ("y", SKIP, "soap", 12)) == [("o", "s")]
+    others = ("d", DEFAULT, "adamw", 12), ("c", "", "adamw", 12), ("c", "", "soap", 12)
+    assert pairs(skip, ours, *others) == [("o", "s"), ("d", "s"), ("c", "s")], "and those in none of the paper's tables"
     assert pairs(("a", "", "", 12), ("b", "", "", 12), ("c", "", "", 12)) == [("b", "a"), ("c", "a")]
     assert pairs(skip) == [("s", "")]
     assert pairs() == []
