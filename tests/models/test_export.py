@@ -150,9 +150,14 @@ def test_integer_tensors_are_refused(tmp_path: Path, model: torch.nn.Module) -> 
 
 def test_what_is_no_file_is_not_opened(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
-    for path in (tmp_path, tmp_path / "fifo", Path("/dev/zero")):
+    for path in (tmp_path / "fifo", Path("/dev/zero")):
         with pytest.raises(WeightsError, match="not a regular file"):
             load_weights(path)
+    with pytest.raises(WeightsError, match="a folder, not a file$"):
+        load_weights(tmp_path)
+    (tmp_path / "weights.safetensors").touch()
+    with pytest.raises(WeightsError, match=r"a folder, not a file \(name the file in it: .*/weights.safetensors\)"):
+        load_weights(tmp_path)
 
 
 def test_files_that_are_not_ours(tmp_path: Path) -> None:
