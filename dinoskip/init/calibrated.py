@@ -121,8 +121,8 @@ def calibrated_(
 
     With ``mixing_heads`` the last so many heads of every ``mixing_every``-th block have W^Q_i and W^K_i that are
     independent, Haar, of singular values 1/2, and so average over all tokens, almost evenly: tokens that look at
-    themselves alone stay apart but learn little of their surroundings. One of three heads in blocks 4, 8 and 12 was
-    the best of those tried: **ours** (docs/results/initialisations.md).
+    themselves alone stay apart but learn little of their surroundings. One of three heads in blocks 4, 8 and 12, and of
+    24 blocks in 8, 16 and 24, was the best of those tried: **ours** (docs/results/initialisations.md).
 
     Only biases, s and the scale of fc2 depend on the images. All else is left as it is. Computed in float64 by one
     thread of the CPU, drawn from ``seed`` and the layers' names, cast last: the same bits for the same seed, images and

@@ -153,7 +153,7 @@ def test_what_is_no_file_is_not_opened(tmp_path: Path) -> None:
     for path in (tmp_path / "fifo", Path("/dev/zero")):
         with pytest.raises(WeightsError, match="not a regular file"):
             load_weights(path)
-    with pytest.raises(WeightsError, match="a folder, not a file$"):
+    with pytest.raises(WeightsError, match=r"a folder, not a file$"):
         load_weights(tmp_path)
     (tmp_path / "weights.safetensors").touch()
     with pytest.raises(WeightsError, match=r"a folder, not a file \(name the file in it: .*/weights.safetensors\)"):
