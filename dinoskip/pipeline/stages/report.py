@@ -40,7 +40,11 @@ def _card(nodes: StudyNodes) -> dict[str, Any]:
     card = nodes.study.model_dump(mode="json", exclude=_NOT_ON_CARD)
     if (recipe := nodes.study.find(PretrainSection)) is not None:
         card["pretrain"] = settings_for_key(recipe)
-    card["evaluate"].pop("features")
+    card["evaluate"] = {
+        name: value
+        for name, value in card["evaluate"].items()
+        if name != "features" and not (isinstance(value, dict) and value.get("datasets") == [])
+    }  # without measures that were not asked for
     for section in ("pretrain", "supervise"):
         for key in FREE:
             (card[section] or {}).pop(key, None)
