@@ -234,19 +234,19 @@ def answer(studies: Mapping[str, Sequence[Network]]) -> str:
 def draw(studies: Mapping[str, Sequence[Network]], place: Path) -> str:
     """Curves by block into ``place``; the Markdown that shows them."""
 
-    def picture(colours: Sequence[str]) -> Any:
+    def picture() -> Any:
         figure, grid = panels(2 * len(studies), columns=2)
         for at, (name, networks) in enumerate(studies.items()):
             for axes, what in zip(grid[2 * at : 2 * at + 2], ("mIoU", "token cosine"), strict=True):
                 heading(axes, f"{TITLES[name]}: {what}")
                 axes.set_xlabel("block")
                 for one in networks:
-                    curve(axes, _points(one, what), colours[NETWORKS.index(one.name)], 0, one.name)
+                    curve(axes, _points(one, what), NETWORKS.index(one.name), one.name)
         legend(figure, grid, NETWORKS)
         return figure
 
     alt = "Dense probe and token cosine by block after training, for every objective and network"
-    return draw_beside(place, CURVES, picture, len(NETWORKS), alt)
+    return draw_beside(place, CURVES, picture, alt)
 
 
 def _points(one: Network, what: str) -> dict[int, float]:

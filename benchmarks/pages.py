@@ -29,9 +29,9 @@ def cost_line(seconds: float, machine: Mapping[str, str], ended: float) -> str:
     return f"{seconds / 3600:.1f} core-hours, {where}, {day}"
 
 
-def draw_beside(place: Path, name: str, picture: Callable[[Sequence[str]], Any], colours: int, alt: str) -> str:
-    """Write ``place/name.svg`` from a figure of so many colours; the Markdown that shows it."""
+def draw_beside(place: Path, name: str, picture: Callable[[], Any], alt: str) -> str:
+    """Write ``place/name.svg``; the Markdown that shows it."""
     with tempfile.TemporaryDirectory() as scratch:
-        drawn = write_figure(Path(scratch) / name, picture, colours, alt, alt, alt)
+        drawn = write_figure(Path(scratch) / name, picture, alt, alt, alt)
         shutil.copyfile(drawn.light, place / f"{name}.svg")
     return f"![{alt}]({name}.svg)"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import numpy as np
 
 # Okabe and Ito's set, without black and yellow (too close to ink and paper), in the order variants get them;
 # the second of each pair is lighter, for dark backgrounds.
-_VARIANTS = (
+VARIANT_COLOURS = (
     ("#0072B2", "#56B4E9"),
     ("#D55E00", "#FF8A3D"),
     ("#009E73", "#2CCB9F"),
@@ -23,9 +24,26 @@ _DIVERGING = ((38, 84, 152), (243, 241, 236), (201, 84, 28))
 _SEQUENTIAL = ((0, 0, 4), (59, 15, 112), (140, 41, 129), (222, 73, 104), (254, 159, 109), (252, 253, 191))
 
 
-def variant_colours(count: int, dark: bool = False) -> list[str]:
-    """Hex colours of variants 0..count-1 in the order a study lists them; they repeat after six."""
-    return [_VARIANTS[index % len(_VARIANTS)][dark] for index in range(count)]
+def variant_places(names: Sequence[str]) -> dict[str, int]:
+    """Each variant's place in the order of colours, six to a round; a later round has other dashes and marks.
+
+    Seeds and epochs of one network (``skip-soap-s0``, ``skip-soap-s1 ep30``) have the same colour, each of them in a
+    round of its own.
+    """
+    networks: dict[str, list[str]] = {}
+    for name in names:
+        networks.setdefault(re.sub(r"(-s\d+)?( ep\d+)?$", "", name), []).append(name)
+    rounds = -(-len(networks) // len(VARIANT_COLOURS))
+    return {
+        name: number + later * rounds * len(VARIANT_COLOURS)
+        for number, members in enumerate(networks.values())
+        for later, name in enumerate(members)
+    }
+
+
+def variant_colour(place: int, dark: bool = False) -> str:
+    """Hex colour of a place of :func:`variant_places`; they repeat after six."""
+    return VARIANT_COLOURS[place % len(VARIANT_COLOURS)][dark]
 
 
 def _ramp(stops: Sequence[tuple[int, int, int]], levels: int) -> np.ndarray:

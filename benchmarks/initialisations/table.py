@@ -173,7 +173,7 @@ def draw(results: Results, out: Path, place: Path) -> str:
     before = {name: seen for name, seen in fresh(out, 12) if name in MAIN}
     rows = {(row.name, row.optimizer): row for row in trained(results)}
 
-    def picture(colours: Sequence[str]) -> Any:
+    def picture() -> Any:
         figure, grid = panels(6)
         for column, value in enumerate(("probe_miou", "token_cosine")):
             titles = ("before training", "after, AdamW", "after, SOAP")
@@ -188,13 +188,13 @@ def draw(results: Results, out: Path, place: Path) -> str:
                         points = {block: row.mean(value, block) for block in range(1, 13)}
                     else:
                         continue
-                    curve(axes, points, colours[number], number, name)
+                    curve(axes, points, number, name)
                 axes.set_xlabel("block")
         legend(figure, grid, names)
         return figure
 
     alt = "Dense probe and token cosine by block, before and after training, of the main initialisations"
-    return draw_beside(place, CURVES, picture, len(names), alt)
+    return draw_beside(place, CURVES, picture, alt)
 
 
 def write_page(results: Results, out: Path, page: Path) -> None:

@@ -14,6 +14,7 @@ from dinoskip.randomness import torch_rng
 from dinoskip.rank_collapse import condition_number
 from visualize.figures.curves import curves_figure
 from visualize.figures.drawing import TITLE, Figure, dash, fitted, legend, panels, write_figure
+from visualize.palette import variant_colour, variant_places
 
 _HEAT = (2.9, 2.9)  # inches a heat map
 _ALL_PAIRS = 4  # of at most so many networks every pair is drawn
@@ -45,7 +46,7 @@ def softmax_figure(out: Path) -> Figure:
         kappa = float(condition_number(attention).kappa)
         shown[f"β = {beta}: κ = {kappa:.4g}"] = attention.tolist()
 
-    def draw(_: Sequence[str]) -> Any:
+    def draw() -> Any:
         figure, grid = panels(2, _HEAT)
         _heat(figure, grid, list(shown.values()))
         for axes, title in zip(grid, shown, strict=True):
@@ -53,7 +54,7 @@ def softmax_figure(out: Path) -> Figure:
         return figure
 
     return write_figure(
-        out, draw, 1, "Softmax of 0.1 Z + β I: peaked and diffuse attention", "; ".join(shown), _SOFTMAX_READING
+        out, draw, "Softmax of 0.1 Z + β I: peaked and diffuse attention", "; ".join(shown), _SOFTMAX_READING
     )
 
 
@@ -75,24 +76,25 @@ def histogram_figure(
 ) -> Figure | None:
     """Density of standardised block outputs, one panel a block, with γ = excess kurtosis (paper 4, Fig. 4)."""
     names = list(variants or models)
+    places = variant_places(names)
     blocks = sorted({int(block) for by_block in models.values() for block in by_block})
     if not blocks:
         return None
 
-    def draw(colours: Sequence[str]) -> Any:
+    def draw() -> Any:
         figure, grid = panels(len(blocks))
         for axes, block in zip(grid, blocks, strict=True):
             for place, name in enumerate(models):
-                number, histogram = names.index(name), models[name].get(str(block))
+                number, histogram = places[name], models[name].get(str(block))
                 if histogram is None:
                     continue
                 count = len(histogram["density"])
-                places = [-8 + 16 * (index + 0.5) / count for index in range(count)]
-                look = {"color": colours[number], "linestyle": dash(number), "label": name, "linewidth": 1.4}
-                axes.plot(places, histogram["density"], **look)
+                middles = [-8 + 16 * (index + 0.5) / count for index in range(count)]
+                look = {"color": variant_colour(number), "linestyle": dash(number), "label": name, "linewidth": 1.4}
+                axes.plot(middles, histogram["density"], **look)
                 if len(models) <= _GAMMAS:
                     label = f"γ = {histogram['excess_kurtosis']:.3g}"
-                    axes.text(0.98, 0.97 - 0.09 * place, label, color=colours[number], ha="right", va="top",
+                    axes.text(0.98, 0.97 - 0.09 * place, label, color=variant_colour(number), ha="right", va="top",
                               transform=axes.transAxes)  # fmt: skip
             axes.set(title=f"block {block}", xlabel="standard deviations", yscale="log", ylim=(1e-5, 2), xlim=(-8, 8))
         grid[0].set_ylabel("density")
@@ -103,9 +105,7 @@ def histogram_figure(
         f"{name}: " + ", ".join(f"block {block} γ = {one['excess_kurtosis']:.3g}" for block, one in by_block.items())
         for name, by_block in models.items()
     ]
-    return write_figure(
-        out, draw, len(names), "Activations of block outputs, standardised", "; ".join(words), _HISTOGRAM_READING
-    )
+    return write_figure(out, draw, "Activations of block outputs, standardised", "; ".join(words), _HISTOGRAM_READING)
 
 
 def sqnr_figure(
@@ -142,7 +142,7 @@ def cka_figure(pairs: Sequence[Mapping[str, Any]], out: Path) -> Figure | None:
     if not shown:
         return None
 
-    def draw(_: Sequence[str]) -> Any:
+    def draw() -> Any:
         figure, grid = panels(len(shown), _HEAT)
         figure.get_layout_engine().set(h_pad=0.12)
         _heat(figure, grid, [pair["matrix"] for pair in shown])
@@ -160,4 +160,4 @@ def cka_figure(pairs: Sequence[Mapping[str, Any]], out: Path) -> Figure | None:
     if len(shown) < len(pairs):
         caption += "; each network with itself and with the first"
     words = [f"{pair['left']} with {pair['right']}" for pair in shown]
-    return write_figure(out, draw, 1, caption, "Pairs: " + "; ".join(words), _CKA_READING)
+    return write_figure(out, draw, caption, "Pairs: " + "; ".join(words), _CKA_READING)

@@ -9,6 +9,7 @@ from typing import Any
 
 from visualize.figures.drawing import Figure, curve, heading, legend, logarithmic_scale, panels, write_figure
 from visualize.pages import clean
+from visualize.palette import variant_places
 
 Curves = Mapping[str, Mapping[int, float]]  # variant -> {block: value}
 Groups = Mapping[str, str]  # variant -> the panel it belongs to (its optimizer)
@@ -41,6 +42,7 @@ def curves_figure(
     by default the order in which they occur.
     """
     order = list(variants or dict.fromkeys(name for curves in quantities.values() for name in curves))
+    places = variant_places(order)
     kept: dict[str, dict[str, dict[int, float]]] = {}
     for title, curves in quantities.items():
         for name, points in curves.items():
@@ -50,11 +52,11 @@ def curves_figure(
     if not kept:
         return None
 
-    def draw(colours: Sequence[str]) -> Any:
+    def draw() -> Any:
         figure, grid = panels(len(kept))
         for axes, (title, curves) in zip(grid, kept.items(), strict=True):
             for name, points in curves.items():
-                curve(axes, points, colours[order.index(name)], order.index(name), name)
+                curve(axes, points, places[name], name)
             if title in logarithmic and _decades(curves) >= 1:
                 logarithmic_scale(axes)
             else:
@@ -72,7 +74,7 @@ def curves_figure(
         )
         for title, curves in kept.items()
     ]
-    return write_figure(out, draw, len(order), caption, ". ".join(words) + ".", reading)
+    return write_figure(out, draw, caption, ". ".join(words) + ".", reading)
 
 
 def _decades(curves: Curves) -> float:

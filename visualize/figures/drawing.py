@@ -21,7 +21,7 @@ from PIL import Image, ImageFont
 
 from dinoskip.files import write_bytes
 from visualize.pages import clean
-from visualize.palette import variant_colours
+from visualize.palette import VARIANT_COLOURS, variant_colour
 
 # ink, muted, line: of light pages, then of dark ones
 _THEMES = (("#1c1c1f", "#66656b", "#e3e0d9"), ("#ececef", "#a09fa8", "#3a3a41"))
@@ -128,11 +128,11 @@ def heading(axes: Any, text: str) -> None:
     axes.set_title(fitted(text, axes.figure.get_figwidth() / columns - 0.45, TITLE, 2))
 
 
-def curve(axes: Any, points: Mapping[int, float], colour: str, number: int, name: str) -> None:
-    """One variant's values at integer places, with a line and a mark of its own."""
+def curve(axes: Any, points: Mapping[int, float], number: int, name: str) -> None:
+    """Values at integer places of the variant whose place in the order of colours is ``number``."""
     places = sorted(points)
     look = {"linestyle": dash(number), "marker": mark(number), "markersize": 6 if number < 6 else 3.5}
-    axes.plot(places, [points[place] for place in places], color=colour, label=name, **look)
+    axes.plot(places, [points[place] for place in places], color=variant_colour(number), label=name, **look)
 
 
 def levels(axes: Any, values: Mapping[str, float], near: float = 1.5) -> None:
@@ -208,18 +208,15 @@ def _theme() -> Iterator[None]:
         yield
 
 
-def write_figure(
-    out: Path, draw: Callable[[Sequence[str]], Any], variants: int, caption: str, alt: str, reading: str
-) -> Figure:
-    """Draw with the colours of ``variants`` variants and write ``out`` as SVG, ``out``-dark as SVG, PDF and PNG."""
-    light, night = variant_colours(variants), variant_colours(variants, dark=True)
+def write_figure(out: Path, draw: Callable[[], Any], caption: str, alt: str, reading: str) -> Figure:
+    """Draw and write ``out`` as SVG, ``out``-dark as SVG with the colours of dark pages, PDF and PNG."""
     from matplotlib.backends.backend_pdf import FigureCanvasPdf  # heavy
     from matplotlib.backends.backend_svg import FigureCanvasSVG
 
     vector, pdf, png = (out.with_suffix(f".{kind}") for kind in ("svg", "pdf", "png"))
     made = Figure(vector, out.with_name(f"{out.stem}-dark.svg"), pdf, png, caption, alt, reading)
     with _theme():
-        figure = draw(light)
+        figure = draw()
         figure.draw_without_rendering()
         figure.set_layout_engine("none")  # computed once, the same in every file
         drawn = _saved(figure, FigureCanvasSVG, "svg", metadata={"Date": None})
@@ -228,7 +225,7 @@ def write_figure(
         write_bytes(made.png, _png(figure))
     write_bytes(made.light, drawn)
     text = drawn.decode()
-    for before, after in zip((*_THEMES[0], *light), (*_THEMES[1], *night), strict=True):
+    for before, after in (*zip(*_THEMES, strict=True), *VARIANT_COLOURS):
         text = text.replace(before.lower(), after.upper())
     write_bytes(made.dark, text.encode())
     return made

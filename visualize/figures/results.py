@@ -11,6 +11,7 @@ from dinoskip.results import EvalResult
 from visualize.figures.curves import Groups, curves_figure, panel_groups
 from visualize.figures.drawing import Figure, curve, heading, legend, levels, mark, panels, several, write_figure
 from visualize.pages import clean
+from visualize.palette import variant_colour, variant_places
 from visualize.roughness import ByBlock, typical
 from visualize.rows import (
     Benchmark,
@@ -57,17 +58,17 @@ def blocks_figure(variants: Variants, out: Path, baselines: Sequence[EvalResult]
     }
     if not benchmarks:
         return None
-    order, untrained = list(variants), starts(variants)
+    order, untrained, places = list(variants), starts(variants), variant_places(list(variants))
 
-    def draw(colours: Sequence[str]) -> Any:
+    def draw() -> Any:
         figure, grid = panels(len(benchmarks))
         for axes, (benchmark, rows) in zip(grid, benchmarks.items(), strict=True):
             levels(axes, {row.model.removeprefix("baseline: "): row.value for row in baselines if benchmark.is_of(row)})
             for name, own in untrained.get(benchmark, {}).items():
                 points = single_blocks(values_of(own))
-                axes.plot(list(points), list(points.values()), color=colours[order.index(name)], linewidth=0.8)
+                axes.plot(list(points), list(points.values()), color=variant_colour(places[name]), linewidth=0.8)
             for name, own in rows.items():
-                _block_curve(axes, own, colours[order.index(name)], order.index(name), name)
+                _block_curve(axes, own, places[name], name)
             heading(axes, benchmark.label)
             axes.set_xlabel("block")
         grid[0].set_ylabel("%")
@@ -92,14 +93,14 @@ def blocks_figure(variants: Variants, out: Path, baselines: Sequence[EvalResult]
         caption += "; grey levels are baselines, which look at no image"
     if any(untrained.values()):
         caption += "; thin curves are the same networks before training"
-    return write_figure(out, draw, len(order), caption, ". ".join(words) + ".", _BLOCKS_READING)
+    return write_figure(out, draw, caption, ". ".join(words) + ".", _BLOCKS_READING)
 
 
-def _block_curve(axes: Any, rows: Mapping[str, EvalResult], colour: str, number: int, name: str) -> None:
+def _block_curve(axes: Any, rows: Mapping[str, EvalResult], number: int, name: str) -> None:
     """One variant in one panel: its curve, the ring, the shade, and levels of several blocks."""
-    points = single_blocks(values_of(rows))
+    points, colour = single_blocks(values_of(rows)), variant_colour(number)
     if points:
-        curve(axes, points, colour, number, name)
+        curve(axes, points, number, name)
         top = best(values_of(rows)) or ("1", math.nan)
         axes.plot(int(top[0]), top[1], "o", markersize=9, fillstyle="none", color=colour)
     ends = {block: (rows[str(block)].low, rows[str(block)].high) for block in points}
@@ -128,20 +129,20 @@ def epochs_figure(variants: Variants, out: Path, groups: Groups | None = None) -
     benchmarks = {benchmark: rows for benchmark, rows in benchmarks.items() if rows}
     if not benchmarks:
         return None
-    order = list(variants)
+    order, places = list(variants), variant_places(list(variants))
     parts = panel_groups([name for name in order if any(name in rows for rows in benchmarks.values())], groups)
 
-    def draw(colours: Sequence[str]) -> Any:
+    def draw() -> Any:
         cells = [(benchmark, title) for benchmark in benchmarks for title in parts]
         figure, grid = panels(len(cells), columns=len(parts) if len(parts) > 1 else 3)
         for number, (axes, (benchmark, title)) in enumerate(zip(grid, cells, strict=True)):
             for name in parts[title]:
-                place = order.index(name)
+                place = places[name]
                 for blocks, points in _by_epoch(benchmarks[benchmark].get(name, {})).items():
                     if blocks:
-                        _together(axes, points, colours[place], place)
+                        _together(axes, points, place)
                     else:
-                        curve(axes, points, colours[place], place, name)
+                        curve(axes, points, place, name)
             heading(axes, f"{benchmark.label}" + (f", {title}" if title else ""))
             axes.set_xlabel("epoch")
             if len(parts) > 1:
@@ -151,11 +152,12 @@ def epochs_figure(variants: Variants, out: Path, groups: Groups | None = None) -
         return figure
 
     caption = "Frozen features against epoch. Solid: the best single block; dotted: several blocks together"
-    return write_figure(out, draw, len(order), caption, _epoch_words(benchmarks), _EPOCHS_READING)
+    return write_figure(out, draw, caption, _epoch_words(benchmarks), _EPOCHS_READING)
 
 
-def _together(axes: Any, points: Mapping[int, float], colour: str, number: int) -> None:
+def _together(axes: Any, points: Mapping[int, float], number: int) -> None:
     """Values of several blocks together at integer places."""
+    colour = variant_colour(number)
     axes.plot(list(points), list(points.values()), color=colour, marker=mark(number), markersize=3.5, **several(number))
 
 
@@ -202,13 +204,13 @@ def depth_figure(variants: Variants, families: Mapping[str, tuple[str, int]], ou
         for benchmark, rows in benchmarks.items()
     }
 
-    def draw(colours: Sequence[str]) -> Any:
+    def draw() -> Any:
         figure, grid = panels(len(curves))
         for axes, (benchmark, lines) in zip(grid, curves.items(), strict=True):
             for number, (family, (single, together)) in enumerate(lines.items()):
                 if single:
-                    curve(axes, single, colours[number], number, family)
-                _together(axes, together, colours[number], number)
+                    curve(axes, single, number, family)
+                _together(axes, together, number)
             heading(axes, benchmark.label)
             axes.set_xlabel("number of blocks")
         grid[0].set_ylabel("%")
@@ -222,7 +224,7 @@ def depth_figure(variants: Variants, families: Mapping[str, tuple[str, int]], ou
         if single
     ]
     caption = "Depth: what is left with fewer blocks. Solid: the best single block; dotted: several blocks together"
-    return write_figure(out, draw, len(depths), caption, ". ".join(words) + ".", _DEPTH_READING)
+    return write_figure(out, draw, caption, ". ".join(words) + ".", _DEPTH_READING)
 
 
 def _by_depth(

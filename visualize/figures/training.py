@@ -15,8 +15,10 @@ from visualize.figures.curves import Groups, curves_figure, panel_groups
 from visualize.figures.drawing import PANEL, Figure, dash, heading, legend, panels, write_figure
 from visualize.figures.networks import KAPPAS, LOGARITHMIC
 from visualize.pages import clean
+from visualize.palette import variant_colour, variant_places
 
 Rows = Sequence[Mapping[str, Any]]
+_PROBE = "probe mIoU"
 
 _LOSS_READING = (
     "Look for a line that stays level from the start: such a network does not train. Levels of DINO's loss do not rank "
@@ -52,18 +54,19 @@ def loss_figure(
     if not losses:
         return None
     order, parts = list(runs), panel_groups(list(losses), groups)
+    places = variant_places(order)
 
-    def draw(colours: Sequence[str]) -> Any:
+    def draw() -> Any:
         figure, grid = panels(len(parts), (6.4, 3.4) if len(parts) == 1 else PANEL)
         for axes, (title, names) in zip(grid, parts.items(), strict=True):
             for name in names:
-                number = order.index(name)
+                number = places[name]
                 steps, loss = losses[name].T
                 width = max(1, len(loss) // 30)
-                axes.plot(steps, loss, color=colours[number], linewidth=0.8, alpha=0.3)
+                axes.plot(steps, loss, color=variant_colour(number), linewidth=0.8, alpha=0.3)
                 smooth = np.convolve(loss, np.ones(width) / width, mode="valid")
                 middle = steps[(width - 1) // 2 :][: len(smooth)]
-                axes.plot(middle, smooth, color=colours[number], linestyle=dash(number), label=name)
+                axes.plot(middle, smooth, color=variant_colour(number), linestyle=dash(number), label=name)
             axes.set_xlabel("step")
             axes.margins(x=0.01)
             heading(axes, title)
@@ -75,7 +78,7 @@ def loss_figure(
     finals = "; ".join(f"{clean(name, 40)} {loss[-1, 1]:.2f}" for name, loss in losses.items())
     caption = "Training loss" + (", by optimizer" if len(parts) > 1 else "")
     alt = f"Training loss against step. Last values: {finals}."
-    return write_figure(out, draw, len(order), caption, alt, _LOSS_READING)
+    return write_figure(out, draw, caption, alt, _LOSS_READING)
 
 
 def online_figure(runs: Mapping[str, Sequence[Mapping[str, Any]]], out: Path) -> Figure | None:
@@ -91,6 +94,9 @@ def online_figure(runs: Mapping[str, Sequence[Mapping[str, Any]]], out: Path) ->
                 title = _online_title(key)
                 if title and isinstance(value, int | float) and "epoch" in row:
                     shown.setdefault(title, {}).setdefault(name, {})[int(row["epoch"])] = float(value)
+    parts = [title for title in shown if title.startswith(f"{_PROBE}, ")]
+    if len(parts) == 1 and shown[parts[0]] == shown.get(_PROBE):
+        del shown[_PROBE]  # of the one block that is measured
     caption = "Measured while training, on a fixed sample of images, in percent"
     return curves_figure(shown, out, caption=caption, reading=_ONLINE_READING, variants=list(runs), along="epoch")
 
@@ -102,7 +108,7 @@ def _online_title(key: str) -> str | None:
     if match := re.fullmatch(r"knn(\d+)_top1", key):
         return f"k-NN top-1, k = {match[1]}"
     if match := re.fullmatch(r"probe_(?:block(\d+)_)?miou", key):
-        return f"probe mIoU, block {match[1]}" if match[1] else "probe mIoU"
+        return f"{_PROBE}, block {match[1]}" if match[1] else _PROBE
     return None
 
 

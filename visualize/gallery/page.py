@@ -27,7 +27,7 @@ from visualize.gallery.scores import METRICS
 from visualize.gallery.sheets import chosen_images
 from visualize.gallery.similarity import COMPONENTS, page_features
 from visualize.pages import clean, render_page
-from visualize.palette import diverging, sequential, to_hex, variant_colours
+from visualize.palette import diverging, sequential, to_hex, variant_colour, variant_places
 
 BASES = ("aligned", "own basis", "per image")
 ONE_BASES = ("joint basis", "per image")  # where there is no other model to be aligned with
@@ -90,7 +90,7 @@ def build_gallery(
             "components": COMPONENTS[-1],
         },
         styles=("base.css", "gallery.css"),
-        extra_style=_colour_style(len(models), shown, classes),
+        extra_style=_colour_style([model.name for model in models], shown, classes),
         script=("gallery_pictures.js", "gallery.js"),
     )
 
@@ -218,12 +218,19 @@ def _classes_shown(
     return sorted(value for value in values if value < len(classes.names))
 
 
-def _colour_style(count: int, shown: Sequence[int], classes: Classes | None) -> str:
-    """CSS made of numbers only: colours of models (light and dark), of classes, and of the two ramps."""
-    light = "".join(f"--m{index}:{colour};" for index, colour in enumerate(variant_colours(count)))
-    dark = "".join(f"--m{index}:{colour};" for index, colour in enumerate(variant_colours(count, dark=True)))
+def _colour_style(names: Sequence[str], shown: Sequence[int], classes: Classes | None) -> str:
+    """CSS made of numbers only: colours of models (light and dark), of classes, and of the two ramps.
+
+    Seeds and epochs of one network share its colour; curves of all but its last epoch are thin.
+    """
+    places = [variant_places(names)[name] for name in names]
+    light = "".join(f"--m{index}:{variant_colour(place)};" for index, place in enumerate(places))
+    dark = "".join(f"--m{index}:{variant_colour(place, dark=True)};" for index, place in enumerate(places))
     rules = [f":root{{{light}}}", f"@media (prefers-color-scheme: dark){{:root{{{dark}}}}}"]
-    rules += [f".m{index}{{--own:var(--m{index})}}" for index in range(count)]
+    rules += [f".m{index}{{--own:var(--m{index})}}" for index in range(len(names))]
+    last = {name.rpartition(" ep")[0] or name: index for index, name in enumerate(names)}
+    earlier = sorted(set(range(len(names))) - set(last.values()))
+    rules += [f".chart polyline.m{index}{{stroke-width:1}}" for index in earlier]
     for name, colours in (("heat", sequential(6)), ("split", diverging(5))):
         rules.append(f".{name}{{background:linear-gradient(90deg,{','.join(map(to_hex, colours))})}}")
     if classes is not None:

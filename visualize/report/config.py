@@ -15,7 +15,7 @@ class ReportConfig(Config):
     """The report page."""
 
     title: str = Field("", description="default: the study's name")
-    note: str = Field("", description="a sentence shown below the title")
+    note: str = Field("", max_length=1200, description="shown below the title: what was run, what it says")
     compare: Annotated[tuple[PaperTable, ...], BeforeValidator(as_tuple), AfterValidator(no_duplicates)] = Field(
         (), description="published tables to put our numbers in: one name or several"
     )

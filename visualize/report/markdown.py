@@ -22,7 +22,7 @@ def report_markdown(
     """
     text = escape_markdown
     parts = [f"# {text(report.title)}"]
-    parts += [text(report.note, 600)] if report.note else []
+    parts += [text(report.note, 1200)] if report.note else []
     if report.notices:
         parts += ["## Skipped or noticed", "\n".join(f"- {text(notice, 600)}" for notice in report.notices)]
     if tables.seeds:

@@ -145,7 +145,7 @@ def _write_page(
         "setting": setting,
         "count": sum(map(len, report.rows.values())) + len(report.baselines),
     }
-    extra = sections.styles(len(names))
+    extra = sections.styles(names)
     render_page(out, "report.html", context, styles=("base.css", "report.css"), extra_style=extra, script="sort.js")
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from visualize.comparison import Score
-from visualize.palette import variant_colours
+from visualize.palette import variant_colour, variant_places
 from visualize.report.answer import Answer, AnswerLine
 from visualize.report.tables import Line
 from visualize.rows import COLLAPSED_NOTE, Benchmark, Rows, collapse, single_blocks, values_of
@@ -16,11 +16,12 @@ _SHADES = 10
 _SOURCES = ("ours", "untrained", "paper", "difference")
 
 
-def styles(variants: int) -> str:
+def styles(variants: Sequence[str]) -> str:
     """A colour for each variant, light and dark, and the shades of the per-block tables."""
-    light, dark = variant_colours(variants), variant_colours(variants, dark=True)
-    own = [f".m{index}{{--own:{colour}}}" for index, colour in enumerate(light)]
-    own += [f"@media (prefers-color-scheme: dark){{.m{index}{{--own:{colour}}}}}" for index, colour in enumerate(dark)]
+    places = variant_places(variants)
+    own = [f".m{index}{{--own:{variant_colour(places[name])}}}" for index, name in enumerate(variants)]
+    night = (f".m{index}{{--own:{variant_colour(places[name], dark=True)}}}" for index, name in enumerate(variants))
+    own += [f"@media (prefers-color-scheme: dark){{{rule}}}" for rule in night]
     shades = [f".h{level}{{background:rgba(var(--shade),{0.05 * level:.2f})}}" for level in range(_SHADES)]
     return "\n".join([*own, *shades])
 

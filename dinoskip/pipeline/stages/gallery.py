@@ -182,7 +182,7 @@ STAGE = Stage(
     place="gallery",
     measures="the gallery",
     check=check,
-    version=8,
+    version=9,
     command=Command(
         "make a page of images × blocks × backbones, of any folder of images", "gallery.first=40", kind="images"
     ),

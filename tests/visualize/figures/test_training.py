@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from visualize.figures import loss_figure, online_figure, training_figure
-from visualize.palette import variant_colours
+from visualize.palette import variant_colour, variant_places
 
 
 def rows(scale: float) -> list[dict[str, Any]]:
@@ -53,9 +53,9 @@ def test_loss_keeps_each_variants_colour_and_skips_what_is_not_finite(tmp_path):
     broken = [{"step": 1, "loss": math.nan}, {"step": 2, "loss": None}, {"epoch": 1}]
     figure = loss_figure({"empty": broken, "skipless $x$": [*rows, *broken]}, tmp_path / "loss.svg")
     light, dark = polylines(figure.light), polylines(figure.dark)
-    assert variant_colours(2)[1].lower() in light
-    assert variant_colours(2)[0].lower() not in light
-    assert variant_colours(2, dark=True)[1].lower() in dark
+    assert variant_colour(1).lower() in light
+    assert variant_colour(0).lower() not in light
+    assert variant_colour(1, dark=True).lower() in dark
     assert (tmp_path / "loss.pdf").read_bytes().startswith(b"%PDF")
     assert "0.09" in figure.alt
     assert figure.reading.endswith(".")
@@ -79,11 +79,34 @@ def test_what_was_measured_while_training_is_drawn_against_epochs(tmp_path):
     runs = {"none": [{"step": 1, "epoch": 1, "loss": 2.0}], "skip": rows(40.0), "skipless": rows(50.0)}
     figure = online_figure(runs, tmp_path / "online.svg")
     light, dark = polylines(figure.light), polylines(figure.dark)
-    assert all(colour.lower() in light for colour in variant_colours(3)[1:])
-    assert variant_colours(3)[0].lower() not in light, "a variant that was not measured keeps its colour unused"
-    assert all(colour.lower() in dark for colour in variant_colours(3, dark=True)[1:])
+    assert all(colour.lower() in light for colour in map(variant_colour, (1, 2)))
+    assert variant_colour(0).lower() not in light, "a variant that was not measured keeps its colour unused"
+    assert all(colour.lower() in dark for colour in (variant_colour(1, dark=True), variant_colour(2, dark=True)))
     assert "k-NN top-1, k = 10: skip from 42 to 44, skipless from 52 to 54" in figure.alt
     assert "probe mIoU: skip from 9 to 9" in figure.alt
     assert "epoch" in light
     assert online_figure({"none": runs["none"]}, tmp_path / "none.svg") is None
     assert not (tmp_path / "none.svg").exists()
+
+
+def test_a_probe_of_one_block_has_one_panel(tmp_path):
+    seen = [{"step": 9, "epoch": 2, "probe_miou": 9.0, "probe_block12_miou": 9.0}]
+    one = online_figure({"skip": seen}, tmp_path / "one.svg")
+    assert one is not None
+    assert one.alt == "probe mIoU, block 12: skip from 9 to 9."
+    two = online_figure({"skip": [{**seen[0], "probe_block6_miou": 8.0}]}, tmp_path / "two.svg")
+    assert two is not None
+    assert two.alt.count("probe mIoU") == 3
+
+
+def test_seeds_of_a_network_share_its_colour_and_differ_in_their_dashes():
+    names = [f"{network}-soap-s{seed}" for network in ("skip", "default", "paper") for seed in (0, 1)]
+    places = variant_places(names)
+    assert list(places.values()) == [0, 6, 1, 7, 2, 8]
+    assert len({variant_colour(place) for place in places.values()}) == 3
+    many = variant_places([f"{letter}-s{seed}" for letter in "abcdefgh" for seed in (3, 5)])
+    assert len(set(many.values())) == len(many)
+    assert many["g-s3"] == 6
+    assert variant_colour(many["g-s5"]) == variant_colour(many["g-s3"])
+    assert variant_places(["skip-s1", "default"]) == {"skip-s1": 0, "default": 1}
+    assert variant_places([]) == {}

@@ -17,6 +17,7 @@ from PIL import Image
 
 from dinoskip.errors import ConfigError, DataError
 from visualize.gallery import Discovery, GalleryConfig, GalleryImage, GalleryModel, build_gallery
+from visualize.palette import variant_colour
 
 
 class Page(HTMLParser):
@@ -166,6 +167,17 @@ def test_output_is_the_same_bytes_each_time(make_scene, tmp_path):
         build_gallery(scene.models, scene.images, tmp_path / name, classes=scene.classes)
     for path in (tmp_path / "a").rglob("*.*"):
         assert path.read_bytes() == (tmp_path / "b" / path.relative_to(tmp_path / "a")).read_bytes()
+
+
+def test_epochs_and_seeds_of_a_network_have_its_colour_and_earlier_epochs_are_thin(make_scene, tmp_path):
+    scene = make_scene()
+    names = ["skip-s0 ep0", "skip-s0 ep30", "skip-s1 ep0", "skip-s1 ep30", "calibrated-s0 ep0", "calibrated-s0 ep30"]
+    models = [dataclasses.replace(scene.models[0], name=name) for name in names]
+    build_gallery(models, scene.images, tmp_path)
+    text = (tmp_path / "index.html").read_text()
+    colours = dict(re.findall(r"--m(\d):(#\w+);", text.split("@media (prefers-color-scheme: dark){:root{--m0")[0]))
+    assert [colours[str(index)] for index in range(6)] == [variant_colour(place) for place in (0, 0, 0, 0, 1, 1)]
+    assert re.findall(r"polyline\.m(\d)\{stroke-width:1\}", text) == ["0", "2", "4"]
 
 
 def test_missing_parts_are_shown_as_missing(make_scene, tmp_path):

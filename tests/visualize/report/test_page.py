@@ -13,6 +13,7 @@ from tests.helpers.chromium import CHROMIUM, Chromium
 from visualize.figures import loss_figure
 from visualize.pages import clean, relative_link
 from visualize.report import Preview, Report, build_report
+from visualize.report.config import ReportConfig
 from visualize.rows import StudyVariant
 from visualize.tables import DataTable, setting, shown
 
@@ -70,6 +71,13 @@ def test_every_reference_exists_and_none_leaves_the_page(make_report, tmp_path):
     written = {path.name for path in (tmp_path / "report/img").iterdir()}
     assert written == {link.removeprefix("img/") for link in local if link.startswith("img/")}
     assert "http" not in (tmp_path / "report/index.html").read_text().replace("http-equiv", "")
+
+
+def test_the_longest_note_is_shown_whole(make_report, tmp_path):
+    note = ReportConfig(note=" ".join(str(number) for number in range(300))[:1200].strip()).note
+    build_report(make_report(text=note), tmp_path / "report")
+    assert note in Page(tmp_path / "report/index.html").text
+    assert note in (tmp_path / "report/report.md").read_text()
 
 
 def test_numbers_are_those_of_the_rows(make_report, tmp_path):
