@@ -223,9 +223,9 @@ def _colour_style(names: Sequence[str], shown: Sequence[int], classes: Classes |
 
     Seeds and epochs of one network share its colour; curves of all but its last epoch are thin.
     """
-    places = [variant_places(names)[name] for name in names]
-    light = "".join(f"--m{index}:{variant_colour(place)};" for index, place in enumerate(places))
-    dark = "".join(f"--m{index}:{variant_colour(place, dark=True)};" for index, place in enumerate(places))
+    places = variant_places(names)
+    light = "".join(f"--m{index}:{variant_colour(places[name])};" for index, name in enumerate(names))
+    dark = "".join(f"--m{index}:{variant_colour(places[name], dark=True)};" for index, name in enumerate(names))
     rules = [f":root{{{light}}}", f"@media (prefers-color-scheme: dark){{:root{{{dark}}}}}"]
     rules += [f".m{index}{{--own:var(--m{index})}}" for index in range(len(names))]
     last = {name.rpartition(" ep")[0] or name: index for index, name in enumerate(names)}
