@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from dinoskip.cli.arguments import print_json, print_table
 from dinoskip.files import write_text
 from dinoskip.pipeline.results_folder import publish_results
+from dinoskip.pipeline.unfinished import note_unfinished
 from dinoskip.results import UNKNOWN_EPOCH, EvalResult, read_rows, rows_csv
 
 if TYPE_CHECKING:
@@ -21,21 +22,24 @@ MOST_BY_BLOCK = 5  # models beside each other in a table of blocks
 
 def rows_of(runner: Runner) -> list[EvalResult]:
     """The rows of every stage that has run, baselines once, below the models'."""
+    outputs = _outputs(runner)
+    missing = [stage for stage, out in outputs.items() if out is None]
     rows: list[EvalResult] = []
-    for out in _outputs_with_rows(runner):
-        rows += read_rows(out / "rows.json")
+    for stage, out in outputs.items():
+        if out is not None and (out / "rows.json").is_file():
+            rows += note_unfinished(read_rows(out / "rows.json"), stage, missing)
     return sorted(dict.fromkeys(rows), key=lambda row: row.is_baseline)
 
 
-def _outputs_with_rows(runner: Runner) -> list[Path]:
-    outputs = [runner.output(node.id) for node in runner.planner.nodes]
-    return [out for out in outputs if out is not None and (out / "rows.json").is_file()]
+def _outputs(runner: Runner) -> dict[str, Path | None]:
+    return {node.id: runner.output(node.id) for node in runner.planner.nodes}
 
 
 def _records_of(runner: Runner) -> dict[EvalResult, ImageRecords]:
     from dinoskip.records import read_records
 
-    return {row: one for out in _outputs_with_rows(runner) for row, one in read_records(out).items()}
+    outputs = [out for out in _outputs(runner).values() if out is not None and (out / "rows.json").is_file()]
+    return {row: one for out in outputs for row, one in read_records(out).items()}
 
 
 def best_rows(rows: list[EvalResult]) -> list[EvalResult]:

@@ -25,6 +25,7 @@ from dinoskip.pipeline.graph import Node, PlannedNode, Planner
 from dinoskip.pipeline.report_costs import cost_tables
 from dinoskip.pipeline.report_notices import notices
 from dinoskip.pipeline.stage import Task
+from dinoskip.pipeline.unfinished import note_unfinished
 from dinoskip.records import ImageRecords, read_records
 from dinoskip.results import UNKNOWN_EPOCH, EvalResult, read_rows
 from visualize import figures
@@ -102,9 +103,9 @@ def _all_rows(task: Task) -> tuple[dict[str, list[EvalResult]], list[EvalResult]
     """Rows by variant in the study's order; rows of baselines, each once, though every variant's stage has them."""
     grouped: dict[str, list[EvalResult]] = {name: [] for name in task.settings["variants"]}
     baselines: dict[EvalResult, None] = {}
-    for _, path in sorted(task.inputs.items()):
+    for role, path in sorted(task.inputs.items()):
         if (path / "rows.json").is_file():
-            for row in read_rows(path / "rows.json"):
+            for row in note_unfinished(read_rows(path / "rows.json"), role, task.settings.get("missing", ())):
                 if row.is_baseline:
                     baselines[row] = None
                 else:

@@ -12,6 +12,7 @@ from dinoskip.files import MANIFEST, verify_manifest
 from dinoskip.locks import directory_lock
 from dinoskip.pipeline.runner import Runner
 from dinoskip.pipeline.study import STAGES, build_nodes, load_study
+from dinoskip.pipeline.unfinished import NOTE
 from dinoskip.results import read_rows
 from tests.helpers.study import TINY
 
@@ -271,6 +272,29 @@ def test_a_report_is_made_of_what_is_there(done: Path, tmp_path: Path) -> None:
     pictures = re.findall(r"\]\(study/([\w.-]+)\)", copied.read_text())
     assert "loss.png" in pictures
     assert sorted(path.name for path in (tmp_path / "docs" / "study").iterdir()) == sorted(pictures)
+
+
+def test_an_untrained_network_never_stands_for_the_trained_one(
+    done: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where the last epoch of one of two networks is still to be measured, as in a study of several processes."""
+    shutil.copytree(done.parent / "runs", tmp_path / "runs")
+    asked = (str(done), f"output={tmp_path / 'runs'}", "evaluate.epochs=[0,1]")
+    assert main(["run", *asked, "--until", "knn", "-q"]) == 0
+    shutil.rmtree(tmp_path / "runs" / "tiny" / "stages" / "knn" / "skipless-adamw" / "ep1")
+    capsys.readouterr()
+    assert main(["report", *asked, "-q"]) == 0
+    chosen = [line for line in capsys.readouterr().out.splitlines() if line.startswith("k-NN (k = 3), scenes val")]
+    assert [line for line in chosen if "skip-adamw" in line]
+    assert [line for line in chosen if "skipless-adamw" in line] == []
+    text = (tmp_path / "runs" / "tiny" / "report" / "report.md").read_text()
+    assert "- knn/skipless-adamw/ep1/scenes: not run (its output is missing or incomplete)" in text
+    answer = text.partition("## Answer")[2].partition("## Numbers")[0]
+    (line,) = [line for line in answer.splitlines() if "| k-NN (k = 3), scenes val |" in line]
+    assert line.split(" | ")[2] == "not run"
+    rows = read_rows(tmp_path / "runs" / "tiny" / "rows.json")
+    early = [row for row in rows if (row.task, row.model) == ("knn", "skipless-adamw")]
+    assert {(row.epoch, row.note) for row in early} == {(0, NOTE)}
 
 
 @pytest.mark.slow
