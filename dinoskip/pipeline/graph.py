@@ -234,7 +234,7 @@ def select(
     first = stages.index(start) if start else 0
     last = stages.index(until) if until else len(stages) - 1
     inside = {node.id for node in nodes if (node.stage == only if only else first <= stages.index(node.stage) <= last)}
-    chosen = {node.id for node in nodes if node.id in inside and (variant is None or node.variant == variant)}
-    shared = {source for node in nodes if node.id in chosen for source in node.needs.values()}
-    chosen |= {node.id for node in nodes if node.id in shared & inside and not node.variant}  # composed data
-    return chosen
+    own = {node.id for node in nodes if variant is None or node.variant == variant}
+    shared = {source for node in nodes if node.id in own for source in node.needs.values()}
+    # of what variants share (composed data, learning rates of several seeds), what this one needs
+    return inside & (own | {node.id for node in nodes if node.id in shared and not node.variant})

@@ -209,6 +209,7 @@ def test_select() -> None:
     assert select(graph, stages, start="two") == {"b"}
     shared = [Node("d", "one", {}), Node("e/v", "two", {}, inputs={"data": "d"}, variant="v"), Node("f", "two", {})]
     assert select(shared, stages, variant="v") == {"d", "e/v"}
+    assert select(shared, stages, until="one", variant="v") == {"d"}, "what it needs, before any of its own stages"
     assert select(shared, stages, only="two", variant="v") == {"e/v"}
     with pytest.raises(ConfigError, match="did you mean two"):
         select(graph, stages, only="tow")
