@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,21 +25,24 @@ def rows_of(runner: Runner) -> list[EvalResult]:
     outputs = _outputs(runner)
     missing = [stage for stage, out in outputs.items() if out is None]
     rows: list[EvalResult] = []
-    for stage, out in outputs.items():
-        if out is not None and (out / "rows.json").is_file():
-            rows += note_unfinished(read_rows(out / "rows.json"), stage, missing)
+    for stage, out in _with_rows(outputs).items():
+        rows += note_unfinished(read_rows(out / "rows.json"), stage, missing)
     return sorted(dict.fromkeys(rows), key=lambda row: row.is_baseline)
 
 
 def _outputs(runner: Runner) -> dict[str, Path | None]:
+    """What every stage has published, None where it has not run."""
     return {node.id: runner.output(node.id) for node in runner.planner.nodes}
+
+
+def _with_rows(outputs: Mapping[str, Path | None]) -> dict[str, Path]:
+    return {stage: out for stage, out in outputs.items() if out is not None and (out / "rows.json").is_file()}
 
 
 def _records_of(runner: Runner) -> dict[EvalResult, ImageRecords]:
     from dinoskip.records import read_records
 
-    outputs = [out for out in _outputs(runner).values() if out is not None and (out / "rows.json").is_file()]
-    return {row: one for out in outputs for row, one in read_records(out).items()}
+    return {row: one for out in _with_rows(_outputs(runner)).values() for row, one in read_records(out).items()}
 
 
 def best_rows(rows: list[EvalResult]) -> list[EvalResult]:
