@@ -256,9 +256,12 @@ class BatchLoader:
         except (RuntimeError, ConnectionError, EOFError) as error:
             if not self._workers or not is_worker_death(error):
                 raise
-            epoch, step, part = self._positions[min(self._came, len(self._positions) - 1)]
-            near = [self.images.names[i] for i in self._batches.indices(epoch, step, part)[:8]]
-            raise self._loader.failure(error, self._came, near) from error
+            raise self._loader.failure(error, self._came, self._due) from error
+
+    def _due(self) -> list[str]:
+        """The first images of the batch that is waited for."""
+        epoch, step, part = self._positions[min(self._came, len(self._positions) - 1)]
+        return [self.images.names[i] for i in self._batches.indices(epoch, step, part)[:8]]
 
     def views(self, batch: Batch) -> list[Tensor]:
         """Move a micro-batch to the loader's device and finish it there: float images, ImageNet-normalised."""

@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from multiprocessing import queues
 from multiprocessing.connection import wait
@@ -105,12 +105,15 @@ class WorkerLoader(DataLoader):
         if workers:  # runs before multiprocessing's own exit handler, which would wait for workers that ignore SIGTERM
             atexit.register(_close, weakref.ref(self))
 
-    def failure(self, error: Exception, due: int, near: Sequence[str]) -> DataError:
-        """What to raise for ``error``: which worker died or hangs at batch ``due``, and the images it may be at."""
+    def failure(self, error: Exception, due: int, near: Callable[[], Sequence[str]]) -> DataError:
+        """What to raise for ``error``: which worker died or hangs at batch ``due``, and the images it may be at.
+
+        ``near`` is asked for their names once the worker has ended: until then the signal of its end may still come.
+        """
         text = str(error).splitlines()[0] if str(error) else type(error).__name__
         workers = getattr(self._iterator, "_workers", [])
         what, hint = explain_failure(workers, hangs="timed out" in text, due=due, timeout=WORKER_TIMEOUT_S)
-        return DataError(f"a data worker {what}, near images {', '.join(near)}: {text}", hint)
+        return DataError(f"a data worker {what}, near images {', '.join(near())}: {text}", hint)
 
     def close(self) -> None:
         """End the worker processes."""

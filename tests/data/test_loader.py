@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from pathlib import Path
 from typing import Literal
 
@@ -240,6 +241,29 @@ def test_killed_worker_is_one_line(images: ImageFolder) -> None:
     with pytest.raises(DataError, match=r"a data worker .process \d+. died, near images ") as caught:
         list(epoch)
     assert "\n" not in str(caught.value)
+    one.close()
+
+
+def test_killed_workers_pipe_closes_before_its_signal_comes(
+    images: ImageFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Torch's handler of the signal raises wherever the parent is: it must not be at the line on the failure."""
+    one = loader(images, workers=1, batch_size=1)
+    next(one.epoch(0))
+    indices = one._batches.indices
+
+    def slow(*position: int) -> np.ndarray:
+        time.sleep(1)
+        return indices(*position)
+
+    def lose_the_worker() -> None:
+        with one.explained():
+            os.kill(one._loader._iterator._workers[0].pid, signal.SIGKILL)
+            raise ConnectionResetError
+
+    monkeypatch.setattr(one._batches, "indices", slow)
+    with pytest.raises(DataError, match=r"a data worker .process \d+. died, near images "):
+        lose_the_worker()
     one.close()
 
 
