@@ -225,9 +225,12 @@ def test_what_rank_0_sends_reaches_all_and_ends(tmp_path: Path) -> None:
     on_ranks(3, tmp_path, receive)
 
 
-def die(here: World) -> None:
+def die(here: World, joined: Path) -> None:
     if here.rank == 1:
+        while not joined.exists():  # else the other may still be connecting to this one
+            time.sleep(0.01)
         os._exit(0)
+    joined.touch()
     began = time.monotonic()
     with pytest.raises(RuntimeError):
         dist.all_reduce(torch.ones(1))
@@ -236,7 +239,7 @@ def die(here: World) -> None:
 
 
 def test_a_dead_rank_is_an_error_for_the_others_not_a_wait(tmp_path: Path) -> None:
-    on_ranks(2, tmp_path, die)
+    on_ranks(2, tmp_path, die, tmp_path / "joined")
 
 
 @pytest.mark.parametrize("error", [None, DataError("on one rank"), KeyboardInterrupt()])
