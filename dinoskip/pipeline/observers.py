@@ -12,12 +12,11 @@ from typing import Any
 from dinoskip.config import RawConfig, validate
 from dinoskip.pipeline.inputs import OPENERS, OneDataset
 from dinoskip.pipeline.stage import Task
-from dinoskip.training.observer import Observer
 from eval.online import OnlineEvaluation, OnlineKnn, OnlineProbe
 from eval.online.config import OnlineConfig, OnlineKnnConfig
 
 
-def build_observer(section: OnlineConfig, data: Mapping[str, tuple[Any, Path | None]]) -> Observer | None:
+def build_observer(section: OnlineConfig, data: Mapping[str, tuple[Any, Path | None]]) -> OnlineEvaluation | None:
     """The observer that measures ``section``; None if that is nothing.
 
     ``data`` gives each part's data set: its configuration, and its folder where a stage composed it. Raises
@@ -34,7 +33,7 @@ def build_observer(section: OnlineConfig, data: Mapping[str, tuple[Any, Path | N
     return OnlineEvaluation(measures) if measures else None
 
 
-def observer_of(task: Task) -> Observer | None:
+def observer_of(task: Task) -> OnlineEvaluation | None:
     """The observer of a task that trains."""
     parts = task.runtime["online"]
     section = validate(OnlineConfig, RawConfig({name: part["section"] for name, part in parts.items()}))

@@ -8,15 +8,31 @@ from pydantic import AfterValidator, Field, model_validator
 
 from dinoskip.config import Config, no_duplicates
 
+Blocks = Literal["all"] | Annotated[tuple[int, ...], Field(min_length=1), AfterValidator(no_duplicates)]
+
+
+def numbered(blocks: Blocks, depth: int) -> list[int]:
+    """Return the block numbers (1..``depth``, ascending) of ``blocks``, of which 0, -1, ... count from the last.
+
+    Numbers that the network does not have are returned as they are.
+    """
+    if blocks == "all":
+        return list(range(1, depth + 1))
+    return sorted({block if block > 0 else depth + block for block in blocks})
+
 
 class OnlineKnnConfig(Config):
-    """k-NN on the CLS token of the last block, on a class-balanced sample of a data set with classes."""
+    """k-NN on the CLS token, on a class-balanced sample of a data set with classes.
+
+    ``blocks`` count from 1; 0, -1, ... are the last, the one before it, ...
+    """
 
     dataset: str = Field(description="key of data, with classes")
     size: int = Field(224, ge=16, description="side in pixels of the centre crop")
     k: Annotated[tuple[Annotated[int, Field(ge=1)], ...], AfterValidator(no_duplicates)] = Field(
         (10,), min_length=1, description="numbers of neighbours"
     )
+    blocks: Blocks = Field((0,), description="all, or from 1; 0 is the last, -1 the one before it")
     train_images: int = Field(5000, ge=1, description="neighbours are looked for among so many")
     val_images: int = Field(1000, ge=1, description="images that are classified")
     held_out: bool = Field(False, description="validate on training images that are left out of the neighbours")
@@ -46,9 +62,7 @@ class OnlineProbeConfig(Config):
 
     dataset: str = Field(description="key of data, with masks")
     size: int = Field(224, ge=16, description="side in pixels of the square that images are resized to")
-    blocks: Annotated[tuple[int, ...], AfterValidator(no_duplicates)] = Field(
-        (-1, 0), min_length=1, description="from 1; 0 is the last, -1 the one before it"
-    )
+    blocks: Blocks = Field((-1, 0), description="all, or from 1; 0 is the last, -1 the one before it")
     learning_rates: Annotated[tuple[Annotated[float, Field(gt=0)], ...], AfterValidator(no_duplicates)] = Field(
         (1e-3, 1e-2), min_length=1, description="one head each"
     )

@@ -29,9 +29,11 @@ from dinoskip.features.transform import Normalise, load_pixels
 from dinoskip.files import hash_of
 from dinoskip.models import Backbone
 from dinoskip.randomness import numpy_rng
+from eval.baselines import majority_areas
 from eval.knn.classify import knn_predictions
 from eval.labelled import LabelledTokens
-from eval.online.config import OnlineKnnConfig, OnlineProbeConfig
+from eval.metrics import scores_of_areas
+from eval.online.config import Blocks, OnlineKnnConfig, OnlineProbeConfig, numbered
 from eval.probe.fit import fit_probes
 
 T = TypeVar("T")
@@ -142,6 +144,9 @@ class OnlineMetric(Protocol):
 
     score: str  # the name of its headline value
 
+    def trivial(self) -> float:
+        """Headline value in percent of the rule that always answers the most frequent class of the training sample."""
+
     @property
     def nbytes(self) -> int:
         """Bytes of the images that it keeps."""
@@ -153,6 +158,8 @@ class OnlineMetric(Protocol):
 class OnlineKnn:
     """DINO's k-NN (see :mod:`eval.knn`) on the CLS token after the final norm: ``knn{k}_top1`` in percent.
 
+    Of several blocks, ``knn{k}_top1`` is the accuracy of the best one, chosen for each half of the validation sample on
+    the other half, and ``knn{k}_block{b}_top1`` is that of each block.
     ``train`` and ``val`` share their class numbers; at most ``config.train_images`` and ``config.val_images`` of them
     are looked at, a class-balanced sample by ``seed``. Without ``val`` images of ``train`` are held out in its place,
     which leaves the real validation set untouched. Raises :class:`ConfigError` if a k exceeds the training sample.
@@ -167,7 +174,7 @@ class OnlineKnn:
         seed: int = 0,
     ) -> None:
         transform = Transform(mode="center_crop", size=config.size)
-        self.k, self._parts = config.k, []
+        self.k, self.blocks, self._parts = config.k, config.blocks, []
         rows = {"val": balanced_sample((val or train).labels, config.val_images, seed, "val")}
         rest = np.arange(len(train)) if val else np.setdiff1d(np.arange(len(train)), rows["val"])
         rows["train"] = rest[balanced_sample(train.labels[rest], config.train_images, seed, "train")]
@@ -183,20 +190,53 @@ class OnlineKnn:
         """Bytes of the images that it keeps, over all ranks."""
         return sum(images.nbytes for images, _ in self._parts)
 
+    def trivial(self) -> float:
+        """See :class:`OnlineMetric`."""
+        train, val = (labels for _, labels in self._parts)
+        return 100.0 * float((val == np.bincount(train).argmax()).mean())
+
     def __call__(self, backbone: Backbone, here: World) -> dict[str, float]:
         """See :class:`OnlineMetric`."""
-        last, parts, labels = backbone.depth, [], []
+        blocks, parts, labels = existing_blocks("k-NN", self.blocks, backbone), [], []
         for images, truth in self._parts:
-            numbers, features = images.features(backbone, here, [last], cls=True)
-            parts.append(torch.from_numpy(features[last])[None])
+            numbers, features = images.features(backbone, here, blocks, cls=True)
+            parts.append(torch.from_numpy(np.stack([features[block] for block in blocks])))
             labels.append(truth[numbers])
 
         def classify() -> dict[str, float]:
             train, val = (part.to(here.device, non_blocking=True) for part in parts)
             predicted = knn_predictions(train, labels[0], val, self.k)
-            return {f"knn{k}_top1": 100.0 * float((predicted[k][0] == labels[1]).mean()) for k in self.k}
+            values = {}
+            for k in self.k:
+                hits = predicted[k] == labels[1]
+                values[f"knn{k}_top1"] = 100.0 * accuracy_of_best(hits)
+                if len(blocks) > 1:
+                    shares = zip(blocks, hits.mean(1), strict=True)
+                    values |= {f"knn{k}_block{block}_top1": 100.0 * float(share) for block, share in shares}
+            return values
 
         return _on_main("online k-NN", classify)
+
+
+def existing_blocks(what: str, blocks: Blocks, backbone: Backbone) -> list[int]:
+    """Return the numbers of ``blocks`` in ``backbone``; :class:`ConfigError` for one that it does not have."""
+    listed = numbered(blocks, backbone.depth)
+    if listed[0] < 1 or listed[-1] > backbone.depth:
+        raise ConfigError(f"online {what}: blocks {list(blocks)} are not all among 1..{backbone.depth}")
+    return listed
+
+
+def accuracy_of_best(hits: NDArray[np.bool_]) -> float:
+    """Return the accuracy (0..1) of the best block of ``hits`` (blocks, n), chosen without the images it is scored on.
+
+    The first and second half of the images (even and odd numbers) choose for each other. One image chooses nothing:
+    the first block is scored.
+    """
+    halves = hits[:, ::2], hits[:, 1::2]
+    if not halves[1].size:
+        return float(hits[0].mean())
+    right = sum(int(halves[i][halves[1 - i].mean(1).argmax()].sum()) for i in (0, 1))
+    return float(right / hits.shape[1])
 
 
 class OnlineProbe:
@@ -232,11 +272,18 @@ class OnlineProbe:
         """Bytes of the images that it keeps, over all ranks."""
         return sum(images.nbytes for images, _ in self._parts)
 
+    def trivial(self) -> float:
+        """See :class:`OnlineMetric`; its mean IoU."""
+        train, val = (
+            LabelledTokens({}, label, (1, 1), self.classes, len(images.paths)).pixels_per_image()
+            for images, label in self._parts
+        )
+        areas = majority_areas(train, val).sum(0)
+        return 100.0 * float(scores_of_areas(areas).miou)
+
     def __call__(self, backbone: Backbone, here: World) -> dict[str, float]:
         """See :class:`OnlineMetric`."""
-        blocks = sorted({block if block > 0 else backbone.depth + block for block in self.config.blocks})
-        if blocks[0] < 1 or blocks[-1] > backbone.depth:
-            raise ConfigError(f"online probe: blocks {list(self.config.blocks)} are not all among 1..{backbone.depth}")
+        blocks = existing_blocks("probe", self.config.blocks, backbone)
         encoded = [images.features(backbone, here, blocks, cls=False) for images, _ in self._parts]
 
         def fit() -> dict[str, float]:
@@ -274,6 +321,10 @@ class OnlineEvaluation:
     def __init__(self, measures: Sequence[OnlineMetric]) -> None:
         self.measures, self.score = tuple(measures), measures[0].score
         self._ready = False
+
+    def trivial(self) -> float:
+        """What ``score`` is, in percent, for always answering the most frequent class; reads labels, on one rank."""
+        return self.measures[0].trivial()
 
     def __call__(self, network: nn.Module, here: World) -> dict[str, float]:
         """Measures of ``network.backbone`` in percent, by name, equal on all ranks."""

@@ -70,9 +70,12 @@ def check(study: StudyBase, variants: tuple[Variant, ...]) -> Iterator[Problem]:
         if part.dataset not in study.data:
             known = ", ".join(study.data) or "none"
             yield f"online.{name}.dataset", f"{part.dataset!r} is not one of the data sets under data: {known}"
-    if online.probe:
-        counted = [block if block > 0 else 1 - block for block in online.probe.blocks]
-        yield from beyond_depth({"online.probe.blocks": counted}, variants)
+    counted = {
+        f"online.{name}.blocks": [block if block > 0 else 1 - block for block in part.blocks]
+        for name, part in online.parts.items()
+        if part.blocks != "all"
+    }
+    yield from beyond_depth(counted, variants)
 
 
 @dataclass(frozen=True)

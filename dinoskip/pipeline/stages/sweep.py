@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,24 +19,32 @@ from dinoskip.errors import NonFiniteError
 from dinoskip.files import read_json, write_json
 from dinoskip.pipeline.observers import observer_of
 from dinoskip.pipeline.sections import StudyBase
-from dinoskip.pipeline.stage import Problem, Stage, StudyNodes, Task
+from dinoskip.pipeline.stage import DataInputs, Problem, Stage, StudyNodes, Task
 from dinoskip.pipeline.stages import data
 from dinoskip.pipeline.stages.pretrain import SWEEP_RESULT, PretrainSection, images_of, inputs_of, job_of, start_file
 from dinoskip.pipeline.variants import Variant
 from dinoskip.training.observer import Observer
 from dinoskip.training.pretraining import pretrain
 
+FEWEST = 5
+"""Learning rates that a choice is made among, at least."""
+
 
 class SweepSection(Config):
     """Every variant is first trained shortly with each learning rate; the best by ``online`` trains it for long.
 
-    The measure is the headline of the first part of ``online`` at the end of a short run, the smaller rate on a tie.
-    ``online.knn.held_out`` keeps the validation set out of the choice. A run that ends non-finite counts as the worst.
+    The measure is the headline of the first part of ``online`` at the end of a short run, of the best of all blocks
+    (chosen apart from the images it is scored on), the smaller rate on a tie. ``online.knn.held_out`` keeps the
+    validation set out of the choice. A run that ends non-finite counts as the worst. While the best rate is the lowest
+    or highest, the next one beyond it is tried too, at the same factor. The rate is resolved if at least
+    :data:`FEWEST` were tried, the best is neither the lowest nor the highest, and it is above the rule that always
+    answers the most frequent class; a report gives no verdict on a network whose rate is not.
     """
 
     lr: Annotated[tuple[Annotated[float, Field(gt=0)], ...], AfterValidator(no_duplicates)] = Field(
-        min_length=2, description="peak learning rates per 256 images, in place of optimizer.lr"
+        min_length=2, description="peak learning rates per 256 images, in place of optimizer.lr; five or more"
     )
+    extend: int = Field(4, ge=0, description="further rates tried at most, while the best is the lowest or highest")
     pretrain: dict[str, Any] = Field(
         default_factory=lambda: {"epochs": 1, "warmup_epochs": 0},
         description="what the short runs change of the recipe: length, warm-ups",
@@ -86,16 +94,30 @@ def add_nodes(nodes: StudyNodes) -> None:
             continue
         run_of = inputs_of(nodes, variant, short, "pretrain", ("train",))
         optimizer = {key: value for key, value in run_of.settings["optimizer"].items() if key != "lr"}
-        chosen_by = {name: dump(part) for name, part in online.parts.items()}
+        chosen_by = {name: dump(part) | {"blocks": "all"} for name, part in online.parts.items()}
         nodes.add(
             STAGE,
             variant.family or variant.name,
-            {**run_of.settings, "optimizer": optimizer, "lr": list(section.lr), "online": chosen_by},
+            {
+                **run_of.settings,
+                "optimizer": optimizer,
+                "lr": list(section.lr),
+                "extend": section.extend,
+                "online": chosen_by,
+            },
             inputs={f"data of {role}": node for role, node in run_of.beside.items()},
-            data=replace(run_of.data, outside={**run_of.data.outside, **measured}),
+            data=replace(run_of.data, outside={**run_of.data.outside, **measured}, runtime=_of_all_blocks(run_of.data)),
             variant="" if variant.family else variant.name,
             beside=run_of.beside,
         )
+
+
+def _of_all_blocks(data: DataInputs) -> dict[str, Any]:
+    """What a run reads beside its settings, with every block measured."""
+    parts = {
+        name: {**part, "section": {**part["section"], "blocks": "all"}} for name, part in data.runtime["online"].items()
+    }
+    return {**data.runtime, "online": parts}
 
 
 def best(rates: list[dict[str, Any]]) -> float:
@@ -107,7 +129,35 @@ def best(rates: list[dict[str, Any]]) -> float:
         raise NonFiniteError(
             "sweep: no learning rate has a value: every short run failed", "add smaller ones to sweep.lr"
         )
-    return float(max(rates, key=lambda row: (-math.inf if row["value"] is None else row["value"], -row["lr"]))["lr"])
+    return float(min(_best_rows(rates), key=lambda row: row["lr"])["lr"])
+
+
+def _best_rows(rates: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The rows of the highest value, several on a tie."""
+    highest = max((row["value"] for row in rates if row["value"] is not None), default=math.nan)
+    return [row for row in rates if row["value"] == highest]
+
+
+def beyond_edge(rates: Sequence[Mapping[str, Any]]) -> float | None:
+    """The rate to try next: beyond the lowest of ``rates`` (ascending) if that is among the best, or the highest.
+
+    It lies as far from the edge, as a factor, as the edge from its neighbour. None if the best lies between others.
+    """
+    tied = [row["lr"] for row in _best_rows(rates)]
+    low, high = [row["lr"] for row in rates[:2]], [row["lr"] for row in rates[-2:]]
+    if low[0] in tied:
+        return float(low[0] ** 2 / low[1])
+    return float(high[1] ** 2 / high[0]) if high[1] in tied else None
+
+
+def unresolved(rates: Sequence[Mapping[str, Any]], trivial: float) -> str:
+    """Why no rate of ``rates`` (ascending) can be called the best, or nothing; ``trivial`` is the rule's value."""
+    highest = _best_rows(rates)[0]["value"]
+    if highest <= trivial:
+        return f"no rate is above always answering the most frequent class ({trivial:.1f})"
+    if len(rates) < FEWEST:
+        return f"{len(rates)} rates were tried, {FEWEST} are needed"
+    return "the best rate is the lowest or highest tried" if beyond_edge(rates) is not None else ""
 
 
 def run(task: Task) -> None:
@@ -118,8 +168,17 @@ def run(task: Task) -> None:
     images, observer = images_of(task), observer_of(task)
     assert observer is not None  # a study with a sweep has something to measure
     rows = [_short_run(task, lr, images, observer) for lr in sorted(task.settings["lr"])]
-    result = {"measure": observer.score, "epochs": task.settings["pretrain"]["epochs"], "lr": best(rows), "rates": rows}
-    log.info("sweep: learning rate %g is the best by %s", result["lr"], observer.score)
+    for _ in range(task.settings["extend"]):
+        if (further := beyond_edge(rows)) is None:
+            break
+        rows = sorted([*rows, _short_run(task, further, images, observer)], key=lambda row: row["lr"])
+    lr, trivial = best(rows), on_main(observer.trivial)
+    why = unresolved(rows, trivial)
+    epochs = task.settings["pretrain"]["epochs"]
+    result = {
+        "measure": observer.score, "epochs": epochs, "lr": lr, "unresolved": why, "trivial": trivial, "rates": rows,
+    }  # fmt: skip
+    log.info("sweep: learning rate %g is the best by %s%s", lr, observer.score, f"; unresolved: {why}" if why else "")
     on_main(lambda: _leave_only(task.out, result))
 
 
@@ -169,5 +228,5 @@ STAGE = Stage(
     check=check,
     resumes=True,
     together=True,
-    version=2,
+    version=3,
 )

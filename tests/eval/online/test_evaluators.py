@@ -32,6 +32,7 @@ from dinoskip.training import pretrain
 from eval.knn import knn_classify
 from eval.labelled import LabelledTokens
 from eval.online import OnlineEvaluation, OnlineKnn, OnlineKnnConfig, OnlineProbe, OnlineProbeConfig, balanced_sample
+from eval.online.evaluators import accuracy_of_best
 from eval.probe import fit_probes
 from tests.helpers.failpoints import install
 from tests.helpers.ranks import on_ranks
@@ -122,6 +123,39 @@ def test_a_smaller_sample_is_of_another_draw_by_seed(classes: Path) -> None:
 
 
 # --- the numbers -----------------------------------------------------------------------------------------
+
+
+@given(st.integers(1, 5), st.integers(1, 12), st.integers(0, 2**32 - 1))
+def test_the_best_block_is_chosen_on_other_images_than_it_is_scored_on(blocks: int, n: int, seed: int) -> None:
+    hits = np.random.default_rng(seed).random((blocks, n)) < 0.5
+    expected = 0
+    for images, others in ((range(0, n, 2), range(1, n, 2)), (range(1, n, 2), range(0, n, 2))):
+        counts = [sum(hits[block, i] for i in others) for block in range(blocks)]
+        expected += sum(hits[counts.index(max(counts)), i] for i in images)
+    assert accuracy_of_best(hits) == pytest.approx(expected / n)
+
+
+def test_trivial_answers_are_those_of_the_most_frequent_class(classes: Path, scenes: Path) -> None:
+    train, val = folders(classes)
+    assert OnlineKnn(train, val, knn_config((1,))).trivial() == pytest.approx(100 / 3)
+    parts = segmentation(scenes)
+    probe = OnlineProbe(*parts, OnlineProbeConfig(dataset="scenes", size=64, train_images=200, val_images=100))
+    labels = [np.concatenate([part.label(i).ravel() for i in range(len(part))]) for part in parts]
+    train_pixels, val_pixels = (part[part != 255] for part in labels)
+    most = np.bincount(train_pixels).argmax()
+    expected = 100 * (val_pixels == most).mean() / len(np.unique(val_pixels))
+    assert probe.trivial() == pytest.approx(expected)
+
+
+def test_every_block_is_measured_where_all_are_asked_for(classes: Path) -> None:
+    train, val = folders(classes)
+    network = Network(depth=3)
+    config = knn_config((3,))
+    every = OnlineKnn(train, val, config.model_copy(update={"blocks": "all"}))
+    last = OnlineKnn(train, val, config)
+    values = every(Backbone.from_model(network.backbone), ALONE)
+    assert set(values) == {"knn3_top1", *(f"knn3_block{block}_top1" for block in (1, 2, 3))}
+    assert values["knn3_block3_top1"] == last(Backbone.from_model(network.backbone), ALONE)["knn3_top1"]
 
 
 def test_knn_is_that_of_features_computed_by_hand(classes: Path) -> None:

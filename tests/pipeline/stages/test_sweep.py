@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -10,13 +11,13 @@ import pytest
 from dinoskip.cli import main
 from dinoskip.errors import ConfigError, NonFiniteError
 from dinoskip.files import read_json
-from dinoskip.pipeline.stages.sweep import best
+from dinoskip.pipeline.stages.sweep import best, beyond_edge, unresolved
 from dinoskip.pipeline.study import build_nodes, load_study
 from tests.helpers.study import TINY
 
 SWEEP = """
 online: {knn: {dataset: scenes, size: 32, k: [3], held_out: true, train_images: 5, val_images: 3}}
-sweep: {lr: [1e-3, 1e-2], pretrain: {epochs: 1}}
+sweep: {lr: [1e-3, 1e-2], extend: 0, pretrain: {epochs: 1}}
 """
 SMALL = (
     "data.scenes.images=12", "variants.model=[{skip: true}]", "pretrain.epochs=2", "evaluate.probe.datasets=[]",
@@ -41,6 +42,35 @@ def test_best_is_the_highest_and_of_equals_the_smallest() -> None:
     assert best([{"lr": 1e-3, "value": None}, {"lr": 1e-2, "value": 0.0}]) == 1e-2, "what failed is the worst"
     with pytest.raises(NonFiniteError, match="every short run failed"):
         best([{"lr": 1e-3, "value": None}, {"lr": 1e-2, "value": None}])
+
+
+def test_while_the_best_rate_is_at_an_edge_the_next_one_is_beyond_it() -> None:
+    rows = [{"lr": 1e-3, "value": 20.0}, {"lr": 3e-3, "value": 30.0}, {"lr": 9e-3, "value": 31.0}]
+    assert beyond_edge(rows) == pytest.approx(27e-3)
+    assert beyond_edge([*rows, {"lr": 27e-3, "value": None}]) is None, "a rate that diverges ends the search"
+    assert beyond_edge([{**row, "value": 12.0} for row in rows]) == pytest.approx(1e-3 / 3), "a plateau has edges too"
+    assert beyond_edge([{"lr": 1e-3, "value": 30.0}, *rows[1:2], {"lr": 9e-3, "value": 2.0}]) == pytest.approx(1e-3 / 3)
+
+
+def test_a_rate_is_resolved_between_others_of_five_or_more_and_above_the_most_frequent_class() -> None:
+    rows = [{"lr": 10.0**i, "value": value} for i, value in enumerate((10.0, 20.0, 30.0, 20.0, 10.0))]
+    assert unresolved(rows, 11.5) == ""
+    assert "no rate is above" in unresolved(rows, 30.0)
+    assert "4 rates were tried" in unresolved(rows[:4], 11.5)
+    assert "the lowest or highest" in unresolved([*rows[:4], {"lr": 1e4, "value": 31.0}], 11.5)
+
+
+def test_the_grid_grows_at_its_edges_and_says_what_came_out(tmp_path: Path) -> None:
+    arguments = ["run", written(tmp_path), *SMALL, f"output={tmp_path / 'out'}", "--until", "sweep"]
+    assert main([*arguments, "sweep.extend=2"]) == 0
+    (path,) = (tmp_path / "out/tiny/stages/sweep").glob("*/*/sweep.json")
+    result = read_json(path)
+    rates = result["rates"]
+    assert [row["lr"] for row in rates] == sorted(row["lr"] for row in rates)
+    assert len(rates) in {3, 4}, "of two rates the best is always at an edge, of three it may not be"
+    assert all(later["lr"] / row["lr"] == pytest.approx(10) for row, later in pairwise(rates))
+    assert result["unresolved"]
+    assert 0 <= result["trivial"] <= 100
 
 
 @pytest.mark.parametrize(
