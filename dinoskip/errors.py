@@ -11,7 +11,7 @@ import errno
 import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -130,6 +130,18 @@ def guard(path: Path | str, what: str) -> Iterator[None]:
         reason = (text.splitlines() or [type(error).__name__])[0]
         reason = re.sub(r" ?<[\w.]+ [^<>]*>", "", reason)  # an object's address says nothing
         raise DataError(f"{path}: not a readable {what}: {reason}") from error
+
+
+@contextmanager
+def named(where: Callable[[], str], what: str) -> Iterator[None]:
+    """Turn any error but ours and MemoryError into one :class:`DataError`, ``WHERE: what: kind of error: reason``."""
+    try:
+        yield
+    except (DinoskipError, MemoryError):
+        raise
+    except Exception as error:
+        reason = (str(error).splitlines() or [""])[0]
+        raise DataError(f"{where()}: {what}: {type(error).__name__}: {reason}") from error
 
 
 def is_not_permitted(error: BaseException) -> bool:

@@ -20,9 +20,10 @@ from typing import Annotated, Any
 
 import numpy as np
 import torch
-from PIL import Image
+from PIL import Image, ImageOps
 from pydantic import Field, model_validator
 from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD, create_transform
+from timm.data.auto_augment import RandAugment
 from torch import Tensor
 
 from dinoskip.config import Config
@@ -64,10 +65,19 @@ class ClassAugmentConfig(Config):
     def transform(self) -> Any:
         """timm's transform: a PIL image to uint8 (3, size, size), by the global generators."""
         policy = f"rand-m{self.rand_magnitude}-mstd{self.rand_std:g}-inc1" if self.rand_magnitude else None
-        return create_transform(
+        whole = create_transform(
             self.size, is_training=True, scale=self.scale, hflip=self.flip, color_jitter=0.0, auto_augment=policy,
             interpolation="bicubic", use_prefetcher=True,
         )  # fmt: skip
+        for operation in (one for step in whole.transforms if isinstance(step, RandAugment) for one in step.ops):
+            if operation.name == "PosterizeIncreasing":
+                operation.aug_fn = posterise
+        return whole
+
+
+def posterise(image: Image.Image, bits: int, **_: Any) -> Image.Image:
+    """Keep the ``bits`` (0 to 8) highest bits of every channel: timm's operation, whose 0 bits Pillow 13 refuses."""
+    return ImageOps.posterize(image, bits) if bits else Image.new(image.mode, image.size)
 
 
 # --- draws ---------------------------------------------------------------------------------------------

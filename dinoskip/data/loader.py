@@ -21,7 +21,7 @@ from torch.utils.data import Dataset
 from dinoskip.console import log
 from dinoskip.data.image_source import Images
 from dinoskip.data.workers import WORKER_TIMEOUT_S, WorkerLoader, is_worker_death
-from dinoskip.errors import ConfigError, DataError
+from dinoskip.errors import ConfigError, DataError, named
 from dinoskip.randomness import derive, numpy_rng
 
 BAD_SHARE = 0.01
@@ -138,10 +138,12 @@ class _Batches(Dataset):
     def _batch(self, epoch: int, step: int, part: int) -> Batch:
         indices = self.indices(epoch, step, part)
         bad: dict[str, str] = {}
-        data = self.transform.collate(epoch, indices, lambda index: self._image(index, bad))
+        read = [int(indices[0])]  # numbers of the images, as they are read
+        with named(lambda: self.images.where(read[-1]), "its augmentation failed"):
+            data = self.transform.collate(epoch, indices, lambda index: self._image(index, bad, read))
         return Batch(torch.from_numpy(indices.astype(np.int64)), data, tuple(bad.items()))
 
-    def _image(self, index: int, bad: dict[str, str]) -> tuple[int, np.ndarray]:
+    def _image(self, index: int, bad: dict[str, str], read: list[int]) -> tuple[int, np.ndarray]:
         """Return image ``index`` and its number, or if it cannot be read, always the same other one's."""
         for candidate in candidates(self.seed, index, len(self.images)):
             try:
@@ -155,10 +157,9 @@ class _Batches(Dataset):
                     f"than a patch ({self.min_side})",
                     "take it out of the set",
                 )
+            read.append(candidate)
             return candidate, image
-        raise DataError(
-            f"{self.images.where(index)}: unreadable, as are the {SUBSTITUTES - 1} images drawn in its place"
-        )
+        raise DataError(f"{self.images.where(index)}: unreadable, as are {SUBSTITUTES - 1} images drawn in its place")
 
     def _read(self, index: int) -> np.ndarray:
         cached = self._cache.get(index)

@@ -14,6 +14,8 @@ import timm.data.mixup
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
+from timm.data.auto_augment import RandAugment
 from timm.data.random_erasing import RandomErasing
 
 from dinoskip.data import LabelledFolder
@@ -105,6 +107,34 @@ def test_erased_rectangles_are_timms(seed: int) -> None:
     expected = torch.zeros(3, SIZE, SIZE, dtype=torch.bool)
     expected[:, top : top + height, left : left + width] = True
     assert torch.equal(found, expected)
+
+
+def test_posterising_to_no_bits_is_black_as_pillow_before_13_had_it() -> None:
+    config = ClassAugmentConfig(size=SIZE, rand_magnitude=10, rand_std=0)  # always 0 bits
+    (chosen,) = [step for step in config.transform().transforms if isinstance(step, RandAugment)]
+    (posterise,) = [operation for operation in chosen.ops if operation.name == "PosterizeIncreasing"]
+    posterise.prob = 1.0
+    image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (7, 9, 3), dtype=np.uint8))
+    assert np.array_equal(np.asarray(posterise(image)), np.zeros((7, 9, 3)))
+    posterise.magnitude = 6  # two bits
+    assert np.array_equal(np.asarray(posterise(image)), np.asarray(image) & 0b11000000)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_image_whose_augmentation_fails_is_named(
+    folder: LabelledFolder, workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(self: ClassTransform, epoch: int, indices: np.ndarray, read: Any) -> Any:
+        read(int(indices[0]))
+        raise ValueError("bits must be between 1 and 8\nand more")
+
+    monkeypatch.setattr(ClassTransform, "collate", fails)
+    broken = loader(folder, workers=workers)
+    first = folder.where(int(broken.indices(0, 0)[0]))
+    with pytest.raises(DataError) as raised:
+        next(broken.epoch(0))
+    broken.close()
+    assert str(raised.value) == f"{first}: its augmentation failed: ValueError: bits must be between 1 and 8"
 
 
 def test_mixing_keeps_pairs_apart_and_targets_sum_to_one() -> None:
