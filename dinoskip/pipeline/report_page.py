@@ -206,7 +206,7 @@ def _shared(task: Task, part: str, values: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that all variants whose ``part`` goes by the same name have in common."""
     trained = [own for own in task.settings["variants"].values() if "backbone" not in own]
     alike = [other for other in (_settings_of(own, part) for own in trained) if other["name"] == values["name"]]
-    return {key: value for key, value in values.items() if all(other[key] == value for other in alike)}
+    return {key: value for key, value in values.items() if all(key in other and other[key] == value for other in alike)}
 
 
 def _short(values: Mapping[str, Any], shared: Mapping[str, Any]) -> str:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from dinoskip.files import write_json
 from dinoskip.init.build import ModelConfig, SkiplessInit
@@ -103,6 +104,15 @@ def test_the_card_has_what_models_share_and_each_variant_what_it_has_alone(tmp_p
     assert shown["optimizer"] == "soap"
     given = report_page._variant(one, "given", [])
     assert (given.settings, given.role) == ({"model": "timm:x"}, "")
+
+
+@pytest.mark.parametrize("setting", ["graying", "temperature"])
+def test_a_setting_that_one_variant_alone_has_stands_beside_that_variant(tmp_path: Path, setting: str) -> None:
+    variants = {"plain": described(), "changed": described(**{setting: {}}), "both": described(skip=False)}
+    study = Task({"variants": variants, "card": {"seed": 3}, "datasets": {}}, {}, {}, tmp_path, "cpu", 0)
+    shown = {name: str(report_page._variant(study, name, []).settings["model"]) for name in variants}
+    assert [name for name, text in shown.items() if setting in text] == ["changed"]
+    assert not any(setting in key for values in report_page._protocol(study).values() for key in values)
 
 
 def test_data_sets_go_by_the_papers_names() -> None:
