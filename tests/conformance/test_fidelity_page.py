@@ -27,7 +27,7 @@ LINES = [
 
 
 def test_a_line_for_each_claim_shows_what_is_missed() -> None:
-    assert [row for row in page(LINES).splitlines() if row.startswith("- ")] == [
+    assert [row for row in page(LINES).splitlines() if row.startswith("- `")] == [
         f"- `2` {CLAIMS['2']} (eq. 1): **1/2**, |missed|: 5 (1 ± 0.5)",
         f"- `6` {CLAIMS['6']} (eq. 1)",
         f"- `trap iv` {CLAIMS['trap iv']} (eq. 1)",
