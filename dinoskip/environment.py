@@ -143,6 +143,20 @@ def _driver() -> str:
     return f"this one is {version[1]}" if version else "this one does not say which it is"
 
 
+def machine(device: str = "auto") -> str:
+    """What computes: the processor, its cores or the threads that are asked for, and whether a GPU is used.
+
+    ``device`` is as commands have it. Times of two runs may be compared if this is equal.
+    """
+    try:
+        names = re.findall(r"^model name\s*: (.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    except OSError:
+        names = []
+    threads = os.environ.get("OMP_NUM_THREADS") or len(os.sched_getaffinity(0))
+    gpu = "" if device == "cpu" or visible_gpu() is None else ", GPU"
+    return f"{names[0] if names else platform.machine()}, threads: {threads}{gpu}"
+
+
 def describe() -> dict[str, str]:
     """Versions, processor, memory, GPUs and optional parts, as short strings. No environment variables, no secrets."""
     import torch  # heavy, and doctor says where it is missing

@@ -1,6 +1,7 @@
-"""The machine's matmul rate."""
+"""The machine: its name, matmul rate and GPU."""
 
 import itertools
+import os
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ import torch
 
 from dinoskip.cli import main
 from dinoskip.distributed import choose_device
-from dinoskip.environment import gpu_problem, matmul_gflops, visible_gpu
+from dinoskip.environment import gpu_problem, machine, matmul_gflops, visible_gpu
 from dinoskip.errors import ConfigError
 
 
@@ -102,3 +103,13 @@ def test_doctor_says_so_and_fails(no_gpu: pytest.MonkeyPatch, capsys: pytest.Cap
     captured = capsys.readouterr()
     assert "error: a GPU is visible (CUDA_VISIBLE_DEVICES=0), but torch cannot use it" in captured.err
     assert "torchvision" in captured.out
+
+
+def test_a_machine_is_its_processor_threads_and_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    assert machine().endswith(f", threads: {len(os.sched_getaffinity(0))}, GPU")
+    assert machine("cpu") == machine().removesuffix(", GPU")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    assert machine().endswith(", threads: 3")

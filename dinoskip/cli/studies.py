@@ -17,10 +17,12 @@ from dinoskip.cli.arguments import (
 )
 from dinoskip.cli.rows import best_rows, conclude, print_rows, publish, rows_of
 from dinoskip.console import duration, log
+from dinoskip.environment import machine
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.files import find_below, read_json
 from dinoskip.pipeline import graph, stages
 from dinoskip.pipeline.artifacts import PARTIAL
+from dinoskip.pipeline.progress import NO_TIME
 
 if TYPE_CHECKING:
     from dinoskip.pipeline.runner import Runner
@@ -142,29 +144,31 @@ def plan(args: Args) -> int:
 
 def _estimate(args: Args, study: StudyBase, variants: tuple[Variant, ...], runner: Runner) -> int:
     from dinoskip.pipeline import estimate  # torch
+    from dinoskip.pipeline.work import StudyImages
 
-    made = estimate.costs(study, variants, runner.planner.nodes)
+    images = StudyImages(study, assume=True)
+    made = estimate.costs(images, study, variants, runner.planner.nodes)
     peak = estimate.peak_disk(made, runner.planner.readers, study.storage_rules)
-    measured, speed = estimate.rates(made, runner.artifacts.root), estimate.speed_for(variants)
+    measured = estimate.measured_rates(made, runner.artifacts.root, machine())
     if args.json:
         rows = [
             {
                 **vars(cost),
                 "gpu_hours": cost.hours(estimate.CARDS[args.card]),
-                "hours_here": estimate.hours_here(cost, measured, speed),
-                "known": "measured" if cost.stage in measured else "estimated",
+                "hours_here": cost.work * measured[cost.kind] / 3600 if cost.kind in measured else None,
+                "known": "measured" if cost.kind in measured else "not measured",
             }
             for cost in made
         ]
-        print_json({"card": args.card, "stages": rows, "peak_disk": peak})
+        print_json({"card": args.card, "stages": rows, "peak_disk": peak, "not_listed": sorted(images.assumed)})
         return 0
-    print_table(estimate.lines(made, args.card, measured, speed), estimate.HEADER)
+    print_table(estimate.lines(made, args.card, measured), estimate.HEADER)
     rate = f"{args.card.upper()}, {estimate.CARDS[args.card]:g} TFLOP/s at an assumed {estimate.UTILISATION:.0%}"
     print(f"GPU hours: training and passes over images alone ({rate}). Peak disk: {peak / 1e9:,.0f} GB")
-    print(
-        "Hours here: measured by this study's finished stages; else estimated, at"
-        f" {speed.flops / 1e9:,.0f} GFLOP/s, the rate of a block that was timed now"
-    )
+    print(f"Hours here: {'by finished stages of the same kind' if measured else NO_TIME}")
+    if images.assumed:
+        missing = ", ".join(sorted(images.assumed))
+        print(f"Images of {missing} are not there: as many as published, else as ImageNet-1k has")
     return 0
 
 

@@ -1,20 +1,24 @@
 """What a run says of a study: which stage of how many, what came out, how long it took and how long the rest takes.
 
-The rest is by the times of the same kinds of stages; of kinds that have none yet by an estimate, and then says so.
+The rest is by the times that this machine took for stages of the same kind; where it took none, there is no time.
 """
 
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from statistics import mean
 
 from dinoskip.console import duration, log, read_metrics
 from dinoskip.errors import DataError, DinoskipError
 from dinoskip.files import read_json
 from dinoskip.pipeline.graph import Node
 from dinoskip.results import EvalResult, best_by_heldout, read_rows
+
+NO_TIME = "no time yet: nothing of this study was measured on this machine"
+Work = tuple[str, float]
+"""Of what kind a node is, and how much of it there is to do: nodes of a kind take as long as they have work."""
 
 
 class StudyProgress:
@@ -24,21 +28,23 @@ class StudyProgress:
         self,
         missing: Sequence[Node],
         cached: int,
-        past: Mapping[str, Sequence[float]],
-        expected: Callable[[], Mapping[str, float]] = dict,
+        past: Mapping[str, float],
+        works: Callable[[], Mapping[str, Work]] = dict,
     ) -> None:
-        """``missing`` are the nodes to run, ``past`` seconds that finished nodes took, by stage.
+        """``missing`` are the nodes to run, ``past`` seconds that finished nodes took on this machine.
 
-        ``expected`` gives estimated seconds by node; it is asked where a kind of stage has no past.
+        ``works`` gives the work of nodes; it is asked once a time is known. Without, a kind is a stage.
         """
-        self._expected = expected() if {node.stage for node in missing} - past.keys() else {}
+        self._ask = works
+        self._works: Mapping[str, Work] | None = None
         self._left = {node.id: node.stage for node in missing}
         self._total, self._done = len(missing), 0
-        self._seconds = {stage: list(values) for stage, values in past.items()}
+        self._seconds = dict(past)
         self._began = time.monotonic()
         self.failures: dict[str, DinoskipError] = {}
         if missing:
-            log.info("%d stages to run, %d cached%s", self._total, cached, self._rest())
+            rest = self._rest() or ("" if self._seconds else f"; {NO_TIME}")
+            log.info("%d stages to run, %d cached%s", self._total, cached, rest)
 
     def starts(self, node: Node, reason: str) -> None:
         """A node begins."""
@@ -47,7 +53,7 @@ class StudyProgress:
     def finished(self, node: Node, seconds: float, out: Path) -> None:
         """A node has been published in ``out``."""
         self._end(node)
-        self._seconds.setdefault(node.stage, []).append(seconds)
+        self._seconds[node.id] = seconds
         spent = duration(time.monotonic() - self._began)
         log.info(
             "%s %-44s %s", self._count(node), node.id,
@@ -86,14 +92,34 @@ class StudyProgress:
         return f"[{self._done + (not ended):>{len(str(total))}}/{total}]"
 
     def _rest(self) -> str:
-        """``, about 3m left`` by times of the same stages, ``(estimated)`` where some have none; or nothing."""
-        timed = {node: mean(self._seconds[stage]) for node, stage in self._left.items() if self._seconds.get(stage)}
-        known = {**{node: self._expected[node] for node in self._left if node in self._expected}, **timed}
-        if not known:
+        """``, about 3m left`` by times of the same kinds, and how many have none; nothing if all have none."""
+        if not self._seconds or not self._left:
             return ""
-        about = "about" if len(known) == len(self._left) else "more than"
-        estimated = " (estimated)" if known.keys() - timed.keys() else ""
-        return f", {about} {duration(sum(known.values()))} left{estimated}"
+        if self._works is None:
+            self._works = self._ask()
+        measured = rates(self._seconds, self._works)
+        left = [work_of(self._works, name) for name in self._left]
+        known = [measured[kind] * work for kind, work in left if kind in measured]
+        unknown = len(left) - len(known)
+        if not unknown:
+            return f", about {duration(sum(known))} left"
+        more = f"more than {duration(sum(known))} left: " if sum(known) >= 1 else ""
+        return f", {more}{unknown} of {len(left)} have no time yet"
+
+
+def work_of(works: Mapping[str, Work], name: str) -> Work:
+    """The work of a node; where it is not known its stage is its kind, and nodes of a stage have as much."""
+    return works.get(name, (name.partition("/")[0], 1.0))
+
+
+def rates(seconds: Mapping[str, float], works: Mapping[str, Work]) -> dict[str, float]:
+    """Seconds a unit of work, by kind, from ``seconds`` that nodes took."""
+    taken, done = defaultdict[str, float](float), defaultdict[str, float](float)
+    for name, spent in seconds.items():
+        kind, work = work_of(works, name)
+        taken[kind] += spent
+        done[kind] += work
+    return {kind: taken[kind] / work for kind, work in done.items() if work}
 
 
 def _and(text: str) -> str:
@@ -117,13 +143,17 @@ def _best(rows: Sequence[EvalResult]) -> str:
     return f"{best.metric} {best.shown}" + (f" at block {best.block}" if best.block else "")
 
 
-def past_seconds(outputs: Mapping[str, Path]) -> dict[str, list[float]]:
-    """Seconds that published outputs took, by stage; ``outputs`` are directories by node id."""
-    past: dict[str, list[float]] = {}
+def past_seconds(outputs: Mapping[str, Path], machine: str | None = None) -> dict[str, float]:
+    """Seconds that published outputs took, by node; ``outputs`` are directories by node.
+
+    With a ``machine`` those that were made in one go on it; outputs of version 0.2 do not say where they were made.
+    """
+    past: dict[str, float] = {}
     for name, path in outputs.items():
         try:
-            seconds = read_json(path / "timing.json")["seconds"]
-        except (DataError, OSError, KeyError, TypeError):
+            timing = read_json(path / "timing.json")
+            if machine is None or (timing.get("machine", machine) == machine and not timing.get("resumed")):
+                past[name] = float(timing["seconds"])
+        except (DataError, OSError, KeyError, TypeError, AttributeError):
             continue
-        past.setdefault(name.partition("/")[0], []).append(float(seconds))
     return past

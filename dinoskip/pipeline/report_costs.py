@@ -13,6 +13,7 @@ from dinoskip.files import read_json
 from dinoskip.init.build import ModelConfig
 from dinoskip.pipeline import stages
 from dinoskip.pipeline.estimate import image_flops
+from dinoskip.pipeline.progress import past_seconds
 from dinoskip.pipeline.stage import Task
 from dinoskip.pipeline.stages.pretrain import PretrainSection, section_of
 from dinoskip.pipeline.stages.supervise import SuperviseSection
@@ -98,9 +99,8 @@ def _line(name: str, run: Path, batch_size: int, gflop: float) -> list[list[obje
 def _stages(task: Task) -> list[list[object]]:
     """Kind of stage, how many there are, and their minutes, in order of execution; all together below."""
     seconds: dict[str, list[float]] = {kind: [] for kind in stages.NAMES}
-    for role, path in task.inputs.items():
-        if (path / "timing.json").is_file():
-            seconds[role.partition("/")[0]].append(read_json(path / "timing.json")["seconds"])
-    every = [one for some in seconds.values() for one in some]
-    lines: list[list[object]] = [[kind, len(some), sum(some) / 60] for kind, some in seconds.items() if some]
+    for role, spent in past_seconds(task.inputs).items():
+        seconds[role.partition("/")[0]].append(spent)
+    every = [spent for of_kind in seconds.values() for spent in of_kind]
+    lines: list[list[object]] = [[kind, len(taken), sum(taken) / 60] for kind, taken in seconds.items() if taken]
     return [*lines, ["all", len(every), sum(every) / 60]]

@@ -12,13 +12,14 @@ from pathlib import Path
 
 from dinoskip.console import log
 from dinoskip.distributed import patient_group, world
+from dinoskip.environment import machine
 from dinoskip.errors import ConfigError, DataError, NonFiniteError, OutputInUse, WeightsError
 from dinoskip.files import verify_manifest, write_json
 from dinoskip.locks import directory_lock
 from dinoskip.pipeline.artifacts import Artifacts
 from dinoskip.pipeline.cleaning import RUNNING, at_work, remove_empty
 from dinoskip.pipeline.graph import Node, PlannedNode, Planner, record_of
-from dinoskip.pipeline.progress import StudyProgress, past_seconds
+from dinoskip.pipeline.progress import StudyProgress, Work, past_seconds
 from dinoskip.pipeline.sections import StorageRules
 from dinoskip.pipeline.stage import Stage, Task
 from dinoskip.pipeline.storage import Stores, readers_of
@@ -38,10 +39,10 @@ class Runner:
         device: str = "auto",
         workers: int = 0,
         storage: StorageRules | None = None,
-        expected: Callable[[], Mapping[str, float]] = dict,
+        works: Callable[[], Mapping[str, Work]] = dict,
     ) -> None:
-        """``expected`` gives estimated seconds by node, where finished ones tell nothing."""
-        self.study, self.expected = study, expected
+        """``works`` gives the work of every node, by which times of finished ones are scaled."""
+        self.study, self.works = study, works
         self.artifacts = Artifacts(study)
         self.planner = Planner(nodes, self.artifacts, readers_of(nodes, stages))
         self.stages = stages
@@ -57,8 +58,12 @@ class Runner:
         """What is said of a run: at once how many of the chosen stages it runs, and about how long that takes."""
         steps = [step for step in self.planner.plan() if step.node.id in chosen]
         missing = [step.node for step in steps if step.state != "cached"]
+        return StudyProgress(missing, len(steps) - len(missing), self.seconds(), self.works)
+
+    def seconds(self) -> dict[str, float]:
+        """Seconds that finished nodes took on this machine, known after :meth:`plan`."""
         outputs = {node.id: out for node in self.planner.nodes if (out := self.output(node.id)) is not None}
-        return StudyProgress(missing, len(steps) - len(missing), past_seconds(outputs), self.expected)
+        return past_seconds(outputs, machine(self.device))
 
     def run(self, chosen: set[str]) -> dict[str, str]:
         """Bring the chosen nodes up to date; return what happened to each (``cached`` or ``done``).
@@ -175,6 +180,7 @@ class Runner:
         record = record_of(node, self.planner.outputs, self.planner.external(node))
         key = self.planner.keys[node.id]
         inputs = {role: self._input(stage, source) for role, source in node.needs.items()}
+        resumed = stage.resumes and self.artifacts.partial(node.id, key).exists()
         out = self.artifacts.fresh_partial(node.id, key, keep=stage.resumes)
         began = time.monotonic()
         task = Task(node.settings, node.runtime, inputs, out, self.device, self.workers)
@@ -185,7 +191,8 @@ class Runner:
             stage.run(replace(task, reserve=partial(self.stores.make_room, node)))
             self.together = False
         seconds = time.monotonic() - began
-        write_json(out / "timing.json", {"seconds": round(seconds, 2)})
+        timing = {"seconds": round(seconds, 2), "machine": machine(self.device)}
+        write_json(out / "timing.json", {**timing, "resumed": True} if resumed else timing)
         self.planner.outputs[node.id] = self.artifacts.publish(node.id, key, record, {"stage": node.stage})
         return seconds
 

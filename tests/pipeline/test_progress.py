@@ -10,7 +10,7 @@ import pytest
 from dinoskip.errors import DataError, NonFiniteError, OutputInUse
 from dinoskip.files import write_json, write_text
 from dinoskip.pipeline.graph import Node
-from dinoskip.pipeline.progress import StudyProgress, past_seconds, result_of
+from dinoskip.pipeline.progress import NO_TIME, StudyProgress, past_seconds, rates, result_of
 from dinoskip.pipeline.runner import Runner
 from dinoskip.pipeline.stage import Stage, Task
 from dinoskip.results import EvalResult, write_rows
@@ -38,13 +38,13 @@ def test_a_line_a_stage(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> Non
     nodes = _nodes()
     with caplog.at_level(logging.INFO, "dinoskip"):
         Runner(tmp_path, nodes, STAGES).run({node.id for node in nodes[:3]})
-        assert _said(caplog)[0] == "3 stages to run, 0 cached"
+        assert _said(caplog)[0] == f"3 stages to run, 0 cached; {NO_TIME}"
         assert _said(caplog)[2] == "[2/3] a/2 0s; 0s so far, about 0s left"
         assert _said(caplog)[-1] == "3 stages done in 0s"
         caplog.clear()
         happened = Runner(tmp_path, nodes, STAGES).run({node.id for node in nodes})
     assert happened == {f"a/{name}": "cached" for name in "123"} | {f"b/{name}": "done" for name in "123"}
-    assert _said(caplog)[0] == "3 stages to run, 3 cached"
+    assert _said(caplog)[0] == "3 stages to run, 3 cached, 3 of 3 have no time yet"
     assert not any(".partial" in line for line in _said(caplog))
 
 
@@ -63,20 +63,46 @@ def test_a_failure_stops_what_needs_it_alone_and_stands_at_the_end(
 
 
 def test_times_of_finished_stages_say_how_long_the_rest_takes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    for name, seconds in {"a/1": 60, "a/2": 120}.items():
-        write_json(tmp_path / name / "timing.json", {"seconds": seconds})
+    here, other = {"machine": "m"}, {"machine": "n"}
+    timings: dict[str, dict[str, object]] = {
+        "a/1": {**here},
+        "a/2": {**here},
+        "a/4": {**other},
+        "a/5": {**here, "resumed": True},
+        "a/6": {},
+    }
+    for name, timing in timings.items():
+        write_json(tmp_path / name / "timing.json", {"seconds": 60 * int(name[-1]), **timing})
     write_text(tmp_path / "b/1" / "timing.json", "torn")
-    past = past_seconds({name: tmp_path / name for name in ("a/1", "a/2", "b/1", "b/2")})
-    assert past == {"a": [60.0, 120.0]}
+    outputs = {name: tmp_path / name for name in (*timings, "b/1", "b/2")}
+    assert past_seconds(outputs, "m") == {"a/1": 60.0, "a/2": 120.0, "a/6": 360.0}, "of version 0.2: without a machine"
+    assert past_seconds(outputs) == {name: 60.0 * int(name[-1]) for name in timings}
+    past = {"a/1": 60.0, "a/2": 120.0}
     with caplog.at_level(logging.INFO, "dinoskip"):
         StudyProgress([Node("a/3", "a", {})], 2, past)
         StudyProgress([Node("a/3", "a", {}), Node("b/3", "b", {})], 2, past)
         StudyProgress([Node("b/3", "b", {})], 2, past)
+        StudyProgress([Node("b/3", "b", {})], 2, {})
     assert [line.partition("cached")[2] for line in _said(caplog)] == [
         ", about 1m30s left",
-        ", more than 1m30s left",
-        "",
+        ", more than 1m30s left: 1 of 2 have no time yet",
+        ", 1 of 1 have no time yet",
+        "; no time yet: nothing of this study was measured on this machine",
     ]
+
+
+def test_times_grow_with_the_work_of_a_kind(caplog: pytest.LogCaptureFixture) -> None:
+    works = {"a/1": ("x", 2.0), "a/2": ("x", 3.0), "a/3": ("x", 10.0), "a/4": ("y", 1.0)}
+    past = {"a/1": 60.0, "a/2": 40.0, "b/1": 5.0}
+    assert rates(past, works) == {"x": 20.0, "b": 5.0}
+    missing = [Node(f"a/{name}", "a", {}) for name in "34"]
+    with caplog.at_level(logging.INFO, "dinoskip"):
+        StudyProgress(missing[:1], 3, past, lambda: works)
+        progress = StudyProgress(missing, 0, {}, lambda: works)
+        progress.finished(missing[1], 7.0, Path("none"))
+    first, _, last = _said(caplog)
+    assert first.endswith(", about 3m20s left")
+    assert last.endswith(", 1 of 1 have no time yet"), "another kind of the same stage tells nothing"
 
 
 def test_results_in_a_few_words(tmp_path: Path) -> None:
