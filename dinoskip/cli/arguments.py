@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from dinoskip.console import log, table
 from dinoskip.errors import ConfigError, did_you_mean
+from dinoskip.read_points import FACETS
 
 if TYPE_CHECKING:
     from dinoskip.config import RawConfig
@@ -172,6 +173,15 @@ def blocks_of(text: str) -> Literal["all"] | list[int]:
         return [int(part) for part in text.split(",")]
     except ValueError:
         raise ConfigError(f"--blocks {text}: is neither all nor numbers such as 3,6,9,12") from None
+
+
+def facets_of(text: str) -> list[str]:
+    """The value of ``--facet``."""
+    facets = text.split(",")
+    for facet in facets:
+        if facet not in FACETS:
+            raise ConfigError(f"--facet {facet}: is none of {', '.join(FACETS)}", did_you_mean(facet, FACETS))
+    return facets
 
 
 def recipe_source(args: Args, recipe: str) -> RawConfig:

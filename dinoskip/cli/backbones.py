@@ -17,6 +17,7 @@ from dinoskip.cli.arguments import (
     computing_options,
     count,
     data_option,
+    facets_of,
     group,
     json_option,
     overrides_argument,
@@ -27,6 +28,7 @@ from dinoskip.data.sets import FOLDER_KINDS, dataset_name
 from dinoskip.pipeline import old_keys, stages
 from dinoskip.pipeline.graph import only
 from dinoskip.pipeline.stage import Stage
+from dinoskip.read_points import FACETS, usual_norm
 
 if TYPE_CHECKING:
     from dinoskip.pipeline.runner import Runner
@@ -80,9 +82,18 @@ def _add_export(actions: Any) -> None:
     data_option(parser, "a folder of images", former="--images")
     parser.add_argument("--out", required=True, metavar="DIR", help="the feature store")
     parser.add_argument("--blocks", default="all", help="all, or numbers such as 3,6,9,12 (default: all)")
-    parser.add_argument("--facet", default="out", choices=("out", "key", "query", "value"), help="(default: out)")
     parser.add_argument(
-        "--norm", default=None, choices=("none", "final", "layer"), help="(default: final for out, else none)"
+        "--facet",
+        default=["out"],
+        type=facets_of,
+        metavar="NAME",
+        help=f"one of {', '.join(FACETS)}, or several with commas, in one pass (default: out)",
+    )
+    parser.add_argument(
+        "--norm",
+        default=None,
+        choices=("none", "final", "layer"),
+        help="(default: final for out, attn and mlp, else none)",
     )
     parser.add_argument(
         "--mode", default="square", choices=("square", "center_crop", "native"), help="(default: square)"
@@ -113,7 +124,7 @@ def export_features(args: Args) -> int:
             Path(args.out),
             blocks_of(args.blocks),
             facet=args.facet,
-            norm=args.norm or ("final" if args.facet == "out" else "none"),
+            norm=[args.norm or usual_norm(facet, "final") for facet in args.facet],
             dtype=args.dtype,
             transform=transform,
             batch_size=args.batch,

@@ -83,12 +83,23 @@ def _chosen(blocks: Sequence[int] | str, depth: int) -> list[int]:
     return chosen
 
 
+def _read_points(facet: str | Sequence[str], norm: str | Sequence[str]) -> tuple[list[str], list[str]]:
+    """Facets, and the norm of each."""
+    facets = [facet] if isinstance(facet, str) else list(facet)
+    norms = [norm] * len(facets) if isinstance(norm, str) else list(norm)
+    if not facets or len(set(facets)) != len(facets) or len(norms) != len(facets):
+        raise ConfigError(f"facet: {facets} with norm {norms}: each once, and a norm for each")
+    if ("hidden", "final") in zip(facets, norms, strict=True):
+        raise ConfigError("norm: the final norm is not as wide as facet hidden", "use norm none or layer")
+    return facets, norms
+
+
 def plan_export(
     backbone: Backbone,
     dataset: ImageSet,
     blocks: Sequence[int] | str,
-    facet: str,
-    norm: str,
+    facet: str | Sequence[str],
+    norm: str | Sequence[str],
     dtype: str,
     transform: Transform,
     tokens: bool,
@@ -117,13 +128,19 @@ def plan_export(
     ragged = transform.ragged
     starts = np.concatenate([[0], np.cumsum([h * w for h, w in grids])]) if ragged else None
     rows = (int(starts[-1]),) if starts is not None else (len(ids), grids[0][0] * grids[0][1])
-    shapes = {tokens_name(b): (*rows, backbone.dim) for b in chosen} if tokens else {}
-    shapes |= {cls_name(b): (len(ids), backbone.dim) for b in chosen} if cls else {}
+    facets, norms = _read_points(facet, norm)
+    widths = [backbone.width(name) for name in facets]
+    several = len(facets) > 1
+    shapes: dict[str, tuple[int, ...]] = {}
+    for name, width in zip(facets, widths, strict=True):
+        shapes |= {tokens_name(b, name if several else ""): (*rows, width) for b in chosen} if tokens else {}
+        shapes |= {cls_name(b, name if several else ""): (len(ids), width) for b in chosen} if cls else {}
     arrays = {name: (STORED[dtype], shape) for name, shape in shapes.items()}
     manifest: dict[str, Any] = {
-        "kind": "features", "format": FORMAT, "ids": ids, "blocks": chosen, "facet": facet, "norm": norm,
+        "kind": "features", "format": FORMAT, "ids": ids, "blocks": chosen,
+        "facet": facets if several else facets[0], "norm": norms if several else norms[0],
         "dtype": dtype, "layout": "ragged" if ragged else "fixed", "tokens": tokens, "cls": cls,
-        "depth": backbone.depth, "dim": backbone.dim, "patch_size": patch,
+        "depth": backbone.depth, "dim": widths if several else widths[0], "patch_size": patch,
         "transform": settings_for_key(transform),
         "grids": [list(grid) for grid in (grids if ragged else grids[:1])],
         "image_sizes": [list(size) for size in originals], "weights_hash": backbone.weights_hash,

@@ -31,8 +31,8 @@ def export(
     dataset: ImageSet,
     out: str | Path,
     blocks: Sequence[int] | Literal["all"],
-    facet: Literal["out", "key", "query", "value"] = "out",
-    norm: Literal["none", "final", "layer"] = "final",
+    facet: str | Sequence[str] = "out",
+    norm: str | Sequence[str] = "final",
     dtype: Literal["float16", "bfloat16", "float32"] = "float16",
     *,
     transform: Transform | None = None,
@@ -60,7 +60,7 @@ def export(
     blocks
         Block numbers 1..depth, or ``"all"``. One forward pass gives them all.
     facet, norm
-        As for ``Backbone.layers``.
+        As for ``Backbone.layers``; ``FeatureStore.open(out, facet=NAME)`` reads one of several.
     dtype
         What is stored. float16 holds up to 65504; larger values are an error, never inf.
     transform
@@ -148,9 +148,11 @@ def _share(
 
 def _log_start(plan: ExportPlan, out: Path) -> None:
     manifest = plan.manifest
+    facet, norm = (", ".join(manifest[name]) if isinstance(manifest[name], list) else manifest[name]
+                   for name in ("facet", "norm"))  # fmt: skip
     log.info(
         "features: %d images × %d blocks, %s %s norm=%s, %s: %s (%s free)",
-        len(plan.paths), len(manifest["blocks"]), manifest["dtype"], manifest["facet"], manifest["norm"],
+        len(plan.paths), len(manifest["blocks"]), manifest["dtype"], facet, norm,
         plan.transform.label, human_bytes(plan.nbytes), human_bytes(free_bytes(out)),
     )  # fmt: skip
 

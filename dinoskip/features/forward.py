@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import product
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -140,17 +141,20 @@ class ForwardPasses:
     def _passed(self, batch: Tensor) -> dict[str, Tensor]:
         """Name of each array -> its part for input images (B, 3, H, W)."""
         manifest = self.plan.manifest
+        facet: Any = manifest["facet"]
         try:
-            layers = self.backbone.layers(batch, manifest["blocks"], manifest["facet"], manifest["norm"])
+            read: Any = self.backbone.layers(batch, manifest["blocks"], facet, manifest["norm"])
         except ValueError as error:  # an option or size that this backbone does not have
             raise ConfigError(f"features: {error}") from error
         arrays: dict[str, Tensor] = {}
-        for block, features in layers.items():
+        by_facet = {"": read} if isinstance(facet, str) else read
+        for prefix, block in product(by_facet, manifest["blocks"]):
+            features = by_facet[prefix][block]
             if manifest["tokens"]:
-                arrays[tokens_name(block)] = features.tokens
+                arrays[tokens_name(block, prefix)] = features.tokens
             if manifest["cls"]:
                 assert features.cls is not None  # the plan asked for it because the backbone has a class token
-                arrays[cls_name(block)] = features.cls
+                arrays[cls_name(block, prefix)] = features.cls
         return arrays
 
     def _computed(self, number: int, images: Sequence[Tensor]) -> _Ready:

@@ -4,7 +4,7 @@ A store is a directory, published whole (see docs/features.md)::
 
     features.json           ids, blocks, facet, norm, dtype, grids, image sizes, hashes
     tokens_block{b}.npy     (N, T, C) for one image size, (sum of T, C) with offsets for native sizes
-    cls_block{b}.npy        (N, C), where the backbone has a class token
+    cls_block{b}.npy        (N, C), where the backbone has a class token; of several facets tokens_mlp_block{b}.npy, ...
     MANIFEST.json           size and sha256 of every file, written last
 
 or with the same arrays in block{b}.safetensors, or in features.h5, which are mapped alike.
@@ -33,14 +33,14 @@ OLD_DESCRIPTION = "manifest.json"  # until 0.1: on a disk that ignores case the 
 STORED: dict[str, np.dtype[Any]] = {"float16": np.dtype("<f2"), "bfloat16": np.dtype("<u2"), "float32": np.dtype("<f4")}
 
 
-def tokens_name(block: int) -> str:
-    """Name of the array of a block's patch tokens."""
-    return f"tokens_block{block}"
+def tokens_name(block: int, facet: str = "") -> str:
+    """Name of the array of a block's patch tokens; ``facet`` where the store holds several."""
+    return f"tokens_{facet}_block{block}" if facet else f"tokens_block{block}"
 
 
-def cls_name(block: int) -> str:
-    """Name of the array of a block's class tokens."""
-    return f"cls_block{block}"
+def cls_name(block: int, facet: str = "") -> str:
+    """Name of the array of a block's class tokens; ``facet`` where the store holds several."""
+    return f"cls_{facet}_block{block}" if facet else f"cls_block{block}"
 
 
 def as_float(stored: NDArray[Any]) -> NDArray[np.float32]:
@@ -48,6 +48,18 @@ def as_float(stored: NDArray[Any]) -> NDArray[np.float32]:
     if stored.dtype == np.uint16:
         return (stored.astype(np.uint32) << 16).view(np.float32)
     return np.array(stored, dtype=np.float32)
+
+
+def _of_facet(manifest: dict[str, Any], facet: str | None, path: Path) -> dict[str, Any]:
+    """What a description says of one facet, of all that it is of; :class:`DataError` for one that it is not of."""
+    held = manifest["facet"]
+    facets = [held] if isinstance(held, str) else held
+    if facet is not None and facet not in facets:
+        raise DataError(f"{path}: holds no facet {facet}", f"it has {', '.join(facets)}")
+    if isinstance(held, str):
+        return manifest
+    at = facets.index(facet or facets[0])
+    return {**manifest, "facets": facets, **{name: manifest[name][at] for name in ("facet", "norm", "dim")}}
 
 
 Count = Annotated[int, Field(ge=1, le=1_000_000)]
@@ -60,14 +72,14 @@ class StoreDescription(BaseModel):
     model_config = ConfigDict(strict=False, extra="ignore")
     ids: tuple[str, ...] = Field(min_length=1)
     blocks: Annotated[tuple[StrictInt, ...], Field(min_length=1)]
-    facet: str
-    norm: str
+    facet: str | tuple[str, ...]
+    norm: str | tuple[str, ...]
     dtype: Literal["float16", "bfloat16", "float32"]
     layout: Literal["fixed", "ragged"]
     tokens: StrictBool
     cls: StrictBool
     depth: Count
-    dim: Count
+    dim: Count | tuple[Count, ...]
     patch_size: Count
     transform: Transform
     grids: tuple[Pair, ...]
@@ -81,6 +93,11 @@ class StoreDescription(BaseModel):
             raise ValueError(f"{len(self.grids)} grids of {len(self.ids)} images, layout {self.layout}")
         if len(self.image_sizes) != len(self.ids):
             raise ValueError(f"{len(self.image_sizes)} image sizes of {len(self.ids)} images")
+        facets, norms, widths = (
+            len(value) if isinstance(value, tuple) else 0 for value in (self.facet, self.norm, self.dim)
+        )
+        if not facets == norms == widths or facets == 1:
+            raise ValueError("facet, norm and dim are not of the same read points")
         if sorted(set(self.blocks)) != list(self.blocks) or not 1 <= self.blocks[0] <= self.blocks[-1] <= self.depth:
             raise ValueError(f"blocks {list(self.blocks)} are not ascending numbers of 1..{self.depth}")
         return self
@@ -94,7 +111,10 @@ class FeatureSet(ABC):
     path, ids, blocks
         Directory, or what stands for it in messages; image ids in order; block numbers 1..depth, ascending.
     dtype, facet, norm
-        As exported: float16 | bfloat16 | float32; out | key | query | value; none | final | layer.
+        As exported: float16 | bfloat16 | float32; out | key | query | value | attn | mlp | hidden | ...; none | final |
+        layer.
+    facets
+        All that the same export holds, ``facet`` among them.
     weights_hash, transform, patch_size, dim, depth
         Of the backbone; how images were sized; pixels a patch; channels C; number of blocks of the backbone.
     ragged, offsets
@@ -108,6 +128,7 @@ class FeatureSet(ABC):
         self.blocks: tuple[int, ...] = tuple(manifest["blocks"])
         self.dtype: str = manifest["dtype"]
         self.facet: str = manifest["facet"]
+        self.facets: tuple[str, ...] = tuple(manifest.get("facets", [self.facet]))
         self.norm: str = manifest["norm"]
         self.weights_hash: str = manifest["weights_hash"]
         self.transform = Transform.model_validate(manifest["transform"])
@@ -155,10 +176,13 @@ class FeatureStore(FeatureSet):
         self.file_format = file_format
         self._hashes = hashes  # sha256 by file, None: nothing is verified
         self._maps: dict[str, NDArray[Any]] = {}
+        self._prefix = self.facet if len(self.facets) > 1 else ""  # in the names of arrays
 
     @classmethod
-    def open(cls, path: str | Path, *, verify: bool | None = None) -> FeatureStore:
+    def open(cls, path: str | Path, *, facet: str | None = None, verify: bool | None = None) -> FeatureStore:
         """Open a published store; :class:`DataError` if it is not one, or its files do not fit its manifest.
+
+        ``facet``: which, of a store that holds several; None: the first.
 
         ``verify``: whether a file is compared with its recorded sha256, and looked through for values that are not
         finite, when it is first read in this process; None: unless the variable ``DINOSKIP_VERIFY`` is 0.
@@ -183,12 +207,12 @@ class FeatureStore(FeatureSet):
             first = failure.errors(include_url=False)[0]
             field = ".".join(map(str, first["loc"]))
             raise DataError(f"{described}: damaged: {field}: {first['msg'].removeprefix('Value error, ')}") from None
-        store = cls(path, manifest, file_format, hashes if wanted else None)
+        store = cls(path, _of_facet(manifest, facet, path), file_format, hashes if wanted else None)
         for block in store.blocks:
             if manifest["tokens"]:
-                store._locate(tokens_name(block), store._token_shape())
+                store._locate(tokens_name(block, store._prefix), store._token_shape())
             if manifest["cls"]:
-                store._locate(cls_name(block), (len(store.ids), store.dim))
+                store._locate(cls_name(block, store._prefix), (len(store.ids), store.dim))
         return store
 
     @classmethod
@@ -217,7 +241,7 @@ class FeatureStore(FeatureSet):
         The map is (N, T, C), ragged (sum of T, C); bfloat16 appears as uint16 (:func:`as_float` decodes it).
         """
         self._has(block, "tokens")
-        stored = self._map(tokens_name(block), self._token_shape())
+        stored = self._map(tokens_name(block, self._prefix), self._token_shape())
         if i is None:
             return stored
         if self.offsets is None:
@@ -230,7 +254,7 @@ class FeatureStore(FeatureSet):
         if not self.manifest["cls"]:
             return None
         self._has(block, "cls")
-        return as_float(self._map(cls_name(block), (len(self.ids), self.dim))[images])
+        return as_float(self._map(cls_name(block, self._prefix), (len(self.ids), self.dim))[images])
 
     def verify(self) -> list[str]:
         """Re-hash every file; return one line per problem, [] if all is as it was published."""

@@ -1,13 +1,15 @@
 """What :class:`dinoskip.models.Backbone` must know of a network to walk through it block by block.
 
 One subclass a library: timm (``from_timm``), the DINO authors' own modules (``from_hub``), transformers (``from_hf``).
-Nothing is hooked: blocks are called one after the other, projections are applied by themselves.
+Blocks are called one after the other, projections are applied by themselves. What a block computes inside is seen by
+hooks that are there only while it runs.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +19,9 @@ from torch.nn import functional as F
 from dinoskip.errors import ConfigError
 
 PARTS = {"query": 0, "key": 1, "value": 2}
+BRANCHES = ("attn", "mlp", "hidden", "attn_scaled", "mlp_scaled")
+_LAST_LINEAR = ("fc2", "w3", "down_proj")  # of an MLP: timm's and most; SwiGLU of the DINO authors; of transformers
+_SCALES = {"attn": ("ls1", "layer_scale1", "gamma_1"), "mlp": ("ls2", "layer_scale2", "gamma_2")}
 
 
 @dataclass(frozen=True)
@@ -69,6 +74,67 @@ class VitAdapter(ABC):
     def project(self, index: int, tokens: Tensor, facet: str) -> Tensor:
         """Queries, keys or values (B, N, heads·dh) that block ``index`` makes of its input ``tokens``."""
 
+    def attention(self, index: int) -> nn.Module | None:
+        """The attention module of block ``index``, None where it has not one of its own."""
+        return getattr(self.blocks[index], "attn", None)
+
+    def run_block_seen(
+        self, index: int, tokens: Tensor, context: Any, facets: Collection[str]
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Output (B, N, C) of block ``index``, as :meth:`run_block`, and what ``facets`` of ``BRANCHES`` name in it.
+
+        ``attn`` and ``mlp`` (B, N, C) are what the two modules return, before LayerScale, drop path and addition;
+        ``attn_scaled`` and ``mlp_scaled`` after LayerScale, ``hidden`` (B, N, ratio·C) is the input of the MLP's last
+        linear layer. Raises :class:`ConfigError` for blocks that have no such parts.
+        """
+        seen: dict[str, Tensor] = {}
+        with ExitStack() as hooks:
+            for name in dict.fromkeys(facet.removesuffix("_scaled") for facet in facets):
+                hooks.callback(self._watch(index, name, seen).remove)
+            out = self.run_block(index, tokens, context)
+        for facet in facets:
+            name = facet.removesuffix("_scaled")
+            if name not in seen:
+                raise self.no_facet(index, facet)
+            if facet != name:
+                seen[facet] = self._scaled(index, name, seen[name])
+        return out, seen
+
+    def _watch(self, index: int, name: str, seen: dict[str, Tensor]) -> Any:
+        """Have ``attn``, ``mlp`` or ``hidden`` of a block put into ``seen`` when it is computed."""
+        if name == "hidden":
+            last = self._last_linear(index)
+            return last.register_forward_pre_hook(lambda module, inputs: seen.update({name: inputs[0]}))
+        module: Any = getattr(self.blocks[index], "mlp", None) if name == "mlp" else self.attention(index)
+        if module is None:
+            raise self.no_facet(index, name)
+        return module.register_forward_hook(lambda module, inputs, out: seen.update({name: _tensor(out)}))
+
+    def _last_linear(self, index: int) -> Any:
+        mlp = getattr(self.blocks[index], "mlp", None)
+        last = next((getattr(mlp, part) for part in _LAST_LINEAR if hasattr(mlp, part)), None)
+        if last is None:
+            raise self.no_facet(index, "hidden")
+        return last
+
+    def hidden_width(self) -> int:
+        """Channels of facet ``hidden``, the same in every block."""
+        return int(self._last_linear(0).weight.shape[1])
+
+    def _scaled(self, index: int, name: str, branch: Tensor) -> Tensor:
+        """A branch times its LayerScale, itself where the block has none."""
+        block = self.blocks[index]
+        scale = next((getattr(block, part) for part in _SCALES[name] if getattr(block, part, None) is not None), None)
+        if scale is None:
+            return branch
+        scaled: Tensor = scale(branch) if isinstance(scale, nn.Module) else branch * scale
+        return scaled
+
+    def no_facet(self, index: int, facet: str) -> ConfigError:
+        """The refusal of a facet that block ``index`` does not have."""
+        kind = type(self.blocks[index]).__name__
+        return ConfigError(f"{self.spec}: facet {facet}: a {kind} has none", "use facet out")
+
     @abstractmethod
     def final_norm(self, tokens: Tensor) -> Tensor | None:
         """The network's last norm of tokens (B, N, C); None if it has none."""
@@ -80,6 +146,12 @@ class VitAdapter(ABC):
     def image_statistics(self) -> tuple[Sequence[float], Sequence[float]] | None:
         """Image mean and standard deviation, where the network carries them."""
         return None
+
+
+def _tensor(returned: Any) -> Tensor:
+    """Tokens of what a module returns: some attentions return their weights beside them."""
+    tokens: Tensor = returned[0] if isinstance(returned, tuple) else returned
+    return tokens
 
 
 def square_patch_side(patch_size: Any, spec: str) -> int:

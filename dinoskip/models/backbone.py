@@ -1,6 +1,7 @@
-"""One interface over every backbone: the patch tokens of any block, as output, query, key or value.
+"""One interface over every backbone: the patch tokens of any block, at any of its read points.
 
-Facets come from the attention module's own projection weights, so nothing is hooked and nothing is left behind.
+Queries, keys and values come from the attention module's own projection weights; the branches inside a block are seen
+by hooks that are gone when the block has run.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, overload
 
 import torch
 from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
@@ -16,15 +17,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dinoskip.errors import ConfigError
-from dinoskip.models.adapter import PARTS, VitAdapter
+from dinoskip.models.adapter import BRANCHES, PARTS, VitAdapter
 from dinoskip.models.export import hash_weights
 from dinoskip.models.from_hf import HfVitAdapter
 from dinoskip.models.from_hub import DinoAuthorsAdapter
 from dinoskip.models.from_timm import TimmEvaAdapter, TimmVitAdapter
 from dinoskip.models.image_transform import ImageTransform
 from dinoskip.models.temperature import Temperature
+from dinoskip.read_points import FACETS
 
-Facet = Literal["out", "key", "query", "value"]
 Norm = Literal["none", "final", "layer"]
 
 
@@ -143,40 +144,70 @@ class Backbone:
             raise ConfigError(f"size {size} is not a multiple of the patch size {self.patch_size}", f"try {near}")
         return ImageTransform(size, self.mean, self.std, mode)
 
+    @overload
+    def layers(
+        self, images: Tensor, blocks: Iterable[int], facet: str = ..., norm: str = ...
+    ) -> dict[int, LayerFeatures]: ...
+    @overload
+    def layers(
+        self,
+        images: Tensor,
+        blocks: Iterable[int],
+        facet: list[str] | tuple[str, ...],
+        norm: str | list[str] | tuple[str, ...] = ...,
+    ) -> dict[str, dict[int, LayerFeatures]]: ...
     @torch.no_grad()
     def layers(
-        self, images: Tensor, blocks: Iterable[int], facet: Facet = "out", norm: Norm = "none"
-    ) -> dict[int, LayerFeatures]:
-        """Features of ``blocks`` (numbered 1..depth) in one pass.
+        self,
+        images: Tensor,
+        blocks: Iterable[int],
+        facet: str | list[str] | tuple[str, ...] = "out",
+        norm: str | list[str] | tuple[str, ...] = "none",
+    ) -> dict[int, LayerFeatures] | dict[str, dict[int, LayerFeatures]]:
+        """Features of ``blocks`` (numbered 1..depth) in one pass, by block; by facet and block for several facets.
 
         images: float (B, 3, H, W), normalised, H and W multiples of the patch size; moved to the weights' device and
-        dtype. ``out`` is the block's output; ``query``, ``key`` and ``value`` are the attention's projections of its
-        input (norm1(x) in pre-norm blocks), all heads concatenated, after the module's q/k norm where it has one and
-        before rotary position embedding. ``norm``: none, the model's ``final`` norm, or ``layer`` = LayerNorm without
-        parameters (eps 1e-6), for CLS and patches alike. ``cls`` is the CLS token of the same block and facet, None
-        for models without one; registers and distillation tokens are left out.
-        Raises ValueError for a wrong size, block or option.
+        dtype. ``facet`` is where a block is read (docs/concepts/read_points.md). ``out``: the block's output, (C).
+        ``query``, ``key``, ``value``: the attention's projections of its input (norm1(x) in pre-norm blocks), all heads
+        concatenated, after the module's q/k norm where it has one and before rotary position embedding. ``attn`` and
+        ``mlp`` (C): what the attention and the MLP return, before LayerScale, skip weight and addition;
+        ``attn_scaled``, ``mlp_scaled`` (C): after LayerScale, the same without one. ``hidden`` (4 C at the usual MLP
+        ratio): the input of the MLP's last linear layer, after its activation.
+        ``norm``: none, the model's ``final`` norm (not of ``hidden``, whose width it does not have), or ``layer`` =
+        LayerNorm without parameters (eps 1e-6), for CLS and patches alike; one for all facets, or one for each.
+        ``cls`` is the CLS token of the same block and facet, None for models without one; registers and distillation
+        tokens are left out.
+        Raises ValueError for a wrong size, block or option, :class:`ConfigError` for a facet that blocks do not have.
         """
-        wanted = sorted(set(blocks))
-        grid = self._checked(images, wanted, facet, norm)
+        wanted, facets = sorted(set(blocks)), [facet] if isinstance(facet, str) else list(facet)
+        norms = dict(zip(facets, [norm] * len(facets) if isinstance(norm, str) else norm, strict=True))
+        grid = self._checked(images, wanted, norms)
+        projected, inside = [f for f in facets if f in PARTS], [f for f in facets if f in BRANCHES]
         tokens, context = self.adapter.embed(images.to(self.device, self.dtype))
-        features_of: dict[int, LayerFeatures] = {}
-        for number in range(1, wanted[-1] + 1):
-            asked = number in wanted
-            if facet != "out" and asked:
-                features = self.adapter.project(number - 1, tokens, facet)
-            if facet == "out" or number < wanted[-1]:
-                tokens = self.adapter.run_block(number - 1, tokens, context)
-            if asked:
-                features = tokens if facet == "out" else features
-                features_of[number] = self._split(self.normed(features, norm), grid)
-        return features_of
+        features_of: dict[str, dict[int, LayerFeatures]] = {name: {} for name in facets}
+        for index in range(wanted[-1]):
+            asked, last = index + 1 in wanted, index + 1 == wanted[-1]
+            read = {name: self.adapter.project(index, tokens, name) for name in projected if asked}
+            if asked and inside:
+                tokens, seen = self.adapter.run_block_seen(index, tokens, context, inside)
+                read |= seen
+            elif not last or "out" in facets:
+                tokens = self.adapter.run_block(index, tokens, context)
+            read["out"] = tokens
+            for name in facets if asked else ():
+                features_of[name][index + 1] = self._split(self.normed(read[name], norms[name]), grid)
+        return features_of[facet] if isinstance(facet, str) else features_of
 
-    def _checked(self, images: Tensor, wanted: list[int], facet: str, norm: str) -> tuple[int, int]:
-        if facet != "out" and facet not in PARTS:
-            raise ValueError(f"facet {facet!r} is none of out, key, query, value")
-        if norm not in ("none", "final", "layer"):
-            raise ValueError(f"norm {norm!r} is none of none, final, layer")
+    def _checked(self, images: Tensor, wanted: list[int], norms: Mapping[str, str]) -> tuple[int, int]:
+        for facet, norm in norms.items():
+            if facet not in FACETS:
+                raise ValueError(f"facet {facet!r} is none of {', '.join(FACETS)}")
+            if norm not in ("none", "final", "layer"):
+                raise ValueError(f"norm {norm!r} is none of none, final, layer")
+            if (facet, norm) == ("hidden", "final"):
+                raise ValueError(f"facet hidden is wider than the final norm of {self.spec}: use norm none or layer")
+        if not norms:
+            raise ValueError("no facet is asked for")
         if not wanted or wanted[0] < 1 or wanted[-1] > self.depth:
             raise ValueError(f"blocks {wanted} must be one or more of 1..{self.depth} of {self.spec}")
         if images.ndim != 4 or not images.is_floating_point():
@@ -186,6 +217,10 @@ class Backbone:
             raise ValueError(f"image size {height}×{width} is not a multiple of the patch size {self.patch_size}")
         self.adapter.check_size(height, width)
         return height // self.patch_size, width // self.patch_size
+
+    def width(self, facet: str) -> int:
+        """Channels of a facet: ``dim``, but for ``hidden``; ConfigError where blocks have no MLP to read it from."""
+        return self.adapter.hidden_width() if facet == "hidden" else self.dim
 
     @torch.no_grad()
     def normed(self, features: Tensor, norm: str) -> Tensor:

@@ -138,9 +138,13 @@ class HfVitAdapter(VitAdapter):
     def project(self, index: int, tokens: Tensor, facet: str) -> Tensor:
         """As :meth:`VitAdapter.project`."""
         block: Any = self.blocks[index]
-        attention = getattr(block, self.family.attention)
-        projected: Tensor = getattr(attention, f"{facet[0]}_proj")(getattr(block, self.family.first_norm)(tokens))
+        projection = getattr(self.attention(index), f"{facet[0]}_proj")
+        projected: Tensor = projection(getattr(block, self.family.first_norm)(tokens))
         return projected
+
+    def attention(self, index: int) -> nn.Module | None:
+        """As :meth:`VitAdapter.attention`."""
+        return self.blocks[index].get_submodule(self.family.attention)
 
     def final_norm(self, tokens: Tensor) -> Tensor | None:
         """As :meth:`VitAdapter.final_norm`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import nullcontext, redirect_stdout
 from functools import partial
 from io import StringIO
@@ -16,7 +16,7 @@ from timm.models import load_pretrained
 from timm.models.eva import Eva, EvaAttention, EvaBlock, EvaBlockPostNorm
 from timm.models.eva import checkpoint_filter_fn as eva_filter
 from timm.models.vision_transformer import Block as TimmBlock
-from timm.models.vision_transformer import VisionTransformer
+from timm.models.vision_transformer import ResPostBlock, VisionTransformer
 from timm.models.vision_transformer import checkpoint_filter_fn as vit_filter
 from torch import Tensor, nn
 
@@ -72,6 +72,16 @@ class _TimmAdapter(VitAdapter):
         """As :meth:`VitAdapter.image_statistics`."""
         config = getattr(self.model, "pretrained_cfg", None) or {}
         return (tuple(config["mean"]), tuple(config["std"])) if "mean" in config and "std" in config else None
+
+    def run_block_seen(
+        self, index: int, tokens: Tensor, context: Any, facets: Collection[str]
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """As :meth:`VitAdapter.run_block_seen`; a branch that goes through a norm at its end has no scaled facet."""
+        if isinstance(self.blocks[index], EvaBlockPostNorm | ResPostBlock):
+            for facet in facets:
+                if facet.endswith("_scaled"):
+                    raise self.no_facet(index, facet)
+        return super().run_block_seen(index, tokens, context, facets)
 
     def _no_facets(self, block: nn.Module, facet: str) -> ConfigError:
         kind = f"{type(block).__name__} with {type(getattr(block, 'attn', None)).__name__}"

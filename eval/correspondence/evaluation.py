@@ -19,7 +19,8 @@ from dinoskip.data.keypoints import KeypointDataset, KeypointPair
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.files import write_json
 from dinoskip.models import Backbone
-from dinoskip.models.backbone import Facet, Norm
+from dinoskip.models.backbone import Norm
+from dinoskip.read_points import Facet
 from dinoskip.records import RecordedRow, write_recorded_rows
 from dinoskip.results import EvalResult
 from eval.correspondence.config import CorrespondenceConfig

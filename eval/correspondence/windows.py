@@ -27,7 +27,8 @@ from dinoskip.errors import ConfigError, DataError
 from dinoskip.features.transform import Normalise
 from dinoskip.images import read_image
 from dinoskip.models import Backbone
-from dinoskip.models.backbone import Facet, Norm
+from dinoskip.models.backbone import Norm
+from dinoskip.read_points import Facet
 from dinoskip.resize import resize
 from eval.correspondence.config import CorrespondenceConfig
 from eval.correspondence.matching import padded_size

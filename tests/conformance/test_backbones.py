@@ -16,6 +16,7 @@ import pytest
 import timm
 import torch
 from safetensors.torch import save_file
+from timm.models.eva import EvaBlockPostNorm
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -23,7 +24,7 @@ from dinoskip.errors import ConfigError
 from dinoskip.models import Backbone, VitConfig, create_model, load_backbone, save_weights
 from tests.helpers.dino_modules import Dino, DinoV2, DinoV3
 
-FACETS = ("out", "key", "query", "value")
+FACETS = ("out", "key", "query", "value", "attn", "mlp")
 NORMS = ("none", "final", "layer")
 
 
@@ -245,6 +246,35 @@ def test_facets_are_what_enters_the_attention(case: Case, monkeypatch: pytest.Mo
                 torch.testing.assert_close(features.cls, whole[:, 0], rtol=1e-4, atol=1e-4)
 
 
+def test_branches_make_up_the_block(case: Case) -> None:
+    """What a block adds, by its own kind: the branches, behind LayerScale or, in post-norm blocks, behind a norm."""
+    backbone, x = case.backbone, images(case.backbone)
+    facets = ["out", "key", "attn", "mlp", "hidden", "attn_scaled", "mlp_scaled"]
+    block: Any = backbone.adapter.blocks[1]
+    if isinstance(block, EvaBlockPostNorm):
+        with pytest.raises(ConfigError, match=r"facet attn_scaled: a EvaBlockPostNorm has none \(use facet out\)"):
+            backbone.layers(x, [1, 2], facets)
+        facets = facets[:-2]
+    read = backbone.layers(x, [1, 2], facets)
+    assert list(read) == facets
+    for facet in facets:
+        for number, alone in backbone.layers(x, [1, 2], [facet])[facet].items():
+            assert torch.equal(alone.tokens, read[facet][number].tokens), "one pass gives what each gives alone"
+    before, after = (read["out"][number].tokens for number in (1, 2))
+    mlp = read["mlp"][2].tokens
+    with torch.no_grad():
+        last = next(getattr(block.mlp, name) for name in ("fc2", "down_proj") if hasattr(block.mlp, name))
+        torch.testing.assert_close(last(read["hidden"][2].tokens), mlp, rtol=1e-4, atol=1e-4)
+        if isinstance(block, EvaBlockPostNorm):
+            added = [block.norm1(read["attn"][2].tokens), block.norm2(mlp)]
+        else:
+            added = [read["attn_scaled"][2].tokens, read["mlp_scaled"][2].tokens]
+    stream = before * getattr(block, "skip_attention", True) + added[0]
+    torch.testing.assert_close(stream * getattr(block, "skip_mlp", True) + added[1], after, rtol=1e-4, atol=1e-4)
+    assert backbone.width("hidden") == read["hidden"][1].tokens.shape[-1]
+    assert (read["out"][1].cls is None) == (read["hidden"][1].cls is None)
+
+
 def patch_rotation(monkeypatch: pytest.MonkeyPatch) -> None:
     def unturned(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         return x
@@ -282,6 +312,13 @@ def test_norms(case: Case) -> None:
             torch.testing.assert_close(final.cls, case.run(x), rtol=1e-5, atol=1e-5)
 
 
+def test_each_facet_may_have_a_norm_of_its_own(backbone: Backbone) -> None:
+    x = images(backbone)
+    read = backbone.layers(x, [2], ["out", "hidden"], ["final", "layer"])
+    assert torch.equal(read["out"][2].tokens, backbone.layers(x, [2], norm="final")[2].tokens)
+    assert torch.equal(read["hidden"][2].tokens, backbone.layers(x, [2], "hidden", "layer")[2].tokens)
+
+
 NORM_NAMES = ("norm", "fc_norm", "layernorm", "post_layernorm")
 
 
@@ -317,9 +354,9 @@ def test_nothing_is_left_behind(backbone: Backbone) -> None:
     state = {name: tensor.clone() for name, tensor in backbone.model.state_dict().items()}
     x = images(backbone)
     kept = x.clone()
-    first = backbone.layers(x, [1, 2], facet="query", norm="final")
-    again = backbone.layers(x, [1, 2], facet="query", norm="final")
-    assert all(torch.equal(first[b].tokens, again[b].tokens) for b in first)
+    for facet in ("query", "mlp"):
+        first, again = (backbone.layers(x, [1, 2], facet=facet, norm="final") for _ in range(2))  # type: ignore[call-overload]
+        assert all(torch.equal(first[b].tokens, again[b].tokens) for b in first)
     assert torch.equal(x, kept)
     assert all(torch.equal(tensor, state[name]) for name, tensor in backbone.model.state_dict().items())
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in backbone.model.modules())
@@ -338,6 +375,10 @@ def test_requests_that_make_no_sense(backbone: Backbone) -> None:
         backbone.layers(x, [1], facet="keys")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="norm 'l2'"):
         backbone.layers(x, [1], norm="l2")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="no facet"):
+        backbone.layers(x, [1], facet=[])
+    with pytest.raises(ValueError, match=r"hidden is wider than the final norm of .*: use norm none or layer"):
+        backbone.layers(x, [1], facet=["out", "hidden"], norm="final")
     for bad in (x[0], (x * 9).to(torch.uint8)):
         with pytest.raises(ValueError, match="images must be float"):
             backbone.layers(bad, [1])
@@ -383,5 +424,5 @@ def test_every_vit_of_timm() -> None:
             with pytest.raises(ConfigError, match="use facet out"):
                 backbone.layers(x, [1], "key")
             continue
-        for facet in FACETS[1:]:
+        for facet in (*FACETS[1:], "hidden"):
             assert backbone.layers(x, [1], facet)[1].tokens.shape[:2] == (1, 6), name  # type: ignore[arg-type]

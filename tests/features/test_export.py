@@ -51,6 +51,46 @@ def test_square_equals_backbone(
             np.testing.assert_allclose(cls[i], exact, rtol=tolerance, atol=tolerance * np.abs(exact).max())
 
 
+@pytest.mark.parametrize("file_format", ["npy", "safetensors", "hdf5"])
+def test_several_facets_are_one_pass_and_each_what_it_is_alone(
+    tmp_path: Path, backbone: Backbone, images: Callable, monkeypatch: pytest.MonkeyPatch, file_format: str
+) -> None:
+    if file_format == "hdf5":
+        pytest.importorskip("h5py")
+    dataset, passed = images([(24, 16), (17, 30), (24, 16)]), []
+    facets, norms = ["out", "key", "hidden"], ["final", "none", "layer"]
+    native = {"transform": Transform(mode="native"), "batch_size": 2}
+    alone = {
+        facet: export(backbone, dataset, tmp_path / facet, "all", facet, norm, **native)
+        for facet, norm in zip(facets, norms, strict=True)
+    }
+    run_block = backbone.adapter.run_block
+    monkeypatch.setattr(backbone.adapter, "run_block", lambda i, *rest: passed.append(i) or run_block(i, *rest))
+    first = export(backbone, dataset, tmp_path / "all", "all", facets, norms, file_format=file_format, **native)
+    assert passed == [0, 1] * 2, "two batches through two blocks"
+    assert (first.facet, first.facets) == ("out", tuple(facets))
+    for facet, norm in zip(facets, norms, strict=True):
+        store = FeatureStore.open(tmp_path / "all", facet=facet)
+        assert (store.facet, store.norm, store.dim) == (facet, norm, 768 if facet == "hidden" else 192)
+        for block in (1, 2):
+            np.testing.assert_array_equal(store.tokens(block), alone[facet].tokens(block))
+            np.testing.assert_array_equal(store.cls(block), alone[facet].cls(block))
+    assert not FeatureStore.open(tmp_path / "all").verify()
+    with pytest.raises(DataError, match="holds no facet mlp"):
+        FeatureStore.open(tmp_path / "all", facet="mlp")
+
+
+def test_facets_that_cannot_be_exported_are_said_before_the_first_image(
+    tmp_path: Path, backbone: Backbone, images: Callable
+) -> None:
+    dataset = images([(32, 32)])
+    with pytest.raises(ConfigError, match="the final norm is not as wide as facet hidden"):
+        export(backbone, dataset, tmp_path / "store", "all", ["out", "hidden"], "final")
+    with pytest.raises(ConfigError, match="each once, and a norm for each"):
+        export(backbone, dataset, tmp_path / "store", "all", ["out", "out"], "none")
+    assert not (tmp_path / "store").exists()
+
+
 def test_native_sizes_keep_dataset_order(tmp_path: Path, backbone: Backbone, images: Callable) -> None:
     sizes = [(24, 16), (17, 30), (24, 16), (9, 8), (20, 31)]
     dataset = images(sizes)

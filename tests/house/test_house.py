@@ -27,6 +27,7 @@ LEAVES = {
     "statistics",
     "rank_collapse",
     "environment",
+    "read_points",
 }
 # What each part may import of dinoskip. Later parts may import earlier ones.
 LAW = {
