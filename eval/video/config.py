@@ -45,7 +45,9 @@ class VideoConfig(Config):
         """Return (height, width) of the network's input for frames of this size.
 
         The short side is ``short_side``, the long one in proportion, down to a multiple of 64, as in the script; with
-        patches that do not divide these, both go down to whole patches. Never less than one patch.
+        patches that do not divide these, both go down to whole patches. Never less than one patch. The long side is
+        never below the short one: the script makes 480 x 448 of a square frame of 480, which distorts it. No frame of
+        DAVIS is near enough to a square for that to matter.
         """
         short, step = self.short_side // patch * patch, 64 if 64 % patch == 0 else patch
         long = int(self.short_side * max(height, width) / min(height, width))

@@ -3,10 +3,14 @@
 from itertools import pairwise
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
+import torch
 
 from dinoskip.errors import DataError
-from eval.surfaces import baseline_images, split_images
+from dinoskip.results import EvalResult
+from eval.probe.stack import HeadStack
+from eval.surfaces import ChosenHeads, Measures, ScoredHeads, baseline_images, split_images
 
 
 def test_rules_are_made_of_images_spread_evenly() -> None:
@@ -23,3 +27,20 @@ def test_a_split_without_images_is_named() -> None:
         split_images(*sets, 0.5, 0)
     fitted, held = split_images(sets[0], sets[0], 0.25, 0)
     assert (len(fitted), len(held)) == (3, 1)
+
+
+def test_rates_are_chosen_on_held_out_images_though_the_scored_ones_prefer_another() -> None:
+    stack = HeadStack([(("patches", 3),)], [1e-3, 1e-2], 1, 2, 0.0, torch.device("cpu"))
+    heldout = np.array([[[[1.0, 0.9]], [[2.0, 0.4]]]])  # (1 group, 2 rates, 1 image, 2 measures): the first rate
+    scored = ScoredHeads(np.array([[[[4.0, 0.3]], [[3.0, 0.5]]]]), np.zeros((1, 2, 0), np.float16))  # the second
+    heads = ChosenHeads(Measures("depth", ("RMSE", "d1"), "RMSE", "d1"), stack, heldout, scored)
+    context = EvalResult("", 0.0, "depth", "", "rooms", "val", 1, facet="out", norm="none", seed=0, protocol="p")
+    rows = [recorded.row for recorded in heads.rows(context)]
+    assert heads.chosen == [0]
+    assert [(row.metric, row.note, row.value) for row in rows] == [
+        ("RMSE", "", 4.0), ("d1", "", 30.0), ("RMSE", "best on validation", 3.0), ("d1", "best on validation", 50.0),
+    ]  # fmt: skip
+    assert rows[1].heldout == 90.0
+    alone = ChosenHeads(heads.measures, stack, None, scored)
+    assert alone.chosen == [1]
+    assert {recorded.row.note for recorded in alone.rows(context)} == {"best on validation"}

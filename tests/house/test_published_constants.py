@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from importlib import import_module
 from inspect import signature
+from math import log
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,14 @@ import pytest
 from pydantic import BaseModel
 from ruamel.yaml import YAML
 
+from dinoskip.init.calibrated import CalibratedInit
 from dinoskip.training import PretrainJob
 from dinoskip.training.dino import DinoSchedules
+from dinoskip.training.patch_contrast import PatchContrastConfig
 from dinoskip.training.supervised import SupervisedJob
+from eval.depth.config import DepthConfig
 from eval.knn.config import KnnConfig
+from eval.normals.config import NormalsConfig
 from eval.probe.config import ProbeConfig
 from eval.retrieval.config import RetrievalConfig
 from eval.tokencut.config import TokenCutConfig
@@ -28,6 +33,14 @@ DEFAULTS: dict[type[BaseModel], dict[str, Any]] = {
         "batchnorm": "plain", "holdout": 0.1,
     },
     KnnConfig: {"temperature": 0.07, "size": 224},  # eval_knn.py
+    DepthConfig: {  # DINOv2's depther, lin. 1
+        "learning_rates": [1e-4], "weight_decay": 0.01, "iterations": 38_400, "warmup": 1 / 3, "mean_only": 100,
+        "clip": 35.0, "bins": 256, "upsample": 4, "crop": [416, 544], "rotate": 2.5, "min_depth": 1e-3,
+        "max_depth": 10.0,
+    },
+    NormalsConfig: {"learning_rates": [5e-4], "epochs": 10, "batch_size": 8, "jitter": 0.8, "resized": 0.5},  # probe3d
+    CalibratedInit: {"centring": 0.5, "gain": 1.0, "diagonal": 0.5, "max_scale": 4.0, "c": 3.0},  # docs/initialisations
+    PatchContrastConfig: {"temperature": 0.1, "crop_scale": [0.35, 1.0]},  # docs/objectives.md
     TokenCutConfig: {"tau": [0.2], "eps": 1e-5},  # main_tokencut.py
     RetrievalConfig: {"k": 30, "temperature": 0.02, "size": 512},  # Hummingbird (2023)
     SupervisedJob: {  # ConvNeXt, table 5; the paper: as weight selection, 50 epochs of warm-up and no drop path
@@ -43,6 +56,20 @@ IN_CODE = {
     "dinoskip.data.augment:MEAN": [0.485, 0.456, 0.406],  # DataAugmentationDINO
     "dinoskip.data.augment:STD": [0.229, 0.224, 0.225],
     "eval.knn.classify:knn_classify.temperature": 0.07,  # eval_knn.py
+    "dinoskip.data.masks:LOG_ASPECT": log(1 / 0.3),  # iBOT's loader.py: pred_aspect_ratio (0.3, 1 / 0.3)
+    "eval.saliency.solver:SIGMA_PLACE": 16,  # TokenCut's bilateral_solver.py
+    "eval.saliency.solver:SIGMA_LUMA": 16,
+    "eval.saliency.solver:SIGMA_CHROMA": 8,
+    "eval.saliency.solver:SMOOTHNESS": 256.0,
+    "eval.saliency.solver:CONFIDENCE": 0.999,
+    "eval.saliency.solver:ITERATIONS": 25,
+    "eval.saliency.solver:TOLERANCE": 1e-5,
+    "eval.objects.masks:OVERLAP": 0.5,  # CutLER's maskcut.py: IoU with the mask before
+    "eval.objects.masks:LEAST_AREA": 0.01,
+    "eval.objects.masks:CORNERS": 3,
+    "eval.objects.evaluation:_KEPT": 0.5,  # IoU with the mask after the CRF or filling
+    "eval.normals.augment:_STRENGTH": 0.2,  # probe3d's ColorJitter
+    "eval.normals.augment:_SMALLEST": 0.5,
 }
 SCHEDULES = {"dino_vits16_100ep": (0.001, 0.04, 0.04), "dino_vits16_300ep": (0.002, 0.04, 0.07)}
 """Peak learning rate (lr × batch / 256), teacher temperature in epoch 0 and after the warm-up."""

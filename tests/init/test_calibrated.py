@@ -150,6 +150,8 @@ def test_half_of_a_mirrored_mlp_is_a_rotation_and_the_other_half_as_large() -> N
         normed, mlp = block.norm2(attended), block.mlp
         units = len(mlp.fc1.weight) // 4
         mirror, bend = slice(2 * units), slice(2 * units, None)
+        singular = torch.linalg.svdvals(mlp.fc1.weight[bend])
+        assert singular.allclose(torch.tensor(2.0).double(), atol=1e-6), "the half that bends has a gain of 2"
         linear = F.gelu(normed @ mlp.fc1.weight[mirror].T) @ mlp.fc2.weight[:, mirror].T
         size = float(linear.square().mean().sqrt() / normed.square().mean().sqrt())
         rotation = mlp.fc2.weight[:, :units] @ mlp.fc1.weight[:units] / size

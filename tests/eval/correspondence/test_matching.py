@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 from torch.nn.functional import interpolate, normalize
 
 from eval.correspondence import (
@@ -18,6 +21,7 @@ from eval.correspondence import (
     sampled,
     upsampled_lengths,
 )
+from eval.correspondence.windows import load_square
 
 
 @settings(deadline=None, max_examples=30)
@@ -133,3 +137,13 @@ def test_the_protocol_gives_the_size() -> None:
         assert CorrespondenceConfig.model_validate({"protocol": protocol}).size == size
     assert CorrespondenceConfig.model_validate({"protocol": "lift", "size": 448}).resolution == "448 padded"
     assert CorrespondenceConfig().resolution == "768 square"
+
+
+def test_padded_images_are_resized_by_lanczos_as_in_the_scripts(tmp_path: Path) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (30, 50, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(tmp_path / "noise.png")
+    square = load_square(tmp_path / "noise.png", CorrespondenceConfig(protocol="sd-dino", size=32)).permute(1, 2, 0)
+    small = np.asarray(Image.fromarray(pixels).resize((32, 19), Image.Resampling.LANCZOS))
+    np.testing.assert_array_equal(square[6:25], small)
+    assert not square[:6].any()
+    assert not square[25:].any()

@@ -15,6 +15,7 @@ from dinoskip.models import Backbone, create_model
 from dinoskip.records import read_records
 from dinoskip.results import EvalResult
 from eval.linear import LinearConfig, evaluate
+from eval.linear.fit import LinearHits
 from tests.helpers.labelled import make_classes
 
 SETTINGS = {
@@ -67,6 +68,24 @@ def test_rows_records_and_trials(folders: tuple[LabelledFolder, LabelledFolder],
         ("baseline: majority class", pytest.approx(100 / 3)), ("baseline: chance", pytest.approx(100 / 3)),
     ]  # fmt: skip
     assert rows == rows_of(folders, tmp_path / "again")
+
+
+def test_the_head_is_chosen_on_held_out_images_though_validation_prefers_another(
+    folders: tuple[LabelledFolder, LabelledFolder], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def hits(heads: object, folder: LabelledFolder, rows: np.ndarray, title: str, workers: int) -> LinearHits:
+        """The second of three rates is right on all held-out images and on no validation image, the others on half."""
+        flags = np.zeros((len(heads.stack.groups), 3, len(rows)), dtype=bool)  # type: ignore[attr-defined]
+        flags[:, ::2, ::2] = True
+        flags[:, 1] = title == "held-out"
+        return LinearHits(flags, flags)
+
+    monkeypatch.setattr("eval.linear.evaluation.score_heads", hits)
+    rows = [row for row in rows_of(folders, tmp_path, epochs=1) if not row.is_baseline]
+    assert {(row.value, row.heldout) for row in rows if not row.note} == {(0.0, 100.0)}
+    assert {row.value for row in rows if row.note == "best on validation"} == {50.0}
+    for head in json.loads((tmp_path / "linear.json").read_text())["heads"]:
+        assert head["learning_rate"] == head["learning_rates"][1]
 
 
 def test_without_held_out_images_the_choice_is_dinov2s_and_said(

@@ -88,10 +88,11 @@ def test_a_memory_holds_the_first_frame_and_the_last_ones(size: int) -> None:
 
 def test_first_masks_are_one_hot_up_to_the_largest_id_on_the_grid() -> None:
     labels = np.zeros((40, 60), np.uint8)
-    labels[:20, :30], labels[30, 50], labels[:, 59] = 2, 7, 255  # object 7 has one pixel, which the grid passes over
+    labels[:20, :30], labels[30, 51], labels[:, 52:] = 2, 7, 255  # object 7 has one pixel, which the grid passes over
     masks = first_masks(labels, (4, 6))
     assert masks.shape == (24, 3)
     small = np.asarray(Image.fromarray(labels).resize((6, 4), Image.Resampling.NEAREST))
+    assert (small[:, 5] == 255).all(), "void pixels on the grid are no object"
     assert (masks.argmax(1).reshape(4, 6) == np.where(small == 255, 0, small)).all()
     assert (masks.sum(1) == 1).all()
 
