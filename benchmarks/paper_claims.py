@@ -1,17 +1,48 @@
-"""The verdicts on the paper's claims when its own published numbers are the study.
+"""The verdicts on the paper's claims, of its own published numbers or of studies with several seeds of training.
 
-``python -m benchmarks.paper_claims`` prints a table, of which docs/report.md has a part; with ``--all`` every
-comparison.
+``python -m benchmarks.paper_claims`` takes the published numbers for the study and prints a table, of which
+docs/report.md has a part; with ``--all`` every comparison.
+
+``python -m benchmarks.paper_claims --study NAME ROWS.csv ... [--study NAME ROWS.csv ...]`` reads result rows, which
+name a network LABEL-OPTIMIZER-sSEED, and prints a verdict a claim: those of one study are pooled. LABEL is ``skip``,
+``default``, ``paper`` (skipless networks), or any other skipless start, which is judged in the paper's place.
+Networks are compared over seeds by Welch's t-test where both have at least three, Holm-corrected for all comparisons.
+docs/results/claims.md was made so.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
 
-from visualize.comparison import Scores
+from scipy.stats import ttest_ind
+
+from dinoskip.errors import DataError, DinoskipError
+from dinoskip.results import EvalResult
+from dinoskip.statistics import holm
+from visualize.comparison import Score, Scores, signed
 from visualize.paper.as_study import HALF_WIDTHS, paper_as_study
-from visualize.paper.claims import claims, claims_grid
-from visualize.tables import markdown, markdown_rows
+from visualize.paper.claims import RULES, SIGNIFICANT, Rule, claims, claims_grid, pairs_of
+from visualize.paper.compare import ComparedStudy
+from visualize.paper.published import DEFAULT, INITIALISED, SKIP
+from visualize.rows import StudyVariant
+from visualize.tables import markdown, markdown_rows, mean_deviation
+
+ROLES = {"skip": SKIP, "default": DEFAULT, "paper": INITIALISED}
+DATASETS = {"voc2012": "VOC2012", "ade20k": "ADE20K", "coco_stuff": "COCO-Stuff", "coco20k": "COCO20k"}
+AGREES, DISAGREES, MIXED, OPEN = "agrees", "disagrees", "agrees in some, disagrees in others", "cannot be told"
+SEEDS = 3  # of either network, from which on a difference is tested
+_NETWORK = re.compile(r"(?P<label>\w+)-(?P<optimizer>\w+)-s(?P<seed>\d+)")
+_FIELDS = {field.name for field in fields(EvalResult)}
+_NUMBERS: dict[str, Callable[[str], float]] = {
+    **dict.fromkeys(("n", "depth", "epoch", "classes", "seed"), int),
+    **dict.fromkeys(("value", "low", "high", "deviation", "heldout", "token_cosine", "complete", "degenerate"), float),
+}
 
 
 def verdict_table() -> list[str]:
@@ -26,10 +57,195 @@ def verdict_table() -> list[str]:
     return markdown_rows(["claim", "verdict: comparisons"], lines, 2)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--all", action="store_true", help="every comparison")
-    args = parser.parse_args()
+# --- over seeds -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class SeedsComparison:
+    """Two networks of a study on one measure, in percent, a value a seed: ``high`` should be above ``low - margin``.
+
+    ``p`` is Welch's, of the difference being ``-margin``; nan where a side has fewer than :data:`SEEDS`.
+    """
+
+    claim: str
+    start: str
+    study: str
+    measure: str
+    names: tuple[str, str]
+    high: tuple[float, ...]
+    low: tuple[float, ...]
+    margin: float
+    collapsed: tuple[bool, bool]
+    p: float
+    counts: bool = False  # after the correction
+
+    @property
+    def difference(self) -> float:
+        """Of the means."""
+        return sum(self.high) / len(self.high) - sum(self.low) / len(self.low)
+
+    @property
+    def direction(self) -> int:
+        """1 for the claim, -1 against it, 0 if neither or if a collapsed network is the higher one."""
+        above = self.difference + self.margin
+        higher = self.collapsed[0 if above > 0 else 1]
+        return 0 if higher or abs(above) < 1e-9 else int(math.copysign(1, above))
+
+    @property
+    def seeds(self) -> int:
+        """Of the side that has fewer."""
+        return min(len(self.high), len(self.low))
+
+
+def read_networks(paths: Sequence[Path]) -> list[EvalResult]:
+    """Rows of networks with seeds from CSV files, each number once; :class:`DataError` where two files disagree."""
+    kept: dict[EvalResult, EvalResult] = {}
+    for path in paths:
+        with path.open(encoding="utf-8", newline="") as file:
+            for entry in csv.DictReader(file):
+                if not _NETWORK.fullmatch(entry.get("model") or ""):
+                    continue
+                row = _row(path, entry)
+                key = replace(row, value=0.0, version="", weights="", initialisation="")
+                if kept.setdefault(key, row).value != row.value:
+                    what = f"{row.metric} of {row.model}, {row.dataset}, block {row.block}, epoch {row.epoch}"
+                    raise DataError(f"{path}: {what} is {row.value:g}, in a file before it {kept[key].value:g}")
+    if not kept:
+        raise DataError(f"{', '.join(map(str, paths))}: no rows of networks named LABEL-OPTIMIZER-sSEED")
+    return list(kept.values())
+
+
+def _row(path: Path, entry: Mapping[str, str]) -> EvalResult:
+    texts = {name: text for name, text in entry.items() if text and name in _FIELDS}
+    try:
+        return EvalResult(
+            **{"value": math.nan, **{name: _NUMBERS.get(name, str)(text) for name, text in texts.items()}}
+        )
+    except (TypeError, ValueError) as error:
+        raise DataError(f"{path}: {error}", "rows.csv of a study, or a table with its columns") from None
+
+
+def family(name: str) -> str:
+    """A network's name without its seed."""
+    return name.rpartition("-s")[0]
+
+
+def compared(study: str, rows: Sequence[EvalResult]) -> Iterator[SeedsComparison]:
+    """Every comparison that a study has of every claim, for each skipless start in the paper's place."""
+    names = dict.fromkeys(row.model for row in rows)
+    labels = {name: name.partition("-")[0] for name in names}
+    starts = [label for label in dict.fromkeys(labels.values()) if label not in {"skip", "default"}]
+    for start in starts:
+        variants = []
+        for name in names:
+            role = INITIALISED if labels[name] == start else ROLES.get(labels[name], "")
+            if role and (role != INITIALISED or labels[name] == start):
+                own = [row for row in rows if row.model == name]
+                variants.append(StudyVariant(name, role, own[0].optimizer, own[0].depth, own))
+        ours = ComparedStudy(variants, DATASETS, max(row.epoch for row in rows)).principal()
+        scores = Scores({variant.name: variant.rows for variant in ours.variants})
+        for rule in RULES:
+            for one in _of_rule(rule, ours, scores):
+                if start == "paper" or any(name.startswith(f"{start}-") for name in one.names):
+                    yield replace(one, start=start, study=study)
+
+
+def _of_rule(rule: Rule, study: ComparedStudy, scores: Scores) -> Iterator[SeedsComparison]:
+    """The pairs of a rule, seeds of one network together."""
+    grouped: dict[tuple[str, ...], tuple[dict[str, Score], dict[str, Score]]] = {}
+    for benchmark, high, low in pairs_of(rule, study, scores):
+        kinds = [(family(one.row.model), "several blocks" * ("+" in one.row.block), one.when) for one in (high, low)]
+        sides = [", ".join(filter(None, kind)) for kind in kinds]
+        if high.how == "the last block" != low.how or low.how == "the last block" != high.how:
+            sides = [f"{side}, {'last' if one.how == 'the last block' else 'earlier'} block"
+                     for side, one in zip(sides, (high, low), strict=True)]  # fmt: skip
+        own = grouped.setdefault((benchmark.label, *sides), ({}, {}))
+        own[0][high.row.model], own[1][low.row.model] = high, low
+    for (label, first, second), (above, below) in grouped.items():
+        high, low = (tuple(score.value for score in side.values()) for side in (above, below))
+        collapsed = tuple(any(score.collapsed for score in side.values()) for side in (above, below))
+        p = math.nan
+        if min(len(high), len(low)) >= SEEDS:
+            p = float(ttest_ind([value + rule.margin for value in high], low, equal_var=False).pvalue)
+        yield SeedsComparison(
+            rule.text, "", "", label, (first, second), high, low, rule.margin, (collapsed[0], collapsed[1]), p
+        )
+
+
+def corrected(found: Sequence[SeedsComparison]) -> list[SeedsComparison]:
+    """The same with Holm's p in place of Welch's, and what counts by it."""
+    tested = [one.p for one in found if not math.isnan(one.p)]
+    adjusted = iter(holm(tested))
+    with_p = [one if math.isnan(one.p) else replace(one, p=next(adjusted)) for one in found]
+    return [replace(one, counts=bool(one.p < SIGNIFICANT and one.direction)) for one in with_p]
+
+
+def verdict(found: Sequence[SeedsComparison]) -> str:
+    """The verdict on a claim by its comparisons: the word, the seeds, what was tested, what points its way."""
+    if not found:
+        return "–"
+    signs = [one.direction for one in found if one.counts]
+    word = {frozenset({1}): AGREES, frozenset({-1}): DISAGREES, frozenset(): OPEN}.get(frozenset(signs), MIXED)
+    seeds = sorted({one.seeds for one in found})
+    many = f"{seeds[0]} to {seeds[-1]} seeds" if len(seeds) > 1 else f"{seeds[0]} seed" + "s" * (seeds[0] > 1)
+    tested = sum(not math.isnan(one.p) for one in found)
+    counted = f"; {tested} tested: {signs.count(1)} for, {signs.count(-1)} against" if tested else ""
+    way = sum(one.direction > 0 for one in found)
+    return f"{word} ({many}){counted}; {way} of {len(found)} differences point its way"
+
+
+def claims_page(studies: Mapping[str, Sequence[EvalResult]]) -> list[str]:
+    """The lines of the verdicts, of what could not be judged and of every comparison, as Markdown."""
+    found = corrected([one for name, rows in studies.items() for one in compared(name, rows)])
+    starts = list(dict.fromkeys(one.start for one in found))
+    judged = {
+        rule.text: {start: [one for one in found if (one.claim, one.start) == (rule.text, start)] for start in starts}
+        for rule in RULES
+    }
+    run = {text: own for text, own in judged.items() if any(own.values())}
+    tested = sum(not math.isnan(one.p) for one in found)
+    lines = ["## Verdicts", ""]
+    head = ["claim", *(f"start: {start}" for start in starts)]
+    lines += markdown_rows(head, [[text, *map(verdict, own.values())] for text, own in run.items()], len(head))
+    lines += [
+        "",
+        f"{len(found)} comparisons; {tested} have {SEEDS} or more seeds of both networks and were tested.",
+        "",
+    ]
+    lines += ["## Not judged, for nothing was run", ""]
+    lines += [f"- {rule.text}: {rule.missing}" for rule in RULES if rule.text not in run]
+    lines += ["- PCA pictures of skipless networks are cleaner (figure 4): rows have no pictures", ""]
+    lines += ["## Every comparison"]
+    for text, own in run.items():
+        lines += ["", f"### {text}", ""]
+        lines += markdown_rows(_COLUMNS, [_line(one) for each in own.values() for one in each], 3)
+    return lines
+
+
+_COLUMNS = ("study", "networks", "measure", "should be higher", "than", "difference", "p", "says")
+
+
+def _line(one: SeedsComparison) -> list[str]:
+    said = {1: "for", -1: "against", 0: "collapsed" if any(one.collapsed) else "equal"}[one.direction]
+    return [
+        one.study, " − ".join(one.names), one.measure, mean_deviation(one.high), mean_deviation(one.low),
+        signed(one.difference), "–" if math.isnan(one.p) else f"{one.p:.2g}",
+        said if one.counts or not one.direction else f"points {said}",
+    ]  # fmt: skip
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--all", action="store_true", help="every comparison of the published numbers")
+    parser.add_argument("--study", nargs="+", action="append", metavar=("NAME", "ROWS.csv"), help="judge these rows")
+    args = parser.parse_args(arguments)
+    if args.study:
+        try:
+            studies = {name: read_networks([Path(path) for path in paths]) for name, *paths in args.study}
+        except (DinoskipError, OSError) as error:
+            parser.exit(3, f"{error}\n")
+        print("\n".join(claims_page(studies)))
+        return
     if args.all:
         study = paper_as_study()
         scores = Scores({variant.name: variant.rows for variant in study.variants})

@@ -116,6 +116,7 @@ RULES = (
             f"Skipless is above skip in segmentation, {blocks}, {optimizer}{sets} (table 2)",
             Side((INITIALISED,), optimizer.lower(), epochs=_BOTH_EPOCHS), _with(_WITH_SKIPS, optimizer.lower()),
             ("probe",), features=features, datasets=datasets,
+            missing=f"no two networks, with and without skips, have rows of {blocks}, {optimizer}{sets}",
         )
         for optimizer in ("AdamW", "SOAP")
         for blocks, features, datasets, sets in (
@@ -215,7 +216,15 @@ def corrected(judged: Sequence[Claim]) -> list[Claim]:
 
 
 def _comparisons(rule: Rule, study: ComparedStudy, scores: Scores) -> Iterator[Comparison]:
-    """What a study has of a rule: pairs of variants, kinds of features, benchmarks."""
+    """What a study has of a rule, each compared over its images."""
+    for benchmark, high, low in pairs_of(rule, study, scores):
+        compared = _compared(benchmark.label, high, low, rule.margin)
+        if compared is not None:
+            yield compared
+
+
+def pairs_of(rule: Rule, study: ComparedStudy, scores: Scores) -> Iterator[tuple[Benchmark, Score, Score]]:
+    """What a study of principal rows has of a rule, by benchmark; the side that should be above comes first."""
     pairs = [
         (high, low)
         for high, low in product(study.variants, study.variants)
@@ -230,9 +239,7 @@ def _comparisons(rule: Rule, study: ComparedStudy, scores: Scores) -> Iterator[C
                 for side, variant in ((rule.high, high), (rule.low, low))
             )
             for above, below in product(*sides):
-                compared = _compared(benchmark.label, above, below, rule.margin)
-                if compared is not None:
-                    yield compared
+                yield benchmark, above, below
 
 
 def _is_on(side: Side, variant: StudyVariant) -> bool:
