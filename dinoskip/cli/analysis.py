@@ -25,8 +25,11 @@ def add_commands(commands: Any) -> None:
     )
     parser.add_argument("--count", type=count, default=4, metavar="N", help="of the images (default: 4)")
     parser.add_argument("--size", type=count, default=224, help="side of their centre crop (default: 224)")
-    parser.add_argument("--knn", metavar="DIR", help="k-NN on DIR/train and DIR/val, quantised from W8A8 to W4A4 too")
+    parser.add_argument("--knn", metavar="DIR", help="k-NN on DIR/train and DIR/val, quantised too")
     parser.add_argument("--probe", metavar="KIND:DIR", help="a quick linear probe likewise, e.g. voc:VOCdevkit")
+    parser.add_argument(
+        "--precisions", metavar="LIST", help="of --knn and --probe: W8A12,W16A8,A6 (default: six from W8A12 to W4A4)"
+    )
     parser.add_argument("--out", metavar="DIR", help="write inside.json and figures (SVG, PDF) there")
     parser.add_argument("--model", default="vit_small_patch16", help="of the fresh models (default: vit_small_patch16)")
     parser.add_argument("--depth", type=count, default=12, help="of the fresh models (default: 12)")
@@ -77,6 +80,7 @@ def _on_photographs(args: Args) -> int:
         inputs = {name: inspection.inputs_of(backbone, paths, args.size) for name, backbone in backbones.items()}
     measures = [inspection.knn_measure(args.knn, args.size)] if args.knn else []
     measures += [inspection.probe_measure(args.probe, args.size)] if args.probe else []
+    precisions = _precisions(args.precisions, inspection.PRECISIONS)
     result = inspection.inside(backbones, inputs)
     if measures:
         result["quantised"] = []
@@ -85,7 +89,7 @@ def _on_photographs(args: Args) -> int:
             if args.data != "bundled":
                 paths = inspection.photographs(args.data, inspection.CALIBRATION)
                 known = inspection.inputs_of(backbone, paths, args.size)
-            result["quantised"] += inspection.quantised_scores(backbone, measures, known)
+            result["quantised"] += inspection.quantised_scores(backbone, measures, known, precisions)
     if args.out:
         out = Path(args.out)
         out.mkdir(parents=True, exist_ok=True)
@@ -96,3 +100,16 @@ def _on_photographs(args: Args) -> int:
     else:
         print(inspection.inside_text(result))
     return 0
+
+
+def _precisions(given: str | None, default: tuple[str, ...]) -> tuple[str, ...]:
+    """The labels of a comma-separated list."""
+    from dinoskip.diagnostics.quantization import bits_of
+
+    labels = tuple(given.split(",")) if given else default
+    try:
+        for label in labels:
+            bits_of(label)
+    except ValueError as error:
+        raise ConfigError(f"analyze: --precisions: {error}") from None
+    return labels

@@ -6,7 +6,7 @@ from dinoskip.diagnostics.block_analysis import BlockAnalysis, BlockAnalysisConf
 from dinoskip.diagnostics.conditioning import drift, query_key_spectrum, query_key_trace, vo_condition
 from dinoskip.diagnostics.gaussianity import Moments, excess_kurtosis, negentropy
 from dinoskip.diagnostics.gradients import gradient_norms
-from dinoskip.diagnostics.jacobian import input_jacobian, weight_jacobian
+from dinoskip.diagnostics.jacobian import input_jacobian, weight_jacobian, weight_spectrum
 from dinoskip.diagnostics.propagation import PropagationRow, propagation
 from dinoskip.diagnostics.quantization import distortions, fake_quantise, normalised_mse, quantised, sqnr
 from dinoskip.diagnostics.signal import SignalRow, bundled_photos, signal_table
@@ -53,4 +53,5 @@ __all__ = [
     "token_cosine",
     "vo_condition",
     "weight_jacobian",
+    "weight_spectrum",
 ]

@@ -58,6 +58,8 @@ class BlockRow:
     """Median κ(A) over the images and heads looked at."""
     ln_kappa_tokens: float = math.nan
     """Mean ln κ of an image's tokens before the block and its norm (paper 1, Fig. 4)."""
+    ln_kappa_out: float = math.nan
+    """Mean ln κ of an image's tokens after the block's attention, its skip included where there is one."""
     token_cosine: float = math.nan
     """Mean cosine of different tokens after norm1."""
     effective_rank: float = math.nan
@@ -184,6 +186,8 @@ def _signals(row: BlockRow, activations: BlockActivations, config: BlockAnalysis
         alone, together = log_condition(output[:count]), log_condition((output + skip)[:count])
         values |= {name: alone.median, f"{name}_skip": together.median}
         deficient |= alone.rank_deficient
+    if activations.middle is not None:
+        values["ln_kappa_out"] = log_condition(activations.middle[:count]).log_mean
     measures = attention_measures(activations, images=count, heads=config.kappa_heads)
     if measures is not None:
         deficient |= measures.rank_deficient

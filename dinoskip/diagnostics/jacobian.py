@@ -7,7 +7,7 @@ taken with respect to norm1's *output*: a Jacobian that includes the norm is sin
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -158,20 +158,10 @@ def scaled_factors(attention: Attention, head: int = 0) -> tuple[Tensor, Tensor,
 def jacobian_of(tokens: Tensor, *factors: Tensor) -> WeightJacobian:
     """:func:`weight_jacobian` of tokens (n, C) and :func:`scaled_factors`, on the host: small, no work for a GPU."""
     x, *weights = (matrix.detach().double() for matrix in (tokens, *factors))
-    width = weights[0].shape[1]
     if len(x) > x.shape[1]:
         raise ValueError(f"weight_jacobian: {len(x)} tokens are more than their {x.shape[1]} channels")
-    left, q, k, v = (_triangle(matrix) for matrix in (x, *(x @ weight for weight in weights)))
-    softmax = (x @ weights[0] @ (x @ weights[1]).T).softmax(-1)
-    spread = torch.diag_embed(softmax) - softmax[:, :, None] * softmax[:, None, :]  # (n, n, n), one a row
-    mixed = torch.einsum("jc,ijk->ick", v, spread)  # (n, channels, n): d out_i / d logits_i
-    rows = len(x) * v.shape[1]
-    by_query = torch.einsum("ia,icb->icab", left, mixed @ k).reshape(rows, -1)
-    by_key = torch.einsum("ib,ica->icab", q, mixed @ left).reshape(rows, -1)
-    by_value = torch.einsum("cb,ia->icab", torch.eye(v.shape[1], dtype=torch.float64), softmax @ left).reshape(rows, -1)
-    values = torch.linalg.svdvals(torch.cat([by_query, by_key, by_value], 1))
-    if v.shape[1] < width:
-        values = torch.cat([values, torch.linalg.svdvals(softmax @ left)])
+    softmax, spread = _softmax(x, weights)
+    values = _singular_values(x, weights, softmax, spread)
     curvature = torch.linalg.eigvalsh(spread)[:, 1:]  # the smallest of each row is its zero
     nonzero = curvature[curvature >= curvature.max() * NONZERO].clamp_min(torch.finfo(torch.float64).tiny)
     kappa_x, kappa_softmax, *kappas = (_kappa(torch.linalg.svdvals(matrix)) for matrix in (x, softmax, *weights))
@@ -181,6 +171,42 @@ def jacobian_of(tokens: Tensor, *factors: Tensor) -> WeightJacobian:
     smallest = float(torch.linalg.svdvals(softmax)[-1]) / kappa_x
     ceiling = kappa_x * kappa_softmax + by_both / max(smallest, 1 / LIMIT)
     return WeightJacobian(_kappa(values), min(bound, LIMIT), min(ceiling, LIMIT))
+
+
+@torch.no_grad()
+def weight_spectrum(attention: Attention, tokens: Tensor) -> Tensor:
+    """All singular values (n·C,) of ∂[A_1(X), ..., A_h(X)] / ∂(W_Q, W_K, W_V) at ``tokens`` (n, C), falling, float64.
+
+    Heads have weights of their own, so these are the singular values of every head's :func:`weight_jacobian` together.
+    """
+    x = tokens.detach().cpu().double()
+    parts = []
+    for head in range(attention.num_heads):
+        weights = [matrix.detach().cpu() for matrix in scaled_factors(attention, head)]
+        parts.append(_singular_values(x, weights, *_softmax(x, weights)))
+    values: Tensor = torch.cat(parts).sort(descending=True).values
+    return values
+
+
+def _softmax(x: Tensor, weights: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """Attention (n, n) and its derivative by the logits (n, n, n), a matrix a row."""
+    softmax = (x @ weights[0] @ (x @ weights[1]).T).softmax(-1)
+    return softmax, torch.diag_embed(softmax) - softmax[:, :, None] * softmax[:, None, :]
+
+
+def _singular_values(x: Tensor, weights: Sequence[Tensor], softmax: Tensor, spread: Tensor) -> Tensor:
+    """The n·dh singular values of one head's Jacobian by its weights, at what :func:`_softmax` gives."""
+    left, q, k, v = (_triangle(matrix) for matrix in (x, *(x @ weight for weight in weights)))
+    mixed = torch.einsum("jc,ijk->ick", v, spread)  # (n, channels, n): d out_i / d logits_i
+    rows = len(x) * v.shape[1]
+    by_query = torch.einsum("ia,icb->icab", left, mixed @ k).reshape(rows, -1)
+    by_key = torch.einsum("ib,ica->icab", q, mixed @ left).reshape(rows, -1)
+    by_value = torch.einsum("cb,ia->icab", torch.eye(v.shape[1], dtype=torch.float64), softmax @ left).reshape(rows, -1)
+    values: Tensor = torch.linalg.svdvals(torch.cat([by_query, by_key, by_value], 1))
+    unused = weights[2].shape[1] - v.shape[1]  # channels of the head
+    if unused:
+        values = torch.cat([values, torch.linalg.svdvals(softmax @ left).repeat(unused)])
+    return values
 
 
 def _kappa(values: Tensor) -> float:

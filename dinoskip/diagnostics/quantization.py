@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -158,6 +159,18 @@ AS_IT_IS = "as it is"
 def wnam(weight_bits: int | None, activation_bits: int | None) -> str:
     """``W4A8``; 32 for what is left alone, and "as it is" for a network of which everything is."""
     return f"W{weight_bits or 32}A{activation_bits or 32}" if weight_bits or activation_bits else AS_IT_IS
+
+
+def bits_of(label: str) -> tuple[int | None, int | None]:
+    """Bits of weights and activations of ``W8A12``, of ``W8`` or ``A12`` alone; 32 is what is left alone.
+
+    ValueError for anything else, and for bits outside 2 to 16.
+    """
+    match = re.fullmatch(r"(?:W(\d+))?(?:A(\d+))?", label)
+    bits = [int(part) if part and int(part) != 32 else None for part in match.groups()] if match and label else [0]
+    if any(one is not None and not 2 <= one <= 16 for one in bits):
+        raise ValueError(f"{label!r} is not a precision such as W8A12, W16A8 or A6, of 2 to 16 bits")
+    return bits[0], bits[1]
 
 
 @dataclass(frozen=True)

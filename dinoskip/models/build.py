@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
@@ -26,16 +26,29 @@ ModelName = Literal[
     "vit_base_patch8",
     "vit_base_patch14",
     "vit_base_patch16",
+    "vit_large_patch14",
+    "vit_large_patch16",
+    "vit_huge_patch14",
+    "vit_giant_patch14",
 ]
-WIDTHS = {"mini": 128, "tiny": 192, "small": 384, "base": 768}
+WIDTHS = {"mini": 128, "tiny": 192, "small": 384, "base": 768, "large": 1024, "huge": 1280, "giant": 1408}
 HEAD_DIM = 64
 DEPTH = 12
+MLP_RATIO = 4
+LARGER: dict[str, tuple[int, int, float]] = {"large": (24, 16, 4), "huge": (32, 16, 4), "giant": (40, 16, 48 / 11)}
+"""Blocks, heads and MLP ratio of timm's larger sizes; all others have 12 blocks, heads of 64 channels, ratio 4."""
 MAX_DEPTH = 1000  # blocks: what a damaged or hostile weights file may ask for at most
 MAX_SIZE = 16_384  # pixels
 PATCHES = (8, 14, 16)
 SHAPES: dict[str, tuple[int, int]] = {
-    f"vit_{size}_patch{patch}": (width, patch) for size, width in WIDTHS.items() for patch in PATCHES
+    name: (WIDTHS[name.split("_")[1]], int(name.rpartition("patch")[2])) for name in get_args(ModelName)
 }
+"""Width and patch size by name."""
+
+
+def layout_of(name: str) -> tuple[int, int, float]:
+    """Blocks, heads and MLP ratio of one of our names."""
+    return LARGER.get(name.split("_")[1]) or (DEPTH, SHAPES[name][0] // HEAD_DIM, MLP_RATIO)
 
 
 def list_models() -> tuple[str, ...]:
@@ -48,7 +61,9 @@ class VitConfig(Config):
 
     name: ModelName = Field("vit_small_patch16", description="size and patch of the ViT")
     skip: Skip = Field(True, description='true, false, or "attention" / "mlp" to keep only that skip')
-    depth: int | None = Field(None, gt=0, le=MAX_DEPTH, description="number of blocks; 12 when not given")
+    depth: int | None = Field(
+        None, gt=0, le=MAX_DEPTH, description="number of blocks; the name's when not given: 12 up to base"
+    )
     img_size: int = Field(
         224, gt=0, le=MAX_SIZE, description="side of the square images that the position embedding is made for"
     )
@@ -77,6 +92,11 @@ class VitConfig(Config):
         return self
 
     @property
+    def blocks(self) -> int:
+        """Number of blocks, whether given or the name's."""
+        return self.depth or layout_of(self.name)[0]
+
+    @property
     def patch_size(self) -> int:
         """Side of a patch in pixels."""
         return SHAPES[self.name][1]
@@ -90,11 +110,13 @@ def vit_arguments(name: str, skip: Skip) -> dict[str, Any]:
     if not isinstance(skip, bool) and skip not in ("attention", "mlp"):
         raise ConfigError(f'skip={skip!r} is none of true, false, "attention", "mlp"')
     width, patch = SHAPES[name]
+    depth, heads, mlp_ratio = layout_of(name)
     return {
         "patch_size": patch,
         "embed_dim": width,
-        "num_heads": width // HEAD_DIM,
-        "depth": DEPTH,
+        "num_heads": heads,
+        "mlp_ratio": mlp_ratio,
+        "depth": depth,
         "dynamic_img_size": True,
         "block_fn": partial(Block, skip=skip),
     }
@@ -113,8 +135,9 @@ def create_model(
 ) -> Vit:
     """Build a ViT with timm's layout, initialised by timm's default; :func:`dinoskip.init.build_model` seeds it.
 
-    ``name`` is ``vit_{mini,tiny,small,base}_patch{8,14,16}``; mini, 128 wide, is for studies on a CPU. Any input whose
-    sides are multiples of the patch size is accepted; the position embedding, made for ``img_size``, is resized
+    ``name`` is ``vit_{mini,tiny,small,base}_patch{8,14,16}``, ``vit_large_patch{14,16}`` or
+    ``vit_{huge,giant}_patch14``; mini, 128 wide, is for studies on a CPU, the others are timm's. Any input
+    whose sides are multiples of the patch size is accepted; the position embedding, made for ``img_size``, is resized
     (bicubic) as ``position_resize`` says, see :class:`Vit`. ``graying`` puts Token Graying before the patch embedding,
     ``temperature`` a factor on the logits of every block's attention.
     There is no classifier unless ``num_classes`` asks for one; every argument of timm's VisionTransformer may be given.

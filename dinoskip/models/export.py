@@ -28,7 +28,7 @@ from dinoskip.files import (
     verify_beside_manifest,
     verify_manifest,
 )
-from dinoskip.models.build import DEPTH, VitConfig, from_config
+from dinoskip.models.build import VitConfig, from_config
 
 FORMAT = 1
 METADATA_KEY = "dinoskip"
@@ -149,7 +149,7 @@ def model_shapes(config: VitConfig) -> dict[str, tuple[int, ...]]:
     shapes = {name: tuple(tensor.shape) for name, tensor in small.items()}
     block = {name.removeprefix(_FIRST): shape for name, shape in shapes.items() if name.startswith(_FIRST)}
     rest = {name: shape for name, shape in shapes.items() if not name.startswith(_FIRST)}
-    depth = range(config.depth or DEPTH)
+    depth = range(config.blocks)
     return rest | {f"blocks.{index}.{name}": shape for index in depth for name, shape in block.items()}
 
 

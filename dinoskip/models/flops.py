@@ -9,9 +9,7 @@ All figures are for one image, as whole numbers. Skips make no difference.
 
 from __future__ import annotations
 
-from dinoskip.models.build import DEPTH, SHAPES, VitConfig
-
-MLP_RATIO = 4
+from dinoskip.models.build import MLP_RATIO, SHAPES, VitConfig, layout_of
 
 
 def patch_flops(config: VitConfig, size: int) -> int:
@@ -20,23 +18,23 @@ def patch_flops(config: VitConfig, size: int) -> int:
     return 2 * (size // patch) ** 2 * 3 * patch**2 * width
 
 
-def block_flops(tokens: int, width: int, mlp_ratio: int = MLP_RATIO) -> int:
+def block_flops(tokens: int, width: int, mlp_ratio: float = MLP_RATIO) -> int:
     """One block's forward pass over ``tokens`` (patches and CLS); the number of heads does not matter."""
-    linear = (3 + 1 + 2 * mlp_ratio) * width**2  # qkv, projection, the MLP's two layers
+    linear = (3 + 1) * width**2 + 2 * width * round(mlp_ratio * width)  # qkv, projection, the MLP's two layers
     attention = 2 * tokens * width  # QK^T and AV
     return 2 * tokens * (linear + attention)
 
 
-def network_flops(width: int, patch: int, depth: int, patches: int) -> int:
+def network_flops(width: int, patch: int, depth: int, patches: int, mlp_ratio: float = MLP_RATIO) -> int:
     """Forward pass of a ViT with a CLS token over so many patches of ``patch`` pixels, no classifier."""
-    return 2 * patches * 3 * patch**2 * width + depth * block_flops(patches + 1, width)
+    return 2 * patches * 3 * patch**2 * width + depth * block_flops(patches + 1, width, mlp_ratio)
 
 
 def vit_flops(config: VitConfig, size: int | None = None) -> int:
     """Forward pass of the backbone on an image of side ``size`` (default: the model's ``img_size``), no classifier."""
     width, patch = SHAPES[config.name]
     side = config.img_size if size is None else size
-    return network_flops(width, patch, config.depth or DEPTH, (side // patch) ** 2)
+    return network_flops(width, patch, config.blocks, (side // patch) ** 2, layout_of(config.name)[2])
 
 
 def dino_head_flops(width: int, out_dim: int, hidden_dim: int, bottleneck_dim: int) -> int:

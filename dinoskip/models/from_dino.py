@@ -15,7 +15,7 @@ from torch import Tensor
 from dinoskip.errors import ConfigError, WeightsError
 from dinoskip.files import load_torch_file
 from dinoskip.models.adapter import LoadedModel
-from dinoskip.models.build import PATCHES, WIDTHS, create_model
+from dinoskip.models.build import PATCHES, SHAPES, WIDTHS, create_model
 from dinoskip.models.export import load_strict, strip_prefixes
 
 
@@ -50,12 +50,13 @@ def _architecture(state: Mapping[str, Tensor], path: Path) -> dict[str, Any]:
     grid = math.isqrt(position.shape[1] - 1)
     if set(blocks) != set(range(len(set(blocks)))):
         raise WeightsError(f"{path}: not a DINO ViT: its blocks are not numbered from 0 without gaps")
-    if width not in sizes or side not in PATCHES or grid * grid != position.shape[1] - 1:
+    name = f"vit_{sizes.get(width)}_patch{side}"
+    if name not in SHAPES or grid * grid != position.shape[1] - 1:
         raise WeightsError(
             f"{path}: width {width}, patch {side}, {position.shape[1]} positions: not one of the ViTs known here",
             f"widths {', '.join(map(str, sizes))}; patches {', '.join(map(str, PATCHES))}; square position embedding",
         )
-    return {"name": f"vit_{sizes[width]}_patch{side}", "depth": max(blocks) + 1, "img_size": grid * side}
+    return {"name": name, "depth": max(blocks) + 1, "img_size": grid * side}
 
 
 def load_dino(file: str, *, role: str = "teacher") -> LoadedModel:

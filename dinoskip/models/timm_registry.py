@@ -19,7 +19,7 @@ from torch import Tensor
 
 from dinoskip.config import dump
 from dinoskip.files import write_json
-from dinoskip.models.build import DEPTH, HEAD_DIM, SHAPES, VitConfig, vit_arguments
+from dinoskip.models.build import SHAPES, VitConfig, layout_of, vit_arguments
 from dinoskip.models.export import save_weights
 from dinoskip.models.graying import GrayingConfig, GrayingPatchEmbed
 from dinoskip.models.temperature import TemperatureConfig, temper_
@@ -70,10 +70,11 @@ def timm_config(config: VitConfig) -> dict[str, Any]:
     ``import dinoskip.models`` and refuses as unknown before: it is never taken for a network with skips.
     """
     width, patch = SHAPES[config.name]
-    arguments: dict[str, Any] = {"depth": config.depth or DEPTH, "img_size": config.img_size, "dynamic_img_size": True}
+    arguments: dict[str, Any] = {"depth": config.blocks, "img_size": config.img_size, "dynamic_img_size": True}
     if config.skip is True and config.graying is None and config.temperature is None:
         architecture = "vit_base_patch16_224"
-        arguments |= {"embed_dim": width, "num_heads": width // HEAD_DIM, "patch_size": patch}
+        _, heads, mlp_ratio = layout_of(config.name)
+        arguments |= {"embed_dim": width, "num_heads": heads, "mlp_ratio": mlp_ratio, "patch_size": patch}
     else:
         architecture = f"skipless_{config.name}_224"
         arguments |= {"skip": config.skip, "position_resize": config.position_resize}

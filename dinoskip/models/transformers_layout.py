@@ -13,9 +13,8 @@ from torch import Tensor
 
 from dinoskip.errors import ConfigError, translate_write_errors
 from dinoskip.files import write_json
-from dinoskip.models.build import DEPTH, HEAD_DIM, SHAPES, VitConfig
+from dinoskip.models.build import SHAPES, VitConfig, layout_of
 from dinoskip.models.export import load_strict
-from dinoskip.models.flops import MLP_RATIO
 from dinoskip.models.from_hf import transformers_library
 
 LAYER_NORM_EPS = 1e-6  # timm's ViTs
@@ -69,9 +68,10 @@ def save_transformers_folder(folder: str | Path, state: Mapping[str, Tensor], co
         )
     transformers = transformers_library(str(folder))
     width, patch = SHAPES[config.name]
+    _, heads, mlp_ratio = layout_of(config.name)
     settings: dict[str, Any] = {
-        "hidden_size": width, "num_hidden_layers": config.depth or DEPTH, "num_attention_heads": width // HEAD_DIM,
-        "intermediate_size": MLP_RATIO * width, "image_size": config.img_size, "patch_size": patch,
+        "hidden_size": width, "num_hidden_layers": config.blocks, "num_attention_heads": heads,
+        "intermediate_size": round(mlp_ratio * width), "image_size": config.img_size, "patch_size": patch,
         "layer_norm_eps": LAYER_NORM_EPS, "qkv_bias": True, "hidden_act": "gelu",
     }  # fmt: skip
     model = transformers.ViTModel(transformers.ViTConfig(**settings), add_pooling_layer=False)

@@ -17,7 +17,7 @@ from dinoskip.data.labelled_folder import LabelledFolder
 from dinoskip.data.sets import open_segmentation
 from dinoskip.diagnostics import analyze_blocks, cka_between, distortions, quantised
 from dinoskip.diagnostics.block_analysis import BlockAnalysisConfig
-from dinoskip.diagnostics.quantization import wnam
+from dinoskip.diagnostics.quantization import bits_of, wnam
 from dinoskip.distributed import World
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.features.transform import Normalise, Transform, load_pixels
@@ -28,8 +28,8 @@ from eval.online import OnlineKnn, OnlineProbe
 from eval.online.config import OnlineKnnConfig, OnlineProbeConfig
 from visualize.figures import network_figures
 
-BITS = ((None, None), (8, 8), (8, 6), (6, 6), (4, 8), (4, 4))
-"""Of weights and activations, in which scores are taken."""
+PRECISIONS = ("W8A12", "W8A8", "W8A6", "W6A6", "W4A8", "W4A4")
+"""Bits of weights and activations in which scores are taken by default."""
 CALIBRATION = 160
 """Images of a folder that fix the activations' ranges: 32,000 tokens at 224 pixels, as in paper 4."""
 _INSIDE = (
@@ -122,15 +122,18 @@ def probe_measure(data: str, size: int) -> Any:
     return OnlineProbe(train, val, OnlineProbeConfig(dataset="images", size=size))
 
 
-def quantised_scores(backbone: Backbone, measures: Sequence[Any], calibration: Tensor) -> list[dict[str, Any]]:
-    """The headline of each of ``measures`` for the network as it is and as WnAm for each of :data:`BITS`, in float32.
+def quantised_scores(
+    backbone: Backbone, measures: Sequence[Any], calibration: Tensor, precisions: Sequence[str] = PRECISIONS
+) -> list[dict[str, Any]]:
+    """The headline of each of ``measures`` for the network as it is and in each of ``precisions``, in float32.
 
     ``calibration`` (B, 3, H, W), normalised, fixes the activations' ranges.
     """
     plain = quantised(backbone, None, None, calibration).to(backbone.device, torch.float32)
     here, rows = World(0, 1, backbone.device), []
-    with Progress(f"{backbone.spec} quantised", len(BITS) * len(measures), "scores") as progress:
-        for weight, activation in BITS:
+    pairs = [(None, None), *map(bits_of, precisions)]
+    with Progress(f"{backbone.spec} quantised", len(pairs) * len(measures), "scores") as progress:
+        for weight, activation in pairs:
             network = quantised(plain, weight, activation, calibration)
             for measure in measures:
                 with Progress.hidden():

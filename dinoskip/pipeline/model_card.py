@@ -14,7 +14,7 @@ from dinoskip import __version__
 from dinoskip.config import dump
 from dinoskip.errors import DataError
 from dinoskip.files import read_json
-from dinoskip.models.build import DEPTH, SHAPES, VitConfig
+from dinoskip.models.build import SHAPES, VitConfig
 from dinoskip.results import EvalResult
 from visualize.board import read_sources
 from visualize.comparison import Score, Scores
@@ -124,8 +124,7 @@ def _what(source: CardSource) -> Iterator[str]:
     width, patch = SHAPES[source.model.name]
     skips: dict[bool | str, str] = {True: "with skip connections", False: "without skip connections"}
     kind = skips.get(source.model.skip, f"with the {source.model.skip}'s skip connections alone")
-    depth = source.model.depth or DEPTH
-    yield f"`{source.model.name}` {kind}: {depth} blocks of {width} channels, patches of {patch} pixels,"
+    yield f"`{source.model.name}` {kind}: {source.model.blocks} blocks of {width} channels, patches of {patch} pixels,"
     yield f"trained at {source.model.img_size} × {source.model.img_size}. For frozen features of images; no classifier."
     yield f"Written by dinoskip {__version__}; sha256 of the weights: `{source.weights}`."
     yield ""

@@ -20,7 +20,7 @@ from dinoskip.console import read_metrics
 from dinoskip.environment import describe
 from dinoskip.files import read_json, write_text
 from dinoskip.init.build import ModelConfig
-from dinoskip.models.build import DEPTH
+from dinoskip.models.build import layout_of
 from dinoskip.pipeline.graph import Node, PlannedNode, Planner
 from dinoskip.pipeline.report_costs import cost_tables
 from dinoskip.pipeline.report_notices import notices
@@ -30,9 +30,18 @@ from dinoskip.records import ImageRecords, read_records
 from dinoskip.results import UNKNOWN_EPOCH, EvalResult, read_rows
 from visualize import figures
 from visualize.paper import published
+from visualize.paper.others import OTHERS, beside
 from visualize.report import Preview, Report, build_report
 from visualize.report.answer import compared_pairs
-from visualize.report.diagnostics import calibration_table, signal_table, weights_table
+from visualize.report.diagnostics import (
+    calibration_table,
+    epochs_tables,
+    mean_ln_kappa,
+    quantised_table,
+    signal_table,
+    tokens_table,
+    weights_table,
+)
 from visualize.rows import StudyVariant, principal
 from visualize.tables import DataTable, setting
 
@@ -81,12 +90,16 @@ def write_page(task: Task) -> None:
             confounds=_confounds(task, variants),
             figures=_figures(task, rows, baselines, analysis, rough, Path(scratch)),
             **_pictures(task),
-            diagnostics=[*_tables(task, analysis), *(cost_tables(task) if settings["costs"] else [])],
+            diagnostics=[
+                *_measures(task, analysis, rows),
+                *_tables(task, analysis),
+                *(cost_tables(task) if settings["costs"] else []),
+            ],
             environment={**describe(), **_trained_with(task)},
             protocol=_protocol(task),
             notices=[*notices(task.inputs, task.settings.get("missing")), *_not_finite(rows)],
             commands=_commands(study),
-            compare=settings["compare"],
+            compare=[name for name in settings["compare"] if name in published.PUBLISHED],
             datasets=_published_names(task.settings["datasets"]),
             epochs=task.settings["epochs"],
             trained_on=task.settings["trained_on"],
@@ -178,7 +191,7 @@ def _variant(task: Task, name: str, rows: Sequence[EvalResult]) -> StudyVariant:
 
 
 def _depth(own: Mapping[str, Any]) -> int:
-    return int(own["model"]["depth"] or DEPTH)
+    return int(own["model"]["depth"] or layout_of(own["model"]["name"])[0])
 
 
 def _role(model: Mapping[str, Any]) -> str:
@@ -297,6 +310,8 @@ def _figures(
     made.append(figures.training_figure(_logs(task, "diagnostics.jsonl"), out / "inside-training"))
     if analysis:
         made += figures.network_figures(_inside(task, analysis["photographs"]), out, order)
+        found = {name: analysis["spectrum"][key] for name, key in _last_epochs(task, analysis["spectrum"]).items()}
+        made.append(figures.spectrum_figure({name: own for name, own in found.items() if own}, out / "spectrum", order))
     return [figure for figure in made if figure is not None]
 
 
@@ -359,7 +374,7 @@ def _families(variants: Mapping[str, Mapping[str, Any]]) -> dict[str, tuple[str,
 
 
 def _tables(task: Task, analysis: Mapping[str, Any]) -> list[Any]:
-    """Learning rates tried, what calibration changed, signals in fresh networks, each variant's first weights."""
+    """Learning rates tried, what calibration changed, what is inside networks, each variant's first weights."""
     tables = []
     swept = {role.partition("/")[2]: path for role, path in sorted(task.inputs.items()) if role.startswith("sweep/")}
     if swept:
@@ -375,11 +390,41 @@ def _tables(task: Task, analysis: Mapping[str, Any]) -> list[Any]:
         if role.startswith("calibrate/"):
             tables.append(calibration_table(role.partition("/")[2], read_json(path / "calibration.json")))
     if analysis:
+        tables += [quantised_table(analysis["quantised"])] if analysis.get("quantised") else []
         tables.append(signal_table(analysis["signal"]))
         tables += [
             weights_table(f"{name}: weights at initialisation", rows) for name, rows in analysis["fresh"].items()
         ]
     return tables
+
+
+def _measures(task: Task, analysis: Mapping[str, Any], rows: Mapping[str, Sequence[EvalResult]]) -> list[Any]:
+    """Other papers' tables with ours beside, epochs to an accuracy, ln κ of the tokens."""
+    inside = _inside(task, analysis["photographs"])["inside"] if analysis else {}
+    tokens = {name: mean_ln_kappa(own["rows"]) for name, own in inside.items()}
+    found = {_label_of(task, name): _measured(own, tokens.get(name, {})) for name, own in rows.items()}
+    tables = [beside(name, found) for name in task.settings["report"]["compare"] if name in OTHERS]
+    tables += epochs_tables(_logs(task, "metrics.jsonl"))
+    return [*tables, tokens_table(tokens)] if tokens else tables
+
+
+def _label_of(task: Task, variant: str) -> str:
+    """A variant's name without those of its optimizer and seed."""
+    own = task.settings["variants"][variant]
+    return (
+        str(own.get("family", variant)).removesuffix(f"-{own['optimizer']['name']}") if "optimizer" in own else variant
+    )
+
+
+def _measured(rows: Sequence[EvalResult], tokens: Mapping[str, float]) -> dict[str, float]:
+    """Accuracies of the last epoch, alone and with their data set's name, and ln κ of the tokens."""
+    scores = sorted((row for row in rows if row.task == "classify" and row.metric in ("top1", "top5")), key=_epoch)
+    named = {f"{row.metric} {row.dataset}": row.value for row in scores}
+    return {row.metric: row.value for row in scores} | named | {f"ln κ {key}": value for key, value in tokens.items()}
+
+
+def _epoch(row: EvalResult) -> int:
+    return row.epoch
 
 
 def _pictures(task: Task) -> dict[str, Any]:

@@ -12,7 +12,6 @@ from pydantic import AfterValidator, Field
 from dinoskip.config import Added, Config, RawConfig, merge, no_duplicates, validate
 from dinoskip.errors import ConfigError
 from dinoskip.init.build import ModelConfig
-from dinoskip.models.build import DEPTH
 from dinoskip.models.load import training_of
 from dinoskip.optim.build import OptimizerConfig
 from dinoskip.training.supervised import with_defaults
@@ -57,7 +56,7 @@ class Variant:
     @property
     def depth(self) -> int | None:
         """Blocks of the model; None for a backbone, which is not opened to plan a study."""
-        return None if self.model is None else self.model.depth or DEPTH
+        return None if self.model is None else self.model.blocks
 
 
 class OneOptimizer(Config):

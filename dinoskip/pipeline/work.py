@@ -16,7 +16,7 @@ from dinoskip.data.sets.kind import Composed
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.images import image_size
 from dinoskip.models.backbone import adapter_for
-from dinoskip.models.build import DEPTH, SHAPES, VitConfig
+from dinoskip.models.build import MLP_RATIO, SHAPES, VitConfig, layout_of
 from dinoskip.models.export import weights_config
 from dinoskip.models.flops import network_flops
 from dinoskip.models.load import run_weights, split_spec
@@ -34,11 +34,12 @@ _PHOTOGRAPH, _COCO = (375, 500), (480, 640)  # most of VOC and ADE20K; of COCO
 
 @dataclass(frozen=True)
 class Network:
-    """Channels, side of a patch in pixels, blocks."""
+    """Channels, side of a patch in pixels, blocks, hidden channels of an MLP a channel."""
 
     width: int
     patch: int
     depth: int
+    mlp_ratio: float = MLP_RATIO
 
     def tokens(self, height: int, width: int) -> int:
         """Patches of an image, rounded up."""
@@ -46,7 +47,7 @@ class Network:
 
     def flops(self, tokens: int) -> int:
         """Operations of a forward pass of one image of so many patches."""
-        return network_flops(self.width, self.patch, self.depth, tokens)
+        return network_flops(self.width, self.patch, self.depth, tokens, self.mlp_ratio)
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,7 @@ def network_of(variant: Variant | None) -> Network:
 
 def _of_config(model: VitConfig) -> Network:
     width, patch = SHAPES[model.name]
-    return Network(width, patch, model.depth or DEPTH)
+    return Network(width, patch, model.blocks, layout_of(model.name)[2])
 
 
 class StudyImages:

@@ -19,7 +19,7 @@ from dinoskip.data.augment import AugmentConfig, Probability
 from dinoskip.data.crops import CropConfig, Scale
 from dinoskip.data.masks import VisiblePatches
 from dinoskip.init.build import ModelConfig, needs_images
-from dinoskip.models.build import DEPTH, SHAPES, VitConfig, from_config
+from dinoskip.models.build import SHAPES, VitConfig, from_config, layout_of
 from dinoskip.models.flops import block_flops, patch_flops
 from dinoskip.models.masked import visible_tokens
 from dinoskip.models.positions import sincos_positions
@@ -82,7 +82,7 @@ class MaeConfig(PretrainConfig):
 
     def decoder_shape(self, model: VitConfig) -> tuple[int, int]:
         """Width and blocks of the decoder for an encoder."""
-        width, depth = SHAPES[model.name][0], model.depth or DEPTH
+        width, depth = SHAPES[model.name][0], model.blocks
         dim = self.decoder_dim or max(1, round(SHARE * width / HEAD_DIM)) * HEAD_DIM
         return dim, self.decoder_depth or max(1, round(SHARE * depth))
 
@@ -92,7 +92,7 @@ class MaeConfig(PretrainConfig):
         patches, pixels = (self.crop_size // patch) ** 2, 3 * patch**2
         kept = int(patches * (1 - self.mask_ratio))
         embedding = patch_flops(model, self.crop_size)
-        encoder = embedding + (model.depth or DEPTH) * block_flops(kept + 1, width)
+        encoder = embedding + model.blocks * block_flops(kept + 1, width, layout_of(model.name)[2])
         ends = 2 * (kept + 1) * width * dim + 2 * (patches - kept) * dim * pixels
         decoder = depth * block_flops(patches + 1, dim) + ends
         head = width * dim + depth * 12 * dim**2 + dim * pixels

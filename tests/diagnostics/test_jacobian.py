@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from dinoskip.diagnostics import (
     input_jacobian,
     weight_jacobian,
+    weight_spectrum,
 )
 from dinoskip.models.attention_factors import head_factors
 from dinoskip.randomness import torch_rng
@@ -88,3 +89,22 @@ def test_weight_jacobian_of_alike_tokens_is_rank_deficient() -> None:
     assert found.ceiling == found.bound == 1 / torch.finfo(torch.float64).eps
     with pytest.raises(ValueError, match="25 tokens are more than their 24 channels"):
         weight_jacobian(attention, randn(25, 24))
+
+
+@pytest.mark.parametrize("count", [3, 9, 12])
+def test_the_spectrum_is_that_of_autograd_over_all_heads(count: int) -> None:
+    attention = network().model.blocks[0].attn
+    torch.nn.init.normal_(attention.qkv.weight, std=0.3, generator=torch_rng(count))
+    query, key, value, _ = head_factors(attention)
+    x, heads, root = randn(count, 24, seed=count), attention.num_heads, attention.scale**0.5
+
+    def output(*weights: torch.Tensor) -> torch.Tensor:
+        q, k, v = weights
+        return torch.stack([(x @ q[h] @ k[h].T @ x.T).softmax(-1) @ x @ v[h] for h in range(heads)])
+
+    weights = (query * root, key * root, value.reshape(24, heads, -1).transpose(0, 1))
+    parts = torch.func.jacrev(output, argnums=(0, 1, 2))(*weights)
+    brute = torch.linalg.svdvals(torch.cat([part.reshape(count * 24, -1) for part in parts], 1))
+    spectrum = weight_spectrum(attention, x)
+    assert spectrum.shape == (count * 24,)
+    torch.testing.assert_close(spectrum, brute, rtol=1e-9, atol=1e-9)

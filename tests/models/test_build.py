@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+import timm
 import torch
 from torch import nn
 
@@ -11,17 +12,20 @@ from dinoskip.models.vit import embed
 
 
 @pytest.mark.parametrize("name", list_models())
-def test_geometry_of_every_name(name: str) -> None:
+def test_geometry_of_every_name_is_timms(name: str) -> None:
+    """timm has no vit_mini, and not every patch size of tiny, small and base."""
+    size, patch = name.split("_")[1], int(name.rpartition("patch")[2])
+    shape = {"embed_dim": 128, "num_heads": 2} if size == "mini" else {}
+    theirs = f"vit_{'tiny' if size == 'mini' else size}_patch{14 if size in ('huge', 'giant') else 16}_224"
     with torch.device("meta"):
         model = create_model(name, skip=False)
-    width = {"mini": 128, "tiny": 192, "small": 384, "base": 768}[name.split("_")[1]]
-    patch = int(name.rsplit("patch", 1)[1])
-    attention = model.blocks[0].attn
-    assert (len(model.blocks), model.embed_dim, attention.num_heads) == (12, width, width // 64)
-    assert model.pos_embed.shape == (1, (224 // patch) ** 2 + 1, width)
-    assert model.patch_embed.proj.kernel_size == (patch, patch)
-    assert model.blocks[0].mlp.fc1.out_features == 4 * width
-    assert attention.qkv.bias is not None
+        known = timm.create_model(theirs, num_classes=0, patch_size=patch, **shape)
+    assert {key: t.shape for key, t in model.state_dict().items()} == {
+        key: t.shape for key, t in known.state_dict().items()
+    }
+    assert model.blocks[0].attn.num_heads == known.blocks[0].attn.num_heads
+    assert VitConfig.model_validate({"name": name, "img_size": 14 * 16}).blocks == len(known.blocks)
+    assert (model.patch_embed.proj.kernel_size, model.pos_embed.shape[1]) == ((patch, patch), (224 // patch) ** 2 + 1)
     assert isinstance(model.head, nn.Identity)
     assert all(m.eps == 1e-6 for m in model.modules() if isinstance(m, nn.LayerNorm))
 

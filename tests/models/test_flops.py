@@ -31,7 +31,7 @@ def model(config: VitConfig, num_classes: int = 0) -> nn.Module:
     return made
 
 
-@pytest.mark.parametrize("name", ["vit_tiny_patch16", "vit_small_patch16", "vit_base_patch14"])
+@pytest.mark.parametrize("name", ["vit_tiny_patch16", "vit_small_patch16", "vit_base_patch14", "vit_giant_patch14"])
 @pytest.mark.parametrize("depth", [1, 3])
 def test_forward_pass(name: str, depth: int) -> None:
     config = VitConfig.model_validate({"name": name, "depth": depth, "img_size": 112, "skip": depth == 1})

@@ -7,6 +7,9 @@ from .networks import (
     signal_figure as signal_figure,
 )
 from .networks import (
+    spectrum_figure as spectrum_figure,
+)
+from .networks import (
     weights_figure as weights_figure,
 )
 from .results import (

@@ -53,6 +53,20 @@ def weights_figure(
     )
 
 
+def spectrum_figure(spectra: Mapping[str, Sequence[float]], out: Path, variants: Sequence[str]) -> Figure | None:
+    """All singular values of one block's Jacobian by its weights, falling, over the largest: ``{variant: values}``."""
+    thinned = {}
+    for name, values in spectra.items():
+        step = max(1, len(values) // _POINTS)
+        thinned[name] = {index + 1: values[index] / values[0] for index in range(0, len(values), step)}
+    title = "singular value over the largest"
+    return curves_figure(
+        {title: thinned}, out, caption="Spectrum of the Jacobian of one block's attention by its weights",
+        reading=_SPECTRUM_READING, variants=variants, logarithmic=[title], along="number of the singular value",
+    )  # fmt: skip
+
+
+_POINTS = 40  # of a curve
 KAPPAS = {
     "kappa_attention": "κ(attention), median",
     "kappa_sa": "κ(SA(X))",
@@ -82,6 +96,10 @@ _SIGNAL_READING = (
 _WEIGHTS_READING = (
     "Look for κ(WV WO) leaving 1 in training, and for the diagonal logit: where it falls to that of other tokens, "
     "attention has stopped to copy each token and mixes them all."
+)
+_SPECTRUM_READING = (
+    "Look for curves that fall far: such a Jacobian is badly conditioned, and a step of gradient descent moves its "
+    "output in few directions. The weights' Jacobian is that of W_Q, W_K and W_V of all heads, on a photograph."
 )
 _SIGNALS_READING = (
     "Look for token cosine near 1: there the tokens of an image are one, its dense features say nothing, and no other "

@@ -1,4 +1,5 @@
-"""The paper beside a study.
+"""The papers beside a study.
 
-``published`` tables, ours in them by ``compare``, the paper's ``claims``, and its own numbers ``as_study``.
+``published`` tables, ours in them by ``compare``, the paper's ``claims``, its own numbers ``as_study``; tables of the
+``others``.
 """

@@ -8,7 +8,12 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from dinoskip.config import Config, as_tuple, no_duplicates
 
-PaperTable = Literal["paper.table1", "paper.table2", "paper.table3", "paper.table4", "paper.figure3"]
+PaperTable = Literal[
+    "paper.table1", "paper.table2", "paper.table3", "paper.table4", "paper.figure3",
+    "graying.table2", "graying.table3", "graying.table4", "graying.table5",
+    "conditioned.table1.vit", "conditioned.table1.deit", "conditioned.table2", "conditioned.table6",
+    "conditioned.table12", "conditioned.table13",
+]  # fmt: skip
 
 
 class ReportConfig(Config):

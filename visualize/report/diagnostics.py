@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from statistics import fmean
 from typing import Any
 
 from visualize.tables import DataTable
@@ -61,6 +62,58 @@ def calibration_table(name: str, measured: Mapping[str, Any]) -> DataTable:
         "images beside those measured; gradient: norm over the block's parameters."
     )
     return DataTable(f"{name}: calibrated on images", columns, body, note)
+
+
+def mean_ln_kappa(rows: Rows) -> dict[str, float]:
+    """Mean over the blocks that have it of the tokens' ln κ before (``in``) and after attention (``out``)."""
+    found = {
+        name: [float(row[key]) for row in rows if row.get(key) is not None]
+        for key, name in (("ln_kappa_tokens", "in"), ("ln_kappa_out", "out"))
+    }
+    return {name: fmean(values) for name, values in found.items() if values}
+
+
+def tokens_table(means: Mapping[str, Mapping[str, float]]) -> DataTable:
+    """:func:`mean_ln_kappa` of every variant."""
+    body = [[name, own.get("in"), own.get("out")] for name, own in means.items()]
+    note = "Mean over all blocks of ln κ of an image's tokens that enter the block and that leave its attention, with "
+    note += "its skip where there is one; on a photograph."
+    return DataTable("Condition of the tokens, ln κ", ["variant", "in", "out"], body, note)
+
+
+def epochs_tables(logs: Mapping[str, Rows]) -> list[DataTable]:
+    """After how many epochs each run reached the first one's final top-1; none unless two runs measured it."""
+    curves = {
+        name: [(float(row["epoch"]), float(row["top1"])) for row in rows if row.get("top1") is not None]
+        for name, rows in logs.items()
+    }
+    curves = {name: curve for name, curve in curves.items() if curve}
+    if len(curves) < 2:
+        return []
+    first, whole = next(iter(curves.items()))
+    end, goal = whole[-1]
+    body: list[list[object]] = []
+    for name, curve in curves.items():
+        reached = next((epoch for epoch, top1 in curve if top1 >= goal), None)
+        share = None if reached is None else 100 * reached / end
+        body.append([name, curve[-1][1], "never" if reached is None else reached, "–" if share is None else share])
+    columns = ["variant", "final top-1", f"epochs to {first}'s final top-1", f"in percent of {first}'s"]
+    note = "The first epoch at which the accuracy, measured every supervise.online_every epochs, was at least that."
+    return [DataTable("Epochs to an accuracy", columns, body, note)]
+
+
+def quantised_table(rows: Rows) -> DataTable:
+    """Scores in percent by network and precision, of rows with ``name``, ``quantised``, ``percent``."""
+    labels = list(dict.fromkeys(row["quantised"] for row in rows))
+    percent = {(row["name"], row["quantised"]): row["percent"] for row in rows}
+    body = [
+        [name, *(percent.get((name, label)) for label in labels)] for name in dict.fromkeys(r["name"] for r in rows)
+    ]
+    note = (
+        "Top-1 of k-NN on the CLS token, in percent. WnAm: weights of n, activations of m bits, 32 what is left alone; "
+    )
+    note += "uniform, weights by output channel, activations by tensor."
+    return DataTable("Rounded weights and activations", ["network", *labels], body, note)
 
 
 def weights_table(title: str, rows: Rows) -> DataTable:

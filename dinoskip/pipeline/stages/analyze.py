@@ -5,25 +5,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from itertools import islice
+from typing import Annotated, Any
 
-from pydantic import Field
+import torch
+from pydantic import AfterValidator, Field
 from timm.models.vision_transformer import VisionTransformer
+from torch import Tensor
 
 from dinoskip.config import Config, RawConfig, settings_for_key, validate
 from dinoskip.console import table
-from dinoskip.diagnostics import SignalRow, bundled_photos, signal_table
+from dinoskip.diagnostics import SignalRow, block_activations, bundled_photos, signal_table, weight_spectrum
 from dinoskip.diagnostics.block_analysis import BlockAnalysisConfig
+from dinoskip.diagnostics.jacobian import evenly
+from dinoskip.diagnostics.quantization import bits_of
+from dinoskip.distributed import choose_device
 from dinoskip.files import write_json
 from dinoskip.init.build import ModelConfig, build_model
 from dinoskip.init.report import report
 from dinoskip.models import Backbone, load_backbone
+from dinoskip.models.attention_factors import is_plain_attention
 from dinoskip.models.build import ModelName
-from dinoskip.pipeline.inspection import inside
-from dinoskip.pipeline.stage import Stage, StudyNodes, Task
+from dinoskip.pipeline.inputs import open_split
+from dinoskip.pipeline.inspection import CALIBRATION, PRECISIONS, inputs_of, inside, quantised_scores
+from dinoskip.pipeline.sections import StudyBase
+from dinoskip.pipeline.stage import DataInputs, Problem, Stage, StudyNodes, Task, beyond_depth, not_multiples
+from dinoskip.pipeline.stages import data
 from dinoskip.pipeline.stages.pretrain import WEIGHTS, start_of
+from dinoskip.pipeline.variants import Variant
+from eval.online import OnlineKnn
+from eval.online.config import OnlineKnnConfig
+
+
+def _precision(label: str) -> str:
+    bits_of(label)
+    return label
+
+
+class QuantiseConfig(OnlineKnnConfig):
+    """k-NN on the CLS token of the trained networks with rounded weights and activations (docs/diagnostics.md)."""
+
+    precisions: tuple[Annotated[str, AfterValidator(_precision)], ...] = Field(
+        PRECISIONS,
+        min_length=1,
+        description="bits of weights and activations: W8A12, W16A8; A6 rounds activations alone",
+    )
 
 
 class AnalyzeSection(Config):
@@ -33,9 +61,26 @@ class AnalyzeSection(Config):
     depth: int = Field(12, ge=1, description="their blocks")
     img_size: int = Field(224, ge=16, description="side in pixels of the photographs' centre crop")
     photos: int = Field(2, ge=1, le=4, description="bundled photographs that are looked at")
+    spectrum: int | None = Field(
+        None, ge=1, description="block of which all singular values of attention's Jacobian by its weights are given"
+    )
+    spectrum_tokens: int = Field(32, ge=1, description="tokens, evenly spaced in a photograph, at which they are taken")
+    quantise: QuantiseConfig | None = Field(None, description="k-NN with rounded weights and activations; null: none")
 
 
 _START = " start"  # of roles: weights with which a variant begins
+
+
+def check(study: StudyBase, variants: tuple[Variant, ...]) -> Iterator[Problem]:
+    """The block must be there, the data set be known, and crops be whole patches."""
+    section = study.section(AnalyzeSection)
+    if section.spectrum is not None:
+        yield from beyond_depth({"analyze.spectrum": [section.spectrum]}, variants)
+    if section.quantise is not None:
+        yield from not_multiples({"analyze.quantise.size": section.quantise.size}, variants)
+        if section.quantise.dataset not in study.data:
+            known, name = ", ".join(study.data) or "none", section.quantise.dataset
+            yield "analyze.quantise.dataset", f"{name!r} is not one of the data sets under data: {known}"
 
 
 def add_nodes(nodes: StudyNodes) -> None:
@@ -50,22 +95,44 @@ def add_nodes(nodes: StudyNodes) -> None:
     begun = {
         f"{variant.name}{_START}": node for variant in nodes.variants for node in start_of(nodes, variant).values()
     }
-    nodes.add(STAGE, "", settings, inputs={**weights, **begun})
+    asked, images = nodes.section(AnalyzeSection).quantise, DataInputs()
+    if asked is not None and weights:
+        contents = [(what, "classes", split) for what in ("images", "targets") for split in asked.splits]
+        images = data.of_dataset(nodes, asked.dataset, "train", *contents)
+    nodes.add(STAGE, "", settings, inputs={**weights, **begun}, data=images)
 
 
 def run(task: Task) -> None:
     """Write ``analysis.json``."""
-    specs = {role: f"weights:{path / WEIGHTS}" for role, path in sorted(task.inputs.items())}
+    specs = {role: f"weights:{path / WEIGHTS}" for role, path in sorted(task.inputs.items()) if role != "data"}
+    trained = {role: spec for role, spec in specs.items() if not role.endswith(_START)}
+    section = validate(AnalyzeSection, RawConfig(dict(task.settings["signal"])))
     result = analysis(
         {
             name: specs.get(f"{name}{_START}") or validate(ModelConfig, RawConfig(dict(tree)))
             for name, tree in task.settings["models"].items()
         },
-        {role: spec for role, spec in specs.items() if not role.endswith(_START)},
-        validate(AnalyzeSection, RawConfig(dict(task.settings["signal"]))),
+        trained,
+        section,
         task.settings["seed"],
     )
+    if section.quantise is not None:
+        result["quantised"] = _quantised(task, section.quantise, trained)
     write_json(task.out / "analysis.json", result)
+
+
+def _quantised(task: Task, config: QuantiseConfig, trained: Mapping[str, str]) -> list[dict[str, Any]]:
+    """k-NN top-1 of every trained network as it is and rounded; training images fix the activations' ranges."""
+    sets = [open_split(task, "classes", split) for split in config.splits] if trained else []
+    rows: list[dict[str, Any]] = []
+    for name, spec in trained.items():
+        measure = OnlineKnn(sets[0], sets[1] if len(sets) > 1 else None, config)
+        step = max(1, len(sets[0]) // CALIBRATION)
+        paths = [sets[0].path(index) for index in range(0, len(sets[0]), step)][:CALIBRATION]
+        backbone = load_backbone(spec, device=str(choose_device(task.device)))
+        known = inputs_of(backbone, paths, config.size)
+        rows += [{**row, "name": name} for row in quantised_scores(backbone, [measure], known, config.precisions)]
+    return rows
 
 
 _QUICK = BlockAnalysisConfig(kappa_images=1, kappa_heads=2, lanczos_steps=0)
@@ -75,12 +142,13 @@ _COLUMNS = ("kappa_vo", "vo_min", "vo_max", "logit_diagonal", "logit_spread", "k
 def analysis(
     fresh: Mapping[str, ModelConfig | str], trained: Mapping[str, str], signal: AnalyzeSection | None, seed: int
 ) -> dict[str, Any]:
-    """``{"fresh": {name: rows}, "trained": {name: rows}, "photographs": ..., "signal": rows}``, JSON-able.
+    """``{"fresh": {name: rows}, "trained": {name: rows}, "photographs": ..., "spectrum": ..., "signal": rows}``.
 
     ``fresh`` models are initialised here, or are specs of those that were; ``trained`` are backbone specs. Their rows
     are those of :func:`dinoskip.init.report.report`. ``signal`` asks for signal propagation in three fresh networks,
     and for what :func:`dinoskip.pipeline.inspection.inside` finds in the trained networks (else the fresh ones) on two
-    photographs.
+    photographs, and for all singular values of one block's Jacobian there (:func:`weight_spectrum`), by network.
+    All is JSON-able.
     """
     rows: list[SignalRow] = []
     if signal is not None:
@@ -97,8 +165,21 @@ def analysis(
         "fresh": {name: _weights(backbone.model) for name, backbone in networks.items()},
         "trained": {name: _weights(backbone.model) for name, backbone in loaded.items()},
         "photographs": inside(shown, images, _QUICK),
+        "spectrum": {name: _spectrum(shown[name], images[name][:1], signal) for name in shown} if signal else {},
         "signal": [asdict(row) for row in rows],
     }
+
+
+def _spectrum(backbone: Backbone, image: Tensor, section: AnalyzeSection) -> list[float]:
+    """Singular values of the Jacobian of a block's attention by its weights, falling; none where none are asked for."""
+    if section.spectrum is None or section.spectrum > backbone.depth:
+        return []
+    with torch.no_grad():
+        block = next(islice(block_activations(backbone, image), section.spectrum - 1, None))
+    if block.attention is None or block.normed is None or not is_plain_attention(block.attention):
+        return []
+    tokens = evenly(block.normed[0], section.spectrum_tokens)
+    return [float(f"{value:.6g}") for value in weight_spectrum(block.attention, tokens).tolist()]
 
 
 def _weights(model: VisionTransformer) -> list[dict[str, Any]]:
@@ -138,4 +219,4 @@ def _number(value: float) -> str:
     return f"{value:.4f}" if abs(value) < 1000 else f"{value:.2e}"
 
 
-STAGE = Stage("analyze", run, add_nodes, AnalyzeSection, place="analyze", version=5)
+STAGE = Stage("analyze", run, add_nodes, AnalyzeSection, place="analyze", check=check, version=6)

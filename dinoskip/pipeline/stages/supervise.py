@@ -11,7 +11,6 @@ from pydantic import Field
 from dinoskip.config import settings_for_key, validate
 from dinoskip.console import read_metrics
 from dinoskip.distributed import on_main
-from dinoskip.models.build import DEPTH
 from dinoskip.models.export import exported_weights, hash_weights, load_weights
 from dinoskip.pipeline.fields import Name
 from dinoskip.pipeline.inputs import open_split
@@ -81,7 +80,7 @@ def _accuracy_rows(run_dir: Path, final: Path, known: Mapping[str, Any]) -> list
     """Top-1 and top-5 of the final checkpoint, as its row of metrics.jsonl has them."""
     measured = next(row for row in read_metrics(run_dir / "metrics.jsonl") if row["step"] == step_of(final))
     state, model, _ = load_weights(exported_weights(final))
-    depth = model.depth or DEPTH
+    depth = model.blocks
     about = {"task": "classify", "block": str(depth), "depth": depth, "weights": hash_weights(state), **known}
     return [EvalResult(metric=metric, value=measured[metric], **about) for metric in ("top1", "top5")]
 
