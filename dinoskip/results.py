@@ -141,10 +141,20 @@ def read_rows(path: Path) -> list[EvalResult]:
             raise DataError(f"{path}: not result rows of this version")
         try:
             value = math.nan if entry["value"] is None else float(entry["value"])
-            rows.append(EvalResult(**{**entry, "value": value}))
+            rows.append(_with_interval(EvalResult(**{**entry, "value": value})))
         except (KeyError, TypeError, ValueError):
             raise DataError(f"{path}: not result rows of this version") from None
     return rows
+
+
+def _with_interval(row: EvalResult) -> EvalResult:
+    """Of a classifier's accuracy, which its training writes without, Wilson's interval; other rows as they are."""
+    if row.task != "classify" or row.low is not None or row.n < 1 or not math.isfinite(row.value):
+        return row
+    from dinoskip.statistics import wilson  # numpy, scipy
+
+    low, high = wilson(round(row.value / 100 * row.n), row.n)
+    return replace(row, low=100 * low, high=100 * high)
 
 
 def best_by_heldout(rows: Iterable[EvalResult]) -> EvalResult | None:

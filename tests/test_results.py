@@ -33,6 +33,19 @@ def test_rows_come_back_from_json_and_old_ones_have_no_interval(tmp_path: Path) 
         read_rows(tmp_path / "new.json")
 
 
+def test_a_classifiers_accuracy_is_read_with_wilsons_interval(tmp_path: Path) -> None:
+    bare = EvalResult("top1", 100 * 7 / 30, "classify", "12", "imagenet", "val", 30)
+    write_rows(tmp_path / "rows.json", [bare, replace(bare, low=1.0, high=2.0), replace(bare, n=0)])
+    found, kept, empty = read_rows(tmp_path / "rows.json")
+    z, share = 1.959963984540054, 7 / 30
+    for end in (found.low, found.high):  # where the share is z standard errors away (Wilson 1927)
+        assert end is not None
+        assert abs(share - end / 100) == pytest.approx(z * math.sqrt(end / 100 * (1 - end / 100) / 30))
+    assert found.low < found.value < found.high
+    assert (kept.low, kept.high) == (1.0, 2.0)
+    assert empty.low is None
+
+
 def test_rows_with_a_flipped_bit_are_not_read(tmp_path: Path) -> None:
     write_rows(tmp_path / "rows.json", [ROW])
     write_manifest(tmp_path)

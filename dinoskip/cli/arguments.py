@@ -42,6 +42,8 @@ MEANT = {
     **dict.fromkeys(("--output", "--output-dir", "--out-dir", "--save", "-o"), "--out"),
 }
 """What other programs call our options."""
+CHECKING = ("validate", "check", "lint")
+"""What other programs call a look at a configuration."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -69,6 +71,9 @@ class Parser(argparse.ArgumentParser):
         return super().parse_known_args(given, namespace)
 
     def _check_command(self, name: str) -> None:
+        if name in CHECKING and name not in self._commands.choices and "plan" in self._commands.choices:
+            checks = "checks every setting and the data and computes nothing, without the data with --assume-data"
+            self.error(f"{name!r} is no command: `dinoskip plan CONFIG` {checks}")
         if name not in self._commands.choices:
             near = did_you_mean(name, self.command_names)
             self.error(f"{name!r} is no command: {near or 'there are ' + ', '.join(self.command_names)}")

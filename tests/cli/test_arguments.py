@@ -9,6 +9,7 @@ from dinoskip.cli import main
     ("line", "said"),
     [
         ("prob --backbone a", "'prob' is no command: did you mean probe?"),
+        ("validate study.yaml", "'validate' is no command: `dinoskip plan CONFIG` checks every setting and the data"),
         ("features exprt", "'exprt' is no command: did you mean export?"),
         ("knn --backbone a --images b --out c", "no option --images: this command takes --data"),
         ("knn --dataset b", "no option --dataset: this command takes --data"),
