@@ -104,7 +104,7 @@ def _settled(job: Args) -> tuple[Path, str, TrainConfig | None]:
         known = [variant.name for variant in variants]
         if job.variant and job.variant not in known:
             raise ConfigError(f"--variant {job.variant}: is none of {', '.join(known)}")
-        name = f"{study.directory.name}-{job.variant}" if job.variant else study.directory.name
+        name = f"{study.name}-{job.variant}" if job.variant else study.name
         return study.directory, name, recipe_of(study)
     if not getattr(job, "out", None) or not hasattr(job, "device"):
         raise ConfigError(f"submit: {job.prog} has no --out here that a job could go on from", "name one")

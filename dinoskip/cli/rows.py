@@ -110,7 +110,7 @@ def _shown(row: EvalResult | None) -> str:
 
 def publish(runner: Runner, rows: Sequence[EvalResult], pages: Sequence[str] = ("report",)) -> list[Path]:
     """Bring rows and pages to the top of the study's folder; return the page and the table of rows."""
-    return publish_results(runner.study, rows, {name: runner.output(name) for name in pages})
+    return publish_results(runner.results, rows, {name: runner.output(name) for name in pages})
 
 
 def conclude(runner: Runner, pages: Sequence[str], *, as_json: bool = False, csv: str | None = None) -> None:

@@ -149,6 +149,11 @@ class Artifacts:
             if "node" in content["info"]:  # not the manifest of something inside an output
                 yield manifest.parent, content
 
+    def newest(self) -> set[Path]:
+        """Of every node of any study here the output that was published last."""
+        records = [(path, read_json(path)) for path in find_below(self.records, "*.json")]
+        return {self.path(str(path.relative_to(self.records).with_suffix("")), one["key"]) for path, one in records}
+
     def unused(self, current: set[Path]) -> list[Path]:
         """Published outputs that the current plan does not use, and what is left of those released."""
         there = {path for path, _ in self.published()} | {path.parent for path in self.root.rglob(RELEASED)}

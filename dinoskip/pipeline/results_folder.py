@@ -7,11 +7,14 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
+from dinoskip.config import read_yaml
+from dinoskip.console import log
 from dinoskip.errors import DataError, translate_write_errors
 from dinoskip.files import MANIFEST, TEMPORARY, publish_directory, verify_manifest, write_text
 from dinoskip.locks import directory_lock
 from dinoskip.results import EvalResult, rows_csv, write_rows
 
+STUDY = "study.yaml"  # of a report: the settings that it was made by
 _FRONT = """<!doctype html>
 <meta charset="utf-8">
 <meta http-equiv="refresh" content="0; url={page}">
@@ -36,6 +39,7 @@ def publish_results(study: Path, rows: Sequence[EvalResult], pages: dict[str, Pa
         for name, source in pages.items():
             if source is None:
                 continue
+            _say_replaced(study / name, source)
             _install(source, study / name)
             if not written:
                 write_text(study / "index.html", _FRONT.format(page=f"{name}/index.html"))
@@ -45,6 +49,20 @@ def publish_results(study: Path, rows: Sequence[EvalResult], pages: dict[str, Pa
             write_text(study / "rows.csv", rows_csv(rows))
             written.append(study / "rows.csv")
     return written
+
+
+def _say_replaced(standing: Path, fresh: Path) -> None:
+    """Warn where the page of another study gives way: of another title, or with variants that this one lacks."""
+    if not all((page / STUDY).is_file() for page in (standing, fresh)):
+        return
+    old, new = (read_yaml(page / STUDY).tree for page in (standing, fresh))
+    gone = [one for one in old["variants"]["model"] if one not in new["variants"]["model"]]
+    titles = [str(one["report"]["title"] or one["name"]) for one in (old, new)]
+    if gone or titles[0] != titles[1]:
+        log.warning(
+            "%s: the page %r is replaced by %r, of another title or without some of its variants; studies with a name "
+            "each keep a page each, and share what was computed with `stages: NAME`", standing, *titles,
+        )  # fmt: skip
 
 
 def _install(source: Path, final: Path) -> None:

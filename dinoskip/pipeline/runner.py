@@ -40,9 +40,13 @@ class Runner:
         workers: int = 0,
         storage: StorageRules | None = None,
         works: Callable[[], Mapping[str, Work]] = dict,
+        results: Path | None = None,
     ) -> None:
-        """``works`` gives the work of every node, by which times of finished ones are scaled."""
-        self.study, self.works = study, works
+        """``works`` gives the work of every node, by which times of finished ones are scaled.
+
+        ``results`` is where pages and rows go, by default the folder ``study`` of the stages.
+        """
+        self.study, self.works, self.results = study, works, results or study
         self.artifacts = Artifacts(study)
         self.planner = Planner(nodes, self.artifacts, readers_of(nodes, stages))
         self.stages = stages

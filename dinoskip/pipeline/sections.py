@@ -83,6 +83,10 @@ class StudyBase(Config):
     name: Name = Field(description="of the study, and of its folder")
     seed: int = Field(0, ge=0, description="of weights, crops, samples, draws")
     output: Path = Field(Path("runs"), description="folder in which the study has its own, of its name")
+    stages: Name | None = Field(
+        None, description="folder below output that several studies share: what one computes the others find; "
+        "pages and rows stay in each study's own; default: its own",
+    )  # fmt: skip
     data: dict[Name, DatasetConfig] = Field(default_factory=dict)
     model: ModelConfig = ModelConfig()
     optimizer: OptimizerConfig = AdamWConfig()
@@ -93,7 +97,12 @@ class StudyBase(Config):
 
     @property
     def directory(self) -> Path:
-        """Where everything of this study lies: ``output/name``."""
+        """Where the outputs of its stages lie: ``output/name``, or ``output/stages`` if it shares them."""
+        return self.output / (self.stages or self.name)
+
+    @property
+    def results(self) -> Path:
+        """Where its pages and rows lie: ``output/name``."""
         return self.output / self.name
 
     @property

@@ -27,5 +27,12 @@ def study_runner(
             return {}
 
     return Runner(
-        study.directory, nodes, STAGES, device=device, workers=workers, storage=study.storage_rules, works=works
+        study.directory,
+        nodes,
+        STAGES,
+        device=device,
+        workers=workers,
+        storage=study.storage_rules,
+        works=works,
+        results=study.results,
     )

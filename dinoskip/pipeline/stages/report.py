@@ -13,7 +13,7 @@ from dinoskip.pipeline.stages.weights import recipe_of
 from dinoskip.pipeline.variants import Variant
 from visualize.report.config import ReportConfig
 
-_NOT_ON_CARD = {"name", "output", "storage", "data", "model", "optimizer", "variants", "gallery", "report"}
+_NOT_ON_CARD = {"name", "output", "stages", "storage", "data", "model", "optimizer", "variants", "gallery", "report"}
 """Parts of a study that the card of settings leaves out: they change no number, or stand elsewhere on the page."""
 
 
@@ -71,4 +71,4 @@ def run(task: Task) -> None:
     write_page(task)
 
 
-STAGE = Stage("report", run, add_nodes, ReportConfig, place="report", version=17, reads_stores=False)
+STAGE = Stage("report", run, add_nodes, ReportConfig, place="report", version=18, reads_stores=False)
