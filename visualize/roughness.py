@@ -9,6 +9,8 @@ from statistics import median
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dinoskip.statistics import mcnemar
+
 ByBlock = Mapping[str, Sequence[float | None]]  # {block: a value an image, None where there is none}
 _ROUNDING = 1e-10  # of the largest coordinate: differences below it are rounding errors
 
@@ -57,9 +59,7 @@ def smoother(ours: Sequence[float | None], theirs: Sequence[float | None]) -> tu
     Images count where both values are finite and differ. p is the two-sided sign test's, 1 if none counts. Raises
     ValueError for lists of unequal length.
     """
-    from scipy.stats import binomtest  # heavy
-
     pairs = [(a, b) for a, b in zip(ours, theirs, strict=True) if a is not None and b is not None]
     counted = [(a, b) for a, b in pairs if math.isfinite(a) and math.isfinite(b) and a != b]
-    wins = sum(a < b for a, b in counted)
-    return wins, len(counted), float(binomtest(wins, len(counted)).pvalue) if counted else 1.0
+    test = mcnemar([a < b for a, b in counted], [a > b for a, b in counted])  # which is the sign test of the wins
+    return test.only_a, len(counted), test.p
