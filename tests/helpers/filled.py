@@ -1,0 +1,226 @@
+"""What a study exists for, and whether its run filled it: rows, cells of tables, figures, pictures of the gallery.
+
+What is expected is read off the study's settings; what is there, off the files that its run left.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dinoskip.data.sets import dataset_name
+from dinoskip.pipeline.sections import StudyBase
+from dinoskip.pipeline.stages.pretrain import PretrainSection
+from dinoskip.pipeline.stages.supervise import SuperviseSection
+from dinoskip.pipeline.variants import Variant
+from dinoskip.results import EvalResult, read_rows
+from visualize.paper.published import DEFAULT, EPOCHS, INITIALISED, PUBLISHED, SKIP, PublishedNumber
+
+KINDS = {"ade20k": "ADE20K", "coco_stuff": "COCO-Stuff", "coco20k": "COCO20k"}
+ROLES = {(True, "trunc_normal"): SKIP, (False, "trunc_normal"): DEFAULT, (False, "skipless"): INITIALISED}
+BLOCKLESS = {"similarity", "photo"}  # layers that are drawn in the page
+OF_A_LAYER = {"depth", "normals", "video", "correspondence"}  # on images of their own where these are other sets
+
+
+@dataclass
+class Filled:
+    """How many of each sort there are, and a line for each that is missing or not a number of the run."""
+
+    counts: dict[str, int] = field(default_factory=dict)
+    faults: list[str] = field(default_factory=list)
+
+    def need(self, sort: str, there: object, what: str) -> None:
+        """Count one thing of a sort, or note that it is missing."""
+        if there:
+            self.counts[sort] = self.counts.get(sort, 0) + 1
+        else:
+            self.faults.append(f"{sort}: {what}")
+
+
+class Expected:
+    """A study's settings, as questions about what its run must leave."""
+
+    def __init__(self, study: StudyBase, variants: tuple[Variant, ...]) -> None:
+        self.study, self.variants = study, variants
+        self.sections: Any = study
+        self.recipe: Any = study.find(PretrainSection) or study.find(SuperviseSection)
+        self.epochs = list(study.evaluate.epochs) or ([self.recipe.epochs] if self.recipe else [])
+        self.supervised = study.find(SuperviseSection) is not None
+
+    def measures(self) -> Iterator[tuple[str, str]]:
+        """Task and key of the data set of every evaluation."""
+        for task in type(self.study.evaluate).model_fields:
+            for name in getattr(getattr(self.study.evaluate, task), "datasets", None) or ():
+                yield task, name
+
+    def networks(self) -> Iterator[tuple[Variant, int | None]]:
+        """Every network that is evaluated: variant and epoch, None for weights that exist."""
+        for variant in self.variants:
+            yield from ((variant, epoch) for epoch in (self.epochs if variant.model else [None]))
+
+    def blocks(self, rows: list[EvalResult]) -> set[str]:
+        """Blocks that are evaluated of a network with these rows."""
+        chosen = self.study.evaluate.blocks
+        depth = max((row.depth for row in rows), default=0)
+        return {str(block) for block in (range(1, depth + 1) if isinstance(chosen, str) else chosen)}
+
+    def fits(self, cell: PublishedNumber) -> bool:
+        """Whether the study has what stands in a published cell: network, data set, epoch, kind of features."""
+        same = [one for one in self.variants if one.model is not None and one.optimizer is not None
+                and ROLES.get((one.model.skip, one.model.init.name)) == cell.role
+                and one.optimizer.name == cell.optimizer.lower()]  # fmt: skip
+        depth = cell.depth or max((one.depth or 0 for one in same), default=0)
+        measured = {(task, self.paper_name(name)) for task, name in self.measures()}
+        measured |= {("classify", "ImageNet")} if self.supervised else set()
+        epoch = round(cell.epoch / EPOCHS * self.recipe.epochs) in self.epochs if self.recipe else False
+        several = not cell.several or self.study.evaluate.multiscale is not None
+        return (
+            bool([one for one in same if one.depth == depth])
+            and (cell.task, cell.dataset) in measured
+            and epoch
+            and several
+        )
+
+    def paper_name(self, name: str) -> str:
+        """The paper's name of one of the study's data sets."""
+        config: Any = self.study.data[name]
+        return f"VOC{config.year}" if config.kind == "voc" else KINDS.get(config.kind, config.kind)
+
+
+def filled(study: StudyBase, variants: tuple[Variant, ...], folder: Path, *, whole_tables: bool) -> Filled:
+    """Look at a study's folder after its run; ``whole_tables``: every cell of the tables it names is its own."""
+    result, expected = Filled(), Expected(study, variants)
+    rows = read_rows(folder / "rows.json") if (folder / "rows.json").is_file() else []
+    _rows(result, expected, rows)
+    _tables(result, expected, rows, folder / "report" / "tables", whole_tables)
+    _report(result, expected, folder)
+    _gallery(result, expected, folder / "report" / "gallery")
+    return result
+
+
+def _rows(result: Filled, expected: Expected, rows: list[EvalResult]) -> None:
+    """Finite numbers of every network, task, data set and block, and of a rule that looks at no image."""
+    finite = [row for row in rows if math.isfinite(row.value)]
+    for task, key in expected.measures():
+        names = {key, dataset_name(expected.study.data[key])}
+        here = [row for row in finite if row.task == task and row.dataset in names]
+        result.need("baselines", [row for row in here if row.is_baseline], f"{task} on {key}")
+        for variant, epoch in expected.networks():
+            mine = [row for row in here if row.model == variant.name and epoch in {None, row.epoch}]
+            about = f"{variant.name}, epoch {epoch}, {task} on {key}"
+            for block in sorted(expected.blocks(mine) or {"1"}):
+                result.need("blocks", block in {row.block for row in mine}, f"{about}, block {block}")
+            if task == "probe" and expected.study.evaluate.multiscale:
+                result.need("multiscale", [row for row in mine if "+" in row.block], about)
+    for variant, epoch in expected.networks() if expected.supervised else ():
+        mine = [row for row in finite if (row.task, row.model, row.epoch) == ("classify", variant.name, epoch)]
+        result.need("accuracies", {"top1"} <= {row.metric for row in mine}, f"{variant.name}, epoch {epoch}")
+
+
+def _read(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def _tables(result: Filled, expected: Expected, rows: list[EvalResult], folder: Path, whole: bool) -> None:
+    """The papers' tables, each number one of the run's; the answer, with a number on both sides of every line."""
+    values = {f"{row.value:.6g}" for row in rows}
+    compare = expected.sections.report.compare
+    for name in compare:
+        table, there = PUBLISHED[name], _read(folder / f"{name.replace('.', '-')}.csv")
+        cells = [cell for _, own in table.rows for cell in own]
+        if len(cells) != len(there):
+            result.faults.append(f"{name}: {len(there)} lines for {len(cells)} cells")
+        for cell, line in zip(cells, there, strict=False):
+            about = f"{line['row']}, {line['column']}: {line['ours']!r}"
+            number = re.fullmatch(r"-?[\d.]+(e-?\d+)?", line["ours"])
+            if expected.fits(cell):
+                result.need(name, number and f"{float(line['ours']):.6g}" in values, about)
+            elif number or whole:
+                result.faults.append(f"{name}: {about} is not of a network of this study")
+    if compare:
+        result.need("claims", _read(folder / "claims.csv"), "no table of claims")
+    measured = list(expected.measures())
+    for line in _read(folder / "answer.csv") if measured or expected.supervised else ():
+        both = "−" in line["networks"]
+        sides = [line["first"], *([line["second"]] if both else [])]
+        if both and not line["measure"].startswith("top-1,"):  # classifiers keep no records of images to pair
+            sides.append(line["difference"])
+        said = all(re.match(r"'?[+−-]?\d", side) for side in sides)
+        result.need("answer lines", said, f"{line['networks']}, {line['measure']}: {sides}")
+    if measured or expected.supervised:
+        result.need("answers", result.counts.get("answer lines", 0) >= len(measured), "fewer lines than measures")
+    if len({one.seed for one in expected.variants if one.family}) > 1:
+        result.need("seeds", (folder / "seeds.csv").is_file() and _read(folder / "seeds.csv"), "no table over seeds")
+
+
+def _report(result: Filled, expected: Expected, folder: Path) -> None:
+    """The page, its figures and the parts that settings ask for."""
+    text = (folder / "report" / "report.md").read_text(encoding="utf-8")
+    study, recipe = expected.sections, expected.recipe
+    depths = {one.depth for one in expected.variants}
+    trained = recipe is not None
+    wanted = {
+        "loss": trained,
+        "online": trained and bool(recipe.online_every) and bool(study.online.parts or expected.supervised),
+        "inside-training": trained and bool(recipe.diagnose_every),
+        "signal": True,
+        "weights": trained,
+        "blocks": any(expected.measures()),
+        "epochs": any(expected.measures()) and len([epoch for epoch in expected.epochs if epoch]) > 1,
+        "depth": any(expected.measures()) and len(depths) > 1,
+        "roughness": shown(expected) is not None,
+    }
+    for name, asked in wanted.items():
+        if asked:
+            there = f"](img/{name}.png)" in text and (folder / "report" / "img" / f"{name}.png").stat().st_size > 1000
+            result.need("figures", there, name)
+    if getattr(study, "sweep", None):
+        result.need("tables", "Learning rates, chosen by short runs" in text, "rates of the sweep")
+    if study.report.costs:
+        result.need("tables", re.search(r"### .*[Cc]ost|### .*[Hh]ours|### .*seconds", text), "costs")
+    for line in re.findall(r"^- .*no number for.*", text, flags=re.MULTILINE):
+        result.faults.append(f"report: {line}")
+    result.need("pages", (folder / "index.html").is_file(), "no index.html")
+
+
+def shown(expected: Expected) -> str | None:
+    """Key of the data set that the gallery shows."""
+    study = expected.sections
+    return study.gallery.dataset or next(iter(study.evaluate.probe.datasets), None)
+
+
+def _gallery(result: Filled, expected: Expected, folder: Path) -> None:
+    """Every column has every picture at every block, and its files."""
+    name = shown(expected)
+    if name is None:
+        return
+    page = (folder / "index.html").read_text(encoding="utf-8")
+    found = re.search(r'id="data"[^>]*>(.*?)</script>', page, re.DOTALL)
+    assert found is not None
+    data = json.loads(found[1])
+    study = expected.sections
+    firsts = {one.family or one.name: one for one in expected.variants}
+    columns = sum(len(study.gallery.epochs) or 1 if one.model else 1 for one in firsts.values())
+    result.need("columns", len(data["models"]) == columns, f"{data['models']}, {columns} expected")
+    layers = {"pca", "cut", "vector", "attention"}
+    layers |= {
+        task for task, key in expected.measures() if key == name and task in {"probe", "cluster", "saliency", "objects"}
+    }
+    layers |= {task for task, _ in expected.measures() if task in OF_A_LAYER}
+    result.need("images", len(data["images"]) >= study.gallery.first, f"{len(data['images'])} images")
+    for column, model in enumerate(data["models"]):
+        every = {layer: [number for number, image in enumerate(data["images"]) if image["layer"] == layer]
+                 for layer in (*OF_A_LAYER, "")}  # fmt: skip
+        for layer in sorted(layers):
+            for image in every.get(layer) or every[""]:
+                own = data["cells"][column][image]["layers"].get(layer, {})
+                whole = own.get("blocks") and own["blocks"] == data["blocks"][: len(own["blocks"])]
+                file = folder / "img" / f"{layer}-m{column}-i{image:03d}.png"
+                result.need("pictures", whole and file.is_file(), f"{model}, {layer}, image {image}: {own}")

@@ -1,0 +1,105 @@
+"""Every configuration that ships runs to its end, small, on data laid out as the real sets are, and fills its cells.
+
+A configuration is found by its place below configs/; one that cannot be shrunk, planned or run fails by its name. Which
+cells it has is read off its settings (tests/helpers/filled.py): numbers of every network, data set and block, cells of
+the papers' tables, lines of the answer, figures, columns and pictures of the gallery. Each run prints a line of them.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from dinoskip.cli import main
+from dinoskip.pipeline.study import load_study
+from tests.helpers.filled import filled
+from tests.helpers.shipped import CONFIGS, NOT_RUN, SHIPPED, write_shrunk
+
+QUICK = ("eval/own_masks.yaml", "paper/token_graying.yaml", "start/features.yaml")
+"""Run whole in the default suite: the cheapest that together have boxes, masks, classes and photographs."""
+
+FIRST_TRAINED = (("paper/table1_supervised.yaml", "skip-adamw"),)
+"""Trained in the default suite: a thousand images by the whole augmentation of classifiers."""
+
+
+@pytest.fixture(scope="module")
+def below(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder in which all are run: data sets that several name are made once."""
+    return tmp_path_factory.mktemp("shipped")
+
+
+def run_whole(name: str, below: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """A shipped configuration, shrunk, to its report; what it is for is filled."""
+    started, cpu = time.monotonic(), time.process_time()
+    path = write_shrunk(name, below)
+    monkeypatch.chdir(path.parent)
+    output = f"output=runs/{Path(name).with_suffix('')}"  # tables of one study folder would make each other's pages
+    assert main(["run", path.name, output, "--device", "cpu", "-q"]) == 0, f"{name}: {capsys.readouterr().err[-2000:]}"
+    study, variants = load_study(path.name, [output])
+    there = filled(study, variants, study.directory, whole_tables=name.startswith("paper/"))
+    assert not there.faults, f"{name}, {len(there.faults)} missing:\n" + "\n".join(there.faults[:20])
+    assert there.counts, name
+    seconds, cpu = time.monotonic() - started, time.process_time() - cpu
+    counts = ", ".join(f"{number} {sort}" for sort, number in there.counts.items())
+    with capsys.disabled():
+        print(f"\n{name}: {seconds:.0f} s ({cpu:.0f} of a core); {counts}", end="")
+
+
+def test_what_is_not_run_is_extended_by_what_is() -> None:
+    texts = {name: (CONFIGS / name).read_text() for name in SHIPPED}
+    for name in NOT_RUN:
+        folder, _, file = name.rpartition("/")
+        assert any(f"extends: [{file}]" in text or f"extends: {file}" in text
+                   for other, text in texts.items() if other.startswith(f"{folder}/")), name  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_is_planned(
+    name: str, below: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write_shrunk(name, below)
+    monkeypatch.chdir(path.parent)
+    assert main(["plan", path.name, "output=planned", "--json"]) == 0
+    steps = json.loads(capsys.readouterr().out)
+    assert {"report", "analyze"} <= {step["stage"] for step in steps}
+    assert all(step["state"] == "run" or step["reason"].startswith("after ") for step in steps), "nothing is missing"
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_the_cheapest_run_whole(
+    name: str, below: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_whole(name, below, monkeypatch, capsys)
+
+
+@pytest.mark.parametrize(("name", "variant"), FIRST_TRAINED)
+def test_a_network_of_a_labelled_recipe_is_trained(
+    name: str, variant: str, below: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_shrunk(name, below)
+    monkeypatch.chdir(path.parent)
+    command = [
+        "run",
+        path.name,
+        "output=trained",
+        "--variant",
+        variant,
+        "--until",
+        "supervise",
+        "--device",
+        "cpu",
+        "-q",
+    ]
+    assert main(command) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("name", SHIPPED)
+def test_runs_whole(
+    name: str, below: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_whole(name, below, monkeypatch, capsys)
