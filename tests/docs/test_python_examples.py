@@ -1,15 +1,22 @@
 """Python in README.md and on some pages runs as it stands there, with small stand-ins for what a reader would have."""
 
+import pickle
 import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import timm
 import torch
 
 import dinoskip.models
+from dinoskip.cli import main
 from dinoskip.data import ScenesConfig
+from dinoskip.data.sets import open_normals
+from dinoskip.data.sets.nyu import NyuNormalsConfig
+from dinoskip.models import VitConfig, create_model, save_weights
+from tests.helpers.tiny import make_images
 
 ROOT = Path(__file__).parents[2]
 SMALL = "timm:vit_tiny_patch16_224,pretrained=false,depth=3"
@@ -21,8 +28,19 @@ STAND_INS = {
         "[3, 6, 9, 12]": "[1, 3]",
     },
     "docs/concepts/initialisation.md": {},
+    "docs/backbones.md": {'"timm:vit_small_patch16_224,': '"timm:vit_tiny_patch16_224,'},
+    "docs/files.md": {
+        '"skipless_vit_small_patch16_224", num_classes=0': '"vit_tiny_patch16_224", num_classes=0, depth=1'
+    },
+    "docs/gallery.md": {},
+    "docs/heads.md": {},
+    "docs/initialisations.md": {},
+    "docs/optimizers.md": {},
+    "docs/tokencut.md": {},
 }
 """What each page's examples are run with, in place of what they say: no downloads, small networks."""
+ELSEWHERE = {"docs/features.md": "tests/features/test_export.py"}
+"""Pages whose examples another test runs."""
 
 
 def examples(page: str) -> list[str]:
@@ -65,3 +83,60 @@ def test_initialisations_differ_as_the_page_says(capsys: pytest.CaptureFixture[s
     assert min(default[1:]) > 0.99
     assert ours[2] == pytest.approx(0.42, abs=0.05)
     assert ours[9] == pytest.approx(0.96, abs=0.02)
+
+
+def test_backbones() -> None:
+    values: dict[str, Any] = {"images": torch.zeros(1, 3, 224, 224)}
+    run("docs/backbones.md", values)
+    assert values["layers"][12].tokens.shape == (1, 14 * 14, 192)
+
+
+def test_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = VitConfig(name="vit_tiny_patch16", depth=1)
+    save_weights(Path("weights.safetensors"), create_model(config.name, depth=1).state_dict(), config, {})
+    assert main(["models", "convert", "weights:weights.safetensors", "FOLDER"]) == 0
+    run("docs/files.md", {})
+
+
+def test_gallery(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    make_images(tmp_path / "photos", 3)
+    spec = "timm:vit_tiny_patch16_224,pretrained=false,depth=2"
+    command = ["features", "export", "--backbone", spec, "--data", "photos", "--out", "runs/features", "--size", "48"]
+    assert main([*command, "--device", "cpu"]) == 0
+    run("docs/gallery.md", {})
+    assert "First look" in (tmp_path / "gallery" / "index.html").read_text()
+
+
+def test_heads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "test").mkdir()
+    rng = np.random.default_rng(0)
+    arrays = {"images": rng.integers(0, 256, (2, 3, 12, 16), np.uint8), "snorms": rng.normal(size=(2, 3, 12, 16))}
+    content = {**arrays, "depths": np.ones((2, 12, 16)), "test_indices": [1]}
+    (tmp_path / "nyuv2_snorm_all.pkl").write_bytes(pickle.dumps(content))
+    run("docs/heads.md", {})
+    opened = open_normals(NyuNormalsConfig(root=str(tmp_path)), "test")
+    assert opened.ids == ("0001",)
+    np.testing.assert_array_equal(opened.read(0).image, arrays["images"][1].transpose(1, 2, 0))
+
+
+def test_initialisations_in_place() -> None:
+    model = create_model("vit_tiny_patch16", depth=2, img_size=32, skip=False)
+    run("docs/initialisations.md", {"model": model, "images": torch.randn(16, 3, 32, 32)})
+    assert torch.isfinite(model(torch.randn(1, 3, 32, 32))).all()
+
+
+def test_optimizers() -> None:
+    model = create_model("vit_mini_patch16", depth=1, img_size=32)
+    model(torch.randn(2, 3, 32, 32)).square().mean().backward()
+    run("docs/optimizers.md", {"model": model})
+
+
+def test_tokencut() -> None:
+    keys = torch.randn(784, 16)
+    values: dict[str, Any] = {"keys": keys, "batch": torch.stack([keys, -keys]), "H": 448, "W": 448}
+    run("docs/tokencut.md", values)
+    assert len(values["cuts"]) == 2
+    assert values["cuts"][0].box == values["cut"].box
