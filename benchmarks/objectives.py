@@ -18,12 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.pages import cost_line, draw_beside, markdown_table
+from dinoskip.estimates import Estimate, Judgement, decided, judged, known
 from dinoskip.files import read_json, write_text
 from dinoskip.results import EvalResult, best_by_heldout, read_rows
 from visualize.figures.drawing import curve, heading, legend, panels
-from visualize.report.answer import BETTER
-from visualize.report.seeds import OverSeeds, SeedsLine
-from visualize.rows import Benchmark
+from visualize.report.answer import BETTER, UNDECIDED, WORSE
 from visualize.tables import mean_deviation
 
 TITLES = {
@@ -46,7 +45,6 @@ NETWORKS = ("skip", "default", "paper", "calibrated", "mirrored", "mixing")
 CURVES = "objectives-blocks"
 ALIVE = 0.9
 """Below this mean cosine the tokens of an image are called alive."""
-PROBE = Benchmark("probe", "mIoU", "scenes", "val")
 _INTRO = """# Which objective keeps the tokens of a skipless ViT alive?
 
 Written by `python -m benchmarks.objectives STUDY ... --table PAGE.md` from {runs} training runs of
@@ -59,9 +57,9 @@ of the patches on 317 embedded scenes (7 classes); *chosen* is the block that is
 *cosine* is between the tokens of an image at the last block, 1 where all are alike; k-NN (20 neighbours) is at the
 last block, on Imagenette's validation images. *a → b*: before training and after it. ± is the standard deviation over
 seeds. `skip` alone has skip connections; `mirrored` is calibrated with `mlp: mirrored`, `mixing` with
-`mixing_heads: 1`. Tokens are *alive* if their cosine is below {alive:g}. *Better* or *worse* than skip means by more
-than two standard deviations over seeds, the better one also above its own start; this was fixed before the runs.
-Short runs of a small network: leads, not laws.
+`mixing_heads: 1`. Tokens are *alive* if their cosine is below {alive:g}. *Better* or *worse* than skip: Welch's t over
+seeds (the 317 images are taken as fixed) of the difference and of what the better one gained over its own start, both
+p < 0.05 after Holm's correction for all lines of this page. Short runs of a small network: leads, not laws.
 """
 
 
@@ -131,7 +129,42 @@ def _rate(sweep: Mapping[str, Any]) -> str:
     return f"{chosen:g}{edge}"
 
 
-def table(networks: Sequence[Network]) -> list[str]:
+@dataclass(frozen=True)
+class Line:
+    """A network minus the one with skips at a block, in percent points, and whether it is better or worse."""
+
+    first: str
+    difference: float
+    verdict: str
+
+
+Lines = Mapping[tuple[str, str, str], Line]  # by study, network and block ("last" or "chosen")
+
+
+def _estimates(network: Network, block: str, epoch: int) -> list[Estimate]:
+    return [known(value / 100) for value in network.over_seeds(getattr(network, block), epoch)]
+
+
+def judged_lines(studies: Mapping[str, Sequence[Network]]) -> dict[tuple[str, str, str], Line]:
+    """Every network against the one with skips of its study, at both blocks, decided together."""
+    found: dict[tuple[str, str, str], Judgement] = {}
+    for name, networks in studies.items():
+        skip = next((one for one in networks if one.name == "skip"), None)
+        for one in networks:
+            for block in ("last", "chosen") if skip and one is not skip else ():
+                after, before = (
+                    [_estimates(network, block, network.epochs if trained else 0) for network in (one, skip) if network]
+                    for trained in (True, False)
+                )
+                found[name, one.name, block] = judged(*after, *before)
+    words = {1: BETTER, -1: WORSE, 0: UNDECIDED}
+    return {
+        key: Line(key[1], 100 * judgement.difference.value, words[sign])
+        for (key, judgement), (sign, _) in zip(found.items(), decided(list(found.values())), strict=True)
+    }
+
+
+def table(study: str, networks: Sequence[Network], lines: Lines) -> list[str]:
     """A line a network."""
     columns = (
         "network", "rate", "seeds", "cosine", "dense, last block", "− skip", "dense, chosen block", "− skip", "k-NN",
@@ -142,9 +175,10 @@ def table(networks: Sequence[Network]) -> list[str]:
             _before_and_after(one, value, digits)
             for value, digits in ((one.cosine, 2), (one.last, 1), (one.chosen, 1), (one.knn, 1))
         )
-        judged = [_judged(one, networks, block) for block in ("last", "chosen")]
+        compared = [lines.get((study, one.name, block)) for block in ("last", "chosen")]
+        said = ["" if line is None else f"{line.difference:+.1f}, {line.verdict}" for line in compared]
         cells = [one.name, one.rate, str(len(one.seeds))]
-        body.append([*cells, cosine, last, judged[0], chosen, judged[1], knn])
+        body.append([*cells, cosine, last, said[0], chosen, said[1], knn])
     return markdown_table(columns, body)
 
 
@@ -153,28 +187,7 @@ def _before_and_after(one: Network, value: Callable[[Sequence[EvalResult], int],
     return f"{statistics.mean(before):.{digits}f} → {mean_deviation(after, digits)}"
 
 
-def against_skip(one: Network, networks: Sequence[Network], block: str) -> SeedsLine | None:
-    """A network against the one with skips at the ``"last"`` or ``"chosen"`` block; None for itself or without it.
-
-    Better or worse as the reports say it: a difference of means of more than two standard deviations over seeds, pooled
-    over both networks, the better one above its own start; undecided with one seed.
-    """
-    skip = next((other for other in networks if other.name == "skip"), one)
-    if one is skip:
-        return None
-    sides = []
-    for own in (one, skip):
-        value: Callable[[Sequence[EvalResult], int], float] = getattr(own, block)
-        sides.append(OverSeeds(tuple(own.over_seeds(value, own.epochs)), (), tuple(own.over_seeds(value, 0))))
-    return SeedsLine(one.name, skip.name, PROBE, *sides)
-
-
-def _judged(one: Network, networks: Sequence[Network], block: str) -> str:
-    line = against_skip(one, networks, block)
-    return "" if line is None else f"{line.difference:+.1f}, {line.verdict}"
-
-
-def verdict(networks: Sequence[Network]) -> str:
+def verdict(study: str, networks: Sequence[Network], compared: Lines) -> str:
     """Which skipless networks are alive, which have learnt, and which are better than skip, in sentences."""
     others = [one for one in networks if one.name != "skip"]
     if len(others) in (0, len(networks)):
@@ -190,14 +203,13 @@ def verdict(networks: Sequence[Network]) -> str:
     if not any(len(one.seeds) > 1 for one in networks):
         return f"{said} One seed: whether one is better than skip is undecided."
     for block in ("last", "chosen"):
-        better = [name for one in others if (name := _if_better(one, networks, block))]
+        better = [name for one in others if (name := _if_better(one, compared[study, one.name, block]))]
         said += f" Better than skip at the {block} block: {', '.join(better) or 'none'}."
     return said
 
 
-def _if_better(one: Network, networks: Sequence[Network], block: str) -> str:
-    line = against_skip(one, networks, block)
-    if line is None or line.verdict != BETTER:
+def _if_better(one: Network, line: Line) -> str:
+    if line.verdict != BETTER:
         return ""
     return f"{one.name} ({line.difference:+.1f}{'' if is_alive(one) else ', its last tokens alike'})"
 
@@ -207,7 +219,7 @@ def is_alive(one: Network) -> bool:
     return statistics.mean(one.over_seeds(one.cosine, one.epochs)) < ALIVE
 
 
-def answer(studies: Mapping[str, Sequence[Network]]) -> str:
+def answer(studies: Mapping[str, Sequence[Network]], compared: Lines) -> str:
     """Whether a skipless network with live tokens has better dense features than skip, and under which objective."""
     said = []
     for block in ("last", "chosen"):
@@ -215,7 +227,7 @@ def answer(studies: Mapping[str, Sequence[Network]]) -> str:
             (TITLES[name], line)
             for name, networks in studies.items()
             for one in networks
-            if is_alive(one) and (line := against_skip(one, networks, block)) is not None
+            if is_alive(one) and (line := compared.get((name, one.name, block))) is not None
         ]
         won = [f"{line.first} with {title} ({line.difference:+.1f})" for title, line in lines if line.verdict == BETTER]
         nearest = max(lines, key=lambda entry: entry[1].difference, default=None)
@@ -275,12 +287,13 @@ def write_page(folders: Sequence[Path], page: Path) -> None:
     studies = {name: read[name] for name in TITLES if name in read}
     runs = sum(len(one.seeds) for networks in studies.values() for one in networks)
     intro = _INTRO.format(runs=runs, cost=cost([one for one in folders if one.name in studies]), alive=ALIVE)
-    lines = [intro, "## Verdicts", "", answer(studies), ""]
-    lines += [f"- **{TITLES[name]}.** {verdict(networks)}" for name, networks in studies.items()]
+    compared = judged_lines(studies)
+    lines = [intro, "## Verdicts", "", answer(studies, compared), ""]
+    lines += [f"- **{TITLES[name]}.** {verdict(name, networks, compared)}" for name, networks in studies.items()]
     lines += ["", "## Networks", ""]
     for name, networks in studies.items():
         note = [NOTES[name], ""] if name in NOTES else []
-        lines += [f"### {TITLES[name]}", "", *note, *table(networks)]
+        lines += [f"### {TITLES[name]}", "", *note, *table(name, networks, compared)]
     page.parent.mkdir(parents=True, exist_ok=True)
     lines += ["## By block, after training", "", draw(studies, page.parent)]
     write_text(page, "\n".join(lines) + "\n")

@@ -27,7 +27,7 @@ class EvalResult:
 
     ``value`` is in percent for mIoU, accuracy and CorLoc (0..100). ``note`` marks what must not be mistaken,
     such as ``"best on validation"``. ``low`` and ``high`` are the ends of the 95 % interval, in the unit of ``value``:
-    Wilson's for shares (CorLoc, accuracy), by the bootstrap over images for mIoU (:mod:`dinoskip.statistics`); None
+    Wilson's for shares (CorLoc, accuracy), by the jackknife for mIoU (:func:`dinoskip.statistics.interval`); None
     where there is none. ``deviation`` is the standard deviation of a mean over several seeds (n - 1 in the
     denominator), in the same unit; None for a single fit.
 

@@ -1,20 +1,19 @@
-"""Statistics of scores over images: intervals, paired differences, and choices scored on other images.
+"""Statistics of scores over units (images, videos, pairs): scores of records, intervals of 95 %, exact tests, Holm.
 
-Records are what images contribute to a score (:mod:`dinoskip.records`): hits (n,) or scores of their own (n,), whose
-score is their mean, without images that have none (nan), or areas (n, K, 2), whose score is the mIoU of their sums.
-Scores are in 0..1, or in hundredths of the row's unit. Intervals are of 95 %, the bootstrap (Efron 1979)
-is over images with the percentile method. All is deterministic by a seed.
+Records are what units contribute to a score (:mod:`dinoskip.records`): hits (n,) or scores of their own (n,), whose
+score is their mean, without units that have none (nan), or areas (n, K, 2), whose score is the mIoU of their sums.
+Scores are in 0..1, or in hundredths of the row's unit. Differences are in :mod:`dinoskip.estimates`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import bdtr
+from scipy.special import bdtr, expit, logit, stdtrit
 
 from dinoskip.randomness import numpy_rng
 
@@ -23,10 +22,11 @@ Records = NDArray[np.integer] | NDArray[np.bool_] | NDArray[np.floating]
 RESAMPLES = 1000
 ENDS = (0.025, 0.975)
 _Z = 1.959963984540054  # the normal distribution's 97.5 % point
+_EDGE = 1e-4  # a mIoU nearer to 0 or 1 has no logit
 _DRAWS = 2**22  # numbers drawn at once: 32 MiB
 
 
-def wilson(hits: int, n: int) -> tuple[float, float]:
+def wilson(hits: float, n: float) -> tuple[float, float]:
     """Return the interval (0..1) of a share of ``hits`` in ``n`` (Wilson 1927); nan if n is 0.
 
     It has a width at 0 and n hits too: 0 of 60 is [0, 0.06].
@@ -44,7 +44,22 @@ def wilson(hits: int, n: int) -> tuple[float, float]:
 
 def score(records: Records) -> float:
     """Return the score (0..1) of records: the mean of hits, or the mIoU of areas; nan for none."""
-    return float(_scores(np.ones((1, len(records))), records)[0])
+    inside, every = as_areas(records)
+    return float(mean_iou(inside.sum(0), every.sum(0)))
+
+
+def as_areas(records: Records) -> tuple[F64, F64]:
+    """Return intersections and unions (n, K) of records; hits and scores of their own are areas of one class."""
+    if records.ndim == 3:
+        return records[..., 0].astype(np.float64), records[..., 1].astype(np.float64)
+    values = records.astype(np.float64)[:, None]
+    there = np.isfinite(values)
+    return np.where(there, values, 0.0), there.astype(np.float64)
+
+
+def are_hits(records: Records) -> bool:
+    """Whether records are hits (n,): whole numbers 0 and 1."""
+    return records.ndim == 1 and not np.issubdtype(records.dtype, np.floating)
 
 
 def mean_iou(intersection: F64, union: F64) -> F64:
@@ -79,94 +94,92 @@ def percentile_interval(scores: F64) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def _scores(times: F64, records: Records) -> F64:
-    """Return the scores (m,) of records when images count ``times`` (m, n)."""
-    if not records.shape[0]:
-        return np.full(len(times), np.nan)
-    if records.ndim == 1:
-        values = records.astype(np.float64)
-        there = np.isfinite(values)
-        counted = times @ there.astype(np.float64)
-        total = times @ np.where(there, values, 0.0)
-        share: F64 = np.divide(total, counted, out=np.full(len(times), np.nan), where=counted > 0)
-        return share
-    summed = (times @ records.reshape(len(records), -1).astype(np.float64)).reshape(len(times), *records.shape[1:])
-    return mean_iou(summed[..., 0], summed[..., 1])
+@dataclass(frozen=True, eq=False)
+class Jackknife:
+    """A score without each of its units (Tukey 1958): ``value``, and what each unit contributes to its error.
 
-
-@dataclass(frozen=True)
-class Difference:
-    """A score minus another over the same ``n`` images, with the ends of its interval and a two-sided p-value."""
+    ``parts`` (n, K) are pseudo-values less the score, by class: n - 1 times how much the score is lower without the
+    unit. Their sums over classes have the score's standard deviation over units. ``lone`` (K,) are classes with all
+    their area in one unit, which have no such part, ``sizes`` (K,) of how many equal units each class is (0: absent).
+    """
 
     value: float
-    low: float
-    high: float
-    p: float
-    n: int
+    parts: F64
+    lone: NDArray[np.bool_]
+    sizes: F64
+
+    @property
+    def bias(self) -> float:
+        """How much the score is expected to be above that of all units there are (Quenouille 1956)."""
+        return -float(self.parts.sum(1).mean()) if len(self.parts) else 0.0
 
 
-Side = Records | Sequence[Records]
+def jackknife(records: Records) -> Jackknife:
+    """Return the delete-one jackknife of records' score, classes of the whole set held fixed: without its only unit a
+    class keeps its IoU. Memory: n x K numbers."""
+    inside, every = as_areas(records)
+    total, area = inside.sum(0), every.sum(0)
+    n, there = len(inside), area > 0
+    rest = area - every
+    lone = there & (rest <= 0).any(0)
+    iou = np.divide(total, area, out=np.zeros_like(total), where=there)
+    change = np.divide(total - inside, rest, out=np.broadcast_to(iou, inside.shape).copy(), where=rest > 0) - iou
+    squares = np.square(np.divide(every, area, out=np.zeros_like(every), where=there)).sum(0)
+    sizes = np.divide(1.0, squares, out=np.zeros_like(squares), where=squares > 0)
+    parts = (1 - n) * change / max(1, there.sum())
+    return Jackknife(float(mean_iou(total, area)), parts, lone if lone.size > 1 else ~there & False, sizes)
 
 
-def mean_interval(scores: ArrayLike, *, resamples: int = RESAMPLES, seed: int = 0) -> tuple[float, float]:
-    """Return the interval of the mean of images' own scores (n,), nan left out, or of areas (n, K, 2); nan for none."""
-    values = np.asarray(scores, dtype=np.float64)
-    if not len(values):
-        return math.nan, math.nan
-    parts = [_scores(times, values) for times in resample_counts(len(values), resamples, seed)]
-    return percentile_interval(np.concatenate(parts))
+def variance(parts: F64, lone: NDArray[np.bool_], sizes: F64) -> float:
+    """Return the variance (of the mean over units) of jackknife parts (n, K); nan for fewer than 2 units.
 
-
-def paired_difference(a: Side, b: Side, *, resamples: int = RESAMPLES, seed: int = 0) -> Difference:
-    """Return the score of ``a`` minus that of ``b``, records of the same images in the same order.
-
-    Each may be a list, of several seeds of training; its score is then their mean. The bootstrap draws images, the same
-    for all, and seeds of either side on top. The p-value is twice the smaller part of the resampled differences on
-    either side of 0, so that it is below 0.05 where the interval excludes 0; at least 2 / (resamples + 1). Raises
-    ValueError if the numbers of images or classes differ.
+    A class with all its area in one unit is given the mean variance that one unit has in the other classes.
     """
-    return paired_differences([(a, b)], resamples=resamples, seed=seed)[0]
+    n = len(parts)
+    if n < 2:
+        return math.nan
+    centred = parts - parts.mean(0)
+    found = float(np.square(centred.sum(1)).sum()) / (n * (n - 1))
+    if lone.any():
+        known = ~lone & (sizes > 0)
+        count = int(known.sum() + lone.sum())
+        of_a_unit = np.square(centred[:, known]).sum(0) / (n * (n - 1)) * sizes[known]
+        found += lone.sum() * min(0.25 / count**2, float(of_a_unit.mean()) if known.any() else math.inf)
+    return found
 
 
-def paired_differences(
-    pairs: Sequence[tuple[Side, Side]], *, resamples: int = RESAMPLES, seed: int = 0
-) -> list[Difference]:
-    """Return :func:`paired_difference` of every pair, all over the same number of images, drawn once for all."""
-    listed = [tuple([side] if isinstance(side, np.ndarray) else list(side) for side in pair) for pair in pairs]
-    for sides in listed:
-        shapes = {records.shape for side in sides for records in side}
-        if len(shapes) != 1 or not all(sides):
-            raise ValueError(f"records of different shapes cannot be paired: {sorted(shapes)}")
-    sizes = {len(sides[0][0]) for sides in listed}
-    if len(sizes) > 1:
-        raise ValueError(f"pairs over different numbers of images: {sorted(sizes)}")
-    if not sizes or sizes == {0}:
-        return [Difference(math.nan, math.nan, math.nan, math.nan, 0) for _ in listed]
-    (n,) = sizes
-    rngs = [numpy_rng(seed, "bootstrap of seeds", *map(len, sides)) for sides in listed]
-    drawn: list[list[F64]] = [[] for _ in listed]
-    for times in resample_counts(n, resamples, seed):
-        for sides, rng, parts in zip(listed, rngs, drawn, strict=True):
-            first, second = (_mean_over_seeds(times, side, rng) for side in sides)
-            parts.append(first - second)
-    return [_difference(sides, np.concatenate(parts), n) for sides, parts in zip(listed, drawn, strict=True)]
+def interval(records: Records, labelled: ArrayLike | None = None) -> tuple[float, float]:
+    """Return the interval of records' score: Wilson's of hits, Student's of scores of their own; nan for none,
+    for one, and where units do not differ.
 
-
-def _mean_over_seeds(times: F64, side: Sequence[Records], rng: np.random.Generator) -> F64:
-    """Return the mean scores (m,) of seeds that are drawn with replacement, when images count ``times`` (m, n)."""
-    scores = np.stack([_scores(times, records) for records in side], 1)
-    if len(side) == 1:
-        return scores[:, 0]
-    mean: F64 = (scores * rng.multinomial(len(side), np.full(len(side), 1 / len(side)), len(times))).sum(1) / len(side)
-    return mean
-
-
-def _difference(sides: Sequence[Sequence[Records]], differences: F64, n: int) -> Difference:
-    value = float(np.mean([score(one) for one in sides[0]]) - np.mean([score(one) for one in sides[1]]))
-    differences = differences[np.isfinite(differences)]
-    beyond = min((differences <= 0).sum(), (differences >= 0).sum())
-    p = min(1.0, 2 * (1 + float(beyond)) / (len(differences) + 1))
-    return Difference(value, *percentile_interval(differences), p, n)
+    Of areas (n, K, 2) it is for the mIoU, over all units like these, **of the classes that these units have**. Few
+    units understate it: a class that is rare is predicted in more units than it is found in, so a class that is
+    predicted and nowhere ``labelled`` (K,; areas or counts, all if None) counts 0 here and more elsewhere. The
+    interval is Student's on the logit scale, around the score without its bias, with half the bias in its error, and
+    extended to hold the score. The bias is the jackknife's, or, where it is larger, that of the unlabelled classes
+    having the mean IoU of the others. Coverage: :mod:`benchmarks.decisions`.
+    """
+    if not len(records):
+        return math.nan, math.nan
+    if are_hits(records):
+        return wilson(int(records.sum()), len(records))
+    without = jackknife(records)
+    if len(records) < 2 or math.isnan(without.value):
+        return math.nan, math.nan
+    error = math.sqrt(variance(without.parts, without.lone, without.sizes))
+    if error == 0:  # all units are alike: nothing is known of their spread
+        return math.nan, math.nan
+    width = float(stdtrit(len(records) - 1, ENDS[1]))
+    if records.ndim == 1:
+        return without.value - width * error, without.value + width * error
+    inside, every = (part.sum(0) for part in as_areas(records))
+    absent = (every > 0) & (np.asarray(labelled) <= 0) if labelled is not None else np.zeros(every.shape, dtype=bool)
+    others = float(mean_iou(inside[~absent], every[~absent])) if (every[~absent] > 0).any() else 0.0
+    bias = min(without.bias, others * -float(absent.sum() / (every > 0).sum()))
+    centre = min(max(without.value - bias, _EDGE), 1 - _EDGE)
+    half = width * math.hypot(error, bias / 2) / (centre * (1 - centre))
+    low, high = (float(expit(logit(centre) + sign * half)) for sign in (-1, 1))
+    return min(low, without.value), max(high, without.value)
 
 
 @dataclass(frozen=True)
@@ -189,58 +202,12 @@ def mcnemar(a: ArrayLike, b: ArrayLike) -> McNemar:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Return the p-values adjusted for their number (Holm 1979), in the order given.
+    """Return the p-values adjusted for their number (Holm 1979), in the order given; nan, not tested, does not count.
 
     Those up to a level are the comparisons that hold together at that level.
     """
-    order = np.argsort(p_values, kind="stable")
-    adjusted = np.empty(len(p_values))
-    steps = np.asarray(p_values, dtype=np.float64)[order] * np.arange(len(p_values), 0, -1)
-    adjusted[order] = np.minimum(np.maximum.accumulate(steps), 1.0) if len(p_values) else steps
+    every = np.asarray(p_values, dtype=np.float64)
+    order = np.argsort(every, kind="stable")[: np.isfinite(every).sum()]
+    adjusted = np.full(len(every), np.nan)
+    adjusted[order] = np.minimum(np.maximum.accumulate(every[order] * np.arange(len(order), 0, -1)), 1.0)
     return adjusted.tolist()
-
-
-@dataclass(frozen=True, eq=False)
-class CrossFit:
-    """The best block, chosen on one half of the images and scored on the other, both ways.
-
-    ``chosen`` are the blocks that score the first and the second half; ``value`` is the score over all images, each by
-    the block chosen without it, of ``records``; ``oracle_block`` and ``oracle`` are the best block on all images and
-    its score there, which choosing on the reported images would have given.
-    """
-
-    chosen: tuple[str, str]
-    value: float
-    records: Records
-    oracle_block: str
-    oracle: float
-
-    @property
-    def optimism(self) -> float:
-        """How much the score of the block chosen on the reported images is above."""
-        return self.oracle - self.value
-
-
-def cross_fitted_best(records_by_block: Mapping[str, Records], *, seed: int = 0, lowest: bool = False) -> CrossFit:
-    """Choose a block by cross-fitting over two random halves of the images. The first of equal blocks is taken.
-
-    The best is the one of the highest score, or with ``lowest`` of the lowest.
-
-    ``records_by_block`` are of the same images in the same order; the halves depend on their number and ``seed`` alone.
-    Raises ValueError for no block, fewer than 2 images or different shapes.
-    """
-    shapes = {records.shape for records in records_by_block.values()}
-    if len(shapes) != 1 or next(iter(shapes))[0] < 2:
-        raise ValueError(f"a block cannot be chosen from records of shapes {sorted(shapes)}")
-    n = next(iter(shapes))[0]
-    halves = np.zeros((2, n))
-    halves[0, numpy_rng(seed, "cross-fitting", n).permutation(n)[: n // 2]] = 1
-    halves[1] = 1 - halves[0]
-    blocks = list(records_by_block)
-    table = np.stack([_scores(np.vstack([halves, np.ones(n)]), records) for records in records_by_block.values()])
-    best = np.where(np.isfinite(table), -table if lowest else table, -np.inf).argmax(0)
-    chosen = blocks[best[1]], blocks[best[0]]
-    first, second = (records_by_block[block] for block in chosen)
-    inside = halves[0].astype(bool).reshape(-1, *[1] * (first.ndim - 1))
-    fitted = np.where(inside, first, second)
-    return CrossFit(chosen, score(fitted), fitted, blocks[best[2]], float(table[best[2], 2]))

@@ -52,7 +52,7 @@ PACKAGES = {
         "eval.correspondence",
         "eval.metrics",
         "eval.discovery",
-        "eval.bootstrap",
+        "eval.intervals",
         "eval.compare",
     ],
     "visualize": ["visualize.pca", "visualize.gallery", "visualize.report", "visualize.figures", "visualize.board"],

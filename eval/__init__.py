@@ -10,7 +10,7 @@ A folder for each task: its settings in ``config.py`` (no torch at import), its 
 - neighbours: ``knn`` (images), ``retrieval`` (patches), ``neighbours`` (the index)
 - videos: ``video``; pairs of images: ``correspondence``
 - while a network trains: ``online``
-- for all of them: ``labelled`` (tokens with label maps), ``upsampling``, ``metrics``, ``bootstrap`` (intervals),
+- for all of them: ``labelled`` (tokens with label maps), ``upsampling``, ``metrics``, ``intervals`` (of the mIoU),
   ``baselines``, ``means`` (over what images have several of), ``compare`` (two rows over the same images),
   ``picture_maps`` (what the gallery draws), ``resumed`` (what is found image by image, in files)
 """

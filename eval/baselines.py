@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from dinoskip.records import RecordedRow, areas_record
 from dinoskip.results import EvalResult
 from dinoskip.statistics import wilson
-from eval.bootstrap import miou_intervals
+from eval.intervals import miou_interval
 from eval.metrics import scores_of_areas
 
 Box = tuple[float, float, float, float]
@@ -73,7 +73,7 @@ def majority_areas(train: NDArray[np.integer], val: NDArray[np.integer]) -> NDAr
 def segmentation_baselines(train: NDArray[np.integer], val: NDArray[np.integer], like: EvalResult) -> list[RecordedRow]:
     """Return the mIoU row of ``majority class``, by the pixels of :func:`majority_areas`."""
     areas = majority_areas(train, val)
-    ((low, high),) = miou_intervals([areas], like.seed)
+    low, high = miou_interval(areas)
     row = like.baseline("majority class", 100 * scores_of_areas(areas.sum(0)).miou, 100 * low, 100 * high)
     return [RecordedRow(row, areas_record(areas))]
 

@@ -2,21 +2,24 @@
 
 A row is named ``FOLDER``, or ``FOLDER@block=7,norm=final``: a folder that holds ``rows.json`` (or the file itself), and
 fields that the row must have. Where several blocks are left, one is chosen without the images that are reported: a
-probe's by its held-out training images, others by cross-fitting.
+probe's by its held-out training images, others by cross-fitting, or of fewer than 30 images it is the last.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from math import isnan
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dinoskip.errors import ConfigError, DataError, did_you_mean
+from dinoskip.estimates import LEAST, LEAST_TO_CHOOSE, Difference, Estimate, cross_fitted_best, difference, estimate
 from dinoskip.records import ROWS, ImageRecords, read_records
 from dinoskip.results import LOWER_IS_BETTER, UNKNOWN_EPOCH, EvalResult, best_by_heldout, read_rows
-from dinoskip.statistics import Difference, McNemar, Records, cross_fitted_best, mcnemar, paired_difference
+from dinoskip.statistics import McNemar, are_hits, mcnemar
 
 _SAME = ("metric", "dataset", "split", "classes")  # rows that differ in one of these are not of one thing
 _SAID = ("task", "block", "facet", "norm", "protocol", "resolution")  # in these they may differ
@@ -25,11 +28,16 @@ _FIELDS = tuple(field.name for field in fields(EvalResult))
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """A result to be compared: its row, how its block came about, and the images' records, of every seed of the fit."""
+    """A result to be compared: its row, how its block came about, and its estimate over the images ``ids``, sorted.
+
+    ``hits`` are those of the images where a single fit at one block has them.
+    """
 
     row: EvalResult
     block: str
-    records: tuple[ImageRecords, ...]
+    ids: tuple[str, ...]
+    estimate: Estimate
+    hits: NDArray[np.integer] | None = None
 
     @property
     def name(self) -> str:
@@ -57,7 +65,8 @@ class RowComparison:
         row, d = self.a.row, self.difference
         where = f"{row.metric} on {row.dataset} {row.split}, {d.n} images"
         value, low, high = (f"{one:+{row.digits}}" for one in (d.value, d.low, d.high))
-        line = f"{where}: {self.a.name} - {self.b.name} = {value} [{low}, {high}], p {d.p:.2g}"
+        line = f"{where}: {self.a.name} - {self.b.name} = {value}" + ("" if isnan(d.low) else f" [{low}, {high}]")
+        line += f", too few for a test (below {LEAST})" if isnan(d.p) else f", p {d.p:.2g}"
         if self.mcnemar is not None:
             line += f"; McNemar {self.mcnemar.only_a} : {self.mcnemar.only_b}, p {self.mcnemar.p:.2g}"
         return line + (f"; differ in {', '.join(self.differs)}" if self.differs else "")
@@ -109,40 +118,48 @@ def candidate(folder: Path, wanted: Mapping[str, str], *, seed: int = 0) -> Cand
         raise ConfigError(f"{folder}: no row with records has {_spelt(wanted) or 'a model'}", _choices(measured))
     if len(left) == 1:
         ((row, records),) = left.items()
-        return Candidate(row, row.block, records)
+        return _fixed(row, row.block, records)
     chosen = best_by_heldout(left)
     free = {"block", "norm"} if chosen else {"block"}
     if keys := _differing(left, set(_SAME + _SAID + ("model", "epoch", "weights")) - free):
         raise ConfigError(f"{folder}: {len(left)} rows differ in {', '.join(keys)}", _choices(left, keys))
     if chosen is not None:
-        return Candidate(chosen, f"{chosen.block} (by held-out training images)", left[chosen])
+        return _fixed(chosen, f"{chosen.block} (by held-out training images)", left[chosen])
+    last = max(left, key=lambda row: int(row.block) if row.block.isdecimal() else 0)
+    if len(left[last][0].ids) < LEAST_TO_CHOOSE:
+        return _fixed(last, f"{last.block} (the last: too few images to choose)", left[last])
     if any(len(records) > 1 for records in left.values()):
         raise ConfigError(f"{folder}: {len(left)} blocks of several seeds", "name one: block=...")
-    by_block = {row.block: records[0].values for row, records in left.items()}
-    fit = cross_fitted_best(by_block, seed=seed, lowest=next(iter(left)).metric in LOWER_IS_BETTER)
-    row = next(row for row in left if row.block == fit.chosen[0])
-    said = " and ".join(dict.fromkeys(fit.chosen))
-    records = (ImageRecords(left[row][0].ids, np.asarray(fit.records)),)
-    return Candidate(replace(row, value=100 * fit.value, low=None, high=None), f"{said} (cross-fitted)", records)
+    ids = tuple(sorted(left[last][0].ids))
+    by_block = {row.block: records[0].of(ids) for row, records in left.items()}
+    fit = cross_fitted_best(by_block, seed=seed, lowest=last.metric in LOWER_IS_BETTER)
+    most = next(iter(fit.blocks))
+    row = replace(next(row for row in left if row.block == most), value=100 * fit.estimate.value, low=None, high=None)
+    share = "" if len(fit.blocks) == 1 else f" in {fit.blocks[most]:.0%}"
+    return Candidate(row, f"{most} (cross-fitted{share})", ids, fit.estimate)
 
 
-def compare(a: str, b: str, *, resamples: int = 1000, seed: int = 0) -> RowComparison:
+def _fixed(row: EvalResult, block: str, records: Sequence[ImageRecords]) -> Candidate:
+    ids = tuple(sorted(records[0].ids))
+    if any(set(one.ids) != set(ids) for one in records):
+        raise DataError(f"{row.model} block {row.block}: its seeds are of different images")
+    values = [one.of(ids) for one in records]
+    hits = values[0] if len(values) == 1 and are_hits(values[0]) else None
+    return Candidate(row, block, ids, estimate(values), hits)
+
+
+def compare(a: str, b: str, *, seed: int = 0) -> RowComparison:
     """Compare two rows, named as above. Raises :class:`ConfigError` or :class:`DataError` if they cannot be paired."""
     first, second = (candidate(*parse_row(text), seed=seed) for text in (a, b))
     if keys := [key for key in _SAME if getattr(first.row, key) != getattr(second.row, key)]:
         said = ", ".join(f"{key} {getattr(first.row, key)!r} and {getattr(second.row, key)!r}" for key in keys)
         raise ConfigError(f"{a} and {b} cannot be compared: {said}")
-    ids = first.records[0].ids
-    others = [records for one in (first, second) for records in one.records]
-    if any(set(records.ids) != set(ids) for records in others):
-        common = set.intersection(*(set(records.ids) for records in others))
-        raise DataError(f"{a} and {b}: not of the same images: {len(common)} of {len(ids)} in common")
-    sides: list[list[Records]] = [[records.of(ids) for records in one.records] for one in (first, second)]
-    difference = paired_difference(*sides, resamples=resamples, seed=seed)
-    points = replace(difference, value=100 * difference.value, low=100 * difference.low, high=100 * difference.high)
-    hits = sides[0][0].ndim == 1 and not np.issubdtype(sides[0][0].dtype, np.floating)
-    plain = len(sides[0]) == len(sides[1]) == 1 and hits
-    test = mcnemar(sides[0][0], sides[1][0]) if plain else None
+    if first.ids != second.ids:
+        common = set(first.ids) & set(second.ids)
+        raise DataError(f"{a} and {b}: not of the same images: {len(common)} of {len(first.ids)} in common")
+    apart = difference([first.estimate], [second.estimate])
+    points = replace(apart, value=100 * apart.value, low=100 * apart.low, high=100 * apart.high)
+    test = None if first.hits is None or second.hits is None else mcnemar(first.hits, second.hits)
     differs = [key for key in _SAID if key != "block" and getattr(first.row, key) != getattr(second.row, key)]
     return RowComparison(first, second, points, test, tuple(differs))
 

@@ -11,21 +11,9 @@ from numpy.typing import NDArray
 from dinoskip.errors import DataError
 from dinoskip.records import RecordedRow
 from dinoskip.results import LOWER_IS_BETTER, EvalResult
-from dinoskip.statistics import RESAMPLES, percentile_interval, resample_counts
+from dinoskip.statistics import interval
 
 F64 = NDArray[np.float64]
-
-
-def mean_intervals(scores: F64, seed: int = 0, resamples: int = RESAMPLES) -> list[tuple[float, float]]:
-    """Return the 95 % interval of each mean of scores (n, M) over images, by the bootstrap; NaN is left out."""
-    there = np.isfinite(scores)
-    filled, parts = np.where(there, scores, 0.0), []
-    if not len(scores):
-        return [(float("nan"), float("nan"))] * scores.shape[1]
-    for times in resample_counts(len(scores), resamples, seed):
-        counted = times @ there.astype(np.float64)
-        parts.append(np.divide(times @ filled, counted, out=np.full(counted.shape, np.nan), where=counted > 0))
-    return [percentile_interval(column) for column in np.concatenate(parts).T]
 
 
 def _mean(values: F64) -> float:
@@ -40,7 +28,7 @@ def scored_rows(like: EvalResult, names: Sequence[str], scores: F64) -> list[Rec
     """
     units = np.array([1.0 if name in LOWER_IS_BETTER else 100.0 for name in names])
     scaled = scores * units
-    intervals = mean_intervals(scaled, like.seed)
+    intervals = [interval(column) for column in scaled.T]
     counts = np.isfinite(scores).sum(0).tolist()
     rows = [
         replace(like, metric=name, value=_mean(scaled[:, i]), low=low, high=high, n=counts[i])

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dinoskip.records import RecordedRow
 from dinoskip.results import EvalResult
-from dinoskip.statistics import RESAMPLES, mean_iou, percentile_interval, resample_counts
+from dinoskip.statistics import interval, score
 
 _UNIT = 1_000_000  # records are whole numbers: millionths
 
@@ -24,23 +24,11 @@ def mean_record(sums: ArrayLike, counts: ArrayLike) -> NDArray[np.int64]:
     return np.rint(pair * _UNIT).astype(np.int64)[:, None]
 
 
-def mean_rows(like: EvalResult, records: Iterable[tuple[str, NDArray[np.int64]]], seed: int) -> list[RecordedRow]:
-    """Return rows in percent, otherwise as ``like``, of (metric, record), all of the same images.
-
-    Their intervals are by the bootstrap over images, whose draws they share.
-    """
-    named = list(records)
-    drawn: list[list[NDArray[np.float64]]] = [[] for _ in named]
-    for times in resample_counts(len(named[0][1]), RESAMPLES, seed):
-        for parts, (_, record) in zip(drawn, named, strict=True):
-            summed = times @ record[:, 0].astype(np.float64)
-            parts.append(mean_iou(summed[:, :1], summed[:, 1:]))
+def mean_rows(like: EvalResult, records: Iterable[tuple[str, NDArray[np.int64]]]) -> list[RecordedRow]:
+    """Return rows in percent, otherwise as ``like``, of (metric, record), with their intervals over images."""
     rows = []
-    for parts, (metric, record) in zip(drawn, named, strict=True):
-        low, high = percentile_interval(np.concatenate(parts))
-        total = record[:, 0].sum(0).astype(np.float64)
-        value = float(mean_iou(total[:1], total[1:]))
-        rows.append(
-            RecordedRow(replace(like, metric=metric, value=100 * value, low=100 * low, high=100 * high), record)
-        )
+    for metric, record in records:
+        low, high = interval(record)
+        row = replace(like, metric=metric, value=100 * score(record), low=100 * low, high=100 * high)
+        rows.append(RecordedRow(row, record))
     return rows

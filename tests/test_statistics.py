@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-import time
 
 import numpy as np
 import pytest
@@ -13,17 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 import dinoskip.statistics as statistics
-from dinoskip.statistics import (
-    cross_fitted_best,
-    holm,
-    mcnemar,
-    mean_interval,
-    paired_difference,
-    paired_differences,
-    resample_counts,
-    score,
-    wilson,
-)
+from dinoskip.statistics import holm, interval, jackknife, mcnemar, resample_counts, score, variance, wilson
 
 
 @given(n=st.integers(1, 5000), part=st.floats(0, 1))
@@ -63,64 +51,6 @@ def made_up(seed: int, n: int, classes: int) -> np.ndarray:
     return np.stack([(union * rng.random((n, classes))).astype(np.int64), union], -1)
 
 
-@pytest.mark.parametrize("classes", [0, 3])
-def test_a_paired_difference_is_that_of_a_plain_loop(classes: int) -> None:
-    a, b = made_up(0, 9, classes), made_up(1, 9, classes)
-    found = paired_difference(a, b, resamples=200, seed=5)
-    counts = np.concatenate(list(resample_counts(9, 200, 5)))
-    differences = np.array([brute_score(a, row) - brute_score(b, row) for row in counts])
-    ones = np.ones(9)
-    assert found.value == pytest.approx(brute_score(a, ones) - brute_score(b, ones))
-    assert (found.low, found.high) == pytest.approx(tuple(np.quantile(differences, (0.025, 0.975))))
-    below, above = (np.array(differences) <= 0).sum(), (np.array(differences) >= 0).sum()
-    assert found.p == pytest.approx(min(1, 2 * (1 + min(below, above)) / 201))
-    assert found.n == 9
-
-
-def test_pairing_finds_what_unpaired_intervals_hide() -> None:
-    rng = np.random.default_rng(0)
-    b = (rng.random(60) < 0.5).astype(np.uint8)
-    a = b.copy()
-    a[np.flatnonzero(b == 0)[:8]] = 1  # right wherever b is, and in eight images more
-    found = paired_difference(a, b)
-    assert found.value == pytest.approx(8 / 60)
-    assert 0.03 < found.low < found.value < found.high < 0.25
-    assert found.p < 0.01
-    intervals = [wilson(int(one.sum()), 60) for one in (a, b)]
-    assert intervals[0][0] < intervals[1][1], "the two intervals overlap"
-    same = paired_difference(a, a)
-    assert (same.value, same.low, same.high, same.p) == (0, 0, 0, 1)
-
-
-def test_the_interval_is_the_normal_one_for_many_images() -> None:
-    a, b = made_up(2, 4000, 0), made_up(3, 4000, 0)
-    difference = a.astype(float) - b
-    half = 1.96 * difference.std() / math.sqrt(4000)
-    found = paired_difference(a, b, resamples=4000)
-    assert found.low == pytest.approx(difference.mean() - half, abs=1e-3)
-    assert found.high == pytest.approx(difference.mean() + half, abs=1e-3)
-
-
-def test_seeds_are_a_second_level() -> None:
-    """With many images what is left is the spread of seeds: all their resamples can be listed."""
-    shares = ([0.3, 0.5, 0.7], [0.4, 0.45])
-    sides = [[(np.arange(5000) % 1000 < 1000 * share).astype(np.uint8) for share in side] for side in shares]
-    found = paired_difference(*sides)
-    means = [[np.mean(drawn) for drawn in itertools.product(side, repeat=len(side))] for side in shares]
-    exact = [x - y for x in means[0] for y in means[1]]
-    assert found.value == pytest.approx(np.mean(shares[0]) - np.mean(shares[1]))
-    assert (found.low, found.high) == pytest.approx(tuple(np.quantile(exact, (0.025, 0.975))), abs=0.03)
-    alone = paired_difference(sides[0][1], sides[1][0])
-    assert alone.high - alone.low < (found.high - found.low) / 4
-
-
-def test_records_that_cannot_be_paired_are_refused() -> None:
-    for a, b in ((np.ones(3), np.ones(4)), (np.ones((3, 2, 2)), np.ones((3, 4, 2))), ([], [np.ones(3)])):
-        with pytest.raises(ValueError, match="cannot be paired"):
-            paired_difference(a, b)
-    assert math.isnan(paired_difference(np.zeros(0, np.uint8), np.zeros(0, np.uint8)).value)
-
-
 @given(st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=80))
 @settings(max_examples=60, deadline=None)
 def test_mcnemar_is_the_exact_binomial_test(pairs: list[tuple[bool, bool]]) -> None:
@@ -151,61 +81,9 @@ def test_holm_rejects_step_by_step(p_values: list[float], level: float) -> None:
     assert {i for i, p in enumerate(holm(p_values)) if p <= level} == rejected
 
 
-@pytest.mark.parametrize("classes", [0, 3])
-def test_cross_fitting_scores_each_image_by_a_block_chosen_without_it(classes: int) -> None:
-    records = {str(block): made_up(block, 11, classes) for block in range(1, 6)}
-    found = cross_fitted_best(records, seed=3)
-    mine = [(found.records == each).reshape(11, -1).all(1) for each in (records[b] for b in found.chosen)]
-    assert (mine[0] | mine[1]).all()
-    halves = [
-        half
-        for half in (np.array(c) for c in itertools.combinations(range(11), 5))
-        if mine[0][half].all() and np.delete(mine[1], half).all()
-    ]
-
-    def best(images: np.ndarray) -> str:
-        counts = np.bincount(images, minlength=11)
-        return max(records, key=lambda block: brute_score(records[block], counts))
-
-    other = [np.setdiff1d(np.arange(11), half) for half in halves]
-    assert any(found.chosen == (best(rest), best(half)) for half, rest in zip(halves, other, strict=True))
-    assert found.value == pytest.approx(brute_score(found.records, np.ones(11)))
-    assert found.oracle_block == best(np.arange(11))
-    assert found.oracle == pytest.approx(brute_score(records[found.oracle_block], np.ones(11)))
-    assert found.optimism == pytest.approx(found.oracle - found.value)
-
-
-def test_cross_fitting_removes_the_optimism_of_choosing() -> None:
-    """Twelve blocks that are equally good: the best on the reported images looks better than it is, the chosen not."""
-    rng = np.random.default_rng(0)
-    fits = [
-        cross_fitted_best({str(b): (rng.random(60) < 0.5).astype(np.uint8) for b in range(12)}, seed=s)
-        for s in range(200)
-    ]
-    assert np.mean([fit.value for fit in fits]) == pytest.approx(0.5, abs=0.015)
-    assert np.mean([fit.optimism for fit in fits]) > 0.06
-
-
-def test_cross_fitting_needs_blocks_of_the_same_images() -> None:
-    for records in ({}, {"1": np.ones(1)}, {"1": np.ones(4), "2": np.ones(5)}):
-        with pytest.raises(ValueError, match="cannot be chosen"):
-            cross_fitted_best(records)
-
-
 def test_scores_of_nothing_are_nan() -> None:
     assert math.isnan(score(np.zeros(0, np.uint8)))
     assert math.isnan(score(np.zeros((4, 3, 2), np.int64)))
-
-
-def test_pairs_are_drawn_together_and_quickly() -> None:
-    hits = [made_up(block, 5000, 0) for block in range(13)]
-    began = time.process_time()
-    found = paired_differences([(one, hits[0]) for one in hits[1:]])
-    assert time.process_time() - began < 4  # less than a second on a quiet machine
-    assert found[3] == paired_difference(hits[4], hits[0])
-    with pytest.raises(ValueError, match="different numbers of images"):
-        paired_differences([(hits[0], hits[1]), (hits[0][:9], hits[1][:9])])
-    assert paired_differences([]) == []
 
 
 def test_draws_are_counts_of_whole_resamples_whatever_is_held_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -226,25 +104,57 @@ def test_every_image_is_drawn_as_often_as_another() -> None:
     np.testing.assert_allclose(counts.var(), 1 - 1 / 20, rtol=0.05)
 
 
-def test_images_own_scores_are_averaged_without_those_that_have_none() -> None:
+@pytest.mark.parametrize("classes", [0, 3])
+def test_the_jackknife_is_that_of_a_plain_loop(classes: int) -> None:
+    records = made_up(0, 9, classes)
+    found = jackknife(records)
+    without = np.array([score(np.delete(records, one, axis=0)) for one in range(9)])
+    assert found.value == pytest.approx(score(records))
+    assert found.parts.sum(1) == pytest.approx(8 * (score(records) - without))
+    assert found.bias == pytest.approx(8 * (without.mean() - score(records)))
+    wanted = 8 / 9 * np.square(without - without.mean()).sum()
+    assert variance(found.parts, found.lone, found.sizes) == pytest.approx(wanted)
+
+
+def test_without_its_only_unit_a_class_keeps_its_iou() -> None:
+    union = np.array([[4, 0], [6, 0], [2, 8]])
+    found = jackknife(np.stack([union // 2, union], -1))
+    assert found.lone.tolist() == [False, True]
+    assert found.parts[:, 1].tolist() == [0, 0, 0]
+    assert found.sizes == pytest.approx([144 / 56, 1])
+
+
+def test_an_interval_of_scores_is_students_and_of_hits_wilsons() -> None:
     rng = np.random.default_rng(5)
     values = rng.random(40)
-    values[[3, 7]] = np.nan
-    assert score(values) == pytest.approx(np.nanmean(values), abs=1e-15)
-    other = values - 0.1
-    difference = paired_difference(values, other)
-    assert difference.value == pytest.approx(0.1)
-    assert difference.low == pytest.approx(0.1)
-    assert difference.high == pytest.approx(0.1)
-    draws = [np.nanmean(values[rng.integers(0, 40, 40)]) for _ in range(4000)]
-    assert mean_interval(values) == pytest.approx(tuple(np.quantile(draws, (0.025, 0.975))), abs=0.015)
-    assert all(math.isnan(end) for end in mean_interval([math.nan]))
-    assert all(math.isnan(end) for end in mean_interval([]))
+    wanted = stats.t.interval(0.95, 39, values.mean(), stats.sem(values))
+    assert interval(values) == pytest.approx(wanted)
+    holes = np.append(values, [math.nan, math.nan])
+    assert score(holes) == pytest.approx(values.mean())
+    assert interval(holes) == pytest.approx(wanted, abs=0.005)
+    assert interval((values < 0.3).astype(np.uint8)) == wilson(int((values < 0.3).sum()), 40)
+    for none in (np.zeros(0), np.ones(1), np.array([math.nan]), np.zeros((4, 3, 2), np.int64)):
+        assert all(math.isnan(end) for end in interval(none))
 
 
-def test_of_errors_the_lowest_block_is_chosen() -> None:
-    errors = {"1": np.full(10, 0.4), "2": np.full(10, 0.2), "3": np.full(10, np.nan)}
-    fit = cross_fitted_best(errors, lowest=True)
-    assert fit.chosen == ("2", "2")
-    assert fit.oracle_block == "2"
-    assert cross_fitted_best(errors).chosen == ("1", "1")
+@given(st.integers(2, 30), st.integers(1, 40), st.integers(0, 2**31))
+@settings(max_examples=60, deadline=None)
+def test_the_interval_of_a_miou_holds_it_and_lies_in_0_to_1(images: int, classes: int, seed: int) -> None:
+    """Also where classes are in single images, nowhere labelled or never right, as with the majority class."""
+    rng = np.random.default_rng(seed)
+    union = rng.integers(0, 50, (images, classes)) * (rng.random((images, classes)) < 0.1)
+    union[0, 0] = 5
+    right = (union * rng.random((images, classes)) * (rng.random(classes) < 0.5)).astype(np.int64)
+    records = np.stack([right, union], -1)
+    low, high = interval(records, union.sum(0) * (rng.random(classes) < 0.8))
+    if math.isnan(low):
+        assert variance(*(getattr(jackknife(records), name) for name in ("parts", "lone", "sizes"))) < 1e-12
+    else:
+        assert 0 <= low <= score(records) <= high <= 1
+        assert low < high
+
+
+def test_holm_leaves_out_what_was_not_tested() -> None:
+    adjusted = holm([0.02, math.nan, 0.03])
+    assert [adjusted[0], adjusted[2]] == pytest.approx([0.04, 0.04])
+    assert math.isnan(adjusted[1])

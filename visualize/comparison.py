@@ -1,7 +1,7 @@
 """What a variant scores on a benchmark, at a block chosen without the images shown, and how far two variants are apart.
 
 Where the records of every image are there (:mod:`dinoskip.records`), differences are paired over images; else they are
-those of the two intervals, as if of different images.
+those of the two intervals, as if of different images (:mod:`dinoskip.estimates`).
 """
 
 from __future__ import annotations
@@ -9,18 +9,19 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from statistics import NormalDist
 
-import numpy as np
-
+from dinoskip import estimates
+from dinoskip.estimates import LEAST, LEAST_TO_CHOOSE, Difference, Estimate, cross_fitted_best, estimate, known
 from dinoskip.records import ImageRecords
 from dinoskip.results import EvalResult, best_by_heldout
-from dinoskip.statistics import cross_fitted_best, mcnemar, mean_interval, paired_difference, wilson
 from visualize.rows import Benchmark, Rows, Variants, arranged, best, collapse, one_vote, single_blocks, values_of
 
 Records = Mapping[EvalResult, Sequence[ImageRecords]]  # of a row, one a seed
 CROSS_FITTED = "chosen by cross-fitting over halves of the images"
 HELD_OUT = "chosen on held-out training images"
+FIXED = "fixed beforehand, the last one: too few images to choose"
 ON_SHOWN = "chosen on the images shown: an upper estimate"
 _NORMAL = NormalDist()
 _Z = _NORMAL.inv_cdf(0.975)
@@ -28,23 +29,56 @@ _Z = _NORMAL.inv_cdf(0.975)
 
 @dataclass(frozen=True)
 class ScoreDifference:
-    """A difference in percent points with its 95 % interval; ``p`` is two-sided, of its being 0."""
+    """A difference in percent points with its 95 % interval, and two-sided p of its being 0; nan where there is none.
+
+    ``n`` images (0: unpaired, or taken as fixed); ``seeds`` says whether those of training are random, too.
+    """
 
     value: float
     low: float
     high: float
     p: float
-    paired: bool
+    n: int = 0
+    seeds: bool = False
+
+    @classmethod
+    def of(cls, found: Difference) -> ScoreDifference:
+        """That of shares (0..1)."""
+        return cls(100 * found.value, 100 * found.low, 100 * found.high, found.p, found.n, found.seeds)
+
+    @property
+    def turned(self) -> ScoreDifference:
+        """The second minus the first."""
+        return replace(self, value=-self.value, low=-self.high, high=-self.low)
+
+    @property
+    def paired(self) -> bool:
+        """Whether both scores are of the same images, one by one."""
+        return self.n > 0
 
     @property
     def text(self) -> str:
         """``+5.2 [+1.1, +9.0]``, and whether it is unpaired."""
         value, low, high = map(signed, (self.value, self.low, self.high))
-        return f"{value} [{low}, {high}]" + ("" if self.paired else ", unpaired")
+        return (
+            value
+            + ("" if math.isnan(self.low) else f" [{low}, {high}]")
+            + ("" if self.paired else ", images fixed" if self.seeds else ", unpaired")
+        )
+
+    @property
+    def undecidable(self) -> str:
+        """Why there is no p: too few images, or one seed on one side; nothing where there is one."""
+        if not math.isnan(self.p):
+            return ""
+        return f"{self.n} images are too few (below {LEAST})" if 0 < self.n < LEAST else "one seed on one side"
 
     def p_of(self, value: float) -> float:
         """Two-sided p of the difference being ``value``; of another than 0 by the interval's normal distribution."""
-        return self.p if value == 0 else _normal_p(self.value - value, (self.high - self.low) / (2 * _Z))
+        if value == 0 or math.isnan(self.low) or math.isnan(self.p):
+            return self.p
+        error = (self.high - self.low) / (2 * _Z)
+        return 2 * _NORMAL.cdf(-abs(self.value - value) / error)
 
 
 def signed(value: float) -> str:
@@ -52,20 +86,14 @@ def signed(value: float) -> str:
     return "0.0" if abs(value) < 0.05 else f"{value:+.1f}".replace("-", "−")
 
 
-def _normal_p(value: float, error: float) -> float:
-    """Two-sided p of ``value`` being 0, known to the standard ``error``."""
-    if error > 0:
-        return 2 * _NORMAL.cdf(-abs(value) / error)
-    return float(value == 0)
-
-
 @dataclass(frozen=True, eq=False)
 class Score:
     """A variant's number on a benchmark: percent and its 95 % interval, where there is one.
 
-    ``row`` is that of the block shown; ``blocks`` are two where each scores one half of the images. ``how`` says how
-    the block was chosen, ``best`` is the row of the best one on the images shown. ``outcomes`` are what each image
-    contributes, one a seed. ``collapsed`` says what it collapsed to: the number then stands without an interval.
+    ``row`` is that of the block shown; ``blocks`` are several where halves of the images choose differently, the
+    commonest first. ``how`` says how the block was chosen, ``best`` is the row of the best one on the images shown.
+    ``outcomes`` are what each image contributes, one a seed of the evaluation's own fit, ``fitted`` is the estimate
+    where there is no one block. ``collapsed`` says what it collapsed to: the number then stands without an interval.
     ``when`` is the epoch where it is not the last.
     """
 
@@ -77,6 +105,7 @@ class Score:
     how: str = ""
     best: EvalResult | None = None
     outcomes: tuple[ImageRecords, ...] = ()
+    fitted: Estimate | None = None
     collapsed: str = ""
     when: str = ""
 
@@ -88,38 +117,48 @@ class Score:
     @property
     def block(self) -> str:
         """``b9``; ``b8/b9`` where halves differ; nothing where a row names none."""
-        return "/".join(f"b{block}" for block in dict.fromkeys(self.blocks) if block)
+        return "/".join(f"b{block}" for block in dict.fromkeys(self.blocks[:2]) if block)
 
     @property
     def text(self) -> str:
         """``skip-adamw 41.7 b9``."""
         return " ".join(filter(None, (self.row.model, f"{self.value:.1f}", self.block, self.when)))
 
+    @cached_property
+    def ids(self) -> tuple[str, ...]:
+        """Of the images, sorted; none without records of all seeds on the same images."""
+        same = {frozenset(one.ids) for one in self.outcomes}
+        return tuple(sorted(self.outcomes[0].ids)) if len(same) == 1 else ()
+
+    @cached_property
+    def estimate(self) -> Estimate:
+        """The score (0..1) with what every image of :attr:`ids` contributes to its error; without records its error."""
+        if self.fitted is not None:
+            return self.fitted
+        if self.ids:
+            return estimate([one.of(self.ids) for one in self.outcomes])
+        return self.alone
+
+    @property
+    def alone(self) -> Estimate:
+        """The score as of images that no other score is of."""
+        if self.low is None or self.high is None:
+            return known(self.value / 100)
+        return known(self.value / 100, (self.high - self.low) / (200 * _Z))
+
     def minus(self, other: Score) -> ScoreDifference | None:
         """This number minus the other's; None where neither records nor intervals say how sure it is."""
-        if self.outcomes and other.outcomes and _same_images(self.outcomes + other.outcomes):
-            return _paired(self.outcomes, other.outcomes)
-        if self.low is None or self.high is None or other.low is None or other.high is None:
-            return None
-        error = math.hypot(self.high - self.low, other.high - other.low) / (2 * _Z)
-        value = self.value - other.value
-        return ScoreDifference(value, value - _Z * error, value + _Z * error, _normal_p(value, error), False)
+        ((first,), (second,)) = aligned([self], [other])
+        found = ScoreDifference.of(estimates.difference([first], [second]))
+        return None if not found.n and math.isnan(found.p) else found
 
 
-def _same_images(outcomes: Sequence[ImageRecords]) -> bool:
-    return len({frozenset(one.ids) for one in outcomes}) == 1 and len({one.values.shape for one in outcomes}) == 1
-
-
-def _paired(high: Sequence[ImageRecords], low: Sequence[ImageRecords]) -> ScoreDifference:
-    """The difference over the same images; p is McNemar's for single hits, else normal, of the bootstrap's interval."""
-    ids = high[0].ids
-    sides = [[one.of(ids) for one in side] for side in (high, low)]
-    difference = paired_difference(*sides)
-    if len(high) == len(low) == 1 and sides[0][0].ndim == 1 and not _own_scores(sides[0][0]):
-        p = mcnemar(sides[0][0], sides[1][0]).p
-    else:
-        p = _normal_p(difference.value, (difference.high - difference.low) / (2 * _Z))
-    return ScoreDifference(100 * difference.value, 100 * difference.low, 100 * difference.high, p, True)
+def aligned(*sides: Sequence[Score]) -> list[list[Estimate]]:
+    """The estimates of several scores: by their images where all are of the same, else each alone."""
+    every = [score for side in sides for score in side]
+    shapes = {score.estimate.parts.shape for score in every}
+    same = len({score.ids for score in every}) == 1 and len(shapes) == 1 and every[0].ids
+    return [[score.estimate if same else score.alone for score in side] for side in sides]
 
 
 class Scores:
@@ -149,7 +188,7 @@ class Scores:
     def of(self, row: EvalResult, how: str = "") -> Score:
         """The number of one row."""
         outcomes = tuple(self._records.get(row, ()))
-        return Score(row, row.value, (row.block,), row.low, row.high, how, None, outcomes, collapse(row))
+        return Score(row, row.value, (row.block,), row.low, row.high, how, None, outcomes, collapsed=collapse(row))
 
     def chosen(self, rows: Rows) -> Score | None:
         """The single block that is best by data that are not shown; None if there is none."""
@@ -177,33 +216,30 @@ class Scores:
         return self.of(max(together, key=lambda row: row.block.count("+")), "several blocks") if together else None
 
     def _cross_fitted(self, rows: Rows) -> Score | None:
-        """The block that is best on the other half of the images; None unless every block has one seed's records."""
+        """The block that is best on other halves of the images, or of few the last.
+
+        None unless every block has one seed's records of the same images.
+        """
         single = {str(block): rows[str(block)] for block in single_blocks(values_of(rows))}
         kept = {block: tuple(self._records.get(row, ())) for block, row in single.items()}
-        if any(len(one) != 1 for one in kept.values()) or not _same_images([one[0] for one in kept.values()]):
+        shapes = {(frozenset(one.ids), one.values.shape) for own in kept.values() for one in own}
+        if any(len(own) != 1 for own in kept.values()) or len(shapes) != 1:
             return None
-        ids = sorted(kept[next(iter(kept))][0].ids)  # in an order of their own, so that variants share their halves
-        if len(ids) < 2:
-            return None
-        fitted = cross_fitted_best({block: one[0].of(ids) for block, one in kept.items()})
-        row, oracle = single[fitted.chosen[0]], single[fitted.oracle_block]
-        same = fitted.chosen[0] == fitted.chosen[1]
-        low, high = (row.low, row.high) if same else _interval(fitted.records)
-        outcomes = (ImageRecords(tuple(ids), np.asarray(fitted.records)),)
-        collapsed = next(filter(None, (collapse(single[block]) for block in fitted.chosen)), "")
-        return Score(row, 100 * fitted.value, fitted.chosen, low, high, CROSS_FITTED, oracle, outcomes, collapsed)
-
-
-def _interval(records: np.ndarray) -> tuple[float | None, float | None]:
-    """Wilson's interval of hits in percent, that of the mean of images' own scores; none for areas."""
-    if records.ndim > 1:
-        return None, None
-    low, high = mean_interval(records) if _own_scores(records) else wilson(int(records.sum()), len(records))
-    return 100 * low, 100 * high
-
-
-def _own_scores(records: np.ndarray) -> bool:
-    return records.ndim == 1 and np.issubdtype(records.dtype, np.floating)
+        ids = tuple(sorted(kept[next(iter(kept))][0].ids))  # so that variants share their halves
+        if len(ids) < LEAST_TO_CHOOSE:
+            last, top = self.last(rows), best(values_of(rows))
+            return replace(last, how=FIXED, best=rows[top[0]]) if last and top else None
+        fit = cross_fitted_best({block: own[0].of(ids) for block, own in kept.items()})
+        blocks = tuple(fit.blocks)
+        row = single[blocks[0]]
+        ends = fit.estimate.interval
+        low, high = (row.low, row.high) if len(blocks) == 1 else (100 * ends[0], 100 * ends[1])
+        outcomes = (ImageRecords(ids, kept[blocks[0]][0].of(ids)),)
+        fitted = None if len(blocks) == 1 else fit.estimate
+        return Score(
+            row, 100 * fit.estimate.value, blocks, low, high, CROSS_FITTED, single[fit.oracle_block], outcomes, fitted,
+            next(filter(None, (collapse(single[block]) for block in blocks[:2])), ""),
+        )  # fmt: skip
 
 
 def _by_mean(variants: Variants, records: Mapping[EvalResult, ImageRecords]) -> dict[EvalResult, list[ImageRecords]]:

@@ -24,10 +24,10 @@ from dinoskip.records import RecordedRow, areas_record, write_recorded_rows
 from dinoskip.resize import short_side_size
 from dinoskip.results import EvalResult
 from eval.baselines import majority_areas
-from eval.bootstrap import miou_intervals
 from eval.cluster.config import ClusteringConfig
 from eval.cluster.matching import ImageCounts, confusion, match, matched_areas, total_counts
 from eval.cluster.spaces import Clustering, cosine_clusterings, kmeans_clustering, kmeans_of_parts
+from eval.intervals import miou_interval
 from eval.labelled import places, row_like, token_cosine
 from eval.metrics import scores_of_areas
 from eval.picture_maps import write_map_index
@@ -179,7 +179,7 @@ def evaluate(
     ).with_context(context)  # fmt: skip
     recorded = _recorded(counts, fits, config, about, cosines, store, out)
     areas = majority_areas(counts.labelled, counts.labelled)
-    ((low, high),) = miou_intervals([areas], about.seed)
+    low, high = miou_interval(areas)
     floor = about.baseline("one cluster", 100 * scores_of_areas(areas.sum(0)).miou, 100 * low, 100 * high)
     recorded.append(RecordedRow(floor, areas_record(areas)))
     best = max((one.row for one in recorded if one.row.metric == "mIoU" and one.row.block), key=lambda row: row.value)
@@ -231,8 +231,8 @@ def _rows(
     }
     areas = [matched_areas(images, chosen[block], about.classes) for block, images in blocks.items()]
     recorded = []
-    for block, own, (low, high) in zip(blocks, areas, miou_intervals(areas, about.seed), strict=True):
-        scores = scores_of_areas(own.sum(0))
+    for block, own in zip(blocks, areas, strict=True):
+        scores, (low, high) = scores_of_areas(own.sum(0)), miou_interval(own)
         like = replace(about, block=str(block), token_cosine=cosines[block])
         miou = replace(like, value=100 * scores.miou, low=100 * low, high=100 * high)
         recorded.append(RecordedRow(miou, areas_record(own)))

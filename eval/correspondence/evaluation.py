@@ -90,12 +90,12 @@ def evaluate(
     row = _row(backbone, dataset, config, facet, norm, seed)
     recorded: list[RecordedRow] = []
     for label in groups:
-        recorded += _rows(replace(row, block=label).with_context(context), dataset, matched[label], config, seed)
+        recorded += _rows(replace(row, block=label).with_context(context), dataset, matched[label], config)
     metric = recorded[0].row.metric
     best = max((one.row for one in recorded if one.row.metric == metric), key=lambda one: one.value)
     log.info("correspondence: best is block %s with %.1f %s", best.block, best.value, metric)
     like = row.with_context(context).baseline(SAME_PLACE, 0.0)
-    recorded += [one for one in _rows(like, dataset, _same_place(dataset), config, seed) if one.values is not None]
+    recorded += [one for one in _rows(like, dataset, _same_place(dataset), config) if one.values is not None]
     write_json(out / "categories.json", {label: _categories(dataset, matched[label], config) for label in groups})
     return write_recorded_rows(out, [pair.id for pair in dataset.pairs], recorded)
 
@@ -154,7 +154,7 @@ def _hits(pair: KeypointPair, matched: Matched, alpha: float, strict: bool) -> H
 
 
 def _rows(
-    like: EvalResult, dataset: KeypointDataset, matched: Sequence[Matched], config: CorrespondenceConfig, seed: int
+    like: EvalResult, dataset: KeypointDataset, matched: Sequence[Matched], config: CorrespondenceConfig
 ) -> list[RecordedRow]:
     """Rows of every alpha: per point and per image with records, and the mean of the categories' PCK per point."""
     records, means = [], []
@@ -173,7 +173,7 @@ def _rows(
         for how, value in (("", np.mean(own)), (" by pairs", np.average(own, weights=weights))):
             row = replace(like, metric=f"{name} per point, mean of categories{how}", value=100 * float(value))
             means.append(RecordedRow(row))
-    return mean_rows(like, records, seed) + means
+    return mean_rows(like, records) + means
 
 
 def _by_category(dataset: KeypointDataset, hits: Sequence[Hits]) -> dict[str, list[Hits]]:

@@ -21,7 +21,7 @@ from dinoskip.features import FeatureSet, FeatureStore
 from dinoskip.files import write_json
 from dinoskip.records import RecordedRow, write_recorded_rows
 from dinoskip.results import EvalResult
-from dinoskip.statistics import mean_interval
+from dinoskip.statistics import interval
 from eval.baselines import BOXES, boxes_as_masks
 from eval.labelled import places, row_like
 from eval.objects.config import ObjectsConfig
@@ -240,7 +240,7 @@ def _rows(like: EvalResult, matched: MatchedBoxes, what: str = "") -> list[Recor
     measured = (
         ("AP50", matched.ap[0], matched.ap_interval(first, like.seed), None),
         ("AP", matched.ap.mean(), matched.ap_interval(every, like.seed), None),
-        ("AR100", matched.ar.mean(), mean_interval(recalled, seed=like.seed), recalled),
+        ("AR100", matched.ar.mean(), interval(recalled), recalled),
     )
     return [
         RecordedRow(replace(like, metric=what + metric, value=100 * float(value), low=100 * low, high=100 * high), one)

@@ -17,7 +17,7 @@ from dinoskip.files import write_json
 from dinoskip.records import RecordedRow, areas_record, write_recorded_rows
 from dinoskip.results import EvalResult, best_by_heldout
 from eval.baselines import segmentation_baselines
-from eval.bootstrap import miou_intervals
+from eval.intervals import miou_interval
 from eval.labelled import Key, LabelledTokens
 from eval.probe.config import ProbeConfig
 from eval.probe.fit import ProbeResult
@@ -90,7 +90,7 @@ def _log_best(rows: Sequence[EvalResult]) -> None:
 def mean_row(rows: Sequence[EvalResult]) -> EvalResult:
     """Return the row of the mean over seeds, with the standard deviation (n - 1 in the denominator).
 
-    It has no interval by the bootstrap over images: that is of one fit.
+    It has no interval over images: that is of one fit.
     """
     values, heldout = [row.value for row in rows], [row.heldout for row in rows if row.heldout is not None]
     mean = replace(rows[0], value=float(np.mean(values)), deviation=float(np.std(values, ddof=1)), low=None, high=None)
@@ -125,11 +125,10 @@ def _details(result: ProbeResult, seed: int) -> dict[str, Any]:
 
 
 def _rows_of_fit(results: Sequence[ProbeResult], about: ProbedData, context: Mapping[str, Any]) -> list[RecordedRow]:
-    intervals = miou_intervals([result.areas for result in results], about.seed)
     return [
         replace(one, row=one.row.with_context(context))
-        for result, interval in zip(results, intervals, strict=True)
-        for one in _rows(result, interval, about)
+        for result in results
+        for one in _rows(result, miou_interval(result.areas), about)
     ]
 
 

@@ -27,7 +27,7 @@ from dinoskip.features import FeatureSet, FeatureStore
 from dinoskip.records import RecordedRow, areas_record, write_recorded_rows
 from dinoskip.results import EvalResult
 from eval.baselines import segmentation_baselines
-from eval.bootstrap import miou_intervals
+from eval.intervals import miou_interval
 from eval.labelled import LabelledTokens, row_like, token_cosine
 from eval.metrics import ConfusionMatrix, scores_of_areas
 from eval.neighbours import Neighbours
@@ -112,18 +112,18 @@ def evaluate(
         resolution=f"{val_store.transform.label}, scored at label size", classes=val_set.num_classes, seed=seed,
     ).with_context(context)  # fmt: skip
     recorded: list[RecordedRow] = []
-    for block, of_block, interval in zip(val_store.blocks, areas, miou_intervals(areas, seed), strict=True):
+    for block, of_block in zip(val_store.blocks, areas, strict=True):
         about = replace(like, block=str(block), token_cosine=token_cosine(val.tokens[block], where))
-        recorded += _scored(about, of_block, interval)
+        recorded += _scored(about, of_block)
     best = max((one.row for one in recorded if one.row.metric == "mIoU"), key=lambda row: row.value)
     log.debug("retrieval: best is block %s with %.1f mIoU", best.block, best.value)
     recorded += segmentation_baselines(train.pixels_per_image(), val.pixels_per_image(), recorded[0].row)
     return write_recorded_rows(Path(out), val_store.ids, recorded)
 
 
-def _scored(like: EvalResult, areas: NDArray[np.int64], interval: tuple[float, float]) -> list[RecordedRow]:
+def _scored(like: EvalResult, areas: NDArray[np.int64]) -> list[RecordedRow]:
     """Return the rows of mIoU, mAcc and aAcc, otherwise as ``like``, of areas (n, 3, K)."""
-    scores, (low, high) = scores_of_areas(areas.sum(0)), interval
+    scores, (low, high) = scores_of_areas(areas.sum(0)), miou_interval(areas)
     miou = replace(like, value=100 * scores.miou, low=100 * low, high=100 * high)
     others = (("mAcc", scores.macc), ("aAcc", scores.aacc))
     rows = [RecordedRow(replace(like, metric=name, value=100 * value)) for name, value in others]

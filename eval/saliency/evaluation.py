@@ -21,7 +21,7 @@ from dinoskip.features import FeatureSet, FeatureStore
 from dinoskip.images import read_image
 from dinoskip.records import RecordedRow, write_recorded_rows
 from dinoskip.results import EvalResult
-from dinoskip.statistics import mean_interval
+from dinoskip.statistics import interval
 from eval.baselines import BOXES, boxes_as_masks
 from eval.labelled import places, row_like
 from eval.picture_maps import write_map_index
@@ -204,7 +204,7 @@ def _rows(like: EvalResult, f: F64, others: F64) -> list[RecordedRow]:
     """Rows of maxF, of F (n,) at its threshold, and of IoU and accuracy (n, 2)."""
     rows = []
     for metric, values in (("maxF", f), ("IoU", others[:, 0]), ("accuracy", others[:, 1])):
-        low, high = mean_interval(values, seed=like.seed)
+        low, high = interval(values)
         row = replace(like, metric=metric, value=100 * float(values.mean()), low=100 * low, high=100 * high)
         rows.append(RecordedRow(row, np.ascontiguousarray(values)))
     return rows

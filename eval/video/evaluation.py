@@ -92,11 +92,11 @@ def evaluate(
     row = _row(backbone, dataset, config, norm, seed)
     recorded = []
     for label in groups:
-        recorded += _rows(replace(row, block=label).with_context(context), scores[label], seed)
+        recorded += _rows(replace(row, block=label).with_context(context), scores[label])
     best = max((one.row for one in recorded if one.row.metric == "J&F"), key=lambda one: one.value)
     log.info("video: best is block %s with %.1f J&F", best.block, best.value)
     like = row.with_context(context).baseline(FIRST_MASK, 0.0)
-    recorded += [one for one in _rows(like, scores[FIRST_MASK], seed) if one.values is not None]
+    recorded += [one for one in _rows(like, scores[FIRST_MASK]) if one.values is not None]
     write_json(out / "objects.json", _objects(dataset, scores))
     return write_recorded_rows(out, [one.name for one in dataset.sequences], recorded)
 
@@ -153,14 +153,14 @@ def _joined(tokens: Mapping[int, Tensor], blocks: Sequence[int]) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(parts, 1) / len(parts) ** 0.5
 
 
-def _rows(like: EvalResult, videos: Sequence[_VideoScores], seed: int) -> list[RecordedRow]:
+def _rows(like: EvalResult, videos: Sequence[_VideoScores]) -> list[RecordedRow]:
     """Return the rows of J&F, J and F with records, then of recall and decay, in percent: means over all objects."""
     j, f = zip(*(one.of_objects for one in videos), strict=True)
     counts = [len(one.mean) for one in j]
     sums = {name: [own.mean.sum() for own in of] for name, of in (("J", j), ("F", f))}
     both = [(one + other) / 2 for one, other in zip(sums["J"], sums["F"], strict=True)]
     named = {"J&F": both, **sums}
-    rows = mean_rows(like, [(metric, mean_record(own, counts)) for metric, own in named.items()], seed)
+    rows = mean_rows(like, [(metric, mean_record(own, counts)) for metric, own in named.items()])
     for name, of in (("J", j), ("F", f)):
         for what in ("recall", "decay"):
             value = float(np.concatenate([getattr(own, what) for own in of]).mean())

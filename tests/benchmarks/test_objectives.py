@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.objectives import NETWORKS, against_skip, answer, read_study, verdict, write_page
+from benchmarks.objectives import NETWORKS, answer, judged_lines, read_study, verdict, write_page
 from dinoskip.files import write_json
 from dinoskip.results import EvalResult, write_rows
 
@@ -34,7 +34,7 @@ def study(tmp_path: Path) -> Path:
     for name, values in AFTER.items():
         write_json(folder / "stages" / "sweep" / f"{name}-soap" / "key" / "sweep.json", {"lr": 0.016, "rates": tried})
         for seed, last in enumerate(values):
-            for epoch, shift in ((0, 5.0), (4, 0.0)):
+            for epoch, shift in ((0, 5.0 + 0.5 * seed), (4, 0.0)):
                 cosine = 0.99 if name == "paper" else 0.4
                 rows += [row(name, seed, "probe", 1, epoch, 20 - shift, cosine)]
                 rows += [row(name, seed, "probe", 2, epoch, last - shift, cosine)]
@@ -52,8 +52,8 @@ def test_values_are_those_of_the_rows(study: Path, tmp_path: Path) -> None:
     write_page([study], tmp_path / "page.md")
     page = (tmp_path / "page.md").read_text()
     expected = (
-        "| mirrored | 0.016 (highest) | 3 | 0.40 → 0.40 ± 0.00 | 36.0 → 41.0 ± 1.0 | +10.0, better "
-        "| 15.0 → 20.0 ± 0.0 | +0.0, undecided | 26.0 → 26.0 ± 1.0 |"
+        "| mirrored | 0.016 (highest) | 3 | 0.40 → 0.40 ± 0.00 | 35.5 → 41.0 ± 1.0 | +10.0, better "
+        "| 14.5 → 20.0 ± 0.0 | +0.0, undecided | 26.0 → 26.0 ± 1.0 |"
     )
     assert expected in page
     assert "9 training runs" in page
@@ -63,24 +63,30 @@ def test_values_are_those_of_the_rows(study: Path, tmp_path: Path) -> None:
 
 def test_the_verdict_follows_the_rule(study: Path) -> None:
     networks = read_study(study)
-    said = verdict(networks)
+    compared = judged_lines({"mae": networks})
+    said = verdict("mae", networks, compared)
     assert "Tokens alive at the end: mirrored." in said
     assert "more than a point above their start: paper, mirrored." in said
     assert "Better than skip at the last block: mirrored (+10.0)." in said
     assert "Better than skip at the chosen block: none." in said
     alone = [replace(one, seeds={0: one.seeds[0]}) for one in networks]
-    assert verdict(alone).endswith("One seed: whether one is better than skip is undecided.")
-    assert verdict(networks[1:]) == verdict(networks[:1]) == "Not complete yet."
+    assert verdict("mae", alone, judged_lines({"mae": alone})).endswith(
+        "One seed: whether one is better than skip is undecided."
+    )
+    assert verdict("mae", networks[1:], {}) == verdict("mae", networks[:1], {}) == "Not complete yet."
 
 
 def test_the_answer_names_live_networks_alone(study: Path) -> None:
     networks = read_study(study)
-    said = answer({"objectives-mae": networks})
+    studies = {"objectives-mae": networks}
+    said = answer(studies, judged_lines(studies))
     assert "At the last block: mirrored with MAE (+10.0)." in said
     assert "At the chosen block under no objective; nearest is mirrored with MAE, +0.0 (undecided)." in said
-    dead = [one for one in networks if one.name != "mirrored"]
-    assert "At the last block: no tokens are alive." in answer({"objectives-mae": dead})
-    line = against_skip(dead[1], dead, "last")
-    assert line is not None
-    assert (line.verdict, line.difference) == ("worse", -19.0)
-    assert against_skip(dead[0], dead, "last") is None
+    dead = {"objectives-mae": [one for one in networks if one.name != "mirrored"]}
+    lines = judged_lines(dead)
+    assert "At the last block: no tokens are alive." in answer(dead, lines)
+    assert set(lines) == {("objectives-mae", "paper", block) for block in ("last", "chosen")}
+    line = lines["objectives-mae", "paper", "last"]
+    assert (line.verdict, line.difference) == ("worse", pytest.approx(-19.0))
+    before = lines["objectives-mae", "paper", "chosen"]
+    assert before.verdict == "undecided"

@@ -7,8 +7,8 @@ import pytest
 
 from dinoskip.errors import DataError
 from dinoskip.results import EvalResult
-from dinoskip.statistics import mean_interval
-from eval.image_scores import lowest_trials, mean_intervals, scored_rows
+from dinoskip.statistics import interval
+from eval.image_scores import lowest_trials, scored_rows
 
 LIKE = EvalResult("", 0.0, "depth", "2", "nyu", "test", 0)
 
@@ -25,12 +25,11 @@ def test_errors_keep_their_unit_and_shares_become_percent() -> None:
         assert one.row.low <= one.row.value <= (one.row.high or 0)
 
 
-def test_intervals_together_are_those_alone() -> None:
-    values = np.random.default_rng(0).random((30, 3))
+def test_intervals_are_those_of_each_measure() -> None:
+    values = np.random.default_rng(0).random((30, 2))
     values[4, 1] = np.nan
-    for column, interval in zip(values.T, mean_intervals(values), strict=True):
-        assert interval == pytest.approx(mean_interval(column))
-    assert np.isnan(mean_intervals(np.empty((0, 1)))).all()
+    for scale, column, one in zip((1, 100), values.T, scored_rows(LIKE, ("RMSE", "delta1"), values), strict=True):
+        assert (one.row.low, one.row.high) == pytest.approx(interval(scale * column))
 
 
 def test_the_trial_of_the_lowest_error_is_taken_and_diverged_ones_are_not() -> None:

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest
 
+from dinoskip.estimates import cross_fitted_best
 from dinoskip.records import ImageRecords
 from dinoskip.results import EvalResult
-from visualize.comparison import CROSS_FITTED, ON_SHOWN, Scores
+from visualize.comparison import CROSS_FITTED, FIXED, ON_SHOWN, Scores
 
 COUNT = 80
 IDS = tuple(f"image {number}" for number in range(COUNT))
@@ -45,17 +46,27 @@ def test_a_block_is_chosen_on_the_other_half_of_the_images():
     assert score.best == best
     assert score.optimism == pytest.approx(best.value - score.value)
     assert score.optimism > 3, "the best of twelve equal blocks looks better than it is"
-    hits = {row.block: one.of(sorted(IDS)) for row, one in records.items()}
-    halves = [score.outcomes[0].values == hits[block] for block in score.blocks]
-    assert np.all(halves[0] | halves[1]), "every image is scored by one of the two blocks"
-    assert score.value == pytest.approx(100 * score.outcomes[0].values.mean())
+    ids = sorted(IDS)
+    fit = cross_fitted_best({row.block: one.of(ids) for row, one in records.items()})
+    assert score.value == pytest.approx(100 * fit.estimate.value)
+    assert score.value >= min(row.value for row in records) - 1e-9
+    assert score.blocks == tuple(fit.blocks)
+    assert score.low < score.value < score.high
 
 
 def test_a_block_that_is_best_everywhere_is_chosen_at_no_cost():
     score = chosen(blocks_of("a", 1, [0.1, 0.2, 0.9, 0.1]))
     assert set(score.blocks) == {"3"}
     assert score.block == "b3"
-    assert score.optimism == 0
+    assert score.optimism == pytest.approx(0)
+
+
+def test_of_few_images_the_last_block_stands():
+    """Half-splits of twelve videos chose by chance, and printed a number below every block."""
+    few = IDS[:12]
+    records = {row: ImageRecords(few, one.values[:12]) for row, one in blocks_of("a", 1, [0.9, 0.9, 0.2]).items()}
+    score = chosen(records)
+    assert (score.blocks, score.how, score.best.block) == (("3",), FIXED, max(records, key=lambda row: row.value).block)
 
 
 def test_without_records_the_block_is_chosen_on_the_images_shown():

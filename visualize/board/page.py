@@ -56,6 +56,7 @@ def _shown(table: BoardTable) -> dict[str, Any]:
     lines = [
         {
             "rank": "" if line.rank is None else line.rank,
+            "places": "" if line.places is None else _places(line.places),
             "source": line.source,
             "backbone": line.backbone,
             "value": f"{line.score.value:.1f}",
@@ -72,6 +73,11 @@ def _shown(table: BoardTable) -> dict[str, Any]:
     return {"label": table.label, "setting": setting, "blocks": table.blocks, "lines": lines}
 
 
+def _places(places: tuple[int, int]) -> str:
+    """``2-4``, or ``1`` where one is left."""
+    return "-".join(map(str, dict.fromkeys(places)))
+
+
 def _interval(line: BoardLine) -> str:
     low, high = line.score.low, line.score.high
     return "" if low is None or high is None else f"{low:.1f}-{high:.1f}"
@@ -83,7 +89,7 @@ def _cell(value: float | None) -> tuple[str, str]:
 
 _COLUMNS = (
     "measure", *SETTING, "rank", "source", "backbone", "block", "chosen", "value", "low", "high",
-    "difference", "difference_low", "difference_high", "paired", "p_holm",
+    "difference", "difference_low", "difference_high", "paired", "p_holm", "places",
 )  # fmt: skip
 
 
@@ -97,7 +103,7 @@ def _board_csv(board: Board) -> str:
                 [
                     table.label, *(table.setting[name] for name in SETTING), line.rank, line.source, line.backbone,
                     score.block.replace("b", ""), score.how, score.value, score.low, score.high,
-                    *(apart or [None] * 4), line.p,
+                    *(apart or [None] * 4), line.p, None if line.places is None else _places(line.places),
                 ]
             )  # fmt: skip
     return _csv(_COLUMNS, lines)

@@ -2,21 +2,23 @@
 
 Ranked together are backbones of one task, metric, data set and split in one setting: protocol, resolution, norm, facet,
 classes and number of images. A backbone's block is chosen without the images it is reported on, as in the report
-(:class:`visualize.comparison.Scores`). The difference to the first one is paired image by image where both have
-records of the same images; its p-values are adjusted for their number within a table (Holm).
+(:class:`visualize.comparison.Scores`). Differences are paired image by image where both have records of the same
+images. All pairs of a table are compared, the higher one also with its own epoch 0 where that stands there, and their
+p-values adjusted together (Holm), so that it does not matter that the first is the one that came out highest.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 
+from dinoskip.estimates import Judgement, decided, judged
 from dinoskip.records import ImageRecords
 from dinoskip.results import UNKNOWN_EPOCH, EvalResult
-from dinoskip.statistics import holm
 from visualize.board.sources import BoardSource
-from visualize.comparison import Score, ScoreDifference, Scores
+from visualize.comparison import Score, ScoreDifference, Scores, aligned
 from visualize.rows import Benchmark, benchmark_key, comparable, values_of
 
 SETTING = ("protocol", "resolution", "norm", "facet", "classes", "n")
@@ -25,7 +27,10 @@ Setting = tuple[str | int, ...]
 
 @dataclass(frozen=True, eq=False)
 class BoardLine:
-    """A backbone in a table: its place (None for a baseline), number, values by block, difference to the first one."""
+    """A backbone in a table: its place (None for a baseline), number, values by block, difference to the first one.
+
+    ``places`` are the first and last that it may have, by the comparisons that are decided.
+    """
 
     source: str
     row: EvalResult
@@ -34,6 +39,7 @@ class BoardLine:
     values: Mapping[str, float]
     difference: ScoreDifference | None = None
     p: float | None = None
+    places: tuple[int, int] | None = None
 
     @property
     def backbone(self) -> str:
@@ -109,28 +115,42 @@ def _ranked(
     backbones: dict[tuple[str, str, int], dict[str, EvalResult]] = {}
     for source, row in rows:
         backbones.setdefault((source, row.model, row.epoch), {})[row.block] = row
-    scored: list[tuple[str, Score, dict[str, EvalResult]]] = []
-    for (source, model, _), by_block in backbones.items():
-        scores = Scores({model: list(records[source]) + list(by_block.values())}, records[source])
+    scored: list[tuple[tuple[str, str, int], Score, dict[str, EvalResult]]] = []
+    for key, by_block in backbones.items():
+        scores = Scores({key[1]: list(records[key[0]]) + list(by_block.values())}, records[key[0]])
         chosen = scores.chosen(by_block) or scores.of(next(iter(by_block.values())))
-        scored.append((source, chosen, by_block))
+        scored.append((key, chosen, by_block))
     scored.sort(key=lambda one: -one[1].value)
-    first = scored[0][1]
-    differences = [score.minus(first) if score is not first else None for _, score, _ in scored]
-    known = [number for number, one in enumerate(differences) if one is not None]
-    adjusted = dict(zip(known, holm([one.p for one in differences if one is not None]), strict=True))
-    return [
-        BoardLine(
-            source=source,
-            row=score.row,
-            rank=1 + sum(other.value > score.value for _, other, _ in scored),
-            score=score,
-            values=values_of(by_block),
-            difference=differences[number],
-            p=adjusted.get(number),
+    starts = {(source, model): score for (source, model, epoch), score, _ in scored if epoch == 0}
+    pairs = list(combinations(range(len(scored)), 2))
+    judgements = [_judged([scored[at][:2] for at in pair], starts) for pair in pairs]
+    found = dict(zip(pairs, zip(judgements, decided(judgements), strict=True), strict=True))
+    lines = []
+    for at, ((source, _, _), score, by_block) in enumerate(scored):
+        above = sum(found[other, at][1][0] > 0 for other in range(at))
+        below = sum(found[at, other][1][0] > 0 for other in range(at + 1, len(scored)))
+        judgement, (_, p) = found.get((0, at), (None, (0, math.nan)))
+        apart = ScoreDifference.of(judgement.difference) if judgement and not math.isnan(p) else None
+        rank = 1 + sum(other.value > score.value for _, other, _ in scored)
+        lines.append(
+            BoardLine(
+                source,
+                score.row,
+                rank,
+                score,
+                values_of(by_block),
+                apart and apart.turned,
+                None if apart is None else p,
+                (1 + above, len(scored) - below),
+            )
         )
-        for number, (source, score, by_block) in enumerate(scored)
-    ]
+    return lines
+
+
+def _judged(pair: Sequence[tuple[tuple[str, str, int], Score]], starts: Mapping[tuple[str, str], Score]) -> Judgement:
+    """Two backbones, each with its own start unless it is that itself."""
+    begun = [starts.get(key[:2]) if key[2] > 0 else None for key, _ in pair]
+    return judged(*aligned(*([score] for _, score in pair), *([one] if one else [] for one in begun)))
 
 
 def _floor(sources: Sequence[BoardSource], key: tuple[str, ...], setting: Setting) -> list[BoardLine]:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
+from dinoskip.estimates import SIGNIFICANT
 from dinoskip.statistics import holm
 from visualize.comparison import Score, Scores
 from visualize.paper.compare import ComparedStudy
@@ -22,7 +23,6 @@ from visualize.rows import Benchmark, StudyVariant
 from visualize.tables import TextTable
 
 SUPPORTED, CONTRADICTED, MIXED, UNDECIDED = "supported", "contradicted", "mixed", "undecided"
-SIGNIFICANT = 0.05
 SINGLE, SEVERAL, EARLIER, LAST = "single", "several", "earlier", "last"  # features of which blocks
 _BY_FEATURES = {SINGLE: Scores.chosen, SEVERAL: Scores.several, EARLIER: Scores.earlier, LAST: Scores.last}
 _NO_PAIR = "no two variants of this study differ in this alone"

@@ -1,114 +1,204 @@
 """The report's answer: which network is better on which benchmark, at which block, by how much, and how sure that is.
 
-Every network is compared with the one with skips of the same optimizer and depth; without such pairs every later
-variant with the first. The differences of all pairs and benchmarks are corrected together for their number (Holm): one
-decides where its corrected p is below 0.05 and the better network has not collapsed.
+Every network, all its seeds of training together, is compared with the one with skips of the same optimizer and depth;
+without such pairs every later one with the first. One is better where the difference **and** its gain over its own
+start hold (:func:`dinoskip.estimates.judged`), p below 0.05 after correction for all lines of the page (Holm), it has
+not collapsed, and the measure separates networks at all (:mod:`visualize.report.separation`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import statistics
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from dinoskip.estimates import Judgement, decided, gain_of, judged
 from dinoskip.results import EvalResult
-from dinoskip.statistics import holm
-from visualize.comparison import CROSS_FITTED, HELD_OUT, Score, ScoreDifference, Scores, signed
-from visualize.paper.claims import SIGNIFICANT
+from visualize.comparison import CROSS_FITTED, HELD_OUT, Score, ScoreDifference, Scores, aligned, signed
 from visualize.paper.published import SKIP
 from visualize.rows import Benchmark, Rows, StudyVariant, collapse, single_blocks, values_of
-from visualize.tables import TextTable
+from visualize.tables import TextTable, mean_deviation
 
 BETTER, WORSE, UNDECIDED = "better", "worse", "undecided"
 _UNPAIRED = "no records of both on the same images, so the difference is unpaired"
 _ONE_RUN = "one training run a network: intervals hold the images' chance, not that of another seed of training"
+_SEEDS = (
+    "several training runs a network: intervals and p hold the chance of another seed of training, and that of other "
+    "images where both have records of the same; blocks, data set and protocol are fixed"
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """A network on one benchmark, a score a seed: after training, before it (of the same seeds), at the last block.
+
+    ``before`` is empty where not all were evaluated at epoch 0. ``collapsed`` says how many blocks have, and to what.
+    """
+
+    name: str
+    now: tuple[Score, ...]
+    before: tuple[Score, ...] = ()
+    last: tuple[Score, ...] = ()
+    collapsed: str = ""
+
+    @property
+    def value(self) -> float:
+        """Mean over seeds, in percent."""
+        return statistics.mean(score.value for score in self.now)
+
+    @property
+    def has_collapsed(self) -> bool:
+        """Whether the chosen block of any seed has."""
+        return any(score.collapsed for score in self.now)
+
+    @property
+    def parts(self) -> dict[str, str]:
+        """Value, interval (over seeds: deviation) or what it collapsed to, block, best block on the images shown."""
+        first = self.now[0]
+        block = " ".join(dict.fromkeys(score.block for score in self.now))
+        if len(self.now) > 1:
+            value, _, deviation = mean_deviation([score.value for score in self.now]).partition(" ")
+            return {"value": value, "interval": first.collapsed or deviation, "block": block, "best": ""}
+        interval = "" if first.low is None or first.high is None else f"[{first.low:.1f}, {first.high:.1f}]"
+        top = "" if first.best is None else f"best on these images {first.best.value:.1f} b{first.best.block}"
+        return {"value": f"{first.value:.1f}", "interval": first.collapsed or interval, "block": block, "best": top}
 
 
 @dataclass(frozen=True, eq=False)
 class AnswerLine:
-    """One benchmark: the scores of both variants (None: not run), their difference, what it is measured against.
+    """One benchmark: both networks (None: not run), their difference, what it is measured against.
 
     ``sign`` is 1 where the first is better, -1 where it is worse, 0 where that is undecided; ``p`` is corrected for
-    the number of comparisons. ``untrained`` are the
-    same variants at epoch 0, ``trivial`` is the best rule that looks at no image. ``collapsed`` says
-    of which network how many blocks have collapsed, and to what.
+    the number of comparisons, ``why`` says what else leaves it undecided. ``gain`` is of the higher network over its
+    own start. ``trivial`` is the best rule that looks at no image.
     """
 
     benchmark: Benchmark
-    first: Score | None
-    second: Score | None
-    difference: ScoreDifference | None = None
+    first: Measured | None
+    second: Measured | None
+    judgement: Judgement | None = None
     sign: int = 0
     p: float | None = None
-    untrained: tuple[Score | None, Score | None] = (None, None)
+    why: str = ""
     trivial: EvalResult | None = None
-    collapsed: Sequence[str] = ()
+
+    @property
+    def difference(self) -> ScoreDifference | None:
+        """In percent points."""
+        return ScoreDifference.of(self.judgement.difference) if self.judgement else None
+
+    @property
+    def higher(self) -> Measured | None:
+        """The network of the higher score."""
+        difference = self.difference
+        return None if difference is None else self.first if difference.value > 0 else self.second
 
     @property
     def verdict(self) -> str:
-        """:data:`BETTER`, :data:`WORSE` or :data:`UNDECIDED`, of the first variant."""
+        """:data:`BETTER`, :data:`WORSE` or :data:`UNDECIDED`, of the first network."""
         return {1: BETTER, -1: WORSE}.get(self.sign, UNDECIDED)
 
     @property
     def certainty(self) -> str:
-        """``better, p = 0.012``, or nothing without a difference."""
+        """``better, p = 0.012``, or why it is undecided; nothing without a difference."""
         if self.difference is None or self.p is None:
             return ""
+        if self.why:
+            return f"{self.verdict}: {self.why}"
         return f"{self.verdict}, p {f'= {self.p:.2g}' if self.p >= 0.001 else '< 0.001'}"
 
 
 @dataclass(frozen=True)
 class Answer:
-    """Two variants (or one, ``second`` is then "") on every benchmark."""
+    """Two networks (or one, ``second`` is then "") on every benchmark."""
 
     first: str
     second: str
     lines: Sequence[AnswerLine]
 
 
-def answers(variants: Sequence[StudyVariant], scores: Scores, baselines: Sequence[EvalResult] = ()) -> list[Answer]:
-    """Every pair of variants that is to be compared, or the one there is; without benchmarks that neither has."""
+Families = Mapping[str, Sequence[StudyVariant]]
+
+
+def families(variants: Sequence[StudyVariant]) -> dict[str, list[StudyVariant]]:
+    """Every network by its name without the seed, with the variants that differ in the seed of training alone."""
+    together: dict[str, list[StudyVariant]] = {}
+    for variant in variants:
+        together.setdefault(variant.family or variant.name, []).append(variant)
+    return {(own[0].name if len(own) == 1 else name): own for name, own in together.items()}
+
+
+def answers(
+    variants: Sequence[StudyVariant],
+    scores: Scores,
+    baselines: Sequence[EvalResult] = (),
+    speechless: Mapping[Benchmark, str] | None = None,
+) -> list[Answer]:
+    """Every pair of networks that is to be compared, or the one there is; without benchmarks that neither has.
+
+    ``speechless`` are measures that cannot separate networks, and why: they decide nothing.
+    """
+    networks = families(variants)
     compared = []
     for first, second in compared_pairs(variants):
-        lines = [_line(first, second, benchmark, scores, baselines) for benchmark in scores.benchmarks]
+        lines = [
+            _line(networks.get(first, ()), networks.get(second, ()), (first, second), benchmark, scores, baselines)
+            for benchmark in scores.benchmarks
+        ]
         compared.append(Answer(first, second, [line for line in lines if line.first or line.second]))
-    return _decided(compared)
+    return _decided(compared, speechless or {})
 
 
 def compared_pairs(variants: Sequence[StudyVariant]) -> list[tuple[str, str]]:
-    """Names of the variants that are compared, the first seed of each network; a single one with ""."""
-    shown = _of_one_seed(variants)
+    """Names of the networks that are compared; a single one with ""."""
+    networks = {name: own[0] for name, own in families(variants).items()}
     by_role = [
-        (first.name, second.name)
-        for first in shown
-        for second in shown
-        if second.role == SKIP != first.role and (first.optimizer, first.depth) == (second.optimizer, second.depth)
+        (first, second)
+        for first, one in networks.items()
+        for second, other in networks.items()
+        if other.role == SKIP != one.role and (one.optimizer, one.depth) == (other.optimizer, other.depth)
     ]
-    names = [variant.name for variant in shown]
+    names = list(networks)
     return by_role or [(name, names[0]) for name in names[1:]] or [(name, "") for name in names]
 
 
-def _of_one_seed(variants: Sequence[StudyVariant]) -> list[StudyVariant]:
-    """The variants without the later seeds of each network, which :mod:`visualize.report.seeds` summarises."""
-    first: dict[str, StudyVariant] = {}
-    for variant in variants:
-        first.setdefault(variant.family or variant.name, variant)
-    return list(first.values())
-
-
-def _line(first: str, second: str, benchmark: Benchmark, scores: Scores, baselines: Sequence[EvalResult]) -> AnswerLine:
-    ends = [scores.last_epoch(name, benchmark) for name in (first, second)]
-    now = [scores.chosen(scores.rows(name, benchmark, end)) for name, end in zip((first, second), ends, strict=True)]
-    before = [
-        scores.chosen(scores.rows(name, benchmark, 0)) if end > 0 else None
-        for name, end in zip((first, second), ends, strict=True)
-    ]
-    trivial = max((row for row in baselines if benchmark.is_of(row)), key=lambda row: row.value, default=None)
-    difference = now[0].minus(now[1]) if now[0] and now[1] else None
-    gone = [_collapsed(scores.rows(name, benchmark, end)) for name, end in zip((first, second), ends, strict=True)]
-    gone = [f"{name}, {benchmark.label}: {said}" for name, said in zip((first, second), gone, strict=True) if said]
-    return AnswerLine(
-        benchmark, now[0], now[1], difference, untrained=(before[0], before[1]), trivial=trivial, collapsed=gone
+def measured(name: str, own: Sequence[StudyVariant], benchmark: Benchmark, scores: Scores) -> Measured | None:
+    """All seeds of a network on a benchmark; None if none has it."""
+    ends = {one.name: scores.last_epoch(one.name, benchmark) for one in own}
+    rows = {one: scores.rows(one, benchmark, end) for one, end in ends.items()}
+    now = {one: score for one in ends if (score := scores.chosen(rows[one])) is not None}
+    if not now:
+        return None
+    before = [scores.chosen(scores.rows(one, benchmark, 0)) if ends[one] > 0 else None for one in now]
+    gone = next(filter(None, (_collapsed(rows[one]) for one in now)), "")
+    return Measured(
+        name,
+        tuple(now.values()),
+        tuple(score for score in before if score) if all(before) else (),
+        tuple(score for one in now if (score := scores.last(rows[one]))),
+        f"{name}, {benchmark.label}: {gone}" if gone else "",
     )
+
+
+def _line(
+    first: Sequence[StudyVariant],
+    second: Sequence[StudyVariant],
+    names: tuple[str, str],
+    benchmark: Benchmark,
+    scores: Scores,
+    baselines: Sequence[EvalResult],
+) -> AnswerLine:
+    sides = [measured(name, own, benchmark, scores) for name, own in zip(names, (first, second), strict=True)]
+    trivial = max((row for row in baselines if benchmark.is_of(row)), key=lambda row: row.value, default=None)
+    one, other = sides
+    made = judged_scores(one, other) if one and other else None
+    return AnswerLine(benchmark, one, other, made, trivial=trivial)
+
+
+def judged_scores(first: Measured, second: Measured) -> Judgement | None:
+    """The two networks compared; None where neither records nor intervals nor seeds say how sure it is."""
+    made = judged(*aligned(first.now, second.now, first.before, second.before))
+    return None if len(first.now) == len(second.now) == 1 and not made.difference.n and made.p != made.p else made
 
 
 def _collapsed(rows: Rows) -> str:
@@ -121,22 +211,33 @@ def _collapsed(rows: Rows) -> str:
     return f"{len(gone)} of {len(single)} blocks ({', '.join(map(str, gone))}) {said[gone[0]]}"
 
 
-def _decided(compared: Sequence[Answer]) -> list[Answer]:
+def _decided(compared: Sequence[Answer], speechless: Mapping[Benchmark, str]) -> list[Answer]:
     """The same with the corrected p and the sign of each line."""
-    adjusted = iter(holm([line.difference.p for answer in compared for line in answer.lines if line.difference]))
+    lines = [line for answer in compared for line in answer.lines if line.judgement]
+    found = iter(decided([line.judgement for line in lines if line.judgement]))
     return [
-        replace(answer, lines=[_line_decided(o, next(adjusted)) if o.difference else o for o in answer.lines])
+        replace(
+            answer,
+            lines=[
+                _line_decided(line, *next(found), speechless.get(line.benchmark, "")) if line.judgement else line
+                for line in answer.lines
+            ],
+        )
         for answer in compared
     ]
 
 
-def _line_decided(line: AnswerLine, p: float) -> AnswerLine:
-    sign = 0
-    if line.difference is not None and p < SIGNIFICANT:
-        sign = 1 if line.difference.value > 0 else -1
-        winner = line.first if sign > 0 else line.second
-        sign = 0 if winner is None or winner.collapsed else sign
-    return replace(line, p=p, sign=sign)
+def _line_decided(line: AnswerLine, sign: int, p: float, speechless: str) -> AnswerLine:
+    winner, difference = line.higher, line.difference
+    gain = line.judgement.gain if line.judgement else None
+    if winner is None or difference is None:
+        return line
+    why = speechless or difference.undecidable
+    if not why and winner.has_collapsed:
+        why = f"{winner.name} has collapsed"
+    if not why and sign == 0 and gain is not None and line.judgement and line.judgement.p > difference.p:
+        why = f"{winner.name} is not clearly above its own start ({signed(100 * gain.value)})"
+    return replace(line, p=p, sign=0 if why else sign, why=why)
 
 
 def verdict(compared: Sequence[Answer]) -> str:
@@ -185,36 +286,35 @@ def _text(line: AnswerLine) -> str:
     return line.difference.text if line.difference else ""
 
 
-def cautions(compared: Sequence[Answer], *, seeds: bool = False) -> list[str]:
+def cautions(compared: Sequence[Answer]) -> list[str]:
     """What must be known before a number is believed: collapse, baselines that are not beaten, unpaired differences.
 
-    And that there was one training run a network, unless it was trained with several ``seeds``.
+    And what was random: images alone, or seeds of training, too.
     """
     lines: dict[str, None] = {}
     for answer in compared:
         for line in answer.lines:
-            lines |= dict.fromkeys(line.collapsed)
-            for score, before in zip((line.first, line.second), line.untrained, strict=True):
-                if score is not None:
-                    lines |= dict.fromkeys(_of_score(line, score, before))
-            if line.difference and not line.difference.paired:
+            for side in filter(None, (line.first, line.second)):
+                lines |= dict.fromkeys(filter(None, [side.collapsed, *_of_network(line, side)]))
+            if line.difference and not line.difference.paired and not line.difference.seeds:
                 lines[f"{line.benchmark.label}: {_UNPAIRED}"] = None
-    pairs = any(answer.second and answer.lines for answer in compared)
-    return [*lines, *([_ONE_RUN] if pairs and not seeds else [])]
+    shown = [line for answer in compared if answer.second for line in answer.lines]
+    several = any(line.judgement and line.judgement.difference.seeds for line in shown)
+    return [*lines, *([_SEEDS if several else _ONE_RUN] if shown else [])]
 
 
-def _of_score(line: AnswerLine, score: Score, before: Score | None) -> list[str]:
-    about = f"{score.row.model}, {line.benchmark.label}, {score.block}"
+def _of_network(line: AnswerLine, side: Measured) -> list[str]:
+    """Baselines and an own start that a network is not clearly above."""
+    if side.has_collapsed:
+        return []
+    about = f"{side.name}, {line.benchmark.label}, {side.parts['block']}: {side.value:.1f} is not clearly above"
+    low = side.now[0].low if len(side.now) == 1 and side.now[0].low is not None else side.value
     said: list[str] = []
-    low = score.value if score.low is None else score.low
-    if line.trivial is not None and low <= line.trivial.value and not score.collapsed:
-        floor = line.trivial.model.removeprefix("baseline: ")
-        said.append(f"{about}: {score.value:.1f} is not clearly above the {floor}, {line.trivial.value:.1f}")
-    gain = None if before is None else score.minus(before)
-    if before is not None and gain is not None and gain.low <= 0 and not score.collapsed:
-        said.append(
-            f"{about}: {score.value:.1f} is not clearly above the same network before training, {before.value:.1f}"
-        )
+    if line.trivial is not None and low <= line.trivial.value:
+        said.append(f"{about} the {line.trivial.model.removeprefix('baseline: ')}, {line.trivial.value:.1f}")
+    gain = gain_of(*aligned(side.now, side.before))
+    if gain is not None and not gain.low > 0:
+        said.append(f"{about} the same network before training, {side.value - 100 * gain.value:.1f}")
     return said
 
 
@@ -224,7 +324,7 @@ def choices(compared: Sequence[Answer]) -> str:
     removed: dict[str, None] = {}
     for answer in compared:
         for line in answer.lines:
-            for score in filter(None, (line.first, line.second)):
+            for score in (one for side in (line.first, line.second) if side for one in side.now):
                 hows.setdefault(score.how, {})[line.benchmark.label] = None
                 if score.how in {CROSS_FITTED, HELD_OUT} and score.optimism >= 0.05:
                     removed[f"{signed(score.optimism)} ({score.row.model}, {line.benchmark.label})"] = None
@@ -235,33 +335,41 @@ def choices(compared: Sequence[Answer]) -> str:
     return text
 
 
-def answer_table(compared: Sequence[Answer], *, seeds: bool = False) -> TextTable:
-    """A line a pair and benchmark, as text; ``seeds`` as of :func:`cautions`."""
+def answer_table(compared: Sequence[Answer], name: str = "answer", title: str = "Which network is better") -> TextTable:
+    """A line a pair and benchmark, as text."""
     lines: list[list[str]] = []
     rules: set[int] = set()
     for answer in compared:
         rules.add(len(lines))
         for line in answer.lines:
             names = f"{answer.first} − {answer.second}" if answer.second else answer.first
-            cells = [_cell(line.first), _cell(line.second), _text(line), line.certainty]
-            untrained = " / ".join(f"{one.value:.1f}" for one in line.untrained if one)
+            sides = (line.first, line.second)
+            untrained = _beside(sides, lambda side: side.before)
+            last = _beside(sides, lambda side: side.last)
+            cells = [*map(_cell, sides), _text(line), line.certainty, untrained, last]
             floor = (
                 f"{line.trivial.value:.1f} ({line.trivial.model.removeprefix('baseline: ')})" if line.trivial else ""
             )
-            lines.append([names, line.benchmark.label, *cells, untrained, floor])
-    columns = ("networks", "measure", "first", "second", "difference", "the first is", "untrained", "trivial")
-    notes = [note for note in (verdict(compared), choices(compared), *cautions(compared, seeds=seeds)) if note]
-    return TextTable(
-        "answer", "Which network is better", [[(c, 1) for c in columns]], lines, 2, frozenset(rules), notes
-    )
+            lines.append([names, line.benchmark.label, *cells, floor])
+    columns = (
+        "networks", "measure", "first", "second", "difference", "the first is", "untrained", "last block", "trivial",
+    )  # fmt: skip
+    notes = [note for note in (verdict(compared), choices(compared), *cautions(compared)) if note]
+    return TextTable(name, title, [[(c, 1) for c in columns]], lines, 2, frozenset(rules), notes)
 
 
-def _cell(score: Score | None) -> str:
-    """``37.5 [32.0, 42.1] b5, best on these images 38.0 b6``, or what it collapsed to."""
-    if score is None:
+def _beside(sides: Sequence[Measured | None], which: Callable[[Measured], Sequence[Score]]) -> str:
+    """``29.1 ± 0.3 / 28.5 ± 0.2`` of both networks, of those that have it."""
+    listed = [[score.value for score in which(side)] for side in sides if side]
+    return " / ".join(mean_deviation(values) for values in listed if values)
+
+
+def _cell(side: Measured | None) -> str:
+    """``37.5 [32.0, 42.1] b5, best on these images 38.0 b6``, or what it collapsed to; over seeds ``37.5 ± 0.4 b5``."""
+    if side is None:
         return "not run"
-    interval = "" if score.low is None or score.high is None else f"[{score.low:.1f}, {score.high:.1f}]"
-    text = " ".join(filter(None, (f"{score.value:.1f}", interval, score.block)))
-    if score.collapsed:
-        return f"{score.value:.1f} {score.block}: {score.collapsed}"
-    return f"{text}, best on these images {score.best.value:.1f} b{score.best.block}" if score.best else text
+    parts = side.parts
+    if side.has_collapsed:
+        return f"{parts['value']} {parts['block']}: {parts['interval']}"
+    text = " ".join(filter(None, (parts["value"], parts["interval"], parts["block"])))
+    return f"{text}, {parts['best']}" if parts["best"] else text

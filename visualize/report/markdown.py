@@ -13,22 +13,23 @@ from visualize.tables import DataTable, escape_markdown, markdown, markdown_rows
 def report_markdown(
     report: Report,
     tables: ReportTables,
-    seeds_said: Sequence[str],
     pictures: Mapping[str, Sequence[Mapping[str, str]]],
 ) -> str:
     """The whole report.
 
-    ``seeds_said``: the verdicts over seeds. ``pictures``: addresses and words of copied figures and previews.
+    ``pictures``: addresses and words of copied figures and previews.
     """
     text = escape_markdown
     parts = [f"# {text(report.title)}"]
     parts += [text(report.note, 1200)] if report.note else []
     if report.notices:
         parts += ["## Skipped or noticed", "\n".join(f"- {text(notice, 600)}" for notice in report.notices)]
-    if tables.seeds:
-        said = "\n".join(f"- {text(sentence, 1200)}" for sentence in seeds_said)
-        parts += ["## Over seeds of training", said, markdown(tables.seeds)]
-    parts += ["## Answer", markdown(tables.answer), "## Numbers", markdown(tables.best)]
+    said = "\n".join(f"- {text(sentence, 2400)}" for sentence in tables.separated)
+    parts += ["## Answer", *([said] if said else []), markdown(tables.answer)]
+    if tables.silent:
+        title = "<details><summary>Measures that separate nothing here</summary>"
+        parts += [title, markdown(tables.silent), "</details>"]
+    parts += ["## Numbers", markdown(tables.best)]
     if tables.beside:
         parts += ["## Beside the paper", *map(markdown, tables.beside)]
     figures = [(one["png"], one["caption"], one["reading"]) for one in pictures["figures"]]

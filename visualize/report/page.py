@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -20,11 +21,11 @@ from visualize.paper.claims import claims, claims_grid
 from visualize.paper.compare import ComparedStudy, compared, compared_csv
 from visualize.paper.published import published
 from visualize.report import sections
-from visualize.report.answer import Answer, answer_table, answers, cautions, choices, verdict
+from visualize.report.answer import Answer, answer_table, answers, cautions, choices, families, verdict
 from visualize.report.content import Report
 from visualize.report.markdown import report_markdown
 from visualize.report.rows_page import write_long_table
-from visualize.report.seeds import over_seeds, seeds_table, seeds_verdicts
+from visualize.report.separation import separation_said, separations, speechless
 from visualize.report.tables import (
     BEST_NOTE,
     Line,
@@ -47,29 +48,34 @@ def build_report(report: Report, out: Path) -> None:
     study = ComparedStudy(report.variants, report.datasets, report.epochs, report.trained_on)
     kept = principal(report.rows)
     scores = Scores(kept, report.records)
-    pairs = answers(report.variants, scores, report.baselines)
-    lines = over_seeds(report.variants, scores)
-    seeds, seeds_said = seeds_table(lines), seeds_verdicts(lines)
+    separated = separations(report.variants, scores, report.baselines)
+    folded = speechless(separated)
+    every = answers(report.variants, scores, report.baselines, folded)
+    pairs, silent = (
+        [replace(pair, lines=[line for line in pair.lines if (line.benchmark in folded) == hidden]) for pair in every]
+        for hidden in (False, True)
+    )
     tables = ReportTables(
-        answer_table(pairs, seeds=seeds is not None),
+        answer_table(pairs),
+        answer_table(silent, "silent", "Measures that separate nothing here") if folded else None,
+        separation_said(separated),
         best_grid(kept, report.baselines),
         block_grids(kept, report.baselines),
         others_grid(report.rows),
         [(table, compared(table, study, report.baselines)) for table in map(published, report.compare)],
         claims_grid(claims(study, scores, report.roughness, report.block)) if report.compare else None,
-        seeds,
     )
     for folder in ("img", "tables"):
         (out / folder).mkdir(parents=True, exist_ok=True)
     pictures = _copied(report, out / "img")
-    _write_page(report, kept, pairs, tables, seeds_said, pictures, out / "index.html")
-    write_text(out / "report.md", report_markdown(report, tables, seeds_said, pictures))
+    _write_page(report, kept, (pairs, silent), tables, pictures, out / "index.html")
+    write_text(out / "report.md", report_markdown(report, tables, pictures))
     below = {row.model: [one for one in report.baselines if one.model == row.model] for row in report.baselines}
-    every = {**report.rows, **below}
-    write_long_table(report.title, every, out / "rows.html")
-    write_text(out / "rows.csv", rows_csv(every))
+    rows = {**report.rows, **below}
+    write_long_table(report.title, rows, out / "rows.html")
+    write_text(out / "rows.csv", rows_csv(rows))
     plain = [tables.answer, tables.best, *tables.blocks]
-    plain += [grid for grid in (tables.seeds, tables.settings) if grid]
+    plain += [grid for grid in (tables.silent, tables.settings) if grid]
     for grid in [*plain, *tables.beside]:
         write_text(out / "tables" / f"{grid.name}.md", markdown(grid))
         write_text(out / "tables" / f"{grid.name}.tex", latex(grid))
@@ -108,13 +114,12 @@ _KINDS = ("light", "dark", "pdf", "png")
 def _write_page(
     report: Report,
     kept: Mapping[str, Sequence[EvalResult]],
-    pairs: Sequence[Answer],
+    answered: tuple[Sequence[Answer], Sequence[Answer]],
     tables: ReportTables,
-    seeds_said: Sequence[str],
     pictures: Mapping[str, object],
     out: Path,
 ) -> None:
-    names = list(report.rows)
+    names, (pairs, silent) = list(report.rows), answered
     measured, begun = last_epochs(kept), starts(kept)
     floor = baseline_lines(report.baselines, measured)
     lines: list[Line] = [*best_lines(kept), *floor]
@@ -124,9 +129,10 @@ def _write_page(
         "answers": [sections.answer(answer) for answer in pairs],
         "verdict": verdict(pairs),
         "choices": choices(pairs),
-        "seeds": sections.grid(tables.seeds) if tables.seeds else None,
-        "seeds_said": seeds_said,
-        "cautions": [*cautions(pairs, seeds=tables.seeds is not None), *report.confounds],
+        "separated": tables.separated,
+        "shown_as": {name: own[0].name for name, own in families(report.variants).items()},
+        "silent": [sections.answer(answer) for answer in silent],
+        "cautions": [*cautions(pairs), *report.confounds],
         "measures": list(measured),
         "best": lines,
         "best_notes": [BEST_NOTE, setting_note(kept)],

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from visualize.comparison import Score
 from visualize.palette import variant_colour, variant_places
 from visualize.report.answer import Answer, AnswerLine
 from visualize.report.tables import Line
 from visualize.rows import COLLAPSED_NOTE, Benchmark, Rows, collapse, single_blocks, values_of
-from visualize.tables import NOT_RUN, DataTable, TextTable, shown
+from visualize.tables import NOT_RUN, DataTable, TextTable, mean_deviation, shown
 
 _SHADES = 10
 _SOURCES = ("ours", "untrained", "paper", "difference")
@@ -32,33 +31,25 @@ def answer(pair: Answer) -> dict[str, Any]:
         "first": pair.first,
         "second": pair.second,
         "lines": [_answer_line(pair, line) for line in pair.lines],
-        "untrained": any(any(line.untrained) for line in pair.lines),
+        "untrained": any(side.before for line in pair.lines for side in (line.first, line.second) if side),
     }
 
 
 def _answer_line(pair: Answer, line: AnswerLine) -> dict[str, Any]:
     sides = [(pair.first, line.first), *([(pair.second, line.second)] if pair.second else [])]
-    before = " / ".join("–" if one is None else f"{one.value:.1f}" for one in line.untrained)
+    before = " / ".join(
+        "–" if one is None else mean_deviation([score.value for score in one.before]) for _, one in sides
+    )
     floor = line.trivial
     return {
         "label": line.benchmark.label,
-        "scores": [(name, _score(one)) for name, one in sides],
+        "scores": [(name, one.parts if one else None) for name, one in sides],
         "difference": line.difference.text if line.difference else "",
         "verdict": line.verdict if line.difference else "",
         "certainty": line.certainty,
-        "untrained": before if any(line.untrained) else "",
+        "untrained": before if any(one.before for _, one in sides if one) else "",
         "trivial": (floor.model.removeprefix("baseline: "), f"{floor.value:.1f}") if floor else None,
     }
-
-
-def _score(score: Score | None) -> dict[str, str] | None:
-    """A number's parts: value, interval or what it collapsed to, block, the best block on the images shown."""
-    if score is None:
-        return None
-    interval = "" if score.low is None or score.high is None else f"[{score.low:.1f}, {score.high:.1f}]"
-    best_here = "" if score.best is None else f"best on these images {score.best.value:.1f} b{score.best.block}"
-    about = {"interval": score.collapsed or interval, "block": score.block, "best": best_here}
-    return {"value": f"{score.value:.1f}", **about}
 
 
 def heat(

@@ -34,12 +34,13 @@ class ReportTables:
     """Every table of a report whose cells are text."""
 
     answer: TextTable
+    silent: TextTable | None
+    separated: Sequence[str]
     best: TextTable
     blocks: Sequence[TextTable]
     settings: TextTable | None
     papers: Sequence[tuple[PublishedTable, TextTable]]
     claims: TextTable | None
-    seeds: TextTable | None
 
     @property
     def beside(self) -> list[TextTable]:
@@ -110,7 +111,7 @@ def baseline_lines(rows: Sequence[EvalResult], benchmarks: Iterable[Benchmark]) 
 
 
 BEST_NOTE = (
-    "Percent; [low, high] is the 95 % interval, Wilson's of shares and by the bootstrap over images of mIoU, ± the "
+    "Percent; [low, high] is the 95 % interval, Wilson's of shares and by the jackknife over images of mIoU, ± the "
     "standard deviation over seeds. The block is the best on the images shown, so its value is an upper estimate. "
     "Probe rows use the learning rate selected on held-out training images; rows selected on validation are in "
     "rows.csv only, marked as such."

@@ -54,7 +54,7 @@ def test_a_network_is_compared_with_its_counterpart():
 def test_what_overlaps_unpaired_is_decided_in_pairs_and_the_sentence_says_it():
     found = answered(("s", SKIP, "soap", [corloc("s", 0.5)]), ("o", INITIALISED, "soap", [corloc("o", 0.6)]))
     [line] = found[0].lines
-    assert line.second.row.high > line.first.row.low, "the two intervals overlap"
+    assert line.second.now[0].high > line.first.now[0].low, "the two intervals overlap"
     assert (line.sign, line.verdict) == (1, "better")
     assert verdict(found) == f"o is better in CorLoc, voc val ({line.difference.text}), compared with s."
     assert line.difference.text.startswith("+10.0 [+")
@@ -78,7 +78,8 @@ def test_a_collapsed_network_never_wins_and_has_no_interval():
     found = answered(("s", SKIP, "soap", [corloc("s", 0.2)]), ("o", INITIALISED, "soap", [corloc("o", 0.6, **gone)]))
     [line] = found[0].lines
     assert line.sign == 0
-    assert line.first.collapsed == "collapsed (100 of 100 graphs complete)"
+    assert line.first.has_collapsed
+    assert line.certainty == "undecided: o has collapsed"
     assert "o, CorLoc, voc val: 1 of 1 blocks (1) collapsed (100 of 100 graphs complete)" in cautions(found)
     [cells] = answer_table(found).rows
     assert cells[2] == "60.0 b1: collapsed (100 of 100 graphs complete)"
@@ -90,7 +91,7 @@ def test_the_probes_block_is_chosen_on_held_out_training_images():
     rows = [miou("a", 30.0, "1", 50.0), miou("a", 40.0, "2", 60.0), miou("a", 44.0, "3", 55.0)]
     found = answered(("a", "", "", [(row, None) for row in rows]))
     [line] = found[0].lines
-    assert (line.first.block, line.first.value, line.first.best.block) == ("b2", 40.0, "3")
+    assert (line.first.now[0].block, line.first.value, line.first.now[0].best.block) == ("b2", 40.0, "3")
     assert choices(found) == (
         "Blocks chosen on held-out training images (mIoU, voc val). Optimism removed: choosing it on the images shown "
         "would have added +4.0 (a, mIoU, voc val)."
@@ -104,7 +105,7 @@ def test_baselines_and_random_weights_stand_beside():
     floor = [row.baseline("full image", 20.0), row.baseline("centre box", 55.0)]
     found = answered(("s", SKIP, "soap", [(row, record), *begun]), baselines=floor)
     [line] = found[0].lines
-    assert line.untrained[0].value == 10.0
+    assert line.first.before[0].value == 10.0
     assert line.trivial.value == 55.0
     assert any(said.endswith("50.0 is not clearly above the centre box, 55.0") for said in cautions(found))
     high = answered(("s", SKIP, "soap", [corloc("s", 0.9)]), baselines=floor)
@@ -145,5 +146,5 @@ def test_collapse_is_named_also_where_another_block_is_chosen():
         corloc("s", 0.2, "3", degenerate=0.4),
     ]
     found = answered(("s", SKIP, "soap", rows))
-    assert not found[0].lines[0].first.collapsed
+    assert not found[0].lines[0].first.has_collapsed
     assert "s, CorLoc, voc val: 1 of 3 blocks (2) collapsed (100 of 100 cuts degenerate)" in cautions(found)

@@ -1,0 +1,262 @@
+"""How often a report is wrong, and how often it finds a difference: made-up studies through the code that writes pages.
+
+    python -m benchmarks.decisions --table docs/report.md       # about 25 minutes on one core
+    python -m benchmarks.decisions --pages 40                   # quicker and coarser
+
+A made-up study has five networks on some measures, with and without records, of n units and some seeds of training.
+Rows and records go through :func:`visualize.report.answer.answers`, which the report prints. **Equal** networks have
+the same expected score: a page that calls any of them better or worse is a false positive. **Different**: one network
+is better by a number of standard errors. Intervals are held against what they are of: a difference's expected value,
+and for the mIoU that of a population of images, of the classes that the sample has.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import platform
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import expit, logit
+
+from benchmarks.pages import markdown_table
+from dinoskip.environment import describe
+from dinoskip.files import write_text
+from dinoskip.records import ImageRecords
+from dinoskip.results import EvalResult
+from dinoskip.statistics import Records, interval, score
+from visualize.comparison import Scores
+from visualize.paper.published import INITIALISED, SKIP
+from visualize.report.answer import AnswerLine, answers
+from visualize.rows import StudyVariant
+
+F64 = NDArray[np.float64]
+UNITS = (6, 12, 60, 216, 1449)
+SEEDS = (1, 2, 3, 5, 10)
+BEGIN, END = "<!-- rates: begin -->", "<!-- rates: end -->"
+
+
+@dataclass(frozen=True)
+class Made:
+    """A made-up study: ``lines`` comparisons of hits and of scores in turn, each network with some seeds.
+
+    ``spread`` is the standard deviation over seeds in standard errors over units, ``ratio`` how much larger that of
+    the networks without skips is, ``gap`` how much these are better, in standard errors of the difference; ``blocks``
+    equally good ones, of which one is chosen; ``gained`` is what training adds to all, None if the start is not known.
+    """
+
+    units: int
+    seeds: int = 1
+    spread: float = 1.0
+    ratio: float = 1.0
+    gap: float = 0.0
+    blocks: int = 1
+    lines: int = 24
+    gained: float | None = None
+
+
+def made_records(made: Made, kind: str, shift: float, shared: F64, rng: np.random.Generator) -> Records:
+    """Records of a network: half of what a unit scores it shares with every network."""
+    own = rng.standard_normal(made.units)
+    merit = (shared + own) / math.sqrt(2) + shift * math.sqrt(2 / made.units)
+    return (merit > 0).astype(np.uint8) if kind == "CorLoc" else expit(merit)
+
+
+def study(made: Made, rng: np.random.Generator) -> tuple[list[StudyVariant], Scores]:
+    """Rows and records of a study: a network with skips and others without, on as many measures as there are lines."""
+    networks = 5 if made.lines % 4 == 0 else 2
+    measures = made.lines // (networks - 1)
+    ids = tuple(map(str, range(made.units)))
+    rows: dict[str, list[EvalResult]] = {}
+    records: dict[EvalResult, ImageRecords] = {}
+    variants = []
+    for measure in range(measures):
+        kind, task = (("CorLoc", "tokencut"), ("PCK@0.1 per image", "correspond"))[measure % 2]
+        shared = rng.standard_normal(made.units)
+        for network in range(networks):
+            for seed in range(made.seeds):
+                deviation = made.spread * (made.ratio if network else 1.0) if made.seeds > 1 else 0.0
+                luck = deviation * rng.standard_normal() + (made.gap if network else 0.0)
+                for epoch in (0, 1) if made.gained is not None else (1,):
+                    shift = luck - (0.0 if epoch else made.gained or 0.0)
+                    for block in range(1, made.blocks + 1):
+                        name = f"{network}-s{seed}"
+                        values = made_records(made, kind, shift, shared, rng)
+                        row = EvalResult(
+                            kind, 100 * score(values), task, str(block), f"set{measure}", "val", made.units,
+                            model=name, epoch=epoch,
+                        )  # fmt: skip
+                        rows.setdefault(name, []).append(row)
+                        records[row] = ImageRecords(ids, values)
+    for name, own in rows.items():
+        family = name.partition("-")[0]
+        role = SKIP if family == "0" else INITIALISED
+        variants.append(StudyVariant(name, role, "soap", 12, own, family=family, seed=int(name.partition("-s")[2])))
+    return variants, Scores(rows, records)
+
+
+def page(made: Made, rng: np.random.Generator) -> list[AnswerLine]:
+    """The lines of a study's answer."""
+    variants, scores = study(made, rng)
+    return [line for answer in answers(variants, scores) for line in answer.lines]
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Of many pages: the share with a verdict, of lines with one, and of intervals that hold the truth, in percent."""
+
+    pages: float
+    lines: float
+    coverage: float
+
+
+def rates(made: Made, pages: int, seed: int = 0) -> Rates:
+    """Write ``pages`` studies; coverage is that of no difference, nan where networks differ."""
+    rng = np.random.default_rng([seed, made.units, made.seeds, made.blocks])
+    lines = [page(made, rng) for _ in range(pages)]
+    every = [line for one in lines for line in one]
+    inside = [
+        line.difference.low <= 0 <= line.difference.high
+        for line in every
+        if line.difference is not None and not math.isnan(line.difference.low)
+    ]
+    return Rates(
+        100 * float(np.mean([any(line.sign for line in one) for one in lines])),
+        100 * float(np.mean([line.sign != 0 for line in every])),
+        100 * float(np.mean(inside)) if inside and not made.gap else math.nan,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Population:
+    """Images of long-tailed classes: areas (N, 2, K) of intersection and union, labelled (N, K), the true IoUs (K,)."""
+
+    areas: F64
+    labelled: F64
+    iou: F64
+
+
+def population(classes: int, images: int, seed: int = 0, tail: float = 1.2) -> Population:
+    """Images of one to six classes, the k-th of a frequency k^-tail; half of what is wrong goes to a present class."""
+    rng = np.random.default_rng([seed, classes])
+    frequency = np.arange(1, classes + 1) ** -tail
+    skill = logit(np.clip(expit(rng.normal(0.5, 1.2, classes) - np.linspace(0, 1, classes)), 0.02, 0.98))
+    like = rng.integers(0, classes, (classes, 3))
+    areas, labelled = np.zeros((images, 2, classes)), np.zeros((images, classes))
+    for image in range(images):
+        there = np.unique(np.r_[0, rng.choice(classes, 1 + rng.poisson(2), p=frequency / frequency.sum())])
+        part = rng.lognormal(0, 1, len(there))
+        pixels = np.maximum(1, (1000 * part / part.sum()).astype(int))
+        right = rng.binomial(pixels, expit(skill[there] + rng.normal(0, 0.5) + rng.normal(0, 1, len(there))))
+        labelled[image, there] = pixels
+        areas[image, 0, there], areas[image, 1, there] = right, pixels
+        for label, wrong in zip(there, pixels - right, strict=True):
+            present = rng.choice(there)
+            areas[image, 1, present] += wrong // 2 if present != label else 0
+            if rng.random() < 0.5:
+                areas[image, 1, like[label, rng.integers(3)]] += wrong - wrong // 2
+    total = areas.sum(0)
+    return Population(areas, labelled, np.divide(total[0], total[1], out=np.zeros(classes), where=total[1] > 0))
+
+
+def miou_coverage(whole: Population, images: int, samples: int, seed: int = 0) -> tuple[float, float]:
+    """Percent of samples whose interval holds the population's mIoU of the sample's classes, and the mean width."""
+    rng = np.random.default_rng([seed, images])
+    held, widths = [], []
+    for _ in range(samples):
+        drawn = rng.integers(0, len(whole.areas), images)
+        records = whole.areas[drawn].transpose(0, 2, 1)
+        low, high = interval(records, whole.labelled[drawn].sum(0))
+        held.append(low <= whole.iou[records[..., 1].sum(0) > 0].mean() <= high)
+        widths.append(high - low)
+    return 100 * float(np.mean(held)), 100 * float(np.mean(widths))
+
+
+CASES: Sequence[tuple[str, Made]] = (
+    ("24 lines, 60 units, 2 seeds", Made(60, 2)),
+    ("24 lines, 60 units, 3 seeds", Made(60, 3)),
+    ("spreads over seeds 1 : 50, 2 seeds", Made(60, 2, 0.05, ratio=50.0)),
+    ("spreads over seeds 1 : 50, 3 seeds", Made(60, 3, 0.05, ratio=50.0)),
+    ("best of 4 equal blocks, 60 units", Made(60, blocks=4, lines=8)),
+    ("1 unit, one seed", Made(1, lines=8)),
+    ("3 units, one seed", Made(3, lines=8)),
+    ("a gap that was there before training, nothing gained", Made(216, 3, 0.1, gap=9.0, gained=0.0, lines=8)),
+)
+_LINES = 8
+
+
+def rates_tables(pages: int, samples: int, say: Callable[[str], None]) -> list[str]:
+    """The tables of docs/report.md; ``pages`` studies and ``samples`` of images each."""
+    head = ("units", *(f"{seeds} seed{'s' if seeds > 1 else ''}" for seeds in SEEDS))
+    equal, different, every = [], [], []
+    for units in UNITS:
+        cells: tuple[list[str], list[str]] = ([], [])
+        for seeds in SEEDS:
+            count = max(10, pages * 216 // max(216, units) * 3 // max(3, seeds))
+            none = rates(Made(units, seeds, lines=_LINES), count)
+            some = rates(Made(units, seeds, 0.3, gap=5.0, lines=_LINES), max(10, count // 8))
+            cells[0].append(f"{none.pages:.1f}, {none.coverage:.0f}")
+            cells[1].append(f"{some.lines:.0f}")
+            every.append((none.pages, count))
+            say(f"{units} units, {seeds} seeds: {none} of {count} pages; different {some}")
+        equal.append([str(units), *cells[0]])
+        different.append([str(units), *cells[1]])
+    total = sum(count for _, count in every)
+    whole = sum(share * count for share, count in every) / total
+    special = [[name, f"{rates(made, max(10, pages // 3)).pages:.1f}"] for name, made in CASES]
+    for line in special:
+        say(": ".join(line))
+    miou = []
+    for classes in (21, 60, 171):
+        drawn = population(classes, 8000)
+        for images in (50, 300, 2000):
+            held, width = miou_coverage(drawn, images, samples if images < 2000 else samples // 4)
+            miou.append([str(classes), str(images), f"{held:.0f}", f"{width:.1f}"])
+            say(f"mIoU, {classes} classes, {images} images: {held:.0f} %, {width:.1f} points wide")
+    return [
+        f"Equal networks: percent of pages of {_LINES} lines with a verdict (over all {total} pages {whole:.1f}), and "
+        "percent of the differences' intervals that hold 0.",
+        "", *markdown_table(head, equal),
+        "One network better by 5 standard errors of a difference over units, seeds varying by a third of one: percent "
+        "of lines with a verdict.",
+        "", *markdown_table(head, different),
+        "Percent of pages of equal networks with a verdict:", "", *markdown_table(("study", "pages"), special),
+        "The mIoU's interval: percent of samples in which it holds the population's, of the sample's classes.",
+        "", *markdown_table(("classes", "images", "held", "width, points"), miou),
+    ]  # fmt: skip
+
+
+def write_tables(path: Path, lines: Sequence[str], about: str) -> None:
+    """Write the tables between the marks in a page."""
+    before, _, rest = path.read_text(encoding="utf-8").partition(BEGIN)
+    after = rest.partition(END)[2]
+    write_text(path, f"{before}{BEGIN}\n{about}\n\n" + "\n".join(lines).rstrip() + f"\n{END}{after}")
+
+
+def main() -> int:
+    """Measure the rates and write them."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.decisions")
+    parser.add_argument("--pages", type=int, default=360, help="made-up studies of each kind (default: 360)")
+    parser.add_argument("--samples", type=int, default=200, help="samples of images for the mIoU (default: 200)")
+    parser.add_argument("--table", type=Path, help="the page whose tables are written")
+    args = parser.parse_args()
+    lines = rates_tables(args.pages, args.samples, lambda text: print(text, file=sys.stderr, flush=True))
+    machine = describe()
+    about = (
+        f"`python -m benchmarks.decisions --pages {args.pages} --samples {args.samples}`, {machine['cores']} cores, "
+        f"Python {platform.python_version()}, {datetime.now(UTC).date()}."
+    )
+    if args.table is not None:
+        write_tables(args.table, lines, about)
+    print("\n".join([about, "", *lines]))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

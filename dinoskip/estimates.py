@@ -1,0 +1,378 @@
+"""Scores with their errors, and differences between them: over units, over seeds of training, or over both.
+
+What is random. **Units** (images, videos, pairs) are a sample of those that could have been taken; all scores are of
+the same ones, so differences are paired by them. **Seeds** of training are a sample for each network by itself. The
+data set, its classes, the training images and the protocol are fixed. A difference of means over seeds has the variance
+
+    s_a^2 / n_a + s_b^2 / n_b + v - r_a - r_b
+
+with the variances over seeds s^2, the variance v over units of the difference of the scores averaged over seeds
+(jackknife), and r, what seeds and units vary together, which both hold; at least each of the two alone. Student's t has
+the degrees of freedom of the seeds alone, as few units more would not make them known: a third of the way from those of
+the smaller side, n - 1, to Welch's (1947). Welch's own are too many where p is compared with .05 / 24: of 24 equal
+pairs whose spreads differ ten- or fiftyfold, with 2 or 3 seeds, 14 to 16 % of pages have a verdict, with these at most
+5.6 %. Satterthwaite's over all three terms (1946) are worse (up to 96 %): two seeds may agree by chance.
+
+Where both sides have one seed, units alone are random; where one side has several and the other one, nothing is
+decided.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import bdtr, stdtr, stdtrit
+
+from dinoskip.randomness import numpy_rng
+from dinoskip.statistics import ENDS, F64, Records, are_hits, as_areas, holm, jackknife, mean_iou, variance, wilson
+
+SIGNIFICANT = 0.05
+LEAST = 6
+"""With fewer units no difference is decided: of 5 equal signs p is 0.06."""
+LEAST_TO_CHOOSE = 30
+"""With fewer units a block is fixed beforehand: halves of them choose by chance."""
+SPLITS = 50
+_EXACT = 12  # units up to which all signs are gone through
+
+
+@dataclass(frozen=True, eq=False)
+class Estimate:
+    """A score, and what each of n units contributes to its error (:class:`dinoskip.statistics.Jackknife`).
+
+    ``hits``: of differences of hits, whose spread is known to be at least that of one hit. ``error`` is the standard
+    error over units where ``parts`` are not known (n = 0), nan where neither is. ``fits`` is the variance that the
+    seeds of an evaluation's own fits add.
+    """
+
+    value: float
+    parts: F64
+    lone: NDArray[np.bool_]
+    sizes: F64
+    hits: bool = False
+    error: float = math.nan
+    fits: float = 0.0
+
+    def __sub__(self, other: Estimate) -> Estimate:
+        """The difference of two scores of one network, of different units where either knows no parts."""
+        if self.parts.shape != other.parts.shape:
+            return known(self.value - other.value, math.hypot(self.standard_error, other.standard_error))
+        return Estimate(
+            self.value - other.value, self.parts - other.parts, self.lone | other.lone,
+            np.where(self.sizes * other.sizes > 0, (self.sizes + other.sizes) / 2, self.sizes + other.sizes),
+            self.hits and other.hits, math.hypot(self.error, other.error), self.fits + other.fits,
+        )  # fmt: skip
+
+    @property
+    def standard_error(self) -> float:
+        """Over units."""
+        if not len(self.parts):
+            return self.error
+        return math.sqrt(variance(self.parts, self.lone, self.sizes) + self.fits)
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Of 95 %: Wilson's of hits, for as many units as have its variance; else Student's; nan for one unit."""
+        if len(self.parts) < 2:
+            return math.nan, math.nan
+        squared = self.standard_error**2
+        if self.hits:
+            share = min(max(self.value, 0.0), 1.0)
+            n = min(float(len(self.parts)), share * (1 - share) / squared) if squared > 0 else float(len(self.parts))
+            return wilson(share * n, n) if n > 0 else wilson(share * len(self.parts), len(self.parts))
+        half = math.sqrt(squared) * float(stdtrit(len(self.parts) - 1, ENDS[1]))
+        return self.value - half, self.value + half
+
+
+def known(value: float, error: float = math.nan) -> Estimate:
+    """Return the estimate of a score of which no unit's part is known."""
+    return Estimate(value, np.zeros((0, 1)), np.zeros(1, bool), np.zeros(1), error=error)
+
+
+def estimate(records: Records | Sequence[Records]) -> Estimate:
+    """Return the score of records, or the mean of those of several fits; ValueError if not of the same units."""
+    listed = [records] if isinstance(records, np.ndarray) else list(records)
+    if not listed or len({one.shape for one in listed}) != 1:
+        raise ValueError(f"records of different shapes cannot be paired: {sorted({one.shape for one in listed})}")
+    each = [jackknife(one) for one in listed]
+    values = [one.value for one in each]
+    return Estimate(
+        float(np.mean(values)),
+        np.mean([one.parts for one in each], axis=0),
+        np.any([one.lone for one in each], axis=0),
+        np.mean([one.sizes for one in each], axis=0),
+        are_hits(listed[0]),
+        fits=float(np.var(values, ddof=1)) / len(values) if len(values) > 1 else 0.0,
+    )
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A score minus another, its interval of 95 % and two-sided p-value; nan where there is none.
+
+    Over ``n`` units (0: they are taken as fixed); ``seeds`` says whether those of training are random, too.
+    """
+
+    value: float
+    low: float
+    high: float
+    p: float
+    n: int
+    seeds: bool = False
+
+
+def difference(first: Sequence[Estimate], second: Sequence[Estimate] = ()) -> Difference:
+    """Return the mean of ``first`` minus that of ``second`` (nothing: 0), one estimate a seed of training, see above.
+
+    Undecided (p is nan) below :data:`LEAST` units, where one side alone has several seeds, and where nothing is known
+    of the error. Scores without parts are taken as of different units, by their errors; where they have none, and both
+    sides several seeds, units are taken as fixed.
+    """
+    sides = [side for side in (list(first), list(second)) if side]
+    value = float(np.mean([one.value for one in first])) - (
+        float(np.mean([one.value for one in second])) if second else 0
+    )
+    n = len(first[0].parts)
+    paired = n > 0 and len({one.parts.shape for side in sides for one in side}) == 1
+    several = [len(side) > 1 for side in sides]
+    if not paired:
+        return _of_known_errors(value, sides, several)
+    both = _mean(first) - _mean(second) if second else _mean(first)
+    if any(several) and not all(several):
+        return Difference(value, math.nan, math.nan, math.nan, n)
+    if all(several):
+        return _over_seeds(value, sides, both)
+    return _over_units(value, both)
+
+
+def _mean(side: Sequence[Estimate]) -> Estimate:
+    """The estimates of seeds as one, which is as exact as the units allow."""
+    return Estimate(
+        float(np.mean([one.value for one in side])), np.mean([one.parts for one in side], axis=0),
+        np.any([one.lone for one in side], axis=0), np.mean([one.sizes for one in side], axis=0),
+        all(one.hits for one in side), float(np.mean([one.error for one in side])),
+        float(np.mean([one.fits for one in side])),
+    )  # fmt: skip
+
+
+def _t(value: float, squared: float, degrees: float, n: int, *, seeds: bool, centre: float | None = None) -> Difference:
+    """Student's interval, extended to hold the value, and p."""
+    if not squared > 0:
+        return Difference(value, math.nan, math.nan, 1.0 if value == 0 else math.nan, n, seeds)
+    error, middle = math.sqrt(squared), value if centre is None else centre
+    half = error * float(stdtrit(degrees, ENDS[1]))
+    p = 2 * float(stdtr(degrees, -abs(middle) / error))
+    return Difference(value, min(value, middle - half), max(value, middle + half), p, n, seeds)
+
+
+def _over_units(value: float, both: Estimate) -> Difference:
+    """Of one seed each. Exact by all signs for few units (Fisher 1935), and for hits (McNemar 1947)."""
+    n, sums = len(both.parts), both.parts.sum(1)
+    if n < 2:
+        return Difference(value, math.nan, math.nan, math.nan, n)
+    if both.hits:  # one more hit of either side alone, so that none at all has a width (Bonett and Price 2012)
+        each = np.concatenate([value + sums - sums.mean(), [1.0, -1.0]])
+        squared = float(np.var(each, ddof=1)) / len(each)
+        found = _t(value, squared + both.fits, len(each) - 1, n, seeds=False, centre=float(each.mean()))
+    else:
+        found = _t(value, variance(both.parts, both.lone, both.sizes) + both.fits, n - 1, n, seeds=False)
+    if n < LEAST:
+        return replace(found, p=math.nan)
+    of_units = value + sums - sums.mean()
+    whole = np.rint(of_units)
+    if both.hits and np.allclose(of_units, whole, atol=1e-9):
+        return replace(found, p=_p_of_signs(int((whole > 0).sum()), int((whole < 0).sum())))
+    if n <= _EXACT:
+        signs = np.array(list(itertools.product((1.0, -1.0), repeat=n)))
+        sizes = np.abs(signs @ of_units)
+        return replace(found, p=float((sizes >= abs(of_units.sum()) * (1 - 1e-12)).mean()))
+    if math.isnan(found.p):
+        return replace(found, p=_p_of_signs(n, 0))  # all units differ by the same
+    return found
+
+
+def _p_of_signs(more: int, less: int) -> float:
+    return min(1.0, 2 * float(bdtr(min(more, less), more + less, 0.5))) if more + less else 1.0
+
+
+def _over_seeds(value: float, sides: Sequence[Sequence[Estimate]], both: Estimate) -> Difference:
+    n = len(both.parts)
+    of_seeds = [float(np.var([one.value for one in side], ddof=1)) / len(side) for side in sides]
+    of_units = variance(both.parts, both.lone, both.sizes)
+    together = sum(_together(side) for side in sides)
+    squared = max(sum(of_seeds), of_units, sum(of_seeds) + of_units - together) if n > 1 else sum(of_seeds)
+    found = _t(value, squared, _degrees(of_seeds, sides), n, seeds=True)
+    return replace(found, p=math.nan) if n < LEAST else found
+
+
+def _degrees(of_seeds: Sequence[float], sides: Sequence[Sequence[Estimate]]) -> float:
+    """A third of the way from the smaller side's degrees of freedom to Welch's."""
+    each = [len(side) - 1.0 for side in sides]
+    below = sum(one * one / degrees for one, degrees in zip(of_seeds, each, strict=True))
+    welch = sum(of_seeds) ** 2 / below if below > 0 else min(each)
+    return min(each) + (welch - min(each)) / 3
+
+
+def _together(side: Sequence[Estimate]) -> float:
+    """What a side's seeds and units vary together, as part of the variance of its mean."""
+    every = np.stack([one.parts.sum(1) for one in side])
+    every = every - every.mean(1, keepdims=True)
+    seeds, n = every.shape
+    residual = every - every.mean(0)
+    return float(np.square(residual).sum() / max(1, (seeds - 1) * (n - 1)) / (n * seeds))
+
+
+def _of_known_errors(value: float, sides: Sequence[Sequence[Estimate]], several: Sequence[bool]) -> Difference:
+    errors = [float(np.mean([one.standard_error for one in side])) ** 2 for side in sides]
+    if not any(several) and not math.isnan(sum(errors)):
+        return _t(value, sum(errors), math.inf, 0, seeds=False)
+    if not all(several):
+        return Difference(value, math.nan, math.nan, math.nan, 0)
+    of_seeds = [float(np.var([one.value for one in side], ddof=1)) / len(side) for side in sides]
+    return _t(value, sum(of_seeds), _degrees(of_seeds, sides), 0, seeds=True)
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """Two networks: their difference, and how much the higher one is above its own start (None: not known)."""
+
+    difference: Difference
+    gain: Difference | None = None
+
+    @property
+    def p(self) -> float:
+        """Of the higher one not being better: the larger p of there being no difference, and (one-sided) no gain.
+
+        Both must hold (Berger 1982). nan where either is undecided for want of units or seeds.
+        """
+        if self.gain is None:
+            return self.difference.p
+        return float(np.maximum(self.difference.p, one_sided(self.gain)))
+
+
+def judged(
+    first: Sequence[Estimate],
+    second: Sequence[Estimate],
+    first_starts: Sequence[Estimate] = (),
+    second_starts: Sequence[Estimate] = (),
+) -> Judgement:
+    """Compare two networks by their scores, one a seed, and by those of the same seeds before training, if known."""
+    found = difference(first, second)
+    return Judgement(found, gain_of(*((first, first_starts) if found.value > 0 else (second, second_starts))))
+
+
+def gain_of(after: Sequence[Estimate], before: Sequence[Estimate]) -> Difference | None:
+    """Return how much a network gained, paired by seed; None if there are not as many starts."""
+    if len(after) != len(before):
+        return None
+    return difference([now - start for now, start in zip(after, before, strict=True)])
+
+
+def one_sided(found: Difference) -> float:
+    """Return p of a difference not being above 0; nan where it has none."""
+    return found.p / 2 if found.value > 0 else 1 - found.p / 2
+
+
+def decided(judgements: Sequence[Judgement]) -> list[tuple[int, float]]:
+    """Return of every comparison of a page its sign, 0 where it is undecided, and its p, corrected for all (Holm)."""
+    adjusted = holm([one.p for one in judgements])
+    return [
+        (int(np.sign(one.difference.value)) if p < SIGNIFICANT else 0, p)
+        for one, p in zip(judgements, adjusted, strict=True)
+    ]
+
+
+@dataclass(frozen=True, eq=False)
+class Choice:
+    """The best block, chosen on one half of the units and scored on the other, over many halves.
+
+    ``blocks`` are those that were chosen, with how often (shares), most often first; ``estimate`` is the mean score;
+    ``oracle_block`` and ``oracle`` are the best block on all units and its score there, which choosing on the reported
+    units would have given.
+    """
+
+    blocks: Mapping[str, float]
+    estimate: Estimate
+    oracle_block: str
+    oracle: float
+
+    @property
+    def optimism(self) -> float:
+        """How much the score of the block chosen on the reported units is above, or of errors below."""
+        return self.oracle - self.estimate.value
+
+
+def cross_fitted_best(records_by_block: Mapping[str, Records], *, seed: int = 0, lowest: bool = False) -> Choice:
+    """Choose a block by cross-fitting over :data:`SPLITS` random halves of the units. The first of equals is taken.
+
+    Each half is scored by the block that is best (of the highest score, with ``lowest`` of the lowest) on the other
+    one; the score is that of both halves together, the mean of all splits, moved into the range of the blocks' own.
+    The jackknife repeats the choice without each unit. ``records_by_block`` are of the same units in the same order;
+    the halves depend on their number and ``seed`` alone. Raises ValueError for no block, different shapes, or fewer
+    than :data:`LEAST_TO_CHOOSE` units.
+    """
+    shapes = {records.shape for records in records_by_block.values()}
+    if len(shapes) != 1 or next(iter(shapes))[0] < LEAST_TO_CHOOSE:
+        raise ValueError(f"a block cannot be chosen from records of shapes {sorted(shapes)}")
+    names = list(records_by_block)
+    if len(names) == 1:
+        alone = estimate(records_by_block[names[0]])
+        return Choice({names[0]: 1.0}, alone, names[0], alone.value)
+    inside, every = (np.stack(one, 1) for one in zip(*map(as_areas, records_by_block.values()), strict=True))
+    merit = -1.0 if lowest else 1.0
+    of_blocks = mean_iou(inside.sum(0), every.sum(0))
+    n, rng = len(inside), numpy_rng(seed, "cross-fitting", len(inside))
+    counts, values, parts, changes = np.zeros(len(names)), [], np.zeros((n, inside.shape[2])), np.zeros(n)
+    for _ in range(SPLITS):
+        first = np.zeros(n, dtype=bool)
+        first[rng.permutation(n)[: n // 2]] = True
+        value, of_units, change, chosen = _of_split(inside, every, first, merit)
+        np.add.at(counts, list(chosen), 1)
+        values.append(value)
+        parts += of_units / SPLITS
+        changes += change / SPLITS
+    parts += (1 - n) * changes[:, None] / parts.shape[1]
+    order = sorted(range(len(names)), key=lambda one: (-counts[one], one))
+    at = int(np.nanargmax(merit * of_blocks))
+    value = float(np.clip(np.mean(values), np.nanmin(of_blocks), np.nanmax(of_blocks)))
+    most = jackknife(records_by_block[names[order[0]]])
+    made = Estimate(value, parts, most.lone, most.sizes, are_hits(records_by_block[names[0]]))
+    shares = {names[i]: float(counts[i] / (2 * SPLITS)) for i in order if counts[i] > 0}
+    return Choice(shares, made, names[at], float(of_blocks[at]))
+
+
+def _of_split(
+    inside: F64, every: F64, first: NDArray[np.bool_], merit: float
+) -> tuple[float, F64, F64, tuple[int, int]]:
+    """A split's score, the units' jackknife parts (n, K) with the blocks held, what each unit without changes by the
+    other choice (n,), and the two blocks, of the areas (n, L, K) of all blocks. Choices are linear in the units."""
+    halves = [(inside[one].sum(0), every[one].sum(0)) for one in (first, ~first)]
+    scores = [np.where(np.isfinite(found := mean_iou(*half)), merit * found, -np.inf) for half in halves]
+    best = [int(one.argmax()) for one in scores]
+    blocks = best[1], best[0]  # of the first half, of the second
+    total, area = (sum(half[kind][block] for half, block in zip(halves, blocks, strict=True)) for kind in (0, 1))
+    own = np.where(first[:, None], inside[:, blocks[0]], inside[:, blocks[1]])
+    union = np.where(first[:, None], every[:, blocks[0]], every[:, blocks[1]])
+    n, there = len(inside), area > 0
+    iou = np.divide(total, area, out=np.zeros_like(total), where=there)
+    rest = area - union
+    change = np.divide(total - own, rest, out=np.broadcast_to(iou, own.shape).copy(), where=rest > 0) - iou
+    parts = (1 - n) * change / max(1, there.sum())
+    switched = np.zeros(n)
+    for side, (units, (summed, areas)) in enumerate(zip((first, ~first), halves, strict=True)):
+        with np.errstate(divide="ignore", invalid="ignore"):
+            weight = np.where(areas > 0, 1 / areas, 0.0) / np.maximum(1, (areas > 0).sum(-1, keepdims=True))
+            ratio = np.where(areas > 0, summed / areas, 0.0)
+        lower = np.einsum("nlk,lk->nl", inside[units], weight) - np.einsum("nlk,lk->nl", every[units], weight * ratio)
+        other = (scores[side] - merit * lower).argmax(1)
+        moved = np.flatnonzero(other != best[side])
+        if moved.size:
+            kept, kept_area = (halves[side][kind][blocks[side]] for kind in (0, 1))
+            far, far_area = (halves[1 - side][kind] for kind in (0, 1))
+            switch = mean_iou(kept + far, kept_area + far_area)  # the score where the other half has another block
+            switched[np.flatnonzero(units)[moved]] = switch[other[moved]] - switch[best[side]]
+    return float(mean_iou(total, area)), parts, switched, blocks

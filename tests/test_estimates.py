@@ -1,0 +1,238 @@
+"""Differences over units and seeds, choices of a block, and joint verdicts: against closed forms and brute force."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from dinoskip.estimates import (
+    LEAST_TO_CHOOSE,
+    Difference,
+    Estimate,
+    Judgement,
+    cross_fitted_best,
+    decided,
+    difference,
+    estimate,
+    gain_of,
+    judged,
+    known,
+)
+from dinoskip.statistics import mcnemar, score
+
+
+def hits(seed: int, n: int, rate: float = 0.5) -> np.ndarray:
+    return (np.random.default_rng(seed).random(n) < rate).astype(np.uint8)
+
+
+def test_many_scores_are_compared_by_the_paired_t_test() -> None:
+    a, b = np.random.default_rng(0).random((2, 40))
+    found = difference([estimate(a)], [estimate(b)])
+    wanted = stats.ttest_rel(a, b)
+    ends = wanted.confidence_interval()
+    assert (found.value, found.p) == (pytest.approx((a - b).mean()), pytest.approx(wanted.pvalue))
+    assert (found.low, found.high) == (pytest.approx(ends.low), pytest.approx(ends.high))
+    assert found.n == 40
+    assert difference([estimate(a) - estimate(b)]) == found
+
+
+def test_few_scores_are_compared_by_all_signs() -> None:
+    a, b = np.random.default_rng(1).random((2, 8))
+    wanted = stats.permutation_test((a - b,), np.mean, permutation_type="samples", n_resamples=math.inf).pvalue
+    assert difference([estimate(a)], [estimate(b)]).p == pytest.approx(wanted)
+
+
+@pytest.mark.parametrize("units", [1, 2, 5])
+def test_fewer_than_six_units_decide_nothing(units: int) -> None:
+    """One video, 50.1 against 50.0, was called better, p < 0.001."""
+    a = 0.501 + 0.0001 * np.arange(units)
+    found = difference([estimate(a)], [estimate(a - 0.001 - 0.0001 * np.arange(units))])
+    assert math.isnan(found.p)
+    assert units > 1 or math.isnan(found.low)
+    assert decided([Judgement(found)])[0][0] == 0
+
+
+@given(st.integers(2, 60), st.integers(0, 2**31))
+@settings(max_examples=60, deadline=None)
+def test_an_interval_of_hits_has_a_width_and_holds_the_difference(n: int, seed: int) -> None:
+    a = hits(seed, n)
+    for b in (a, hits(seed + 1, n), 1 - a):
+        found = difference([estimate(a)], [estimate(b)])
+        assert found.low < found.high
+        assert found.low <= found.value <= found.high
+        if n >= 6:
+            assert found.p == pytest.approx(mcnemar(a, b).p)
+
+
+@given(st.lists(st.floats(0, 1), min_size=2, max_size=5), st.lists(st.floats(0, 1), min_size=2, max_size=5))
+@settings(max_examples=60, deadline=None)
+def test_over_seeds_alone_it_is_welchs_with_no_more_degrees_of_freedom(a: list[float], b: list[float]) -> None:
+    if min(np.ptp(a), np.ptp(b)) < 1e-6:
+        return
+    found = difference([known(value) for value in a], [known(value) for value in b])
+    welch = stats.ttest_ind(a, b, equal_var=False)
+    assert found.p >= welch.pvalue - 1e-9
+    least = min(len(a), len(b)) - 1
+    t, degrees = abs(welch.statistic), least + (welch.df - least) / 3
+    assert found.p == pytest.approx(2 * stats.t.sf(t, degrees), abs=1e-9)
+    assert found.seeds
+    assert found.n == 0
+
+
+def test_two_seeds_of_equal_spread_need_a_very_large_difference() -> None:
+    near, far = ([known(value + shift) for value in (0.50, 0.51)] for shift in (0.03, 0.5))
+    other = [known(value) for value in (0.50, 0.51)]
+    assert difference(near, other).p > 0.05, "4 pooled deviations apart: was called better"
+    assert difference(far, other).p < 0.05
+
+
+def test_one_seed_against_several_is_undecided() -> None:
+    records = [estimate(hits(seed, 50)) for seed in range(3)]
+    assert math.isnan(difference(records[:1], records[1:]).p)
+    assert math.isnan(difference([known(0.5)], [known(0.1), known(0.2)]).p)
+
+
+def test_units_and_seeds_are_both_in_the_variance() -> None:
+    """With many units the spread of seeds is left, with equal seeds that of units."""
+    rng = np.random.default_rng(0)
+    base = rng.random(400)
+    alike = [estimate(base + 0.1 * rng.standard_normal(400)) for _ in range(3)]
+    other = [estimate(base + 0.1 * rng.standard_normal(400)) for _ in range(3)]
+    found = difference(alike, other)
+    single = difference(alike[:1], other[:1])
+    assert found.high - found.low < 3 * (single.high - single.low)
+    wide = [
+        Estimate(one.value + shift, one.parts, one.lone, one.sizes)
+        for one, shift in zip(other, (0, 0.3, 0.6), strict=True)
+    ]
+    assert difference(alike, wide).high - difference(alike, wide).low > 0.5
+    shifted = [Estimate(one.value + 0.2, one.parts, one.lone, one.sizes) for one in other]
+    assert difference(alike, shifted).p < 0.01
+
+
+def test_seeds_of_an_evaluations_fit_widen_the_interval() -> None:
+    several = estimate([hits(0, 5000), hits(1, 5000, 0.6), hits(2, 5000, 0.7)])
+    assert several.value == pytest.approx(0.6, abs=0.02)
+    assert several.fits == pytest.approx(np.var([0.5, 0.6, 0.7], ddof=1) / 3, rel=0.2)
+    with pytest.raises(ValueError, match="cannot be paired"):
+        estimate([hits(0, 5), hits(0, 6)])
+
+
+def test_a_verdict_needs_the_difference_and_the_gain_of_the_higher() -> None:
+    """Better under DINO, +5.1, where the gap before training was +5.0."""
+    rng = np.random.default_rng(3)
+    base = rng.random(200)
+
+    def of(shift: float) -> list[Estimate]:
+        return [estimate(base + shift + 0.02 * rng.standard_normal(200))]
+
+    ours, theirs, ours_before, theirs_before = of(0.25), of(0.2), of(0.25), of(0.1)
+    assert decided([judged(ours, theirs)])[0][0] == 1
+    assert decided([judged(ours, theirs, ours_before, theirs_before)])[0][0] == 0
+    assert decided([judged(ours, theirs, of(0.1), theirs_before)])[0][0] == 1
+    assert decided([judged(theirs, ours, theirs_before, of(0.1))])[0][0] == -1
+    assert decided([judged(ours, theirs, of(0.9), theirs_before)])[0][0] == 0, "below its start"
+    assert gain_of(ours, []) is None
+
+
+def test_verdicts_are_corrected_for_their_number() -> None:
+    one = Judgement(Difference(0.1, 0.01, 0.2, 0.03, 50))
+    assert [sign for sign, _ in decided([one])] == [1]
+    assert [sign for sign, _ in decided([one, one])] == [0, 0]
+
+
+def best(records: dict[str, np.ndarray], units: np.ndarray) -> str:
+    return max(records, key=lambda block: score(records[block][units]))
+
+
+@pytest.mark.parametrize("classes", [0, 3])
+def test_cross_fitting_is_that_of_a_plain_loop(classes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(4)
+
+    def made() -> np.ndarray:
+        if not classes:
+            return (rng.random(40) < 0.5).astype(np.uint8)
+        union = rng.integers(1, 50, (40, classes))
+        return np.stack([(union * rng.random((40, classes))).astype(np.int64), union], -1)
+
+    records = {str(block): made() for block in range(1, 6)}
+    found = cross_fitted_best(records, seed=3)
+    draws = []
+
+    class Recorded:
+        def __init__(self, *about: object) -> None:
+            self.rng = np.random.default_rng(0)
+
+        def permutation(self, n: int) -> np.ndarray:
+            draws.append(self.rng.permutation(n))
+            return draws[-1]
+
+    monkeypatch.setattr("dinoskip.estimates.numpy_rng", Recorded)
+    found = cross_fitted_best(records)
+    values, chosen = [], []
+    for order in draws:
+        first, second = order[:20], order[20:]
+        blocks = best(records, second), best(records, first)
+        both = np.concatenate([records[blocks[0]][first], records[blocks[1]][second]])
+        values.append(score(both))
+        chosen += blocks
+    assert len(values) == 50
+    each = [score(own) for own in records.values()]
+    assert found.estimate.value == pytest.approx(np.clip(np.mean(values), min(each), max(each)))
+    assert found.blocks == pytest.approx({block: chosen.count(block) / 100 for block in set(chosen)})
+    assert list(found.blocks.values()) == sorted(found.blocks.values(), reverse=True)
+    assert found.oracle_block == best(records, np.arange(40))
+    assert found.optimism == pytest.approx(found.oracle - found.estimate.value)
+
+
+def test_a_printed_score_is_never_below_every_block() -> None:
+    """12 videos, one half-split: 47.3 where all twelve blocks score 48.0 to 53.5."""
+    for seed in range(12):
+        rng = np.random.default_rng(seed)
+        blocks = {str(block): rng.random(LEAST_TO_CHOOSE) for block in range(12)}
+        each = [score(own) for own in blocks.values()]
+        assert min(each) - 1e-12 <= cross_fitted_best(blocks).estimate.value <= max(each) + 1e-12
+
+
+def test_equal_networks_whose_block_is_chosen_are_rarely_called_different() -> None:
+    """5 % at most: the error holds the chance of the choice."""
+    rejected = []
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        shared = rng.random(60) < 0.5
+        sides = [
+            {str(b): np.where(rng.random(60) < 0.6, shared, rng.random(60) < 0.5).astype(np.uint8) for b in range(6)}
+            for _ in range(2)
+        ]
+        one, two = (cross_fitted_best(side).estimate for side in sides)
+        rejected.append(difference([one], [two]).p < 0.05)
+    assert np.mean(rejected) <= 0.05
+
+
+def test_of_errors_the_lowest_block_is_chosen() -> None:
+    errors = {"1": np.full(40, 0.4), "2": np.full(40, 0.2), "3": np.full(40, np.nan)}
+    fit = cross_fitted_best(errors, lowest=True)
+    assert fit.blocks == {"2": 1.0}
+    assert fit.oracle_block == "2"
+    assert cross_fitted_best(errors).blocks == {"1": 1.0}
+
+
+def test_choosing_needs_blocks_of_the_same_units_and_enough_of_them() -> None:
+    for records in ({}, {"1": np.ones(29), "2": np.ones(29)}, {"1": np.ones(40), "2": np.ones(50)}):
+        with pytest.raises(ValueError, match="cannot be chosen"):
+            cross_fitted_best(records)
+    alone = cross_fitted_best({"7": np.arange(40) / 40})
+    assert (alone.blocks, alone.optimism) == ({"7": 1.0}, 0.0)
+
+
+def test_all_signs_are_gone_through() -> None:
+    values = np.array([0.3, 0.2, 0.5, 0.1, 0.4, 0.25])
+    found = difference([estimate(values)], [estimate(np.zeros(6))])
+    sums = [abs(np.dot(signs, values)) for signs in itertools.product((1, -1), repeat=6)]
+    assert found.p == pytest.approx(np.mean(np.array(sums) >= values.sum() - 1e-12)) == 2 / 64
