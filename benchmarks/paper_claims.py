@@ -23,11 +23,12 @@ from pathlib import Path
 from scipy.stats import ttest_ind
 
 from dinoskip.errors import DataError, DinoskipError
+from dinoskip.estimates import SIGNIFICANT
 from dinoskip.results import EvalResult
 from dinoskip.statistics import holm
 from visualize.comparison import Score, Scores, signed
 from visualize.paper.as_study import HALF_WIDTHS, paper_as_study
-from visualize.paper.claims import RULES, SIGNIFICANT, Rule, claims, claims_grid, pairs_of
+from visualize.paper.claims import RULES, Rule, claims, claims_grid, pairs_of
 from visualize.paper.compare import ComparedStudy
 from visualize.paper.published import DEFAULT, INITIALISED, SKIP
 from visualize.rows import StudyVariant

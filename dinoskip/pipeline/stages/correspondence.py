@@ -66,6 +66,7 @@ STAGE = Stage(
     use="correspondence",
     measures="semantic correspondence",
     check=check,
+    version=2,
     command=Command(
         "find the keypoints of an object in other images, with every block",
         "evaluate.correspondence.facet=[key,out]",

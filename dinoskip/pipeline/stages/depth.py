@@ -41,6 +41,7 @@ STAGE = Stage(
     place="evaluate.depth",
     use="depth",
     measures="depth",
+    version=2,
     command=Command(
         "fit linear depth heads on every block of a backbone",
         "evaluate.depth.iterations=2000",

@@ -66,5 +66,6 @@ STAGE = Stage(
     measures="discovery of several objects",
     check=check,
     resumes=True,
+    version=2,
     command=Command("discover several objects an image in every block by MaskCut", "evaluate.objects.rounds=3"),
 )

@@ -105,7 +105,7 @@ STAGE = Stage(
     use="segmentation",
     measures="linear segmentation probes",
     check=check,
-    version=5,
+    version=6,
     command=Command(
         "fit linear segmentation probes on every block of a backbone",
         "evaluate.probe.size=448",

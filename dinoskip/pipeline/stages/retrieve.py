@@ -92,6 +92,6 @@ STAGE = Stage(
     use="segmentation",
     measures="dense retrieval",
     check=check,
-    version=3,
+    version=4,
     command=Command("segment by the nearest training patches, with every block", "evaluate.retrieve.k=30"),
 )

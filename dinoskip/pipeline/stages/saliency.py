@@ -48,6 +48,7 @@ STAGE = Stage(
     use="segmentation",
     measures="saliency",
     resumes=True,
+    version=2,
     command=Command(
         "find the object of every image as a mask, with every block", "evaluate.saliency.solver=true", kind="ecssd"
     ),

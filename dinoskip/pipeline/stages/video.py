@@ -41,6 +41,7 @@ STAGE = Stage(
     place="evaluate.video",
     use="video",
     measures="video object segmentation",
+    version=2,
     command=Command(
         "follow the objects of videos from their first masks, with every block",
         "evaluate.video.radius=12",
