@@ -150,7 +150,7 @@ def variance(parts: F64, lone: NDArray[np.bool_], sizes: F64) -> float:
 
 def interval(records: Records, labelled: ArrayLike | None = None) -> tuple[float, float]:
     """Return the interval of records' score: Wilson's of hits, Student's of scores of their own; nan for none,
-    for one, and where units do not differ.
+    and for scores that do not differ (areas have Wilson's there).
 
     Of areas (n, K, 2) it is for the mIoU, over all units like these, **of the classes that these units have**. Few
     units understate it: a class that is rare is predicted in more units than it is found in, so a class that is
@@ -164,11 +164,11 @@ def interval(records: Records, labelled: ArrayLike | None = None) -> tuple[float
     if are_hits(records):
         return wilson(int(records.sum()), len(records))
     without = jackknife(records)
-    if len(records) < 2 or math.isnan(without.value):
+    if math.isnan(without.value):
         return math.nan, math.nan
-    error = math.sqrt(variance(without.parts, without.lone, without.sizes))
-    if error == 0:  # all units are alike: nothing is known of their spread
-        return math.nan, math.nan
+    error = math.sqrt(variance(without.parts, without.lone, without.sizes)) if len(records) > 1 else 0.0
+    if error == 0:  # all units are alike: nothing is known of their spread, but that a share has no more than hits
+        return wilson(without.value * len(records), len(records)) if records.ndim == 3 else (math.nan, math.nan)
     width = float(stdtrit(len(records) - 1, ENDS[1]))
     if records.ndim == 1:
         return without.value - width * error, without.value + width * error

@@ -41,5 +41,5 @@ def test_intervals_hold_the_populations_miou(classes: int, images: int) -> None:
 
 
 def test_of_none_it_is_nan() -> None:
-    for nothing in (np.zeros((0, 3, 2), int), np.zeros((4, 3, 2), int), np.ones((1, 3, 2), int)):
+    for nothing in (np.zeros((0, 3, 2), int), np.zeros((4, 3, 2), int)):
         assert all(math.isnan(end) for end in miou_interval(nothing))
