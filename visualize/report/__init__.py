@@ -2,7 +2,7 @@
 
 - ``config``; ``content``, what it is built from; ``page``, which writes it, by ``sections``
 - ``markdown``: the same to commit; ``rows_page``: every row
-- ``answer``: which network is better, ``seeds``: over seeds of training; ``tables`` of the study's own rows,
+- ``answer``: which network is better, ``separation``: by which measures; ``tables`` of the study's own rows,
   ``diagnostics`` of untrained networks
 """
 
