@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dinoskip.cli import studies
-from dinoskip.cli.arguments import Args, command, computing_options
+from dinoskip.cli.arguments import Args, command, computing_options, data_option
 from dinoskip.config import RawConfig, validate
 from dinoskip.errors import ConfigError
 from dinoskip.files import write_text
@@ -46,6 +46,7 @@ def add_commands(commands: Any) -> None:
         choices=PURPOSES,
         help="; ".join(f"{name}: {what}" for name, what in PURPOSES.items()) + " (default: compare)",
     )
+    data_option(parser, "a folder of photographs, with labels or without, that the study is made for", required=False)
 
 
 def demo(args: Args) -> int:
@@ -65,6 +66,12 @@ def init_study(args: Args) -> int:
     if path.exists():
         raise ConfigError(f"{path}: is there already", "give another name")
     text = (CONFIGS / "start" / f"{args.purpose}.yaml").read_text(encoding="utf-8")
-    write_text(path, re.sub(r"(?<!:)NAME", name, text))
-    print(f"{path}: put your data and backbones in, then `dinoskip plan {path}`")
+    text, then = re.sub(r"(?<!:)NAME", name, text), "put your data and backbones in, then"
+    if args.data:
+        from dinoskip.pipeline.start import fitted  # torch
+
+        text, seen = fitted(text, Path(args.data))
+        then = f"for {seen}; next"
+    write_text(path, text)
+    print(f"{path}: {then} `dinoskip plan {path}`")
     return 0

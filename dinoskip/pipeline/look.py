@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,18 +17,25 @@ from dinoskip.models.load import split_spec
 from dinoskip.pipeline.inputs import OneDataset
 
 SIZE = 224
+IMAGES = "all_images"
+"""Key of ``data`` of the images without their labels."""
 MEASURES = ("probe", "tokencut", "knn")
 Blocks = Literal["all"] | Sequence[int]
 
 
 @dataclass(frozen=True)
 class Labels:
-    """What a folder can be used for: a data set's settings, and the splits that have masks, boxes and classes."""
+    """What a folder can be used for: a data set's settings, and the splits that have masks, boxes and classes.
+
+    ``images`` are settings of another set, of the same images: what is shown and trained on where the labelled set has
+    boxes alone of a kind with masks, or no list of training images.
+    """
 
     data: dict[str, Any]
     masks: bool = False
     boxes: str = ""
     classes: bool = False
+    images: dict[str, Any] = field(default_factory=dict)
 
 
 def labels_of(root: Path, kind: str | None = None) -> Labels:
@@ -41,14 +48,14 @@ def labels_of(root: Path, kind: str | None = None) -> Labels:
     looked = [_labels(candidate) for candidate in candidates]
     useful = [one for one in looked if one.masks or one.boxes or one.classes]
     if useful:
-        return useful[0]
+        return _with_images(useful[0])
     if kind not in {"images", "folder"}:
         log.warning("%s: laid out as %s, but has no labels that can be read: shown as photographs", root, kind)
     return Labels({"kind": "images", "root": str(root)})
 
 
 def _labels(tree: dict[str, Any]) -> Labels:
-    config = validate(OneDataset, RawConfig({"dataset": tree}, {"": "command line"})).dataset
+    config = dataset_of(tree)
 
     def opens(opener: Callable[..., Any], *splits: str) -> bool:
         try:
@@ -60,6 +67,25 @@ def _labels(tree: dict[str, Any]) -> Labels:
     boxes = next((split for split in ("val", "trainval", "train") if opens(datasets.open_detection, split)), "")
     masks = opens(datasets.open_segmentation, "train", "val")
     return Labels(tree, masks, boxes, tree["kind"] == "folder" and opens(datasets.open_labelled, "train", "val"))
+
+
+def dataset_of(tree: dict[str, Any]) -> Any:
+    """The data set of these settings."""
+    return validate(OneDataset, RawConfig({"dataset": tree}, {"": "command line"})).dataset
+
+
+def _with_images(labels: Labels) -> Labels:
+    """``labels`` with ``images`` where they are needed."""
+    config = dataset_of(labels.data)
+    try:
+        if (labels.masks or not datasets.has_masks(config)) and len(datasets.open_training_images(config)):
+            return labels
+    except DataError as error:
+        log.debug("%s", error)
+    labelled = (
+        datasets.open_detection(config, labels.boxes) if labels.boxes else datasets.open_segmentation(config, "val")
+    )
+    return replace(labels, images={"kind": "images", "root": str(labelled.path(0).parent)})
 
 
 def study_tree(
@@ -74,8 +100,9 @@ def study_tree(
 ) -> dict[str, Any]:
     """The settings of the study, in the folder ``out``. ``images``: at most so many of a split; 0: all."""
     root = Path(labels.data["root"]).resolve()
-    name = f"voc{labels.data['year']}" if labels.data["kind"] == "voc" else root.name
+    name = name_of(labels)
     name = safe_name(f"{name}_{images}" if images else name)
+    shown = {IMAGES: labels.images} if labels.images else {}
     measured = labels.masks or labels.boxes or labels.classes
     limit = {"limit": images} if images and measured else {}
     evaluate: dict[str, Any] = {"blocks": blocks, "probe": {"protocol": "fast", "size": SIZE}}
@@ -88,12 +115,18 @@ def study_tree(
     tree = {
         "name": out.name,
         "output": str(out.parent),
-        "data": {name: {**labels.data, **limit}},
+        "data": {name: {**labels.data, **limit}, **shown},
         "variants": {"model": labelled(backbones)},
         "evaluate": evaluate,
         "report": {"title": f"A look at {root.name}"},
     }
-    return {**tree, "gallery": {"dataset": name}} if gallery else tree
+    return {**tree, "gallery": {"dataset": next(iter(shown), name)}} if gallery else tree
+
+
+def name_of(labels: Labels) -> str:
+    """A name for the data set: of VOC its year's, else its folder's."""
+    year = labels.data.get("year")
+    return f"voc{year}" if year else safe_name(Path(labels.data["root"]).resolve().name)
 
 
 def safe_name(text: str) -> str:

@@ -5,7 +5,8 @@ Its sections are those of :mod:`dinoskip.pipeline.sections` and of the stages, e
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from pydantic import create_model
 from dinoskip.config import Config, RawConfig, apply_overrides, read_yaml, validate
 from dinoskip.console import log
 from dinoskip.data.sets import has_boxes, has_depth, has_keypoints, has_masks, has_normals, has_sequences
-from dinoskip.errors import ConfigError
+from dinoskip.errors import ConfigError, DataError
 from dinoskip.pipeline import old_keys, stages
 from dinoskip.pipeline.external import HASHES
 from dinoskip.pipeline.graph import Node
@@ -99,20 +100,47 @@ def _problems(study: StudyBase, variants: tuple[Variant, ...]) -> Iterator[Probl
 
 def _unknown_data(study: StudyBase, stage: Stage) -> Iterator[Problem]:
     """Data sets that a section names and the study lacks, or that lack what the stage reads."""
+    for field, name in _named(study, stage):
+        key = f"{stage.place}.{field}"
+        if name not in study.data:
+            yield key, f"{name!r} is not one of the data sets under data: {', '.join(study.data) or 'none'}"
+        elif stage.use in _SUITS and not _SUITS[stage.use][0](study.data[name]):
+            yield key, f"{name!r} is of kind {study.data[name].kind}, which has no {_SUITS[stage.use][1]}"
+
+
+def _hash(study: StudyBase, function: Callable[..., str], *content: Any) -> str:
+    """The hash of a content; :class:`DataError` also says for which stages labels are wanted that are not there."""
+    try:
+        return function(*content)
+    except DataError as error:
+        config, use = content[0], content[1] if len(content) > 2 else None
+        wanted = {
+            f"{stage.place}.{field}": (stage.name, name)
+            for stage in STAGES.values()
+            if stage.use == use in _SUITS
+            for field, name in _named(study, stage)
+            if study.data.get(name) is config
+        }
+        if not wanted:
+            raise
+        asking, (name, *_) = zip(*wanted.values(), strict=True)
+        remedy = f"if {name} has no {_SUITS[str(use)][1]}, leave it out of {' and '.join(wanted)}"
+        hint = f"{error.hint}; {remedy}" if error.hint else remedy
+        raise DataError(f"{', '.join(asking)}: {error.message}", hint) from error
+
+
+def _named(study: StudyBase, stage: Stage) -> Iterator[tuple[str, str]]:
+    """The data sets that a stage's section names, and in which field."""
     section: Config | None = study.find(stage.section) if stage.section is not None else None
     for field in ("datasets", "dataset"):
         named = getattr(section, field, None) or ()
-        for name in (named,) if isinstance(named, str) else named:
-            key = f"{stage.place}.{field}"
-            if name not in study.data:
-                yield key, f"{name!r} is not one of the data sets under data: {', '.join(study.data) or 'none'}"
-            elif stage.use in _SUITS and not _SUITS[stage.use][0](study.data[name]):
-                yield key, f"{name!r} is of kind {study.data[name].kind}, which has no {_SUITS[stage.use][1]}"
+        yield from ((field, name) for name in ((named,) if isinstance(named, str) else named))
 
 
 def build_nodes(study: StudyBase, variants: tuple[Variant, ...]) -> list[Node]:
     """Every node of a study, in order of execution."""
-    nodes = StudyNodes(study, variants, HASHES)
+    hashes = {what: partial(_hash, study, function) for what, function in HASHES.items()}
+    nodes = StudyNodes(study, variants, hashes)
     for stage in STAGES.values():
         if stage.add_nodes is not None:
             stage.add_nodes(nodes)

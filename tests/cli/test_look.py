@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -9,8 +10,10 @@ import pytest
 from PIL import Image
 
 from dinoskip.cli import main
+from dinoskip.config import RawConfig
 from dinoskip.data import ScenesConfig, compose
-from dinoskip.pipeline.look import labels_of
+from dinoskip.pipeline.look import labels_of, study_tree
+from dinoskip.pipeline.study import build_nodes, study_of
 
 VIT = "timm:vit_tiny_patch16_224,pretrained=false,depth=2,img_size=64"
 
@@ -37,6 +40,23 @@ def test_labels_are_seen_in_the_folder(scenes: Path, tmp_path: Path) -> None:
     assert labels_of(plain).data == {"kind": "images", "root": str(plain)}
     halved = _photographs(tmp_path / "h", "train/1.png", "val/2.png")  # looks like classes, and has none
     assert labels_of(halved).data["kind"] == "images"
+
+
+def test_boxes_alone_are_shown_on_their_images(scenes: Path, tmp_path: Path) -> None:
+    """Of a kind that may have masks the gallery asks for masks."""
+    folder = Path(shutil.copytree(scenes, tmp_path / "boxes"))
+    assert labels_of(folder).images == {}
+    for name in ("SegmentationClass", "ImageSets/Segmentation"):
+        shutil.rmtree(folder / name)
+    labels = labels_of(folder)
+    assert (labels.masks, labels.boxes) == (False, "val")
+    assert labels.images == {"kind": "images", "root": str(folder / "JPEGImages")}
+    tree = study_tree([VIT], labels, tmp_path / "out")
+    assert tree["gallery"]["dataset"] in tree["data"]
+    assert tree["data"][tree["gallery"]["dataset"]] == labels.images
+    study, variants = study_of(RawConfig(tree))
+    for node in build_nodes(study, variants):
+        assert node.external is None or node.external() is not None  # what it reads is there
 
 
 def test_a_look_at_photographs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -137,10 +137,11 @@ def _listing(folder: Path) -> list[str]:
 
 
 def voc_images(root: Path, split: str, year: int) -> ImageFolder:
-    """Open the images of ``ImageSets/Main/<split>.txt``, with labels or not."""
+    """Open the images of ``ImageSets/Main/<split>.txt``, or of the list of masks where there is no ``Main``."""
     folder = voc_folder(root, year)
     table = FileTable.images(folder / "JPEGImages")
-    paths = table.paths(read_list(folder, "Main", split), ".jpg")
+    masks_alone = not (folder / "ImageSets" / "Main").is_dir() and (folder / "ImageSets" / "Segmentation").is_dir()
+    paths = table.paths(read_list(folder, "Segmentation" if masks_alone else "Main", split), ".jpg")
     return ImageFolder(table.folder, tuple(path.name for path in paths))
 
 
@@ -302,7 +303,7 @@ class VocConfig(WithMasks, WithBoxes, WithClasses):
         return f"voc{self.year}"
 
     def open_images(self, root: Path, split: str) -> ImageFolder:
-        """Open the images of ``ImageSets/Main/<split>.txt``."""
+        """Open the images of a list (:func:`voc_images`)."""
         return voc_images(root, split, self.year)
 
     def open_segmentation(self, root: Path, split: str, faults: list[str] | None) -> SegmentationDataset:

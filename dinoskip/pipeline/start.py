@@ -1,0 +1,89 @@
+"""A study to start from, fitted to a folder: its data set, the measures that its labels allow, batches of its size."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dinoskip.data import sets as datasets
+from dinoskip.errors import DataError
+from dinoskip.pipeline.look import IMAGES, Labels, dataset_of, labels_of, name_of
+from eval.knn.config import KnnConfig
+
+LEAST = 2  # photographs: a contrast needs another one
+NEIGHBOURS = max(KnnConfig().k)  # by default, among more images than that
+_SAMPLED = 50  # images whose sizes are read
+
+
+def fitted(template: str, folder: Path) -> tuple[str, str]:
+    """A template's text for the data in ``folder``, and what was seen there.
+
+    A template's section ``data`` is replaced. Of ``evaluate``, lines that say "needs masks", boxes or classes stay
+    where the folder has such labels, also if they are comments. ``dataset`` is set, and ``batch_size`` if there are
+    fewer images.
+    Raises :class:`DataError` for a folder without images or with fewer than two.
+    """
+    labels = labels_of(folder)
+    name = name_of(labels)
+    images = datasets.open_training_images(dataset_of(labels.images or labels.data))
+    if len(images) < LEAST:
+        raise DataError(f"{folder}: has {len(images)} image", "give a folder of 20 photographs or more")
+    seen = _seen(labels, images)
+    has = {"masks": labels.masks, "boxes": bool(labels.boxes), "classes": labels.classes}
+    neighbours = "" if len(images) > NEIGHBOURS else f", k: [{len(images) // 2}]"
+    fitting = {"masks": "", "boxes": f", split: {labels.boxes}", "classes": neighbours}
+    lines, in_data = [], False
+    for line in template.splitlines():
+        if in_data and line.startswith(" "):
+            continue
+        needs = re.search(r"needs (masks|boxes|classes)", line)
+        if needs is not None:
+            if not has[needs[1]]:
+                continue
+            bare = line.replace("  # ", "  ", 1) if line.startswith("  #") else line
+            line = re.sub(r"datasets: \[\w+\]", f"datasets: [{name}]{fitting[needs[1]]}", bare)
+        line = re.sub(r"\bdataset: \w+", f"dataset: {IMAGES if labels.images else name}", line)
+        line = re.sub(r"batch_size: (\d+)", lambda found: f"batch_size: {min(int(found[1]), len(images))}", line)
+        lines.append(line)
+        in_data = line == "data:"
+        if in_data:
+            lines += [f"  # {seen}", f"  {name}: {_flow(labels.data)}"]
+            lines += [f"  {IMAGES}: {_flow(labels.images)}"] if labels.images else []
+    return "\n".join(lines) + "\n", seen
+
+
+def _flow(settings: dict[str, Any]) -> str:
+    """Settings as a mapping of YAML in one line."""
+    return (
+        "{"
+        + ", ".join(f"{key}: {json.dumps(value) if key == 'root' else value}" for key, value in settings.items())
+        + "}"
+    )
+
+
+def _seen(labels: Labels, images: Any) -> str:
+    """How many images of what sizes, and which labels."""
+    chosen = {int(index) for index in np.linspace(0, len(images) - 1, _SAMPLED)}
+    sides = np.array([images.size(index) for index in chosen])
+    (low, narrow), (high, wide) = sides.min(0), sides.max(0)
+    size = f"{narrow} x {low}" + (f" to {wide} x {high}" if (low, narrow) != (high, wide) else "")
+    config = dataset_of(labels.data)
+    parts = [
+        f"{len(images)} images of {size} pixels"
+        + ("" if labels.images or labels.data["kind"] == "images" else " to train on")
+    ]
+    if labels.masks:
+        parts.append("masks: " + _counts(datasets.open_segmentation, config, "train", "val"))
+    if labels.boxes:
+        parts.append("boxes: " + _counts(datasets.open_detection, config, labels.boxes))
+    if labels.classes:
+        parts.append("classes: " + _counts(datasets.open_labelled, config, "train", "val"))
+    return "; ".join(parts if len(parts) > 1 else [*parts, "no labels"])
+
+
+def _counts(opener: Any, config: Any, *splits: str) -> str:
+    return ", ".join(f"{split} {len(opener(config, split))}" for split in splits)
