@@ -153,6 +153,8 @@ def _affine(stored: Stored, config: ClusteringConfig, seed: int, block: int) -> 
     if config.pca > channels:
         raise ConfigError(f"pca: {config.pca} components were asked of {channels} channels")
     drawn = draw_patches(stored, PCA_POINTS * channels, numpy_rng(seed, "components", block))
+    if len(drawn) < config.pca:
+        raise DataError(f"pca: {config.pca} components were asked of {len(drawn)} patches", "more or larger images")
     components = faiss.PCAMatrix(channels, config.pca)
     components.train(np.ascontiguousarray(drawn @ matrix + shift, dtype=np.float32))
     rotation = faiss.vector_to_array(components.A).reshape(config.pca, channels)
