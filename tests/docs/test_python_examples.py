@@ -39,7 +39,10 @@ STAND_INS = {
     "docs/tokencut.md": {},
 }
 """What each page's examples are run with, in place of what they say: no downloads, small networks."""
-ELSEWHERE = {"docs/features.md": "tests/features/test_export.py"}
+ELSEWHERE = {
+    "docs/features.md": "tests/features/test_export.py",
+    "docs/tutorial.md": "tests/docs/test_tutorial.py",
+}
 """Pages whose examples another test runs."""
 
 
@@ -58,6 +61,13 @@ def run(page: str, namespace: dict[str, Any]) -> list[str]:
     assert texts
     assert not unused, f"{page} no longer says {unused}"
     return texts
+
+
+def test_every_page_with_examples_is_run() -> None:
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "concepts").glob("*.md")]
+    names = {page.relative_to(ROOT).as_posix() for page in pages}
+    assert {name for name in names if examples(name)} == {*STAND_INS, *ELSEWHERE}
+    assert all((ROOT / test).is_file() for test in ELSEWHERE.values())
 
 
 def test_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
