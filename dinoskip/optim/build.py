@@ -8,7 +8,8 @@ import torch
 from pydantic import BeforeValidator, Field
 from torch import nn
 
-from dinoskip.optim.groups import NamedParameters, param_groups
+from dinoskip.config import Added
+from dinoskip.optim.groups import NamedParameters, by_layer, param_groups
 from dinoskip.optim.kl_shampoo import KLShampooConfig
 from dinoskip.optim.muon import MuonConfig
 from dinoskip.optim.schedules import Beta, Scheduled
@@ -21,9 +22,13 @@ class AdamWConfig(Scheduled):
     name: Literal["adamw"] = "adamw"
     betas: tuple[Beta, Beta] = Field((0.9, 0.999), description="averages of gradient and squared gradient")
     eps: float = Field(1e-8, gt=0, description="added to the denominator")
+    layer_decay: Annotated[float, Added()] = Field(
+        1.0, gt=0, le=1, description="learning rate of a block over the next one's, for fine-tuning (MAE's 0.65)"
+    )
 
     def build(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
         """Build the optimizer over ``groups`` of :func:`param_groups`."""
+        groups = groups if self.layer_decay == 1 else by_layer(groups, self.layer_decay)
         return torch.optim.AdamW(groups, lr=self.lr, betas=self.betas, eps=self.eps, fused=True)
 
 

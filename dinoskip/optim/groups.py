@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -59,3 +60,30 @@ def split_groups(
             if members:
                 into.append({**group, "params": [p for _, p in members], "names": [name for name, _ in members]})
     return chosen, rest
+
+
+def by_layer(groups: list[dict[str, Any]], decay: float) -> list[dict[str, Any]]:
+    """Split the groups of :func:`param_groups` by layer, with ``lr_scale`` = decay^(layers above it).
+
+    Layers are the embedding (patches, positions, tokens), the blocks, and all above them: the last norm and heads have
+    the whole rate (facebookresearch/mae, util/lr_decay.py). ValueError if no parameter is a block's.
+    """
+    names = [name for group in groups for name in group["names"]]
+    blocks = [int(match[1]) for name in names if (match := _BLOCK.search(name))]
+    if not blocks:
+        raise ValueError("layer_decay: no parameter belongs to a block")
+    split: list[dict[str, Any]] = []
+    for layer in range(max(blocks) + 3):
+        chosen, _ = split_groups(groups, lambda name, _, layer=layer: _layer(name, max(blocks) + 2) == layer)  # type: ignore[misc]
+        split += [{**group, "lr_scale": decay ** (max(blocks) + 2 - layer)} for group in chosen]
+    return split
+
+
+_BLOCK = re.compile(r"(?:^|\.)blocks\.(\d+)\.")
+_EMBEDDING = re.compile(r"(?:^|\.)(?:patch_embed\.|pos_embed$|cls_token$|reg_token$)")
+
+
+def _layer(name: str, top: int) -> int:
+    """0 for the embedding, 1 for the first block, ..., ``top`` for what is above the last."""
+    block = _BLOCK.search(name)
+    return 0 if _EMBEDDING.search(name) else int(block[1]) + 1 if block else top

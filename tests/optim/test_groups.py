@@ -64,3 +64,27 @@ def test_a_parameter_without_gradient_is_neither_updated_nor_decayed() -> None:
     optimizer.step()
     torch.testing.assert_close(model.weight.detach(), before, rtol=0, atol=0)
     assert model.weight not in optimizer.state
+
+
+def test_a_layers_rate_is_maes() -> None:
+    """facebookresearch/mae, util/lr_decay.py: scales decay^(n - i) for i = 0..n, n = blocks + 1."""
+    model, decay, depth = _student(), 0.65, 2
+    optimizer = build_optimizer(model, AdamWConfig(lr=1.0, weight_decay=0.05, layer_decay=decay))
+    set_rates(optimizer, 2.0, 0.05)
+    own, seen = dict(model.named_parameters()), {}
+    for group in optimizer.param_groups:
+        for name, parameter in zip(group["names"], group["params"], strict=True):
+            assert own[name] is parameter
+            assert group["weight_decay"] == (0.05 if parameter.ndim > 1 and not name.endswith("bias") else 0.0)
+            seen[name] = group["lr"]
+    assert seen.keys() == own.keys()
+    top = depth + 1
+    for name, layer in {
+        "backbone.patch_embed.proj.bias": 0, "backbone.pos_embed": 0, "backbone.cls_token": 0,
+        "backbone.blocks.0.attn.qkv.weight": 1, "backbone.blocks.1.norm1.bias": 2, "backbone.norm.weight": top,
+        "head.last_v": top,
+    }.items():  # fmt: skip
+        assert seen[name] == pytest.approx(2.0 * decay ** (top - layer)), name
+    with pytest.raises(ValueError, match="no parameter belongs to a block"):
+        build_optimizer(nn.Linear(2, 2), AdamWConfig(layer_decay=decay))
+    assert len(build_optimizer(model, AdamWConfig()).param_groups) == 2
