@@ -22,13 +22,11 @@ class AdamWConfig(Scheduled):
     name: Literal["adamw"] = "adamw"
     betas: tuple[Beta, Beta] = Field((0.9, 0.999), description="averages of gradient and squared gradient")
     eps: float = Field(1e-8, gt=0, description="added to the denominator")
-    layer_decay: Annotated[float, Added()] = Field(
-        1.0, gt=0, le=1, description="learning rate of a block over the next one's, for fine-tuning (MAE's 0.65)"
-    )
+    layer_decay: Annotated[float, Added()] = Field(1.0, gt=0, le=1, description="rate of a block over the next's")
 
     def build(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
         """Build the optimizer over ``groups`` of :func:`param_groups`."""
-        groups = groups if self.layer_decay == 1 else by_layer(groups, self.layer_decay)
+        groups = by_layer(groups, self.layer_decay)
         return torch.optim.AdamW(groups, lr=self.lr, betas=self.betas, eps=self.eps, fused=True)
 
 
@@ -50,10 +48,7 @@ OptimizerConfig = Annotated[AnyOptimizer, Field(discriminator="name"), BeforeVal
 
 
 def build_optimizer(model: nn.Module | NamedParameters, config: OptimizerConfig) -> torch.optim.Optimizer:
-    """Build the optimizer over the trainable parameters of ``model`` (or named parameters), in decay groups.
-
-    Learning rate and decay start at the configuration's base values; :func:`set_rates` sets them per step.
-    """
+    """Build the optimizer over a model's trainable parameters, in decay groups; :func:`set_rates` sets rates."""
     groups = param_groups(model)
     for group in groups:
         group["weight_decay"] = config.weight_decay if group["decayed"] else 0.0

@@ -66,24 +66,25 @@ def by_layer(groups: list[dict[str, Any]], decay: float) -> list[dict[str, Any]]
     """Split the groups of :func:`param_groups` by layer, with ``lr_scale`` = decay^(layers above it).
 
     Layers are the embedding (patches, positions, tokens), the blocks, and all above them: the last norm and heads have
-    the whole rate (facebookresearch/mae, util/lr_decay.py). ValueError if no parameter is a block's.
+    the whole rate (facebookresearch/mae, util/lr_decay.py). With decay 1 the groups are as they were. ValueError if
+    no parameter is a block's.
     """
-    names = [name for group in groups for name in group["names"]]
-    blocks = [int(match[1]) for name in names if (match := _BLOCK.search(name))]
+    if decay == 1:
+        return groups
+    blocks = [int(one[1]) for group in groups for name in group["names"] if (one := _BLOCK.search(name)) and one[1]]
     if not blocks:
         raise ValueError("layer_decay: no parameter belongs to a block")
-    split: list[dict[str, Any]] = []
-    for layer in range(max(blocks) + 3):
-        chosen, _ = split_groups(groups, lambda name, _, layer=layer: _layer(name, max(blocks) + 2) == layer)  # type: ignore[misc]
-        split += [{**group, "lr_scale": decay ** (max(blocks) + 2 - layer)} for group in chosen]
+    top, split = max(blocks) + 2, []
+    for layer in range(top + 1):
+        chosen, _ = split_groups(groups, lambda name, _, layer=layer: _layer(name, top) == layer)  # type: ignore[misc]
+        split += [{**group, "lr_scale": decay ** (top - layer)} for group in chosen]
     return split
 
 
-_BLOCK = re.compile(r"(?:^|\.)blocks\.(\d+)\.")
-_EMBEDDING = re.compile(r"(?:^|\.)(?:patch_embed\.|pos_embed$|cls_token$|reg_token$)")
+_BLOCK = re.compile(r"(?:^|\.)(?:blocks\.(\d+)\.|patch_embed\.|pos_embed$|cls_token$|reg_token$)")
 
 
 def _layer(name: str, top: int) -> int:
     """0 for the embedding, 1 for the first block, ..., ``top`` for what is above the last."""
-    block = _BLOCK.search(name)
-    return 0 if _EMBEDDING.search(name) else int(block[1]) + 1 if block else top
+    part = _BLOCK.search(name)
+    return top if part is None else int(part[1]) + 1 if part[1] else 0
