@@ -65,7 +65,7 @@ MEASURES: dict[str, dict[str, Any]] = {
 def _depths_compared(study: StudyBase) -> bool:
     """Whether a published table that the report shows asks for numbers of blocks."""
     compare = study.report.compare
-    return any(cell.depth for name in compare for _, row in PUBLISHED[name].rows for cell in row)
+    return any(cell.depth for name in compare if name in PUBLISHED for _, row in PUBLISHED[name].rows for cell in row)
 
 
 class Shrink:
