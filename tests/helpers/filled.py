@@ -147,7 +147,9 @@ def _tables(result: Filled, expected: Expected, rows: list[EvalResult], folder: 
     if compare:
         result.need("claims", _read(folder / "claims.csv"), "no table of claims")
     measured = list(expected.measures())
-    for line in _read(folder / "answer.csv") if measured or expected.supervised else ():
+    silent = folder / "silent.csv"  # measures that separate no networks: their numbers are all the same asked for
+    lines = [*_read(folder / "answer.csv"), *(_read(silent) if silent.is_file() else ())]
+    for line in lines if measured or expected.supervised else ():
         both = "−" in line["networks"]
         sides = [line["first"], *([line["second"]] if both else [])]
         if both and not line["measure"].startswith("top-1,"):  # classifiers keep no records of images to pair

@@ -28,7 +28,7 @@ from visualize.paper.published import PUBLISHED
 ROOT = Path(__file__).parents[2]
 CONFIGS = ROOT / "configs"
 CLUSTERS = "cluster"  # this folder's files are places of a cluster, not studies
-NOT_RUN = {"paper/base.yaml", "results/miniature.yaml"}
+NOT_RUN = {"paper/base.yaml"}
 """What others extend and their own first lines say is not run itself."""
 SHIPPED = sorted(
     name

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from dinoskip.pipeline.gallery_columns import _block_of_strip
 from dinoskip.pipeline.stage import Task
@@ -32,16 +33,20 @@ def test_it_is_the_one_that_held_out_images_choose(tmp_path: Path) -> None:
     assert _block_of_strip(task(tmp_path), GalleryModel("net", Store(), rows=rows), None) == 2
 
 
-def test_else_the_one_of_the_other_half_of_the_images(tmp_path: Path) -> None:
-    hits = {1: [1, 1, 1, 1], 2: [0, 0, 0, 1], 3: [0, 0, 0, 0]}
+@pytest.mark.parametrize(("images", "block"), [(32, 1), (4, 3)])
+def test_else_the_one_that_other_images_choose_where_they_are_enough(tmp_path: Path, images: int, block: int) -> None:
+    hits = {1: [1] * images, 2: [0] * (images - 1) + [1], 3: [0] * images}
     rows = [
-        EvalResult("CorLoc", 25.0 * sum(own), "tokencut", str(block), "voc", "val", 4, model="net", epoch=1)
-        for block, own in hits.items()
+        EvalResult(
+            "CorLoc", 100 * sum(of_block) / images, "tokencut", str(each), "voc", "val", images, model="net", epoch=1
+        )
+        for each, of_block in hits.items()
     ]
     write_rows(tmp_path / "cut/rows.json", rows)
-    write_records(tmp_path / "cut/records.npz", list("abcd"), {i: np.array(own) for i, own in enumerate(hits.values())})
+    names = [str(image) for image in range(images)]
+    write_records(tmp_path / "cut/records.npz", names, {i: np.array(own) for i, own in enumerate(hits.values())})
     column = GalleryModel("net", Store(), rows=read_rows(tmp_path / "cut/rows.json"))
-    assert _block_of_strip(task(tmp_path, **{"tokencut voc:net": tmp_path / "cut"}), column, None) == 1
+    assert _block_of_strip(task(tmp_path, **{"tokencut voc:net": tmp_path / "cut"}), column, None) == block
 
 
 def test_without_a_number_it_is_the_last_but_one(tmp_path: Path) -> None:
