@@ -9,6 +9,7 @@ dead.
 from __future__ import annotations
 
 import json
+import math
 import os
 import socket
 import threading
@@ -103,10 +104,15 @@ def _refusal(path: Path, holder: dict[str, Any]) -> OutputInUse:
             f"it is void after {STALE:.0f} s without a change; remove it if no run is using this directory",
         )
     job = f", job {holder['job']}" if holder.get("job") else ""
-    return OutputInUse(
-        f"{path.parent}: in use by process {holder['pid']} on {holder.get('host')}{job}",
-        "wait for it, stop it, or choose another output",
-    )
+    boot, host = _namespace()["boot"], socket.gethostname()
+    if holder.get("host") == host and None not in (boot, holder.get("boot")) and holder["boot"] != boot:
+        hint = (
+            f"if it ran here it died when this machine was restarted: the lock is void {STALE:.0f} s after its last "
+            f"change, or remove it; if it runs in another container named {host}, wait for it or stop it"
+        )
+    else:
+        hint = "wait for it, stop it, or choose another output"
+    return OutputInUse(f"{path.parent}: in use by process {holder['pid']} on {holder.get('host')}{job}", hint)
 
 
 def _acquire(path: Path, content: bytes) -> None:
@@ -162,13 +168,35 @@ def _sweep(path: Path) -> None:
         left.unlink(missing_ok=True)
 
 
+def file_system_time(directory: Path) -> float:
+    """Return now by the clock that dates the files of ``directory``, in seconds since 1970.
+
+    It is not this machine's on a network file system, and heartbeats are dated by it. Raises :class:`OSError` where
+    nothing can be written.
+    """
+    probe = directory / f".lock.now.{os.getpid()}.{threading.get_ident()}"  # a later holder sweeps it if we are killed
+    try:
+        with open(probe, "wb") as stream:
+            return os.fstat(stream.fileno()).st_mtime
+    finally:
+        probe.unlink(missing_ok=True)
+
+
 def held_by(directory: Path) -> OutputInUse | None:
-    """What :func:`directory_lock` would raise now; None if no living run holds the directory."""
+    """What :func:`directory_lock` would raise now; None if no living run holds the directory.
+
+    Where nothing can be written, so that the file system's time is not known, a holder that cannot be seen counts as
+    living.
+    """
     path = Path(directory) / ".lock"
     present = _read(path)
-    if present is None or _is_dead(path, _holder(present), time.time()):
+    if present is None:
         return None
-    return _refusal(path, _holder(present))
+    try:
+        now = file_system_time(path.parent)
+    except OSError:
+        now = -math.inf
+    return None if _is_dead(path, _holder(present), now) else _refusal(path, _holder(present))
 
 
 @dataclass(frozen=True)

@@ -93,6 +93,38 @@ def test_a_holder_that_cannot_be_seen_is_believed_while_it_beats(tmp_path: Path,
     assert os.listdir(tmp_path) == []
 
 
+def test_heartbeats_are_judged_by_the_clock_that_dates_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """This machine's clock is 700 s ahead of the file system's: the living holder elsewhere was taken for dead."""
+    (tmp_path / ".lock").write_text(lock_of("elsewhere", 1, boot="another-boot"))
+    real = time.time
+    with monkeypatch.context() as context:
+        context.setattr(time, "time", lambda: real() + locks.STALE + 100)
+        assert locks.held_by(tmp_path) is not None
+    assert os.listdir(tmp_path) == [".lock"]
+    _age(tmp_path / ".lock", locks.STALE + 1)
+    assert locks.held_by(tmp_path) is None
+
+
+def test_where_nothing_can_be_written_a_holder_elsewhere_counts_as_living(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / ".lock").write_text(lock_of("elsewhere", 1, boot="another-boot"))
+    _age(tmp_path / ".lock", locks.STALE + 1)
+
+    def refused(directory: Path) -> float:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(locks, "file_system_time", refused)
+    assert locks.held_by(tmp_path) is not None
+
+
+def test_a_lock_from_before_a_restart_says_so(tmp_path: Path) -> None:
+    (tmp_path / ".lock").write_text(lock_of(socket.gethostname(), 2**22 + 1, boot="another-boot"))
+    with pytest.raises(OutputInUse) as raised, directory_lock(tmp_path):
+        pass
+    assert "died when this machine was restarted" in str(raised.value.hint)
+
+
 PIDS = ("null", '"x"', "true", "-1", "1.5")
 DAMAGED = ["", "{}", "torn", "x", "[]", "null", "[" * 9999, *(f'{{"pid": {pid}}}' for pid in PIDS)]
 

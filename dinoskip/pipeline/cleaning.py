@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import time
 import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -18,7 +17,7 @@ from pathlib import Path
 
 from dinoskip.errors import OutputInUse
 from dinoskip.files import TEMPORARY, find_below
-from dinoskip.locks import directory_lock, held_by
+from dinoskip.locks import directory_lock, file_system_time, held_by
 from dinoskip.pipeline.artifacts import PARTIAL, Artifacts
 
 RUNNING = "running"
@@ -75,21 +74,22 @@ class Unfinished:
 def unfinished(artifacts: Artifacts, continued: set[Path]) -> list[Unfinished]:
     """Partial outputs but those ``continued``, which the current plan would go on with, the oldest first."""
     works = []
+    now = file_system_time(artifacts.root) if artifacts.root.is_dir() else 0.0
     for path in find_below(artifacts.root, f"{PARTIAL}*"):
         inside = any(part.startswith(PARTIAL) for part in path.relative_to(artifacts.root).parts[:-1])
         if path.is_dir() and path not in continued and not inside:
             busy = held_by(path)
-            works.append(Unfinished(path, time.time() - _last_written(path), busy.message if busy else None))
+            works.append(Unfinished(path, now - _last_written(path, now), busy.message if busy else None))
     return sorted(works, key=lambda work: -work.seconds)
 
 
-def _last_written(directory: Path) -> float:
-    """The newest time of all that is in it; now, if a run has published or removed it meanwhile."""
+def _last_written(directory: Path, now: float) -> float:
+    """The newest time of all that is in it; ``now``, if a run has published or removed it meanwhile."""
     times = []
     for path in (directory, *find_below(directory, "*")):
         with suppress(OSError):
             times.append(path.lstat().st_mtime)
-    return max(times, default=time.time())
+    return max(times, default=now)
 
 
 def remove(path: Path) -> None:
