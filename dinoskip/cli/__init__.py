@@ -8,10 +8,12 @@ stderr.
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -20,6 +22,8 @@ from dinoskip.cli.arguments import Parser
 from dinoskip.cli.packages import claim_common_names
 from dinoskip.errors import ConfigError, DinoskipError, DiskFull, Preempted, is_disk_full, is_not_permitted
 
+TEARDOWN = 10.0
+"""Seconds after a signal in which further ones are ignored."""
 EXITS = __doc__.split("\n\n", 1)[1].strip() if __doc__ else ""
 
 
@@ -104,15 +108,30 @@ class _Terminated(BaseException):
     """SIGTERM or SLURM's SIGUSR2, as an exception that nothing on the way takes for a damaged file."""
 
 
-def _on_sigterm(number: int, frame: object) -> None:
-    raise _Terminated
+class _Stop:
+    """Raises at the first signal; those that follow within :data:`TEARDOWN` seconds change nothing.
+
+    What the first one promised (an exit code, files put away) is kept, and a signal that was swallowed on its way can
+    be sent again.
+    """
+
+    def __init__(self) -> None:
+        self.last = -math.inf
+
+    def __call__(self, number: int, frame: object) -> None:
+        if time.monotonic() - self.last < TEARDOWN:
+            return
+        self.last = time.monotonic()
+        raise KeyboardInterrupt if number == signal.SIGINT else _Terminated
 
 
 @contextmanager
-def _stopped_by_signals() -> Iterator[None]:
-    """SIGTERM and SIGUSR2 raise in the block, wherever they arrive.
+def _stopped_by_signals(*, at_end: bool) -> Iterator[None]:
+    """SIGTERM, SIGUSR2 and SIGINT raise in the block, wherever they arrive; a second one is ignored.
 
-    In a destructor or a callback of a weak reference Python drops what is raised: the signal is then sent once more.
+    ``at_end``: the process ends after the block, and signals stay ignored, so that its exit code is what the block
+    decided. In a destructor or a callback of a weak reference Python drops what is raised: the signal is then sent once
+    more.
     """
     shown = sys.unraisablehook
 
@@ -120,26 +139,30 @@ def _stopped_by_signals() -> Iterator[None]:
         if not issubclass(unraisable.exc_type, _Terminated | KeyboardInterrupt):
             shown(unraisable)
             return
+        stop.last = -math.inf
         again = signal.SIGTERM if issubclass(unraisable.exc_type, _Terminated) else signal.SIGINT
         threading.Timer(0.01, os.kill, (os.getpid(), again)).start()
 
     sys.unraisablehook = dropped
-    before = {number: signal.signal(number, _on_sigterm) for number in (signal.SIGTERM, signal.SIGUSR2)}
+    stop, numbers = _Stop(), [signal.SIGTERM, signal.SIGUSR2]
+    if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # else a background job, which Ctrl-C does not concern
+        numbers.append(signal.SIGINT)
+    before = {number: signal.signal(number, stop) for number in numbers}
     try:
         yield
     finally:
         for number, handler in before.items():
-            signal.signal(number, handler)
+            signal.signal(number, signal.SIG_IGN if at_end else handler)
         sys.unraisablehook = shown
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code."""
+    """Run one command and return its exit code; without ``argv`` the program's, which ends then."""
     try:
         claim_common_names()
         args = _parse(argv)
         console.configure(args.verbosity)
-        with _stopped_by_signals():
+        with _stopped_by_signals(at_end=argv is None):
             return int(args.handler(args))
     except DinoskipError as error:
         return _report(error)

@@ -165,6 +165,39 @@ sys.exit(cli.main(["doctor"]))
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("after", ["in a clean-up", "while Python ends"])
+@pytest.mark.parametrize(("number", "code"), [("SIGTERM", 75), ("SIGUSR2", 75), ("SIGINT", 130)])
+def test_a_second_signal_changes_nothing(number: str, code: int, after: str) -> None:
+    """It ended the process by the signal itself, or in a traceback, and SLURM requeues 75 alone."""
+    program = f"""
+import atexit, os, signal, sys, time
+from dinoskip import cli, environment
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+def again():
+    os.kill(os.getpid(), signal.{number})
+    time.sleep(0.2)
+
+def long(*_):
+    try:
+        os.kill(os.getpid(), signal.{number})
+        time.sleep(120)
+    finally:
+        if {after == "in a clean-up"}:
+            again()
+
+if {after == "while Python ends"}:
+    atexit.register(again)
+environment.describe = long
+sys.argv = ["dinoskip", "doctor"]
+sys.exit(cli.main())
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
+
+
 @pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES])
 def test_what_the_system_does_not_permit_is_one_line(
     number: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
