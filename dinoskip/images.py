@@ -67,18 +67,35 @@ def _opened(stream: IO[bytes], name: Path | str) -> Iterator[Image.Image]:
             yield image
 
 
-def _rgb(image: Image.Image) -> Image.Image:
-    if image.mode.startswith("I") or image.mode == "F":
-        values = np.asarray(image).astype(np.float64)
-        if values.max(initial=0.0) > 255:  # 16-bit: convert("RGB") would clip to white
-            values /= 257.0
-        image = Image.fromarray(np.clip(np.rint(values, out=values), 0, 255, out=values).astype(np.uint8))
-    return image.convert("RGB")
+_SIXTEEN_BITS = frozenset({"PNG", "PPM"})  # whose mode I, of 32 bits in memory, holds 0..65535
+
+
+def _rgb(image: Image.Image, file_format: str | None) -> Image.Image:
+    """RGB in 8 bits; what range a file's values have is decided by its mode and format, never by the values.
+
+    16 bits are 0..65535, floats 0..1. Raises ValueError for 32-bit integers, whose range nothing says, and for floats
+    outside 0..1 or not finite.
+    """
+    if image.mode.startswith("I;16") or (image.mode == "I" and file_format in _SIXTEEN_BITS):
+        values = np.asarray(image).astype(np.float64) / 257
+    elif image.mode == "F":
+        values = 255 * np.asarray(image).astype(np.float64)
+        if not (values.min(initial=0.0) >= 0 and values.max(initial=0.0) <= 255):
+            raise ValueError("an image of floats must have values in 0..1; save it with 8 or 16 bits")
+    elif image.mode == "I":
+        raise ValueError("an image of 32-bit integers has no known range; save it with 8 or 16 bits")
+    else:
+        return image.convert("RGB")
+    return Image.fromarray(np.clip(np.rint(values, out=values), 0, 255, out=values).astype(np.uint8)).convert("RGB")
 
 
 def rgb_array(image: Image.Image, *, upright: bool = True) -> np.ndarray:
-    """The pixels of a picture that Pillow has open, as :func:`image_from_bytes` returns them: uint8 (H, W, 3)."""
-    return np.array(_rgb(ImageOps.exif_transpose(image) if upright else image))
+    """The pixels of a picture that Pillow has open, as :func:`image_from_bytes` returns them: uint8 (H, W, 3).
+
+    Raises ValueError for values without a known range, see there.
+    """
+    file_format = image.format  # gone in copies
+    return np.array(_rgb(ImageOps.exif_transpose(image) if upright else image, file_format))
 
 
 _IN_SCAN = {0x00, 0xFF, *range(0xD0, 0xD8)}  # after 0xFF: an escaped 0xFF, filling, restarts
@@ -155,8 +172,9 @@ def image_from_bytes(content: bytes, name: str | Path, *, upright: bool = True) 
     """Decode the bytes of one image to uint8 (H, W, 3) RGB; ``name`` is for messages.
 
     ``upright`` turns it as its EXIF orientation says; without, pixels stay as they are stored. 16-bit images are scaled
-    to 8 bits (not clipped), transparency is dropped, grey and palette images become RGB. Raises :class:`DataError` with
-    the name if it is damaged, truncated or has more than :func:`max_pixels`.
+    to 8 bits (not clipped), floats from 0..1, transparency is dropped, grey and palette images become RGB. Raises
+    :class:`DataError` with the name if it is damaged, truncated, of floats outside 0..1 or of 32-bit integers, or has
+    more than :func:`max_pixels`.
     """
     pixels = _plain(content)
     if pixels is not None:

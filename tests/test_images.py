@@ -51,6 +51,29 @@ def test_sixteen_bits_are_scaled_not_clipped(tmp_path: Path) -> None:
     assert np.abs(decoded[..., 0].astype(float) - values / 257).max() <= 0.5
 
 
+@pytest.mark.parametrize("suffix", ["png", "tif", "pgm"])
+@pytest.mark.parametrize("value", [0, 255, 256, 257, 65535])
+def test_the_scale_of_a_deep_image_is_that_of_its_file_whatever_its_values(
+    tmp_path: Path, suffix: str, value: int
+) -> None:
+    """A constant of 255 in 16 bits was taken for white, one of 256 for black."""
+    Image.fromarray(np.full((4, 4), value, np.uint16)).save(tmp_path / f"a.{suffix}")
+    assert (read_image(tmp_path / f"a.{suffix}") == round(value / 257)).all()
+
+
+def test_floats_are_in_0_to_1_and_refused_elsewhere(tmp_path: Path) -> None:
+    values = np.linspace(0, 1, 16, dtype=np.float32).reshape(4, 4)
+    Image.fromarray(values).save(tmp_path / "a.tif")
+    assert (read_image(tmp_path / "a.tif")[..., 0] == np.rint(255 * values)).all()
+    for name, bad in (("b.tif", 1.5), ("c.tif", -0.1), ("d.tif", np.nan)):
+        Image.fromarray(np.where(values == 1, np.float32(bad), values)).save(tmp_path / name)
+        with pytest.raises(DataError, match=rf"{name}: .*floats must have values in 0\.\.1"):
+            read_image(tmp_path / name)
+    Image.fromarray(np.full((4, 4), 70000, np.int32)).save(tmp_path / "e.tif")
+    with pytest.raises(DataError, match=r"e.tif: .*32-bit integers has no known range"):
+        read_image(tmp_path / "e.tif")
+
+
 @pytest.mark.parametrize("mode", ["L", "P", "RGBA", "LA", "CMYK", "1"])
 def test_other_modes_become_rgb(tmp_path: Path, mode: str) -> None:
     suffix = "tif" if mode == "CMYK" else "png"
