@@ -132,6 +132,13 @@ def load_optimizer_tensors(optimizer: torch.optim.Optimizer, flat: Mapping[str, 
             state.setdefault(index[name], {})[key] = value if takes_whole else like(parameters[name], value)
         else:
             unknown.append(entry)
+    dtypes = {
+        # of 16-bit parameters the state may be kept in 32
+        entry: value.dtype if entry.endswith(".step") or value.dtype == torch.float32 else parameters[name].dtype
+        for entry, value in flat.items()
+        if (name := entry.rpartition(".")[0]) in parameters
+    }
+    _check_values({entry: flat[entry] for entry in dtypes}, dtypes, source)
     if unknown:
         raise WeightsError(f"{source}: {len(unknown)} entries fit no parameter, such as {unknown[0]}")
     # torch wants its own numbering, in the order of the groups, and keeps its choice of where "step" lives.
@@ -170,8 +177,12 @@ def collect(objective: Objective, optimizer: torch.optim.Optimizer) -> Content:
     return Content(backbones, head, flat)
 
 
-def save(run_dir: Path, content: Content, model: VitConfig, info: Mapping[str, Any], keep: Collection[int]) -> Path:
+def save(
+    run_dir: Path, content: Content, model: VitConfig, info: Mapping[str, Any], keep: Collection[int], run: str = ""
+) -> Path:
     """Write and publish the checkpoint of step ``info["step"]``, then drop old ones (see :func:`retain`).
+
+    ``run`` is the identity of the run, which :func:`load` compares.
 
     Raises :class:`DiskFull` or :class:`ConfigError` (not writable); earlier checkpoints are then untouched and
     the unfinished one is removed.
@@ -182,7 +193,7 @@ def save(run_dir: Path, content: Content, model: VitConfig, info: Mapping[str, A
     try:
         with translate_write_errors(final):
             temporary.mkdir(parents=True)
-            _write(temporary, content, model, info)
+            _write(temporary, content, model, info, run)
             write_manifest(temporary, {"step": step})
             publish_directory(temporary, final)
     except DiskFull as error:
@@ -198,12 +209,12 @@ def save(run_dir: Path, content: Content, model: VitConfig, info: Mapping[str, A
     return final
 
 
-def _write(folder: Path, content: Content, model: VitConfig, info: Mapping[str, Any]) -> None:
+def _write(folder: Path, content: Content, model: VitConfig, info: Mapping[str, Any], run: str) -> None:
     for role, state in content.backbones.items():
         save_weights(folder / f"{role}.safetensors", state, model, {**info, "role": role})
     save_tensors(folder / "head.safetensors", content.head)
     save_tensors(folder / "optimizer.safetensors", content.optimizer)
-    write_json(folder / "state.json", {"format": 1, **info})
+    write_json(folder / "state.json", {"format": 1, **info, **({"run": run} if run else {})})
 
 
 def pinned(run_dir: Path) -> set[int]:
@@ -234,37 +245,59 @@ def prune(run_dir: Path, keep: Collection[int]) -> None:
             shutil.rmtree(aside, ignore_errors=True)
 
 
-def load(path: Path, objective: Objective, optimizer: torch.optim.Optimizer) -> int:
+def load(path: Path, objective: Objective, optimizer: torch.optim.Optimizer, run: str = "") -> int:
     """Fill networks, buffers and optimizer from a verified checkpoint, in place; return the number of steps done.
 
-    Every rank must call it; one that cannot see the checkpoint is sent what rank 0 reads.
+    Every rank must call it; one that cannot see the checkpoint is sent what rank 0 reads. Raises :class:`WeightsError`
+    for a checkpoint of another ``run``, tensors of other shapes or dtypes, and values that are not finite.
     """
-    step, files = read_together(lambda: _read(path, objective.networks), str(path))
+    step, files = read_together(lambda: _read(path, objective.networks, run), str(path))
     head = files["head"]
     for role, network in objective.networks.items():
         load_whole(network.get_submodule("backbone"), files[role], path / f"{role}.safetensors")
         own = {name.removeprefix(f"{role}."): t for name, t in head.items() if name.startswith(f"{role}.")}
         load_whole(network.get_submodule("head"), own, path / "head.safetensors")
+    buffers = {name: head[name] for name in objective.buffers}
+    _check_values(buffers, {name: buffer.dtype for name, buffer in objective.buffers.items()}, path)
     for name, buffer in objective.buffers.items():
-        buffer.copy_(head[name])
+        buffer.copy_(buffers[name])
     load_optimizer_tensors(optimizer, files["optimizer"], path / "optimizer.safetensors")
     return step
 
 
-def _read(path: Path, roles: Collection[str]) -> tuple[int, dict[str, dict[str, Tensor]]]:
-    """The step of a checkpoint and the tensors of its files, by name without the suffix."""
+def _read(path: Path, roles: Collection[str], run: str) -> tuple[int, dict[str, dict[str, Tensor]]]:
+    """The step of a checkpoint of ``run`` and the tensors of its files, by name without the suffix."""
     state = read_json(path / "state.json")
     if not isinstance(state, dict) or state.get("format") != 1:
         raise DataError(f"{path / 'state.json'}: not a checkpoint of format 1")
+    if run and state.get("run", run) != run:  # an earlier version wrote none
+        raise WeightsError(
+            f"{path}: a checkpoint of another run: its settings or its seed ({state.get('seed')}) are not those of "
+            "config.json",
+            "put it back where it came from, or name it as the start of a new run",
+        )
     return int(state["step"]), {
         name: load_tensors(path / f"{name}.safetensors") for name in (*roles, "head", "optimizer")
     }
 
 
+def _check_values(state: Mapping[str, Tensor], dtypes: Mapping[str, torch.dtype], source: Path) -> None:
+    """:class:`WeightsError` for tensors of other dtypes than a run's own, which a copy would cast, or not finite."""
+    for name, tensor in state.items():
+        if tensor.dtype != dtypes[name]:
+            raise WeightsError(f"{source}: {name} is {tensor.dtype}, not {dtypes[name]}: not this run's state")
+        if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+            raise WeightsError(f"{source}: {name} is not finite")
+
+
 @torch.no_grad()
 def load_whole(module: nn.Module, state: Mapping[str, Tensor], source: Path) -> None:
-    """Fill a module, sharded or not, from whole tensors; :class:`WeightsError` unless every one fits and is finite."""
+    """Fill a module, sharded or not, from whole tensors.
+
+    Raises :class:`WeightsError` unless every one fits, has the module's dtype and is finite.
+    """
     own = module.state_dict()
     check_fit(own, state, source)
+    _check_values(state, {name: target.dtype for name, target in own.items()}, source)
     for name, target in own.items():
         load_whole_(target, state[name])

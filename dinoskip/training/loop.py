@@ -41,7 +41,7 @@ from dinoskip.training.journal import Journal
 from dinoskip.training.objective import Engine, Note, Objective, Step
 from dinoskip.training.observer import Observer
 from dinoskip.training.recipe import Job
-from dinoskip.training.run_directory import RunDirectory, open_run
+from dinoskip.training.run_directory import RunDirectory, identity, open_run
 from dinoskip.training.whole_state import whole_state
 
 
@@ -106,6 +106,7 @@ class _Loop:
         self.note = note
         self.job, self.training, self.here = job, training, here
         self.run_dir, self.signals, self.observer = run, signals, observer
+        self.identity = on_main(lambda: identity(run.path))
         self.objective, self.loader = training.objective, training.loader
         self.config, self.student = self.objective.config, self.objective.networks["student"]
         self.epoch_steps = self.loader.steps_per_epoch
@@ -147,7 +148,7 @@ class _Loop:
         if newest is None:
             return 0
         step = checkpoint.step_of(newest)
-        checkpoint.load(newest, self.objective, self.optimizer)
+        checkpoint.load(newest, self.objective, self.optimizer, self.identity)
         self.keep.add(step)  # until this session ends: what it came from must outlive what it writes
         if step < self.total:
             log.info("%s: goes on after step %d of %d", self.run_dir.path, step, self.total)
@@ -289,7 +290,7 @@ class _Loop:
 
         def save() -> None:
             self.run_dir.check()
-            checkpoint.save(self.run_dir.path, content, self.job.model, info, keep)
+            checkpoint.save(self.run_dir.path, content, self.job.model, info, keep, self.identity)
 
         on_main(save)
         self.run_dir.report(now=True, step=step)

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from dinoskip.config import flatten
-from dinoskip.console import MetricsLog, log
+from dinoskip.console import MetricsLog, log, read_metrics
 from dinoskip.distributed import World, on_main
 from dinoskip.environment import describe
 from dinoskip.errors import ConfigError, DinoskipError, Interrupted, OutputInUse, Preempted, RankLost, did_you_mean
-from dinoskip.files import TEMPORARY, read_json, write_json
+from dinoskip.files import TEMPORARY, hash_of, read_json, write_json
 from dinoskip.locks import DirectoryLock, directory_lock
 from dinoskip.models.export import list_checkpoints
 from dinoskip.training.checkpoint import sweep
@@ -31,12 +31,13 @@ STATES: dict[type[BaseException], str] = {
     Interrupted: "interrupted",
 }  # of status.json, by what the run ended with; all else is "failed"
 STATUS_SECONDS = 5.0  # between rewrites of status.json while nothing but the step changes
+ABSENT = "absent"  # stands for the value of a setting that one of two sessions lacks
 NAMED = 3  # changes that a refusal names
 
 
 @dataclass(frozen=True)
 class Change:
-    """A setting that differs between a run's sessions; ``absent`` stands for a key that one of them lacks."""
+    """A setting that differs between a run's sessions; see :data:`ABSENT`."""
 
     key: str
     old: Any
@@ -65,7 +66,7 @@ def compare_configs(
     refused: list[Change] = []
     allowed: list[Change] = []
     for key in keys:
-        change = Change(key, before.get(key, "absent"), after.get(key, "absent"))
+        change = Change(key, before.get(key, ABSENT), after.get(key, ABSENT))
         if change.old != change.new:
             may = key in free or any(key == name or key.startswith(f"{name}.") for name in allow)
             if may and key == "optimizer.name":
@@ -77,6 +78,21 @@ def compare_configs(
 def _with_new_names(recorded: Mapping[str, Any]) -> dict[str, Any]:
     """A run's config.json with a section's name of earlier versions replaced by today's."""
     return {{"supervised": "supervise"}.get(key, key): value for key, value in recorded.items()}
+
+
+def identity(path: Path) -> str:
+    """The hash of the settings, seed and all, that the run in directory ``path`` began with.
+
+    It is that of config.json with the allowed changes taken back, so that it is the same in every session, and in every
+    checkpoint, of a run.
+    """
+    began = flatten(_with_new_names(read_json(path / "config.json")))
+    for change in reversed(read_metrics(path / "changes.jsonl")):
+        if change["old"] == ABSENT:
+            began.pop(change["key"], None)
+        else:
+            began[change["key"]] = change["old"]
+    return hash_of(began)
 
 
 class RunDirectory:

@@ -11,7 +11,7 @@ import pytest
 
 from dinoskip.cli import main
 from dinoskip.data import ImageFolder
-from dinoskip.errors import ConfigError
+from dinoskip.errors import ConfigError, WeightsError
 from dinoskip.files import read_json
 from dinoskip.training import PretrainJob, pretrain
 from tests.helpers.tiny import make_images, tiny_job
@@ -114,6 +114,16 @@ def test_resume_config_drift_that_is_allowed_is_recorded(top: Path) -> None:
     ]
     assert (top / "run" / "checkpoints" / "step-00000012").is_dir()
     with pytest.raises(ConfigError, match=r"optimizer.lr: 0.01 → 0.02"):
+        resume(top, {})
+
+
+def test_a_checkpoint_of_a_run_with_another_seed_is_not_continued(top: Path) -> None:
+    """Whole, of the same shapes, and its manifest is right: nothing else tells it from the run's own."""
+    job = tiny_job(epochs=1, warmup_epochs=0, checkpoint_every_steps=2, seed=9)
+    pretrain(job, ImageFolder.open(top / "images"), top / "other", device="cpu")
+    shutil.rmtree(top / "run" / "checkpoints")
+    shutil.copytree(top / "other" / "checkpoints", top / "run" / "checkpoints")
+    with pytest.raises(WeightsError, match=r"a checkpoint of another run: its settings or its seed \(9\)"):
         resume(top, {})
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
@@ -9,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors import safe_open
 
 from dinoskip.errors import WeightsError
 from dinoskip.files import load_tensors, save_tensors, verify_manifest, write_manifest
@@ -131,6 +133,41 @@ def test_state_of_other_optimizer_settings_is_refused_in_one_line(tmp_path: Path
     saved = _save(tmp_path, 1, state=_trained(1, job(100)))
     with pytest.raises(WeightsError, match=r"optimizer.safetensors: backbone\..*was it saved with other settings"):
         checkpoint.load(saved, *_trained(0, job(10000)))
+
+
+@pytest.mark.parametrize("kind", [torch.int32, torch.float16, torch.bool, "nan"])
+@pytest.mark.parametrize("file", ["student", "head", "optimizer"])
+def test_state_of_another_dtype_or_not_finite_is_refused_by_name(
+    file: str, kind: torch.dtype | str, tmp_path: Path
+) -> None:
+    """They were cast, and NaN in an optimizer's moments went into the next step."""
+    saved = _save(tmp_path, 1, state=_trained(1))
+    path = saved / f"{file}.safetensors"
+    with safe_open(path, "pt") as opened:
+        header = opened.metadata()
+    tensors = load_tensors(path)
+    name = next(name for name in tensors if "mlp" in name and not name.endswith("step"))
+    if isinstance(kind, torch.dtype):
+        tensors[name] = tensors[name].to(kind)
+    else:
+        tensors[name].view(-1)[0] = torch.nan
+    save_tensors(path, tensors, header)
+    wanted = (
+        f"{re.escape(name.removeprefix('student.'))} is {kind}, not torch.float32"
+        if isinstance(kind, torch.dtype)
+        else "not finite"
+    )
+    with pytest.raises(WeightsError, match=wanted):
+        checkpoint.load(saved, *_trained(0))
+
+
+def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
+    content = checkpoint.collect(*_trained(1))
+    saved = checkpoint.save(tmp_path, content, JOB.model, {**INFO, "step": 1}, (), run="this run")
+    assert checkpoint.load(saved, *_trained(0), "this run") == 1
+    with pytest.raises(WeightsError, match="step-00000001: a checkpoint of another run"):
+        checkpoint.load(saved, *_trained(0), "that run")
+    assert checkpoint.load(_save(tmp_path / "old", 2), *_trained(0), "this run") == 2, "of an earlier version"
 
 
 def test_weights_of_another_model_are_refused(tmp_path: Path) -> None:
