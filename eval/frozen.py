@@ -38,7 +38,7 @@ class FrozenFeatures:
     @property
     def dim(self) -> int:
         """Channels C of every key."""
-        return self.backbone.dim
+        return self.backbone.width()
 
     @property
     def device(self) -> torch.device:

@@ -18,7 +18,7 @@ from dinoskip.errors import DiskFull
 from dinoskip.features.writer import human_bytes
 from dinoskip.models.build import VitConfig
 from dinoskip.models.export import model_shapes
-from dinoskip.models.flops import supervised_step_flops
+from dinoskip.models.flops import MLP_RATIO, supervised_step_flops
 from dinoskip.pipeline.graph import Node
 from dinoskip.pipeline.progress import past_seconds, rates
 from dinoskip.pipeline.sections import StorageRules, StudyBase
@@ -129,7 +129,9 @@ def _evaluated(node: Node, reckoned: StudyWork) -> Cost:
     if node.stage == "features":
         (store,), use = passed, node.settings["use"]
         kept = {"classes": 1, "detection": store.tokens, "segmentation": store.tokens + 1}[use]
-        disk, kind = float(store.images) * kept * store.network.width * store.blocks * _VALUE, f"features {use}"
+        facets = [node.settings["facet"]] if isinstance(node.settings["facet"], str) else node.settings["facet"]
+        channels = store.network.width * sum(MLP_RATIO if facet == "hidden" else 1 for facet in facets)
+        disk, kind = float(store.images) * kept * channels * store.blocks * _VALUE, f"features {use}"
     elif node.stage == "tokencut":
         disk = float(sum(part.images * part.tokens * part.blocks for part in read) * _CUT_VALUE)
     images = sum(part.images for part in passed)

@@ -57,7 +57,7 @@ def open_backbone(settings: Mapping[str, Any], weights: Path | None, device: str
 
 def open_store(task: Task, role: str) -> FeatureStore:
     """The feature store among a task's inputs."""
-    return FeatureStore.open(task.input(role) / "store")
+    return FeatureStore.open(task.input(role) / "store", facet=task.settings.get("read"))
 
 
 def open_features(task: Task, role: str) -> FeatureSet:

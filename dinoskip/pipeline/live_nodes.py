@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from dinoskip.config import Config
 from dinoskip.pipeline.stage import Stage, StudyNodes, Task, Use
 from dinoskip.pipeline.stages import data
+from dinoskip.read_points import usual_norm
 
 
 def add_live_nodes(
@@ -48,8 +49,29 @@ def add_live_nodes(
                 )
 
 
+def facet_settings(
+    nodes: StudyNodes, facets: Sequence[str], *, norm: bool = False, always: bool = False
+) -> dict[str, dict[str, Any]]:
+    """``further`` settings of :func:`add_live_nodes` for facets; nothing for block outputs, unless ``always``.
+
+    ``norm``: with the norm that each is read under, for stages that have none of their own.
+    """
+    of_blocks = nodes.study.evaluate.norm[0]
+    return {
+        f"-{facet}" if at else "": {
+            **({"facet": facet} if facet != "out" or always else {}),
+            **({"norm": usual_norm(facet, of_blocks)} if norm else {}),
+        }
+        for at, facet in enumerate(facets)
+    }
+
+
 class FittedSection(Protocol):
     """Settings of a stage that fits on one split and scores another."""
+
+    @property
+    def norm(self) -> str: ...  # noqa: D102
+    def model_copy(self, *, update: Mapping[str, Any]) -> FittedSection: ...  # noqa: D102
 
     @property
     def train_split(self) -> str: ...  # noqa: D102
@@ -59,6 +81,8 @@ class FittedSection(Protocol):
 
 def fit_and_score(task: Task, use: Use, section: FittedSection, evaluate: Callable[..., object], **more: Any) -> None:
     """Call ``evaluate`` with the network and both splits, as the stages of linear heads do."""
+    norm = usual_norm(task.settings.get("facet", "out"), section.norm)
+    section = section if norm == section.norm else section.model_copy(update={"norm": norm})
     _evaluate(task, use, (section.train_split, section.val_split), section, evaluate, more)
 
 
@@ -74,7 +98,7 @@ def _evaluate(
     from dinoskip.pipeline.inputs import multiscale_blocks, open_backbone, open_split, row_context  # torch
 
     settings = task.settings
-    backbone = open_backbone(settings, task.inputs.get("weights"), task.device)
+    backbone = open_backbone(settings, task.inputs.get("weights"), task.device).read_at(settings.get("facet", "out"))
     evaluate(
         backbone, *(open_split(task, use, split) for split in splits), settings["blocks"], task.out, config,
         row_context(task, backbone), seed=settings["seed"], multiscale=multiscale_blocks(task, backbone.depth),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from dinoskip.config import Config
@@ -17,30 +17,34 @@ def add_part_nodes(
     datasets: Iterable[str],
     split: str,
     settings: Mapping[str, Any],
+    facet: Sequence[str],
     sized: Mapping[str, Any],
     suffix: str,
     reads: tuple[str, ...],
 ) -> None:
-    """A node of ``stage`` for every network and data set, with ``settings`` under the stage's name.
+    """A node of ``stage`` for every network, data set and facet, with ``settings`` under the stage's name.
 
     ``sized`` and ``suffix`` are of the features (:func:`dinoskip.pipeline.stages.features.source_of`), ``reads`` is
     what the stage itself reads of the data set: ``images``, ``targets``.
     """
     hashes = [(what, use, split) for what in reads]
+    facets = features.Facets(facet)
+    whole = {"facet": facets.exported, **sized}
     for model in nodes.models:
         for name in datasets:
-            source = features.source_of(nodes, model, "store", use, name, split, sized, suffix)
             context = {**nodes.context(model.variant, model.epoch), "dataset": name}
-            nodes.add(
-                stage,
-                f"{model.place}/{name}",
-                {stage.name: dict(settings), "context": context, **source.settings},
-                inputs=source.inputs,
-                data=data.of_dataset(nodes, name, split, *hashes, *source.contents),
-                runtime=source.runtime,
-                outside=source.outside,
-                variant=model.variant.name,
-            )
+            for read, of_facet, more in facets.readers():
+                source = features.source_of(nodes, model, "store", use, name, split, whole, suffix, read=read)
+                nodes.add(
+                    stage,
+                    f"{model.place}/{name}{of_facet}",
+                    {stage.name: dict(settings), "context": context, **source.settings, **more},
+                    inputs=source.inputs,
+                    data=data.of_dataset(nodes, name, split, *hashes, *source.contents),
+                    runtime=source.runtime,
+                    outside=source.outside,
+                    variant=model.variant.name,
+                )
 
 
 def evaluate_parts(task: Task, use: Use, config: Config, evaluate: Callable[..., object]) -> None:

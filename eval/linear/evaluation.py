@@ -88,7 +88,7 @@ def evaluate(
         score_heads(heads, val, np.arange(len(val)), "validation", workers),
     )
     like = EvalResult(
-        metric="", value=0.0, task="linear", block="", dataset="", split=split, n=len(val), facet="out",
+        metric="", value=0.0, task="linear", block="", dataset="", split=split, n=len(val), facet=backbone.facet,
         norm=config.norm, protocol=config.label, resolution=f"{config.size} center_crop", seed=seed,
         classes=len(train.class_names), weights=backbone.weights_hash,
     ).with_context(context)  # fmt: skip

@@ -52,8 +52,9 @@ def evaluate(
     scored = score_heads(heads, val, np.arange(len(val)), "validation", config.maps, workers)
     context = {"protocol": f"{config.label}, fitted on {train.split}", **context}
     like = EvalResult(
-        metric="", value=0.0, task="normals", block="", dataset=val.name, split=val.split, n=len(val), facet="out",
-        norm=config.norm, resolution="native, centre square", seed=seed, weights=backbone.weights_hash,
+        metric="", value=0.0, task="normals", block="", dataset=val.name, split=val.split, n=len(val),
+        facet=backbone.facet, norm=config.norm, resolution="native, centre square", seed=seed,
+        weights=backbone.weights_hash,
     ).with_context(context)  # fmt: skip
     settings = {name: value for name, value in dump(config).items() if name in NormalsConfig.model_fields}
     return ChosenHeads(MEASURES, heads.stack, heldout, scored).write(

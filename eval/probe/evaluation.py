@@ -13,6 +13,7 @@ from dinoskip.distributed import choose_device
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.features import FeatureStore
 from dinoskip.models import Backbone
+from dinoskip.read_points import usual_norm
 from dinoskip.results import EvalResult
 from eval.labelled import LabelledTokens, token_cosine
 from eval.probe.config import ProbeConfig
@@ -80,9 +81,10 @@ def _derivations(store: FeatureStore, norms: Sequence[str], backbone: Backbone |
     """How every norm is made of what the store holds; :class:`ConfigError` if it cannot be."""
     if not norms or list(norms) == [store.norm]:
         return {store.norm: None}
-    if store.norm != "none" or store.facet != "out" or backbone is None:
+    if store.norm != "none" or usual_norm(store.facet, "final") == "none" or backbone is None:
         raise ConfigError(
-            f"{store.path}: holds {store.facet} of norm {store.norm}", "several norms need out of norm none"
+            f"{store.path}: holds {store.facet} of norm {store.norm}",
+            "several norms need out or a branch of norm none",
         )
     if backbone.weights_hash != store.weights_hash:
         raise DataError(f"{store.path}: features of other weights than {backbone.spec}")
@@ -127,7 +129,7 @@ def evaluate_live(
             for part, labels in ((train_set, train), (val_set, val))
         )
         fitted, held = split_images(train.count, config.holdout, seed)
-        stack = fit_heads(loader, groups, backbone.dim, fitted, config, seed)
+        stack = fit_heads(loader, groups, backbone.width(), fitted, config, seed)
         return choose_and_score(stack, loader, held, lambda: val_loader)
 
     fits = [fit(one) for one in range(seed, seed + config.seeds)]
@@ -136,7 +138,7 @@ def evaluate_live(
         val=val,
         train_set=train_set,
         val_set=val_set,
-        facet="out",
+        facet=backbone.facet,
         weights=backbone.weights_hash,
         train_ids=train_set.ids,
         val_ids=val_set.ids,

@@ -187,7 +187,7 @@ def _row(backbone: Backbone, dataset: SequenceDataset, config: VideoConfig, norm
         dataset=dataset.name,
         split=dataset.split,
         n=len(dataset.sequences),
-        facet="out",
+        facet=backbone.facet,
         norm=norm,
         protocol=config.label,
         resolution=config.resolution,

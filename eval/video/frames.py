@@ -61,7 +61,7 @@ class FramePasses:
     def _layers(self, images: Sequence[Tensor], size: tuple[int, int]) -> dict[int, Tensor]:
         try:
             with torch.inference_mode():
-                layers = self.backbone.layers(self._input(images, *size), self.blocks, "out", self.norm)
+                layers = self.backbone.layers(self._input(images, *size), self.blocks, norm=self.norm)
         except ValueError as error:  # an option or size that this backbone does not have
             raise ConfigError(f"video: {error}") from error
         return {block: features.tokens for block, features in layers.items()}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field
 
 from dinoskip.config import RawConfig, settings_for_key, validate
-from dinoskip.pipeline.fields import Names
+from dinoskip.pipeline.fields import READ_AT, Facets, Names
 from dinoskip.pipeline.stage import Command, Problem, Stage, StudyNodes, Task, not_multiples
 from dinoskip.pipeline.stages import data, features
 from eval import cluster
@@ -25,6 +25,7 @@ class ClusterSection(ClusteringConfig):
     datasets: Names = Field((), description="keys of data, with masks")
     train_split: str = Field("train", description="whose patches are clustered, where the protocol's are of train")
     val_split: str = Field("val", description="whose images are reported")
+    facet: Facets = Field(("out",), description=READ_AT)
 
 
 def check(study: StudyBase, variants: tuple[Variant, ...]) -> Iterator[Problem]:
@@ -39,7 +40,11 @@ def check(study: StudyBase, variants: tuple[Variant, ...]) -> Iterator[Problem]:
 def _sized(section: ClusterSection, part: Literal["train", "val"]) -> tuple[dict[str, Any], str]:
     """How the images of a part are sized, and what tells the features' node from others."""
     transform = section.transform(part)
-    return {"facet": "out", "transform": transform}, f"-cluster-{section.sizing}-{transform['size']}"
+    facets = features.Facets(section.facet)
+    return {
+        "facet": facets.exported,
+        "transform": transform,
+    }, f"-cluster-{section.sizing}-{transform['size']}{facets.suffix}"
 
 
 def add_nodes(nodes: StudyNodes) -> None:
@@ -48,27 +53,31 @@ def add_nodes(nodes: StudyNodes) -> None:
     for model in nodes.models:
         for name in section.datasets:
             val = features.of_split(nodes, model, "segmentation", name, section.val_split, *_sized(section, "val"))
-            source = features.Source({})
-            if section.fitted_on == "train":
-                wanted = (nodes, model, "train", "segmentation", name, section.train_split, *_sized(section, "train"))
-                source = features.source_of(*wanted, stored=not section.passes_once)
-            nodes.add(
-                STAGE,
-                f"{model.place}/{name}",
-                {
-                    "cluster": settings_for_key(section, without={"datasets"}),
-                    "seed": nodes.study.seed,
-                    "context": {**nodes.context(model.variant, model.epoch), "dataset": name},
-                    **source.settings,
-                },
-                inputs={**source.inputs, "val": val},
-                data=data.of_dataset(
-                    nodes, name, section.val_split, ("targets", "segmentation", section.val_split), *source.contents
-                ),
-                runtime=source.runtime,
-                outside=source.outside,
-                variant=model.variant.name,
-            )
+            for facet, suffix, read in features.Facets(section.facet).readers():
+                source = features.Source({})
+                if section.fitted_on == "train":
+                    wanted = (nodes, model, "train", "segmentation", name, section.train_split)
+                    source = features.source_of(
+                        *wanted, *_sized(section, "train"), stored=not section.passes_once, read=facet
+                    )
+                nodes.add(
+                    STAGE,
+                    f"{model.place}/{name}{suffix}",
+                    {
+                        "cluster": settings_for_key(section, without={"datasets", "facet"}),
+                        "seed": nodes.study.seed,
+                        "context": {**nodes.context(model.variant, model.epoch), "dataset": name},
+                        **source.settings,
+                        **read,
+                    },
+                    inputs={**source.inputs, "val": val},
+                    data=data.of_dataset(
+                        nodes, name, section.val_split, ("targets", "segmentation", section.val_split), *source.contents
+                    ),
+                    runtime=source.runtime,
+                    outside=source.outside,
+                    variant=model.variant.name,
+                )
 
 
 def run(task: Task) -> None:

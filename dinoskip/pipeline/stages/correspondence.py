@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import Field
 
-from dinoskip.config import RawConfig, as_tuple, no_duplicates, settings_for_key, validate
-from dinoskip.pipeline.fields import Names, not_empty
-from dinoskip.pipeline.live_nodes import add_live_nodes, score_split
+from dinoskip.config import RawConfig, settings_for_key, validate
+from dinoskip.pipeline.fields import READ_AT, Facets, Names
+from dinoskip.pipeline.live_nodes import add_live_nodes, facet_settings, score_split
 from dinoskip.pipeline.stage import Command, Problem, Stage, StudyNodes, Task, not_multiples
 from eval import correspondence
 from eval.correspondence.config import PROTOCOLS, CorrespondenceConfig
@@ -18,17 +18,13 @@ if TYPE_CHECKING:
     from dinoskip.pipeline.sections import StudyBase
     from dinoskip.pipeline.variants import Variant
 
-ReadFacet = Literal["key", "out"]
-
 
 class CorrespondenceSection(CorrespondenceConfig):
     """Keypoints found in another image by the most similar feature (docs/correspondence.md): protocol, resolution."""
 
     datasets: Names = Field((), description="keys of data, with pairs")
     split: str = Field("test", description="whose pairs are reported")
-    facet: Annotated[
-        tuple[ReadFacet, ...], BeforeValidator(as_tuple), AfterValidator(not_empty), AfterValidator(no_duplicates)
-    ] = Field(("key",), description="keys of a block, its tokens (out), or both; what is shown is of the first")
+    facet: Facets = Field(("key",), description=READ_AT)
 
 
 STUDY_KEYS = {"datasets", "split", "facet"}
@@ -42,13 +38,10 @@ def check(study: StudyBase, variants: tuple[Variant, ...]) -> Iterator[Problem]:
 
 def add_nodes(nodes: StudyNodes) -> None:
     """A node for every network, data set and facet."""
-    section, first = nodes.section(CorrespondenceSection), nodes.study.evaluate.norm[0]
+    section = nodes.section(CorrespondenceSection)
     settings = settings_for_key(section, without=STUDY_KEYS)
-    facets = {
-        "" if facet == section.facet[0] else f"-{facet}": {"facet": facet, "norm": first if facet == "out" else "none"}
-        for facet in section.facet
-    }
-    add_live_nodes(nodes, STAGE, "correspondence", section.datasets, (section.split,), settings, facets)
+    further = facet_settings(nodes, section.facet, norm=True, always=True)
+    add_live_nodes(nodes, STAGE, "correspondence", section.datasets, (section.split,), settings, further)
 
 
 def run(task: Task) -> None:

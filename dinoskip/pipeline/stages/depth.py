@@ -5,8 +5,8 @@ from __future__ import annotations
 from pydantic import Field
 
 from dinoskip.config import RawConfig, settings_for_key, validate
-from dinoskip.pipeline.fields import Names
-from dinoskip.pipeline.live_nodes import add_live_nodes, fit_and_score
+from dinoskip.pipeline.fields import READ_AT, Facets, Names
+from dinoskip.pipeline.live_nodes import add_live_nodes, facet_settings, fit_and_score
 from dinoskip.pipeline.stage import Command, Stage, StudyNodes, Task
 from eval import depth
 from eval.depth.config import PROTOCOLS, DepthConfig
@@ -18,13 +18,16 @@ class DepthSection(DepthConfig):
     datasets: Names = Field((), description="keys of data, with depth maps")
     train_split: str = Field("train", description="whose images the heads are fitted on")
     val_split: str = Field("test", description="whose images are reported")
+    facet: Facets = Field(("out",), description=READ_AT)
 
 
 def add_nodes(nodes: StudyNodes) -> None:
     """A node for every network and data set."""
     section = nodes.section(DepthSection)
     splits = (section.train_split, section.val_split)
-    add_live_nodes(nodes, STAGE, "depth", section.datasets, splits, settings_for_key(section, without={"datasets"}))
+    settings = settings_for_key(section, without={"datasets", "facet"})
+    further = facet_settings(nodes, section.facet)
+    add_live_nodes(nodes, STAGE, "depth", section.datasets, splits, settings, further)
 
 
 def run(task: Task) -> None:

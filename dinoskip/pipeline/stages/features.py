@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from dinoskip.pipeline.stage import Content, EvaluatedModel, Stage, StudyNodes, Task
 from dinoskip.pipeline.stages import data
+from dinoskip.read_points import usual_norm
 
 
 def run(task: Task) -> None:
@@ -45,6 +46,30 @@ class Source:
     runtime: dict[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Facets:
+    """The facets that a task reads, each by a node of its own, of one export: one pass gives them all."""
+
+    names: Sequence[str]
+
+    @property
+    def exported(self) -> str | list[str]:
+        """``facet`` of the features' settings."""
+        return self.names[0] if len(self.names) == 1 else list(self.names)
+
+    @property
+    def suffix(self) -> str:
+        """What tells features of these facets from block outputs, in the name of their node."""
+        return "" if tuple(self.names) == ("out",) else "-" + "+".join(self.names)
+
+    def readers(self) -> list[tuple[str, str, dict[str, Any]]]:
+        """For every facet: its name, what is added to its node's name (nothing for the first), and to its settings."""
+        several = len(self.names) > 1
+        return [
+            (name, f"-{name}" if at else "", {"read": name} if several else {}) for at, name in enumerate(self.names)
+        ]
+
+
 def source_of(
     nodes: StudyNodes,
     model: EvaluatedModel,
@@ -56,11 +81,13 @@ def source_of(
     suffix: str = "",
     *,
     stored: bool = False,
+    read: str | None = None,
 ) -> Source:
     """Where a stage that reads features part by part has them from, as ``evaluate.features`` says.
 
     ``role`` is that of the store among the inputs, and of :func:`dinoskip.pipeline.inputs.open_features`; ``stored``:
-    in a store in any case. The others are as of :func:`of_split`.
+    in a store in any case; ``read``: the facet that windows are of, where stores have several. The others are as of
+    :func:`of_split`.
     """
     if stored or nodes.study.evaluate.features == "keep":
         return Source({role: of_split(nodes, model, use, name, split, settings, suffix)})
@@ -68,7 +95,7 @@ def source_of(
         dict(model.inputs),
         {
             f"features {role}": {
-                **_settings(nodes, use, settings),
+                **_settings(nodes, use, settings if read is None else {**settings, "facet": read}),
                 **model.spec,
                 "split": split,
                 "version": STAGE.version,
@@ -83,7 +110,8 @@ def source_of(
 def _settings(nodes: StudyNodes, use: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     """``settings`` with norm, blocks and use written out."""
     evaluate = nodes.study.evaluate
-    usual = evaluate.norm[0] if settings["facet"] == "out" else "none"  # projections have no norm after them
+    facet, norm = settings["facet"], evaluate.norm[0]
+    usual = usual_norm(facet, norm) if isinstance(facet, str) else [usual_norm(name, norm) for name in facet]
     return {"norm": usual, **settings, "blocks": evaluate.block_list, "use": use}
 
 
@@ -103,7 +131,8 @@ def of_split(
     """
     full = {**_settings(nodes, use, settings), **model.spec}
     usual = _settings(nodes, use, {"facet": settings["facet"]})["norm"]
-    suffix += "" if full["norm"] == usual else f"-{full['norm']}"
+    norm = full["norm"]
+    suffix += "" if norm == usual else f"-{norm if isinstance(norm, str) else '+'.join(dict.fromkeys(norm))}"
     return nodes.add(
         STAGE,
         f"{model.place}/{name}-{split}-{use}{suffix}",

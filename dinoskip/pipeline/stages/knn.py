@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from dinoskip.config import RawConfig, settings_for_key, validate
-from dinoskip.pipeline.fields import Names
+from dinoskip.pipeline.fields import READ_AT, Facets, Names
 from dinoskip.pipeline.stage import Command, Problem, Stage, StudyNodes, Task, not_multiples
 from dinoskip.pipeline.stages import data, features
 from eval import knn
@@ -25,6 +25,7 @@ class KnnSection(KnnConfig):
     """k-NN classification of whole images (docs/retrieval.md)."""
 
     datasets: Names = Field((), description="keys of data, with classes")
+    facet: Facets = Field(("out",), description=READ_AT)
 
 
 def check(study: StudyBase, variants: tuple[Variant, ...]) -> Iterator[Problem]:
@@ -37,25 +38,30 @@ def add_nodes(nodes: StudyNodes) -> None:
     """A node for every network and data set."""
     section = nodes.section(KnnSection)
     # "crop" tells these features from those of version 0.1, whose crop was a pixel beside torchvision's at some sizes.
-    crop = {"facet": "out", "transform": {"mode": "center_crop", "size": section.size}, "crop": "torchvision"}
+    facets = features.Facets(section.facet)
+    crop = {"facet": facets.exported, "transform": {"mode": "center_crop", "size": section.size}, "crop": "torchvision"}
     for model in nodes.models:
         for name in section.datasets:
             context = {**nodes.context(model.variant, model.epoch), "dataset": name}
-            source = features.source_of(
-                nodes, model, "train", "classes", name, "train", crop, stored=section.backend == "ivf"
-            )
-            nodes.add(
-                STAGE,
-                f"{model.place}/{name}",
-                {**settings_for_key(section, without={"datasets", "size"}), "context": context, **source.settings},
-                inputs={**source.inputs, "val": features.of_split(nodes, model, "classes", name, "val", crop)},
-                data=data.of_dataset(
-                    nodes, name, "val", *(("targets", "classes", split) for split in SPLITS), *source.contents
-                ),
-                runtime=source.runtime,
-                outside=source.outside,
-                variant=model.variant.name,
-            )
+            settings = {**settings_for_key(section, without={"datasets", "size", "facet"}), "context": context}
+            val = features.of_split(nodes, model, "classes", name, "val", crop, facets.suffix)
+            for facet, suffix, read in facets.readers():
+                source = features.source_of(
+                    nodes, model, "train", "classes", name, "train", crop, facets.suffix,
+                    stored=section.backend == "ivf", read=facet,
+                )  # fmt: skip
+                nodes.add(
+                    STAGE,
+                    f"{model.place}/{name}{suffix}",
+                    {**settings, **source.settings, **read},
+                    inputs={**source.inputs, "val": val},
+                    data=data.of_dataset(
+                        nodes, name, "val", *(("targets", "classes", split) for split in SPLITS), *source.contents
+                    ),
+                    runtime=source.runtime,
+                    outside=source.outside,
+                    variant=model.variant.name,
+                )
 
 
 def run(task: Task) -> None:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from dinoskip.config import RawConfig, settings_for_key, validate
-from dinoskip.pipeline.fields import Names
-from dinoskip.pipeline.live_nodes import add_live_nodes, fit_and_score
+from dinoskip.pipeline.fields import READ_AT, Facets, Names
+from dinoskip.pipeline.live_nodes import add_live_nodes, facet_settings, fit_and_score
 from dinoskip.pipeline.stage import Command, Problem, Stage, StudyNodes, Task, not_multiples
 from eval import linear
 from eval.linear.config import PROTOCOLS, LinearConfig
@@ -25,6 +25,7 @@ class LinearSection(LinearConfig):
     datasets: Names = Field((), description="keys of data, with classes")
     train_split: str = Field("train", description="whose images the heads are fitted on")
     val_split: str = Field("val", description="whose images are reported")
+    facet: Facets = Field(("out",), description=READ_AT)
 
 
 def check(study: StudyBase, variants: tuple[Variant, ...]) -> Iterator[Problem]:
@@ -37,7 +38,9 @@ def add_nodes(nodes: StudyNodes) -> None:
     """A node for every network and data set."""
     section = nodes.section(LinearSection)
     splits = (section.train_split, section.val_split)
-    add_live_nodes(nodes, STAGE, "classes", section.datasets, splits, settings_for_key(section, without={"datasets"}))
+    settings = settings_for_key(section, without={"datasets", "facet"})
+    further = facet_settings(nodes, section.facet)
+    add_live_nodes(nodes, STAGE, "classes", section.datasets, splits, settings, further)
 
 
 def run(task: Task) -> None:

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from dinoskip.config import RawConfig, settings_for_key, validate
-from dinoskip.pipeline.fields import Names
+from dinoskip.pipeline.fields import READ_AT, Facets, Names
 from dinoskip.pipeline.part_nodes import add_part_nodes, evaluate_parts
 from dinoskip.pipeline.stage import Command, Problem, Stage, StudyNodes, Task, not_multiples
-from dinoskip.pipeline.stages.tokencut import Facet
 from eval import objects
 from eval.objects.config import ObjectsConfig
 
@@ -25,7 +24,7 @@ class ObjectsSection(ObjectsConfig):
 
     datasets: Names = Field((), description="keys of data, with boxes")
     split: str = Field("trainval", description="whose images are cut")
-    facet: Facet = Field("key", description="features that are compared")
+    facet: Facets = Field(("key",), description=READ_AT)
 
 
 STUDY_KEYS = {"datasets", "split", "facet"}
@@ -46,7 +45,7 @@ def add_nodes(nodes: StudyNodes) -> None:
     transform = {"mode": "square", "size": section.size, "resample": "lanczos"}
     add_part_nodes(
         nodes, STAGE, "detection", section.datasets, section.split, settings_for_key(section, without=STUDY_KEYS),
-        {"facet": section.facet, "transform": transform}, f"-{section.facet}-{section.size}", reads=("targets",),
+        section.facet, {"transform": transform}, f"-{'+'.join(section.facet)}-{section.size}", reads=("targets",),
     )  # fmt: skip
 
 

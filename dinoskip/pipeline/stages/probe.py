@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
 from dinoskip.config import RawConfig, settings_for_key, validate
-from dinoskip.pipeline.fields import Names
+from dinoskip.pipeline.fields import READ_AT, Facets, Names
 from dinoskip.pipeline.stage import Command, Problem, Stage, StudyNodes, Task, not_multiples
 from dinoskip.pipeline.stages import data, features
+from dinoskip.read_points import usual_norm
 from eval import probe
 from eval.probe.config import PROTOCOLS, ProbeConfig
 
@@ -25,6 +26,7 @@ class ProbeSection(ProbeConfig):
     datasets: Names = Field((), description="keys of data, with masks")
     train_split: str = Field("train", description="whose images the heads are fitted on")
     val_split: str = Field("val", description="whose images are reported")
+    facet: Facets = Field(("out",), description=READ_AT)
 
 
 def check(study: StudyBase, variants: tuple[Variant, ...]) -> Iterator[Problem]:
@@ -37,10 +39,12 @@ def check(study: StudyBase, variants: tuple[Variant, ...]) -> Iterator[Problem]:
 def add_nodes(nodes: StudyNodes) -> None:
     """A node for every network and data set; several norms are made of one store, when it is read, by the network."""
     section, evaluate = nodes.section(ProbeSection), nodes.study.evaluate
-    several = len(evaluate.norm) > 1
-    square = {"facet": "out", "transform": {"mode": "square", "size": section.size}}
-    square["norm"] = "none" if several else evaluate.norm[0]
+    several, facets = len(evaluate.norm) > 1, features.Facets(section.facet)
+    square: dict[str, Any] = {"facet": facets.exported, "transform": {"mode": "square", "size": section.size}}
+    if several:
+        square["norm"] = "none" if len(facets.names) == 1 else ["none"] * len(facets.names)
     splits = {"train": section.train_split, "val": section.val_split}
+    whole = several or section.live
     for model in nodes.models:
         for name in section.datasets:
             hashes = [("targets", "segmentation", split) for split in splits.values()]
@@ -49,27 +53,28 @@ def add_nodes(nodes: StudyNodes) -> None:
                 hashes += [("images", "segmentation", split) for split in splits.values()]
             else:
                 inputs = {
-                    role: features.of_split(nodes, model, "segmentation", name, split, square)
+                    role: features.of_split(nodes, model, "segmentation", name, split, square, facets.suffix)
                     for role, split in splits.items()
                 }
-            settings = {
-                "probe": settings_for_key(section, without={"datasets"}),
-                "seed": nodes.study.seed,
-                "context": {**nodes.context(model.variant, model.epoch), "dataset": name},
-                "multiscale": nodes.multiscale(model.variant),
-                "blocks": evaluate.block_list,
-                "norms": list(evaluate.norm),
-            }
-            whole = several or section.live
-            nodes.add(
-                STAGE,
-                f"{model.place}/{name}",
-                {**settings, **(model.spec if whole else {})},
-                inputs={**inputs, **(model.inputs if whole else {})},
-                data=data.of_dataset(nodes, name, section.val_split, *hashes),
-                outside=model.outside if whole else {},
-                variant=model.variant.name,
-            )
+            for facet, suffix, read in facets.readers():
+                settings = {
+                    "probe": settings_for_key(section, without={"datasets", "facet"}),
+                    "seed": nodes.study.seed,
+                    "context": {**nodes.context(model.variant, model.epoch), "dataset": name},
+                    "multiscale": nodes.multiscale(model.variant),
+                    "blocks": evaluate.block_list,
+                    "norms": list(dict.fromkeys(usual_norm(facet, norm) for norm in evaluate.norm)),
+                    **({"read": facet} if section.live and facet != "out" else read),
+                }
+                nodes.add(
+                    STAGE,
+                    f"{model.place}/{name}{suffix}",
+                    {**settings, **(model.spec if whole else {})},
+                    inputs={**inputs, **(model.inputs if whole else {})},
+                    data=data.of_dataset(nodes, name, section.val_split, *hashes),
+                    outside=model.outside if whole else {},
+                    variant=model.variant.name,
+                )
 
 
 def run(task: Task) -> None:
@@ -84,6 +89,7 @@ def run(task: Task) -> None:
     fitting = {"seed": settings["seed"], "norms": settings["norms"]}
     if section.live:
         assert backbone is not None
+        backbone = backbone.read_at(settings.get("read", "out"))
         probe.evaluate_live(
             backbone, train_set, val_set, settings["blocks"], task.out, section, row_context(task, backbone),
             multiscale=multiscale_blocks(task, backbone.depth), workers=task.workers, **fitting,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from dinoskip.config import RawConfig, settings_for_key, validate
-from dinoskip.pipeline.fields import Names
+from dinoskip.pipeline.fields import READ_AT, Facets, Names
 from dinoskip.pipeline.stage import Command, Problem, Stage, StudyNodes, Task, not_multiples
 from dinoskip.pipeline.stages import data, features
 from dinoskip.pipeline.stages.probe import ProbeSection
@@ -26,6 +26,7 @@ class RetrieveSection(RetrievalConfig):
     datasets: Names = Field((), description="keys of data, with masks")
     train_split: str = Field("train", description="whose patches are the memory")
     val_split: str = Field("val", description="whose images are reported")
+    facet: Facets = Field(("out",), description=READ_AT)
 
 
 def check(study: StudyBase, variants: tuple[Variant, ...]) -> Iterator[Problem]:
@@ -37,31 +38,35 @@ def check(study: StudyBase, variants: tuple[Variant, ...]) -> Iterator[Problem]:
 def add_nodes(nodes: StudyNodes) -> None:
     """A node for every network and data set."""
     section = nodes.section(RetrieveSection)
-    norm = nodes.study.evaluate.norm[0]
-    square = {"facet": "out", "transform": {"mode": "square", "size": section.size}, "norm": norm}
-    suffix = "" if section.size == nodes.section(ProbeSection).size else str(section.size)
+    facets = features.Facets(section.facet)
+    square = {"facet": facets.exported, "transform": {"mode": "square", "size": section.size}}
+    sized = "" if section.size == nodes.section(ProbeSection).size else str(section.size)
     splits = {"train": section.train_split, "val": section.val_split}
     for model in nodes.models:
         for name in section.datasets:
             settings = {
-                "retrieve": settings_for_key(section, without={"datasets"}),
+                "retrieve": settings_for_key(section, without={"datasets", "facet"}),
                 "seed": nodes.study.seed,
                 "context": {**nodes.context(model.variant, model.epoch), "dataset": name},
             }
             use = "segmentation"
-            train = features.source_of(nodes, model, "train", use, name, splits["train"], square, suffix)
-            val = features.of_split(nodes, model, use, name, splits["val"], square, suffix)
+            of_store = f"{sized}{facets.suffix}"
+            val = features.of_split(nodes, model, use, name, splits["val"], square, of_store)
             hashes = [("targets", "segmentation", split) for split in splits.values()]
-            nodes.add(
-                STAGE,
-                f"{model.place}/{name}",
-                {**settings, **train.settings},
-                inputs={**train.inputs, "val": val},
-                data=data.of_dataset(nodes, name, section.val_split, *hashes, *train.contents),
-                runtime=train.runtime,
-                outside=train.outside,
-                variant=model.variant.name,
-            )
+            for facet, suffix, read in facets.readers():
+                train = features.source_of(
+                    nodes, model, "train", use, name, splits["train"], square, of_store, read=facet
+                )
+                nodes.add(
+                    STAGE,
+                    f"{model.place}/{name}{suffix}",
+                    {**settings, **train.settings, **read},
+                    inputs={**train.inputs, "val": val},
+                    data=data.of_dataset(nodes, name, section.val_split, *hashes, *train.contents),
+                    runtime=train.runtime,
+                    outside=train.outside,
+                    variant=model.variant.name,
+                )
 
 
 def run(task: Task) -> None:

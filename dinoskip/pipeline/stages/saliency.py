@@ -5,10 +5,9 @@ from __future__ import annotations
 from pydantic import Field
 
 from dinoskip.config import RawConfig, settings_for_key, validate
-from dinoskip.pipeline.fields import Names
+from dinoskip.pipeline.fields import READ_AT, Facets, Names
 from dinoskip.pipeline.part_nodes import add_part_nodes, evaluate_parts
 from dinoskip.pipeline.stage import Command, Stage, StudyNodes, Task
-from dinoskip.pipeline.stages.tokencut import Facet
 from eval import saliency
 from eval.saliency.config import SaliencyConfig
 
@@ -21,7 +20,7 @@ class SaliencySection(SaliencyConfig):
 
     datasets: Names = Field((), description="keys of data, with masks; whatever is neither 0 nor 255 is the object")
     split: str = Field("test", description="whose images are cut; scenes and VOC have val")
-    facet: Facet = Field("key", description="features that are compared")
+    facet: Facets = Field(("key",), description=READ_AT)
 
 
 def add_nodes(nodes: StudyNodes) -> None:
@@ -29,7 +28,7 @@ def add_nodes(nodes: StudyNodes) -> None:
     section = nodes.section(SaliencySection)
     add_part_nodes(
         nodes, STAGE, "segmentation", section.datasets, section.split, settings_for_key(section, without=STUDY_KEYS),
-        {"facet": section.facet, "transform": ROUNDED}, f"-{section.facet}-rounded", reads=("images", "targets"),
+        section.facet, {"transform": ROUNDED}, f"-{'+'.join(section.facet)}-rounded", reads=("images", "targets"),
     )  # fmt: skip
 
 

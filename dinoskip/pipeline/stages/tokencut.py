@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from pydantic import Field
 
-from pydantic import AfterValidator, BeforeValidator, Field
-
-from dinoskip.config import RawConfig, as_tuple, no_duplicates, settings_for_key, validate
-from dinoskip.pipeline.fields import Names, not_empty
+from dinoskip.config import RawConfig, settings_for_key, validate
+from dinoskip.pipeline.fields import READ_AT, Facets, Names
 from dinoskip.pipeline.stage import Command, Stage, StudyNodes, Task
 from dinoskip.pipeline.stages import data, features
 from eval import tokencut
 from eval.tokencut.config import TokenCutConfig
-
-Facet = Literal["key", "query", "value", "out"]
 
 
 class TokenCutSection(TokenCutConfig):
@@ -21,9 +17,7 @@ class TokenCutSection(TokenCutConfig):
 
     datasets: Names = Field((), description="keys of data, with boxes")
     split: str = Field("trainval", description="whose images are cut")
-    facet: Annotated[
-        tuple[Facet, ...], BeforeValidator(as_tuple), AfterValidator(not_empty), AfterValidator(no_duplicates)
-    ] = Field(("key",), description="one or several; what is shown is of the first")
+    facet: Facets = Field(("key",), description=READ_AT)
 
 
 STUDY_KEYS = {"datasets", "split", "facet"}
@@ -34,12 +28,12 @@ def add_nodes(nodes: StudyNodes) -> None:
     section = nodes.section(TokenCutSection)
     hashes = [("targets", "detection", section.split)]
     hashes += [("images", "detection", section.split)] if section.overlays else []
+    facets = features.Facets(section.facet)
+    native = {"facet": facets.exported, "transform": {"mode": "native"}}
     for model in nodes.models:
         for name in section.datasets:
-            for facet in section.facet:
-                suffix = "" if facet == section.facet[0] else f"-{facet}"
-                native = {"facet": facet, "transform": {"mode": "native"}}
-                source = features.source_of(nodes, model, "store", "detection", name, section.split, native, suffix)
+            for facet, suffix, read in facets.readers():
+                source = features.source_of(nodes, model, "store", "detection", name, section.split, native, read=facet)
                 settings = {
                     "tokencut": settings_for_key(section, without=STUDY_KEYS),
                     "multiscale": nodes.multiscale(model.variant),
@@ -48,7 +42,7 @@ def add_nodes(nodes: StudyNodes) -> None:
                 nodes.add(
                     STAGE,
                     f"{model.place}/{name}{suffix}",
-                    {**settings, **source.settings},
+                    {**settings, **source.settings, **read},
                     inputs=source.inputs,
                     data=data.of_dataset(nodes, name, section.split, *hashes, *source.contents),
                     runtime=source.runtime,

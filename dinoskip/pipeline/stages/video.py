@@ -5,8 +5,8 @@ from __future__ import annotations
 from pydantic import Field
 
 from dinoskip.config import RawConfig, settings_for_key, validate
-from dinoskip.pipeline.fields import Names
-from dinoskip.pipeline.live_nodes import add_live_nodes, score_split
+from dinoskip.pipeline.fields import READ_AT, Facets, Names
+from dinoskip.pipeline.live_nodes import add_live_nodes, facet_settings, score_split
 from dinoskip.pipeline.stage import Command, Stage, StudyNodes, Task
 from eval import video
 from eval.video.config import VideoConfig
@@ -17,14 +17,15 @@ class VideoSection(VideoConfig):
 
     datasets: Names = Field((), description="keys of data, with videos")
     split: str = Field("val", description="whose videos are followed")
+    facet: Facets = Field(("out",), description=READ_AT)
 
 
 def add_nodes(nodes: StudyNodes) -> None:
     """A node for every network and data set."""
     section = nodes.section(VideoSection)
-    settings = settings_for_key(section, without={"datasets"})
-    norm = {"": {"norm": nodes.study.evaluate.norm[0]}}
-    add_live_nodes(nodes, STAGE, "video", section.datasets, (section.split,), settings, norm)
+    settings = settings_for_key(section, without={"datasets", "facet"})
+    further = facet_settings(nodes, section.facet, norm=True)
+    add_live_nodes(nodes, STAGE, "video", section.datasets, (section.split,), settings, further)
 
 
 def run(task: Task) -> None:

@@ -177,7 +177,7 @@ def test_derived_norms_are_the_exported_ones(sets: dict, tmp_path: Path) -> None
 
 @pytest.mark.parametrize(
     ("norms", "with_backbone", "message"),
-    [(("none", "layer"), True, "several norms need out of norm none"), (("final",), False, "final")],
+    [(("none", "layer"), True, "several norms need out or a branch of norm none"), (("final",), False, "final")],
 )
 def test_norms_that_cannot_be_derived(
     sets: dict, tmp_path: Path, norms: tuple[str, ...], with_backbone: bool, message: str

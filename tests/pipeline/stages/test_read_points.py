@@ -1,0 +1,89 @@
+"""Several read points of a task: one export, a node and rows of each; in a skipless block the MLP is the output."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from dinoskip.cli import main
+from dinoskip.models import VitConfig, create_model, save_weights
+from dinoskip.pipeline.graph import Node
+from dinoskip.pipeline.study import build_nodes, load_study
+
+TASKS = Path(__file__).parents[3] / "configs" / "tasks.yaml"
+STORED = ("probe", "knn", "retrieve", "cluster", "tokencut", "saliency", "objects")
+LIVE = ("linear", "depth", "normals", "video", "correspondence")
+
+
+def nodes_of(stage: str, *overrides: str) -> tuple[list[Node], dict[str, Node]]:
+    nodes = build_nodes(*load_study(TASKS, overrides))
+    return [node for node in nodes if node.stage == stage], {node.id: node for node in nodes}
+
+
+@pytest.mark.parametrize("stage", STORED)
+def test_tasks_read_several_facets_of_one_export(stage: str) -> None:
+    facets = ["mlp", "out", "hidden"]
+    alone, _ = nodes_of(stage, f"evaluate.{stage}.facet=[mlp]")
+    several, every = nodes_of(stage, f"evaluate.{stage}.facet=[{', '.join(facets)}]")
+    assert len(several) == len(facets) * len(alone) > 0
+    stores = defaultdict(list)
+    for node in several:
+        read = [name for name in node.inputs.values() if name.startswith("features/")]
+        assert read
+        stores[tuple(read)].append(node.settings["read"])
+        for name in read:
+            assert every[name].settings["facet"] == facets
+            assert every[name].settings["norm"] == ["final", "final", "none"]
+    assert all(read == facets for read in stores.values())
+    assert all("read" not in node.settings for node in alone)
+
+
+@pytest.mark.parametrize("stage", LIVE)
+def test_tasks_that_keep_no_features_have_a_node_of_each_facet(stage: str) -> None:
+    alone, _ = nodes_of(stage, f"evaluate.{stage}.facet=out")
+    several, _ = nodes_of(stage, f"evaluate.{stage}.facet=[out, mlp]")
+    assert len(several) == 2 * len(alone) > 0
+    assert [node.settings for node in several[::2]] == [node.settings for node in alone]
+    assert {node.settings["facet"] for node in several[1::2]} == {"mlp"}
+
+
+def test_windows_are_of_one_facet_each() -> None:
+    several, _ = nodes_of("tokencut", "evaluate.tokencut.facet=[key, mlp]", "evaluate.features=window")
+    assert {node.settings["features store"]["facet"] for node in several} == {"key", "mlp"}
+
+
+@pytest.mark.parametrize(
+    ("task", "settings", "stores"),
+    [
+        ("probe", ("evaluate.probe.size=64", "evaluate.probe.protocol=fast", "evaluate.probe.epochs=10"), 2),
+        ("retrieve", ("evaluate.retrieve.size=64",), 2),
+        ("probe", ("evaluate.probe.size=64", "evaluate.probe.live=true", "evaluate.probe.iterations=20"), 0),
+    ],
+)
+def test_the_mlp_of_a_skipless_block_scores_what_its_output_does(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], task: str, settings: tuple[str, ...], stores: int
+) -> None:
+    voc, out, weights = tmp_path / "voc", tmp_path / "out", tmp_path / "skipless.safetensors"
+    assert main(["data", "scenes", str(voc), "images=12", "size=64", "val_fraction=0.5", "-q"]) == 0
+    config = VitConfig(name="vit_mini_patch8", skip=False, depth=2, img_size=64)
+    model = create_model(config.name, skip=False, depth=2, img_size=64)
+    rng = torch.Generator().manual_seed(0)
+    for parameter in model.parameters():  # large enough for tokens to differ behind two skipless blocks
+        parameter.data.normal_(0, 0.1, generator=rng)
+    save_weights(weights, model.state_dict(), config, {})
+    command = [task, "--backbone", f"weights:{weights}", "--data", str(voc), "--out", str(out), *settings]
+    capsys.readouterr()
+    assert main([*command, f"evaluate.{task}.facet=[out, mlp, attn]", "--json", "-q"]) == 0
+    values: dict[str, list[Any]] = defaultdict(list)
+    for row in json.loads(capsys.readouterr().out):
+        if not row["model"].startswith("baseline"):
+            values[row["facet"]].append((row["block"], row["metric"], row["note"], row["value"], row["heldout"]))
+    assert values["out"] == values["mlp"]
+    assert task == "retrieve" or values["out"] != values["attn"]
+    assert len(values["out"]) == len(values["attn"]) > 0
+    assert len(list((out / "stages").rglob("store"))) == stores
