@@ -16,8 +16,10 @@ from dinoskip import estimates
 from dinoskip.estimates import LEAST, LEAST_TO_CHOOSE, Difference, Estimate, cross_fitted_best, estimate, known
 from dinoskip.records import ImageRecords
 from dinoskip.results import EvalResult, best_by_heldout
-from visualize.rows import Benchmark, Rows, Variants, arranged, best, collapse, one_vote, single_blocks, values_of
+from visualize.rows import Arranged, Benchmark, Rows, Variants, arranged, collapse, one_vote
 
+OWN_BEST = "each read at its own best"
+"""Setting of the benchmark in which a network is read at any block and read point, chosen together."""
 Records = Mapping[EvalResult, Sequence[ImageRecords]]  # of a row, one a seed
 CROSS_FITTED = "chosen by cross-fitting over halves of the images"
 HELD_OUT = "chosen on held-out training images"
@@ -169,7 +171,7 @@ class Scores:
     """
 
     def __init__(self, variants: Variants, records: Mapping[EvalResult, ImageRecords] | None = None) -> None:
-        self._rows = one_vote(arranged(variants))
+        self._rows = _with_own_best(one_vote(arranged(variants)))
         self._records = _by_mean(variants, records or {})
 
     @property
@@ -185,50 +187,53 @@ class Scores:
         """By block."""
         return self._rows[benchmark].get(name, {}).get(epoch, {})
 
-    def of(self, row: EvalResult, how: str = "") -> Score:
-        """The number of one row."""
+    def of(self, row: EvalResult, how: str = "", place: str = "") -> Score:
+        """The number of one row; ``place`` is its block, with the read point where there are several."""
         outcomes = tuple(self._records.get(row, ()))
-        return Score(row, row.value, (row.block,), row.low, row.high, how, None, outcomes, collapsed=collapse(row))
+        blocks = (place or row.block,)
+        return Score(row, row.value, blocks, row.low, row.high, how, None, outcomes, collapsed=collapse(row))
 
     def chosen(self, rows: Rows) -> Score | None:
         """The single block that is best by data that are not shown; None if there is none."""
-        top = best(values_of(rows))
-        if top is None:
+        single = _single(rows)
+        if not single:
             return None
-        single = [rows[str(block)] for block in single_blocks(values_of(rows))]
-        if all(row.heldout is not None for row in single) and (held := best_by_heldout(single)) is not None:
-            return replace(self.of(held, HELD_OUT), best=rows[top[0]])
-        return self._cross_fitted(rows) or replace(self.of(rows[top[0]], ON_SHOWN), best=rows[top[0]])
+        top = max(single, key=lambda place: single[place].value)
+        if all(row.heldout is not None for row in single.values()):
+            held = best_by_heldout(single.values())
+            place = next(place for place, row in single.items() if row is held)
+            return replace(self.of(single[place], HELD_OUT, place), best=single[top])
+        return self._cross_fitted(single) or replace(self.of(single[top], ON_SHOWN, top), best=single[top])
 
     def earlier(self, rows: Rows) -> Score | None:
         """The same of the blocks before the last; None if there is none."""
-        end = max(single_blocks(values_of(rows)), default=0)
-        return self.chosen({block: row for block, row in rows.items() if block != str(end)})
+        end = max((int(row.block) for row in _single(rows).values()), default=0)
+        return self.chosen({place: row for place, row in rows.items() if row.block != str(end)})
 
     def last(self, rows: Rows) -> Score | None:
-        """The last single block; None if there is none."""
-        end = max(single_blocks(values_of(rows)), default=None)
-        return None if end is None else self.of(rows[str(end)], "the last block")
+        """The last single block, at the first of several read points; None if there is none."""
+        single = _single(rows)
+        end = max(single, key=lambda place: int(single[place].block), default=None)
+        return None if end is None else self.of(single[end], "the last block", end)
 
     def several(self, rows: Rows) -> Score | None:
         """Several blocks together, the most if there are several kinds; None if there are none."""
         together = [row for block, row in rows.items() if "+" in block]
         return self.of(max(together, key=lambda row: row.block.count("+")), "several blocks") if together else None
 
-    def _cross_fitted(self, rows: Rows) -> Score | None:
+    def _cross_fitted(self, single: Rows) -> Score | None:
         """The block that is best on other halves of the images, or of few the last.
 
         None unless every block has one seed's records of the same images.
         """
-        single = {str(block): rows[str(block)] for block in single_blocks(values_of(rows))}
         kept = {block: tuple(self._records.get(row, ())) for block, row in single.items()}
         shapes = {(frozenset(one.ids), one.values.shape) for own in kept.values() for one in own}
         if any(len(own) != 1 for own in kept.values()) or len(shapes) != 1:
             return None
         ids = tuple(sorted(kept[next(iter(kept))][0].ids))  # so that variants share their halves
         if len(ids) < LEAST_TO_CHOOSE:
-            last, top = self.last(rows), best(values_of(rows))
-            return replace(last, how=FIXED, best=rows[top[0]]) if last and top else None
+            last = self.last(single)
+            return replace(last, how=FIXED, best=max(single.values(), key=lambda row: row.value)) if last else None
         fit = cross_fitted_best({block: own[0].of(ids) for block, own in kept.items()})
         blocks = tuple(fit.blocks)
         row = single[blocks[0]]
@@ -240,6 +245,34 @@ class Scores:
             row, 100 * fit.estimate.value, blocks, low, high, CROSS_FITTED, single[fit.oracle_block], outcomes, fitted,
             next(filter(None, (collapse(single[block]) for block in blocks[:2])), ""),
         )  # fmt: skip
+
+
+def _single(rows: Rows) -> dict[str, EvalResult]:
+    """Rows of single blocks, by block."""
+    single = [(place, row) for place, row in rows.items() if row.block.isdigit()]
+    return dict(sorted(single, key=lambda one: int(one[1].block)))
+
+
+def _with_own_best(benchmarks: Arranged) -> Arranged:
+    """The same; behind those that differ in where blocks are read, one (:data:`OWN_BEST`) of all of them together.
+
+    Its rows are of single blocks, by block and read point: ``3 mlp``.
+    """
+    kinds: dict[Benchmark, Arranged] = {}
+    for benchmark, rows in benchmarks.items():
+        kinds.setdefault(replace(benchmark, setting=OWN_BEST), {})[benchmark] = rows
+    every: Arranged = {}
+    for kind, parts in kinds.items():
+        every |= parts
+        facets: set[str] = set()
+        joined: dict[str, dict[int, dict[str, EvalResult]]] = {}
+        for variant, epochs in (pair for rows in parts.values() for pair in rows.items()):
+            for epoch, row in ((epoch, row) for epoch, blocks in epochs.items() for row in _single(blocks).values()):
+                facets.add(row.facet)
+                joined.setdefault(variant, {}).setdefault(epoch, {})[f"{row.block} {row.facet}"] = row
+        if len(parts) == len(facets) > 1:
+            every[kind] = joined
+    return every
 
 
 def _by_mean(variants: Variants, records: Mapping[EvalResult, ImageRecords]) -> dict[EvalResult, list[ImageRecords]]:

@@ -57,7 +57,7 @@ class Benchmark:
     metric: str
     dataset: str
     split: str
-    setting: str = ""  # facet, norm, resolution and protocol, only where they tell two measures apart
+    setting: str = ""  # read point, norm, resolution and protocol, only where they tell two measures apart
 
     def is_of(self, row: EvalResult) -> bool:
         """Whether a row is of this task, metric, data set and split, whatever its setting."""
@@ -123,7 +123,8 @@ def arranged(variants: Variants) -> Arranged:
         settings = {setting_of(row) for _, row in grouped[key]}
         differing = [index for index in range(4) if len({setting[index] for setting in settings}) > 1]
         for variant, row in grouped[key]:
-            setting = ", ".join(filter(None, (setting_of(row)[index] for index in differing)))
+            own = (f"read at {row.facet}" if row.facet else "", *setting_of(row)[1:])
+            setting = ", ".join(own[index] for index in differing if own[index])
             epochs = benchmarks.setdefault(Benchmark(*key, setting), {}).setdefault(variant, {})
             epochs.setdefault(row.epoch, {})[row.block] = row
     return benchmarks
@@ -177,30 +178,35 @@ def _as_papers(row: EvalResult) -> int:
     return 0
 
 
-def principal(variants: Variants) -> dict[str, list[EvalResult]]:
+def principal(variants: Variants, *, every_read_point: bool = False) -> dict[str, list[EvalResult]]:
     """The rows without those of other settings: one setting (:func:`setting_of`) for each metric and data set.
 
     It is the one that most variants have; among those the one closest to the papers' (:data:`PAPERS`); among those the
-    one that comes first. Rows that may not stand in a table (:func:`comparable`) are left as they are.
+    one that comes first. Rows that may not stand in a table (:func:`comparable`) are left as they are. With
+    ``every_read_point`` it is one setting for each facet of them.
     """
-    kinds: dict[Key, dict[tuple[str, ...], list[tuple[str, EvalResult]]]] = {}
+
+    def place(row: EvalResult) -> tuple[Key, str]:
+        return benchmark_key(row), row.facet if every_read_point else ""
+
+    kinds: dict[tuple[Key, str], dict[tuple[str, ...], list[tuple[str, EvalResult]]]] = {}
     for variant, rows in variants.items():
         for row in filter(comparable, rows):
-            kinds.setdefault(benchmark_key(row), {}).setdefault(setting_of(row), []).append((variant, row))
+            kinds.setdefault(place(row), {}).setdefault(setting_of(row), []).append((variant, row))
     chosen = {
         key: max(own, key=lambda one: (len({name for name, _ in own[one]}), _as_papers(own[one][0][1])))
         for key, own in kinds.items()
     }
     return {
-        name: [row for row in rows if not comparable(row) or setting_of(row) == chosen[benchmark_key(row)]]
+        name: [row for row in rows if not comparable(row) or setting_of(row) == chosen[place(row)]]
         for name, rows in variants.items()
     }
 
 
 def one_vote(benchmarks: Mapping[Benchmark, T]) -> dict[Benchmark, T]:
     """The same without all but the last k of each data set's k-NN: one is enough for a curve."""
-    last = {one.dataset: one for one in benchmarks if one.task == "knn"}
-    return {one: value for one, value in benchmarks.items() if one.task != "knn" or last[one.dataset] == one}
+    last = {(one.dataset, one.setting): one for one in benchmarks if one.task == "knn"}
+    return {one: v for one, v in benchmarks.items() if one.task != "knn" or last[one.dataset, one.setting] == one}
 
 
 def single_blocks(values: Mapping[str, float]) -> dict[int, float]:

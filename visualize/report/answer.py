@@ -20,6 +20,7 @@ from visualize.rows import Benchmark, Rows, StudyVariant, collapse, single_block
 from visualize.tables import TextTable, mean_deviation
 
 BETTER, WORSE, UNDECIDED = "better", "worse", "undecided"
+_ROUNDED = 0.05  # percent points: what is below prints as 0.0 and has no sign
 _UNPAIRED = "no records of both on the same images, so the difference is unpaired"
 _ONE_RUN = "one training run a network: intervals hold the images' chance, not that of another seed of training"
 _SEEDS = (
@@ -264,6 +265,23 @@ def verdict(compared: Sequence[Answer]) -> str:
     return f"{answer.first} is {' and '.join(filter(None, parts))}, compared with {answer.second}{rest}."
 
 
+def dependences(compared: Sequence[Answer]) -> list[str]:
+    """Measures in which the sign of a difference depends on where blocks are read: a sentence for each pair."""
+    sentences = []
+    for answer in compared:
+        measures: dict[Benchmark, list[AnswerLine]] = {}
+        for line in answer.lines:
+            if line.difference:
+                measures.setdefault(replace(line.benchmark, setting=""), []).append(line)
+        for benchmark, lines in measures.items():
+            values = [line.difference.value for line in lines if line.difference]
+            if min(values) <= -_ROUNDED and max(values) >= _ROUNDED:
+                listed = "; ".join(f"{line.benchmark.setting} {_text(line)} {line.verdict}" for line in lines)
+                about = f"{benchmark.label}: the sign of {answer.first} − {answer.second}"
+                sentences.append(f"{about} depends on where blocks are read: {listed}.")
+    return sentences
+
+
 def _part(word: str, lines: Sequence[AnswerLine]) -> str:
     """``better in mIoU, voc2012 val (+5.2 [+1.1, +9.0])``."""
     return f"{word} in " + "; ".join(f"{line.benchmark.label} ({_text(line)})" for line in lines) if lines else ""
@@ -354,7 +372,8 @@ def answer_table(compared: Sequence[Answer], name: str = "answer", title: str = 
     columns = (
         "networks", "measure", "first", "second", "difference", "the first is", "untrained", "last block", "trivial",
     )  # fmt: skip
-    notes = [note for note in (verdict(compared), choices(compared), *cautions(compared)) if note]
+    said = (verdict(compared), *dependences(compared), choices(compared), *cautions(compared))
+    notes = [note for note in said if note]
     return TextTable(name, title, [[(c, 1) for c in columns]], lines, 2, frozenset(rules), notes)
 
 

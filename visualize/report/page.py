@@ -21,7 +21,7 @@ from visualize.paper.claims import claims, claims_grid
 from visualize.paper.compare import ComparedStudy, compared, compared_csv
 from visualize.paper.published import published
 from visualize.report import sections
-from visualize.report.answer import Answer, answer_table, answers, cautions, choices, families, verdict
+from visualize.report.answer import Answer, answer_table, answers, cautions, choices, dependences, families, verdict
 from visualize.report.content import Report
 from visualize.report.markdown import report_markdown
 from visualize.report.rows_page import write_long_table
@@ -37,7 +37,7 @@ from visualize.report.tables import (
     others_grid,
 )
 from visualize.rows import last_epochs, principal, rows_csv, setting_note, starts
-from visualize.tables import NOT_RUN, as_csv, latex, markdown, setting
+from visualize.tables import NOT_RUN, TextTable, as_csv, latex, markdown, setting
 
 
 def build_report(report: Report, out: Path) -> None:
@@ -46,7 +46,7 @@ def build_report(report: Report, out: Path) -> None:
     Raises :class:`ConfigError` for a gallery link that is not relative or an unknown ``compare``.
     """
     study = ComparedStudy(report.variants, report.datasets, report.epochs, report.trained_on)
-    kept = principal(report.rows)
+    kept = principal(report.rows, every_read_point=True)
     scores = Scores(kept, report.records)
     separated = separations(report.variants, scores, report.baselines)
     folded = speechless(separated)
@@ -63,7 +63,7 @@ def build_report(report: Report, out: Path) -> None:
         block_grids(kept, report.baselines),
         others_grid(report.rows),
         [(table, compared(table, study, report.baselines)) for table in map(published, report.compare)],
-        claims_grid(claims(study, scores, report.roughness, report.block)) if report.compare else None,
+        _claims(report, study) if report.compare else None,
     )
     for folder in ("img", "tables"):
         (out / folder).mkdir(parents=True, exist_ok=True)
@@ -83,6 +83,11 @@ def build_report(report: Report, out: Path) -> None:
         write_text(out / "tables" / f"{grid.name}.csv", as_csv(grid.columns, grid.rows))
     for table, grid in tables.papers:
         write_text(out / "tables" / f"{grid.name}.csv", compared_csv(table, study))
+
+
+def _claims(report: Report, study: ComparedStudy) -> TextTable:
+    scores = Scores(principal(report.rows), report.records)
+    return claims_grid(claims(study, scores, report.roughness, report.block))
 
 
 def _copied(report: Report, folder: Path) -> dict[str, list[dict[str, str]]]:
@@ -127,7 +132,7 @@ def _write_page(
         "report": report,
         "names": names,
         "answers": [sections.answer(answer) for answer in pairs],
-        "verdict": verdict(pairs),
+        "verdict": " ".join([verdict(pairs), *dependences(pairs)]),
         "choices": choices(pairs),
         "separated": tables.separated,
         "shown_as": {name: own[0].name for name, own in families(report.variants).items()},

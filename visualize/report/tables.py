@@ -161,7 +161,7 @@ def block_grids(variants: Variants, baselines: Sequence[EvalResult] = ()) -> lis
 
 def others_grid(variants: Variants) -> TextTable | None:
     """The settings that :func:`principal` leaves out: a line a benchmark, best block of each variant; None if none."""
-    chosen = principal(variants)
+    chosen = principal(variants, every_read_point=True)
     kept = {id(row) for rows in chosen.values() for row in rows}
     others = last_epochs({name: [row for row in rows if id(row) not in kept] for name, rows in variants.items()})
     labels = {
@@ -176,7 +176,8 @@ def others_grid(variants: Variants) -> TextTable | None:
     if not rows:
         return None
     note = (
-        f"The tables above show one setting of a measure: the one most variants have; of equals the papers' ({PAPERS})."
+        "The tables above show one setting of a measure at a read point: the one most variants have; of equals the "
+        f"papers' ({PAPERS})."
     )
     return TextTable(
         "settings", "Other settings, best block", [[("measure", 1), *((n, 1) for n in variants)]], rows, notes=[note]

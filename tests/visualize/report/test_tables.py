@@ -73,12 +73,13 @@ def test_of_several_settings_the_papers_is_shown_and_the_rest_is_listed():
     others = others_grid(variants)
     assert [line[0].partition(" (")[2].rstrip(")") for line in others.rows] == [
         "none, dinov2, 40k",
-        "key, tokencut tau=0.25 eps=1e-05",
-        "key, lost k=100",
-        "value, tokencut tau=0.2 eps=1e-05",
+        "read at key, tokencut tau=0.25 eps=1e-05",
+        "read at key, lost k=100",
     ]
     assert others.rows[0][1:] == ["90.0 (block 1)"] * 2
     assert others_grid(kept) is None
+    at_both = ["mIoU, voc2012 val", "CorLoc, voc2012 val (read at key)", "CorLoc, voc2012 val (read at value)"]
+    assert [measure.label for measure in benchmark_values(principal(variants, every_read_point=True))] == at_both
 
 
 def test_collapsed_features_are_marked_and_have_no_interval():
