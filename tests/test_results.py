@@ -131,9 +131,9 @@ def test_retrieve_prints_writes_csv_and_json(tmp_path: Path, capsys: pytest.Capt
     command += ["evaluate.retrieve.size=48", "evaluate.retrieve.k=3", "--device", "cpu", "-q"]
     assert main(command) == 0
     printed = capsys.readouterr().out.splitlines()
-    assert printed[0] == "retrieval mIoU, set val, by block"
+    assert printed[0] == "retrieval mIoU, set val, by block, read at out"
     measured, trivial = (line.split() for line in printed if line.startswith("retrieval mIoU, set val  "))
-    assert measured[4:6] == ["tiny", "1"]
+    assert measured[4:7] == ["tiny", "1", "out"]
     assert "baseline: majority class" in " ".join(trivial)
     assert printed[-1].startswith("rows: ")
     written = list(csv.DictReader((tmp_path / "rows.csv").open()))

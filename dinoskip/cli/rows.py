@@ -16,6 +16,7 @@ from dinoskip.results import UNKNOWN_EPOCH, EvalResult, read_rows, rows_csv
 if TYPE_CHECKING:
     from dinoskip.pipeline.runner import Runner
     from dinoskip.records import ImageRecords
+    from visualize.rows import Benchmark, Rows
 
 MOST_BY_BLOCK = 5  # models beside each other in a table of blocks
 
@@ -82,7 +83,7 @@ def print_results(runner: Runner, rows: Sequence[EvalResult]) -> None:
         for benchmark, models in last_epochs(by_model).items():
             blocks = dict.fromkeys(block for own in models.values() for block in own)
             lines = [[block, *(_shown(own.get(block)) for own in models.values())] for block in blocks]
-            print(f"{benchmark.label}, by block")
+            print(f"{benchmark.label}, by block{_read_at(benchmark, next(iter(models.values())))}")
             print_table(lines, ("block", *models))
             print()
     scores = Scores(by_model, _records_of(runner))
@@ -94,14 +95,20 @@ def print_results(runner: Runner, rows: Sequence[EvalResult]) -> None:
                 block = "/".join(dict.fromkeys(score.blocks))
                 deviation = score.row.deviation if score.value == score.row.value else None
                 shown = replace(score.row, value=score.value, low=score.low, high=score.high, deviation=deviation)
-                chosen.append((benchmark.label, name, block, shown.shown, shown.interval, score.how))
+                chosen.append((benchmark.label, name, block, shown.facet, shown.shown, shown.interval, score.how))
         trivial = max(
             (row for row in rows if row.is_baseline and benchmark.is_of(row)), key=lambda row: row.merit, default=None
         )
         if trivial is not None:
-            chosen.append((benchmark.label, trivial.model, "", trivial.shown, trivial.interval, "looks at no image"))
+            number = trivial.shown, trivial.interval
+            chosen.append((benchmark.label, trivial.model, "", "", *number, "looks at no image"))
     if chosen:
-        print_table(chosen, ("measure", "model", "block", "value", "95 %", "block is"))
+        print_table(chosen, ("measure", "model", "block", "read at", "value", "95 %", "block is"))
+
+
+def _read_at(benchmark: Benchmark, rows: Rows) -> str:
+    """Where blocks are read, if the name of the measure does not say it."""
+    return "" if "read at" in benchmark.setting else f", read at {next(iter(rows.values())).facet}"
 
 
 def _shown(row: EvalResult | None) -> str:

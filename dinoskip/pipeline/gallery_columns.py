@@ -25,6 +25,7 @@ from dinoskip.pipeline.gallery_strips import strip_images, strip_maps
 from dinoskip.pipeline.gallery_surfaces import surface_images, surface_pictures
 from dinoskip.pipeline.inputs import dataset_of, open_backbone
 from dinoskip.pipeline.stage import Task
+from dinoskip.read_points import usual_norm
 from dinoskip.records import ImageRecords, read_records
 from dinoskip.results import EvalResult, read_rows
 from eval.picture_maps import read_maps
@@ -143,12 +144,11 @@ def _column(task: Task, model: Mapping[str, Any], shown: _Shown, scratch: Path) 
     """One model's column: features of the shown images, probe predictions, TokenCut, attention."""
     label = model["label"]
     backbone: Backbone = open_backbone(model, task.inputs.get(f"weights:{label}"), task.device)
-    blocks, norm, facet = (task.settings[key] for key in ("blocks", "norm", "facet"))
-    square = Transform(mode="square", size=task.settings["gallery"]["size"])
-    store = export(backbone, shown, scratch / "out", blocks, norm=norm, transform=square, cls=False)
-    keys = export(
-        backbone, shown, scratch / "key", blocks, facet, "none", transform=Transform(mode="native"), cls=False
-    )
+    blocks, read, facet = (task.settings[key] for key in ("blocks", "read", "facet"))
+    norm, of_cuts = (usual_norm(one, task.settings["norm"]) for one in (read, facet))
+    square, native = Transform(mode="square", size=task.settings["gallery"]["size"]), Transform(mode="native")
+    store = export(backbone, shown, scratch / "shown", blocks, read, norm, transform=square, cls=False)
+    keys = export(backbone, shown, scratch / "cut", blocks, facet, of_cuts, transform=native, cls=False)
     probe = task.inputs.get(f"probe:{label}")
     rows = [
         row
@@ -171,16 +171,16 @@ def _column(task: Task, model: Mapping[str, Any], shown: _Shown, scratch: Path) 
         surfaces=surface_pictures(task, label, shown.ids),
         strips=strip_maps(task, label),
         rows=rows,
-        description=_described(backbone, square, norm, facet),
+        description=_described(backbone, square, (read, norm), facet),
     )
 
 
-def _described(backbone: Backbone, square: Transform, norm: str, facet: str) -> str:
-    """What a caption must say of the pictures that no result row does."""
+def _described(backbone: Backbone, square: Transform, read: tuple[str, str], facet: str) -> str:
+    """What a caption must say of the pictures that no result row does; ``read`` is facet and norm of what is shown."""
     return (
         f"{backbone.depth} blocks of {backbone.dim} channels and {backbone.num_heads} heads, patches of "
-        f"{backbone.patch_size}; PCA, similarity, attention and probe at {square.label}, norm {norm}; "
-        f"TokenCut on {facet} at native size; weights {backbone.weights_hash[:12]}"
+        f"{backbone.patch_size}; PCA, similarity and probe of {read[0]}, norm {read[1]}, and attention at "
+        f"{square.label}; TokenCut on {facet} at native size; weights {backbone.weights_hash[:12]}"
     )
 
 

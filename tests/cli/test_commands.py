@@ -82,7 +82,9 @@ def test_discovery_of_several_taus_and_facets_shows_each_by_block(
     shown = capsys.readouterr().out
     for facet in ("key", "value"):
         for protocol in protocols:
-            by_block = shown.split(f"CorLoc, voc2012 val ({facet}, {protocol}), by block\n")[1].splitlines()[1:3]
+            by_block = shown.split(f"CorLoc, voc2012 val (read at {facet}, {protocol}), by block\n")[1].splitlines()[
+                1:3
+            ]
             mine = [row for row in rows if (row["facet"], row["protocol"]) == (facet, protocol)]
             assert [line.split()[:2] for line in by_block] == [[row["block"], f"{row['value']:.1f}"] for row in mine]
 

@@ -156,6 +156,7 @@ def add_nodes(nodes: StudyNodes) -> None:
         "title": f"{study.name}, block by block",
         "models": models,
         "norm": study.evaluate.norm[0],
+        "read": probe.facet[0],
         "facet": discovery.facet[0],
         "seed": study.seed,
         "blocks": study.evaluate.block_list,
@@ -182,7 +183,7 @@ STAGE = Stage(
     place="gallery",
     measures="the gallery",
     check=check,
-    version=9,
+    version=10,
     command=Command(
         "make a page of images × blocks × backbones, of any folder of images", "gallery.first=40", kind="images"
     ),

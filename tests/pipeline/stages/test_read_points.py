@@ -87,3 +87,23 @@ def test_the_mlp_of_a_skipless_block_scores_what_its_output_does(
     assert task == "retrieve" or values["out"] != values["attn"]
     assert len(values["out"]) == len(values["attn"]) > 0
     assert len(list((out / "stages").rglob("store"))) == stores
+
+
+def test_look_and_its_gallery_name_the_read_point_and_show_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    voc, out, weights = tmp_path / "voc", tmp_path / "out", tmp_path / "skip.safetensors"
+    assert main(["data", "scenes", str(voc), "images=12", "size=64", "val_fraction=0.5", "-q"]) == 0
+    model = create_model("vit_mini_patch8", depth=1, img_size=64)
+    save_weights(weights, model.state_dict(), VitConfig(name="vit_mini_patch8", depth=1, img_size=64), {})
+    command = ["look", f"weights:{weights}", "--data", str(voc), "--out", str(out), "-q", "evaluate.probe.size=64"]
+    pages, pictures = [], []
+    for facet in ("out", "mlp"):
+        capsys.readouterr()
+        assert main([*command, "evaluate.probe.epochs=2", f"evaluate.probe.facet={facet}"]) == 0
+        assert f"by block, read at {facet}" in capsys.readouterr().out
+        pages.append((out / "report" / "gallery" / "index.html").read_text(encoding="utf-8"))
+        pictures.append(json.loads((out / "report" / "gallery" / "roughness.json").read_text()))
+        assert f"probe of {facet}, norm final" in pages[-1]
+        assert f"facet {facet}, norm final" in (out / "report" / "index.html").read_text(encoding="utf-8")
+    assert pictures[0] != pictures[1], "the PCA is of what the probe reads"
