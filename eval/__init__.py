@@ -12,5 +12,6 @@ A folder for each task: its settings in ``config.py`` (no torch at import), its 
 - while a network trains: ``online``
 - for all of them: ``labelled`` (tokens with label maps), ``upsampling``, ``metrics``, ``intervals`` (of the mIoU),
   ``baselines``, ``means`` (over what images have several of), ``compare`` (two rows over the same images),
-  ``picture_maps`` (what the gallery draws), ``resumed`` (what is found image by image, in files)
+  ``picture_maps`` (what the gallery draws), ``places`` (blocks and facets of one pass), ``resumed`` (what is found
+  image by image, in files)
 """

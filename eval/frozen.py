@@ -1,7 +1,8 @@
 """Features of batches of images that go through a frozen backbone as they are needed: every block in one pass.
 
 A key names features: ("patches", block) are the tokens (n·T, C) of n images, ("cls", block) their class tokens (n, C),
-("mean", block) the means (n, C) of their tokens.
+("mean", block) the means (n, C) of their tokens; of another facet than the block's output with its name in front
+(:func:`kind_at`): ("mlp patches", block).
 """
 
 from __future__ import annotations
@@ -14,13 +15,27 @@ from dinoskip.errors import ConfigError, DataError
 from dinoskip.features.transform import Normalise
 from dinoskip.models import Backbone
 from dinoskip.models.backbone import Norm
+from dinoskip.read_points import usual_norm
 from eval.labelled import Key
 
 Grid = tuple[int, int]
 
 
+def kind_at(facet: str, kind: str) -> str:
+    """The part of a key that says what is read: ``patches`` of block outputs, ``mlp patches`` of another facet."""
+    return kind if facet == "out" else f"{facet} {kind}"
+
+
+def facet_of(kind: str) -> str:
+    """The facet of :func:`kind_at`."""
+    return kind.rpartition(" ")[0] or "out"
+
+
 class FrozenFeatures:
-    """Features of ``keys`` under a ``norm`` (none, final or layer), float32.
+    """Features of ``keys`` under a ``norm`` (none, final or layer), float32, of several facets in one pass.
+
+    Facets that no norm of the network follows have none (:func:`dinoskip.read_points.usual_norm`); all must be equally
+    wide.
 
     Images whose sides patches do not divide are padded with zeros (after normalisation) on all sides, as DINOv2 does;
     what is predicted on the padded grid is then spread over the image as it was.
@@ -31,14 +46,15 @@ class FrozenFeatures:
         self.blocks = sorted({block for _, block in keys})
         if self.blocks[-1] > backbone.depth:
             raise ConfigError(f"block {self.blocks[-1]} is beyond the {backbone.depth} blocks of {backbone.spec}")
-        if any(kind == "cls" for kind, _ in keys) and not backbone.has_class_token:
+        self.facets = list(dict.fromkeys(facet_of(kind) for kind, _ in keys))
+        if any(kind.endswith("cls") for kind, _ in keys) and not backbone.has_class_token:
             raise ConfigError(f"{backbone.spec} has no class token, which these heads read")
         self._input = Normalise(backbone.mean, backbone.std, backbone.device, backbone.dtype)
 
     @property
     def dim(self) -> int:
         """Channels C of every key."""
-        return self.backbone.width()
+        return self.backbone.width(self.facets[0])
 
     @property
     def device(self) -> torch.device:
@@ -57,21 +73,24 @@ class FrozenFeatures:
             missing = -side % self.backbone.patch_size
             padding += [missing // 2, missing - missing // 2]
         try:
-            layers = self.backbone.layers(torch.nn.functional.pad(pixels, padding), self.blocks, norm=self.norm)
+            norms = [usual_norm(facet, self.norm) for facet in self.facets]
+            layers = self.backbone.layers(torch.nn.functional.pad(pixels, padding), self.blocks, self.facets, norms)
         except ValueError as error:  # a norm or size that this backbone does not have
             raise ConfigError(f"{self.backbone.spec}: {error}") from error
-        finite = torch.stack([layers[block].tokens.isfinite().all() for block in self.blocks])
+        read = [(facet, block) for facet in self.facets for block in self.blocks]
+        finite = torch.stack([layers[facet][block].tokens.isfinite().all() for facet, block in read])
         if not all(good := finite.tolist()):  # one read of the device a pass
             raise DataError(
-                f"{self.backbone.spec}: features of block {self.blocks[good.index(False)]} are not finite",
+                f"{self.backbone.spec}: features of block {read[good.index(False)][1]} are not finite",
                 "the weights diverged",
             )
         features: dict[Key, torch.Tensor] = {}
         for kind, block in self.keys:
-            tokens, cls = layers[block].tokens.float(), layers[block].cls
-            if kind == "cls":
+            layer = layers[facet_of(kind)][block]
+            tokens, cls = layer.tokens.float(), layer.cls
+            if kind.endswith("cls"):
                 assert cls is not None
                 features[kind, block] = cls.float()
             else:
-                features[kind, block] = tokens.mean(1) if kind == "mean" else tokens.flatten(0, 1)
-        return features, layers[self.blocks[0]].grid
+                features[kind, block] = tokens.mean(1) if kind.endswith("mean") else tokens.flatten(0, 1)
+        return features, layers[self.facets[0]][self.blocks[0]].grid

@@ -3,28 +3,53 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from dinoskip.randomness import numpy_rng, torch_rng
+from dinoskip.read_points import usual_norm
+from dinoskip.results import EvalResult
+from eval.frozen import facet_of, kind_at
 from eval.labelled import Constants, Key
 from eval.probe.stack import HeadStack
 
 Group = tuple[Key, ...]
 
 
-def groups_of(blocks: Sequence[int], several: Sequence[int] | None, *, cls: bool) -> list[Group]:
-    """Return what each head reads: every block alone, then ``several`` together; with the class tokens if ``cls``."""
+def groups_of(
+    blocks: Sequence[int], several: Sequence[int] | None, *, cls: bool, facets: Sequence[str] = ("out",)
+) -> list[Group]:
+    """Return what each head reads: every block alone, then ``several`` together; with the class tokens if ``cls``.
+
+    The same again at every one of ``facets``.
+    """
     kinds = ("patches", "cls") if cls else ("patches",)
     numbers = [*((block,) for block in blocks), *([tuple(several)] if several else [])]
-    return [tuple((kind, block) for block in group for kind in kinds) for group in numbers]
+    return [
+        tuple((kind_at(facet, kind), block) for block in group for kind in kinds)
+        for facet in facets
+        for group in numbers
+    ]
 
 
 def name_of(group: Group) -> str:
     """``"3"``, or ``"3+6+9+12"``."""
-    return "+".join(str(block) for kind, block in group if kind == "patches")
+    return "+".join(str(block) for kind, block in group if kind.endswith("patches"))
+
+
+def read_like(like: EvalResult, group: Group) -> EvalResult:
+    """``like`` at the facet of a group; ``like.norm`` is that of block outputs."""
+    facet = facet_of(group[0][0])
+    return replace(like, facet=facet, norm=usual_norm(facet, like.norm))
+
+
+def place_of(stack: HeadStack, group: Group, name: str) -> str:
+    """``name`` (blocks) with the facet in front, ``mlp 3``, if that is not the first of the stack."""
+    facet, first = (facet_of(one[0][0]) for one in (group, stack.groups[0]))
+    return name if facet == first else f"{facet} {name}"
 
 
 def draw_uniform(stack: HeadStack, seed: int) -> None:
@@ -58,7 +83,8 @@ def folded_heads(
 
     BatchNorm's ``constants`` (mean and 1 / deviation of every key) are folded in, where there are any.
 
-    ``block3.bias`` (K,), ``block3.3.patches.weight`` and ``block3.3.cls.weight`` (K, C); ``block3+6.6.cls.weight``.
+    ``block3.bias`` (K,), ``block3.3.patches.weight`` and ``block3.3.cls.weight`` (K, C); ``block3+6.6.cls.weight``;
+    of other facets than the stack's first ``blockmlp 3.bias``.
     """
     if constants is None:
         zero = torch.zeros_like(stack.weight[0, 0, 0])
@@ -66,8 +92,8 @@ def folded_heads(
     tensors: dict[str, torch.Tensor] = {}
     for group, (keys, rate) in enumerate(zip(stack.groups, chosen, strict=True)):
         weights, bias = stack.folded(group, rate, constants)
-        name = f"block{name_of(keys)}"
+        name = f"block{place_of(stack, keys, name_of(keys))}"
         tensors[f"{name}.bias"] = bias
         for (kind, block), weight in weights.items():
-            tensors[f"{name}.{block}.{kind}.weight"] = weight
+            tensors[f"{name}.{block}.{kind.rpartition(' ')[2]}.weight"] = weight
     return tensors

@@ -21,7 +21,7 @@ from dinoskip.results import EvalResult, best_by_heldout
 from eval.image_scores import lowest_trials, scored_rows
 from eval.labelled import Constants, NamedImages
 from eval.probe.stack import HeadStack
-from eval.stacked import folded_heads, held_out, name_of
+from eval.stacked import folded_heads, held_out, name_of, place_of, read_like
 
 _BASELINE_IMAGES = 1000  # of the training images, evenly spread: enough for a mean
 
@@ -79,7 +79,11 @@ class ChosenHeads:
         best, share = self._lowest(scores), names.index(self.measures.share)
         recorded: list[RecordedRow] = []
         for group, (name, mine) in enumerate(zip(self.names, self.chosen, strict=True)):
-            own = replace(like, block=name, note="best on validation" if several and self.heldout is None else "")
+            own = replace(
+                read_like(like, self.stack.groups[group]),
+                block=name,
+                note="best on validation" if several and self.heldout is None else "",
+            )
             rows = scored_rows(own, names, scores[group, mine])
             if self.heldout is not None:
                 held = 100 * float(np.nanmean(self.heldout[group, mine, :, share]))
@@ -119,7 +123,7 @@ class ChosenHeads:
         write_json(out / f"{self.measures.task}.json", {"config": dict(settings), "heads": self._trials()})
         maps = self.scored.maps
         own_maps = {
-            f"block{name}": maps[group, mine]
+            f"block{place_of(self.stack, self.stack.groups[group], name)}": maps[group, mine]
             for group, (name, mine) in enumerate(zip(self.names, self.chosen, strict=True))
             if maps.size
         }
@@ -132,7 +136,7 @@ class ChosenHeads:
         rates = self.stack.rates
         return [
             {
-                "block": name,
+                "block": place_of(self.stack, self.stack.groups[group], name),
                 "learning_rate": rates[mine],
                 "learning_rates": list(rates),
                 "heldout_rmse": None if self.heldout is None else self._means(self.heldout[group]),

@@ -7,7 +7,6 @@ by hooks that are gone when the block has run.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, overload
@@ -82,7 +81,6 @@ class Backbone:
         self.info = dict(info or {})
         self.patch_size = adapter.patch_size
         self.depth = len(adapter.blocks)
-        self.facet = "out"
         self.dim = adapter.dim
         self.num_heads = adapter.num_heads
         self.num_prefix_tokens = adapter.num_prefix_tokens
@@ -148,7 +146,7 @@ class Backbone:
 
     @overload
     def layers(
-        self, images: Tensor, blocks: Iterable[int], facet: str | None = ..., norm: str = ...
+        self, images: Tensor, blocks: Iterable[int], facet: str = ..., norm: str = ...
     ) -> dict[int, LayerFeatures]: ...
     @overload
     def layers(
@@ -163,14 +161,13 @@ class Backbone:
         self,
         images: Tensor,
         blocks: Iterable[int],
-        facet: str | list[str] | tuple[str, ...] | None = None,
+        facet: str | list[str] | tuple[str, ...] = "out",
         norm: str | list[str] | tuple[str, ...] = "none",
     ) -> dict[int, LayerFeatures] | dict[str, dict[int, LayerFeatures]]:
         """Features of ``blocks`` (numbered 1..depth) in one pass, by block; by facet and block for several facets.
 
         images: float (B, 3, H, W), normalised, H and W multiples of the patch size; moved to the weights' device and
-        dtype. ``facet`` is where a block is read (docs/concepts/read_points.md), by default where this backbone reads
-        (:meth:`read_at`), ``out``. ``out``: the block's output, (C).
+        dtype. ``facet`` is where a block is read (docs/concepts/read_points.md). ``out``: the block's output, (C).
         ``query``, ``key``, ``value``: the attention's projections of its input (norm1(x) in pre-norm blocks), all heads
         concatenated, after the module's q/k norm where it has one and before rotary position embedding. ``attn`` and
         ``mlp`` (C): what the attention and the MLP return, before LayerScale, skip weight and addition;
@@ -182,7 +179,6 @@ class Backbone:
         tokens are left out.
         Raises ValueError for a wrong size, block or option, :class:`ConfigError` for a facet that blocks do not have.
         """
-        facet = self.facet if facet is None else facet
         wanted, facets = sorted(set(blocks)), [facet] if isinstance(facet, str) else list(facet)
         norms = dict(zip(facets, [norm] * len(facets) if isinstance(norm, str) else norm, strict=True))
         grid = self._checked(images, wanted, norms)
@@ -222,15 +218,8 @@ class Backbone:
         self.adapter.check_size(height, width)
         return height // self.patch_size, width // self.patch_size
 
-    def read_at(self, facet: str) -> Backbone:
-        """The same network, of whose blocks ``facet`` is read where nothing else is asked for."""
-        other = copy(self)
-        other.facet = facet
-        return other
-
-    def width(self, facet: str = "") -> int:
-        """Channels of a facet, by default its own: ``dim``, but for ``hidden``; ConfigError without a known MLP."""
-        facet = facet or self.facet
+    def width(self, facet: str) -> int:
+        """Channels of a facet: ``dim``, but for ``hidden``; ConfigError where blocks have no MLP to read it from."""
         return self.adapter.hidden_width() if facet == "hidden" else self.dim
 
     @torch.no_grad()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-from dinoskip.config import Config
+from dinoskip.config import Config, as_tuple
 from dinoskip.pipeline.stage import Stage, StudyNodes, Task, Use
 from dinoskip.pipeline.stages import data
 from dinoskip.read_points import usual_norm
@@ -52,26 +52,36 @@ def add_live_nodes(
 def facet_settings(
     nodes: StudyNodes, facets: Sequence[str], *, norm: bool = False, always: bool = False
 ) -> dict[str, dict[str, Any]]:
-    """``further`` settings of :func:`add_live_nodes` for facets; nothing for block outputs, unless ``always``.
+    """``further`` settings of :func:`add_live_nodes` for facets, all of one width together; none for ``out`` alone.
 
-    ``norm``: with the norm that each is read under, for stages that have none of their own.
+    ``always``: for it, too. ``norm``: with the norm that each is read under, for stages that have none of their own.
     """
     of_blocks = nodes.study.evaluate.norm[0]
+    together: dict[bool, list[str]] = {}
+    for facet in facets:
+        together.setdefault(facet == "hidden", []).append(facet)
     return {
-        f"-{facet}" if at else "": {
-            **({"facet": facet} if facet != "out" or always else {}),
-            **({"norm": usual_norm(facet, of_blocks)} if norm else {}),
+        f"-{'+'.join(own)}" if at else "": {
+            **({"facet": _one(own)} if own != ["out"] or always else {}),
+            **({"norm": _one([usual_norm(facet, of_blocks) for facet in own])} if norm else {}),
         }
-        for at, facet in enumerate(facets)
+        for at, own in enumerate(together.values())
     }
+
+
+def facets_of(settings: Mapping[str, Any]) -> tuple[str, ...]:
+    """The facets that a node with settings of :func:`facet_settings` reads."""
+    facet = settings.get("facet", "out")
+    return (facet,) if isinstance(facet, str) else tuple(facet)
+
+
+def _one(values: list[str]) -> str | list[str]:
+    """A single value without its list."""
+    return values[0] if len(values) == 1 else values
 
 
 class FittedSection(Protocol):
     """Settings of a stage that fits on one split and scores another."""
-
-    @property
-    def norm(self) -> str: ...  # noqa: D102
-    def model_copy(self, *, update: Mapping[str, Any]) -> FittedSection: ...  # noqa: D102
 
     @property
     def train_split(self) -> str: ...  # noqa: D102
@@ -81,14 +91,12 @@ class FittedSection(Protocol):
 
 def fit_and_score(task: Task, use: Use, section: FittedSection, evaluate: Callable[..., object], **more: Any) -> None:
     """Call ``evaluate`` with the network and both splits, as the stages of linear heads do."""
-    norm = usual_norm(task.settings.get("facet", "out"), section.norm)
-    section = section if norm == section.norm else section.model_copy(update={"norm": norm})
     _evaluate(task, use, (section.train_split, section.val_split), section, evaluate, more)
 
 
 def score_split(task: Task, use: Use, config: Config, evaluate: Callable[..., object], **more: Any) -> None:
     """Call ``evaluate`` with the network and the split that is scored, as stages that fit nothing do."""
-    _evaluate(task, use, (None,), config, evaluate, {"norm": task.settings["norm"], **more})
+    _evaluate(task, use, (None,), config, evaluate, {"norms": as_tuple(task.settings["norm"]), **more})
 
 
 def _evaluate(
@@ -98,9 +106,9 @@ def _evaluate(
     from dinoskip.pipeline.inputs import multiscale_blocks, open_backbone, open_split, row_context  # torch
 
     settings = task.settings
-    backbone = open_backbone(settings, task.inputs.get("weights"), task.device).read_at(settings.get("facet", "out"))
+    backbone = open_backbone(settings, task.inputs.get("weights"), task.device)
     evaluate(
         backbone, *(open_split(task, use, split) for split in splits), settings["blocks"], task.out, config,
         row_context(task, backbone), seed=settings["seed"], multiscale=multiscale_blocks(task, backbone.depth),
-        workers=task.workers, **more,
+        workers=task.workers, facets=facets_of(settings), **more,
     )  # fmt: skip

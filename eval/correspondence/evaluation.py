@@ -19,8 +19,6 @@ from dinoskip.data.keypoints import KeypointDataset, KeypointPair
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.files import write_json
 from dinoskip.models import Backbone
-from dinoskip.models.backbone import Norm
-from dinoskip.read_points import Facet
 from dinoskip.records import RecordedRow, write_recorded_rows
 from dinoskip.results import EvalResult
 from eval.correspondence.config import CorrespondenceConfig
@@ -28,6 +26,7 @@ from eval.correspondence.matching import Matched, Matcher, Placement
 from eval.correspondence.pictures import draw_pair
 from eval.correspondence.windows import FeatureWindow, groups_of_pairs
 from eval.means import mean_record, mean_rows
+from eval.places import Layer, Place, places_of
 
 SAME_PLACE = "same place"
 Hits = NDArray[np.bool_]
@@ -56,19 +55,20 @@ def evaluate(
     config: CorrespondenceConfig,
     context: Mapping[str, Any],
     *,
-    facet: Facet = "key",
-    norm: Norm = "none",
+    facets: Sequence[str] = ("key",),
+    norms: Sequence[str] = ("none",),
     multiscale: Sequence[int] | None = None,
     seed: int = 0,
     workers: int = 0,
 ) -> list[EvalResult]:
-    """Find the keypoints of every pair with every block; write all into ``out``.
+    """Find the keypoints of every pair with every block of every facet; write all into ``out``.
 
-    With ``multiscale`` also with these blocks together: unit features side by side. ``blocks`` may be ``"all"``. Writes
-    ``rows.json`` (for each alpha PCK per point and per image with intervals over pairs, and its mean over categories,
-    in percent; then those of the same place in the other image), ``records.npz`` (what each pair adds),
-    ``categories.json`` ``{block: {category: {alpha: [per point, per image]}}}`` and pictures of the first pairs.
-    Raises :class:`DataError` naming an image that cannot be used, :class:`ConfigError` for impossible settings.
+    ``norms`` are those of ``facets``; pictures are of the first. With ``multiscale`` also with these blocks together:
+    unit features side by side. ``blocks`` may be ``"all"``. Writes ``rows.json`` (for each alpha PCK per point and per
+    image with intervals over pairs, and its mean over categories, in percent; then those of the same place in the other
+    image), ``records.npz`` (what each pair adds), ``categories.json`` ``{block: {category: {alpha: [per point, per
+    image]}}}`` and pictures of the first pairs. Raises :class:`DataError` naming an image that cannot be used,
+    :class:`ConfigError` for impossible settings.
     """
     if config.size % backbone.patch_size:
         near = max(1, round(config.size / backbone.patch_size)) * backbone.patch_size
@@ -78,32 +78,27 @@ def evaluate(
     if not dataset.pairs:
         raise DataError(f"{dataset.name} {dataset.split}: there is no pair")
     out.mkdir(parents=True, exist_ok=True)
-    numbers = list(range(1, backbone.depth + 1)) if isinstance(blocks, str) else sorted(set(blocks))
-    groups: dict[str, tuple[int, ...]] = {str(block): (block,) for block in numbers}
-    if multiscale:
-        groups["+".join(map(str, multiscale))] = tuple(multiscale)
-    every = sorted({block for some in groups.values() for block in some})
-    if every[-1] > backbone.depth:
-        raise ConfigError(f"block {every[-1]} is beyond the {backbone.depth} blocks of {backbone.spec}")
-    window = FeatureWindow(backbone, dataset, every, facet, norm, config, workers)
-    matched = _matched(window, groups, out)
-    row = _row(backbone, dataset, config, facet, norm, seed)
+    places = places_of(backbone, blocks, multiscale, facets, norms)
+    matched = _matched(FeatureWindow(backbone, dataset, places, config, workers), out)
+    row = _row(backbone, dataset, config, next(iter(places.values())), seed)
     recorded: list[RecordedRow] = []
-    for label in groups:
-        recorded += _rows(replace(row, block=label).with_context(context), dataset, matched[label], config)
+    for label, place in places.items():
+        recorded += _rows(place.row(row).with_context(context), dataset, matched[label], config)
     metric = recorded[0].row.metric
     best = max((one.row for one in recorded if one.row.metric == metric), key=lambda one: one.value)
     log.info("correspondence: best is block %s with %.1f %s", best.block, best.value, metric)
     like = row.with_context(context).baseline(SAME_PLACE, 0.0)
     recorded += [one for one in _rows(like, dataset, _same_place(dataset), config) if one.values is not None]
-    write_json(out / "categories.json", {label: _categories(dataset, matched[label], config) for label in groups})
+    write_json(out / "categories.json", {label: _categories(dataset, matched[label], config) for label in places})
     return write_recorded_rows(out, [pair.id for pair in dataset.pairs], recorded)
 
 
-def _matched(window: FeatureWindow, groups: Mapping[str, tuple[int, ...]], out: Path) -> dict[str, list[Matched]]:
-    """Points found by every group of blocks in every pair, in the set's order; pictures of the first pairs."""
+def _matched(window: FeatureWindow, out: Path) -> dict[str, list[Matched]]:
+    """Points found by every place in every pair, in the set's order; pictures of the first pairs and facet."""
+    wanted = window.places
+    first = next(iter(wanted.values())).facet
     dataset, config, device = window.dataset, window.config, window.backbone.device
-    found: dict[str, dict[int, Matched]] = {label: {} for label in groups}
+    found: dict[str, dict[int, Matched]] = {label: {} for label in wanted}
     matcher = Matcher(config, window.grid, window.backbone.patch_size)
     used = {image for pair in dataset.pairs for image in (pair.source, pair.target)}
     with Progress("correspondence", len(used) + len(dataset.pairs), "images and pairs") as progress:
@@ -116,24 +111,26 @@ def _matched(window: FeatureWindow, groups: Mapping[str, tuple[int, ...]], out: 
                 for number, pair in zip(numbers, pairs, strict=True):
                     if pair.target != target:
                         target = pair.target
-                        features = {label: _joined(tokens(target), some, device) for label, some in groups.items()}
+                        features = {label: _joined(tokens(target), one, device) for label, one in wanted.items()}
                         prepared = {label: matcher.prepared(own, places[target]) for label, own in features.items()}
                     source = tokens(pair.source)
-                    for label, some in groups.items():
-                        read = _joined(source, some, device), pair.source_points, places[pair.source]
+                    for label, one in wanted.items():
+                        read = _joined(source, one, device), pair.source_points, places[pair.source]
                         found[label][number] = matcher.match(
                             matcher.descriptors(*read), prepared[label], pair.target_points, pair.extent, places[target]
                         )
                     if number < config.pictures:
-                        own_points = {label: own[number] for label, own in found.items()}
+                        own_points = {
+                            label: found[label][number] for label, one in wanted.items() if one.facet == first
+                        }
                         draw_pair(dataset, pair, own_points, places[target], config, out / "pairs" / f"{number:04d}")
                     progress.advance()
     return {label: [own[number] for number in range(len(dataset.pairs))] for label, own in found.items()}
 
 
-def _joined(tokens: Mapping[int, NDArray[np.float32]], blocks: Sequence[int], device: torch.device) -> torch.Tensor:
+def _joined(tokens: Mapping[Layer, NDArray[np.float32]], place: Place, device: torch.device) -> torch.Tensor:
     """Tokens (h·w, C) of a block as they are, or of several at unit length side by side."""
-    parts = [torch.from_numpy(tokens[block]).to(device) for block in blocks]
+    parts = [torch.from_numpy(tokens[layer]).to(device) for layer in place.layers]
     if len(parts) == 1:
         return parts[0]
     return torch.cat([torch.nn.functional.normalize(part, dim=-1) for part in parts], 1)
@@ -195,7 +192,7 @@ def _categories(dataset: KeypointDataset, matched: Sequence[Matched], config: Co
 
 
 def _row(
-    backbone: Backbone, dataset: KeypointDataset, config: CorrespondenceConfig, facet: str, norm: str, seed: int
+    backbone: Backbone, dataset: KeypointDataset, config: CorrespondenceConfig, place: Place, seed: int
 ) -> EvalResult:
     return EvalResult(
         metric="",
@@ -205,8 +202,8 @@ def _row(
         dataset=dataset.name,
         split=dataset.split,
         n=len(dataset.pairs),
-        facet=facet,
-        norm=norm,
+        facet=place.facet,
+        norm=place.norm,
         protocol=config.protocol,
         resolution=config.resolution,
         classes=len(dataset.class_names),

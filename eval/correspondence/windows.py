@@ -7,7 +7,7 @@ one category): in memory while they fit, else in a file that is gone when the gr
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,11 +27,10 @@ from dinoskip.errors import ConfigError, DataError
 from dinoskip.features.transform import Normalise
 from dinoskip.images import read_image
 from dinoskip.models import Backbone
-from dinoskip.models.backbone import Norm
-from dinoskip.read_points import Facet
 from dinoskip.resize import resize
 from eval.correspondence.config import CorrespondenceConfig
 from eval.correspondence.matching import padded_size
+from eval.places import Layer, Place, read_layers
 
 BATCH = 4  # images a forward pass
 
@@ -62,20 +61,18 @@ def load_square(path: Path, config: CorrespondenceConfig) -> Tensor:
 
 
 class FeatureWindow:
-    """Tokens of images of a set, at blocks of a facet under a norm, float32 (h·w, C) each."""
+    """Tokens of images of a set, at the layers of places, float32 (h·w, C) each; all must be equally wide."""
 
     def __init__(
         self,
         backbone: Backbone,
         dataset: KeypointDataset,
-        blocks: Sequence[int],
-        facet: Facet,
-        norm: Norm,
+        places: Mapping[str, Place],
         config: CorrespondenceConfig,
         workers: int = 0,
     ) -> None:
-        self.backbone, self.dataset, self.blocks = backbone, dataset, list(blocks)
-        self.facet, self.norm, self.config = facet, norm, config
+        self.backbone, self.dataset, self.places, self.config = backbone, dataset, places, config
+        self.layers = list(dict.fromkeys(layer for place in places.values() for layer in place.layers))
         cells = config.size // backbone.patch_size
         self.grid = cells, cells
         self._input = Normalise(backbone.mean, backbone.std, backbone.device, backbone.dtype)
@@ -84,14 +81,14 @@ class FeatureWindow:
     @contextmanager
     def of(
         self, images: Sequence[int], folder: Path, progress: Progress
-    ) -> Iterator[Callable[[int], dict[int, NDArray[np.float32]]]]:
-        """Hold the features of ``images`` (their numbers); what is given returns the tokens of one, by block.
+    ) -> Iterator[Callable[[int], dict[Layer, NDArray[np.float32]]]]:
+        """Hold the features of ``images`` (their numbers); what is given returns the tokens of one, by layer.
 
         They lie in a file in ``folder`` if they take more than half of what a run may (DINOSKIP_MEMORY). Raises
         :class:`DataError` naming an image that cannot be read or whose features are not finite.
         """
         place = {image: number for number, image in enumerate(images)}
-        shape = len(images), len(self.blocks), self.grid[0] * self.grid[1], self.backbone.dim
+        shape = len(images), len(self.layers), self.grid[0] * self.grid[1], self.backbone.width(self.layers[0][0])
         with tempfile.TemporaryDirectory(prefix=".tmp-", dir=folder, ignore_cleanup_errors=True) as scratch:
             held: NDArray[np.float32]
             if 4 * int(np.prod(shape)) <= memory_limit() // 2:
@@ -102,24 +99,24 @@ class FeatureWindow:
                 some = list(images[start : start + BATCH])
                 held[start : start + len(some)] = self._tokens(some)
                 progress.advance(len(some))
-            yield lambda image: dict(zip(self.blocks, held[place[image]], strict=True))
+            yield lambda image: dict(zip(self.layers, held[place[image]], strict=True))
 
     def _tokens(self, images: Sequence[int]) -> NDArray[np.float32]:
-        """Float32 (images, blocks, h·w, C)."""
+        """Float32 (images, layers, h·w, C)."""
         paths = [self.dataset.path(image) for image in images]
         with ThreadPoolExecutor(self._workers, thread_name_prefix="decode") as pool:
             pixels = list(pool.map(lambda path: load_square(path, self.config), paths))
         side = self.config.size
         try:
             with torch.inference_mode():
-                layers = self.backbone.layers(self._input(pixels, side, side), self.blocks, self.facet, self.norm)
+                read = read_layers(self.backbone, self._input(pixels, side, side), self.places)
         except ValueError as error:  # an option or size that this backbone does not have
             raise ConfigError(f"correspondence: {error}") from error
-        tokens = torch.stack([layers[block].tokens.float() for block in self.blocks], 1)
+        tokens = torch.stack([read[layer].float() for layer in self.layers], 1)
         finite = tokens.isfinite().flatten(2).all(2)
         if not bool(finite.all()):
-            image, block = (int(one) for one in (~finite).nonzero()[0])
+            image, layer = (int(one) for one in (~finite).nonzero()[0])
             raise DataError(
-                f"{paths[image]}: features of block {self.blocks[block]} are not finite", "the weights have diverged"
+                f"{paths[image]}: features of block {self.layers[layer][1]} are not finite", "the weights have diverged"
             )
         return np.asarray(tokens.cpu().numpy())

@@ -36,6 +36,7 @@ def evaluate(
     config: DepthConfig,
     context: Mapping[str, Any],
     *,
+    facets: Sequence[str] = ("out",),
     seed: int = 0,
     multiscale: Sequence[int] | None = None,
     workers: int = 0,
@@ -49,14 +50,14 @@ def evaluate(
     """
     numbers = list(range(1, backbone.depth + 1)) if isinstance(blocks, str) else sorted(set(blocks))
     fitted, held = split_images(train, val, config.holdout, seed)
-    groups = groups_of(numbers, multiscale, cls=config.cls)
+    groups = groups_of(numbers, multiscale, cls=config.cls, facets=facets)
     heads = fit_heads(backbone, train, fitted, groups, config, seed=seed, workers=workers)
     heldout = score_heads(heads, train, held, "held-out", workers=workers).scores if len(held) else None
     scored = score_heads(heads, val, np.arange(len(val)), "validation", config.maps, workers)
     context = {"protocol": f"{config.label}, fitted on {train.split}", **context}
     like = EvalResult(
         metric="", value=0.0, task="depth", block="", dataset=val.name, split=val.split, n=len(val),
-        facet=backbone.facet, norm=config.norm, resolution=f"native, {config.evaluated} crop", seed=seed,
+        facet=facets[0], norm=config.norm, resolution=f"native, {config.evaluated} crop", seed=seed,
         weights=backbone.weights_hash,
     ).with_context(context)  # fmt: skip
     settings = {name: value for name, value in dump(config).items() if name in DepthConfig.model_fields}

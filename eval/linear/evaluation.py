@@ -21,7 +21,7 @@ from dinoskip.results import EvalResult, best_by_heldout
 from eval.baselines import classification_baselines, hits_row
 from eval.linear.config import LinearConfig
 from eval.linear.fit import LinearHeads, LinearHits, fit_heads, groups_of, score_heads, span_of
-from eval.stacked import held_out
+from eval.stacked import held_out, place_of, read_like
 
 Trial = tuple[int, int]
 """Numbers of a group and of a learning rate."""
@@ -37,10 +37,10 @@ class _Measured:
 
     @property
     def spans(self) -> dict[str, list[int]]:
-        """The groups of every row: those that read the class tokens of the same blocks."""
+        """The groups of every row, by facet and blocks: those that read the same class tokens."""
         groups: dict[str, list[int]] = {}
         for number, group in enumerate(self.heads.stack.groups):
-            groups.setdefault(span_of(group), []).append(number)
+            groups.setdefault(place_of(self.heads.stack, group, span_of(group)), []).append(number)
         return groups
 
     def best(self, groups: Sequence[int], hits: LinearHits) -> Trial:
@@ -64,6 +64,7 @@ def evaluate(
     context: Mapping[str, Any],
     *,
     split: str = "val",
+    facets: Sequence[str] = ("out",),
     seed: int = 0,
     multiscale: Sequence[int] | None = None,
     workers: int = 0,
@@ -80,7 +81,7 @@ def evaluate(
         raise DataError("linear: no image in the training or the scored split")
     numbers = list(range(1, backbone.depth + 1)) if isinstance(blocks, str) else sorted(set(blocks))
     fitted, held = held_out(len(train), config.holdout, seed)
-    groups = groups_of(numbers, multiscale, config)
+    groups = groups_of(numbers, multiscale, config, facets)
     heads = fit_heads(backbone, train, fitted, groups, config, seed=seed, workers=workers)
     measured = _Measured(
         heads,
@@ -88,7 +89,7 @@ def evaluate(
         score_heads(heads, val, np.arange(len(val)), "validation", workers),
     )
     like = EvalResult(
-        metric="", value=0.0, task="linear", block="", dataset="", split=split, n=len(val), facet=backbone.facet,
+        metric="", value=0.0, task="linear", block="", dataset="", split=split, n=len(val), facet=facets[0],
         norm=config.norm, protocol=config.label, resolution=f"{config.size} center_crop", seed=seed,
         classes=len(train.class_names), weights=backbone.weights_hash,
     ).with_context(context)  # fmt: skip
@@ -102,12 +103,13 @@ def evaluate(
 def _rows(measured: _Measured, like: EvalResult) -> list[RecordedRow]:
     stack = measured.heads.stack
     recorded: list[RecordedRow] = []
-    for name, groups in measured.spans.items():
+    for groups in measured.spans.values():
         several = len(groups) * len(stack.rates) > 1
         best = measured.best(groups, measured.scored)
         chosen = best if measured.heldout is None else measured.best(groups, measured.heldout)
         note = "best on validation" if several and measured.heldout is None else ""
-        own = replace(like, block=name, note=note)
+        keys = stack.groups[groups[0]]
+        own = replace(read_like(like, keys), block=span_of(keys), note=note)
         rows = _accuracies(own, measured.scored, chosen)
         if measured.heldout is not None:
             held = 100 * float(measured.heldout.first[chosen].mean())
@@ -141,7 +143,9 @@ def _save(out: Path, measured: _Measured, config: LinearConfig, seed: int) -> No
         tensors[f"block{name}.bias"] = stack.bias[group, rate].cpu()
         for slot, (owner, (kind, block)) in enumerate(stack.slots):
             if owner == group:
-                tensors[f"block{name}.{block}.{kind}.weight"] = stack.weight[slot, rate].cpu().contiguous()
+                tensors[f"block{name}.{block}.{kind.rpartition(' ')[2]}.weight"] = (
+                    stack.weight[slot, rate].cpu().contiguous()
+                )
         details.append(
             {
                 "block": name,
@@ -159,7 +163,7 @@ def _save(out: Path, measured: _Measured, config: LinearConfig, seed: int) -> No
 
 
 def _input(measured: _Measured, group: int) -> str:
-    return "cls+mean" if any(kind == "mean" for kind, _ in measured.heads.stack.groups[group]) else "cls"
+    return "cls+mean" if any(kind.endswith("mean") for kind, _ in measured.heads.stack.groups[group]) else "cls"
 
 
 def _shares(hits: NDArray[np.bool_]) -> list[list[float]]:

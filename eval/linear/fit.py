@@ -23,7 +23,7 @@ from dinoskip.errors import ConfigError
 from dinoskip.models import Backbone
 from dinoskip.randomness import numpy_rng
 from dinoskip.resize import centre_crop
-from eval.frozen import FrozenFeatures
+from eval.frozen import FrozenFeatures, kind_at
 from eval.labelled import Key
 from eval.linear.config import LinearConfig
 from eval.probe.live import prefetched
@@ -37,22 +37,27 @@ _SHOWN = 64  # images a forward pass, when they are scored
 _COPIES = 3  # of all weights, at once: themselves, their momentum, their gradient
 
 
-def groups_of(blocks: Sequence[int], several: Sequence[int] | None, config: LinearConfig) -> list[Group]:
+def groups_of(
+    blocks: Sequence[int], several: Sequence[int] | None, config: LinearConfig, facets: Sequence[str] = ("out",)
+) -> list[Group]:
     """Return what each head reads: for every block the class tokens of the last 1, 4, ... blocks up to it, then those
     of ``several`` blocks; each without and with the mean patch token of its last block, as ``config.inputs`` says.
+
+    The same again at every one of ``facets``.
     """
     spans = [tuple(range(block - last + 1, block + 1)) for block in blocks for last in config.last if last <= block]
     spans += [tuple(several)] if several and tuple(several) not in spans else []
     groups: list[Group] = []
-    for span in spans:
-        tokens: Group = tuple(("cls", block) for block in span)
-        groups += [tokens if one == "cls" else (*tokens, ("mean", span[-1])) for one in config.inputs]
+    for facet, span in ((facet, span) for facet in facets for span in spans):
+        tokens: Group = tuple((kind_at(facet, "cls"), block) for block in span)
+        mean = (kind_at(facet, "mean"), span[-1])
+        groups += [tokens if one == "cls" else (*tokens, mean) for one in config.inputs]
     return groups
 
 
 def span_of(group: Group) -> str:
     """``"12"``, or ``"9+10+11+12"``: the blocks whose class tokens a head reads."""
-    return "+".join(str(block) for kind, block in group if kind == "cls")
+    return "+".join(str(block) for kind, block in group if kind.endswith("cls"))
 
 
 @dataclass(frozen=True)

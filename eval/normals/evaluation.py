@@ -35,6 +35,7 @@ def evaluate(
     config: NormalsConfig,
     context: Mapping[str, Any],
     *,
+    facets: Sequence[str] = ("out",),
     seed: int = 0,
     multiscale: Sequence[int] | None = None,
     workers: int = 0,
@@ -46,14 +47,14 @@ def evaluate(
     """
     numbers = list(range(1, backbone.depth + 1)) if isinstance(blocks, str) else sorted(set(blocks))
     fitted, held = split_images(train, val, config.holdout, seed)
-    groups = groups_of(numbers, multiscale, cls=False)
+    groups = groups_of(numbers, multiscale, cls=False, facets=facets)
     heads = fit_heads(backbone, train, fitted, groups, config, seed=seed, workers=workers)
     heldout = score_heads(heads, train, held, "held-out", workers=workers).scores if len(held) else None
     scored = score_heads(heads, val, np.arange(len(val)), "validation", config.maps, workers)
     context = {"protocol": f"{config.label}, fitted on {train.split}", **context}
     like = EvalResult(
         metric="", value=0.0, task="normals", block="", dataset=val.name, split=val.split, n=len(val),
-        facet=backbone.facet, norm=config.norm, resolution="native, centre square", seed=seed,
+        facet=facets[0], norm=config.norm, resolution="native, centre square", seed=seed,
         weights=backbone.weights_hash,
     ).with_context(context)  # fmt: skip
     settings = {name: value for name, value in dump(config).items() if name in NormalsConfig.model_fields}

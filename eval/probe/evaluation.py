@@ -15,6 +15,7 @@ from dinoskip.features import FeatureStore
 from dinoskip.models import Backbone
 from dinoskip.read_points import usual_norm
 from dinoskip.results import EvalResult
+from eval.frozen import kind_at
 from eval.labelled import LabelledTokens, token_cosine
 from eval.probe.config import ProbeConfig
 from eval.probe.fit import (
@@ -111,15 +112,20 @@ def evaluate_live(
     *,
     seed: int = 0,
     multiscale: Sequence[int] | None = None,
+    facets: Sequence[str] = ("out",),
     norms: Sequence[str] = ("final",),
     workers: int = 0,
 ) -> list[EvalResult]:
-    """As :func:`evaluate`, with images that go through the backbone as they are needed; ``blocks`` may be ``"all"``."""
+    """As :func:`evaluate`, with images that go through the backbone as they are needed; ``blocks`` may be ``"all"``.
+
+    Every block is probed at each of ``facets``, equally wide; ``norms`` are of block outputs.
+    """
     numbers = list(range(1, backbone.depth + 1)) if isinstance(blocks, str) else sorted(set(blocks))
     beyond = [b for b in {*numbers, *(multiscale or ())} if b > backbone.depth]
     if beyond:
         raise ConfigError(f"probe: block {beyond[0]} is beyond the {backbone.depth} blocks of {backbone.spec}")
-    groups = head_groups(numbers, multiscale, norms)
+    kinds = dict.fromkeys(kind_at(facet, usual_norm(facet, norm)) for facet in facets for norm in norms)
+    groups = head_groups(numbers, multiscale, list(kinds))
     train, val = (LabelledTokens.labels_of(part) for part in (train_set, val_set))
 
     def fit(seed: int) -> list[ProbeResult]:
@@ -129,7 +135,7 @@ def evaluate_live(
             for part, labels in ((train_set, train), (val_set, val))
         )
         fitted, held = split_images(train.count, config.holdout, seed)
-        stack = fit_heads(loader, groups, backbone.width(), fitted, config, seed)
+        stack = fit_heads(loader, groups, backbone.width(facets[0]), fitted, config, seed)
         return choose_and_score(stack, loader, held, lambda: val_loader)
 
     fits = [fit(one) for one in range(seed, seed + config.seeds)]
@@ -138,7 +144,7 @@ def evaluate_live(
         val=val,
         train_set=train_set,
         val_set=val_set,
-        facet=backbone.facet,
+        facet="out",
         weights=backbone.weights_hash,
         train_ids=train_set.ids,
         val_ids=val_set.ids,

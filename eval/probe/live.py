@@ -23,6 +23,7 @@ from dinoskip.images import read_image
 from dinoskip.models import Backbone
 from dinoskip.randomness import numpy_rng, torch_rng
 from dinoskip.resize import resize
+from eval.frozen import facet_of
 from eval.labelled import EPS, Constants, Key, LabelledTokens
 from eval.probe.config import ProbeConfig
 from eval.probe.crops import augmented, scaled_size
@@ -213,8 +214,12 @@ class LiveTokenLoader:
             missing = -side % self.backbone.patch_size
             padding += [missing // 2, missing - missing // 2]
         try:
-            layers = self.backbone.layers(torch.nn.functional.pad(pixels, padding), {block for _, block in self.keys})
-            normed = {(norm, block): self.backbone.normed(layers[block].tokens, norm) for norm, block in self.keys}
+            blocks, facets = {block for _, block in self.keys}, dict.fromkeys(facet_of(kind) for kind, _ in self.keys)
+            layers = self.backbone.layers(torch.nn.functional.pad(pixels, padding), blocks, list(facets))
+            normed = {
+                (kind, block): self.backbone.normed(layers[facet_of(kind)][block].tokens, kind.rpartition(" ")[2])
+                for kind, block in self.keys
+            }
         except ValueError as error:  # a norm or size that this backbone does not have
             raise ConfigError(f"probe: {error}") from error
         finite = torch.stack([x.isfinite().all() for x in normed.values()]).tolist()  # one read of the device a pass
@@ -223,4 +228,4 @@ class LiveTokenLoader:
                 raise DataError(
                     f"{self.backbone.spec}: features of block {block} are not finite", "the weights diverged"
                 )
-        return {key: x.float() for key, x in normed.items()}, next(iter(layers.values())).grid
+        return {key: x.float() for key, x in normed.items()}, next(iter(next(iter(layers.values())).values())).grid

@@ -50,7 +50,8 @@ def publish(
 ) -> list[EvalResult]:
     """Write heads, ``probes.json``, ``rows.json`` and ``records.npz`` of one fit a seed into ``out``; return the rows.
 
-    ``heads.safetensors`` are of the first seed and norm, ``heads_NORM.safetensors`` of the others. With several seeds,
+    ``heads.safetensors`` are of the first seed, norm and facet, ``heads_NORM.safetensors`` and
+    ``heads_FACET_NORM.safetensors`` of the others. With several seeds,
     the rows of their mean come first, with the standard deviation; the rows of a seed carry ``seed N`` in their note.
     """
     out = Path(out)
@@ -100,7 +101,7 @@ def mean_row(rows: Sequence[EvalResult]) -> EvalResult:
 def _save(out: Path, results: Sequence[ProbeResult], about: ProbedData) -> None:
     first = results[0].norm
     for norm in dict.fromkeys(result.norm for result in results):
-        name = "heads" if norm == first else f"heads_{norm}"
+        name = "heads" if norm == first else f"heads_{norm.replace(' ', '_')}"
         heads = [result.head for result in results if result.norm == norm]
         save_heads(out / f"{name}.safetensors", heads, {"classes": about.val_set.class_names, "format": 1})
 
@@ -135,6 +136,7 @@ def _rows_of_fit(results: Sequence[ProbeResult], about: ProbedData, context: Map
 def _rows(result: ProbeResult, interval: tuple[float, float], about: ProbedData) -> list[RecordedRow]:
     """Rows of mIoU with its interval and held-out score, mAcc, aAcc, and mIoU of the head best on validation."""
     scores, (low, high) = result.scores, interval
+    facet, _, norm = result.norm.rpartition(" ")
     like = EvalResult(
         metric="mIoU",
         value=100 * scores.miou,
@@ -143,8 +145,8 @@ def _rows(result: ProbeResult, interval: tuple[float, float], about: ProbedData)
         dataset=about.val_set.name,
         split=about.val_set.split,
         n=about.val.count,
-        facet=about.facet,
-        norm=result.norm,
+        facet=facet or about.facet,
+        norm=norm,
         resolution=about.resolution,
         classes=about.val_set.num_classes,
         seed=about.seed,

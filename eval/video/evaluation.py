@@ -18,12 +18,13 @@ from torch import Tensor
 
 from dinoskip.console import Progress, log
 from dinoskip.data.sequences import VOID, SequenceDataset, VideoSequence
-from dinoskip.errors import ConfigError, DataError
+from dinoskip.errors import DataError
 from dinoskip.files import write_json
 from dinoskip.models import Backbone
 from dinoskip.records import RecordedRow, write_recorded_rows
 from dinoskip.results import EvalResult
 from eval.means import mean_record, mean_rows
+from eval.places import Layer, Place, places_of
 from eval.video.config import VideoConfig
 from eval.video.frames import FramePasses, checked_label
 from eval.video.propagation import PropagationRule, VideoMemory, at_size, first_masks, hard_labels, unit_tokens
@@ -46,14 +47,6 @@ class _VideoScores:
         return object_scores(self.j), object_scores(self.f)
 
 
-def block_numbers(backbone: Backbone, blocks: Sequence[int] | str, multiscale: Sequence[int] | None) -> list[int]:
-    """Return the blocks to compute, rising; :class:`ConfigError` for one that the network lacks."""
-    numbers = list(range(1, backbone.depth + 1)) if isinstance(blocks, str) else sorted(set(blocks))
-    if beyond := [block for block in {*numbers, *(multiscale or ())} if block > backbone.depth]:
-        raise ConfigError(f"block {beyond[0]} is beyond the {backbone.depth} blocks of {backbone.spec}")
-    return numbers
-
-
 def evaluate(
     backbone: Backbone,
     dataset: SequenceDataset,
@@ -62,37 +55,36 @@ def evaluate(
     config: VideoConfig,
     context: Mapping[str, Any],
     *,
-    norm: str = "final",
+    facets: Sequence[str] = ("out",),
+    norms: Sequence[str] = ("final",),
     multiscale: Sequence[int] | None = None,
     seed: int = 0,
     workers: int = 0,
 ) -> list[EvalResult]:
-    """Follow the objects of every video with every block; write all into ``out``.
+    """Follow the objects of every video with every block of every facet; write all into ``out``.
 
-    With ``multiscale`` also with these blocks together, by the mean of their cosines. ``blocks`` may be ``"all"``.
-    Writes ``rows.json`` (J&F, J and F with intervals over videos, recall and decay, in percent; then those of the first
-    mask repeated), ``records.npz`` (what each video adds to J&F, J and F), ``objects.json`` ``{video: {block: {"J":
-    [...], "F": [...]}}}`` and the strips of the first videos. Raises :class:`DataError` naming a frame or mask that
-    cannot be used, :class:`ConfigError` for impossible settings.
+    ``norms`` are those of ``facets``; strips are of the first. With ``multiscale`` also with these blocks together, by
+    the mean of their cosines. ``blocks`` may be ``"all"``. Writes ``rows.json`` (J&F, J and F with intervals over
+    videos, recall and decay, in percent; then those of the first mask repeated), ``records.npz`` (what each video adds
+    to J&F, J and F), ``objects.json`` ``{video: {block: {"J": [...], "F": [...]}}}`` and the strips of the first
+    videos. Raises :class:`DataError` naming a frame or mask that cannot be used, :class:`ConfigError` for impossible
+    settings.
     """
     out.mkdir(parents=True, exist_ok=True)
-    numbers = block_numbers(backbone, blocks, multiscale)
-    groups: dict[str, tuple[int, ...]] = {str(block): (block,) for block in numbers}
-    if multiscale:
-        groups["+".join(map(str, multiscale))] = tuple(multiscale)
-    passes = FramePasses(backbone, sorted({*numbers, *(multiscale or ())}), norm, config, workers)
-    scores: dict[str, list[_VideoScores]] = {label: [] for label in (*groups, FIRST_MASK)}
+    places = places_of(backbone, blocks, multiscale, facets, norms)
+    passes = FramePasses(backbone, places, config, workers)
+    scores: dict[str, list[_VideoScores]] = {label: [] for label in (*places, FIRST_MASK)}
     with Progress("video", len(dataset), "frames") as progress:
         for number, sequence in enumerate(dataset.sequences):
             strip = Strip(sequence) if number < config.pictures else None
-            for label, own in _follow(passes, sequence, groups, config, strip, progress).items():
+            for label, own in _follow(passes, sequence, strip, progress).items():
                 scores[label].append(own)
             if strip is not None:
                 strip.write(out / "strips" / f"{number:04d}")
-    row = _row(backbone, dataset, config, norm, seed)
+    row = _row(backbone, dataset, config, next(iter(places.values())), seed)
     recorded = []
-    for label in groups:
-        recorded += _rows(replace(row, block=label).with_context(context), scores[label])
+    for label, place in places.items():
+        recorded += _rows(place.row(row).with_context(context), scores[label])
     best = max((one.row for one in recorded if one.row.metric == "J&F"), key=lambda one: one.value)
     log.info("video: best is block %s with %.1f J&F", best.block, best.value)
     like = row.with_context(context).baseline(FIRST_MASK, 0.0)
@@ -104,12 +96,11 @@ def evaluate(
 def _follow(
     passes: FramePasses,
     sequence: VideoSequence,
-    groups: Mapping[str, tuple[int, ...]],
-    config: VideoConfig,
     strip: Strip | None,
     progress: Progress,
 ) -> dict[str, _VideoScores]:
-    """Return J and F of one video by every group of blocks, and by the first mask repeated."""
+    """Return J and F of one video by every place, and by the first mask repeated."""
+    places, config = passes.places, passes.config
     first = sequence.label(0)
     shape = (int(first.shape[0]), int(first.shape[1]))
     objects = int(np.where(first == VOID, 0, first).max())
@@ -121,25 +112,27 @@ def _follow(
     rule = PropagationRule(config.radius, config.top_k, config.temperature)
     masks = torch.from_numpy(first_masks(first, grid)).to(passes.backbone.device)
     memories: dict[str, VideoMemory] = {}
-    values: dict[str, list[NDArray[np.float64]]] = {label: [] for label in (*groups, FIRST_MASK)}
+    values: dict[str, list[NDArray[np.float64]]] = {label: [] for label in (*places, FIRST_MASK)}
+    first_facet = next(iter(places.values())).facet
     repeated = np.where(first == VOID, 0, first).astype(np.uint8)
     for index, tokens in enumerate(passes.tokens(sequence, size)):
         truth = checked_label(sequence, index, shape)
         if strip is not None:
             strip.add_frame(index, truth)
         scored = 0 < index < len(sequence) - 1
-        for label, blocks in groups.items():
-            joined = _joined(tokens, blocks)
+        for label, place in places.items():
+            joined = _joined(tokens, place)
             if index == 0:
                 memories[label] = VideoMemory(joined, masks, config.memory)
                 continue
             soft = memories[label].follow(joined, grid, rule)
-            if scored or (strip is not None and strip.shows(index)):
+            drawn = strip if place.facet == first_facet else None
+            if scored or (drawn is not None and drawn.shows(index)):
                 predicted = at_size(hard_labels(soft, grid, patch), shape)
                 if scored:
                     values[label].append(frame_scores(predicted, truth, objects))
-                if strip is not None:
-                    strip.add(label, index, predicted)
+                if drawn is not None:
+                    drawn.add(label, index, predicted)
         if scored:
             values[FIRST_MASK].append(frame_scores(repeated, truth, objects))
         progress.advance()
@@ -147,9 +140,9 @@ def _follow(
     return {label: _VideoScores(own[:, 0], own[:, 1]) for label, own in stacked.items()}
 
 
-def _joined(tokens: Mapping[int, Tensor], blocks: Sequence[int]) -> Tensor:
+def _joined(tokens: Mapping[Layer, Tensor], place: Place) -> Tensor:
     """Return unit tokens (T, C) of a block, or (T, C·n) of several: their cosine is the mean of the blocks' cosines."""
-    parts = [unit_tokens(tokens[block]) for block in blocks]
+    parts = [unit_tokens(tokens[layer]) for layer in place.layers]
     return parts[0] if len(parts) == 1 else torch.cat(parts, 1) / len(parts) ** 0.5
 
 
@@ -178,7 +171,7 @@ def _objects(dataset: SequenceDataset, scores: Mapping[str, Sequence[_VideoScore
     }
 
 
-def _row(backbone: Backbone, dataset: SequenceDataset, config: VideoConfig, norm: str, seed: int) -> EvalResult:
+def _row(backbone: Backbone, dataset: SequenceDataset, config: VideoConfig, place: Place, seed: int) -> EvalResult:
     return EvalResult(
         metric="J&F",
         value=0.0,
@@ -187,8 +180,8 @@ def _row(backbone: Backbone, dataset: SequenceDataset, config: VideoConfig, norm
         dataset=dataset.name,
         split=dataset.split,
         n=len(dataset.sequences),
-        facet=backbone.facet,
-        norm=norm,
+        facet=place.facet,
+        norm=place.norm,
         protocol=config.label,
         resolution=config.resolution,
         seed=seed,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from dinoskip.errors import ConfigError, DataError
 from dinoskip.features.transform import Normalise
 from dinoskip.images import read_image
 from dinoskip.models import Backbone
+from eval.places import Layer, Place, read_layers
 from eval.video.config import VideoConfig
 
 BATCH = 4  # frames a forward pass
@@ -30,14 +31,14 @@ def load_frame(path: Path, size: tuple[int, int]) -> Tensor:
 class FramePasses:
     """Passes frames through ``backbone``; ``blocks`` under ``norm``."""
 
-    def __init__(self, backbone: Backbone, blocks: Sequence[int], norm: str, config: VideoConfig, workers: int) -> None:
-        self.backbone, self.blocks, self.norm, self.config = backbone, blocks, norm, config
+    def __init__(self, backbone: Backbone, places: Mapping[str, Place], config: VideoConfig, workers: int) -> None:
+        self.backbone, self.places, self.config = backbone, places, config
         mean, std = _AS_CODED if config.protocol == "dino-as-coded" else (backbone.mean, backbone.std)
         self._input = Normalise(mean, std, backbone.device, backbone.dtype)
         self._workers = workers or BATCH
 
-    def tokens(self, sequence: VideoSequence, size: tuple[int, int]) -> Iterator[dict[int, Tensor]]:
-        """Yield the tokens (T, C) of every block for each frame, sized to ``size``; a batch is decoded ahead.
+    def tokens(self, sequence: VideoSequence, size: tuple[int, int]) -> Iterator[dict[Layer, Tensor]]:
+        """Yield the tokens (T, C) of every layer for each frame, sized to ``size``; a batch is decoded ahead.
 
         Raises :class:`DataError` naming a frame that cannot be read or whose features are not finite.
         """
@@ -49,8 +50,8 @@ class FramePasses:
                 ahead = [pool.submit(load_frame, path, size) for path in paths]
                 layers = self._layers(images, size)
                 for at in range(len(images)):
-                    frame = {block: tokens[at] for block, tokens in layers.items()}
-                    for block, tokens in frame.items():
+                    frame = {layer: tokens[at] for layer, tokens in layers.items()}
+                    for (_, block), tokens in frame.items():
                         if not bool(tokens.isfinite().all()):
                             raise DataError(
                                 f"{sequence.frames[start + at]}: features of block {block} are not finite",
@@ -58,13 +59,12 @@ class FramePasses:
                             )
                     yield frame
 
-    def _layers(self, images: Sequence[Tensor], size: tuple[int, int]) -> dict[int, Tensor]:
+    def _layers(self, images: Sequence[Tensor], size: tuple[int, int]) -> dict[Layer, Tensor]:
         try:
             with torch.inference_mode():
-                layers = self.backbone.layers(self._input(images, *size), self.blocks, norm=self.norm)
+                return read_layers(self.backbone, self._input(images, *size), self.places)
         except ValueError as error:  # an option or size that this backbone does not have
             raise ConfigError(f"video: {error}") from error
-        return {block: features.tokens for block, features in layers.items()}
 
 
 def checked_label(sequence: VideoSequence, index: int, shape: tuple[int, int]) -> np.ndarray:

@@ -47,7 +47,7 @@ def add_nodes(nodes: StudyNodes) -> None:
 def run(task: Task) -> None:
     """Find the keypoints of every pair."""
     config = validate(CorrespondenceConfig, RawConfig(dict(task.settings["correspondence"])))
-    score_split(task, "correspondence", config, correspondence.evaluate, facet=task.settings["facet"])
+    score_split(task, "correspondence", config, correspondence.evaluate)
 
 
 STAGE = Stage(

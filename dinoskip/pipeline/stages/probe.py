@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
 from dinoskip.config import RawConfig, settings_for_key, validate
 from dinoskip.pipeline.fields import READ_AT, Facets, Names
+from dinoskip.pipeline.live_nodes import facet_settings, facets_of
 from dinoskip.pipeline.stage import Command, Problem, Stage, StudyNodes, Task, not_multiples
 from dinoskip.pipeline.stages import data, features
 from dinoskip.read_points import usual_norm
@@ -56,15 +57,15 @@ def add_nodes(nodes: StudyNodes) -> None:
                     role: features.of_split(nodes, model, "segmentation", name, split, square, facets.suffix)
                     for role, split in splits.items()
                 }
-            for facet, suffix, read in facets.readers():
+            for suffix, more, norms in _read(nodes, section):
                 settings = {
                     "probe": settings_for_key(section, without={"datasets", "facet"}),
                     "seed": nodes.study.seed,
                     "context": {**nodes.context(model.variant, model.epoch), "dataset": name},
                     "multiscale": nodes.multiscale(model.variant),
                     "blocks": evaluate.block_list,
-                    "norms": list(dict.fromkeys(usual_norm(facet, norm) for norm in evaluate.norm)),
-                    **({"read": facet} if section.live and facet != "out" else read),
+                    "norms": list(dict.fromkeys(norms)),
+                    **more,
                 }
                 nodes.add(
                     STAGE,
@@ -75,6 +76,17 @@ def add_nodes(nodes: StudyNodes) -> None:
                     outside=model.outside if whole else {},
                     variant=model.variant.name,
                 )
+
+
+def _read(nodes: StudyNodes, section: ProbeSection) -> list[tuple[str, Mapping[str, Any], Sequence[str]]]:
+    """What is added to a node's name, its settings of what is read, and its norms."""
+    norms = nodes.study.evaluate.norm
+    if section.live:
+        return [(suffix, more, norms) for suffix, more in facet_settings(nodes, section.facet).items()]
+    return [
+        (suffix, read, [usual_norm(facet, norm) for norm in norms])
+        for facet, suffix, read in features.Facets(section.facet).readers()
+    ]
 
 
 def run(task: Task) -> None:
@@ -89,10 +101,10 @@ def run(task: Task) -> None:
     fitting = {"seed": settings["seed"], "norms": settings["norms"]}
     if section.live:
         assert backbone is not None
-        backbone = backbone.read_at(settings.get("read", "out"))
         probe.evaluate_live(
             backbone, train_set, val_set, settings["blocks"], task.out, section, row_context(task, backbone),
-            multiscale=multiscale_blocks(task, backbone.depth), workers=task.workers, **fitting,
+            multiscale=multiscale_blocks(task, backbone.depth), workers=task.workers,
+            facets=facets_of(settings), **fitting,
         )  # fmt: skip
         return
     train, val = open_store(task, "train"), open_store(task, "val")

@@ -114,7 +114,7 @@ def test_the_right_features_find_every_point(pairs: KeypointDataset, tmp_path: P
     itself = replace(one, target=one.source, target_points=one.source_points)
     for protocol in ("dift", "sd-dino"):
         config = CorrespondenceConfig(protocol=protocol, size=96, alphas=(0.2,))  # type: ignore[arg-type]
-        rows = evaluate(tiny(), replace(pairs, pairs=(itself,)), [1], tmp_path / protocol, config, {}, facet="out")
+        rows = evaluate(tiny(), replace(pairs, pairs=(itself,)), [1], tmp_path / protocol, config, {}, facets=["out"])
         assert value_of(rows, "PCK@0.2 per point", "1") == 100
 
 

@@ -20,6 +20,7 @@ from dinoskip.models import Backbone, create_model
 from dinoskip.records import read_records
 from dinoskip.results import EvalResult
 from dinoskip.statistics import score
+from eval.places import places_of
 from eval.video import (
     PropagationRule,
     VideoConfig,
@@ -52,7 +53,7 @@ def videos(tmp_path_factory: pytest.TempPathFactory) -> SequenceDataset:
 @pytest.fixture(scope="module")
 def done(backbone: Backbone, videos: SequenceDataset, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list]:
     out = tmp_path_factory.mktemp("out")
-    return out, evaluate(backbone, videos, "all", out, CONFIG, {"model": "tiny"}, multiscale=[1, 2], norm="layer")
+    return out, evaluate(backbone, videos, "all", out, CONFIG, {"model": "tiny"}, multiscale=[1, 2], norms=["layer"])
 
 
 def by_hand(backbone: Backbone, videos: SequenceDataset, blocks: list[int]) -> tuple[float, float]:
@@ -144,12 +145,13 @@ def test_the_deviation_of_red_is_an_option(
     config = VideoConfig.model_validate({"protocol": protocol, "short_side": 64})
     assert config.label == protocol
     sequence = videos.sequences[0]
-    frames = list(FramePasses(backbone, [1], "none", config, 1).tokens(sequence, (64, 64)))
+    places = places_of(backbone, [1], None, ["out"], ["none"])
+    frames = list(FramePasses(backbone, places, config, 1).tokens(sequence, (64, 64)))
     pixels = torch.from_numpy(cv2.resize(read_image(sequence.frames[4]), (64, 64))) / 255
     image = (pixels - torch.tensor([0.485, 0.456, 0.406])) / torch.tensor([red, 0.224, 0.225])
     wanted = backbone.layers(image.permute(2, 0, 1)[None], [1])[1].tokens[0]
     assert len(frames) == 5
-    torch.testing.assert_close(frames[4][1], wanted, rtol=0, atol=2e-5)
+    torch.testing.assert_close(frames[4]["out", 1], wanted, rtol=0, atol=2e-5)
 
 
 @pytest.mark.parametrize(

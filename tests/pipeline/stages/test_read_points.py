@@ -11,9 +11,10 @@ import pytest
 import torch
 
 from dinoskip.cli import main
-from dinoskip.models import VitConfig, create_model, save_weights
+from dinoskip.models import Backbone, VitConfig, create_model, save_weights
 from dinoskip.pipeline.graph import Node
 from dinoskip.pipeline.study import build_nodes, load_study
+from dinoskip.results import read_rows
 
 TASKS = Path(__file__).parents[3] / "configs" / "tasks.yaml"
 STORED = ("probe", "knn", "retrieve", "cluster", "tokencut", "saliency", "objects")
@@ -44,12 +45,68 @@ def test_tasks_read_several_facets_of_one_export(stage: str) -> None:
 
 
 @pytest.mark.parametrize("stage", LIVE)
-def test_tasks_that_keep_no_features_have_a_node_of_each_facet(stage: str) -> None:
+def test_tasks_that_keep_no_features_have_a_node_of_all_facets_of_one_width(stage: str) -> None:
     alone, _ = nodes_of(stage, f"evaluate.{stage}.facet=out")
-    several, _ = nodes_of(stage, f"evaluate.{stage}.facet=[out, mlp]")
+    assert {node.settings.get("facet", "out") for node in alone} == {"out"}
+    several, _ = nodes_of(stage, f"evaluate.{stage}.facet=[out, hidden, mlp]")
     assert len(several) == 2 * len(alone) > 0
-    assert [node.settings for node in several[::2]] == [node.settings for node in alone]
-    assert {node.settings["facet"] for node in several[1::2]} == {"mlp"}
+    assert [node.settings["facet"] for node in several] == [["out", "mlp"], "hidden"] * len(alone)
+
+
+STUDY = """
+name: passes
+output: {out}
+data:
+  scenes: {{kind: scenes, images: 24, size: 64}}
+  videos: {{kind: scenes_video, videos: 2, frames: 3, size: 64}}
+  pairs: {{kind: scenes_pairs, classes: 2, objects: 1, views: 2, size: 64}}
+  rooms: {{kind: rooms, images: 10, size: 64}}
+variants: {{model: [{{backbone: "weights:{weights}", label: net}}]}}
+evaluate:
+  probe: {{datasets: [scenes], size: 48, live: true, iterations: 4, facet: {facet}}}
+  linear: {{datasets: [scenes], size: 48, epochs: 1, batch_size: 8, learning_rates: [0.1], facet: {facet}}}
+  depth: {{datasets: [rooms], iterations: 3, batch_size: 2, crop: [40, 40], bins: 8, upsample: 1,
+          learning_rates: [1e-2], maps: 1, facet: {facet}}}
+  normals: {{datasets: [rooms], epochs: 1, upsample: 1, learning_rates: [5e-3], maps: 1, facet: {facet}}}
+  video: {{datasets: [videos], short_side: 48, facet: {facet}}}
+  correspondence: {{datasets: [pairs], size: 48, facet: {facet}}}
+gallery: {{first: 1}}
+"""
+
+
+def test_tasks_that_keep_no_features_read_all_facets_in_one_pass(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weights = tmp_path / "net.safetensors"
+    model = create_model("vit_mini_patch8", depth=2, img_size=48)
+    save_weights(weights, model.state_dict(), VitConfig(name="vit_mini_patch8", depth=2, img_size=48), {})
+    plain, passes = Backbone.layers, [0]
+
+    def counted(*args: Any, **more: Any) -> Any:
+        passes[0] += 1
+        return plain(*args, **more)
+
+    monkeypatch.setattr(Backbone, "layers", counted)
+
+    def run(facets: str) -> tuple[int, dict[tuple[str, ...], float]]:
+        config = tmp_path / "study.yaml"
+        config.write_text(STUDY.format(out=tmp_path / facets, weights=weights, facet=facets), encoding="utf-8")
+        passes[0] = 0
+        for stage in ("probe", *LIVE):
+            assert main(["run", str(config), "--until", stage, "--workers", "1", "-q"]) == 0
+        rows: dict[tuple[str, ...], float] = {}
+        for path in (tmp_path / facets).rglob("rows.json"):
+            for row in read_rows(path):
+                if not row.is_baseline:
+                    rows[row.task, row.facet, row.block, row.metric, row.note] = row.value
+        return passes[0], rows
+
+    (once, out), (mlps, mlp), (together, both) = run("out"), run("mlp"), run("[out, mlp, attn]")
+    assert together == once == mlps > 6
+    assert {key[0] for key in out} == {"probe", "linear", "depth", "normals", "video", "correspondence"}
+    assert len(both) == 3 * len(out)
+    for key, value in {**out, **mlp}.items():
+        assert both[key] == pytest.approx(value, abs=1e-3), key
 
 
 def test_windows_are_of_one_facet_each() -> None:

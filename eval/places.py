@@ -1,0 +1,64 @@
+"""What tasks without heads score: the blocks of every facet, alone and several together, all of one pass."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+
+from dinoskip.errors import ConfigError
+from dinoskip.models import Backbone
+from dinoskip.results import EvalResult
+
+Layer = tuple[str, int]
+"""A facet of a block."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """One block or several of a facet under a norm."""
+
+    facet: str
+    norm: str
+    blocks: tuple[int, ...]
+
+    @property
+    def layers(self) -> list[Layer]:
+        """What is read."""
+        return [(self.facet, block) for block in self.blocks]
+
+    def row(self, like: EvalResult) -> EvalResult:
+        """``like`` of these blocks."""
+        return replace(like, block="+".join(map(str, self.blocks)), facet=self.facet, norm=self.norm)
+
+
+def places_of(
+    backbone: Backbone,
+    blocks: Sequence[int] | str,
+    multiscale: Sequence[int] | None,
+    facets: Sequence[str],
+    norms: Sequence[str],
+) -> dict[str, Place]:
+    """Every block (``"all"``: of the network) alone, then ``multiscale`` together, of each facet under its norm.
+
+    By name: ``"3"``, ``"3+6"``; of facets after the first ``"mlp 3"``. Raises :class:`ConfigError` for a block that the
+    network lacks.
+    """
+    numbers = list(range(1, backbone.depth + 1)) if isinstance(blocks, str) else sorted(set(blocks))
+    if beyond := [block for block in {*numbers, *(multiscale or ())} if block > backbone.depth]:
+        raise ConfigError(f"block {beyond[0]} is beyond the {backbone.depth} blocks of {backbone.spec}")
+    groups = [*((block,) for block in numbers), *([tuple(multiscale)] if multiscale else [])]
+    return {
+        ("" if facet == facets[0] else f"{facet} ") + "+".join(map(str, group)): Place(facet, norm, group)
+        for facet, norm in zip(facets, norms, strict=True)
+        for group in groups
+    }
+
+
+def read_layers(backbone: Backbone, pixels: Tensor, places: Mapping[str, Place]) -> dict[Layer, Tensor]:
+    """Tokens (B, h·w, C) of every layer of ``places``, of one pass; ValueError as of :meth:`Backbone.layers`."""
+    norms = {place.facet: place.norm for place in places.values()}
+    blocks = {block for place in places.values() for block in place.blocks}
+    layers = backbone.layers(pixels, blocks, list(norms), list(norms.values()))
+    return {(facet, block): one.tokens for facet, own in layers.items() for block, one in own.items()}
