@@ -353,8 +353,13 @@ def choices(compared: Sequence[Answer]) -> str:
     return text
 
 
-def answer_table(compared: Sequence[Answer], name: str = "answer", title: str = "Which network is better") -> TextTable:
-    """A line a pair and benchmark, as text."""
+def answer_table(
+    compared: Sequence[Answer],
+    name: str = "answer",
+    title: str = "Which network is better",
+    said: Sequence[str] = (),
+) -> TextTable:
+    """A line a pair and benchmark, as text; ``said`` are sentences to add to the verdict."""
     lines: list[list[str]] = []
     rules: set[int] = set()
     for answer in compared:
@@ -372,8 +377,7 @@ def answer_table(compared: Sequence[Answer], name: str = "answer", title: str = 
     columns = (
         "networks", "measure", "first", "second", "difference", "the first is", "untrained", "last block", "trivial",
     )  # fmt: skip
-    said = (verdict(compared), *dependences(compared), choices(compared), *cautions(compared))
-    notes = [note for note in said if note]
+    notes = [note for note in (verdict(compared), *said, choices(compared), *cautions(compared)) if note]
     return TextTable(name, title, [[(c, 1) for c in columns]], lines, 2, frozenset(rules), notes)
 
 

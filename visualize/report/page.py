@@ -56,7 +56,7 @@ def build_report(report: Report, out: Path) -> None:
         for hidden in (False, True)
     )
     tables = ReportTables(
-        answer_table(pairs),
+        answer_table(pairs, said=dependences(every)),
         answer_table(silent, "silent", "Measures that separate nothing here") if folded else None,
         separation_said(separated),
         best_grid(kept, report.baselines),
@@ -68,7 +68,7 @@ def build_report(report: Report, out: Path) -> None:
     for folder in ("img", "tables"):
         (out / folder).mkdir(parents=True, exist_ok=True)
     pictures = _copied(report, out / "img")
-    _write_page(report, kept, (pairs, silent), tables, pictures, out / "index.html")
+    _write_page(report, kept, (pairs, silent, every), tables, pictures, out / "index.html")
     write_text(out / "report.md", report_markdown(report, tables, pictures))
     below = {row.model: [one for one in report.baselines if one.model == row.model] for row in report.baselines}
     rows = {**report.rows, **below}
@@ -119,12 +119,12 @@ _KINDS = ("light", "dark", "pdf", "png")
 def _write_page(
     report: Report,
     kept: Mapping[str, Sequence[EvalResult]],
-    answered: tuple[Sequence[Answer], Sequence[Answer]],
+    answered: tuple[Sequence[Answer], Sequence[Answer], Sequence[Answer]],
     tables: ReportTables,
     pictures: Mapping[str, object],
     out: Path,
 ) -> None:
-    names, (pairs, silent) = list(report.rows), answered
+    names, (pairs, silent, every) = list(report.rows), answered
     measured, begun = last_epochs(kept), starts(kept)
     floor = baseline_lines(report.baselines, measured)
     lines: list[Line] = [*best_lines(kept), *floor]
@@ -132,7 +132,7 @@ def _write_page(
         "report": report,
         "names": names,
         "answers": [sections.answer(answer) for answer in pairs],
-        "verdict": " ".join([verdict(pairs), *dependences(pairs)]),
+        "verdict": " ".join([verdict(pairs), *dependences(every)]),
         "choices": choices(pairs),
         "separated": tables.separated,
         "shown_as": {name: own[0].name for name, own in families(report.variants).items()},

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -65,7 +67,7 @@ def test_where_the_sign_depends_on_the_read_point_it_is_said():
     start = "mIoU, voc val: the sign of calibrated − skip depends on where blocks are read: read at out +1.0 ["
     assert sentence.startswith(start)
     assert "; each read at its own best −4.0 [" in sentence
-    assert sentence in answer_table(found).notes
+    assert sentence in answer_table(found, said=[sentence]).notes
     assert dependences(lines_of([*SKIPLESS, *(row for row in WITH_SKIPS if row.facet == "mlp")])) == []
     level = [miou("skip", "out", 1, 52.02, 42), *(row for row in WITH_SKIPS if row.facet == "mlp")]
     assert dependences(lines_of([*SKIPLESS, *level])) == [], "what prints as 0.0 has no sign"
@@ -98,10 +100,19 @@ def test_norms_of_one_read_point_are_not_taken_for_two():
 
 def test_the_page_names_the_read_point_in_every_table(tmp_path):
     build_report(Report("Read points", studied([*SKIPLESS, *WITH_SKIPS])), tmp_path)
-    assert "depends on where blocks are read" in (tmp_path / "index.html").read_text(encoding="utf-8")
+    for page in ("index.html", "report.md"):
+        assert "depends on where blocks are read" in (tmp_path / page).read_text(encoding="utf-8")
     for name in ("answer", "best"):
         said = (tmp_path / "tables" / f"{name}.md").read_text(encoding="utf-8")
         assert "read at out" in said
         assert "read at mlp" in said
     blocks = [path.read_text(encoding="utf-8") for path in sorted((tmp_path / "tables").glob("blocks-*.md"))]
     assert ["read at out" in blocks[0], "read at mlp" in blocks[1], len(blocks)] == [True, True, 2]
+
+
+def test_measures_that_separate_nothing_still_say_where_the_sign_depends(tmp_path):
+    high = replace(miou("", "out", 1, 99, 99).baseline("majority class", 99.0), low=98.9, high=99.1)
+    build_report(Report("Read points", studied([*SKIPLESS, *WITH_SKIPS]), baselines=[high]), tmp_path)
+    said = (tmp_path / "index.html").read_text(encoding="utf-8")
+    assert "Measures that separate nothing here" in said
+    assert "depends on where blocks are read" in said.partition('class="verdict"')[2].partition("</p>")[0]
