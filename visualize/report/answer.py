@@ -241,12 +241,16 @@ def _line_decided(line: AnswerLine, sign: int, p: float, speechless: str) -> Ans
     return replace(line, p=p, sign=0 if why else sign, why=why)
 
 
-def verdict(compared: Sequence[Answer]) -> str:
-    """One sentence: of a pair what it is better and worse in, of several pairs in how many benchmarks."""
+def verdict(compared: Sequence[Answer], every: Sequence[Answer] = ()) -> str:
+    """One sentence: of a pair what it is better and worse in, of several pairs in how many benchmarks.
+
+    ``every`` has the lines, too, of measures that are not allowed to speak.
+    """
     pairs = [answer for answer in compared if answer.second]
     lines = [(answer, line) for answer in pairs for line in answer.lines if line.difference]
     if not any(answer.lines for answer in compared):
-        return "No measure was run."
+        silent = any(answer.lines for answer in every)
+        return "No measure separates networks here: nothing is decided." if silent else "No measure was run."
     if not pairs:
         return "One network: there is nothing to compare it with."
     if not lines:
@@ -357,9 +361,9 @@ def answer_table(
     compared: Sequence[Answer],
     name: str = "answer",
     title: str = "Which network is better",
-    said: Sequence[str] = (),
+    every: Sequence[Answer] = (),
 ) -> TextTable:
-    """A line a pair and benchmark, as text; ``said`` are sentences to add to the verdict."""
+    """A line a pair and benchmark, as text; ``every`` has the lines, too, of measures that are not allowed to speak."""
     lines: list[list[str]] = []
     rules: set[int] = set()
     for answer in compared:
@@ -377,7 +381,9 @@ def answer_table(
     columns = (
         "networks", "measure", "first", "second", "difference", "the first is", "untrained", "last block", "trivial",
     )  # fmt: skip
-    notes = [note for note in (verdict(compared), *said, choices(compared), *cautions(compared)) if note]
+    notes = [
+        note for note in (verdict(compared, every), *dependences(every), choices(compared), *cautions(compared)) if note
+    ]
     return TextTable(name, title, [[(c, 1) for c in columns]], lines, 2, frozenset(rules), notes)
 
 

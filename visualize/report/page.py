@@ -56,7 +56,7 @@ def build_report(report: Report, out: Path) -> None:
         for hidden in (False, True)
     )
     tables = ReportTables(
-        answer_table(pairs, said=dependences(every)),
+        answer_table(pairs, every=every),
         answer_table(silent, "silent", "Measures that separate nothing here") if folded else None,
         separation_said(separated),
         best_grid(kept, report.baselines),
@@ -132,7 +132,7 @@ def _write_page(
         "report": report,
         "names": names,
         "answers": [sections.answer(answer) for answer in pairs],
-        "verdict": " ".join([verdict(pairs), *dependences(every)]),
+        "verdict": " ".join([verdict(pairs, every), *dependences(every)]),
         "choices": choices(pairs),
         "separated": tables.separated,
         "shown_as": {name: own[0].name for name, own in families(report.variants).items()},

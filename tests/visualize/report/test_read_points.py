@@ -67,7 +67,7 @@ def test_where_the_sign_depends_on_the_read_point_it_is_said():
     start = "mIoU, voc val: the sign of calibrated − skip depends on where blocks are read: read at out +1.0 ["
     assert sentence.startswith(start)
     assert "; each read at its own best −4.0 [" in sentence
-    assert sentence in answer_table(found, said=[sentence]).notes
+    assert sentence in answer_table(found, every=found).notes
     assert dependences(lines_of([*SKIPLESS, *(row for row in WITH_SKIPS if row.facet == "mlp")])) == []
     level = [miou("skip", "out", 1, 52.02, 42), *(row for row in WITH_SKIPS if row.facet == "mlp")]
     assert dependences(lines_of([*SKIPLESS, *level])) == [], "what prints as 0.0 has no sign"
@@ -115,4 +115,6 @@ def test_measures_that_separate_nothing_still_say_where_the_sign_depends(tmp_pat
     build_report(Report("Read points", studied([*SKIPLESS, *WITH_SKIPS]), baselines=[high]), tmp_path)
     said = (tmp_path / "index.html").read_text(encoding="utf-8")
     assert "Measures that separate nothing here" in said
-    assert "depends on where blocks are read" in said.partition('class="verdict"')[2].partition("</p>")[0]
+    verdict = said.partition('class="verdict"')[2].partition("</p>")[0]
+    assert "No measure separates networks here" in verdict
+    assert "depends on where blocks are read" in verdict
