@@ -128,6 +128,29 @@ def read_json(path: Path) -> Any:
         raise DataError(f"{path}: cannot be read as JSON: {reason}") from error
 
 
+def _can_be_a_file(name: str) -> bool:
+    """Whether a system can have files of this name: its parts have at most 255 bytes, all of it 4,095."""
+    try:
+        encoded = os.fsencode(name)
+    except UnicodeEncodeError:  # half a surrogate pair
+        return False
+    long = len(encoded) > 4095 or max(map(len, encoded.split(b"/"))) > 255
+    return bool(name) and not long and "\\" not in name and "\0" not in name
+
+
+def confined(root: Path, name: Any, source: object) -> Path:
+    """Return ``root / name`` for a name that a list, an annotation, an archive or a manifest (``source``) gives.
+
+    Raises :class:`DataError` for what is no relative file name or points outside ``root``. Links below ``root`` are
+    followed: they are the user's own, archives that hold any are refused.
+    """
+    if not isinstance(name, str) or not _can_be_a_file(name):
+        raise DataError(f"{source}: refused: entry {repr(name)[:80]} is not a file name")
+    if name.startswith("/") or ".." in name.split("/"):
+        raise DataError(f"{source}: refused: entry {name!r} points outside its folder")
+    return root / name
+
+
 def sha256_bytes(content: bytes) -> str:
     """Return the hex sha256 of ``content``."""
     return hashlib.sha256(content).hexdigest()
@@ -305,8 +328,7 @@ def read_manifest(directory: Path) -> dict[str, Any]:
     ):
         raise DataError(f"{path}: not a dinoskip manifest of format 1")
     for name, entry in manifest["files"].items():
-        if name.startswith("/") or "\0" in name or ".." in Path(name).parts:
-            raise DataError(f"{path}: refused: entry {name!r} points outside the directory")
+        confined(path.parent, name, path)
         if not isinstance(entry, dict) or type(entry.get("bytes")) is not int or not _is_sha256(entry.get("sha256")):
             raise DataError(f"{path}: damaged: entry {name!r} has no size and sha256")
     if not manifest["files"]:

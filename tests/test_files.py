@@ -138,7 +138,7 @@ ENTRY = {"bytes": 1, "sha256": "0" * 64}
         ({"files": {"a": None}}, "entry 'a' has no size and sha256"),
         ({"files": {"a": ENTRY | {"bytes": "1"}}}, "entry 'a' has no size and sha256"),
         ({"files": {"a": ENTRY | {"sha256": None}}}, "entry 'a' has no size and sha256"),
-        ({"files": {"a\0b": ENTRY}}, "points outside the directory"),
+        ({"files": {"a\0b": ENTRY}}, "is not a file name"),
         ({"files": []}, "not a dinoskip manifest"),
         ({"info": None}, "not a dinoskip manifest"),
     ],
@@ -156,7 +156,7 @@ def test_manifests_of_long_names_and_deep_brackets(tmp_path: Path) -> None:
     (tmp_path / files.MANIFEST).write_text(
         json.dumps({"format": 1, "hash": "0" * 64, "files": {"a" * 5000: ENTRY}, "info": {}})
     )
-    assert "cannot be read: File name too long" in files.verify_manifest(tmp_path)[0]
+    assert "is not a file name" in files.verify_manifest(tmp_path)[0]
     (tmp_path / files.MANIFEST).write_text("[" * 100_000)
     assert "cannot be read as JSON: nested too deeply" in files.verify_manifest(tmp_path)[0]
 

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from dinoskip.errors import DataError, DiskFull, guard, translate_write_errors
-from dinoskip.files import TEMPORARY, open_regular
+from dinoskip.files import TEMPORARY, confined, open_regular
 from dinoskip.locks import directory_lock
 
 MAX_FILES = 5_000_000
@@ -56,10 +56,10 @@ def md5_file(path: Path) -> str:
 
 def _parts(archive: Path, name: str) -> tuple[str, ...]:
     """Split a member's name; refuse those that are absolute, climb, or mean other places on other systems."""
+    confined(Path(), name, archive)
     parts = tuple(part for part in name.split("/") if part not in {"", "."})
-    hidden = "\\" in name or "\0" in name or (parts and parts[0][1:2] == ":")
-    if name.startswith("/") or ".." in parts or hidden or any(part.startswith(TEMPORARY) for part in parts):
-        raise DataError(f"{archive}: refused: member {name!r} points outside the folder it is unpacked into")
+    if (parts and parts[0][1:2] == ":") or any(part.startswith(TEMPORARY) for part in parts):
+        raise DataError(f"{archive}: refused: entry {name!r} points outside its folder")
     return parts
 
 

@@ -6,10 +6,11 @@ import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from dinoskip.data.schema import inside, same_size
 from dinoskip.errors import DataError, guard
 from dinoskip.files import read_regular
 from dinoskip.images import stored_geometry
@@ -33,14 +34,22 @@ def are_coordinates(values: Iterable[float]) -> bool:
     return all(abs(value) <= MAX_COORDINATE for value in values)
 
 
-def upright_boxes(boxes: list[Box], image: Path, annotated: tuple[int, int] | None) -> list[Box]:
+def upright_boxes(
+    boxes: list[Box], image: Path, annotated: tuple[Any, Any] | None, where: object, *, swapped: bool = False
+) -> list[Box]:
     """Return boxes as they lie in the upright image, where EXIF turns it.
 
-    ``annotated`` is the (height, width) that the annotation gives. Boxes are in the stored pixels unless that is
-    another size.
+    ``annotated`` is the (height, width) that the annotation gives: of the stored pixels, or of the upright image, which
+    the boxes are in then. With ``swapped`` it may have its sides in either order. Raises
+    :class:`DataError` saying ``where`` for another size and for a box outside the image.
     """
     (height, width), orientation = stored_geometry(image)
-    if orientation == 1 or annotated not in {None, (height, width)}:
+    stored = annotated in (None, (height, width))
+    frame = (height, width) if stored or orientation < 5 else (width, height)
+    if annotated is not None and not (swapped and annotated == frame[::-1]):
+        same_size(annotated, frame, where)
+    inside([(x, y) for box in boxes for x, y in (box[1:3], box[3:])], frame, "boxes", where)
+    if orientation == 1 or not stored:
         return boxes
     if orientation >= 5:
         boxes = [Box(box.label, box.y1, box.x1, box.y2, box.x2) for box in boxes]
@@ -89,14 +98,14 @@ def read_voc_xml(path: Path) -> VocAnnotation:
             )
         boxes.append(box)
     sides = [tree.findtext(f"size/{side}") or "" for side in ("height", "width")]
-    known = all(side.isascii() and side.isdecimal() and len(side) < 10 for side in sides)
+    known = all(side.isascii() and side.isdecimal() and len(side) < 10 and int(side) for side in sides)
     return VocAnnotation(boxes, (int(sides[0]), int(sides[1])) if known else None)
 
 
 def annotated_boxes(image: Path, annotation: Path) -> list[Box]:
     """Return the objects of a VOC annotation as they lie in the upright image; errors as :func:`read_voc_xml`."""
     objects, size = read_voc_xml(annotation)
-    return upright_boxes(objects, image, size)
+    return upright_boxes(objects, image, size, annotation, swapped=True)  # VOC2012 has swapped ones
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from dinoskip.data.schema import violated
 from dinoskip.errors import DataError
 from dinoskip.images import read_depth, read_image
 
@@ -116,5 +117,5 @@ class NormalsDataset:
         one = self.load(self.image_paths[index], self.normal_paths[index])
         shape = one.image.shape[:2]
         if one.normals.shape != (*shape, 3) or one.valid.shape != shape:
-            raise DataError(f"{self.normal_paths[index]}: normals {one.normals.shape} do not fit an image of {shape}")
+            raise violated(self.normal_paths[index], f"normals {one.normals.shape} do not fit an image of {shape}")
         return one

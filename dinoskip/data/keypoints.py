@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from dinoskip.errors import DataError
+from dinoskip.data.schema import inside, violated
 from dinoskip.images import image_size
 
 
@@ -68,12 +68,15 @@ class KeypointDataset:
         return image_size(self.image_paths[index])
 
 
-def checked_points(points: Sequence[Sequence[float]], where: str) -> NDArray[np.float64]:
-    """Return points (n, 2); :class:`DataError` saying ``where`` unless they are pairs of finite numbers."""
+def checked_points(points: Sequence[Sequence[float]], size: tuple[int, int], where: str) -> NDArray[np.float64]:
+    """Return points (n, 2), n > 0; :class:`DataError` saying ``where`` unless all lie in an image of ``size``."""
     try:
         table = np.array(points, dtype=np.float64).reshape(-1, 2)
     except (TypeError, ValueError) as error:
-        raise DataError(f"{where}: keypoints are not pairs of numbers") from error
-    if len(table) != len(points) or not np.isfinite(table).all():
-        raise DataError(f"{where}: keypoints are not pairs of finite numbers")
+        raise violated(where, "keypoints are not pairs of numbers") from error
+    if len(table) != len(points):
+        raise violated(where, "keypoints are not pairs of numbers")
+    if not len(table):
+        raise violated(where, "there are no keypoints")
+    inside(table, size, "keypoints", where)
     return table

@@ -18,7 +18,7 @@ import numpy as np
 from dinoskip.data.folders import ImageFolder
 from dinoskip.data.listing import FULL_HASH_BYTES, content_marks, is_image_name, name_key, nfc
 from dinoskip.errors import DataError, DinoskipError, guard
-from dinoskip.files import MANIFEST, hash_of, open_regular, read_json, read_manifest, write_json
+from dinoskip.files import MANIFEST, confined, hash_of, open_regular, read_json, read_manifest, write_json
 from dinoskip.images import image_from_bytes, size_from_bytes
 
 PACK_RECORD = "pack.json"
@@ -226,8 +226,7 @@ def key_of(name: str) -> str:
 def _refuse_unsafe(shard: Path, member: tarfile.TarInfo) -> None:
     if not (member.isfile() or member.isdir()) or member.issparse():
         raise DataError(f"{shard}: refused: member {member.name!r} is a link or device, not a plain file")
-    if member.name.startswith("/") or ".." in member.name.split("/"):
-        raise DataError(f"{shard}: refused: member {member.name!r} points outside the archive")
+    confined(shard, member.name, shard)
 
 
 def _label(shard: Path, archive: tarfile.TarFile, member: tarfile.TarInfo) -> int:

@@ -47,7 +47,7 @@ LINKS = {"symlink": tarfile.SYMTYPE, "hard link": tarfile.LNKTYPE, "device": tar
 def test_names_that_point_outside(tmp_path: Path, name: str, make) -> None:
     name = str(tmp_path / "evil") if name == "/evil" else name
     path = make(tmp_path / "archive", {"fine.txt": b"x", name: b"sentinel"})
-    with pytest.raises(DataError, match=r"refused: member .*evil") as caught:
+    with pytest.raises(DataError, match=r"refused: entry .*evil") as caught:
         unpack(path, tmp_path / "deep" / "out")
     assert caught.value.exit_code == 3
     assert "\n" not in str(caught.value)

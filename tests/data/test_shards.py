@@ -134,7 +134,7 @@ def test_labels_from_cls_members_or_folders(photo_folder: Path, tmp_path: Path) 
 def test_unsafe_members_are_refused_by_name(tmp_path: Path, name: str, kind: dict) -> None:
     path = write_tar(tmp_path / "evil.tar", {name: b""}, **kind)
     with pytest.raises(
-        DataError, match=r"evil.tar: refused: member .*evil.jpg|evil.tar: refused: member '(link|hard|d|p)"
+        DataError, match=r"evil.tar: refused: entry .*evil.jpg|evil.tar: refused: member '(link|hard|d|p)"
     ):
         open_source(path)
     assert sorted(os.listdir(tmp_path)) == ["evil.tar"]

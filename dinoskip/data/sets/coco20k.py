@@ -11,10 +11,11 @@ from pydantic import Field
 from dinoskip.data.detection import DetectionDataset
 from dinoskip.data.folders import ImageFolder
 from dinoskip.data.listing import read_text
-from dinoskip.data.sets.coco_json import CocoDetection, ListedImage, images_below, load_coco, safe_name, with_boxes
+from dinoskip.data.sets.coco_json import CocoDetection, ListedImage, images_below, load_coco, with_boxes
 from dinoskip.data.sets.kind import Archives, CheckedSplit, Published, WithBoxes
 from dinoskip.data.sets.pairs import coco_images
 from dinoskip.errors import DataError
+from dinoskip.files import confined
 
 LIST = "coco_20k_filenames.txt"
 LIST_MD5 = "133cea5ffcea93dccbaeb62c38b24e7c"
@@ -41,7 +42,7 @@ def read_coco20k_list(path: Path) -> tuple[tuple[str, ...], bool]:
     lines = tuple(line.strip() for line in content.splitlines() if line.strip())
     if not lines or len(set(lines)) != len(lines):
         raise DataError(f"{path}: the image list is empty or names an image twice")
-    names = tuple(safe_name(line, path).rpartition("/")[2] for line in lines)
+    names = tuple(confined(path.parent, line, path).name for line in lines)
     return names, hashlib.md5(content.encode(), usedforsecurity=False).hexdigest() == LIST_MD5
 
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import io
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -17,8 +15,10 @@ from pydantic import Field
 
 from dinoskip.data.detection import Box, DetectionDataset, are_coordinates, upright_boxes
 from dinoskip.data.folders import ImageFolder
+from dinoskip.data.schema import resolve, unique, violated
 from dinoskip.data.sets.kind import CheckedSplit, WithBoxes
 from dinoskip.errors import DataError, guard
+from dinoskip.files import confined
 from dinoskip.images import stored_geometry, turn_upright
 
 
@@ -27,7 +27,7 @@ class CocoDetection(DetectionDataset):
     """Images with boxes that were read from one JSON. ``annotation_paths`` are the JSON and the list, if any."""
 
     objects_by_image: tuple[tuple[Box, ...], ...] = ()
-    sizes: tuple[tuple[int, int] | None, ...] = ()  # (height, width) as the JSON gives them
+    sizes: tuple[tuple[Any, Any] | None, ...] = ()  # (height, width) as the JSON gives them
     numbers: tuple[Any, ...] = ()  # of the images in the JSON
 
     def part(self, chosen: Sequence[int]) -> CocoDetection:
@@ -62,30 +62,15 @@ class CocoDetection(DetectionDataset):
 
     def objects(self, index: int) -> list[Box]:
         """Return the objects of image ``index``, those marked as a crowd left out."""
-        return upright_boxes(list(self.objects_by_image[index]), self.image_paths[index], self.sizes[index])
-
-
-def _can_be_a_file(name: str) -> bool:
-    """Whether a system can have files of this name: its parts have at most 255 bytes, all of it 4,095."""
-    try:
-        encoded = os.fsencode(name)
-    except UnicodeEncodeError:  # half a surrogate pair
-        return False
-    long = len(encoded) > 4095 or max(map(len, encoded.split(b"/"))) > 255
-    return bool(name) and not long and "\\" not in name and "\0" not in name
-
-
-def safe_name(name: Any, source: Path) -> str:
-    """Return a relative name that a file gives; :class:`DataError` if it is none or points outside its folder."""
-    if not isinstance(name, str) or not _can_be_a_file(name):
-        raise DataError(f"{source}: {repr(name)[:80]} is not a file name")
-    if name.startswith("/") or ".." in PurePosixPath(name).parts:
-        raise DataError(f"{source}: refused: {name!r} points outside the folder of images")
-    return name
+        where = f"{self.annotation_paths[0]}: image {self.numbers[index]}"
+        return upright_boxes(list(self.objects_by_image[index]), self.image_paths[index], self.sizes[index], where)
 
 
 def load_coco(path: Path) -> Any:
-    """Return a pycocotools index of a JSON. It prints while it reads; that is not shown."""
+    """Return a pycocotools index of a JSON. It prints while it reads; that is not shown.
+
+    Raises :class:`DataError` for a damaged one, an id that comes twice and an annotation of no image in it.
+    """
     from pycocotools.coco import COCO  # brings matplotlib
 
     if not path.is_file():
@@ -95,6 +80,14 @@ def load_coco(path: Path) -> Any:
         complete = all(isinstance(index.dataset.get(key), list) for key in ("images", "annotations", "categories"))
     if not complete:
         raise DataError(f"{path}: not a COCO file: it needs lists of images, annotations and categories")
+    with guard(path, "COCO file"):
+        for part, what in (("images", "image"), ("annotations", "annotation"), ("categories", "category")):
+            unique((entry["id"] for entry in index.dataset[part]), what, path)
+        for entry in index.dataset["annotations"]:
+            where = f"{path}: annotation {entry['id']}"
+            resolve([entry["image_id"]], index.imgs, "image", where)
+            if entry.get("iscrowd", 0) not in (0, 1):
+                raise violated(where, f"iscrowd is {entry['iscrowd']!r}, neither 0 nor 1")
     return index
 
 
@@ -127,9 +120,9 @@ def _objects(index: Any, number: Any, names: Mapping[Any, str], path: Path) -> t
     return tuple(_box(entry, names, path) for entry in index.imgToAnns.get(number, ()) if not entry.get("iscrowd"))
 
 
-def _size(entry: Mapping[str, Any]) -> tuple[int, int] | None:
-    height, width = entry.get("height"), entry.get("width")
-    return (height, width) if isinstance(height, int) and isinstance(width, int) else None
+def _size(entry: Mapping[str, Any]) -> tuple[Any, Any] | None:
+    """(height, width) of an image's entry, whatever they are; None where it gives neither."""
+    return (entry.get("height"), entry.get("width")) if {"height", "width"} & entry.keys() else None
 
 
 class ListedImage(NamedTuple):
@@ -183,13 +176,12 @@ def coco_json(
     path, folder = Path(annotations), Path(images)
     index = load_coco(path)
     try:
-        named = sorted((safe_name(entry["file_name"], path), number) for number, entry in index.imgs.items())
+        listed = [(entry["file_name"], number) for number, entry in index.imgs.items()]
     except (KeyError, TypeError) as error:
         raise DataError(f"{path}: an image has no id or file_name") from error
-    twice = [entry for (entry, _), (following, _) in pairwise(named) if entry == following]
-    if twice:
-        raise DataError(f"{path}: {twice[0]!r} is listed twice")
-    files = [ListedImage(number, entry, folder / entry) for entry, number in named]
+    files = [ListedImage(number, entry, confined(folder, entry, path)) for entry, number in listed]
+    unique((image.id for image in files), "file_name", path)
+    files.sort(key=lambda image: image.id)
     return with_boxes(index, path, files, {"name": name or path.stem, "split": path.stem}, (), faults)
 
 

@@ -12,13 +12,13 @@ import numpy as np
 from pydantic import Field
 
 from dinoskip.data.folders import ImageFolder
+from dinoskip.data.schema import unique, violated
 from dinoskip.data.segmentation import IGNORE, SegmentationDataset, class_map
-from dinoskip.data.sets.coco_json import safe_name
 from dinoskip.data.sets.kind import CheckedSplit, TrainSubset, WithMasks
 from dinoskip.data.sets.pairs import coco_images, known_split
 from dinoskip.data.sets.voc import FileTable, present
 from dinoskip.errors import DataError, guard
-from dinoskip.files import read_regular
+from dinoskip.files import confined, read_regular
 from dinoskip.images import read_image
 
 MAX_JSON = 2 << 30  # bytes; the published one of train has 180 MB
@@ -48,6 +48,8 @@ class PanopticDataset(SegmentationDataset):
         unknown = np.setdiff1d(numbers, [0, *listed])
         if unknown.size:
             raise DataError(f"{path}: segment {unknown[0]} is not in the annotations")
+        if (lost := np.setdiff1d(listed, numbers)).size:
+            raise violated(path, f"has no pixel of segment {lost[0]}, which {self.annotations.name} lists")
         meaning = dict(zip(listed.tolist(), classes.tolist(), strict=True))
         values = np.array([meaning.get(int(number), IGNORE) for number in numbers], dtype=np.uint8)
         return values[places.reshape(red.shape)]
@@ -61,11 +63,15 @@ def _read(path: Path) -> tuple[dict[str, tuple[np.ndarray, np.ndarray]], tuple[s
         number = {category: place for place, category in enumerate(sorted(names))}
         if not names or len(names) > IGNORE:
             raise DataError(f"{path}: {len(names)} categories: expected 1 to {IGNORE}")
+        unique((entry["id"] for entry in content["categories"]), "category", path)
+        unique((entry["file_name"] for entry in content["annotations"]), "file_name", path)
         segments = {}
         for entry in content["annotations"]:
             listed = [(int(one["id"]), number[int(one["category_id"])]) for one in entry["segments_info"]]
             table = np.array(listed, dtype=np.int64).reshape(-1, 2)
-            segments[Path(safe_name(entry["file_name"], path)).stem] = (table[:, 0], table[:, 1])
+            name = confined(path.parent, entry["file_name"], path).stem
+            unique(table[:, 0].tolist(), "segment", f"{path}: {name}")
+            segments[name] = (table[:, 0], table[:, 1])
     return {name: segments[name] for name in sorted(segments)}, tuple(names[category] for category in sorted(names))
 
 

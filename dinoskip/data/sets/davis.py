@@ -9,9 +9,11 @@ from pydantic import Field
 
 from dinoskip.data.folders import ImageFolder
 from dinoskip.data.listing import is_image_name, name_key, read_text, require_folder
+from dinoskip.data.schema import both_ways, evenly_numbered, unique
 from dinoskip.data.sequences import SequenceDataset, VideoSequence
 from dinoskip.data.sets.kind import Archives, CheckedSplit, Published, WithSequences
 from dinoskip.errors import DataError
+from dinoskip.files import confined
 
 EXPECTED = {"train": (60, 4209), "val": (30, 1999)}
 """Videos and frames of each split."""
@@ -71,9 +73,11 @@ def _files(folder: Path, images: bool) -> dict[str, Path]:
 
 
 def _names(folder: Path, split: str) -> list[str]:
-    names = read_text(folder / "ImageSets" / "2017" / f"{split}.txt", "list of videos").split()
-    if not names or any("/" in name or name.startswith(".") for name in names):
-        raise DataError(f"{folder}/ImageSets/2017/{split}.txt: expected the name of a video on every line")
+    path = folder / "ImageSets" / "2017" / f"{split}.txt"
+    names = read_text(path, "list of videos").split()
+    if not names or any(confined(folder, name, path).name != name or name.startswith(".") for name in names):
+        raise DataError(f"{path}: expected the name of a video on every line")
+    unique(names, "video", path)
     return names
 
 
@@ -88,7 +92,8 @@ def davis_images(root: Path, split: str) -> ImageFolder:
 def davis_sequences(root: Path, split: str, *, name: str, faults: list[str] | None) -> SequenceDataset:
     """Open the videos of a split of a folder in the layout of DAVIS.
 
-    Every frame needs a mask, and a video 3 frames. Raises :class:`DataError` naming the first that lacks it; with
+    Every frame needs a mask and every mask a frame, numbered without a gap, and a video 3 frames. Raises
+    :class:`DataError` naming the first that lacks it; with
     ``faults`` they are noted there and the videos concerned are left out.
     """
     folder, sequences = davis_folder(root), []
@@ -97,10 +102,11 @@ def davis_sequences(root: Path, split: str, *, name: str, faults: list[str] | No
             frames, masks = (
                 _files(folder / part / "480p" / video, part == "JPEGImages") for part in ("JPEGImages", "Annotations")
             )
-            if lacking := sorted(frames.keys() - masks.keys()):
-                raise DataError(f"{folder}/Annotations/480p/{video}/{lacking[0]}.png: no such mask for this frame")
+            where = folder / "JPEGImages" / "480p" / video
+            both_ways(frames, masks, ("has no mask in Annotations", "has a mask and no frame"), where)
+            evenly_numbered(frames, "frames", where)
             if len(frames) < LEAST_FRAMES:
-                raise DataError(f"{folder}/JPEGImages/480p/{video}: {len(frames)} frames, {LEAST_FRAMES} are needed")
+                raise DataError(f"{where}: {len(frames)} frames, {LEAST_FRAMES} are needed")
         except DataError as error:
             if faults is None:
                 raise

@@ -18,9 +18,11 @@ from pydantic import Field
 from dinoskip.data.folders import ImageFolder
 from dinoskip.data.geometry import DepthDataset, LabelledNormals, NormalsDataset
 from dinoskip.data.listing import name_key, read_text, require_folder
+from dinoskip.data.schema import finite, unique, violated
 from dinoskip.data.sets.kind import CheckedSplit, WithDepth, WithNormals
 from dinoskip.data.sets.pairs import known_split
 from dinoskip.errors import DataError, guard
+from dinoskip.files import confined
 
 LISTS = {
     "train": ("nyu_train.txt", "nyudepthv2_train_files_with_gt.txt"),
@@ -48,10 +50,12 @@ def _paths_of(root: Path, split: str) -> list[tuple[Path, Path]]:
     if short is not None:
         raise DataError(f"{lists[0]}:{short}: a line is IMAGE DEPTH [FOCAL LENGTH]")
     names = [(line[0].lstrip("/\\"), line[1].lstrip("/\\")) for line in lines if line and line[1] != "None"]
+    unique((image for image, _ in names), "image", lists[0])
     if not names:
         raise DataError(f"{lists[0]}: names no image with a depth map")
     folder = next((root / one for one in FOLDERS[split] if (root / one / names[0][0]).is_file()), root)
-    return sorted(((folder / image, folder / depth) for image, depth in names), key=lambda pair: name_key(str(pair[0])))
+    pairs = ((confined(folder, image, lists[0]), confined(folder, depth, lists[0])) for image, depth in names)
+    return sorted(pairs, key=lambda pair: name_key(str(pair[0])))
 
 
 class NyuConfig(WithDepth):
@@ -96,10 +100,24 @@ def depth_of_lists(root: Path, split: str, name: str, faults: list[str] | None) 
 # --- surface normals ---------------------------------------------------------------------------------
 
 
-def _unit(normals: NDArray[Any]) -> NDArray[np.float32]:
-    length = np.linalg.norm(normals, axis=-1, keepdims=True)
-    unit: NDArray[np.float64] = np.divide(normals, length, out=np.zeros(normals.shape), where=length > 0)
-    return unit.astype(np.float32)
+def _labelled(image: NDArray[Any], depth: NDArray[Any], normals: NDArray[Any], path: Path) -> LabelledNormals:
+    """Normals of length 1, known where there is depth up to 10 m and a direction; :class:`DataError` naming the file.
+
+    ``image`` is uint8 (H, W, 3) and all values are finite, normals where there is no depth aside.
+    """
+    if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
+        raise violated(path, f"image is {image.dtype} {image.shape}, expected uint8 (height, width, 3)")
+    for values, what, shape in ((depth, "depths", image.shape[:2]), (normals, "normals", image.shape)):
+        if values.dtype.kind not in "fiu":
+            raise violated(path, f"{what} are not numbers but {values.dtype}")
+        if values.shape != shape:
+            raise violated(path, f"{what} {values.shape} do not fit an image of {image.shape[:2]}")
+    finite(depth, "depths", path)
+    valid = (depth > 0) & (depth <= FARTHEST)
+    finite(normals[valid], "normals", path)
+    length = np.linalg.norm(normals, axis=-1)
+    unit = np.divide(normals, length[..., None], out=np.zeros(normals.shape), where=length[..., None] > 0)
+    return LabelledNormals(image, unit.astype(np.float32), valid & (length > 0))
 
 
 def _checked(arrays: Mapping[str, Any], path: Path, image: str, depth: str, normals: str) -> tuple[Any, Any, Any]:
@@ -116,15 +134,17 @@ def load_geonet(path: Path, _: Path) -> LabelledNormals:
     with guard(path, "MATLAB file"):
         content = loadmat(path, variable_names=("img", "depth", "norm"))
     image, depth, normals = (one[:480, :640] for one in _checked(content, path, "img", "depth", "norm"))
-    pixels = np.clip(image + 2 * np.array(GEONET_MEANS), 0, 255).astype(np.uint8)
-    return LabelledNormals(pixels, _unit(normals), (depth > 0) & (depth <= FARTHEST))
+    with guard(path, "image of GeoNet"):
+        image = image + 2 * np.array(GEONET_MEANS)
+        finite(image, "pixels", path)
+    return _labelled(np.clip(image, 0, 255).astype(np.uint8), np.nan_to_num(depth), normals, path)
 
 
 def load_labelled(path: Path, _: Path) -> LabelledNormals:
     """Read a labelled image from its .npz: ``image`` uint8 (H, W, 3), ``depth`` in metres, ``normals`` (H, W, 3)."""
     with guard(path, "file of arrays"), np.load(path, allow_pickle=False) as content:
         image, depth, normals = _checked(content, path, "image", "depth", "normals")
-    return LabelledNormals(image.astype(np.uint8), _unit(normals), (depth > 0) & (depth <= FARTHEST))
+    return _labelled(image, depth, normals, path)
 
 
 class NyuNormalsConfig(WithNormals):

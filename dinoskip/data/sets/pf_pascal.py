@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from functools import cache
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -13,8 +14,10 @@ from dinoskip.data.folders import ImageFolder
 from dinoskip.data.keypoints import KeypointDataset, KeypointPair, checked_points
 from dinoskip.data.listing import read_text, require_folder
 from dinoskip.data.sets.kind import Archives, CheckedSplit, Published, WithKeypoints
+from dinoskip.data.sets.spair import SizeOf
 from dinoskip.data.sets.voc import VOC_CLASSES
 from dinoskip.errors import DataError
+from dinoskip.files import confined
 from dinoskip.images import image_size
 
 EXPECTED = {"val": 308, "test": 299}
@@ -56,10 +59,11 @@ class PfPascalConfig(WithKeypoints):
         path = folder / f"{split}_pairs_pf_pascal.csv"
         rows = list(csv.reader(read_text(path, "list of pairs").splitlines()))[1:]
         numbers: dict[str, int] = {}
+        size_of = cache(image_size)
         pairs = []
         for line, row in enumerate(rows, 2):
             try:
-                pairs.append(_pair(row, f"{path}:{line}", folder / "JPEGImages", numbers))
+                pairs.append(_pair(row, f"{path}:{line}", folder / "JPEGImages", numbers, size_of))
             except DataError as error:
                 if faults is None:
                     raise
@@ -83,22 +87,25 @@ def _folder(root: Path) -> Path:
     raise DataError(f"{root}: no JPEGImages here: expected PF-dataset-PASCAL.zip, unpacked")
 
 
-def _pair(row: list[str], where: str, images: Path, numbers: dict[str, int]) -> KeypointPair:
+def _pair(row: list[str], where: str, images: Path, numbers: dict[str, int], size_of: SizeOf) -> KeypointPair:
     """A line ``source, target, class from 1, XA, YA, XB, YB``; coordinates have ``;`` between them."""
     try:
         names = [Path(text).name for text in row[:2]]
-        category = VOC_CLASSES[int(float(row[2])) - 1]
+        if not (number := float(row[2])).is_integer() or not 1 <= number <= len(VOC_CLASSES):
+            raise ValueError(f"class {row[2]} is none of 1 to {len(VOC_CLASSES)}")
+        category = VOC_CLASSES[int(number) - 1]
         xa, ya, xb, yb = ([float(part) for part in text.split(";") if part.strip()] for text in row[3:7])
-        points = [np.stack(np.broadcast_arrays(x, y), 1) for x, y in ((xa, ya), (xb, yb))]
-    except (ValueError, IndexError) as error:
+        points = [list(zip(x, y, strict=True)) for x, y in ((xa, ya), (xb, yb))]
+    except (ValueError, IndexError, OverflowError) as error:
         raise DataError(f"{where}: not a pair of PF-PASCAL: {error}") from error
-    source_points, target_points = (checked_points(one.tolist(), where) for one in points)
+    for name in names:
+        if not confined(images, name, where).is_file():
+            raise DataError(f"{images / name}: no such image, {where} names it")
+    sizes = [size_of(images / name) for name in names]
+    source_points, target_points = (checked_points(*one, where) for one in zip(points, sizes, strict=True))
     if len(source_points) != len(target_points):
         raise DataError(f"{where}: {len(source_points)} points in one image, {len(target_points)} in the other")
-    for name in names:
-        if not (images / name).is_file():
-            raise DataError(f"{images / name}: no such image, {where} names it")
     source, target = (numbers.setdefault(name, len(numbers)) for name in names)
     visible = np.ones(len(source_points), dtype=bool)
-    pair_id, extent = f"{names[0]}-{names[1]}", float(max(image_size(images / names[1])))
+    pair_id, extent = f"{names[0]}-{names[1]}", float(max(sizes[1]))
     return KeypointPair(pair_id, category, source, target, source_points, target_points, extent, visible)

@@ -24,6 +24,7 @@ from pydantic import Field
 from dinoskip.config import settings_for_key
 from dinoskip.data.folders import ImageFolder
 from dinoskip.data.geometry import DepthDataset, LabelledNormals, NormalsDataset
+from dinoskip.data.schema import finite
 from dinoskip.data.sets.kind import CheckedSplit, Composed, Task, WithDepth, WithNormals
 from dinoskip.data.sets.nyu import LISTS, depth_of_lists
 from dinoskip.data.sets.pairs import known_split
@@ -123,6 +124,7 @@ def load_normals(image: Path, normals: Path) -> LabelledNormals:
         if "normals" not in content:
             raise DataError(f"{normals}: holds no array 'normals'")
         values = content["normals"].astype(np.float32)
+        finite(values, "normals", normals)
     return LabelledNormals(read_image(image), values, np.ones(values.shape[:2], dtype=np.bool_))
 
 

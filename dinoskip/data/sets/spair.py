@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -12,12 +13,15 @@ from pydantic import Field
 from dinoskip.data.folders import ImageFolder
 from dinoskip.data.keypoints import KeypointDataset, KeypointPair, checked_points
 from dinoskip.data.listing import read_text, require_folder
+from dinoskip.data.schema import inside, same_size, unique
 from dinoskip.data.sets.kind import Archives, CheckedSplit, Published, WithKeypoints
 from dinoskip.errors import DataError
-from dinoskip.files import read_json
+from dinoskip.files import confined, read_json
+from dinoskip.images import image_size
 
 EXPECTED = {"trn": 53340, "val": 5384, "test": 12234}
 """Pairs of each split."""
+SizeOf = Callable[[Path], tuple[int, int]]  # (height, width) of an image
 
 ARCHIVES = Archives(
     published=(
@@ -68,8 +72,9 @@ def listed_names(folder: Path, split: str) -> list[str]:
     """Names of a split's pairs in ``Layout/large``, ``number-source-target:category``; some systems put _ for the :."""
     path = folder / "Layout" / "large" / f"{split}.txt"
     names = read_text(path, "list of pairs").split()
-    if not names or any("/" in name for name in names):
+    if not names or any(confined(folder, name, path).name != name for name in names):
         raise DataError(f"{path}: expected the name of a pair on every line")
+    unique(names, "pair", path)
     return names
 
 
@@ -83,11 +88,12 @@ def spair_pairs(root: Path, split: str, *, name: str, faults: list[str] | None) 
     annotations, images = folder / "PairAnnotation" / split, folder / "JPEGImages"
     require_folder(annotations, f"the annotations of the {split} pairs")
     numbers: dict[str, int] = {}
+    size_of = cache(image_size)
     pairs, files, there = [], [], {path.name for path in annotations.iterdir()}
     for listed in listed_names(folder, split):
         try:
             path = annotations / _file_name(listed, there, annotations)
-            pairs.append(_pair(path, listed, images, numbers))
+            pairs.append(_pair(path, listed, images, numbers, size_of))
             files.append(path)
         except DataError as error:
             if faults is None:
@@ -104,19 +110,26 @@ def _file_name(listed: str, there: Iterable[str], folder: Path) -> str:
     raise DataError(f"{folder / listed}.json: no such file, it is in the list")
 
 
-def _pair(path: Path, name: str, images: Path, numbers: dict[str, int]) -> KeypointPair:
+def _pair(path: Path, name: str, images: Path, numbers: dict[str, int], size_of: SizeOf) -> KeypointPair:
     entry: Any = read_json(path)
     try:
         category, box = str(entry["category"]), [float(side) for side in entry["trg_bndbox"]]
         named = [f"{category}/{entry[key]}" for key in ("src_imname", "trg_imname")]
-        points = [checked_points(entry[key], f"{path}: {key}") for key in ("src_kps", "trg_kps")]
-    except (KeyError, TypeError, ValueError) as error:
+        given = [entry[key] for key in ("src_kps", "trg_kps")]
+        stated = [entry.get(key) for key in ("src_imsize", "trg_imsize")]
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise DataError(f"{path}: not an annotation of SPair-71k: {error!r}") from error
+    for one in named:
+        if not confined(images, one, path).is_file():
+            raise DataError(f"{images / one}: no such image, {path.name} names it")
+    points, shapes = [], [size_of(images / one) for one in named]
+    for key, values, size, side in zip(("src", "trg"), given, shapes, stated, strict=True):
+        if side is not None:  # width, height, channels
+            same_size(tuple(side[1::-1]) if isinstance(side, list) else side, size, f"{path}: {key}_imsize")
+        points.append(checked_points(values, size, f"{path}: {key}_kps"))
     if len(points[0]) != len(points[1]) or len(box) != 4:
         raise DataError(f"{path}: {len(points[0])} points in one image, {len(points[1])} in the other")
-    for one in named:
-        if ".." in one or not (images / one).is_file():
-            raise DataError(f"{images / one}: no such image, {path.name} names it")
+    inside(box, shapes[1], "corners of trg_bndbox", path)
     source, target = (numbers.setdefault(one, len(numbers)) for one in named)
     extent = max(box[2] - box[0], box[3] - box[1])
     if not extent > 0:

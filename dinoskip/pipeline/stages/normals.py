@@ -44,7 +44,7 @@ STAGE = Stage(
     place="evaluate.normals",
     use="normals",
     measures="surface normals",
-    version=2,
+    version=3,
     command=Command(
         "fit linear heads of surface normals on every block of a backbone",
         "evaluate.normals.epochs=2",

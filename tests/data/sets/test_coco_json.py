@@ -10,8 +10,9 @@ from PIL import Image
 
 from dinoskip.data import Coco20kConfig, CocoJsonConfig, dataset_name, open_detection, open_images, open_segmentation
 from dinoskip.data.sets.coco20k import read_coco20k_list
-from dinoskip.data.sets.coco_json import CocoDetection, safe_name
+from dinoskip.data.sets.coco_json import CocoDetection
 from dinoskip.errors import ConfigError, DataError
+from dinoskip.files import confined
 
 SHARED = Path(__file__).parents[3].parent / "shared"
 NAMES = ("COCO_train2014_000000000009.jpg", "COCO_train2014_000000000002.jpg", "COCO_train2014_000000000005.jpg")
@@ -99,7 +100,10 @@ def test_missing_images_are_counted_or_noted(coco: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        (lambda c: c["images"][0].update(file_name="../../etc/passwd"), "refused: '../../etc/passwd' points outside"),
+        (
+            lambda c: c["images"][0].update(file_name="../../etc/passwd"),
+            "refused: entry '../../etc/passwd' points outside",
+        ),
         (lambda c: c["images"][0].update(file_name="/etc/passwd"), "points outside"),
         (lambda c: c["images"][0].update(file_name=7), "7 is not a file name"),
         (lambda c: c["images"][0].pop("file_name"), "no id or file_name"),
@@ -162,7 +166,7 @@ def test_reading_prints_nothing(coco: Path, capsys: pytest.CaptureFixture[str]) 
 @pytest.mark.parametrize("name", ["a\\b", "a\0", "", None, "a/../../b", "a" * 256, "a/" * 2100, "\ud800"])
 def test_unsafe_names(name: Any) -> None:
     with pytest.raises(DataError):
-        safe_name(name, Path("x.json"))
+        confined(Path("images"), name, Path("x.json"))
 
 
 def test_real_samples() -> None:
