@@ -102,7 +102,7 @@ def test_missing_images_are_counted_or_noted(coco: Path) -> None:
     [
         (
             lambda c: c["images"][0].update(file_name="../../etc/passwd"),
-            "refused: entry '../../etc/passwd' points outside",
+            "entry '../../etc/passwd' points outside",
         ),
         (lambda c: c["images"][0].update(file_name="/etc/passwd"), "points outside"),
         (lambda c: c["images"][0].update(file_name=7), "7 is not a file name"),

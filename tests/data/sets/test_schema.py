@@ -93,8 +93,8 @@ def nyu(root: Path) -> AnyDataset:
     return NyuConfig(root=str(root))
 
 
-def nyu_list(line: str) -> Callable[[Path], None]:
-    return lambda root: (root / "nyu_test.txt").write_text(line) and None
+def nyu_list(line: str) -> Callable[[Path], object]:
+    return lambda root: (root / "nyu_test.txt").write_text(line)
 
 
 def normals(root: Path) -> AnyDataset:
@@ -197,7 +197,7 @@ CASES: dict[str, Case] = {
     "davis frame": (davis, lambda root: (root / f"JPEGImages/{DAVIS}2.jpg").unlink(), "has a mask and no frame"),
     "davis both": (
         davis,
-        lambda root: [path.unlink() for path in root.glob(f"*/{DAVIS}2.*")],
+        lambda root: list(map(Path.unlink, root.glob(f"*/{DAVIS}2.*"))),
         "frames are not numbered evenly",
     ),
     "davis twice": (davis, lambda root: (root / "ImageSets/2017/val.txt").write_text("bear\nbear\n"), "listed twice"),
