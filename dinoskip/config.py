@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import sys
 import types
 import typing
 import warnings
@@ -227,6 +228,11 @@ def apply_overrides(source: RawConfig, overrides: Sequence[str]) -> RawConfig:
         if not equals or not dotted:
             raise ConfigError(f"{text!r}: an override is written key=value, with dots between levels")
         where = f"command line: {dotted}"
+        if any("\ud800" <= letter <= "\udfff" for letter in value):
+            raise ConfigError(
+                f"{where}: has letters that this locale ({sys.getfilesystemencoding()}) does not know",
+                "set LC_ALL=C.UTF-8 or PYTHONUTF8=1",
+            )
         parsed = _plain(_parse(value, where, round_trip=False), where, "", {})
         node: Any = tree
         *parents, last = dotted.split(".")

@@ -12,7 +12,6 @@ array of what each image contributes:
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dinoskip.arrays import read_arrays
 from dinoskip.errors import DataError
 from dinoskip.files import atomic_path
 from dinoskip.results import EvalResult, read_rows, write_rows
@@ -93,11 +93,11 @@ def read_records(folder: Path) -> dict[EvalResult, ImageRecords]:
     if not path.is_file():
         return {}
     try:
-        with np.load(path, allow_pickle=False) as stored:
-            ids = tuple(stored["ids"].tolist())
-            numbers = sorted(int(name.removeprefix(_ROW)) for name in stored.files if name != "ids")
-            records = {number: stored[f"{_ROW}{number}"] for number in numbers}
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        stored = read_arrays(path)
+        ids = tuple(stored.pop("ids").tolist())
+        records = {int(name.removeprefix(_ROW)): stored[name] for name in stored}
+        records = dict(sorted(records.items()))
+    except (DataError, ValueError, KeyError) as error:
         raise DataError(f"{path}: cannot be read as per-image records: {error}", "run the evaluation again") from error
     if any(number >= len(rows) or len(values) != len(ids) for number, values in records.items()):
         raise DataError(f"{path}: does not belong to the rows beside it", "run the evaluation again")

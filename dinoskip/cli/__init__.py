@@ -8,6 +8,7 @@ stderr.
 from __future__ import annotations
 
 import argparse
+import io
 import math
 import os
 import signal
@@ -160,6 +161,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; without ``argv`` the program's, which ends then."""
     try:
         claim_common_names()
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):  # letters that the terminal does not have: as \\u2265
+                stream.reconfigure(errors="backslashreplace")
         args = _parse(argv)
         console.configure(args.verbosity)
         with _stopped_by_signals(at_end=argv is None):

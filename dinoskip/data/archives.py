@@ -11,6 +11,7 @@ that members declare, before anything is written, and while a compressed tar is 
 from __future__ import annotations
 
 import bz2
+import filecmp
 import gzip
 import hashlib
 import lzma
@@ -177,7 +178,7 @@ def _write(archive: Path, member: Member, target: Path) -> None:
 
 
 def _merge(source: Path, target: Path) -> None:
-    """Rename a tree into place: whole folders where there is none yet; files of the same size stay as they are."""
+    """Rename a tree into place: whole folders where there is none yet; files that are there stay as they are."""
     if not target.exists():
         target.parent.mkdir(parents=True, exist_ok=True)
         os.replace(source, target)
@@ -194,7 +195,7 @@ def _conflict(source: Path, target: Path) -> Path | None:
         return target
     if source.is_dir():
         return next((bad for entry in sorted(source.iterdir()) if (bad := _conflict(entry, target / entry.name))), None)
-    return None if source.stat().st_size == target.stat().st_size else target
+    return None if filecmp.cmp(source, target, shallow=False) else target
 
 
 def unpack(
@@ -208,7 +209,7 @@ def unpack(
     """Unpack a .tar (also compressed) or .zip into a folder below ``out``; return the number of files.
 
     ``place`` gets the names of all files and says into which sub-folder of ``out`` they go. They are unpacked beside it
-    and renamed into place when all are there; files that are there already with the same size stay. Raises
+    and renamed into place when all are there; files that are there already with the same bytes stay. Raises
     :class:`DataError` naming the member for whatever is unsafe, damaged or differs from what is there, and
     :class:`DiskFull` before writing if there is not enough space; then ``out`` is as it was.
     """

@@ -13,6 +13,7 @@ or with the same arrays in block{b}.safetensors, or in features.h5, which are ma
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, overload
@@ -21,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, ValidationError, model_validator
 
-from dinoskip.errors import DataError
+from dinoskip.errors import ConfigError, DataError
 from dinoskip.features.file_formats import ArrayLocation, check_format, locate_array
 from dinoskip.features.integrity import first_not_finite, has_recorded_hash, verification_wanted
 from dinoskip.features.transform import Transform
@@ -93,6 +94,7 @@ class StoreDescription(BaseModel):
             raise ValueError(f"{len(self.grids)} grids of {len(self.ids)} images, layout {self.layout}")
         if len(self.image_sizes) != len(self.ids):
             raise ValueError(f"{len(self.image_sizes)} image sizes of {len(self.ids)} images")
+        self._fits_the_images()
         facets, norms, widths = (
             len(value) if isinstance(value, tuple) else 0 for value in (self.facet, self.norm, self.dim)
         )
@@ -101,6 +103,25 @@ class StoreDescription(BaseModel):
         if sorted(set(self.blocks)) != list(self.blocks) or not 1 <= self.blocks[0] <= self.blocks[-1] <= self.depth:
             raise ValueError(f"blocks {list(self.blocks)} are not ascending numbers of 1..{self.depth}")
         return self
+
+    def _fits_the_images(self) -> None:
+        """Ids come once, and grids are what the transform makes of the images' sizes."""
+        if twice := next((name for name, count in Counter(self.ids).items() if count > 1), None):
+            raise ValueError(f"image {twice!r} is listed twice")
+        if self.transform.ragged != (self.layout == "ragged"):
+            raise ValueError(f"layout {self.layout} of transform {self.transform.mode}")
+        for name, grid, (height, width) in zip(
+            self.ids, self.grids, self.image_sizes, strict=False
+        ):  # one, if all alike
+            try:
+                sides = self.transform.padded_size(height, width, self.patch_size)
+            except ConfigError as error:
+                raise ValueError(error.message) from None
+            if grid != tuple(side // self.patch_size for side in sides):
+                raise ValueError(
+                    f"grid of image {name!r} is {grid[0]}×{grid[1]}, of {height}×{width} pixels and patches of "
+                    f"{self.patch_size}"
+                )
 
 
 class FeatureSet(ABC):
@@ -206,7 +227,8 @@ class FeatureStore(FeatureSet):
         except ValidationError as failure:
             first = failure.errors(include_url=False)[0]
             field = ".".join(map(str, first["loc"]))
-            raise DataError(f"{described}: damaged: {field}: {first['msg'].removeprefix('Value error, ')}") from None
+            said = first["msg"].removeprefix("Value error, ")
+            raise DataError(f"{described}: damaged: {field + ': ' if field else ''}{said}") from None
         store = cls(path, _of_facet(manifest, facet, path), file_format, hashes if wanted else None)
         for block in store.blocks:
             if manifest["tokens"]:

@@ -1,6 +1,9 @@
 """``dinoskip settings``: every setting, with a meaning; sections and words are looked for."""
 
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 
@@ -55,3 +58,22 @@ def test_command(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_rows_have_the_columns_of_the_table() -> None:
     assert Setting._fields == ("key", "of", "default", "range", "meaning")
+
+
+ASCII = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
+
+
+def test_a_terminal_of_ascii_shows_what_it_can() -> None:
+    command = [sys.executable, "-m", "dinoskip", "settings", "tokencut.tau"]
+    done = subprocess.run(command, env={**os.environ, **ASCII}, capture_output=True, check=True)
+    assert b"\\u2265 0" in done.stdout
+
+
+def test_letters_that_the_locale_does_not_know() -> None:
+    command = [sys.executable, "-m", "dinoskip", "plan", "configs/demo.yaml", "output=\u00e9"]
+    done = subprocess.run([part.encode() for part in command], env={**os.environ, **ASCII}, capture_output=True)
+    assert done.returncode == 2
+    assert done.stderr == (
+        b"error: command line: output: has letters that this locale (ascii) does not know "
+        b"(set LC_ALL=C.UTF-8 or PYTHONUTF8=1)\n"
+    )

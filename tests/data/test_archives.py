@@ -31,6 +31,9 @@ def test_unpacks_and_may_be_repeated(tmp_path: Path, kind: str) -> None:
     (out / "below" / "mine.txt").write_text("kept")
     assert unpack(path, out, lambda _: "below") == 3
     assert tree(out) == {**{f"below/{name}": content for name, content in GOOD.items()}, "below/mine.txt": b"kept"}
+    (out / "below" / "top" / "a.txt").write_bytes(b"a" * 9 + b"b")  # damaged: the length is the same
+    with pytest.raises(DataError, match=r"below/top/a\.txt: differs from what"):
+        unpack(path, out, lambda _: "below")
     (out / "below" / "top" / "a.txt").write_bytes(b"another length")
     (out / "below" / "c.txt").unlink()
     with pytest.raises(DataError, match=r"a.txt: differs from what a\..* holds"):

@@ -57,7 +57,9 @@ def republished(store: FeatureStore) -> Path:
      ({"blocks": [1, 2, 3]}, r"blocks \[1, 2, 3\] are not ascending numbers of 1\.\.2"),
      ({"depth": 3, "blocks": [1, 2, 3]}, "tokens_block3.npy: missing"), ({"blocks": []}, "damaged: blocks"),
      ({"blocks": ["x/../../y"]}, "damaged: blocks.0"), ({"blocks": [2, 1]}, "not ascending"),
-     ({"grids": []}, "0 grids of 2 images"),
+     ({"grids": []}, "0 grids of 2 images"), ({"grids": [[1, 4]]}, "grid of image 'image00' is 1×4, of 32×32 pixels"),
+     ({"ids": ["0.png", "0.png"]}, "image '0.png' is listed twice"), ({"patch_size": 16}, "grid of image"),
+     ({"patch_size": 7}, "not a multiple of the patch size 7"), ({"transform": {"mode": "native"}}, "layout fixed"),
      ({"grids": [[2**40, 1]]}, r"damaged: grids\.0\.0"), ({"image_sizes": [[1, 1]]}, "1 image sizes of 2"),
      ({"layout": "ragged"}, "1 grids of 2 images, layout ragged"), ({"dtype": "int8"}, "damaged: dtype")],
 )  # fmt: skip
@@ -66,6 +68,28 @@ def test_manifest_that_does_not_fit(store: FeatureStore, change: dict, message: 
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
     with pytest.raises(DataError, match=r"features.json: content differs from its recorded sha256"):
         FeatureStore.open(store.path)
+    with pytest.raises(DataError, match=message):
+        FeatureStore.open(republished(store))
+
+
+RAGGED: dict[str, tuple[Callable[[dict], object], str]] = {
+    "transposed": (lambda m: m.update(grids=[grid[::-1] for grid in m["grids"]]), "grid of image 'image00' is 4×2"),
+    "same sum": (lambda m: m.update(grids=[[2, 3], [3, 4]]), "grid of image 'image00' is 2×3, of 16×32 pixels"),
+    "ids": (lambda m: m.update(ids=[m["ids"][0]] * 2), "image 'image00' is listed twice"),
+    "sizes": (lambda m: m["image_sizes"].reverse(), "grid of image 'image00' is 2×4"),
+    "patch": (lambda m: m.update(patch_size=4), "grid of image 'image00' is 2×4, of 16×32 pixels"),
+    "layout": (lambda m: m.update(transform={"mode": "square", "size": 32}), "layout ragged"),
+}
+
+
+@pytest.mark.parametrize("change", RAGGED)
+def test_grids_follow_from_the_images(tmp_path: Path, backbone: Backbone, images: Callable, change: str) -> None:
+    store = export(backbone, images([(16, 32), (24, 32)]), tmp_path / "s", [1], transform=Transform(mode="native"))
+    path, (spoil, message) = store.path / "features.json", RAGGED[change]
+    described = json.loads(path.read_text())
+    assert described["grids"] == [[2, 4], [3, 4]]
+    spoil(described)
+    path.write_text(json.dumps(described))
     with pytest.raises(DataError, match=message):
         FeatureStore.open(republished(store))
 

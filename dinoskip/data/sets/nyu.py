@@ -7,7 +7,8 @@ the test split.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import io
+import math
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from dinoskip.arrays import read_arrays
 from dinoskip.data.folders import ImageFolder
 from dinoskip.data.geometry import DepthDataset, LabelledNormals, NormalsDataset
 from dinoskip.data.listing import name_key, read_text, require_folder
@@ -22,7 +24,7 @@ from dinoskip.data.schema import finite, unique, violated
 from dinoskip.data.sets.kind import CheckedSplit, WithDepth, WithNormals
 from dinoskip.data.sets.pairs import known_split
 from dinoskip.errors import DataError, guard
-from dinoskip.files import confined
+from dinoskip.files import confined, read_regular
 
 LISTS = {
     "train": ("nyu_train.txt", "nyudepthv2_train_files_with_gt.txt"),
@@ -33,6 +35,7 @@ FOLDERS = {"train": ("", "sync", "train"), "test": ("", "official_splits/test", 
 COUNTS = {"train": 24_231, "test": 654}
 FARTHEST = 10.0  # metres: what the sensor gives beyond it is not used
 GEONET_MEANS = (122.175, 116.169, 103.508)  # GeoNet's files hold an image less twice these
+MAX_FILE = 256 << 20  # bytes of an image with depth and normals; those of 480 × 640 pixels have at most 17 MB
 NOT_USED = (21_181, 6_919)  # of GeoNet's files in sorted order, as probe3d leaves them out
 
 
@@ -120,20 +123,20 @@ def _labelled(image: NDArray[Any], depth: NDArray[Any], normals: NDArray[Any], p
     return LabelledNormals(image, unit.astype(np.float32), valid & (length > 0))
 
 
-def _checked(arrays: Mapping[str, Any], path: Path, image: str, depth: str, normals: str) -> tuple[Any, Any, Any]:
-    missing = [name for name in (image, depth, normals) if name not in arrays]
-    if missing:
-        raise DataError(f"{path}: holds no array {missing[0]!r}")
-    return np.asarray(arrays[image]), np.asarray(arrays[depth]), np.asarray(arrays[normals])
-
-
 def load_geonet(path: Path, _: Path) -> LabelledNormals:
     """Read one of GeoNet's MATLAB files: ``img``, ``depth`` in metres, ``norm``; the first 480 × 640 pixels."""
-    from scipy.io import loadmat  # heavy; the kinds of data sets are listed without it
+    from scipy.io import loadmat, whosmat  # heavy; the kinds of data sets are listed without it
 
+    names = ("img", "depth", "norm")
     with guard(path, "MATLAB file"):
-        content = loadmat(path, variable_names=("img", "depth", "norm"))
-    image, depth, normals = (one[:480, :640] for one in _checked(content, path, "img", "depth", "norm"))
+        content = read_regular(path, MAX_FILE)
+        declared = {name: shape for name, shape, _ in whosmat(io.BytesIO(content))}
+        if missing := [name for name in names if name not in declared]:
+            raise DataError(f"{path}: holds no array {missing[0]!r}")
+        if (size := 8 * sum(math.prod(declared[name]) for name in names)) > MAX_FILE:
+            raise DataError(f"{path}: refused: its arrays have {size:,} bytes, more than {MAX_FILE:,}")
+        arrays = loadmat(io.BytesIO(content), variable_names=names)
+        image, depth, normals = (np.asarray(arrays[name])[:480, :640] for name in names)
     with guard(path, "image of GeoNet"):
         image = image + 2 * np.array(GEONET_MEANS)
         finite(image, "pixels", path)
@@ -142,9 +145,8 @@ def load_geonet(path: Path, _: Path) -> LabelledNormals:
 
 def load_labelled(path: Path, _: Path) -> LabelledNormals:
     """Read a labelled image from its .npz: ``image`` uint8 (H, W, 3), ``depth`` in metres, ``normals`` (H, W, 3)."""
-    with guard(path, "file of arrays"), np.load(path, allow_pickle=False) as content:
-        image, depth, normals = _checked(content, path, "image", "depth", "normals")
-    return _labelled(image, depth, normals, path)
+    content = read_arrays(path, "image", "depth", "normals", limit=MAX_FILE)
+    return _labelled(content["image"], content["depth"], content["normals"], path)
 
 
 class NyuNormalsConfig(WithNormals):

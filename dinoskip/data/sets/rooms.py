@@ -21,15 +21,16 @@ from numpy.typing import NDArray
 from PIL import Image
 from pydantic import Field
 
+from dinoskip.arrays import read_arrays
 from dinoskip.config import settings_for_key
 from dinoskip.data.folders import ImageFolder
 from dinoskip.data.geometry import DepthDataset, LabelledNormals, NormalsDataset
-from dinoskip.data.schema import finite
+from dinoskip.data.schema import finite, violated
 from dinoskip.data.sets.kind import CheckedSplit, Composed, Task, WithDepth, WithNormals
 from dinoskip.data.sets.nyu import LISTS, depth_of_lists
 from dinoskip.data.sets.pairs import known_split
 from dinoskip.data.sprites import KINDS, background
-from dinoskip.errors import DataError, OutputInUse, guard, translate_write_errors
+from dinoskip.errors import OutputInUse, translate_write_errors
 from dinoskip.files import TEMPORARY, publish_directory, read_json, write_json
 from dinoskip.images import read_image
 from dinoskip.randomness import numpy_rng
@@ -120,11 +121,11 @@ def _nyu_split(split: str) -> str:
 
 def load_normals(image: Path, normals: Path) -> LabelledNormals:
     """Read a room and its normals, known everywhere."""
-    with guard(normals, "file of normals"), np.load(normals, allow_pickle=False) as content:
-        if "normals" not in content:
-            raise DataError(f"{normals}: holds no array 'normals'")
-        values = content["normals"].astype(np.float32)
-        finite(values, "normals", normals)
+    values = read_arrays(normals, "normals")["normals"]
+    if values.dtype.kind != "f" or values.ndim != 3:
+        raise violated(normals, f"normals are {values.dtype} {values.shape}, expected floats (height, width, 3)")
+    finite(values, "normals", normals)
+    values = values.astype(np.float32)
     return LabelledNormals(read_image(image), values, np.ones(values.shape[:2], dtype=np.bool_))
 
 

@@ -83,7 +83,7 @@ def test_check_counts_and_names_what_is_missing(folder: Path, tmp_path: Path) ->
     assert depth.fault_count == 1
     assert "sync_depth_00004.png: no such file" in depth.faults[0]
     assert normals.fault_count == 2
-    assert "normals_00003.npz: not a readable file of normals" in " ".join(normals.faults)
+    assert "normals_00003.npz: not a readable file of arrays" in " ".join(normals.faults)
 
 
 def test_unknown_splits_and_no_folder_are_said(folder: Path) -> None:
