@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dinoskip.data.schema import inside, violated
+from dinoskip.data.schema import inside, real_numbers, violated
 from dinoskip.images import image_size
 
 
@@ -68,15 +69,12 @@ class KeypointDataset:
         return image_size(self.image_paths[index])
 
 
-def checked_points(points: Sequence[Sequence[float]], size: tuple[int, int], where: str) -> NDArray[np.float64]:
+def checked_points(points: Any, size: tuple[int, int], where: str) -> NDArray[np.float64]:
     """Return points (n, 2), n > 0; :class:`DataError` saying ``where`` unless all lie in an image of ``size``."""
-    try:
-        table = np.array(points, dtype=np.float64).reshape(-1, 2)
-    except (TypeError, ValueError) as error:
-        raise violated(where, "keypoints are not pairs of numbers") from error
-    if len(table) != len(points):
+    if not isinstance(points, list) or any(not isinstance(point, list) or len(point) != 2 for point in points):
         raise violated(where, "keypoints are not pairs of numbers")
-    if not len(table):
+    if not points:
         raise violated(where, "there are no keypoints")
+    table = np.array([real_numbers(point, "keypoints", where) for point in points])
     inside(table, size, "keypoints", where)
     return table

@@ -7,6 +7,7 @@ the entry in it and what to do.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable
 from typing import Any
 
@@ -36,7 +37,7 @@ def unique(names: Iterable[Any], what: str, where: object) -> None:
 def resolve(names: Iterable[Any], known: Collection[Any], what: str, where: object) -> None:
     """Raise :class:`DataError` naming the first of ``names`` that is not among those ``known``."""
     for name in names:
-        if name not in known:
+        if name not in known or isinstance(name, bool):  # True is 1 to Python
             raise violated(where, f"{what} {name!r} is not in it")
 
 
@@ -53,6 +54,18 @@ def evenly_numbered(names: Iterable[str], what: str, where: object) -> None:
     steps = np.diff(numbers)
     if steps.size and (wide := steps > steps.min()).any():
         raise violated(where, f"{what} are not numbered evenly: there is a gap after {numbers[int(wide.argmax())]}")
+
+
+def real_numbers(values: Any, what: str, where: object) -> list[float]:
+    """Return a list of finite numbers, as JSON has them, as floats; text and truth values are none."""
+    if not isinstance(values, list) or any(type(value) not in {int, float} for value in values):
+        raise violated(where, f"{what} are not numbers")
+    try:
+        given = [float(value) for value in values]
+    except OverflowError:
+        given = [math.inf]
+    finite(given, what, where)
+    return given
 
 
 def finite(values: ArrayLike, what: str, where: object) -> None:

@@ -15,7 +15,7 @@ from pydantic import Field
 
 from dinoskip.data.detection import Box, DetectionDataset, are_coordinates, upright_boxes
 from dinoskip.data.folders import ImageFolder
-from dinoskip.data.schema import resolve, unique, violated
+from dinoskip.data.schema import real_numbers, resolve, unique, violated
 from dinoskip.data.sets.kind import CheckedSplit, WithBoxes
 from dinoskip.errors import DataError, guard
 from dinoskip.files import confined
@@ -105,7 +105,7 @@ def _classes(index: Any, path: Path) -> dict[Any, str]:
 def _box(entry: Mapping[str, Any], names: Mapping[Any, str], path: Path) -> Box:
     """Corners x, y, x + w, y + h, each rounded half to even, as the published evaluations do."""
     try:
-        x, y, width, height = (float(value) for value in entry["bbox"])
+        x, y, width, height = real_numbers(entry["bbox"], "sides of bbox", f"{path}: annotation {entry.get('id')}")
         label = names[entry["category_id"]]
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise DataError(

@@ -95,7 +95,7 @@ def _pair(row: list[str], where: str, images: Path, numbers: dict[str, int], siz
             raise ValueError(f"class {row[2]} is none of 1 to {len(VOC_CLASSES)}")
         category = VOC_CLASSES[int(number) - 1]
         xa, ya, xb, yb = ([float(part) for part in text.split(";") if part.strip()] for text in row[3:7])
-        points = [list(zip(x, y, strict=True)) for x, y in ((xa, ya), (xb, yb))]
+        points = [[[*point] for point in zip(x, y, strict=True)] for x, y in ((xa, ya), (xb, yb))]
     except (ValueError, IndexError, OverflowError) as error:
         raise DataError(f"{where}: not a pair of PF-PASCAL: {error}") from error
     for name in names:

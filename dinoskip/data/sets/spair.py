@@ -13,7 +13,7 @@ from pydantic import Field
 from dinoskip.data.folders import ImageFolder
 from dinoskip.data.keypoints import KeypointDataset, KeypointPair, checked_points
 from dinoskip.data.listing import read_text, require_folder
-from dinoskip.data.schema import inside, same_size, unique
+from dinoskip.data.schema import inside, real_numbers, same_size, unique
 from dinoskip.data.sets.kind import Archives, CheckedSplit, Published, WithKeypoints
 from dinoskip.errors import DataError
 from dinoskip.files import confined, read_json
@@ -113,11 +113,11 @@ def _file_name(listed: str, there: Iterable[str], folder: Path) -> str:
 def _pair(path: Path, name: str, images: Path, numbers: dict[str, int], size_of: SizeOf) -> KeypointPair:
     entry: Any = read_json(path)
     try:
-        category, box = str(entry["category"]), [float(side) for side in entry["trg_bndbox"]]
+        category, box = str(entry["category"]), real_numbers(entry["trg_bndbox"], "sides of trg_bndbox", path)
         named = [f"{category}/{entry[key]}" for key in ("src_imname", "trg_imname")]
         given = [entry[key] for key in ("src_kps", "trg_kps")]
         stated = [entry.get(key) for key in ("src_imsize", "trg_imsize")]
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
+    except (KeyError, TypeError) as error:
         raise DataError(f"{path}: not an annotation of SPair-71k: {error!r}") from error
     for one in named:
         if not confined(images, one, path).is_file():

@@ -2,181 +2,34 @@
 
 from __future__ import annotations
 
-import csv
-import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
 
-from dinoskip.data.sets import AnyDataset, open_depth, open_detection, open_keypoints, open_normals, open_sequences
+from dinoskip.data.sets import AnyDataset
 from dinoskip.data.sets.check import check
-from dinoskip.data.sets.coco_json import CocoJsonConfig
-from dinoskip.data.sets.davis import DavisConfig
-from dinoskip.data.sets.nyu import NyuConfig, NyuNormalsConfig
-from dinoskip.data.sets.pf_pascal import PfPascalConfig
-from dinoskip.data.sets.spair import SpairConfig
-from dinoskip.data.sets.voc import VocConfig
 from dinoskip.errors import DataError
-
-HEIGHT, WIDTH = 10, 20
-
-
-def picture(path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.new("RGB", (WIDTH, HEIGHT)).save(path)
-
-
-def coco(root: Path) -> AnyDataset:
-    for name in "ab":
-        picture(root / f"{name}.png")
-    images = [{"id": i, "file_name": f"{n}.png", "height": HEIGHT, "width": WIDTH} for i, n in ((1, "a"), (2, "b"))]
-    boxes = [{"id": i, "image_id": i, "category_id": 3, "bbox": [1, 2, 5, 5], "iscrowd": 0} for i in (1, 2)]
-    content = {"images": images, "annotations": boxes, "categories": [{"id": 3, "name": "dog"}]}
-    (root / "annotations.json").write_text(json.dumps(content))
-    return CocoJsonConfig(root=str(root))
-
-
-def edited(change: Callable[[Any], object], name: str = "annotations.json") -> Callable[[Path], None]:
-    def apply(root: Path) -> None:
-        content = json.loads((root / name).read_text())
-        change(content)
-        (root / name).write_text(json.dumps(content))
-
-    return apply
-
-
-def voc(root: Path) -> AnyDataset:
-    folder = root / "VOC2007"
-    picture(folder / "JPEGImages" / "a.jpg")
-    for part in ("Annotations", "ImageSets/Main"):
-        (folder / part).mkdir(parents=True)
-    (folder / "ImageSets" / "Main" / "trainval.txt").write_text("a\n")
-    box = "<bndbox><xmin>2</xmin><ymin>3</ymin><xmax>12</xmax><ymax>9</ymax></bndbox>"
-    (folder / "Annotations" / "a.xml").write_text(
-        f"<annotation><size><width>{WIDTH}</width><height>{HEIGHT}</height></size>"
-        f"<object><name>dog</name>{box}</object></annotation>"
-    )
-    return VocConfig(root=str(root), year=2007)
-
-
-def voc_edit(old: str, new: str) -> Callable[[Path], None]:
-    def apply(root: Path) -> None:
-        path = root / "VOC2007" / "Annotations" / "a.xml"
-        path.write_text(path.read_text().replace(old, new))
-
-    return apply
-
-
-def davis(root: Path) -> AnyDataset:
-    for frame in range(4):
-        picture(root / "JPEGImages" / "480p" / "bear" / f"{frame:05d}.jpg")
-        mask = root / "Annotations" / "480p" / "bear" / f"{frame:05d}.png"
-        mask.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(np.ones((HEIGHT, WIDTH), np.uint8)).save(mask)
-    (root / "ImageSets" / "2017").mkdir(parents=True)
-    for split in ("train", "val"):
-        (root / "ImageSets" / "2017" / f"{split}.txt").write_text("bear\n")
-    return DavisConfig(root=str(root))
-
-
-def nyu(root: Path) -> AnyDataset:
-    picture(root / "in" / "a.png")
-    picture(root.parent / "outside.png")
-    for path in (root / "in" / "d.png", root.parent / "outside_depth.png"):
-        Image.fromarray(np.full((HEIGHT, WIDTH), 2000, np.uint16)).save(path)
-    for split in ("train", "test"):
-        (root / f"nyu_{split}.txt").write_text("in/a.png in/d.png 518\n")
-    return NyuConfig(root=str(root))
-
-
-def nyu_list(line: str) -> Callable[[Path], object]:
-    return lambda root: (root / "nyu_test.txt").write_text(line)
-
-
-def normals(root: Path) -> AnyDataset:
-    save_normals()(root)
-    return NyuNormalsConfig(root=str(root))
-
-
-def save_normals(**arrays: Any) -> Callable[[Path], None]:
-    def apply(root: Path) -> None:
-        (root / "test").mkdir(parents=True, exist_ok=True)
-        plain = {
-            "image": np.zeros((HEIGHT, WIDTH, 3), np.uint8),
-            "depth": np.full((HEIGHT, WIDTH), 2.0),
-            "normals": np.dstack([np.zeros((HEIGHT, WIDTH, 2)), -np.ones((HEIGHT, WIDTH))]),
-        }
-        np.savez(root / "test" / "a.npz", **(plain | arrays))
-
-    return apply
-
-
-def spoilt(shape: tuple[int, ...], value: float) -> np.ndarray:
-    values = np.ones(shape)
-    values[0, 0] = value
-    return values
-
-
-def spair(root: Path) -> AnyDataset:
-    for name in "ab":
-        picture(root / "JPEGImages" / "cat" / f"{name}.jpg")
-    entry = {
-        "category": "cat", "src_imname": "a.jpg", "trg_imname": "b.jpg",
-        "src_imsize": [WIDTH, HEIGHT, 3], "trg_imsize": [WIDTH, HEIGHT, 3], "trg_bndbox": [2, 3, 12, 7],
-        "src_kps": [[1, 2], [3, 4]], "trg_kps": [[5, 6], [7, 8]],
-    }  # fmt: skip
-    for part in ("PairAnnotation/test", "Layout/large"):
-        (root / part).mkdir(parents=True)
-    (root / PAIR).write_text(json.dumps(entry))
-    (root / "Layout" / "large" / "test.txt").write_text("0-a-b_cat\n")
-    return SpairConfig(root=str(root))
-
-
-PAIR = "PairAnnotation/test/0-a-b_cat.json"
-
-
-def pf_pascal(root: Path) -> AnyDataset:
-    for name in "ab":
-        picture(root / "JPEGImages" / f"{name}.jpg")
-    pf_row()(root)
-    return PfPascalConfig(root=str(root))
-
-
-def pf_row(**changes: str) -> Callable[[Path], None]:
-    def apply(root: Path) -> None:
-        row = {"source": "JPEGImages/a.jpg", "target": "JPEGImages/b.jpg", "class": "1", "XA": "1;2", "YA": "3;4",
-               "XB": "5;6", "YB": "7;8"} | changes  # fmt: skip
-        with open(root / "test_pairs_pf_pascal.csv", "w", newline="") as stream:
-            csv.writer(stream).writerows([row.keys(), row.values()])
-
-    return apply
-
-
-def read_everything(config: AnyDataset) -> None:
-    """Open and read a test split as an evaluation does."""
-    if isinstance(config, CocoJsonConfig | VocConfig):
-        boxes = open_detection(config, "trainval")
-        for index in range(len(boxes)):
-            boxes.boxes(index)
-    elif isinstance(config, DavisConfig):
-        videos = open_sequences(config, "val")
-        for index in range(len(videos)):
-            videos.label(index)
-    elif isinstance(config, NyuConfig):
-        depth = open_depth(config, "test")
-        for index in range(len(depth)):
-            depth.depth(index)
-    elif isinstance(config, NyuNormalsConfig):
-        directions = open_normals(config, "test")
-        for index in range(len(directions)):
-            directions.read(index)
-    else:
-        open_keypoints(config, "test")
-
+from tests.helpers.label_sets import (
+    HEIGHT,
+    PAIR,
+    WIDTH,
+    coco,
+    davis,
+    edited,
+    normals,
+    nyu,
+    nyu_list,
+    pf_pascal,
+    pf_row,
+    read_everything,
+    save_normals,
+    spair,
+    spoilt,
+    voc,
+    voc_edit,
+)
 
 Case = tuple[Callable[[Path], AnyDataset], Callable[[Path], object], str]
 DAVIS = "480p/bear/0000"

@@ -68,7 +68,7 @@ CHANGES: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "no box": (lambda entry: entry.pop("trg_bndbox"), "not an annotation of SPair-71k"),
     "empty box": (lambda entry: entry.update(trg_bndbox=[3, 3, 3, 3]), "box in the target image is empty"),
     "points": (lambda entry: entry["src_kps"].append([1, 1]), "3 points in one image, 2 in the other"),
-    "no numbers": (lambda entry: entry.update(src_kps=[["a", 1], [2, 2]]), "keypoints are not pairs of numbers"),
+    "no numbers": (lambda entry: entry.update(src_kps=[["a", 1], [2, 2]]), "keypoints are not numbers"),
     "not finite": (lambda entry: entry.update(src_kps=[[float("nan"), 1], [2, 2]]), "keypoints are not finite"),
     "outside": (lambda entry: entry.update(src_imname="../b.jpg"), "points outside"),
     "no image": (lambda entry: entry.update(src_imname="d.jpg"), "no such image"),
