@@ -198,10 +198,11 @@ def rates_tables(pages: int, samples: int, say: Callable[[str], None]) -> list[s
     for units in UNITS:
         cells: tuple[list[str], list[str]] = ([], [])
         for seeds in SEEDS:
-            count = max(10, pages * 216 // max(216, units) * 3 // max(3, seeds))
+            count = max(10, pages * 216 * 3 // (max(216, units) * seeds))
             none = rates(Made(units, seeds, lines=_LINES), count)
             some = rates(Made(units, seeds, 0.3, gap=5.0, lines=_LINES), max(10, count // 8))
-            cells[0].append(f"{none.pages:.1f}, {none.coverage:.0f}")
+            error = math.sqrt(none.pages * (100 - none.pages) / count)
+            cells[0].append(f"{none.pages:.1f} ± {error:.1f}, {none.coverage:.0f}")
             cells[1].append(f"{some.lines:.0f}")
             every.append((none.pages, count))
             say(f"{units} units, {seeds} seeds: {none} of {count} pages; different {some}")
@@ -220,8 +221,8 @@ def rates_tables(pages: int, samples: int, say: Callable[[str], None]) -> list[s
             miou.append([str(classes), str(images), f"{held:.0f}", f"{width:.1f}"])
             say(f"mIoU, {classes} classes, {images} images: {held:.0f} %, {width:.1f} points wide")
     return [
-        f"Equal networks: percent of pages of {_LINES} lines with a verdict (over all {total} pages {whole:.1f}), and "
-        "percent of the differences' intervals that hold 0.",
+        f"Equal networks: percent of pages of {_LINES} lines with a verdict, ± its standard error (over all {total} pages "
+        f"{whole:.1f}), and percent of the differences' intervals that hold 0.",
         "", *markdown_table(head, equal),
         "One network better by 5 standard errors of a difference over units, seeds varying by a third of one: percent "
         "of lines with a verdict.",

@@ -43,6 +43,9 @@ NOTES = {
 """What differs from the others, by folder."""
 NETWORKS = ("skip", "default", "paper", "calibrated", "mirrored", "mixing")
 CURVES = "objectives-blocks"
+UNRESOLVED = "rate unresolved"
+"""What stands in place of a verdict where the rate of a network, or of the one with skips, is not resolved."""
+OLD_SWEEP = "the sweep is from before rates were checked"
 ALIVE = 0.9
 """Below this mean cosine the tokens of an image are called alive."""
 _INTRO = """# Which objective keeps the tokens of a skipless ViT alive?
@@ -51,15 +54,16 @@ Written by `python -m benchmarks.objectives STUDY ... --table PAGE.md` from {run
 `configs/results/objectives*.yaml`. {cost}.
 
 A ViT of width 128 with 12 blocks, patches of 8, 48 × 48 pixels, learns from 1,600 photographs of Imagenette: 400 steps
-of 16 images with SOAP, equally many images for every objective. *rate*, per 256 images, is the best of three by the
-probe at the last block, after 100 steps, on scenes that are not those reported. *dense* is the mIoU of a linear probe
+of 16 images with SOAP, equally many images for every objective. *rate*, per 256 images, is the best of five or more by
+the probe at the best block, after 100 steps, on scenes that are not those reported. *dense* is the mIoU of a linear probe
 of the patches on 317 embedded scenes (7 classes); *chosen* is the block that is best on held-out training scenes;
 *cosine* is between the tokens of an image at the last block, 1 where all are alike; k-NN (20 neighbours) is at the
 last block, on Imagenette's validation images. *a → b*: before training and after it. ± is the standard deviation over
 seeds. `skip` alone has skip connections; `mirrored` is calibrated with `mlp: mirrored`, `mixing` with
 `mixing_heads: 1`. Tokens are *alive* if their cosine is below {alive:g}. *Better* or *worse* than skip: Welch's t over
 seeds (the 317 images are taken as fixed) of the difference and of what the better one gained over its own start, both
-p < 0.05 after Holm's correction for all lines of this page. Short runs of a small network: leads, not laws.
+p < 0.05 after Holm's correction for all lines of this page; *rate unresolved* where either network's sweep has no rate
+that is above the majority class, between others, and of five at least. Short runs of a small network: leads, not laws.
 """
 
 
@@ -71,6 +75,8 @@ class Network:
     rate: str
     seeds: Mapping[int, tuple[EvalResult, ...]]
     epochs: int
+    unresolved: str = ""
+    """Why no rate of its sweep is known to be the best."""
 
     def dense(self, rows: Sequence[EvalResult], epoch: int) -> dict[int, EvalResult]:
         """The probe's rows by block."""
@@ -117,7 +123,8 @@ def read_study(folder: Path) -> list[Network]:
             (sweep,) = folder.glob(f"stages/sweep/{name}-*/*/sweep.json")
             last = max(row.epoch for rows in seeds.values() for row in rows)
             own = {seed: tuple(rows) for seed, rows in sorted(seeds.items())}
-            networks.append(Network(name, _rate(read_json(sweep)), own, last))
+            chosen = read_json(sweep)
+            networks.append(Network(name, _rate(chosen), own, last, chosen.get("unresolved", OLD_SWEEP)))
     return networks
 
 
@@ -148,6 +155,7 @@ def _estimates(network: Network, block: str, epoch: int) -> list[Estimate]:
 def judged_lines(studies: Mapping[str, Sequence[Network]]) -> dict[tuple[str, str, str], Line]:
     """Every network against the one with skips of its study, at both blocks, decided together."""
     found: dict[tuple[str, str, str], Judgement] = {}
+    open_: set[tuple[str, str, str]] = set()
     for name, networks in studies.items():
         skip = next((one for one in networks if one.name == "skip"), None)
         for one in networks:
@@ -157,9 +165,11 @@ def judged_lines(studies: Mapping[str, Sequence[Network]]) -> dict[tuple[str, st
                     for trained in (True, False)
                 )
                 found[name, one.name, block] = judged(*after, *before)
+                if one.unresolved or (skip and skip.unresolved):
+                    open_.add((name, one.name, block))
     words = {1: BETTER, -1: WORSE, 0: UNDECIDED}
     return {
-        key: Line(key[1], 100 * judgement.difference.value, words[sign])
+        key: Line(key[1], 100 * judgement.difference.value, UNRESOLVED if key in open_ else words[sign])
         for (key, judgement), (sign, _) in zip(found.items(), decided(list(found.values())), strict=True)
     }
 

@@ -173,9 +173,11 @@ def _variant(task: Task, name: str, rows: Sequence[EvalResult]) -> StudyVariant:
         parts = {part: _settings_of(own, part) for part in _PARTS}
         shown = {part: _short(values, _shared(task, part, values)) for part, values in parts.items()}
         shown |= {"seed": own["seed"]} if "seed" in own else {}
-    sweep = f"sweep/{own.get('family', name)}"
+    sweep, unresolved = f"sweep/{own.get('family', name)}", ""
     if sweep in task.inputs:
-        shown["swept learning rate"] = read_json(task.input(sweep) / "sweep.json")["lr"]
+        chosen = read_json(task.input(sweep) / "sweep.json")
+        unresolved = str(chosen["unresolved"])
+        shown["swept learning rate"] = f"{chosen['lr']:g} (rate unresolved)" if unresolved else chosen["lr"]
     if last is not None:
         epochs = sorted({row.epoch for row in rows})
         shown |= {
@@ -187,7 +189,7 @@ def _variant(task: Task, name: str, rows: Sequence[EvalResult]) -> StudyVariant:
     about |= {"family": own["family"], "seed": own["seed"]} if "family" in own else {}
     if "backbone" not in own:
         about |= {"role": _role(own["model"]), "optimizer": own["optimizer"]["name"], "depth": _depth(own)}
-    return StudyVariant(name, rows=rows, settings=shown, **about)
+    return StudyVariant(name, rows=rows, settings=shown, unresolved=unresolved, **about)
 
 
 def _depth(own: Mapping[str, Any]) -> int:

@@ -17,7 +17,7 @@ from dinoskip.config import Config, as_tuple, no_duplicates
 PROTOCOLS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
         "ours": {},
-        "stego": {"sizing": "crop", "size": 320, "method": "cosine", "scale": "none"},
+        "stego": {"sizing": "crop", "size": 320, "method": "cosine", "scale": "none", "matched_on": "reported"},
         "leopart": {
             "fitted_on": "val",
             "sizing": "bilinear",
@@ -27,6 +27,7 @@ PROTOCOLS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
             "restarts": 5,
             "points": 256,
             "match": "iou",
+            "matched_on": "reported",
             "scored_at": 100,
             "seeds": 5,
         },
@@ -70,6 +71,10 @@ class ClusteringConfig(Config):
     learning_rate: float = Field(5e-3, gt=0, description="of Adam, for cosine")
     match: Literal["pixels", "iou"] = Field(
         "pixels", description="what the one-to-one match to classes makes largest; more clusters go to their commonest"
+    )
+    matched_on: Literal["halves", "reported"] = Field(
+        "halves",
+        description="images that clusters are matched to classes on: other halves, 50 splits, or those reported",
     )
     scored_at: int | None = Field(
         None,

@@ -25,7 +25,7 @@ from dinoskip.resize import short_side_size
 from dinoskip.results import EvalResult
 from eval.baselines import majority_areas
 from eval.cluster.config import ClusteringConfig
-from eval.cluster.matching import ImageCounts, confusion, match, matched_areas, total_counts
+from eval.cluster.matching import ImageCounts, confusion, cross_matched_areas, match, matched_areas, total_counts
 from eval.cluster.spaces import Clustering, cosine_clusterings, kmeans_clustering, kmeans_of_parts
 from eval.intervals import miou_interval
 from eval.labelled import places, row_like, token_cosine
@@ -35,6 +35,7 @@ from eval.probe.rows import mean_row
 from eval.upsampling import upsampled_classes
 
 Fit = tuple[int, int]  # number of clusters, seed
+_MATCHED = {"halves": "matched on other images, ", "reported": ""}
 _READ_VALUES = 2**24  # features, or scores of clusters, held at once: 64 MiB
 
 
@@ -149,7 +150,8 @@ def evaluate(
     ``records.npz``: mIoU with its interval, mAcc and aAcc in percent of every block and number of clusters (with
     several seeds their mean and deviation, then each), then the mIoU of one cluster for everything;
     ``clusters_block{b}.npy`` (N, h, w), the clusters of patches by the first fit, and ``clusters.json``, the class of
-    each of them, ``{block: [class, or -1]}``.
+    each of them on all images, ``{block: [class, or -1]}``. Scores are of classes that other halves of the images give,
+    and their records the sum over all splits, unless ``config.matched_on`` is ``reported``.
 
     Raises :class:`ConfigError` for stores that are sized otherwise, :class:`DataError` if ids differ or features are
     not finite.
@@ -173,8 +175,9 @@ def evaluate(
     cosines = {block: token_cosine(store.tokens(block), chosen) for block in store.blocks}
     at = "label size" if config.scored_at is None else f"{config.scored_at} square"
     at = "the crop's size" if config.sizing == "crop" else at
+    matched = _MATCHED[config.matched_on]
     about = row_like(
-        store, dataset, task="cluster", metric="mIoU", protocol=f"{config.label}, fitted on {fitted_on}",
+        store, dataset, task="cluster", metric="mIoU", protocol=f"{config.label}, {matched}fitted on {fitted_on}",
         resolution=f"{store.transform.label}, scored at {at}", classes=classes, seed=seed,
     ).with_context(context)  # fmt: skip
     recorded = _recorded(counts, fits, config, about, cosines, store, out)
@@ -229,7 +232,7 @@ def _rows(
     chosen = {
         block: match(total_counts(images, (clusters, about.classes)), config.match) for block, images in blocks.items()
     }
-    areas = [matched_areas(images, chosen[block], about.classes) for block, images in blocks.items()]
+    areas = [_areas(images, chosen[block], about, config) for block, images in blocks.items()]
     recorded = []
     for block, own in zip(blocks, areas, strict=True):
         scores, (low, high) = scores_of_areas(own.sum(0)), miou_interval(own)
@@ -239,3 +242,12 @@ def _rows(
         for metric, value in (("mAcc", scores.macc), ("aAcc", scores.aacc)):
             recorded.append(RecordedRow(replace(like, metric=metric, value=100 * value)))
     return recorded, {str(block): one.tolist() for block, one in chosen.items()}
+
+
+def _areas(
+    images: Sequence[ImageCounts], classes_of: NDArray[np.int64], about: EvalResult, config: ClusteringConfig
+) -> NDArray[np.int64]:
+    """Areas of all images, of clusters matched on other ones or, as published, on these."""
+    if config.matched_on == "reported":
+        return matched_areas(images, classes_of, about.classes)
+    return cross_matched_areas(images, (len(classes_of), about.classes), config.match, about.seed)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from benchmarks.objectives import NETWORKS, answer, judged_lines, read_study, verdict, write_page
+from benchmarks.objectives import NETWORKS, Network, answer, judged_lines, read_study, verdict, write_page
+from dinoskip.estimates import difference, known
 from dinoskip.files import write_json
 from dinoskip.results import EvalResult, write_rows
 
@@ -32,7 +34,10 @@ def study(tmp_path: Path) -> Path:
     write_json(run / "timing.json", {"seconds": 5400.0})
     rows, tried = [], [{"lr": 0.0053}, {"lr": 0.016}]
     for name, values in AFTER.items():
-        write_json(folder / "stages" / "sweep" / f"{name}-soap" / "key" / "sweep.json", {"lr": 0.016, "rates": tried})
+        write_json(
+            folder / "stages" / "sweep" / f"{name}-soap" / "key" / "sweep.json",
+            {"lr": 0.016, "rates": tried, "unresolved": ""},
+        )
         for seed, last in enumerate(values):
             for epoch, shift in ((0, 5.0 + 0.5 * seed), (4, 0.0)):
                 cosine = 0.99 if name == "paper" else 0.4
@@ -90,3 +95,48 @@ def test_the_answer_names_live_networks_alone(study: Path) -> None:
     assert (line.verdict, line.difference) == ("worse", pytest.approx(-19.0))
     before = lines["objectives-mae", "paper", "chosen"]
     assert before.verdict == "undecided"
+
+
+def changed(networks: list[Network], name: str, by: Callable[[EvalResult], EvalResult]) -> list[Network]:
+    """The same with every row of a network changed."""
+    seeds = {one.name: {seed: tuple(map(by, rows)) for seed, rows in one.seeds.items()} for one in networks}
+    return [replace(one, seeds=seeds[name]) if one.name == name else one for one in networks]
+
+
+def test_all_lines_of_the_page_are_corrected_together(study: Path) -> None:
+    """One network 3.4 points better, p = .03: decided if it were alone, and not among the page's four lines."""
+    networks = changed(read_study(study), "mirrored", by=lambda row: replace(row, value=row.value - 6.6))
+    skip, mirrored = (next(one for one in networks if one.name == name) for name in ("skip", "mirrored"))
+    sides = [[known(value / 100) for value in one.over_seeds(one.last, 4)] for one in (mirrored, skip)]
+    assert 0.02 < difference(*sides).p < 0.05
+    assert judged_lines({"mae": networks})["mae", "mirrored", "last"].verdict == "undecided"
+
+
+def test_a_difference_from_before_training_is_no_verdict(study: Path) -> None:
+    """That of DINO's page: +5.1 after training, +5.0 before."""
+    networks = read_study(study)
+    assert judged_lines({"mae": networks})["mae", "mirrored", "last"].verdict == "better"
+    up = {0: 5.0, 1: 5.5, 2: 6.0}
+    begun = changed(
+        networks, "mirrored",
+        by=lambda row: row if row.epoch else replace(row, value=row.value + up[int(row.model[-1])]),
+    )  # fmt: skip
+    assert judged_lines({"mae": begun})["mae", "mirrored", "last"].verdict == "undecided"
+
+
+@pytest.mark.parametrize("name", ["skip", "mirrored"])
+def test_a_rate_that_is_unresolved_leaves_no_verdict(study: Path, name: str) -> None:
+    networks = [replace(one, unresolved="why") if one.name == name else one for one in read_study(study)]
+    found = judged_lines({"mae": networks})
+    assert found["mae", "mirrored", "last"].verdict == "rate unresolved"
+    assert found["mae", "paper", "last"].verdict == ("rate unresolved" if name == "skip" else "worse")
+    assert "Better than skip at the last block: none." in verdict("mae", networks, found)
+
+
+def test_a_sweep_that_does_not_say_is_unresolved(study: Path, tmp_path: Path) -> None:
+    assert {one.unresolved for one in read_study(study)} == {""}
+    for path in study.glob("stages/sweep/*/*/sweep.json"):
+        write_json(path, {"lr": 0.016, "rates": [{"lr": 0.0053}, {"lr": 0.016}]})
+    write_page([study], tmp_path / "page.md")
+    page = (tmp_path / "page.md").read_text()
+    assert page.count(", rate unresolved |") == 4

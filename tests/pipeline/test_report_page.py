@@ -182,3 +182,14 @@ def test_records_are_read_from_every_evaluation(tmp_path: Path) -> None:
     write_rows(tmp_path / "without/rows.json", [row])
     records = report_page._records(task(tmp_path, **{"tokencut/skip": tmp_path / "with", "knn": tmp_path / "without"}))
     assert {row: one.ids for row, one in records.items()} == {row: ("a", "b")}
+
+
+def test_a_rate_that_the_sweep_leaves_unresolved_is_said_of_its_network(tmp_path: Path) -> None:
+    why = "no rate is above always answering the most frequent class (11.7)"
+    found = {"measure": "knn10_top1", "epochs": 1, "lr": 1e-3, "trivial": 11.7, "rates": []}
+    for name, unresolved in (("skip", why), ("deep", "")):
+        write_json(tmp_path / name / "sweep.json", {**found, "unresolved": unresolved})
+    stage = task(tmp_path, **{"sweep/skip": tmp_path / "skip", "sweep/deep": tmp_path / "deep"})
+    skip, deep = (report_page._variant(stage, name, []) for name in ("skip", "deep"))
+    assert (skip.unresolved, skip.settings["swept learning rate"]) == (why, "0.001 (rate unresolved)")
+    assert (deep.unresolved, deep.settings["swept learning rate"]) == ("", 1e-3)

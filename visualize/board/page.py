@@ -63,7 +63,7 @@ def _shown(table: BoardTable) -> dict[str, Any]:
             "key": f"{line.score.value:.10g}",
             "interval": _interval(line),
             "block": line.score.block.replace("b", ""),
-            "how": line.score.collapsed or line.score.how,
+            "how": line.how,
             "difference": "" if line.difference is None else line.difference.text,
             "p": "" if line.p is None else f"{line.p:.2g}",
             "blocks": [_cell(line.values.get(block)) for block in table.blocks],
@@ -102,7 +102,7 @@ def _board_csv(board: Board) -> str:
             lines.append(
                 [
                     table.label, *(table.setting[name] for name in SETTING), line.rank, line.source, line.backbone,
-                    score.block.replace("b", ""), score.how, score.value, score.low, score.high,
+                    score.block.replace("b", ""), line.how, score.value, score.low, score.high,
                     *(apart or [None] * 4), line.p, None if line.places is None else _places(line.places),
                 ]
             )  # fmt: skip

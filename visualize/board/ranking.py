@@ -4,7 +4,8 @@ Ranked together are backbones of one task, metric, data set and split in one set
 classes and number of images. A backbone's block is chosen without the images it is reported on, as in the report
 (:class:`visualize.comparison.Scores`). Differences are paired image by image where both have records of the same
 images. All pairs of a table are compared, the higher one also with its own epoch 0 where that stands there, and their
-p-values adjusted together (Holm), so that it does not matter that the first is the one that came out highest.
+p-values adjusted together (Holm), so that it does not matter that the first is the one that came out highest. A
+backbone whose learning rate is unresolved is shown, and nothing is decided of it.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ Setting = tuple[str | int, ...]
 class BoardLine:
     """A backbone in a table: its place (None for a baseline), number, values by block, difference to the first one.
 
-    ``places`` are the first and last that it may have, by the comparisons that are decided.
+    ``places`` are the first and last that it may have, by the comparisons that are decided. ``unresolved`` says why its
+    learning rate is not known to be the best.
     """
 
     source: str
@@ -40,6 +42,13 @@ class BoardLine:
     difference: ScoreDifference | None = None
     p: float | None = None
     places: tuple[int, int] | None = None
+    unresolved: str = ""
+
+    @property
+    def how(self) -> str:
+        """How its block was chosen, or what it collapsed to, and whether its learning rate is unresolved."""
+        rate = f"rate unresolved: {self.unresolved}" if self.unresolved else ""
+        return "; ".join(filter(None, (self.score.collapsed or self.score.how, rate)))
 
     @property
     def backbone(self) -> str:
@@ -92,11 +101,12 @@ def make_board(sources: Sequence[BoardSource]) -> Board:
         for row in filter(comparable, source.rows):
             settings = measures.setdefault(benchmark_key(row), {})
             settings.setdefault(_setting(row), []).append((source.name, row))
+    rates = {source.name: source for source in sources}
     tables, refused = [], []
     for key in sorted(measures):
         label = Benchmark(key[0], key[1], key[2], key[3]).label
         for setting, rows in measures[key].items():
-            lines = (*_ranked(rows, records), *_floor(sources, key, setting))
+            lines = (*_ranked(rows, records, rates), *_floor(sources, key, setting))
             tables.append(BoardTable(label, dict(zip(SETTING, setting, strict=True)), lines))
         for one, other in combinations(measures[key], 2):
             pairs = zip(SETTING, zip(one, other, strict=True), strict=True)
@@ -109,7 +119,9 @@ def _setting(row: EvalResult) -> Setting:
 
 
 def _ranked(
-    rows: Sequence[tuple[str, EvalResult]], records: Mapping[str, Mapping[EvalResult, ImageRecords]]
+    rows: Sequence[tuple[str, EvalResult]],
+    records: Mapping[str, Mapping[EvalResult, ImageRecords]],
+    sources: Mapping[str, BoardSource],
 ) -> list[BoardLine]:
     """Backbones of one measure and setting, best first; each is a model at an epoch in a source."""
     backbones: dict[tuple[str, str, int], dict[str, EvalResult]] = {}
@@ -124,13 +136,19 @@ def _ranked(
     starts = {(source, model): score for (source, model, epoch), score, _ in scored if epoch == 0}
     pairs = list(combinations(range(len(scored)), 2))
     judgements = [_judged([scored[at][:2] for at in pair], starts) for pair in pairs]
-    found = dict(zip(pairs, zip(judgements, decided(judgements), strict=True), strict=True))
+    rates = [sources[key[0]].rate_of(score.row) for key, score, _ in scored]
+    signs = [
+        (0, math.nan) if rates[a] or rates[b] else found
+        for (a, b), found in zip(pairs, decided(judgements), strict=True)
+    ]
+    found = dict(zip(pairs, zip(judgements, signs, strict=True), strict=True))
     lines = []
     for at, ((source, _, _), score, by_block) in enumerate(scored):
         above = sum(found[other, at][1][0] > 0 for other in range(at))
         below = sum(found[at, other][1][0] > 0 for other in range(at + 1, len(scored)))
         judgement, (_, p) = found.get((0, at), (None, (0, math.nan)))
-        apart = ScoreDifference.of(judgement.difference) if judgement and not math.isnan(p) else None
+        known = judgement and (rates[0] or rates[at] or not math.isnan(p))
+        apart = ScoreDifference.of(judgement.difference) if judgement and known else None
         rank = 1 + sum(other.value > score.value for _, other, _ in scored)
         lines.append(
             BoardLine(
@@ -140,8 +158,9 @@ def _ranked(
                 score,
                 values_of(by_block),
                 apart and apart.turned,
-                None if apart is None else p,
+                None if math.isnan(p) else p,
                 (1 + above, len(scored) - below),
+                rates[at],
             )
         )
     return lines

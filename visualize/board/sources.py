@@ -5,8 +5,8 @@ Of a study the current outputs count, those that its ``records`` name; of any ot
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from dinoskip.errors import ConfigError, DataError
@@ -19,12 +19,22 @@ _KEY_LETTERS = 16  # of a key in the name of an output
 
 @dataclass(frozen=True, eq=False)
 class BoardSource:
-    """One study or folder: its name on the board, its rows, what images contribute to them, and its gallery."""
+    """One study or folder: its name on the board, its rows, what images contribute to them, and its gallery.
+
+    ``unresolved`` says of networks, or of all seeds of one, why no rate of their sweep is known to be the best.
+    """
 
     name: str
     rows: tuple[EvalResult, ...]
     records: dict[EvalResult, ImageRecords]
     gallery: Path | None = None
+    unresolved: Mapping[str, str] = field(default_factory=dict)
+
+    def rate_of(self, row: EvalResult) -> str:
+        """Why the learning rate that a row was trained with is unresolved; nothing where it is, and before training."""
+        family, _, seed = row.model.rpartition("-s")
+        why = self.unresolved.get(row.model) or (self.unresolved.get(family, "") if seed.isdigit() else "")
+        return why if row.epoch else ""
 
 
 def read_sources(named: Sequence[str]) -> list[BoardSource]:
@@ -41,7 +51,7 @@ def read_sources(named: Sequence[str]) -> list[BoardSource]:
         if not folders:
             raise ConfigError(f"{given}: holds no {ROWS}", "name a study, or a folder below which an evaluation wrote")
         label = name if equals and not Path(text).exists() else _own_name(given)
-        sources.append(_read(_unique(label, [one.name for one in sources]), folders, _gallery(given)))
+        sources.append(_read(_unique(label, [one.name for one in sources]), folders, given))
     return sources
 
 
@@ -89,7 +99,13 @@ def _gallery(path: Path) -> Path | None:
     return page if page.is_file() else None
 
 
-def _read(name: str, folders: Sequence[Path], gallery: Path | None) -> BoardSource:
+def _unresolved(path: Path) -> dict[str, str]:
+    """Of a study's current sweeps those whose rate is, by network: why."""
+    every = {one.parent.parent.name: one for one in path.glob("stages/sweep/*/*/sweep.json") if _is_current(one.parent)}
+    return {name: why for name, one in sorted(every.items()) if (why := str(read_json(one).get("unresolved", "")))}
+
+
+def _read(name: str, folders: Sequence[Path], given: Path) -> BoardSource:
     rows: dict[EvalResult, None] = {}
     records: dict[EvalResult, ImageRecords] = {}
     for folder in folders:
@@ -98,4 +114,4 @@ def _read(name: str, folders: Sequence[Path], gallery: Path | None) -> BoardSour
             if row in records and records[row].ids != one.ids:
                 raise DataError(f"{folder}: the row of {row.model} at block {row.block} is of other images elsewhere")
             records[row] = one
-    return BoardSource(name, tuple(rows), records, gallery)
+    return BoardSource(name, tuple(rows), records, _gallery(given), _unresolved(given))

@@ -9,6 +9,7 @@ undecided if none counts.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
@@ -220,7 +221,15 @@ def _comparisons(rule: Rule, study: ComparedStudy, scores: Scores) -> Iterator[C
     for benchmark, high, low in pairs_of(rule, study, scores):
         compared = _compared(benchmark.label, high, low, rule.margin)
         if compared is not None:
-            yield compared
+            yield _of_rates(compared, [one for one in study.variants if one.name in {high.row.model, low.row.model}])
+
+
+def _of_rates(compared: Comparison, variants: Sequence[StudyVariant]) -> Comparison:
+    """The same, undecided where a learning rate is unresolved."""
+    names = [one.name for one in variants if one.unresolved]
+    if not names:
+        return compared
+    return replace(compared, p=math.nan, text=f"{compared.text}; rate of {' and '.join(names)} unresolved")
 
 
 def pairs_of(rule: Rule, study: ComparedStudy, scores: Scores) -> Iterator[tuple[Benchmark, Score, Score]]:
@@ -285,7 +294,7 @@ def _pictures(variants: Sequence[StudyVariant], roughness: Roughness) -> Iterato
             sides = [(one.name, typical(roughness[one.name])) for one in (first, second)]
             medians = " against ".join(f"{name} {'–' if value is None else f'{value:.2f}'}" for name, value in sides)
             text = f"roughness: {medians}; smoother on {wins} of {count} images, p = {chance:.2g}"
-            yield Comparison(text, chance, (2 * wins > count) - (2 * wins < count))
+            yield _of_rates(Comparison(text, chance, (2 * wins > count) - (2 * wins < count)), [first, second])
 
 
 def claims_grid(judged: Sequence[Claim]) -> TextTable:

@@ -3,18 +3,20 @@
 Every network, all its seeds of training together, is compared with the one with skips of the same optimizer and depth;
 without such pairs every later one with the first. One is better where the difference **and** its gain over its own
 start hold (:func:`dinoskip.estimates.judged`), p below 0.05 after correction for all lines of the page (Holm), it has
-not collapsed, and the measure separates networks at all (:mod:`visualize.report.separation`).
+not collapsed, the measure separates networks at all (:mod:`visualize.report.separation`), and the learning rates of
+both are resolved (:mod:`dinoskip.pipeline.stages.sweep`). Lines that read the same numbers at several places, as a
+skipless block's output and its MLP branch are, count as one.
 """
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from dinoskip.estimates import Judgement, decided, gain_of, judged
 from dinoskip.results import EvalResult
-from visualize.comparison import CROSS_FITTED, HELD_OUT, Score, ScoreDifference, Scores, aligned, signed
+from visualize.comparison import CROSS_FITTED, HELD_OUT, OWN_BEST, Score, ScoreDifference, Scores, aligned, signed
 from visualize.paper.published import SKIP
 from visualize.rows import Benchmark, Rows, StudyVariant, collapse, single_blocks, values_of
 from visualize.tables import TextTable, mean_deviation
@@ -33,7 +35,9 @@ _SEEDS = (
 class Measured:
     """A network on one benchmark, a score a seed: after training, before it (of the same seeds), at the last block.
 
-    ``before`` is empty where not all were evaluated at epoch 0. ``collapsed`` says how many blocks have, and to what.
+    ``before`` is empty where not all were evaluated at epoch 0. ``collapsed`` says how many blocks have, and to what;
+    ``unresolved`` why its learning rate is not known to be the best. ``read`` is what every block has, before training
+    and after: read points of the same numbers are one.
     """
 
     name: str
@@ -41,6 +45,8 @@ class Measured:
     before: tuple[Score, ...] = ()
     last: tuple[Score, ...] = ()
     collapsed: str = ""
+    unresolved: str = ""
+    read: Hashable = ()
 
     @property
     def value(self) -> float:
@@ -93,6 +99,12 @@ class AnswerLine:
         """The network of the higher score."""
         difference = self.difference
         return None if difference is None else self.first if difference.value > 0 else self.second
+
+    @property
+    def unresolved(self) -> str:
+        """``rate of skip unresolved``, of the networks whose learning rate is not; nothing where all are."""
+        names = [side.name for side in (self.first, self.second) if side and side.unresolved]
+        return f"rate of {' and '.join(names)} unresolved" if names else ""
 
     @property
     def verdict(self) -> str:
@@ -178,6 +190,16 @@ def measured(name: str, own: Sequence[StudyVariant], benchmark: Benchmark, score
         tuple(score for score in before if score) if all(before) else (),
         tuple(score for one in now if (score := scores.last(rows[one]))),
         f"{name}, {benchmark.label}: {gone}" if gone else "",
+        next(filter(None, (one.unresolved for one in own)), ""),
+        tuple(_numbers(scores.rows(one, benchmark, epoch)) for one in now for epoch in {0, ends[one]}),
+    )
+
+
+def _numbers(rows: Rows) -> Hashable:
+    """What tells read points apart: every block's value and held-out value, rounded."""
+    return frozenset(
+        (row.block, round(row.value, 6), None if row.heldout is None else round(row.heldout, 6))
+        for row in rows.values()
     )
 
 
@@ -213,14 +235,20 @@ def _collapsed(rows: Rows) -> str:
 
 
 def _decided(compared: Sequence[Answer], speechless: Mapping[Benchmark, str]) -> list[Answer]:
-    """The same with the corrected p and the sign of each line."""
-    lines = [line for answer in compared for line in answer.lines if line.judgement]
-    found = iter(decided([line.judgement for line in lines if line.judgement]))
+    """The same with the corrected p and the sign of each line; lines of the same numbers are corrected as one."""
+    distinct: dict[Hashable, Judgement] = {}
+    for answer in compared:
+        for line in answer.lines:
+            if line.judgement:
+                distinct.setdefault(_comparison(answer, line), line.judgement)
+    found = dict(zip(distinct, decided(list(distinct.values())), strict=True))
     return [
         replace(
             answer,
             lines=[
-                _line_decided(line, *next(found), speechless.get(line.benchmark, "")) if line.judgement else line
+                _line_decided(line, *found[_comparison(answer, line)], speechless.get(line.benchmark, ""))
+                if line.judgement
+                else line
                 for line in answer.lines
             ],
         )
@@ -228,12 +256,23 @@ def _decided(compared: Sequence[Answer], speechless: Mapping[Benchmark, str]) ->
     ]
 
 
+def _comparison(answer: Answer, line: AnswerLine) -> Hashable:
+    """What a line compares: the networks, the measure without the read point, and all numbers that it reads."""
+    reads = tuple(side.read for side in (line.first, line.second) if side)
+    return answer.first, answer.second, replace(line.benchmark, setting=without_place(line.benchmark.setting)), reads
+
+
+def without_place(setting: str) -> str:
+    """A benchmark's setting without where blocks are read."""
+    return ", ".join(part for part in setting.split(", ") if not part.startswith("read at ") and part != OWN_BEST)
+
+
 def _line_decided(line: AnswerLine, sign: int, p: float, speechless: str) -> AnswerLine:
     winner, difference = line.higher, line.difference
     gain = line.judgement.gain if line.judgement else None
     if winner is None or difference is None:
         return line
-    why = speechless or difference.undecidable
+    why = line.unresolved or speechless or difference.undecidable
     if not why and winner.has_collapsed:
         why = f"{winner.name} has collapsed"
     if not why and sign == 0 and gain is not None and line.judgement and line.judgement.p > difference.p:
@@ -258,6 +297,8 @@ def verdict(compared: Sequence[Answer], every: Sequence[Answer] = ()) -> str:
     if len(pairs) > 1:
         return _counts(lines)
     (answer,) = pairs
+    if why := next(filter(None, (line.unresolved for _, line in lines)), ""):
+        return f"No verdict between {answer.first} and {answer.second}: {why}."
     parts = [_part(word, [line for _, line in lines if line.sign == sign]) for sign, word in ((1, BETTER), (-1, WORSE))]
     open_ = [line.benchmark.label for _, line in lines if line.sign == 0]
     if not any(parts):
@@ -298,9 +339,10 @@ def _counts(lines: Sequence[tuple[Answer, AnswerLine]]) -> str:
         where = "; ".join(f"{answer.first}: {line.benchmark.label}" for answer, line in counts[sign][:4])
         where += "; …" if len(counts[sign]) > 4 else ""
         parts.append(f"{word} in {len(counts[sign])}" + (f" ({where})" if where else ""))
+    open_ = sum(bool(line.unresolved) for _, line in lines)
     return (
         f"In {len(lines)} comparisons of a network with its counterpart, corrected together, the first is "
-        f"{', '.join(parts)}, and {len(counts[0])} are undecided."
+        f"{', '.join(parts)}, and {len(counts[0])} are undecided{f', {open_} for an unresolved rate' if open_ else ''}."
     )
 
 
@@ -317,7 +359,10 @@ def cautions(compared: Sequence[Answer]) -> list[str]:
     for answer in compared:
         for line in answer.lines:
             for side in filter(None, (line.first, line.second)):
-                lines |= dict.fromkeys(filter(None, [side.collapsed, *_of_network(line, side)]))
+                rate = (
+                    f"{side.name}: rate unresolved, so no verdict on it: {side.unresolved}" if side.unresolved else ""
+                )
+                lines |= dict.fromkeys(filter(None, [rate, side.collapsed, *_of_network(line, side)]))
             if line.difference and not line.difference.paired and not line.difference.seeds:
                 lines[f"{line.benchmark.label}: {_UNPAIRED}"] = None
     shown = [line for answer in compared if answer.second for line in answer.lines]

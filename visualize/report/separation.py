@@ -2,21 +2,22 @@
 
 A measure separates if some trained network is above the best rule that looks at no image **and** above every network
 before training, its own start included: the largest of these one-sided p-values, corrected over all networks and
-measures of the page (Holm), is below 0.05. Where neither a rule nor an untrained network was measured it is taken on
-trust, and said so. A measure that does not separate decides nothing.
+measures of the page (Holm), is below 0.05. Read points at which every network has the same numbers count as one. Where
+neither a rule nor an untrained network was measured it is taken on trust, and said so. A measure that does not separate
+decides nothing.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
 
 from dinoskip.estimates import SIGNIFICANT, Difference, difference, gain_of, one_sided
 from dinoskip.results import EvalResult
 from dinoskip.statistics import holm
 from visualize.comparison import Scores, aligned
-from visualize.report.answer import Measured, families, measured
+from visualize.report.answer import Measured, families, measured, without_place
 from visualize.rows import Benchmark, StudyVariant
 
 NOT_TESTED = "neither a trivial rule nor an untrained network was measured"
@@ -41,14 +42,24 @@ def separations(variants: Sequence[StudyVariant], scores: Scores, baselines: Seq
         trained = [side for side in sides if side.before or trivial is not None]
         chances = [_p_of_nothing(side, sides, trivial, scores) for side in trained]
         every.append((benchmark, sides, trivial, chances))
-    adjusted = iter(holm([p for _, _, _, chances in every for p in chances]))
+    distinct: dict[Hashable, list[float]] = {}
+    for benchmark, sides, _, chances in every:
+        distinct.setdefault(_test(benchmark, sides), chances)
+    adjusted = iter(holm([p for chances in distinct.values() for p in chances]))
+    of_tests = {test: [next(adjusted) for _ in chances] for test, chances in distinct.items()}
     found = []
     for benchmark, sides, trivial, chances in every:
-        corrected = [next(adjusted) for _ in chances]
+        corrected = of_tests[_test(benchmark, sides)]
         tested = not all(map(math.isnan, corrected))
         separates = any(p < SIGNIFICANT for p in corrected) if tested else None
         found.append(Separation(benchmark, separates, _text(benchmark, sides, trivial, chances)))
     return found
+
+
+def _test(benchmark: Benchmark, sides: Sequence[Measured]) -> Hashable:
+    """What is tested: the measure without the read point, and all numbers of all networks."""
+    measure = replace(benchmark, setting=without_place(benchmark.setting))
+    return measure, tuple((side.name, side.read) for side in sides)
 
 
 def speechless(found: Sequence[Separation]) -> dict[Benchmark, str]:

@@ -108,7 +108,7 @@ STAGE = Stage(
     use="segmentation",
     measures="unsupervised segmentation",
     check=check,
-    version=2,
+    version=3,
     command=Command(
         "cluster patches without labels at every block and match clusters to classes",
         "evaluate.cluster.clusters=[21,100]",

@@ -71,4 +71,4 @@ def run(task: Task) -> None:
     write_page(task)
 
 
-STAGE = Stage("report", run, add_nodes, ReportConfig, place="report", version=19, reads_stores=False)
+STAGE = Stage("report", run, add_nodes, ReportConfig, place="report", version=20, reads_stores=False)

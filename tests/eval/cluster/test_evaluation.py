@@ -13,8 +13,10 @@ from PIL import Image
 
 from dinoskip.data.segmentation import SegmentationDataset
 from dinoskip.errors import ConfigError
+from dinoskip.estimates import SPLITS
 from dinoskip.features import FeatureSet, FeatureStore, FeatureWindows, Transform, export
 from dinoskip.models import Backbone, create_model
+from dinoskip.randomness import numpy_rng
 from dinoskip.records import read_records
 from dinoskip.results import EvalResult, read_rows
 from dinoskip.statistics import score
@@ -71,7 +73,7 @@ def test_every_block_equals_maps_made_one_by_one(dataset: SegmentationDataset, t
     labels = [dataset.label(i) for i in range(4)]
     for row in rows[:-1:3]:
         clusters = int(row.protocol.rpartition(", ")[2].split()[0])
-        assert row.protocol == f"ours, fitted on train, {clusters} clusters"
+        assert row.protocol == f"ours, matched on other images, fitted on train, {clusters} clusters"
         clustering = kmeans_clustering(store.tokens(int(row.block)), clusters, config, 3, int(row.block))
         maps = []
         for i, label in enumerate(labels):
@@ -80,9 +82,12 @@ def test_every_block_equals_maps_made_one_by_one(dataset: SegmentationDataset, t
             maps.append(wide[0].argmax(0).numpy())
         counts = sum(confusion(*pair, (clusters, 3)) for pair in zip(maps, labels, strict=True))
         assert isinstance(counts, np.ndarray)
-        matrix = ConfusionMatrix(3)
-        for own, label in zip(maps, labels, strict=True):
-            matrix.update(match(counts)[own], label)
+        matrix, rng = ConfusionMatrix(3), numpy_rng(3, "matching", 4)
+        for order in (rng.permutation(4).tolist() for _ in range(SPLITS)):
+            for half, other in ((order[:2], order[2:]), (order[2:], order[:2])):
+                apart = match(np.sum([confusion(maps[i], labels[i], (clusters, 3)) for i in other], axis=0))
+                for i in half:
+                    matrix.update(apart[maps[i]], labels[i])
         assert row.value == pytest.approx(100 * matrix.scores().miou, abs=1e-9)
         if clusters == 3:
             written = json.loads((tmp_path / "out" / "clusters.json").read_text())

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dinoskip.estimates import SPLITS
 from eval.cluster import confusion, match, one_to_one
-from eval.cluster.matching import NO_CLASS, ImageCounts, matched_areas, total_counts
+from eval.cluster.matching import NO_CLASS, ImageCounts, cross_matched_areas, matched_areas, total_counts
 from eval.metrics import ConfusionMatrix
 
 
@@ -48,3 +49,33 @@ def test_more_clusters_than_classes_go_to_their_commonest() -> None:
     counts = np.array([[5, 1], [4, 3], [0, 0], [2, 2]])
     assert match(counts).tolist() == [0, 0, NO_CLASS, 0]
     assert match(counts[:2]).tolist() == [0, 1]
+
+
+def test_clusters_are_matched_on_other_images_than_those_scored() -> None:
+    """Of two images whose clusters are named the other way round, matching on both scores the larger one as right."""
+    first, second = np.diag([9, 9]), np.fliplr(np.diag([4, 4]))
+    images = [ImageCounts.of(counts) for counts in (first, second)]
+    shown = matched_areas(images, match(first + second), 2)
+    assert shown[:, 0].sum() == 18
+    apart = cross_matched_areas(images, (2, 2))
+    assert apart[:, 0].sum() == 0
+    assert apart[:, 2].tolist() == [[9 * SPLITS] * 2, [4 * SPLITS] * 2]
+
+
+@pytest.mark.parametrize("clusters", [4, 9])
+def test_matching_on_other_images_gains_nothing_from_noise(clusters: int) -> None:
+    """Clusters that know nothing of the classes: chance is 1/4 of the pixels; on the reported images it is more."""
+    rng = np.random.default_rng(0)
+    images = [ImageCounts.of(rng.multinomial(20, np.full(clusters * 4, 1 / (clusters * 4))).reshape(clusters, 4))
+              for _ in range(12)]  # fmt: skip
+    shape = (clusters, 4)
+    shares = []
+    for areas in (matched_areas(images, match(total_counts(images, shape)), 4), cross_matched_areas(images, shape)):
+        shares.append(areas[:, 0].sum() / areas[:, 2].sum())
+    assert shares[0] > 0.28
+    assert shares[1] < 0.26
+
+
+def test_one_image_is_matched_on_itself() -> None:
+    images = [ImageCounts.of(np.diag([3, 5]))]
+    assert cross_matched_areas(images, (2, 2))[0].tolist() == [[3, 5]] * 3

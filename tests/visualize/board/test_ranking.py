@@ -11,7 +11,8 @@ import pytest
 from dinoskip.records import ImageRecords, RecordedRow, write_recorded_rows
 from dinoskip.results import EvalResult
 from eval.compare import compare
-from visualize.board import Board, BoardSource, make_board
+from visualize.board import Board, BoardSource, make_board, write_board
+from visualize.board.ranking import BoardLine
 
 IDS = tuple(f"image{i}" for i in range(60))
 ROW = EvalResult(
@@ -105,3 +106,58 @@ def test_without_records_differences_are_unpaired_and_baselines_come_last() -> N
     difference = board.tables[0].lines[2].difference
     assert difference is not None
     assert not difference.paired
+
+
+def of_hits(model: str, hits: slice, epoch: int = 3) -> tuple[EvalResult, ImageRecords]:
+    values = np.zeros(60, np.uint8)
+    values[hits] = 1
+    row = replace(ROW, model=model, block="1", value=100 * values.mean(), low=1.0, high=99.0, epoch=epoch)
+    return row, ImageRecords(IDS, values)
+
+
+def board_of(*made: tuple[EvalResult, ImageRecords], **more: object) -> dict[str, BoardLine]:
+    source = BoardSource("one", tuple(row for row, _ in made), dict(made), **more)
+    return {f"{line.row.model} {line.row.epoch}": line for line in make_board([source]).tables[0].lines}
+
+
+def test_all_pairs_of_a_board_are_corrected_together() -> None:
+    """Six images more, p = 2 / 64: decided of two backbones, of three (three pairs) not."""
+    first, second, third = of_hits("a", slice(0, 36)), of_hits("b", slice(0, 30)), of_hits("c", slice(0, 33))
+    two = board_of(first, second)
+    assert two["b 3"].p == pytest.approx(2 / 64)
+    assert [line.places for line in two.values()] == [(1, 1), (2, 2)]
+    three = board_of(first, second, third)
+    assert three["b 3"].p == pytest.approx(3 * 2 / 64)
+    assert [line.places for line in three.values()] == [(1, 3)] * 3
+
+
+def test_a_pair_that_is_not_with_the_first_counts_in_the_correction_too() -> None:
+    """Nine against none, p = 2 / 512, six pairs of four backbones."""
+    slices = {"a": slice(0, 40), "b": slice(0, 40), "c": slice(0, 40), "d": slice(0, 31)}
+    found = board_of(*(of_hits(name, hits) for name, hits in slices.items()))
+    assert found["d 3"].p == pytest.approx(6 * 2 / 512)
+    assert found["d 3"].places == (4, 4)
+
+
+def test_a_backbone_that_has_not_gained_is_above_none_on_a_board() -> None:
+    low = [of_hits("b", slice(0, 10)), of_hits("b", slice(0, 10), epoch=0)]
+    learnt = board_of(of_hits("a", slice(0, 50)), of_hits("a", slice(0, 10), epoch=0), *low)
+    assert learnt["a 3"].places == (1, 1)
+    assert learnt["b 3"].places == (2, 4)
+    there_before = board_of(of_hits("a", slice(0, 50)), of_hits("a", slice(0, 50), epoch=0), *low)
+    assert there_before["a 3"].places == (1, 4)
+
+
+def test_nothing_is_decided_of_a_backbone_whose_rate_is_unresolved(tmp_path: Path) -> None:
+    made = [of_hits("a-s1", slice(0, 50)), of_hits("a-s1", slice(0, 20), epoch=0), of_hits("b", slice(0, 18))]
+    assert [line.places for line in board_of(*made).values()] == [(1, 1), (2, 3), (2, 3)]
+    found = board_of(*made, unresolved={"a": "4 rates were tried, 5 are needed"})
+    assert found["a-s1 3"].places == (1, 3)
+    assert found["a-s1 3"].how.endswith("; rate unresolved: 4 rates were tried, 5 are needed")
+    assert found["b 3"].p is None
+    assert found["b 3"].difference is not None
+    assert found["a-s1 0"].how == found["a-s1 0"].score.how, "no rate has touched what is not trained"
+    source = BoardSource("one", tuple(row for row, _ in made), dict(made), unresolved={"a-s1": "why"})
+    page = write_board(make_board([source]), tmp_path)
+    assert "rate unresolved: why" in page.read_text(encoding="utf-8")
+    assert "rate unresolved: why" in (tmp_path / "board.csv").read_text(encoding="utf-8")

@@ -70,3 +70,17 @@ def test_one_row_of_different_images_is_refused(tmp_path: Path) -> None:
         write_recorded_rows(tmp_path / name, [name, "y"], [RecordedRow(ROW, np.array([1, 0]))])
     with pytest.raises(DataError, match="is of other images elsewhere"):
         read_sources([str(tmp_path)])
+
+
+def test_unresolved_rates_are_those_of_the_current_sweeps(tmp_path: Path) -> None:
+    root = study(tmp_path / "paper")
+    for name, key, why in (("net", "a" * 16, "now"), ("net", "b" * 16, "before"), ("other", "c" * 16, "")):
+        folder = root / "stages" / "sweep" / name / key
+        folder.mkdir(parents=True)
+        (folder / "sweep.json").write_text(json.dumps({"unresolved": why}))
+    for name, key in (("net", "a" * 64), ("other", "c" * 64)):
+        (root / "records" / "sweep").mkdir(exist_ok=True)
+        (root / "records" / "sweep" / f"{name}.json").write_text(json.dumps({"key": key}))
+    (source,) = read_sources([str(root)])
+    assert source.unresolved == {"net": "now"}
+    assert [source.rate_of(replace(ROW, epoch=epoch)) for epoch in (3, 0)] == ["now", ""]

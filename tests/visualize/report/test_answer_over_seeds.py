@@ -12,7 +12,7 @@ from dinoskip.results import EvalResult
 from visualize.comparison import Scores
 from visualize.paper.published import INITIALISED, SKIP
 from visualize.report import Report, build_report
-from visualize.report.answer import answer_table, answers, cautions, compared_pairs
+from visualize.report.answer import answer_table, answers, cautions, compared_pairs, verdict
 from visualize.report.separation import NOT_TESTED, separation_said, separations, speechless
 from visualize.rows import StudyVariant
 
@@ -154,3 +154,26 @@ def test_cautions_name_a_start_that_is_not_beaten():
     assert any(
         "ours, mIoU, voc val, b1: 70.0 is not clearly above the same network before training" in one for one in said
     )
+
+
+UNRESOLVED = "the best rate is the lowest or highest tried"
+
+
+@pytest.mark.parametrize("name", ["ours", "skip"])
+def test_a_network_whose_rate_is_unresolved_wins_and_loses_nothing(tmp_path, name):
+    studied = [replace(one, unresolved=UNRESOLVED if one.family == name else "") for one in variants()]
+    [line] = answered(studied)[0].lines
+    assert (line.verdict, line.certainty) == ("undecided", f"undecided: rate of {name} unresolved")
+    build_report(Report(title="t", variants=studied), tmp_path)
+    for file in ("index.html", "report.md"):
+        said = (tmp_path / file).read_text(encoding="utf-8")
+        assert f"No verdict between ours and skip: rate of {name} unresolved." in said
+        assert f"{name}: rate unresolved, so no verdict on it: {UNRESOLVED}" in said
+
+
+def test_of_several_pairs_those_without_a_resolved_rate_are_counted():
+    third = [replace(one, name=f"more-{one.seed}", family="more") for one in variants() if one.family == "ours"]
+    studied = [replace(one, unresolved=UNRESOLVED if one.family == "ours" else "") for one in [*variants(), *third]]
+    found = answered(studied)
+    assert [line.verdict for pair in found for line in pair.lines] == ["undecided", "better"]
+    assert verdict(found).endswith("and 1 are undecided, 1 for an unresolved rate.")

@@ -14,6 +14,7 @@ from visualize.paper.published import INITIALISED, SKIP
 from visualize.report.answer import answer_table, answers, dependences
 from visualize.report.content import Report
 from visualize.report.page import build_report
+from visualize.report.separation import separations
 from visualize.rows import StudyVariant, principal
 
 IDS = tuple(map(str, range(100)))
@@ -118,3 +119,36 @@ def test_measures_that_separate_nothing_still_say_where_the_sign_depends(tmp_pat
     verdict = said.partition('class="verdict"')[2].partition("</p>")[0]
     assert "No measure separates networks here" in verdict
     assert "depends on where blocks are read" in verdict
+
+
+def skipless(model, facets, value):
+    return [miou(model, facet, block, value + block, 40 + block) for facet in facets for block in (1, 2)]
+
+
+def test_read_points_of_the_same_numbers_are_corrected_as_one():
+    """A skipless block's output is its MLP branch: three lines of one comparison are no larger a family than one."""
+    found = {}
+    for facets in (("out",), ("out", "mlp"), ("out", "attn")):
+        rows = [*skipless("calibrated", facets, 50), *skipless("mixing", facets, 50.15)]
+        rows = [replace(row, value=row.value + 0.01 * row.facet.count("attn")) for row in rows]
+        names = ("calibrated", "mixing")
+        networks = [StudyVariant(one, "", "soap", 12, [row for row in rows if row.model == one]) for one in names]
+        kept = principal({one.name: one.rows for one in networks}, every_read_point=True)
+        [pair] = answers(networks, Scores(kept))
+        found[facets] = [line.p for line in pair.lines]
+    [alone] = found["out",]
+    assert found["out", "mlp"] == pytest.approx([alone] * 3)
+    assert found["out", "attn"] == pytest.approx([3 * alone] * 3), "other numbers are other comparisons"
+
+
+def test_read_points_of_the_same_numbers_are_one_test_of_what_separates():
+    """One-sided p is 0.03 above the rule: it separates alone, and not among three tests."""
+    separate = {}
+    for facets in (("out",), ("out", "mlp"), ("out", "attn")):
+        rows = skipless("calibrated", facets, 50)
+        rows = [replace(row, value=row.value + 0.001 * (row.facet == "attn")) for row in rows]
+        networks = [StudyVariant("calibrated", INITIALISED, "soap", 12, rows)]
+        kept = principal({"calibrated": rows}, every_read_point=True)
+        rule = replace(rows[0].baseline("majority class", 51.9), low=51.89, high=51.91)
+        separate[facets] = [one.separates for one in separations(networks, Scores(kept), [rule])]
+    assert separate == {("out",): [True], ("out", "mlp"): [True] * 3, ("out", "attn"): [False] * 3}
