@@ -1,7 +1,7 @@
 """How often a report is wrong, and how often it finds a difference: made-up studies through the code that writes pages.
 
-    python -m benchmarks.decisions --table docs/report.md       # about 25 minutes on one core
-    python -m benchmarks.decisions --pages 40                   # quicker and coarser
+    python -m benchmarks.decisions --table docs/report.md       # about 15 minutes on one core
+    python -m benchmarks.decisions --pages 40 --samples 40      # quicker and coarser
 
 A made-up study has five networks on some measures, with and without records, of n units and some seeds of training.
 Rows and records go through :func:`visualize.report.answer.answers`, which the report prints. **Equal** networks have
@@ -221,8 +221,8 @@ def rates_tables(pages: int, samples: int, say: Callable[[str], None]) -> list[s
             miou.append([str(classes), str(images), f"{held:.0f}", f"{width:.1f}"])
             say(f"mIoU, {classes} classes, {images} images: {held:.0f} %, {width:.1f} points wide")
     return [
-        f"Equal networks: percent of pages of {_LINES} lines with a verdict, ± its standard error (over all {total} pages "
-        f"{whole:.1f}), and percent of the differences' intervals that hold 0.",
+        f"Equal networks: percent of pages of {_LINES} lines with a verdict, ± its standard error (over all {total} "
+        f"pages {whole:.1f}), and percent of the differences' intervals that hold 0.",
         "", *markdown_table(head, equal),
         "One network better by 5 standard errors of a difference over units, seeds varying by a third of one: percent "
         "of lines with a verdict.",
@@ -243,8 +243,10 @@ def write_tables(path: Path, lines: Sequence[str], about: str) -> None:
 def main() -> int:
     """Measure the rates and write them."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.decisions")
-    parser.add_argument("--pages", type=int, default=360, help="made-up studies of each kind (default: 360)")
-    parser.add_argument("--samples", type=int, default=200, help="samples of images for the mIoU (default: 200)")
+    parser.add_argument(
+        "--pages", type=int, default=900, help="made-up studies of 216 units with three seeds (default: 900)"
+    )
+    parser.add_argument("--samples", type=int, default=400, help="samples of images for the mIoU (default: 400)")
     parser.add_argument("--table", type=Path, help="the page whose tables are written")
     args = parser.parse_args()
     lines = rates_tables(args.pages, args.samples, lambda text: print(text, file=sys.stderr, flush=True))

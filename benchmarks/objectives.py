@@ -55,8 +55,8 @@ Written by `python -m benchmarks.objectives STUDY ... --table PAGE.md` from {run
 
 A ViT of width 128 with 12 blocks, patches of 8, 48 × 48 pixels, learns from 1,600 photographs of Imagenette: 400 steps
 of 16 images with SOAP, equally many images for every objective. *rate*, per 256 images, is the best of five or more by
-the probe at the best block, after 100 steps, on scenes that are not those reported. *dense* is the mIoU of a linear probe
-of the patches on 317 embedded scenes (7 classes); *chosen* is the block that is best on held-out training scenes;
+the probe at its best block, after 100 steps, on scenes that are not those reported. *dense* is the mIoU of a linear
+probe of the patches on 317 embedded scenes (7 classes); *chosen* is the block that is best on held-out training scenes;
 *cosine* is between the tokens of an image at the last block, 1 where all are alike; k-NN (20 neighbours) is at the
 last block, on Imagenette's validation images. *a → b*: before training and after it. ± is the standard deviation over
 seeds. `skip` alone has skip connections; `mirrored` is calibrated with `mlp: mirrored`, `mixing` with

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -262,3 +263,18 @@ def test_the_papers_verdicts_do_not_hang_on_the_assumed_uncertainty_alone():
     assert about(verdicts, "one block, AdamW, ADE20K").verdict == UNDECIDED
     assert about(verdicts, "Skipless is above skip in object discovery").verdict == SUPPORTED
     assert about(verdicts, "Skipless with SOAP").verdict == UNDECIDED
+
+
+@pytest.mark.parametrize("name", [SKIP, INITIALISED])
+def test_a_network_whose_rate_is_unresolved_decides_no_claim(name):
+    sides = [
+        replace(one, unresolved="why" if one.role == name else "")
+        for one in (variant(SKIP, "adamw", {"value": 50}), variant(INITIALISED, "adamw", {"value": 60}))
+    ]
+    claim = about(judged(*sides), *DENSE)
+    assert claim.verdict == UNDECIDED
+    assert claim.comparisons[0].text.endswith(f"rate of {name}-adamw-12 unresolved")
+    pictures = about(
+        judged(*sides, roughness={one.name: [0.1 if one.role == SKIP else 0.9] * 20 for one in sides}), "PCA"
+    )
+    assert pictures.verdict == UNDECIDED
