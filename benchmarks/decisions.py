@@ -1,6 +1,6 @@
 """How often a report is wrong, and how often it finds a difference: made-up studies through the code that writes pages.
 
-    python -m benchmarks.decisions --table docs/report.md       # about 15 minutes on one core
+    python -m benchmarks.decisions --table docs/report.md       # about 10 minutes on one core
     python -m benchmarks.decisions --pages 40 --samples 40      # quicker and coarser
 
 A made-up study has five networks on some measures, with and without records, of n units and some seeds of training.
