@@ -101,10 +101,11 @@ class Shrink:
             tree["depth"] = self.block(tree["depth"])
         if "img_size" in tree:
             tree["img_size"] = self.side
-        if "backbone" in tree:
-            tree["backbone"] = re.sub(
-                r"^timm:.*", "timm:vit_tiny_patch16_224,pretrained=false,depth=4", tree["backbone"]
-            )
+        for part, key in ((tree, "backbone"), (tree.get("init", {}), "teacher")):
+            if key in part:
+                side = f",img_size={self.side}" if key == "teacher" else ""
+                stand_in = f"timm:vit_tiny_patch16_224,pretrained=false,depth=4{side}"
+                part[key] = re.sub(r"^timm:.*", stand_in, part[key])
 
     def training(self, tree: dict[str, Any], full: Any) -> None:
         """A recipe's section, in place; ``full`` has it with its defaults."""
@@ -211,9 +212,10 @@ def make_weights_file(path: Path, blocks: int = BLOCKS) -> None:
 
 
 def make_weights(variants: Any, below: Path) -> None:
-    """Weights files that backbones name, below a folder: of small networks, in the format of their kind."""
+    """Weights files that backbones and teachers name, below a folder: of small networks, in the format of their kind."""
     for variant in variants:
-        kind, _, file = (variant.backbone or "").partition(":")
+        spec = variant.backbone or getattr(variant.model.init, "teacher", "")
+        kind, _, file = spec.partition(":")
         if kind in {"weights", "dino"} and not (below / file).exists():
             make_weights_file(below / file)
 

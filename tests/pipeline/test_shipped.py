@@ -39,7 +39,7 @@ def run_whole(name: str, below: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
     output = f"output=runs/{Path(name).with_suffix('')}"  # tables of one study folder would make each other's pages
     assert main(["run", path.name, output, "--device", "cpu", "-q"]) == 0, f"{name}: {capsys.readouterr().err[-2000:]}"
     study, variants = load_study(path.name, [output])
-    there = filled(study, variants, study.directory, whole_tables=name.startswith("paper/"))
+    there = filled(study, variants, study.results, whole_tables=name.startswith("paper/"))
     assert not there.faults, f"{name}, {len(there.faults)} missing:\n" + "\n".join(there.faults[:20])
     assert there.counts, name
     seconds, cpu = time.monotonic() - started, time.process_time() - cpu
