@@ -107,8 +107,9 @@ def print_results(runner: Runner, rows: Sequence[EvalResult]) -> None:
 
 
 def _read_at(benchmark: Benchmark, rows: Rows) -> str:
-    """Where blocks are read, if the name of the measure does not say it."""
-    return "" if "read at" in benchmark.setting else f", read at {next(iter(rows.values())).facet}"
+    """Where blocks are read, if the name of the measure does not say it; classifiers are not read at a block."""
+    facet = next(iter(rows.values())).facet
+    return f", read at {facet}" if facet and "read at" not in benchmark.setting else ""
 
 
 def _shown(row: EvalResult | None) -> str:
