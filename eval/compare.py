@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from dinoskip.errors import ConfigError, DataError, did_you_mean
 from dinoskip.estimates import LEAST, LEAST_TO_CHOOSE, Difference, Estimate, cross_fitted_best, difference, estimate
-from dinoskip.records import ROWS, ImageRecords, read_records
+from dinoskip.records import RECORDS, ROWS, ImageRecords, read_records
 from dinoskip.results import LOWER_IS_BETTER, UNKNOWN_EPOCH, EvalResult, best_by_heldout, read_rows
 from dinoskip.statistics import McNemar, are_hits, mcnemar
 
@@ -89,17 +89,25 @@ def parse_row(text: str) -> tuple[Path, dict[str, str]]:
     return Path(folder), selected
 
 
-def rows_folder(path: Path) -> Path:
-    """Return the folder whose ``rows.json`` is meant by a path: itself, the file's, or the only one below it."""
-    if path.name == ROWS and path.is_file():
-        return path.parent
-    below = [path] if (path / ROWS).is_file() else sorted(one.parent for one in path.rglob(ROWS))
-    if len(below) == 1:
-        return below[0]
-    if not below:
+def rows_with_records(path: Path) -> tuple[list[EvalResult], dict[EvalResult, ImageRecords]]:
+    """Return the rows that a path means, and the per-image records of those that have them.
+
+    The path is a folder with ``rows.json``, that file, or the folder of a study or command, whose rows lie in one file
+    and whose records lie with the stages below. Raises :class:`DataError` where there are no rows or no records.
+    """
+    folder = path.parent if path.name == ROWS else path
+    places = [folder] if (folder / RECORDS).is_file() else sorted(file.parent for file in folder.rglob(RECORDS))
+    recorded = {row: records for place in places for row, records in read_records(place).items()}
+    if (folder / ROWS).is_file():
+        rows = read_rows(folder / ROWS)
+        recorded = {row: recorded[row] for row in rows if row in recorded}
+    else:
+        rows = [row for place in places for row in read_rows(place / ROWS)]
+    if not rows and next(folder.rglob(ROWS), None) is None:
         raise DataError(f"{path}: holds no {ROWS}")
-    shown = ", ".join(str(one) for one in below[:4])
-    raise ConfigError(f"{path}: holds {len(below)} files {ROWS}", f"name one: {shown}" + (" ..." if below[4:] else ""))
+    if not recorded:
+        raise DataError(f"{path}: has no per-image records", "run the evaluation again with this version")
+    return rows, recorded
 
 
 def candidate(folder: Path, wanted: Mapping[str, str], *, seed: int = 0) -> Candidate:
@@ -108,10 +116,7 @@ def candidate(folder: Path, wanted: Mapping[str, str], *, seed: int = 0) -> Cand
     Where rows differ in nothing but the block (and for probes the norm), one is chosen, see above. Raises
     :class:`ConfigError` if none or several other rows are left, :class:`DataError` if they have no records.
     """
-    folder = rows_folder(folder)
-    recorded, every = read_records(folder), read_rows(folder / ROWS)
-    if not recorded:
-        raise DataError(f"{folder}: has no per-image records", "run the evaluation again with this version")
+    every, recorded = rows_with_records(folder)
     measured = _with_seeds(every, recorded)
     left = {row: records for row, records in measured.items() if _matches(row, wanted)}
     if not left:

@@ -42,6 +42,19 @@ def test_intervals_overlap_and_the_paired_difference_decides(
     assert told["mcnemar"]["p"] < 0.01
 
 
+def test_the_folder_of_a_command_has_rows_above_and_records_below(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hits = np.arange(60) < 39
+    for name in ("a", "b"):
+        (tmp_path / name / "stages").mkdir(parents=True)
+        written(tmp_path / name / "stages" / "old", "of an older run", hits)
+        written(tmp_path / name / "stages" / "new", name, hits)
+        (tmp_path / name / "rows.json").write_bytes((tmp_path / name / "stages" / "new" / "rows.json").read_bytes())
+    assert main(["compare", str(tmp_path / "a"), str(tmp_path / "b")]) == 0
+    assert "60 images: a epoch 3 block 2 - b epoch 3 block 2 = " in capsys.readouterr().out
+
+
 def test_what_cannot_be_compared_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     a = written(tmp_path / "a", "skip", np.arange(60) < 39)
     assert main(["compare", a, f"{a}@blok=3"]) == 2

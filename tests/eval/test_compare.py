@@ -125,7 +125,7 @@ def test_what_cannot_be_compared_is_said(tmp_path: Path) -> None:
         (f"{a}@blok=1", "did you mean block"),
         (f"{a}@block", "key=value"),
         (both, "4 rows differ in protocol"),
-        (str(tmp_path / "x"), "holds 2 files rows.json"),
+        (str(tmp_path / "x"), "4 rows differ in protocol"),
         (str(tmp_path / "nothing"), "holds no rows.json"),
     ):
         with pytest.raises((ConfigError, DataError)) as failure:
