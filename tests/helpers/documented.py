@@ -68,6 +68,7 @@ STAND_INS = {
     r"timm:vit_\w+\.dino(?!,)": VIT,
     r"timm:vit_small_patch16_224\.dino,file=dino_vits16.pth": "timm:vit_small_patch16_224.dino,file=small.pth",
     r"\bSPEC\b": "run:runs/skipless",
+    r"--rows STUDY": "--rows B",  # has rows of these weights
     r"\bWORD\b": "blur",
     r"data\.annotations=data/coco/": "data.annotations=../",  # relative to root
     r"/mnt/other/": "other/",
