@@ -212,7 +212,7 @@ def make_weights_file(path: Path, blocks: int = BLOCKS) -> None:
 
 
 def make_weights(variants: Any, below: Path) -> None:
-    """Weights files that backbones and teachers name, below a folder: of small networks, in the format of their kind."""
+    """Weights files that backbones and teachers name, below a folder: small networks in the format of their kind."""
     for variant in variants:
         spec = variant.backbone or getattr(variant.model.init, "teacher", "")
         kind, _, file = spec.partition(":")
