@@ -173,7 +173,7 @@ def _read_yaml(
     already.append(path)
     if len(already) > _MAX_FILES:
         raise ConfigError(f"{already[0]}: refused: it extends more than {_MAX_FILES} files")
-    if not path.is_file():
+    if not path.exists():
         there = [one.name for one in path.parent.glob("*.yaml")]
         hint = did_you_mean(path.name, there, before=str(path).removesuffix(path.name))
         raise ConfigError(f"{path}: no such configuration file", hint)

@@ -250,12 +250,15 @@ def load_torch_file(path: Path) -> Any:
 
 
 def list_files(directory: Path) -> list[str]:
-    """Relative POSIX paths of all files below ``directory``, sorted, without the manifest, locks and temporaries."""
+    """Relative POSIX paths of all files below ``directory``, sorted, without the manifest and hidden files.
+
+    Locks, temporaries and what network file systems leave of deleted files (``.nfs...``) are hidden; no output is.
+    """
     listed = []
     for root, folders, names in os.walk(directory):
-        folders[:] = [name for name in folders if not name.startswith(TEMPORARY)]
+        folders[:] = [name for name in folders if not name.startswith(".")]
         for name in names:
-            if name.startswith((TEMPORARY, ".lock")):
+            if name.startswith("."):
                 continue
             relative = (Path(root) / name).relative_to(directory).as_posix()
             if relative != MANIFEST:

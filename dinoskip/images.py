@@ -11,6 +11,7 @@ import io
 import os
 import re
 import warnings
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
@@ -65,6 +66,27 @@ def _opened(stream: IO[bytes], name: Path | str) -> Iterator[Image.Image]:
                     "DINOSKIP_MAX_MEGAPIXELS sets another bound",
                 )
             yield image
+
+
+_PNG = b"\x89PNG\r\n\x1a\n"
+
+
+def _check_png(content: bytes, name: Path | str) -> bytes:
+    """Return the bytes of a picture; :class:`DataError` for a PNG with a chunk whose checksum is another.
+
+    Pillow does not look at those of pixels: a damaged mask would be another mask.
+    """
+    at = len(_PNG) if content.startswith(_PNG) else len(content)
+    while at + 12 <= len(content):
+        end = at + 8 + int.from_bytes(content[at : at + 4])
+        if end + 4 > len(content):  # cut short: Pillow says so
+            break
+        if zlib.crc32(content[at + 4 : end]) != int.from_bytes(content[end : end + 4]):
+            raise DataError(f"{name}: not a readable image: damaged: the checksum of a PNG chunk is another")
+        if content[at + 4 : at + 8] == b"IEND":
+            break
+        at = end + 4
+    return content
 
 
 _SIXTEEN_BITS = frozenset({"PNG", "PPM"})  # whose mode I, of 32 bits in memory, holds 0..65535
@@ -179,7 +201,7 @@ def image_from_bytes(content: bytes, name: str | Path, *, upright: bool = True) 
     pixels = _plain(content)
     if pixels is not None:
         return pixels
-    with _opened(io.BytesIO(content), name) as image:
+    with _opened(io.BytesIO(_check_png(content, name)), name) as image:
         return rgb_array(image, upright=upright)
 
 
@@ -232,7 +254,7 @@ def turn_upright(stored: np.ndarray, orientation: int) -> np.ndarray:
 
 def read_mask(path: str | Path) -> np.ndarray:
     """Decode a label map to uint8 (H, W): palette indices or grey values, never colours. Raises :class:`DataError`."""
-    with _opened(io.BytesIO(read_encoded(path)), path) as image:
+    with _opened(io.BytesIO(_check_png(read_encoded(path), path)), path) as image:
         if image.mode not in {"P", "L", "1", "I", "I;16"}:
             raise DataError(f"{path}: a mask must be a palette or grey image, this one is {image.mode}")
         labels = np.array(image)
@@ -244,7 +266,7 @@ def read_mask(path: str | Path) -> np.ndarray:
 
 def read_depth(path: str | Path) -> np.ndarray:
     """Decode a depth map, one grey channel of 16 bits, to uint16 (H, W) as stored. Raises :class:`DataError`."""
-    with _opened(io.BytesIO(read_encoded(path)), path) as image:
+    with _opened(io.BytesIO(_check_png(read_encoded(path), path)), path) as image:
         if image.mode not in {"I", "I;16", "I;16B"}:
             raise DataError(f"{path}: a depth map must be a grey image of 16 bits, this one is {image.mode}")
         values = np.array(image)

@@ -1,5 +1,6 @@
 """Every kind of bad configuration gives one line per problem, with the place and the nearest name."""
 
+import os
 import time
 from pathlib import Path
 from typing import Annotated, Literal
@@ -185,3 +186,11 @@ def test_frozen() -> None:
     config = validate(Outer, RawConfig({"title": "a"}))
     with pytest.raises(Exception, match="frozen"):
         config.title = "b"  # type: ignore[misc]
+
+
+def test_a_fifo_is_called_what_it_is(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.yaml")
+    for path, said in ((tmp_path / "a.yaml", "is not a regular file"), (tmp_path, "is not a regular file")):
+        with pytest.raises(ConfigError, match=said) as caught:
+            read_yaml(path)
+        assert caught.value.hint is None

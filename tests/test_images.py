@@ -4,6 +4,7 @@ import io
 import os
 import random
 import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from skimage.data import astronaut
 
 from dinoskip import images
 from dinoskip.errors import ConfigError, DataError
-from dinoskip.images import image_size, read_image, read_mask, stored_geometry, turn_upright
+from dinoskip.images import image_size, read_depth, read_image, read_mask, stored_geometry, turn_upright
 
 RNG = np.random.default_rng(0)
 PIXELS = RNG.integers(0, 256, (10, 14, 3), dtype=np.uint8)
@@ -283,3 +284,19 @@ def test_stored_pixels_are_turned_as_pillow_turns_the_image(tmp_path: Path, orie
     turned = turn_upright(PIXELS, said)
     assert (turned == read_image(tmp_path / "a.png")).all()
     assert turned.flags.c_contiguous  # torch takes no negative strides
+
+
+@pytest.mark.parametrize("read", [read_image, read_mask, read_depth])
+def test_a_png_whose_pixels_are_damaged_is_refused(tmp_path: Path, read: Callable[[Path], object]) -> None:
+    """Pillow decodes it without a word."""
+    path = tmp_path / "a.png"
+    Image.fromarray(np.full((10, 20), 2000, np.uint16) if read is read_depth else np.ones((10, 20), np.uint8)).save(
+        path
+    )
+    content = path.read_bytes()
+    read(path)
+    at = content.index(b"IDAT")
+    for place in range(at, at + 22):
+        path.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
+        with pytest.raises(DataError, match=r"a\.png"):
+            read(path)

@@ -166,6 +166,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 stream.reconfigure(errors="backslashreplace")
         args = _parse(argv)
         console.configure(args.verbosity)
+        if getattr(args, "verify_data", False):
+            os.environ["DINOSKIP_VERIFY_DATA"] = "1"  # of this process, its ranks and its workers
         with _stopped_by_signals(at_end=argv is None):
             return int(args.handler(args))
     except DinoskipError as error:

@@ -147,7 +147,12 @@ def data_option(parser: argparse.ArgumentParser, text: str, *, former: str = "",
 
 
 def computing_options(parser: argparse.ArgumentParser) -> None:
-    """``--device`` and ``--workers``."""
+    """``--device``, ``--workers`` and ``--verify-data``."""
+    parser.add_argument(
+        "--verify-data",
+        action="store_true",
+        help="know sets over 1 GiB by every byte, not by a sample; give it each time (or DINOSKIP_VERIFY_DATA=1)",
+    )
     parser.add_argument(
         "--device", default="auto", choices=("auto", "cpu", "cuda"), help="where to compute (default: auto)"
     )

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from dinoskip.data.folders import ImageFolder
-from dinoskip.data.listing import FULL_HASH_BYTES, content_marks, is_image_name, name_key, nfc
+from dinoskip.data.listing import content_marks, is_image_name, name_key, nfc, prefix_of
 from dinoskip.errors import DataError, DinoskipError, guard
 from dinoskip.files import MANIFEST, confined, hash_of, open_regular, read_json, read_manifest, write_json
 from dinoskip.images import image_from_bytes, size_from_bytes
@@ -114,12 +114,13 @@ class TarShards:
         return size_from_bytes(self.encoded(index), self.where(index))
 
     def fingerprint(self) -> str:
-        """Hex sha256 of the set: every byte up to 1 GiB, above that all names and sizes; not of where it lies."""
+        """Hex sha256 of the set: every byte up to 1 GiB, above that a sample, and all names and sizes."""
         files = [self.root / shard for shard in self.shards]
         marks: list[Any] = content_marks(files)
-        if sum(file.stat().st_size for file in files) > FULL_HASH_BYTES:
+        prefix = prefix_of(marks)
+        if prefix:
             marks.append(hash_of([[nfc(name) for name in self.names], self.sizes.tolist()]))
-        return hash_of([[nfc(shard) for shard in self.shards], marks])
+        return prefix + hash_of([[nfc(shard) for shard in self.shards], marks])
 
 
 Source = ImageFolder | TarShards

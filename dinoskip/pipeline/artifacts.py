@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from dinoskip.errors import DataError
+from dinoskip.errors import DataError, translate_write_errors
 from dinoskip.files import (
     MANIFEST,
+    TEMPORARY,
     find_below,
     hash_of_files,
     publish_directory,
@@ -130,10 +133,16 @@ class Artifacts:
             return None
 
     def fresh_partial(self, node: str, key: str, *, keep: bool) -> Path:
-        """The partial directory, emptied unless the stage can resume (``keep``)."""
+        """The partial directory, a new one unless the stage can resume (``keep``).
+
+        An earlier one is renamed before it is removed: a file that cannot be deleted stays in no output.
+        """
         partial = self.partial(node, key)
-        if not keep:
-            shutil.rmtree(partial, ignore_errors=True)
+        if not keep and partial.exists():
+            aside = partial.with_name(f"{TEMPORARY}old-{partial.name}-{time.time_ns()}")
+            with translate_write_errors(partial):
+                os.replace(partial, aside)
+            shutil.rmtree(aside, ignore_errors=True)
         partial.mkdir(parents=True, exist_ok=True)
         return partial
 

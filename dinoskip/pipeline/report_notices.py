@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from dinoskip.console import read_metrics
-from dinoskip.files import read_json
+from dinoskip.data.listing import SAMPLED
+from dinoskip.files import MANIFEST, read_json, read_manifest
 from dinoskip.pipeline import stages
 
 PREPARED = ("data", "weights", "features")
@@ -24,11 +25,21 @@ def notices(inputs: Mapping[str, Path], missing: Mapping[str, str] | None = None
     ran = {role.partition("/")[0] for role in [*inputs, *(missing or {})]}
     absent = [stage.measures for stage in map(stages.load, stages.COMMANDS) if stage.name not in ran]
     lines = [f"not asked for: {', '.join(absent)}"] if absent else []
+    if known := sorted(role for role, path in inputs.items() if _by_sample(path)):
+        lines.append(f"images over 1 GiB, known by sizes, times and a sample of their bytes: {', '.join(known)}")
     lines += _not_run({role: why for role, why in (missing or {}).items() if role.partition("/")[0] not in PREPARED})
     for role, path in sorted(inputs.items()):
         if role.startswith(("pretrain/", "supervise/")):
             lines += [f"{role}: {line}" for line in _of_training(path)]
     return lines
+
+
+def _by_sample(output: Path) -> bool:
+    """Whether a stage read images that are known by a sample (see ``--verify-data``)."""
+    if not (output / MANIFEST).is_file():
+        return False
+    record = read_manifest(output)["info"].get("record", {})
+    return any(str(mark).startswith(SAMPLED) for mark in record.get("external", {}).values())
 
 
 def _not_run(missing: Mapping[str, str]) -> Iterator[str]:

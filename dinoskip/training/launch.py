@@ -74,7 +74,7 @@ def script(cluster: ClusterConfig, name: str, output: Path, command: Sequence[st
         "signal": f"USR2@{cluster.grace}",
     }  # fmt: skip
     options = [f"--{key}={shlex.quote(str(value))}" for key, value in asked.items() if value is not None]
-    dinoskip = f"{shlex.quote(sys.executable)} -m dinoskip"
+    dinoskip = f"{shlex.quote(sys.executable)} -P -m dinoskip"  # -P: imports nothing from the folder it runs in
     requeue = f"{dinoskip} requeue {shlex.quote(str(output.absolute()))}"
     lines = [
         "#!/bin/bash",

@@ -127,6 +127,7 @@ class _Loop:
             self.loader.bad.update(read_json(self.bad_images))
         self.bad_written = len(self.loader.bad)
         self.keep = {epoch * self.epoch_steps for epoch in (*self.config.keep_epochs, self.config.epochs)}
+        self.came_from = 0  # the step this session goes on from; its checkpoint is kept until the last step
         self._set_next_save()
 
     def _distribute(self, compiled: bool) -> torch.nn.Module:
@@ -149,7 +150,7 @@ class _Loop:
             return 0
         step = checkpoint.step_of(newest)
         checkpoint.load(newest, self.objective, self.optimizer, self.identity)
-        self.keep.add(step)  # until this session ends: what it came from must outlive what it writes
+        self.came_from = step
         if step < self.total:
             log.info("%s: goes on after step %d of %d", self.run_dir.path, step, self.total)
         else:
@@ -286,7 +287,7 @@ class _Loop:
             "steps_per_epoch": self.epoch_steps, "init": self.job.model.init.name, "optimizer": self.job.optimizer.name,
         }  # fmt: skip
         content = checkpoint.collect(self.objective, self.optimizer)  # of all ranks
-        keep = self.keep | {self.journal.best}
+        keep = self.keep | {self.journal.best} | ({self.came_from} if step < self.total else set())
 
         def save() -> None:
             self.run_dir.check()

@@ -9,7 +9,7 @@ import pytest
 
 from dinoskip.data import ImageFolder, list_images
 from dinoskip.data import listing as module
-from dinoskip.errors import DataError
+from dinoskip.errors import ConfigError, DataError
 from tests.helpers.crops import write_files
 
 NAMES = ["b.jpg", "a b.png", "a.JPEG", "Z.webp", "é.jpg", "new\nline.jpg", "sub/x.jpg", "sub/deep/y.tif", "sub.jpg"]
@@ -47,7 +47,7 @@ def test_order_and_fingerprint_do_not_depend_on_scan_order_or_unicode_form(
     assert list_images(tmp_path / "one") == composed.names
 
 
-def test_fingerprint_sees_content_names_and_for_large_sets_sizes(
+def test_fingerprint_sees_content_names_and_for_large_sets_a_sample(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = ImageFolder.open(write_files(tmp_path, ["a.jpg", "b.jpg"]))
@@ -55,12 +55,29 @@ def test_fingerprint_sees_content_names_and_for_large_sets_sizes(
     (tmp_path / "a.jpg").write_bytes(b"A.jpg")  # same size
     assert folder.fingerprint() != before
     assert ImageFolder(tmp_path, ("a.jpg",)).fingerprint() != folder.fingerprint()
+    of_content = folder.fingerprint()
     monkeypatch.setattr(module, "FULL_HASH_BYTES", 3)
-    by_size = folder.fingerprint()
-    (tmp_path / "a.jpg").write_bytes(b"a.jpg")
-    assert folder.fingerprint() == by_size
-    (tmp_path / "a.jpg").write_bytes(b"longer")
-    assert folder.fingerprint() != by_size
+    sampled = folder.fingerprint()
+    assert sampled.startswith("sampled-")
+    times = (tmp_path / "a.jpg").stat().st_mtime
+    (tmp_path / "a.jpg").write_bytes(b"a.jpg")  # same size
+    os.utime(tmp_path / "a.jpg", (times, times))
+    assert folder.fingerprint() != sampled, "its bytes are in the sample"
+    (tmp_path / "a.jpg").write_bytes(b"A.jpg")
+    os.utime(tmp_path / "a.jpg", (times, times))
+    assert folder.fingerprint() == sampled
+    monkeypatch.setattr(module, "SAMPLED_FILES", 1)  # of which b.jpg is none
+    sampled = folder.fingerprint()
+    os.utime(tmp_path / "b.jpg", (times, times + 100))
+    assert folder.fingerprint() != sampled
+    monkeypatch.setenv("DINOSKIP_VERIFY_DATA", "1")
+    assert folder.fingerprint() == of_content
+    for path, size in ((tmp_path / "a.jpg", 5), (tmp_path / "b.jpg", 5)):
+        path.write_bytes(b"x" * size)
+        assert folder.fingerprint() != of_content
+    monkeypatch.setenv("DINOSKIP_VERIFY_DATA", "yes")
+    with pytest.raises(ConfigError, match="neither 0 nor 1"):
+        folder.fingerprint()
 
 
 def test_links_are_followed_but_not_round_in_circles(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -152,7 +153,7 @@ def test_any_command_that_computes(
     assert main(["submit", *words.split(), "--time", "60", "--partition", "gpu", "--", "--hold"]) == 0
     assert capsys.readouterr().out == "job 4711; script and log in runs/one.slurm\n"
     text = (folder_of(Path("runs/one")) / "one.sh").read_text()
-    assert f"-m dinoskip {command} --device cuda\n" in text
+    assert f"-P -m dinoskip {command} --device cuda\n" in text
     asked = options_of(text)
     assert (asked["--nodes"], asked["--time"], asked["--partition"]) == ("2", "60", "gpu")
     assert slurm.calls("sbatch")[0][:2] == ["--parsable", "--hold"]
@@ -214,3 +215,12 @@ def test_no_slurm_or_a_refusal_is_one_line(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
     with pytest.raises(ConfigError, match="scontrol: not found"):
         run_tool(["scontrol"])
+
+
+def test_jobs_import_nothing_from_the_folder_they_run_in(tmp_path: Path) -> None:
+    for name in ("timm", "numpy", "yaml"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit(9)")
+    text = script(ClusterConfig(), "one", tmp_path / "runs" / "one", ["settings", "tokencut.tau"], tmp_path)
+    line = next(line for line in text.splitlines() if line.startswith("srun"))
+    command = shlex.split(line[line.index(sys.executable) :])
+    assert subprocess.run(command, cwd=tmp_path, check=False, stdout=subprocess.DEVNULL).returncode == 0
