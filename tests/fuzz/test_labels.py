@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
 from dinoskip.data.sets import AnyDataset
@@ -90,8 +90,8 @@ def spoil_bytes(draw: Callable[..., Any], path: Path) -> None:
 SPOIL = {".json": spoil_json, ".xml": spoil_words, ".txt": spoil_words, ".csv": spoil_cells}
 
 
-def attack_labels(kind: str, folder: Path, cases: int) -> dict[str, int]:
-    """Spoil a set of a kind ``cases`` times; how many were refused, and how many read the same."""
+def attack_labels(kind: str, folder: Path, cases: int, number: int = 0) -> dict[str, int]:
+    """Spoil a set of a kind ``cases`` times, drawn by ``number``; how many were refused, how many read the same."""
     valid = folder / "valid"
     valid.mkdir(parents=True)
     root = folder / "spoilt"
@@ -102,9 +102,8 @@ def attack_labels(kind: str, folder: Path, cases: int) -> dict[str, int]:
     counts = {"refused": 0, "equal": 0}
     read: list[Any] = []
 
-    @settings(
-        max_examples=cases, derandomize=True, deadline=None, database=None, suppress_health_check=list(HealthCheck)
-    )
+    @seed(number)
+    @settings(max_examples=cases, deadline=None, database=None, suppress_health_check=list(HealthCheck))
     @given(st.data())
     def run(data: st.DataObject) -> None:
         name = data.draw(st.sampled_from(files))
