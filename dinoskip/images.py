@@ -72,19 +72,15 @@ _PNG = b"\x89PNG\r\n\x1a\n"
 
 
 def _check_png(content: bytes, name: Path | str) -> bytes:
-    """Return the bytes of a picture; :class:`DataError` for a PNG with a chunk whose checksum is another.
+    """Return the bytes of a picture; :class:`DataError` for a PNG with a chunk that is cut short or has another checksum.
 
     Pillow does not look at those of pixels: a damaged mask would be another mask.
     """
-    at = len(_PNG) if content.startswith(_PNG) else len(content)
-    while at + 12 <= len(content):
-        end = at + 8 + int.from_bytes(content[at : at + 4])
-        if end + 4 > len(content):  # cut short: Pillow says so
-            break
-        if zlib.crc32(content[at + 4 : end]) != int.from_bytes(content[end : end + 4]):
-            raise DataError(f"{name}: not a readable image: damaged: the checksum of a PNG chunk is another")
-        if content[at + 4 : at + 8] == b"IEND":
-            break
+    at, kind = len(_PNG) if content.startswith(_PNG) else len(content), b""
+    while at < len(content) and kind != b"IEND":
+        kind, end = content[at + 4 : at + 8], at + 8 + int.from_bytes(content[at : at + 4])
+        if zlib.crc32(content[at + 4 : end]).to_bytes(4) != content[end : end + 4]:
+            raise DataError(f"{name}: not a readable image: damaged: a PNG chunk is cut short or has another checksum")
         at = end + 4
     return content
 

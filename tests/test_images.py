@@ -300,3 +300,7 @@ def test_a_png_whose_pixels_are_damaged_is_refused(tmp_path: Path, read: Callabl
         path.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
         with pytest.raises(DataError, match=r"a\.png"):
             read(path)
+    longer = content[: at - 4] + b"\x01" + content[at - 3 : at + 8] + content[at + 6 :]  # than the file
+    path.write_bytes(longer)
+    with pytest.raises(DataError, match=r"a\.png.*cut short"):
+        read(path)

@@ -1,6 +1,6 @@
 """``python -m tests.fuzz --cases 50000 --out runs/fuzz.jsonl``: label files of every kind spoilt, and a table of counts.
 
-Pieces of 500 cases append a line to the log each, so that an interrupted command goes on where it was. Exit code 1
+Pieces of 500 cases append a line to the log each, so that a stopped command goes on where it was. Exit code 1
 where a score would have changed without a word, or an error did not name its file.
 """
 
@@ -13,7 +13,7 @@ import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,23 @@ def piece(kind: str, number: int, cases: int = PIECE) -> dict[str, Any]:
             return line | attack_labels(kind, Path(folder), cases, number)
         except Exception:
             return line | {"fault": traceback.format_exc()}
+
+
+def next_piece(entries: Sequence[Mapping[str, Any]], cases: int) -> tuple[str, int] | None:
+    """The kind and number of the next piece, None once there are ``cases`` cases.
+
+    Kinds take turns; one whose last piece is short has no further mutations.
+    """
+    last = {entry["kind"]: entry for entry in entries}
+    left = [kind for kind in MAKERS if kind not in last or "fault" in last[kind] or _cases(last[kind]) == PIECE]
+    if sum(map(_cases, entries)) >= cases or not left:
+        return None
+    kind = min(left, key=lambda one: last[one]["number"] if one in last else 0)
+    return kind, last[kind]["number"] + 1 if kind in last else 1
+
+
+def _cases(entry: Mapping[str, Any]) -> int:
+    return int(entry.get("refused", 0) + entry.get("equal", 0))
 
 
 def table(entries: Iterable[Mapping[str, Any]]) -> str:
@@ -54,13 +71,10 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("runs/fuzz.jsonl"), help="log (default: runs/fuzz.jsonl)")
     args = parser.parse_args()
     args.out.parent.mkdir(parents=True, exist_ok=True)
-    done = {(entry["kind"], entry["number"]) for entry in read_log(args.out)}
     began = time.monotonic()
-    for number in range(1, -(-args.cases // (PIECE * len(MAKERS))) + 1):
-        for kind in MAKERS:
-            if (kind, number) not in done:
-                with open(args.out, "a") as log:
-                    log.write(json.dumps(piece(kind, number)) + "\n")
+    while (todo := next_piece(read_log(args.out), args.cases)) is not None:
+        with open(args.out, "a") as log:
+            log.write(json.dumps(piece(*todo)) + "\n")
     entries = read_log(args.out)
     print(f"{table(entries)}\n\n{(time.monotonic() - began) / 60:.0f} minutes")
     return int(any("fault" in entry for entry in entries))

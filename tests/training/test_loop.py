@@ -173,6 +173,7 @@ def test_a_signal_stops_at_the_step_and_the_run_resumes_bit_for_bit(
     assert checkpoint.newest(run).path == run / "checkpoints" / "step-00000005"
     assert tensor_hashes(pretrain(tiny_job(), images, run, device="cpu")) == tensor_hashes(straight)
     assert comparable(run) == comparable(straight.parent.parent)
+    assert list(checkpoint.list_checkpoints(run)) == list(checkpoint.list_checkpoints(straight.parent.parent))
 
 
 def test_a_second_ctrl_c_stops_at_once(images: ImageFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
