@@ -72,7 +72,7 @@ _PNG = b"\x89PNG\r\n\x1a\n"
 
 
 def _check_png(content: bytes, name: Path | str) -> bytes:
-    """Return the bytes of a picture; :class:`DataError` for a PNG with a chunk that is cut short or has another checksum.
+    """Return the bytes of a picture; :class:`DataError` for a PNG chunk that is cut short or has another checksum.
 
     Pillow does not look at those of pixels: a damaged mask would be another mask.
     """

@@ -1,4 +1,4 @@
-"""``python -m tests.fuzz --cases 50000 --out runs/fuzz.jsonl``: label files of every kind spoilt, and a table of counts.
+"""``python -m tests.fuzz --cases 50000 --out runs/fuzz.jsonl``: spoils label files of every kind, and counts.
 
 Pieces of 500 cases append a line to the log each, so that a stopped command goes on where it was. Exit code 1
 where a score would have changed without a word, or an error did not name its file.
