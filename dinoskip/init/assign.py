@@ -43,10 +43,10 @@ class PlainBlock:
     num_heads: int
     layers: dict[str, nn.Linear]
     """Keys attn.qkv, attn.proj, mlp.fc1, mlp.fc2."""
-    skips_attention: bool
-    """Whether the attention's skip connection is there."""
-    skips_mlp: bool
-    """Whether the MLP's is."""
+    skips_attention: float
+    """Weight of the attention's skip connection; 0: there is none."""
+    skips_mlp: float
+    """The MLP's."""
 
     @property
     def dim(self) -> int:
@@ -74,8 +74,8 @@ def plain_blocks(model: nn.Module, method: str, *, layer_scale: bool = False) ->
             raise ConfigError(f"{method} cannot initialise block {index + 1}: {reason}", "build the model without it")
         layers: dict[str, Any] = {name: block.get_submodule(name) for name in LAYERS}
         heads = int(block.get_submodule("attn").num_heads)  # type: ignore[arg-type]
-        skips = (getattr(block, "skip_attention", True), getattr(block, "skip_mlp", True))
-        plain.append(PlainBlock(f"blocks.{index}", heads, layers, *skips))
+        weights = getattr(block, "skip_weights", (1.0, 1.0))
+        plain.append(PlainBlock(f"blocks.{index}", heads, layers, *weights))
     return plain
 
 

@@ -23,6 +23,7 @@ from dinoskip.init.residual_free import ResidualFreeInit
 from dinoskip.init.skipless import SkiplessInit
 from dinoskip.init.weight_selection import WeightSelectionInit
 from dinoskip.models.build import VitConfig, from_config
+from dinoskip.models.skip_weight import weigh_skips_
 from dinoskip.models.vit import PositionResize
 
 Init = (
@@ -61,11 +62,11 @@ class ModelConfig(VitConfig):
     reparametrise: Annotated[Reparametrisation | None, Added()] = Field(
         None, description="scales moved into the weights of every block, for any init; the function stays the same"
     )
-    drop_path: float = Field(0.1, ge=0, lt=1, description="largest drop-path rate of a student with skips")
+    drop_path: float = Field(0.1, ge=0, lt=1, description="largest drop-path rate of a student that keeps its skips")
 
     @model_validator(mode="after")
     def _values_of_all_heads(self) -> ModelConfig:
-        if isinstance(self.init, ConditionedInit) and self.init.needs_skip and self.skip in (False, "mlp"):
+        if isinstance(self.init, ConditionedInit) and self.init.needs_skip and self.last.skip in (False, "mlp"):
             raise ValueError(f"init conditioned: {NEEDS_SKIP}; {NEEDS_SKIP_HINT}")
         return self
 
@@ -84,9 +85,15 @@ class ModelConfig(VitConfig):
         return self
 
     @property
+    def keeps_skips(self) -> bool:
+        """Whether all skips are there, whatever their weight, all through training."""
+        weight = self.skip_weight
+        return self.skip is True and (weight is None or min(weight.first, weight.end) > 0)
+
+    @property
     def drop_path_in_training(self) -> float:
         """The rate that a student is trained with: ``drop_path``, or 0 where it lacks a skip to fall back on."""
-        return self.drop_path if self.skip is True else 0.0
+        return self.drop_path if self.keeps_skips else 0.0
 
 
 def init_for_skipless(config: ModelConfig) -> ModelConfig:
@@ -94,17 +101,18 @@ def init_for_skipless(config: ModelConfig) -> ModelConfig:
 
     The default initialisation hardly trains without skips: logged in one line, a warning where it was asked for.
     """
-    if config.skip is not False:
+    if config.last.skip is not False:
         return config
+    setting = "model.skip=false" if config.skip_weight is None else "model.skip_weight.end=0"
     if "init" not in config.model_fields_set:
         chosen = paper_init(config.name)
         log.info(
-            "model.skip=false without model.init: initialised as in the paper, alpha=%g beta=%g c=%g "
-            "(model.init.name=default starts it by the default)", chosen.alpha, chosen.beta, chosen.c,
+            "%s without model.init: initialised as in the paper, alpha=%g beta=%g c=%g "
+            "(model.init.name=default starts it by the default)", setting, chosen.alpha, chosen.beta, chosen.c,
         )  # fmt: skip
         return config.model_copy(update={"init": chosen})
     if isinstance(config.init, TruncNormalInit):
-        log.warning("model.skip=false with the default initialisation: its tokens become alike and it hardly learns")
+        log.warning("%s with the default initialisation: its tokens become alike and it hardly learns", setting)
     return config
 
 
@@ -119,13 +127,14 @@ def build_model(
     """Build a model and initialise it: float32, train mode, the same bits for the same arguments.
 
     Built without storage, filled with NaN, then every parameter assigned exactly once: by ``config.init`` what it
-    speaks of, by the default (:func:`dinoskip.init.trunc_normal_`) the rest. ``images`` (B, 3, S, S), normalised, are
+    speaks of, by the default (:func:`dinoskip.init.trunc_normal_`) the rest; of skips that change in training the last
+    weight counts, and the model has the first. ``images`` (B, 3, S, S), normalised, are
     for the initialisation that needs some (:func:`needs_images`). ``drop_path`` is the last block's rate; it applies
     only where a skip is kept. Raises :class:`WeightsError` if anything was left unset, :class:`ConfigError` if the
     initialisation does not suit the model, or lacks its images.
     """
     with torch.device("meta"):
-        model = from_config(config, drop_path_rate=drop_path, weight_init="skip").float()
+        model = from_config(config.last, drop_path_rate=drop_path, weight_init="skip").float()
     model.to_empty(device=device)
     with torch.no_grad():
         for tensor in [*model.parameters(), *model.buffers()]:
@@ -133,6 +142,8 @@ def build_model(
     initialise(model, config.init, seed, images)
     if config.reparametrise is not None:
         reparametrise_(model, **config.reparametrise.model_dump())
+    if config.skip_weight is not None:
+        weigh_skips_(model, config.skip_weight.weights(config.skip_weight.first, config.blocks))
     return model
 
 

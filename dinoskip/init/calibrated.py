@@ -264,10 +264,10 @@ class _Calibrated:
         """Mean over images and patches, (D,)."""
         return torch.cat([output[:, self.first_patch :].mean(1) for output in outputs]).mean(0)
 
-    def _advance(self, outputs: list[Tensor], *, keep: bool) -> None:
-        """Make ``outputs`` the tokens, added to what was there if the skip is ``keep``-t."""
+    def _advance(self, outputs: list[Tensor], *, keep: float) -> None:
+        """Make ``outputs`` the tokens, added to what was there, of which the skip ``keep``-s this share."""
         pairs = zip(self.chunks, outputs, strict=True)
-        self.chunks = [tokens + output if keep else output for tokens, output in pairs]
+        self.chunks = [keep * tokens + output if keep else output for tokens, output in pairs]
 
     def _haar_like(self, weight: Tensor, *place: str) -> Tensor:
         return haar(weight.shape[0], weight.shape[1], self._rng(*place))

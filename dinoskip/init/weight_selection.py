@@ -81,7 +81,7 @@ def select_uniformly(weight: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 def _has_all_skips(model: nn.Module) -> bool:
     blocks: Any = model.blocks
-    return all(getattr(block, "skip_attention", True) and getattr(block, "skip_mlp", True) for block in blocks)
+    return all(all(getattr(block, "skip_weights", (1.0, 1.0))) for block in blocks)
 
 
 def _selectable(model: nn.Module) -> dict[str, nn.Parameter]:

@@ -98,8 +98,12 @@ class Backbone:
     def beside_weights(self) -> list[str]:
         """What features depend on and the weights do not say: positions, missing skips, Token Graying, temperature."""
         facts = [] if self.pos_embed == "timm" else [self.pos_embed]
-        skips = [(getattr(b, "skip_attention", True), getattr(b, "skip_mlp", True)) for b in self.adapter.blocks]
-        facts += [] if all(map(all, skips)) else [f"skips {skips}"]
+        weights = [getattr(block, "skip_weights", (1.0, 1.0)) for block in self.adapter.blocks]
+        if any(weight not in (0, 1) for pair in weights for weight in pair):
+            facts += [f"skip weights {weights}"]
+        else:
+            skips = [tuple(map(bool, pair)) for pair in weights]
+            facts += [] if all(map(all, skips)) else [f"skips {skips}"]
         graying = getattr(getattr(self.model, "patch_embed", None), "graying", None)
         facts += [] if graying is None else [f"graying {graying.kind} {graying.epsilon}"]
         norms = [getattr(getattr(block, "attn", None), "q_norm", None) for block in self.adapter.blocks]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
-from dinoskip.config import Config
+from dinoskip.config import Added, Config
 from dinoskip.errors import ConfigError, did_you_mean
 from dinoskip.models.graying import GrayingConfig, GrayingPatchEmbed
+from dinoskip.models.skip_weight import SkipWeight, weigh_skips_
 from dinoskip.models.temperature import TemperatureConfig, temper_
 from dinoskip.models.vit import Block, PositionResize, Skip, Vit
 
@@ -61,6 +62,9 @@ class VitConfig(Config):
 
     name: ModelName = Field("vit_small_patch16", description="size and patch of the ViT")
     skip: Skip = Field(True, description='true, false, or "attention" / "mlp" to keep only that skip')
+    skip_weight: Annotated[SkipWeight | None, Added()] = Field(
+        None, description="weight of the skips between 1 and 0, by depth, in training time, or both; null: as skip says"
+    )
     depth: int | None = Field(
         None, gt=0, le=MAX_DEPTH, description="number of blocks; the name's when not given: 12 up to base"
     )
@@ -77,7 +81,7 @@ class VitConfig(Config):
     def _as_before_these_settings(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Where they are off, and in weights files resized as timm does, written as before they were settings."""
         written: dict[str, Any] = dump(self)
-        for name in ("graying", "temperature"):
+        for name in ("graying", "temperature", "skip_weight"):
             if getattr(self, name) is None:
                 written.pop(name, None)
         if type(self) is VitConfig and self.position_resize == "timm":
@@ -90,6 +94,39 @@ class VitConfig(Config):
         if self.img_size % patch:
             raise ValueError(f"img_size {self.img_size} is not a multiple of the patch size {patch} of {self.name}")
         return self
+
+    @model_validator(mode="after")
+    def _all_skips(self) -> VitConfig:
+        if self.skip_weight is not None and self.skip is not True:
+            raise ValueError("skip_weight: it is the weight of skips that are there: leave it out, or take skip=true")
+        return self
+
+    def settled(self, value: float) -> Self:
+        """The network where the weight of its skips is ``value``: 1 is one with skips, 0 in all sublayers one without.
+
+        A network whose skips have no weight stays as it is.
+        """
+        if self.skip_weight is None:
+            return self
+        constant = self.skip_weight.sublayers == "constant"
+        if value == 1 or (value == 0 and constant):
+            return self.model_copy(update={"skip": value == 1, "skip_weight": None})
+        return self.model_copy(update={"skip_weight": SkipWeight(end=value, sublayers=self.skip_weight.sublayers)})
+
+    @property
+    def first(self) -> Self:
+        """The network before training."""
+        return self if self.skip_weight is None else self.settled(self.skip_weight.first)
+
+    @property
+    def last(self) -> Self:
+        """The network after training."""
+        return self if self.skip_weight is None else self.settled(self.skip_weight.end)
+
+    @property
+    def has_all_skips(self) -> bool:
+        """Whether it is an ordinary ViT in its skips: all are there, and have no weight."""
+        return self.skip is True and self.skip_weight is None
 
     @property
     def blocks(self) -> int:
@@ -126,6 +163,7 @@ def create_model(
     name: str,
     *,
     skip: Skip = True,
+    skip_weight: SkipWeight | None = None,
     depth: int | None = None,
     img_size: int = 224,
     graying: GrayingConfig | None = None,
@@ -139,7 +177,7 @@ def create_model(
     ``vit_{huge,giant}_patch14``; mini, 128 wide, is for studies on a CPU, the others are timm's. Any input
     whose sides are multiples of the patch size is accepted; the position embedding, made for ``img_size``, is resized
     (bicubic) as ``position_resize`` says, see :class:`Vit`. ``graying`` puts Token Graying before the patch embedding,
-    ``temperature`` a factor on the logits of every block's attention.
+    ``temperature`` a factor on the logits of every block's attention, ``skip_weight`` the first weight of its skips.
     There is no classifier unless ``num_classes`` asks for one; every argument of timm's VisionTransformer may be given.
     Raises :class:`ConfigError` for an unknown name, a size that is not whole patches, LayerScale without skips.
     """
@@ -155,10 +193,13 @@ def create_model(
     model = Vit(**(arguments | timm_kwargs))
     if temperature is not None:
         temper_(model.blocks, temperature)
+    if skip_weight is not None:
+        weigh_skips_(model, skip_weight.weights(skip_weight.first, len(model.blocks)))
     return model
 
 
 def from_config(config: VitConfig, **timm_kwargs: Any) -> Vit:
-    """:func:`create_model` for a configuration."""
+    """:func:`create_model` for a configuration; with the weights that skips have before training."""
+    config = config.first
     shape = {field: getattr(config, field) for field in VitConfig.model_fields if field != "name"}
     return create_model(config.name, **shape, **timm_kwargs)

@@ -106,10 +106,12 @@ def load_strict(model: nn.Module, state: Mapping[str, Tensor], where: str | Path
 def save_weights(path: str | Path, state: Mapping[str, Tensor], config: VitConfig, info: Mapping[str, Any]) -> None:
     """Write a weights file atomically: canonical names, shapes and dtypes as given, the configuration in the header.
 
-    A subclass of :class:`VitConfig` may be given; only the fields that fix the model are stored. ``info`` must be
-    JSON-able. Raises :class:`DiskFull` or :class:`ConfigError` when the file cannot be written.
+    A subclass of :class:`VitConfig` may be given; only the fields that fix the model are stored. Skips that change in
+    training are stored with their first weight. ``info`` must be JSON-able.
+    Raises :class:`DiskFull` or :class:`ConfigError` when the file cannot be written.
     """
-    model = VitConfig(**{name: getattr(config, name) for name in VitConfig.model_fields})
+    first = config.first
+    model = VitConfig(**{name: getattr(first, name) for name in VitConfig.model_fields})
     header = canonical_json({"format": FORMAT, "model": dump(model), "info": dict(info)})
     save_tensors(Path(path), strip_prefixes(state, path), {METADATA_KEY: header})
 
@@ -171,9 +173,10 @@ def refuse_skipless_weights(path: Path, what: str) -> None:
     if path.suffix != ".safetensors" or METADATA_KEY not in read_tensor_header(path).metadata:
         return
     config, _ = _read_header(path)
-    if config.skip is not True:
+    if not config.has_all_skips:
+        lacking = f"skip={config.skip}" if config.skip is not True else "skip_weight"
         raise WeightsError(
-            f"{path}: weights of a network with skip={str(config.skip).lower()}, and {what} has all skip connections",
+            f"{path}: weights of a network with {lacking.lower()}, and {what} has all skip connections",
             f"load it as weights:{path}",
         )
 

@@ -22,6 +22,7 @@ from dinoskip.files import write_json
 from dinoskip.models.build import SHAPES, VitConfig, layout_of, vit_arguments
 from dinoskip.models.export import save_weights
 from dinoskip.models.graying import GrayingConfig, GrayingPatchEmbed
+from dinoskip.models.skip_weight import SkipWeight, weigh_skips_
 from dinoskip.models.temperature import TemperatureConfig, temper_
 from dinoskip.models.vit import Vit
 
@@ -47,15 +48,18 @@ def _entry_point(name: str) -> Callable[..., VisionTransformer]:
         arguments = vit_arguments(name, kwargs.pop("skip", False)) | {"img_size": 224} | kwargs
         graying = arguments.pop("graying", None)
         if graying is not None:
-            setting = GrayingConfig.model_validate(graying)
-            arguments["embed_layer"] = partial(GrayingPatchEmbed, graying=setting)
+            arguments["embed_layer"] = partial(GrayingPatchEmbed, graying=GrayingConfig.model_validate(graying))
         temperature = arguments.pop("temperature", None)
+        weight = arguments.pop("skip_weight", None)
         features = {"out_indices": arguments.pop("out_indices", 3), "feature_cls": "getter"}
         model: VisionTransformer = build_model_with_cfg(
             Vit, build.__name__, pretrained, feature_cfg=features, **arguments
         )
         if temperature is not None:
             temper_(model.blocks, TemperatureConfig.model_validate(temperature))
+        if weight is not None:
+            setting = SkipWeight.model_validate(weight)
+            weigh_skips_(model, setting.weights(setting.first, len(model.blocks)))
         return model
 
     build.__name__ = build.__qualname__ = f"skipless_{name}_224"
@@ -71,14 +75,15 @@ def timm_config(config: VitConfig) -> dict[str, Any]:
     """
     width, patch = SHAPES[config.name]
     arguments: dict[str, Any] = {"depth": config.blocks, "img_size": config.img_size, "dynamic_img_size": True}
-    if config.skip is True and config.graying is None and config.temperature is None:
+    if config.has_all_skips and config.graying is None and config.temperature is None:
         architecture = "vit_base_patch16_224"
         _, heads, mlp_ratio = layout_of(config.name)
         arguments |= {"embed_dim": width, "num_heads": heads, "mlp_ratio": mlp_ratio, "patch_size": patch}
     else:
         architecture = f"skipless_{config.name}_224"
         arguments |= {"skip": config.skip, "position_resize": config.position_resize}
-        for name, setting in (("graying", config.graying), ("temperature", config.temperature)):
+        for name in ("skip_weight", "graying", "temperature"):
+            setting = getattr(config, name)
             if setting is not None:
                 arguments[name] = dump(setting)
     size = [3, config.img_size, config.img_size]

@@ -56,10 +56,10 @@ def save_transformers_folder(folder: str | Path, state: Mapping[str, Tensor], co
     """Write what ``transformers.AutoModel.from_pretrained(FOLDER)`` loads, and the statistics of its images.
 
     At the size that it was trained for features equal ours; at others transformers resizes positions its own way.
-    Raises :class:`ConfigError` for a network that transformers has no class for: without a skip, or with Token Graying
-    or a temperature.
+    Raises :class:`ConfigError` for a network that transformers has no class for: without a skip, or with weights of
+    skips, Token Graying or a temperature.
     """
-    special = {"graying": config.graying, "temperature": config.temperature}
+    special = {name: getattr(config, name) for name in ("skip_weight", "graying", "temperature")}
     lacking = [f"skip={config.skip}".lower()] if config.skip is not True else []
     lacking += [name for name, value in special.items() if value is not None]
     if lacking:

@@ -1,8 +1,7 @@
-"""Skip and skipless ViTs: timm's VisionTransformer with a block whose two additions can be left out.
+"""Skip and skipless ViTs: timm's VisionTransformer with a block whose two skips can be weighted or left out.
 
 Shapes: images (B, 3, H, W), tokens (B, N, C) with the CLS token first and the patches in raster order.
-The skipless block is ``x = attn(norm1(x)); x = mlp(norm2(x))`` (Cutting the Skip, sec. 3: pre-norm kept, only the
-two ``x +`` removed). Parameter names and shapes are timm's, so weights move freely between the two.
+The skipless block is ``x = attn(norm1(x)); x = mlp(norm2(x))`` (Cutting the Skip, sec. 3). Parameters are timm's.
 """
 
 from __future__ import annotations
@@ -12,43 +11,45 @@ from typing import Any, Literal
 import torch
 from timm.models.vision_transformer import Block as TimmBlock
 from timm.models.vision_transformer import VisionTransformer
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from dinoskip.errors import ConfigError
+from dinoskip.models.skip_weight import weigh_
 
 PositionResize = Literal["timm", "dino"]
 Skip = bool | Literal["attention", "mlp"]
 
 
 class Block(TimmBlock):
-    """timm's pre-norm block in which the attention's and the MLP's skip connection can each be left out.
+    """timm's pre-norm block in which the attention's and the MLP's skip connection can each be weighted or left out.
 
     With both skips it computes exactly what timm's block does. Drop path needs a skip to fall back on, so it exists
     only where one is kept. LayerScale without a skip shrinks the tokens below LayerNorm's epsilon and is refused.
+    ``skip_weights`` are attention's and MLP's; ``changing`` (2,) holds them, too, where they change in training.
     """
 
+    changing: Tensor | None
+
     def __init__(self, *args: Any, skip: Skip = True, **kwargs: Any) -> None:
-        init_values = kwargs.get("init_values")
-        if init_values and skip is not True:
-            raise ConfigError(
-                f"init_values={init_values}: LayerScale without a skip connection erases the signal",
-                "leave init_values out for skipless models",
-            )
         super().__init__(*args, **kwargs)
-        self.skip_attention = skip is True or skip == "attention"
-        self.skip_mlp = skip is True or skip == "mlp"
-        if not self.skip_attention:
-            self.drop_path1 = nn.Identity()
-        if not self.skip_mlp:
-            self.drop_path2 = nn.Identity()
+        self.register_buffer("changing", None, persistent=False)
+        self.skip_weights = weigh_(
+            self, (float(skip is True or skip == "attention"), float(skip is True or skip == "mlp"))
+        )
 
     def forward(self, x: Tensor, **masks: Any) -> Tensor:  # type: ignore[override]
         """Map tokens (B, N, C) to tokens (B, N, C); ``masks`` go to the attention unchanged."""
-        attended: Tensor = self.drop_path1(self.ls1(self.attn(self.norm1(x), **masks)))
-        x = x + attended if self.skip_attention else attended
-        mixed: Tensor = self.drop_path2(self.ls2(self.mlp(self.norm2(x))))
-        return x + mixed if self.skip_mlp else mixed
+        weights = self.skip_weights if self.changing is None else self.changing.unbind()
+        x = _joined(x, self.drop_path1(self.ls1(self.attn(self.norm1(x), **masks))), weights[0])
+        return _joined(x, self.drop_path2(self.ls2(self.mlp(self.norm2(x)))), weights[1])
+
+
+def _joined(x: Tensor, branch: Tensor, weight: float | Tensor) -> Tensor:
+    """weight · x + branch; where the weight is 0 the branch itself, whatever x holds."""
+    if isinstance(weight, Tensor):
+        return torch.where(weight == 0, branch, weight * x + branch)
+    return torch.add(branch, x, alpha=weight) if weight else branch
 
 
 class Vit(VisionTransformer):

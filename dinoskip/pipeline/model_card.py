@@ -124,6 +124,10 @@ def _what(source: CardSource) -> Iterator[str]:
     width, patch = SHAPES[source.model.name]
     skips: dict[bool | str, str] = {True: "with skip connections", False: "without skip connections"}
     kind = skips.get(source.model.skip, f"with the {source.model.skip}'s skip connections alone")
+    weight = source.model.skip_weight
+    if weight is not None:
+        change = f"{weight.end:g}" if weight.sublayers == "constant" else f"1 falling to {weight.end:g}"
+        kind = f"with skip connections of weight {change} (product {weight.product(source.model.blocks):.2g})"
     yield f"`{source.model.name}` {kind}: {source.model.blocks} blocks of {width} channels, patches of {patch} pixels,"
     yield f"trained at {source.model.img_size} × {source.model.img_size}. For frozen features of images; no classifier."
     yield f"Written by dinoskip {__version__}; sha256 of the weights: `{source.weights}`."
@@ -150,7 +154,7 @@ def _loading(source: CardSource) -> Iterator[str]:
 
 def _registered(model: VitConfig) -> bool:
     """Whether timm knows the architecture from us alone."""
-    return model.skip is not True or model.graying is not None or model.temperature is not None
+    return not model.has_all_skips or model.graying is not None or model.temperature is not None
 
 
 def _results(source: CardSource) -> Iterator[str]:

@@ -197,13 +197,13 @@ def _depth(own: Mapping[str, Any]) -> int:
 
 
 def _role(model: Mapping[str, Any]) -> str:
-    """The variant's part in the paper's tables; "" if it has none (a partial skip, another initialisation)."""
+    """The variant's part in the paper's tables; "" if it has none (partial or weighted skips, another start)."""
     parts = {
         (True, "trunc_normal"): published.SKIP,
         (False, "trunc_normal"): published.DEFAULT,
         (False, "skipless"): published.INITIALISED,
     }
-    return str(parts.get((model["skip"], model["init"]["name"]), ""))
+    return "" if model.get("skip_weight") else str(parts.get((model["skip"], model["init"]["name"]), ""))
 
 
 _PARTS = ("model", "initialisation", "optimizer")
@@ -245,9 +245,12 @@ def _confounds(task: Task, variants: Sequence[StudyVariant]) -> list[str]:
     return list(lines)
 
 
+_OF_SKIPS = {"skip", "skip_weight", "init", "drop_path"}
+
+
 def _apart_from_skips(own: Mapping[str, Any]) -> dict[str, Any]:
     """A variant's settings without its skips and initialisation, with the drop path that it was trained with."""
-    model = {key: value for key, value in own["model"].items() if key not in {"skip", "init", "drop_path"}}
+    model = {key: value for key, value in own["model"].items() if key not in _OF_SKIPS}
     model["depth"] = _depth(own)
     rate = ModelConfig.model_validate(own["model"]).drop_path_in_training
     return {**flatten({"model": model, "optimizer": own["optimizer"]}), "drop path": rate}
@@ -297,6 +300,7 @@ def _figures(
     made = [
         figures.loss_figure(logs, out / "loss", optimizers),
         figures.online_figure(logs, out / "online"),
+        figures.skip_weight_figure(logs, out / "skip-weight"),
         figures.blocks_figure(kept, out / "blocks", baselines),
         figures.epochs_figure(kept, out / "epochs", optimizers),
         figures.depth_figure(kept, _families(task.settings["variants"]), out / "depth"),

@@ -99,7 +99,7 @@ def confounds(variants: Sequence[Variant]) -> list[str]:
     """A line for each regularisation that only some of the variants compared can have."""
     models = {variant.name: variant.model for variant in variants if variant.model is not None}
     dropped = [name for name, model in models.items() if model.drop_path_in_training > 0]
-    others = [name for name, model in models.items() if model.skip is not True]
+    others = [name for name, model in models.items() if not model.keeps_skips]
     if not dropped or not others:
         return []
     rates = sorted({model.drop_path for name, model in models.items() if name in dropped})
@@ -153,5 +153,8 @@ def _validated(model: type[C], tree: dict[str, Any], source: RawConfig, prefix: 
 
 def _label(model: ModelConfig) -> str:
     base = f"skip_{model.skip}" if isinstance(model.skip, str) else "skip" if model.skip else "skipless"
-    default = "skipless" if model.skip is False else "trunc_normal"
+    if model.skip_weight is not None:
+        how = "annealed" if model.skip_weight.fraction else "skip"
+        base = f"{how}_{'to_' * (model.skip_weight.sublayers == 'linear')}{model.skip_weight.end:g}"
+    default = "skipless" if model.last.skip is False else "trunc_normal"
     return base if model.init.name == default else f"{base}_{model.init.name}"

@@ -42,6 +42,7 @@ from dinoskip.training.objective import Engine, Note, Objective, Step
 from dinoskip.training.observer import Observer
 from dinoskip.training.recipe import Job
 from dinoskip.training.run_directory import RunDirectory, identity, open_run
+from dinoskip.training.skip_dial import SkipDial
 from dinoskip.training.whole_state import whole_state
 
 
@@ -111,6 +112,7 @@ class _Loop:
         self.config, self.student = self.objective.config, self.objective.networks["student"]
         self.epoch_steps = self.loader.steps_per_epoch
         self.total = self.config.epochs * self.epoch_steps
+        self.dial = SkipDial(job.model, self.total)
         on_gpu = here.device.type == "cuda"
         self.bf16 = self.config.precision == "bf16" or (self.config.precision == "auto" and on_gpu)
         forward = self._distribute(self.config.compile is True or (self.config.compile == "auto" and on_gpu))
@@ -184,6 +186,7 @@ class _Loop:
                 done = step - epoch * self.epoch_steps
                 batches = self.loader.epoch(epoch, start_step=done)
                 for _ in range(done, self.epoch_steps):
+                    self.dial.set(self.objective.networks.values(), step)
                     taken = Step(self.engine, step, batches)
                     self.objective.step(taken)
                     self.compiled.look()
@@ -211,15 +214,19 @@ class _Loop:
         assert isinstance(student, VisionTransformer)
         row = gradient_rows(student, lambda p: None if p.grad is None else whole(p.grad))
         if self.here.size > 1 and self.config.parallel == "fsdp":  # a sharded network cannot be walked block by block
-            student = self._plain("student").get_submodule("backbone")
+            student = self._plain("student", step - 1).get_submodule("backbone")
             assert isinstance(student, VisionTransformer)
         row |= self.live.signals(student)
         self.journal.leave_out(time.perf_counter() - began)
         return row
 
-    def _plain(self, role: str) -> torch.nn.Module:
-        """A whole copy of a network on this rank's device, neither sharded nor compiled; every rank must call it."""
+    def _plain(self, role: str, step: int) -> torch.nn.Module:
+        """A whole copy of a network on this rank's device, neither sharded nor compiled; every rank must call it.
+
+        Its skips have their weight after ``step`` steps.
+        """
         network = self.objective.fresh(role)
+        self.dial.set_copy(network, step)
         network.load_state_dict(whole_state(self.objective.networks[role]))
         return network.to(self.here.device)
 
@@ -244,6 +251,7 @@ class _Loop:
         scalars = {name: value for name, value in taken.means.items() if value.ndim == 0}
         means = all_reduce_mean(torch.stack([value.float() for value in scalars.values()])).tolist()
         values = dict(zip(scalars, means, strict=True)) | {"grad_norm": taken.grad_norm} | taken.rates.logged()
+        values |= self.dial.logged(step - 1)
         self.journal.row(step, epoch, values | online, len(self.loader.bad))
         return f"loss {values['loss']:.3f}"
 
@@ -258,7 +266,7 @@ class _Loop:
         self.note(step, "evaluating", math.inf)
         began = time.perf_counter()
         gpus = [self.here.device] if self.here.device.type == "cuda" else []
-        network = self._plain(self.objective.observed)
+        network = self._plain(self.objective.observed, step)
         with torch.random.fork_rng(gpus), torch.no_grad():
             values = self.observer(network.eval(), self.here)
         self.journal.leave_out(time.perf_counter() - began)
@@ -286,12 +294,13 @@ class _Loop:
             "step": step, "epoch": step // self.epoch_steps, "epochs": self.config.epochs, "seed": self.job.seed,
             "steps_per_epoch": self.epoch_steps, "init": self.job.model.init.name, "optimizer": self.job.optimizer.name,
         }  # fmt: skip
+        model, about = self.dial.exported(step)
         content = checkpoint.collect(self.objective, self.optimizer)  # of all ranks
         keep = self.keep | {self.journal.best} | ({self.came_from} if step < self.total else set())
 
         def save() -> None:
             self.run_dir.check()
-            checkpoint.save(self.run_dir.path, content, self.job.model, info, keep, self.identity)
+            checkpoint.save(self.run_dir.path, content, model, {**info, **about}, keep, self.identity)
 
         on_main(save)
         self.run_dir.report(now=True, step=step)

@@ -46,7 +46,7 @@ def wrap(module: nn.Module, here: World, strategy: Strategy) -> nn.Module:
     devices = [here.device] if here.device.type == "cuda" else None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # torch 2.15 renames broadcast_buffers; 2.11 has no other name
-        # No buffer of ours changes in training, so none is broadcast; gradients live in the buckets that are sent.
+        # Buffers of ours change alike on all ranks, so none is broadcast; gradients live in the buckets that are sent.
         return DistributedDataParallel(module, devices, broadcast_buffers=False, gradient_as_bucket_view=True)
 
 

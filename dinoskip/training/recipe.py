@@ -10,6 +10,7 @@ from timm.models.vision_transformer import VisionTransformer
 
 from dinoskip.config import Config
 from dinoskip.init.build import ModelConfig, TruncNormalInit, build_model, needs_images
+from dinoskip.models.skip_weight import let_skips_change_
 from dinoskip.optim.build import AdamWConfig, OptimizerConfig
 from dinoskip.training.boards import BoardName
 
@@ -74,4 +75,7 @@ class Job(Config):
         model, drop_path = self.model, self.model.drop_path_in_training
         if needs_images(model.init):
             model = model.model_copy(update={"init": TruncNormalInit(), "reparametrise": None})
-        return build_model(model, self.seed, drop_path=drop_path, device=device)
+        network = build_model(model, self.seed, drop_path=drop_path, device=device)
+        if model.skip_weight is not None and model.skip_weight.fraction:
+            let_skips_change_(network.blocks)
+        return network

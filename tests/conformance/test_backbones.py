@@ -269,8 +269,9 @@ def test_branches_make_up_the_block(case: Case) -> None:
             added = [block.norm1(read["attn"][2].tokens), block.norm2(mlp)]
         else:
             added = [read["attn_scaled"][2].tokens, read["mlp_scaled"][2].tokens]
-    stream = before * getattr(block, "skip_attention", True) + added[0]
-    torch.testing.assert_close(stream * getattr(block, "skip_mlp", True) + added[1], after, rtol=1e-4, atol=1e-4)
+    weights = getattr(block, "skip_weights", (1, 1))
+    stream = before * weights[0] + added[0]
+    torch.testing.assert_close(stream * weights[1] + added[1], after, rtol=1e-4, atol=1e-4)
     assert backbone.width("hidden") == read["hidden"][1].tokens.shape[-1]
     assert (read["out"][1].cls is None) == (read["hidden"][1].cls is None)
 

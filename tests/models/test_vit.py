@@ -113,8 +113,7 @@ def test_timm_builds_our_skipless_models(name: str) -> None:
     model = timm.create_model(f"skipless_{name}_224", depth=1, num_classes=7)
     block = model.blocks[0]
     assert isinstance(block, Block)
-    assert not block.skip_attention
-    assert not block.skip_mlp
+    assert block.skip_weights == (0, 0)
     assert model.head.out_features == 7
     assert model.pretrained_cfg["architecture"] == f"skipless_{name}_224"
 

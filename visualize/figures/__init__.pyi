@@ -31,5 +31,8 @@ from .training import (
     online_figure as online_figure,
 )
 from .training import (
+    skip_weight_figure as skip_weight_figure,
+)
+from .training import (
     training_figure as training_figure,
 )

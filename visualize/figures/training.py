@@ -112,6 +112,20 @@ def _online_title(key: str) -> str | None:
     return None
 
 
+def skip_weight_figure(runs: Mapping[str, Rows], out: Path) -> Figure | None:
+    """Weight of the skip connections against step, from each ``metrics.jsonl``; None if it never changes."""
+    values = {
+        name: {int(row["step"]): float(row["skip_weight"]) for row in rows if "skip_weight" in row}
+        for name, rows in runs.items()
+    }
+    if not any(len(set(one.values())) > 1 for one in values.values()):
+        return None
+    caption = "Weight of the skip connections while training (of the last sublayer, where it falls with depth)"
+    reading = "Look at what loss and measures do where a line falls, and after it has reached its end."
+    panels = {"skip weight": values}
+    return curves_figure(panels, out, caption=caption, reading=reading, variants=list(runs), along="step")
+
+
 def training_figure(runs: Mapping[str, Rows], out: Path) -> Figure | None:
     """Rows of each run's ``diagnostics.jsonl`` against step: the median over blocks of every quantity."""
     titles = {
