@@ -1,13 +1,17 @@
-"""The first values of MAE's encoder (He et al. 2022; facebookresearch/mae, models_mae.py)."""
+"""The first values of MAE's encoder (He et al. 2022; facebookresearch/mae, models_mae.py).
+
+With branches of zero also those of *Decayed Identity Shortcuts* (xiao7199/decayed_Identity_shortcuts).
+"""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
+from pydantic import Field
 from torch import nn
 
-from dinoskip.config import Config
+from dinoskip.config import Added, Config
 from dinoskip.init.assign import Assignments
 from dinoskip.randomness import torch_rng
 
@@ -16,6 +20,9 @@ class MaeInit(Config):
     """Xavier uniform matrices, the patch embedding's and the fused qkv's each as one; zero biases; CLS normal 0.02."""
 
     name: Literal["mae"] = "mae"
+    zero_branches: Annotated[bool, Added()] = Field(
+        False, description="attention and MLP start as zero, by attn.proj and mlp.fc2: a block is its skips' weights"
+    )
 
     def tensors(self, model: nn.Module, seed: int) -> Assignments:
         """Weights of linear layers and patch embedding, biases of linear layers, the CLS token."""
@@ -23,7 +30,10 @@ class MaeInit(Config):
             if isinstance(module, nn.Linear | nn.Conv2d):
                 name = f"{prefix}.weight"
                 matrix = torch.empty(module.weight.flatten(1).shape, dtype=torch.float64)
-                nn.init.xavier_uniform_(matrix, generator=torch_rng(seed, "init", name))
+                if self.zero_branches and name.endswith(("attn.proj.weight", "mlp.fc2.weight")):
+                    matrix.zero_()
+                else:
+                    nn.init.xavier_uniform_(matrix, generator=torch_rng(seed, "init", name))
                 yield name, matrix.view(module.weight.shape)
             if isinstance(module, nn.Linear) and module.bias is not None:
                 yield f"{prefix}.bias", torch.zeros(module.bias.shape, dtype=torch.float64)

@@ -26,7 +26,21 @@ def visible_tokens(model: VisionTransformer, images: Tensor, kept: Tensor) -> Te
 
     Their positions are those in the whole image; the blocks never see the others.
     """
+    seen: Tensor = model.norm(model.blocks(_visible(model, images, kept)))
+    return seen
+
+
+def visible_blocks(model: VisionTransformer, images: Tensor, kept: Tensor, every: int) -> list[Tensor]:
+    """As :func:`visible_tokens`, of blocks ``every``, 2 ``every``, ... and without a norm."""
+    tokens, found = _visible(model, images, kept), []
+    for number, block in enumerate(model.blocks, 1):
+        tokens = block(tokens)
+        if number % every == 0:
+            found.append(tokens)
+    return found
+
+
+def _visible(model: VisionTransformer, images: Tensor, kept: Tensor) -> Tensor:
     tokens, prefix = embed(model, images), model.num_prefix_tokens
     chosen = tokens.gather(1, (kept + prefix)[..., None].expand(-1, -1, tokens.shape[2]))
-    seen: Tensor = model.norm(model.blocks(cat((tokens[:, :prefix], chosen), dim=1)))
-    return seen
+    return cat((tokens[:, :prefix], chosen), dim=1)

@@ -8,29 +8,29 @@ are visible, R = N - K are removed. To read how a step goes: :meth:`MAE.step`.
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field
 from timm.models.vision_transformer import Block, VisionTransformer
 from torch import Tensor, nn
 
+from dinoskip.config import Added
 from dinoskip.data.augment import AugmentConfig, Probability
 from dinoskip.data.crops import CropConfig, Scale
 from dinoskip.data.masks import VisiblePatches
 from dinoskip.init.build import ModelConfig, needs_images
 from dinoskip.models.build import SHAPES, VitConfig, from_config, layout_of
 from dinoskip.models.flops import block_flops, patch_flops
-from dinoskip.models.masked import visible_tokens
+from dinoskip.models.masked import visible_blocks, visible_tokens
 from dinoskip.models.positions import sincos_positions
-from dinoskip.randomness import torch_rng
 from dinoskip.training.gradients import clip_each_
+from dinoskip.training.long_skips import EVERY, HEAD_DIM, LongSkipDecoder, draw_
 from dinoskip.training.objective import Objective, Step
 from dinoskip.training.pretrain_config import PretrainConfig, StepCost
 from dinoskip.training.rates import Schedules
 from dinoskip.training.recipe import Job
 
-HEAD_DIM = 32  # channels of a decoder's head: 16 heads of 512 channels
 SHARE = 2 / 3  # of the encoder's width and depth: 512 of 768 channels, 8 of 12 blocks
 
 
@@ -53,6 +53,10 @@ class MaeConfig(PretrainConfig):
         None, ge=32, multiple_of=32, description="width of the decoder; null: two thirds of the encoder's (32 a head)"
     )
     decoder_depth: int | None = Field(None, ge=1, description="blocks of the decoder; null: two thirds as many")
+    long_skips: Annotated[bool, Added()] = Field(
+        False,
+        description="the decoder gets the tokens of every second encoder block, without a norm, and starts at zero",
+    )
     clip_grad: float = Field(0.0, ge=0, description="bound on each parameter's own gradient norm; 0 = none")
 
     def views(self) -> tuple[CropConfig, AugmentConfig]:
@@ -71,6 +75,8 @@ class MaeConfig(PretrainConfig):
 
     def objections(self, model: ModelConfig) -> dict[str, str]:
         """Weights that are measured on images are measured with their own positions."""
+        if self.long_skips and model.blocks % EVERY:
+            return {"long_skips": f"{model.blocks} blocks: they take the tokens of every second one, so an even depth"}
         if self.positions == "learned" or not needs_images(model.init):
             return {}
         text = f"sincos replaces those with which init {model.init.name} is measured: take positions=learned"
@@ -96,6 +102,10 @@ class MaeConfig(PretrainConfig):
         ends = 2 * (kept + 1) * width * dim + 2 * (patches - kept) * dim * pixels
         decoder = depth * block_flops(patches + 1, dim) + ends
         head = width * dim + depth * 12 * dim**2 + dim * pixels
+        if self.long_skips:
+            joined = min(depth, model.blocks // EVERY) * (width + 2 * dim) * dim
+            decoder += 2 * (patches + 1) * (joined + dim**2) - 2 * (kept + 1) * width * dim
+            head += joined + (dim - width) * dim
         return StepCost(3 * (encoder + decoder) - embedding, head, 1)
 
 
@@ -116,13 +126,18 @@ class MAE(Objective):
         self.student = MaeNetwork(backbone, self._decoder().to(device)).train()
         if config.positions == "sincos":
             fix_positions_(backbone)
+        if config.long_skips:
+            backbone.norm.requires_grad_(False)  # nothing reads what it gives
         self.networks = {"student": self.student}
         self.buffers = {}
 
-    def _decoder(self) -> MaeDecoder:
+    def _decoder(self) -> MaeDecoder | LongSkipDecoder:
         model, config = self.job.model, self.config
         (width, patch), (dim, depth) = SHAPES[model.name], config.decoder_shape(model)
-        return MaeDecoder(width, dim, depth, patch, config.crop_size // patch, seed=self.job.seed)
+        grid, seed = config.crop_size // patch, self.job.seed
+        if config.long_skips:
+            return LongSkipDecoder(width, dim, depth, model.blocks // EVERY, patch, grid, seed=seed)
+        return MaeDecoder(width, dim, depth, patch, grid, seed=seed)
 
     def fresh(self, role: str) -> nn.Module:
         """An encoder and decoder of the same architecture."""
@@ -197,15 +212,7 @@ class MaeDecoder(nn.Module):
         self.norm = norm(dim)
         self.pixels = nn.Linear(dim, 3 * patch**2)
         self.register_buffer("positions", sincos_positions(grid, dim), persistent=False)
-        with torch.no_grad():
-            for name, parameter in self.named_parameters():
-                rng = torch_rng(seed, "init", "head", name)
-                if name == "mask_token":
-                    parameter.normal_(0.0, 0.02, generator=rng)
-                elif parameter.ndim == 2:
-                    nn.init.xavier_uniform_(parameter, generator=rng)
-                else:
-                    parameter.fill_(1.0 if "norm" in name and name.endswith("weight") else 0.0)
+        draw_(self, seed)
 
     def forward(self, tokens: Tensor, kept: Tensor, removed: Tensor) -> Tensor:
         """Pixels (B, R, 3·patch²) of the patches ``removed`` (B, R), from tokens (B, 1 + K, width) of those ``kept``.
@@ -224,11 +231,14 @@ class MaeDecoder(nn.Module):
 class MaeNetwork(nn.Module):
     """An encoder (``backbone``) and a decoder (``head``)."""
 
-    def __init__(self, backbone: VisionTransformer, head: MaeDecoder) -> None:
+    def __init__(self, backbone: VisionTransformer, head: MaeDecoder | LongSkipDecoder) -> None:
         super().__init__()
         self.backbone, self.head = backbone, head
 
     def forward(self, images: Tensor, kept: Tensor, removed: Tensor) -> Tensor:
         """Pixels (B, R, 3·patch²) of the patches ``removed`` of images (B, 3, S, S), of which ``kept`` are seen."""
-        pixels: Tensor = self.head(visible_tokens(self.backbone, images, kept), kept, removed)
+        read: Any = visible_tokens
+        if isinstance(self.head, LongSkipDecoder):
+            read = partial(visible_blocks, every=EVERY)
+        pixels: Tensor = self.head(read(self.backbone, images, kept), kept, removed)
         return pixels

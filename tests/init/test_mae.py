@@ -7,6 +7,8 @@ import math
 import torch
 
 from dinoskip.init.build import MaeInit, ModelConfig, TruncNormalInit, build_model
+from dinoskip.models.skip_weight import SkipWeight
+from dinoskip.models.vit import embed
 
 
 def test_matrices_are_xaviers_and_the_patch_embedding_and_qkv_are_one_each() -> None:
@@ -25,3 +27,18 @@ def test_matrices_are_xaviers_and_the_patch_embedding_and_qkv_are_one_each() -> 
     assert 0.015 < model.get_parameter("cls_token").std() < 0.025
     for name in ("pos_embed", "norm.weight", "patch_embed.proj.bias"):
         assert torch.equal(model.get_parameter(name), default.get_parameter(name))
+
+
+def test_branches_of_zero_leave_the_embedding_times_the_weights_of_the_skips() -> None:
+    """The public recipe: at the start the encoder is a product of constants."""
+    model = build_model(
+        ModelConfig(
+            name="vit_mini_patch8", depth=3, img_size=16, init=MaeInit(zero_branches=True),
+            skip_weight=SkipWeight(end=0.6, sublayers="linear"),
+        ),
+        3,
+    ).double()  # fmt: skip
+    images = torch.randn(2, 3, 16, 16, dtype=torch.float64)
+    wanted = embed(model, images) * 0.23962982399999994  # golden case zero_start_end06
+    torch.testing.assert_close(model.blocks(embed(model, images)), wanted, rtol=1e-12, atol=1e-14)
+    assert model.get_parameter("blocks.0.mlp.fc1.weight").any()
