@@ -31,6 +31,9 @@ def add_commands(commands: Any) -> None:
         "--precisions", metavar="LIST", help="of --knn and --probe: W8A12,W16A8,A6 (default: six from W8A12 to W4A4)"
     )
     parser.add_argument("--out", metavar="DIR", help="write inside.json and figures (SVG, PDF) there")
+    parser.add_argument(
+        "--dial", metavar="LIST", help="fresh networks of three starts, their skips of these weights: 1,0.7,0.5,0"
+    )
     parser.add_argument("--model", default="vit_small_patch16", help="of the fresh models (default: vit_small_patch16)")
     parser.add_argument("--depth", type=count, default=12, help="of the fresh models (default: 12)")
     parser.add_argument("--seed", type=count, default=0, help="(default: 0)")
@@ -39,6 +42,8 @@ def add_commands(commands: Any) -> None:
 
 def analyze(args: Args) -> int:
     """``dinoskip analyze``."""
+    if args.dial:
+        return _along_the_dial(args)
     if args.data:
         return _on_photographs(args)
     if args.out or args.knn or args.probe:
@@ -57,6 +62,36 @@ def analyze(args: Args) -> int:
         print_json(result)
     else:
         print(as_text(result))
+    return 0
+
+
+def _along_the_dial(args: Args) -> int:
+    """``dinoskip analyze --dial``: signal propagation at every weight of the skips, constant and falling with depth."""
+    from dataclasses import asdict  # and all below: heavy
+
+    from dinoskip.config import RawConfig, validate
+    from dinoskip.diagnostics import bundled_photos, dial_table
+    from dinoskip.models.skip_weight import SkipWeight
+    from dinoskip.pipeline.stages.analyze import AnalyzeSection, signal_text
+
+    if args.spec or args.data or args.out:
+        raise ConfigError("analyze: --dial is of fresh networks: it goes with --model, --depth, --size and --seed")
+    try:
+        values = [float(text) for text in args.dial.split(",")]
+    except ValueError:
+        raise ConfigError(f"analyze: --dial {args.dial}: is no list of numbers", "write e.g. 1,0.7,0.5,0") from None
+    trees: list[dict[str, Any]] = [{"end": value} for value in values]
+    trees += [{"end": value, "sublayers": "linear"} for value in values if value != 1]
+    weights = [validate(SkipWeight, RawConfig(tree, {"": "--dial"})) for tree in trees]
+    section = validate(AnalyzeSection, RawConfig({"model": args.model, "depth": args.depth}, {"": "command line"}))
+    photos = bundled_photos(min(args.count, 4), args.size)
+    rows = [asdict(row) for row in dial_table(photos, weights, section.depth, name=section.model, seed=args.seed)]
+    products = [weight.product(section.depth) for weight in weights] * (len(rows) // len(weights))
+    rows = [{**row, "product": product} for row, product in zip(rows, products, strict=True)]
+    if args.json:
+        print_json({"dial": rows})
+    else:
+        print(signal_text(rows, "signal propagation at initialisation, by start and weight of the skips"))
     return 0
 
 

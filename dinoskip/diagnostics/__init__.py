@@ -9,7 +9,7 @@ from dinoskip.diagnostics.gradients import gradient_norms
 from dinoskip.diagnostics.jacobian import input_jacobian, weight_jacobian, weight_spectrum
 from dinoskip.diagnostics.propagation import PropagationRow, propagation
 from dinoskip.diagnostics.quantization import distortions, fake_quantise, normalised_mse, quantised, sqnr
-from dinoskip.diagnostics.signal import SignalRow, bundled_photos, signal_table
+from dinoskip.diagnostics.signal import SignalRow, bundled_photos, dial_table, signal_table
 from dinoskip.diagnostics.similarity import StreamingCKA, cka_between, linear_cka
 from dinoskip.diagnostics.tokens import norm_outliers, rankme, stable_rank
 from dinoskip.rank_collapse import Conditioning, condition_number, effective_rank, token_cosine
@@ -31,6 +31,7 @@ __all__ = [
     "bundled_photos",
     "cka_between",
     "condition_number",
+    "dial_table",
     "distortions",
     "drift",
     "effective_rank",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,13 +15,16 @@ from torch.nn import functional as F
 
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.images import read_image
-from dinoskip.init import skipless_, trunc_normal_
+from dinoskip.init import calibrated_, skipless_, trunc_normal_
+from dinoskip.init.build import paper_init
 from dinoskip.models.attention_factors import attention_width
 from dinoskip.models.build import create_model
+from dinoskip.models.skip_weight import SkipWeight, weigh_skips_
 from dinoskip.models.vit import embed
 from dinoskip.rank_collapse import effective_rank, token_cosine
 
 PHOTOS = ("astronaut.png", "coffee.png", "chelsea.png", "rocket.jpg")
+STARTS = ("default", "paper", "calibrated, mixing")
 ROWS = ("skip", "skipless default", "skipless initialised")
 _CLASSES = 10
 
@@ -30,7 +34,7 @@ class SignalRow:
     """One fresh network; tuples run over blocks 1..depth."""
 
     name: str
-    """skip, skipless default or skipless initialised."""
+    """skip, skipless default or skipless initialised; along the dial, start and weight of the skips."""
     token_cosine: tuple[float, ...]
     """Mean cosine between different tokens of an image, after norm1."""
     effective_rank: tuple[float, ...]
@@ -98,6 +102,36 @@ def signal_table(
         if label == "skipless initialised":
             skipless_(model, alpha, beta, c, seed=seed)
         rows.append(_measure(label, model, images.double()))
+    return rows
+
+
+def dial_table(
+    images: Tensor,
+    weights: Sequence[SkipWeight],
+    depth: int = 12,
+    *,
+    name: str = "vit_small_patch16",
+    seed: int = 0,
+) -> list[SignalRow]:
+    """As :func:`signal_table`, of fresh networks of three starts whose skips have each of these weights.
+
+    A start is that of the network without skips, so that along the dial its skips alone differ: timm's default, the
+    paper's, and the calibrated one with heads that mix, which is measured on ``images``.
+    """
+    rows, paper = [], paper_init(name)
+    for start in STARTS:
+        model = create_model(
+            name, skip=False, depth=depth, img_size=images.shape[-1], num_classes=_CLASSES, weight_init="skip"
+        ).double()
+        trunc_normal_(model, seed)
+        if start == "paper":
+            skipless_(model, paper.alpha, paper.beta, paper.c, seed=seed)
+        elif start != "default":
+            calibrated_(model, images.double(), mixing_heads=1, seed=seed)
+        for weight in weights:
+            weigh_skips_(model, weight.weights(weight.end, depth))
+            falling = "1 to " if weight.sublayers == "linear" else ""
+            rows.append(_measure(f"{start}, {falling}{weight.end:g}", model, images.double()))
     return rows
 
 

@@ -194,15 +194,17 @@ def as_text(result: Mapping[str, Any]) -> str:
             cells = [_weights_row(row) for row in rows]
             lines += [f"{name}, {state}: weights by block", table(cells, ("block", *_COLUMNS), right=True), ""]
     if result["signal"]:
-        depth = len(result["signal"][0]["token_cosine"])
-        shown = sorted({1, min(3, depth), max(1, depth // 2), depth})
-        header = ["network", *(f"cos b{b}" for b in shown), "cos final", *(f"rank b{b}" for b in shown), "rank final"]
-        header += [f"q-grad b{b}" for b in shown]
-        lines += [
-            "signal propagation at initialisation",
-            table([_signal_row(r, shown) for r in result["signal"]], header, right=True),
-        ]
+        lines.append(signal_text(result["signal"], "signal propagation at initialisation"))
     return "\n".join(lines).rstrip()
+
+
+def signal_text(rows: Sequence[Mapping[str, Any]], title: str) -> str:
+    """Rows of :class:`SignalRow` as a table; with the product of the skips' weights, where rows have one."""
+    depth = len(rows[0]["token_cosine"])
+    shown = sorted({1, min(3, depth), max(1, depth // 2), depth})
+    header = ["network", *(f"cos b{b}" for b in shown), "cos final", *(f"rank b{b}" for b in shown), "rank final"]
+    header += [f"q-grad b{b}" for b in shown] + ["product"] * ("product" in rows[0])
+    return f"{title}\n{table([_signal_row(row, shown) for row in rows], header, right=True)}"
 
 
 def _weights_row(row: Mapping[str, Any]) -> list[str]:
@@ -212,7 +214,8 @@ def _weights_row(row: Mapping[str, Any]) -> list[str]:
 def _signal_row(row: Mapping[str, Any], shown: Sequence[int]) -> list[str]:
     cells = [str(row["name"]), *(f"{row['token_cosine'][b - 1]:.3f}" for b in shown), f"{row['final_cosine']:.3f}"]
     cells += [f"{row['effective_rank'][b - 1]:.1f}" for b in shown] + [f"{row['final_effective_rank']:.2f}"]
-    return cells + [f"{row['query_gradient'][b - 1]:.1e}" for b in shown]
+    cells += [f"{row['query_gradient'][b - 1]:.1e}" for b in shown]
+    return cells + ([f"{row['product']:.2g}"] if "product" in row else [])
 
 
 def _number(value: float) -> str:

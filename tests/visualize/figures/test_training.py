@@ -7,7 +7,7 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from typing import Any
 
-from visualize.figures import loss_figure, online_figure, training_figure
+from visualize.figures import loss_figure, online_figure, skip_weight_figure, training_figure
 from visualize.palette import variant_colour, variant_places
 
 
@@ -110,3 +110,12 @@ def test_seeds_of_a_network_share_its_colour_and_differ_in_their_dashes():
     assert variant_colour(many["g-s5"]) == variant_colour(many["g-s3"])
     assert variant_places(["skip-s1", "default"]) == {"skip-s1": 0, "default": 1}
     assert variant_places([]) == {}
+
+
+def test_a_weight_of_skips_that_changes_is_drawn(tmp_path: Path) -> None:
+    annealed = [{"step": step, "skip_weight": max(0.0, 1 - step / 4), "loss": 1.0} for step in range(1, 9)]
+    constant = [{"step": step, "skip_weight": 0.5, "loss": 1.0} for step in range(1, 9)]
+    figure = skip_weight_figure({"annealed": annealed, "half": constant}, tmp_path / "weight")
+    assert figure is not None
+    assert "Weight of the skip connections" in figure.caption
+    assert skip_weight_figure({"half": constant, "none": [{"step": 1, "loss": 1.0}]}, tmp_path / "none") is None
