@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+import math
+from typing import Annotated, Literal, get_args
 
 import torch
 from pydantic import Field
 from threadpoolctl import threadpool_limits
 from torch import Tensor, nn
 
-from dinoskip.config import Config, Positive
+from dinoskip.config import Added, Config, Positive
 from dinoskip.console import log
 from dinoskip.errors import ConfigError
 from dinoskip.init.assign import LAYERS, Assignments, PlainBlock, assign, plain_blocks
@@ -26,6 +27,8 @@ from dinoskip.randomness import torch_rng
 
 Heads = Literal["top", "split"]
 MlpInit = Literal["suo", "orthogonal", "default"]
+BETA_EXPONENT = math.log2(1 / 0.6)
+"""Of beta's fall with width, such that 1 at ViT-S (384) is the paper's 0.6 at ViT-B (768)."""
 _OPTIONS: dict[str, tuple[str, ...]] = {
     "heads": get_args(Heads),
     "mlp": get_args(MlpInit),
@@ -40,6 +43,9 @@ class SkiplessInit(Config):
     name: Literal["skipless"] = "skipless"
     alpha: float = Field(1.8, ge=0, description="weight of the noise in W^Q W^K of each head")
     beta: float = Field(1.0, description="weight of the identity in W^Q W^K of each head")
+    beta_width: Annotated[int | None, Added()] = Field(
+        None, ge=1, description="width that beta is for: at another D it is beta (beta_width / D)^0.737; null: at any"
+    )
     c: Positive | tuple[Positive, Positive] = Field(3.0, description="scale of W^V and of W^O; a pair: one for each")
     heads: Heads = Field("top", description="top: each head has a matrix of its own; split: one a layer, dealt out")
     mlp: MlpInit = Field("suo", description="start of fc1, fc2; suo: scaled uniform orthogonal, orthogonal: unscaled")
@@ -48,8 +54,10 @@ class SkiplessInit(Config):
 
     def tensors(self, model: nn.Module, seed: int) -> Assignments:
         """What this method assigns."""
-        options = {"heads": self.heads, "mlp": self.mlp, "noise": self.noise, "draw": self.draw}
-        return skipless_tensors(model, self.alpha, self.beta, self.c, **options, seed=seed)  # type: ignore[arg-type]
+        return skipless_tensors(
+            model, self.alpha, self.beta, self.c, heads=self.heads, mlp=self.mlp, noise=self.noise, draw=self.draw,
+            beta_width=self.beta_width, seed=seed,
+        )  # fmt: skip
 
 
 def skipless_(
@@ -62,6 +70,7 @@ def skipless_(
     mlp: MlpInit = "suo",
     noise: Noise = "normal",
     draw: Draw = "haar",
+    beta_width: int | None = None,
     seed: int = 0,
 ) -> nn.Module:
     """Initialise attention and MLP of every block for a network without skips, in place; returns the model.
@@ -70,6 +79,9 @@ def skipless_(
 
     * W^Q_i, W^K_i: M = alpha·Z + beta·I with Z_ij of variance 1/D, drawn anew for each head; the balanced factors
       of its top dh singular triplets (eq. 11). ``heads="split"``: one M a layer, its triplets dealt out in order.
+      ``beta_width`` is the width that ``beta`` is for: at width D it is beta (beta_width / D)^log₂(1/0.6), which makes
+      ViT-S's 1 ViT-B's 0.6, and 2.25 at width 128. That narrower networks need more of it is **ours**: their logits
+      are smaller, and with beta 1 the late tokens of a fresh network of width 128 are alike.
     * W^V = c·U, W^O = c·Vᵀ with U, V Haar-orthogonal, one draw a layer over all heads, so W^V W^O is c² times an
       orthogonal matrix: condition number 1. ``draw="svd"``, to the letter, takes U and V from the singular vectors of
       one Gaussian matrix: the same distribution of U Vᵀ, at twice the time. ``c`` may be a pair (c_v, c_o).
@@ -85,7 +97,9 @@ def skipless_(
         given = ", ".join(f"{name}={value!r}" for name, value in chosen.items())
         allowed = "; ".join(f"{name}: {', '.join(values)}" for name, values in _OPTIONS.items())
         raise ConfigError(f"skipless_: {given}", allowed)
-    tensors = skipless_tensors(model, alpha, beta, c, heads=heads, mlp=mlp, noise=noise, draw=draw, seed=seed)
+    tensors = skipless_tensors(
+        model, alpha, beta, c, heads=heads, mlp=mlp, noise=noise, draw=draw, beta_width=beta_width, seed=seed
+    )
     assign(model, tensors)
     return model
 
@@ -100,6 +114,7 @@ def skipless_tensors(
     mlp: MlpInit,
     noise: Noise,
     draw: Draw,
+    beta_width: int | None,
     seed: int,
 ) -> Assignments:
     """What :func:`skipless_` assigns, parameter by parameter."""
@@ -109,8 +124,9 @@ def skipless_tensors(
         log.warning("skipless_: this network has all its skip connections, which the initialisation is not made for")
     for block in blocks:
         name, dim = f"{block.prefix}.attn", block.dim
+        share = 1.0 if beta_width is None else (beta_width / dim) ** BETA_EXPONENT
         query, key = query_key_factors(
-            dim, block.num_heads, alpha, beta, heads=heads, noise=noise, seed=seed, name=name
+            dim, block.num_heads, alpha, beta * share, heads=heads, noise=noise, seed=seed, name=name
         )
         value, output = _rotations(dim, draw, seed, name)
         yield f"{name}.qkv.weight", fused_qkv(query, key, c_v * value)
