@@ -85,12 +85,6 @@ class ModelConfig(VitConfig):
         return self
 
     @property
-    def keeps_skips(self) -> bool:
-        """Whether all skips are there, whatever their weight, all through training."""
-        weight = self.skip_weight
-        return self.skip is True and (weight is None or min(weight.first, weight.end) > 0)
-
-    @property
     def drop_path_in_training(self) -> float:
         """The rate that a student is trained with: ``drop_path``, or 0 where it lacks a skip to fall back on."""
         return self.drop_path if self.keeps_skips else 0.0

@@ -65,6 +65,9 @@ class VitConfig(Config):
     skip_weight: Annotated[SkipWeight | None, Added()] = Field(
         None, description="weight of the skips between 1 and 0, by depth, in training time, or both; null: as skip says"
     )
+    layer_scale: Annotated[float | None, Added()] = Field(
+        None, gt=0, description="LayerScale: first gain of every branch, 1e-5 in DINOv2; needs all skips; null: none"
+    )
     depth: int | None = Field(
         None, gt=0, le=MAX_DEPTH, description="number of blocks; the name's when not given: 12 up to base"
     )
@@ -81,7 +84,7 @@ class VitConfig(Config):
     def _as_before_these_settings(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Where they are off, and in weights files resized as timm does, written as before they were settings."""
         written: dict[str, Any] = dump(self)
-        for name in ("graying", "temperature", "skip_weight"):
+        for name in ("graying", "temperature", "skip_weight", "layer_scale"):
             if getattr(self, name) is None:
                 written.pop(name, None)
         if type(self) is VitConfig and self.position_resize == "timm":
@@ -99,7 +102,15 @@ class VitConfig(Config):
     def _all_skips(self) -> VitConfig:
         if self.skip_weight is not None and self.skip is not True:
             raise ValueError("skip_weight: it is the weight of skips that are there: leave it out, or take skip=true")
+        if self.layer_scale is not None and not self.keeps_skips:
+            raise ValueError("layer_scale: without a skip connection it erases the signal: leave it out")
         return self
+
+    @property
+    def keeps_skips(self) -> bool:
+        """Whether all skips are there, whatever their weight, all through training."""
+        weight = self.skip_weight
+        return self.skip is True and (weight is None or min(weight.first, weight.end) > 0)
 
     def settled(self, value: float) -> Self:
         """The network where the weight of its skips is ``value``: 1 is one with skips, 0 in all sublayers one without.
@@ -164,6 +175,7 @@ def create_model(
     *,
     skip: Skip = True,
     skip_weight: SkipWeight | None = None,
+    layer_scale: float | None = None,
     depth: int | None = None,
     img_size: int = 224,
     graying: GrayingConfig | None = None,
@@ -177,7 +189,8 @@ def create_model(
     ``vit_{huge,giant}_patch14``; mini, 128 wide, is for studies on a CPU, the others are timm's. Any input
     whose sides are multiples of the patch size is accepted; the position embedding, made for ``img_size``, is resized
     (bicubic) as ``position_resize`` says, see :class:`Vit`. ``graying`` puts Token Graying before the patch embedding,
-    ``temperature`` a factor on the logits of every block's attention, ``skip_weight`` the first weight of its skips.
+    ``temperature`` a factor on the logits of every block's attention, ``skip_weight`` the first weight of its skips;
+    ``layer_scale`` is timm's ``init_values``.
     There is no classifier unless ``num_classes`` asks for one; every argument of timm's VisionTransformer may be given.
     Raises :class:`ConfigError` for an unknown name, a size that is not whole patches, LayerScale without skips.
     """
@@ -188,6 +201,8 @@ def create_model(
     arguments |= {"img_size": img_size, "num_classes": 0, "position_resize": position_resize}
     if depth is not None:
         arguments["depth"] = depth
+    if layer_scale is not None:
+        arguments["init_values"] = layer_scale
     if graying is not None:
         arguments["embed_layer"] = partial(GrayingPatchEmbed, graying=graying)
     model = Vit(**(arguments | timm_kwargs))

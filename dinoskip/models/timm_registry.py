@@ -75,6 +75,8 @@ def timm_config(config: VitConfig) -> dict[str, Any]:
     """
     width, patch = SHAPES[config.name]
     arguments: dict[str, Any] = {"depth": config.blocks, "img_size": config.img_size, "dynamic_img_size": True}
+    if config.layer_scale is not None:
+        arguments["init_values"] = config.layer_scale
     if config.has_all_skips and config.graying is None and config.temperature is None:
         architecture = "vit_base_patch16_224"
         _, heads, mlp_ratio = layout_of(config.name)

@@ -59,7 +59,7 @@ def save_transformers_folder(folder: str | Path, state: Mapping[str, Tensor], co
     Raises :class:`ConfigError` for a network that transformers has no class for: without a skip, or with weights of
     skips, Token Graying or a temperature.
     """
-    special = {name: getattr(config, name) for name in ("skip_weight", "graying", "temperature")}
+    special = {name: getattr(config, name) for name in ("skip_weight", "layer_scale", "graying", "temperature")}
     lacking = [f"skip={config.skip}".lower()] if config.skip is not True else []
     lacking += [name for name, value in special.items() if value is not None]
     if lacking:

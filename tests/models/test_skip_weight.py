@@ -26,6 +26,8 @@ from dinoskip.models.skip_weight import SkipWeight, let_skips_change_, weigh_ski
 from dinoskip.models.timm_registry import save_timm_folder
 from dinoskip.models.transformers_layout import save_transformers_folder
 from dinoskip.models.vit import Vit
+from dinoskip.optim import build_optimizer
+from dinoskip.optim.build import AdamWConfig
 
 GOLDEN = Path(__file__).parents[2].parent / "shared" / "golden" / "next"
 EVERY = json.loads((GOLDEN / "index.json").read_text())["cases"] if GOLDEN.is_dir() else []
@@ -274,3 +276,39 @@ def test_weights_files_say_it_everywhere(weight: Any, tmp_path: Path) -> None:
 def test_features_at_the_ends_have_the_keys_they_always_had(weight: float, skip: bool) -> None:
     keys = [Backbone.from_model(network(**one)).beside_weights for one in ({"skip": skip}, {"skip_weight": weight})]
     assert keys[0] == keys[1]
+
+
+def test_layer_scale_is_timms_and_is_not_decayed(tmp_path: Path) -> None:
+    config = ModelConfig(**SMALL, layer_scale=0.3, skip_weight=0.5)  # type: ignore[arg-type]
+    model = build_model(config, 0).eval()
+    assert all(torch.allclose(block.ls2.gamma, torch.tensor(0.3)) for block in model.blocks)
+    x = images().double()
+    tokens = model.double().norm_pre(model._pos_embed(model.patch_embed(x)))
+    for block in model.blocks:
+        tokens = 0.5 * tokens + block.ls1.gamma * block.attn(block.norm1(tokens))
+        tokens = 0.5 * tokens + block.ls2.gamma * block.mlp(block.norm2(tokens))
+    torch.testing.assert_close(model.forward_features(x), model.norm(tokens), rtol=1e-12, atol=1e-12)
+    groups = build_optimizer(model, AdamWConfig()).param_groups
+    decayed = {name for group in groups if group["weight_decay"] for name in group["names"]}
+    assert decayed
+    assert not any("gamma" in name for name in decayed)
+
+
+@pytest.mark.parametrize("weight", [None, 0.5])
+def test_layer_scale_stands_in_weights_files(weight: float | None, tmp_path: Path) -> None:
+    config = ModelConfig(**SMALL, layer_scale=1.0, skip_weight=weight)  # type: ignore[arg-type]
+    model = build_model(config, 0).eval()
+    save_timm_folder(tmp_path / "timm", model.state_dict(), config, {})
+    with torch.no_grad():
+        wanted = model.forward_features(images())
+        loaded = timm.create_model(f"local-dir:{tmp_path / 'timm'}", pretrained=True).eval()
+        assert torch.equal(loaded.forward_features(images()), wanted)
+        ours = load_backbone(f"weights:{tmp_path / 'timm' / 'model.safetensors'}").model
+        assert torch.equal(ours.forward_features(images()), wanted)
+    assert "layer_scale" not in dump(VitConfig())
+
+
+@pytest.mark.parametrize("settings", [{"skip": False}, {"skip": "mlp"}, {"skip_weight": {"end": 0, "fraction": 0.6}}])
+def test_layer_scale_without_skips_is_refused(settings: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError, match="layer_scale: without a skip connection it erases the signal"):
+        VitConfig(layer_scale=1e-5, **settings)
