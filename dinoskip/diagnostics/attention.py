@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from dinoskip.diagnostics.activations import BlockActivations
+from dinoskip.models.entmax import attention_rows
 from dinoskip.rank_collapse import condition_number
 
 
@@ -41,7 +42,7 @@ def attention_of(block: BlockActivations) -> tuple[Tensor, Tensor] | None:
     if pair is None or attention is None:
         return None
     logits = (pair[0] * attention.scale) @ pair[1].mT
-    return logits, logits.softmax(-1)
+    return logits, attention_rows(attention, logits)
 
 
 @torch.no_grad()

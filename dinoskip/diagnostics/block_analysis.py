@@ -20,6 +20,7 @@ from dinoskip.diagnostics.jacobian import evenly, input_jacobian, weight_jacobia
 from dinoskip.diagnostics.tokens import log_condition, norm_outliers, rankme, stable_rank
 from dinoskip.models import Backbone
 from dinoskip.models.attention_factors import is_plain_attention
+from dinoskip.models.entmax import EntmaxAttention
 from dinoskip.rank_collapse import effective_rank, token_cosine
 
 
@@ -210,7 +211,7 @@ def _signals(row: BlockRow, activations: BlockActivations, config: BlockAnalysis
 def _jacobians(activations: BlockActivations, config: BlockAnalysisConfig) -> dict[str, float]:
     attention = activations.attention
     values: dict[str, float] = {}
-    if attention is None or activations.normed is None:
+    if attention is None or activations.normed is None or isinstance(attention, EntmaxAttention):
         return {}
     first = activations.normed[0]
     if config.lanczos_steps:

@@ -22,7 +22,7 @@ def vo_condition(block: nn.Module) -> Conditioning:
 
 def _factors(block: nn.Module, caller: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     attention = block.get_submodule("attn")
-    if not is_plain_attention(attention):
+    if not is_plain_attention(attention, softmax=False):
         raise ConfigError(f"{caller}: {type(attention).__name__} is not plain fused-qkv attention")
     return head_factors(attention)
 

@@ -83,7 +83,7 @@ def _oddity(block: Any, layer_scale: bool) -> str | None:
     """Why the block is not the papers' pre-norm block, or None."""
     if not isinstance(block, TimmBlock):
         return f"it is a {type(block).__name__}, not a pre-norm block"
-    if not is_plain_attention(block.attn):
+    if not is_plain_attention(block.attn, softmax=False):
         return "its attention is not plain (q/k norm, output norm, gate or another kind)"
     if attention_width(block.attn) != block.attn.get_submodule("qkv").in_features:
         return "its heads together are not as wide as the model"

@@ -57,7 +57,7 @@ def report(model: VisionTransformer, images: Tensor | None = None) -> list[Block
     tokens = None if images is None else embed(model, images.to(parameter.device, parameter.dtype))
     rows = []
     for number, block in enumerate(model.blocks, 1):
-        if not isinstance(block, TimmBlock) or not is_plain_attention(block.attn):
+        if not isinstance(block, TimmBlock) or not is_plain_attention(block.attn, softmax=False):
             raise ConfigError(f"report: the attention of block {number} is not plain", "q/k norm, gates, other kinds")
         measured: dict[str, float] = {}
         if tokens is not None:

@@ -9,13 +9,14 @@ from torch import Tensor
 
 from dinoskip.errors import ConfigError
 from dinoskip.models.backbone import Backbone
+from dinoskip.models.entmax import attention_rows
 
 
 @torch.no_grad()
 def cls_attention(backbone: Backbone, images: Tensor, blocks: Iterable[int]) -> dict[int, Tensor] | None:
     """How much of the CLS token's attention each patch gets, float32 (B, heads, h*w) for each of ``blocks`` (1..depth).
 
-    images: float (B, 3, H, W), normalised, H and W multiples of the patch size. The softmax runs over all tokens, so
+    images: float (B, 3, H, W), normalised, H and W multiples of the patch size. Rows run over all tokens, so
     what the CLS token and registers keep is missing from the sum over patches. None where the network has no CLS
     token, turns queries and keys by their position (rotary), or has blocks that give no queries and keys.
     Raises ValueError for a block that does not exist.
@@ -41,7 +42,8 @@ def cls_attention(backbone: Backbone, images: Tensor, blocks: Iterable[int]) -> 
             heads = (*query.shape[:2], adapter.num_heads, -1)
             query, key = (one.reshape(heads).transpose(1, 2).float() for one in (query, key))
             logits = query[:, :, :1] @ key.mT * query.shape[-1] ** -0.5
-            weights[number] = logits.softmax(-1)[:, :, 0, adapter.num_prefix_tokens :]
+            rows = attention_rows(adapter.attention(number - 1), logits)
+            weights[number] = rows[:, :, 0, adapter.num_prefix_tokens :]
         if number < wanted[-1]:
             tokens = adapter.run_block(number - 1, tokens, context)
     return weights

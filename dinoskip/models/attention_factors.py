@@ -6,15 +6,16 @@ import torch
 from timm.layers import Attention
 from torch import Tensor, nn
 
+from dinoskip.models.entmax import EntmaxAttention
 from dinoskip.models.temperature import Temperature
 
 
-def is_plain_attention(attention: nn.Module) -> bool:
+def is_plain_attention(attention: nn.Module, *, softmax: bool = True) -> bool:
     """Whether this is timm's fused-qkv softmax attention with nothing added: no q/k norm, output norm or gate.
 
-    A constant temperature is not counted as added.
+    A constant temperature is not counted as added; without ``softmax`` 1.5-entmax may take its place.
     """
-    if type(attention) is not Attention:
+    if type(attention) is not Attention and (softmax or type(attention) is not EntmaxAttention):
         return False
     extras = (attention.q_norm, attention.k_norm, getattr(attention, "norm", None))
     plain = all(extra is None or isinstance(extra, nn.Identity | Temperature) for extra in extras)

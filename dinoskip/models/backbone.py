@@ -18,6 +18,7 @@ from torch.nn import functional as F
 
 from dinoskip.errors import ConfigError
 from dinoskip.models.adapter import BRANCHES, PARTS, VitAdapter
+from dinoskip.models.entmax import EntmaxAttention
 from dinoskip.models.export import hash_weights
 from dinoskip.models.from_hf import HfVitAdapter
 from dinoskip.models.from_hub import DinoAuthorsAdapter
@@ -96,7 +97,7 @@ class Backbone:
 
     @property
     def beside_weights(self) -> list[str]:
-        """What features depend on and the weights do not say: positions, missing skips, Token Graying, temperature."""
+        """What features depend on and the weights do not say: positions, skips, attention, graying, temperature."""
         facts = [] if self.pos_embed == "timm" else [self.pos_embed]
         weights = [getattr(block, "skip_weights", (1.0, 1.0)) for block in self.adapter.blocks]
         if any(weight not in (0, 1) for pair in weights for weight in pair):
@@ -104,6 +105,8 @@ class Backbone:
         else:
             skips = [tuple(map(bool, pair)) for pair in weights]
             facts += [] if all(map(all, skips)) else [f"skips {skips}"]
+        if any(isinstance(self.adapter.attention(index), EntmaxAttention) for index in range(self.depth)):
+            facts.append("attention entmax15")
         graying = getattr(getattr(self.model, "patch_embed", None), "graying", None)
         facts += [] if graying is None else [f"graying {graying.kind} {graying.epsilon}"]
         norms = [getattr(getattr(block, "attn", None), "q_norm", None) for block in self.adapter.blocks]

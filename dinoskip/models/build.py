@@ -9,6 +9,7 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, mod
 
 from dinoskip.config import Added, Config
 from dinoskip.errors import ConfigError, did_you_mean
+from dinoskip.models.entmax import EntmaxAttention
 from dinoskip.models.graying import GrayingConfig, GrayingPatchEmbed
 from dinoskip.models.skip_weight import SkipWeight, weigh_skips_
 from dinoskip.models.temperature import TemperatureConfig, temper_
@@ -32,6 +33,7 @@ ModelName = Literal[
     "vit_huge_patch14",
     "vit_giant_patch14",
 ]
+AttentionRows = Literal["softmax", "entmax15"]
 WIDTHS = {"mini": 128, "tiny": 192, "small": 384, "base": 768, "large": 1024, "huge": 1280, "giant": 1408}
 HEAD_DIM = 64
 DEPTH = 12
@@ -65,6 +67,9 @@ class VitConfig(Config):
     skip_weight: Annotated[SkipWeight | None, Added()] = Field(
         None, description="weight of the skips between 1 and 0, by depth, in training time, or both; null: as skip says"
     )
+    attention: Annotated[AttentionRows, Added()] = Field(
+        "softmax", description="what makes rows of attention of logits; entmax15: sparse, with exact zeros"
+    )
     layer_scale: Annotated[float | None, Added()] = Field(
         None, gt=0, description="LayerScale: first gain of every branch, 1e-5 in DINOv2; needs all skips; null: none"
     )
@@ -87,6 +92,8 @@ class VitConfig(Config):
         for name in ("graying", "temperature", "skip_weight", "layer_scale"):
             if getattr(self, name) is None:
                 written.pop(name, None)
+        if self.attention == "softmax":
+            written.pop("attention", None)
         if type(self) is VitConfig and self.position_resize == "timm":
             written.pop("position_resize", None)
         return written
@@ -140,6 +147,12 @@ class VitConfig(Config):
         return self.skip is True and self.skip_weight is None
 
     @property
+    def computes_as_timm(self) -> bool:
+        """Whether timm's ViT, and any other of its layout, computes the same of the same tensors."""
+        added = (self.graying, self.temperature)
+        return self.has_all_skips and self.attention == "softmax" and all(one is None for one in added)
+
+    @property
     def blocks(self) -> int:
         """Number of blocks, whether given or the name's."""
         return self.depth or layout_of(self.name)[0]
@@ -175,6 +188,7 @@ def create_model(
     *,
     skip: Skip = True,
     skip_weight: SkipWeight | None = None,
+    attention: AttentionRows = "softmax",
     layer_scale: float | None = None,
     depth: int | None = None,
     img_size: int = 224,
@@ -190,7 +204,7 @@ def create_model(
     whose sides are multiples of the patch size is accepted; the position embedding, made for ``img_size``, is resized
     (bicubic) as ``position_resize`` says, see :class:`Vit`. ``graying`` puts Token Graying before the patch embedding,
     ``temperature`` a factor on the logits of every block's attention, ``skip_weight`` the first weight of its skips;
-    ``layer_scale`` is timm's ``init_values``.
+    ``layer_scale`` is timm's ``init_values``; ``attention`` "entmax15" takes :func:`dinoskip.models.entmax.entmax15`.
     There is no classifier unless ``num_classes`` asks for one; every argument of timm's VisionTransformer may be given.
     Raises :class:`ConfigError` for an unknown name, a size that is not whole patches, LayerScale without skips.
     """
@@ -203,6 +217,8 @@ def create_model(
         arguments["depth"] = depth
     if layer_scale is not None:
         arguments["init_values"] = layer_scale
+    if attention == "entmax15":
+        arguments["attn_layer"] = EntmaxAttention
     if graying is not None:
         arguments["embed_layer"] = partial(GrayingPatchEmbed, graying=graying)
     model = Vit(**(arguments | timm_kwargs))

@@ -173,8 +173,9 @@ def refuse_skipless_weights(path: Path, what: str) -> None:
     if path.suffix != ".safetensors" or METADATA_KEY not in read_tensor_header(path).metadata:
         return
     config, _ = _read_header(path)
-    if not config.has_all_skips:
-        lacking = f"skip={config.skip}" if config.skip is not True else "skip_weight"
+    if not config.has_all_skips or config.attention != "softmax":
+        lacking = f"attention={config.attention}" if config.has_all_skips else "skip_weight"
+        lacking = lacking if config.skip is True else f"skip={config.skip}"
         raise WeightsError(
             f"{path}: weights of a network with {lacking.lower()}, and {what} has all skip connections",
             f"load it as weights:{path}",

@@ -20,6 +20,7 @@ from torch import Tensor
 from dinoskip.config import dump
 from dinoskip.files import write_json
 from dinoskip.models.build import SHAPES, VitConfig, layout_of, vit_arguments
+from dinoskip.models.entmax import EntmaxAttention
 from dinoskip.models.export import save_weights
 from dinoskip.models.graying import GrayingConfig, GrayingPatchEmbed
 from dinoskip.models.skip_weight import SkipWeight, weigh_skips_
@@ -51,6 +52,8 @@ def _entry_point(name: str) -> Callable[..., VisionTransformer]:
             arguments["embed_layer"] = partial(GrayingPatchEmbed, graying=GrayingConfig.model_validate(graying))
         temperature = arguments.pop("temperature", None)
         weight = arguments.pop("skip_weight", None)
+        if arguments.pop("attention", None) == "entmax15":
+            arguments["attn_layer"] = EntmaxAttention
         features = {"out_indices": arguments.pop("out_indices", 3), "feature_cls": "getter"}
         model: VisionTransformer = build_model_with_cfg(
             Vit, build.__name__, pretrained, feature_cfg=features, **arguments
@@ -77,13 +80,15 @@ def timm_config(config: VitConfig) -> dict[str, Any]:
     arguments: dict[str, Any] = {"depth": config.blocks, "img_size": config.img_size, "dynamic_img_size": True}
     if config.layer_scale is not None:
         arguments["init_values"] = config.layer_scale
-    if config.has_all_skips and config.graying is None and config.temperature is None:
+    if config.computes_as_timm:
         architecture = "vit_base_patch16_224"
         _, heads, mlp_ratio = layout_of(config.name)
         arguments |= {"embed_dim": width, "num_heads": heads, "mlp_ratio": mlp_ratio, "patch_size": patch}
     else:
         architecture = f"skipless_{config.name}_224"
         arguments |= {"skip": config.skip, "position_resize": config.position_resize}
+        if config.attention != "softmax":
+            arguments["attention"] = config.attention
         for name in ("skip_weight", "graying", "temperature"):
             setting = getattr(config, name)
             if setting is not None:

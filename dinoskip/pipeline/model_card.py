@@ -154,7 +154,7 @@ def _loading(source: CardSource) -> Iterator[str]:
 
 def _registered(model: VitConfig) -> bool:
     """Whether timm knows the architecture from us alone."""
-    return not model.has_all_skips or model.graying is not None or model.temperature is not None
+    return not model.computes_as_timm
 
 
 def _results(source: CardSource) -> Iterator[str]:
