@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from dinoskip.models import Backbone
+from dinoskip.models.skip_weight import weigh_skips_
 from dinoskip.models.vit import Block, Vit
 
 GOLDEN = Path(__file__).parents[2].parent / "shared" / "golden" / "next"
@@ -20,36 +21,22 @@ EVERY = json.loads((GOLDEN / "index.json").read_text())["cases"] if GOLDEN.is_di
 CASES = [case for case in EVERY if case["task"] == "readpoint"]
 
 
-class WeightedBlock(Block):
-    """A block whose skip connections have weights, as any network may bring one along."""
-
-    weights = (1.0, 1.0)
-
-    def forward(self, x: Tensor, **masks: Any) -> Tensor:  # type: ignore[override]
-        x = self.weights[0] * x + self.ls1(self.attn(self.norm1(x)))
-        return self.weights[1] * x + self.ls2(self.mlp(self.norm2(x)))
-
-
 def network(case: dict[str, Any], arrays: dict[str, Tensor]) -> Backbone:
     """The case's blocks in a ViT of ours, which takes their input as it is."""
-    skips = {"skip": True, "skipless": False}.get(case["skips"], case["skips"])
-
-    class CaseBlock(WeightedBlock if case["skips"] == "dial" else Block):  # type: ignore[misc]
-        def __init__(self, *args: Any, **kwargs: Any) -> None:
-            super().__init__(*args, skip=True if case["skips"] == "dial" else skips, **kwargs)
+    skips = {"skip": True, "dial": True, "skipless": False}.get(case["skips"], case["skips"])
 
     rows, columns = case["grid"]
     model = Vit(
         img_size=(8 * rows, 8 * columns), patch_size=8, embed_dim=case["dim"], depth=case["depth"],
-        num_heads=case["heads"], mlp_ratio=case["mlp_ratio"], init_values=case["layerscale"], block_fn=CaseBlock,
+        num_heads=case["heads"], mlp_ratio=case["mlp_ratio"], init_values=case["layerscale"], block_fn=partial(Block, skip=skips),
         norm_layer=partial(nn.LayerNorm, eps=case["layernorm_eps"]), num_classes=0,
         reg_tokens=case["prefix_tokens"] - 1,
     )  # fmt: skip
     missing, unknown = model.load_state_dict({n: t for n, t in arrays.items() if n.startswith("blocks.")}, strict=False)
     assert not unknown
     assert not [name for name in missing if name.startswith("blocks.")]
-    for block, weights in zip(model.blocks, arrays["skip_weights"].tolist(), strict=True):
-        block.weights = tuple(weights)
+    if case["skips"] == "dial":
+        weigh_skips_(model, [tuple(pair) for pair in arrays["skip_weights"].tolist()])
     backbone = Backbone.from_model(model)
     backbone.adapter.embed = lambda images: (arrays["tokens"], None)  # type: ignore[method-assign]
     return backbone
