@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, Field
 from torch import nn
 
 from dinoskip.config import Added
+from dinoskip.optim.anchor import decaying
 from dinoskip.optim.groups import NamedParameters, by_layer, param_groups
 from dinoskip.optim.kl_shampoo import KLShampooConfig
 from dinoskip.optim.muon import MuonConfig
@@ -44,7 +45,6 @@ AnyOptimizer = (
 )  # fmt: skip
 """The table of optimizers."""
 OptimizerConfig = Annotated[AnyOptimizer, Field(discriminator="name"), BeforeValidator(_named)]
-"""The type of an ``optimizer`` key, told apart by ``name``."""
 
 
 def build_optimizer(model: nn.Module | NamedParameters, config: OptimizerConfig) -> torch.optim.Optimizer:
@@ -52,7 +52,7 @@ def build_optimizer(model: nn.Module | NamedParameters, config: OptimizerConfig)
     groups = param_groups(model)
     for group in groups:
         group["weight_decay"] = config.weight_decay if group["decayed"] else 0.0
-    return config.build(groups)
+    return decaying(config.build(groups), config.decay_to)
 
 
 def set_rates(optimizer: torch.optim.Optimizer, lr: float, weight_decay: float) -> None:

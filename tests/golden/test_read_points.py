@@ -28,7 +28,8 @@ def network(case: dict[str, Any], arrays: dict[str, Tensor]) -> Backbone:
     rows, columns = case["grid"]
     model = Vit(
         img_size=(8 * rows, 8 * columns), patch_size=8, embed_dim=case["dim"], depth=case["depth"],
-        num_heads=case["heads"], mlp_ratio=case["mlp_ratio"], init_values=case["layerscale"], block_fn=partial(Block, skip=skips),
+        num_heads=case["heads"], mlp_ratio=case["mlp_ratio"], init_values=case["layerscale"],
+        block_fn=partial(Block, skip=skips),
         norm_layer=partial(nn.LayerNorm, eps=case["layernorm_eps"]), num_classes=0,
         reg_tokens=case["prefix_tokens"] - 1,
     )  # fmt: skip
