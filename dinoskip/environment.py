@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dinoskip import __version__
+from dinoskip.arithmetic import arithmetic
 from dinoskip.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -158,7 +159,7 @@ def machine(device: str = "auto") -> str:
 
 
 def describe() -> dict[str, str]:
-    """Versions, processor, memory, GPUs and optional parts, as short strings. No environment variables, no secrets."""
+    """Versions, processor and its arithmetic, memory, GPUs and optional parts, as short strings. No secrets."""
     import torch  # heavy, and doctor says where it is missing
 
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
@@ -169,6 +170,7 @@ def describe() -> dict[str, str]:
         "cores": str(len(os.sched_getaffinity(0))),
         "memory": f"{memory:.1f} GiB",
         "threads": str(torch.get_num_threads()),
+        **arithmetic(),
     }
     gpus = (
         [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]

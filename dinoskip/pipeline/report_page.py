@@ -152,7 +152,8 @@ def _trained_with(task: Task) -> dict[str, str]:
     for role, path in sorted(task.inputs.items()):
         if role.startswith(_TRAINING) and (path / "env.json").is_file():
             machine = read_json(path / "env.json")
-            about = f"torch {machine.get('torch')}, {machine.get('cores')} cores, GPUs: {machine.get('GPUs')}"
+            cores = f"{machine.get('cores')} cores of {machine.get('processor', 'an unnamed processor')}"
+            about = f"torch {machine.get('torch')}, {cores}, GPUs: {machine.get('GPUs')}"
             machines.setdefault(about, []).append(role.partition("/")[2])
     if len(machines) == 1:
         return {"trained with": next(iter(machines))}

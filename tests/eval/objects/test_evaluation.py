@@ -54,7 +54,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Photographs:
 def store_of(dataset: Photographs, out: Path, transform: Transform) -> FeatureStore:
     torch.manual_seed(0)
     backbone = Backbone.from_model(create_model("vit_tiny_patch8", depth=2, img_size=32))
-    return export(backbone, dataset, out, "all", "key", "none", "float32", transform=transform)
+    return export(backbone, dataset, out, "all", "key", "none", "float32", transform=transform, batch_size=1)
 
 
 @pytest.fixture(scope="module")
