@@ -40,7 +40,7 @@ def result(code: str, **variables: str) -> dict[str, Any]:
 
 
 @needs_mkl
-@pytest.mark.parametrize("imports", ["import dinoskip, torch", "import torch, eval.knn"])
+@pytest.mark.parametrize("imports", ["import dinoskip, torch", "import torch\nfrom eval.knn import evaluate"])
 def test_a_matrix_is_decomposed_alike_alone_and_in_a_stack(imports: str) -> None:
     """With instructions for which MKL's kernels ask where an array lies: an old Intel processor's, as an AMD's."""
     seen = result(imports + DECOMPOSED, MKL_ENABLE_INSTRUCTIONS="SSE4_2")

@@ -118,6 +118,7 @@ class _Stop:
 
     def __init__(self) -> None:
         self.last = -math.inf
+        self.dropping = False
 
     def __call__(self, number: int, frame: object) -> None:
         if time.monotonic() - self.last < TEARDOWN:
@@ -140,9 +141,16 @@ def _stopped_by_signals(*, at_end: bool) -> Iterator[None]:
         if not issubclass(unraisable.exc_type, _Terminated | KeyboardInterrupt):
             shown(unraisable)
             return
-        stop.last = -math.inf
         again = signal.SIGTERM if issubclass(unraisable.exc_type, _Terminated) else signal.SIGINT
-        threading.Timer(0.01, os.kill, (os.getpid(), again)).start()
+        stop.dropping = True
+        threading.Thread(target=send, args=(again,), daemon=True).start()
+        stop.dropping = False  # nothing follows in which the signal could arrive and be dropped again
+
+    def send(number: int) -> None:
+        while stop.dropping:
+            time.sleep(0.01)
+        stop.last = -math.inf
+        os.kill(os.getpid(), number)
 
     sys.unraisablehook = dropped
     stop, numbers = _Stop(), [signal.SIGTERM, signal.SIGUSR2]

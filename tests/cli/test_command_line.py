@@ -137,14 +137,19 @@ def test_version() -> None:
     assert done.stdout.startswith("dinoskip 0.")
 
 
+@pytest.mark.parametrize("begins", ["at once", "slowly"])
 @pytest.mark.parametrize(("number", "code"), [("SIGTERM", 75), ("SIGUSR2", 75), ("SIGINT", 130)])
-def test_a_signal_that_comes_in_a_destructor_stops_the_command(number: str, code: int) -> None:
-    """What its handler raises there, Python prints and drops."""
+def test_a_signal_that_comes_in_a_destructor_stops_the_command(number: str, code: int, begins: str) -> None:
+    """What its handler raises there, Python prints and drops. A thread that sends it again may begin slowly."""
     program = f"""
-import os, signal, sys, time
+import os, signal, sys, threading, time
 from dinoskip import cli, environment
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell begins without it
+
+start = threading.Thread.start
+if {begins!r} == "slowly":
+    threading.Thread.start = lambda thread: (start(thread), time.sleep(0.2))
 
 class Last:
     def __del__(self):
