@@ -55,6 +55,7 @@ def _mkl_mode() -> str:
         library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
         mode = int(library.mkl_serv_cbwr_get(-1))
     except (OSError, AttributeError):  # another library has it, or none
-        return os.environ.get(VARIABLE, "off") if torch.backends.mkl.is_available() else "no MKL"
+        has_mkl = torch.backends.mkl.is_available()  # type: ignore[no-untyped-call]
+        return os.environ.get(VARIABLE, "off") if has_mkl else "no MKL"
     branch = _BRANCHES.get(mode & ~_STRICT, hex(mode))
     return f"{branch},STRICT" if mode & _STRICT else branch
