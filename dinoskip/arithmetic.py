@@ -49,7 +49,7 @@ def _processor() -> str:
 
 
 def _mkl_mode() -> str:
-    import torch
+    import torch  # heavy
 
     try:
         library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))

@@ -11,6 +11,7 @@ ROOT = Path(__file__).parents[2]
 SOURCES = sorted(path for package in ("dinoskip", "eval", "visualize") for path in (ROOT / package).rglob("*.py"))
 
 LEAVES = {
+    "arithmetic",
     "arrays",
     "__version__",
     "errors",

@@ -51,7 +51,8 @@ def test_every_block_and_the_blocks_together(rooms: tuple[NormalsDataset, Normal
     with np.load(tmp_path / "maps.npz", allow_pickle=False) as maps:
         assert maps["ids"].tolist() == list(rooms[1].ids[:2])
         np.testing.assert_allclose(np.linalg.norm(maps["block2"].astype(float), axis=1), 1, atol=0.01)
-    assert rows == rows_of(rooms, tmp_path / "again", learning_rates=(1e-3, 1e-1))
+    again = rows_of(rooms, tmp_path / "again", learning_rates=(1e-3, 1e-1))
+    assert list(map(repr, rows)) == list(map(repr, again))  # a NaN equals none
 
 
 def test_baselines_are_the_mean_normal_and_that_of_each_place(
