@@ -32,9 +32,10 @@ def arithmetic() -> dict[str, str]:
     """
     import torch  # heavy
 
+    has_mkl = torch.backends.mkl.is_available()  # type: ignore[no-untyped-call]
     return {
         "processor": _processor(),
-        VARIABLE: _mkl_mode(),
+        VARIABLE: _mkl_mode(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so", has_mkl),
         "ATEN_CPU_CAPABILITY": torch.backends.cpu.get_cpu_capability(),
         "ONEDNN_MAX_CPU_ISA": os.environ.get("ONEDNN_MAX_CPU_ISA", "no cap"),
     }
@@ -48,14 +49,10 @@ def _processor() -> str:
     return named[1] if named else platform.machine()
 
 
-def _mkl_mode() -> str:
-    import torch  # heavy
-
+def _mkl_mode(library: Path, has_mkl: bool) -> str:
     try:
-        library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
-        mode = int(library.mkl_serv_cbwr_get(-1))
+        mode = int(ctypes.CDLL(str(library)).mkl_serv_cbwr_get(-1))
     except (OSError, AttributeError):  # another library has it, or none
-        has_mkl = torch.backends.mkl.is_available()  # type: ignore[no-untyped-call]
         return os.environ.get(VARIABLE, "off") if has_mkl else "no MKL"
     branch = _BRANCHES.get(mode & ~_STRICT, hex(mode))
     return f"{branch},STRICT" if mode & _STRICT else branch

@@ -140,7 +140,7 @@ def test_imports_inside_functions_have_a_reason() -> None:
             assert any("# " in line for line in near), f"{path.relative_to(ROOT)}: {name}: why is this not at the top?"
     assert in_commands <= 110
     assert in_stages <= len(list((ROOT / "dinoskip/pipeline/stages").glob("*.py")))
-    assert elsewhere <= 40
+    assert elsewhere <= 41
 
 
 def test_no_two_public_classes_of_one_name() -> None:
