@@ -15,6 +15,7 @@ from dinoskip.data.sets.layouts import kind_of
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.models.load import split_spec
 from dinoskip.pipeline.inputs import OneDataset
+from eval.knn.config import KnnConfig
 
 SIZE = 224
 IMAGES = "all_images"
@@ -27,14 +28,14 @@ Blocks = Literal["all"] | Sequence[int]
 class Labels:
     """What a folder can be used for: a data set's settings, and the splits that have masks, boxes and classes.
 
-    ``images`` are settings of another set, of the same images: what is shown and trained on where the labelled set has
+    ``classes`` is how many training images have one. ``images`` are settings of another set, of the same images: what is shown and trained on where the labelled set has
     boxes alone of a kind with masks, or no list of training images.
     """
 
     data: dict[str, Any]
     masks: bool = False
     boxes: str = ""
-    classes: bool = False
+    classes: int = 0
     images: dict[str, Any] = field(default_factory=dict)
 
 
@@ -66,7 +67,8 @@ def _labels(tree: dict[str, Any]) -> Labels:
 
     boxes = next((split for split in ("val", "trainval", "train") if opens(datasets.open_detection, split)), "")
     masks = opens(datasets.open_segmentation, "train", "val")
-    return Labels(tree, masks, boxes, tree["kind"] == "folder" and opens(datasets.open_labelled, "train", "val"))
+    classes = tree["kind"] == "folder" and opens(datasets.open_labelled, "train", "val")
+    return Labels(tree, masks, boxes, len(datasets.open_labelled(config, "train")) if classes else 0)
 
 
 def dataset_of(tree: dict[str, Any]) -> Any:
@@ -111,7 +113,8 @@ def study_tree(
     if labels.boxes and "tokencut" in measures:
         evaluate["tokencut"] = {"datasets": [name], "split": labels.boxes}
     if labels.classes and "knn" in measures:
-        evaluate["knn"] = {"datasets": [name], "size": SIZE}
+        training = min(labels.classes, images or labels.classes)
+        evaluate["knn"] = {"datasets": [name], "size": SIZE, "k": _neighbours(training)}
     tree = {
         "name": out.name,
         "output": str(out.parent),
@@ -121,6 +124,15 @@ def study_tree(
         "report": {"title": f"A look at {root.name}"},
     }
     return {**tree, "gallery": {"dataset": next(iter(shown), name)}} if gallery else tree
+
+
+def _neighbours(images: int) -> list[int]:
+    """The usual numbers of neighbours that so many training images allow; if none, as many as there are."""
+    usual = KnnConfig().k
+    allowed = [k for k in usual if k <= images] or [images]
+    if images < max(usual):
+        log.warning("k-NN: %d training images with classes, so k is %d, not %d", images, max(allowed), max(usual))
+    return allowed
 
 
 def name_of(labels: Labels) -> str:

@@ -48,6 +48,7 @@ from visualize.tables import DataTable, setting
 _REASON = 140  # letters of why a stage has not run
 _TRAINING = ("pretrain/", "supervise/")
 _PRINTED = {"adamw": "AdamW", "soap": "SOAP"}
+SHEET = "PCA of patch features to RGB, a line an image, colours aligned between the models"
 _KINDS = {"ade20k": "ADE20K", "coco_stuff": "COCO-Stuff", "coco20k": "COCO20k"}
 
 
@@ -73,40 +74,48 @@ def _brief(reason: str) -> str:
 
 def write_page(task: Task) -> None:
     """The page and all that stands beside it, a copy of the gallery, and ``study.yaml``."""
-    rows, baselines = _all_rows(task)
+    report = measured(task)
     analysis = read_json(task.input("analyze") / "analysis.json") if "analyze" in task.inputs else {}
     study = _yaml(task.runtime["study"])
     write_text(task.out / "study.yaml", study)
-    settings = task.settings["report"]
-    block, rough = _roughness(task)
     with tempfile.TemporaryDirectory(prefix=".tmp-", dir=task.out, ignore_cleanup_errors=True) as scratch:
-        variants = [_variant(task, name, own) for name, own in rows.items()]
-        page = Report(
-            title=settings["title"] or task.settings["study"],
-            note=settings["note"],
-            variants=variants,
-            baselines=baselines,
-            records=_records(task),
-            confounds=_confounds(task, variants),
-            figures=_figures(task, rows, baselines, analysis, rough, Path(scratch)),
+        page = replace(
+            report,
+            figures=_figures(task, report, analysis, Path(scratch)),
             **_pictures(task),
             diagnostics=[
-                *_measures(task, analysis, rows),
+                *_measures(task, analysis, report.rows),
                 *_tables(task, analysis),
-                *(cost_tables(task) if settings["costs"] else []),
+                *(cost_tables(task) if task.settings["report"]["costs"] else []),
             ],
             environment={**describe(), **_trained_with(task)},
             protocol=_protocol(task),
-            notices=[*notices(task.inputs, task.settings.get("missing")), *_not_finite(rows)],
             commands=_commands(study),
-            compare=[name for name in settings["compare"] if name in published.PUBLISHED],
-            datasets=_published_names(task.settings["datasets"]),
-            epochs=task.settings["epochs"],
-            trained_on=task.settings["trained_on"],
-            roughness={name: blocks.get(str(block), []) for name, blocks in rough.items()},
-            block=block,
         )
         build_report(page, task.out)
+
+
+def measured(task: Task) -> Report:
+    """What a study measured, without figures, pictures and settings: variants, rows, records, what is to be heeded."""
+    rows, baselines = _all_rows(task)
+    variants = [_variant(task, name, own) for name, own in rows.items()]
+    settings = task.settings["report"]
+    block, rough = _roughness(task)
+    return Report(
+        title=settings["title"] or task.settings["study"],
+        note=settings["note"],
+        variants=variants,
+        baselines=baselines,
+        records=_records(task),
+        confounds=_confounds(task, variants),
+        notices=[*notices(task.inputs, task.settings.get("missing")), *_not_finite(rows)],
+        compare=[name for name in settings["compare"] if name in published.PUBLISHED],
+        datasets=_published_names(task.settings["datasets"]),
+        epochs=task.settings["epochs"],
+        trained_on=task.settings["trained_on"],
+        roughness={name: blocks.get(str(block), []) for name, blocks in rough.items()},
+        block=block,
+    )
 
 
 # --- what is read ----------------------------------------------------------------------------------------
@@ -284,29 +293,26 @@ def _published_names(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, str]
 # --- figures and tables ----------------------------------------------------------------------------------
 
 
-def _figures(
-    task: Task,
-    rows: Mapping[str, Sequence[EvalResult]],
-    baselines: Sequence[EvalResult],
-    analysis: Mapping[str, Any],
-    rough: Mapping[str, Any],
-    out: Path,
-) -> list[Any]:
-    kept, logs = principal(rows), _logs(task, "metrics.jsonl")
-    optimizers = {
-        name: _PRINTED.get(own["optimizer"]["name"], own["optimizer"]["name"])
-        for name, own in task.settings["variants"].items()
-        if "optimizer" in own
-    }
+def loss_of(task: Task, variants: Sequence[StudyVariant], out: Path) -> figures.Figure | None:
+    """The losses of a study's training runs, a panel an optimizer; None if none was trained."""
+    return figures.loss_figure(_logs(task, "metrics.jsonl"), out, optimizers_of(variants))
+
+
+def optimizers_of(variants: Sequence[StudyVariant]) -> dict[str, str]:
+    """The optimizers' printed names, by variant, of those that were trained."""
+    return {variant.name: _PRINTED.get(variant.optimizer, variant.optimizer) for variant in variants if variant.optimizer}
+
+
+def _figures(task: Task, report: Report, analysis: Mapping[str, Any], out: Path) -> list[Any]:
+    kept, logs, optimizers = principal(report.rows), _logs(task, "metrics.jsonl"), optimizers_of(report.variants)
     made = [
-        figures.loss_figure(logs, out / "loss", optimizers),
+        loss_of(task, report.variants, out / "loss"),
         figures.online_figure(logs, out / "online"),
-        figures.skip_weight_figure(logs, out / "skip-weight"),
-        figures.blocks_figure(kept, out / "blocks", baselines),
+        figures.blocks_figure(kept, out / "blocks", report.baselines),
         figures.epochs_figure(kept, out / "epochs", optimizers),
         figures.depth_figure(kept, _families(task.settings["variants"]), out / "depth"),
     ]
-    order = list(task.settings["variants"])
+    order, (_, rough) = list(task.settings["variants"]), _roughness(task)
     made.append(figures.roughness_figure(rough, out / "roughness", order))
     if analysis:
         trained = {name: analysis["trained"][key] for name, key in _last_epochs(task, analysis["trained"]).items()}
@@ -440,15 +446,19 @@ def _pictures(task: Task) -> dict[str, Any]:
     if source is None:
         return {}
     shutil.copytree(source, task.out / "gallery", ignore=shutil.ignore_patterns("MANIFEST.json", "timing.json"))
-    blocks = read_json(source / "strip.json") if (source / "strip.json").is_file() else {}
+    previews = [strip_of(source)]
+    previews += [Preview(path, SHEET, SHEET, photographs=False) for path in source.glob("sheet-*-plain.png")]
+    sheets = [f"gallery/{path.name}" for path in sorted(source.glob("sheet-*.p*"))]
+    return {"gallery": "gallery/index.html", "previews": previews, "sheets": sheets}
+
+
+def strip_of(gallery: Path) -> Preview:
+    """The first photographs above each network's colours."""
+    blocks = read_json(gallery / "strip.json") if (gallery / "strip.json").is_file() else {}
     alike = "colours aligned between the models" if len(set(blocks.values())) < 2 else "colours compare within a line"
     caption = f"PCA of patch features to RGB, {alike}, each network at the block that its line names."
     caption += " Look for regions of one colour that follow objects; one colour everywhere is collapse."
-    previews = [Preview(source / "strip.png", caption, "photographs above each model's PCA colours")]
-    caption = "PCA of patch features to RGB, a line an image, colours aligned between the models"
-    previews += [Preview(path, caption, caption, photographs=False) for path in source.glob("sheet-*-plain.png")]
-    sheets = [f"gallery/{path.name}" for path in sorted(source.glob("sheet-*.p*"))]
-    return {"gallery": "gallery/index.html", "previews": previews, "sheets": sheets}
+    return Preview(gallery / "strip.png", caption, "photographs above each model's PCA colours")
 
 
 # --- what is said ----------------------------------------------------------------------------------------

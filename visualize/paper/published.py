@@ -173,6 +173,19 @@ def _table4() -> PublishedTable:
 
 PUBLISHED = {table.name: table for table in (_table1(), _table2(), _table3(), _table4(), _figure3())}
 
+MADE_BY = {
+    "figure 1": "configs/paper/table1_supervised.yaml",
+    "paper.table1": "configs/paper/table1_supervised.yaml",
+    "paper.table2": "configs/paper/table2_dino.yaml",
+    "figure 2": "configs/paper/figure2_epochs.yaml",
+    "paper.figure3": "configs/paper/table2_dino.yaml",
+    "paper.table3": "configs/paper/table3_depth.yaml",
+    "paper.table4": "configs/paper/table3_depth.yaml",
+    "figure 4": "configs/paper/table2_dino.yaml",
+    "figure 6": "configs/paper/table2_dino.yaml",
+}
+"""The shipped study that makes a table or figure of the paper."""
+
 
 def published(name: str) -> PublishedTable:
     """The table called ``paper.table1`` .. ``paper.table4`` or ``paper.figure3``, else :class:`ConfigError`."""

@@ -16,13 +16,14 @@ from dinoskip.errors import translate_write_errors
 from dinoskip.files import write_text
 from dinoskip.results import EvalResult
 from visualize.comparison import Scores
+from visualize.figures.drawing import Figure
 from visualize.pages import relative_link, render_page
 from visualize.paper.claims import claims, claims_grid
 from visualize.paper.compare import ComparedStudy, compared, compared_csv
 from visualize.paper.published import published
 from visualize.report import sections
 from visualize.report.answer import Answer, answer_table, answers, cautions, choices, dependences, families, verdict
-from visualize.report.content import Report
+from visualize.report.content import Preview, Report
 from visualize.report.markdown import report_markdown
 from visualize.report.rows_page import write_long_table
 from visualize.report.separation import separation_said, separations, speechless
@@ -67,7 +68,7 @@ def build_report(report: Report, out: Path) -> None:
     )
     for folder in ("img", "tables"):
         (out / folder).mkdir(parents=True, exist_ok=True)
-    pictures = _copied(report, out / "img")
+    pictures = copied(report.figures, report.previews, out / "img")
     _write_page(report, kept, (pairs, silent, every), tables, pictures, out / "index.html")
     write_text(out / "report.md", report_markdown(report, tables, pictures))
     below = {row.model: [one for one in report.baselines if one.model == row.model] for row in report.baselines}
@@ -90,12 +91,12 @@ def _claims(report: Report, study: ComparedStudy) -> TextTable:
     return claims_grid(claims(study, scores, report.roughness, report.block))
 
 
-def _copied(report: Report, folder: Path) -> dict[str, list[dict[str, str]]]:
+def copied(figures: Sequence[Figure], previews: Sequence[Preview], folder: Path) -> dict[str, list[dict[str, str]]]:
     """Copy figures (all their files) and previews into ``folder``; their addresses from the page and words."""
-    figures = []
-    for figure in report.figures:
+    drawn = []
+    for figure in figures:
         names = {kind: _copy(path, folder / path.name) for kind, path in zip(_KINDS, figure.files, strict=True)}
-        figures.append(
+        drawn.append(
             {
                 "caption": figure.caption,
                 "reading": figure.reading,
@@ -104,13 +105,13 @@ def _copied(report: Report, folder: Path) -> dict[str, list[dict[str, str]]]:
                 **names,
             }
         )
-    previews: list[dict[str, str]] = []
+    photographs: list[dict[str, str]] = []
     plain: list[dict[str, str]] = []
-    for number, preview in enumerate(report.previews):
+    for number, preview in enumerate(previews):
         path = _copy(preview.path, folder / f"preview-{number}{_suffix(preview.path)}")
-        shown = previews if preview.photographs else plain
+        shown = photographs if preview.photographs else plain
         shown.append({"caption": preview.caption, "alt": preview.alt, "path": path})
-    return {"figures": figures, "previews": previews, "plain": plain}
+    return {"figures": drawn, "previews": photographs, "plain": plain}
 
 
 _KINDS = ("light", "dark", "pdf", "png")
