@@ -28,8 +28,9 @@ Blocks = Literal["all"] | Sequence[int]
 class Labels:
     """What a folder can be used for: a data set's settings, and the splits that have masks, boxes and classes.
 
-    ``classes`` is how many training images have one. ``images`` are settings of another set, of the same images: what is shown and trained on where the labelled set has
-    boxes alone of a kind with masks, or no list of training images.
+    ``classes`` is how many training images have a class. ``images`` are settings of another set, of the same images:
+    what is shown and trained on where the labelled set has boxes alone of a kind with masks, or no list of training
+    images.
     """
 
     data: dict[str, Any]

@@ -15,6 +15,7 @@ from dinoskip.pipeline.results_folder import STUDY
 from dinoskip.pipeline.stage import Task
 from dinoskip.pipeline.study import build_nodes, load_study
 from dinoskip.pipeline.study_runner import study_runner
+from dinoskip.results import EvalResult
 from visualize import figures
 from visualize.figures.activations import softmax_figure
 from visualize.report import Preview, Report
@@ -86,14 +87,14 @@ def _together(group: Sequence[_Source]) -> Report:
                     f"{source.folder}: its {variant.name} is another network than that of {others}", "leave one out"
                 )
             known = variants.setdefault(variant.name, variant)
-            variants[variant.name] = replace(known, rows=list(dict.fromkeys([*known.rows, *variant.rows])))
+            variants[variant.name] = replace(known, rows=_once([*known.rows, *variant.rows]))
     reports = [source.report for source in group]
     pictured = next((report for report in reports if report.roughness), reports[0])
     return replace(
         reports[0],
         title=", ".join(source.folder.name for source in group),
         variants=list(variants.values()),
-        baselines=list(dict.fromkeys(row for report in reports for row in report.baselines)),
+        baselines=_once([row for report in reports for row in report.baselines]),
         records={row: records for report in reports for row, records in report.records.items()},
         confounds=list(dict.fromkeys(line for report in reports for line in report.confounds)),
         notices=list(dict.fromkeys(line for report in reports for line in report.notices)),
@@ -102,6 +103,11 @@ def _together(group: Sequence[_Source]) -> Report:
         roughness=pictured.roughness,
         block=pictured.block,
     )
+
+
+def _once(rows: Sequence[EvalResult]) -> list[EvalResult]:
+    """Rows without repetitions, in order; by what they print, since a NaN differs from itself."""
+    return list({repr(row): row for row in rows}.values())
 
 
 def _figures(sources: Sequence[_Source], reports: Sequence[Report], scratch: Path) -> dict[str, figures.Figure]:
@@ -123,7 +129,7 @@ def _epochs(report: Report, scratch: Path) -> figures.Figure | None:
     """Segmentation against epoch, of the deepest networks that stand in the paper's tables."""
     named = [variant for variant in report.variants if variant.role]
     deepest = [variant for variant in named if variant.depth == max(other.depth for other in named)]
-    kept = principal({one.name: [row for row in one.rows if row.task == "probe"] for one in deepest})
+    kept = principal({variant.name: [row for row in variant.rows if row.task == "probe"] for variant in deepest})
     return figures.epochs_figure(kept, scratch / "epochs", optimizers_of(deepest))
 
 

@@ -300,7 +300,9 @@ def loss_of(task: Task, variants: Sequence[StudyVariant], out: Path) -> figures.
 
 def optimizers_of(variants: Sequence[StudyVariant]) -> dict[str, str]:
     """The optimizers' printed names, by variant, of those that were trained."""
-    return {variant.name: _PRINTED.get(variant.optimizer, variant.optimizer) for variant in variants if variant.optimizer}
+    return {
+        variant.name: _PRINTED.get(variant.optimizer, variant.optimizer) for variant in variants if variant.optimizer
+    }
 
 
 def _figures(task: Task, report: Report, analysis: Mapping[str, Any], out: Path) -> list[Any]:

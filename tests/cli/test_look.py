@@ -12,8 +12,9 @@ from PIL import Image
 from dinoskip.cli import main
 from dinoskip.config import RawConfig
 from dinoskip.data import ScenesConfig, compose
-from dinoskip.pipeline.look import labels_of, study_tree
+from dinoskip.pipeline.look import _neighbours, labels_of, study_tree
 from dinoskip.pipeline.study import build_nodes, study_of
+from eval.knn.config import KnnConfig
 
 VIT = "timm:vit_tiny_patch16_224,pretrained=false,depth=2,img_size=64"
 
@@ -92,3 +93,10 @@ def test_a_look_at_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert "is not a folder" in capsys.readouterr().err
     assert main(["look", "evaluate.probe.size=64", "--data", str(_photographs(tmp_path / "p", "1.png"))]) == 2
     assert "no backbone is given" in capsys.readouterr().err
+
+
+def test_no_more_neighbours_are_asked_for_than_there_are_images() -> None:
+    usual = KnnConfig().k
+    assert _neighbours(10_000) == usual
+    assert _neighbours(12) == [k for k in usual if k <= 12]
+    assert _neighbours(3) == [3] or _neighbours(3) == [k for k in usual if k <= 3]

@@ -103,3 +103,23 @@ def test_runs_whole(
     name: str, below: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run_whole(name, below, monkeypatch, capsys)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_the_page_of_the_whole_paper_is_filled(
+    below: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folders = []
+    for name in ("paper/table2_dino.yaml", "paper/figure2_epochs.yaml", "paper/table3_depth.yaml"):
+        path = write_shrunk(name, below)
+        monkeypatch.chdir(path.parent)
+        assert main(["run", path.name, "output=runs/whole", "--device", "cpu", "-q"]) == 0
+        folders.append(str(load_study(path.name, ["output=runs/whole"])[0].results))
+    capsys.readouterr()
+    assert main(["paper", *folders, "--out", "page", "--json"]) == 0
+    cells = json.loads(capsys.readouterr().out)["cells"]
+    assert all(cells[name][0] == cells[name][1] for name in cells if name != "paper.table1"), cells
+    page = Path("page/index.html").read_text()
+    assert "configs/paper/table1_supervised.yaml" in page
+    assert page.count("not run") <= 2 * 6 * 3, "table 1 alone"

@@ -80,7 +80,14 @@ def build_paper(page: PaperPage, out: Path) -> dict[str, tuple[int, int]]:
         "claims_said": _claims_said(judged),
         "claims": sections.grid(tables["claims"]),
         "parts": parts,
-        "cautions": list(dict.fromkeys(line for group in page.groups for line in (*group.confounds, *group.notices))),
+        "cautions": list(
+            dict.fromkeys(
+                line
+                for group in page.groups
+                for line in (*group.confounds, *group.notices)
+                if not line.startswith("not asked for")
+            )
+        ),  # fmt: skip
         "sources": page.sources,
     }
     render_page(out / "index.html", "paper.html", context, styles=("base.css", "report.css"))
@@ -146,7 +153,9 @@ def _part(
 
 
 def _claims_said(judged: Sequence[Claim]) -> str:
-    """``22 claims: 19 undecided, 3 supported``."""
+    """``22 claims: 19 undecided, 3 supported``; without a study, that there is none."""
+    if not judged:
+        return "No study is given"
     counts = Counter(claim.verdict for claim in judged).most_common()
     return f"{len(judged)} claims: {', '.join(f'{count} {verdict}' for verdict, count in counts)}"
 
@@ -167,7 +176,9 @@ def _markdown(context: Mapping[str, Any], tables: Mapping[str, TextTable]) -> st
             caption = escape_markdown(part["figure"]["caption"], 400)
             lines += [f"![{caption}]({part['figure']['png']})", escape_markdown(part["figure"]["reading"], 900)]
         else:
-            lines += ["On the page (index.html): it has photographs." if part["picture"] else f"Not run: `{part['made_by']}`"]
+            lines += [
+                "On the page (index.html): it has photographs." if part["picture"] else f"Not run: `{part['made_by']}`"
+            ]
     lines += [markdown(tables["claims"]).strip(), "## Studies"]
     lines += ["\n".join(f"- {escape_markdown(f'{folder}: {title}')}" for folder, title in context["sources"].items())]
     return "\n\n".join(lines) + "\n"

@@ -1,0 +1,60 @@
+"""The page of the whole paper: which studies fill it, and what it says of the rest."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+from dinoskip.results import EvalResult
+from tests.visualize.paper.test_compare import VARIANTS
+from visualize.paper.published import INITIALISED, MADE_BY, PUBLISHED, SKIP
+from visualize.report.content import Report
+from visualize.report.paper import PaperPage, build_paper, paper_claims
+from visualize.rows import StudyVariant
+
+NAMES = {"voc": "VOC2012", "stuff": "COCO-Stuff"}
+
+
+def a_study(title, variants, compare=("paper.table2",)):
+    return Report(
+        title=title, variants=variants, compare=list(compare), datasets=NAMES, epochs=30, trained_on="imagenette"
+    )
+
+
+def test_without_a_study_all_is_named_with_what_makes_it(tmp_path: Path) -> None:
+    filled = build_paper(PaperPage([], {}, {}, {}), tmp_path)
+    assert set(filled) == set(PUBLISHED)
+    assert all(have == 0 < every for have, every in filled.values())
+    page, text = (tmp_path / "index.html").read_text(), (tmp_path / "paper.md").read_text()
+    for config in set(MADE_BY.values()):
+        assert f"dinoskip run {config}" in page
+        assert f"dinoskip run {config}" in text.replace("\\_", "_")
+
+
+def test_a_table_is_filled_by_the_group_with_most_of_its_cells(tmp_path: Path) -> None:
+    few, most = a_study("few", VARIANTS[:2]), a_study("most", VARIANTS)
+    filled = build_paper(PaperPage([few, most], {}, {}, {"runs/few": "few", "runs/most": "most"}), tmp_path)
+    alone = build_paper(PaperPage([few], {}, {}, {}), tmp_path / "few")
+    assert filled["paper.table2"][0] > alone["paper.table2"][0] > 0
+    assert filled["paper.table1"][0] == 0, "no study was made for it"
+    page = (tmp_path / "index.html").read_text()
+    assert "From most." in page
+    assert "runs/few" in page
+    with (tmp_path / "tables" / "paper-table2.csv").open() as file:
+        written = list(csv.reader(file))
+    assert len(written) > 1
+    assert {path.suffix for path in (tmp_path / "tables").iterdir()} == {".csv", ".md", ".tex"}
+
+
+def test_claims_are_corrected_for_all_comparisons_of_all_groups() -> None:
+    def row(model: str, value: float) -> EvalResult:
+        interval = {"low": value - 4, "high": value + 4}
+        return EvalResult("mIoU", value, "probe", "9", "voc", "val", 100, epoch=30, model=model, **interval)
+
+    group = a_study("first", [StudyVariant("ours", INITIALISED, "adamw", 12, [row("ours", 60.0)]),
+                              StudyVariant("skip", SKIP, "adamw", 12, [row("skip", 50.0)])])  # fmt: skip
+    first, both = (
+        [c for claim in paper_claims(groups) for c in claim.comparisons] for groups in ([group], [group] * 2)
+    )
+    assert len(both) == 2 * len(first) > 0
+    assert max(c.p for c in both) > max(c.p for c in first), "Holm's factor is that of both studies"
