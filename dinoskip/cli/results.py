@@ -1,4 +1,4 @@
-"""The commands compare, two result rows over the same images; board, rows of many studies; paper, studies of a paper."""
+"""The commands compare, two rows over the same images; board, rows of many studies; paper, studies of the paper."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def add_commands(commands: Any) -> None:
         "paper",
         paper,
         "lay out the tables, figures and claims of Cutting the Skip on one page, from studies, finished or not",
-        details="The studies are those of configs/paper: table1_supervised, table2_dino, table3_depth, figure2_epochs. What "
-        "none of\nthe studies has is named on the page, with the configuration that makes it.",
+        details="The studies are those of configs/paper: table1_supervised, table2_dino, table3_depth, figure2_epochs.\n"
+        "What none of the studies has is named on the page, with the configuration that makes it.",
     )
     parser.add_argument("study", nargs="+", metavar="STUDY_FOLDER", help="a study's folder, such as runs/table2_dino")
     parser.add_argument("--out", required=True, metavar="FOLDER", help="where the page goes")
