@@ -44,8 +44,8 @@ def add_commands(commands: Any) -> None:
         "paper",
         paper,
         "lay out the tables, figures and claims of Cutting the Skip on one page, from studies, finished or not",
-        details="The studies are those of configs/paper: table1_supervised, table2_dino, table3_depth, figure2_epochs.\n"
-        "What none of the studies has is named on the page, with the configuration that makes it.",
+        details="The studies are those of configs/paper: table1_supervised, table2_dino, table3_depth,\n"
+        "figure2_epochs. What none of the studies has is named on the page, with the configuration that makes it.",
     )
     parser.add_argument("study", nargs="+", metavar="STUDY_FOLDER", help="a study's folder, such as runs/table2_dino")
     parser.add_argument("--out", required=True, metavar="FOLDER", help="where the page goes")

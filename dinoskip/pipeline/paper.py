@@ -40,7 +40,7 @@ class _Source:
 
 
 def write_paper(folders: Sequence[Path], out: Path) -> dict[str, tuple[int, int]]:
-    """Write the page of the studies in ``folders`` into ``out``; return of each table how many cells are filled, and all.
+    """Write the page of the studies in ``folders`` into ``out``; return each table's filled cells and all.
 
     Raises :class:`ConfigError` for a folder without a report, for studies that share their stages and whose networks of
     one name differ, and if ``out`` is the folder of a study.

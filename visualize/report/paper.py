@@ -80,14 +80,7 @@ def build_paper(page: PaperPage, out: Path) -> dict[str, tuple[int, int]]:
         "claims_said": _claims_said(judged),
         "claims": sections.grid(tables["claims"]),
         "parts": parts,
-        "cautions": list(
-            dict.fromkeys(
-                line
-                for group in page.groups
-                for line in (*group.confounds, *group.notices)
-                if not line.startswith("not asked for")
-            )
-        ),  # fmt: skip
+        "cautions": list(dict.fromkeys(line for group in page.groups for line in _cautions(group))),
         "sources": page.sources,
     }
     render_page(out / "index.html", "paper.html", context, styles=("base.css", "report.css"))
@@ -106,6 +99,10 @@ def paper_claims(groups: Sequence[Report]) -> list[Claim]:
         for same in zip(*judged, strict=True)
     ]
     return corrected(together)
+
+
+def _cautions(group: Report) -> list[str]:
+    return [*group.confounds, *(line for line in group.notices if not line.startswith("not asked for"))]
 
 
 def _study(group: Report) -> ComparedStudy:
@@ -177,7 +174,7 @@ def _markdown(context: Mapping[str, Any], tables: Mapping[str, TextTable]) -> st
             lines += [f"![{caption}]({part['figure']['png']})", escape_markdown(part["figure"]["reading"], 900)]
         else:
             lines += [
-                "On the page (index.html): it has photographs." if part["picture"] else f"Not run: `{part['made_by']}`"
+                f"Not run: `{part['made_by']}`" if part["made_by"] else "On the page (index.html): it has photographs."
             ]
     lines += [markdown(tables["claims"]).strip(), "## Studies"]
     lines += ["\n".join(f"- {escape_markdown(f'{folder}: {title}')}" for folder, title in context["sources"].items())]
