@@ -4,6 +4,7 @@
 - ``markdown``: the same to commit; ``rows_page``: every row
 - ``answer``: which network is better, ``separation``: by which measures; ``tables`` of the study's own rows,
   ``diagnostics`` of untrained networks
+- ``paper``: the page of the whole paper, from the reports of its studies
 """
 
 import lazy_loader

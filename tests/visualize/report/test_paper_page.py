@@ -5,8 +5,6 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
-import pytest
-
 from dinoskip.results import EvalResult
 from tests.visualize.paper.test_compare import VARIANTS
 from visualize.paper.published import INITIALISED, MADE_BY, PUBLISHED, SKIP
@@ -55,9 +53,11 @@ def test_claims_are_corrected_for_all_comparisons_of_all_groups() -> None:
         return StudyVariant(name, role, "adamw", 12, [row])
 
     groups = [
-        a_study(name, [variant(f"ours-{name}", INITIALISED, 60.0), variant(f"skip-{name}", SKIP, 50.0)])
+        a_study(name, [variant(f"ours-{name}", INITIALISED, 58.4), variant(f"skip-{name}", SKIP, 50.0)])
         for name in ("first", "second")
     ]
     first, both = ([c for claim in paper_claims(some) for c in claim.comparisons] for some in (groups[:1], groups))
     assert len(both) == 2 * len(first) > 0
-    assert min(c.p for c in both) == pytest.approx(2 * min(c.p for c in first)), "Holm's factor is that of both studies"
+    assert 0.05 / len(both) < first[0].p < 0.05 / len(first)
+    assert any(c.sign for c in first)
+    assert not any(c.sign for c in both), "Holm's factor is that of both studies"
