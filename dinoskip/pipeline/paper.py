@@ -52,7 +52,7 @@ def write_paper(folders: Sequence[Path], out: Path) -> dict[str, tuple[int, int]
     for source in sources:
         groups.setdefault(source.training, []).append(source)
     reports = [_together(group) for group in groups.values()]
-    with tempfile.TemporaryDirectory() as scratch:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
         page = PaperPage(
             reports,
             _figures(sources, reports, Path(scratch)),
