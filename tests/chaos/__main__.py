@@ -1,6 +1,6 @@
 """``python -m tests.chaos --minutes 60 --seed 0 --out runs/chaos``: one piece of a chaos run, then the table of all.
 
-Pieces append to ``OUT/log.jsonl``, an event a line; ``--table`` prints the table alone. Exit code 1 after a fault.
+Pieces append to ``OUT/WORK/log.jsonl``, an event a line; ``--table`` prints the table alone. Exit code 1 after a fault.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tests.chaos.campaign import run
 from tests.chaos.outcomes import read_log, table
+from tests.chaos.works import WORKS
 
 
 def main() -> int:
@@ -20,10 +21,16 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=60, help="length of this piece (default: 60)")
     parser.add_argument("--seed", type=int, default=0, help="of all that is drawn (default: 0)")
     parser.add_argument("--out", type=Path, default=Path("runs/chaos"), help="log and work (default: runs/chaos)")
+    parser.add_argument(
+        "--work", choices=WORKS, help="what is disturbed (default: one after the other, the study for most of the time)"
+    )
     parser.add_argument("--table", action="store_true", help="print the table of all pieces so far, and end")
     args = parser.parse_args()
-    faults = 0 if args.table else run(args.out.absolute(), args.seed, args.minutes)
-    print(table(read_log(args.out / "log.jsonl")))
+    shares = {args.work: 1.0} if args.work else {name: work.share for name, work in WORKS.items()}
+    faults = 0
+    for name, share in shares.items() if not args.table else ():
+        faults += run(args.out.absolute() / name, args.seed, args.minutes * share, name)
+    print(table(entry for path in sorted(args.out.glob("*/log.jsonl")) for entry in read_log(path)))
     return 1 if faults else 0
 
 

@@ -13,10 +13,12 @@ from random import Random
 from typing import Any
 
 from dinoskip.files import read_json, read_manifest
+from dinoskip.locks import STALE
 from dinoskip.pipeline.cleaning import RUNNING
 from tests.chaos.disturbances import TABLE, Attempt, Disturbance, outputs
 from tests.chaos.outcomes import contents, differences, names_of, of_end, output_of, problems
 from tests.chaos.site import ROOT, Running, Site
+from tests.chaos.works import WORKS
 
 KEPT_FAULTS = 5  # copies of studies in which a fault was seen
 TRIES = 6  # undisturbed runs, with what an error named removed in between, until a study must be whole
@@ -25,10 +27,10 @@ TRIES = 6  # undisturbed runs, with what an error named removed in between, unti
 class Campaign:
     """One piece of a chaos run: ``out`` has the log of all pieces, the undisturbed study and copies of faults."""
 
-    def __init__(self, out: Path, seed: int) -> None:
+    def __init__(self, out: Path, seed: int, work: str) -> None:
         out.mkdir(parents=True, exist_ok=True)
-        self.out, self.seed, self.rng, self.site = out, seed, Random(seed), Site(out)
-        self.began, self.piece = time.monotonic(), f"{time.strftime('%Y-%m-%dT%H:%M:%S')}-{seed}"
+        self.out, self.seed, self.rng, self.site = out, seed, Random(seed), Site(out, WORKS[work])
+        self.began, self.piece = time.monotonic(), f"{time.strftime('%Y-%m-%dT%H:%M:%S')}-{work}-{seed}"
         self._deck: list[Disturbance] = []
         self._chain: list[int] = []  # events since the study was last compared
         self._damaged: list[Path] = []  # in them
@@ -46,15 +48,15 @@ class Campaign:
         place = self.out / "straight"
         shutil.rmtree(place, ignore_errors=True)
         began = time.monotonic()
-        running = self.site.start(self.site.command("run", output=place))
+        running = self.site.start_work(disk=place)
         code, wrong = running.end(1800)
         assert (code, wrong) == (0, []), running.log
-        self.deadline = max(300.0, 15 * (time.monotonic() - began))
+        self.lasted = time.monotonic() - began
+        self.deadline = 90 + 4 * self.lasted
         self.expected = contents(place / "tiny")
         self.files = {path.relative_to(place).as_posix() for path in place.rglob("*") if path.is_file()}
         self.nodes = sorted(read_manifest(path)["info"].get("node", "") for path in outputs(place / "tiny"))
         self.nodes = [node for node in self.nodes if node]  # a store inside an output has none
-        assert self.nodes, running.log
         self.lasts = {
             node: max(read_json(path)["seconds"] for path in (place / "tiny" / "stages" / node).glob("*/timing.json"))
             for node in self.nodes
@@ -70,11 +72,13 @@ class Campaign:
 
     def event(self) -> str:
         """One disturbed run, by one kind or two; its outcome."""
+        self.site.write_data()
         state = self._prepare()
         kinds = [self._draw() for _ in range(1 if self.rng.random() < 0.75 else 2)]
         missing = [node for node in self.nodes if not list((self.site.study / "stages" / node).glob("[0-9a-f]*"))]
         node = self.rng.choice([*missing, ""]) if missing else ""
         delay = self.rng.uniform(0, 1.3 * self.lasts[node] if node else 4)
+        delay = delay if self.nodes else self.rng.uniform(0, self.lasted)
         attempt = Attempt(self.site, self.rng, node, delay, self.deadline)
         did = {kind.name: kind.before(attempt) if kind.before else None for kind in kinds}
         self._start(attempt, kinds)
@@ -98,7 +102,7 @@ class Campaign:
 
     def _draw(self) -> Disturbance:
         if not self._deck:
-            self._deck = [kind for kind in TABLE if kind.possible()]
+            self._deck = [kind for kind in TABLE if kind.possible() and kind.of(self.site)]
             self.rng.shuffle(self._deck)
         return self._deck.pop()
 
@@ -119,15 +123,14 @@ class Campaign:
         before = [word for kind in kinds if kind.prefix for word in kind.prefix(attempt)]
         environment = {k: v for kind in kinds if kind.environment for k, v in kind.environment(attempt).items()}
         workers = self.rng.choice(("0", "0", "2"))
-        command = self.site.command("run", "--workers", workers)
-        attempt.main = self.site.start(command, before=before, environment=environment)
+        attempt.main = self.site.start_work("--workers", workers, before=before, environment=environment)
 
     def _end(self, attempt: Attempt, kinds: list[Disturbance]) -> tuple[int, str]:
         """Wait for all processes; the exit code of the main one, and the worst outcome of any."""
         allowed = {code for kind in kinds for code in kind.codes}
         ends, first = [], None
         for running, codes in [(attempt.run, allowed), *attempt.beside]:
-            code, wrong = running.end(self.deadline)
+            code, wrong = running.end(self.deadline + (STALE if self._locks(attempt.damaged) else 0))
             first = code if first is None else first
             ends.append(f"FAULT: {wrong[0]}" if wrong else self._judge(code, running, codes | allowed, attempt.damaged))
         if attempt.published is not None and not first and len(outputs(self.site.study)) > attempt.published + 1:
@@ -138,9 +141,15 @@ class Campaign:
     def _judge(self, code: int, running: Running, allowed: set[int], damaged: list[Path]) -> str:
         damaged = [*damaged, *self._damaged]
         named = [name for path in damaged for name in names_of(path, self.site.study)]
-        if damaged:  # by this event or one before it; a torn lock is held until it is old
-            allowed = allowed | {3, 5}
-        return of_end(code, running.log, allowed, named if code == 3 else [str(self.site.disk), "no space left"])
+        allowed = allowed | ({3} if damaged else set()) | ({5} if self._locks(damaged) else set())
+        if damaged and not self.site.is_study:  # a setting in config.json may be another, or the file be gone
+            allowed = allowed | {2, 5}
+        others = [str(self.site.disk), "no space left", *(["rank "] if self.site.work.ranks > 1 else [])]
+        return of_end(code, running.log, allowed, named if code == 3 else others)
+
+    def _locks(self, damaged: list[Path]) -> bool:
+        """Whether a lock is damaged, by this event or one before it: it is held until it is old."""
+        return any(path.name == ".lock" for path in (*damaged, *self._damaged))
 
     # --- whole again ----------------------------------------------------------------------------------
 
@@ -148,8 +157,9 @@ class Campaign:
         """Run undisturbed to the end, removing what errors and ``verify`` name, and compare; ``equal`` or a fault."""
         outcome, found, said = "", False, []
         for _ in range(TRIES):
-            running = self.site.start(self.site.command("run"))
-            code, wrong = running.end(self.deadline)
+            self.site.write_data()
+            running = self.site.start_work()
+            code, wrong = running.end(self.deadline + (STALE if self._locks([]) else 0))
             outcome = f"FAULT: {wrong[0]}" if wrong else self._judge(code, running, set(), [])
             if outcome.startswith("FAULT"):
                 said = running.log.splitlines()[-5:]
@@ -186,7 +196,7 @@ class Campaign:
 
     def _leftovers(self) -> list[str]:
         """Now and then: what ``gc`` leaves that an undisturbed run does not make, or the other way round."""
-        if self.rng.random() < 0.7:
+        if self.rng.random() < 0.7 or not self.site.is_study:
             return []
         for lock in (self.site.study / RUNNING).rglob(".lock"):  # torn ones: no run is at work
             lock.unlink()
@@ -195,7 +205,7 @@ class Campaign:
         if code or wrong:
             return [f"gc: exit {code}", *wrong, *running.log.splitlines()[-3:]]
         there = {path.relative_to(self.site.disk).as_posix() for path in self.site.disk.rglob("*") if path.is_file()}
-        return sorted(path for path in there ^ self.files if "/checkpoints/step-" not in path)
+        return sorted(there ^ self.files)
 
     def _keep(self, attempt: Attempt | None) -> None:
         """Copy a study in which a fault was seen, and what its processes said, and begin with nothing."""
@@ -210,12 +220,12 @@ class Campaign:
             shutil.rmtree(self.site.study, ignore_errors=True)
 
 
-def run(out: Path, seed: int, minutes: float) -> int:
-    """One piece of ``minutes``; the number of faults seen."""
+def run(out: Path, seed: int, minutes: float, work: str) -> int:
+    """One piece of ``minutes`` on a work; the number of faults seen."""
     signal.signal(
         signal.SIGINT, signal.default_int_handler
     )  # in the background of a shell it is ignored, by children too
-    campaign = Campaign(out, seed)
+    campaign = Campaign(out, seed, work)
     campaign.straight()
     faults = 0
     while time.monotonic() - campaign.began < 60 * minutes:

@@ -55,9 +55,8 @@ class Attempt:
         time.sleep(self.delay)
         return self.run.alive
 
-    def start_beside(self, command: list[str], codes: set[int], before: tuple[str, ...] = ()) -> Running:
-        """Start another command on the study, which may end with 0 or one of ``codes``."""
-        running = self.site.start(command, before=before)
+    def add_beside(self, running: Running, codes: set[int]) -> Running:
+        """Note another command at work there, which may end with 0 or one of ``codes``."""
         self.beside.append((running, codes | {0}))
         return running
 
@@ -67,7 +66,7 @@ Act = Callable[[Attempt], str | None]
 
 @dataclass(frozen=True)
 class Disturbance:
-    """One kind. ``codes``: exit codes besides 0 with which the disturbed run may end."""
+    """One kind. ``codes``: exit codes besides 0 with which the disturbed run may end; ``of``: works that have it."""
 
     name: str
     codes: frozenset[int]
@@ -76,6 +75,7 @@ class Disturbance:
     prefix: Callable[[Attempt], tuple[str, ...]] | None = None
     environment: Callable[[Attempt], dict[str, str]] | None = None
     possible: Callable[[], bool] = lambda: True
+    of: Callable[[Site], bool] = lambda site: True
 
 
 # --- signals -----------------------------------------------------------------------------------------
@@ -129,9 +129,9 @@ def _read_only(attempt: Attempt) -> str | None:
 
 
 def outputs(study: Path) -> list[Path]:
-    """Published outputs of a study."""
+    """Published outputs of a study, or of a command: checkpoints, a feature store."""
     stages = study / "stages"
-    found = (path.parent for path in stages.rglob(MANIFEST)) if stages.is_dir() else ()
+    found = (path.parent for path in (stages if stages.is_dir() else study).rglob(MANIFEST))
     return sorted(path for path in found if not any(p.startswith((".partial-", ".tmp-")) for p in path.parts))
 
 
@@ -209,16 +209,17 @@ def _delete_live(attempt: Attempt) -> str | None:
 def _second_run(attempt: Attempt) -> str | None:
     if not attempt.moment():
         return None
-    attempt.start_beside(attempt.site.command("run"), {5})
+    attempt.add_beside(attempt.site.start_work(), {5})
     return "a second run began"
 
 
 def _second_run_killed(attempt: Attempt) -> str | None:
     if not attempt.moment():
         return None
-    other = attempt.start_beside(attempt.site.command("run"), {5, -signal.SIGKILL})
+    other = attempt.add_beside(attempt.site.start_work(), {5, -signal.SIGKILL})
     time.sleep(attempt.rng.uniform(3, 12))
-    other.signal(signal.SIGKILL)
+    for rank in range(attempt.site.work.ranks):
+        other.signal(signal.SIGKILL, rank)
     return "a second run began and was killed"
 
 
@@ -231,7 +232,7 @@ def _taken_over(before: tuple[str, ...]) -> Act:
         attempt.run.signal(signal.SIGSTOP)
         for lock in [*attempt.site.study.rglob(".lock")]:
             os.utime(lock, (time.time() - 3600,) * 2)
-        attempt.start_beside(attempt.site.command("run"), {5}, before)
+        attempt.add_beside(attempt.site.start_work(before=before), {5})
         time.sleep(attempt.rng.uniform(4, 20))
         attempt.run.signal(signal.SIGCONT)
         return f"stopped, its locks an hour old, a second run began{' by ' + ' '.join(before[:2]) if before else ''}"
@@ -246,8 +247,49 @@ def _readers(attempt: Attempt) -> str | None:
         options = attempt.rng.choice(
             (("status",), ("plan",), ("gc",), ("gc", "--delete"), ("gc", "--delete-unfinished"))
         )
-        attempt.start_beside(attempt.site.command(*options), {2, 5}).end(attempt.deadline)
+        attempt.add_beside(attempt.site.start(attempt.site.command(*options)), {2, 5}).end(attempt.deadline)
     return "status, plan or gc beside it"
+
+
+# --- ranks, and photographs that lie elsewhere ------------------------------------------------------
+
+
+def _other_rank(number: int) -> Act:
+    def act(attempt: Attempt) -> str | None:
+        if not attempt.moment():
+            return None
+        attempt.run.signal(number, 1)
+        return f"{signal.Signals(number).name} to rank 1"
+
+    return act
+
+
+def _rank_hangs(attempt: Attempt) -> str | None:
+    """Stop a rank for good: the others must name it and end within the bound, 20 s."""
+    if not attempt.moment():
+        return None
+    attempt.run.signal(signal.SIGSTOP, 1)
+    with suppress(subprocess.TimeoutExpired):
+        attempt.run.process.wait(90)
+    attempt.run.signal(signal.SIGKILL, 1)
+    return "rank 1 stopped for good"
+
+
+def _spoil_photograph(attempt: Attempt) -> str | None:
+    path = attempt.rng.choice(sorted(attempt.site.data.rglob("*.png")))
+    content = bytearray(path.read_bytes())
+    kind = attempt.rng.choice((_flip, _tear, None))
+    what = kind(content, attempt.rng) if kind else "deleted"
+    attempt.damaged.append(path)
+    if kind:
+        path.write_bytes(content)
+    else:
+        path.unlink()
+    return f"{path.name}: {what}"
+
+
+def _spoil_photograph_live(attempt: Attempt) -> str | None:
+    return _spoil_photograph(attempt) if attempt.moment() else None
 
 
 # --- clocks ------------------------------------------------------------------------------------------
@@ -267,12 +309,27 @@ def _jump_file(attempt: Attempt) -> Path:
     return attempt.site.out / "jump"
 
 
-def _with_clock(attempt: Attempt) -> dict[str, str]:
+def _clock_of(attempt: Attempt, seconds: int) -> dict[str, str]:
     library = attempt.site.out / "clock.so"
     command = ["cc", "-shared", "-fPIC", "-O1", "-o", str(library), str(CLOCK_SOURCE), "-ldl"]
     subprocess.run(command, check=True, timeout=60)
-    _jump_file(attempt).write_bytes(struct.pack("q", attempt.rng.choice((0, -YEAR, YEAR))))
+    _jump_file(attempt).write_bytes(struct.pack("q", seconds))
     return {"LD_PRELOAD": str(library), "JUMP_FILE": str(_jump_file(attempt))}
+
+
+def _with_clock(attempt: Attempt) -> dict[str, str]:
+    return _clock_of(attempt, attempt.rng.choice((0, -YEAR, YEAR)))
+
+
+def _gc_by_another_clock(attempt: Attempt) -> str | None:
+    """As another machine would, whose clock is wrong, and which cannot see the run's process."""
+    if not attempt.moment():
+        return None
+    seconds = attempt.rng.choice((-YEAR, -700, 700, 3600, YEAR))
+    command = attempt.site.command("gc", "--delete", "--delete-unfinished")
+    gc = attempt.site.start(command, environment=_clock_of(attempt, seconds))
+    attempt.add_beside(gc, {5}).end(attempt.deadline)
+    return f"gc by a clock that is {seconds} s off"
 
 
 def _wall_clock(attempt: Attempt) -> str | None:
@@ -324,7 +381,7 @@ def _kinds() -> Iterator[Disturbance]:
     yield kind("two runs, one killed", 5, during=_second_run_killed)
     yield kind("stopped, a second run", 5, during=_taken_over(()))
     yield kind("taken over", 5, during=_taken_over(CONTAINER), possible=lambda: _works(*CONTAINER))
-    yield kind("status, plan, gc beside", during=_readers)
+    yield kind("status, plan, gc beside", during=_readers, of=lambda site: site.is_study)
     yield kind("file times moved", during=_file_times)
     yield kind(
         "wall clock jumps", during=_wall_clock, environment=_with_clock, possible=lambda: _works("cc", "--version")
@@ -332,6 +389,15 @@ def _kinds() -> Iterator[Disturbance]:
     yield kind(
         "two runs, two boot clocks", 5, during=_second_run, prefix=_other_time, possible=lambda: _works(*_OTHER_TIME)
     )
+    yield kind(
+        "gc by another clock", during=_gc_by_another_clock, prefix=_other_time, of=lambda site: site.is_study,
+        possible=lambda: _works(*_OTHER_TIME) and _works("cc", "--version"),
+    )  # fmt: skip
+    yield kind("photograph spoilt before", 3, before=_spoil_photograph)
+    yield kind("photograph spoilt during", 3, during=_spoil_photograph_live)
+    yield kind("rank 1 SIGKILL", 1, 75, during=_other_rank(signal.SIGKILL), of=lambda site: site.work.ranks > 1)
+    yield kind("rank 1 SIGTERM", 75, during=_other_rank(signal.SIGTERM), of=lambda site: site.work.ranks > 1)
+    yield kind("rank 1 hangs", 1, 75, during=_rank_hangs, of=lambda site: site.work.ranks > 1)
 
 
 TABLE: tuple[Disturbance, ...] = tuple(_kinds())

@@ -11,13 +11,15 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from dinoskip.files import read_manifest, verify_manifest
+from dinoskip.files import MANIFEST, read_manifest, verify_manifest
 from dinoskip.pipeline.cleaning import RUNNING
 from tests.chaos.disturbances import outputs
 
 INSIDE = ("stages", "records", RUNNING)
 STOPPED = (-signal.SIGKILL, 75, 130)
 BY_SYSTEM = (-signal.SIGTERM, -signal.SIGUSR2)
+_OUTPUT = r"(\.partial-)?[0-9a-f]{16}|step-\d{8}"
+NOTES = ("config.json", "env.json", "status.json", "metrics.jsonl", "changes.jsonl", "bad_images.json")
 COLUMNS = ("to the end", "stopped, resumed", "named, resumed", "found by verify", "too late", "FAULT")
 
 
@@ -51,16 +53,19 @@ def _at_work(log: str) -> bool:
 
 def names_of(path: Path, study: Path) -> list[str]:
     """Texts that name a damaged file: itself, or the directories of the output in which it lies."""
+    if not path.is_relative_to(study):
+        return [str(path), path.name]
     inside = path.relative_to(study).parts
-    cut = next((i for i, part in enumerate(inside) if re.fullmatch(r"(\.partial-)?[0-9a-f]{16}", part)), None)
+    cut = next((i for i, part in enumerate(inside) if re.fullmatch(_OUTPUT, part)), None)
     output = str(study.joinpath(*inside[: cut + 1])) if cut is not None else str(study)
     return [str(path), output]
 
 
 def output_of(path: Path, study: Path) -> Path:
-    """What to remove when ``path`` is damaged: its stage's output, or the file or folder itself."""
+    """What to remove when ``path`` is damaged: its output or checkpoint, the file itself, all of a run or store."""
     output = Path(names_of(path, study)[1])
-    return path if output == study else output
+    whole = (study / "checkpoints").is_dir() or (study / MANIFEST).is_file()
+    return path if output == study and not whole else output
 
 
 def contents(study: Path) -> dict[str, str]:
@@ -71,7 +76,7 @@ def contents(study: Path) -> dict[str, str]:
         if "node" in manifest["info"]:
             found[manifest["info"]["node"]] = manifest["hash"]
     for file in sorted(study.rglob("*")):
-        if file.is_file() and file.relative_to(study).parts[0] not in INSIDE:
+        if file.is_file() and file.relative_to(study).parts[0] not in (*INSIDE, *NOTES):
             found[file.relative_to(study).as_posix()] = hashlib.sha256(file.read_bytes()).hexdigest()
     return found
 

@@ -7,6 +7,7 @@ own errors; elsewhere it is a folder, and a full disk is a limit on the size of 
 from __future__ import annotations
 
 import os
+import re
 import resource
 import shutil
 import signal
@@ -16,39 +17,45 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
-from tests.helpers.study import TINY
+from tests.chaos.works import CONFIG, Work, write_photographs
+from tests.helpers.launch import rank_environments
 from tests.helpers.system import can_mount, remount, small_disk, wait_until_empty
 
 ROOT = Path(__file__).parents[2]
 DISK = 512 << 20  # bytes; a finished study takes 50 MB
-OVERRIDES = ("pretrain.checkpoint_every_steps=1", "pretrain.epochs=3")
 ORPHANS = 20.0  # seconds in which data workers notice that their parent is gone
 BALLAST = "ballast"
+Process = subprocess.Popen[bytes]
 
 
 class Running:
-    """A command in a session of its own, its output in a file."""
+    """A command in a session of its own for each of its ranks, their output in files; ``process`` is rank 0."""
 
-    def __init__(self, command: Sequence[str], log: Path, environment: dict[str, str], cwd: Path) -> None:
-        self.command, self._path, self.began = list(command), log, time.monotonic()
+    def __init__(self, command: Sequence[str], log: Path, environments: Sequence[dict[str, str]], cwd: Path) -> None:
+        self._paths = [log.with_name(f"{log.name}-{rank}") for rank in range(len(environments))]
+        self.processes = [self._started(command, *one, cwd) for one in zip(self._paths, environments, strict=True)]
+        self.process = self.processes[0]
+
+    def _started(self, command: Sequence[str], log: Path, environment: dict[str, str], cwd: Path) -> Process:
         with open(log, "wb") as stream:
-            self.process = subprocess.Popen(
-                self.command, stdout=stream, stderr=stream, env=environment, cwd=cwd, start_new_session=True
+            return subprocess.Popen(
+                list(command), stdout=stream, stderr=stream, env=environment, cwd=cwd, start_new_session=True
             )
 
     @property
     def log(self) -> str:
-        return self._path.read_text(errors="replace")
+        return "".join(path.read_text(errors="replace") for path in self._paths)
 
     @property
     def alive(self) -> bool:
         return self.process.poll() is None
 
-    def signal(self, number: int) -> None:
-        """Send a signal to the process alone; nothing if it has ended."""
+    def signal(self, number: int, rank: int = 0) -> None:
+        """Send a signal to a rank's process alone; nothing if it has ended."""
         with suppress(ProcessLookupError):
-            self.process.send_signal(number)
+            self.processes[rank].send_signal(number)
 
     def wait_for(self, path: Path, seconds: float) -> None:
         """Wait until ``path`` is there, the process has ended, or ``seconds`` have passed."""
@@ -57,33 +64,37 @@ class Running:
             time.sleep(0.005)
 
     def end(self, seconds: float) -> tuple[int, list[str]]:
-        """Wait for the end; the exit code and what is wrong with the way it ended."""
-        wrong = []
-        try:
-            self.process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            self.signal(signal.SIGABRT)  # Python's fault handler says where it hangs
-            wrong.append(f"still running after {seconds:.0f} s")
-            with suppress(subprocess.TimeoutExpired):
-                self.process.wait(10)
-        if wrong or wait_until_empty(self.process.pid, ORPHANS):
-            wrong = wrong or ["processes are left behind"]
-            with suppress(ProcessLookupError):
-                os.killpg(self.process.pid, signal.SIGKILL)
-        return self.process.wait(60), wrong
+        """Wait for the end; the exit code of rank 0 and what is wrong with the way they ended."""
+        wrong, until = [], time.monotonic() + seconds
+        for rank, process in enumerate(self.processes):
+            try:
+                process.wait(max(until - time.monotonic(), 1))
+            except subprocess.TimeoutExpired:
+                self.signal(signal.SIGABRT, rank)  # Python's fault handler says where it hangs
+                wrong.append(f"rank {rank} still running after {seconds:.0f} s")
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(10)
+        for process in self.processes:
+            if wrong or wait_until_empty(process.pid, ORPHANS):
+                wrong = wrong or ["processes are left behind"]
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+            process.wait(60)
+        return int(self.process.returncode), wrong
 
 
 class Site:
-    """One study below ``out/disk``, with what is needed to run it and to take room away from it."""
+    """One work below ``out/disk``, with what is needed to run it and to take room away from it."""
 
-    def __init__(self, out: Path) -> None:
-        self.out, self.disk, self.mounted = out, out / "disk", can_mount()
-        self.config, self._count = out / "tiny.yaml", 0
+    def __init__(self, out: Path, work: Work) -> None:
+        self.out, self.disk, self.mounted, self.work = out, out / "disk", can_mount(), work
+        self.config, self.data, self._count = out / "tiny.yaml", out / "data", 0
         self._scratch = out / "scratch"
         shutil.rmtree(self.disk, ignore_errors=True)
         for folder in (self.disk, self._scratch):
             folder.mkdir(parents=True, exist_ok=True)
-        self.config.write_text(TINY)
+        self.write_data()
+        self.config.write_text(CONFIG.replace("DATA", str(self.data)))
         if self.mounted:
             small_disk(self.disk, DISK)
 
@@ -91,13 +102,38 @@ class Site:
     def study(self) -> Path:
         return self.disk / "tiny"
 
-    def command(self, name: str, *options: str, output: Path | None = None) -> list[str]:
-        """``dinoskip NAME`` on the study."""
-        where = f"output={output or self.disk}"
-        return [sys.executable, "-m", "dinoskip", name, str(self.config), where, *OVERRIDES, *options]
+    @property
+    def is_study(self) -> bool:
+        """Whether the work is one that ``status``, ``plan`` and ``gc`` know."""
+        return self.work.words[0] == "run"
+
+    def write_data(self) -> None:
+        """The photographs outside the disk, whole again."""
+        shutil.rmtree(self.data, ignore_errors=True)
+        write_photographs(self.data)
+
+    def words(self, *options: str, disk: Path | None = None) -> list[str]:
+        """The work's command line."""
+        disk = disk or self.disk
+        places = {"config": self.config, "data": self.data, "disk": disk, "out": disk / "tiny"}
+        words = [re.sub(r"{(config|data|disk|out)}", lambda one: str(places[one[1]]), word) for word in self.work.words]
+        return [sys.executable, "-m", "dinoskip", *words, *options]
+
+    def command(self, name: str, *options: str) -> list[str]:
+        """``dinoskip NAME`` on the study, which is the work."""
+        return [*self.words()[:3], name, *self.words()[4:], *options]
+
+    def start_work(self, *options: str, disk: Path | None = None, **how: Any) -> Running:
+        """Start the work, on all its ranks."""
+        return self.start(self.words(*options, disk=disk), ranks=self.work.ranks, **how)
 
     def start(
-        self, command: Sequence[str], *, before: Sequence[str] = (), environment: dict[str, str] | None = None
+        self,
+        command: Sequence[str],
+        *,
+        before: Sequence[str] = (),
+        environment: dict[str, str] | None = None,
+        ranks: int = 1,
     ) -> Running:
         """Start a command; ``before`` stands in front of it (``unshare ...``)."""
         self._count += 1
@@ -106,7 +142,9 @@ class Site:
         scratch.mkdir()
         added = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1", "TMPDIR": str(scratch)}
         log = self._scratch / f"log-{self._count % 8}"
-        return Running([*before, *command], log, os.environ | added | (environment or {}), scratch)
+        common = os.environ | added | (environment or {})
+        each = [common | one for one in rank_environments(ranks)] if ranks > 1 else [common]
+        return Running([*before, *command], log, each, scratch)
 
     # --- what a disk can be short of ------------------------------------------------------------------
 

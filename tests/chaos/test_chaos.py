@@ -19,10 +19,22 @@ from tests.chaos.site import ROOT, Site
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_a_disturbed_study_ends_as_an_undisturbed_one(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "tests.chaos", "--minutes", "3", "--seed", "7", "--out", str(tmp_path)]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.chaos",
+        "--minutes",
+        "3",
+        "--seed",
+        "7",
+        "--work",
+        "study",
+        "--out",
+        str(tmp_path),
+    ]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert any(entry["entry"] == "settled" for entry in read_log(tmp_path / "log.jsonl"))
+    assert any(entry["entry"] == "settled" for entry in read_log(tmp_path / "study" / "log.jsonl"))
 
 
 STUDY = Path("/runs/tiny")
