@@ -6,6 +6,7 @@ fetched, and any other must be a folder on this machine that the user names by i
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -101,9 +102,9 @@ def _source(repository: str, spec: str) -> str:
 def load_hub(text: str, **options: Any) -> LoadedModel:
     """Build ``hub:REPO:NAME`` by the repository's own ``hubconf.py``.
 
-    REPO is one of ``TRUSTED``, with ``:BRANCH`` if wanted, or a folder here, written as a path (``./dino``). Options:
-    ``pretrained`` (true), ``file`` (the authors' weights, a local .pth in their layout), ``seed`` of random weights;
-    others go to the entry point. Raises :class:`ConfigError` and :class:`WeightsError`.
+    REPO is one of ``TRUSTED``, with ``:BRANCH`` or ``:COMMIT`` if wanted, or a folder here, written as a path
+    (``./dino``). Options: ``pretrained`` (true), ``file`` (the authors' weights, a local .pth in their layout),
+    ``seed`` of random weights; others go to the entry point. Raises :class:`ConfigError` and :class:`WeightsError`.
     """
     spec = f"hub:{text}"
     repository, _, name = text.rpartition(":")
@@ -115,6 +116,8 @@ def load_hub(text: str, **options: Any) -> LoadedModel:
     where = str(Path(repository).expanduser()) if source == "local" else repository
     load: Any = torch.hub.load
     trust = {} if source == "local" else {"trust_repo": True}
+    if re.fullmatch(r"[^:]+:[0-9a-f]{40}", repository):  # torch.hub knows heads of branches and tags alone
+        trust["skip_validation"] = True
     try:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(derive(seed, "hub", name))

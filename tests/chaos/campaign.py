@@ -142,6 +142,8 @@ class Campaign:
         damaged = [*damaged, *self._damaged]
         named = [name for path in damaged for name in names_of(path, self.site.study)]
         allowed = allowed | ({3} if damaged else set()) | ({5} if self._locks(damaged) else set())
+        if running.ended_by_launcher:
+            allowed = allowed | {75, -signal.SIGTERM, -signal.SIGKILL}
         if damaged and not self.site.is_study:  # a setting in config.json may be another, or the file be gone
             allowed = allowed | {2, 5}
         others = [str(self.site.disk), "no space left", *(["rank "] if self.site.work.ranks > 1 else [])]
@@ -210,7 +212,7 @@ class Campaign:
     def _keep(self, attempt: Attempt | None) -> None:
         """Copy a study in which a fault was seen, and what its processes said, and begin with nothing."""
         place = self.out / "faults" / f"{self.piece}-{self._number}"
-        if len(list((self.out / "faults").glob("*"))) < KEPT_FAULTS:
+        if self.site.study.exists() and len(list((self.out / "faults").glob("*"))) < KEPT_FAULTS:
             shutil.copytree(self.site.study, place / "study", dirs_exist_ok=True, symlinks=True)
         place.mkdir(parents=True, exist_ok=True)
         runs = [attempt.run, *(running for running, _ in attempt.beside)] if attempt else []

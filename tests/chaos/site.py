@@ -27,6 +27,7 @@ ROOT = Path(__file__).parents[2]
 DISK = 512 << 20  # bytes; a finished study takes 50 MB
 ORPHANS = 20.0  # seconds in which data workers notice that their parent is gone
 BALLAST = "ballast"
+LAUNCHER = 60.0  # seconds that ranks have to end by themselves once one has, before they are ended as torchrun does
 Process = subprocess.Popen[bytes]
 
 
@@ -37,6 +38,7 @@ class Running:
         self._paths = [log.with_name(f"{log.name}-{rank}") for rank in range(len(environments))]
         self.processes = [self._started(command, *one, cwd) for one in zip(self._paths, environments, strict=True)]
         self.process = self.processes[0]
+        self.ended_by_launcher = False
 
     def _started(self, command: Sequence[str], log: Path, environment: dict[str, str], cwd: Path) -> Process:
         with open(log, "wb") as stream:
@@ -63,13 +65,30 @@ class Running:
         while not path.exists() and self.alive and time.monotonic() < end:
             time.sleep(0.005)
 
+    def _wait(self, until: float, *, all_of_them: bool = False) -> bool:
+        """Wait until one rank, or all, have ended; whether they have."""
+        while True:
+            ended = [process.poll() is not None for process in self.processes]
+            if all(ended) or (any(ended) and not all_of_them):
+                return True
+            if time.monotonic() > until:
+                return False
+            time.sleep(0.02)
+
     def end(self, seconds: float) -> tuple[int, list[str]]:
         """Wait for the end; the exit code of rank 0 and what is wrong with the way they ended."""
         wrong, until = [], time.monotonic() + seconds
+        self._wait(until)
+        if any(process.poll() is not None for process in self.processes) and not self._wait(
+            min(until, time.monotonic() + LAUNCHER), all_of_them=True
+        ):
+            self.ended_by_launcher = True
+            for number in (signal.SIGTERM, signal.SIGKILL):
+                for rank in range(len(self.processes)):
+                    self.signal(number, rank)
+                self._wait(time.monotonic() + 10, all_of_them=True)
         for rank, process in enumerate(self.processes):
-            try:
-                process.wait(max(until - time.monotonic(), 1))
-            except subprocess.TimeoutExpired:
+            if process.poll() is None:
                 self.signal(signal.SIGABRT, rank)  # Python's fault handler says where it hangs
                 wrong.append(f"rank {rank} still running after {seconds:.0f} s")
                 with suppress(subprocess.TimeoutExpired):

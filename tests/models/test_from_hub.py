@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from dinoskip.errors import ConfigError, WeightsError
 from dinoskip.models import load_backbone
+from dinoskip.models.from_hub import load_hub
 
 
 def repository(folder: Path, body: str) -> Path:
@@ -47,3 +49,17 @@ def test_hub_of_a_folder(tmp_path: Path) -> None:
             load_backbone(f"hub:{folder}:{name},pretrained=false")
     with pytest.raises(ConfigError, match="cannot build it: Cannot find callable absent"):
         load_backbone(f"hub:{folder}:absent,pretrained=false")
+
+
+def test_a_commit_pins_the_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch.hub refuses a commit that is not the head of a branch, unless it is told not to look."""
+    given: list[Any] = []
+
+    def load(where: str, name: str, **options: Any) -> torch.nn.Module:
+        given.append((where, options.get("skip_validation", False)))
+        return torch.nn.Identity()
+
+    monkeypatch.setattr(torch.hub, "load", load)
+    for reference in ("a" * 40, "main"):
+        load_hub(f"facebookresearch/dinov2:{reference}:dinov2_vits14")
+    assert given == [(f"facebookresearch/dinov2:{'a' * 40}", True), ("facebookresearch/dinov2:main", False)]
