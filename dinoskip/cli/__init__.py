@@ -17,14 +17,17 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from types import FrameType
 
 from dinoskip import __version__, console
 from dinoskip.cli.arguments import Parser
 from dinoskip.cli.packages import claim_common_names
-from dinoskip.errors import ConfigError, DinoskipError, DiskFull, Preempted, is_disk_full, is_not_permitted
+from dinoskip.errors import ConfigError, DinoskipError, DiskFull, Interrupted, Preempted, is_disk_full, is_not_permitted
 
 TEARDOWN = 10.0
 """Seconds after a signal in which further ones are ignored."""
+IMPORTING = 20.0
+"""Seconds that a signal waits for the end of an import."""
 EXITS = __doc__.split("\n\n", 1)[1].strip() if __doc__ else ""
 
 
@@ -113,18 +116,46 @@ class _Stop:
     """Raises at the first signal; those that follow within :data:`TEARDOWN` seconds change nothing.
 
     What the first one promised (an exit code, files put away) is kept, and a signal that was swallowed on its way can
-    be sent again.
+    be sent again. While a module is imported the signal waits for the end of that, :data:`IMPORTING` seconds at most:
+    what is raised there, packages take for a dependency that is missing, and Python's own C code for an error of its
+    own.
     """
 
     def __init__(self) -> None:
         self.last = -math.inf
+        self.raised: BaseException | None = None
         self.dropping = False
+        self._waits_until = math.inf
 
-    def __call__(self, number: int, frame: object) -> None:
-        if time.monotonic() - self.last < TEARDOWN:
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        now = time.monotonic()
+        if self.tears_down():
             return
-        self.last = time.monotonic()
-        raise KeyboardInterrupt if number == signal.SIGINT else _Terminated
+        if _is_import(frame):
+            self._waits_until = min(self._waits_until, now + IMPORTING)
+            if now < self._waits_until:
+                threading.Thread(target=self._again, args=(number,), daemon=True).start()
+                return
+        self.last, self._waits_until = now, math.inf
+        self.raised = KeyboardInterrupt() if number == signal.SIGINT else _Terminated()
+        raise self.raised
+
+    def tears_down(self) -> bool:
+        """Whether a signal has raised lately."""
+        return time.monotonic() - self.last < TEARDOWN
+
+    def _again(self, number: int) -> None:
+        time.sleep(0.05)
+        os.kill(os.getpid(), number)
+
+
+def _is_import(frame: FrameType | None) -> bool:
+    """Whether Python is importing a module where ``frame`` is at work."""
+    while frame is not None:
+        if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
+            return True
+        frame = frame.f_back
+    return False
 
 
 @contextmanager
@@ -133,7 +164,8 @@ def _stopped_by_signals(*, at_end: bool) -> Iterator[None]:
 
     ``at_end``: the process ends after the block, and signals stay ignored, so that its exit code is what the block
     decided. In a destructor or a callback of a weak reference Python drops what is raised: the signal is then sent once
-    more.
+    more. An error that ends the block within :data:`TEARDOWN` seconds is what became of it on its way, in C code or in
+    a clean-up.
     """
     shown = sys.unraisablehook
 
@@ -159,6 +191,10 @@ def _stopped_by_signals(*, at_end: bool) -> Iterator[None]:
     before = {number: signal.signal(number, stop) for number in numbers}
     try:
         yield
+    except Exception as error:
+        if stop.raised is None or not stop.tears_down() or isinstance(error, Preempted | Interrupted):
+            raise
+        raise stop.raised from error
     finally:
         for number, handler in before.items():
             signal.signal(number, signal.SIG_IGN if at_end else handler)
@@ -168,15 +204,15 @@ def _stopped_by_signals(*, at_end: bool) -> Iterator[None]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; without ``argv`` the program's, which ends then."""
     try:
-        claim_common_names()
-        for stream in (sys.stdout, sys.stderr):
-            if isinstance(stream, io.TextIOWrapper):  # letters that the terminal does not have: as \\u2265
-                stream.reconfigure(errors="backslashreplace")
-        args = _parse(argv)
-        console.configure(args.verbosity)
-        if getattr(args, "verify_data", False):
-            os.environ["DINOSKIP_VERIFY_DATA"] = "1"  # of this process, its ranks and its workers
         with _stopped_by_signals(at_end=argv is None):
+            claim_common_names()
+            for stream in (sys.stdout, sys.stderr):
+                if isinstance(stream, io.TextIOWrapper):  # letters that the terminal does not have: as \\u2265
+                    stream.reconfigure(errors="backslashreplace")
+            args = _parse(argv)
+            console.configure(args.verbosity)
+            if getattr(args, "verify_data", False):
+                os.environ["DINOSKIP_VERIFY_DATA"] = "1"  # of this process, its ranks and its workers
             return int(args.handler(args))
     except DinoskipError as error:
         return _report(error)

@@ -25,6 +25,16 @@ class LabelledFolder(ImageFolder):
         names = tuple(self.names[i] for i in chosen)
         return LabelledFolder(self.root, names, self.labels[list(chosen)], self.class_names)
 
+    def labels_of(self, ids: Sequence[str]) -> np.ndarray:
+        """Class numbers, int64 (n,), of the images with these ids; :class:`DataError` naming one that is not there."""
+        place = {name: index for index, name in enumerate(self.names)}
+        missing = next((name for name in ids if name not in place), None)
+        if missing is not None:
+            raise DataError(
+                f"{self.root / missing}: is not there any more", "restore it, or run again to measure without it"
+            )
+        return np.asarray(self.labels[[place[name] for name in ids]])
+
     @classmethod
     def open(cls, root: str | Path, class_names: Sequence[str] | None = None) -> LabelledFolder:
         """Open a folder with one sub-folder per class; the caller chooses ``root/train`` or ``root/val``.

@@ -9,12 +9,13 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from dinoskip.console import log
 from dinoskip.distributed import patient_group, world
 from dinoskip.environment import machine
 from dinoskip.errors import ConfigError, DataError, NonFiniteError, OutputInUse, WeightsError
-from dinoskip.files import verify_manifest, write_json
+from dinoskip.files import verify_manifest, write_json, write_marks
 from dinoskip.locks import directory_lock
 from dinoskip.pipeline.artifacts import Artifacts
 from dinoskip.pipeline.cleaning import RUNNING, at_work, remove_empty
@@ -52,7 +53,7 @@ class Runner:
         self.stages = stages
         self.stores = Stores(study, self.planner, stages, storage or StorageRules())
         self.device, self.workers = device, workers
-        self._intact: set[Path] = set()
+        self._intact: dict[Path, list[Any]] = {}  # outputs that were found whole: the marks of their files then
 
     def plan(self) -> list[PlannedNode]:
         """State of every node."""
@@ -194,6 +195,8 @@ class Runner:
         with _same_directory(out):
             stage.run(replace(task, reserve=partial(self.stores.make_room, node)))
             self.together = False
+        for source in node.needs.values():
+            self._input(stage, source)  # what was damaged meanwhile may have been read
         seconds = time.monotonic() - began
         timing = {"seconds": round(seconds, 2), "machine": machine(self.device)}
         write_json(out / "timing.json", {**timing, "resumed": True} if resumed else timing)
@@ -207,12 +210,16 @@ class Runner:
         return path if left else self._verified(path)
 
     def _verified(self, path: Path) -> Path:
-        """``path``, an output that is about to be read; :class:`DataError` if it is damaged. Once for each output."""
-        if path not in self._intact:
-            problems = verify_manifest(path, inner=False)
+        """``path``, an output that is about to be read, or was; :class:`DataError` if it is damaged.
+
+        Its bytes are compared once, and again where a file of it has been written to since.
+        """
+        marks, known = write_marks(path), self._intact.get(path)
+        if marks != known:
+            problems = verify_manifest(path, inner=known is not None)
             if problems:
                 raise DataError(f"damaged output: {problems[0]}", f"remove {path}: the same command makes it again")
-            self._intact.add(path)
+            self._intact[path] = marks
         return path
 
     def _output(self, node_id: str) -> Path:

@@ -203,6 +203,64 @@ sys.exit(cli.main())
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("how", ["taken for another error", "swallowed", "in C code"])
+@pytest.mark.parametrize(("number", "code"), [("SIGTERM", 75), ("SIGUSR2", 75), ("SIGINT", 130)])
+def test_a_signal_while_a_module_is_imported_stops_the_command(
+    number: str, code: int, how: str, tmp_path: Path
+) -> None:
+    """matplotlib turned it into an ImportError, which ended in a traceback; others take a module for missing."""
+    (tmp_path / "imported.py").write_text(f"""
+import os, signal, time
+try:
+    os.kill(os.getpid(), signal.{number})
+    time.sleep(0.3)
+except BaseException as error:
+    if {how == "taken for another error"}:
+        raise ImportError("a dependency is missing")
+""")
+    program = f"""
+import os, signal, sys, time
+sys.path.insert(0, {str(tmp_path)!r})
+from dinoskip import cli, environment
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+def long(*_):
+    if {how == "in C code"}:  # what SIGINT became in an extension's initialisation
+        try:
+            os.kill(os.getpid(), signal.{number})
+            time.sleep(60)
+        except BaseException as error:
+            raise SystemError("raised unreported exception") from error
+    import imported
+    time.sleep(120)
+
+environment.describe = long
+sys.exit(cli.main(["doctor"]))
+"""
+    began = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.returncode == code, done.stderr
+    assert time.monotonic() - began < 60
+    assert "Traceback" not in done.stderr
+
+
+def test_a_signal_waits_for_no_import_without_end(tmp_path: Path) -> None:
+    (tmp_path / "imported.py").write_text("import os, signal, time\nos.kill(os.getpid(), 15)\ntime.sleep(120)\n")
+    program = f"""
+import sys
+sys.path.insert(0, {str(tmp_path)!r})
+from dinoskip import cli, environment
+cli.IMPORTING = 1.0
+environment.describe = lambda *_: __import__("imported")
+sys.exit(cli.main(["doctor"]))
+"""
+    began = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.returncode == 75, done.stderr
+    assert time.monotonic() - began < 60
+
+
 @pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES])
 def test_what_the_system_does_not_permit_is_one_line(
     number: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

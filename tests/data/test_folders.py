@@ -11,6 +11,17 @@ from dinoskip.errors import DataError
 from tests.helpers.crops import write_files
 
 
+def test_classes_are_those_of_the_images_asked_for(tmp_path: Path) -> None:
+    """As of features that were computed before a photograph was deleted and another came: labels moved by one."""
+    write_files(tmp_path, ["a/1.jpg", "b/1.jpg", "c/1.jpg"])
+    ids = LabelledFolder.open(tmp_path).ids
+    write_files(tmp_path, ["a/0.jpg"])
+    assert LabelledFolder.open(tmp_path).labels_of(ids[::-1]).tolist() == [2, 1, 0]
+    (tmp_path / "b/1.jpg").unlink()
+    with pytest.raises(DataError, match=r"b/1.jpg: is not there any more"):
+        LabelledFolder.open(tmp_path).labels_of(ids)
+
+
 def test_labelled_folder_numbers_classes_as_in_training(tmp_path: Path) -> None:
     write_files(tmp_path / "train", ["cat/1.jpg", "ant/1.jpg", "cat/deep/2.jpg", "bee/1.jpg"])
     write_files(tmp_path / "val", ["cat/9.jpg"])

@@ -1,5 +1,6 @@
 """Keys, plans and reasons, on real stages that write small files."""
 
+import os
 import shutil
 import threading
 import time
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 from dinoskip.errors import ConfigError, DataError, OutputInUse
-from dinoskip.files import MANIFEST, read_json, verify_manifest, write_json
+from dinoskip.files import MANIFEST, read_json, verify_manifest, write_json, write_manifest
 from dinoskip.locks import directory_lock
 from dinoskip.pipeline.graph import Node, only, order, select
 from dinoskip.pipeline.runner import Runner
@@ -134,6 +135,39 @@ def test_a_flipped_bit_in_an_input_is_named_before_it_is_read(tmp_path: Path) ->
     assert not (tmp_path / "stages" / "two").exists()
     shutil.rmtree(text.parent)
     assert run(tmp_path, counter, nodes(1)) == ["one", "two"]
+
+
+@pytest.mark.parametrize("inner", [False, True])
+def test_an_input_that_is_damaged_while_it_is_read_is_named_and_nothing_is_published(
+    tmp_path: Path, inner: bool
+) -> None:
+    """What was made of it stayed, under the key of whole inputs: a report drew a log that was cut off."""
+    table, damaged = Counter().table(), list[Path]()
+
+    def makes(task: Task) -> None:
+        table["one"].run(task)
+        (task.out / "store").mkdir()
+        (task.out / "store" / "rows").write_text("12345")
+        write_manifest(task.out / "store")
+
+    def reads(task: Task) -> None:
+        table["two"].run(task)
+        file = task.input("source") / ("store/rows" if inner else "text")
+        status = file.stat()
+        if not damaged:
+            damaged.append(file)
+            file.write_text("x" * status.st_size)
+            os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+    stages = {"one": Stage("one", makes), "two": Stage("two", reads)}
+    graph = [Node("one", "one", {"value": 1}), Node("two", "two", {}, inputs={"source": "one"})]
+    with pytest.raises(DataError, match="content differs from its recorded sha256") as caught:
+        Runner(tmp_path, graph, stages).run({"one", "two"})
+    assert str(damaged[0]) in caught.value.message
+    assert caught.value.hint == f"remove {damaged[0].parents[inner]}: the same command makes it again"
+    assert not list((tmp_path / "stages" / "two").glob("[0-9a-f]*"))
+    shutil.rmtree(damaged[0].parents[inner])
+    assert Runner(tmp_path, graph, stages).run({"one", "two"}) == {"one": "done", "two": "done"}
 
 
 def test_a_manifest_whose_hash_is_not_that_of_its_files_is_none(tmp_path: Path) -> None:

@@ -74,8 +74,8 @@ def run(task: Task) -> None:
     knn.evaluate(
         train,
         val,
-        train_set.labels,
-        val_set.labels,
+        train_set.labels_of(train.ids),
+        val_set.labels_of(val.ids),
         train_set.class_names,
         task.out,
         validate(KnnConfig, RawConfig(settings)),
