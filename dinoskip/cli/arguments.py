@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 Args = argparse.Namespace
 Handler = Callable[[Args], int]
-SPEC = "run:DIR, weights:FILE.safetensors, dino:FILE.pth, timm:NAME, hub:REPO:NAME or hf:NAME"
+SPEC = "a checkpoint's path, run:DIR, weights:FILE.safetensors, timm:NAME, hub:REPO:NAME or hf:NAME"
 
 
 LIKE_DATA = (

@@ -51,7 +51,8 @@ def add_commands(commands: Any) -> None:
 
 
 def _is_setting(text: str) -> bool:
-    return re.match(r"[a-z_.0-9]+=", text) is not None
+    """Whether it is one, and not a checkpoint that is called so, as Lightning's ``epoch=3.ckpt``."""
+    return re.match(r"[a-z_.0-9]+=", text) is not None and not Path(text).is_file()
 
 
 def look(args: Args) -> int:

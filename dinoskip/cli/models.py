@@ -30,8 +30,9 @@ def add_commands(commands: Any) -> None:
         "convert",
         convert,
         "write a backbone as a weights file, for timm and the Hugging Face hub, for transformers, or as a program",
-        details="FILE.safetensors and folders are for run:, weights: and dino: specs; programs are for any. A program "
-        "gives the\nfeatures of every block of images of one size, any number of them, and is run once and compared.",
+        details="FILE.safetensors and folders are for runs and for files of networks that dinoskip can train; programs "
+        "are for any.\nA program gives the features of every block of images of one size, any number; it is run\n"
+        "once and compared.",
     )
     parser.add_argument("spec", help=SPEC)
     parser.add_argument(
@@ -113,22 +114,20 @@ def convert(args: Args) -> int:
 
 
 def _weights_of(spec: str) -> tuple[dict[str, Tensor], VitConfig, dict[str, Any]]:
-    """Tensors, model and info of a spec of ours or of DINO's."""
-    from dinoskip.models import VitConfig, load_backbone  # torch
-    from dinoskip.models.build import WIDTHS
-    from dinoskip.models.export import exported_weights, load_weights, newest_checkpoint
+    """Tensors, model and info of a spec: of weights of ours, or of a file that fits one of our networks."""
+    from dinoskip.models.export import load_weights  # torch, as below
+    from dinoskip.models.from_file import as_ours, is_ours, load_file
+    from dinoskip.models.load import run_weights, split_spec
 
-    kind, _, rest = spec.partition(":")
-    if kind in ("run", "weights"):
-        return load_weights(exported_weights(newest_checkpoint(rest)) if kind == "run" else rest)
-    if kind != "dino":
-        raise ConfigError(f"models convert: {spec} is none of run:DIR, weights:FILE.safetensors, dino:FILE.pth")
-    model = load_backbone(spec).model
-    size = next(size for size, width in WIDTHS.items() if width == model.embed_dim)
-    patch, side = model.patch_embed.patch_size[0], model.patch_embed.img_size[0]
-    shape = {"depth": len(model.blocks), "img_size": side, "position_resize": model.position_resize}
-    config = VitConfig(name=f"vit_{size}_patch{patch}", **shape)
-    return model.state_dict(), config, {"converted_from": Path(rest).name}
+    kind, place, options = split_spec(spec)
+    if kind not in {"run", "weights", "dino", "file"}:
+        raise ConfigError(f"models convert: {spec} is neither a run nor a checkpoint's path")
+    if kind == "run":
+        return load_weights(run_weights(place, **options))
+    if is_ours(place):
+        return load_weights(place)
+    model = load_file(place, **options).model
+    return model.state_dict(), as_ours(model, place), {"converted_from": Path(place).name}
 
 
 def _card(args: Args, name: str, state: dict[str, Tensor], config: VitConfig, info: dict[str, Any]) -> str:

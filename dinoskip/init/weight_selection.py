@@ -19,7 +19,7 @@ class WeightSelectionInit(Config):
     """See :func:`dinoskip.init.weight_selection_`."""
 
     name: Literal["weight_selection"] = "weight_selection"
-    teacher: str = Field(min_length=1, description="a backbone: weights:FILE, run:DIR, dino:FILE or timm:NAME")
+    teacher: str = Field(min_length=1, description="a backbone: a checkpoint's path, run:DIR or timm:NAME")
 
     def tensors(self, model: nn.Module, seed: int) -> Assignments:
         """What this method assigns; the seed has no part in it."""

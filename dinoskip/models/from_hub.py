@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from dinoskip.errors import ConfigError, WeightsError
 from dinoskip.models.adapter import LoadedModel, VitAdapter, project_fused, square_patch_side
 from dinoskip.models.export import load_strict
-from dinoskip.models.from_dino import read_dino_state
+from dinoskip.models.wrappings import read_tower
 from dinoskip.randomness import derive
 
 TRUSTED = ("facebookresearch/dino", "facebookresearch/dinov2", "facebookresearch/dinov3")
@@ -133,5 +133,6 @@ def load_hub(text: str, **options: Any) -> LoadedModel:
     if not isinstance(model, nn.Module):
         raise ConfigError(f"{spec}: it makes a {type(model).__name__}, not a network")
     if file is not None:
-        load_strict(model, read_dino_state(Path(file), "teacher"), file)
+        tensors = read_tower(Path(file)).tensors
+        load_strict(model, {name: t for name, t in tensors.items() if not name.startswith("head.")}, file)
     return LoadedModel(model)

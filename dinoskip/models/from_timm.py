@@ -21,7 +21,6 @@ from timm.models.vision_transformer import checkpoint_filter_fn as vit_filter
 from torch import Tensor, nn
 
 from dinoskip.errors import ConfigError, DinoskipError, WeightsError, did_you_mean
-from dinoskip.files import load_tensors, load_torch_file
 from dinoskip.models.adapter import (
     LoadedModel,
     VitAdapter,
@@ -32,6 +31,7 @@ from dinoskip.models.adapter import (
 from dinoskip.models.export import check_fit, refuse_skipless_weights
 from dinoskip.models.hf_client import hub_client
 from dinoskip.models.vit import add_positions, can_resize_as_dino, embed
+from dinoskip.models.wrappings import find_tower, read_content
 from dinoskip.randomness import derive
 
 # What a published file holds besides the backbone; left out where the model has no such part.
@@ -235,6 +235,24 @@ def _whole(where: str, model: Any, published: Mapping[str, Any], _model: nn.Modu
     return kept
 
 
+def _from_file(path: Path, model: Any) -> dict[str, Tensor]:
+    """A file's state for the model: as timm's rules read the file, else the ViT in its wrapping."""
+    content = read_content(path)
+    if not isinstance(content, Mapping):
+        raise WeightsError(f"{path}: it holds a {type(content).__name__}, not named tensors")
+    try:
+        return _whole(str(path), model, content)
+    except WeightsError as error:
+        try:
+            tower = find_tower(content, path)
+        except WeightsError:
+            raise error from None
+        if not tower.taken:
+            raise
+        clip = "visual." if "class_embedding" in tower.tensors else ""  # timm knows CLIP by this prefix
+        return _whole(str(path), model, {f"{clip}{name}": tensor for name, tensor in tower.tensors.items()})
+
+
 def load_timm(name: str, **options: Any) -> LoadedModel:
     """Build ``timm:NAME``; options are those of timm's factory, ``pretrained``, ``file`` and ``seed``.
 
@@ -254,10 +272,7 @@ def load_timm(name: str, **options: Any) -> LoadedModel:
     if file is not None:
         path = Path(file)
         refuse_skipless_weights(path, f"timm:{name}")
-        content = load_tensors(path) if path.suffix == ".safetensors" else load_torch_file(path)
-        if not isinstance(content, Mapping):
-            raise WeightsError(f"{path}: it holds a {type(content).__name__}, not named tensors")
-        model.load_state_dict(_whole(str(path), model, content))
+        model.load_state_dict(_from_file(path, model))
     elif pretrained:
         try:
             with nullcontext() if name.startswith("local-dir:") else hub_client():

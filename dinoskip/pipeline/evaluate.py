@@ -33,7 +33,7 @@ def evaluate(
     What is in ``out`` already is not computed again.
 
     Args:
-        backbones: one or several specs: ``run:DIR``, ``weights:FILE``, ``dino:FILE``, ``timm:NAME``, ``hf:NAME``, ...
+        backbones: one or several specs: a checkpoint's path, ``run:DIR``, ``timm:NAME``, ``hf:NAME``, ...
         data: the folder of a data set with masks, boxes or classes.
         tasks: of ``probe``, ``tokencut`` and ``knn``; those that the data set has no labels for are left out.
         out: the folder that keeps features and results.

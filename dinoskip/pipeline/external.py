@@ -54,10 +54,12 @@ def backbone_hash(spec: str) -> str:
     """
     kind, name, options = split_spec(spec)
     place = Path(options.get("file", name))
-    if kind in {"weights", "dino"} or "file" in options:
+    if kind in {"weights", "dino", "file"} or "file" in options:
         return sha256_file(place) if place.is_file() else "missing"
     if kind == "run" and place.is_dir():
         return str(read_manifest(newest_checkpoint(place))["hash"])
+    if kind == "timm" and name.startswith("local-dir:"):
+        kind, place = "hf", Path(name.removeprefix("local-dir:"))
     if kind == "hf" and place.is_dir():
         return hash_of([[path.name, sha256_file(path)] for path in sorted(place.iterdir()) if path.is_file()])
     return hash_of(spec)

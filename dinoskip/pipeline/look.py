@@ -159,6 +159,6 @@ def labelled(specs: Sequence[str]) -> list[dict[str, str]]:
 
 def _short_name(kind: str, name: str) -> str:
     last = re.split(r"[/:]", name.rstrip("/"))[-1]
-    if kind in {"weights", "dino"}:
+    if kind in {"weights", "dino", "file"}:
         last = last.rpartition(".")[0] or last
     return re.sub(r"[^A-Za-z0-9._-]+", "_", last).lstrip("._-")[:40]

@@ -23,7 +23,7 @@ class VariantsConfig(Config):
     """What is varied: changes to ``model`` and ``optimizer``, every combination once, with each seed.
 
     A model entry may have a ``label`` (used in the variant's name) and, instead of model settings, a ``backbone``
-    (``weights:FILE``, ``dino:FILE``, ``run:DIR``, ``timm:NAME``) that is evaluated as it is.
+    (a checkpoint's path, ``run:DIR``, ``timm:NAME``, ...) that is evaluated as it is.
     """
 
     model: tuple[dict[str, Any], ...] = Field(({},), description="changes to model, or a backbone each")

@@ -51,7 +51,7 @@ def test_weights_and_runs(tmp_path: Path, model: torch.nn.Module) -> None:
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("vit_small", "not understood .*run:DIR, weights:FILE"),
+        ("vit_small", "not understood .*the path of a checkpoint, run:DIR, weights:FILE"),
         ("tim:vit_tiny_patch16_224", "did you mean timm:...?"),
         ("timm:", "not understood"),
         ("timm:vit_tiny_patch16_225", "did you mean vit_tiny_patch16_224?"),
@@ -64,7 +64,7 @@ def test_weights_and_runs(tmp_path: Path, model: torch.nn.Module) -> None:
         ("timm:vit_tiny_patch16_224,pretrained=false,depth=1,pos_embed=dion", "'dion' is none of timm, dino"),
         ("timm:vit_small_patch16_dinov3,pretrained=false,depth=1,pos_embed=dino", "by its own code"),
         ("weights:w.safetensors,role=student", "unknown options: role .options of weights: pos_embed"),
-        ("dino:w.pth,rol=student", "unknown options: rol .options of dino: role, pos_embed"),
+        ("dino:w.pth,rol=student", "unknown options: rol .options of dino: act, heads, prefix, role, pos_embed"),
         ("hub:dino_vits16", "write hub:REPO:NAME"),
         ("hub:someone/else:net", "torch.hub runs the code of a repository, and 'someone/else' is not one of facebook"),
         ("hub:facebookresearch/dinoX:net", "is not one of"),

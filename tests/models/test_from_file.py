@@ -1,4 +1,4 @@
-"""Files of facebookresearch/dino."""
+"""Checkpoint files of facebookresearch/dino and its like, and what is refused."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import timm
 import torch
 
 from dinoskip.errors import WeightsError
@@ -77,7 +76,7 @@ def test_dino_weights_that_do_not_fit(tmp_path: Path, model: torch.nn.Module) ->
         ({"model": {"a": 1}, "epoch": 3}, "it holds: model, epoch"),
         ({"teacher": {}}, "it holds: teacher"),
         ([1, 2], "it holds: list"),
-        ({"a": torch.zeros(1)}, "not a DINO ViT"),
+        ({"a": torch.zeros(1)}, "no ViT in it"),
     ],
 )
 def test_dino_files_that_are_something_else(tmp_path: Path, content: object, message: str) -> None:
@@ -89,12 +88,6 @@ def test_dino_of_a_billion_blocks(tmp_path: Path, model: torch.nn.Module) -> Non
     state = {name.replace("blocks.1.", "blocks.999999999."): tensor for name, tensor in model.state_dict().items()}
     with pytest.raises(WeightsError, match="not numbered from 0 without gaps"):
         load_backbone(saved(tmp_path / "w.pth", state))
-
-
-def test_dino_of_an_unknown_width(tmp_path: Path) -> None:
-    odd = timm.create_model("vit_tiny_patch16_224", embed_dim=96, depth=1, img_size=32, num_classes=0)
-    with pytest.raises(WeightsError, match="width 96, patch 16, 5 positions"):
-        load_backbone(saved(tmp_path / "w.pth", odd.state_dict()))
 
 
 class Evil:
