@@ -116,7 +116,7 @@ def convert(args: Args) -> int:
 def _weights_of(spec: str) -> tuple[dict[str, Tensor], VitConfig, dict[str, Any]]:
     """Tensors, model and info of a spec: of weights of ours, or of a file that fits one of our networks."""
     from dinoskip.models.export import load_weights  # torch, as below
-    from dinoskip.models.from_file import as_ours, is_ours, load_file
+    from dinoskip.models.from_file import as_ours, is_ours, load_vit_file
     from dinoskip.models.load import run_weights, split_spec
 
     kind, place, options = split_spec(spec)
@@ -126,7 +126,7 @@ def _weights_of(spec: str) -> tuple[dict[str, Tensor], VitConfig, dict[str, Any]
         return load_weights(run_weights(place, **options))
     if is_ours(place):
         return load_weights(place)
-    model = load_file(place, **options).model
+    model = load_vit_file(place, **options).model
     return model.state_dict(), as_ours(model, place), {"converted_from": Path(place).name}
 
 

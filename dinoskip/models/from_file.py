@@ -192,7 +192,7 @@ def _concluded(path: Path, tower: Tower, built: Mapping[str, Any], given: bool, 
     return text + (f"; {len(others)} tensors left out ({shown})" if others else "")
 
 
-def load_file(
+def load_vit_file(
     file: str,
     *,
     role: str | None = None,

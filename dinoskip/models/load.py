@@ -32,7 +32,7 @@ from dinoskip.models.export import (
     newest_checkpoint,
     weights_info,
 )
-from dinoskip.models.from_file import load_file
+from dinoskip.models.from_file import load_vit_file
 from dinoskip.models.from_hf import load_hf
 from dinoskip.models.from_hub import load_hub
 from dinoskip.models.from_timm import load_timm
@@ -42,7 +42,7 @@ __all__ = ["Backbone", "LayerFeatures", "load_backbone"]
 
 
 def _load_weights(file: str) -> LoadedModel:
-    return load_file(file)
+    return load_vit_file(file)
 
 
 def run_weights(folder: str, role: str | None = None) -> Path:
@@ -59,8 +59,8 @@ def _load_run(folder: str, *, role: str | None = None) -> LoadedModel:
 _LOADERS: dict[str, Callable[..., LoadedModel]] = {
     "run": _load_run,
     "weights": _load_weights,
-    "dino": load_file,
-    "file": load_file,
+    "dino": load_vit_file,
+    "file": load_vit_file,
     "timm": load_timm,
     "hub": load_hub,
     "hf": load_hf,
@@ -146,7 +146,7 @@ def load_backbone(
     """Load a frozen backbone, see the module's docstring for ``spec``.
 
     ``kw`` are options too; those written in the spec win. ``role`` ("teacher" | "student") for ``run:`` and files,
-    which also take ``prefix``, ``heads`` and ``act`` (:func:`dinoskip.models.from_file.load_file`);
+    which also take ``prefix``, ``heads`` and ``act`` (:func:`dinoskip.models.from_file.load_vit_file`);
     ``pretrained``, ``seed`` of random weights and ``file`` (local weights) for ``timm:`` and ``hub:``, besides whatever
     timm's factory or the hub's entry point takes; ``pretrained``, ``seed`` and ``revision`` for ``hf:``. ``pos_embed``
     ("timm" | "dino"): how positions are interpolated; unless given, what weights of ours say of themselves, "dino" for
