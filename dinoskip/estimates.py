@@ -8,10 +8,11 @@ data set, its classes, the training images and the protocol are fixed. A differe
 
 with the variances over seeds s^2, the variance v over units of the difference of the scores averaged over seeds
 (jackknife), and r, what seeds and units vary together, which both hold; at least each of the two alone. Student's t has
-the degrees of freedom of the seeds alone, as few units more would not make them known: a third of the way from those of
-the smaller side, n - 1, to Welch's (1947). Welch's own are too many where p is compared with .05 / 24: of 24 equal
-pairs whose spreads differ ten- or fiftyfold, with 2 or 3 seeds, 14 to 16 % of pages have a verdict, with these at most
-5.6 %. Satterthwaite's over all three terms (1946) are worse (up to 96 %): two seeds may agree by chance.
+the degrees of freedom of the seeds, a third of the way from those of the smaller side, n - 1, to Welch's (1947), but not
+more than those of the units. Welch's own are too many where p is compared with .05 / 24: of 24 equal pairs whose spreads
+differ ten- or fiftyfold, with 2 or 3 seeds, 14 to 16 % of pages have a verdict, with these at most 5.6 %.
+Satterthwaite's over all three terms (1946) are worse (up to 96 %): two seeds may agree by chance. Without those of the
+units, 6 units that networks differ in and 10 seeds gave 23 %.
 
 Where both sides have one seed, units alone are random; where one side has several and the other one, nothing is
 decided.
@@ -45,8 +46,8 @@ class Estimate:
     """A score, and what each of n units contributes to its error (:class:`dinoskip.statistics.Jackknife`).
 
     ``hits``: of differences of hits, whose spread is known to be at least that of one hit. ``error`` is the standard
-    error over units where ``parts`` are not known (n = 0), nan where neither is. ``fits`` is the variance that the
-    seeds of an evaluation's own fits add.
+    error over units where ``parts`` are not known (n = 0), nan where neither is; ``units`` then says how many there
+    are, 0 if that is not known. ``fits`` is the variance that the seeds of an evaluation's own fits add.
     """
 
     value: float
@@ -56,15 +57,18 @@ class Estimate:
     hits: bool = False
     error: float = math.nan
     fits: float = 0.0
+    units: int = 0
 
     def __sub__(self, other: Estimate) -> Estimate:
         """The difference of two scores of one network, of different units where either knows no parts."""
         if self.parts.shape != other.parts.shape:
-            return known(self.value - other.value, math.hypot(self.standard_error, other.standard_error))
+            error = math.hypot(self.standard_error, other.standard_error)
+            return known(self.value - other.value, error, _fewest([self, other]))
         return Estimate(
             self.value - other.value, self.parts - other.parts, self.lone | other.lone,
             np.where(self.sizes * other.sizes > 0, (self.sizes + other.sizes) / 2, self.sizes + other.sizes),
             self.hits and other.hits, math.hypot(self.error, other.error), self.fits + other.fits,
+            _fewest([self, other]),
         )  # fmt: skip
 
     @property
@@ -88,9 +92,14 @@ class Estimate:
         return self.value - half, self.value + half
 
 
-def known(value: float, error: float = math.nan) -> Estimate:
-    """Return the estimate of a score of which no unit's part is known."""
-    return Estimate(value, np.zeros((0, 1)), np.zeros(1, bool), np.zeros(1), error=error)
+def known(value: float, error: float = math.nan, units: int = 0) -> Estimate:
+    """Return the estimate of a score over ``units`` (0: not known how many) of which no unit's part is known."""
+    return Estimate(value, np.zeros((0, 1)), np.zeros(1, bool), np.zeros(1), error=error, units=units)
+
+
+def _fewest(scores: Sequence[Estimate]) -> int:
+    """The fewest units that any of several scores is over; 0 if that is known of none."""
+    return min((one.units or len(one.parts) for one in scores if one.units or len(one.parts)), default=0)
 
 
 def estimate(records: Records | Sequence[Records]) -> Estimate:
@@ -114,7 +123,8 @@ def estimate(records: Records | Sequence[Records]) -> Estimate:
 class Difference:
     """A score minus another, its interval of 95 % and two-sided p-value; nan where there is none.
 
-    Over ``n`` units (0: they are taken as fixed); ``seeds`` says whether those of training are random, too.
+    Over ``n`` units (0: they are taken as fixed); ``seeds`` says whether those of training are random, too, ``why``
+    for want of what there is no p.
     """
 
     value: float
@@ -123,6 +133,7 @@ class Difference:
     p: float
     n: int
     seeds: bool = False
+    why: str = ""
 
 
 def difference(first: Sequence[Estimate], second: Sequence[Estimate] = ()) -> Difference:
@@ -136,17 +147,21 @@ def difference(first: Sequence[Estimate], second: Sequence[Estimate] = ()) -> Di
     value = float(np.mean([one.value for one in first])) - (
         float(np.mean([one.value for one in second])) if second else 0
     )
+    every = [one for side in sides for one in side]
     n = len(first[0].parts)
-    paired = n > 0 and len({one.parts.shape for side in sides for one in side}) == 1
+    paired = n > 0 and len({one.parts.shape for one in every}) == 1
     several = [len(side) > 1 for side in sides]
-    if not paired:
-        return _of_known_errors(value, sides, several)
-    both = _mean(first) - _mean(second) if second else _mean(first)
     if any(several) and not all(several):
-        return Difference(value, math.nan, math.nan, math.nan, n)
-    if all(several):
-        return _over_seeds(value, sides, both)
-    return _over_units(value, both)
+        return Difference(value, math.nan, math.nan, math.nan, n if paired else 0, why="one seed on one side")
+    if not paired:
+        found = _of_known_errors(value, sides, seeds=all(several))
+    elif all(several):
+        found = _over_seeds(value, sides, _mean(first) - _mean(second) if second else _mean(first))
+    else:
+        found = _over_units(value, _mean(first) - _mean(second) if second else _mean(first))
+    if 0 < (few := _fewest(every)) < LEAST:
+        return replace(found, p=math.nan, why=f"{few} {'image is' if few == 1 else 'images are'} too few (below {LEAST})")
+    return replace(found, why="nothing is known of the error") if math.isnan(found.p) else found
 
 
 def _mean(side: Sequence[Estimate]) -> Estimate:
@@ -180,13 +195,11 @@ def _over_units(value: float, both: Estimate) -> Difference:
         found = _t(value, squared + both.fits, len(each) - 1, n, seeds=False, centre=float(each.mean()))
     else:
         found = _t(value, variance(both.parts, both.lone, both.sizes) + both.fits, n - 1, n, seeds=False)
-    if n < LEAST:
-        return replace(found, p=math.nan)
     of_units = value + sums - sums.mean()
     whole = np.rint(of_units)
     if both.hits and np.allclose(of_units, whole, atol=1e-9):
         return replace(found, p=_p_of_signs(int((whole > 0).sum()), int((whole < 0).sum())))
-    if n <= _EXACT:
+    if LEAST <= n <= _EXACT:
         signs = np.array(list(itertools.product((1.0, -1.0), repeat=n)))
         sizes = np.abs(signs @ of_units)
         return replace(found, p=float((sizes >= abs(of_units.sum()) * (1 - 1e-12)).mean()))
@@ -205,8 +218,8 @@ def _over_seeds(value: float, sides: Sequence[Sequence[Estimate]], both: Estimat
     of_units = variance(both.parts, both.lone, both.sizes)
     together = sum(_together(side) for side in sides)
     squared = max(sum(of_seeds), of_units, sum(of_seeds) + of_units - together) if n > 1 else sum(of_seeds)
-    found = _t(value, squared, _degrees(of_seeds, sides), n, seeds=True)
-    return replace(found, p=math.nan) if n < LEAST else found
+    degrees = _degrees(of_seeds, sides)
+    return _t(value, squared, min(degrees, n - 1) if n > 1 else degrees, n, seeds=True)
 
 
 def _degrees(of_seeds: Sequence[float], sides: Sequence[Sequence[Estimate]]) -> float:
@@ -226,12 +239,9 @@ def _together(side: Sequence[Estimate]) -> float:
     return float(np.square(residual).sum() / max(1, (seeds - 1) * (n - 1)) / (n * seeds))
 
 
-def _of_known_errors(value: float, sides: Sequence[Sequence[Estimate]], several: Sequence[bool]) -> Difference:
-    errors = [float(np.mean([one.standard_error for one in side])) ** 2 for side in sides]
-    if not any(several) and not math.isnan(sum(errors)):
-        return _t(value, sum(errors), math.inf, 0, seeds=False)
-    if not all(several):
-        return Difference(value, math.nan, math.nan, math.nan, 0)
+def _of_known_errors(value: float, sides: Sequence[Sequence[Estimate]], *, seeds: bool) -> Difference:
+    if not seeds:
+        return _t(value, sum(side[0].standard_error ** 2 for side in sides), math.inf, 0, seeds=False)
     of_seeds = [float(np.var([one.value for one in side], ddof=1)) / len(side) for side in sides]
     return _t(value, sum(of_seeds), _degrees(of_seeds, sides), 0, seeds=True)
 

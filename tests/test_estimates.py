@@ -55,7 +55,18 @@ def test_fewer_than_six_units_decide_nothing(units: int) -> None:
     found = difference([estimate(a)], [estimate(a - 0.001 - 0.0001 * np.arange(units))])
     assert math.isnan(found.p)
     assert units > 1 or math.isnan(found.low)
+    assert found.why == f"{units} {'image is' if units == 1 else 'images are'} too few (below 6)"
     assert decided([Judgement(found)])[0][0] == 0
+
+
+@pytest.mark.parametrize(("units", "decides"), [(1, False), (5, False), (6, True), (0, True)])
+def test_nor_do_fewer_whose_records_are_not_there(units: int, decides: bool) -> None:
+    """0: of how many units is not known, as of published numbers."""
+    for seeds in (1, 3):
+        near, far = ([known(value + 0.001 * seed, 0.001, units) for seed in range(seeds)] for value in (0.5, 0.9))
+        assert (difference(far, near).p < 0.05) is decides
+    (one,) = near[:1]
+    assert math.isnan(difference([one - one], []).p) is not decides
 
 
 @given(st.integers(2, 60), st.integers(0, 2**31))
@@ -92,10 +103,22 @@ def test_two_seeds_of_equal_spread_need_a_very_large_difference() -> None:
     assert difference(far, other).p < 0.05
 
 
+def test_few_units_that_networks_differ_in_decide_no_more_with_many_seeds() -> None:
+    """Six units, ten seeds that hardly vary: t has five degrees of freedom, not twelve."""
+    rng = np.random.default_rng(5)
+    of_units = 0.1 * rng.standard_normal((2, 6))
+    sides = [[estimate(0.5 + own + 1e-4 * rng.standard_normal(6)) for _ in range(10)] for own in of_units]
+    found, wanted = difference(*sides), stats.ttest_rel(*of_units)
+    assert found.p == pytest.approx(wanted.pvalue, rel=0.02)
+    assert found.high - found.low == pytest.approx(np.diff(wanted.confidence_interval())[0], rel=0.01)
+
+
 def test_one_seed_against_several_is_undecided() -> None:
     records = [estimate(hits(seed, 50)) for seed in range(3)]
     assert math.isnan(difference(records[:1], records[1:]).p)
-    assert math.isnan(difference([known(0.5)], [known(0.1), known(0.2)]).p)
+    found = difference([known(0.5)], [known(0.1), known(0.2)])
+    assert (math.isnan(found.p), found.why) == (True, "one seed on one side")
+    assert difference([known(0.5)], [known(0.1)]).why == "nothing is known of the error"
 
 
 def test_units_and_seeds_are_both_in_the_variance() -> None:

@@ -13,7 +13,7 @@ from functools import cached_property
 from statistics import NormalDist
 
 from dinoskip import estimates
-from dinoskip.estimates import LEAST, LEAST_TO_CHOOSE, Difference, Estimate, cross_fitted_best, estimate, known
+from dinoskip.estimates import LEAST_TO_CHOOSE, Difference, Estimate, cross_fitted_best, estimate, known
 from dinoskip.records import ImageRecords
 from dinoskip.results import EvalResult, best_by_heldout
 from visualize.rows import Arranged, Benchmark, Rows, Variants, arranged, collapse, one_vote
@@ -33,7 +33,8 @@ _Z = _NORMAL.inv_cdf(0.975)
 class ScoreDifference:
     """A difference in percent points with its 95 % interval, and two-sided p of its being 0; nan where there is none.
 
-    ``n`` images (0: unpaired, or taken as fixed); ``seeds`` says whether those of training are random, too.
+    ``n`` images (0: unpaired, or taken as fixed); ``seeds`` says whether those of training are random, too, ``why`` for
+    want of what there is no p.
     """
 
     value: float
@@ -42,11 +43,12 @@ class ScoreDifference:
     p: float
     n: int = 0
     seeds: bool = False
+    why: str = ""
 
     @classmethod
     def of(cls, found: Difference) -> ScoreDifference:
         """That of shares (0..1)."""
-        return cls(100 * found.value, 100 * found.low, 100 * found.high, found.p, found.n, found.seeds)
+        return cls(100 * found.value, 100 * found.low, 100 * found.high, found.p, found.n, found.seeds, found.why)
 
     @property
     def turned(self) -> ScoreDifference:
@@ -67,13 +69,6 @@ class ScoreDifference:
             + ("" if math.isnan(self.low) else f" [{low}, {high}]")
             + ("" if self.paired else ", images fixed" if self.seeds else ", unpaired")
         )
-
-    @property
-    def undecidable(self) -> str:
-        """Why there is no p: too few images, or one seed on one side; nothing where there is one."""
-        if not math.isnan(self.p):
-            return ""
-        return f"{self.n} images are too few (below {LEAST})" if 0 < self.n < LEAST else "one seed on one side"
 
     def p_of(self, value: float) -> float:
         """Two-sided p of the difference being ``value``; of another than 0 by the interval's normal distribution."""
@@ -145,14 +140,14 @@ class Score:
     def alone(self) -> Estimate:
         """The score as of images that no other score is of."""
         if self.low is None or self.high is None:
-            return known(self.value / 100)
-        return known(self.value / 100, (self.high - self.low) / (200 * _Z))
+            return known(self.value / 100, units=self.row.n)
+        return known(self.value / 100, (self.high - self.low) / (200 * _Z), self.row.n)
 
     def minus(self, other: Score) -> ScoreDifference | None:
         """This number minus the other's; None where neither records nor intervals say how sure it is."""
         ((first,), (second,)) = aligned([self], [other])
         found = ScoreDifference.of(estimates.difference([first], [second]))
-        return None if not found.n and math.isnan(found.p) else found
+        return None if not found.n and math.isnan(found.low) else found
 
 
 def aligned(*sides: Sequence[Score]) -> list[list[Estimate]]:

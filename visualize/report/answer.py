@@ -10,6 +10,7 @@ skipless block's output and its MLP branch are, count as one.
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -221,7 +222,8 @@ def _line(
 def judged_scores(first: Measured, second: Measured) -> Judgement | None:
     """The two networks compared; None where neither records nor intervals nor seeds say how sure it is."""
     made = judged(*aligned(first.now, second.now, first.before, second.before))
-    return None if len(first.now) == len(second.now) == 1 and not made.difference.n and made.p != made.p else made
+    unknown = not made.difference.n and math.isnan(made.difference.low)
+    return None if unknown and len(first.now) == len(second.now) == 1 else made
 
 
 def _collapsed(rows: Rows) -> str:
@@ -272,7 +274,7 @@ def _line_decided(line: AnswerLine, sign: int, p: float, speechless: str) -> Ans
     gain = line.judgement.gain if line.judgement else None
     if winner is None or difference is None:
         return line
-    why = line.unresolved or speechless or difference.undecidable
+    why = line.unresolved or speechless or difference.why
     if not why and winner.has_collapsed:
         why = f"{winner.name} has collapsed"
     if not why and sign == 0 and gain is not None and line.judgement and line.judgement.p > difference.p:
