@@ -6,8 +6,8 @@ docs/report.md has a part; with ``--all`` every comparison.
 ``python -m benchmarks.paper_claims --study NAME ROWS.csv ... [--study NAME ROWS.csv ...]`` reads result rows, which
 name a network LABEL-OPTIMIZER-sSEED, and prints a verdict a claim: those of one study are pooled. LABEL is ``skip``,
 ``default``, ``paper`` (skipless networks), or any other skipless start, which is judged in the paper's place.
-Networks are compared over seeds by Welch's t-test where both have at least three, Holm-corrected for all comparisons.
-docs/results/claims.md was made so.
+Networks with two or more seeds are compared by the report's rule (:mod:`dinoskip.estimates`), Holm-corrected for all
+comparisons. docs/results/claims.md was made so.
 """
 
 from __future__ import annotations
@@ -20,24 +20,22 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
-from scipy.stats import ttest_ind
-
 from dinoskip.errors import DataError, DinoskipError
 from dinoskip.estimates import SIGNIFICANT
 from dinoskip.results import EvalResult
 from dinoskip.statistics import holm
-from visualize.comparison import Score, Scores, signed
+from visualize.comparison import Scores, signed
 from visualize.paper.as_study import HALF_WIDTHS, paper_as_study
-from visualize.paper.claims import RULES, Rule, claims, claims_grid, pairs_of
+from visualize.paper.claims import claims, claims_grid, judged_with, pairs_of
 from visualize.paper.compare import ComparedStudy
 from visualize.paper.published import DEFAULT, INITIALISED, SKIP
+from visualize.paper.rules import RULES, Rule
 from visualize.rows import StudyVariant
 from visualize.tables import markdown, markdown_rows, mean_deviation
 
 ROLES = {"skip": SKIP, "default": DEFAULT, "paper": INITIALISED}
 DATASETS = {"voc2012": "VOC2012", "ade20k": "ADE20K", "coco_stuff": "COCO-Stuff", "coco20k": "COCO20k"}
 AGREES, DISAGREES, MIXED, OPEN = "agrees", "disagrees", "agrees in some, disagrees in others", "cannot be told"
-SEEDS = 3  # of either network, from which on a difference is tested
 _NETWORK = re.compile(r"(?P<label>\w+)-(?P<optimizer>\w+)-s(?P<seed>\d+)")
 _FIELDS = {field.name for field in fields(EvalResult)}
 _NUMBERS: dict[str, Callable[[str], float]] = {
@@ -65,7 +63,7 @@ def verdict_table() -> list[str]:
 class SeedsComparison:
     """Two networks of a study on one measure, in percent, a value a seed: ``high`` should be above ``low - margin``.
 
-    ``p`` is Welch's, of the difference being ``-margin``; nan where a side has fewer than :data:`SEEDS`.
+    ``p`` is of the difference being ``-margin``, or the higher one not above its own start; nan for a single seed.
     """
 
     claim: str
@@ -142,7 +140,9 @@ def compared(study: str, rows: Sequence[EvalResult]) -> Iterator[SeedsComparison
             role = INITIALISED if labels[name] == start else ROLES.get(labels[name], "")
             if role and (role != INITIALISED or labels[name] == start):
                 own = [row for row in rows if row.model == name]
-                variants.append(StudyVariant(name, role, own[0].optimizer, own[0].depth, own))
+                seed = int(name.rpartition("-s")[2])
+                about = own[0].optimizer, own[0].depth, own
+                variants.append(StudyVariant(name, role, *about, family=family(name), seed=seed))
         ours = ComparedStudy(variants, DATASETS, max(row.epoch for row in rows)).principal()
         scores = Scores({variant.name: variant.rows for variant in ours.variants})
         for rule in RULES:
@@ -152,29 +152,26 @@ def compared(study: str, rows: Sequence[EvalResult]) -> Iterator[SeedsComparison
 
 
 def _of_rule(rule: Rule, study: ComparedStudy, scores: Scores) -> Iterator[SeedsComparison]:
-    """The pairs of a rule, seeds of one network together."""
-    grouped: dict[tuple[str, ...], tuple[dict[str, Score], dict[str, Score]]] = {}
-    for benchmark, high, low in pairs_of(rule, study, scores):
-        kinds = [(family(one.row.model), "several blocks" * ("+" in one.row.block), one.when) for one in (high, low)]
-        sides = [", ".join(filter(None, kind)) for kind in kinds]
-        if high.how == "the last block" != low.how or low.how == "the last block" != high.how:
-            sides = [f"{side}, {'last' if one.how == 'the last block' else 'earlier'} block"
-                     for side, one in zip(sides, (high, low), strict=True)]  # fmt: skip
-        own = grouped.setdefault((benchmark.label, *sides), ({}, {}))
-        own[0][high.row.model], own[1][low.row.model] = high, low
-    for (label, first, second), (above, below) in grouped.items():
-        high, low = (tuple(score.value for score in side.values()) for side in (above, below))
-        collapsed = tuple(any(score.collapsed for score in side.values()) for side in (above, below))
-        p = math.nan
-        if min(len(high), len(low)) >= SEEDS:
-            p = float(ttest_ind([value + rule.margin for value in high], low, equal_var=False).pvalue)
+    """The pairs of a rule."""
+    for benchmark, *sides in pairs_of(rule, study, scores):
+        names = [family(side.now[0].row.model) for side in sides]
+        kinds = [{one.how == "the last block" for one in side.now} for side in sides]
+        for at, side in enumerate(sides):
+            names[at] += ", several blocks" if "+" in side.now[0].row.block else ""
+            names[at] += f", {side.now[0].when}" if side.now[0].when else ""
+            if kinds[0] != kinds[1]:
+                names[at] += ", last block" if True in kinds[at] else ", earlier block"
+        high, low = (tuple(one.value for one in side.now) for side in sides)
+        collapsed = tuple(any(one.collapsed for one in side.now) for side in sides)
+        judgement = judged_with(sides[0], sides[1], rule.margin) if min(len(high), len(low)) > 1 else None
         yield SeedsComparison(
-            rule.text, "", "", label, (first, second), high, low, rule.margin, (collapsed[0], collapsed[1]), p
-        )
+            rule.text, "", "", benchmark.label, (names[0], names[1]), high, low, rule.margin,
+            (collapsed[0], collapsed[1]), judgement.p if judgement else math.nan,
+        )  # fmt: skip
 
 
 def corrected(found: Sequence[SeedsComparison]) -> list[SeedsComparison]:
-    """The same with Holm's p in place of Welch's, and what counts by it."""
+    """The same with Holm's p in place of each one's, and what counts by it."""
     tested = [one.p for one in found if not math.isnan(one.p)]
     adjusted = iter(holm(tested))
     with_p = [one if math.isnan(one.p) else replace(one, p=next(adjusted)) for one in found]
@@ -210,7 +207,7 @@ def claims_page(studies: Mapping[str, Sequence[EvalResult]]) -> list[str]:
     lines += markdown_rows(head, [[text, *map(verdict, own.values())] for text, own in run.items()], len(head))
     lines += [
         "",
-        f"{len(found)} comparisons; {tested} have {SEEDS} or more seeds of both networks and were tested.",
+        f"{len(found)} comparisons; {tested} have several seeds of both networks and were tested.",
         "",
     ]
     lines += ["## Not judged, for nothing was run", ""]

@@ -8,11 +8,11 @@ data set, its classes, the training images and the protocol are fixed. A differe
 
 with the variances over seeds s^2, the variance v over units of the difference of the scores averaged over seeds
 (jackknife), and r, what seeds and units vary together, which both hold; at least each of the two alone. Student's t has
-the degrees of freedom of the seeds, a third of the way from those of the smaller side, n - 1, to Welch's (1947), but not
-more than those of the units. Welch's own are too many where p is compared with .05 / 24: of 24 equal pairs whose spreads
-differ ten- or fiftyfold, with 2 or 3 seeds, 14 to 16 % of pages have a verdict, with these at most 5.6 %.
-Satterthwaite's over all three terms (1946) are worse (up to 96 %): two seeds may agree by chance. Without those of the
-units, 6 units that networks differ in and 10 seeds gave 23 %.
+the degrees of freedom of the seeds, a third of the way from those of the smaller side, n - 1, to Welch's (1947), but no
+more than those of the units. Welch's own are too many where p is compared with .05 / 24: of 24 equal pairs whose
+spreads differ ten- or fiftyfold, with 2 or 3 seeds, 14 to 16 % of pages have a verdict, with these at most 5.6 %.
+Satterthwaite's over all three terms (1946) are worse (up to 96 %): two seeds may agree by chance. Without the bound by
+the units, 10 seeds of networks that differ in 6 units gave 23 %.
 
 Where both sides have one seed, units alone are random; where one side has several and the other one, nothing is
 decided.
@@ -160,7 +160,9 @@ def difference(first: Sequence[Estimate], second: Sequence[Estimate] = ()) -> Di
     else:
         found = _over_units(value, _mean(first) - _mean(second) if second else _mean(first))
     if 0 < (few := _fewest(every)) < LEAST:
-        return replace(found, p=math.nan, why=f"{few} {'image is' if few == 1 else 'images are'} too few (below {LEAST})")
+        return replace(
+            found, p=math.nan, why=f"{few} {'image is' if few == 1 else 'images are'} too few (below {LEAST})"
+        )
     return replace(found, why="nothing is known of the error") if math.isnan(found.p) else found
 
 

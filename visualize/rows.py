@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -49,6 +49,14 @@ class StudyVariant:
     family: str = ""
     seed: int = 0
     unresolved: str = ""
+
+
+def families(variants: Iterable[StudyVariant]) -> dict[str, list[StudyVariant]]:
+    """Every network by its name without the seed, with the variants that differ in the seed of training alone."""
+    together: dict[str, list[StudyVariant]] = {}
+    for variant in variants:
+        together.setdefault(variant.family or variant.name, []).append(variant)
+    return {(own[0].name if len(own) == 1 else name): own for name, own in together.items()}
 
 
 @dataclass(frozen=True)

@@ -1,164 +1,36 @@
 """What a study says of each claim of "Cutting the Skip": supported, contradicted, mixed or undecided, and by what.
 
-A claim is that some numbers are above others, or at most a margin below. Every pair of variants that a rule of
-:data:`RULES` names is a comparison on every benchmark that both have; all comparisons of all claims are corrected
-together for their number (Holm), and one counts where its corrected p is below 0.05. A claim is supported if
-comparisons count for it and none against it, contradicted if they count against it alone, mixed if both ways, and
-undecided if none counts.
+A claim is that some numbers are above others, or at most a margin below (:mod:`visualize.paper.rules`). Every pair of
+networks that its rule names is a comparison on every benchmark that both have, all seeds of a network together; as in
+the report's answer the higher one must also be above its own start (:mod:`dinoskip.estimates`). All comparisons of all
+claims are corrected together for their number (Holm), and one counts where its corrected p is below 0.05. A claim is
+supported if comparisons count for it and none against it, contradicted if they count against it alone, mixed if both
+ways, and undecided if none counts.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
-from dinoskip.estimates import SIGNIFICANT
+import numpy as np
+
+from dinoskip.estimates import SIGNIFICANT, Judgement, difference, estimate, gain_of, one_sided
 from dinoskip.statistics import holm
-from visualize.comparison import Score, Scores
+from visualize.comparison import Score, ScoreDifference, Scores, aligned, signed
 from visualize.paper.compare import ComparedStudy
-from visualize.paper.published import DEFAULT, EPOCHS, INITIALISED, SKIP
+from visualize.paper.published import EPOCHS, INITIALISED, SKIP
+from visualize.paper.rules import ACCURACY, EARLIER, LAST, RULES, SEVERAL, SINGLE, Rule, Side
 from visualize.roughness import smoother, typical
-from visualize.rows import Benchmark, StudyVariant
-from visualize.tables import TextTable
+from visualize.rows import Benchmark, StudyVariant, families
+from visualize.tables import TextTable, mean_deviation
 
 SUPPORTED, CONTRADICTED, MIXED, UNDECIDED = "supported", "contradicted", "mixed", "undecided"
-SINGLE, SEVERAL, EARLIER, LAST = "single", "several", "earlier", "last"  # features of which blocks
 _BY_FEATURES = {SINGLE: Scores.chosen, SEVERAL: Scores.several, EARLIER: Scores.earlier, LAST: Scores.last}
-_NO_PAIR = "no two variants of this study differ in this alone"
-_ALL_BLOCKS = 12
 
 Roughness = Mapping[str, Sequence[float | None]]  # by variant, one value an image
-
-
-@dataclass(frozen=True)
-class Side:
-    """Which variants, at which epoch, by which of their features. ``None`` is any that both sides share.
-
-    ``epochs`` are the paper's of 300, our share of the run; each that there are rows of is compared.
-    """
-
-    roles: tuple[str, ...]
-    optimizer: str | None = None
-    depth: int | None = None
-    epochs: tuple[int, ...] = (EPOCHS,)
-    features: str | None = None
-
-
-@dataclass(frozen=True)
-class Rule:
-    """A claim that ``high`` is above ``low``, or at most ``margin`` percent points below it.
-
-    Variants are paired that are equal in ``alike``; ``features`` are those of both sides where a side names none;
-    ``datasets`` says by the paper's name which data sets it is about.
-    """
-
-    text: str
-    high: Side
-    low: Side
-    tasks: tuple[str, ...]
-    alike: tuple[str, ...] = ("optimizer", "depth")
-    features: tuple[str, ...] = (SINGLE,)
-    datasets: Callable[[str], bool] = lambda name: True
-    margin: float = 0.0
-    missing: str = _NO_PAIR
-
-
-_ANY = (SKIP, DEFAULT, INITIALISED)
-_ACCURACY = ("knn", "classify")  # of the network as a whole: its last block's
-_LEARNT = (*_ACCURACY, "probe")  # what a network that does not train loses
-_DENSE = ("probe", "tokencut")
-_SKIPLESS, _WITH_SKIPS = Side((INITIALISED,)), Side((SKIP,))
-_EARLY = replace(_SKIPLESS, epochs=(200,))
-_BOTH_EPOCHS = (EPOCHS, 200)
-_MULTISCALE = (SEVERAL,)
-COMPARABLE = 2.0  # percent points: what "comparably" may mean
-NO_LOSS = 1.0  # percent points: what shorter training may cost
-
-
-def _with(side: Side, optimizer: str) -> Side:
-    return replace(side, optimizer=optimizer)
-
-
-def _is_ade20k(name: str) -> bool:
-    return name == "ADE20K"
-
-
-def _is_not_ade20k(name: str) -> bool:
-    return name != "ADE20K"
-
-
-def _is_complex(name: str) -> bool:
-    return name in {"ADE20K", "COCO-Stuff"}
-
-
-RULES = (
-    Rule("Without skips, the default initialisation is worse (table 1)", _WITH_SKIPS, Side((DEFAULT,)), _LEARNT),
-    Rule("The initialisation rescues it (table 1)", _SKIPLESS, Side((DEFAULT,)), _LEARNT),
-    Rule(
-        "Skipless with SOAP is above skip, with either optimizer (table 1)",
-        _with(_SKIPLESS, "soap"), _WITH_SKIPS, _ACCURACY, ("depth",),
-    ),
-    Rule(
-        "Without skips, SOAP is better than AdamW (table 1)",
-        Side((DEFAULT, INITIALISED), "soap"), Side((DEFAULT, INITIALISED), "adamw"), _ACCURACY, ("role", "depth"),
-    ),
-    Rule(
-        "SOAP is better in object discovery (figure 3)",
-        Side(_ANY, "soap"), Side(_ANY, "adamw"), ("tokencut",), ("role", "depth"),
-    ),
-    Rule(
-        "SOAP is worse in segmentation (table 2)",
-        Side(_ANY, "adamw"), Side(_ANY, "soap"), ("probe",), ("role", "depth"), (SINGLE, SEVERAL),
-    ),
-    *(
-        Rule(
-            f"Skipless is above skip in segmentation, {blocks}, {optimizer}{sets} (table 2)",
-            Side((INITIALISED,), optimizer.lower(), epochs=_BOTH_EPOCHS), _with(_WITH_SKIPS, optimizer.lower()),
-            ("probe",), features=features, datasets=datasets,
-            missing=f"no two networks, with and without skips, have rows of {blocks}, {optimizer}{sets}",
-        )
-        for optimizer in ("AdamW", "SOAP")
-        for blocks, features, datasets, sets in (
-            ("one block", (SINGLE,), _is_not_ade20k, ""),
-            ("one block", (SINGLE,), _is_ade20k, ", ADE20K"),
-            ("several blocks", _MULTISCALE, _is_not_ade20k, ""),
-            ("several blocks", _MULTISCALE, _is_ade20k, ", ADE20K"),
-        )
-    ),
-    Rule("Skipless is above skip in object discovery (figure 3)", _SKIPLESS, _WITH_SKIPS, ("tokencut",)),
-    Rule(
-        "After 200 of 300 epochs skipless is already above skip after 300, ADE20K apart (table 2, figure 3)",
-        _EARLY, _WITH_SKIPS, _DENSE, features=(SINGLE, SEVERAL), datasets=_is_not_ade20k,
-        missing="no skipless variant was evaluated after two thirds of its epochs",
-    ),
-    Rule(
-        f"The last 100 of 300 epochs add nothing: at most {NO_LOSS:g} point is lost without (table 2, figure 3)",
-        _EARLY, _SKIPLESS, _DENSE, ("name",), (SINGLE, SEVERAL), margin=NO_LOSS,
-        missing="no skipless variant was evaluated after two thirds of its epochs",
-    ),
-    Rule(
-        "The best dense features of a skipless network are not the last block's",
-        replace(_SKIPLESS, features=EARLIER), replace(_SKIPLESS, features=LAST), _DENSE, ("name",),
-        missing="no dense features of an initialised skipless network, block by block",
-    ),
-    Rule(
-        "Several blocks lift skipless networks in complex scenes (table 2)",
-        replace(_SKIPLESS, features=SEVERAL), replace(_SKIPLESS, features=SINGLE), ("probe",), ("name",),
-        datasets=_is_complex, missing="no segmentation of ADE20K or COCO-Stuff from one and from several blocks",
-    ),
-    Rule(
-        f"10 skipless blocks do as 12 with skips: at most {COMPARABLE:g} points less, several blocks (table 3)",
-        Side((INITIALISED,), depth=10, epochs=_BOTH_EPOCHS), Side((SKIP,), depth=_ALL_BLOCKS), ("probe",),
-        ("optimizer",), _MULTISCALE, margin=COMPARABLE, missing="no skipless variant of 10 blocks was trained",
-    ),
-    Rule(
-        "9 skipless blocks are above 12 with skips in object discovery (table 4)",
-        Side((INITIALISED,), depth=9), Side((SKIP,), depth=_ALL_BLOCKS), ("tokencut",), ("optimizer",),
-        missing="no skipless variant of 9 blocks was trained",
-    ),
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -217,35 +89,58 @@ def corrected(judged: Sequence[Claim]) -> list[Claim]:
 
 
 def _comparisons(rule: Rule, study: ComparedStudy, scores: Scores) -> Iterator[Comparison]:
-    """What a study has of a rule, each compared over its images."""
+    """What a study has of a rule."""
     for benchmark, high, low in pairs_of(rule, study, scores):
-        compared = _compared(benchmark.label, high, low, rule.margin)
-        if compared is not None:
-            yield _of_rates(compared, [one for one in study.variants if one.name in {high.row.model, low.row.model}])
+        judgement = judged_with(high, low, rule.margin)
+        if judgement is not None:
+            yield _compared(benchmark.label, high, low, judgement, rule.margin)
 
 
-def _of_rates(compared: Comparison, variants: Sequence[StudyVariant]) -> Comparison:
-    """The same, undecided where a learning rate is unresolved."""
-    names = [one.name for one in variants if one.unresolved]
-    if not names:
-        return compared
-    return replace(compared, p=math.nan, text=f"{compared.text}; rate of {' and '.join(names)} unresolved")
+@dataclass(frozen=True, eq=False)
+class Numbers:
+    """A network's numbers on one side of a comparison, a score a seed: after training, and of the same before it.
+
+    ``before`` is empty where not all seeds were evaluated at epoch 0. ``unresolved`` says why its learning rate is not
+    known to be the best.
+    """
+
+    name: str
+    now: tuple[Score, ...]
+    before: tuple[Score, ...] = ()
+    unresolved: str = ""
+
+    @property
+    def text(self) -> str:
+        """``skip-adamw 41.7 b9``, over seeds ``skip-adamw 41.7 ± 0.4 b9 b8``."""
+        if len(self.now) == 1:
+            return self.now[0].text
+        blocks = " ".join(dict.fromkeys(score.block for score in self.now))
+        return " ".join(
+            filter(None, (self.name, mean_deviation([one.value for one in self.now]), blocks, self.now[0].when))
+        )
 
 
-def pairs_of(rule: Rule, study: ComparedStudy, scores: Scores) -> Iterator[tuple[Benchmark, Score, Score]]:
-    """What a study of principal rows has of a rule, by benchmark; the side that should be above comes first."""
+def pairs_of(rule: Rule, study: ComparedStudy, scores: Scores) -> Iterator[tuple[Benchmark, Numbers, Numbers]]:
+    """What a study of principal rows has of a rule, by benchmark; the side that should be above comes first.
+
+    A network stands with all its seeds of training.
+    """
+    networks = families(study.variants)
     pairs = [
         (high, low)
-        for high, low in product(study.variants, study.variants)
-        if _is_on(rule.high, high)
-        and _is_on(rule.low, low)
-        and all(getattr(high, name) == getattr(low, name) for name in rule.alike)
+        for high, low in product(networks, networks)
+        if _is_on(rule.high, networks[high][0])
+        and _is_on(rule.low, networks[low][0])
+        and all(
+            high == low if name == "name" else getattr(networks[high][0], name) == getattr(networks[low][0], name)
+            for name in rule.alike
+        )
     ]
-    for (high, low), features, benchmark in product(pairs, rule.features, scores.benchmarks):
+    for pair, features, benchmark in product(pairs, rule.features, scores.benchmarks):
         if benchmark.task in rule.tasks and rule.datasets(study.paper_name(benchmark.dataset)):
             sides = (
-                _scores_of(side, variant, features, benchmark, study, scores)
-                for side, variant in ((rule.high, high), (rule.low, low))
+                _numbers_of(side, name, networks[name], features, benchmark, study, scores)
+                for side, name in zip((rule.high, rule.low), pair, strict=True)
             )
             for above, below in product(*sides):
                 yield benchmark, above, below
@@ -259,42 +154,94 @@ def _is_on(side: Side, variant: StudyVariant) -> bool:
     )
 
 
-def _scores_of(
-    side: Side, variant: StudyVariant, features: str, benchmark: Benchmark, study: ComparedStudy, scores: Scores
-) -> Iterator[Score]:
+def _numbers_of(
+    side: Side,
+    name: str,
+    seeds: Sequence[StudyVariant],
+    features: str,
+    benchmark: Benchmark,
+    study: ComparedStudy,
+    scores: Scores,
+) -> Iterator[Numbers]:
     """A side's numbers: at each of its epochs that there is, by its features, of accuracies the last block's."""
-    kind = LAST if benchmark.task in _ACCURACY else side.features or features
-    end = scores.last_epoch(variant.name, benchmark)
+    by = _BY_FEATURES[LAST if benchmark.task in ACCURACY else side.features or features]
+    unresolved = next(filter(None, (one.unresolved for one in seeds)), "")
     for of_paper in side.epochs:
-        epoch = end if of_paper == EPOCHS else study.epoch(of_paper)
-        if of_paper == EPOCHS or 0 < epoch < end:
-            score = _BY_FEATURES[kind](scores, scores.rows(variant.name, benchmark, epoch))
-            if score is not None:
-                yield score if epoch == end else replace(score, when=f"epoch {epoch}")
+        now, before = [], []
+        for one in seeds:
+            end = scores.last_epoch(one.name, benchmark)
+            epoch = end if of_paper == EPOCHS else study.epoch(of_paper)
+            score = by(scores, scores.rows(one.name, benchmark, epoch)) if of_paper == EPOCHS or epoch < end else None
+            if score is not None and (of_paper == EPOCHS or epoch > 0):
+                now.append(score if epoch == end else replace(score, when=f"epoch {epoch}"))
+                before.append(by(scores, scores.rows(one.name, benchmark, 0)) if epoch > 0 else None)
+        if now:
+            yield Numbers(name, tuple(now), tuple(one for one in before if one) if all(before) else (), unresolved)
 
 
-def _compared(label: str, high: Score, low: Score, margin: float) -> Comparison | None:
-    """``high`` should be the larger, or at most ``margin`` smaller; a collapsed network never wins."""
-    difference = high.minus(low)
-    if difference is None:
+def judged_with(high: Numbers, low: Numbers, margin: float) -> Judgement | None:
+    """Compare ``high`` plus ``margin`` with ``low``, and the higher one with its own start.
+
+    None where neither records nor intervals nor seeds say how sure a difference is.
+    """
+    now, other, before, other_before = aligned(high.now, low.now, high.before, low.before)
+    found = difference([replace(one, value=one.value + margin / 100) for one in now], other)
+    if len(now) == len(other) == 1 and not found.n and math.isnan(found.low):
         return None
-    above = difference.value + margin
-    direction = (above > 0) - (above < 0)
-    if (high.collapsed and direction > 0) or (low.collapsed and direction < 0):
-        direction = 0
-    return Comparison(f"{label}: {high.text} − {low.text} = {difference.text}", difference.p_of(-margin), direction)
+    return Judgement(found, gain_of(*((now, before) if found.value > 0 else (other, other_before))))
+
+
+def _compared(label: str, high: Numbers, low: Numbers, judgement: Judgement, margin: float) -> Comparison:
+    """``high`` should be the larger, or at most ``margin`` smaller; a collapsed network never wins."""
+    found, less = judgement.difference, margin / 100
+    higher = high if found.value > 0 else low
+    shown = replace(found, value=found.value - less, low=found.low - less, high=found.high - less)
+    direction = 0 if any(score.collapsed for score in higher.now) else (found.value > 0) - (found.value < 0)
+    text = f"{label}: {high.text} − {low.text} = {ScoreDifference.of(shown).text}"
+    if judgement.gain is not None and not one_sided(judgement.gain) < SIGNIFICANT:
+        text += f"; {higher.name} is {signed(100 * judgement.gain.value)} from its own start"
+    text += f"; {found.why}" if found.why else ""
+    return _of_rates(Comparison(text, judgement.p, direction), [high, low])
+
+
+def _of_rates(compared: Comparison, sides: Sequence[Numbers | StudyVariant]) -> Comparison:
+    """The same, undecided where a learning rate is unresolved."""
+    names = list(dict.fromkeys(one.name for one in sides if one.unresolved))
+    if not names:
+        return compared
+    return replace(compared, p=math.nan, text=f"{compared.text}; rate of {' and '.join(names)} unresolved")
 
 
 def _pictures(variants: Sequence[StudyVariant], roughness: Roughness) -> Iterator[Comparison]:
     """Roughness of initialised skipless against skip, image by image."""
-    for first, second in product(variants, variants):
-        alike = (first.optimizer, first.depth) == (second.optimizer, second.depth)
-        if alike and (first.role, second.role) == (INITIALISED, SKIP) and {first.name, second.name} <= set(roughness):
-            wins, count, chance = smoother(roughness[first.name], roughness[second.name])
-            sides = [(one.name, typical(roughness[one.name])) for one in (first, second)]
-            medians = " against ".join(f"{name} {'–' if value is None else f'{value:.2f}'}" for name, value in sides)
-            text = f"roughness: {medians}; smoother on {wins} of {count} images, p = {chance:.2g}"
-            yield _of_rates(Comparison(text, chance, (2 * wins > count) - (2 * wins < count)), [first, second])
+    networks = families(one for one in variants if one.name in roughness)
+    for (first, own), (second, other) in product(networks.items(), networks.items()):
+        alike = (own[0].optimizer, own[0].depth) == (other[0].optimizer, other[0].depth)
+        if alike and (own[0].role, other[0].role) == (INITIALISED, SKIP):
+            sides = {name: [roughness[one.name] for one in networks[name]] for name in (first, second)}
+            yield _of_rates(_smoother(sides), [Numbers(one[0].name, (), (), one[0].unresolved) for one in (own, other)])
+
+
+def _smoother(sides: Mapping[str, Sequence[Sequence[float | None]]]) -> Comparison:
+    """The first network's pictures against the second's, each of one or several seeds: lower is smoother.
+
+    With a seed each it is a sign test over images; else images and seeds are random.
+    """
+    ours, theirs = sides.values()
+    said = []
+    for name, seeds in sides.items():
+        medians = [value for value in map(typical, seeds) if value is not None]
+        said.append(f"{name} {mean_deviation(medians, 2)}")
+    text = f"roughness: {' against '.join(said)}"
+    if len(ours) == len(theirs) == 1:
+        wins, count, chance = smoother(ours[0], theirs[0])
+        text += f"; smoother on {wins} of {count} images, p = {chance:.2g}"
+        return Comparison(text, chance, (2 * wins > count) - (2 * wins < count))
+    values = np.array([*ours, *theirs], dtype=np.float64)
+    each = [estimate(own) for own in values[:, np.isfinite(values).all(0)]]
+    found = difference(each[len(ours) :], each[: len(ours)])
+    text += f"; {found.why}" if found.why else f"; p = {found.p:.2g}"
+    return Comparison(text, found.p, (found.value > 0) - (found.value < 0))
 
 
 def claims_grid(judged: Sequence[Claim]) -> TextTable:
@@ -316,6 +263,7 @@ def _note(judged: Sequence[Claim]) -> str:
         "Of k-NN and top-1 the last block; else one block, chosen without the images shown where their records allow "
         "it. A comparison counts (+ for the claim, − against it) where p < 0.05 after Holm's correction for the "
         f"{count} comparisons of this table; = does not count. A claim is supported or contradicted if all that counts "
-        "says so, mixed if not all does, undecided if nothing counts. A collapsed network never wins. One training run "
-        "a variant: the intervals hold the images' chance, not the seed's."
+        "says so, mixed if not all does, undecided if nothing counts. A network that has collapsed never wins, nor one "
+        "that is not above its own start. Of several training runs a network p holds their chance and that of the "
+        "images, of one run the images' alone."
     )

@@ -19,7 +19,7 @@ from dinoskip.estimates import Judgement, decided, gain_of, judged
 from dinoskip.results import EvalResult
 from visualize.comparison import CROSS_FITTED, HELD_OUT, OWN_BEST, Score, ScoreDifference, Scores, aligned, signed
 from visualize.paper.published import SKIP
-from visualize.rows import Benchmark, Rows, StudyVariant, collapse, single_blocks, values_of
+from visualize.rows import Benchmark, Rows, StudyVariant, collapse, families, single_blocks, values_of
 from visualize.tables import TextTable, mean_deviation
 
 BETTER, WORSE, UNDECIDED = "better", "worse", "undecided"
@@ -132,14 +132,6 @@ class Answer:
 
 
 Families = Mapping[str, Sequence[StudyVariant]]
-
-
-def families(variants: Sequence[StudyVariant]) -> dict[str, list[StudyVariant]]:
-    """Every network by its name without the seed, with the variants that differ in the seed of training alone."""
-    together: dict[str, list[StudyVariant]] = {}
-    for variant in variants:
-        together.setdefault(variant.family or variant.name, []).append(variant)
-    return {(own[0].name if len(own) == 1 else name): own for name, own in together.items()}
 
 
 def answers(

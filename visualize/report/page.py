@@ -22,7 +22,7 @@ from visualize.paper.claims import claims, claims_grid
 from visualize.paper.compare import ComparedStudy, compared, compared_csv
 from visualize.paper.published import published
 from visualize.report import sections
-from visualize.report.answer import Answer, answer_table, answers, cautions, choices, dependences, families, verdict
+from visualize.report.answer import Answer, answer_table, answers, cautions, choices, dependences, verdict
 from visualize.report.content import Preview, Report
 from visualize.report.markdown import report_markdown
 from visualize.report.rows_page import write_long_table
@@ -37,7 +37,7 @@ from visualize.report.tables import (
     block_grids,
     others_grid,
 )
-from visualize.rows import last_epochs, principal, rows_csv, setting_note, starts
+from visualize.rows import families, last_epochs, principal, rows_csv, setting_note, starts
 from visualize.tables import NOT_RUN, TextTable, as_csv, latex, markdown, setting
 
 

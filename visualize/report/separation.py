@@ -17,8 +17,8 @@ from dinoskip.estimates import SIGNIFICANT, Difference, difference, gain_of, one
 from dinoskip.results import EvalResult
 from dinoskip.statistics import holm
 from visualize.comparison import Scores, aligned
-from visualize.report.answer import Measured, families, measured, without_place
-from visualize.rows import Benchmark, StudyVariant
+from visualize.report.answer import Measured, measured, without_place
+from visualize.rows import Benchmark, StudyVariant, families
 
 NOT_TESTED = "neither a trivial rule nor an untrained network was measured"
 

@@ -17,7 +17,6 @@ from visualize.paper.as_study import paper_as_study
 from visualize.paper.claims import (
     CONTRADICTED,
     MIXED,
-    RULES,
     SUPPORTED,
     UNDECIDED,
     Claim,
@@ -28,6 +27,7 @@ from visualize.paper.claims import (
 )
 from visualize.paper.compare import ComparedStudy
 from visualize.paper.published import DEFAULT, INITIALISED, SKIP
+from visualize.paper.rules import RULES
 from visualize.rows import StudyVariant
 
 
@@ -278,3 +278,63 @@ def test_a_network_whose_rate_is_unresolved_decides_no_claim(name):
         judged(*sides, roughness={one.name: [0.1 if one.role == SKIP else 0.9] * 20 for one in sides}), "PCA"
     )
     assert pictures.verdict == UNDECIDED
+
+
+def of_seeds(role, values, starts=(), **more):
+    """A network with a seed each of ``values``, known exactly over images, and what it scored before training."""
+    made = []
+    for seed, value in enumerate(values):
+        name = f"{role}-s{seed}"
+        own = [row(name, value, half=0.01, **more)]
+        own += [row(name, starts[seed], half=0.01, **{**more, "epoch": 0})] if starts else []
+        made.append(StudyVariant(name, role, "adamw", 12, own, family=role, seed=seed))
+    return made
+
+
+def test_seeds_of_a_network_are_one_comparison():
+    """Images alone called every pair of seeds different, and so equal networks that vary from seed to seed."""
+    equal = of_seeds(SKIP, (50.0, 53.0, 56.0)), of_seeds(INITIALISED, (52.0, 55.0, 58.0))
+    [one] = about(judged(*equal[0], *equal[1]), *DENSE).comparisons
+    assert one.sign == 0
+    assert one.text.startswith(f"mIoU, voc val: {INITIALISED} 55.0 ± 3.0 b9 − {SKIP} 53.0 ± 3.0 b9 = +2.0 [")
+    better = of_seeds(SKIP, (20.0, 20.3, 20.6)), of_seeds(INITIALISED, (52.0, 52.5, 52.1))
+    assert about(judged(*better[0], *better[1]), *DENSE).verdict == SUPPORTED
+    [fewer] = about(judged(*better[0], better[1][0]), *DENSE).comparisons
+    assert fewer.sign == 0
+    assert fewer.text.endswith("; one seed on one side")
+
+
+@pytest.mark.parametrize(("start", "verdict"), [(20.0, SUPPORTED), (51.9, UNDECIDED)])
+def test_the_higher_one_must_be_above_its_own_start(start, verdict):
+    skip, ours = of_seeds(SKIP, (20.0, 20.3, 20.6)), of_seeds(INITIALISED, (52.0, 52.5, 52.1), (start,) * 3)
+    [one] = about(judged(*skip, *ours), *DENSE).comparisons
+    assert (one.sign == 1) is (verdict == SUPPORTED)
+    assert ("from its own start" in one.text) is (verdict == UNDECIDED)
+
+
+def test_too_few_images_decide_no_claim():
+    made = [variant(role, "adamw", {"value": value}) for role, value in ((SKIP, 20.0), (INITIALISED, 60.0))]
+    for few, verdict in ((5, UNDECIDED), (6, SUPPORTED)):
+        sides = [replace(one, rows=[replace(own, n=few) for own in one.rows]) for one in made]
+        claim = about(judged(*sides), *DENSE)
+        assert claim.verdict == verdict
+        assert claim.comparisons[0].text.endswith("5 images are too few (below 6)") is (few == 5)
+
+
+def test_pictures_of_seeds_are_one_comparison():
+    networks = [of_seeds(SKIP, (50.0,) * 3), of_seeds(INITIALISED, (50.0,) * 3)]
+    rng = np.random.default_rng(0)
+
+    def of(*levels):
+        rough = {
+            one.name: [float(level + 0.01 * rng.standard_normal()) for _ in range(20)]
+            for own, seeds in zip(networks, levels, strict=True)
+            for one, level in zip(own, seeds, strict=True)
+        }
+        [one] = judged(*networks[0], *networks[1], roughness=rough)[-1].comparisons
+        return one
+
+    assert of((0.5, 0.51, 0.52), (0.2, 0.21, 0.22)).sign == 1
+    apart = of((0.2, 0.5, 0.8), (0.1, 0.4, 0.7))
+    assert (apart.direction, apart.sign) == (1, 0)
+    assert apart.text.startswith(f"roughness: {INITIALISED} 0.40 ± 0.30 against {SKIP} 0.50 ± 0.30; p = ")
