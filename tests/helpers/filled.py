@@ -6,6 +6,7 @@ What is expected is read off the study's settings; what is there, off the files 
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 import math
 import re
@@ -20,6 +21,7 @@ from dinoskip.pipeline.stages.pretrain import PretrainSection
 from dinoskip.pipeline.stages.supervise import SuperviseSection
 from dinoskip.pipeline.variants import Variant
 from dinoskip.results import EvalResult, read_rows
+from visualize.paper.others import OTHERS
 from visualize.paper.published import DEFAULT, EPOCHS, INITIALISED, PUBLISHED, SKIP, PublishedNumber
 
 KINDS = {"ade20k": "ADE20K", "coco_stuff": "COCO-Stuff", "coco20k": "COCO20k"}
@@ -100,6 +102,7 @@ def filled(study: StudyBase, variants: tuple[Variant, ...], folder: Path, *, who
     _rows(result, expected, rows)
     _tables(result, expected, rows, folder / "report" / "tables", whole_tables)
     _report(result, expected, folder)
+    _measures(result, expected, rows, (folder / "report" / "report.md").read_text(encoding="utf-8"))
     _gallery(result, expected, folder / "report" / "gallery")
     return result
 
@@ -178,6 +181,7 @@ def _report(result: Filled, expected: Expected, folder: Path) -> None:
         "epochs": any(expected.measures()) and len([epoch for epoch in expected.epochs if epoch]) > 1,
         "depth": any(expected.measures()) and len(depths) > 1,
         "roughness": shown(expected) is not None,
+        "spectrum": study.analyze.spectrum is not None,
     }
     for name, asked in wanted.items():
         if asked:
@@ -190,6 +194,57 @@ def _report(result: Filled, expected: Expected, folder: Path) -> None:
     for line in re.findall(r"^- .*no number for.*", text, flags=re.MULTILINE):
         result.faults.append(f"report: {line}")
     result.need("pages", (folder / "index.html").is_file(), "no index.html")
+
+
+def _printed(text: str, title: str) -> list[dict[str, str]]:
+    """The lines of a page's table below a heading, by column; none where there is no such table."""
+    found = re.search(rf"^### {re.escape(title)}\n(.*?)(?=^#|\Z)", text.replace("\\", ""), re.MULTILINE | re.DOTALL)
+    lines = re.findall(r"^\| (.*) \|$", found[1], re.MULTILINE) if found else []
+    head, *body = ([cell.strip() for cell in line.split(" | ")] for line in lines) if lines else ([],)
+    return [dict(zip(head, line, strict=True)) for line in body]
+
+
+def _measures(result: Filled, expected: Expected, rows: list[EvalResult], text: str) -> None:
+    """What is measured for other papers: ln κ of the tokens, their tables, epochs to an accuracy, rounded networks."""
+    study, trained = expected.sections, [one.name for one in expected.variants if one.model]
+    tokens = {line["variant"]: line for line in _printed(text, "Condition of the tokens, ln κ")}
+    for name in trained:
+        result.need("ln κ", all(_number(tokens.get(name, {}).get(side)) for side in ("in", "out")), name)
+    measured = {name: {f"ln κ {side}": value for side, value in tokens.get(name, {}).items()} for name in trained}
+    for row in sorted((row for row in rows if row.task == "classify"), key=lambda row: row.epoch):
+        measured[row.model] |= {row.metric: f"{row.value:.1f}", f"{row.metric} {row.dataset}": f"{row.value:.1f}"}
+    for name in (one for one in study.report.compare if one in OTHERS):
+        _other_table(result, name, {key.rpartition("-")[0]: own for key, own in measured.items()}, text)
+    if expected.supervised and expected.recipe.online_every and len(trained) > 1:
+        reached = {line["variant"]: line for line in _printed(text, "Epochs to an accuracy")}
+        for name in trained:
+            result.need("epochs to an accuracy", _number(reached.get(name, {}).get("final top-1")), name)
+    if study.analyze.quantise is not None:
+        rounded = {
+            line["network"].partition(" ep")[0]: line for line in _printed(text, "Rounded weights and activations")
+        }
+        for name, bits in itertools.product(trained, study.analyze.quantise.precisions):
+            result.need("rounded", _number(rounded.get(name, {}).get(bits)), f"{name}, {bits}")
+
+
+def _other_table(result: Filled, name: str, measured: dict[str, dict[str, str]], text: str) -> None:
+    """Another paper's table: what was measured stands in it, by label, and nothing else of ours."""
+    table, before = OTHERS[name], result.counts.get(name, 0)
+    printed = {line["variant"]: line for line in _printed(text, table.title)}
+    for label, (heading, key) in itertools.product(table.rows, table.measures):
+        ours, known = printed.get(label, {}).get(f"{heading}, ours"), measured.get(label, {}).get(key)
+        about = f"{label}, {heading}: {ours!r}, measured {known!r}"
+        if known is not None:
+            result.need(name, _number(ours) and abs(float(str(ours)) - float(known)) < 0.06, about)
+        elif _number(ours):
+            result.faults.append(f"{name}: {about}")
+    if result.counts.get(name, 0) == before:
+        result.faults.append(f"{name}: no cell is filled")
+
+
+def _number(text: str | None) -> bool:
+    """Whether a page's cell is a number."""
+    return re.match(r"[−-]?\d", text or "") is not None
 
 
 def shown(expected: Expected) -> str | None:
