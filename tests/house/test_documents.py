@@ -19,7 +19,10 @@ from dinoskip.console import log
 from dinoskip.pipeline.study import Study
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs" / "concepts").glob("*.md"))]
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")),
+    *sorted(page for folder in ("", "concepts", "results") for page in (ROOT / "docs" / folder).glob("*.md")),
+]
 SOURCES = [path for part in ("dinoskip", "eval", "visualize", "benchmarks") for path in (ROOT / part).rglob("*.py")]
 DOTTED = re.compile(r"\b(?:dinoskip|eval|visualize)(?:\.[A-Za-z_]\w*)+\b(?![/-])")
 FILE = re.compile(r"\b(?:dinoskip|eval|visualize|tests|benchmarks|configs|docs)/[\w./*-]*\w\.(?:py|md|yaml)\b")
@@ -79,11 +82,13 @@ def test_settings(path: Path) -> None:
 
 
 def commands_of(page: Path) -> Iterator[str]:
-    """The command lines of a page's code blocks, without ``dinoskip`` and comments."""
+    """The command lines of a page's code blocks and sentences, without ``dinoskip`` and comments."""
     for block in re.findall(r"```(?:sh)?\n(.*?)```", page.read_text(), flags=re.DOTALL):
         for line in block.replace("\\\n", " ").splitlines():
             if match := COMMAND.match(line.strip()):
                 yield match[1]
+    sentences = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    yield from (" ".join(found.split()) for found in re.findall(r"`dinoskip ([^`]+)`", sentences))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
@@ -91,14 +96,16 @@ def test_commands(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     warned: list[str] = []
     monkeypatch.setattr(log, "warning", lambda text, *values: warned.append(text % values))
     for line in commands_of(page):
-        arguments = shlex.split(line, comments=True)
+        arguments = [word for word in shlex.split(line, comments=True) if word != "[SETTING]"]
         if "..." in arguments:
             continue
         said = io.StringIO()
         try:
             with redirect_stderr(said):
                 args = _parse(arguments)
-        except SystemExit:
+        except SystemExit as stop:
+            if stop.code == 0 or "arguments are required" in said.getvalue():
+                continue  # --help, or a sentence that names a command without what it is given
             pytest.fail(f"{page.name}: dinoskip {line}\n{said.getvalue()}")
         for text in getattr(args, "overrides", []):
             dotted = text.partition("=")[0]
