@@ -10,13 +10,13 @@ decides nothing.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from dinoskip.estimates import SIGNIFICANT, Difference, difference, gain_of, one_sided
 from dinoskip.results import EvalResult
 from dinoskip.statistics import holm
-from visualize.comparison import Scores, aligned
+from visualize.comparison import ScoreDifference, Scores, aligned
 from visualize.report.answer import Measured, measured, without_place
 from visualize.rows import Benchmark, StudyVariant, families
 
@@ -35,24 +35,24 @@ class Separation:
 def separations(variants: Sequence[StudyVariant], scores: Scores, baselines: Sequence[EvalResult]) -> list[Separation]:
     """Every measure of a study."""
     networks = families(variants)
-    every: list[tuple[Benchmark, list[Measured], EvalResult | None, list[float]]] = []
+    every: list[tuple[Benchmark, list[Measured], list[float], str]] = []
     for benchmark in scores.benchmarks:
         sides = [side for name, own in networks.items() if (side := measured(name, own, benchmark, scores))]
         trivial = max((row for row in baselines if benchmark.is_of(row)), key=lambda row: row.value, default=None)
-        trained = [side for side in sides if side.before or trivial is not None]
-        chances = [_p_of_nothing(side, sides, trivial, scores) for side in trained]
-        every.append((benchmark, sides, trivial, chances))
+        above = {side.name: _above(side, sides, trivial, scores) for side in sides if side.before or trivial}
+        chances = [_p_of_nothing(list(one.values())) for one in above.values()]
+        every.append((benchmark, sides, chances, _text(benchmark, sides, trivial, above)))
     distinct: dict[Hashable, list[float]] = {}
-    for benchmark, sides, _, chances in every:
+    for benchmark, sides, chances, _ in every:
         distinct.setdefault(_test(benchmark, sides), chances)
     adjusted = iter(holm([p for chances in distinct.values() for p in chances]))
     of_tests = {test: [next(adjusted) for _ in chances] for test, chances in distinct.items()}
     found = []
-    for benchmark, sides, trivial, chances in every:
+    for benchmark, sides, _, text in every:
         corrected = of_tests[_test(benchmark, sides)]
         tested = not all(map(math.isnan, corrected))
         separates = any(p < SIGNIFICANT for p in corrected) if tested else None
-        found.append(Separation(benchmark, separates, _text(benchmark, sides, trivial, chances)))
+        found.append(Separation(benchmark, separates, text))
     return found
 
 
@@ -67,31 +67,50 @@ def speechless(found: Sequence[Separation]) -> dict[Benchmark, str]:
     return {one.benchmark: "this measure separates nothing here" for one in found if one.separates is False}
 
 
-def _p_of_nothing(side: Measured, sides: Sequence[Measured], trivial: EvalResult | None, scores: Scores) -> float:
-    """p of a network not being above all that has not learnt: the largest of all."""
-    against: list[Difference] = []
+_RULE = "trivial rule"
+
+
+def _above(
+    side: Measured, sides: Sequence[Measured], trivial: EvalResult | None, scores: Scores
+) -> dict[str, Difference]:
+    """How much a network is above the trivial rule, and above every network before training, by its name."""
+    above: dict[str, Difference] = {}
     if trivial is not None:
         now, rule = aligned(side.now, [scores.of(trivial)])
-        against.append(difference([score - rule[0] for score in now]))
+        above[_RULE] = difference([score - rule[0] for score in now])
     for other in (one for one in sides if one.before):
         now, before = aligned(side.now, other.before)
         gain = gain_of(now, before) if other is side else difference(now, before)
-        against += [gain] if gain is not None else []
-    chances = [one_sided(one) for one in against]
+        above |= {other.name: gain} if gain is not None else {}
+    return above
+
+
+def _p_of_nothing(above: Sequence[Difference]) -> float:
+    """p of a network not being above all that has not learnt: the largest of all."""
+    chances = [one_sided(one) for one in above]
     return math.nan if not chances or any(map(math.isnan, chances)) else max(chances)
 
 
-def _text(benchmark: Benchmark, sides: Sequence[Measured], trivial: EvalResult | None, chances: Sequence[float]) -> str:
-    """``mIoU, voc val: best trained 6.6 (mixing), trivial rule 3.4, untrained at most 4.0 (mixing)``."""
+def _text(
+    benchmark: Benchmark,
+    sides: Sequence[Measured],
+    trivial: EvalResult | None,
+    above: Mapping[str, Mapping[str, Difference]],
+) -> str:
+    """``mIoU, voc val: best trained 6.6 (mixing), +3.2 [+1.9, +4.5] against the majority class (3.4), ...``."""
     if not sides:
         return benchmark.label
     best = max(sides, key=lambda side: side.value)
+    apart = {name: ScoreDifference.of(one).text for name, one in above.get(best.name, {}).items()}
     parts = [f"best trained {best.value:.1f} ({best.name})"]
-    parts += [] if trivial is None else [f"{trivial.model.removeprefix('baseline: ')} {trivial.value:.1f}"]
-    begun = [(sum(one.value for one in side.before) / len(side.before), side.name) for side in sides if side.before]
-    parts += [f"untrained at most {max(begun)[0]:.1f} ({max(begun)[1]})"] if begun else []
-    parts += [] if chances else [NOT_TESTED]
-    return f"{benchmark.label}: {', '.join(parts)}"
+    if trivial is not None:
+        parts.append(f"{apart[_RULE]} against the {trivial.model.removeprefix('baseline: ')} ({trivial.value:.1f})")
+    if begun := [
+        (sum(one.value for one in side.before) / len(side.before), side.name) for side in sides if side.before
+    ]:
+        value, name = max(begun)
+        parts.append(f"{apart.get(name, '')} against the best untrained one ({value:.1f}, {name})".strip())
+    return f"{benchmark.label}: {', '.join(parts if above else [*parts, NOT_TESTED])}"
 
 
 def separation_said(found: Sequence[Separation]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -130,7 +131,9 @@ def test_a_measure_separates_that_is_above_the_rule_and_the_untrained(trained, u
     [line] = answers(studied, scores, baselines, silent)[0].lines
     assert line.verdict == ("better" if separates else "undecided")
     assert (line.why == "this measure separates nothing here") is not separates
-    assert "best trained" in separation_said([found])[0]
+    apart = r"[+−]?\d+\.\d \[[+−]\d+\.\d, \+\d+\.\d\] against the"
+    said = rf"best trained 60\.\d \(ours\), {apart} same place \(.+\), {apart} best untrained one \(.+, (ours|skip)\)\."
+    assert re.search(said, separation_said([found])[0])
 
 
 def test_a_silent_measure_is_folded_on_the_page(tmp_path):
