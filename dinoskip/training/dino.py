@@ -21,8 +21,6 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from dinoskip.config import Added
-from dinoskip.data.augment import AugmentConfig
-from dinoskip.data.crops import CropConfig
 from dinoskip.distributed import all_reduce_mean, local
 from dinoskip.models.build import SHAPES, VitConfig, from_config
 from dinoskip.models.flops import dino_head_flops, dino_step_flops
@@ -33,48 +31,16 @@ from dinoskip.training.gradients import clip_each_
 from dinoskip.training.guard import CollapseAlarm
 from dinoskip.training.objective import Objective, Step
 from dinoskip.training.presets import PRESETS
-from dinoskip.training.pretrain_config import PretrainConfig, StepCost
+from dinoskip.training.pretrain_config import StepCost
 from dinoskip.training.rates import Rates, Schedules
 from dinoskip.training.recipe import Job
+from dinoskip.training.teacher_student import TeacherStudentConfig
 
 # Scores in work at a time: on a CPU what stays in its cache, on a GPU what fills it.
 CHUNK_CPU, CHUNK_GPU = 1 << 20, 1 << 24
 
 
-class DistillationConfig(PretrainConfig):
-    """Settings of a student that learns from its moving average, the teacher: DINO's, which iBOT shares."""
-
-    out_dim: int = Field(65536, ge=2, description="prototypes")
-    hidden_dim: int = Field(2048, ge=1, description="width of the head's MLP")
-    bottleneck_dim: int = Field(256, ge=1, description="width before the prototypes")
-    norm_last_layer: bool = Field(True, description="last-layer gain fixed at 1; else trained, the teacher's by EMA")
-    student_temp: float = Field(0.1, gt=0, description="temperature of the student's softmax")
-    teacher_temp: float = Field(0.07, gt=0, description="after its warm-up")
-    warmup_teacher_temp: float = Field(0.04, gt=0, description="at the first epoch, linear to teacher_temp")
-    warmup_teacher_temp_epochs: int = Field(30, ge=0, description="epochs from warmup_teacher_temp to teacher_temp")
-    center_momentum: float = Field(0.9, ge=0, le=1, description="average of the centre")
-    momentum_teacher: float = Field(0.996, ge=0, le=1, description="at the first step; cosine to 1")
-    clip_grad: float = Field(3.0, ge=0, description="bound on each parameter's own gradient norm; 0 = none")
-    freeze_last_layer: int = Field(1, ge=0, description="epochs in which the last layer is not updated")
-    crops: CropConfig = CropConfig()
-    augment: AugmentConfig = AugmentConfig()
-
-    @model_validator(mode="after")
-    def _two_global_crops(self) -> DistillationConfig:
-        if self.crops.num_global != 2:
-            raise ValueError("crops.num_global: must be 2: each is what the other is compared with")
-        return self
-
-    def views(self) -> tuple[CropConfig, AugmentConfig]:
-        """Two global crops, and local ones."""
-        return self.crops, self.augment
-
-    def sizes(self) -> dict[str, int]:
-        """Of global and local crops."""
-        return {"crops.global_size": self.crops.global_size, "crops.local_size": self.crops.local_size}
-
-
-class DinoConfig(DistillationConfig):
+class DinoConfig(TeacherStudentConfig):
     """DINO's settings. The defaults are a 300-epoch run with the gain fixed; ``preset`` names a published command."""
 
     objective: Annotated[Literal["dino"], Added()] = "dino"
@@ -267,7 +233,7 @@ class DinoRates(Rates):
 class DinoSchedules(Schedules):
     """All schedules of a run of ``epochs * steps_per_epoch`` steps."""
 
-    def __init__(self, config: DistillationConfig, optimizer: OptimizerConfig, steps_per_epoch: int) -> None:
+    def __init__(self, config: TeacherStudentConfig, optimizer: OptimizerConfig, steps_per_epoch: int) -> None:
         super().__init__(config, optimizer, steps_per_epoch)
         self._steps_per_epoch, self._frozen_epochs = steps_per_epoch, config.freeze_last_layer
         self._momentum = cosine(config.momentum_teacher, 1.0, config.epochs * steps_per_epoch)

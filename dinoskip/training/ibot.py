@@ -34,7 +34,6 @@ from dinoskip.training.dino import (
     CHUNK_GPU,
     DinoRates,
     DinoSchedules,
-    DistillationConfig,
     dino_loss,
     make_teacher,
     update_center,
@@ -45,6 +44,7 @@ from dinoskip.training.guard import CollapseAlarm
 from dinoskip.training.objective import Objective, Step
 from dinoskip.training.pretrain_config import StepCost
 from dinoskip.training.recipe import Job
+from dinoskip.training.teacher_student import TeacherStudentConfig
 
 
 def _are_shares(ratios: tuple[tuple[float, float], ...]) -> tuple[tuple[float, float], ...]:
@@ -61,7 +61,7 @@ class IbotCropConfig(CropConfig):
     local_scale: Scale = Field((0.05, 0.25), description="least and greatest share of the image's area")
 
 
-class IbotConfig(DistillationConfig):
+class IbotConfig(TeacherStudentConfig):
     """iBOT's settings; the defaults are those of the published command for ViT-S/16, 800 epochs."""
 
     objective: Literal["ibot"] = "ibot"

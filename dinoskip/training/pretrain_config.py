@@ -52,6 +52,10 @@ class PretrainConfig(TrainConfig):
         """What does not go together with a model, by the setting's name."""
         return {}
 
+    def backbones(self) -> tuple[str, ...]:
+        """Specs of frozen networks whose weights the result depends on."""
+        return ()
+
     @abstractmethod
     def build(self, job: Job, steps_per_epoch: int, device: torch.device) -> Objective:
         """The objective with its networks at their start, which depend on ``job`` alone."""

@@ -13,8 +13,10 @@ from dinoskip.data.shards import Source
 from dinoskip.data.train_loader import TrainLoader
 from dinoskip.data.workers import wait_advice
 from dinoskip.distributed import World
+from dinoskip.models.load import load_backbone
 from dinoskip.training.calibration import first_weights
 from dinoskip.training.dino import DinoConfig
+from dinoskip.training.distill import DistillConfig
 from dinoskip.training.ibot import IbotConfig
 from dinoskip.training.loop import Training, train
 from dinoskip.training.mae import MaeConfig
@@ -27,6 +29,7 @@ AnyObjective = (
     | IbotConfig
     | MaeConfig
     | PatchContrastConfig
+    | DistillConfig
 )  # fmt: skip
 """The table of objectives."""
 
@@ -81,10 +84,13 @@ def pretrain(
             targets=config.targets(job.seed, job.model.patch_size),
         )  # fmt: skip
         objective = config.build(job, loader.steps_per_epoch, here.device)
+        objective.look_at(images)
         verdict = partial(wait_advice, mode=config.data_path, workers=own)
         return Training(objective, loader, images.ids, verdict, first_weights(job.model, job.seed, images, start))
 
     def data() -> dict[str, Any]:
-        return {"fingerprint": images.fingerprint(), "images": len(images), **images.record}
+        read = {spec: load_backbone(spec).weights_hash for spec in job.pretrain.backbones()}
+        about = {"fingerprint": images.fingerprint(), "images": len(images), **images.record}
+        return about | ({"backbones": read} if read else {})
 
     return train(job, prepare, data, run_dir, device=device, observer=observer, allow=allow)

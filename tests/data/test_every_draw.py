@@ -20,9 +20,11 @@ from eval.normals import augment as normals
 from eval.normals.config import NormalsConfig
 from eval.probe import crops as probe
 from eval.probe.config import PROTOCOLS, ProbeConfig
+from tests.helpers.tiny import REQUIRED
 
 SIZE, BATCH = 32, 50
-SMALL = {"dino": "crops", "ibot": "crops", "mae": "crop_size", "patch_contrast": "crop_size"}
+SMALL = {"dino": "crops", "ibot": "crops", "mae": "crop_size", "patch_contrast": "crop_size",
+         "distill": "crop_size"}  # fmt: skip
 OBJECTIVES = {kind.model_fields["objective"].default: kind for kind in get_args(AnyObjective)}
 
 
@@ -47,7 +49,9 @@ def of_training(transform: Any) -> Callable[[np.ndarray], None]:
 
 def of_pretraining(name: str) -> Callable[[np.ndarray], None]:
     small = {"crops": {"global_size": SIZE, "local_size": SIZE // 2}, "crop_size": SIZE}
-    config = OBJECTIVES[name].model_validate({"objective": name, SMALL[name]: small[SMALL[name]]})
+    config = OBJECTIVES[name].model_validate(
+        {"objective": name, SMALL[name]: small[SMALL[name]], **REQUIRED.get(name, {})}
+    )
     transform, targets = WorkerCrops(*config.views(), 0, compiled=False), config.targets(0, 8)
     return of_training(transform if targets is None else WithTargets(transform, targets))
 

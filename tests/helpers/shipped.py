@@ -46,6 +46,7 @@ SMALL = {
     "rooms": {"images": 8, "size": 64, "val_fraction": 0.25},
 }
 """What is composed; of what is read, :mod:`tests.helpers.real_layouts` makes little."""
+STAND_IN = "timm:vit_tiny_patch16_224,pretrained=false,depth=4"  # for a network of timm's
 HEADS = {"out_dim": 64, "hidden_dim": 32, "bottleneck_dim": 16, "decoder_dim": 64, "decoder_depth": 1, "queue": 32}
 MEASURES: dict[str, dict[str, Any]] = {
     "probe": {"size": "side", "epochs": 1},
@@ -104,8 +105,7 @@ class Shrink:
         for part, key in ((tree, "backbone"), (tree.get("init", {}), "teacher")):
             if key in part:
                 side = f",img_size={self.side}" if key == "teacher" else ""
-                stand_in = f"timm:vit_tiny_patch16_224,pretrained=false,depth=4{side}"
-                part[key] = re.sub(r"^timm:.*", stand_in, part[key])
+                part[key] = re.sub(r"^timm:.*", f"{STAND_IN}{side}", part[key])
 
     def training(self, tree: dict[str, Any], full: Any) -> None:
         """A recipe's section, in place; ``full`` has it with its defaults."""
@@ -120,6 +120,8 @@ class Shrink:
         if full.diagnose_every:
             tree["diagnose_every"] = 1
         tree |= {key: min(most, getattr(full, key)) for key, most in HEADS.items() if getattr(full, key, None)}
+        for teacher in tree.get("teachers", []):
+            teacher["backbone"] = re.sub(r"^timm:.*", STAND_IN, teacher["backbone"])
         tree["batch_size"] = IMAGENET // 2 if self.labelled else BATCH
         if hasattr(full, "crop_size"):
             tree["crop_size"] = self.side

@@ -44,8 +44,14 @@ SMALL_OBJECTIVES: dict[str, dict[str, Any]] = {
              "crops": {"global_size": 32, "local_size": 16, "num_local": 1}},
     "mae": {"crop_size": 32, "decoder_dim": 32, "decoder_depth": 1},
     "patch_contrast": {"crop_size": 32, "hidden_dim": 16, "out_dim": 8, "momentum_teacher": 0.9, "queue": 20},
+    "distill": {"crop_size": 32, "sample": 4, "teachers": [
+        {"backbone": "timm:vit_tiny_patch16_224,pretrained=false,img_size=32,depth=2", "cls": "queue_kl", "queue": 6},
+        {"backbone": "timm:vit_tiny_patch16_224,pretrained=false,seed=1,img_size=32,depth=2",
+         "standardise": "phi_s", "patches": "mse", "cls": "smooth_l1"}]},
 }  # fmt: skip
 """Settings of the other objectives with which a step takes milliseconds; their crops are of 32 pixels."""
+REQUIRED: dict[str, dict[str, Any]] = {"distill": {"teachers": SMALL_OBJECTIVES["distill"]["teachers"]}}
+"""Settings without which an objective is not."""
 
 
 def objective_job(objective: str, optimizer: str = "adamw", **pretrain: Any) -> PretrainJob:

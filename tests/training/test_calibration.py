@@ -19,7 +19,7 @@ from dinoskip.training import PretrainJob, pretrain
 from dinoskip.training.calibration import before_and_after, begin_with, calibrated_model, centre_crops, spread
 from dinoskip.training.dino import DINO
 from tests.helpers.ranks import on_ranks
-from tests.helpers.tiny import make_images, tiny_job
+from tests.helpers.tiny import REQUIRED, make_images, tiny_job
 
 MODEL: dict[str, Any] = {
     "name": "vit_tiny_patch16", "depth": 2, "img_size": 32, "skip": False, "init": {"name": "calibrated", "count": 6},
@@ -70,6 +70,7 @@ def test_every_objective_begins_with_them(tmp_path: Path) -> None:
     weights = dict(calibrated_model(job().model, 1, images).state_dict())
     own: dict[str, dict[str, Any]] = {
         "dino": {}, "ibot": {}, "mae": {"crop_size": 32, "positions": "learned"}, "patch_contrast": {"crop_size": 32},
+        "distill": {"crop_size": 32, **REQUIRED["distill"]},
     }  # fmt: skip
     for name, settings in own.items():
         one = PretrainJob.model_validate({"model": MODEL, "pretrain": {"objective": name, **settings}})

@@ -19,7 +19,7 @@ from dinoskip.training.objective import Objective, Step
 from dinoskip.training.pretraining import AnyObjective
 from dinoskip.training.rates import Schedules
 from dinoskip.training.recipe import Job
-from tests.helpers.tiny import make_images, rows_of, tensor_hashes, tiny_job
+from tests.helpers.tiny import REQUIRED, make_images, rows_of, tensor_hashes, tiny_job
 
 
 class ColourConfig(DinoConfig):
@@ -88,7 +88,8 @@ OBJECTIVES = {kind.model_fields["objective"].default: kind for kind in get_args(
 def test_objectives_are_chosen_by_name_and_dino_is_the_default() -> None:
     assert set(OBJECTIVES) >= {"dino", "patch_contrast"}
     for name, kind in OBJECTIVES.items():
-        assert type(PretrainJob.model_validate({"pretrain": {"objective": name}}).pretrain) is kind
+        given = {"objective": name, **REQUIRED.get(name, {})}
+        assert type(PretrainJob.model_validate({"pretrain": given}).pretrain) is kind
     job = PretrainJob.model_validate({"pretrain": {"epochs": 20}})
     assert isinstance(job.pretrain, DinoConfig)
     assert "objective" not in settings_for_key(job)["pretrain"], "keys and config.json of earlier runs stay valid"

@@ -102,7 +102,7 @@ def inputs_of(
     }
     images = data.of_dataset(nodes, recipe["dataset"], "train", *(("images", "pretraining", split) for split in splits))
     parts, beside = _online(nodes)
-    outside = {**images.outside, **selected_from(variant)}
+    outside = {**images.outside, **selected_from(variant), **taught_by(nodes.study)}
     inputs = {**images.inputs, **start_of(nodes, variant)}
     runtime = {**images.runtime, "free": free, "online": parts}
     return TrainingInputs(settings, replace(images, inputs=inputs, outside=outside, runtime=runtime), beside)
@@ -123,6 +123,13 @@ def selected_from(variant: Variant) -> dict[str, tuple[Any, ...]]:
     """The hash of the network from which a variant's first weights are selected, if they are."""
     init = variant.model.init if variant.model else None
     return {"weights selected from": ("backbone", init.teacher)} if isinstance(init, WeightSelectionInit) else {}
+
+
+def taught_by(study: StudyBase) -> dict[str, tuple[Any, ...]]:
+    """The hashes of the frozen networks that pretraining reads."""
+    section = study.find(PretrainSection)
+    specs = section.backbones() if section is not None else ()
+    return {f"teacher {place}": ("backbone", spec) for place, spec in enumerate(specs, 1)}
 
 
 def start_of(nodes: StudyNodes, variant: Variant) -> dict[str, str]:

@@ -15,7 +15,7 @@ from dinoskip.pipeline.stages.pretrain import section_of
 from dinoskip.pipeline.study import build_nodes, study_of
 from dinoskip.results import read_rows
 from dinoskip.training.pretraining import AnyObjective
-from tests.helpers.tiny import SMALL_OBJECTIVES
+from tests.helpers.tiny import REQUIRED, SMALL_OBJECTIVES
 
 STUDY = """
 name: small
@@ -39,9 +39,10 @@ analyze: {model: vit_mini_patch8, depth: 2, img_size: 32, photos: 1}
 @pytest.mark.parametrize("kind", get_args(AnyObjective), ids=lambda kind: kind.__name__)
 def test_a_section_has_the_defaults_of_its_objective(kind: type) -> None:
     name = kind.model_fields["objective"].default
-    section = section_of({"objective": name, "dataset": "x"})
+    given = REQUIRED.get(name, {})
+    section = section_of({"objective": name, "dataset": "x", **given})
     assert isinstance(section, kind)
-    assert {key: value for key, value in dump(section).items() if key != "dataset"} == dump(kind())
+    assert {key: value for key, value in dump(section).items() if key != "dataset"} == dump(kind(**given))
 
 
 def test_a_study_without_a_name_is_by_dino_and_its_key_does_not_say_so() -> None:

@@ -1,0 +1,243 @@
+"""Distillation: a student whose dense and CLS features must be those of frozen teachers, of the same crop.
+
+Heads, one set a teacher, map the student's features after its last norm to the teacher's width; they are thrown away.
+Losses are lightly-train's, Theia's and AM-RADIO's (:mod:`dinoskip.training.feature_losses`), teachers any backbone.
+B images a micro-batch, N patches of the student. To read how a step goes: :meth:`Distill.step`.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Literal, NamedTuple
+
+import torch
+from pydantic import Field, model_validator
+from timm.models.vision_transformer import VisionTransformer
+from torch import Tensor, nn
+
+from dinoskip.data.augment import AugmentConfig, Probability
+from dinoskip.data.crops import CropConfig, Scale
+from dinoskip.data.loader import Images
+from dinoskip.distributed import all_ranks
+from dinoskip.models.build import SHAPES, VitConfig, from_config
+from dinoskip.models.flops import patch_flops, vit_flops
+from dinoskip.randomness import torch_rng
+from dinoskip.training.calibration import centre_crops, spread
+from dinoskip.training.feature_losses import at_least_float32, intra_kl, point_loss, queue_kl, resized, update_queue_
+from dinoskip.training.gradients import clip_each_
+from dinoskip.training.objective import Objective, Step
+from dinoskip.training.pretrain_config import PretrainConfig, StepCost
+from dinoskip.training.rates import Schedules
+from dinoskip.training.recipe import Job
+from dinoskip.training.standardise import Standardisation
+from dinoskip.training.teachers import Teacher, TeacherFeatures, Teachers
+
+_AT_ONCE = 16  # images of the sample that a teacher sees in one pass
+
+
+class LightAugmentConfig(AugmentConfig):
+    """Flips and colour jitter; of triples the first is the crop's."""
+
+    grey: Probability = Field(0.2, description="probability of a grey image")
+    blur: tuple[Probability, Probability, Probability] = Field(
+        (0.0, 0.0, 0.0), description="probability of Gaussian blur"
+    )
+    solarise: tuple[Probability, Probability, Probability] = Field(
+        (0.0, 0.0, 0.0), description="probability of solarisation"
+    )
+
+
+class DistillConfig(PretrainConfig):
+    """Settings of distillation; student and teachers see the same crop, which a teacher sees once."""
+
+    objective: Literal["distill"] = "distill"
+    teachers: Teachers = Field(description="frozen backbones")
+    crop_size: int = Field(224, ge=8, description="side of the crop in pixels")
+    crop_scale: Scale = Field((0.25, 1.0), description="least and greatest share of the image's area")
+    augment: LightAugmentConfig = LightAugmentConfig()
+    head_layers: int = Field(1, ge=1, description="linear layers of a head; between them LayerNorm and GELU")
+    hidden_dim: int = Field(2048, ge=1, description="width between the layers of a head")
+    sample: int = Field(64, ge=2, description="images on which targets are measured, to standardise them")
+    clip_grad: float = Field(3.0, ge=0, description="bound on each parameter's own gradient norm; 0 = none")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> DistillConfig:
+        if self.accumulate > 1 and any(teacher.cls == "queue_kl" for teacher in self.teachers):
+            raise ValueError("accumulate: must be 1 with queue_kl, whose queue takes a whole batch at once")
+        return self
+
+    def views(self) -> tuple[CropConfig, AugmentConfig]:
+        """One crop."""
+        crops = CropConfig(num_global=1, num_local=0, global_size=self.crop_size, global_scale=self.crop_scale)
+        return crops, self.augment
+
+    def sizes(self) -> dict[str, int]:
+        """Of the crop."""
+        return {"crop_size": self.crop_size}
+
+    def backbones(self) -> tuple[str, ...]:
+        """The teachers."""
+        return tuple(teacher.backbone for teacher in self.teachers)
+
+    def build(self, job: Job, steps_per_epoch: int, device: torch.device) -> Distill:
+        """Student, heads and teachers."""
+        return Distill(job, self, steps_per_epoch, device)
+
+    def cost(self, model: VitConfig) -> StepCost:
+        """The student alone, without its heads: what teachers take is known when they are loaded."""
+        step = 3 * vit_flops(model, self.crop_size) - patch_flops(model, self.crop_size)
+        return StepCost(step, 2 * SHAPES[model.name][0] ** 2 * len(self.teachers), 1)
+
+
+# --- one step ----------------------------------------------------------------------------------------
+
+
+class Distill(Objective):
+    """A student that learns the features of frozen teachers."""
+
+    observed = "student"
+    by_block = True
+    config: DistillConfig
+
+    def __init__(self, job: Job, config: DistillConfig, steps_per_epoch: int, device: torch.device) -> None:
+        self.job, self.config = job, config
+        self.schedules = Schedules(config, job.optimizer, steps_per_epoch)
+        self.teachers = [Teacher(one, config.crop_size, device) for one in config.teachers]
+        backbone = job.backbone(device)
+        self.student = DistilledNetwork(backbone, self._heads(backbone.embed_dim).to(device)).train()
+        self.networks = {"student": self.student}
+        self.buffers = {
+            f"teachers.{place}.{name}": value
+            for place, teacher in enumerate(self.teachers)
+            for name, value in teacher.unmeasured(device).items()
+        }
+
+    def _heads(self, width: int) -> Heads:
+        layers = [width, *[self.config.hidden_dim] * (self.config.head_layers - 1)]
+        return Heads(
+            {
+                f"{place}.{what}": FeatureHead((*layers, teacher.dim))
+                for place, teacher in enumerate(self.teachers)
+                for what in ("patches", "cls")
+                if getattr(teacher.config, what) is not None
+            },
+            seed=self.job.seed,
+        )
+
+    def fresh(self, role: str) -> nn.Module:
+        """A backbone and heads of the same architecture."""
+        backbone = from_config(self.job.model, weight_init="skip")
+        return DistilledNetwork(backbone, self._heads(backbone.embed_dim))
+
+    def look_at(self, images: Images) -> None:
+        """Measure the targets on some of the images: what standardises them is the same from the first step on."""
+        if not any(any(teacher.config.whitened) for teacher in self.teachers):
+            return
+        rows = spread(len(images), self.config.sample)
+        crops = centre_crops(images, rows, self.config.crop_size)
+        for place, teacher in enumerate(self.teachers):
+            measured = teacher.measured(torch.split(crops, _AT_ONCE))
+            for name, value in all_ranks().from_main({name: one.cpu() for name, one in measured.items()}).items():
+                self.buffers[f"teachers.{place}.{name}"].copy_(value)
+
+    def step(self, step: Step) -> None:
+        """One step, from crops to student and heads."""
+        step.begin(self.schedules.at(step.number))
+        for (images,) in step.micro_batches():  # (B, 3, S, S)
+            with step.autocast():
+                targets = [teacher(images) for teacher in self.teachers]
+                mapped = step.forward(images)
+            loss, parts = self._loss(mapped, targets)
+            step.backward(loss, **parts)
+        gradients, norms = step.gradients()
+        if step.finite:
+            clip_each_(gradients, norms, self.config.clip_grad)
+            step.optimizer.step()
+
+    def _loss(self, mapped: Mapped, targets: list[TeacherFeatures]) -> tuple[Tensor, dict[str, Tensor]]:
+        """The weighted sum over teachers, and every part of it before its weight."""
+        parts: dict[str, Tensor] = {}
+        weighted: list[Tensor] = []
+        for place, (teacher, target) in enumerate(zip(self.teachers, targets, strict=True)):
+            config, end = teacher.config, "" if len(self.teachers) == 1 else f"_{place + 1}"
+            if config.patches is not None:
+                student = resized(at_least_float32(mapped.tokens[f"{place}.patches"]), mapped.grid, target.grid)
+                parts[f"patches_loss{end}"] = part = self._patches_loss(place, student, target.patches)
+                weighted.append(config.weight * config.patches_weight * part)
+            if config.cls is not None and target.cls is not None:
+                parts[f"cls_loss{end}"] = part = self._cls_loss(place, mapped.tokens[f"{place}.cls"], target.cls)
+                weighted.append(config.weight * config.cls_weight * part)
+        return torch.stack(weighted).sum(), {name: value.detach() for name, value in parts.items()}
+
+    def _patches_loss(self, place: int, student: Tensor, target: Tensor) -> Tensor:
+        config = self.teachers[place].config
+        assert config.patches is not None
+        if config.patches == "intra_kl":
+            return intra_kl(student, target, config.temperature)
+        return point_loss(student, self._standardised(place, "patches", target), config.patches, config.cosine_over)
+
+    def _cls_loss(self, place: int, student: Tensor, target: Tensor) -> Tensor:
+        config = self.teachers[place].config
+        assert config.cls is not None
+        if config.cls == "queue_kl":
+            queue = self.buffers[f"teachers.{place}.queue"]
+            update_queue_(queue, target)
+            return queue_kl(student, target, queue, config.temperature)
+        return point_loss(student[:, None], self._standardised(place, "cls", target)[:, None], config.cls)
+
+    def _standardised(self, place: int, what: str, target: Tensor) -> Tensor:
+        mean, weight = (self.buffers.get(f"teachers.{place}.{what}_{name}") for name in ("mean", "weight"))
+        return target if mean is None or weight is None else Standardisation(mean, weight)(target)
+
+
+# --- networks ----------------------------------------------------------------------------------------
+
+
+class Mapped(NamedTuple):
+    """What the heads make of the student's features, by ``TEACHER.patches`` (B, N, D) and ``TEACHER.cls`` (B, D)."""
+
+    tokens: dict[str, Tensor]
+    grid: tuple[int, int]
+
+
+class FeatureHead(nn.Sequential):
+    """Linear layers of these widths, LayerNorm and GELU between them."""
+
+    def __init__(self, widths: tuple[int, ...]) -> None:
+        layers: list[nn.Module] = [nn.Linear(widths[0], widths[1])]
+        for width, following in pairwise(widths[1:]):
+            layers += [nn.LayerNorm(width), nn.GELU(), nn.Linear(width, following)]
+        super().__init__(*layers)
+
+
+class Heads(nn.Module):
+    """A head a teacher and kind of token. Weights depend on ``seed`` alone: truncated normal (0.02), biases zero."""
+
+    def __init__(self, heads: dict[str, FeatureHead], *, seed: int = 0) -> None:
+        super().__init__()
+        self.of = nn.ModuleDict({name.replace(".", "_"): head for name, head in heads.items()})
+        with torch.no_grad():
+            for name, parameter in self.named_parameters():
+                if parameter.ndim > 1:
+                    nn.init.trunc_normal_(parameter, std=0.02, generator=torch_rng(seed, "init", "head", name))
+                elif name.endswith("bias"):
+                    parameter.zero_()
+
+    def forward(self, patches: Tensor, cls: Tensor) -> dict[str, Tensor]:
+        """Map patches (B, N, C) and CLS tokens (B, C), each by the heads that are of it."""
+        made = {name.replace("_", "."): head for name, head in self.of.items()}
+        return {name: head(cls if name.endswith("cls") else patches) for name, head in made.items()}
+
+
+class DistilledNetwork(nn.Module):
+    """A backbone and the heads on its patches and CLS token, after the last norm."""
+
+    def __init__(self, backbone: VisionTransformer, head: Heads) -> None:
+        super().__init__()
+        self.backbone, self.head = backbone, head
+
+    def forward(self, images: Tensor) -> Mapped:
+        """Map images (B, 3, H, W)."""
+        tokens, patch = self.backbone.forward_features(images), self.backbone.patch_embed.patch_size[0]
+        mapped = self.head(tokens[:, self.backbone.num_prefix_tokens :], tokens[:, 0])
+        return Mapped(mapped, (images.shape[2] // patch, images.shape[3] // patch))

@@ -1,0 +1,88 @@
+"""Losses between a student's features and a frozen teacher's: of patches, of CLS tokens, of similarities.
+
+All are in at least float32 and differentiated in the student's features alone; call them outside autocast. Sources,
+as read on 2026-11-23: lightly-train's three distillations (8f5a75c), Theia (59d0448), AM-RADIO (arXiv:2312.06709).
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from dinoskip.distributed import gather_rows
+
+PointLoss = Literal["cosine_smooth_l1", "cosine", "smooth_l1", "mse"]
+CosineOver = Literal["token", "image"]
+COSINE, SMOOTH_L1 = 0.9, 0.1
+
+
+def point_loss(student: Tensor, teacher: Tensor, kind: PointLoss, cosine_over: CosineOver = "token") -> Tensor:
+    """Distance of features (B, N, D) to their targets of the same shape, a mean.
+
+    ``mse`` and ``smooth_l1`` (beta 1) are means over every number, ``cosine`` is 1 - cosine, of every token, or, as in
+    Theia's code, of an image's whole flattened map; ``cosine_smooth_l1`` is 0.9 and 0.1 of the two.
+    """
+    student, teacher = at_least_float32(student), at_least_float32(teacher)
+    if kind == "mse":
+        return F.mse_loss(student, teacher)
+    if kind == "smooth_l1":
+        return F.smooth_l1_loss(student, teacher)
+    rows = (student, teacher) if cosine_over == "token" else (student.flatten(1), teacher.flatten(1))
+    cosine = 1 - F.cosine_similarity(*rows, dim=-1).mean()
+    return cosine if kind == "cosine" else COSINE * cosine + SMOOTH_L1 * F.smooth_l1_loss(student, teacher)
+
+
+def intra_kl(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
+    """KL(teacher ‖ student) of the softmax of each token's cosines to all tokens of its image; mean over tokens.
+
+    ``student`` (B, N, D) and ``teacher`` (B, N, E) may differ in width.
+    """
+    scores = [similarities(at_least_float32(one)) / temperature for one in (student, teacher)]
+    return _kl(*scores)
+
+
+def similarities(tokens: Tensor) -> Tensor:
+    """Cosines (B, N, N) of all tokens (B, N, D) of an image with one another, themselves included."""
+    unit = F.normalize(tokens, dim=-1)
+    return unit @ unit.transpose(-1, -2)
+
+
+def queue_kl(student: Tensor, teacher: Tensor, queue: Tensor, temperature: float) -> Tensor:
+    """KL(teacher ‖ student) of the softmax of each row's cosines to a queue (Q, D); mean over rows (B, D).
+
+    The queue must already hold the teacher's rows (:func:`update_queue_`); its rows of zeros count as well.
+    """
+    unit = [F.normalize(at_least_float32(one), dim=-1) for one in (student, teacher)]
+    return _kl(*(one @ queue.to(one.dtype).T / temperature for one in unit))
+
+
+@torch.no_grad()
+def update_queue_(queue: Tensor, teacher: Tensor) -> None:
+    """Put the teacher's rows (B, D) of all ranks, of unit length, before the queue (Q, D), in place.
+
+    The oldest fall off its end; of more rows than it has the first stay.
+    """
+    newest = gather_rows(F.normalize(teacher.to(queue.dtype), dim=-1))
+    queue.copy_(torch.cat([newest, queue])[: len(queue)])
+
+
+def resized(tokens: Tensor, grid: tuple[int, int], to: tuple[int, int]) -> Tensor:
+    """Tokens (B, h·w, D) of a ``grid`` (h, w), bilinearly (no antialiasing) on another grid."""
+    if grid == to:
+        return tokens
+    plane = tokens.transpose(1, 2).unflatten(2, grid)
+    return F.interpolate(plane, to, mode="bilinear", align_corners=False).flatten(2).transpose(1, 2)
+
+
+def _kl(student: Tensor, teacher: Tensor) -> Tensor:
+    """Of scores (..., N), over the last axis; mean over all others."""
+    divergence = F.kl_div(student.log_softmax(-1), teacher.log_softmax(-1), reduction="none", log_target=True)
+    return divergence.sum(-1).mean()
+
+
+def at_least_float32(features: Tensor) -> Tensor:
+    """The same in float32, or float64 if it is."""
+    return features.to(torch.promote_types(features.dtype, torch.float32))

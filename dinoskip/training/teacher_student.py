@@ -1,0 +1,42 @@
+"""What DINO and iBOT share: settings of a student that learns from its own moving average, the teacher."""
+
+from __future__ import annotations
+
+from pydantic import Field, model_validator
+
+from dinoskip.data.augment import AugmentConfig
+from dinoskip.data.crops import CropConfig
+from dinoskip.training.pretrain_config import PretrainConfig
+
+
+class TeacherStudentConfig(PretrainConfig):
+    """Settings of a student that learns from its moving average, the teacher: DINO's, which iBOT shares."""
+
+    out_dim: int = Field(65536, ge=2, description="prototypes")
+    hidden_dim: int = Field(2048, ge=1, description="width of the head's MLP")
+    bottleneck_dim: int = Field(256, ge=1, description="width before the prototypes")
+    norm_last_layer: bool = Field(True, description="last-layer gain fixed at 1; else trained, the teacher's by EMA")
+    student_temp: float = Field(0.1, gt=0, description="temperature of the student's softmax")
+    teacher_temp: float = Field(0.07, gt=0, description="after its warm-up")
+    warmup_teacher_temp: float = Field(0.04, gt=0, description="at the first epoch, linear to teacher_temp")
+    warmup_teacher_temp_epochs: int = Field(30, ge=0, description="epochs from warmup_teacher_temp to teacher_temp")
+    center_momentum: float = Field(0.9, ge=0, le=1, description="average of the centre")
+    momentum_teacher: float = Field(0.996, ge=0, le=1, description="at the first step; cosine to 1")
+    clip_grad: float = Field(3.0, ge=0, description="bound on each parameter's own gradient norm; 0 = none")
+    freeze_last_layer: int = Field(1, ge=0, description="epochs in which the last layer is not updated")
+    crops: CropConfig = CropConfig()
+    augment: AugmentConfig = AugmentConfig()
+
+    @model_validator(mode="after")
+    def _two_global_crops(self) -> TeacherStudentConfig:
+        if self.crops.num_global != 2:
+            raise ValueError("crops.num_global: must be 2: each is what the other is compared with")
+        return self
+
+    def views(self) -> tuple[CropConfig, AugmentConfig]:
+        """Two global crops, and local ones."""
+        return self.crops, self.augment
+
+    def sizes(self) -> dict[str, int]:
+        """Of global and local crops."""
+        return {"crops.global_size": self.crops.global_size, "crops.local_size": self.crops.local_size}

@@ -1,0 +1,137 @@
+"""Frozen teachers of a distillation: their settings, their features of a batch, and what makes those a target."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Literal, NamedTuple
+
+import torch
+from pydantic import Field, model_validator
+from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
+from torch import Tensor
+from torch.nn import functional as F
+
+from dinoskip.config import Config
+from dinoskip.errors import ConfigError
+from dinoskip.models.backbone import Backbone
+from dinoskip.models.load import load_backbone
+from dinoskip.training.feature_losses import CosineOver, PointLoss
+from dinoskip.training.standardise import Standardisation, Standardise, by_channel, phi_s
+
+
+class TeacherConfig(Config):
+    """A frozen backbone, which of its features are the target, and the losses of patches and of the CLS token."""
+
+    backbone: str = Field(min_length=1, description="weights:FILE, run:DIR, dino:FILE, timm:NAME, hub:... or hf:NAME")
+    weight: float = Field(1.0, gt=0, description="of this teacher's loss")
+    blocks: tuple[int, ...] = Field(
+        (0,), min_length=1, description="whose features stand side by side; from 1, 0 is the last, -1 the one before it"
+    )
+    norm: Literal["final", "none", "layer"] = Field("final", description="norm of its features")
+    size: int | None = Field(
+        None,
+        ge=8,
+        description="side in pixels at which it sees the crop; null: the crop's, in whole patches of its own",
+    )
+    standardise: Standardise = Field(
+        "channel", description="targets of points: none, each channel's mean 0 and variance 1, or PHI-S (patches)"
+    )
+    patches: PointLoss | Literal["intra_kl"] | None = Field(
+        "cosine_smooth_l1", description="loss of patches; intra_kl compares similarities within an image; null: none"
+    )
+    cosine_over: CosineOver = Field("token", description="of patches: a cosine each, or one of an image's whole map")
+    patches_weight: float = Field(1.0, gt=0, description="of the patches' loss")
+    cls: PointLoss | Literal["queue_kl"] | None = Field(
+        "cosine", description="loss of the CLS token; queue_kl compares similarities to a queue; null: none"
+    )
+    cls_weight: float = Field(1.0, gt=0, description="of the CLS token's loss")
+    temperature: float = Field(0.07, gt=0, description="by which cosines are divided in intra_kl and queue_kl")
+    queue: int = Field(8192, ge=1, description="CLS tokens of recent images that queue_kl compares with")
+
+    @model_validator(mode="after")
+    def _something(self) -> TeacherConfig:
+        if self.patches is None and self.cls is None:
+            raise ValueError("patches, cls: one of the two losses is needed")
+        return self
+
+    @property
+    def whitened(self) -> tuple[bool, bool]:
+        """Whether targets of patches and of the CLS token are standardised: those of points are."""
+        if self.standardise == "none":
+            return False, False
+        return self.patches not in (None, "intra_kl"), self.cls not in (None, "queue_kl")
+
+
+Teachers = Annotated[tuple[TeacherConfig, ...], Field(min_length=1)]
+
+
+class TeacherFeatures(NamedTuple):
+    """``patches`` (B, h·w, D) of a grid (h, w) and ``cls`` (B, D), None without a loss of it; blocks side by side."""
+
+    patches: Tensor
+    cls: Tensor | None
+    grid: tuple[int, int]
+
+
+class Teacher:
+    """A frozen backbone, seen through its settings; ``crop`` is the side of the student's view in pixels."""
+
+    def __init__(self, config: TeacherConfig, crop: int, device: torch.device) -> None:
+        self.config = config
+        self.backbone: Backbone = load_backbone(config.backbone, device=device)
+        patch, depth = self.backbone.patch_size, self.backbone.depth
+        self.size = config.size or max(1, round(crop / patch)) * patch
+        if self.size % patch:
+            about = f"is not a multiple of the patch size {patch} of {config.backbone}"
+            raise ConfigError(f"teachers: size {self.size} {about}")
+        self.blocks = [block if block > 0 else depth + block for block in config.blocks]
+        if min(self.blocks) < 1 or max(self.blocks) > depth:
+            raise ConfigError(f"teachers: blocks {list(config.blocks)} must be within the {depth} of {config.backbone}")
+        if config.cls is not None and not self.backbone.has_class_token:
+            raise ConfigError(f"teachers: {config.backbone} has no CLS token", "take cls: null")
+        self.dim = self.backbone.dim * len(self.blocks)
+
+    def __call__(self, images: Tensor) -> TeacherFeatures:
+        """Features of a batch (B, 3, S, S), normalised by ImageNet's statistics, in one pass."""
+        layers = self.backbone.layers(self._input(images), self.blocks, "out", self.config.norm)
+        patches = torch.cat([layers[block].tokens for block in self.blocks], dim=-1)
+        cls = None
+        if self.config.cls is not None:
+            cls = torch.cat([token for block in self.blocks if (token := layers[block].cls) is not None], dim=-1)
+        return TeacherFeatures(patches, cls, layers[self.blocks[0]].grid)
+
+    def _input(self, images: Tensor) -> Tensor:
+        """The batch at this teacher's size and with its statistics."""
+        if images.shape[-1] != self.size:
+            images = F.interpolate(images, (self.size, self.size), mode="bicubic", antialias=True)
+        known = (IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD)
+        if (self.backbone.mean, self.backbone.std) == known:
+            return images
+        mean, std, other_mean, other_std = (
+            images.new_tensor(values).view(3, 1, 1) for values in (*known, self.backbone.mean, self.backbone.std)
+        )
+        return (images * std + mean - other_mean) / other_std
+
+    def measured(self, batches: Sequence[Tensor]) -> dict[str, Tensor]:
+        """What standardises its targets, by name: means and factors of the features of a sample of images."""
+        seen = [self(images) for images in batches]
+        patches, cls = self.config.whitened
+        found: dict[str, Standardisation] = {}
+        if patches:
+            tokens = torch.cat([one.patches.flatten(0, 1) for one in seen])
+            found["patches"] = phi_s(tokens) if self.config.standardise == "phi_s" else by_channel(tokens)
+        if cls:
+            found["cls"] = by_channel(torch.cat([one.cls for one in seen if one.cls is not None]))
+        return {f"{what}_{name}": value for what, one in found.items() for name, value in one._asdict().items()}
+
+    def unmeasured(self, device: torch.device) -> dict[str, Tensor]:
+        """Tensors of the names and shapes of :meth:`measured`, and the queue, before anything is known."""
+        whitened = dict(zip(("patches", "cls"), self.config.whitened, strict=True))
+        buffers: dict[str, Tensor] = {}
+        for what in (name for name, wanted in whitened.items() if wanted):
+            square = what == "patches" and self.config.standardise == "phi_s"
+            buffers[f"{what}_mean"] = torch.zeros(self.dim, device=device)
+            buffers[f"{what}_weight"] = torch.ones((self.dim, self.dim) if square else (self.dim,), device=device)
+        if self.config.cls == "queue_kl":
+            buffers["queue"] = torch.zeros(self.config.queue, self.dim, device=device)
+        return buffers
