@@ -73,7 +73,7 @@ def resized(tokens: Tensor, grid: tuple[int, int], to: tuple[int, int]) -> Tenso
     """Tokens (B, h·w, D) of a ``grid`` (h, w), bilinearly (no antialiasing) on another grid."""
     if grid == to:
         return tokens
-    plane = tokens.transpose(1, 2).unflatten(2, grid)
+    plane = tokens.transpose(1, 2).reshape(len(tokens), -1, *grid)
     return F.interpolate(plane, to, mode="bilinear", align_corners=False).flatten(2).transpose(1, 2)
 
 

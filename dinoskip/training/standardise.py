@@ -66,7 +66,8 @@ def hadamard(size: int) -> Tensor:
                 matrix = torch.cat([torch.cat([matrix, matrix], 1), torch.cat([matrix, -matrix], 1)])
             return matrix / math.sqrt(size)
     drawn = torch.randn(size, size, generator=torch_rng(0, "hadamard", size), dtype=torch.float64)
-    return torch.linalg.qr(drawn).Q
+    orthonormal: Tensor = torch.linalg.qr(drawn).Q
+    return orthonormal
 
 
 def _paley(q: int) -> Tensor:
