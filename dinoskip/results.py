@@ -12,12 +12,11 @@ from typing import Any
 
 from dinoskip.errors import DataError
 from dinoskip.files import read_json, verify_beside_manifest, write_json
+from dinoskip.tasks import is_error
 
 _BASELINE = "baseline: "
 UNKNOWN_EPOCH = -1
 """The epoch of weights from elsewhere that do not say it, and of baselines. Epoch 0 is an untrained network."""
-LOWER_IS_BETTER = frozenset({"RMSE", "AbsRel", "log10", "SILog", "RMSE log", "SqRel", "RMSE angle"})
-"""Metrics of errors. They are in a unit of their own (metres, degrees, none), all others in percent."""
 _WHERE_THEY_APPLY = ("heldout", "token_cosine", "complete", "degenerate")  # left out of rows.json where they do not
 
 
@@ -79,7 +78,7 @@ class EvalResult:
 
     @property
     def shown(self) -> str:
-        """``"41.7"``, or ``"41.7 ± 0.3"`` for a mean over seeds; errors (:data:`LOWER_IS_BETTER`) as ``"0.449"``."""
+        """``"41.7"``, or ``"41.7 ± 0.3"`` for a mean over seeds; errors as ``"0.449"``."""
         return f"{self.value:{self.digits}}" + ("" if self.deviation is None else f" ± {self.deviation:{self.digits}}")
 
     @property
@@ -91,13 +90,13 @@ class EvalResult:
 
     @property
     def merit(self) -> float:
-        """The value, or its negative for errors (:data:`LOWER_IS_BETTER`): of two rows the better one has more."""
-        return -self.value if self.metric in LOWER_IS_BETTER else self.value
+        """The value, or its negative for errors: of two rows the better one has more."""
+        return -self.value if is_error(self.metric) else self.value
 
     @property
     def digits(self) -> str:
         """The format of its value: one digit after the point, three for errors."""
-        return ".3f" if self.metric in LOWER_IS_BETTER else ".1f"
+        return ".3f" if is_error(self.metric) else ".1f"
 
     def plain(self) -> dict[str, Any]:
         """JSON-able fields; a number that is not finite (nothing to average) is None."""

@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 from dinoskip.errors import ConfigError, DataError, did_you_mean
 from dinoskip.estimates import LEAST, LEAST_TO_CHOOSE, Difference, Estimate, cross_fitted_best, difference, estimate
 from dinoskip.records import RECORDS, ROWS, ImageRecords, read_records
-from dinoskip.results import LOWER_IS_BETTER, UNKNOWN_EPOCH, EvalResult, best_by_heldout, read_rows
+from dinoskip.results import UNKNOWN_EPOCH, EvalResult, best_by_heldout, read_rows
 from dinoskip.statistics import McNemar, are_hits, mcnemar
+from dinoskip.tasks import is_error
 
 _SAME = ("metric", "dataset", "split", "classes")  # rows that differ in one of these are not of one thing
 _SAID = ("task", "block", "facet", "norm", "protocol", "resolution")  # in these they may differ
@@ -137,7 +138,7 @@ def candidate(folder: Path, wanted: Mapping[str, str], *, seed: int = 0) -> Cand
         raise ConfigError(f"{folder}: {len(left)} blocks of several seeds", "name one: block=...")
     ids = tuple(sorted(left[last][0].ids))
     by_block = {row.block: records[0].of(ids) for row, records in left.items()}
-    fit = cross_fitted_best(by_block, seed=seed, lowest=last.metric in LOWER_IS_BETTER)
+    fit = cross_fitted_best(by_block, seed=seed, lowest=is_error(last.metric))
     most = next(iter(fit.blocks))
     row = replace(next(row for row in left if row.block == most), value=100 * fit.estimate.value, low=None, high=None)
     share = "" if len(fit.blocks) == 1 else f" in {fit.blocks[most]:.0%}"

@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 
 from dinoskip.errors import DataError
 from dinoskip.records import RecordedRow
-from dinoskip.results import LOWER_IS_BETTER, EvalResult
+from dinoskip.results import EvalResult
 from dinoskip.statistics import interval
+from dinoskip.tasks import is_error
 
 F64 = NDArray[np.float64]
 
@@ -23,10 +24,10 @@ def _mean(values: F64) -> float:
 def scored_rows(like: EvalResult, names: Sequence[str], scores: F64) -> list[RecordedRow]:
     """Return ``like`` once for each measure of ``names``, with its mean over images, interval and records.
 
-    ``scores`` (n, M) are in the measure's own unit for errors (:data:`dinoskip.results.LOWER_IS_BETTER`), else shares
+    ``scores`` (n, M) are in the measure's own unit for errors (:func:`dinoskip.tasks.is_error`), else shares
     (0..1), whose rows are in percent.
     """
-    units = np.array([1.0 if name in LOWER_IS_BETTER else 100.0 for name in names])
+    units = np.array([1.0 if is_error(name) else 100.0 for name in names])
     scaled = scores * units
     intervals = [interval(column) for column in scaled.T]
     counts = np.isfinite(scores).sum(0).tolist()

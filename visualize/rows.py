@@ -10,20 +10,7 @@ from typing import TypeVar
 
 from dinoskip import results
 from dinoskip.results import UNKNOWN_EPOCH, EvalResult
-
-# In this order, k-NN is 2; the others stay in the long table.
-_HEADLINE = {
-    "miou": 0,
-    "corloc": 1,
-    "top1": 3,
-    "maxf": 4,
-    "ap50": 5,
-    "delta1": 8,
-    "within 11.25": 9,
-    "j&f": 6,
-    "pck@0.1 per image": 7,
-}
-_SAID = {"retrieve": "retrieval", "cluster": "cluster", "linear": "linear"}  # a mIoU without a task is a probe's
+from dinoskip.tasks import TABLE, headline, task
 
 Variants = Mapping[str, Sequence[EvalResult]]
 T = TypeVar("T")
@@ -76,9 +63,9 @@ class Benchmark:
     @property
     def label(self) -> str:
         """``mIoU, voc2012 val`` and the setting in brackets where there is one; ``k-NN (k = 20), ...``."""
-        votes = re.fullmatch(r".*_k(\d+)", self.metric) if self.task == "knn" else None
-        metric = f"k-NN (k = {votes[1]})" if votes else self.metric.replace("top1", "top-1")
-        metric = f"{_SAID[self.task]} {metric}" if self.task in _SAID else metric
+        known = headline(self.task, self.metric)
+        spoken = task(self.task).spoken if self.task in TABLE else ""
+        metric = f"{spoken} {known.said(self.metric) if known else self.metric}".strip()
         place = " ".join(part for part in (self.dataset, self.split) if part)
         return f"{metric}, {place}" + (f" ({self.setting})" if self.setting else "")
 
@@ -87,11 +74,10 @@ Arranged = dict[Benchmark, dict[str, dict[int, dict[str, EvalResult]]]]  # bench
 Last = dict[Benchmark, dict[str, dict[str, EvalResult]]]  # the same of each variant's last epoch
 
 
-def _rank(row: EvalResult) -> int | None:
-    name = row.metric.lower().replace("-", "").replace("_", "")
-    if name in _HEADLINE:
-        return _HEADLINE[name]
-    return 2 if row.task == "knn" else None
+def _order(row: EvalResult) -> int | None:
+    """The place of a row's metric where results are read; None of lesser metrics, which stay in the long table."""
+    known = headline(row.task, row.metric)
+    return None if known is None else known.order
 
 
 def _natural(text: str) -> list[tuple[int, str]]:
@@ -114,7 +100,7 @@ def setting_of(row: EvalResult) -> tuple[str, str, str, str]:
 
 def comparable(row: EvalResult) -> bool:
     """Whether a row may stand in a table: a headline metric of a model, finite, without a note on how it was chosen."""
-    return _rank(row) is not None and not row.note and not row.is_baseline and math.isfinite(row.value)
+    return _order(row) is not None and not row.note and not row.is_baseline and math.isfinite(row.value)
 
 
 def arranged(variants: Variants) -> Arranged:
@@ -129,7 +115,7 @@ def arranged(variants: Variants) -> Arranged:
             if comparable(row):
                 grouped.setdefault(benchmark_key(row), []).append((variant, row))
     benchmarks: Arranged = {}
-    for key in sorted(grouped, key=lambda one: (_rank(grouped[one][0][1]), [_natural(part) for part in one])):
+    for key in sorted(grouped, key=lambda one: (_order(grouped[one][0][1]), [_natural(part) for part in one])):
         settings = {setting_of(row) for _, row in grouped[key]}
         differing = [index for index in range(4) if len({setting[index] for setting in settings}) > 1]
         for variant, row in grouped[key]:
@@ -180,12 +166,8 @@ PAPERS = "for the probe the protocol paper and the norm final; for TokenCut the 
 
 
 def _as_papers(row: EvalResult) -> int:
-    """How many of the papers' settings a row has: :data:`PAPERS`."""
-    if row.task == "probe":
-        return bool(re.match(r"paper\b", row.protocol)) + (row.norm == "final")
-    if row.task == "tokencut":
-        return bool(re.match(r"tokencut\b.*\btau=0\.2(?!\d)", row.protocol)) + (row.facet == "key")
-    return 0
+    """How many of a paper's settings a row has."""
+    return task(row.task).as_published(row) if row.task in TABLE else 0
 
 
 def principal(variants: Variants, *, every_read_point: bool = False) -> dict[str, list[EvalResult]]:
@@ -214,9 +196,16 @@ def principal(variants: Variants, *, every_read_point: bool = False) -> dict[str
 
 
 def one_vote(benchmarks: Mapping[Benchmark, T]) -> dict[Benchmark, T]:
-    """The same without all but the last k of each data set's k-NN: one is enough for a curve."""
-    last = {(one.dataset, one.setting): one for one in benchmarks if one.task == "knn"}
-    return {one: v for one, v in benchmarks.items() if one.task != "knn" or last[one.dataset, one.setting] == one}
+    """The same without all but the last of the settings at which a metric is taken, as k-NN's k: one fills a curve."""
+    last = {(one.task, one.dataset, one.setting): one for one in benchmarks if _varies(one)}
+    return {
+        one: v for one, v in benchmarks.items() if not _varies(one) or last[one.task, one.dataset, one.setting] == one
+    }
+
+
+def _varies(benchmark: Benchmark) -> bool:
+    known = headline(benchmark.task, benchmark.metric)
+    return known is not None and known.varies
 
 
 def single_blocks(values: Mapping[str, float]) -> dict[int, float]:

@@ -68,11 +68,13 @@ def _stage_arguments(parser: ArgumentParser, stage: Stage) -> None:
     else:
         parser.add_argument("--csv", metavar="FILE", help="write the rows as CSV, too")
     parser.set_defaults(settings=[])
-    for flag, metavar, setting, text in stage.command.options:
-        if metavar is None:
-            parser.add_argument(flag, action="append_const", dest="settings", const=setting, help=text)
+    for one in stage.command.options:
+        if one.metavar is None:
+            parser.add_argument(one.flag, action="append_const", dest="settings", const=one.setting, help=one.help)
         else:
-            parser.add_argument(flag, action="append", dest="settings", metavar=metavar, type=setting.format, help=text)
+            parser.add_argument(
+                one.flag, action="append", dest="settings", metavar=one.metavar, type=one.setting.format, help=one.help
+            )
 
 
 def _add_export(actions: Any) -> None:

@@ -11,8 +11,8 @@ from dinoskip.cli import studies
 from dinoskip.cli.arguments import Args, command, computing_options, data_option
 from dinoskip.config import RawConfig, validate
 from dinoskip.errors import ConfigError
+from dinoskip.fields import StudyName
 from dinoskip.files import write_text
-from dinoskip.pipeline.fields import StudyName
 
 CONFIGS = Path(__file__).parent.parent / "configs"
 """The studies that come with the package."""

@@ -60,10 +60,22 @@ class Artifacts:
     def __init__(self, study: Path) -> None:
         self.root = study / "stages"
         self.records = study / "records"
+        self._found: dict[str, dict[str, Path]] = {}  # stage -> key -> output
 
     def path(self, node: str, key: str) -> Path:
-        """Directory of a published output."""
-        return self.root / node / key[:16]
+        """Directory of a published output: the node's own, or that of a node of its stage with another name."""
+        own = self.root / node / key[:16]
+        if own.is_dir():
+            return own
+        other = self._of_stage(node.partition("/")[0]).get(key[:16], own)
+        return other if other.is_dir() else own
+
+    def _of_stage(self, stage: str) -> dict[str, Path]:
+        """The outputs of a stage that were there when this was first asked, by the beginning of their key."""
+        if stage not in self._found:
+            marks = [path for name in (MANIFEST, RELEASED) for path in find_below(self.root / stage, name)]
+            self._found[stage] = {path.parent.name: path.parent for path in marks}
+        return self._found[stage]
 
     def partial(self, node: str, key: str) -> Path:
         """Directory in which the output is built; kept when a run is killed, so that a stage can resume in it."""

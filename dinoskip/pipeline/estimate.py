@@ -22,6 +22,7 @@ from dinoskip.models.flops import MLP_RATIO, supervised_step_flops
 from dinoskip.pipeline.graph import Node
 from dinoskip.pipeline.progress import past_seconds, rates
 from dinoskip.pipeline.sections import StorageRules, StudyBase
+from dinoskip.pipeline.settings import FeatureSettings, TaskSettings
 from dinoskip.pipeline.stages.pretrain import PretrainSection
 from dinoskip.pipeline.stages.supervise import SuperviseSection
 from dinoskip.pipeline.stages.sweep import SweepSection, short_recipe
@@ -37,10 +38,6 @@ UTILISATION = 0.4
 """Assumed share of the rate that a step reaches; ``python -m benchmarks.bench_step`` measures it."""
 _STATE_BYTES = {"adamw": 8.0, "soap": 38.5, "kl_shampoo": 38.5, "muon": 4.0}  # of an optimizer, a parameter
 _VALUE = 2  # bytes of a float16 feature
-_CUT_VALUE = 3  # bytes that TokenCut leaves of a token at a block: a float16 of its eigenvector and its mask
-_PAIRWISE = frozenset(
-    {"tokencut", "saliency", "objects"}
-)  # stages that compare every token of an image with every other
 
 
 def image_flops(model: VitConfig, recipe: PretrainConfig | SupervisedConfig, classes: int = 0) -> int:
@@ -124,16 +121,16 @@ def _trained(
 def _evaluated(node: Node, reckoned: StudyWork) -> Cost:
     """A node that exports features, reads them, or sends images through its network; of pages and the like nothing."""
     passed, read = reckoned.passed(node), reckoned.read(node)
-    flop, disk, kind = sum(part.flop for part in passed), 0.0, node.stage
-    values = sum(part.values * (part.tokens if node.stage in _PAIRWISE else 1) for part in read)
-    if node.stage == "features":
-        (store,), use = passed, node.settings["use"]
-        kept = {"classes": 1, "detection": store.tokens, "segmentation": store.tokens + 1}[use]
-        facets = [node.settings["facet"]] if isinstance(node.settings["facet"], str) else node.settings["facet"]
-        channels = store.network.width * sum(MLP_RATIO if facet == "hidden" else 1 for facet in facets)
+    flop, disk, kind, settings = sum(part.flop for part in passed), 0.0, node.stage, node.settings
+    pairwise = isinstance(settings, TaskSettings) and settings.record.pairwise
+    values = sum(part.values * (part.tokens if pairwise else 1) for part in read)
+    if isinstance(settings, FeatureSettings):
+        (store,), use = passed, settings.use
+        kept = {"classes": 1, "detection": store.tokens}.get(use, store.tokens + 1)
+        channels = store.network.width * sum(MLP_RATIO if facet == "hidden" else 1 for facet in settings.facets)
         disk, kind = float(store.images) * kept * channels * store.blocks * _VALUE, f"features {use}"
-    elif node.stage == "tokencut":
-        disk = float(sum(part.images * part.tokens * part.blocks for part in read) * _CUT_VALUE)
+    elif isinstance(settings, TaskSettings):
+        disk = float(sum(part.images * part.tokens * part.blocks for part in read) * settings.record.disk_per_token)
     images = sum(part.images for part in passed)
     return Cost(node.stage, node.variant, flop, disk, images, values or flop or 1.0, kind=kind)
 

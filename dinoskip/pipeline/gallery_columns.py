@@ -143,7 +143,7 @@ def _attention(backbone: Backbone, shown: _Shown, store: FeatureStore) -> ByBloc
 def _column(task: Task, model: Mapping[str, Any], shown: _Shown, scratch: Path) -> GalleryModel:
     """One model's column: features of the shown images, probe predictions, TokenCut, attention."""
     label = model["label"]
-    backbone: Backbone = open_backbone(model, task.inputs.get(f"weights:{label}"), task.device)
+    backbone: Backbone = open_backbone(model.get("backbone"), task.inputs.get(f"weights:{label}"), task.device)
     blocks, read, facet = (task.settings[key] for key in ("blocks", "read", "facet"))
     norm, of_cuts = (usual_norm(one, task.settings["norm"]) for one in (read, facet))
     square, native = Transform(mode="square", size=task.settings["gallery"]["size"]), Transform(mode="native")

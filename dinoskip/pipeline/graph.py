@@ -6,6 +6,7 @@ input}. Files outside the study enter by the hash of their content. Modification
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -20,23 +21,40 @@ NAMED = 3  # inputs that a blocked node is said to wait for
 
 
 @dataclass(frozen=True)
+class NodeSettings:
+    """Settings of a node that stay the objects that they were validated as."""
+
+    @abstractmethod
+    def plain(self) -> dict[str, Any]:
+        """As plain containers, which are hashed."""
+
+
+@dataclass(frozen=True)
 class Node:
     """One stage of one variant: what it is, what it reads, what it needs.
 
-    ``settings`` is all that the stage function may read of the configuration and is part of the key; ``runtime``
-    (paths, workers) is not. ``external`` returns content hashes of files outside the study. ``beside`` are nodes whose
-    output it reads without any effect on its own, so that they are no part of the key either.
+    ``settings`` is all that the stage function may read of the configuration and is part of the key, as are those of
+    the data that it reads, ``dataset``; ``runtime`` (paths, workers) is not. ``external`` returns content hashes of
+    files outside the study. ``beside`` are nodes whose output it reads without any effect on its own, so that they are
+    no part of the key either.
     """
 
     id: str
     stage: str
-    settings: Mapping[str, Any]
+    settings: Mapping[str, Any] | NodeSettings
     inputs: Mapping[str, str] = field(default_factory=dict)
     runtime: Mapping[str, Any] = field(default_factory=dict)
     external: Callable[[], Mapping[str, str]] | None = None
     variant: str = ""
     version: int = 1
     beside: Mapping[str, str] = field(default_factory=dict)
+    dataset: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def plain(self) -> dict[str, Any]:
+        """All settings as plain containers."""
+        own = self.settings.plain() if isinstance(self.settings, NodeSettings) else dict(self.settings)
+        return {**own, **self.dataset}
 
     @property
     def needs(self) -> dict[str, str]:
@@ -59,7 +77,7 @@ def record_of(node: Node, outputs: Mapping[str, str], external: Mapping[str, str
     return Record(
         stage=node.stage,
         version=node.version,
-        settings=dict(node.settings),
+        settings=node.plain,
         inputs={role: outputs[source] for role, source in sorted(node.inputs.items())},
         external=dict(external),
     )

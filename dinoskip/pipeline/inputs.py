@@ -12,7 +12,8 @@ from dinoskip.data import sets as datasets
 from dinoskip.distributed import choose_device
 from dinoskip.features import FeatureSet, FeatureStore, FeatureWindows, Transform
 from dinoskip.models import Backbone, load_backbone
-from dinoskip.pipeline.stage import Task, quarters
+from dinoskip.pipeline.settings import FeatureSettings
+from dinoskip.pipeline.stage import Task
 
 OPENERS: Mapping[str, Callable[..., Any]] = MappingProxyType(
     {
@@ -39,61 +40,43 @@ def dataset_of(task: Task, of: str = "") -> tuple[Any, Path | None]:
 
     ``of`` says which, of a task that reads several.
     """
-    box = validate(OneDataset, RawConfig({"dataset": dict(task.runtime[f"config {of}".strip()])}))
-    return box.dataset, task.inputs.get(f"data {of}".strip())
+    return task.runtime[f"config {of}".strip()], task.inputs.get(f"data {of}".strip())
 
 
-def open_split(task: Task, use: str, split: str | None = None) -> Any:
-    """A split of the task's data set, by default the one that its settings name, opened for a use."""
+def open_split(task: Task, use: str, split: str) -> Any:
+    """A split of the task's data set, opened for a use."""
     config, root = dataset_of(task)
-    return OPENERS[use](config, split or task.settings["dataset"]["split"], root)
+    return OPENERS[use](config, split, root)
 
 
-def open_backbone(settings: Mapping[str, Any], weights: Path | None, device: str) -> Backbone:
+def open_backbone(spec: str | None, weights: Path | None, device: str) -> Backbone:
     """An exported weights file of this study, or the backbone that the variant names."""
-    spec = f"weights:{weights / 'weights.safetensors'}" if weights else settings["backbone"]
-    return load_backbone(spec, device=str(choose_device(device)))
-
-
-def open_store(task: Task, role: str) -> FeatureStore:
-    """The feature store among a task's inputs."""
-    return FeatureStore.open(task.input(role) / "store", facet=task.settings.get("read"))
+    found = f"weights:{weights / 'weights.safetensors'}" if weights else str(spec)
+    return load_backbone(found, device=str(choose_device(device)))
 
 
 def open_features(task: Task, role: str) -> FeatureSet:
     """The features of a role: the store among a task's inputs, or windows where it has none of that role."""
     if role in task.inputs:
-        return open_store(task, role)
-    settings = task.settings[f"features {role}"]
-    use, split = settings["use"], settings["split"]
+        return FeatureStore.open(task.input(role) / "store", facet=task.settings.read)
+    wanted = task.settings.windows[role]
     return FeatureWindows(
-        open_backbone(settings, task.inputs.get("weights"), task.device),
-        open_split(task, use, split),
-        settings["blocks"],
+        open_backbone(wanted.backbone, task.inputs.get("weights"), task.device),
+        open_split(task, wanted.use, wanted.split),
+        wanted.blocks,
         limit=task.runtime["window"],
         workers=task.workers,
-        **export_options(settings),
+        **export_options(wanted),
     )
 
 
-def export_options(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments of an export, or of windows, by the settings of features: what is read, and how images are sized."""
-    use = settings["use"]
+def export_options(wanted: FeatureSettings) -> dict[str, Any]:
+    """Arguments of an export, or of windows: what is read, and how images are sized."""
+    one = len(wanted.facets) == 1
     return {
-        "facet": settings["facet"],
-        "norm": settings["norm"],
-        "transform": validate(Transform, RawConfig(dict(settings["transform"]))),
-        "tokens": use != "classes",
-        "cls": use != "detection",
+        "facet": wanted.facets[0] if one else list(wanted.facets),
+        "norm": wanted.norms[0] if one else list(wanted.norms),
+        "transform": validate(Transform, RawConfig(dict(wanted.transform))),
+        "tokens": wanted.use != "classes",
+        "cls": wanted.use != "detection",
     }
-
-
-def multiscale_blocks(task: Task, depth: int) -> list[int] | None:
-    """The blocks that a task evaluates together, of a network of this depth."""
-    blocks = task.settings["multiscale"]
-    return quarters(depth) if blocks == "quarters" else blocks
-
-
-def row_context(task: Task, network: FeatureSet | Backbone) -> dict[str, Any]:
-    """Fields of the task's result rows: those of its settings, and which weights the features are of."""
-    return {**task.settings["context"], "weights": network.weights_hash, "depth": network.depth}

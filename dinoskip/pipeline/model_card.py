@@ -16,23 +16,11 @@ from dinoskip.errors import DataError
 from dinoskip.files import read_json
 from dinoskip.models.build import SHAPES, VitConfig
 from dinoskip.results import EvalResult
+from dinoskip.tasks import TABLE, task
 from visualize.board import read_sources
 from visualize.comparison import Score, Scores
 from visualize.tables import markdown_rows
 
-TASKS = {
-    "probe": "image-segmentation",
-    "retrieve": "image-segmentation",
-    "cluster": "image-segmentation",
-    "tokencut": "object-detection",
-    "objects": "object-detection",
-    "saliency": "image-segmentation",
-    "knn": "image-classification",
-    "linear": "image-classification",
-    "depth": "depth-estimation",
-    "normals": "depth-estimation",
-}
-"""The hub's names of what rows measure; ``image-feature-extraction`` for others."""
 _FEATURES = "image-feature-extraction"
 
 
@@ -104,7 +92,7 @@ def _hub_result(score: Score) -> huggingface_hub.EvalResult:
     if score.low is not None and score.high is not None:
         about["interval_95"] = [round(score.low, 2), round(score.high, 2)]
     return huggingface_hub.EvalResult(
-        task_type=TASKS.get(row.task, _FEATURES),
+        task_type=task(row.task).hub if row.task in TABLE else _FEATURES,
         dataset_type=row.dataset,
         dataset_name=row.dataset,
         dataset_split=row.split,

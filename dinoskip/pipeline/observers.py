@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dinoskip.config import RawConfig, validate
-from dinoskip.pipeline.inputs import OPENERS, OneDataset
+from dinoskip.pipeline.inputs import OPENERS
 from dinoskip.pipeline.stage import Task
 from eval.online import OnlineEvaluation, OnlineKnn, OnlineProbe
 from eval.online.config import OnlineConfig, OnlineKnnConfig
@@ -36,12 +35,5 @@ def build_observer(section: OnlineConfig, data: Mapping[str, tuple[Any, Path | N
 def observer_of(task: Task) -> OnlineEvaluation | None:
     """The observer of a task that trains."""
     parts = task.runtime["online"]
-    section = validate(OnlineConfig, RawConfig({name: part["section"] for name, part in parts.items()}))
-    data = {
-        name: (
-            validate(OneDataset, RawConfig({"dataset": dict(part["config"])})).dataset,
-            task.inputs.get(f"online {name}"),
-        )
-        for name, part in parts.items()
-    }
-    return build_observer(section, data)
+    data = {name: (config, task.inputs.get(f"online {name}")) for name, (_, config) in parts.items()}
+    return build_observer(OnlineConfig(**{name: section for name, (section, _) in parts.items()}), data)

@@ -63,7 +63,7 @@ def of_what_is_there(planner: Planner, steps: Sequence[PlannedNode]) -> list[Nod
         left = {source: missing[source] for source in node.inputs.values() if source in missing}
         if node.stage == "report" and left and len(left) < len(node.inputs):
             inputs = {role: source for role, source in node.inputs.items() if source not in left}
-            node = replace(node, inputs=inputs, settings={**node.settings, "missing": left})
+            node = replace(node, inputs=inputs, settings={**node.plain, "missing": left})
         nodes.append(node)
     return nodes
 

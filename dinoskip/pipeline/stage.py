@@ -10,12 +10,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from dinoskip import __version__
 from dinoskip.config import Config, settings_for_key
-from dinoskip.pipeline.graph import Node
+from dinoskip.pipeline.graph import Node, NodeSettings
 from dinoskip.results import UNKNOWN_EPOCH
+from dinoskip.tasks import TaskOption
 
 if TYPE_CHECKING:
     from dinoskip.pipeline.sections import StudyBase
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
 S = TypeVar("S", bound=Config)
 Problem = tuple[str, str]
 """A dotted key of a study, and what is wrong with its value."""
-Use = Literal["pretraining", "segmentation", "detection", "classes", "depth", "normals", "video", "correspondence"]
-"""As what a data set is read."""
+Use = str
+"""As what a data set is read: ``pretraining``, or the kind of label."""
 Content = tuple[str, ...]
 """A function of :mod:`dinoskip.pipeline.external` that hashes files of a data set, and its arguments."""
 
@@ -34,7 +35,7 @@ Content = tuple[str, ...]
 class Task:
     """What a stage gets when it runs: its node's settings, the directories of its inputs, and where to write."""
 
-    settings: Mapping[str, Any]
+    settings: Any
     runtime: Mapping[str, Any]
     inputs: Mapping[str, Path]
     out: Path
@@ -52,14 +53,14 @@ class Task:
 class Command:
     """The row of a stage in the command line: ``dinoskip NAME --backbone SPEC --data DIR --out DIR``.
 
-    ``kind`` is the layout that ``--data`` has by default, ``example`` a setting shown in the help. ``options`` are
-    flags that stand for settings: (flag, metavar or None, setting with ``{}`` for the value, help).
+    ``kind`` is the layout that ``--data`` has by default, ``example`` a setting shown in the help, ``options`` are
+    flags that stand for settings.
     """
 
     help: str
     example: str
     kind: str = "voc"
-    options: tuple[tuple[str, str | None, str, str], ...] = ()
+    options: tuple[TaskOption, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -150,7 +151,7 @@ class StudyNodes:
         self,
         stage: Stage,
         name: str,
-        settings: Mapping[str, Any],
+        settings: Mapping[str, Any] | NodeSettings,
         *,
         inputs: Mapping[str, str] | None = None,
         data: DataInputs | None = None,
@@ -168,21 +169,21 @@ class StudyNodes:
         data = data or DataInputs()
         node_id = f"{stage.name}/{name}" if name else stage.name
         hashes = {**data.outside, **(outside or {})}
-        whole = {**settings, **data.settings}
-        if node_id in self.nodes and self.nodes[node_id].settings != whole:
+        of_objects = isinstance(settings, NodeSettings)
+        node = Node(
+            node_id,
+            stage.name,
+            settings if isinstance(settings, NodeSettings) else {**settings, **data.settings},
+            inputs={**(inputs or {}), **data.inputs},
+            runtime={**data.runtime, **(runtime or {})},
+            external=partial(self._hashes, hashes) if hashes else None,
+            variant=variant,
+            version=stage.version,
+            beside=beside or {},
+            dataset=data.settings if of_objects else {},
+        )
+        if self.nodes.setdefault(node_id, node).plain != node.plain:
             raise ValueError(f"{node_id}: asked for with different settings, which need different names")
-        if node_id not in self.nodes:
-            self.nodes[node_id] = Node(
-                node_id,
-                stage.name,
-                whole,
-                inputs={**(inputs or {}), **data.inputs},
-                runtime={**data.runtime, **(runtime or {})},
-                external=partial(self._hashes, hashes) if hashes else None,
-                variant=variant,
-                version=stage.version,
-                beside=beside or {},
-            )
         return node_id
 
     def context(self, variant: Variant, epoch: int) -> dict[str, Any]:

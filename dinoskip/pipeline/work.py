@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,10 +20,10 @@ from dinoskip.models.build import MLP_RATIO, SHAPES, VitConfig, layout_of
 from dinoskip.models.export import weights_config
 from dinoskip.models.flops import network_flops
 from dinoskip.models.load import run_weights, split_spec
-from dinoskip.pipeline import stages
 from dinoskip.pipeline.graph import Node
 from dinoskip.pipeline.inputs import OPENERS
 from dinoskip.pipeline.sections import StudyBase
+from dinoskip.pipeline.settings import FeatureSettings, TaskSettings
 from dinoskip.pipeline.variants import Variant
 
 IMAGENET = {"train": 1_281_167, "val": 50_000}
@@ -165,43 +165,48 @@ class StudyWork:
     def __init__(self, images: StudyImages, variants: Sequence[Variant], nodes: Sequence[Node]) -> None:
         self.images = images
         self.networks = {variant.name: network_of(variant) for variant in variants}
-        self.stores = {node.id: self._features(node, node.settings) for node in nodes if node.stage == "features"}
+        self.stores = {
+            node.id: self._features(node, node.settings) for node in nodes if isinstance(node.settings, FeatureSettings)
+        }
 
     def passed(self, node: Node) -> list[Passed]:
         """The images that an evaluating node sends through its network, in windows or while it fits and scores."""
-        if node.stage == "features":
+        if node.id in self.stores:
             return [self.stores[node.id]]
-        live = not self.read(node) and {"blocks", "context"} <= node.settings.keys()
-        return [self._live(node)] if live else self._windows(node)
+        settings = node.settings
+        if isinstance(settings, TaskSettings) and settings.network and not self.read(node):
+            return [self._live(node, settings)]
+        return self._windows(node)
 
     def read(self, node: Node) -> list[Passed]:
         """The features that a node reads, of stores and of windows that it makes."""
         return [self.stores[source] for source in node.inputs.values() if source in self.stores] + self._windows(node)
 
     def _windows(self, node: Node) -> list[Passed]:
-        return [self._features(node, part) for key, part in node.settings.items() if key.startswith("features ")]
+        settings = node.settings
+        parts = settings.windows.values() if isinstance(settings, TaskSettings) else ()
+        return [self._features(node, part) for part in parts]
 
-    def _features(self, node: Node, settings: Mapping[str, Any]) -> Passed:
-        """Images through a network with the settings of a feature store."""
-        split = settings.get("split") or settings["dataset"]["split"]
-        where, transform = (self._data(node), split, settings["use"]), settings["transform"]
-        native = transform["mode"] in {"native", "rounded"}
-        sides = self.images.sides(*where) if native else (transform.get("size", 224),) * 2
-        return self._of(node, settings["blocks"], self.images.count(*where), sides)
+    def _features(self, node: Node, wanted: FeatureSettings) -> Passed:
+        """Images through a network for features."""
+        where = self._data(node), wanted.split, wanted.use
+        native = wanted.transform["mode"] in {"native", "rounded"}
+        sides = self.images.sides(*where) if native else (wanted.transform.get("size", 224),) * 2
+        return self._of(node, wanted.blocks, self.images.count(*where), sides)
 
-    def _live(self, node: Node) -> Passed:
+    def _live(self, node: Node, settings: TaskSettings) -> Passed:
         """Training images as often as the section says, and the scored ones once, or twice where they are flipped."""
-        section, use = node.settings[node.stage], str(stages.load(node.stage).use)
-        name, split = self._data(node), node.settings["dataset"]["split"]
-        images = self.images.count(name, split, use) * (2 if section.get("flip_test") else 1)
-        if section.get("iterations"):
-            images += section["iterations"] * section["batch_size"]
-        elif section.get("epochs"):
-            images += round(self.images.count(name, section["train_split"], use) * section["epochs"])
-        sides = (section["size"],) * 2 if "size" in section else section.get("crop")
-        height, width = sides or self.images.sides(name, split, use)
-        scale = section["short_side"] / min(height, width) if "short_side" in section else 1
-        return self._of(node, node.settings["blocks"], images, (round(height * scale), round(width * scale)))
+        record, given = settings.record, vars(settings.section)
+        name, splits = self._data(node), list(record.splits(settings.section).values())
+        images = self.images.count(name, splits[-1], record.label) * (2 if given.get("flip_test") else 1)
+        if given.get("iterations"):
+            images += given["iterations"] * given["batch_size"]
+        elif given.get("epochs"):
+            images += round(self.images.count(name, splits[0], record.label) * given["epochs"])
+        sides = (given["size"],) * 2 if "size" in given else given.get("crop")
+        height, width = sides or self.images.sides(name, splits[-1], record.label)
+        scale = given["short_side"] / min(height, width) if "short_side" in given else 1
+        return self._of(node, settings.study["blocks"], images, (round(height * scale), round(width * scale)))
 
     def _of(self, node: Node, blocks: str | Sequence[int], images: int, sides: tuple[int, int]) -> Passed:
         network = self.networks.get(node.variant) or network_of(None)
@@ -210,8 +215,8 @@ class StudyWork:
 
     def _data(self, node: Node) -> str:
         """The name of the data set that a node reads."""
-        if "context" in node.settings:
-            return str(node.settings["context"]["dataset"])
+        if isinstance(node.settings, TaskSettings):
+            return str(node.settings.context["dataset"])
         last = node.id.rpartition("/")[2]
         return next(
             name for name in sorted(self.images.data, key=len, reverse=True) if f"{last}-".startswith(f"{name}-")

@@ -30,6 +30,8 @@ LEAVES = {
     "rank_collapse",
     "environment",
     "read_points",
+    "fields",
+    "tasks",
 }
 # What each part may import of dinoskip. Later parts may import earlier ones.
 LAW = {

@@ -43,7 +43,8 @@ def again(folder: Path) -> set[str]:
     """Stages (of features: the store) that run at once; what comes after them waits."""
     study, variants = load_study(folder / "s.yaml")
     steps = Runner(study.directory, build_nodes(study, variants), STAGES).plan()
-    return {step.node.id.removeprefix("features/vit/ep0/").split("/")[0] for step in steps if step.state == "run"}
+    names = (step.node.id.removeprefix("features/vit/ep0/").split("/")[0] for step in steps if step.state == "run")
+    return {name.partition("-out-")[0] for name in names}
 
 
 def names(voc: Path, split: str) -> list[str]:

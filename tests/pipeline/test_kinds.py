@@ -78,8 +78,8 @@ gallery: {{dataset: boxes}}
 """
     (root / "study.yaml").write_text(text)
     nodes = {node.id.rpartition("/")[2]: node for node in build_nodes(*load_study(root / "study.yaml"))}
-    assert nodes["mine-train-segmentation"].settings["dataset"]["subset"] == 2
-    assert "root" not in nodes["mine"].settings["dataset"]
+    assert nodes["mine-train-segmentation-out-final-square-224"].plain["dataset"]["subset"] == 2
+    assert "root" not in nodes["mine"].plain["dataset"]
     for name in ("mine", "boxes", "gallery"):
         external = nodes[name].external
         assert external is not None

@@ -306,12 +306,12 @@ def test_a_study_has_no_drop_path_unless_it_says_so(tmp_path: Path, caplog: pyte
 def test_multiscale_by_quarters_is_each_depth_s_own(tmp_path: Path) -> None:
     depths = "variants: {model: [{depth: 12, label: a}, {depth: 9, label: b}, {depth: 10, label: c}]}"
     nodes = build_nodes(*study(tmp_path, depths, "evaluate.multiscale=quarters"))
-    chosen = {node.variant: node.settings["multiscale"] for node in nodes if node.stage == "probe"}
+    chosen = {node.variant: node.plain["multiscale"] for node in nodes if node.stage == "probe"}
     assert chosen == {"a-adamw": [3, 6, 9, 12], "b-adamw": [3, 5, 7, 9], "c-adamw": [3, 5, 8, 10]}
     written = build_nodes(*study(tmp_path, "", "evaluate.multiscale=[3, 6, 9, 12]"))
     named = build_nodes(*study(tmp_path, "", "evaluate.multiscale=quarters"))
-    assert [node.settings for node in written if node.stage == "probe"] == [
-        node.settings for node in named if node.stage == "probe"
+    assert [node.plain for node in written if node.stage == "probe"] == [
+        node.plain for node in named if node.stage == "probe"
     ]
 
 
@@ -326,9 +326,7 @@ def test_rows_of_a_weights_file_say_how_it_was_trained(tmp_path: Path) -> None:
         f"    - {{backbone: 'weights:{tmp_path}/w.safetensors', label: ours}}\n"
         "    - {backbone: 'timm:vit_tiny_patch16_224,pretrained=false', label: theirs}\n"
     )
-    contexts = {
-        node.variant: node.settings["context"] for node in build_nodes(*load_study(path)) if node.stage == "knn"
-    }
+    contexts = {node.variant: node.plain["context"] for node in build_nodes(*load_study(path)) if node.stage == "knn"}
     said = {key: contexts["ours"][key] for key in ("epoch", "initialisation", "optimizer")}
     assert said == {"epoch": 3, "initialisation": "skipless", "optimizer": "soap"}
     assert contexts["theirs"]["epoch"] == UNKNOWN_EPOCH

@@ -83,8 +83,8 @@ def test_windows_give_the_same_outputs_and_leave_no_store(study: Path) -> None:
     nodes = build_nodes(*load_study(CONFIGS / "tasks.yaml", again[2:-1]))
     stores = [node.id for node in nodes if node.stage == "features"]
     assert [name.rpartition("/")[2] for name in stores] == [
-        "scenes-train-segmentation", "scenes-val-segmentation", "scenes-val-classes",
-        "scenes-val-segmentation-cluster-bicubic-64",
+        "scenes-train-segmentation-out-final-square-64", "scenes-val-segmentation-out-final-square-64",
+        "scenes-val-classes-out-final-center_crop-64",
     ]  # fmt: skip
     assert not [name for name in stores if list((study / name).glob("*/store"))], "all that read them is done"
     assert Runner(study.parent, nodes, STAGES).plan()[-1].state == "cached", "the report does not change"

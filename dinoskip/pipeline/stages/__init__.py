@@ -1,44 +1,32 @@
-"""The one table of stages, in order of execution: each is the module of its name, with its ``STAGE``."""
+"""The stages, in order of execution: modules of this package with their ``STAGE``, and one for each evaluation task."""
 
 from __future__ import annotations
 
 import importlib
 
 from dinoskip.pipeline.stage import Stage
+from dinoskip.pipeline.stages.tasks import stage_of
+from dinoskip.tasks import TABLE
 
-IN_STUDIES, ON_BACKBONES = "in studies", "on backbones"
-TABLE = {
-    "data": IN_STUDIES,
-    "calibrate": IN_STUDIES,
-    "sweep": IN_STUDIES,
-    "pretrain": IN_STUDIES,
-    "supervise": IN_STUDIES,
-    "weights": IN_STUDIES,
-    "features": IN_STUDIES,
-    "probe": ON_BACKBONES,
-    "tokencut": ON_BACKBONES,
-    "knn": ON_BACKBONES,
-    "retrieve": ON_BACKBONES,
-    "depth": ON_BACKBONES,
-    "normals": ON_BACKBONES,
-    "linear": ON_BACKBONES,
-    "saliency": ON_BACKBONES,
-    "objects": ON_BACKBONES,
-    "cluster": ON_BACKBONES,
-    "video": ON_BACKBONES,
-    "correspondence": ON_BACKBONES,
-    "analyze": IN_STUDIES,
-    "gallery": ON_BACKBONES,
-    "report": IN_STUDIES,
-}
-"""Where a stage may be asked for. Those on backbones are commands of their own, too, with a ``command`` in their
-``STAGE``; their modules do not import torch: ``dinoskip --help`` reads them."""
-NAMES = tuple(TABLE)
-COMMANDS = tuple(name for name, where in TABLE.items() if where == ON_BACKBONES)
+BEFORE = (
+    "data",
+    "calibrate",
+    "sweep",
+    "pretrain",
+    "supervise",
+    "weights",
+    "features",
+)
+AFTER = ("analyze", "gallery", "report")
+NAMES = (*BEFORE, *TABLE, *AFTER)
+COMMANDS = (*TABLE, "gallery")
+"""Those that are commands of their own, too: ``dinoskip --help`` reads them, and their modules import no torch."""
 
 
 def load(name: str) -> Stage:
     """The stage of a name."""
+    if name in TABLE:
+        return stage_of(name)
     stage: Stage = importlib.import_module(f"{__name__}.{name}").STAGE
     return stage
 

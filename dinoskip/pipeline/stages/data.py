@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dinoskip.config import RawConfig, dump, settings_for_key, validate
+from dinoskip.config import RawConfig, settings_for_key, validate
 from dinoskip.data.sets.kind import Composed
 from dinoskip.pipeline.stage import Content, DataInputs, Stage, StudyNodes, Task
 
@@ -30,7 +30,7 @@ def of_dataset(nodes: StudyNodes, name: str, split: str, *contents: Content) -> 
     if isinstance(config, Composed):
         node = nodes.add(STAGE, name, {"scenes": settings_for_key(config, without={"limit"})})
         settings["dataset"].update({key: own[key] for key in own if key == "limit"})
-        return DataInputs(settings, {"data": node}, {"config": dump(config)})
+        return DataInputs(settings, {"data": node}, {"config": config})
     settings["dataset"].update(own)
     outside = {f"{name}: {what} of {rest[-1]}": (what, config, *rest) for what, *rest in contents}
-    return DataInputs(settings, {}, {"config": dump(config)}, outside)
+    return DataInputs(settings, {}, {"config": config}, outside)

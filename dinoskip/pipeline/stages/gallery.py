@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
 from dinoskip.config import settings_for_key
 from dinoskip.data.sets.kind import WithDepth, WithNormals
-from dinoskip.pipeline.fields import Name
+from dinoskip.fields import Name
 from dinoskip.pipeline.stage import (
     Command,
     Content,
@@ -23,12 +22,12 @@ from dinoskip.pipeline.stage import (
     not_multiples,
 )
 from dinoskip.pipeline.stages import data
-from dinoskip.pipeline.stages.correspondence import CorrespondenceSection
-from dinoskip.pipeline.stages.depth import DepthSection
-from dinoskip.pipeline.stages.normals import NormalsSection
-from dinoskip.pipeline.stages.probe import ProbeSection
-from dinoskip.pipeline.stages.tokencut import TokenCutSection
-from dinoskip.pipeline.stages.video import VideoSection
+from dinoskip.tasks import EvaluationTask, tasks
+from dinoskip.tasks import task as task_record
+from eval.depth.task import DepthSection
+from eval.normals.task import NormalsSection
+from eval.probe.task import ProbeSection
+from eval.tokencut.task import TokenCutSection
 from visualize.gallery.config import GalleryConfig
 
 if TYPE_CHECKING:
@@ -45,10 +44,6 @@ class GallerySection(GalleryConfig):
 
 
 STUDY_KEYS = {"dataset", "epochs"}
-SURFACES: Mapping[str, type[DepthSection | NormalsSection]] = MappingProxyType(
-    {"depth": DepthSection, "normals": NormalsSection}
-)
-"""Stages that leave maps of images for the gallery, by layer."""
 
 
 def check(study: StudyBase, variants: tuple[Variant, ...]) -> Iterator[Problem]:
@@ -94,13 +89,40 @@ def _shown_split(study: StudyBase, name: str) -> str:
 
 def _beside(study: StudyBase, name: str) -> dict[str, str]:
     """Data sets whose depth or normals are shown beside the gallery's own, by layer: the first of each."""
-    measured = {layer: study.section(section).datasets for layer, section in SURFACES.items()}
+    measured = {record.name: _datasets(study, record) for record in tasks() if record.pictures == "surfaces"}
     return {layer: names[0] for layer, names in measured.items() if names and name not in names}
+
+
+def _datasets(study: StudyBase, record: EvaluationTask) -> tuple[str, ...]:
+    """The data sets that a task is done on."""
+    section: Any = study.section(record.section)
+    return tuple(section.datasets)
+
+
+def _measured(nodes: StudyNodes, place: str, label: str, name: str, beside: Mapping[str, str]) -> dict[str, str]:
+    """The nodes whose rows and pictures of a network are shown, by role; ``name`` is the gallery's data set.
+
+    Pictures are of that data set, or of the first of those that a task with pictures of its own is done on; rows alone
+    are of every data set.
+    """
+    inputs: dict[str, str] = {}
+    for record in tasks():
+        names = _datasets(nodes.study, record)
+        if record.pictures == "strips":
+            roles = {f"{record.name} strips": one for one in names[:1]}
+        elif record.pictures:
+            roles = {record.name: beside.get(record.name, name)}
+        else:
+            roles = {f"{record.name} {one}": one for one in names}
+        found = {f"{role}:{label}": f"{record.name}/{place}/{one}" for role, one in roles.items()}
+        inputs |= {role: node for role, node in found.items() if node in nodes.nodes}
+    return inputs
 
 
 def _with_surfaces(nodes: StudyNodes, shown: DataInputs, layer: str, name: str) -> DataInputs:
     """``shown``, and the images and true maps of another data set."""
-    split = nodes.section(SURFACES[layer]).val_split
+    section: Any = nodes.section(task_record(layer).section)
+    split = section.val_split
     more = data.of_dataset(nodes, name, split, ("images", "pretraining", split), ("targets", layer, split))
     surfaces = {**shown.settings.get("surfaces", {}), layer: more.settings["dataset"]}
     return DataInputs(
@@ -137,19 +159,7 @@ def add_nodes(nodes: StudyNodes) -> None:
         if model.spec:
             outside[f"backbone {model.spec['backbone']}"] = ("backbone", model.spec["backbone"])
         inputs |= {f"{role}:{label}": node for role, node in model.inputs.items()}
-        if (node := f"probe/{model.place}/{name}") in nodes.nodes:
-            inputs[f"probe:{label}"] = node
-        drawn_by = {stage: f"{stage}/{model.place}/{name}" for stage in ("cluster", "saliency", "objects")}
-        inputs |= {f"{stage}:{label}": node for stage, node in drawn_by.items() if node in nodes.nodes}
-        surfaces = {f"{layer}:{label}": f"{layer}/{model.place}/{beside.get(layer, name)}" for layer in SURFACES}
-        inputs |= {role: node for role, node in surfaces.items() if node in nodes.nodes}
-        strips = {
-            "video": nodes.section(VideoSection).datasets[:1],
-            "correspondence": nodes.section(CorrespondenceSection).datasets[:1],
-        }
-        for stage, names in strips.items():
-            inputs |= {f"{stage} strips:{label}": f"{stage}/{model.place}/{one}" for one in names}
-        inputs |= {f"tokencut {one}:{label}": f"tokencut/{model.place}/{one}" for one in discovery.datasets}
+        inputs |= _measured(nodes, model.place, label, name, beside)
     drawn = settings_for_key(section, without=STUDY_KEYS)
     settings = {
         "gallery": {**drawn, "size": section.size or probe.size, "dataset": name},

@@ -11,13 +11,13 @@ from typing import Annotated, Any, get_args
 
 from pydantic import BeforeValidator, Field, TypeAdapter, create_model
 
-from dinoskip.config import RawConfig, dump, settings_for_key, validate
+from dinoskip.config import Config, RawConfig, settings_for_key, validate
 from dinoskip.data import sets as datasets
 from dinoskip.data.shards import Source as Images
 from dinoskip.distributed import on_main
+from dinoskip.fields import Name
 from dinoskip.files import read_json
 from dinoskip.init.build import WeightSelectionInit
-from dinoskip.pipeline.fields import Name
 from dinoskip.pipeline.inputs import dataset_of
 from dinoskip.pipeline.observers import observer_of
 from dinoskip.pipeline.sections import StudyBase
@@ -108,13 +108,13 @@ def inputs_of(
     return TrainingInputs(settings, replace(images, inputs=inputs, outside=outside, runtime=runtime), beside)
 
 
-def _online(nodes: StudyNodes) -> tuple[dict[str, Any], dict[str, str]]:
+def _online(nodes: StudyNodes) -> tuple[dict[str, tuple[Config, Any]], dict[str, str]]:
     """What is measured while training, by name, and the nodes that make its data: no part of any key."""
-    parts: dict[str, Any] = {}
+    parts: dict[str, tuple[Config, Any]] = {}
     beside: dict[str, str] = {}
     for name, part in nodes.study.online.parts.items():
         images = data.of_dataset(nodes, part.dataset, "train")
-        parts[name] = {"section": dump(part), "config": images.runtime["config"]}
+        parts[name] = part, images.runtime["config"]
         beside |= {f"online {name}": node for node in images.inputs.values()}
     return parts, beside
 

@@ -11,8 +11,8 @@ from pydantic import Field
 from dinoskip.config import settings_for_key, validate
 from dinoskip.console import read_metrics
 from dinoskip.distributed import on_main
+from dinoskip.fields import Name
 from dinoskip.models.export import exported_weights, hash_weights, load_weights
-from dinoskip.pipeline.fields import Name
 from dinoskip.pipeline.inputs import open_split
 from dinoskip.pipeline.sections import StudyBase
 from dinoskip.pipeline.stage import Problem, Stage, StudyNodes, Task, not_multiples

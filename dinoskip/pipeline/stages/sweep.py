@@ -115,7 +115,8 @@ def add_nodes(nodes: StudyNodes) -> None:
 def _of_all_blocks(data: DataInputs) -> dict[str, Any]:
     """What a run reads beside its settings, with every block measured."""
     parts = {
-        name: {**part, "section": {**part["section"], "blocks": "all"}} for name, part in data.runtime["online"].items()
+        name: (part.model_copy(update={"blocks": "all"}), config)
+        for name, (part, config) in data.runtime["online"].items()
     }
     return {**data.runtime, "online": parts}
 

@@ -24,9 +24,9 @@ def test_a_node_reads_the_weights_and_the_composed_rooms(tmp_path: Path) -> None
     (node,) = (one for one in nodes.values() if one.stage == "depth" and one.id.startswith("depth/skip-"))
     assert node.inputs["data"] == "data/rooms"
     assert node.inputs["weights"].startswith("weights/")
-    assert node.settings["depth"]["bins"] == 8
-    assert node.settings["dataset"] == {"kind": "rooms", "split": "test"}
-    assert node.settings["multiscale"] == [1, 2]
+    assert node.plain["depth"]["bins"] == 8
+    assert node.plain["dataset"] == {"kind": "rooms", "split": "test"}
+    assert node.plain["multiscale"] == [1, 2]
     with pytest.raises(ConfigError, match="'scenes' is of kind scenes, which has no depth"):
         load_study(tmp_path / "tiny.yaml", ["evaluate.depth.datasets=[scenes]"])
 

@@ -21,7 +21,7 @@ def test_a_node_reads_the_weights_and_the_images(tmp_path: Path) -> None:
     (node,) = (one for one in nodes.values() if one.stage == "linear" and one.id.startswith("linear/skip-"))
     assert node.inputs["data"] == "data/scenes"
     assert node.inputs["weights"].startswith("weights/")
-    assert node.settings["linear"]["epochs"] == 100
+    assert node.plain["linear"]["epochs"] == 100
     with pytest.raises(ConfigError, match=r"evaluate\.linear\.size: 40 is not a multiple of the patch size 16"):
         load_study(tmp_path / "tiny.yaml", ["evaluate.linear={datasets: [scenes], size: 40}"])
 

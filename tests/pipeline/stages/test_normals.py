@@ -24,7 +24,7 @@ def test_a_node_reads_the_weights_and_the_composed_rooms(tmp_path: Path) -> None
     nodes = {node.id: node for node in build_nodes(*load_study(tmp_path / "tiny.yaml", asked))}
     (node,) = (one for one in nodes.values() if one.stage == "normals" and one.id.startswith("normals/skip-"))
     assert node.inputs["data"] == "data/rooms"
-    assert node.settings["dataset"] == {"kind": "rooms", "split": "val"}
+    assert node.plain["dataset"] == {"kind": "rooms", "split": "val"}
     with pytest.raises(ConfigError, match="'scenes' is of kind scenes, which has no surface normals"):
         load_study(tmp_path / "tiny.yaml", ["evaluate.normals.datasets=[scenes]"])
 

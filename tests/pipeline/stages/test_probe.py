@@ -23,7 +23,7 @@ def probe_of(nodes: dict[str, Node]) -> Node:
 
 
 def stores(node: Node, nodes: dict[str, Node]) -> dict[str, Any]:
-    return {role: nodes[name].settings["norm"] for role, name in node.inputs.items() if name.startswith("features/")}
+    return {role: nodes[name].plain["norm"] for role, name in node.inputs.items() if name.startswith("features/")}
 
 
 def test_one_norm_is_exported_as_it_is(tmp_path: Path) -> None:
@@ -32,8 +32,8 @@ def test_one_norm_is_exported_as_it_is(tmp_path: Path) -> None:
     assert stores(probe, nodes) == {"train": "final", "val": "final"}
     assert "weights" not in probe.inputs
     single = nodes_of(tmp_path, "evaluate.norm=[final]")
-    assert {name: node.settings for name, node in nodes.items() if node.stage == "features"} == {
-        name: node.settings for name, node in single.items() if node.stage == "features"
+    assert {name: node.plain for name, node in nodes.items() if node.stage == "features"} == {
+        name: node.plain for name, node in single.items() if node.stage == "features"
     }
 
 
@@ -42,7 +42,7 @@ def test_several_norms_are_of_one_store_and_the_rest_is_of_the_first(tmp_path: P
     probe = probe_of(nodes)
     assert stores(probe, nodes) == {"train": "none", "val": "none"}
     assert probe.inputs["weights"].startswith("weights/")
-    assert probe.settings["norms"] == ["final", "none", "layer"]
+    assert probe.plain["norms"] == ["final", "none", "layer"]
     for stage in ("retrieve", "knn"):
         node = next(node for node in nodes.values() if node.stage == stage)
         assert set(stores(node, nodes).values()) == {"final"}
@@ -54,7 +54,7 @@ def test_live_probes_read_images(tmp_path: Path) -> None:
     probe = probe_of(nodes)
     assert stores(probe, nodes) == {}
     assert set(probe.inputs) == {"weights", "data"}
-    assert probe.settings["probe"]["iterations"] == 40_000
+    assert probe.plain["probe"]["iterations"] == 40_000
 
 
 @pytest.mark.parametrize(

@@ -36,21 +36,21 @@ def test_tasks_read_several_facets_of_one_export(stage: str) -> None:
     for node in several:
         read = [name for name in node.inputs.values() if name.startswith("features/")]
         assert read
-        stores[tuple(read)].append(node.settings["read"])
+        stores[tuple(read)].append(node.plain["read"])
         for name in read:
-            assert every[name].settings["facet"] == facets
-            assert every[name].settings["norm"] == ["final", "final", "none"]
+            assert every[name].plain["facet"] == facets
+            assert every[name].plain["norm"] == ["final", "final", "none"]
     assert all(read == facets for read in stores.values())
-    assert all("read" not in node.settings for node in alone)
+    assert all("read" not in node.plain for node in alone)
 
 
 @pytest.mark.parametrize("stage", LIVE)
 def test_tasks_that_keep_no_features_have_a_node_of_all_facets_of_one_width(stage: str) -> None:
     alone, _ = nodes_of(stage, f"evaluate.{stage}.facet=out")
-    assert {node.settings.get("facet", "out") for node in alone} == {"out"}
+    assert {node.plain.get("facet", "out") for node in alone} == {"out"}
     several, _ = nodes_of(stage, f"evaluate.{stage}.facet=[out, hidden, mlp]")
     assert len(several) == 2 * len(alone) > 0
-    assert [node.settings["facet"] for node in several] == [["out", "mlp"], "hidden"] * len(alone)
+    assert [node.plain["facet"] for node in several] == [["out", "mlp"], "hidden"] * len(alone)
 
 
 STUDY = """
@@ -111,7 +111,7 @@ def test_tasks_that_keep_no_features_read_all_facets_in_one_pass(
 
 def test_windows_are_of_one_facet_each() -> None:
     several, _ = nodes_of("tokencut", "evaluate.tokencut.facet=[key, mlp]", "evaluate.features=window")
-    assert {node.settings["features store"]["facet"] for node in several} == {"key", "mlp"}
+    assert {node.plain["features store"]["facet"] for node in several} == {"key", "mlp"}
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,106 @@
+"""Settings of nodes that stay objects: those of features, and those of an evaluation task."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from dinoskip.config import settings_for_key
+from dinoskip.pipeline.graph import NodeSettings
+from dinoskip.pipeline.stage import EvaluatedModel, StudyNodes
+from dinoskip.read_points import usual_norm
+from dinoskip.tasks import EvaluationTask, FeatureRequest
+
+FEATURES_VERSION = 2
+"""Of what is computed of images: part of the key of stores, and of whatever reads features in windows."""
+
+
+@dataclass(frozen=True)
+class FeatureSettings(NodeSettings):
+    """Features of a split: where blocks are read and under which norms, how images are sized, which use is made.
+
+    ``facets`` are those of one export: one pass gives them all. ``backbone`` is a variant's that is not trained in the
+    study. ``windows``: they are computed as they are read, not stored.
+    """
+
+    use: str
+    split: str
+    facets: Sequence[str]
+    norms: Sequence[str]
+    transform: Mapping[str, Any]
+    blocks: str | Sequence[int]
+    version: Mapping[str, str] = field(default_factory=dict)
+    backbone: str | None = None
+    windows: bool = False
+
+    @classmethod
+    def of(
+        cls, nodes: StudyNodes, use: str, facets: Sequence[str], request: FeatureRequest, without_norm: bool
+    ) -> FeatureSettings:
+        """What a task requests of the blocks that a study evaluates; ``without_norm``: of no norm, else the usual."""
+        evaluate = nodes.study.evaluate
+        norms = ["none" if without_norm else usual_norm(facet, evaluate.norm[0]) for facet in facets]
+        return cls(use, request.split, facets, norms, request.transform, evaluate.block_list, request.version)
+
+    def in_windows(self, facet: str | None, model: EvaluatedModel) -> FeatureSettings:
+        """The same computed as they are read, of one facet alone where there are several."""
+        norms = self.norms if facet is None else [self.norms[list(self.facets).index(facet)]]
+        facets = self.facets if facet is None else [facet]
+        return replace(self, facets=facets, norms=norms, backbone=model.spec.get("backbone"), windows=True)
+
+    @property
+    def name(self) -> str:
+        """What tells them from others of the same images and network: ``segmentation-out-final-square-224``."""
+        sized = (key if value is True else str(value) for key, value in self.transform.items())
+        return "-".join([self.use, "+".join(self.facets), "+".join(dict.fromkeys(self.norms)), *sized])
+
+    def plain(self) -> dict[str, Any]:
+        """As they are hashed."""
+        facets, norms = list(self.facets), list(self.norms)
+        return {
+            "facet": facets[0] if len(facets) == 1 else facets,
+            "norm": norms[0] if len(norms) == 1 else norms,
+            "transform": dict(self.transform),
+            "blocks": self.blocks,
+            "use": self.use,
+            **self.version,
+            **({} if self.backbone is None else {"backbone": self.backbone}),
+            **({"split": self.split, "version": FEATURES_VERSION} if self.windows else {}),
+        }
+
+
+@dataclass(frozen=True)
+class TaskSettings(NodeSettings):
+    """What a node of a task may read: its section, and of the study what its record names.
+
+    ``facets`` and ``norms`` are what is read of the network itself; ``read`` is the facet of stores that have several.
+    ``stated`` are those of the two that are part of the key. ``windows`` are features, by role, that are computed as
+    they are read. ``network``: whether the network is read, too; ``backbone`` is the variant's, if it is not trained in
+    the study.
+    """
+
+    record: EvaluationTask
+    section: Any
+    context: Mapping[str, Any]
+    study: Mapping[str, Any] = field(default_factory=dict)
+    facets: Sequence[str] = ("out",)
+    norms: Sequence[str] = ()
+    stated: Mapping[str, Any] = field(default_factory=dict)
+    read: str | None = None
+    windows: Mapping[str, FeatureSettings] = field(default_factory=dict)
+    network: bool = False
+    backbone: str | None = None
+
+    def plain(self) -> dict[str, Any]:
+        """As it is hashed."""
+        own = settings_for_key(self.section, without=self.record.not_in_key)
+        optional = {"read": self.read, "backbone": self.backbone}
+        return {
+            **(own if self.record.key_without_name else {self.record.name: own}),
+            "context": dict(self.context),
+            **self.study,
+            **self.stated,
+            **{f"features {role}": one.plain() for role, one in self.windows.items()},
+            **{name: value for name, value in optional.items() if value is not None},
+        }

@@ -1,0 +1,228 @@
+"""What an evaluation task is: the record that ``eval/NAME/task.py`` declares, and the one table of all records.
+
+Whoever needs to know something of a task (report, board, gallery, estimate, command line, ...) reads its record here.
+A record's module imports the task's settings, and its arithmetic only when it is used: records cost no import of torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal
+
+from dinoskip.config import Config
+
+TABLE: Mapping[str, str] = MappingProxyType(
+    {
+        "probe": "eval.probe.task",
+        "tokencut": "eval.tokencut.task",
+        "knn": "eval.knn.task",
+        "retrieve": "eval.retrieval.task",
+        "depth": "eval.depth.task",
+        "normals": "eval.normals.task",
+        "linear": "eval.linear.task",
+        "saliency": "eval.saliency.task",
+        "objects": "eval.objects.task",
+        "cluster": "eval.cluster.task",
+        "video": "eval.video.task",
+        "correspondence": "eval.correspondence.task",
+    }
+)
+"""The module of every task's ``TASK``, by its name, in order of execution."""
+
+StudySetting = Literal["seed", "multiscale", "blocks", "norms"]
+Pictures = Literal["", "heads", "maps", "surfaces", "strips"]
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A metric of rows: its name, how tables say it (``label``; "": as its name), its unit and range.
+
+    A ``*`` at the end of a name stands for whatever follows, and in the label for the same: ``accuracy_k*`` and
+    ``k-NN (k = *)``. ``order`` is its place where results are read, the smallest first.
+    """
+
+    name: str
+    label: str = ""
+    unit: str = "%"
+    range: tuple[float, float] = (0.0, 100.0)
+    lower_is_better: bool = False
+    order: int = 100
+
+    @property
+    def varies(self) -> bool:
+        """Whether it is one metric at several settings."""
+        return self.name.endswith("*")
+
+    def is_of(self, name: str) -> bool:
+        """Whether rows of metric ``name`` are of this one."""
+        return name.startswith(self.name[:-1]) if self.varies else name == self.name
+
+    def said(self, name: str) -> str:
+        """What tables call the metric ``name`` of a row."""
+        return self.label.replace("*", name[len(self.name) - 1 :]) or name
+
+
+@dataclass(frozen=True)
+class FeatureRequest:
+    """Features of a split that a task reads at the facets of its settings, in the ``role`` that it calls them by.
+
+    ``transform`` are settings of :class:`dinoskip.features.Transform`. A request ``in_windows`` is met without a store
+    where the study says so: its features are read once, in order. ``version`` is part of what is stored.
+    """
+
+    role: str
+    split: str
+    transform: Mapping[str, Any]
+    in_windows: bool = False
+    version: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class TaskOption:
+    """A flag of a task's command that stands for a setting.
+
+    ``setting`` has ``{}`` for the value, which the help calls ``metavar``; without one the flag has no value.
+    """
+
+    flag: str
+    metavar: str | None
+    setting: str
+    help: str
+
+
+@dataclass(frozen=True, eq=False)
+class TaskInputs:
+    """What a task is given to measure one network on one data set.
+
+    ``labels`` are the opened splits by role, ``features`` what was requested by role. A task that requests none, or
+    takes several norms, has the ``backbone``, and reads ``blocks`` at ``facets`` under ``norms``. ``multiscale`` are
+    blocks to be read together. ``context`` are fields of its rows, ``out`` the folder that it writes into:
+    ``rows.json`` at least.
+    """
+
+    settings: Any
+    labels: Mapping[str, Any]
+    features: Mapping[str, Any]
+    backbone: Any
+    out: Path
+    context: Mapping[str, Any]
+    blocks: Sequence[int] | str = "all"
+    facets: Sequence[str] = ("out",)
+    norms: Sequence[str] = ()
+    multiscale: Sequence[int] | None = None
+    seed: int = 0
+    device: str = "auto"
+    workers: int = 0
+
+
+def _nothing(_: Any) -> dict[str, Any]:
+    return {}
+
+
+def _no_problems(*_: Any) -> Iterator[tuple[str, str]]:
+    yield from ()
+
+
+@dataclass(frozen=True, eq=False)
+class EvaluationTask:
+    """One way to measure frozen features.
+
+    Args:
+        name: of the section below ``evaluate``, of the command and of the stage; rows have it as ``task``.
+        measures: what it measures, in a few words.
+        help: what its command does.
+        example: a setting that the command's help shows.
+        section: the class of its settings: ``datasets``, the splits, the facets, and what is its own.
+        label: the kind of label that it needs (:mod:`dinoskip.data.sets`).
+        evaluate: measures one network on one data set and writes rows.
+        headline: the metric that stands in tables, curves and rankings.
+        splits: the splits whose labels it opens, by role; the last is scored.
+        features: which features it reads; none: images go through the network while it fits and scores.
+        reads_images: whether it opens the images itself where it reads features.
+        study_settings: what it reads of the study beside its section.
+        norm_of_facets: whether it reads each facet under its usual norm of the study's, not under a norm of its own.
+        sizes: sides of images that must be whole patches, by setting.
+        check: problems of its settings with the data sets that they name, by setting.
+        further: its other metrics, where they are not in percent or a lower one is better.
+        spoken: what tables say before the metric where that alone does not tell the task.
+        baselines: the rules that look at no image, whose rows stand beside.
+        pictures: what it leaves for the gallery.
+        data_kind: the kind of data set that its command expects.
+        options: flags of its command.
+        hub: the task's name on the Hugging Face hub.
+        pairwise: whether every token of an image is compared with every other.
+        disk_per_token: bytes that it leaves on disk of a token at a block.
+        version: part of the key of its results: raised when code changes them.
+        resumes: whether it goes on in what a killed run has left.
+        not_in_key: settings that say what is read, which its key has as inputs.
+        key_without_name: whether its key has its settings one by one, not under its name.
+        as_published: how many of a paper's settings a row has, to prefer it.
+    """
+
+    name: str
+    measures: str
+    help: str
+    example: str
+    section: type[Config]
+    label: str
+    evaluate: Callable[[TaskInputs], object]
+    headline: Metric
+    splits: Callable[[Any], Mapping[str, str]]
+    features: Callable[[Any], Sequence[FeatureRequest]] = lambda _: ()
+    reads_images: Callable[[Any], bool] = lambda _: False
+    study_settings: tuple[StudySetting, ...] = ()
+    norm_of_facets: bool = False
+    sizes: Callable[[Any], Mapping[str, int | None]] = _nothing
+    check: Callable[[Any, Mapping[str, Any]], Iterator[tuple[str, str]]] = _no_problems
+    further: tuple[Metric, ...] = ()
+    spoken: str = ""
+    baselines: tuple[str, ...] = ()
+    pictures: Pictures = ""
+    data_kind: str = "voc"
+    options: tuple[TaskOption, ...] = ()
+    hub: str = "image-feature-extraction"
+    pairwise: bool = False
+    disk_per_token: int = 0
+    version: int = 1
+    resumes: bool = False
+    not_in_key: Collection[str] = ("datasets", "facet")
+    key_without_name: bool = False
+    as_published: Callable[[Any], int] = lambda _: 0
+
+    @property
+    def asked_by(self) -> str:
+        """The setting that names its data sets."""
+        return f"evaluate.{self.name}.datasets"
+
+
+@cache
+def task(name: str) -> EvaluationTask:
+    """The record of a task. Raises :class:`KeyError` for a name that is not in the table."""
+    record: EvaluationTask = importlib.import_module(TABLE[name]).TASK
+    return record
+
+
+def tasks() -> list[EvaluationTask]:
+    """All records, in order of execution."""
+    return [task(name) for name in TABLE]
+
+
+@cache
+def headline(name: str, metric: str) -> Metric | None:
+    """The headline metric of rows of task ``name``, if ``metric`` is it.
+
+    Rows of another task, such as a trained classifier's ``classify``, have that of the first record that names it.
+    """
+    records = [task(name)] if name in TABLE else tasks()
+    return next((one.headline for one in records if one.headline.is_of(metric)), None)
+
+
+@cache
+def is_error(metric: str) -> bool:
+    """Whether of two rows of this metric the lower is better; those are in a unit of their own, not in percent."""
+    return any(one.lower_is_better and one.is_of(metric) for of in tasks() for one in (of.headline, *of.further))

@@ -1,0 +1,53 @@
+"""The task ``correspondence``: keypoints found in another image by the features of every block; PCK."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from dinoskip.fields import READ_AT, Facets, Names
+from dinoskip.tasks import EvaluationTask, Metric, TaskInputs, TaskOption
+from eval import correspondence
+from eval.correspondence.config import PROTOCOLS, CorrespondenceConfig
+
+
+class CorrespondenceSection(CorrespondenceConfig):
+    """Keypoints found in another image by the most similar feature (docs/correspondence.md): protocol, resolution."""
+
+    datasets: Names = Field((), description="keys of data, with pairs")
+    split: str = Field("test", description="whose pairs are reported")
+    facet: Facets = Field(("key",), description=READ_AT)
+
+
+def evaluate(given: TaskInputs) -> None:
+    """Find the keypoints of every pair."""
+    correspondence.evaluate(
+        given.backbone, given.labels["scored"], given.blocks, given.out, given.settings, given.context,
+        seed=given.seed, multiscale=given.multiscale, workers=given.workers, facets=given.facets, norms=given.norms,
+    )  # fmt: skip
+
+
+TASK = EvaluationTask(
+    name="correspondence",
+    measures="semantic correspondence",
+    help="find the keypoints of an object in other images, with every block",
+    example="evaluate.correspondence.facet=[key,out]",
+    section=CorrespondenceSection,
+    label="correspondence",
+    data_kind="spair71k",
+    splits=lambda section: {"scored": section.split},
+    study_settings=("seed", "multiscale", "blocks"),
+    norm_of_facets=True,
+    sizes=lambda section: {"size": section.size},
+    evaluate=evaluate,
+    headline=Metric("PCK@0.1 per image", order=7),
+    baselines=("same place",),
+    pictures="strips",
+    version=2,
+    not_in_key=("datasets", "split", "facet"),
+    options=(
+        TaskOption(
+            "--protocol", "NAME", "evaluate.correspondence.protocol={}",
+            f"{', '.join(PROTOCOLS)} (docs/correspondence.md; default: dift)",
+        ),
+    ),
+)  # fmt: skip

@@ -1,0 +1,61 @@
+"""The task ``depth``: linear depth heads on every block, all learning rates in one stacked fit."""
+
+from __future__ import annotations
+
+import math
+
+from pydantic import Field
+
+from dinoskip.fields import READ_AT, Facets, Names
+from dinoskip.tasks import EvaluationTask, Metric, TaskInputs, TaskOption
+from eval import depth
+from eval.depth.config import PROTOCOLS, DepthConfig
+
+
+class DepthSection(DepthConfig):
+    """Depth by linear heads on frozen features (docs/heads.md): a protocol, and settings of it that are changed."""
+
+    datasets: Names = Field((), description="keys of data, with depth maps")
+    train_split: str = Field("train", description="whose images the heads are fitted on")
+    val_split: str = Field("test", description="whose images are reported")
+    facet: Facets = Field(("out",), description=READ_AT)
+
+
+def evaluate(given: TaskInputs) -> None:
+    """Fit and score."""
+    depth.evaluate(
+        given.backbone, given.labels["train"], given.labels["val"], given.blocks, given.out, given.settings,
+        given.context, seed=given.seed, multiscale=given.multiscale, workers=given.workers, facets=given.facets,
+    )  # fmt: skip
+
+
+TASK = EvaluationTask(
+    name="depth",
+    measures="depth",
+    help="fit linear depth heads on every block of a backbone",
+    example="evaluate.depth.iterations=2000",
+    section=DepthSection,
+    label="depth",
+    data_kind="nyu",
+    splits=lambda section: {"train": section.train_split, "val": section.val_split},
+    study_settings=("seed", "multiscale", "blocks"),
+    evaluate=evaluate,
+    headline=Metric("delta1", order=8),
+    further=(
+        Metric("RMSE", unit="m", range=(0.0, math.inf), lower_is_better=True),
+        *(
+            Metric(name, unit="", range=(0.0, math.inf), lower_is_better=True)
+            for name in ("AbsRel", "log10", "SILog", "RMSE log", "SqRel")
+        ),
+    ),
+    baselines=("median depth", "mean depth of each place"),
+    pictures="surfaces",
+    hub="depth-estimation",
+    version=2,
+    options=(
+        TaskOption(
+            "--protocol", "NAME", "evaluate.depth.protocol={}",
+            f"{', '.join(PROTOCOLS)} (docs/heads.md; default: dinov2)",
+        ),
+    ),
+)  # fmt: skip

@@ -1,0 +1,59 @@
+"""The task ``knn``: weighted k-NN classification on the class token of every block."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from dinoskip.fields import READ_AT, Facets, Names
+from dinoskip.tasks import EvaluationTask, FeatureRequest, Metric, TaskInputs
+from eval import knn
+from eval.knn.config import KnnConfig
+
+
+class KnnSection(KnnConfig):
+    """k-NN classification of whole images (docs/retrieval.md)."""
+
+    datasets: Names = Field((), description="keys of data, with classes")
+    facet: Facets = Field(("out",), description=READ_AT)
+
+
+def features(section: KnnSection) -> tuple[FeatureRequest, ...]:
+    """Centre crops of both splits.
+
+    Their version tells them from those of version 0.1, whose crop was a pixel beside torchvision's at some sizes.
+    """
+    crop, version = {"mode": "center_crop", "size": section.size}, {"crop": "torchvision"}
+    return (
+        FeatureRequest("train", "train", crop, in_windows=section.backend != "ivf", version=version),
+        FeatureRequest("val", "val", crop, version=version),
+    )
+
+
+def evaluate(given: TaskInputs) -> None:
+    """Classify the validation images."""
+    train, val = given.labels["train"], given.labels["val"]
+    knn.evaluate(
+        given.features["train"], given.features["val"], train.labels, val.labels, train.class_names,
+        given.out, given.settings, given.context, device=given.device,
+    )  # fmt: skip
+
+
+TASK = EvaluationTask(
+    name="knn",
+    measures="k-NN classification",
+    help="classify by k-NN on the CLS token of every block",
+    example="evaluate.knn.k=[20]",
+    section=KnnSection,
+    label="classes",
+    data_kind="folder",
+    splits=lambda _: {"train": "train", "val": "val"},
+    features=features,
+    sizes=lambda section: {"size": section.size},
+    evaluate=evaluate,
+    headline=Metric("accuracy_k*", "k-NN (k = *)", order=2),
+    baselines=("majority class", "chance"),
+    hub="image-classification",
+    version=3,
+    not_in_key=("datasets", "size", "facet"),
+    key_without_name=True,
+)

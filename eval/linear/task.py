@@ -1,0 +1,53 @@
+"""The task ``linear``: linear classification on every block, all inputs and learning rates in one stacked fit."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from dinoskip.fields import READ_AT, Facets, Names
+from dinoskip.tasks import EvaluationTask, Metric, TaskInputs, TaskOption
+from eval import linear
+from eval.linear.config import PROTOCOLS, LinearConfig
+
+
+class LinearSection(LinearConfig):
+    """Linear classification of images (docs/heads.md): a protocol, and settings of it that are changed."""
+
+    datasets: Names = Field((), description="keys of data, with classes")
+    train_split: str = Field("train", description="whose images the heads are fitted on")
+    val_split: str = Field("val", description="whose images are reported")
+    facet: Facets = Field(("out",), description=READ_AT)
+
+
+def evaluate(given: TaskInputs) -> None:
+    """Fit and score."""
+    linear.evaluate(
+        given.backbone, given.labels["train"], given.labels["val"], given.blocks, given.out, given.settings,
+        given.context, seed=given.seed, multiscale=given.multiscale, workers=given.workers, facets=given.facets,
+        split=given.settings.val_split,
+    )  # fmt: skip
+
+
+TASK = EvaluationTask(
+    name="linear",
+    measures="linear classification",
+    help="fit linear classifiers on every block of a backbone",
+    example="evaluate.linear.epochs=10",
+    section=LinearSection,
+    label="classes",
+    data_kind="folder",
+    splits=lambda section: {"train": section.train_split, "val": section.val_split},
+    study_settings=("seed", "multiscale", "blocks"),
+    sizes=lambda section: {"size": section.size},
+    evaluate=evaluate,
+    headline=Metric("top1", "top-1", order=3),
+    spoken="linear",
+    baselines=("majority class", "chance"),
+    hub="image-classification",
+    options=(
+        TaskOption(
+            "--protocol", "NAME", "evaluate.linear.protocol={}",
+            f"{', '.join(PROTOCOLS)} (docs/heads.md; default: dinov2)",
+        ),
+    ),
+)  # fmt: skip

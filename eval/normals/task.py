@@ -1,0 +1,47 @@
+"""The task ``normals``: surface normals by linear heads on every block, all learning rates in one stacked fit."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from dinoskip.fields import READ_AT, Facets, Names
+from dinoskip.tasks import EvaluationTask, Metric, TaskInputs
+from eval import normals
+from eval.normals.config import NormalsConfig
+
+
+class NormalsSection(NormalsConfig):
+    """Surface normals by linear heads on frozen features (docs/heads.md)."""
+
+    datasets: Names = Field((), description="keys of data, with surface normals")
+    train_split: str = Field("train", description="whose images the heads are fitted on")
+    val_split: str = Field("test", description="whose images are reported")
+    facet: Facets = Field(("out",), description=READ_AT)
+
+
+def evaluate(given: TaskInputs) -> None:
+    """Fit and score."""
+    normals.evaluate(
+        given.backbone, given.labels["train"], given.labels["val"], given.blocks, given.out, given.settings,
+        given.context, seed=given.seed, multiscale=given.multiscale, workers=given.workers, facets=given.facets,
+    )  # fmt: skip
+
+
+TASK = EvaluationTask(
+    name="normals",
+    measures="surface normals",
+    help="fit linear heads of surface normals on every block of a backbone",
+    example="evaluate.normals.epochs=2",
+    section=NormalsSection,
+    label="normals",
+    data_kind="nyu_normals",
+    splits=lambda section: {"train": section.train_split, "val": section.val_split},
+    study_settings=("seed", "multiscale", "blocks"),
+    evaluate=evaluate,
+    headline=Metric("within 11.25", order=9),
+    further=(Metric("RMSE angle", unit="°", range=(0.0, 180.0), lower_is_better=True),),
+    baselines=("mean normal", "mean normal of each place"),
+    pictures="surfaces",
+    hub="depth-estimation",
+    version=3,
+)

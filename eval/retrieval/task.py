@@ -1,0 +1,56 @@
+"""The task ``retrieve``: validation patches labelled by the nearest training patches, every block."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from dinoskip.fields import READ_AT, Facets, Names
+from dinoskip.tasks import EvaluationTask, FeatureRequest, Metric, TaskInputs
+from eval import retrieval
+from eval.retrieval.config import RetrievalConfig
+
+
+class RetrieveSection(RetrievalConfig):
+    """Dense retrieval (docs/retrieval.md): resolution, how many training patches are remembered, how they vote."""
+
+    datasets: Names = Field((), description="keys of data, with masks")
+    train_split: str = Field("train", description="whose patches are the memory")
+    val_split: str = Field("val", description="whose images are reported")
+    facet: Facets = Field(("out",), description=READ_AT)
+
+
+def features(section: RetrieveSection) -> tuple[FeatureRequest, ...]:
+    """Square images of both splits."""
+    square = {"mode": "square", "size": section.size}
+    return (
+        FeatureRequest("train", section.train_split, square, in_windows=True),
+        FeatureRequest("val", section.val_split, square),
+    )
+
+
+def evaluate(given: TaskInputs) -> None:
+    """Segment the validation images."""
+    retrieval.evaluate(
+        given.features["train"], given.features["val"], given.labels["train"], given.labels["val"],
+        given.out, given.settings, given.context, seed=given.seed, device=given.device,
+    )  # fmt: skip
+
+
+TASK = EvaluationTask(
+    name="retrieve",
+    measures="dense retrieval",
+    help="segment by the nearest training patches, with every block",
+    example="evaluate.retrieve.k=30",
+    section=RetrieveSection,
+    label="segmentation",
+    splits=lambda section: {"train": section.train_split, "val": section.val_split},
+    features=features,
+    study_settings=("seed",),
+    sizes=lambda section: {"size": section.size},
+    evaluate=evaluate,
+    headline=Metric("mIoU", order=0),
+    spoken="retrieval",
+    baselines=("majority class",),
+    hub="image-segmentation",
+    version=4,
+)

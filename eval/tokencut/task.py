@@ -1,0 +1,61 @@
+"""The task ``tokencut``: one box an image, block and method, and CorLoc."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from pydantic import Field
+
+from dinoskip.fields import READ_AT, Facets, Names
+from dinoskip.tasks import EvaluationTask, FeatureRequest, Metric, TaskInputs
+from eval import tokencut
+from eval.tokencut.config import TokenCutConfig
+
+if TYPE_CHECKING:
+    from dinoskip.results import EvalResult
+
+
+class TokenCutSection(TokenCutConfig):
+    """Object discovery (docs/tokencut.md): thresholds, LOST beside it, pictures."""
+
+    datasets: Names = Field((), description="keys of data, with boxes")
+    split: str = Field("trainval", description="whose images are cut")
+    facet: Facets = Field(("key",), description=READ_AT)
+
+
+def evaluate(given: TaskInputs) -> None:
+    """Cut every image at every block."""
+    tokencut.evaluate(
+        given.features["store"], given.labels["store"], given.out, given.settings, given.context,
+        multiscale=given.multiscale, device=given.device, workers=given.workers,
+    )  # fmt: skip
+
+
+def as_published(row: EvalResult) -> int:
+    """TokenCut with tau 0.2, on keys."""
+    return bool(re.match(r"tokencut\b.*\btau=0\.2(?!\d)", row.protocol)) + (row.facet == "key")
+
+
+TASK = EvaluationTask(
+    name="tokencut",
+    measures="object discovery",
+    help="discover objects in every block by TokenCut (LOST, too)",
+    example="evaluate.tokencut.lost_k=100",
+    section=TokenCutSection,
+    label="detection",
+    splits=lambda section: {"store": section.split},
+    features=lambda section: (FeatureRequest("store", section.split, {"mode": "native"}, in_windows=True),),
+    reads_images=lambda section: section.overlays > 0,
+    study_settings=("multiscale",),
+    evaluate=evaluate,
+    headline=Metric("CorLoc", order=1),
+    baselines=("full image", "centre box"),
+    hub="object-detection",
+    pairwise=True,
+    disk_per_token=3,  # a float16 of its eigenvector and its mask
+    version=4,
+    resumes=True,
+    not_in_key=("datasets", "split", "facet"),
+    as_published=as_published,
+)

@@ -1,0 +1,45 @@
+"""The task ``video``: the masks of videos' first frames carried on by the features of every block; J and F."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from dinoskip.fields import READ_AT, Facets, Names
+from dinoskip.tasks import EvaluationTask, Metric, TaskInputs
+from eval import video
+from eval.video.config import VideoConfig
+
+
+class VideoSection(VideoConfig):
+    """Label propagation through videos (docs/video.md): resolution, context, window, how patches vote."""
+
+    datasets: Names = Field((), description="keys of data, with videos")
+    split: str = Field("val", description="whose videos are followed")
+    facet: Facets = Field(("out",), description=READ_AT)
+
+
+def evaluate(given: TaskInputs) -> None:
+    """Follow the objects of every video."""
+    video.evaluate(
+        given.backbone, given.labels["scored"], given.blocks, given.out, given.settings, given.context,
+        seed=given.seed, multiscale=given.multiscale, workers=given.workers, facets=given.facets, norms=given.norms,
+    )  # fmt: skip
+
+
+TASK = EvaluationTask(
+    name="video",
+    measures="video object segmentation",
+    help="follow the objects of videos from their first masks, with every block",
+    example="evaluate.video.radius=12",
+    section=VideoSection,
+    label="video",
+    data_kind="davis",
+    splits=lambda section: {"scored": section.split},
+    study_settings=("seed", "multiscale", "blocks"),
+    norm_of_facets=True,
+    evaluate=evaluate,
+    headline=Metric("J&F", order=6),
+    baselines=("first mask",),
+    pictures="strips",
+    version=2,
+)
