@@ -1,4 +1,4 @@
-"""What an evaluation task is: the record that ``eval/NAME/task.py`` declares, and the one table of all records.
+"""What an evaluation task is: the record that its module in ``eval`` declares, and the one table of all records.
 
 Whoever needs to know something of a task (report, board, gallery, estimate, command line, ...) reads its record here.
 A record's module imports the task's settings, and its arithmetic only when it is used: records cost no import of torch.

@@ -37,6 +37,8 @@ VOLATILE = (
 )
 LEFT_OUT = ("boards",)  # folders of side services, which may write there when all else is done
 PARTIAL = ".partial-"
+RENAMED = ("features",)
+"""Stages whose nodes had other names: their outputs of that time are found by their keys."""
 
 
 @dataclass(frozen=True)
@@ -63,11 +65,11 @@ class Artifacts:
         self._found: dict[str, dict[str, Path]] = {}  # stage -> key -> output
 
     def path(self, node: str, key: str) -> Path:
-        """Directory of a published output: the node's own, or that of a node of its stage with another name."""
-        own = self.root / node / key[:16]
-        if own.is_dir():
+        """Directory of a published output: the node's own, or what the node had another name for (:data:`RENAMED`)."""
+        own, stage = self.root / node / key[:16], node.partition("/")[0]
+        if own.is_dir() or stage not in RENAMED:
             return own
-        other = self._of_stage(node.partition("/")[0]).get(key[:16], own)
+        other = self._of_stage(stage).get(key[:16], own)
         return other if other.is_dir() else own
 
     def _of_stage(self, stage: str) -> dict[str, Path]:

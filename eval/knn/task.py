@@ -31,11 +31,10 @@ def features(section: KnnSection) -> tuple[FeatureRequest, ...]:
 
 def evaluate(given: TaskInputs) -> None:
     """Classify the validation images."""
-    train, val = given.labels["train"], given.labels["val"]
-    knn.evaluate(
-        given.features["train"], given.features["val"], train.labels, val.labels, train.class_names,
-        given.out, given.settings, given.context, device=given.device,
-    )  # fmt: skip
+    train, val = given.features["train"], given.features["val"]
+    labels = [given.labels[role].labels_of(given.features[role].ids) for role in ("train", "val")]
+    names = given.labels["train"].class_names
+    knn.evaluate(train, val, *labels, names, given.out, given.settings, given.context, device=given.device)
 
 
 TASK = EvaluationTask(

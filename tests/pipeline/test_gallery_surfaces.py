@@ -50,9 +50,7 @@ def test_saved_maps_stand_beside_the_truth(tmp_path: Path) -> None:
         with open(tmp_path / layer / "maps.npz", "wb") as stream:
             np.savez(stream, ids=np.array(opened.ids), **{"block2": values, "block1+2": values})
     inputs = {"data": tmp_path / "data", "depth:net": tmp_path / "depth", "normals:net": tmp_path / "normals"}
-    task = Task(
-        {"dataset": {"kind": "rooms", "split": "val"}}, {"config": CONFIG.model_dump()}, inputs, tmp_path, "cpu", 1
-    )
+    task = Task({"dataset": {"kind": "rooms", "split": "val"}}, {"config": CONFIG}, inputs, tmp_path, "cpu", 1)
     pictures = surface_pictures(task, "net", [opened.ids[1], "another"])
     assert {layer: list(by_block) for layer, by_block in pictures.items()} == {"depth": [2], "normals": [2]}
     for layer in ("depth", "normals"):
