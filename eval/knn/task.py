@@ -32,9 +32,11 @@ def features(section: KnnSection) -> tuple[FeatureRequest, ...]:
 def evaluate(given: TaskInputs) -> None:
     """Classify the validation images."""
     train, val = given.features["train"], given.features["val"]
-    labels = [given.labels[role].labels_of(given.features[role].ids) for role in ("train", "val")]
-    names = given.labels["train"].class_names
-    knn.evaluate(train, val, *labels, names, given.out, given.settings, given.context, device=given.device)
+    folders = given.labels["train"], given.labels["val"]
+    knn.evaluate(
+        train, val, folders[0].labels_of(train.ids), folders[1].labels_of(val.ids), folders[0].class_names,
+        given.out, given.settings, given.context, device=given.device,
+    )  # fmt: skip
 
 
 TASK = EvaluationTask(
