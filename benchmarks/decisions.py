@@ -3,11 +3,11 @@
     python -m benchmarks.decisions --table docs/report.md       # about 10 minutes on one core
     python -m benchmarks.decisions --pages 40 --samples 40      # quicker and coarser
 
-A made-up study has five networks on some measures, with and without records, of n units and some seeds of training.
-Rows and records go through :func:`visualize.report.answer.answers`, which the report prints. **Equal** networks have
-the same expected score: a page that calls any of them better or worse is a false positive. **Different**: one network
-is better by a number of standard errors. Intervals are held against what they are of: a difference's expected value,
-and for the mIoU that of a population of images, of the classes that the sample has.
+A made-up study has five networks on some measures, of n units and some seeds of training. Rows and records go through
+:func:`visualize.report.answer.answers`, which the report prints, or :func:`visualize.paper.claims.claims`. **Equal**
+networks have the same expected score: a page that calls any of them better or worse is a false positive. **Different**:
+one network is better by a number of standard errors. Intervals are held against what they are of: a difference's
+expected value, and for the mIoU (:mod:`benchmarks.miou_intervals`) that of a population of images.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import expit, logit
+from scipy.special import expit
 
+from benchmarks.miou_intervals import miou_tables
 from benchmarks.pages import markdown_table
 from dinoskip.environment import describe
 from dinoskip.files import write_text
@@ -32,6 +33,8 @@ from dinoskip.records import ImageRecords
 from dinoskip.results import EvalResult
 from dinoskip.statistics import Records, interval, score
 from visualize.comparison import Scores
+from visualize.paper.claims import Comparison, claims
+from visualize.paper.compare import ComparedStudy
 from visualize.paper.published import INITIALISED, SKIP
 from visualize.report.answer import AnswerLine, answers
 from visualize.rows import StudyVariant
@@ -47,8 +50,10 @@ class Made:
     """A made-up study: ``lines`` comparisons of hits and of scores in turn, each network with some seeds.
 
     ``spread`` is the standard deviation over seeds in standard errors over units, ``ratio`` how much larger that of
-    the networks without skips is, ``gap`` how much these are better, in standard errors of the difference; ``blocks``
-    equally good ones, of which one is chosen; ``gained`` is what training adds to all, None if the start is not known.
+    the networks without skips is, ``gap`` how much these are better, in standard errors of the difference; ``own`` is
+    the share of a network's variance over units that its seeds have in common; ``blocks`` equally good ones, of which
+    one is chosen; ``gained`` is what training adds to all, None if the start is not known; without ``recorded`` there
+    are intervals and no records.
     """
 
     units: int
@@ -58,13 +63,15 @@ class Made:
     gap: float = 0.0
     blocks: int = 1
     lines: int = 24
+    own: float = 0.5
     gained: float | None = None
+    recorded: bool = True
 
 
-def made_records(made: Made, kind: str, shift: float, shared: F64, rng: np.random.Generator) -> Records:
-    """Records of a network: half of what a unit scores it shares with every network."""
-    own = rng.standard_normal(made.units)
-    merit = (shared + own) / math.sqrt(2) + shift * math.sqrt(2 / made.units)
+def made_records(made: Made, kind: str, shift: float, shared: F64, own: F64, rng: np.random.Generator) -> Records:
+    """Records of a network: half of what a unit scores it shares with every network, ``own`` with its other seeds."""
+    every = math.sqrt(made.own) * own + math.sqrt(1 - made.own) * rng.standard_normal(made.units)
+    merit = (shared + every) / math.sqrt(2) + shift * math.sqrt(2 / made.units)
     return (merit > 0).astype(np.uint8) if kind == "CorLoc" else expit(merit)
 
 
@@ -72,7 +79,7 @@ def study(made: Made, rng: np.random.Generator) -> tuple[list[StudyVariant], Sco
     """Rows and records of a study: a network with skips and others without, on as many measures as there are lines."""
     networks = 5 if made.lines % 4 == 0 else 2
     measures = made.lines // (networks - 1)
-    ids = tuple(map(str, range(made.units)))
+    ids = tuple(f"{unit:06}" for unit in range(made.units))
     rows: dict[str, list[EvalResult]] = {}
     records: dict[EvalResult, ImageRecords] = {}
     variants = []
@@ -80,6 +87,7 @@ def study(made: Made, rng: np.random.Generator) -> tuple[list[StudyVariant], Sco
         kind, task = (("CorLoc", "tokencut"), ("PCK@0.1 per image", "correspond"))[measure % 2]
         shared = rng.standard_normal(made.units)
         for network in range(networks):
+            own = rng.standard_normal((made.blocks, made.units))
             for seed in range(made.seeds):
                 deviation = made.spread * (made.ratio if network else 1.0) if made.seeds > 1 else 0.0
                 luck = deviation * rng.standard_normal() + (made.gap if network else 0.0)
@@ -87,13 +95,15 @@ def study(made: Made, rng: np.random.Generator) -> tuple[list[StudyVariant], Sco
                     shift = luck - (0.0 if epoch else made.gained or 0.0)
                     for block in range(1, made.blocks + 1):
                         name = f"{network}-s{seed}"
-                        values = made_records(made, kind, shift, shared, rng)
+                        values = made_records(made, kind, shift, shared, own[block - 1], rng)
+                        low, high = (100 * end for end in interval(values))
                         row = EvalResult(
                             kind, 100 * score(values), task, str(block), f"set{measure}", "val", made.units,
-                            model=name, epoch=epoch,
+                            model=name, epoch=epoch, low=low, high=high,
                         )  # fmt: skip
                         rows.setdefault(name, []).append(row)
-                        records[row] = ImageRecords(ids, values)
+                        if made.recorded:
+                            records[row] = ImageRecords(ids, values)
     for name, own in rows.items():
         family = name.partition("-")[0]
         role = SKIP if family == "0" else INITIALISED
@@ -105,6 +115,12 @@ def page(made: Made, rng: np.random.Generator) -> list[AnswerLine]:
     """The lines of a study's answer."""
     variants, scores = study(made, rng)
     return [line for answer in answers(variants, scores) for line in answer.lines]
+
+
+def claimed(made: Made, rng: np.random.Generator) -> list[Comparison]:
+    """All comparisons of the paper's claims in a study."""
+    variants, scores = study(made, rng)
+    return [one for claim in claims(ComparedStudy(variants), scores) for one in claim.comparisons]
 
 
 @dataclass(frozen=True)
@@ -133,59 +149,19 @@ def rates(made: Made, pages: int, seed: int = 0) -> Rates:
     )
 
 
-@dataclass(frozen=True, eq=False)
-class Population:
-    """Images of long-tailed classes: areas (N, 2, K) of intersection and union, labelled (N, K), the true IoUs (K,)."""
-
-    areas: F64
-    labelled: F64
-    iou: F64
-
-
-def population(classes: int, images: int, seed: int = 0, tail: float = 1.2) -> Population:
-    """Images of one to six classes, the k-th of a frequency k^-tail; half of what is wrong goes to a present class."""
-    rng = np.random.default_rng([seed, classes])
-    frequency = np.arange(1, classes + 1) ** -tail
-    skill = logit(np.clip(expit(rng.normal(0.5, 1.2, classes) - np.linspace(0, 1, classes)), 0.02, 0.98))
-    like = rng.integers(0, classes, (classes, 3))
-    areas, labelled = np.zeros((images, 2, classes)), np.zeros((images, classes))
-    for image in range(images):
-        there = np.unique(np.r_[0, rng.choice(classes, 1 + rng.poisson(2), p=frequency / frequency.sum())])
-        part = rng.lognormal(0, 1, len(there))
-        pixels = np.maximum(1, (1000 * part / part.sum()).astype(int))
-        right = rng.binomial(pixels, expit(skill[there] + rng.normal(0, 0.5) + rng.normal(0, 1, len(there))))
-        labelled[image, there] = pixels
-        areas[image, 0, there], areas[image, 1, there] = right, pixels
-        for label, wrong in zip(there, pixels - right, strict=True):
-            present = rng.choice(there)
-            areas[image, 1, present] += wrong // 2 if present != label else 0
-            if rng.random() < 0.5:
-                areas[image, 1, like[label, rng.integers(3)]] += wrong - wrong // 2
-    total = areas.sum(0)
-    return Population(areas, labelled, np.divide(total[0], total[1], out=np.zeros(classes), where=total[1] > 0))
-
-
-def miou_coverage(whole: Population, images: int, samples: int, seed: int = 0) -> tuple[float, float]:
-    """Percent of samples whose interval holds the population's mIoU of the sample's classes, and the mean width."""
-    rng = np.random.default_rng([seed, images])
-    held, widths = [], []
-    for _ in range(samples):
-        drawn = rng.integers(0, len(whole.areas), images)
-        records = whole.areas[drawn].transpose(0, 2, 1)
-        low, high = interval(records, whole.labelled[drawn].sum(0))
-        held.append(low <= whole.iou[records[..., 1].sum(0) > 0].mean() <= high)
-        widths.append(high - low)
-    return 100 * float(np.mean(held)), 100 * float(np.mean(widths))
-
-
 CASES: Sequence[tuple[str, Made]] = (
+    ("24 lines, 60 units, one seed", Made(60)),
     ("24 lines, 60 units, 2 seeds", Made(60, 2)),
     ("24 lines, 60 units, 3 seeds", Made(60, 3)),
+    ("24 lines, 6 units, 10 seeds that hardly differ", Made(6, 10, 0.1, own=0.9)),
     ("spreads over seeds 1 : 50, 2 seeds", Made(60, 2, 0.05, ratio=50.0)),
     ("spreads over seeds 1 : 50, 3 seeds", Made(60, 3, 0.05, ratio=50.0)),
     ("best of 4 equal blocks, 60 units", Made(60, blocks=4, lines=8)),
+    ("best of 4 equal blocks, 60 units, 3 seeds", Made(60, 3, blocks=4, lines=8)),
     ("1 unit, one seed", Made(1, lines=8)),
     ("3 units, one seed", Made(3, lines=8)),
+    ("intervals without records, 60 units, one seed", Made(60, lines=8, recorded=False)),
+    ("without records, 60 units, 3 seeds", Made(60, 3, lines=8, recorded=False)),
     ("a gap that was there before training, nothing gained", Made(216, 3, 0.1, gap=9.0, gained=0.0, lines=8)),
 )
 _LINES = 8
@@ -198,7 +174,7 @@ def rates_tables(pages: int, samples: int, say: Callable[[str], None]) -> list[s
     for units in UNITS:
         cells: tuple[list[str], list[str]] = ([], [])
         for seeds in SEEDS:
-            count = max(10, pages * 216 * 3 // (max(216, units) * seeds))
+            count = max(pages // 6, pages * 216 * 3 // (max(216, units) * seeds))
             none = rates(Made(units, seeds, lines=_LINES), count)
             some = rates(Made(units, seeds, 0.3, gap=5.0, lines=_LINES), max(10, count // 8))
             error = math.sqrt(none.pages * (100 - none.pages) / count)
@@ -210,16 +186,16 @@ def rates_tables(pages: int, samples: int, say: Callable[[str], None]) -> list[s
         different.append([str(units), *cells[1]])
     total = sum(count for _, count in every)
     whole = sum(share * count for share, count in every) / total
-    special = [[name, f"{rates(made, max(10, pages // 3)).pages:.1f}"] for name, made in CASES]
-    for line in special:
-        say(": ".join(line))
-    miou = []
-    for classes in (21, 60, 171):
-        drawn = population(classes, 8000)
-        for images in (50, 300, 2000):
-            held, width = miou_coverage(drawn, images, samples if images < 2000 else samples // 4)
-            miou.append([str(classes), str(images), f"{held:.0f}", f"{width:.1f}"])
-            say(f"mIoU, {classes} classes, {images} images: {held:.0f} %, {width:.1f} points wide")
+    special = []
+    for name, made in CASES:
+        special.append([name, f"{rates(made, pages // 3).pages:.1f}"])
+        say(": ".join(special[-1]))
+    rng = np.random.default_rng(0)
+    for seeds in (1, 3):
+        found = [claimed(Made(60, seeds, lines=_LINES), rng) for _ in range(pages // 3)]
+        wrong = 100 * float(np.mean([any(one.sign for one in comparisons) for comparisons in found]))
+        special.append([f"the paper's claims, 60 units, {seeds} seed{'s' if seeds > 1 else ''}", f"{wrong:.1f}"])
+        say(": ".join(special[-1]))
     return [
         f"Equal networks: percent of pages of {_LINES} lines with a verdict, ± its standard error (over all {total} "
         f"pages {whole:.1f}), and percent of the differences' intervals that hold 0.",
@@ -228,8 +204,7 @@ def rates_tables(pages: int, samples: int, say: Callable[[str], None]) -> list[s
         "of lines with a verdict.",
         "", *markdown_table(head, different),
         "Percent of pages of equal networks with a verdict:", "", *markdown_table(("study", "pages"), special),
-        "The mIoU's interval: percent of samples in which it holds the population's, of the sample's classes.",
-        "", *markdown_table(("classes", "images", "held", "width, points"), miou),
+        *miou_tables(samples, say),
     ]  # fmt: skip
 
 

@@ -1,0 +1,108 @@
+"""Intervals of the mIoU, and of differences between two, on samples of a made-up population of images.
+
+Part of ``python -m benchmarks.decisions``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import expit, logit
+
+from benchmarks.pages import markdown_table
+from dinoskip.estimates import difference, estimate
+from dinoskip.statistics import interval
+
+F64 = NDArray[np.float64]
+CLASSES = (21, 60, 171)
+IMAGES = (50, 300, 2000)
+
+
+@dataclass(frozen=True, eq=False)
+class Population:
+    """Images of long-tailed classes as two equally good networks label them.
+
+    areas (2, N, 2, K) of intersection and union, labelled (N, K), the true IoUs (K,) of the first network.
+    """
+
+    areas: F64
+    labelled: F64
+    iou: F64
+
+
+def population(classes: int, images: int, seed: int = 0, tail: float = 1.2) -> Population:
+    """Images of one to six classes, the k-th of a frequency k^-tail; half of what is wrong goes to a present class.
+
+    What makes an image hard is half the same for both networks.
+    """
+    rng = np.random.default_rng([seed, classes])
+    frequency = np.arange(1, classes + 1) ** -tail
+    skill = logit(np.clip(expit(rng.normal(0.5, 1.2, classes) - np.linspace(0, 1, classes)), 0.02, 0.98))
+    like = rng.integers(0, classes, (classes, 3))
+    areas, labelled = np.zeros((2, images, 2, classes)), np.zeros((images, classes))
+    for image in range(images):
+        there = np.unique(np.r_[0, rng.choice(classes, 1 + rng.poisson(2), p=frequency / frequency.sum())])
+        part = rng.lognormal(0, 1, len(there))
+        pixels = np.maximum(1, (1000 * part / part.sum()).astype(int))
+        labelled[image, there] = pixels
+        shared, *own = rng.normal(0, 0.5, (3, 1)) + rng.normal(0, 1, (3, len(there)))
+        for network, alone in zip(areas, own, strict=True):
+            right = rng.binomial(pixels, expit(skill[there] + (shared + alone) / np.sqrt(2)))
+            network[image, 0, there], network[image, 1, there] = right, pixels
+            for label, wrong in zip(there, pixels - right, strict=True):
+                present = rng.choice(there)
+                network[image, 1, present] += wrong // 2 if present != label else 0
+                if rng.random() < 0.5:
+                    network[image, 1, like[label, rng.integers(3)]] += wrong - wrong // 2
+    total = areas[0].sum(0)
+    return Population(areas, labelled, np.divide(total[0], total[1], out=np.zeros(classes), where=total[1] > 0))
+
+
+def coverage(whole: Population, images: int, samples: int, seed: int = 0) -> tuple[float, float]:
+    """Percent of samples whose interval holds the population's mIoU of the sample's classes, and the mean width."""
+    rng = np.random.default_rng([seed, images])
+    held, widths = [], []
+    for _ in range(samples):
+        drawn = rng.integers(0, len(whole.labelled), images)
+        records = whole.areas[0, drawn].transpose(0, 2, 1)
+        low, high = interval(records, whole.labelled[drawn].sum(0))
+        held.append(low <= whole.iou[records[..., 1].sum(0) > 0].mean() <= high)
+        widths.append(high - low)
+    return 100 * float(np.mean(held)), 100 * float(np.mean(widths))
+
+
+def rejected(whole: Population, images: int, samples: int, seed: int = 0) -> tuple[float, float]:
+    """Percent of samples in which two networks differ, p < 0.05, and the mean width of the difference's interval.
+
+    They are equal: in each image it is left to chance which of the two is called the first.
+    """
+    rng = np.random.default_rng([seed, images, 2])
+    wrong, widths = [], []
+    for _ in range(samples):
+        drawn, swapped = rng.integers(0, len(whole.labelled), images), rng.integers(0, 2, images)
+        first, second = (whole.areas[which, drawn].transpose(0, 2, 1) for which in (swapped, 1 - swapped))
+        found = difference([estimate(first)], [estimate(second)])
+        wrong.append(found.p < 0.05)
+        widths.append(found.high - found.low)
+    return 100 * float(np.mean(wrong)), 100 * float(np.mean(widths))
+
+
+def miou_tables(samples: int, say: Callable[[str], None]) -> list[str]:
+    """The table of docs/report.md, of ``samples`` of 50 and 300 images, a quarter as many of 2,000."""
+    lines = []
+    for classes in CLASSES:
+        whole = population(classes, 8000)
+        for images in IMAGES:
+            count = samples if images < max(IMAGES) else samples // 4
+            (held, width), (wrong, apart) = (of(whole, images, count) for of in (coverage, rejected))
+            lines.append([str(classes), str(images), f"{held:.0f}", f"{width:.1f}", f"{wrong:.1f}", f"{apart:.1f}"])
+            say(f"mIoU: {', '.join(lines[-1])}")
+    head = ("classes", "images", "held", "width, points", "differ", "width of the difference")
+    return [
+        "The mIoU's interval: percent of samples in which it holds the population's, of the sample's classes. Two "
+        "equal networks on the same images: percent of samples in which they differ, p < 0.05, before any correction.",
+        "", *markdown_table(head, lines),
+    ]  # fmt: skip
