@@ -126,6 +126,20 @@ def test_the_baseline_repeats_the_first_mask(done: tuple[Path, list], videos: Se
     assert row.value == pytest.approx(100 * np.concatenate(means).mean(), abs=1e-4)
 
 
+def test_void_in_the_first_mask_is_no_object(backbone: Backbone, videos: SequenceDataset, tmp_path: Path) -> None:
+    """255 counts as background, for the objects that are followed, their masks and the mask that is repeated."""
+    first, found = videos.sequences[0], {}
+    for value in (255, 0):
+        labels = np.asarray(Image.open(first.annotations[0])).astype(np.uint8)
+        labels[:20, :40] = value
+        mask = tmp_path / f"{value}.png"
+        Image.fromarray(labels).save(mask)
+        one = replace(videos, sequences=(replace(first, annotations=(mask, *first.annotations[1:])),))
+        rows = evaluate(backbone, one, [2], tmp_path / str(value), CONFIG, {})
+        found[value] = [(row.metric, row.model, row.value) for row in rows]
+    assert found[255] == found[0]
+
+
 def test_objects_and_strips(done: tuple[Path, list]) -> None:
     objects = json.loads((done[0] / "objects.json").read_text())
     assert {len(one["2"]["J"]) for one in objects.values()} == {1, 2}
