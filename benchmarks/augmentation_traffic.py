@@ -23,7 +23,8 @@ from torch._inductor.virtualized import V
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from dinoskip.data.augment import AugmentConfig, augment, view_parameters
+from dinoskip.data.augment import augment, view_parameters
+from dinoskip.data.config import AugmentConfig
 from dinoskip.data.fused_augment import fused_augment, fused_parameters
 
 GROUPS = ((slice(0, 2), 224), (slice(2, 10), 96))

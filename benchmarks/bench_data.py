@@ -28,8 +28,8 @@ from PIL import Image, ImageFilter, ImageOps
 from torchvision import transforms
 
 from dinoskip.data import ImageFolder
-from dinoskip.data.augment import AugmentConfig
-from dinoskip.data.crops import CropConfig, crop_boxes, crop_draws, resize_crop
+from dinoskip.data.config import AugmentConfig, CropConfig
+from dinoskip.data.crops import crop_boxes, crop_draws, resize_crop
 from dinoskip.data.sprites import photo
 from dinoskip.data.train_loader import TrainLoader
 

@@ -14,7 +14,7 @@ from threadpoolctl import threadpool_limits
 from torch import Tensor
 
 from dinoskip.init import ModelConfig, build_model
-from dinoskip.init.build import ConditionedInit, Init, MimeticInit, ResidualFreeInit, SkiplessInit
+from dinoskip.init.config import ConditionedInit, Init, MimeticInit, ResidualFreeInit, SkiplessInit
 from dinoskip.init.orthogonal import noise_matrix, spectral_factors
 from dinoskip.randomness import torch_rng
 

@@ -157,3 +157,12 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
         if isinstance(row, dict):
             rows.append(row)
     return rows
+
+
+def human_bytes(count: float) -> str:
+    """Format bytes as 26 kB or 1.2 GB."""
+    for unit in ("B", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}"
+        count /= 1000
+    return f"{count:.1f} GB"

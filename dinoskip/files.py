@@ -203,11 +203,11 @@ class TensorFile:
 
 def read_tensor_header(path: Path) -> TensorFile:
     """Read the header of a safetensors file; its sizes fit the file. :class:`WeightsError` for a damaged one."""
-    from safetensors import SafetensorError, safe_open  # torch
+    from safetensors import SafetensorError, safe_open  # only where one is read
 
     _require_regular(path)
     try:
-        with safe_open(path, framework="pt") as opened:
+        with safe_open(path, framework="np") as opened:
             slices = {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118 - not a mapping
             dtypes = {name: str(part.get_dtype()) for name, part in slices.items()}
             shapes = {name: tuple(map(int, part.get_shape())) for name, part in slices.items()}

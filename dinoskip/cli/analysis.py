@@ -49,8 +49,9 @@ def analyze(args: Args) -> int:
     if args.out or args.knn or args.probe:
         raise ConfigError("analyze: --out, --knn and --probe go with --data DIR")
     from dinoskip.config import RawConfig, validate
-    from dinoskip.init.build import ModelConfig, SkiplessInit
-    from dinoskip.pipeline.stages.analyze import AnalyzeSection, analysis, as_text  # torch
+    from dinoskip.init.config import ModelConfig, SkiplessInit
+    from dinoskip.pipeline.analysis import analysis, as_text  # torch
+    from dinoskip.pipeline.stages.analyze import AnalyzeSection
 
     if args.spec:
         result = analysis({}, {spec: spec for spec in args.spec}, None, args.seed)
@@ -71,8 +72,9 @@ def _along_the_dial(args: Args) -> int:
 
     from dinoskip.config import RawConfig, validate
     from dinoskip.diagnostics import bundled_photos, dial_table
-    from dinoskip.models.skip_weight import SkipWeight
-    from dinoskip.pipeline.stages.analyze import AnalyzeSection, signal_text
+    from dinoskip.pipeline.analysis import signal_text
+    from dinoskip.pipeline.stages.analyze import AnalyzeSection
+    from dinoskip.vit_config import SkipWeight
 
     if args.spec or args.data or args.out:
         raise ConfigError("analyze: --dial is of fresh networks: it goes with --model, --depth, --size and --seed")
@@ -115,7 +117,7 @@ def _on_photographs(args: Args) -> int:
         inputs = {name: inspection.inputs_of(backbone, paths, args.size) for name, backbone in backbones.items()}
     measures = [inspection.knn_measure(args.knn, args.size)] if args.knn else []
     measures += [inspection.probe_measure(args.probe, args.size)] if args.probe else []
-    precisions = _precisions(args.precisions, inspection.PRECISIONS)
+    precisions = _precisions(args.precisions)
     result = inspection.inside(backbones, inputs)
     if measures:
         result["quantised"] = []
@@ -137,11 +139,12 @@ def _on_photographs(args: Args) -> int:
     return 0
 
 
-def _precisions(given: str | None, default: tuple[str, ...]) -> tuple[str, ...]:
+def _precisions(given: str | None) -> tuple[str, ...]:
     """The labels of a comma-separated list."""
     from dinoskip.diagnostics.quantization import bits_of
+    from dinoskip.pipeline.stages.analyze import PRECISIONS
 
-    labels = tuple(given.split(",")) if given else default
+    labels = tuple(given.split(",")) if given else PRECISIONS
     try:
         for label in labels:
             bits_of(label)

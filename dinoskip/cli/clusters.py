@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import runpy
 import sys
 from collections.abc import Collection, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dinoskip.cli import studies, training
 from dinoskip.cli.arguments import Args, command, count
 from dinoskip.console import log
+from dinoskip.environment import gpu_problem, visible_gpu
 from dinoskip.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -59,14 +62,15 @@ def add_commands(commands: Any) -> None:
 
 def _check_torch() -> None:
     """:class:`ConfigError` if the jobs' torch, which is this one, can use no GPU, or not one that is visible here."""
-    import torch  # heavy
+    if visible_gpu() is not None:
+        import torch  # heavy: only where there is a GPU to try
 
-    from dinoskip.environment import gpu_problem
-
-    problem = gpu_problem(torch.version.cuda, torch.cuda.is_available())
-    if problem is not None:
-        raise problem
-    if torch.version.cuda is None and torch.version.hip is None:
+        problem = gpu_problem(torch.version.cuda, torch.cuda.is_available())
+        if problem is not None:
+            raise problem
+    found = find_spec("torch")
+    build = runpy.run_path(str(Path(str(found.origin)).parent / "version.py")) if found else {}
+    if build.get("cuda") is None and build.get("hip") is None:
         log.warning("this torch is built for the CPU alone: jobs on GPUs need another, see docs/cluster.md, Drivers")
 
 
@@ -97,7 +101,7 @@ def _settled(job: Args) -> tuple[Path, str, TrainConfig | None]:
     from dinoskip.config import validate
     from dinoskip.pipeline.stages.weights import recipe_of
     from dinoskip.pipeline.study import load_study  # torch
-    from dinoskip.training.supervised import SupervisedJob
+    from dinoskip.training.supervised_config import SupervisedJob
 
     if job.handler is studies.run:
         study, variants = load_study(job.config, job.overrides)

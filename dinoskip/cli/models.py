@@ -9,6 +9,8 @@ from dinoskip.cli.arguments import SPEC, Args, command, count, group, print_tabl
 from dinoskip.console import log
 from dinoskip.errors import ConfigError
 from dinoskip.files import write_text
+from dinoskip.specs import run_weights, split_spec
+from dinoskip.vit_config import SHAPES, timm_name
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -64,12 +66,8 @@ def add_commands(commands: Any) -> None:
 
 def list_models(args: Args) -> int:
     """``dinoskip models list``."""
-    import timm
-
-    from dinoskip.models import list_models as names  # torch
-
-    rows = [(name, "dinoskip.models.create_model, studies") for name in names()]
-    rows += [(name, "timm.create_model") for name in timm.list_models("skipless_vit_*")]
+    rows = [(name, "dinoskip.models.create_model, studies") for name in SHAPES]
+    rows += [(timm_name(name), "timm.create_model") for name in sorted(SHAPES)]
     print_table(rows, ("model", "made by"))
     return 0
 
@@ -117,7 +115,6 @@ def _weights_of(spec: str) -> tuple[dict[str, Tensor], VitConfig, dict[str, Any]
     """Tensors, model and info of a spec: of weights of ours, or of a file that fits one of our networks."""
     from dinoskip.models.export import load_weights  # torch, as below
     from dinoskip.models.from_file import as_ours, is_ours, load_vit_file
-    from dinoskip.models.load import run_weights, split_spec
 
     kind, place, options = split_spec(spec)
     if kind not in {"run", "weights", "dino", "file"}:

@@ -175,12 +175,11 @@ def _estimate(args: Args, study: StudyBase, variants: tuple[Variant, ...], runne
 def report(args: Args) -> int:
     """``dinoskip report``: the report stage alone, of what is there."""
     from dinoskip.pipeline.report_markdown import copy_markdown, markdown_file
-    from dinoskip.pipeline.report_page import of_what_is_there  # torch
-    from dinoskip.pipeline.study_runner import study_runner
+    from dinoskip.pipeline.study_runner import report_without_missing, study_runner
 
     target = markdown_file(args.markdown) if args.markdown else None
     study, variants, runner = _opened(args)
-    there = of_what_is_there(runner.planner, runner.plan())
+    there = report_without_missing(runner.planner, runner.plan())
     runner = study_runner(study, variants, there, device=args.device, workers=args.workers)
     happened = runner.run({"report"})
     if target is not None and (page := runner.output("report")) is not None:

@@ -9,8 +9,8 @@ from dinoskip.cli.arguments import Args, command, computing_options, data_option
 from dinoskip.console import log
 
 if TYPE_CHECKING:
+    from dinoskip.training.objectives import PretrainJob
     from dinoskip.training.observer import Observer
-    from dinoskip.training.pretraining import PretrainJob
 
 
 def _run_arguments(parser: Any, recipe: str, example: str) -> None:
@@ -57,14 +57,14 @@ def add_commands(commands: Any) -> None:
 def pretrain_job(args: Args) -> PretrainJob:
     """The job of ``dinoskip pretrain CONFIG [a.b=value ...]``; a study's other sections are left out."""
     from dinoskip.config import validate
-    from dinoskip.training.pretraining import PretrainJob  # torch
+    from dinoskip.training.objectives import PretrainJob  # torch
 
     return validate(PretrainJob, recipe_source(args, "pretrain"))
 
 
 def _observer(args: Args, job: PretrainJob) -> Observer | None:
     from dinoskip.data.sets import FolderConfig  # torch
-    from dinoskip.pipeline.observers import build_observer
+    from dinoskip.pipeline.training_runs import build_observer
     from eval.online.config import OnlineConfig, OnlineKnnConfig
 
     if args.online_knn:
@@ -79,7 +79,7 @@ def pretrain(args: Args) -> int:
     """``dinoskip pretrain``."""
     from dinoskip.data.shards import open_source  # torch
     from dinoskip.distributed import is_main
-    from dinoskip.init.build import init_for_skipless
+    from dinoskip.init.config import init_for_skipless
     from dinoskip.training.pretraining import pretrain as train
 
     job = pretrain_job(args)
@@ -98,9 +98,9 @@ def supervise(args: Args) -> int:
     from dinoskip.config import validate
     from dinoskip.data.labelled_folder import LabelledFolder
     from dinoskip.distributed import is_main
-    from dinoskip.init.build import init_for_skipless
-    from dinoskip.training.supervised import SupervisedJob
+    from dinoskip.init.config import init_for_skipless
     from dinoskip.training.supervised import supervise as train_classifier
+    from dinoskip.training.supervised_config import SupervisedJob
 
     job = validate(SupervisedJob, recipe_source(args, "supervise"))
     job = job.model_copy(update={"model": init_for_skipless(job.model)})

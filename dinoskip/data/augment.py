@@ -9,14 +9,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from functools import partial
-from typing import Annotated
 
 import numpy as np
 import torch
-from pydantic import AfterValidator, Field
 from torch import Tensor
 
-from dinoskip.config import Config
+from dinoskip.data.config import AugmentConfig
 from dinoskip.randomness import uniforms
 
 MEAN = (0.485, 0.456, 0.406)
@@ -28,35 +26,6 @@ FLIP, JITTER, BRIGHTNESS, CONTRAST, SATURATION, HUE, ORDER, GREY, SIGMA, SOLARIS
 PARAMETERS = 10
 ORDERS = np.array(list(itertools.permutations(range(4))))  # the operations 0..3 are the columns BRIGHTNESS..HUE
 CPU_CHUNK_PIXELS = 1 << 18  # images × height × width at a time: temporaries stay in the processor's cache
-
-Probability = Annotated[float, Field(ge=0, le=1)]
-
-
-def _is_range(pair: tuple[float, float]) -> tuple[float, float]:
-    if not 0 < pair[0] <= pair[1] <= 20:
-        raise ValueError("must be two numbers of pixels, 0 < low <= high <= 20")
-    return pair
-
-
-class AugmentConfig(Config):
-    """Probabilities and strengths, by default DINO's (docs/protocols.md); triples are global 1, global 2, local."""
-
-    flip: Probability = Field(0.5, description="probability of a horizontal flip")
-    jitter: Probability = Field(0.8, description="probability of colour jitter")
-    brightness: float = Field(default=0.4, ge=0, le=1, description="strength of jitter: factor within 1 ± this")
-    contrast: float = Field(default=0.4, ge=0, le=1, description="strength of jitter: factor within 1 ± this")
-    saturation: float = Field(default=0.2, ge=0, le=1, description="strength of jitter: factor within 1 ± this")
-    hue: float = Field(default=0.1, ge=0, le=0.5, description="strength of jitter, in turns of the colour circle")
-    grey: Probability = Field(0.2, description="probability of a grey image")
-    blur: tuple[Probability, Probability, Probability] = Field(
-        (1.0, 0.1, 0.5), description="probability of Gaussian blur"
-    )
-    blur_sigma: Annotated[tuple[float, float], AfterValidator(_is_range)] = Field(
-        (0.1, 2.0), description="least and greatest standard deviation of the blur, pixels"
-    )
-    solarise: tuple[Probability, Probability, Probability] = Field(
-        (0.0, 0.2, 0.0), description="probability of solarisation"
-    )
 
 
 def view_parameters(config: AugmentConfig, views: int, seed: int, epoch: int, indices: np.ndarray) -> np.ndarray:

@@ -16,17 +16,16 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 import torch
 from PIL import Image, ImageOps
-from pydantic import Field, model_validator
 from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD, create_transform
 from timm.data.auto_augment import RandAugment
 from torch import Tensor
 
-from dinoskip.config import Config
+from dinoskip.data.config import ClassAugmentConfig
 from dinoskip.data.labelled_folder import LabelledFolder
 from dinoskip.data.loader import BatchLoader, ReadImage
 from dinoskip.randomness import derive, numpy_rng
@@ -35,44 +34,19 @@ from dinoskip.resize import centre_crop
 _ERASED = (0.02, 1 / 3)  # share of an image's area
 _ERASED_ASPECT = (math.log(0.3), math.log(1 / 0.3))
 _NO_BOX = (0, 0, 0, 0)
-Share = Annotated[float, Field(gt=0, le=1)]
 
 
-class ClassAugmentConfig(Config):
-    """Augmentation of labelled images; the defaults are ConvNeXt's for ImageNet."""
-
-    size: int = Field(224, ge=8, description="side in pixels, in training and validation")
-    scale: tuple[Share, Share] = Field((0.08, 1.0), description="area of a random crop, as a share of the image's")
-    flip: float = Field(0.5, ge=0, le=1, description="probability of a horizontal flip")
-    rand_magnitude: int = Field(9, ge=0, le=10, description="of RandAugment's two operations; 0 = no RandAugment")
-    rand_std: float = Field(0.5, ge=0, le=10, description="normal noise on the magnitude")
-    erase: float = Field(0.25, ge=0, le=1, description="chance that a rectangle becomes normal noise")
-    mixup: float = Field(0.8, ge=0, description="alpha of its Beta distribution; 0 = none")
-    cutmix: float = Field(1.0, ge=0, description="alpha of its Beta distribution; 0 = none; with mixup, half each")
-    label_smoothing: float = Field(0.1, ge=0, lt=1, description="share of the target spread over all classes")
-
-    @model_validator(mode="after")
-    def _ordered(self) -> ClassAugmentConfig:
-        if self.scale[0] > self.scale[1]:
-            raise ValueError(f"scale: {self.scale[0]} is more than {self.scale[1]}")
-        return self
-
-    @property
-    def mixes(self) -> bool:
-        """Whether images are mixed in pairs."""
-        return self.mixup > 0 or self.cutmix > 0
-
-    def transform(self) -> Any:
-        """timm's transform: a PIL image to uint8 (3, size, size), by the global generators."""
-        policy = f"rand-m{self.rand_magnitude}-mstd{self.rand_std:g}-inc1" if self.rand_magnitude else None
-        whole = create_transform(
-            self.size, is_training=True, scale=self.scale, hflip=self.flip, color_jitter=0.0, auto_augment=policy,
-            interpolation="bicubic", use_prefetcher=True,
-        )  # fmt: skip
-        for operation in (one for step in whole.transforms if isinstance(step, RandAugment) for one in step.ops):
-            if operation.name == "PosterizeIncreasing":
-                operation.aug_fn = posterise
-        return whole
+def transform_of(config: ClassAugmentConfig) -> Any:
+    """timm's transform: a PIL image to uint8 (3, size, size), by the global generators."""
+    policy = f"rand-m{config.rand_magnitude}-mstd{config.rand_std:g}-inc1" if config.rand_magnitude else None
+    whole = create_transform(
+        config.size, is_training=True, scale=config.scale, hflip=config.flip, color_jitter=0.0, auto_augment=policy,
+        interpolation="bicubic", use_prefetcher=True,
+    )  # fmt: skip
+    for operation in (one for step in whole.transforms if isinstance(step, RandAugment) for one in step.ops):
+        if operation.name == "PosterizeIncreasing":
+            operation.aug_fn = posterise
+    return whole
 
 
 def posterise(image: Image.Image, bits: int, **_: Any) -> Image.Image:
@@ -187,7 +161,7 @@ class ClassTransform:
 
     def __init__(self, config: ClassAugmentConfig, labels: np.ndarray, classes: int, seed: int) -> None:
         self.config, self.labels, self.classes, self.seed = config, labels, classes, seed
-        self._transform = config.transform()
+        self._transform = transform_of(config)
 
     def collate(self, epoch: int, indices: np.ndarray, read: ReadImage) -> dict[str, Tensor]:
         """Read, augment and draw."""

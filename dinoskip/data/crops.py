@@ -9,46 +9,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Annotated, Literal
 
 import numpy as np
 import torch
-from pydantic import AfterValidator, Field
 
-from dinoskip.config import Config
+from dinoskip.data.config import CropConfig
 from dinoskip.randomness import uniforms
 
 RATIO = (3 / 4, 4 / 3)
 TRIES = 10
-
-
-def _is_scale(scale: tuple[float, float]) -> tuple[float, float]:
-    if not 0 < scale[0] <= scale[1] <= 1:
-        raise ValueError("must be two fractions of the image area, 0 < low <= high <= 1")
-    return scale
-
-
-Scale = Annotated[tuple[float, float], AfterValidator(_is_scale)]
-
-
-class CropConfig(Config):
-    """Sizes in pixels, numbers of crops, and the fractions of the image area they cover (docs/protocols.md)."""
-
-    global_size: int = Field(default=224, ge=8, description="side of global crops, pixels")
-    local_size: int = Field(default=96, ge=8, description="side of local crops, pixels")
-    num_global: Literal[1, 2] = Field(2, description="global crops an image; DINO's loss is made for two")
-    num_local: int = Field(default=8, ge=0, le=64, description="local crops an image")
-    global_scale: Scale = Field(
-        (0.4, 1.0), description="least and greatest area of a global crop, as shares of the image's"
-    )
-    local_scale: Scale = Field(
-        (0.05, 0.4), description="least and greatest area of a local crop, as shares of the image's"
-    )
-
-    @property
-    def num_views(self) -> int:
-        """Global and local crops together."""
-        return self.num_global + self.num_local
 
 
 def draw_boxes(draws: np.ndarray, heights: np.ndarray, widths: np.ndarray, scales: np.ndarray) -> np.ndarray:

@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dinoskip.data.augment import AugmentConfig
-from dinoskip.data.crops import CropConfig, crop_boxes, crop_draws
+from dinoskip.data.config import AugmentConfig, CropConfig
+from dinoskip.data.crops import crop_boxes, crop_draws
 from dinoskip.data.device_crops import cut
 from dinoskip.data.loader import ReadImage
 from dinoskip.data.multicrop import GROUPS, MultiCropTransform

@@ -6,23 +6,15 @@ the rounding of the resize alone. Views are ordered view-major: all first global
 
 from __future__ import annotations
 
-from typing import Literal
-
 import numpy as np
 import torch
 from torch import Tensor
 
-from dinoskip.data.augment import AugmentConfig, augment, view_parameters
-from dinoskip.data.crops import CropConfig, crop_boxes, crop_draws, write_crops
+from dinoskip.data.augment import augment, view_parameters
+from dinoskip.data.config import AugmentConfig, CropConfig
+from dinoskip.data.crops import crop_boxes, crop_draws, write_crops
 from dinoskip.data.fused_augment import FusedAugment
 from dinoskip.data.loader import ReadImage
-
-DataPath = Literal["crops", "decode", "resident"]
-"""Where the work of reading is done. Views differ by rounding alone: ``--allow-change pretrain.data_path`` is safe.
-
-``crops``: workers decode and cut, the device augments. ``decode``: workers decode, the device cuts and augments: for
-few processors beside a fast device. ``resident``: the set is decoded once into the device's memory.
-"""
 
 GROUPS = ("global", "local")
 

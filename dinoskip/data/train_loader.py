@@ -7,11 +7,10 @@ from typing import Any
 import torch
 
 from dinoskip.data import resident
-from dinoskip.data.augment import AugmentConfig
-from dinoskip.data.crops import CropConfig
+from dinoskip.data.config import AugmentConfig, CropConfig, DataPath
 from dinoskip.data.device_multicrop import DeviceCrops, ResidentCrops
 from dinoskip.data.loader import BatchLoader, BatchTransform, Images
-from dinoskip.data.multicrop import DataPath, MultiCropTransform, WorkerCrops
+from dinoskip.data.multicrop import MultiCropTransform, WorkerCrops
 from dinoskip.data.view_targets import ViewTargets, WithTargets
 
 

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from dinoskip.data.augment import FLIP
-from dinoskip.data.crops import CropConfig, crop_boxes, crop_draws
+from dinoskip.data.config import CropConfig
+from dinoskip.data.crops import crop_boxes, crop_draws
 from dinoskip.data.loader import BatchTransform, ReadImage
 
 

@@ -16,12 +16,13 @@ from torch.nn import functional as F
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.images import read_image
 from dinoskip.init import calibrated_, skipless_, trunc_normal_
-from dinoskip.init.build import paper_init
+from dinoskip.init.config import paper_init
 from dinoskip.models.attention_factors import attention_width
 from dinoskip.models.build import create_model
-from dinoskip.models.skip_weight import SkipWeight, weigh_skips_
+from dinoskip.models.skip_weight import weigh_skips_
 from dinoskip.models.vit import embed
 from dinoskip.rank_collapse import effective_rank, token_cosine
+from dinoskip.vit_config import SkipWeight
 
 PHOTOS = ("astronaut.png", "coffee.png", "chelsea.png", "rocket.jpg")
 STARTS = ("default", "paper", "calibrated, mixing")

@@ -1,8 +1,8 @@
-"""Frozen features of every block, exported once and read as memory maps."""
+"""Frozen features of every block, exported once and read as memory maps.
 
-from dinoskip.features.extract import export
-from dinoskip.features.store import FeatureSet, FeatureStore, as_float
-from dinoskip.features.transform import Transform
-from dinoskip.features.windows import FeatureWindows
+Names are loaded when they are first used, so that settings alone cost no import of torch.
+"""
 
-__all__ = ["FeatureSet", "FeatureStore", "FeatureWindows", "Transform", "as_float", "export"]
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -8,7 +8,7 @@ from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from dinoskip.console import Progress, duration, log
+from dinoskip.console import Progress, duration, human_bytes, log
 from dinoskip.distributed import ProcessGroup, World, differing_rank, patient_group
 from dinoskip.errors import DataError, OutputInUse
 from dinoskip.features.export_plan import ExportPlan, ImageSet, plan_export
@@ -16,7 +16,7 @@ from dinoskip.features.file_formats import FileFormat
 from dinoskip.features.forward import ForwardPasses, decoding_threads
 from dinoskip.features.store import FeatureStore
 from dinoskip.features.transform import Transform
-from dinoskip.features.writer import StoreWriter, discard, free_bytes, human_bytes, partial_path, prepare
+from dinoskip.features.writer import StoreWriter, discard, free_bytes, partial_path, prepare
 from dinoskip.files import MANIFEST, read_json
 from dinoskip.locks import DirectoryLock, directory_lock
 

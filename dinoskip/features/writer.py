@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dinoskip.console import human_bytes
 from dinoskip.errors import DiskFull, translate_write_errors
 from dinoskip.features.export_plan import ExportPlan
 from dinoskip.features.file_formats import ArrayLocation, create_files, locate_array
@@ -33,15 +34,6 @@ SUM_BYTES = 4  # of a journal's entry for a batch
 def partial_path(out: Path) -> Path:
     """Return the working directory of an export to ``out``: beside it and the same every time, so it resumes."""
     return out.parent / f".partial-{out.name}"
-
-
-def human_bytes(count: float) -> str:
-    """Format bytes as 26 kB or 1.2 GB."""
-    for unit in ("B", "kB", "MB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}"
-        count /= 1000
-    return f"{count:.1f} GB"
 
 
 def free_bytes(path: Path) -> int:

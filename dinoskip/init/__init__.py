@@ -1,32 +1,8 @@
-"""Initialisations, and a report of what they did."""
+"""Initialisations, and a report of what they did.
 
-from dinoskip.init.build import InitConfig, ModelConfig, build_model
-from dinoskip.init.calibrated import calibrated_
-from dinoskip.init.conditioned import conditioned_
-from dinoskip.init.default import trunc_normal_
-from dinoskip.init.mimetic import mimetic_
-from dinoskip.init.orthogonal import scaled_uniform_orthogonal_
-from dinoskip.init.reparametrise import reparametrise_
-from dinoskip.init.report import BlockReport, report
-from dinoskip.init.residual_free import residual_free_
-from dinoskip.init.skipless import skipless_
-from dinoskip.init.weight_selection import weight_selection_
-from dinoskip.models.temperature import temperatures
+Names are loaded when they are first used, so that settings alone cost no import of torch.
+"""
 
-__all__ = [
-    "BlockReport",
-    "InitConfig",
-    "ModelConfig",
-    "build_model",
-    "calibrated_",
-    "conditioned_",
-    "mimetic_",
-    "reparametrise_",
-    "report",
-    "residual_free_",
-    "scaled_uniform_orthogonal_",
-    "skipless_",
-    "temperatures",
-    "trunc_normal_",
-    "weight_selection_",
-]
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,7 @@ from timm.models.vision_transformer import Block as TimmBlock
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
+from dinoskip.config import Config, RawConfig, validate
 from dinoskip.errors import ConfigError
 from dinoskip.models.attention_factors import attention_width, is_plain_attention
 
@@ -33,6 +35,46 @@ def assign(model: nn.Module, tensors: Iterable[tuple[str, Tensor]]) -> set[str]:
         parameters[name].copy_(tensor)
         done.add(name)
     return done
+
+
+def in_place(
+    tensors: Callable[..., Assignments],
+    settings: type[Config],
+    *,
+    positional: Sequence[str] = (),
+    needs: Sequence[str] = (),
+    without: Sequence[str] = (),
+    keeps_others: bool = False,
+) -> Callable[..., nn.Module]:
+    """The public function of an initialisation: ``function(model, *needs, *positional, *, ..., seed=0)``.
+
+    Its other arguments are the fields of ``settings``, of the same defaults and ranges (:class:`ConfigError`); those of
+    ``positional`` may be given without their name. It assigns what ``tensors(model, settings, seed, *needs)`` yields
+    and returns the model. ``needs`` are arguments that are no settings, ``without`` settings that
+    are no arguments; with ``keeps_others`` the present values of all parameters come after ``needs``.
+    """
+    name = tensors.__name__.removesuffix("tensors")
+    fields = [field for field in settings.model_fields if field not in ("name", *needs, *without)]
+    kind = inspect.Parameter
+    parameters = [kind(one, kind.POSITIONAL_OR_KEYWORD) for one in ("model", *needs)]
+    for field in [*positional, *(field for field in fields if field not in positional)]:
+        how = kind.POSITIONAL_OR_KEYWORD if field in positional else kind.KEYWORD_ONLY
+        parameters.append(kind(field, how, default=settings.model_fields[field].default))
+    signature = inspect.Signature([*parameters, kind("seed", kind.KEYWORD_ONLY, default=0)])
+
+    def function(*args: Any, **kwargs: Any) -> nn.Module:
+        given = signature.bind(*args, **kwargs).arguments
+        model, seed, needed = given.pop("model"), given.pop("seed", 0), [given.pop(one) for one in needs]
+        chosen = validate(settings, RawConfig(given, {"": name}))
+        if keeps_others:
+            needed.append({key: parameter.detach().double().cpu() for key, parameter in model.named_parameters()})
+        assign(model, tensors(model, chosen, seed, *needed))
+        return model  # type: ignore[no-any-return]
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__, function.__module__ = tensors.__doc__, tensors.__module__
+    function.__signature__ = signature  # type: ignore[attr-defined]
+    return function
 
 
 @dataclass(frozen=True)

@@ -9,26 +9,22 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Annotated, Literal
 
 import torch
-from pydantic import Field
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dinoskip.config import Added, Config, Positive
 from dinoskip.console import log
 from dinoskip.errors import ConfigError
-from dinoskip.init.assign import LAYERS, Assignments, PlainBlock, assign, plain_blocks
+from dinoskip.init.assign import LAYERS, Assignments, PlainBlock, assign, in_place, plain_blocks
+from dinoskip.init.config import CalibratedInit
 from dinoskip.init.default import default_tensors
 from dinoskip.init.orthogonal import haar
 from dinoskip.init.skipless import fused_qkv
 from dinoskip.models.vit import embed
 from dinoskip.randomness import torch_rng
 
-Mlp = Literal["orthogonal", "mirrored"]
 _CHUNK = 8
 """Images that go through a block together; the first ones decide the attention's temperature."""
 _BISECTIONS = 24
@@ -36,69 +32,10 @@ _MIXING = 0.5
 """Singular values of W^Q and W^K of heads that average: logits of a standard deviation of about 1/4."""
 
 
-@dataclass(frozen=True)
-class Calibration:
-    """The numbers of :func:`calibrated_`, which explains them."""
-
-    centring: float = 0.5
-    gain: float = 1.0
-    diagonal: float = 0.5
-    max_scale: float = 4.0
-    c: float = 3.0
-    mlp: Mlp = "orthogonal"
-    mixing_heads: int = 0
-    mixing_every: int = 4
-
-    def mixing(self, index: int, heads: int) -> range:
-        """The heads of block ``index`` (from 0) that average at the start."""
-        first = heads - self.mixing_heads if (index + 1) % self.mixing_every == 0 else heads
-        return range(first, heads)
-
-
-class CalibratedInit(Config):
-    """See :func:`dinoskip.init.calibrated_`."""
-
-    name: Literal["calibrated"] = "calibrated"
-    images: str | None = Field(
-        None, min_length=1, description="data set of the study that it is calibrated on; null: the one trained on"
-    )
-    count: int = Field(32, ge=2, description="training images, evenly spread over the set, as centre crops of img_size")
-    centring: float = Field(0.5, ge=0, le=1, description="share of each mean that the biases subtract")
-    gain: Positive = Field(1.0, description="singular values of fc1")
-    diagonal: float = Field(0.5, gt=0, lt=1, description="median attention of a patch to itself that is aimed at")
-    max_scale: float = Field(4.0, gt=0, description="largest singular value of a head's W^Q W^K^T")
-    c: Positive = Field(3.0, description="singular values of W^V and W^O")
-    mlp: Annotated[Mlp, Added()] = Field(
-        "orthogonal", description="how MLPs start; mirrored: half of the hidden units add up to a rotation"
-    )
-    mixing_heads: Annotated[int, Added()] = Field(
-        0, ge=0, description="heads that average over all tokens at the start, in every mixing_every-th block"
-    )
-    mixing_every: Annotated[int, Added()] = Field(4, ge=1, description="blocks from one with mixing_heads to the next")
-
-    def tensors(self, model: nn.Module, seed: int, images: Tensor) -> Assignments:
-        """What this method assigns, given ``images`` (B, 3, S, S), normalised."""
-        drawn = {f"{block.prefix}.{layer}.{kind}" for block in plain_blocks(model, "calibrated_")
-                 for layer in LAYERS for kind in ("weight", "bias")}  # fmt: skip
-        start = dict(default_tensors(model, seed, without=drawn))
-        numbers = Calibration(**self.model_dump(exclude={"name", "images", "count"}))
-        return calibrated_tensors(model, images, numbers, start, seed=seed)
-
-
-def calibrated_(
-    model: nn.Module,
-    images: Tensor,
-    *,
-    centring: float = 0.5,
-    gain: float = 1.0,
-    diagonal: float = 0.5,
-    max_scale: float = 4.0,
-    c: float = 3.0,
-    mlp: Mlp = "orthogonal",
-    mixing_heads: int = 0,
-    mixing_every: int = 4,
-    seed: int = 0,
-) -> nn.Module:
+@torch.no_grad()
+def calibrated_tensors(
+    model: nn.Module, settings: CalibratedInit, seed: int, images: Tensor, others: Mapping[str, Tensor]
+) -> Assignments:
     """Initialise attention and MLP of every block, and the patch embedding's bias, in place; returns the model.
 
     ``images``: float (B, 3, H, W), normalised, 16 or more photographs of the kind that the network will see. Row
@@ -132,26 +69,6 @@ def calibrated_(
     Raises :class:`ConfigError` for settings out of range, blocks outside the papers (LayerScale, q/k norm, gates,
     other attention or MLP), layers without biases, and images that are not finite.
     """
-    if mixing_heads < 0 or mixing_every < 1:
-        raise ConfigError(
-            f"calibrated_: mixing_heads={mixing_heads}, mixing_every={mixing_every}", "at least 0 heads, every block"
-        )
-    if not 0 <= centring <= 1 or not 0 < diagonal < 1 or min(gain, max_scale, c) <= 0:
-        raise ConfigError(
-            f"calibrated_: centring={centring}, diagonal={diagonal}, gain={gain}, max_scale={max_scale}, c={c}",
-            "centring in 0..1, diagonal between 0 and 1, the others above 0",
-        )
-    present = {name: parameter.detach() for name, parameter in model.named_parameters()}
-    numbers = Calibration(centring, gain, diagonal, max_scale, c, mlp, mixing_heads, mixing_every)
-    assign(model, calibrated_tensors(model, images, numbers, present, seed=seed))
-    return model
-
-
-@torch.no_grad()
-def calibrated_tensors(
-    model: nn.Module, images: Tensor, numbers: Calibration, start: Mapping[str, Tensor], *, seed: int
-) -> Assignments:
-    """What :func:`calibrated_` assigns; ``start`` are the values of all parameters that it does not draw."""
     blocks = plain_blocks(model, "calibrated_")
     assert isinstance(model, VisionTransformer)
     bare = [f"{block.prefix}.{layer}" for block in blocks for layer in LAYERS if block.layers[layer].bias is None]
@@ -165,15 +82,15 @@ def calibrated_tensors(
         log.warning("calibrated_: this network has skip connections, which the initialisation is not made for")
     with _one_thread():
         work = copy.deepcopy(model).to("cpu", torch.float64).eval()
-        assign(work, start.items())
-        return iter(_Calibrated(work, images.to("cpu", torch.float64), numbers, seed).run(blocks))
+        assign(work, others.items())
+        return iter(_Calibrated(work, images.to("cpu", torch.float64), settings, seed).run(blocks))
 
 
 class _Calibrated:
     """One pass over the network, block by block; ``work`` (float64) holds what has been decided."""
 
-    def __init__(self, work: VisionTransformer, images: Tensor, numbers: Calibration, seed: int) -> None:
-        self.work, self.numbers, self.seed = work, numbers, seed
+    def __init__(self, work: VisionTransformer, images: Tensor, settings: CalibratedInit, seed: int) -> None:
+        self.work, self.settings, self.seed = work, settings, seed
         self.chunks = list(torch.split(images, _CHUNK))
         self.first_patch = int(work.num_prefix_tokens)
         self.decided: dict[str, Tensor] = {}
@@ -194,9 +111,9 @@ class _Calibrated:
         assign(self.work, [(name, tensor)])
 
     def _attention(self, index: int, plain: PlainBlock) -> None:
-        name, dim, heads, numbers = f"{plain.prefix}.attn", plain.dim, plain.num_heads, self.numbers
-        if numbers.mixing_heads > heads:
-            raise ConfigError(f"calibrated_: {name} has {heads} heads, mixing_heads={numbers.mixing_heads}")
+        name, dim, heads, settings = f"{plain.prefix}.attn", plain.dim, plain.num_heads, self.settings
+        if settings.mixing_heads > heads:
+            raise ConfigError(f"calibrated_: {name} has {heads} heads, mixing_heads={settings.mixing_heads}")
         norm1, attn = (self.work.get_submodule(f"{plain.prefix}.{part}") for part in ("norm1", "attn"))
         key = torch.stack([haar(dim, dim // heads, self._rng(name, "query_key", head)) for head in range(heads)])
         normed = norm1(self.chunks[0])
@@ -204,36 +121,41 @@ class _Calibrated:
         if index == 0 and self.work.has_class_token:
             direction = F.normalize(normed[0, 0], dim=0)
             query = key - direction[:, None] * (direction @ key)[:, None, :]
-        scale = attention_scale(normed, query, key, numbers.diagonal, numbers.max_scale, self.first_patch)
+        scale = attention_scale(normed, query, key, settings.diagonal, settings.max_scale, self.first_patch)
         query, key = scale**0.5 * query, scale**0.5 * key
-        for head in numbers.mixing(index, heads):
+        for head in self._mixing(index, heads):
             query[head] = _MIXING * haar(dim, dim // heads, self._rng(name, "mixing_query", head))
             key[head] = _MIXING * haar(dim, dim // heads, self._rng(name, "mixing_key", head))
-        value = numbers.c * haar(dim, dim, self._rng(name, "value"))
+        value = settings.c * haar(dim, dim, self._rng(name, "value"))
         self._set(f"{name}.qkv.weight", fused_qkv(query, key, value))
-        self._set(f"{name}.proj.weight", numbers.c * haar(dim, dim, self._rng(name, "output")))
+        self._set(f"{name}.proj.weight", settings.c * haar(dim, dim, self._rng(name, "output")))
         self._set(f"{name}.qkv.bias", torch.zeros(3 * dim, dtype=torch.float64))
         self._set(f"{name}.proj.bias", torch.zeros(dim, dtype=torch.float64))
         outputs = [attn(norm1(chunk)) for chunk in self.chunks]
-        shift = -numbers.centring * self._mean(outputs)
+        shift = -settings.centring * self._mean(outputs)
         self._set(f"{name}.proj.bias", shift)
         self._advance([output + shift for output in outputs], keep=plain.skips_attention)
+
+    def _mixing(self, index: int, heads: int) -> range:
+        """The heads of block ``index`` (from 0) that average at the start."""
+        last = (index + 1) % self.settings.mixing_every == 0
+        return range(heads - self.settings.mixing_heads if last else heads, heads)
 
     def _mlp(self, plain: PlainBlock) -> None:
         name = f"{plain.prefix}.mlp"
         norm2, mlp = (self.work.get_submodule(f"{plain.prefix}.{part}") for part in ("norm2", "mlp"))
         fc1, fc2 = plain.layers["mlp.fc1"], plain.layers["mlp.fc2"]
-        if self.numbers.mlp == "mirrored":
+        if self.settings.mlp == "mirrored":
             up, down = self._mirrored(name, plain)
         else:
-            up = self.numbers.gain * self._haar_like(fc1.weight, name, "fc1")
+            up = self.settings.gain * self._haar_like(fc1.weight, name, "fc1")
             down = self._haar_like(fc2.weight, name, "fc2")
         self._set(f"{name}.fc1.weight", up)
         self._set(f"{name}.fc2.weight", down)
         for layer, linear in (("fc1", fc1), ("fc2", fc2)):
             self._set(f"{name}.{layer}.bias", torch.zeros(linear.out_features, dtype=torch.float64))
         outputs = [mlp(norm2(chunk)) for chunk in self.chunks]
-        shift = -self.numbers.centring * self._mean(outputs)
+        shift = -self.settings.centring * self._mean(outputs)
         squares = torch.cat([(output[:, self.first_patch :] + shift).square().mean((1, 2)) for output in outputs])
         scale = squares.mean().sqrt().reciprocal()
         self._set(f"{name}.fc2.weight", scale * self.decided[f"{name}.fc2.weight"])
@@ -251,7 +173,7 @@ class _Calibrated:
             )
         spread = haar(units, dim, self._rng(name, "spread"))
         rotation = haar(dim, dim, self._rng(name, "rotation"))
-        up = 2 * self.numbers.gain * haar(2 * units, dim, self._rng(name, "fc1"))
+        up = 2 * self.settings.gain * haar(2 * units, dim, self._rng(name, "fc1"))
         down = haar(dim, 2 * units, self._rng(name, "fc2"))
         norm2 = self.work.get_submodule(f"{plain.prefix}.norm2")
         outputs = [F.gelu(norm2(chunk) @ up.T) @ down.T for chunk in self.chunks]
@@ -274,6 +196,20 @@ class _Calibrated:
 
     def _rng(self, *place: str | int) -> torch.Generator:
         return torch_rng(self.seed, "init", *place)
+
+
+def drawn_by_default(model: nn.Module, seed: int) -> dict[str, Tensor]:
+    """The default values of all parameters that :func:`calibrated_` does not assign from the start."""
+    drawn = {
+        f"{block.prefix}.{layer}.{kind}"
+        for block in plain_blocks(model, "calibrated_")
+        for layer in LAYERS
+        for kind in ("weight", "bias")
+    }
+    return dict(default_tensors(model, seed, without=drawn))
+
+
+calibrated_ = in_place(calibrated_tensors, CalibratedInit, needs=("images",), without=("count",), keeps_others=True)
 
 
 def attention_scale(

@@ -3,28 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Literal
 
 import torch
 from timm.layers import LayerScale
 from torch import Generator, Tensor, nn
 
-from dinoskip.config import Config
 from dinoskip.errors import ConfigError
 from dinoskip.init.assign import Assignments, assign
 from dinoskip.randomness import torch_rng
 
 _TOKEN_STD = {"pos_embed": 0.02, "cls_token": 0.02, "reg_token": 1e-6, "dist_token": 0.02}
-
-
-class TruncNormalInit(Config):
-    """timm's and DINO's default, see :func:`dinoskip.init.trunc_normal_`."""
-
-    name: Literal["trunc_normal"] = "trunc_normal"
-
-    def tensors(self, model: nn.Module, seed: int) -> Assignments:
-        """Nothing beyond the default."""
-        return iter(())
 
 
 def trunc_normal_(model: nn.Module, seed: int = 0) -> nn.Module:

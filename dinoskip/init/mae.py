@@ -5,39 +5,28 @@ With branches of zero also those of *Decayed Identity Shortcuts* (xiao7199/decay
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
-
 import torch
-from pydantic import Field
 from torch import nn
 
-from dinoskip.config import Added, Config
 from dinoskip.init.assign import Assignments
+from dinoskip.init.config import MaeInit
 from dinoskip.randomness import torch_rng
 
 
-class MaeInit(Config):
-    """Xavier uniform matrices, the patch embedding's and the fused qkv's each as one; zero biases; CLS normal 0.02."""
-
-    name: Literal["mae"] = "mae"
-    zero_branches: Annotated[bool, Added()] = Field(
-        False, description="attention and MLP start as zero, by attn.proj and mlp.fc2: a block is its skips' weights"
-    )
-
-    def tensors(self, model: nn.Module, seed: int) -> Assignments:
-        """Weights of linear layers and patch embedding, biases of linear layers, the CLS token."""
-        for prefix, module in model.named_modules():
-            if isinstance(module, nn.Linear | nn.Conv2d):
-                name = f"{prefix}.weight"
-                matrix = torch.empty(module.weight.flatten(1).shape, dtype=torch.float64)
-                if self.zero_branches and name.endswith(("attn.proj.weight", "mlp.fc2.weight")):
-                    matrix.zero_()
-                else:
-                    nn.init.xavier_uniform_(matrix, generator=torch_rng(seed, "init", name))
-                yield name, matrix.view(module.weight.shape)
-            if isinstance(module, nn.Linear) and module.bias is not None:
-                yield f"{prefix}.bias", torch.zeros(module.bias.shape, dtype=torch.float64)
-        token = getattr(model, "cls_token", None)
-        if isinstance(token, nn.Parameter):
-            drawn = torch.empty(token.shape, dtype=torch.float64)
-            yield "cls_token", drawn.normal_(0.0, 0.02, generator=torch_rng(seed, "init", "cls_token"))
+def mae_tensors(model: nn.Module, settings: MaeInit, seed: int) -> Assignments:
+    """Weights of linear layers and patch embedding, biases of linear layers, the CLS token."""
+    for prefix, module in model.named_modules():
+        if isinstance(module, nn.Linear | nn.Conv2d):
+            name = f"{prefix}.weight"
+            matrix = torch.empty(module.weight.flatten(1).shape, dtype=torch.float64)
+            if settings.zero_branches and name.endswith(("attn.proj.weight", "mlp.fc2.weight")):
+                matrix.zero_()
+            else:
+                nn.init.xavier_uniform_(matrix, generator=torch_rng(seed, "init", name))
+            yield name, matrix.view(module.weight.shape)
+        if isinstance(module, nn.Linear) and module.bias is not None:
+            yield f"{prefix}.bias", torch.zeros(module.bias.shape, dtype=torch.float64)
+    token = getattr(model, "cls_token", None)
+    if isinstance(token, nn.Parameter):
+        drawn = torch.empty(token.shape, dtype=torch.float64)
+        yield "cls_token", drawn.normal_(0.0, 0.02, generator=torch_rng(seed, "init", "cls_token"))

@@ -2,43 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 
-from dinoskip.config import Config
 from dinoskip.errors import ConfigError
-from dinoskip.init.assign import Assignments, assign, plain_blocks
+from dinoskip.init.assign import Assignments, in_place, plain_blocks
+from dinoskip.init.config import MimeticInit
 from dinoskip.init.orthogonal import noise_matrix, spectral_factors
 from dinoskip.init.skipless import fused_qkv, query_key_factors
 from dinoskip.randomness import torch_rng
 
 
-class MimeticInit(Config):
-    """See :func:`dinoskip.init.mimetic_`."""
-
-    name: Literal["mimetic"] = "mimetic"
-    alpha: float = Field(0.7, ge=0, description="weight of the noise in W^Q W^K of each head")
-    beta: float = Field(0.7, description="weight of the identity in W^Q W^K of each head")
-    alpha_vo: float = Field(0.4, ge=0, description="weight of the noise in W^V W^O")
-    beta_vo: float = Field(0.4, description="weight of minus the identity in W^V W^O")
-
-    def tensors(self, model: nn.Module, seed: int) -> Assignments:
-        """What this method assigns."""
-        return mimetic_tensors(model, self.alpha, self.beta, self.alpha_vo, self.beta_vo, seed=seed)
-
-
-def mimetic_(
-    model: nn.Module,
-    alpha: float = 0.7,
-    beta: float = 0.7,
-    alpha_vo: float = 0.4,
-    beta_vo: float = 0.4,
-    *,
-    seed: int = 0,
-) -> nn.Module:
+def mimetic_tensors(model: nn.Module, settings: MimeticInit, seed: int) -> Assignments:
     """Initialise attention and position embedding, in place; returns the model.
 
     Per head W^Q W^Kᵀ ≈ alpha·Z + beta·I (top dh singular triplets, Z of variance 1/D); per layer W^V W^O =
@@ -46,26 +21,23 @@ def mimetic_(
     sine and cosine (CLS and registers zero). MLP, norms and the rest are left as they are. Raises
     :class:`ConfigError` for attention that is not plain and for a width not divisible by 4.
     """
-    assign(model, mimetic_tensors(model, alpha, beta, alpha_vo, beta_vo, seed=seed))
-    return model
-
-
-def mimetic_tensors(
-    model: nn.Module, alpha: float, beta: float, alpha_vo: float, beta_vo: float, *, seed: int
-) -> Assignments:
-    """What :func:`mimetic_` assigns, parameter by parameter."""
     for block in plain_blocks(model, "mimetic_", layer_scale=True):
         name, dim = f"{block.prefix}.attn", block.dim
         query, key = query_key_factors(
-            dim, block.num_heads, alpha, beta, heads="top", noise="normal", seed=seed, name=name
+            dim, block.num_heads, settings.alpha, settings.beta, heads="top", noise="normal", seed=seed, name=name
         )
         noise = noise_matrix(dim, "normal", torch_rng(seed, "init", name, "value_output"))
-        value, output = spectral_factors(alpha_vo * noise - beta_vo * torch.eye(dim, dtype=torch.float64))
+        value, output = spectral_factors(
+            settings.alpha_vo * noise - settings.beta_vo * torch.eye(dim, dtype=torch.float64)
+        )
         yield f"{name}.qkv.weight", fused_qkv(query, key, value)
         yield f"{name}.proj.weight", output
         yield from block.zero_biases("attn.qkv", "attn.proj")
     if model.pos_embed is not None:
         yield "pos_embed", _sincos_position(model)
+
+
+mimetic_ = in_place(mimetic_tensors, MimeticInit, positional=("alpha", "beta", "alpha_vo", "beta_vo"))
 
 
 def _sincos_position(model: nn.Module) -> Tensor:

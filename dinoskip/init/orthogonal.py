@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import scipy.linalg
 import torch
 from torch import Generator, Tensor
 
-Noise = Literal["normal", "uniform"]
-Draw = Literal["svd", "haar"]
+from dinoskip.init.config import Noise
 
 
 def haar_(matrix: Tensor, generator: Generator | None = None) -> Tensor:

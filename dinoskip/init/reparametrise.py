@@ -7,23 +7,11 @@ stands behind a LayerNorm, so that scales can be moved into the weights without 
 from __future__ import annotations
 
 import torch
-from pydantic import Field
 from torch import nn
 
-from dinoskip.config import Config, Positive
 from dinoskip.errors import ConfigError
 from dinoskip.init.assign import plain_blocks
-
-NEEDS_NO_SKIP = "changes the function where the skip connection around it is kept"
-
-
-class Reparametrisation(Config):
-    """Factors on the weights of every block; see :func:`dinoskip.init.reparametrise_`."""
-
-    k1: Positive = Field(1.0, description="factor on qkv's weight; norm1's weight and bias are divided by it")
-    k2: Positive = Field(1.0, description="factor on fc1's weight; norm2's weight and bias are divided by it")
-    c1: Positive = Field(1.0, description="factor on proj's weight and bias; only without the attention's skip")
-    c2: Positive = Field(1.0, description="factor on fc2's weight and bias; only without the MLP's skip")
+from dinoskip.init.config import NEEDS_NO_SKIP
 
 
 @torch.no_grad()

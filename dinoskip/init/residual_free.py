@@ -3,55 +3,18 @@ sec. 4), a recipe for deep causal language models that is offered here for ViTs.
 
 from __future__ import annotations
 
-from typing import Literal, get_args
-
 import torch
-from pydantic import Field
 from torch import Generator, Tensor, nn
 
-from dinoskip.config import Config, Positive
-from dinoskip.errors import ConfigError
-from dinoskip.init.assign import LAYERS, Assignments, assign, plain_blocks
+from dinoskip.init.assign import LAYERS, Assignments, in_place, plain_blocks
+from dinoskip.init.config import Reading, ResidualFreeInit
 from dinoskip.init.orthogonal import haar, haar_, scaled_uniform_orthogonal_
 from dinoskip.init.skipless import fused_qkv
-from dinoskip.models.temperature import TemperatureMode, temperatures
+from dinoskip.models.temperature import temperatures
 from dinoskip.randomness import torch_rng
 
-Reading = Literal["product", "factor"]
 
-
-class ResidualFreeInit(Config):
-    """See :func:`dinoskip.init.residual_free_`."""
-
-    name: Literal["residual_free"] = "residual_free"
-    alpha_qk: Positive = Field(0.9, description="scale of W^Q W^K")
-    alpha_vo: Positive = Field(3.0, description="scale of W^V W^O")
-    alpha_u: Positive = Field(1.5, description="scale of fc1")
-    alpha_d: Positive = Field(1.5, description="scale of fc2")
-    beta: float = Field(1.0, gt=0, description="base of the temperature folded into W^Q; model.temperature is a module")
-    reading: Reading = Field("product", description="what the scales are of: products, such as W^Q W^K, or each factor")
-    first_layer: int = Field(1, ge=0, description="number of the first block in the temperature")
-    mode: TemperatureMode = Field("multiply", description="whether the temperature multiplies or divides")
-
-    def tensors(self, model: nn.Module, seed: int) -> Assignments:
-        """What this method assigns."""
-        alphas = (self.alpha_qk, self.alpha_vo, self.alpha_u, self.alpha_d)
-        return residual_free_tensors(model, alphas, self.beta, self.reading, self.first_layer, self.mode, seed=seed)
-
-
-def residual_free_(
-    model: nn.Module,
-    alpha_qk: float = 0.9,
-    alpha_vo: float = 3.0,
-    alpha_u: float = 1.5,
-    alpha_d: float = 1.5,
-    beta: float = 1.0,
-    *,
-    reading: Reading = "product",
-    first_layer: int = 1,
-    mode: TemperatureMode = "multiply",
-    seed: int = 0,
-) -> nn.Module:
+def residual_free_tensors(model: nn.Module, settings: ResidualFreeInit, seed: int) -> Assignments:
     """Initialise attention and MLP of every block, in place; returns the model.
 
     Row convention (``y = x W``), P_i a Haar semi-orthogonal D × dh matrix per head, O a Haar orthogonal one per layer:
@@ -71,30 +34,14 @@ def residual_free_(
 
     Raises :class:`ConfigError` for blocks outside the papers: LayerScale, q/k norm, gates, other attention or MLP.
     """
-    if reading not in get_args(Reading):
-        raise ConfigError(f"residual_free_: reading={reading!r} is none of {', '.join(get_args(Reading))}")
-    if min(alpha_qk, alpha_vo, alpha_u, alpha_d) <= 0:
-        raise ConfigError("residual_free_: alpha_qk, alpha_vo, alpha_u and alpha_d must be above 0")
-    alphas = (alpha_qk, alpha_vo, alpha_u, alpha_d)
-    assign(model, residual_free_tensors(model, alphas, beta, reading, first_layer, mode, seed=seed))
-    return model
-
-
-def residual_free_tensors(
-    model: nn.Module,
-    alphas: tuple[float, float, float, float],
-    beta: float,
-    reading: Reading,
-    first_layer: int,
-    mode: TemperatureMode,
-    *,
-    seed: int,
-) -> Assignments:
-    """What :func:`residual_free_` assigns, parameter by parameter; ``alphas`` are those of QK, VO, U and D."""
+    reading = settings.reading
     power = 0.5 if reading == "product" else 1.0
-    qk, vo, up, down = (alpha**power for alpha in alphas)
+    qk, vo, up, down = (
+        alpha**power for alpha in (settings.alpha_qk, settings.alpha_vo, settings.alpha_u, settings.alpha_d)
+    )
     blocks = plain_blocks(model, "residual_free_")
-    for block, tau in zip(blocks, temperatures(len(blocks), beta, first_layer=first_layer, mode=mode), strict=True):
+    taus = temperatures(len(blocks), settings.beta, first_layer=settings.first_layer, mode=settings.mode)
+    for block, tau in zip(blocks, taus, strict=True):
         name, dim, heads = f"{block.prefix}.attn", block.dim, block.num_heads
         draws = [haar(dim, dim // heads, torch_rng(seed, "init", name, "query_key", head)) for head in range(heads)]
         key = qk * torch.stack(draws)
@@ -105,6 +52,11 @@ def residual_free_tensors(
             mixing = _mixing(block.layers[part], reading, torch_rng(seed, "init", f"{block.prefix}.{part}"))
             yield f"{block.prefix}.{part}.weight", gain * mixing
         yield from block.zero_biases(*LAYERS)
+
+
+residual_free_ = in_place(
+    residual_free_tensors, ResidualFreeInit, positional=("alpha_qk", "alpha_vo", "alpha_u", "alpha_d", "beta")
+)
 
 
 def _mixing(layer: nn.Linear, reading: Reading, generator: Generator) -> Tensor:

@@ -3,76 +3,22 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal, get_args
 
 import torch
-from pydantic import Field
 from threadpoolctl import threadpool_limits
 from torch import Tensor, nn
 
-from dinoskip.config import Added, Config, Positive
 from dinoskip.console import log
-from dinoskip.errors import ConfigError
-from dinoskip.init.assign import LAYERS, Assignments, PlainBlock, assign, plain_blocks
-from dinoskip.init.orthogonal import (
-    Draw,
-    Noise,
-    haar,
-    haar_,
-    noise_matrix,
-    scaled_uniform_orthogonal_,
-    spectral_factors,
-)
+from dinoskip.init.assign import LAYERS, Assignments, PlainBlock, in_place, plain_blocks
+from dinoskip.init.config import Draw, Heads, MlpInit, Noise, SkiplessInit
+from dinoskip.init.orthogonal import haar, haar_, noise_matrix, scaled_uniform_orthogonal_, spectral_factors
 from dinoskip.randomness import torch_rng
 
-Heads = Literal["top", "split"]
-MlpInit = Literal["suo", "orthogonal", "default"]
 BETA_EXPONENT = math.log2(1 / 0.6)
 """Of beta's fall with width, such that 1 at ViT-S (384) is the paper's 0.6 at ViT-B (768)."""
-_OPTIONS: dict[str, tuple[str, ...]] = {
-    "heads": get_args(Heads),
-    "mlp": get_args(MlpInit),
-    "noise": get_args(Noise),
-    "draw": get_args(Draw),
-}
 
 
-class SkiplessInit(Config):
-    """See :func:`dinoskip.init.skipless_`."""
-
-    name: Literal["skipless"] = "skipless"
-    alpha: float = Field(1.8, ge=0, description="weight of the noise in W^Q W^K of each head")
-    beta: float = Field(1.0, description="weight of the identity in W^Q W^K of each head")
-    beta_width: Annotated[int | None, Added()] = Field(
-        None, ge=1, description="width that beta is for: at another D it is beta (beta_width / D)^0.737; null: at any"
-    )
-    c: Positive | tuple[Positive, Positive] = Field(3.0, description="scale of W^V and of W^O; a pair: one for each")
-    heads: Heads = Field("top", description="top: each head has a matrix of its own; split: one a layer, dealt out")
-    mlp: MlpInit = Field("suo", description="start of fc1, fc2; suo: scaled uniform orthogonal, orthogonal: unscaled")
-    noise: Noise = Field("normal", description="distribution of the noise")
-    draw: Draw = Field("haar", description="how orthogonal matrices are drawn")
-
-    def tensors(self, model: nn.Module, seed: int) -> Assignments:
-        """What this method assigns."""
-        return skipless_tensors(
-            model, self.alpha, self.beta, self.c, heads=self.heads, mlp=self.mlp, noise=self.noise, draw=self.draw,
-            beta_width=self.beta_width, seed=seed,
-        )  # fmt: skip
-
-
-def skipless_(
-    model: nn.Module,
-    alpha: float = 1.8,
-    beta: float = 1.0,
-    c: float | tuple[float, float] = 3.0,
-    *,
-    heads: Heads = "top",
-    mlp: MlpInit = "suo",
-    noise: Noise = "normal",
-    draw: Draw = "haar",
-    beta_width: int | None = None,
-    seed: int = 0,
-) -> nn.Module:
+def skipless_tensors(model: nn.Module, settings: SkiplessInit, seed: int) -> Assignments:
     """Initialise attention and MLP of every block for a network without skips, in place; returns the model.
 
     Row convention (``y = x W``), per layer:
@@ -90,49 +36,28 @@ def skipless_(
 
     All biases of these four layers become zero; everything else is left as it is. Drawn in float64 on the CPU from
     ``seed`` and the layers' names, cast last. Defaults are the paper's for ViT-S; ViT-B: alpha 2, beta 0.6.
-    Raises :class:`ConfigError` for blocks outside the papers: LayerScale, q/k norm, gates, other attention or MLP.
+    Raises :class:`ConfigError` for settings out of range and blocks outside the papers: LayerScale, q/k norm,
+    gates, other attention or MLP.
     """
-    chosen = {"heads": heads, "mlp": mlp, "noise": noise, "draw": draw}
-    if any(value not in _OPTIONS[name] for name, value in chosen.items()):
-        given = ", ".join(f"{name}={value!r}" for name, value in chosen.items())
-        allowed = "; ".join(f"{name}: {', '.join(values)}" for name, values in _OPTIONS.items())
-        raise ConfigError(f"skipless_: {given}", allowed)
-    tensors = skipless_tensors(
-        model, alpha, beta, c, heads=heads, mlp=mlp, noise=noise, draw=draw, beta_width=beta_width, seed=seed
-    )
-    assign(model, tensors)
-    return model
-
-
-def skipless_tensors(
-    model: nn.Module,
-    alpha: float,
-    beta: float,
-    c: float | tuple[float, float],
-    *,
-    heads: Heads,
-    mlp: MlpInit,
-    noise: Noise,
-    draw: Draw,
-    beta_width: int | None,
-    seed: int,
-) -> Assignments:
-    """What :func:`skipless_` assigns, parameter by parameter."""
+    alpha, beta, c = settings.alpha, settings.beta, settings.c
     c_v, c_o = c if isinstance(c, tuple) else (c, c)
     blocks = plain_blocks(model, "skipless_")
     if all(block.skips_attention and block.skips_mlp for block in blocks):
         log.warning("skipless_: this network has all its skip connections, which the initialisation is not made for")
     for block in blocks:
         name, dim = f"{block.prefix}.attn", block.dim
-        share = 1.0 if beta_width is None else (beta_width / dim) ** BETA_EXPONENT
+        share = 1.0 if settings.beta_width is None else (settings.beta_width / dim) ** BETA_EXPONENT
         query, key = query_key_factors(
-            dim, block.num_heads, alpha, beta * share, heads=heads, noise=noise, seed=seed, name=name
+            dim, block.num_heads, alpha, beta * share, heads=settings.heads, noise=settings.noise, seed=seed, name=name
         )
-        value, output = _rotations(dim, draw, seed, name)
+        value, output = _rotations(dim, settings.draw, seed, name)
         yield f"{name}.qkv.weight", fused_qkv(query, key, c_v * value)
         yield f"{name}.proj.weight", c_o * output.T
-        yield from _mlp_tensors(block, mlp, seed)
+        yield from _mlp_tensors(block, settings.mlp, seed)
         yield from block.zero_biases(*LAYERS)
+
+
+skipless_ = in_place(skipless_tensors, SkiplessInit, positional=("alpha", "beta", "c"))
 
 
 def query_key_factors(

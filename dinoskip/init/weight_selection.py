@@ -2,28 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import torch
-from pydantic import Field
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
-from dinoskip.config import Config
 from dinoskip.errors import ConfigError
 from dinoskip.init.assign import Assignments, assign
-from dinoskip.models.load import load_backbone
-
-
-class WeightSelectionInit(Config):
-    """See :func:`dinoskip.init.weight_selection_`."""
-
-    name: Literal["weight_selection"] = "weight_selection"
-    teacher: str = Field(min_length=1, description="a backbone: a checkpoint's path, run:DIR or timm:NAME")
-
-    def tensors(self, model: nn.Module, seed: int) -> Assignments:
-        """What this method assigns; the seed has no part in it."""
-        return weight_selection_tensors(model, load_backbone(self.teacher).model)
 
 
 def weight_selection_(student: nn.Module, teacher: nn.Module) -> nn.Module:

@@ -7,18 +7,15 @@ The header's metadata has one entry, ``dinoskip``, a JSON object {"format": 1, "
 from __future__ import annotations
 
 import hashlib
-import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from pydantic import ValidationError
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
 from dinoskip.config import dump
-from dinoskip.console import log
 from dinoskip.errors import WeightsError
 from dinoskip.files import (
     canonical_json,
@@ -26,16 +23,12 @@ from dinoskip.files import (
     read_tensor_header,
     save_tensors,
     verify_beside_manifest,
-    verify_manifest,
 )
-from dinoskip.models.build import VitConfig, from_config
+from dinoskip.models.build import from_config
+from dinoskip.specs import FORMAT, METADATA_KEY, declared_weights
+from dinoskip.vit_config import VitConfig
 
-FORMAT = 1
-METADATA_KEY = "dinoskip"
 PREFIXES = ("module.", "_orig_mod.", "backbone.")
-CHECKPOINTS = "checkpoints"  # folder of a run directory
-_LONGEST_HEADER = 2**20  # characters
-_DTYPES = {"F64", "F32", "F16", "BF16"}  # of tensors in a weights file
 _FIRST = "blocks.0."
 T = TypeVar("T")
 
@@ -118,28 +111,7 @@ def save_weights(path: str | Path, state: Mapping[str, Tensor], config: VitConfi
 
 def _read_header(path: Path) -> tuple[VitConfig, dict[str, Any]]:
     """What a weights file says of itself, after its tensors were compared with the model that it declares."""
-    header = read_tensor_header(path)
-    text = header.metadata.get(METADATA_KEY)
-    if text is None:
-        raise WeightsError(f"{path}: no dinoskip header", "only files written by dinoskip say what model they are for")
-    if len(text) > _LONGEST_HEADER:
-        raise WeightsError(f"{path}: damaged dinoskip header: {len(text)} characters")
-    try:
-        declared = json.loads(text)
-        if declared["format"] != FORMAT:
-            raise WeightsError(f"{path}: weights format {declared['format']!r}, this version reads {FORMAT}")
-        config, info = VitConfig.model_validate(declared["model"]), dict(declared["info"])
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        raise WeightsError(
-            f"{path}: damaged dinoskip header: {'.'.join(map(str, first['loc']))}: {first['msg']}"
-        ) from None
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        reason = "nested too deeply" if isinstance(error, RecursionError) else str(error).splitlines()[0]
-        raise WeightsError(f"{path}: damaged dinoskip header: {reason}") from error
-    kinds = sorted(set(header.dtypes.values()) - _DTYPES)
-    if kinds:
-        raise WeightsError(f"{path}: it holds tensors of type {kinds[0]}; weights are {', '.join(sorted(_DTYPES))}")
+    config, info, header = declared_weights(path)
     check_shapes(model_shapes(config), strip_prefixes(header.shapes, path), path)
     return config, info
 
@@ -202,40 +174,6 @@ def build_from_weights(path: str | Path) -> tuple[VisionTransformer, dict[str, A
     model = from_config(config, weight_init="skip").to(dtype)
     load_strict(model, state, path)
     return model.eval(), info
-
-
-def list_checkpoints(run_dir: str | Path) -> dict[int, Path]:
-    """All published ``run_dir/checkpoints/step-*`` by step, newest first, verified or not."""
-    folders = (Path(run_dir) / CHECKPOINTS).glob("step-*")
-    steps = {int(path.name[5:]): path for path in folders if path.name[5:].isdecimal() and path.is_dir()}
-    return dict(sorted(steps.items(), reverse=True))
-
-
-def verified_checkpoints(run_dir: str | Path) -> Iterator[Path]:
-    """Those whose every file matches their manifest, newest first; damaged ones are logged and passed over."""
-    for path in list_checkpoints(run_dir).values():
-        problems = verify_manifest(path)
-        if not problems:
-            yield path
-        else:
-            log.warning("skipping a damaged checkpoint: %s", "; ".join(problems))
-
-
-def newest_checkpoint(run_dir: str | Path) -> Path:
-    """The newest checkpoint of a run that verifies; :class:`WeightsError` if none does."""
-    newest = next(verified_checkpoints(run_dir), None)
-    if newest is not None:
-        return newest
-    if not Path(run_dir).is_dir():
-        raise WeightsError(f"{run_dir}: no such run directory")
-    count = len(list_checkpoints(run_dir))
-    raise WeightsError(f"{run_dir}: no checkpoint that verifies ({count} found in {Path(run_dir) / CHECKPOINTS})")
-
-
-def exported_weights(checkpoint: Path) -> Path:
-    """The weights file that a checkpoint is for: the teacher's, or the student's where there is none (supervised)."""
-    teacher = checkpoint / "teacher.safetensors"
-    return teacher if teacher.is_file() else checkpoint / "student.safetensors"
 
 
 @torch.no_grad()

@@ -21,12 +21,13 @@ from dinoskip.console import log
 from dinoskip.errors import ConfigError, WeightsError
 from dinoskip.files import read_tensor_header
 from dinoskip.models.adapter import LoadedModel
-from dinoskip.models.build import HEAD_DIM, MAX_DEPTH, SHAPES, WIDTHS, VitConfig, layout_of
-from dinoskip.models.export import METADATA_KEY, build_from_weights, load_strict, model_shapes
+from dinoskip.models.export import build_from_weights, load_strict, model_shapes
 from dinoskip.models.from_hf import load_hf
 from dinoskip.models.from_timm import load_timm
 from dinoskip.models.vit import Vit
-from dinoskip.models.wrappings import Tower, checked_role, find_tower, read_content
+from dinoskip.models.wrappings import Tower, find_tower, read_content
+from dinoskip.specs import METADATA_KEY, checked_role
+from dinoskip.vit_config import HEAD_DIM, MAX_DEPTH, SHAPES, WIDTHS, VitConfig, layout_of
 
 NOT_BACKBONE = re.compile(
     r"(head|heads|head_dist|fc|classifier|pre_logits|attn_pool|projector|predictor|dino_head|ibot_head)\."

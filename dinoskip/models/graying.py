@@ -11,24 +11,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import torch
-from pydantic import Field
 from timm.layers import PatchEmbed
 from torch import Tensor, nn
 
-from dinoskip.config import Config
 from dinoskip.errors import ConfigError
-
-Kind = Literal["svd", "dct"]
-
-
-class GrayingConfig(Config):
-    """Token Graying as a setting of a model: which transform, and the exponent ε of its values."""
-
-    kind: Kind = Field("dct", description="transform of the patches: discrete cosine or singular values")
-    epsilon: float = Field(0.95, gt=0, le=1, description="exponent of the amplified values; 1 changes nothing")
+from dinoskip.vit_config import GrayingConfig, Kind
 
 
 class TokenGraying(nn.Module):

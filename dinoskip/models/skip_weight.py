@@ -6,74 +6,15 @@ training time, which is **ours**. The branch has no weight; a is no parameter.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import torch
-from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 from timm.layers import LayerScale
 from timm.models.vision_transformer import VisionTransformer
 from torch import nn
 
-from dinoskip.config import Config
 from dinoskip.errors import ConfigError
-
-Sublayers = Literal["constant", "linear"]
-Shape = Literal["linear", "cosine"]
-Weights = list[tuple[float, float]]
-"""Of attention and MLP, block by block."""
-
-
-class SkipWeight(Config):
-    """Weight a of the skip connections; a number alone is the constant ``end``.
-
-    At step s of a training run it is start + (end - start) u for s < n = round(fraction · steps), with u = s/n
-    (``linear``) or (1 - cos(π s/n))/2 (``cosine``), then exactly ``end``. With ``sublayers: linear`` that is the last
-    sublayer's, and sublayer k = 0..2L-1 (attention, MLP, attention, ...) of L blocks has 1 - k/(2L-1) (1 - a).
-    A teacher has its student's weight at every step. First weights are drawn, and measured on images, as for ``end``.
-    """
-
-    end: float = Field(0.0, ge=0, le=1, description="weight of the skips; 1: a ViT's, 0: none; last, where it changes")
-    sublayers: Sublayers = Field("constant", description="all sublayers alike, or falling from 1 to it with depth")
-    start: float = Field(1.0, ge=0, le=1, description="weight at the first step, where it changes in training")
-    fraction: float = Field(0.0, ge=0, le=1, description="share of training in which it goes from start to end")
-    shape: Shape = Field("linear", description="how it goes from start to end")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _number(cls, given: Any) -> Any:
-        return {"end": given} if isinstance(given, int | float) and not isinstance(given, bool) else given
-
-    @model_serializer(mode="wrap")
-    def _without_what_says_nothing(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        written: dict[str, Any] = dump(self)
-        return written if self.fraction else {name: written[name] for name in ("end", "sublayers")}
-
-    @property
-    def first(self) -> float:
-        """The weight before training."""
-        return self.start if self.fraction else self.end
-
-    def at(self, step: int, total: int) -> float:
-        """The weight at step 0..total of a run of ``total`` optimizer steps."""
-        steps = round(self.fraction * total)
-        if step >= steps:
-            return self.end
-        share = step / steps if self.shape == "linear" else (1 - math.cos(math.pi * step / steps)) / 2
-        return self.start + (self.end - self.start) * share
-
-    def weights(self, value: float, depth: int) -> Weights:
-        """What the sublayers of ``depth`` blocks have where the weight is ``value``."""
-        if self.sublayers == "constant":
-            return [(value, value)] * depth
-        last = 2 * depth - 1
-        line = [1 - index / last * (1 - value) for index in range(last)] + [value]
-        return list(zip(line[::2], line[1::2], strict=True))
-
-    def product(self, depth: int) -> float:
-        """Product of all last weights: the share of the embedding that skips alone carry to the end of the network."""
-        return math.prod(math.prod(pair) for pair in self.weights(self.end, depth))
 
 
 def weigh_(block: nn.Module, weights: tuple[float, float]) -> tuple[float, float]:

@@ -2,23 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import get_args
 
-from pydantic import Field
 from torch import Tensor, nn
 
-from dinoskip.config import Config
 from dinoskip.errors import ConfigError
-
-TemperatureMode = Literal["multiply", "divide"]
-
-
-class TemperatureConfig(Config):
-    """Logits of block l times τ_l, see :func:`temperatures`. It has no parameters."""
-
-    beta: float = Field(1.1, gt=0, description="base of the depth-aware temperature; the paper's is 1.1")
-    first_layer: int = Field(1, ge=0, description="number of the first block in the temperature")
-    mode: TemperatureMode = Field("multiply", description="whether the temperature multiplies or divides")
+from dinoskip.vit_config import TemperatureConfig, TemperatureMode
 
 
 def temperatures(

@@ -19,13 +19,14 @@ from torch import Tensor
 
 from dinoskip.config import dump
 from dinoskip.files import write_json
-from dinoskip.models.build import SHAPES, VitConfig, layout_of, vit_arguments
+from dinoskip.models.build import vit_arguments
 from dinoskip.models.entmax import EntmaxAttention
 from dinoskip.models.export import save_weights
-from dinoskip.models.graying import GrayingConfig, GrayingPatchEmbed
-from dinoskip.models.skip_weight import SkipWeight, weigh_skips_
-from dinoskip.models.temperature import TemperatureConfig, temper_
+from dinoskip.models.graying import GrayingPatchEmbed
+from dinoskip.models.skip_weight import weigh_skips_
+from dinoskip.models.temperature import temper_
 from dinoskip.models.vit import Vit
+from dinoskip.vit_config import SHAPES, GrayingConfig, SkipWeight, TemperatureConfig, VitConfig, layout_of, timm_name
 
 _CFG = {
     "num_classes": 1000,
@@ -41,7 +42,7 @@ _CFG = {
 }
 
 # timm finds the configurations of a module's entry points by this name
-default_cfgs = generate_default_cfgs({f"skipless_{name}_224": dict(_CFG) for name in SHAPES})
+default_cfgs = generate_default_cfgs({timm_name(name): dict(_CFG) for name in SHAPES})
 
 
 def _entry_point(name: str) -> Callable[..., VisionTransformer]:
@@ -65,7 +66,7 @@ def _entry_point(name: str) -> Callable[..., VisionTransformer]:
             weigh_skips_(model, setting.weights(setting.first, len(model.blocks)))
         return model
 
-    build.__name__ = build.__qualname__ = f"skipless_{name}_224"
+    build.__name__ = build.__qualname__ = timm_name(name)
     build.__doc__ = f"{name} without skip connections; other arguments as those of :func:`create_model`."
     return build
 
@@ -85,7 +86,7 @@ def timm_config(config: VitConfig) -> dict[str, Any]:
         _, heads, mlp_ratio = layout_of(config.name)
         arguments |= {"embed_dim": width, "num_heads": heads, "mlp_ratio": mlp_ratio, "patch_size": patch}
     else:
-        architecture = f"skipless_{config.name}_224"
+        architecture = timm_name(config.name)
         arguments |= {"skip": config.skip, "position_resize": config.position_resize}
         if config.attention != "softmax":
             arguments["attention"] = config.attention

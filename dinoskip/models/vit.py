@@ -6,7 +6,7 @@ The skipless block is ``x = attn(norm1(x)); x = mlp(norm2(x))`` (Cutting the Ski
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from timm.models.vision_transformer import Block as TimmBlock
@@ -16,9 +16,7 @@ from torch.nn import functional as F
 
 from dinoskip.errors import ConfigError
 from dinoskip.models.skip_weight import weigh_
-
-PositionResize = Literal["timm", "dino"]
-Skip = bool | Literal["attention", "mlp"]
+from dinoskip.vit_config import PositionResize, Skip
 
 
 class Block(TimmBlock):

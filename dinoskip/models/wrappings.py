@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dinoskip.errors import ConfigError, WeightsError
+from dinoskip.errors import WeightsError
 from dinoskip.files import load_tensors, load_torch_file
 
 PATCH_EMBEDDINGS = (
@@ -33,13 +33,6 @@ TEACHERS = ("teacher", "ema", "momentum", "target")
 _DEEPEST = 4  # containers
 _INERT = ("omegaconf.", "pytorch_lightning.", "lightning.", "lightning_fabric.", "numpy.", "pathlib.", "typing.")
 _INERT_ALSO = ("argparse.Namespace", "collections.defaultdict", "collections.Counter", "builtins.int", "builtins.dict")
-
-
-def checked_role(role: str) -> str:
-    """``role`` itself, or :class:`ConfigError` if it is neither teacher nor student."""
-    if role not in ("teacher", "student"):
-        raise ConfigError(f"role {role!r} is none of teacher, student")
-    return role
 
 
 @dataclass(frozen=True)

@@ -2,49 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
-
 import torch
-from pydantic import BeforeValidator, Field
 from torch import nn
 
-from dinoskip.config import Added
 from dinoskip.optim.anchor import decaying
-from dinoskip.optim.groups import NamedParameters, by_layer, param_groups
-from dinoskip.optim.kl_shampoo import KLShampooConfig
-from dinoskip.optim.muon import MuonConfig
-from dinoskip.optim.schedules import Beta, Scheduled
-from dinoskip.optim.soap import EcsConfig, SoapConfig
-
-
-class AdamWConfig(Scheduled):
-    """AdamW with DINO's schedules (docs/protocols.md). ``lr`` is per 256 images of the global batch."""
-
-    name: Literal["adamw"] = "adamw"
-    betas: tuple[Beta, Beta] = Field((0.9, 0.999), description="averages of gradient and squared gradient")
-    eps: float = Field(1e-8, gt=0, description="added to the denominator")
-    layer_decay: Annotated[float, Added()] = Field(1.0, gt=0, le=1, description="rate of a block over the next's")
-
-    def build(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
-        """Build the optimizer over ``groups`` of :func:`param_groups`."""
-        groups = by_layer(groups, self.layer_decay)
-        return torch.optim.AdamW(groups, lr=self.lr, betas=self.betas, eps=self.eps, fused=True)
-
-
-def _named(value: Any) -> Any:
-    """Settings without a name are AdamW's."""
-    return {"name": "adamw", **value} if isinstance(value, dict) else value
-
-
-AnyOptimizer = (
-    AdamWConfig
-    | SoapConfig
-    | EcsConfig
-    | KLShampooConfig
-    | MuonConfig
-)  # fmt: skip
-"""The table of optimizers."""
-OptimizerConfig = Annotated[AnyOptimizer, Field(discriminator="name"), BeforeValidator(_named)]
+from dinoskip.optim.config import OptimizerConfig
+from dinoskip.optim.groups import NamedParameters, param_groups
 
 
 def build_optimizer(model: nn.Module | NamedParameters, config: OptimizerConfig) -> torch.optim.Optimizer:

@@ -9,43 +9,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from dinoskip.optim.batched import Group, Piece, Shape, Stack, along, as_matrix, row_blocks
-from dinoskip.optim.preconditioned import PreconditionedConfig, PreconditionedOptimizer
-from dinoskip.optim.schedules import Beta
+from dinoskip.optim.config import KLShampooConfig
+from dinoskip.optim.preconditioned import PreconditionedOptimizer
 from dinoskip.optim.soap import adam_, power_iteration, refresh_bases, sorted_eigenvectors
 
 LEAST_CLAMP = 10  # of the authors: 1/sqrt(eigenvalue) may always reach this
-
-
-class KLShampooConfig(PreconditionedConfig):
-    """KL-Shampoo, or KL-SOAP with ``klsoap``. The learning rate is to be tuned."""
-
-    name: Literal["klshampoo"] = "klshampoo"
-    betas: tuple[Beta, Beta] = Field((0.9, 0.98), description="averages of gradient and factors")
-    klsoap: bool = Field(False, description="KL-SOAP: Adam in KL-Shampoo's basis")
-    init_factor: float = Field(0.1, gt=0, description="first eigenvalue of every factor")
-    damping: bool = Field(False, description="add eps in the estimates of the factors")
-    max_clamp_value: float | None = Field(4000, gt=0, description="bound of 1/sqrt(eigenvalue); null: none")
-
-    def build(self, groups: list[Group]) -> torch.optim.Optimizer:
-        """Build the optimizer over ``groups`` of :func:`dinoskip.optim.groups.param_groups`."""
-        plain = {"lr", "betas", "shampoo_beta", "eps", "precondition_frequency", "max_precond_dim", "normalize_grads"}
-        plain |= {"stagger", "tf32"}
-        return KLShampoo(
-            self.blocks(groups),
-            using_klsoap=self.klsoap,
-            using_damping=self.damping,
-            using_clamping=self.max_clamp_value is not None,
-            max_clamp_value=self.max_clamp_value or 0,
-            init_factor=self.init_factor,
-            **self.model_dump(include=plain),
-        )
 
 
 _DEFAULT = KLShampooConfig()

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, Literal
+from typing import Any
 
 import torch
-from pydantic import Field
 from torch import Tensor
-
-from dinoskip.optim.groups import split_groups
-from dinoskip.optim.schedules import Beta, Scheduled
 
 OUTPUT_LAYERS = ("last_v", "head.weight", "fc.weight")  # DINO's prototypes, a classifier
 
@@ -19,23 +15,6 @@ def is_hidden_matrix(name: str, parameter: Tensor) -> bool:
     """Whether Muon takes a parameter: a matrix that is no embedding, bias or output layer (Jordan et al., 2024)."""
     output = any(name == last or name.endswith(f".{last}") for last in OUTPUT_LAYERS)
     return parameter.ndim == 2 and not name.endswith("bias") and not output
-
-
-class MuonConfig(Scheduled):
-    """Muon for hidden matrices, its updates scaled to AdamW's size, and AdamW for everything else."""
-
-    name: Literal["muon"] = "muon"
-    momentum: Beta = Field(0.95, description="average of the gradient")
-    nesterov: bool = Field(True, description="look ahead by one average")
-    ns_steps: int = Field(5, ge=1, lt=100, description="Newton-Schulz iterations")
-    betas: tuple[Beta, Beta] = Field((0.9, 0.999), description="of AdamW")
-    eps: float = Field(1e-8, gt=0, description="of AdamW")
-
-    def build(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
-        """Build the optimizer over ``groups`` of :func:`dinoskip.optim.groups.param_groups`."""
-        matrices, others = split_groups(groups, is_hidden_matrix)
-        settings = self.model_dump(include={"lr", "momentum", "nesterov", "ns_steps", "betas", "eps"})
-        return MuonAdamW(matrices, others, **settings)
 
 
 class MuonAdamW(torch.optim.Optimizer):

@@ -14,46 +14,15 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
-from pydantic import Field
 from torch import Tensor
 
-from dinoskip.config import Added
 from dinoskip.distributed import local, local_part, rank_and_size, whole
 from dinoskip.optim.batched import Group, Piece, Shape, Slot, Stack, State, mean_flops
-from dinoskip.optim.groups import split_groups
-from dinoskip.optim.schedules import Scheduled
 from dinoskip.precision import tf32_products
-
-
-class RefreshConfig(Scheduled):
-    """How the optimizers with factors and bases spend their time."""
-
-    stagger: Annotated[bool, Added()] = Field(False, description="refresh each shape's bases at a step of its own")
-    tf32: Annotated[bool, Added()] = Field(
-        False, description="on a GPU, into the bases and back in TF32; factors and bases stay float32"
-    )
-
-
-class PreconditionedConfig(RefreshConfig):
-    """What the settings of SOAP and KL-Shampoo share."""
-
-    shampoo_beta: float = Field(-1, lt=1, description="average of the factors; negative: betas[1]")
-    eps: float = Field(1e-8, gt=0, description="added to the denominator")
-    precondition_frequency: int = Field(10, ge=1, description="steps between two refreshes of the bases")
-    max_precond_dim: int = Field(10000, ge=1, description="a larger dimension has no basis")
-    normalize_grads: bool = Field(False, description="scale every update to a mean square of 1")
-    split_qkv: bool = Field(False, description="take a fused qkv as three matrices instead of one")
-
-    def blocks(self, groups: list[Group]) -> list[Group]:
-        """Give qkv weights groups of their own with ``blocks=3``, if they are to be split."""
-        if not self.split_qkv:
-            return groups
-        qkv, rest = split_groups(groups, lambda name, _: name.endswith("qkv.weight"))
-        return [*rest, *({**group, "blocks": 3} for group in qkv)]
 
 
 @dataclass

@@ -23,53 +23,15 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from dinoskip.console import log
 from dinoskip.optim.batched import Group, Piece, Shape, Stack, as_matrix, row_blocks
-from dinoskip.optim.preconditioned import Incidents, PreconditionedConfig, PreconditionedOptimizer, RefreshConfig
-from dinoskip.optim.schedules import Beta, Scheduled
+from dinoskip.optim.config import SoapConfig
+from dinoskip.optim.preconditioned import Incidents, PreconditionedOptimizer
 from dinoskip.precision import exact_products
 
 STREAMS = 4  # of one CUDA device: cuSOLVER's QR of one matrix leaves most of the GPU idle
-
-
-class SoapConfig(PreconditionedConfig):
-    """SOAP with DINO's schedules. The papers leave the learning rate open; this is AdamW's, to be tuned.
-
-    Patch embeddings are taken as (dim, 3 * patch * patch) matrices; ``as_matrix: false`` gives each of a kernel's
-    four dimensions a basis, as the reference does.
-    """
-
-    name: Literal["soap"] = "soap"
-    betas: tuple[Beta, Beta] = Field((0.95, 0.95), description="averages of gradient and of its square in the basis")
-    as_matrix: bool = Field(True, description="take a kernel as one matrix; false: a basis for each of its dimensions")
-    merge_dims: bool = Field(False, description="merge small dimensions")
-    precondition_1d: bool = Field(False, description="a basis for vectors, too")
-    correct_bias: bool = Field(True, description="correct the averages for their start at 0, as Adam")
-
-    def build(self, groups: list[Group]) -> torch.optim.Optimizer:
-        """Build the optimizer over ``groups`` of :func:`dinoskip.optim.groups.param_groups`."""
-        settings = self.model_dump(exclude={"name", "split_qkv", *(set(Scheduled.model_fields) - {"lr"})})
-        return SOAP(self.blocks(groups), **settings)
-
-
-class EcsConfig(RefreshConfig):
-    """Eigenvalue-corrected Shampoo, with the settings of public code by the first author of *Cutting the Skip*."""
-
-    name: Literal["ecs"] = "ecs"
-    betas: tuple[Beta, Beta] = Field((0.9, 0.95), description="averages of gradient and of its square in the basis")
-    eps: float = Field(1e-8, gt=0, description="added to the denominator")
-    weight_decay: float = Field(0.05, ge=0, description="at the first step")
-    weight_decay_end: float = Field(0.05, ge=0, description="at the end of its cosine")
-    precondition_frequency: int = Field(100, ge=1, description="steps between two refreshes; Adam until the first")
-    max_precond_dim: int = Field(8192, ge=1, description="larger matrices are cut into blocks of this side")
-
-    def build(self, groups: list[Group]) -> torch.optim.Optimizer:
-        """Build the optimizer over ``groups`` of :func:`dinoskip.optim.groups.param_groups`."""
-        settings = self.model_dump(exclude={"name", *(set(Scheduled.model_fields) - {"lr"})})
-        return SOAP(groups, variant="ecs", **settings)
 
 
 _DEFAULT = SoapConfig()

@@ -1,24 +1,21 @@
 """What a study takes: operations and disk, computed; seconds, as its finished stages took them on this machine.
 
-Operations are counted in closed form (:mod:`dinoskip.models.flops`) for the images that are there
+Operations are counted in closed form (:mod:`dinoskip.flops`) for the images that are there
 (:mod:`dinoskip.pipeline.work`). GPU hours are those of training and passes over images / (a card's rate x an assumed
 utilisation). Images of native size are taken to be as large as the first.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 
 from dinoskip.config import dump
+from dinoskip.console import human_bytes
 from dinoskip.errors import DiskFull
-from dinoskip.features.writer import human_bytes
-from dinoskip.models.build import VitConfig
-from dinoskip.models.export import model_shapes
-from dinoskip.models.flops import MLP_RATIO, supervised_step_flops
+from dinoskip.flops import supervised_step_flops, vit_parameters
 from dinoskip.pipeline.graph import Node
 from dinoskip.pipeline.progress import past_seconds, rates
 from dinoskip.pipeline.sections import StorageRules, StudyBase
@@ -30,7 +27,8 @@ from dinoskip.pipeline.stages.weights import recipe_of
 from dinoskip.pipeline.variants import Variant
 from dinoskip.pipeline.work import StudyImages, StudyWork
 from dinoskip.training.pretrain_config import PretrainConfig
-from dinoskip.training.supervised import SupervisedConfig
+from dinoskip.training.supervised_config import SupervisedConfig
+from dinoskip.vit_config import MLP_RATIO, VitConfig
 
 CARDS: Mapping[str, float] = MappingProxyType({"a100": 312.0, "h100": 989.0})
 """Dense bfloat16 TFLOP/s of the SXM cards, from their makers' data sheets."""
@@ -81,17 +79,13 @@ def costs(images: StudyImages, study: StudyBase, variants: Sequence[Variant], no
         if node.stage in {"pretrain", "supervise", "sweep"} and recipe is not None and variant is not None:
             cost = _trained(images, study, node, recipe, variant)
         elif node.stage == "weights" and variant is not None and variant.model is not None:
-            cost = Cost(node.stage, node.variant, disk=4.0 * _parameters(variant.model))
+            cost = Cost(node.stage, node.variant, disk=4.0 * vit_parameters(variant.model))
         elif node.stage == "data":
             cost = Cost(node.stage, node.variant, kind=f"data {study.data[node.id.rpartition('/')[2]].kind}")
         else:
             cost = _evaluated(node, reckoned)
         made.append(replace(cost, node=node.id, kind=cost.kind or node.stage))
     return made
-
-
-def _parameters(model: VitConfig) -> int:
-    return sum(math.prod(shape) for shape in model_shapes(model).values())
 
 
 def _trained(
@@ -105,7 +99,7 @@ def _trained(
     if node.stage == "sweep":
         section = study.section(SweepSection)
         recipe, runs = type(recipe).model_validate(short_recipe(dump(recipe), section)), len(section.lr)
-    parameters, copies, use, classes = _parameters(model), 1, "classes", 0
+    parameters, copies, use, classes = vit_parameters(model), 1, "classes", 0
     if isinstance(recipe, PretrainSection):
         made = recipe.cost(model)
         parameters, copies, use = parameters + made.head, made.networks, "pretraining"

@@ -12,10 +12,9 @@ from dinoskip.data import sets as datasets
 from dinoskip.data.listing import fingerprint
 from dinoskip.data.sets.voc import annotation_of
 from dinoskip.files import hash_of, read_manifest, sha256_file
-from dinoskip.models.export import newest_checkpoint
-from dinoskip.models.load import split_spec
 from dinoskip.pipeline.inputs import OPENERS
 from dinoskip.pipeline.stage import Use
+from dinoskip.specs import newest_checkpoint, split_spec
 
 
 def _hash_files(root: Path, paths: Sequence[Path]) -> str:

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from dinoskip import features
 from dinoskip.config import Config, RawConfig, validate
 from dinoskip.data import sets as datasets
-from dinoskip.distributed import choose_device
-from dinoskip.features import FeatureSet, FeatureStore, FeatureWindows, Transform
-from dinoskip.models import Backbone, load_backbone
 from dinoskip.pipeline.settings import FeatureSettings
 from dinoskip.pipeline.stage import Task
+
+if TYPE_CHECKING:
+    from dinoskip.features import FeatureSet
+    from dinoskip.models import Backbone
 
 OPENERS: Mapping[str, Callable[..., Any]] = MappingProxyType(
     {
@@ -51,6 +53,9 @@ def open_split(task: Task, use: str, split: str) -> Any:
 
 def open_backbone(spec: str | None, weights: Path | None, device: str) -> Backbone:
     """An exported weights file of this study, or the backbone that the variant names."""
+    from dinoskip.distributed import choose_device  # torch
+    from dinoskip.models import load_backbone
+
     found = f"weights:{weights / 'weights.safetensors'}" if weights else str(spec)
     return load_backbone(found, device=str(choose_device(device)))
 
@@ -58,9 +63,9 @@ def open_backbone(spec: str | None, weights: Path | None, device: str) -> Backbo
 def open_features(task: Task, role: str) -> FeatureSet:
     """The features of a role: the store among a task's inputs, or windows where it has none of that role."""
     if role in task.inputs:
-        return FeatureStore.open(task.input(role) / "store", facet=task.settings.read)
+        return features.FeatureStore.open(task.input(role) / "store", facet=task.settings.read)
     wanted = task.settings.windows[role]
-    return FeatureWindows(
+    return features.FeatureWindows(
         open_backbone(wanted.backbone, task.inputs.get("weights"), task.device),
         open_split(task, wanted.use, wanted.split),
         wanted.blocks,
@@ -76,7 +81,7 @@ def export_options(wanted: FeatureSettings) -> dict[str, Any]:
     return {
         "facet": wanted.facets[0] if one else list(wanted.facets),
         "norm": wanted.norms[0] if one else list(wanted.norms),
-        "transform": validate(Transform, RawConfig(dict(wanted.transform))),
+        "transform": validate(features.Transform, RawConfig(dict(wanted.transform))),
         "tokens": wanted.use != "classes",
         "cls": wanted.use != "detection",
     }

@@ -21,15 +21,14 @@ from dinoskip.diagnostics.quantization import bits_of, wnam
 from dinoskip.distributed import World
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.features.transform import Normalise, Transform, load_pixels
-from dinoskip.init.build import ModelConfig, SkiplessInit, build_model
+from dinoskip.init.build import build_model
+from dinoskip.init.config import ModelConfig, SkiplessInit
 from dinoskip.models import Backbone
 from dinoskip.pipeline.inputs import OneDataset
 from eval.online import OnlineKnn, OnlineProbe
 from eval.online.config import OnlineKnnConfig, OnlineProbeConfig
 from visualize.figures import network_figures
 
-PRECISIONS = ("W8A12", "W8A8", "W8A6", "W6A6", "W4A8", "W4A4")
-"""Bits of weights and activations in which scores are taken by default."""
 CALIBRATION = 160
 """Images of a folder that fix the activations' ranges: 32,000 tokens at 224 pixels, as in paper 4."""
 _INSIDE = (
@@ -123,7 +122,7 @@ def probe_measure(data: str, size: int) -> Any:
 
 
 def quantised_scores(
-    backbone: Backbone, measures: Sequence[Any], calibration: Tensor, precisions: Sequence[str] = PRECISIONS
+    backbone: Backbone, measures: Sequence[Any], calibration: Tensor, precisions: Sequence[str]
 ) -> list[dict[str, Any]]:
     """The headline of each of ``measures`` for the network as it is and in each of ``precisions``, in float32.
 

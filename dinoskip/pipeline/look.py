@@ -13,8 +13,8 @@ from dinoskip.console import log
 from dinoskip.data import sets as datasets
 from dinoskip.data.sets.layouts import kind_of
 from dinoskip.errors import ConfigError, DataError
-from dinoskip.models.load import split_spec
 from dinoskip.pipeline.inputs import OneDataset
+from dinoskip.specs import split_spec
 from eval.knn.config import KnnConfig
 
 SIZE = 224

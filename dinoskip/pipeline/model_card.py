@@ -14,9 +14,9 @@ from dinoskip import __version__
 from dinoskip.config import dump
 from dinoskip.errors import DataError
 from dinoskip.files import read_json
-from dinoskip.models.build import SHAPES, VitConfig
 from dinoskip.results import EvalResult
 from dinoskip.tasks import TABLE, task
+from dinoskip.vit_config import SHAPES, VitConfig
 from visualize.board import read_sources
 from visualize.comparison import Score, Scores
 from visualize.tables import markdown_rows

@@ -10,11 +10,11 @@ from typing import Any
 
 from dinoskip.errors import ConfigError
 from dinoskip.files import hash_of
-from dinoskip.pipeline.report_page import SHEET, loss_of, measured, of_what_is_there, optimizers_of, strip_of
+from dinoskip.pipeline.report_page import SHEET, loss_of, measured, optimizers_of, strip_of
 from dinoskip.pipeline.results_folder import STUDY
 from dinoskip.pipeline.stage import Task
 from dinoskip.pipeline.study import build_nodes, load_study
-from dinoskip.pipeline.study_runner import study_runner
+from dinoskip.pipeline.study_runner import report_without_missing, study_runner
 from dinoskip.results import EvalResult
 from visualize import figures
 from visualize.figures.activations import softmax_figure
@@ -68,7 +68,7 @@ def _source(folder: Path, out: Path) -> _Source:
         raise ConfigError(f"{folder}: holds no report/{STUDY}", "`dinoskip report CONFIG` makes one of what is there")
     study, variants = load_study(folder / "report" / STUDY, [f"name={folder.name}", f"output={folder.parent}"])
     runner = study_runner(study, variants, build_nodes(study, variants), device="cpu")
-    (node,) = (node for node in of_what_is_there(runner.planner, runner.plan()) if node.stage == "report")
+    (node,) = (node for node in report_without_missing(runner.planner, runner.plan()) if node.stage == "report")
     inputs = {role: path for role, source in node.inputs.items() if (path := runner.output(source)) is not None}
     task = Task(node.settings, {**node.runtime, "stages": study.directory.name}, inputs, out, "cpu", 0)
     return _Source(folder, task, measured(task))

@@ -10,7 +10,7 @@ from typing import Any
 
 from dinoskip.console import read_metrics
 from dinoskip.files import read_json
-from dinoskip.init.build import ModelConfig
+from dinoskip.init.config import ModelConfig
 from dinoskip.pipeline import stages
 from dinoskip.pipeline.estimate import image_flops
 from dinoskip.pipeline.progress import past_seconds

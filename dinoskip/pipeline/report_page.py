@@ -19,15 +19,14 @@ from dinoskip.config import flatten
 from dinoskip.console import read_metrics
 from dinoskip.environment import describe
 from dinoskip.files import read_json, write_text
-from dinoskip.init.build import ModelConfig
-from dinoskip.models.build import layout_of
-from dinoskip.pipeline.graph import Node, PlannedNode, Planner
+from dinoskip.init.config import ModelConfig
 from dinoskip.pipeline.report_costs import cost_tables
 from dinoskip.pipeline.report_notices import notices
 from dinoskip.pipeline.stage import Task
 from dinoskip.pipeline.unfinished import note_unfinished
 from dinoskip.records import ImageRecords, read_records
 from dinoskip.results import UNKNOWN_EPOCH, EvalResult, read_rows
+from dinoskip.vit_config import layout_of
 from visualize import figures
 from visualize.paper import published
 from visualize.paper.others import OTHERS, beside
@@ -45,31 +44,10 @@ from visualize.report.diagnostics import (
 from visualize.rows import StudyVariant, principal
 from visualize.tables import DataTable, setting
 
-_REASON = 140  # letters of why a stage has not run
 _TRAINING = ("pretrain/", "supervise/")
 _PRINTED = {"adamw": "AdamW", "soap": "SOAP"}
 SHEET = "PCA of patch features to RGB, a line an image, colours aligned between the models"
 _KINDS = {"ade20k": "ADE20K", "coco_stuff": "COCO-Stuff", "coco20k": "COCO20k"}
-
-
-def of_what_is_there(planner: Planner, steps: Sequence[PlannedNode]) -> list[Node]:
-    """The nodes of a study whose report waits for none that has not run: those are named in it as missing.
-
-    The same nodes if nothing is missing, or if there is nothing to report yet.
-    """
-    missing = {step.node.id: _brief(step.reason) for step in steps if step.state != "cached"}
-    nodes = []
-    for node in planner.nodes:
-        left = {source: missing[source] for source in node.inputs.values() if source in missing}
-        if node.stage == "report" and left and len(left) < len(node.inputs):
-            inputs = {role: source for role, source in node.inputs.items() if source not in left}
-            node = replace(node, inputs=inputs, settings={**node.plain, "missing": left})
-        nodes.append(node)
-    return nodes
-
-
-def _brief(reason: str) -> str:
-    return reason if len(reason) <= _REASON else f"{reason[: _REASON - 1]}…"
 
 
 def write_page(task: Task) -> None:

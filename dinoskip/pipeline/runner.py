@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from dinoskip.console import log
-from dinoskip.distributed import patient_group, world
 from dinoskip.environment import machine
 from dinoskip.errors import ConfigError, DataError, NonFiniteError, OutputInUse, WeightsError
 from dinoskip.files import verify_manifest, write_json, write_marks
@@ -78,6 +77,8 @@ class Runner:
         Raises :class:`ConfigError` when an input of a chosen node is not there and not chosen itself,
         :class:`OutputInUse` when another run is at a node of the same variant, and whatever a stage raises.
         """
+        from dinoskip.distributed import patient_group, world  # torch
+
         with world(self.device) as here:
             self.ranks = patient_group(here)
             if here.is_main:

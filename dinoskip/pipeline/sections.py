@@ -12,8 +12,8 @@ from pydantic import AfterValidator, BeforeValidator, Field, field_validator
 from dinoskip.config import Config, Multiscale, as_tuple, no_duplicates
 from dinoskip.data.sets import DatasetConfig
 from dinoskip.fields import Name, not_empty
-from dinoskip.init.build import ModelConfig
-from dinoskip.optim.build import AdamWConfig, OptimizerConfig
+from dinoskip.init.config import ModelConfig
+from dinoskip.optim.config import AdamWConfig, OptimizerConfig
 from dinoskip.pipeline.variants import VariantsConfig
 from eval.online.config import OnlineConfig
 

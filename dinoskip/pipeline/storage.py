@@ -10,9 +10,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dinoskip.console import log
+from dinoskip.console import human_bytes, log
 from dinoskip.errors import DiskFull
-from dinoskip.features.writer import human_bytes
 from dinoskip.locks import held_by
 from dinoskip.pipeline.cleaning import RUNNING
 from dinoskip.pipeline.graph import Node, Planner

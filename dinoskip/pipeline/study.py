@@ -22,7 +22,7 @@ from dinoskip.pipeline.graph import Node
 from dinoskip.pipeline.sections import EvaluateBase, StudyBase
 from dinoskip.pipeline.stage import Problem, Stage, StudyNodes, beyond_depth
 from dinoskip.pipeline.variants import Variant, confounds, expand
-from dinoskip.training.supervised import with_defaults
+from dinoskip.training.supervised_config import with_defaults
 
 STAGES = stages.load_all()
 _SUITS = {

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.pipeline.estimate import costs
-from dinoskip.pipeline.graph import Node
+from dinoskip.pipeline.graph import Node, PlannedNode, Planner
 from dinoskip.pipeline.progress import Work
 from dinoskip.pipeline.runner import Runner
 from dinoskip.pipeline.sections import StudyBase
 from dinoskip.pipeline.study import STAGES
 from dinoskip.pipeline.variants import Variant
 from dinoskip.pipeline.work import StudyImages
+
+_REASON = 140  # letters of why a stage has not run
 
 
 def study_runner(
@@ -36,3 +39,23 @@ def study_runner(
         works=works,
         results=study.results,
     )
+
+
+def report_without_missing(planner: Planner, steps: Sequence[PlannedNode]) -> list[Node]:
+    """The nodes of a study whose report waits for none that has not run: those are named in it as missing.
+
+    The same nodes if nothing is missing, or if there is nothing to report yet.
+    """
+    missing = {step.node.id: _brief(step.reason) for step in steps if step.state != "cached"}
+    nodes = []
+    for node in planner.nodes:
+        left = {source: missing[source] for source in node.inputs.values() if source in missing}
+        if node.stage == "report" and left and len(left) < len(node.inputs):
+            inputs = {role: source for role, source in node.inputs.items() if source not in left}
+            node = replace(node, inputs=inputs, settings={**node.plain, "missing": left})
+        nodes.append(node)
+    return nodes
+
+
+def _brief(reason: str) -> str:
+    return reason if len(reason) <= _REASON else f"{reason[: _REASON - 1]}…"

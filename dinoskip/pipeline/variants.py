@@ -11,10 +11,10 @@ from pydantic import AfterValidator, Field
 
 from dinoskip.config import Added, Config, RawConfig, merge, no_duplicates, validate
 from dinoskip.errors import ConfigError
-from dinoskip.init.build import ModelConfig
-from dinoskip.models.load import training_of
-from dinoskip.optim.build import OptimizerConfig
-from dinoskip.training.supervised import with_defaults
+from dinoskip.init.config import ModelConfig
+from dinoskip.optim.config import OptimizerConfig
+from dinoskip.specs import training_of
+from dinoskip.training.supervised_config import with_defaults
 
 C = TypeVar("C", bound=Config)
 

@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import timm
-import torch
-
 from dinoskip.data.sets import open_training_images
 from dinoskip.data.sets.kind import Composed
-from dinoskip.errors import ConfigError, DataError
+from dinoskip.errors import ConfigError, DataError, WeightsError
+from dinoskip.flops import network_flops
 from dinoskip.images import image_size
-from dinoskip.models.backbone import adapter_for
-from dinoskip.models.build import MLP_RATIO, SHAPES, VitConfig, layout_of
-from dinoskip.models.export import weights_config
-from dinoskip.models.flops import network_flops
-from dinoskip.models.load import run_weights, split_spec
 from dinoskip.pipeline.graph import Node
 from dinoskip.pipeline.inputs import OPENERS
 from dinoskip.pipeline.sections import StudyBase
 from dinoskip.pipeline.settings import FeatureSettings, TaskSettings
 from dinoskip.pipeline.variants import Variant
+from dinoskip.specs import declared_weights, run_weights, split_spec
+from dinoskip.vit_config import DEPTH, LARGER, MLP_RATIO, SHAPES, WIDTHS, VitConfig, layout_of
 
+_SIZE_AND_PATCH = re.compile(rf"({'|'.join(WIDTHS)})_patch(\d+)")  # in names of timm and others
 IMAGENET = {"train": 1_281_167, "val": 50_000}
 CLASSES = 1000  # of ImageNet-1k
 _SIDES = {"nyu": (480, 640), "nyu_normals": (480, 640), "davis": (480, 854)}
@@ -71,23 +69,19 @@ class Passed:
 
 
 def network_of(variant: Variant | None) -> Network:
-    """The network of a variant: its own, or its backbone's as far as a name or a header tells; else a ViT-S/16."""
+    """The network of a variant: its own, or its backbone's as far as a header or name tells; else a ViT-S/16."""
     if variant is None or (variant.model is None and variant.backbone is None):
         return _of_config(VitConfig())
     if variant.model is not None:
         return _of_config(variant.model)
     kind, place, options = split_spec(str(variant.backbone))
-    try:
-        if kind in {"run", "weights"}:
-            return _of_config(weights_config(run_weights(place, options.get("role")) if kind == "run" else Path(place)))
-        if kind == "timm" and "/" not in place:
-            ours = {"file", "seed", "pretrained", "pos_embed"}
-            built = {name: value for name, value in options.items() if name not in ours}
-            with torch.device("meta"):
-                adapter = adapter_for(timm.create_model(place, pretrained=False, **built), place)
-            return Network(adapter.dim, adapter.patch_size, len(adapter.blocks))
-    except Exception:  # of timm any kind; said when it is opened
-        pass
+    if kind in {"run", "weights"}:
+        with suppress(ConfigError, WeightsError):  # said when it is opened
+            file = run_weights(place, options.get("role")) if kind == "run" else Path(place)
+            return _of_config(declared_weights(file)[0])
+    if (named := _SIZE_AND_PATCH.search(place)) and (depth := options.get("depth", 1)) > 0:
+        usual, _, mlp_ratio = LARGER.get(named[1], (DEPTH, 0, MLP_RATIO))
+        return Network(WIDTHS[named[1]], int(named[2]), depth if "depth" in options else usual, mlp_ratio)
     return _of_config(VitConfig())
 
 

@@ -1,6 +1,8 @@
-"""Training: one file an objective (dino, supervised), the loop they share, its run directory and checkpoints."""
+"""Training: one file an objective (dino, supervised), the loop they share, its run directory and checkpoints.
 
-from dinoskip.training.dino import DinoConfig
-from dinoskip.training.pretraining import PretrainJob, pretrain
+Names are loaded when they are first used, so that settings alone cost no import of torch.
+"""
 
-__all__ = ["DinoConfig", "PretrainJob", "pretrain"]
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -9,12 +9,11 @@ import os
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 from dinoskip.console import log
 from dinoskip.files import read_json, write_json
 
-BoardName = Literal["tensorboard", "wandb"]
 FOLDER = "boards"
 _PATIENCE = 60  # seconds for W&B to answer; the other ranks wait meanwhile
 _SECRET = ("KEY", "TOKEN", "SECRET", "PASSWORD")

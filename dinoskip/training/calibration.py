@@ -17,8 +17,8 @@ from dinoskip.console import log
 from dinoskip.diagnostics.propagation import PropagationRow, propagation
 from dinoskip.distributed import on_main
 from dinoskip.errors import ConfigError, DataError
-from dinoskip.init.build import ModelConfig, build_model
-from dinoskip.init.calibrated import CalibratedInit
+from dinoskip.init.build import build_model
+from dinoskip.init.config import CalibratedInit, ModelConfig
 from dinoskip.models.export import load_weights
 from dinoskip.resize import centre_crop
 from dinoskip.training.objective import Objective

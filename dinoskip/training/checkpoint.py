@@ -32,11 +32,12 @@ from dinoskip.files import (
     write_json,
     write_manifest,
 )
-from dinoskip.models.build import VitConfig
-from dinoskip.models.export import CHECKPOINTS, check_fit, list_checkpoints, save_weights
+from dinoskip.models.export import check_fit, save_weights
 from dinoskip.optim.preconditioned import PreconditionedOptimizer
+from dinoskip.specs import CHECKPOINTS, list_checkpoints
 from dinoskip.training.objective import Objective
 from dinoskip.training.whole_state import like, load_whole_, whole_state
+from dinoskip.vit_config import VitConfig
 
 
 def name_of(step: int) -> str:

@@ -8,65 +8,32 @@ goes, begin with :meth:`DINO.step`.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Any, Literal, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
-from pydantic import Field, model_validator
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from dinoskip.config import Added
 from dinoskip.distributed import all_reduce_mean, local
-from dinoskip.models.build import SHAPES, VitConfig, from_config
-from dinoskip.models.flops import dino_head_flops, dino_step_flops
+from dinoskip.models.build import from_config
 from dinoskip.models.heads import DINOHead
-from dinoskip.optim.build import OptimizerConfig
+from dinoskip.optim.config import OptimizerConfig
 from dinoskip.optim.schedules import cosine, linear_then_constant
+from dinoskip.training.dino_config import DinoConfig
 from dinoskip.training.gradients import clip_each_
 from dinoskip.training.guard import CollapseAlarm
 from dinoskip.training.objective import Objective, Step
-from dinoskip.training.presets import PRESETS
-from dinoskip.training.pretrain_config import StepCost
 from dinoskip.training.rates import Rates, Schedules
 from dinoskip.training.recipe import Job
 from dinoskip.training.teacher_student import TeacherStudentConfig
 
 # Scores in work at a time: on a CPU what stays in its cache, on a GPU what fills it.
 CHUNK_CPU, CHUNK_GPU = 1 << 20, 1 << 24
-
-
-class DinoConfig(TeacherStudentConfig):
-    """DINO's settings. The defaults are a 300-epoch run with the gain fixed; ``preset`` names a published command."""
-
-    objective: Annotated[Literal["dino"], Added()] = "dino"
-    preset: Literal["dino_vits16_100ep", "dino_vits16_300ep"] | None = Field(
-        None, exclude=True, description="a published recipe: the settings that are not given are its own"
-    )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _fill_from_preset(cls, given: Any) -> Any:
-        """Put the preset's settings under those given; a configuration holds the values and not the name."""
-        preset = PRESETS.get(str(given.get("preset"))) if isinstance(given, Mapping) else None
-        return given if preset is None else preset | {key: value for key, value in given.items() if key != "preset"}
-
-    def build(self, job: Job, steps_per_epoch: int, device: torch.device) -> DINO:
-        """Student, teacher and centre."""
-        return DINO(job, self, steps_per_epoch, device)
-
-    def cost(self, model: VitConfig) -> StepCost:
-        """Student and teacher, each with its head."""
-        width, crops = SHAPES[model.name][0], self.crops
-        head = (self.out_dim, self.hidden_dim, self.bottleneck_dim)
-        step = dino_step_flops(
-            model, head=head, global_size=crops.global_size, local_size=crops.local_size, num_local=crops.num_local
-        )
-        return StepCost(step, dino_head_flops(width, *head) // 2, 2)
 
 
 # --- one step ----------------------------------------------------------------------------------------

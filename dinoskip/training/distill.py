@@ -8,85 +8,27 @@ B images a micro-batch, N patches of the student. To read how a step goes: :meth
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
-from pydantic import Field, model_validator
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
-from dinoskip.data.augment import AugmentConfig, Probability
-from dinoskip.data.crops import CropConfig, Scale
 from dinoskip.data.loader import Images
 from dinoskip.distributed import all_ranks
-from dinoskip.models.build import SHAPES, VitConfig, from_config
-from dinoskip.models.flops import patch_flops, vit_flops
+from dinoskip.models.build import from_config
 from dinoskip.randomness import torch_rng
 from dinoskip.training.calibration import centre_crops, spread
+from dinoskip.training.distill_config import DistillConfig
 from dinoskip.training.feature_losses import at_least_float32, intra_kl, point_loss, queue_kl, resized, update_queue_
 from dinoskip.training.gradients import clip_each_
 from dinoskip.training.objective import Objective, Step
-from dinoskip.training.pretrain_config import PretrainConfig, StepCost
 from dinoskip.training.rates import Schedules
 from dinoskip.training.recipe import Job
 from dinoskip.training.standardise import Standardisation
-from dinoskip.training.teachers import Teacher, TeacherFeatures, Teachers
+from dinoskip.training.teachers import Teacher, TeacherFeatures
 
 _AT_ONCE = 16  # images of the sample that a teacher sees in one pass
-
-
-class LightAugmentConfig(AugmentConfig):
-    """Flips and colour jitter; of triples the first is the crop's."""
-
-    grey: Probability = Field(0.2, description="probability of a grey image")
-    blur: tuple[Probability, Probability, Probability] = Field(
-        (0.0, 0.0, 0.0), description="probability of Gaussian blur"
-    )
-    solarise: tuple[Probability, Probability, Probability] = Field(
-        (0.0, 0.0, 0.0), description="probability of solarisation"
-    )
-
-
-class DistillConfig(PretrainConfig):
-    """Settings of distillation; student and teachers see the same crop, which a teacher sees once."""
-
-    objective: Literal["distill"] = "distill"
-    teachers: Teachers = Field(description="frozen backbones")
-    crop_size: int = Field(224, ge=8, description="side of the crop in pixels")
-    crop_scale: Scale = Field((0.25, 1.0), description="least and greatest share of the image's area")
-    augment: LightAugmentConfig = LightAugmentConfig()
-    head_layers: int = Field(1, ge=1, description="linear layers of a head; between them LayerNorm and GELU")
-    hidden_dim: int = Field(2048, ge=1, description="width between the layers of a head")
-    sample: int = Field(64, ge=2, description="images on which targets are measured, to standardise them")
-    clip_grad: float = Field(3.0, ge=0, description="bound on each parameter's own gradient norm; 0 = none")
-
-    @model_validator(mode="after")
-    def _consistent(self) -> DistillConfig:
-        if self.accumulate > 1 and any(teacher.cls == "queue_kl" for teacher in self.teachers):
-            raise ValueError("accumulate: must be 1 with queue_kl, whose queue takes a whole batch at once")
-        return self
-
-    def views(self) -> tuple[CropConfig, AugmentConfig]:
-        """One crop."""
-        crops = CropConfig(num_global=1, num_local=0, global_size=self.crop_size, global_scale=self.crop_scale)
-        return crops, self.augment
-
-    def sizes(self) -> dict[str, int]:
-        """Of the crop."""
-        return {"crop_size": self.crop_size}
-
-    def backbones(self) -> tuple[str, ...]:
-        """The teachers."""
-        return tuple(teacher.backbone for teacher in self.teachers)
-
-    def build(self, job: Job, steps_per_epoch: int, device: torch.device) -> Distill:
-        """Student, heads and teachers."""
-        return Distill(job, self, steps_per_epoch, device)
-
-    def cost(self, model: VitConfig) -> StepCost:
-        """The student alone, without its heads: what teachers take is known when they are loaded."""
-        step = 3 * vit_flops(model, self.crop_size) - patch_flops(model, self.crop_size)
-        return StepCost(step, 2 * SHAPES[model.name][0] ** 2 * len(self.teachers), 1)
 
 
 # --- one step ----------------------------------------------------------------------------------------

@@ -6,16 +6,13 @@ as read on 2026-11-23: lightly-train's three distillations (8f5a75c), Theia (59d
 
 from __future__ import annotations
 
-from typing import Literal
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from dinoskip.distributed import gather_rows
+from dinoskip.training.distill_config import CosineOver, PointLoss
 
-PointLoss = Literal["cosine_smooth_l1", "cosine", "smooth_l1", "mse"]
-CosineOver = Literal["token", "image"]
 COSINE, SMOOTH_L1 = 0.9, 0.1
 
 

@@ -9,24 +9,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from pydantic import AfterValidator, Field
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from dinoskip.data.crops import CropConfig, Scale
-from dinoskip.data.masks import BlockMasks
 from dinoskip.distributed import local
-from dinoskip.models.build import SHAPES, VitConfig, from_config
-from dinoskip.models.flops import dino_head_flops, dino_step_flops
+from dinoskip.models.build import from_config
 from dinoskip.models.heads import DINOHead
 from dinoskip.models.masked import masked_tokens
-from dinoskip.optim.build import OptimizerConfig
+from dinoskip.optim.config import OptimizerConfig
 from dinoskip.optim.schedules import linear_then_constant
 from dinoskip.randomness import torch_rng
 from dinoskip.training.dino import (
@@ -41,69 +37,9 @@ from dinoskip.training.dino import (
 )
 from dinoskip.training.gradients import clip_each_
 from dinoskip.training.guard import CollapseAlarm
+from dinoskip.training.ibot_config import IbotConfig
 from dinoskip.training.objective import Objective, Step
-from dinoskip.training.pretrain_config import StepCost
 from dinoskip.training.recipe import Job
-from dinoskip.training.teacher_student import TeacherStudentConfig
-
-
-def _are_shares(ratios: tuple[tuple[float, float], ...]) -> tuple[tuple[float, float], ...]:
-    if not ratios or not all(0 <= low <= high < 1 for low, high in ratios):
-        raise ValueError("must be pairs of shares, 0 <= low <= high < 1")
-    return ratios
-
-
-class IbotCropConfig(CropConfig):
-    """Crops of the published run: ten local ones, and global ones of a larger range than DINO's."""
-
-    num_local: int = Field(default=10, ge=0, le=64, description="local crops of an image")
-    global_scale: Scale = Field((0.25, 1.0), description="least and greatest share of the image's area")
-    local_scale: Scale = Field((0.05, 0.25), description="least and greatest share of the image's area")
-
-
-class IbotConfig(TeacherStudentConfig):
-    """iBOT's settings; the defaults are those of the published command for ViT-S/16, 800 epochs."""
-
-    objective: Literal["ibot"] = "ibot"
-    epochs: int = Field(800, ge=1, description="passes over the images")
-    out_dim: int = Field(8192, ge=2, description="prototypes")
-    norm_last_layer: bool = Field(False, description="last-layer gain fixed at 1; else trained, the teacher's by EMA")
-    crops: IbotCropConfig = IbotCropConfig()
-    patch_out_dim: int | None = Field(
-        None,
-        ge=2,
-        description="prototypes of patches, in a last layer of their own; null: the CLS token's last layer",
-    )
-    mask_ratios: Annotated[tuple[tuple[float, float], ...], AfterValidator(_are_shares)] = Field(
-        ((0.0, 0.0), (0.1, 0.5)), description="one is drawn for each global view, then a share of its patches within it"
-    )
-    teacher_patch_temp: float = Field(0.07, gt=0, description="of patches, after its warm-up")
-    warmup_teacher_patch_temp: float = Field(0.04, gt=0, description="of patches, at the first epoch")
-    cls_weight: float = Field(1.0, ge=0, description="of the CLS token's loss")
-    patch_weight: float = Field(1.0, ge=0, description="of the patches' loss")
-
-    def targets(self, seed: int, patch_size: int) -> BlockMasks:
-        """Masks of the global views."""
-        return BlockMasks(self.crops.global_size // patch_size, self.mask_ratios, seed)
-
-    def build(self, job: Job, steps_per_epoch: int, device: torch.device) -> IBOT:
-        """Student, teacher and two centres."""
-        return IBOT(job, self, steps_per_epoch, device)
-
-    def cost(self, model: VitConfig) -> StepCost:
-        """As DINO's, with the head on the teacher's patches and on the student's masked ones."""
-        (width, patch), crops = SHAPES[model.name], self.crops
-        head = (self.out_dim, self.hidden_dim, self.bottleneck_dim)
-        patches = 2 * (crops.global_size // patch) ** 2
-        masked = patches * sum(low + high for low, high in self.mask_ratios) / (2 * len(self.mask_ratios))
-        mlp, last = dino_head_flops(width, 0, *head[1:]), 2 * self.bottleneck_dim * (self.patch_out_dim or self.out_dim)
-        step = dino_step_flops(
-            model, head=head, global_size=crops.global_size, local_size=crops.local_size, num_local=crops.num_local
-        )
-        own = last // 2 if self.patch_out_dim else 0
-        step += int(patches * mlp + masked * (3 * mlp + 4 * last))
-        return StepCost(step, dino_head_flops(width, *head) // 2 + own + width, 2)
-
 
 # --- one step ----------------------------------------------------------------------------------------
 

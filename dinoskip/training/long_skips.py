@@ -16,9 +16,7 @@ from torch import Tensor, nn
 
 from dinoskip.models.positions import sincos_positions
 from dinoskip.randomness import torch_rng
-
-HEAD_DIM = 32  # channels of a decoder's head: 16 heads of 512 channels
-EVERY = 2  # encoder blocks from one whose tokens are kept to the next
+from dinoskip.vit_config import HEAD_DIM
 
 
 @torch.no_grad()

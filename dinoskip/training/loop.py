@@ -29,8 +29,8 @@ from dinoskip.distributed import World, agree, all_reduce_mean, gather, on_main,
 from dinoskip.environment import matmul_gflops
 from dinoskip.errors import Interrupted, Preempted
 from dinoskip.files import read_json, write_json
-from dinoskip.models.export import CHECKPOINTS
 from dinoskip.optim.build import build_optimizer
+from dinoskip.specs import CHECKPOINTS
 from dinoskip.training import checkpoint, parallel
 from dinoskip.training.boards import Boards
 from dinoskip.training.calibration import Start, begin_with

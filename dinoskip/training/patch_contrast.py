@@ -12,99 +12,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Literal
 
 import torch
-from pydantic import Field, model_validator
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dinoskip.data.augment import AugmentConfig, Probability
-from dinoskip.data.correspondence import Correspondence
-from dinoskip.data.crops import CropConfig, Scale
 from dinoskip.distributed import gather_rows, local
-from dinoskip.models.build import SHAPES, VitConfig, from_config
-from dinoskip.models.flops import patch_flops, vit_flops
+from dinoskip.models.build import from_config
 from dinoskip.optim.schedules import cosine
 from dinoskip.randomness import torch_rng
 from dinoskip.training.dino import make_teacher, update_teacher
 from dinoskip.training.gradients import clip_each_
 from dinoskip.training.info_nce import Contrast, info_nce
 from dinoskip.training.objective import Objective, Step
-from dinoskip.training.pretrain_config import PretrainConfig, StepCost
+from dinoskip.training.patch_contrast_config import PatchContrastConfig
 from dinoskip.training.rates import Schedules
 from dinoskip.training.recipe import Job
-
-
-class JitterConfig(AugmentConfig):
-    """Flips and colour jitter, as strong as DINO's, and nothing else; of triples the first two are the two crops'."""
-
-    grey: Probability = Field(0.0, description="probability of a grey image")
-    blur: tuple[Probability, Probability, Probability] = Field(
-        (0.0, 0.0, 0.0), description="probability of Gaussian blur"
-    )
-    solarise: tuple[Probability, Probability, Probability] = Field(
-        (0.0, 0.0, 0.0), description="probability of solarisation"
-    )
-
-
-class PatchContrastConfig(PretrainConfig):
-    """Settings of patch contrast; every patch that lies in both crops carries the loss."""
-
-    objective: Literal["patch_contrast"] = "patch_contrast"
-    crop_size: int = Field(224, ge=8, description="side of both crops in pixels")
-    crop_scale: Scale = Field((0.35, 1.0), description="share of the image area of both crops")
-    augment: JitterConfig = JitterConfig()
-    temperature: float = Field(0.1, gt=0, description="by which cosines are divided")
-    hidden_dim: int | None = Field(None, ge=1, description="width of the head's MLP; default: twice the backbone's")
-    out_dim: int = Field(64, ge=1, description="dimensions in which patches are compared")
-    momentum_teacher: float | None = Field(
-        None, ge=0, le=1, description="positives and negatives come from a moving average of the student, of this "
-        "momentum at the first step and cosine to 1; null: from the student itself",
-    )  # fmt: skip
-    queue: int = Field(
-        0, ge=0, description="more negatives: the mean patches of the last this many views, of the teacher; 0 = none"
-    )
-    clip_grad: float = Field(3.0, ge=0, description="bound on each parameter's own gradient norm; 0 = none")
-
-    @model_validator(mode="after")
-    def _consistent(self) -> PatchContrastConfig:
-        if self.queue and self.momentum_teacher is None:
-            raise ValueError("queue: what it holds must change slowly: give momentum_teacher, or queue 0")
-        if self.accumulate > 1:
-            raise ValueError(
-                "accumulate: must be 1: all patches of a step are one another's negatives and cannot be cut into "
-                "micro-batches; a smaller batch_size with a queue can take its place"
-            )
-        return self
-
-    def views(self) -> tuple[CropConfig, AugmentConfig]:
-        """Two crops of one size."""
-        return CropConfig(global_size=self.crop_size, num_local=0, global_scale=self.crop_scale), self.augment
-
-    def targets(self, seed: int, patch_size: int) -> Correspondence:
-        """Which patches of the two crops show the same point."""
-        return Correspondence(self.crop_size // patch_size)
-
-    def sizes(self) -> dict[str, int]:
-        """Of both crops."""
-        return {"crop_size": self.crop_size}
-
-    def build(self, job: Job, steps_per_epoch: int, device: torch.device) -> PatchContrast:
-        """Student, and teacher if there is one."""
-        return PatchContrast(job, self, steps_per_epoch, device)
-
-    def cost(self, model: VitConfig) -> StepCost:
-        """Without the scores between patches."""
-        width, patch = SHAPES[model.name]
-        hidden = self.hidden_dim or 2 * width
-        head = hidden * (width + self.out_dim)
-        forward = 2 * (vit_flops(model, self.crop_size) + 2 * head * (self.crop_size // patch) ** 2)
-        teacher = self.momentum_teacher is not None
-        step = (4 if teacher else 3) * forward - 2 * patch_flops(model, self.crop_size)
-        return StepCost(step, head, 2 if teacher else 1)
-
 
 # --- one step ----------------------------------------------------------------------------------------
 

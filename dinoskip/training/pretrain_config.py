@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-import torch
 from pydantic import Field
 
-from dinoskip.data.augment import AugmentConfig
-from dinoskip.data.crops import CropConfig
-from dinoskip.data.multicrop import DataPath
-from dinoskip.data.view_targets import ViewTargets
-from dinoskip.init.build import ModelConfig
-from dinoskip.models.build import VitConfig
-from dinoskip.training.objective import Objective
+from dinoskip.data.config import AugmentConfig, CropConfig, DataPath
+from dinoskip.init.config import ModelConfig
 from dinoskip.training.recipe import Job, TrainConfig
+from dinoskip.vit_config import VitConfig
+
+if TYPE_CHECKING:
+    import torch
+
+    from dinoskip.data.view_targets import ViewTargets
+    from dinoskip.training.objective import Objective
 
 
 class StepCost(NamedTuple):
@@ -62,4 +63,4 @@ class PretrainConfig(TrainConfig):
 
     @abstractmethod
     def cost(self, model: VitConfig) -> StepCost:
-        """What a run on this model takes, in closed form (:mod:`dinoskip.models.flops`)."""
+        """What a run on this model takes, in closed form (:mod:`dinoskip.flops`)."""

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
-
-from pydantic import BeforeValidator, Field, SerializeAsAny, model_validator
+from typing import Any
 
 from dinoskip.data.shards import Source
 from dinoskip.data.train_loader import TrainLoader
@@ -15,47 +13,9 @@ from dinoskip.data.workers import wait_advice
 from dinoskip.distributed import World
 from dinoskip.models.load import load_backbone
 from dinoskip.training.calibration import first_weights
-from dinoskip.training.dino import DinoConfig
-from dinoskip.training.distill import DistillConfig
-from dinoskip.training.ibot import IbotConfig
 from dinoskip.training.loop import Training, train
-from dinoskip.training.mae import MaeConfig
+from dinoskip.training.objectives import PretrainJob
 from dinoskip.training.observer import Observer
-from dinoskip.training.patch_contrast import PatchContrastConfig
-from dinoskip.training.recipe import Job
-
-AnyObjective = (
-    DinoConfig
-    | IbotConfig
-    | MaeConfig
-    | PatchContrastConfig
-    | DistillConfig
-)  # fmt: skip
-"""The table of objectives."""
-
-
-def dino_by_default(given: Any) -> Any:
-    """Settings that name no objective are DINO's."""
-    return {"objective": "dino", **given} if isinstance(given, Mapping) else given
-
-
-ObjectiveConfig = Annotated[AnyObjective, Field(discriminator="objective"), BeforeValidator(dino_by_default)]
-
-
-class PretrainJob(Job):
-    """Everything that a pretraining run's result depends on, but the images."""
-
-    pretrain: SerializeAsAny[ObjectiveConfig] = DinoConfig()
-
-    @model_validator(mode="after")
-    def _whole_patches(self) -> PretrainJob:
-        patch = self.model.patch_size
-        for key, size in self.pretrain.sizes().items():
-            if size % patch:
-                raise ValueError(f"pretrain.{key}: {size} is not a multiple of the patch size {patch}")
-        for key, text in self.pretrain.objections(self.model).items():
-            raise ValueError(f"pretrain.{key}: {text}")
-        return self
 
 
 def pretrain(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-from dinoskip.optim.build import OptimizerConfig
+from dinoskip.optim.config import OptimizerConfig
 from dinoskip.optim.schedules import cosine
 from dinoskip.training.recipe import TrainConfig
 

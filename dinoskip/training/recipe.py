@@ -1,18 +1,20 @@
-"""What every training recipe has, whatever its objective: settings, seed, model and optimizer."""
+"""What every training recipe has, whatever its objective: settings, seed, model and optimizer; without torch."""
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-import torch
 from pydantic import Field, model_validator
-from timm.models.vision_transformer import VisionTransformer
 
 from dinoskip.config import Config
-from dinoskip.init.build import ModelConfig, TruncNormalInit, build_model, needs_images
-from dinoskip.models.skip_weight import let_skips_change_
-from dinoskip.optim.build import AdamWConfig, OptimizerConfig
-from dinoskip.training.boards import BoardName
+from dinoskip.init.config import ModelConfig, TruncNormalInit, needs_images
+from dinoskip.optim.config import AdamWConfig, OptimizerConfig
+
+if TYPE_CHECKING:
+    import torch
+    from timm.models.vision_transformer import VisionTransformer
+
+BoardName = Literal["tensorboard", "wandb"]
 
 # Settings of TrainConfig that may differ when a run is resumed, as the number of ranks may. They change no number; the
 # last two change the order of sums, and, unless ranks x accumulate stays the same, which draws drop path gets.
@@ -72,6 +74,9 @@ class Job(Config):
         One whose initialisation is measured on images starts by the default here, and gets its weights from
         :func:`dinoskip.training.calibration.begin_with`.
         """
+        from dinoskip.init.build import build_model  # torch
+        from dinoskip.models.skip_weight import let_skips_change_
+
         model, drop_path = self.model, self.model.drop_path_in_training
         if needs_images(model.init):
             model = model.model_copy(update={"init": TruncNormalInit(), "reparametrise": None})

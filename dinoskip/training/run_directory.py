@@ -19,7 +19,7 @@ from dinoskip.environment import describe
 from dinoskip.errors import ConfigError, DinoskipError, Interrupted, OutputInUse, Preempted, RankLost, did_you_mean
 from dinoskip.files import TEMPORARY, hash_of, read_json, write_json
 from dinoskip.locks import DirectoryLock, directory_lock
-from dinoskip.models.export import list_checkpoints
+from dinoskip.specs import list_checkpoints
 from dinoskip.training.checkpoint import sweep
 from dinoskip.training.guard import INTERRUPT, PREEMPT
 from dinoskip.training.recipe import FREE_KEYS

@@ -9,7 +9,7 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import nn
 
 from dinoskip.config import dump
-from dinoskip.init.build import ModelConfig
+from dinoskip.init.config import ModelConfig
 from dinoskip.models.skip_weight import weigh_skips_
 
 

@@ -8,14 +8,12 @@ a teacher's own is stretched.
 from __future__ import annotations
 
 import math
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from dinoskip.randomness import torch_rng
-
-Standardise = Literal["none", "channel", "phi_s"]
 
 
 class Standardisation(NamedTuple):

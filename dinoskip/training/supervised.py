@@ -8,18 +8,17 @@ erasing 0.25, no drop path, no clipping. See docs/supervised.md.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any
 
 import torch
-from pydantic import Field, model_validator
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dinoskip.data.classification import ClassAugmentConfig, ClassLoader, normalise, validation_batches
+from dinoskip.data.classification import ClassLoader, normalise, validation_batches
 from dinoskip.data.labelled_folder import LabelledFolder
 from dinoskip.data.workers import wait_advice
 from dinoskip.distributed import World, run_together
@@ -31,53 +30,7 @@ from dinoskip.training import loop
 from dinoskip.training.calibration import first_weights
 from dinoskip.training.objective import Objective, Step
 from dinoskip.training.rates import Schedules
-from dinoskip.training.recipe import Job, TrainConfig
-
-Pooling = Literal["token", "avg"]
-
-
-class SupervisedConfig(TrainConfig):
-    """The supervised recipe; the defaults are ConvNeXt's for ImageNet-1k."""
-
-    section: ClassVar[str] = "supervise"
-    batch_size: int = Field(4096, ge=1, description="images a step over all ranks and micro-batches")
-    warmup_epochs: float = Field(50, ge=0, description="linear warm-up of the learning rate from 0")
-    online_every: int = Field(10, ge=0, description="epochs between evaluations; the last is always one; 0 = none")
-    clip_grad: float = Field(0.0, ge=0, description="bound on the norm of all gradients together; 0 = none")
-    pooling: Pooling = Field("token", description="what the classifier reads: the CLS token, or the mean of patches")
-    augment: ClassAugmentConfig = ClassAugmentConfig()
-
-
-MODEL_DEFAULTS = {"drop_path": 0.0}
-OPTIMIZER_DEFAULTS = {"lr": 2.5e-4, "weight_decay": 0.05, "weight_decay_end": 0.05}
-
-
-def with_defaults(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """A job's or study's tree in which ``model`` and ``optimizer`` start from this recipe's defaults, not DINO's."""
-    filled = dict(tree)
-    for key, defaults in (("model", MODEL_DEFAULTS), ("optimizer", OPTIMIZER_DEFAULTS)):
-        own = tree.get(key, {})
-        if isinstance(own, Mapping):
-            filled[key] = {**defaults, **own}
-    return filled
-
-
-class SupervisedJob(Job):
-    """Everything that a supervised run's result depends on, but the images."""
-
-    supervise: SupervisedConfig = SupervisedConfig()
-
-    @model_validator(mode="before")
-    @classmethod
-    def _recipe_defaults(cls, values: Any) -> Any:
-        return with_defaults(values) if isinstance(values, Mapping) else values
-
-    @model_validator(mode="after")
-    def _whole_patches(self) -> SupervisedJob:
-        patch, size = self.model.patch_size, self.supervise.augment.size
-        if size % patch:
-            raise ValueError(f"supervise.augment.size: {size} is not a multiple of the patch size {patch}")
-        return self
+from dinoskip.training.supervised_config import Pooling, SupervisedConfig, SupervisedJob
 
 
 def supervise(

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field, model_validator
 
-from dinoskip.data.augment import AugmentConfig
-from dinoskip.data.crops import CropConfig
+from dinoskip.data.config import AugmentConfig, CropConfig
 from dinoskip.training.pretrain_config import PretrainConfig
 
 

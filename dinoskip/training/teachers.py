@@ -3,66 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
-from pydantic import Field, model_validator
 from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from torch import Tensor
 from torch.nn import functional as F
 
-from dinoskip.config import Config
 from dinoskip.errors import ConfigError
 from dinoskip.models.backbone import Backbone
 from dinoskip.models.load import load_backbone
-from dinoskip.training.feature_losses import CosineOver, PointLoss
-from dinoskip.training.standardise import Standardisation, Standardise, by_channel, phi_s
-
-
-class TeacherConfig(Config):
-    """A frozen backbone, which of its features are the target, and the losses of patches and of the CLS token."""
-
-    backbone: str = Field(min_length=1, description="weights:FILE, run:DIR, dino:FILE, timm:NAME, hub:... or hf:NAME")
-    weight: float = Field(1.0, gt=0, description="of this teacher's loss")
-    blocks: tuple[int, ...] = Field(
-        (0,), min_length=1, description="whose features stand side by side; from 1, 0 is the last, -1 the one before it"
-    )
-    norm: Literal["final", "none", "layer"] = Field("final", description="norm of its features")
-    size: int | None = Field(
-        None,
-        ge=8,
-        description="side in pixels at which it sees the crop; null: the crop's, in whole patches of its own",
-    )
-    standardise: Standardise = Field(
-        "channel", description="targets of points: none, each channel's mean 0 and variance 1, or PHI-S (patches)"
-    )
-    patches: PointLoss | Literal["intra_kl"] | None = Field(
-        "cosine_smooth_l1", description="loss of patches; intra_kl compares similarities within an image; null: none"
-    )
-    cosine_over: CosineOver = Field("token", description="of patches: a cosine each, or one of an image's whole map")
-    patches_weight: float = Field(1.0, gt=0, description="of the patches' loss")
-    cls: PointLoss | Literal["queue_kl"] | None = Field(
-        "cosine", description="loss of the CLS token; queue_kl compares similarities to a queue; null: none"
-    )
-    cls_weight: float = Field(1.0, gt=0, description="of the CLS token's loss")
-    temperature: float = Field(0.07, gt=0, description="by which cosines are divided in intra_kl and queue_kl")
-    queue: int = Field(8192, ge=1, description="CLS tokens of recent images that queue_kl compares with")
-
-    @model_validator(mode="after")
-    def _something(self) -> TeacherConfig:
-        if self.patches is None and self.cls is None:
-            raise ValueError("patches, cls: one of the two losses is needed")
-        return self
-
-    @property
-    def whitened(self) -> tuple[bool, bool]:
-        """Whether targets of patches and of the CLS token are standardised: those of points are."""
-        if self.standardise == "none":
-            return False, False
-        return self.patches not in (None, "intra_kl"), self.cls not in (None, "queue_kl")
-
-
-Teachers = Annotated[tuple[TeacherConfig, ...], Field(min_length=1)]
+from dinoskip.training.distill_config import TeacherConfig
+from dinoskip.training.standardise import Standardisation, by_channel, phi_s
 
 
 class TeacherFeatures(NamedTuple):

@@ -6,7 +6,8 @@ from typing import Literal
 
 from dinoskip.config import Config, RawConfig, settings_for_key, validate
 from dinoskip.files import write_json
-from dinoskip.init.build import ModelConfig, build_model
+from dinoskip.init.build import build_model
+from dinoskip.init.config import ModelConfig
 from dinoskip.pipeline.stage import Stage, StudyNodes, Task
 
 

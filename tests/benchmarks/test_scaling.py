@@ -16,10 +16,11 @@ from torch import Tensor
 from benchmarks.scaling import Collective, collectives, reckon
 from dinoskip.data.loader import Batch
 from dinoskip.distributed import World
-from dinoskip.init.build import ModelConfig
+from dinoskip.init.config import ModelConfig
 from dinoskip.optim import AdamWConfig, OptimizerConfig, SoapConfig, build_optimizer
 from dinoskip.training import PretrainJob
-from dinoskip.training.dino import DINO, DinoConfig
+from dinoskip.training.dino import DINO
+from dinoskip.training.dino_config import DinoConfig
 from dinoskip.training.objective import Engine, Step
 from dinoskip.training.parallel import Strategy, shard, wrap
 from tests.helpers.ranks import on_ranks

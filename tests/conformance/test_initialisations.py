@@ -12,7 +12,8 @@ from torch import Tensor
 
 from dinoskip.errors import ConfigError
 from dinoskip.init import ModelConfig, build_model
-from dinoskip.init.build import (
+from dinoskip.init.build import initialise, tensors_of
+from dinoskip.init.config import (
     CalibratedInit,
     ConditionedInit,
     MaeInit,
@@ -21,9 +22,7 @@ from dinoskip.init.build import (
     SkiplessInit,
     TruncNormalInit,
     WeightSelectionInit,
-    initialise,
     needs_images,
-    tensors_of,
 )
 from dinoskip.init.default import default_tensors
 from dinoskip.models import create_model

@@ -225,7 +225,7 @@ def test_other_parameters_are_a_clear_error(config: OptimizerConfig) -> None:
 
 
 def test_settings_survive_yaml(config: OptimizerConfig) -> None:
-    from dinoskip.training.pretraining import PretrainJob
+    from dinoskip.training.objectives import PretrainJob
 
     job = validate(PretrainJob, RawConfig({"optimizer": config.model_dump(mode="json")}))
     assert job.optimizer == config

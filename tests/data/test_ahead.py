@@ -12,9 +12,7 @@ from torch import Tensor
 
 from dinoskip.data import ImageFolder
 from dinoskip.data.ahead import ViewsAhead
-from dinoskip.data.augment import AugmentConfig
-from dinoskip.data.crops import CropConfig
-from dinoskip.data.multicrop import DataPath
+from dinoskip.data.config import AugmentConfig, CropConfig, DataPath
 from dinoskip.data.train_loader import TrainLoader
 from tests.helpers.pretended_device import CUDA, PretendedDevice, Stream, StreamRace
 

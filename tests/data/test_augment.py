@@ -25,12 +25,12 @@ from dinoskip.data.augment import (
     SIGMA,
     SOLARISE,
     STD,
-    AugmentConfig,
     augment,
     blur_weights,
     rotate_hue,
     view_parameters,
 )
+from dinoskip.data.config import AugmentConfig
 from tests.helpers.crops import crops, vectors
 
 OFF = AugmentConfig(flip=0, jitter=0, grey=0, blur=(0, 0, 0), solarise=(0, 0, 0))

@@ -20,7 +20,6 @@ from timm.data.random_erasing import RandomErasing
 
 from dinoskip.data import LabelledFolder
 from dinoskip.data.classification import (
-    ClassAugmentConfig,
     ClassLoader,
     ClassTransform,
     draw_erased,
@@ -31,6 +30,7 @@ from dinoskip.data.classification import (
     soft_targets,
     validation_batches,
 )
+from dinoskip.data.config import ClassAugmentConfig
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.resize import centre_crop
 from tests.helpers.labelled import make_classes

@@ -11,7 +11,8 @@ from PIL import Image
 from pydantic import ValidationError
 from torchvision.transforms import RandomResizedCrop
 
-from dinoskip.data.crops import CropConfig, central_box, crop_boxes, crop_draws, draw_boxes, resize_crop, write_crops
+from dinoskip.data.config import CropConfig
+from dinoskip.data.crops import central_box, crop_boxes, crop_draws, draw_boxes, resize_crop, write_crops
 from dinoskip.data.sprites import photo
 from tests.helpers.crops import psnr
 
@@ -112,7 +113,7 @@ def test_crop_of_its_own_size_is_a_copy_and_views_go_where_they_belong() -> None
 
 
 def test_configuration_is_checked() -> None:
-    assert CropConfig().num_views == 10
+    assert num_views(CropConfig()) == 10
     for bad in ({"global_scale": (0.5, 0.4)}, {"local_scale": (0, 0.4)}, {"num_global": 3}, {"local_size": 0}):
         with pytest.raises(ValidationError):
             CropConfig(**bad)

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from dinoskip.data import device_crops
-from dinoskip.data.crops import CropConfig, crop_boxes, crop_draws
+from dinoskip.data.config import CropConfig
+from dinoskip.data.crops import crop_boxes, crop_draws
 from dinoskip.data.device_crops import cut, cut_by_products
 from dinoskip.data.sprites import photo
 from tests.helpers.crops import psnr

@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from dinoskip.data.classification import ClassAugmentConfig, ClassTransform
+from dinoskip.data.classification import ClassTransform
+from dinoskip.data.config import ClassAugmentConfig
 from dinoskip.data.geometry import LabelledNormals
 from dinoskip.data.multicrop import WorkerCrops
 from dinoskip.data.view_targets import WithTargets
-from dinoskip.training.pretraining import AnyObjective
+from dinoskip.training.objectives import AnyObjective
 from eval.depth import augment as depth
 from eval.depth.config import DepthConfig
 from eval.normals import augment as normals

@@ -7,12 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.augmentation_traffic import compiled_traffic
-from dinoskip.data.augment import (
-    AugmentConfig,
-    augment,
-    view_parameters,
-)
-from dinoskip.data.crops import CropConfig
+from dinoskip.data.augment import augment, view_parameters
+from dinoskip.data.config import AugmentConfig, CropConfig
 from dinoskip.data.fused_augment import fused_augment, fused_parameters
 from dinoskip.data.multicrop import MultiCropTransform
 from tests.helpers.crops import crops, vectors

@@ -12,8 +12,7 @@ import torch
 from PIL import Image
 
 from dinoskip.data import ImageFolder, resident
-from dinoskip.data.augment import AugmentConfig
-from dinoskip.data.crops import CropConfig
+from dinoskip.data.config import AugmentConfig, CropConfig
 from dinoskip.data.loader import Batch
 from dinoskip.data.train_loader import TrainLoader
 from dinoskip.errors import ConfigError, DataError

@@ -13,8 +13,7 @@ import pytest
 import torch
 
 from dinoskip.data import ImageFolder, listing
-from dinoskip.data.augment import AugmentConfig
-from dinoskip.data.crops import CropConfig
+from dinoskip.data.config import AugmentConfig, CropConfig
 from dinoskip.data.shards import Source, TarShards, open_source
 from dinoskip.data.train_loader import TrainLoader
 from dinoskip.errors import DataError

@@ -32,7 +32,7 @@ from dinoskip.features import Transform, export
 from dinoskip.models import Backbone, build, create_model
 from dinoskip.optim import build_optimizer
 from dinoskip.training.objective import Engine, Objective, Step
-from dinoskip.training.pretraining import PretrainJob
+from dinoskip.training.objectives import PretrainJob
 from dinoskip.training.supervised import Accuracy, Supervised
 from eval.knn.classify import knn_predictions
 from eval.labelled import LabelledTokens, batchnorm_statistics

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from dinoskip.console import read_metrics
 from dinoskip.files import load_tensors, read_json
-from dinoskip.models.export import list_checkpoints
+from dinoskip.specs import list_checkpoints
 from tests.helpers.launch import run
 from tests.helpers.tiny import make_images, tensor_hashes, tiny_job
 

@@ -16,7 +16,7 @@ import pytest
 
 from dinoskip.console import read_metrics
 from dinoskip.files import read_json, verify_manifest
-from dinoskip.models.export import list_checkpoints
+from dinoskip.specs import list_checkpoints
 from dinoskip.training import checkpoint
 from tests.helpers import slow_pretrain
 from tests.helpers.launch import DEADLINE, Child, children, rank_environments

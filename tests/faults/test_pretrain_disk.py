@@ -13,7 +13,7 @@ import pytest
 
 from dinoskip.console import read_metrics
 from dinoskip.files import read_json, verify_manifest
-from dinoskip.models.export import list_checkpoints
+from dinoskip.specs import list_checkpoints
 from tests.helpers.launch import Child, children, run
 from tests.helpers.system import can_mount, obey_modes, small_disk
 from tests.helpers.tiny import count_rows, tiny_job

@@ -23,7 +23,8 @@ from dinoskip.features import FeatureStore, Transform, export
 from dinoskip.files import MANIFEST, read_manifest, verify_manifest, write_manifest
 from dinoskip.init import ModelConfig
 from dinoskip.locks import STALE, directory_lock
-from dinoskip.models import Backbone, VitConfig, build_from_weights, create_model, newest_checkpoint, save_weights
+from dinoskip.models import Backbone, VitConfig, build_from_weights, create_model, save_weights
+from dinoskip.specs import newest_checkpoint
 from tests.helpers.lockfiles import lock_of
 from tests.helpers.mutations import attack
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from dinoskip.training.supervised import SupervisedJob
+from dinoskip.training.supervised_config import SupervisedJob
 
 CLASSES = ("blue", "green", "red")
 

@@ -10,7 +10,7 @@ from PIL import Image
 
 from dinoskip.console import read_metrics
 from dinoskip.files import load_tensors, read_json, sha256_bytes, verify_manifest
-from dinoskip.models.export import list_checkpoints
+from dinoskip.specs import list_checkpoints
 from dinoskip.training import PretrainJob
 
 STEPS = 12

@@ -17,8 +17,8 @@ import pytest
 from PIL import Image
 
 from dinoskip.files import read_tensor_header
-from dinoskip.models.export import newest_checkpoint
 from dinoskip.results import read_rows
+from dinoskip.specs import newest_checkpoint
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "extending.md").read_text()

@@ -32,6 +32,9 @@ LEAVES = {
     "read_points",
     "fields",
     "tasks",
+    "vit_config",
+    "flops",
+    "specs",
 }
 # What each part may import of dinoskip. Later parts may import earlier ones.
 LAW = {

@@ -14,11 +14,11 @@ import pytest
 from pydantic import BaseModel
 from ruamel.yaml import YAML
 
-from dinoskip.init.calibrated import CalibratedInit
+from dinoskip.init.config import CalibratedInit
 from dinoskip.training import PretrainJob
 from dinoskip.training.dino import DinoSchedules
-from dinoskip.training.patch_contrast import PatchContrastConfig
-from dinoskip.training.supervised import SupervisedJob
+from dinoskip.training.patch_contrast_config import PatchContrastConfig
+from dinoskip.training.supervised_config import SupervisedJob
 from eval.depth.config import DepthConfig
 from eval.knn.config import KnnConfig
 from eval.normals.config import NormalsConfig

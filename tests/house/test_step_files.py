@@ -23,7 +23,7 @@ from dinoskip.distributed import world
 from dinoskip.optim import build_optimizer
 from dinoskip.training.dino import DINO
 from dinoskip.training.objective import Engine, Step
-from dinoskip.training.pretraining import PretrainJob
+from dinoskip.training.objectives import PretrainJob
 
 PACKAGE = Path(dinoskip.__file__).parent
 CROPS = {"global_size": 32, "local_size": 16, "num_local": 2}

@@ -13,7 +13,8 @@ from dinoskip.config import RawConfig, dump, validate
 from dinoskip.errors import ConfigError, WeightsError
 from dinoskip.init import ModelConfig, build_model, trunc_normal_
 from dinoskip.init.assign import assign
-from dinoskip.init.build import SkiplessInit, TruncNormalInit, init_for_skipless, initialise
+from dinoskip.init.build import initialise
+from dinoskip.init.config import SkiplessInit, TruncNormalInit, init_for_skipless
 from dinoskip.models import create_model
 
 TINY = {"name": "vit_tiny_patch8", "depth": 2, "img_size": 16}

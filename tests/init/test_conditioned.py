@@ -8,7 +8,7 @@ import torch
 from dinoskip.config import RawConfig, validate
 from dinoskip.errors import ConfigError
 from dinoskip.init import ModelConfig, build_model, conditioned_
-from dinoskip.init.conditioned import ConditionedInit
+from dinoskip.init.config import ConditionedInit
 from dinoskip.models import create_model
 from dinoskip.models.attention_factors import head_factors
 

@@ -6,9 +6,10 @@ import math
 
 import torch
 
-from dinoskip.init.build import MaeInit, ModelConfig, TruncNormalInit, build_model
-from dinoskip.models.skip_weight import SkipWeight
+from dinoskip.init.build import build_model
+from dinoskip.init.config import MaeInit, ModelConfig, TruncNormalInit
 from dinoskip.models.vit import embed
+from dinoskip.vit_config import SkipWeight
 
 
 def test_matrices_are_xaviers_and_the_patch_embedding_and_qkv_are_one_each() -> None:

@@ -14,8 +14,9 @@ from dinoskip.config import settings_for_key
 from dinoskip.diagnostics import bundled_photos
 from dinoskip.errors import ConfigError
 from dinoskip.init import ModelConfig, build_model, skipless_
+from dinoskip.init.config import SkiplessInit
 from dinoskip.init.orthogonal import noise_matrix
-from dinoskip.init.skipless import SkiplessInit, query_key_factors
+from dinoskip.init.skipless import query_key_factors
 from dinoskip.models import create_model
 from dinoskip.models.attention_factors import head_factors
 from dinoskip.randomness import torch_rng

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from dinoskip.errors import ConfigError
 from dinoskip.init import ModelConfig, build_model, weight_selection_
-from dinoskip.init.build import WeightSelectionInit
+from dinoskip.init.config import WeightSelectionInit
 from dinoskip.init.weight_selection import select_uniformly
 from dinoskip.models import create_model, save_weights
 

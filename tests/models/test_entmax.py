@@ -26,7 +26,7 @@ from dinoskip.models.export import refuse_skipless_weights
 from dinoskip.models.timm_registry import save_timm_folder
 from dinoskip.models.transformers_layout import save_transformers_folder
 from dinoskip.training import compilation, pretrain
-from dinoskip.training.pretraining import PretrainJob
+from dinoskip.training.objectives import PretrainJob
 from tests.helpers.tiny import objective_job
 from tests.training.test_resume import folder
 

@@ -22,12 +22,13 @@ from dinoskip.errors import ConfigError, WeightsError
 from dinoskip.init import ModelConfig, build_model
 from dinoskip.models import Backbone, Block, VitConfig, create_model, load_backbone, save_weights
 from dinoskip.models.export import refuse_skipless_weights
-from dinoskip.models.skip_weight import SkipWeight, let_skips_change_, weigh_skips_
+from dinoskip.models.skip_weight import let_skips_change_, weigh_skips_
 from dinoskip.models.timm_registry import save_timm_folder
 from dinoskip.models.transformers_layout import save_transformers_folder
 from dinoskip.models.vit import Vit
 from dinoskip.optim import build_optimizer
-from dinoskip.optim.build import AdamWConfig
+from dinoskip.optim.config import AdamWConfig
+from dinoskip.vit_config import SkipWeight
 
 GOLDEN = Path(__file__).parents[2].parent / "shared" / "golden" / "next"
 EVERY = json.loads((GOLDEN / "index.json").read_text())["cases"] if GOLDEN.is_dir() else []

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from dinoskip.optim import build_optimizer
-from dinoskip.optim.build import AdamWConfig, AnyOptimizer
+from dinoskip.optim.config import AdamWConfig, AnyOptimizer
 from dinoskip.training import pretrain
-from dinoskip.training.pretraining import PretrainJob
+from dinoskip.training.objectives import PretrainJob
 from tests.helpers.tiny import objective_job, rows_of, tensor_hashes
 from tests.training.test_resume import folder, killed_before
 

@@ -9,8 +9,8 @@ from dinoskip.errors import ConfigError
 from dinoskip.models import create_model
 from dinoskip.models.heads import DINOHead
 from dinoskip.optim import SOAP, KLShampoo, MuonAdamW, MuonConfig, SoapConfig, build_optimizer, set_rates
-from dinoskip.optim.build import EcsConfig, KLShampooConfig
-from dinoskip.training.pretraining import PretrainJob
+from dinoskip.optim.config import EcsConfig, KLShampooConfig
+from dinoskip.training.objectives import PretrainJob
 
 
 def _student() -> nn.Module:

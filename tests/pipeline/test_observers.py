@@ -10,10 +10,10 @@ from dinoskip.cli import main
 from dinoskip.console import read_metrics
 from dinoskip.errors import ConfigError
 from dinoskip.files import read_json
-from dinoskip.models.export import list_checkpoints
 from dinoskip.pipeline.artifacts import Artifacts
 from dinoskip.pipeline.graph import Planner
 from dinoskip.pipeline.study import build_nodes, load_study
+from dinoskip.specs import list_checkpoints
 from tests.helpers.study import TINY
 from tests.helpers.tiny import make_images
 

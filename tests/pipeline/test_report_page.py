@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 
 from dinoskip.files import write_json
-from dinoskip.init.build import ModelConfig, SkiplessInit
-from dinoskip.optim.build import AdamWConfig, SoapConfig
+from dinoskip.init.config import ModelConfig, SkiplessInit
+from dinoskip.optim.config import AdamWConfig, SoapConfig
 from dinoskip.pipeline import report_page
 from dinoskip.pipeline.artifacts import Artifacts
 from dinoskip.pipeline.graph import Node, Planner
 from dinoskip.pipeline.stage import Task
+from dinoskip.pipeline.study_runner import report_without_missing
 from dinoskip.records import write_records
 from dinoskip.results import EvalResult, write_rows
 
@@ -140,15 +141,13 @@ def test_a_report_waits_for_nothing_that_has_not_run(tmp_path: Path) -> None:
     artifacts = Artifacts(tmp_path)
     planner = Planner(nodes, artifacts)
     steps = planner.plan()
-    assert report_page.of_what_is_there(planner, steps) == nodes, (
-        "nothing is there: the error of a plain run is the clearer"
-    )
+    assert report_without_missing(planner, steps) == nodes, "nothing is there: the error of a plain run is the clearer"
     key = next(step.key for step in steps if step.node.id == "a")
     assert key is not None
     write_json(artifacts.fresh_partial("a", key, keep=False) / "rows.json", [])
     artifacts.publish("a", key, report_record(), {"stage": "probe"})
     planner = Planner(nodes, artifacts)
-    found = {node.id: node for node in report_page.of_what_is_there(planner, planner.plan())}
+    found = {node.id: node for node in report_without_missing(planner, planner.plan())}
     assert found["report"].inputs == {"a": "a"}
     assert found["report"].settings == {"x": 1, "missing": {"b": "never run"}}
 

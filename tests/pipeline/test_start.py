@@ -12,7 +12,7 @@ from dinoskip.files import load_tensors
 from dinoskip.models.export import load_weights
 from dinoskip.pipeline.study import load_study
 from dinoskip.training.dino import build_networks
-from dinoskip.training.pretraining import PretrainJob
+from dinoskip.training.objectives import PretrainJob
 from tests.helpers.study import TINY
 
 

@@ -10,9 +10,9 @@ from PIL import Image
 
 from dinoskip.config import RawConfig
 from dinoskip.data import ScenesConfig, compose
+from dinoskip.flops import vit_flops
 from dinoskip.models import VitConfig, save_weights
 from dinoskip.models.build import from_config
-from dinoskip.models.flops import vit_flops
 from dinoskip.pipeline.estimate import Cost, costs
 from dinoskip.pipeline.study import build_nodes, load_study, study_of
 from dinoskip.pipeline.variants import Variant

@@ -17,7 +17,8 @@ from dinoskip.distributed import World
 from dinoskip.models.heads import DINOHead
 from dinoskip.optim import AdamWConfig, build_optimizer
 from dinoskip.training import PretrainJob
-from dinoskip.training.dino import DINO, DinoConfig, DinoSchedules, MultiCrop, make_teacher
+from dinoskip.training.dino import DINO, DinoSchedules, MultiCrop, make_teacher
+from dinoskip.training.dino_config import DinoConfig
 from dinoskip.training.gradients import clip_each_
 from dinoskip.training.objective import Engine, Step
 from tests.helpers.dino_reference import double_loop

@@ -17,7 +17,8 @@ from dinoskip.data.masks import BlockMasks
 from dinoskip.distributed import World
 from dinoskip.files import load_tensors
 from dinoskip.training import ibot as module
-from dinoskip.training.ibot import IBOT, IbotConfig, IbotHead, patch_loss
+from dinoskip.training.ibot import IBOT, IbotHead, patch_loss
+from dinoskip.training.ibot_config import IbotConfig
 from dinoskip.training.parallel import shard, wrap
 from tests.helpers.dino_reference import Values, double_loop, resized_positions, vit_blocks
 from tests.helpers.plain_training import Driver, PlainTraining, job_of

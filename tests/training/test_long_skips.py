@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from dinoskip.errors import ConfigError
 from dinoskip.models.positions import sincos_positions
 from dinoskip.training import pretrain
-from dinoskip.training.pretraining import PretrainJob
+from dinoskip.training.objectives import PretrainJob
 from tests.helpers.plain_training import Driver, job_of
 from tests.helpers.tiny import objective_job
 from tests.training.test_mae import GRID, SIZE, views

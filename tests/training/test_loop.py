@@ -19,7 +19,7 @@ from dinoskip.distributed import World
 from dinoskip.errors import ConfigError, DataError, Interrupted, NonFiniteError, OutputInUse, Preempted, WeightsError
 from dinoskip.files import read_json, verify_manifest
 from dinoskip.models import load_backbone
-from dinoskip.models.export import list_checkpoints
+from dinoskip.specs import list_checkpoints
 from dinoskip.training import PretrainJob, checkpoint, pretrain
 from dinoskip.training.dino import build_networks
 from tests.helpers.tiny import SIDE_FILES, STEPS, make_images, tensor_hashes, tiny_job

@@ -15,10 +15,11 @@ from dinoskip.config import dump
 from dinoskip.data.masks import VisiblePatches
 from dinoskip.distributed import World
 from dinoskip.files import load_tensors
-from dinoskip.models.build import VitConfig
 from dinoskip.models.positions import sincos_positions
-from dinoskip.training.mae import MaeConfig, MaeDecoder
+from dinoskip.training.mae import MaeDecoder
+from dinoskip.training.mae_config import MaeConfig
 from dinoskip.training.parallel import wrap
+from dinoskip.vit_config import VitConfig
 from tests.helpers.dino_reference import Values, vit_blocks
 from tests.helpers.plain_training import Driver, PlainTraining, job_of
 from tests.helpers.ranks import on_ranks

@@ -12,10 +12,10 @@ import torch
 from dinoskip.data import ImageFolder
 from dinoskip.data.shards import open_source
 from dinoskip.files import load_tensors, read_json
-from dinoskip.models.export import exported_weights
 from dinoskip.models.load import load_backbone
+from dinoskip.specs import exported_weights
 from dinoskip.training import compilation, pretrain
-from dinoskip.training.pretraining import AnyObjective
+from dinoskip.training.objectives import AnyObjective
 from tests.helpers.photographs import photographs
 from tests.helpers.tiny import SMALL_OBJECTIVES, make_images, objective_job, rows_of, tensor_hashes
 from tests.training.test_resume import OPTIMIZERS, folder, killed_before

@@ -16,7 +16,7 @@ from dinoskip.models.build import from_config
 from dinoskip.pipeline.study import study_of
 from dinoskip.training import DinoConfig, PretrainJob, pretrain
 from dinoskip.training.objective import Objective, Step
-from dinoskip.training.pretraining import AnyObjective
+from dinoskip.training.objectives import AnyObjective
 from dinoskip.training.rates import Schedules
 from dinoskip.training.recipe import Job
 from tests.helpers.tiny import REQUIRED, make_images, rows_of, tensor_hashes, tiny_job

@@ -10,8 +10,8 @@ from typing import Any, get_args
 import pytest
 
 from dinoskip.data import ImageFolder
-from dinoskip.models.export import list_checkpoints
-from dinoskip.optim.build import OptimizerConfig
+from dinoskip.optim.config import OptimizerConfig
+from dinoskip.specs import list_checkpoints
 from dinoskip.training import PretrainJob, objective, pretrain
 from tests.helpers.tiny import make_images, rows_of, tensor_hashes, tiny_job
 

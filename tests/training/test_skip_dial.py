@@ -14,11 +14,12 @@ from dinoskip.console import read_metrics
 from dinoskip.distributed import World
 from dinoskip.files import load_tensors, read_json, write_manifest
 from dinoskip.models import VitConfig, load_backbone
-from dinoskip.models.export import exported_weights, weights_config, weights_info
-from dinoskip.models.skip_weight import SkipWeight
+from dinoskip.models.export import weights_config, weights_info
+from dinoskip.specs import exported_weights
 from dinoskip.training import PretrainJob, compilation, pretrain
 from dinoskip.training.parallel import wrap
 from dinoskip.training.skip_dial import SkipDial
+from dinoskip.vit_config import SkipWeight
 from tests.helpers.photographs import photographs
 from tests.helpers.plain_training import Driver
 from tests.helpers.ranks import on_ranks

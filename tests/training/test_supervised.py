@@ -27,9 +27,9 @@ from dinoskip.distributed import World
 from dinoskip.errors import ConfigError, DataError, Interrupted
 from dinoskip.files import load_tensors, read_json, save_tensors, verify_manifest, write_json
 from dinoskip.models import load_backbone
-from dinoskip.models.export import list_checkpoints
 from dinoskip.optim import build_optimizer
 from dinoskip.resize import centre_crop
+from dinoskip.specs import list_checkpoints
 from dinoskip.training.objective import Engine, Step
 from dinoskip.training.rates import Schedules
 from dinoskip.training.supervised import (
@@ -37,7 +37,6 @@ from dinoskip.training.supervised import (
     Classifier,
     ClassifierHead,
     Supervised,
-    SupervisedJob,
     build,
     clip_together_,
     hits,
@@ -45,6 +44,7 @@ from dinoskip.training.supervised import (
     soft_cross_entropy,
     supervise,
 )
+from dinoskip.training.supervised_config import SupervisedJob
 from tests.helpers.labelled import make_classes, supervised_job
 from tests.helpers.launch import rank_environments
 from tests.helpers.ranks import on_ranks

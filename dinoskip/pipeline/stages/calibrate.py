@@ -10,16 +10,13 @@ from collections.abc import Iterator
 
 from dinoskip.config import RawConfig, settings_for_key, validate
 from dinoskip.files import write_json
-from dinoskip.init.build import ModelConfig
-from dinoskip.init.calibrated import CalibratedInit
-from dinoskip.models.export import save_weights
+from dinoskip.init.config import CalibratedInit, ModelConfig
 from dinoskip.pipeline.sections import StudyBase
 from dinoskip.pipeline.stage import Problem, Stage, StudyNodes, Task
 from dinoskip.pipeline.stages import data
 from dinoskip.pipeline.stages.pretrain import WEIGHTS, images_of
 from dinoskip.pipeline.stages.weights import recipe_of
 from dinoskip.pipeline.variants import Variant
-from dinoskip.training.calibration import before_and_after, calibrated_model
 
 RESULT = "calibration.json"
 
@@ -51,6 +48,9 @@ def add_nodes(nodes: StudyNodes) -> None:
 
 def run(task: Task) -> None:
     """Write the weights, and ``calibration.json`` beside them."""
+    from dinoskip.models.export import save_weights  # torch
+    from dinoskip.training.calibration import before_and_after, calibrated_model
+
     config = validate(ModelConfig, RawConfig(dict(task.settings["model"])))
     images, seed = images_of(task), task.settings["seed"]
     state = calibrated_model(config, seed, images).state_dict()

@@ -14,20 +14,16 @@ from pydantic import BeforeValidator, Field, TypeAdapter, create_model
 from dinoskip.config import Config, RawConfig, settings_for_key, validate
 from dinoskip.data import sets as datasets
 from dinoskip.data.shards import Source as Images
-from dinoskip.distributed import on_main
 from dinoskip.fields import Name
 from dinoskip.files import read_json
-from dinoskip.init.build import WeightSelectionInit
+from dinoskip.init.config import WeightSelectionInit
 from dinoskip.pipeline.inputs import dataset_of
-from dinoskip.pipeline.observers import observer_of
 from dinoskip.pipeline.sections import StudyBase
 from dinoskip.pipeline.stage import DataInputs, Problem, Stage, StudyNodes, Task, beyond_depth, not_multiples
 from dinoskip.pipeline.stages import data
 from dinoskip.pipeline.variants import Variant
-from dinoskip.training import checkpoint
-from dinoskip.training.journal import best_step
+from dinoskip.training.objectives import AnyObjective, PretrainJob, dino_by_default
 from dinoskip.training.pretrain_config import PretrainConfig
-from dinoskip.training.pretraining import AnyObjective, PretrainJob, dino_by_default, pretrain
 from dinoskip.training.recipe import FREE_KEYS
 
 SWEEP_RESULT = "sweep.json"
@@ -187,18 +183,10 @@ def chosen_rate(inputs: Mapping[str, Path]) -> float | None:
     return float(read_json(inputs["sweep"] / SWEEP_RESULT)["lr"]) if "sweep" in inputs else None
 
 
-def keep_checkpoints(run_dir: Path, epochs: Sequence[int], final: Path, score: str | None) -> None:
-    """Keep the checkpoints of ``epochs``, the final and the best one.
-
-    Which others retention has left depends on when the run was killed; the output must not.
-    """
-    kept = {*(checkpoint.of_epoch(run_dir, epoch) for epoch in epochs), final}
-    best = {best_step(run_dir, score)} if score else set()
-    checkpoint.prune(run_dir, {checkpoint.step_of(path) for path in kept} | best)
-
-
 def run(task: Task) -> None:
     """Train, or go on."""
+    from dinoskip.pipeline.training_runs import keep_checkpoints, observer_of, on_main, pretrain  # torch
+
     job, observer = job_of(task, chosen_rate(task.inputs)), observer_of(task)
     final = pretrain(
         job, images_of(task), task.out, device=task.device, workers=task.workers, observer=observer,

@@ -6,7 +6,6 @@ from typing import Any
 
 from dinoskip.config import dump, settings_for_key
 from dinoskip.pipeline.report_notices import PREPARED
-from dinoskip.pipeline.report_page import write_page
 from dinoskip.pipeline.stage import Stage, StudyNodes, Task, without_place
 from dinoskip.pipeline.stages.pretrain import FREE, PretrainSection
 from dinoskip.pipeline.stages.weights import recipe_of
@@ -68,6 +67,8 @@ def _described(variant: Variant) -> dict[str, Any]:
 
 def run(task: Task) -> None:
     """Write the page and all that stands beside it, a copy of the gallery, and ``study.yaml``."""
+    from dinoskip.pipeline.report_page import write_page  # draws: matplotlib and torch
+
     write_page(task)
 
 

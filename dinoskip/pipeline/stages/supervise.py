@@ -10,17 +10,15 @@ from pydantic import Field
 
 from dinoskip.config import settings_for_key, validate
 from dinoskip.console import read_metrics
-from dinoskip.distributed import on_main
 from dinoskip.fields import Name
-from dinoskip.models.export import exported_weights, hash_weights, load_weights
 from dinoskip.pipeline.inputs import open_split
 from dinoskip.pipeline.sections import StudyBase
 from dinoskip.pipeline.stage import Problem, Stage, StudyNodes, Task, not_multiples
-from dinoskip.pipeline.stages.pretrain import PretrainSection, inputs_of, job_source, keep_checkpoints, start_file
+from dinoskip.pipeline.stages.pretrain import PretrainSection, inputs_of, job_source, start_file
 from dinoskip.pipeline.variants import Variant
 from dinoskip.results import EvalResult, write_rows
-from dinoskip.training.checkpoint import step_of
-from dinoskip.training.supervised import Accuracy, SupervisedConfig, SupervisedJob, supervise
+from dinoskip.specs import exported_weights
+from dinoskip.training.supervised_config import SupervisedConfig, SupervisedJob
 
 KEY = "supervised"
 """Where the recipe stands in a node's settings, since before the section was called ``supervise``."""
@@ -61,6 +59,8 @@ def add_nodes(nodes: StudyNodes) -> None:
 
 def run(task: Task) -> None:
     """Train, or go on; at the end write the accuracy."""
+    from dinoskip.pipeline.training_runs import Accuracy, keep_checkpoints, on_main, supervise  # torch
+
     job = validate(SupervisedJob, job_source(task, KEY, "supervise"))
     train, val = (open_split(task, "classes", split) for split in ("train", "val"))
     final = supervise(job, train, val, task.out, device=task.device, workers=task.workers, start=start_file(task))
@@ -78,7 +78,11 @@ def run(task: Task) -> None:
 
 def _accuracy_rows(run_dir: Path, final: Path, known: Mapping[str, Any]) -> list[EvalResult]:
     """Top-1 and top-5 of the final checkpoint, as its row of metrics.jsonl has them."""
-    measured = next(row for row in read_metrics(run_dir / "metrics.jsonl") if row["step"] == step_of(final))
+    from dinoskip.models.export import hash_weights, load_weights  # torch
+    from dinoskip.training.checkpoint import step_of
+
+    step = step_of(final)
+    measured = next(row for row in read_metrics(run_dir / "metrics.jsonl") if row["step"] == step)
     state, model, _ = load_weights(exported_weights(final))
     depth = model.blocks
     about = {"task": "classify", "block": str(depth), "depth": depth, "weights": hash_weights(state), **known}

@@ -7,24 +7,23 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import AfterValidator, Field, ValidationError
 
 from dinoskip.config import Config, dump, merge, no_duplicates, settings_for_key
 from dinoskip.console import log, read_metrics
 from dinoskip.data.shards import Source as Images
-from dinoskip.distributed import on_main
 from dinoskip.errors import NonFiniteError
 from dinoskip.files import read_json, write_json
-from dinoskip.pipeline.observers import observer_of
 from dinoskip.pipeline.sections import StudyBase
 from dinoskip.pipeline.stage import DataInputs, Problem, Stage, StudyNodes, Task
 from dinoskip.pipeline.stages import data
 from dinoskip.pipeline.stages.pretrain import SWEEP_RESULT, PretrainSection, images_of, inputs_of, job_of, start_file
 from dinoskip.pipeline.variants import Variant
-from dinoskip.training.observer import Observer
-from dinoskip.training.pretraining import pretrain
+
+if TYPE_CHECKING:
+    from dinoskip.training.observer import Observer
 
 FEWEST = 5
 """Learning rates that a choice is made among, at least."""
@@ -163,6 +162,8 @@ def unresolved(rates: Sequence[Mapping[str, Any]], trivial: float) -> str:
 
 def run(task: Task) -> None:
     """The short runs, each resumed where it was killed. The output is ``sweep.json`` alone."""
+    from dinoskip.pipeline.training_runs import observer_of, on_main  # torch
+
     if on_main(lambda: (task.out / SWEEP_RESULT).is_file()):  # killed after the choice, while it removed the runs
         on_main(lambda: _leave_only(task.out, read_json(task.out / SWEEP_RESULT)))
         return
@@ -185,6 +186,8 @@ def run(task: Task) -> None:
 
 def _short_run(task: Task, lr: float, images: Images, observer: Observer) -> dict[str, Any]:
     """One run, and what came out: its value by the measure (None if it failed), its mean loss over the last 10 %."""
+    from dinoskip.pipeline.training_runs import on_main, pretrain  # torch
+
     out = _place(task.out, lr)
     try:
         pretrain(

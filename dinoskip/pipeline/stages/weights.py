@@ -6,14 +6,13 @@ import shutil
 from collections.abc import Iterator
 
 from dinoskip.config import RawConfig, settings_for_key, validate
-from dinoskip.init.build import ModelConfig, build_model
-from dinoskip.models.export import exported_weights, save_weights
+from dinoskip.init.config import ModelConfig
 from dinoskip.pipeline.sections import StudyBase
 from dinoskip.pipeline.stage import EvaluatedModel, Problem, Stage, StudyNodes, Task
 from dinoskip.pipeline.stages.pretrain import WEIGHTS, PretrainSection, selected_from, start_file, start_of
 from dinoskip.pipeline.stages.supervise import SuperviseSection
 from dinoskip.pipeline.variants import Variant
-from dinoskip.training import checkpoint
+from dinoskip.specs import exported_weights
 
 
 def recipe_of(study: StudyBase) -> PretrainSection | SuperviseSection | None:
@@ -66,9 +65,13 @@ def add_nodes(nodes: StudyNodes) -> None:
 
 def run(task: Task) -> None:
     """Copy the exported weights of the checkpoint, or those of the start, or build the network before training."""
+    from dinoskip.init.build import build_model  # torch
+    from dinoskip.models.export import save_weights
+    from dinoskip.training.checkpoint import of_epoch
+
     out, epoch, start = task.out / WEIGHTS, task.settings["epoch"], start_file(task)
     if epoch:
-        shutil.copyfile(exported_weights(checkpoint.of_epoch(task.input("run"), epoch)), out)
+        shutil.copyfile(exported_weights(of_epoch(task.input("run"), epoch)), out)
         return
     if start is not None:
         shutil.copyfile(start, out)

@@ -27,7 +27,7 @@ from dinoskip.errors import ConfigError
 from dinoskip.features import Transform, export
 from dinoskip.features.transform import load_pixels
 from dinoskip.models import Backbone, create_model
-from dinoskip.models.export import list_checkpoints
+from dinoskip.specs import list_checkpoints
 from dinoskip.training import pretrain
 from eval.knn import knn_classify
 from eval.labelled import LabelledTokens

@@ -14,7 +14,7 @@ from dinoskip.errors import ConfigError
 from dinoskip.pipeline.stages.pretrain import section_of
 from dinoskip.pipeline.study import build_nodes, study_of
 from dinoskip.results import read_rows
-from dinoskip.training.pretraining import AnyObjective
+from dinoskip.training.objectives import AnyObjective
 from tests.helpers.tiny import REQUIRED, SMALL_OBJECTIVES
 
 STUDY = """

@@ -1,18 +1,29 @@
-"""What measures a network while it trains (section ``online``): built when a run begins, from its data sets.
+"""What the stages that train call when they run: torch is imported here, and not by a stage's own file.
 
-It changes no weight, so it is no part of a stage's key: what has been trained is not trained again to be measured.
+What measures a network while it trains (section ``online``) is built when a run begins, from its data sets. It changes
+no weight, so it is no part of a stage's key: what has been trained is not trained again to be measured.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from dinoskip.distributed import on_main
 from dinoskip.pipeline.inputs import OPENERS
 from dinoskip.pipeline.stage import Task
+from dinoskip.training import checkpoint
+from dinoskip.training.journal import best_step
+from dinoskip.training.observer import Observer
+from dinoskip.training.pretraining import pretrain
+from dinoskip.training.supervised import Accuracy, supervise
 from eval.online import OnlineEvaluation, OnlineKnn, OnlineProbe
 from eval.online.config import OnlineConfig, OnlineKnnConfig
+
+__all__ = [
+    "Accuracy", "Observer", "build_observer", "keep_checkpoints", "observer_of", "on_main", "pretrain", "supervise",
+]  # fmt: skip
 
 
 def build_observer(section: OnlineConfig, data: Mapping[str, tuple[Any, Path | None]]) -> OnlineEvaluation | None:
@@ -37,3 +48,13 @@ def observer_of(task: Task) -> OnlineEvaluation | None:
     parts = task.runtime["online"]
     data = {name: (config, task.inputs.get(f"online {name}")) for name, (_, config) in parts.items()}
     return build_observer(OnlineConfig(**{name: section for name, (section, _) in parts.items()}), data)
+
+
+def keep_checkpoints(run_dir: Path, epochs: Sequence[int], final: Path, score: str | None) -> None:
+    """Keep the checkpoints of ``epochs``, the final and the best one.
+
+    Which others retention has left depends on when the run was killed; the output must not.
+    """
+    kept = {*(checkpoint.of_epoch(run_dir, epoch) for epoch in epochs), final}
+    best = {best_step(run_dir, score)} if score else set()
+    checkpoint.prune(run_dir, {checkpoint.step_of(path) for path in kept} | best)

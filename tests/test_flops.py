@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from dinoskip.flops import dino_step_flops, supervised_step_flops, vit_flops, vit_parameters
 from dinoskip.models import DINOHead, create_model
-from dinoskip.models.build import VitConfig
-from dinoskip.models.flops import dino_step_flops, supervised_step_flops, vit_flops
+from dinoskip.vit_config import VitConfig
 
 
 def counted(action: Callable[[], object]) -> int:
@@ -75,3 +75,10 @@ def test_dino_step() -> None:
 
     expected = dino_step_flops(config, head=(100, 48, 24), global_size=64, local_size=32, num_local=5)
     assert counted(step) == batch * expected
+
+
+@pytest.mark.parametrize("name", ["vit_mini_patch8", "vit_small_patch14", "vit_giant_patch14"])
+@pytest.mark.parametrize("layer_scale", [None, 1e-5])
+def test_parameters_are_those_of_the_model(name: str, layer_scale: float | None) -> None:
+    config = VitConfig(name=name, depth=2, layer_scale=layer_scale)  # type: ignore[arg-type]
+    assert vit_parameters(config) == sum(math.prod(shape) for shape in model_shapes(config).values())

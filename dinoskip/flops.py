@@ -9,7 +9,7 @@ All figures are for one image, as whole numbers. Skips make no difference.
 
 from __future__ import annotations
 
-from dinoskip.models.build import MLP_RATIO, SHAPES, VitConfig, layout_of
+from dinoskip.vit_config import MLP_RATIO, SHAPES, VitConfig, layout_of
 
 
 def patch_flops(config: VitConfig, size: int) -> int:
@@ -61,3 +61,12 @@ def supervised_step_flops(config: VitConfig, classes: int, size: int | None = No
     side = config.img_size if size is None else size
     forward = vit_flops(config, side) + 2 * SHAPES[config.name][0] * classes
     return 3 * forward - patch_flops(config, side)
+
+
+def vit_parameters(config: VitConfig) -> int:
+    """Numbers in the weights of a backbone, no classifier."""
+    (width, patch), (_, _, mlp_ratio) = SHAPES[config.name], layout_of(config.name)
+    hidden, patches = round(mlp_ratio * width), (config.img_size // patch) ** 2
+    scales = 0 if config.layer_scale is None else 2 * width
+    block = 4 * width**2 + 4 * width + 2 * width * hidden + width + hidden + 4 * width + scales
+    return 3 * patch**2 * width + width + (patches + 2) * width + config.blocks * block + 2 * width

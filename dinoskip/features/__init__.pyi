@@ -1,0 +1,6 @@
+from .extract import export
+from .store import FeatureSet, FeatureStore, as_float
+from .transform import Transform
+from .windows import FeatureWindows
+
+__all__ = ["FeatureSet", "FeatureStore", "FeatureWindows", "Transform", "as_float", "export"]

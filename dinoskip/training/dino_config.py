@@ -1,0 +1,52 @@
+"""Settings of DINO."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from dinoskip.config import Added
+from dinoskip.flops import dino_head_flops, dino_step_flops
+from dinoskip.training.presets import PRESETS
+from dinoskip.training.pretrain_config import StepCost
+from dinoskip.training.recipe import Job
+from dinoskip.training.teacher_student import TeacherStudentConfig
+from dinoskip.vit_config import SHAPES, VitConfig
+
+if TYPE_CHECKING:
+    import torch
+
+    from dinoskip.training.dino import DINO
+
+
+class DinoConfig(TeacherStudentConfig):
+    """DINO's settings. The defaults are a 300-epoch run with the gain fixed; ``preset`` names a published command."""
+
+    objective: Annotated[Literal["dino"], Added()] = "dino"
+    preset: Literal["dino_vits16_100ep", "dino_vits16_300ep"] | None = Field(
+        None, exclude=True, description="a published recipe: the settings that are not given are its own"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_from_preset(cls, given: Any) -> Any:
+        """Put the preset's settings under those given; a configuration holds the values and not the name."""
+        preset = PRESETS.get(str(given.get("preset"))) if isinstance(given, Mapping) else None
+        return given if preset is None else preset | {key: value for key, value in given.items() if key != "preset"}
+
+    def build(self, job: Job, steps_per_epoch: int, device: torch.device) -> DINO:
+        """Student, teacher and centre."""
+        from dinoskip.training.dino import DINO  # torch
+
+        return DINO(job, self, steps_per_epoch, device)
+
+    def cost(self, model: VitConfig) -> StepCost:
+        """Student and teacher, each with its head."""
+        width, crops = SHAPES[model.name][0], self.crops
+        head = (self.out_dim, self.hidden_dim, self.bottleneck_dim)
+        step = dino_step_flops(
+            model, head=head, global_size=crops.global_size, local_size=crops.local_size, num_local=crops.num_local
+        )
+        return StepCost(step, dino_head_flops(width, *head) // 2, 2)

@@ -1,0 +1,48 @@
+"""The job of a pretraining run, and the table of its objectives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, SerializeAsAny, model_validator
+
+from dinoskip.training.dino_config import DinoConfig
+from dinoskip.training.distill_config import DistillConfig
+from dinoskip.training.ibot_config import IbotConfig
+from dinoskip.training.mae_config import MaeConfig
+from dinoskip.training.patch_contrast_config import PatchContrastConfig
+from dinoskip.training.recipe import Job
+
+AnyObjective = (
+    DinoConfig
+    | IbotConfig
+    | MaeConfig
+    | PatchContrastConfig
+    | DistillConfig
+)  # fmt: skip
+"""The table of objectives."""
+
+
+def dino_by_default(given: Any) -> Any:
+    """Settings that name no objective are DINO's."""
+    return {"objective": "dino", **given} if isinstance(given, Mapping) else given
+
+
+ObjectiveConfig = Annotated[AnyObjective, Field(discriminator="objective"), BeforeValidator(dino_by_default)]
+
+
+class PretrainJob(Job):
+    """Everything that a pretraining run's result depends on, but the images."""
+
+    pretrain: SerializeAsAny[ObjectiveConfig] = DinoConfig()
+
+    @model_validator(mode="after")
+    def _whole_patches(self) -> PretrainJob:
+        patch = self.model.patch_size
+        for key, size in self.pretrain.sizes().items():
+            if size % patch:
+                raise ValueError(f"pretrain.{key}: {size} is not a multiple of the patch size {patch}")
+        for key, text in self.pretrain.objections(self.model).items():
+            raise ValueError(f"pretrain.{key}: {text}")
+        return self

@@ -1,0 +1,92 @@
+"""Settings of the contrast of patches."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import Field, model_validator
+
+from dinoskip.data.config import AugmentConfig, CropConfig, Probability, Scale
+from dinoskip.flops import patch_flops, vit_flops
+from dinoskip.training.pretrain_config import PretrainConfig, StepCost
+from dinoskip.training.recipe import Job
+from dinoskip.vit_config import SHAPES, VitConfig
+
+if TYPE_CHECKING:
+    import torch
+
+    from dinoskip.data.correspondence import Correspondence
+    from dinoskip.training.patch_contrast import PatchContrast
+
+
+class JitterConfig(AugmentConfig):
+    """Flips and colour jitter, as strong as DINO's, and nothing else; of triples the first two are the two crops'."""
+
+    grey: Probability = Field(0.0, description="probability of a grey image")
+    blur: tuple[Probability, Probability, Probability] = Field(
+        (0.0, 0.0, 0.0), description="probability of Gaussian blur"
+    )
+    solarise: tuple[Probability, Probability, Probability] = Field(
+        (0.0, 0.0, 0.0), description="probability of solarisation"
+    )
+
+
+class PatchContrastConfig(PretrainConfig):
+    """Settings of patch contrast; every patch that lies in both crops carries the loss."""
+
+    objective: Literal["patch_contrast"] = "patch_contrast"
+    crop_size: int = Field(224, ge=8, description="side of both crops in pixels")
+    crop_scale: Scale = Field((0.35, 1.0), description="share of the image area of both crops")
+    augment: JitterConfig = JitterConfig()
+    temperature: float = Field(0.1, gt=0, description="by which cosines are divided")
+    hidden_dim: int | None = Field(None, ge=1, description="width of the head's MLP; default: twice the backbone's")
+    out_dim: int = Field(64, ge=1, description="dimensions in which patches are compared")
+    momentum_teacher: float | None = Field(
+        None, ge=0, le=1, description="positives and negatives come from a moving average of the student, of this "
+        "momentum at the first step and cosine to 1; null: from the student itself",
+    )  # fmt: skip
+    queue: int = Field(
+        0, ge=0, description="more negatives: the mean patches of the last this many views, of the teacher; 0 = none"
+    )
+    clip_grad: float = Field(3.0, ge=0, description="bound on each parameter's own gradient norm; 0 = none")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> PatchContrastConfig:
+        if self.queue and self.momentum_teacher is None:
+            raise ValueError("queue: what it holds must change slowly: give momentum_teacher, or queue 0")
+        if self.accumulate > 1:
+            raise ValueError(
+                "accumulate: must be 1: all patches of a step are one another's negatives and cannot be cut into "
+                "micro-batches; a smaller batch_size with a queue can take its place"
+            )
+        return self
+
+    def views(self) -> tuple[CropConfig, AugmentConfig]:
+        """Two crops of one size."""
+        return CropConfig(global_size=self.crop_size, num_local=0, global_scale=self.crop_scale), self.augment
+
+    def targets(self, seed: int, patch_size: int) -> Correspondence:
+        """Which patches of the two crops show the same point."""
+        from dinoskip.data.correspondence import Correspondence  # torch
+
+        return Correspondence(self.crop_size // patch_size)
+
+    def sizes(self) -> dict[str, int]:
+        """Of both crops."""
+        return {"crop_size": self.crop_size}
+
+    def build(self, job: Job, steps_per_epoch: int, device: torch.device) -> PatchContrast:
+        """Student, and teacher if there is one."""
+        from dinoskip.training.patch_contrast import PatchContrast  # torch
+
+        return PatchContrast(job, self, steps_per_epoch, device)
+
+    def cost(self, model: VitConfig) -> StepCost:
+        """Without the scores between patches."""
+        width, patch = SHAPES[model.name]
+        hidden = self.hidden_dim or 2 * width
+        head = hidden * (width + self.out_dim)
+        forward = 2 * (vit_flops(model, self.crop_size) + 2 * head * (self.crop_size // patch) ** 2)
+        teacher = self.momentum_teacher is not None
+        step = (4 if teacher else 3) * forward - 2 * patch_flops(model, self.crop_size)
+        return StepCost(step, head, 2 if teacher else 1)
