@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import pytest
@@ -11,6 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from dinoskip.flops import dino_step_flops, supervised_step_flops, vit_flops, vit_parameters
 from dinoskip.models import DINOHead, create_model
+from dinoskip.models.export import model_shapes
 from dinoskip.vit_config import VitConfig
 
 

@@ -61,11 +61,6 @@ class CropConfig(Config):
         (0.05, 0.4), description="least and greatest area of a local crop, as shares of the image's"
     )
 
-    @property
-    def num_views(self) -> int:
-        """Global and local crops together."""
-        return self.num_global + self.num_local
-
 
 Share = Annotated[float, Field(gt=0, le=1)]
 

@@ -20,6 +20,11 @@ RATIO = (3 / 4, 4 / 3)
 TRIES = 10
 
 
+def num_views(config: CropConfig) -> int:
+    """Global and local crops together."""
+    return config.num_global + config.num_local
+
+
 def draw_boxes(draws: np.ndarray, heights: np.ndarray, widths: np.ndarray, scales: np.ndarray) -> np.ndarray:
     """Return crop boxes, int64 (N, 4) as top, left, height, width.
 
@@ -59,8 +64,8 @@ def central_box(height: int, width: int) -> tuple[int, int, int, int]:
 
 def crop_draws(config: CropConfig, seed: int, epoch: int, indices: np.ndarray) -> np.ndarray:
     """Return what decides the boxes of samples ``indices`` (B,) in ``epoch``: uniform numbers (B, V, TRIES, 4)."""
-    drawn = uniforms(seed, "crop", epoch, numbers=indices, count=config.num_views * TRIES * 4)
-    return drawn.reshape(-1, config.num_views, TRIES, 4)
+    drawn = uniforms(seed, "crop", epoch, numbers=indices, count=num_views(config) * TRIES * 4)
+    return drawn.reshape(-1, num_views(config), TRIES, 4)
 
 
 def crop_boxes(config: CropConfig, sizes: np.ndarray, draws: np.ndarray) -> np.ndarray:
@@ -68,7 +73,7 @@ def crop_boxes(config: CropConfig, sizes: np.ndarray, draws: np.ndarray) -> np.n
 
     ``sizes`` int64 (B, 2): height and width of their images; ``draws`` (B, V, TRIES, 4) of :func:`crop_draws`.
     """
-    views = config.num_views
+    views = num_views(config)
     scales = [config.global_scale] * config.num_global + [config.local_scale] * config.num_local
     heights, widths = np.repeat(sizes, views, axis=0).T
     tiled = np.tile(np.array(scales, dtype=np.float64), (len(sizes), 1))

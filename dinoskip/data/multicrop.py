@@ -12,7 +12,7 @@ from torch import Tensor
 
 from dinoskip.data.augment import augment, view_parameters
 from dinoskip.data.config import AugmentConfig, CropConfig
-from dinoskip.data.crops import crop_boxes, crop_draws, write_crops
+from dinoskip.data.crops import crop_boxes, crop_draws, num_views, write_crops
 from dinoskip.data.fused_augment import FusedAugment
 from dinoskip.data.loader import ReadImage
 
@@ -37,7 +37,7 @@ class MultiCropTransform:
 
     def vectors(self, epoch: int, indices: np.ndarray) -> dict[str, Tensor]:
         """Draw the augmentation of a micro-batch."""
-        drawn = view_parameters(self.augment, self.crops.num_views, self.seed, epoch, indices)
+        drawn = view_parameters(self.augment, num_views(self.crops), self.seed, epoch, indices)
         return self.by_group(drawn, "vectors")
 
     def by_group(self, values: np.ndarray, name: str) -> dict[str, Tensor]:
