@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from torchvision.transforms import RandomResizedCrop
 
 from dinoskip.data.config import CropConfig
-from dinoskip.data.crops import central_box, crop_boxes, crop_draws, draw_boxes, resize_crop, write_crops
+from dinoskip.data.crops import central_box, crop_boxes, crop_draws, draw_boxes, num_views, resize_crop, write_crops
 from dinoskip.data.sprites import photo
 from tests.helpers.crops import psnr
 
