@@ -59,7 +59,7 @@ class LabelledTokens:
     ``label(i)`` gives uint8 (H, W) of any size; ``grid`` is (h, w) with h·w = T; 255 is ignored.
     """
 
-    tokens: Mapping[int, NDArray[Any]]
+    tokens: Mapping[int, Any]
     label: Callable[[int], NDArray[np.uint8]]
     grid: tuple[int, int]
     num_classes: int

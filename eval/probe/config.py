@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from dinoskip.config import Config, no_duplicates
+from dinoskip.config import Added, Config, no_duplicates
 
 # mmsegmentation's 40k schedule as DINOv2 uses it; also the base of DINOv3's.
 _DINOV2: dict[str, Any] = {
@@ -117,6 +117,9 @@ class ProbeConfig(Config):
     stride: int | None = Field(None, ge=1, description="live: score by sliding windows; default whole square images")
     holdout: float = Field(0.1, gt=0, lt=1, description="share of training images on which a head is chosen")
     seeds: int = Field(1, ge=1, le=100, description="fits, with rows for each and one for mean and deviation")
+    pixels: Annotated[bool, Added()] = Field(
+        False, description="baselines from pixels without a network, too: colours, random patch (docs/protocols.md)"
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -141,6 +144,8 @@ class ProbeConfig(Config):
                 raise ValueError("dropout needs live=true")
             if self.refine == 0 and self.mask is None:
                 raise ValueError("refine=0 (every label pixel) needs live=true or a mask: labels differ in size")
+        elif self.pixels:
+            raise ValueError("pixels needs live=false: their heads are fitted on whole square images")
         if self.stride is not None and self.stride > self.size:
             raise ValueError(f"stride {self.stride} leaves gaps between windows of {self.size} pixels")
         if self.crop == "resized" and self.scale[1] > 1:
@@ -163,7 +168,8 @@ class ProbeConfig(Config):
         changed = [
             _phrase(name, getattr(self, name))
             for name in ProbeConfig.model_fields
-            if name not in {"size", "seeds"} and getattr(self, name) not in (getattr(own, name), _MISSING.get(name, ""))
+            if name not in {"size", "seeds", "pixels"}
+            and getattr(self, name) not in (getattr(own, name), _MISSING.get(name, ""))
         ]
         return ", ".join([self.protocol, *changed])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ from dinoskip.models import Backbone
 from dinoskip.read_points import usual_norm
 from dinoskip.results import EvalResult
 from eval.frozen import kind_at
-from eval.labelled import LabelledTokens, token_cosine
+from eval.labelled import LabelledTokens, places, token_cosine
+from eval.pixels import PIXEL_FEATURES, pixel_tokens
 from eval.probe.config import ProbeConfig
 from eval.probe.fit import (
     Norms,
@@ -53,7 +55,8 @@ def evaluate(
     ``seed`` is that of the first fit; one more head is fitted on the sum of the ``multiscale`` blocks. The norm is the
     stores' own; or ``norms``, which ``backbone`` applies when stores of norm ``none`` are read. Rows: mIoU with its
     interval, mAcc and aAcc in percent of the chosen heads, and mIoU with note ``best on validation``; then the mIoU of
-    the majority class. With several seeds: rows of each, and of their mean (:mod:`eval.probe.rows`).
+    the majority class and, with ``config.pixels``, of probes of pixels. With several seeds: rows of each, and of their
+    mean (:mod:`eval.probe.rows`).
     """
     train, val = LabelledTokens.pair(train_store, val_store, train_set, val_set)
     applied = _derivations(val_store, norms, backbone)
@@ -75,7 +78,38 @@ def evaluate(
         multiscale=multiscale,
         cosines={key: token_cosine(x, where) for key, x in tokens.items() if x.shape[1] > 1},
     )
-    return publish(out, fits, config, about, context)
+    floor = _pixel_probes(train_store, val_store, train, val, train_set, val_set, config, seed, where)
+    return publish(out, fits, config, about, context, floor)
+
+
+def _pixel_probes(
+    train_store: FeatureStore,
+    val_store: FeatureStore,
+    train: LabelledTokens,
+    val: LabelledTokens,
+    train_set: SegmentationDataset,
+    val_set: SegmentationDataset,
+    config: ProbeConfig,
+    seed: int,
+    device: torch.device,
+) -> dict[str, ProbeResult]:
+    """Probes of pixels without a network, by their name, where ``config`` asks for them.
+
+    Fitted as those of blocks are, also at 3 and 10 times the highest learning rate: their channels are less alike.
+    """
+    if not config.pixels:
+        return {}
+    pairs = [(train_store, train, train_set), (val_store, val, val_set)]
+    tokens = [pixel_tokens(part, places(store, part), store.transform, store.patch_size) for store, _, part in pairs]
+    rates = sorted({*config.learning_rates, *(times * max(config.learning_rates) for times in (3, 10))})
+    recipe = config.model_copy(update={"learning_rates": tuple(rates)})
+    found = {}
+    for name in PIXEL_FEATURES:
+        of_train, of_val = (
+            replace(data, tokens={1: made[name]}) for (_, data, _), made in zip(pairs, tokens, strict=True)
+        )
+        (found[name],) = fit_stored(of_train, of_val, [(("", 1),)], {"": None}, recipe, seed, device)
+    return found
 
 
 def _derivations(store: FeatureStore, norms: Sequence[str], backbone: Backbone | None) -> Norms:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -46,13 +47,19 @@ class ProbedData:
 
 
 def publish(
-    out: Path, fits: Sequence[Sequence[ProbeResult]], config: ProbeConfig, about: ProbedData, context: Mapping[str, Any]
+    out: Path,
+    fits: Sequence[Sequence[ProbeResult]],
+    config: ProbeConfig,
+    about: ProbedData,
+    context: Mapping[str, Any],
+    pixels: Mapping[str, ProbeResult] = MappingProxyType({}),
 ) -> list[EvalResult]:
     """Write heads, ``probes.json``, ``rows.json`` and ``records.npz`` of one fit a seed into ``out``; return the rows.
 
     ``heads.safetensors`` are of the first seed, norm and facet, ``heads_NORM.safetensors`` and
     ``heads_FACET_NORM.safetensors`` of the others. With several seeds,
     the rows of their mean come first, with the standard deviation; the rows of a seed carry ``seed N`` in their note.
+    ``pixels`` are probes without a network, whose rows are baselines.
     """
     out = Path(out)
     _save(out, fits[0], about)
@@ -75,9 +82,17 @@ def publish(
                 for one in of_seed
             ]
     _log_best([one.row for one in recorded])
-    pixels = about.train.pixels_per_image(), about.val.pixels_per_image()
-    recorded += segmentation_baselines(*pixels, recorded[0].row)
+    counted = about.train.pixels_per_image(), about.val.pixels_per_image()
+    like = recorded[0].row
+    recorded += segmentation_baselines(*counted, like)
+    recorded += [_baseline(name, result, like) for name, result in pixels.items()]
     return write_recorded_rows(out, about.val_ids, recorded)
+
+
+def _baseline(name: str, result: ProbeResult, like: EvalResult) -> RecordedRow:
+    low, high = miou_interval(result.areas)
+    row = like.baseline(name, 100 * result.scores.miou, 100 * low, 100 * high)
+    return RecordedRow(row, areas_record(result.areas))
 
 
 def _log_best(rows: Sequence[EvalResult]) -> None:

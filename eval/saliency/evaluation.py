@@ -29,8 +29,8 @@ from eval.resumed import ResumedArrays, collapse
 from eval.saliency.config import SaliencyConfig
 from eval.saliency.scores import count_masks, f_curve
 from eval.saliency.solver import BilateralGrid, solve
-from eval.tokencut.cut import each
-from eval.tokencut.store import ImageCuts, cut_store
+from eval.tokencut.cut import TokenCut, each
+from eval.tokencut.store import ImageCuts, cut_pixels, cut_store
 
 F64 = NDArray[np.float64]
 Grid = tuple[int, int]
@@ -92,11 +92,21 @@ class _ImageScores:
     smooth: F64 | None
 
 
-def _score(cuts: _Cuts, dataset: SegmentationDataset, place: int, i: int, solver: bool) -> _ImageScores:
+def _score(
+    cuts: _Cuts,
+    dataset: SegmentationDataset,
+    place: int,
+    i: int,
+    solver: bool,
+    pixels: Mapping[str, Sequence[TokenCut | None]],
+) -> _ImageScores:
     truth = dataset.label(place)
     size = truth.shape[0], truth.shape[1]
     masks = _at_size(cuts.of(i), size)
-    counts = count_masks(np.concatenate([masks, np.stack(list(boxes_as_masks(size).values()))]), truth)
+    others = list(boxes_as_masks(size).values())
+    cut = [some[i] for some in pixels.values()]
+    others += [np.ones(size, np.bool_) if one is None else _at_size(one.component[None], size)[0] for one in cut]
+    counts = count_masks(np.concatenate([masks, np.stack(others)]), truth)
     plain = np.stack([counts.f, counts.iou, counts.accuracy])
     if not solver:
         return _ImageScores(plain, None, None)
@@ -139,10 +149,11 @@ def evaluate(
     cuts = _Cuts(store, config, out)
     cuts.cut_all(config, choose_device(device), workers)
     write_map_index(out, store, {block: f"masks_block{block}.npy" for block in store.blocks})
-    scores = _score_all(cuts, dataset, where, config.solver, out, workers)
+    pixels = cut_pixels(dataset, where, store, config.tau, config.eps, workers) if config.pixels else {}
+    scores = _score_all(cuts, dataset, where, config.solver, pixels, out, workers)
     scored_at = f"{store.transform.label}, scored at image size"
     like = row_like(store, dataset, task="saliency", metric="maxF", protocol=config.label, resolution=scored_at)
-    recorded = _recorded(cuts, scores, like.with_context(context), config.solver)
+    recorded = _recorded(cuts, scores, like.with_context(context), config.solver, [*BOXES, *pixels])
     top = max((one.row for one in recorded if one.row.metric == "maxF"), key=lambda row: row.value)
     log.info("saliency: best is %s with %.1f maxF", f"block {top.block}" if top.block else top.model, top.value)
     cuts.files.finish()
@@ -159,16 +170,24 @@ class _Scores:
 
 
 def _score_all(
-    cuts: _Cuts, dataset: SegmentationDataset, where: Sequence[int], solver: bool, out: Path, workers: int
+    cuts: _Cuts,
+    dataset: SegmentationDataset,
+    where: Sequence[int],
+    solver: bool,
+    pixels: Mapping[str, Sequence[TokenCut | None]],
+    out: Path,
+    workers: int,
 ) -> _Scores:
     count, blocks = len(cuts.features), cuts.features.blocks
     curves = [
         np.lib.format.open_memmap(out / f"f_block{block}.npy", mode="w+", dtype=np.float32, shape=(count, 255))
         for block in (blocks if solver else ())
     ]
-    scores = _Scores(np.empty((count, 3, len(blocks) + len(BOXES))), np.empty((count, 2, len(blocks))), curves)
+    scores = _Scores(
+        np.empty((count, 3, len(blocks) + len(BOXES) + len(pixels))), np.empty((count, 2, len(blocks))), curves
+    )
     with Progress("saliency, scores", count, "images") as progress:
-        images = each(lambda i: _score(cuts, dataset, where[i], i, solver), count, workers)
+        images = each(lambda i: _score(cuts, dataset, where[i], i, solver, pixels), count, workers)
         for i, one in enumerate(images):
             scores.plain[i] = one.plain
             if one.curves is not None and one.smooth is not None:
@@ -179,7 +198,9 @@ def _score_all(
     return scores
 
 
-def _recorded(cuts: _Cuts, scores: _Scores, like: EvalResult, solver: bool) -> list[RecordedRow]:
+def _recorded(
+    cuts: _Cuts, scores: _Scores, like: EvalResult, solver: bool, baselines: Sequence[str]
+) -> list[RecordedRow]:
     """Rows of every block, of the masks and after the solver, then of the baselines."""
     recorded: list[RecordedRow] = []
     blocks, plain = cuts.features.blocks, scores.plain
@@ -193,7 +214,7 @@ def _recorded(cuts: _Cuts, scores: _Scores, like: EvalResult, solver: bool) -> l
             best = curve[:, curve.mean(0, dtype=np.float64).argmax()].astype(np.float64)
             about = replace(about, protocol=f"{like.protocol}, bilateral solver")
             recorded += _rows(about, best, scores.smooth[:, :, number])
-    for number, name in enumerate(BOXES, len(blocks)):
+    for number, name in enumerate(baselines, len(blocks)):
         for measured in _rows(like, plain[:, 0, number], plain[:, 1:, number]):
             row = measured.row
             recorded.append(RecordedRow(row.baseline(name, row.value, row.low, row.high), measured.values))

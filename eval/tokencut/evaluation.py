@@ -20,14 +20,14 @@ from dinoskip.files import write_json
 from dinoskip.images import read_image
 from dinoskip.records import RecordedRow, write_recorded_rows
 from dinoskip.results import EvalResult
-from eval.baselines import BOXES, discovery_baselines, hits_row
+from eval.baselines import BOXES, discovery_baselines, full_image, hits_row
 from eval.discovery import is_hit
 from eval.labelled import places, row_like
 from eval.tokencut.config import TokenCutConfig
-from eval.tokencut.cut import LEAST_TOKENS
+from eval.tokencut.cut import LEAST_TOKENS, to_pixels
 from eval.tokencut.overlays import overlay
 from eval.tokencut.results import CutResults
-from eval.tokencut.store import ImageCuts, cut_store
+from eval.tokencut.store import ImageCuts, cut_pixels, cut_store
 
 T = TypeVar("T")
 
@@ -102,9 +102,31 @@ def evaluate(
         name: [is_hit(rule(*store.image_size(i)), boxes) for i, boxes in enumerate(truth)]
         for name, rule in BOXES.items()
     }
+    if config.pixels:
+        baselines |= _pixel_hits(store, dataset, place, truth, config, workers)
     recorded += discovery_baselines(baselines, recorded[0].row)
     results.files.finish()
     return write_recorded_rows(out, store.ids, recorded)
+
+
+def _pixel_hits(
+    store: FeatureSet,
+    dataset: BoxDataset,
+    place: Sequence[int],
+    truth: Sequence[np.ndarray],
+    config: TokenCutConfig,
+    workers: int,
+) -> dict[str, list[bool]]:
+    """Which images the boxes of pixels without a network hit, by the first tau; a tiny image's box is all of it."""
+    cuts = cut_pixels(dataset, place, store, config.tau[0], config.eps, workers)
+    sizes = [store.image_size(i) for i in range(len(place))]
+    return {
+        name: [
+            is_hit(full_image(*size) if one is None else to_pixels(one.box, store.patch_size, size), boxes)
+            for one, size, boxes in zip(some, sizes, truth, strict=True)
+        ]
+        for name, some in cuts.items()
+    }
 
 
 def _cut_all(results: CutResults, config: TokenCutConfig, device: torch.device, workers: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
@@ -10,7 +11,8 @@ import torch
 from numpy.typing import NDArray
 
 from dinoskip.errors import DataError
-from dinoskip.features import FeatureStore
+from dinoskip.features import FeatureSet, FeatureStore
+from eval.pixels import NamedFiles, pixel_tokens
 from eval.tokencut.cut import LEAST_TOKENS, TokenCut, batch_size, cut, each
 from eval.tokencut.graph import lengths, mean_cosine, normalise, similarities
 from eval.tokencut.lost import Lost, grow
@@ -32,6 +34,24 @@ class ImageCuts(NamedTuple):
     cuts: list[TokenCut]
     lost: Lost | None
     cosine: float
+
+
+def cut_pixels(
+    dataset: NamedFiles, places: Sequence[int], like: FeatureSet, tau: float, eps: float, workers: int
+) -> dict[str, list[TokenCut | None]]:
+    """Cuts of every image by its pixels alone, sized as features ``like``, standardised; None of under 3 tokens."""
+    found = {}
+    for name, tokens in pixel_tokens(dataset, places, like.transform, like.patch_size).items():
+        standard = tokens.standardised()
+
+        def one(i: int, tokens_of: Callable[[int], NDArray[np.float32]] = standard) -> TokenCut | None:
+            if math.prod(like.grid(i)) < LEAST_TOKENS:
+                return None
+            unit = normalise(torch.from_numpy(tokens_of(i))[None])
+            return cut(similarities(unit), [like.grid(i)], tau, eps)[0]
+
+        found[name] = list(each(one, len(places), workers))
+    return found
 
 
 def cut_store(

@@ -1,7 +1,8 @@
 """Kind ``scenes``, the embedded data set: labelled scenes in VOC layout, from photographs inside installed packages.
 
-Every scene is a stretch of a real photograph with one to three objects cut from others (:mod:`dinoskip.data.sprites`),
-turned, scaled, lit from one side and casting a soft shadow. Same configuration, same bytes.
+Every scene is a stretch of a real photograph with one to three objects, turned, scaled, lit from one side and casting a
+soft shadow. Objects are cut from other photographs (:mod:`dinoskip.data.sprites`), where colour alone tells classes, or
+drawn (:mod:`dinoskip.data.shapes`), where form alone does. Same configuration, same bytes.
 """
 
 from __future__ import annotations
@@ -12,20 +13,21 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from PIL import Image, ImageFilter
 from pydantic import Field
 
-from dinoskip.config import settings_for_key
+from dinoskip.config import Added, settings_for_key
 from dinoskip.data.detection import DetectionDataset
 from dinoskip.data.folders import ImageFolder
 from dinoskip.data.labelled_folder import LabelledFolder
 from dinoskip.data.segmentation import IGNORE, SegmentationDataset, voc_palette
 from dinoskip.data.sets.kind import CheckedSplit, Composed, Task, WithBoxes, WithClasses, WithMasks
 from dinoskip.data.sets.voc import CLASSES_FILE, labelled_by_largest_box, voc_detection, voc_images, voc_segmentation
-from dinoskip.data.sprites import KINDS, background
+from dinoskip.data.shapes import SHAPES
+from dinoskip.data.sprites import KINDS, Kind, background
 from dinoskip.errors import OutputInUse, translate_write_errors
 from dinoskip.files import TEMPORARY, publish_directory, read_json, write_json
 from dinoskip.randomness import numpy_rng
@@ -47,11 +49,20 @@ class ScenesConfig(Composed, WithMasks, WithBoxes, WithClasses):
     classes: int = Field(default=6, ge=2, le=len(KINDS), description="kinds of objects")
     max_objects: int = Field(default=3, ge=1, le=5, description="most objects in a scene")
     seed: int = Field(default=0, ge=0, description="of all draws")
+    objects: Annotated[Literal["cutouts", "shapes"], Added()] = Field(
+        default="cutouts",
+        description="cutouts: one photograph a class, known by its colours; shapes: drawn, a class is a form",
+    )
+
+    @property
+    def kinds(self) -> tuple[Kind, ...]:
+        """The object classes and how objects of them are made."""
+        return (SHAPES if self.objects == "shapes" else KINDS)[: self.classes]
 
     @property
     def class_names(self) -> tuple[str, ...]:
         """The object classes, background not among them."""
-        return tuple(kind.name for kind in KINDS[: self.classes])
+        return tuple(kind.name for kind in self.kinds)
 
     @property
     def held_out(self) -> int:
@@ -129,7 +140,7 @@ def draw_scene(config: ScenesConfig, number: int) -> Scene:
     for position in range(count):
         label = (number if position == 0 else int(rng.integers(config.classes))) % config.classes
         low, high = (0.5, 0.72) if count == 1 else (0.38, 0.52) if position == 0 else (0.24, 0.36)
-        item = _place(rng, label, int(size * rng.uniform(low, high)), size, placed)
+        item = _place(rng, config.kinds[label], label, int(size * rng.uniform(low, high)), size, placed)
         if item is not None:
             placed.append(item)
     owner = np.zeros((size, size), dtype=np.uint8)  # 1 + position in ``placed`` of the object seen at each pixel
@@ -143,7 +154,7 @@ def draw_scene(config: ScenesConfig, number: int) -> Scene:
     boxes = []
     for position, item in enumerate(placed, start=1):
         ys, xs = np.nonzero(owner == position)
-        name = KINDS[item.label].name
+        name = config.kinds[item.label].name
         boxes.append((name, int(xs.min()), int(ys.min()), int(xs.max()) + 1, int(ys.max()) + 1))
     labels[_borders(owner)] = IGNORE
     return Scene(np.clip(np.rint(canvas), 0, 255).astype(np.uint8), labels, boxes)
@@ -165,9 +176,10 @@ def _daylight(rng: np.random.Generator, size: int) -> np.ndarray:
     return light.astype(np.float32)
 
 
-def _place(rng: np.random.Generator, label: int, side: int, size: int, others: list[_Placed]) -> _Placed | None:
+def _place(
+    rng: np.random.Generator, kind: Kind, label: int, side: int, size: int, others: list[_Placed]
+) -> _Placed | None:
     """Make an object of about ``side`` pixels and find room for it; None if there is none after many tries."""
-    kind = KINDS[label]
     sprite = kind.make(rng)
     if rng.random() < 0.5:
         sprite = sprite.transpose(Image.Transpose.FLIP_LEFT_RIGHT)

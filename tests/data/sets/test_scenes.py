@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -70,8 +71,9 @@ def test_masks_boxes_and_borders_agree(folder: Path) -> None:
         assert 0.02 < (labels == 255).sum() / covered.sum() < 0.6
 
 
-def test_single_object_box_is_tight() -> None:
-    config = ScenesConfig(images=8, size=128, max_objects=1, seed=1)
+@pytest.mark.parametrize("objects", ["cutouts", "shapes"])
+def test_single_object_box_is_tight(objects: Literal["cutouts", "shapes"]) -> None:
+    config = ScenesConfig(images=8, size=128, max_objects=1, seed=1, objects=objects)
     for number in range(8):
         scene = draw_scene(config, number)
         ((_, x1, y1, x2, y2),) = scene.boxes
@@ -82,9 +84,10 @@ def test_single_object_box_is_tight() -> None:
         assert abs(ys.max() + 1 - y2) <= 2
 
 
-def test_objects_stand_out_from_their_background() -> None:
+@pytest.mark.parametrize("objects", ["cutouts", "shapes"])
+def test_objects_stand_out_from_their_background(objects: Literal["cutouts", "shapes"]) -> None:
     """The mean colour inside differs from that just outside, else nothing could find or learn them."""
-    config = ScenesConfig(images=60, size=96, max_objects=1, seed=0)
+    config = ScenesConfig(images=60, size=96, max_objects=1, seed=0, objects=objects)
     gaps = []
     for number in range(60):
         scene = draw_scene(config, number)
@@ -124,3 +127,25 @@ def test_a_limit_is_no_part_of_what_is_composed(tmp_path: Path) -> None:
     folder = compose(config, tmp_path)
     assert "limit" not in (folder / "scenes.json").read_text()
     assert compose(config.model_copy(update={"limit": 2}), tmp_path) == folder
+
+
+def test_cutouts_are_the_default_and_no_part_of_the_recipe(tmp_path: Path) -> None:
+    recipe = (compose(ScenesConfig(images=4, size=64), tmp_path / "old") / "scenes.json").read_text()
+    assert '"objects"' not in recipe  # folders composed before there were shapes are these
+    drawn = compose(ScenesConfig(images=4, size=64, objects="shapes"), tmp_path / "new")
+    assert "shapes" in (drawn / "scenes.json").read_text()
+    assert (drawn / "classes.txt").read_text().split() == ["disc", "ring", "star", "triangle", "cross", "comb"]
+
+
+def test_colour_says_nothing_of_a_shape() -> None:
+    """Mean colours of objects of one class spread as those of all; of cut-outs classes have colours of their own."""
+
+    def share_between_classes(objects: Literal["cutouts", "shapes"]) -> float:
+        config = ScenesConfig(images=240, size=64, max_objects=1, objects=objects)
+        scenes = [draw_scene(config, number) for number in range(240)]
+        means = np.array([one.image[(one.labels > 0) & (one.labels < 255)].mean(0) for one in scenes])
+        between = np.array([means[label::6].mean(0) for label in range(6)]).var(0).sum()
+        return float(between / means.var(0).sum())
+
+    assert share_between_classes("shapes") < 0.08  # 6 classes of 40 draws of one distribution: 0.025 expected
+    assert share_between_classes("cutouts") > 0.4

@@ -213,3 +213,28 @@ def test_seeds_are_fits_of_their_own_and_their_mean(sets: dict, tmp_path: Path) 
         held = [rows[i].heldout for rows in alone]
         assert three[i].heldout == (None if None in held else pytest.approx(np.mean(held)))
     assert three[0].shown == f"{three[0].value:.1f} ± {three[0].deviation:.1f}"
+
+
+def test_pixels_are_baselines_and_change_no_other_row(sets: dict, tmp_path: Path) -> None:
+    (train_store, train_set), (val_store, val_set) = sets["train"], sets["val"]
+    settings = {"epochs": 20, "learning_rates": (1e-3, 1e-2), "batch_size": 4}
+    without, rows = (
+        evaluate(
+            train_store, val_store, train_set, val_set, tmp_path / str(pixels),
+            ProbeConfig(**settings, pixels=pixels), {"model": "tiny"}, device="cpu",
+        )
+        for pixels in (False, True)
+    )  # fmt: skip
+    assert rows[: len(without)] == without
+    colours, patch = rows[len(without) :]
+    assert [row.model for row in (colours, patch)] == ["baseline: colours", "baseline: random patch"]
+    assert colours.is_baseline
+    assert colours.low is not None
+    assert colours.low <= colours.value <= (colours.high or 0)
+    assert colours.value > 80  # bright and dark squares: colour is the class
+    assert (tmp_path / "True" / "records.npz").is_file()
+
+
+def test_pixels_are_of_whole_images() -> None:
+    with pytest.raises(ValueError, match="pixels needs live=false"):
+        ProbeConfig(live=True, pixels=True)

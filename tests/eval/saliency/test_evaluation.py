@@ -147,3 +147,16 @@ def test_baselines_are_the_same_whatever_the_model(
         return [row for row in rows if row.is_baseline]
 
     assert floor(0.2) == floor(0.6)
+
+
+def test_pixels_without_a_network_are_baselines(
+    dataset: SegmentationDataset, store: FeatureStore, tmp_path: Path
+) -> None:
+    without, rows = (
+        evaluate(store, dataset, tmp_path / str(pixels), SaliencyConfig(pixels=pixels), {"model": "tiny"})
+        for pixels in (False, True)
+    )
+    assert rows[: len(without)] == without
+    floor = {(row.model, row.metric): row.value for row in rows[len(without) :]}
+    assert {model for model, _ in floor} == {"baseline: colours", "baseline: random patch"}
+    assert floor["baseline: colours", "IoU"] > 60  # the object is bright, all else is dark

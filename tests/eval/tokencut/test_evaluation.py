@@ -320,3 +320,14 @@ def test_collapse_is_in_the_rows_and_logged_once(
     assert all((row.complete, row.degenerate, row.token_cosine) == (None, None, None) for row in floor)
     said = [record.getMessage() for record in caplog.records if "collapsed" in record.getMessage()]
     assert said == ["TokenCut: collapsed at block 2: most cuts are degenerate (at block 2 4 of 4 graphs are complete)"]
+
+
+def test_pixels_without_a_network_are_baselines(dataset: Boxes, store: FeatureStore, tmp_path: Path) -> None:
+    def rows_with(pixels: bool) -> list:
+        return evaluate(store, dataset, tmp_path / str(pixels), TokenCutConfig(pixels=pixels), {"model": "tiny"})
+
+    without, rows = rows_with(False), rows_with(True)
+    assert rows[: len(without)] == without
+    assert [row.model for row in rows[len(without) :]] == ["baseline: colours", "baseline: random patch"]
+    assert all(row.metric == "CorLoc" and row.block == "" for row in rows[len(without) :])
+    assert rows[-2].value == 75.0  # one image has no boxes, in the others any box hits: all of the image is one

@@ -1,0 +1,278 @@
+"""The page of the third study, from its rows alone, with verdicts where the rule of its configuration allows them.
+
+A measure of a run is its mean over blocks 5 to 12. Networks are compared with skip by the differences of seeds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from scipy.stats import t as student
+
+from benchmarks.pages import markdown_table
+from dinoskip.files import write_text
+from dinoskip.statistics import holm
+
+NETWORKS = {
+    "skip": "with skips",
+    "mixing": "skipless, calibrated, heads that mix",
+    "annealed": "mixing, the skips' weight from 1 to 0 over 60 % of training",
+    "paper": "skipless, the paper's start, beta scaled to the width",
+}
+SEEDS = tuple(range(5))
+BLOCKS = range(5, 13)
+LEVEL = 0.05
+Rows = Sequence[Mapping[str, str]]
+
+
+@dataclass(frozen=True)
+class Measure:
+    """What is averaged over blocks: the task, metric, data set and read point of its rows."""
+
+    name: str
+    task: str
+    metric: str
+    dataset: str
+    facet: str
+
+    def is_of(self, row: Mapping[str, str]) -> bool:
+        """Whether a row is of this measure, whatever its block and read point."""
+        return (row["task"], row["metric"], row["dataset"]) == (self.task, self.metric, self.dataset)
+
+
+PRIMARY = (
+    Measure("mIoU above colours", "probe", "mIoU", "scenes", "out"),
+    Measure("CorLoc", "tokencut", "CorLoc", "scenes", "key"),
+)
+SECONDARY = (
+    Measure("mIoU, read at mlp", "probe", "mIoU", "scenes", "mlp"),
+    Measure("CorLoc, read at out", "tokencut", "CorLoc", "scenes", "out"),
+    Measure("mIoU, 128 px", "probe", "mIoU", "double", "out"),
+    Measure("mIoU, 128 px, read at mlp", "probe", "mIoU", "double", "mlp"),
+    Measure("CorLoc, 128 px", "tokencut", "CorLoc", "double", "key"),
+    Measure("CorLoc, 128 px, read at out", "tokencut", "CorLoc", "double", "out"),
+)
+
+
+def name_of(model: str) -> tuple[str, int]:
+    """Network and seed of a run's name: ``("skip", 0)`` of ``skip-soap-s0``."""
+    network, _, seed = model.split("-")
+    return network, int(seed[1:])
+
+
+def runs_of(rows: Rows) -> dict[str, list[int]]:
+    """The seeds that each network has."""
+    found: dict[str, set[int]] = {network: set() for network in NETWORKS}
+    for model in {row["model"] for row in rows if not row["model"].startswith("baseline")}:
+        network, seed = name_of(model)
+        found[network].add(seed)
+    return {network: sorted(seeds) for network, seeds in found.items()}
+
+
+def by_block(rows: Rows, measure: Measure, model: str) -> dict[int, float]:
+    """Values of a run's single blocks."""
+    own = [row for row in rows if row["model"] == model and measure.is_of(row) and row["facet"] == measure.facet]
+    return {int(row["block"]): float(row["value"]) for row in own if row["block"].isdigit()}
+
+
+def floor(rows: Rows, measure: Measure, name: str) -> float | None:
+    """A baseline's value; None where it was not measured."""
+    values = [float(row["value"]) for row in rows if row["model"] == f"baseline: {name}" and measure.is_of(row)]
+    return statistics.mean(values) if values else None
+
+
+def by_seed(rows: Rows, measure: Measure, network: str) -> dict[int, float]:
+    """Mean over blocks 5 to 12 of every run of a network that has the measure; of the first one above colours."""
+    above = (floor(rows, measure, "colours") or 0.0) if measure is PRIMARY[0] else 0.0
+    found = {}
+    for seed in runs_of(rows)[network]:
+        values = by_block(rows, measure, f"{network}-soap-s{seed}")
+        if all(block in values for block in BLOCKS):
+            found[seed] = statistics.mean(values[block] for block in BLOCKS) - above
+    return found
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A network against skip: differences by seed, their mean, 95 % interval, p (nan of one seed)."""
+
+    network: str
+    measure: Measure
+    differences: Mapping[int, float]
+
+    @property
+    def n(self) -> int:
+        """Seeds that both have."""
+        return len(self.differences)
+
+    @property
+    def mean(self) -> float:
+        """Over seeds."""
+        return statistics.mean(self.differences.values()) if self.n else float("nan")
+
+    @property
+    def half(self) -> float:
+        """Half of the 95 % interval of the mean, by Student's t of n - 1 degrees."""
+        if self.n < 2:
+            return float("nan")
+        return float(student.ppf(0.975, self.n - 1)) * statistics.stdev(self.differences.values()) / self.n**0.5
+
+    @property
+    def p(self) -> float:
+        """Two-sided, of no difference, paired by seed."""
+        if self.n < 2:
+            return float("nan")
+        error = statistics.stdev(self.differences.values()) / self.n**0.5
+        return float(2 * student.sf(abs(self.mean) / error, self.n - 1)) if error else 0.0
+
+    def verdict(self, corrected: float | None) -> str:
+        """What may be said; ``corrected`` is Holm's p, None while the study is not complete."""
+        if corrected is None:
+            return f"none yet: {self.n} of {len(SEEDS)} seeds"
+        if corrected < LEVEL:
+            return f"{'better' if self.mean > 0 else 'worse'}, p = {corrected:.3g}"
+        most = max(abs(self.mean - self.half), abs(self.mean + self.half))
+        return f"undecided, p = {corrected:.3g}: smaller than {most:.1f}"
+
+
+def comparisons(rows: Rows, measures: Sequence[Measure]) -> list[Comparison]:
+    """Every network but skip, on every measure, by the seeds that both have."""
+    made = []
+    for measure in measures:
+        skip = by_seed(rows, measure, "skip")
+        for network in list(NETWORKS)[1:]:
+            own = by_seed(rows, measure, network)
+            made.append(Comparison(network, measure, {seed: own[seed] - skip[seed] for seed in own if seed in skip}))
+    return made
+
+
+def verdicts(made: Sequence[Comparison]) -> list[str]:
+    """A verdict for each primary comparison: none before all of them have all seeds, for Holm counts them together."""
+    if any(one.n < len(SEEDS) for one in made):
+        return [one.verdict(None) for one in made]
+    return [one.verdict(p) for one, p in zip(made, holm([one.p for one in made]), strict=True)]
+
+
+def _number(value: float | None, sign: str = "") -> str:
+    return "" if value is None or np.isnan(value) else f"{value:{sign}.1f}"
+
+
+def _levels(rows: Rows, measures: Sequence[Measure]) -> list[str]:
+    lines = []
+    for network in NETWORKS:
+        cells = []
+        for measure in measures:
+            values = list(by_seed(rows, measure, network).values())
+            spread = f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else ""
+            cells.append(f"{_number(statistics.mean(values))}{spread} ({len(values)})" if values else "")
+        lines.append([network, *cells])
+    lines += [
+        [f"baseline: {name}", *(_number(floor(rows, measure, name)) for measure in measures)]
+        for name in ("colours", "random patch", "majority class", "centre box")
+    ]
+    return markdown_table(["mean over blocks 5-12", *(measure.name for measure in measures)], lines)
+
+
+def _differences(made: Sequence[Comparison], said: Sequence[str]) -> list[str]:
+    lines = []
+    for one, words in zip(made, said, strict=True):
+        interval = f" [{one.mean - one.half:+.1f}, {one.mean + one.half:+.1f}]" if one.n > 1 else ""
+        lines.append(
+            [f"{one.network} − skip", one.measure.name, str(one.n), f"{_number(one.mean, '+')}{interval}", words]
+        )
+    return markdown_table(["networks", "measure", "seeds", "difference", "verdict"], lines)
+
+
+def _curves(rows: Rows) -> list[str]:
+    lines = []
+    for measure in PRIMARY:
+        for network, seeds in runs_of(rows).items():
+            every = [by_block(rows, measure, f"{network}-soap-s{seed}") for seed in seeds]
+            if every and all(every):
+                cells = [_number(statistics.mean(one[block] for one in every)) for block in range(1, 13)]
+                lines.append([f"{network}, {measure.metric}", *cells])
+    return markdown_table(["block", *map(str, range(1, 13))], lines) if lines else []
+
+
+def _rates(rates: Rows) -> list[str]:
+    lines = []
+    for network in NETWORKS:
+        found: dict[float, list[float]] = {}
+        for row in rates:
+            if row["network"] == network:
+                found.setdefault(float(row["lr"]), []).append(float(row["miou"]))
+        for lr, values in sorted(found.items()):
+            lines.append([network, f"{lr:g}", _number(statistics.mean(values)), str(len(values))])
+    return markdown_table(["network", "rate", "mIoU, blocks 3-12", "seeds"], lines)
+
+
+def _weights(rows: Rows) -> list[str]:
+    about = {
+        row["model"]: [row["weights"], f"{float(row['lr']):g}", f"{float(row['seconds']) / 60:.0f}", row["study"]]
+        for row in rows
+        if not row["model"].startswith("baseline")
+    }
+    return markdown_table(["run", "weights", "rate", "minutes", "version"], [[k, *v] for k, v in sorted(about.items())])
+
+
+def identity(rows: Rows) -> str:
+    """Sha256 of the rows, whatever their order."""
+    return hashlib.sha256("\n".join(sorted(json.dumps(dict(row), sort_keys=True) for row in rows)).encode()).hexdigest()
+
+
+def page(rows: Rows, rates: Rows) -> str:
+    """The page."""
+    runs, primary = runs_of(rows), comparisons(rows, PRIMARY)
+    count = sum(map(len, runs.values()))
+    said = verdicts(primary)
+    hours = {row["model"]: float(row["seconds"]) / 3600 for row in rows if not row["model"].startswith("baseline")}
+    machines = sorted({row["machine"] for row in rows})
+    missing = "" if count == 20 else " **No verdict is given: the rule needs all of them.**"
+    whole = ", ".join(f"{network} {len(seeds)}" for network, seeds in runs.items())
+    return "\n".join(
+        [
+            "# Dense features without skips: third study",
+            "",
+            f"{count} of {len(NETWORKS) * len(SEEDS)} runs exist ({whole}).{missing} "
+            "Rule, sizes and settings were written before the first run: `configs/results/evidence.yaml`. "
+            "This page is written from its rows (`docs/results/evidence/`) by `python -m benchmarks.evidence page`; "
+            "`python -m benchmarks.evidence run --data IMAGENETTE` makes whatever run is missing.",
+            "",
+            *(f"- {network}: {what}" for network, what in NETWORKS.items()),
+            "",
+            "## Primary measures",
+            "",
+            *_differences(primary, said),
+            *_levels(rows, PRIMARY),
+            "Mean over blocks 5 to 12 at 64 pixels, the size of training; ± over seeds (their number). mIoU of networks "
+            "is what is above colours; the row of colours itself is as measured. Colours and random patch are features of "
+            "pixels without a network ([protocols](../protocols.md)).",
+            "",
+            "## Secondary, uncorrected",
+            "",
+            *_differences(comparisons(rows, SECONDARY), [""] * 3 * len(SECONDARY)),
+            *_levels(rows, SECONDARY),
+            "## By block",
+            "",
+            *_curves(rows),
+            "## Learning rates",
+            "",
+            *_rates(rates),
+            "## Runs",
+            "",
+            *_weights(rows),
+            f"{sum(hours.values()):.1f} core-hours of runs on {'; '.join(machines) or 'no machine yet'}. "
+            f"sha256 of the rows: `{identity(rows)}`.",
+        ]
+    )
+
+
+def write_page(rows: Rows, rates: Rows, path: Path) -> None:
+    """Write the page."""
+    write_text(path, page(rows, rates) + "\n")

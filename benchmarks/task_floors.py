@@ -1,0 +1,98 @@
+"""What scenes give away without a network: trivial rule, colours and a random patch, on old scenes and new ones.
+
+python -m benchmarks.task_floors [--images 1200] [--sizes 48 64 96]
+
+Segmentation by the probe (mIoU), discovery by TokenCut (CorLoc), the features of :mod:`eval.pixels` in patches of 8.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from benchmarks.pages import markdown_table
+from dinoskip.data.sets.scenes import ScenesConfig, compose
+from dinoskip.environment import describe
+from dinoskip.features.transform import Transform
+from eval.baselines import centre_box, majority_areas
+from eval.discovery import is_hit
+from eval.labelled import LabelledTokens
+from eval.metrics import scores_of_areas
+from eval.pixels import pixel_tokens
+from eval.probe.fit import fit_probes
+from eval.tokencut.cut import to_pixels, tokencut
+
+PATCH = 8
+RATES = (1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
+
+
+def segmentation(config: ScenesConfig, root: Path, size: int, epochs: int) -> list[float]:
+    """MIoU in percent of the validation scenes: of the majority class, then of the probe of each kind of pixels."""
+    train, val = (config.open_segmentation(root, split, None) for split in ("train", "val"))
+    transform = Transform(mode="square", size=size)
+    tokens = [pixel_tokens(part, range(len(part)), transform, PATCH) for part in (train, val)]
+    grid, values = (size // PATCH, size // PATCH), list[float]()
+    for name in tokens[0]:
+        both = [
+            LabelledTokens({1: made[name]}, part.label, grid, part.num_classes, len(part))
+            for part, made in zip((train, val), tokens, strict=True)
+        ]
+        (result,) = fit_probes(both[0], both[1], [1], RATES, epochs, refine=1, device="cpu")
+        values.append(100 * result.scores.miou)
+    areas = majority_areas(both[0].pixels_per_image(), both[1].pixels_per_image())
+    return [100 * scores_of_areas(areas.sum(0)).miou, *values]
+
+
+def discovery(config: ScenesConfig, root: Path, size: int) -> list[float]:
+    """CorLoc in percent of the validation scenes: of the centre box, then of TokenCut on each kind of pixels."""
+    boxes = config.open_detection(root, "val", None)
+    truth = [boxes.boxes(i) for i in range(len(boxes))]
+    centre = np.mean([is_hit(centre_box(config.size, config.size), one) for one in truth])
+    values = [100 * float(centre)]
+    for tokens in pixel_tokens(boxes, range(len(boxes)), Transform(mode="native"), PATCH).values():
+        grid, standard = (config.size // PATCH, config.size // PATCH), tokens.standardised()
+        found = [
+            to_pixels(tokencut(standard(i), grid).box, PATCH, (config.size, config.size)) for i in range(len(boxes))
+        ]
+        values.append(100 * float(np.mean([is_hit(box, one) for box, one in zip(found, truth, strict=True)])))
+    return values
+
+
+def table(images: int, sizes: list[int], epochs: int) -> list[str]:
+    """A line for each kind of scenes, measure and size."""
+    lines = []
+    for objects in ("cutouts", "shapes"):
+        for size in sizes:
+            config = ScenesConfig(images=images, val_fraction=0.33, size=max(size, 64), objects=objects)
+            with tempfile.TemporaryDirectory() as folder:
+                root = compose(config, Path(folder))
+                found = {"mIoU": segmentation(config, root, size, epochs)}
+                if size == config.size:
+                    found["CorLoc"] = discovery(config, root, size)
+            lines += [
+                [f"{objects}, {size} px, {name}", *(f"{one:.1f}" for one in values)] for name, values in found.items()
+            ]
+    return markdown_table(["scenes", "trivial rule", "colours", "random patch"], lines)
+
+
+def main() -> int:
+    """Measure; print the table and the machine."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.task_floors")
+    parser.add_argument("--images", type=int, default=1200)
+    parser.add_argument("--sizes", type=int, nargs="+", default=[48, 64, 96])
+    parser.add_argument("--epochs", type=int, default=30)
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    print("\n".join(table(args.images, args.sizes, args.epochs)))
+    machine = describe()
+    print(f"{args.images} scenes, a third of them validation; {machine['cores']} cores, torch {machine['torch']}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
