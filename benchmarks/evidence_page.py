@@ -250,9 +250,9 @@ def page(rows: Rows, rates: Rows) -> str:
             "",
             *_differences(primary, said),
             *_levels(rows, PRIMARY),
-            "Mean over blocks 5 to 12 at 64 pixels, the size of training; ± over seeds (their number). mIoU of networks "
-            "is what is above colours; the row of colours itself is as measured. Colours and random patch are features of "
-            "pixels without a network ([protocols](../protocols.md)).",
+            "Mean over blocks 5 to 12 at 64 pixels, the size of training; ± over seeds (their number). mIoU of "
+            "networks is what is above colours; the row of colours itself is as measured. Colours and random patch are "
+            "features of pixels without a network ([protocols](../protocols.md)).",
             "",
             "## Secondary, uncorrected",
             "",

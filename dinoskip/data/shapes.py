@@ -71,23 +71,26 @@ def _texture(rng: np.random.Generator, side: int) -> np.ndarray:
 
 
 def _filled(outline: Outline) -> Callable[[np.random.Generator], Image.Image]:
-    """Make pictures of objects with this outline."""
+    """Make pictures of objects with this outline, turned by any angle; scenes turn them no further, so all fit."""
 
     def make(rng: np.random.Generator) -> Image.Image:
         mask = Image.new("L", (SIDE * _FINE, SIDE * _FINE))
         outline(rng, ImageDraw.Draw(mask), SIDE * _FINE - 1)
-        picture = Image.fromarray(np.clip(np.rint(_texture(rng, SIDE)), 0, 255).astype(np.uint8))
-        picture.putalpha(mask.resize((SIDE, SIDE), Image.Resampling.BOX))
-        return picture.crop(picture.getchannel("A").getbbox())
+        turned = mask.rotate(rng.uniform(-180, 180), Image.Resampling.BICUBIC, expand=True)
+        turned = turned.crop(turned.getbbox())
+        size = round(SIDE * turned.width / max(turned.size)), round(SIDE * turned.height / max(turned.size))
+        picture = Image.fromarray(np.clip(np.rint(_texture(rng, SIDE)), 0, 255).astype(np.uint8)).crop((0, 0, *size))
+        picture.putalpha(turned.resize(size, Image.Resampling.BOX))
+        return picture
 
     return make
 
 
 SHAPES = (
-    Kind("disc", _filled(_disc), 180),
-    Kind("ring", _filled(_ring), 180),
-    Kind("star", _filled(_star), 180),
-    Kind("triangle", _filled(_triangle), 180),
-    Kind("cross", _filled(_cross), 180),
-    Kind("comb", _filled(_comb), 180),
+    Kind("disc", _filled(_disc), 0),
+    Kind("ring", _filled(_ring), 0),
+    Kind("star", _filled(_star), 0),
+    Kind("triangle", _filled(_triangle), 0),
+    Kind("cross", _filled(_cross), 0),
+    Kind("comb", _filled(_comb), 0),
 )

@@ -137,6 +137,11 @@ def test_cutouts_are_the_default_and_no_part_of_the_recipe(tmp_path: Path) -> No
     assert (drawn / "classes.txt").read_text().split() == ["disc", "ring", "star", "triangle", "cross", "comb"]
 
 
+def test_no_scene_is_without_an_object() -> None:
+    config = ScenesConfig(images=120, size=64, max_objects=1, objects="shapes")
+    assert all(len(draw_scene(config, number).boxes) == 1 for number in range(120))
+
+
 def test_colour_says_nothing_of_a_shape() -> None:
     """Mean colours of objects of one class spread as those of all; of cut-outs classes have colours of their own."""
 

@@ -23,6 +23,7 @@ from dinoskip.records import read_records
 from dinoskip.results import read_rows
 from dinoskip.statistics import wilson
 from eval.discovery import corloc, is_hit
+from eval.pixels import pixel_tokens
 from eval.tokencut import TokenCut, TokenCutConfig, evaluate, to_pixels, tokencut
 from eval.tokencut.lost import lost
 from tests.helpers.folders import contents
@@ -330,4 +331,6 @@ def test_pixels_without_a_network_are_baselines(dataset: Boxes, store: FeatureSt
     assert rows[: len(without)] == without
     assert [row.model for row in rows[len(without) :]] == ["baseline: colours", "baseline: random patch"]
     assert all(row.metric == "CorLoc" and row.block == "" for row in rows[len(without) :])
-    assert rows[-2].value == 75.0  # one image has no boxes, in the others any box hits: all of the image is one
+    tokens = pixel_tokens(dataset, range(4), store.transform, store.patch_size)["colours"].standardised()
+    boxes = [to_pixels(tokencut(tokens(i), store.grid(i)).box, 8, SIZES[i]) for i in range(4)]
+    assert rows[-2].value == 100 * corloc(boxes, [dataset.boxes(i) for i in range(4)])
