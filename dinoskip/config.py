@@ -158,16 +158,23 @@ def merge(base: Any, over: Any, key: str = "") -> Any:
     return over
 
 
-def read_yaml(path: str | Path, rename: Callable[[RawConfig], RawConfig] | None = None) -> RawConfig:
+def read_yaml(
+    path: str | Path, rename: Callable[[RawConfig], RawConfig] | None = None, not_inherited: Collection[str] = ()
+) -> RawConfig:
     """Read a YAML file and the files it ``extends`` (relative to it), later ones over earlier ones.
 
-    ``rename`` brings the keys of each file to their current names before it is laid over another.
+    ``rename`` brings the keys of each file to their current names before it is laid over another. ``not_inherited`` are
+    dotted keys that count in the file alone in which they stand.
     """
-    return _read_yaml(Path(path), rename, (), [])
+    return _read_yaml(Path(path), rename, not_inherited, (), [])
 
 
 def _read_yaml(
-    path: Path, rename: Callable[[RawConfig], RawConfig] | None, above: tuple[Path, ...], already: list[Path]
+    path: Path,
+    rename: Callable[[RawConfig], RawConfig] | None,
+    not_inherited: Collection[str],
+    above: tuple[Path, ...],
+    already: list[Path],
 ) -> RawConfig:
     """:func:`read_yaml` of a file that the files ``above`` extend; ``already`` counts the files read."""
     already.append(path)
@@ -200,7 +207,9 @@ def _read_yaml(
         place = own.places.get("extends", str(path))
         if not isinstance(name, str) or Path(name).is_absolute() or not name.endswith((".yaml", ".yml")):
             raise ConfigError(f"{place}: extends: {name!r} must be a relative path to a .yaml file")
-        base = _read_yaml(path.parent / name, rename, (*above, path.resolve()), already)
+        base = _read_yaml(path.parent / name, rename, not_inherited, (*above, path.resolve()), already)
+        for key in not_inherited:
+            _remove(base.tree, key)
         result.tree = merge(result.tree, base.tree)
         result.places.update(base.places)
     own = rename(own) if rename else own
@@ -208,6 +217,16 @@ def _read_yaml(
     result.places.update(own.places)
     result.places[""] = str(path)
     return result
+
+
+def _remove(tree: Tree, dotted: str) -> None:
+    """Take a dotted key out of ``tree``, in place, where it is there."""
+    *parents, last = dotted.split(".")
+    node: Any = tree
+    for part in parents:
+        node = node.get(part) if isinstance(node, dict) else None
+    if isinstance(node, dict):
+        node.pop(last, None)
 
 
 def _index(node: Tree | list[Any], part: str, where: str) -> Any:

@@ -68,7 +68,7 @@ class EvalResult:
 
     @property
     def is_baseline(self) -> bool:
-        """Whether the row is of a rule that looks at no image (:meth:`baseline`), not of a model."""
+        """Whether the row is of a rule without a network (:meth:`baseline`), not of a model."""
         return self.model.startswith(_BASELINE)
 
     @property

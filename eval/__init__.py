@@ -11,7 +11,7 @@ A folder for each task: its settings in ``config.py`` (no torch at import), its 
 - videos: ``video``; pairs of images: ``correspondence``
 - while a network trains: ``online``
 - for all of them: ``labelled`` (tokens with label maps), ``upsampling``, ``metrics``, ``intervals`` (of the mIoU),
-  ``baselines``, ``means`` (over what images have several of), ``compare`` (two rows over the same images),
-  ``picture_maps`` (what the gallery draws), ``places`` (blocks and facets of one pass), ``resumed`` (what is found
-  image by image, in files)
+  ``baselines``, ``pixels`` (features without a network), ``means`` (over what images have several of), ``compare`` (two
+  rows over the same images), ``picture_maps`` (what the gallery draws), ``places`` (blocks and facets of one pass),
+  ``resumed`` (what is found image by image, in files)
 """

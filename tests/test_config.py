@@ -99,6 +99,19 @@ def test_extends_and_overrides_and_places(tmp_path: Path) -> None:
     assert source.place("model.init.alpha") == "command line"
 
 
+def test_what_is_not_inherited(tmp_path: Path) -> None:
+    (tmp_path / "base.yaml").write_text("report: {note: theirs, title: t}\nplain: 5\n")
+    (tmp_path / "middle.yaml").write_text("extends: base.yaml\nreport: {costs: true}\n")
+    (tmp_path / "own.yaml").write_text("extends: middle.yaml\nreport: {note: own}\n")
+    keys = ("report.note", "plain.note", "absent.note")
+    assert read_yaml(tmp_path / "base.yaml", not_inherited=keys).tree["report"]["note"] == "theirs"
+    assert read_yaml(tmp_path / "middle.yaml", not_inherited=keys).tree["report"] == {"title": "t", "costs": True}
+    assert read_yaml(tmp_path / "own.yaml", not_inherited=keys).tree == {
+        "report": {"title": "t", "costs": True, "note": "own"}, "plain": 5,
+    }  # fmt: skip
+    assert read_yaml(tmp_path / "middle.yaml").tree["report"]["note"] == "theirs"
+
+
 @pytest.mark.parametrize("extends", ["/etc/passwd", "missing.yaml", "study.yaml", "[base.txt]", "5", ""])
 def test_bad_extends(tmp_path: Path, extends: str) -> None:
     assert len(problems(tmp_path, f"extends: {extends}\ntitle: a\n")) == 1

@@ -101,7 +101,7 @@ def print_results(runner: Runner, rows: Sequence[EvalResult]) -> None:
         )
         if trivial is not None:
             number = trivial.shown, trivial.interval
-            chosen.append((benchmark.label, trivial.model, "", "", *number, "looks at no image"))
+            chosen.append((benchmark.label, trivial.model, "", "", *number, "no network"))
     if chosen:
         print_table(chosen, ("measure", "model", "block", "read at", "value", "95 %", "block is"))
 

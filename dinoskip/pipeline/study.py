@@ -25,6 +25,8 @@ from dinoskip.pipeline.variants import Variant, confounds, expand
 from dinoskip.training.supervised_config import with_defaults
 
 STAGES = stages.load_all()
+_OF_ONE_PAGE = ("report.note",)
+"""What a study says of its own results: one that extends it has others."""
 _SUITS = {
     "segmentation": (has_masks, "label maps"),
     "detection": (has_boxes, "boxes"),
@@ -61,7 +63,7 @@ Study: type[StudyBase] = create_model(
 def load_study(path: str | Path, overrides: Iterable[str] = ()) -> tuple[StudyBase, tuple[Variant, ...]]:
     """Read a study and expand its variants; every problem is reported at once (:class:`ConfigError`)."""
     current = [old_keys.current_override(text) for text in overrides]
-    return study_of(apply_overrides(read_yaml(path, old_keys.rename), current))
+    return study_of(apply_overrides(read_yaml(path, old_keys.rename, _OF_ONE_PAGE), current))
 
 
 def study_of(source: RawConfig) -> tuple[StudyBase, tuple[Variant, ...]]:

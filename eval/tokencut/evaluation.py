@@ -98,18 +98,12 @@ def evaluate(
     _write(results, groups, out)
     for i in range(min(config.overlays, len(store))):
         _draw(results, dataset.path(place[i]), i, truth[i], out / "overlays")
-    baselines = {
-        name: [is_hit(rule(*store.image_size(i)), boxes) for i, boxes in enumerate(truth)]
-        for name, rule in BOXES.items()
-    }
-    if config.pixels:
-        baselines |= _pixel_hits(store, dataset, place, truth, config, workers)
-    recorded += discovery_baselines(baselines, recorded[0].row)
+    recorded += discovery_baselines(_baseline_hits(store, dataset, place, truth, config, workers), recorded[0].row)
     results.files.finish()
     return write_recorded_rows(out, store.ids, recorded)
 
 
-def _pixel_hits(
+def _baseline_hits(
     store: FeatureSet,
     dataset: BoxDataset,
     place: Sequence[int],
@@ -117,10 +111,16 @@ def _pixel_hits(
     config: TokenCutConfig,
     workers: int,
 ) -> dict[str, list[bool]]:
-    """Which images the boxes of pixels without a network hit, by the first tau; a tiny image's box is all of it."""
-    cuts = cut_pixels(dataset, place, store, config.tau[0], config.eps, workers)
+    """Which images boxes without a network hit: of rules and, if asked for, of pixels by the first tau."""
     sizes = [store.image_size(i) for i in range(len(place))]
-    return {
+    hits = {
+        name: [is_hit(rule(*size), boxes) for size, boxes in zip(sizes, truth, strict=True)]
+        for name, rule in BOXES.items()
+    }
+    if not config.pixels:
+        return hits
+    cuts = cut_pixels(dataset, place, store, config.tau[0], config.eps, workers)
+    return hits | {
         name: [
             is_hit(full_image(*size) if one is None else to_pixels(one.box, store.patch_size, size), boxes)
             for one, size, boxes in zip(some, sizes, truth, strict=True)

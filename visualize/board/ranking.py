@@ -178,6 +178,6 @@ def _floor(sources: Sequence[BoardSource], key: tuple[str, ...], setting: Settin
     for source in sources:
         for row in source.rows:
             if row.is_baseline and benchmark_key(row) == key and _setting(row)[-2:] == setting[-2:]:
-                score = Score(row, row.value, ("",), row.low, row.high, "looks at no image")
+                score = Score(row, row.value, ("",), row.low, row.high, "no network")
                 lines.setdefault(row.model, BoardLine("", row, None, score, {}))
     return sorted(lines.values(), key=lambda line: -line.score.value)

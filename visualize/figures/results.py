@@ -90,7 +90,7 @@ def blocks_figure(variants: Variants, out: Path, baselines: Sequence[EvalResult]
     if any(collapse(row) for rows in benchmarks.values() for own in rows.values() for row in own.values()):
         caption += "; crosses mark collapsed features, which have none"
     if baselines:
-        caption += "; grey levels are baselines, which look at no image"
+        caption += "; grey levels are baselines, without a network"
     if any(untrained.values()):
         caption += "; thin curves are the same networks before training"
     return write_figure(out, draw, caption, ". ".join(words) + ".", _BLOCKS_READING)
