@@ -1,4 +1,4 @@
-"""The code's constants are those that docs/protocols.md and docs/supervised.md name, with their sources."""
+"""The code's constants are those that docs/protocols.md, docs/supervised.md and docs/report.md name, with sources."""
 
 from __future__ import annotations
 
@@ -57,11 +57,21 @@ IN_CODE = {
     "dinoskip.data.augment:STD": [0.229, 0.224, 0.225],
     "eval.knn.classify:knn_classify.temperature": 0.07,  # eval_knn.py
     "dinoskip.data.masks:LOG_ASPECT": log(1 / 0.3),  # iBOT's loader.py: pred_aspect_ratio (0.3, 1 / 0.3)
+    "dinoskip.data.masks:TRIES": 10,
+    "dinoskip.init.calibrated:calibrated_.centring": 0.5,  # docs/initialisations.md
+    "dinoskip.init.calibrated:calibrated_.gain": 1.0,
+    "dinoskip.init.calibrated:calibrated_.diagonal": 0.5,
+    "dinoskip.init.calibrated:calibrated_.max_scale": 4.0,
+    "dinoskip.init.calibrated:calibrated_.c": 3.0,
+    "dinoskip.init.calibrated:Calibration.diagonal": 0.5,
+    "dinoskip.init.calibrated:_MIXING": 0.5,
     "eval.saliency.solver:SIGMA_PLACE": 16,  # TokenCut's bilateral_solver.py
     "eval.saliency.solver:SIGMA_LUMA": 16,
     "eval.saliency.solver:SIGMA_CHROMA": 8,
     "eval.saliency.solver:SMOOTHNESS": 256.0,
     "eval.saliency.solver:CONFIDENCE": 0.999,
+    "eval.saliency.solver:LEAST_DIAGONAL": 1e-5,
+    "eval.saliency.solver:BALANCING": 10,
     "eval.saliency.solver:ITERATIONS": 25,
     "eval.saliency.solver:TOLERANCE": 1e-5,
     "eval.objects.masks:OVERLAP": 0.5,  # CutLER's maskcut.py: IoU with the mask before
@@ -70,6 +80,18 @@ IN_CODE = {
     "eval.objects.evaluation:_KEPT": 0.5,  # IoU with the mask after the CRF or filling
     "eval.normals.augment:_STRENGTH": 0.2,  # probe3d's ColorJitter
     "eval.normals.augment:_SMALLEST": 0.5,
+    "eval.depth.augment:_BORDER": (45 / 480, 472 / 480, 43 / 640, 608 / 640),  # DINOv2's depther: NYUCrop, ColorAug
+    "eval.depth.augment:_GAMMA": (0.9, 1.1),
+    "eval.depth.augment:_BRIGHTNESS": (0.75, 1.25),
+    "eval.depth.augment:_CHANNELS": (0.9, 1.1),
+    "eval.depth.fit:_INIT_DEVIATION": 0.01,
+    "eval.video.scores:_TOLERANCE": 0.008,  # DAVIS 2017's bound_th
+    "eval.video.frames:_AS_CODED": ((0.485, 0.456, 0.406), (0.228, 0.224, 0.225)),  # eval_video_segmentation.py
+    "dinoskip.estimates:LEAST": 6,  # docs/report.md
+    "dinoskip.estimates:LEAST_TO_CHOOSE": 30,
+    "dinoskip.estimates:SPLITS": 50,
+    "dinoskip.estimates:SIGNIFICANT": 0.05,
+    "dinoskip.pipeline.stages.sweep:FEWEST": 5,
 }
 SCHEDULES = {"dino_vits16_100ep": (0.001, 0.04, 0.04), "dino_vits16_300ep": (0.002, 0.04, 0.07)}
 """Peak learning rate (lr × batch / 256), teacher temperature in epoch 0 and after the warm-up."""
@@ -104,7 +126,7 @@ def check(value: Any, published: Any) -> None:
     if isinstance(value, float):
         assert value == pytest.approx(published, rel=1e-9)
     else:
-        assert (list(value) if isinstance(value, tuple) else value) == published
+        assert (list(value) if isinstance(published, list) else value) == published
 
 
 @pytest.mark.parametrize(
