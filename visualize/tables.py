@@ -46,9 +46,17 @@ def mean_deviation(values: Sequence[float], digits: int = 1) -> str:
     return text + (f" ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else "")
 
 
+_ENTITIES = {"&": "&amp;", "<": "&lt;", "~": "&#126;", "$": "&#36;"}
+
+
 def escape_markdown(text: str, limit: int = 300) -> str:
-    """Backslash what Markdown or the HTML inside it would interpret."""
-    return "".join(f"\\{letter}" if letter in "\\`*_[]<>|#&!~$" else letter for letter in clean(text, limit))
+    """Escape what Markdown or the HTML inside it would interpret, on GitHub as in python-markdown.
+
+    The latter undoes no backslash before ``&``, ``<``, ``~`` and ``$``: these become entities.
+    """
+    return "".join(
+        _ENTITIES.get(letter) or (f"\\{letter}" if letter in "\\`*_[]>|#!" else letter) for letter in clean(text, limit)
+    )
 
 
 def markdown(grid: TextTable) -> str:

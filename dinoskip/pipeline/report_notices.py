@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 from dinoskip.console import read_metrics
@@ -22,9 +22,7 @@ def notices(inputs: Mapping[str, Path], missing: Mapping[str, str] | None = None
 
     ``missing`` are roles that are not there, and why.
     """
-    ran = {role.partition("/")[0] for role in [*inputs, *(missing or {})]}
-    absent = [stage.measures for stage in map(stages.load, stages.COMMANDS) if stage.name not in ran]
-    lines = [f"not asked for: {', '.join(absent)}"] if absent else []
+    lines = []
     if known := sorted(role for role, path in inputs.items() if _by_sample(path)):
         lines.append(f"images over 1 GiB, known by sizes, times and a sample of their bytes: {', '.join(known)}")
     lines += _not_run({role: why for role, why in (missing or {}).items() if role.partition("/")[0] not in PREPARED})
@@ -32,6 +30,12 @@ def notices(inputs: Mapping[str, Path], missing: Mapping[str, str] | None = None
         if role.startswith(("pretrain/", "supervise/")):
             lines += [f"{role}: {line}" for line in _of_training(path)]
     return lines
+
+
+def unmeasured(roles: Collection[str]) -> list[str]:
+    """Kinds of measures that none of a report's inputs, there or missing, is of: not asked for."""
+    ran = {role.partition("/")[0] for role in roles}
+    return [stage.measures for stage in map(stages.load, stages.COMMANDS) if stage.name not in ran]
 
 
 def _by_sample(output: Path) -> bool:

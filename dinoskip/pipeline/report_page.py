@@ -21,7 +21,7 @@ from dinoskip.environment import describe
 from dinoskip.files import read_json, write_text
 from dinoskip.init.config import ModelConfig
 from dinoskip.pipeline.report_costs import cost_tables
-from dinoskip.pipeline.report_notices import notices
+from dinoskip.pipeline.report_notices import notices, unmeasured
 from dinoskip.pipeline.stage import Task
 from dinoskip.pipeline.unfinished import note_unfinished
 from dinoskip.records import ImageRecords, read_records
@@ -87,6 +87,7 @@ def measured(task: Task) -> Report:
         records=_records(task),
         confounds=_confounds(task, variants),
         notices=[*notices(task.inputs, task.settings.get("missing")), *_not_finite(rows)],
+        unmeasured=unmeasured([*task.inputs, *task.settings.get("missing", {})]),
         compare=[name for name in settings["compare"] if name in published.PUBLISHED],
         datasets=_published_names(task.settings["datasets"]),
         epochs=task.settings["epochs"],

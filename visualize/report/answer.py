@@ -25,10 +25,11 @@ from visualize.tables import TextTable, mean_deviation
 BETTER, WORSE, UNDECIDED = "better", "worse", "undecided"
 _ROUNDED = 0.05  # percent points: what is below prints as 0.0 and has no sign
 _UNPAIRED = "no records of both on the same images, so the difference is unpaired"
-_ONE_RUN = "one training run a network: intervals hold the images' chance, not that of another seed of training"
+SAME_WEIGHTS = "the same weights"
+_ONE_RUN = "Each network was trained once. The intervals cover the choice of images, not the training seed."
 _SEEDS = (
-    "several training runs a network: intervals and p hold the chance of another seed of training, and that of other "
-    "images where both have records of the same; blocks, data set and protocol are fixed"
+    "Each network was trained with several seeds. The intervals and p cover the training seed and, where both networks "
+    "were measured on the same images, the choice of images; not the choice of blocks, data set and protocol."
 )
 
 
@@ -100,6 +101,14 @@ class AnswerLine:
         """The network of the higher score."""
         difference = self.difference
         return None if difference is None else self.first if difference.value > 0 else self.second
+
+    @property
+    def same_weights(self) -> bool:
+        """Whether both networks have the same weights and all the same numbers."""
+        if self.first is None or self.second is None or self.first.read != self.second.read:
+            return False
+        first, second = ([score.row.weights for score in side.now] for side in (self.first, self.second))
+        return first == second and all(first)
 
     @property
     def unresolved(self) -> str:
@@ -267,6 +276,8 @@ def _line_decided(line: AnswerLine, sign: int, p: float, speechless: str) -> Ans
     if winner is None or difference is None:
         return line
     why = line.unresolved or speechless or difference.why
+    if line.same_weights:
+        why = SAME_WEIGHTS
     if not why and winner.has_collapsed:
         why = f"{winner.name} has collapsed"
     if not why and sign == 0 and gain is not None and line.judgement and line.judgement.p > difference.p:
@@ -289,17 +300,17 @@ def verdict(compared: Sequence[Answer], every: Sequence[Answer] = ()) -> str:
     if not lines:
         return "The networks share no measure: nothing can be said of a difference."
     if len(pairs) > 1:
-        return _counts(lines)
+        return _of_pairs(pairs)
     (answer,) = pairs
+    if all(line.why == SAME_WEIGHTS for _, line in lines):
+        return f"{answer.first} and {answer.second} have {SAME_WEIGHTS}."
     if why := next(filter(None, (line.unresolved for _, line in lines)), ""):
         return f"No verdict between {answer.first} and {answer.second}: {why}."
     parts = [_part(word, [line for _, line in lines if line.sign == sign]) for sign, word in ((1, BETTER), (-1, WORSE))]
     open_ = [line.benchmark.label for _, line in lines if line.sign == 0]
     if not any(parts):
-        return (
-            f"No difference between {answer.first} and {answer.second} is certain, after correction for "
-            f"{len(lines)} comparison{'s' if len(lines) > 1 else ''}."
-        )
+        measures = "the one measure" if len(lines) == 1 else f"any of the {len(lines)} measures"
+        return f"{answer.first} and {answer.second} cannot be told apart on {measures}."
     rest = f"; undecided: {'; '.join(open_)}" if open_ else ""
     return f"{answer.first} is {' and '.join(filter(None, parts))}, compared with {answer.second}{rest}."
 
@@ -326,18 +337,43 @@ def _part(word: str, lines: Sequence[AnswerLine]) -> str:
     return f"{word} in " + "; ".join(f"{line.benchmark.label} ({_text(line)})" for line in lines) if lines else ""
 
 
-def _counts(lines: Sequence[tuple[Answer, AnswerLine]]) -> str:
-    counts = {sign: [pair for pair in lines if pair[1].sign == sign] for sign in (1, -1, 0)}
-    parts = []
-    for sign, word in ((1, BETTER), (-1, WORSE)):
-        where = "; ".join(f"{answer.first}: {line.benchmark.label}" for answer, line in counts[sign][:4])
-        where += "; …" if len(counts[sign]) > 4 else ""
-        parts.append(f"{word} in {len(counts[sign])}" + (f" ({where})" if where else ""))
-    open_ = sum(bool(line.unresolved) for _, line in lines)
-    return (
-        f"In {len(lines)} comparisons of a network with its counterpart, corrected together, the first is "
-        f"{', '.join(parts)}, and {len(counts[0])} are undecided{f', {open_} for an unresolved rate' if open_ else ''}."
-    )
+def _of_pairs(pairs: Sequence[Answer]) -> str:
+    """A sentence for each network that others are compared with: which are better or worse, on how many measures."""
+    references: dict[str, list[Answer]] = {}
+    for pair in pairs:
+        if any(line.difference for line in pair.lines):
+            references.setdefault(pair.second, []).append(pair)
+    return " ".join(_of_reference(second, own) for second, own in references.items())
+
+
+def _of_reference(second: str, pairs: Sequence[Answer]) -> str:
+    """``Compared with skip: default is worse on 3 of 6 measures; paper cannot be told apart from it.``"""
+    said: dict[str, list[str]] = {}
+    for pair in pairs:
+        lines = [line for line in pair.lines if line.difference]
+        counts = [(word, sum(line.sign == sign for line in lines)) for sign, word in ((1, BETTER), (-1, WORSE))]
+        found = " and ".join(f"{word} on {count}" for word, count in counts if count)
+        if found:
+            outcome = f"is {found} of {len(lines)} measures"
+        elif all(line.why == SAME_WEIGHTS for line in lines):
+            outcome = f"has {SAME_WEIGHTS}"
+        elif any(line.unresolved for line in lines):
+            outcome = "gets no verdict, a learning rate being unresolved"
+        else:
+            outcome = "cannot be told apart from it"
+        said.setdefault(outcome, []).append(pair.first)
+    parts = [
+        _with_subject(names, outcome) for outcome, names in sorted(said.items(), key=lambda one: "cannot" in one[0])
+    ]
+    return f"Compared with {second}: {'; '.join(parts)}."
+
+
+def _with_subject(names: Sequence[str], outcome: str) -> str:
+    if len(names) == 1:
+        return f"{names[0]} {outcome}"
+    plural = {"is": "are each", "has": "have", "gets": "get"}
+    verb, _, rest = outcome.partition(" ")
+    return f"{', '.join(names[:-1])} and {names[-1]} {plural.get(verb, verb)} {rest}"
 
 
 def _text(line: AnswerLine) -> str:
@@ -368,19 +404,25 @@ def _of_network(line: AnswerLine, side: Measured) -> list[str]:
     """Baselines and an own start that a network is not clearly above."""
     if side.has_collapsed:
         return []
-    about = f"{side.name}, {line.benchmark.label}, {side.parts['block']}: {side.value:.1f} is not clearly above"
+    about = f"{side.name}, {line.benchmark.label}, {side.parts['block']}: {side.value:.1f} is"
     low = side.now[0].low if len(side.now) == 1 and side.now[0].low is not None else side.value
     said: list[str] = []
     if line.trivial is not None and low <= line.trivial.value:
-        said.append(f"{about} the {line.trivial.model.removeprefix('baseline: ')}, {line.trivial.value:.1f}")
+        name, value = line.trivial.model.removeprefix("baseline: "), line.trivial.value
+        said.append(f"{about} {_not_above(side.value, value)} the baseline ({name}), {value:.1f}")
     gain = gain_of(*aligned(side.now, side.before))
     if gain is not None and not gain.low > 0:
-        said.append(f"{about} the same network before training, {side.value - 100 * gain.value:.1f}")
+        start = side.value - 100 * gain.value
+        said.append(f"{about} {_not_above(side.value, start)} the same network before training, {start:.1f}")
     return said
 
 
+def _not_above(value: float, floor: float) -> str:
+    return "below" if value <= floor - _ROUNDED else "not clearly above"
+
+
 def choices(compared: Sequence[Answer]) -> str:
-    """How blocks were chosen, and how much higher choosing on the images shown would have come out."""
+    """How blocks were chosen, and how much higher the scores would be with blocks chosen on the images shown."""
     hows: dict[str, dict[str, None]] = {}
     removed: dict[str, None] = {}
     for answer in compared:
@@ -391,8 +433,10 @@ def choices(compared: Sequence[Answer]) -> str:
                     removed[f"{signed(score.optimism)} ({score.row.model}, {line.benchmark.label})"] = None
     text = " ".join(f"Blocks {how} ({'; '.join(labels)})." for how, labels in hows.items() if how)
     if {CROSS_FITTED, HELD_OUT} & set(hows):
-        added = f"would have added {'; '.join(removed)}" if removed else "would have added nothing"
-        text += f" Optimism removed: choosing it on the images shown {added}."
+        if removed:
+            text += f" Choosing the block on these images instead would have raised the score: {'; '.join(removed)}."
+        else:
+            text += " Choosing the block on these images instead would not have changed the score."
     return text
 
 
@@ -418,7 +462,7 @@ def answer_table(
             )
             lines.append([names, line.benchmark.label, *cells, floor])
     columns = (
-        "networks", "measure", "first", "second", "difference", "the first is", "untrained", "last block", "trivial",
+        "networks", "measure", "first", "second", "difference", "the first is", "untrained", "last block", "baseline",
     )  # fmt: skip
     notes = [
         note for note in (verdict(compared, every), *dependences(every), choices(compared), *cautions(compared)) if note

@@ -35,7 +35,8 @@ class Report:
     ``protocol`` is ``{section: {setting: value}}``; ``baselines`` are rows of rules that look at no image, shown
     below the variants'; ``records`` are what each image contributes to the rows that have it; ``confounds`` are
     one-line differences between networks other than the one asked about; ``notices`` are one-line warnings and
-    reasons why something was skipped; ``commands`` are shell lines that reproduce the study. ``compare`` names
+    reasons why something was skipped; ``unmeasured`` are kinds of measures that were not asked
+    for; ``commands`` are shell lines that reproduce the study. ``compare`` names
     published tables; ``datasets`` is ``{our data set: the paper's}``, ``epochs`` the length of our runs and
     ``trained_on`` what they saw. With ``compare`` the paper's claims are gone through as well; ``roughness`` is of
     the gallery's pictures at ``block``.
@@ -53,6 +54,7 @@ class Report:
     environment: Mapping[str, object] = field(default_factory=dict)
     protocol: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     notices: Sequence[str] = ()
+    unmeasured: Sequence[str] = ()
     commands: Sequence[str] = ()
     confounds: Sequence[str] = ()
     records: Mapping[EvalResult, ImageRecords] = field(default_factory=dict)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from visualize.pages import clean
 from visualize.report.content import Report
 from visualize.report.tables import ReportTables
-from visualize.tables import DataTable, escape_markdown, markdown, markdown_rows, setting, shown
+from visualize.tables import DataTable, TextTable, escape_markdown, markdown, markdown_rows, setting, shown
 
 
 def report_markdown(
@@ -22,23 +22,28 @@ def report_markdown(
     text = escape_markdown
     parts = [f"# {text(report.title)}"]
     parts += [text(report.note, 1200)] if report.note else []
-    if report.notices:
-        parts += ["## Skipped or noticed", "\n".join(f"- {text(notice, 600)}" for notice in report.notices)]
+    parts += [f"**{text(tables.verdict, 1200)}**", *map(_bare, tables.overview)]
+    figures = [(one["path"], one["caption"], "") for one in pictures["plain"]]
+    parts += [_figure(*one) for one in figures[:1]]
     said = "\n".join(f"- {text(sentence, 2400)}" for sentence in tables.separated)
-    parts += ["## Answer", *([said] if said else []), markdown(tables.answer)]
+    parts += [
+        _folded("Scores, intervals, blocks"),
+        *([said] if said else []),
+        markdown(tables.answer),
+    ]
+    parts += ["</details>"]
     if tables.silent:
-        title = "<details><summary>Measures that separate nothing here</summary>"
+        title = _folded("Measures that separate nothing here")
         parts += [title, markdown(tables.silent), "</details>"]
+    if report.notices:
+        parts += [_folded("Skipped or noticed")]
+        parts += ["\n".join(f"- {text(notice, 600)}" for notice in report.notices), "</details>"]
+    parts += [_folded("Best block of each network, figures, every block, settings")]
     parts += ["## Numbers", markdown(tables.best)]
     if tables.beside:
         parts += ["## Beside the paper", *map(markdown, tables.beside)]
-    figures = [(one["png"], one["caption"], one["reading"]) for one in pictures["figures"]]
-    figures += [(one["path"], one["caption"], "") for one in pictures["plain"]]
-    if figures:
-        parts += ["## Figures"]
-    for path, caption, reading in figures:
-        words = f"{text(caption, 400)}. {text(reading, 900)}".strip()
-        parts += [f"![{text(caption, 400)}]({path})\n\n{words}"]
+    drawn = [(one["png"], one["caption"], one["reading"]) for one in pictures["figures"]] + figures[1:]
+    parts += ["## Figures", *(_figure(*one) for one in drawn)] if drawn else []
     if tables.blocks:
         parts += ["## Every block", *(markdown(grid) for grid in tables.blocks)]
     parts += [markdown(tables.settings)] if tables.settings else []
@@ -52,10 +57,28 @@ def report_markdown(
     if report.protocol:
         parts += ["## Protocol"]
         parts += [f"### {text(name)}\n\n{_settings_list(values)}" for name, values in report.protocol.items()]
+    if report.unmeasured:
+        parts += [f"Not asked for: {text(', '.join(report.unmeasured), 600)}."]
     if report.commands:
         lines = "\n".join(f"    {clean(command, 2000)}" for command in report.commands)
         parts += ["## Reproduce", lines]
+    parts += ["</details>"]
     return "\n\n".join(part.strip("\n") for part in parts) + "\n"
+
+
+def _folded(title: str) -> str:
+    """The start of a fold, in which python-markdown reads Markdown, too, as GitHub does."""
+    return f'<details markdown="1"><summary>{title}</summary>'
+
+
+def _figure(path: str, caption: str, reading: str) -> str:
+    words = f"{escape_markdown(caption, 400)}. {escape_markdown(reading, 900)}".strip()
+    return f"![{escape_markdown(caption, 400)}]({path})\n\n{words}"
+
+
+def _bare(table: TextTable) -> str:
+    """A table without its title and notes."""
+    return "\n".join(markdown_rows([text for text, _ in table.head[0]], table.rows, table.stubs))
 
 
 def _settings_list(values: Mapping[str, object]) -> str:

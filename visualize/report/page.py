@@ -25,6 +25,7 @@ from visualize.report import sections
 from visualize.report.answer import Answer, answer_table, answers, cautions, choices, dependences, verdict
 from visualize.report.content import Preview, Report
 from visualize.report.markdown import report_markdown
+from visualize.report.overview import LEGEND, Overview, described, overview_tables, overviews
 from visualize.report.rows_page import write_long_table
 from visualize.report.separation import separation_said, separations, speechless
 from visualize.report.tables import (
@@ -56,6 +57,7 @@ def build_report(report: Report, out: Path) -> None:
         [replace(pair, lines=[line for line in pair.lines if (line.benchmark in folded) == hidden]) for pair in every]
         for hidden in (False, True)
     )
+    seen = overviews(every, folded)
     tables = ReportTables(
         answer_table(pairs, every=every),
         answer_table(silent, "silent", "Measures that separate nothing here") if folded else None,
@@ -65,11 +67,13 @@ def build_report(report: Report, out: Path) -> None:
         others_grid(report.rows),
         [(table, compared(table, study, report.baselines)) for table in map(published, report.compare)],
         _claims(report, study) if report.compare else None,
+        " ".join([verdict(pairs, every), *dependences(every)]),
+        overview_tables(seen),
     )
     for folder in ("img", "tables"):
         (out / folder).mkdir(parents=True, exist_ok=True)
     pictures = copied(report.figures, report.previews, out / "img")
-    _write_page(report, kept, (pairs, silent, every), tables, pictures, out / "index.html")
+    _write_page(report, kept, (pairs, silent), seen, tables, pictures, out / "index.html")
     write_text(out / "report.md", report_markdown(report, tables, pictures))
     below = {row.model: [one for one in report.baselines if one.model == row.model] for row in report.baselines}
     rows = {**report.rows, **below}
@@ -120,12 +124,13 @@ _KINDS = ("light", "dark", "pdf", "png")
 def _write_page(
     report: Report,
     kept: Mapping[str, Sequence[EvalResult]],
-    answered: tuple[Sequence[Answer], Sequence[Answer], Sequence[Answer]],
+    answered: tuple[Sequence[Answer], Sequence[Answer]],
+    seen: Sequence[Overview],
     tables: ReportTables,
     pictures: Mapping[str, object],
     out: Path,
 ) -> None:
-    names, (pairs, silent, every) = list(report.rows), answered
+    names, (pairs, silent) = list(report.rows), answered
     measured, begun = last_epochs(kept), starts(kept)
     floor = baseline_lines(report.baselines, measured)
     lines: list[Line] = [*best_lines(kept), *floor]
@@ -133,7 +138,10 @@ def _write_page(
         "report": report,
         "names": names,
         "answers": [sections.answer(answer) for answer in pairs],
-        "verdict": " ".join([verdict(pairs, every), *dependences(every)]),
+        "verdict": tables.verdict,
+        "overviews": seen,
+        "about": described(report.variants),
+        "legend": LEGEND,
         "choices": choices(pairs),
         "separated": tables.separated,
         "shown_as": {name: own[0].name for name, own in families(report.variants).items()},

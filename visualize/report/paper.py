@@ -102,7 +102,7 @@ def paper_claims(groups: Sequence[Report]) -> list[Claim]:
 
 
 def _cautions(group: Report) -> list[str]:
-    return [*group.confounds, *(line for line in group.notices if not line.startswith("not asked for"))]
+    return [*group.confounds, *group.notices]
 
 
 def _study(group: Report) -> ComparedStudy:

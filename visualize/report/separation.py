@@ -1,4 +1,4 @@
-"""Which measures separate networks at all: the best trained network against the trivial rule and untrained networks.
+"""Which measures separate networks at all: the best trained network against the best baseline and untrained networks.
 
 A measure separates if some trained network is above the best rule that looks at no image **and** above every network
 before training, its own start included: the largest of these one-sided p-values, corrected over all networks and
@@ -20,7 +20,7 @@ from visualize.comparison import ScoreDifference, Scores, aligned
 from visualize.report.answer import Measured, measured, without_place
 from visualize.rows import Benchmark, StudyVariant, families
 
-NOT_TESTED = "neither a trivial rule nor an untrained network was measured"
+NOT_TESTED = "neither a baseline nor an untrained network was measured"
 
 
 @dataclass(frozen=True)
@@ -115,6 +115,10 @@ def _text(
 
 def separation_said(found: Sequence[Separation]) -> list[str]:
     """Which measures separate, which do not, and which were not tested: a sentence each, of those that there are."""
-    heads = {True: "Separate networks", False: "Separate nothing here, and decide nothing", None: "Not tested"}
+    heads = {
+        True: "Measures on which some trained network is above every baseline and untrained network",
+        False: "Measures that separate no trained network from those, and decide nothing",
+        None: "Measures not tested for this",
+    }
     listed = {key: [one.text for one in found if one.separates is key] for key in heads}
     return [f"{head}: {'; '.join(listed[key])}." for key, head in heads.items() if listed[key]]

@@ -41,6 +41,8 @@ class ReportTables:
     settings: TextTable | None
     papers: Sequence[tuple[PublishedTable, TextTable]]
     claims: TextTable | None
+    verdict: str = ""
+    overview: Sequence[TextTable] = ()
 
     @property
     def beside(self) -> list[TextTable]:

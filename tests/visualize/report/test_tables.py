@@ -31,7 +31,7 @@ def test_the_best_table_says_what_was_not_run_and_what_earlier_epochs_scored():
 
 def test_markdown_cells_cannot_break_out_of_the_table():
     lines = markdown(best_grid({"a|b <script>\n`x`": [row(1, 5.0)]})).splitlines()
-    assert lines[4] == "| a\\|b \\<script\\> \\`x\\` | 5.0 (block 1) |"
+    assert lines[4] == "| a\\|b &lt;script\\> \\`x\\` | 5.0 (block 1) |"
 
 
 def test_baselines_stand_below_and_split_no_measure():

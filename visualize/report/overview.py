@@ -1,0 +1,99 @@
+"""The report's first screen: networks × measures, each difference with its verdict as one word."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from visualize.comparison import signed
+from visualize.report.answer import SAME_WEIGHTS, Answer, AnswerLine, Measured
+from visualize.rows import Benchmark, StudyVariant
+from visualize.tables import NOT_RUN, TextTable
+
+NOT_SEPARATING = "not separating"
+LEGEND = (
+    "Each cell: the difference in points from the network above the line, and whether the network is better or worse. "
+    "Undecided: it could be chance. Not separating: no trained network is above every baseline and untrained network "
+    "here, so the measure decides nothing."
+)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One network on one measure: a verdict (``kind``: a class of the style sheet) and a number, as text."""
+
+    kind: str
+    word: str
+    number: str = ""
+
+
+@dataclass(frozen=True)
+class Overview:
+    """Networks with the one that they are compared with first, by measure."""
+
+    measures: tuple[str, ...]
+    lines: tuple[tuple[str, tuple[Cell, ...]], ...]
+
+
+def overviews(pairs: Sequence[Answer], silent: Collection[Benchmark]) -> list[Overview]:
+    """A grid for each network that others are compared with; one network alone has its values."""
+    references: dict[str, list[Answer]] = {}
+    for pair in pairs:
+        references.setdefault(pair.second or pair.first, []).append(pair)
+    return [_overview(reference, own, silent) for reference, own in references.items() if any(a.lines for a in own)]
+
+
+def _overview(reference: str, pairs: Sequence[Answer], silent: Collection[Benchmark]) -> Overview:
+    measures = list(dict.fromkeys(line.benchmark for pair in pairs for line in pair.lines))
+    measures.sort(key=lambda one: one in silent)
+    found: dict[Benchmark, Measured] = {}
+    for line in (line for pair in pairs for line in pair.lines):
+        side = line.second if any(pair.second for pair in pairs) else line.first
+        if side is not None:
+            found.setdefault(line.benchmark, side)
+    first = tuple(
+        Cell("value", "", f"{found[one].value:.1f}") if one in found else Cell("absent", NOT_RUN) for one in measures
+    )
+    lines = [(reference, first)]
+    for pair in (pair for pair in pairs if pair.second):
+        own = {line.benchmark: line for line in pair.lines}
+        lines.append((pair.first, tuple(_cell(own.get(one), one in silent) for one in measures)))
+    return Overview(tuple(one.label for one in measures), tuple(lines))
+
+
+def _cell(line: AnswerLine | None, silent: bool) -> Cell:
+    if line is None or line.first is None or line.second is None:
+        return Cell("absent", NOT_RUN)
+    if line.difference is None:
+        return Cell("undecided", "undecided", signed(line.first.value - line.second.value))
+    number = signed(line.difference.value)
+    if line.why == SAME_WEIGHTS:
+        return Cell("same", SAME_WEIGHTS)
+    if silent:
+        return Cell("silent", NOT_SEPARATING, number)
+    if line.first.has_collapsed:
+        return Cell(line.verdict, f"{line.verdict}, collapsed", number)
+    return Cell(line.verdict, line.verdict, number)
+
+
+def described(variants: Sequence[StudyVariant]) -> Mapping[str, str]:
+    """``vit_small_patch16 (skip False), skipless, soap``: what a network's name stands for, by name and family."""
+    found: dict[str, str] = {}
+    for variant in variants:
+        parts = [
+            str(variant.settings[key]) for key in ("model", "initialisation", "optimizer") if key in variant.settings
+        ]
+        for name in filter(None, (variant.name, variant.family)):
+            found.setdefault(name, ", ".join(parts))
+    return found
+
+
+def overview_tables(found: Sequence[Overview]) -> list[TextTable]:
+    """The same as text tables."""
+    tables = []
+    for one in found:
+        rows = [
+            [name, *(" ".join(filter(None, (cell.word, cell.number))) for cell in cells)] for name, cells in one.lines
+        ]
+        tables.append(TextTable("overview", "", [[("network", 1), *((m, 1) for m in one.measures)]], rows, 1))
+    return tables
