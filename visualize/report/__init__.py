@@ -2,8 +2,8 @@
 
 - ``config``; ``content``, what it is built from; ``page``, which writes it, by ``sections``
 - ``markdown``: the same to commit; ``rows_page``: every row
-- ``answer``: which network is better, ``separation``: by which measures; ``tables`` of the study's own rows,
-  ``diagnostics`` of untrained networks
+- ``answer``: which network is better, ``separation``: by which measures, ``overview``: in a grid
+- ``tables`` of the study's own rows, ``diagnostics`` of untrained networks
 - ``paper``: the page of the whole paper, from the reports of its studies
 """
 
