@@ -22,6 +22,7 @@ NOT_RUN = {
     "make demo": SUITE,
     "make test": SUITE,
     "make chaos": SUITE,
+    "pytest -q -m slow tests/pipeline/test_shipped.py '|' python -m tests.pipeline.shipped_page": SUITE,
     "pytest -m slow tests/faults tests/training": SUITE,
     "python -m tests.conformance.fidelity_page --slow": SUITE,
     "pip install .": "tests/docs/test_tutorial.py installs the wheel",

@@ -70,16 +70,19 @@ def _depths_compared(study: StudyBase) -> bool:
 
 
 class Shrink:
-    """How one configuration is made small: its patch, its blocks, its epochs at the same shares of a shorter run."""
+    """How one configuration is made small: its patch, its blocks, its epochs at the same shares of a shorter run.
 
-    def __init__(self, path: Path) -> None:
+    ``whole``: it keeps its depth, also if that is not what is compared.
+    """
+
+    def __init__(self, path: Path, *, whole: bool = False) -> None:
         self.tree = copy.deepcopy(read_yaml(path, old_keys.rename).tree)
         self.study, self.variants = load_study(path)
         name = str(self.tree.get("model", {}).get("name", "vit_small_patch16"))
         self.patch = int(name.rpartition("patch")[2])
         self.side = SIDES[self.patch]
         self.full = max((one.depth or 12 for one in self.variants), default=12)
-        self.blocks = self.full if _depths_compared(self.study) else min(self.full, BLOCKS)
+        self.blocks = self.full if whole or _depths_compared(self.study) else min(self.full, BLOCKS)
         self.recipe: Any = self.study.find(PretrainSection) or self.study.find(SuperviseSection)
         self.epochs = self.recipe.epochs if self.recipe else 1
         gallery: Any = self.study.gallery
@@ -222,9 +225,12 @@ def make_weights(variants: Any, below: Path) -> None:
             make_weights_file(below / file)
 
 
-def write_shrunk(name: str, below: Path) -> Path:
-    """Write a shipped configuration, shrunk, with its data and weights at the places that it names, below a folder."""
-    shrink = Shrink(CONFIGS / name)
+def write_shrunk(name: str, below: Path, *, whole: bool = False) -> Path:
+    """Write a shipped configuration, shrunk, with its data and weights at the places that it names, below a folder.
+
+    ``whole``: networks keep their depth, as studies must that share networks with one that compares depths.
+    """
+    shrink = Shrink(CONFIGS / name, whole=whole)
     place = below / ("labelled" if shrink.labelled else "plain")  # ImageNet has more classes there
     place.mkdir(exist_ok=True)
     path = place / name.replace("/", "-")

@@ -8,6 +8,7 @@ the papers' tables, lines of the answer, figures, columns and pictures of the ga
 from __future__ import annotations
 
 import json
+import re
 import time
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from dinoskip.cli import main
 from dinoskip.pipeline.study import load_study
 from tests.helpers.filled import filled
 from tests.helpers.shipped import CONFIGS, NOT_RUN, SHIPPED, write_shrunk
+from tests.pipeline.shipped_page import table
 
 QUICK = ("eval/own_masks.yaml", "paper/token_graying.yaml", "start/features.yaml")
 """Run whole in the default suite: the cheapest that together have boxes, masks, classes and photographs."""
@@ -25,10 +27,19 @@ FIRST_TRAINED = (("paper/table1_supervised.yaml", "skip-adamw"),)
 """Trained in the default suite: a thousand images by the whole augmentation of classifiers."""
 
 
+PAGE = CONFIGS.parent / "docs" / "configurations.md"
+"""What :mod:`tests.pipeline.shipped_page` prints of a run of all."""
+
+
 @pytest.fixture(scope="module")
 def below(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder in which all are run: data sets that several name are made once."""
     return tmp_path_factory.mktemp("shipped")
+
+
+def listed() -> list[str]:
+    """The configurations of :data:`PAGE`."""
+    return re.findall(r"^\| \[.*?\]\(\.\./configs/(.*?)\)", PAGE.read_text(), re.MULTILINE)
 
 
 def run_whole(name: str, below: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -43,9 +54,17 @@ def run_whole(name: str, below: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
     assert not there.faults, f"{name}, {len(there.faults)} missing:\n" + "\n".join(there.faults[:20])
     assert there.counts, name
     seconds, cpu = time.monotonic() - started, time.process_time() - cpu
-    counts = ", ".join(f"{number} {sort}" for sort, number in there.counts.items())
+    counts = ", ".join(f"{sort} {number}" for sort, number in there.counts.items())
     with capsys.disabled():
-        print(f"\n{name}: {seconds:.0f} s ({cpu:.0f} of a core); {counts}", end="")
+        print(f"\n{name}: {seconds:.0f} s ({cpu:.0f} of a core); {counts}")
+
+
+def test_the_page_lists_what_ships() -> None:
+    assert set(listed()) <= set(SHIPPED), "is no longer there"
+    line = "\nquick.yaml: 60 s (20 of a core); blocks 9, paper.table2 3"
+    assert table([line]).splitlines()[-1] == "| [quick](../configs/quick.yaml) | 60 | 20 | blocks 9, paper.table2 3 |"
+    with pytest.raises(ValueError, match="no line of a run"):
+        table(["1 passed"])
 
 
 def test_what_is_not_run_is_extended_by_what_is() -> None:
@@ -103,6 +122,7 @@ def test_runs_whole(
     name: str, below: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run_whole(name, below, monkeypatch, capsys)
+    assert name in listed(), f"add its line to {PAGE}: python -m tests.pipeline.shipped_page"
 
 
 @pytest.mark.slow
@@ -112,7 +132,7 @@ def test_the_page_of_the_whole_paper_is_filled(
 ) -> None:
     folders = []
     for name in ("paper/table2_dino.yaml", "paper/figure2_epochs.yaml", "paper/table3_depth.yaml"):
-        path = write_shrunk(name, below)
+        path = write_shrunk(name, below, whole=True)
         monkeypatch.chdir(path.parent)
         assert main(["run", path.name, "output=runs/whole", "--device", "cpu", "-q"]) == 0
         folders.append(str(load_study(path.name, ["output=runs/whole"])[0].results))
