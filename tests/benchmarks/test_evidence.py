@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import math
 from pathlib import Path
 
@@ -34,6 +35,10 @@ def rows_of(seeds: int, level: dict[str, float]) -> list[dict[str, str]]:
     return found
 
 
+def second() -> list[dict[str, str]]:
+    return list(csv.DictReader((ROOT / "docs" / "results" / "dense_seeds" / "rows.csv").open()))
+
+
 LEVELS = {"skip": 30.0, "mixing": 40.0, "annealed": 30.5, "paper": 21.0}
 
 
@@ -48,10 +53,30 @@ def test_an_unfinished_study_has_no_verdict() -> None:
     made = comparisons(rows_of(4, LEVELS), PRIMARY)
     assert len(made) == 6
     assert set(verdicts(made)) == {"none yet: 4 of 5 seeds"}
-    text = page(rows_of(4, LEVELS), [])
+    text = page(rows_of(4, LEVELS), [], second())
     assert "16 of 20 runs exist (skip 4, mixing 4, annealed 4, paper 4)" in text
     assert "No verdict is given" in text
     assert "p =" not in text
+
+
+def test_the_second_study_by_hand() -> None:
+    """Blocks 5 to 12 of object discovery, from the file."""
+    differences = []
+    for seed in range(3):
+        of = {
+            name: [
+                float(row["value"])
+                for row in second()
+                if (row["model"], row["task"], row["epoch"]) == (f"{name}-soap-s{seed}", "tokencut", "30")
+                and int(row["block"]) >= 5
+            ]
+            for name in ("mixing", "skip")
+        }
+        differences.append(sum(of["mixing"]) / 8 - sum(of["skip"]) / 8)
+    low, high = stats.ttest_1samp(differences, 0).confidence_interval()
+    said = f"{sum(differences) / 3:+.1f} [{low:+.1f}, {high:+.1f}]"
+    (line,) = [line for line in evidence_page.second_study(second()) if line.startswith("| CorLoc")]
+    assert line.endswith(f"| {said} |")
 
 
 def test_a_complete_study_is_judged_by_a_paired_t_test() -> None:
@@ -81,7 +106,7 @@ def test_one_seed_has_no_interval() -> None:
     one = evidence_page.Comparison("mixing", PRIMARY[1], {0: 1.0})
     assert math.isnan(one.p)
     assert math.isnan(one.half)
-    assert page(rows_of(1, LEVELS), [])
+    assert page(rows_of(1, LEVELS), [], second())
 
 
 def test_rates_are_widened_at_an_edge_and_no_further() -> None:
@@ -106,7 +131,7 @@ def test_the_page_is_what_its_rows_give(monkeypatch: pytest.MonkeyPatch) -> None
     """No network is needed: the committed page is made again from the committed rows."""
     monkeypatch.chdir(ROOT)
     committed = (ROOT / "docs" / "results" / "evidence.md").read_text(encoding="utf-8")
-    assert page(evidence.read_all(), evidence.read_rates()) + "\n" == committed
+    assert page(evidence.read_all(), evidence.read_rates(), evidence.second_study()) + "\n" == committed
 
 
 def test_rows_survive_being_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
