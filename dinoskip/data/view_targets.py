@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from dinoskip.data.augment import FLIP
 from dinoskip.data.config import CropConfig
-from dinoskip.data.crops import crop_boxes, crop_draws
+from dinoskip.data.crops import crop_boxes, crop_draws, num_views
 from dinoskip.data.loader import BatchTransform, ReadImage
 
 
@@ -24,6 +25,23 @@ class ViewTargets(Protocol):
         views; ``flips`` bool (B, V): whether a view was flipped left to right.
         """
         ...
+
+
+@dataclass(frozen=True)
+class Joined:
+    """The tensors of several, one after the other; those that do not say ``all_views`` see the global views alone."""
+
+    parts: tuple[ViewTargets, ...]
+    num_global: int = 2
+    all_views = True
+
+    def __call__(self, epoch: int, indices: np.ndarray, boxes: np.ndarray, flips: np.ndarray) -> list[Tensor]:
+        """Boxes and flips of all views."""
+        found: list[Tensor] = []
+        for part in self.parts:
+            views = slice(None if getattr(part, "all_views", False) else self.num_global)
+            found += part(epoch, indices, boxes[:, views], flips[:, views])
+        return found
 
 
 class MultiCrops(BatchTransform, Protocol):
@@ -40,7 +58,7 @@ class WithTargets:
         self.crops, self.targets = crops, targets
 
     def collate(self, epoch: int, indices: np.ndarray, read: ReadImage) -> dict[str, Tensor]:
-        """Read, cut and draw; ``target_0``, ``target_1``, ... are the targets."""
+        """Read, cut and draw; ``target_0``, ``target_1``, ... are the targets, of global views or of ``all_views``."""
         sizes: list[tuple[int, ...]] = []
 
         def noting(index: int) -> tuple[int, np.ndarray]:
@@ -49,13 +67,17 @@ class WithTargets:
             return number, image
 
         data = self.crops.collate(epoch, indices, noting)
-        shape, views = self.crops.crops, self.crops.crops.num_global
+        shape = self.crops.crops
+        everything = getattr(self.targets, "all_views", False)
+        views = num_views(shape) if everything else shape.num_global
         if "global_boxes" in data:
-            boxes = data["global_boxes"].numpy().reshape(views, -1, 4).swapaxes(0, 1)
+            cut = [data["global_boxes"], *([data["local_boxes"]] if everything else [])]
+            boxes = torch.cat(cut).numpy().reshape(views, -1, 4).swapaxes(0, 1)
         else:  # the workers have cut them
             draws = crop_draws(shape, self.crops.seed, epoch, indices)
             boxes = crop_boxes(shape, np.array(sizes), draws)[:, :views]
-        flips = data["global_vectors"].numpy()[:, FLIP].reshape(views, -1).T > 0
+        vectors = torch.cat([data["global_vectors"], *([data["local_vectors"]] if everything else [])])
+        flips = vectors.numpy()[:, FLIP].reshape(views, -1).T > 0
         targets = self.targets(epoch, indices, boxes, flips)
         return data | {f"target_{place}": tensor for place, tensor in enumerate(targets)}
 

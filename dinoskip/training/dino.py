@@ -64,13 +64,8 @@ class DINO(Objective):
         config, rates = self.config, self.schedules.at(step.number)
         step.begin(rates)
         for views in step.micro_batches():  # [(2*B, 3, S, S), (L*B, 3, s, s)]
-            with step.autocast():
-                with torch.no_grad():
-                    teacher = self.teacher(views[0])  # (2*B, K): the teacher sees the global views alone
-                student = step.forward(*views)  # (V*B, K)
-            loss = dino_loss(student, teacher, self.center, config.student_temp, rates.teacher_temp)
-            del student, teacher  # room for the backward pass
-            step.backward(loss.loss, teacher_entropy=loss.entropy, batch_center=loss.batch_center)
+            loss, values = self.loss(step, views, rates)
+            step.backward(loss, **values)
         if rates.freeze_last_layer:  # without a gradient it is neither updated nor decayed
             for parameter in self.student.head.last_layer_parameters():
                 parameter.grad = None
@@ -80,6 +75,15 @@ class DINO(Objective):
             step.optimizer.step()
             update_teacher(self.averaged, rates.momentum)
             update_center(self.center, step.means["batch_center"], config.center_momentum)
+
+    def loss(self, step: Step, views: list[Tensor], rates: DinoRates) -> tuple[Tensor, dict[str, Tensor]]:
+        """Of a micro-batch, and what is logged of it."""
+        with step.autocast():
+            with torch.no_grad():
+                teacher = self.teacher(views[0])  # (2*B, K): the teacher sees the global views alone
+            student = step.forward(*views)  # (V*B, K)
+        loss = dino_loss(student, teacher, self.center, self.config.student_temp, rates.teacher_temp)
+        return loss.loss, {"teacher_entropy": loss.entropy, "batch_center": loss.batch_center}
 
     @cached_property
     def averaged(self) -> list[tuple[Tensor, Tensor]]:

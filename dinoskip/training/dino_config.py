@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
 from dinoskip.config import Added
 from dinoskip.flops import dino_head_flops, dino_step_flops
-from dinoskip.training.presets import PRESETS
+from dinoskip.training.presets import PRESETS, filled
 from dinoskip.training.pretrain_config import StepCost
 from dinoskip.training.recipe import Job
 from dinoskip.training.teacher_student import TeacherStudentConfig
@@ -18,6 +17,7 @@ from dinoskip.vit_config import SHAPES, VitConfig
 if TYPE_CHECKING:
     import torch
 
+    from dinoskip.data.view_targets import ViewTargets
     from dinoskip.training.dino import DINO
 
 
@@ -32,14 +32,20 @@ class DinoConfig(TeacherStudentConfig):
     @model_validator(mode="before")
     @classmethod
     def _fill_from_preset(cls, given: Any) -> Any:
-        """Put the preset's settings under those given; a configuration holds the values and not the name."""
-        preset = PRESETS.get(str(given.get("preset"))) if isinstance(given, Mapping) else None
-        return given if preset is None else preset | {key: value for key, value in given.items() if key != "preset"}
+        return filled(given, PRESETS)
+
+    def targets(self, seed: int, patch_size: int) -> ViewTargets | None:
+        """Where views overlap, if a loss is added that asks for it."""
+        crops = self.crops
+        return self.with_overlaps(None, patch_size, crops.global_size, crops.local_size, crops.num_local)
 
     def build(self, job: Job, steps_per_epoch: int, device: torch.device) -> DINO:
         """Student, teacher and centre."""
         from dinoskip.training.dino import DINO  # torch
+        from dinoskip.training.extended import ExtendedDINO
 
+        if self.extended:
+            return ExtendedDINO(job, self, steps_per_epoch, device)
         return DINO(job, self, steps_per_epoch, device)
 
     def cost(self, model: VitConfig) -> StepCost:

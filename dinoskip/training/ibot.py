@@ -7,6 +7,7 @@ computed. M masked patches of a micro-batch are counted over (2·B, N). To read 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -83,21 +84,9 @@ class IBOT(Objective):
         """One step, from the views of its images and their masks to teacher and centres."""
         config, rates = self.config, self.schedules.at(step.number)
         step.begin(rates)
-        for views, *locals_, masks, masked, weights in step.micro_batches():  # (2*B, 3, S, S), (L*B, 3, s, s), masks
-            with step.autocast():
-                with torch.no_grad():
-                    teacher = self.teacher(views, masked)
-                student = step.forward(views, masked, masks, *locals_)
-            cls = dino_loss(student.cls, teacher.cls, self.center, config.student_temp, rates.teacher_temp)
-            patches = patch_loss(
-                student.patches, teacher.patches, self.patch_center, weights, config.student_temp,
-                rates.teacher_patch_temp,
-            )  # fmt: skip
-            step.backward(
-                config.cls_weight * cls.loss + config.patch_weight * patches,
-                cls_loss=cls.loss.detach(), patch_loss=patches.detach(), teacher_entropy=cls.entropy,
-                batch_center=cls.batch_center, batch_patch_center=teacher.mean,
-            )  # fmt: skip
+        for tensors in step.micro_batches():  # (2*B, 3, S, S), (L*B, 3, s, s), masks
+            loss, values = self.loss(step, tensors, rates)
+            step.backward(loss, **values)
         if rates.freeze_last_layer:
             for parameter in self.student.head.last_layer_parameters():
                 parameter.grad = None
@@ -108,6 +97,22 @@ class IBOT(Objective):
             update_teacher(self.averaged, rates.momentum)
             update_center(self.center, step.means["batch_center"], config.center_momentum)
             update_center(self.patch_center, step.means["batch_patch_center"], config.center_momentum)
+
+    def loss(self, step: Step, tensors: list[Tensor], rates: IbotRates) -> tuple[Tensor, dict[str, Tensor]]:
+        """Of a micro-batch, and what is logged of it."""
+        config, (views, *locals_, masks, masked, weights) = self.config, tensors
+        with step.autocast():
+            with torch.no_grad():
+                teacher = self.teacher(views, masked)
+            student = step.forward(views, masked, masks, *locals_)
+        cls = dino_loss(student.cls, teacher.cls, self.center, config.student_temp, rates.teacher_temp)
+        patches = patch_loss(
+            student.patches, teacher.patches, self.patch_center, weights, config.student_temp, rates.teacher_patch_temp
+        )
+        return config.cls_weight * cls.loss + config.patch_weight * patches, {
+            "cls_loss": cls.loss.detach(), "patch_loss": patches.detach(), "teacher_entropy": cls.entropy,
+            "batch_center": cls.batch_center, "batch_patch_center": teacher.mean,
+        }  # fmt: skip
 
     @cached_property
     def averaged(self) -> list[tuple[Tensor, Tensor]]:
@@ -264,13 +269,20 @@ class IbotNetwork(nn.Module):
         ``masked`` int64 (M,): which patches, counted over (2·B, N), are scored. With ``masks`` bool (2·B, N) they are
         masked in the input, and the mean over all patches is not computed.
         """
+        return self.scored(self.tokens(views, masks, local_views), masked, masks is None)
+
+    def tokens(self, views: Tensor, masks: Tensor | None, local_views: Sequence[Tensor]) -> list[Tensor]:
+        """All tokens (n, 1 + N, C) of the global views after the last norm, then of the local ones."""
         tokens = masked_tokens(self.backbone, views, masks, self.head.mask_token)
-        patches = tokens[:, self.backbone.num_prefix_tokens :].flatten(0, 1)
-        cls = [tokens[:, 0]] + [masked_tokens(self.backbone, view, None, None)[:, 0] for view in local_views]
-        mean = None
-        if masks is None:
+        return [tokens] + [masked_tokens(self.backbone, view, None, None) for view in local_views]
+
+    def scored(self, tokens: Sequence[Tensor], masked: Tensor, whole: bool) -> IbotScores:
+        """Scores of CLS tokens and of the patches ``masked``; the mean over all patches where they are ``whole``."""
+        patches = tokens[0][:, self.backbone.num_prefix_tokens :].flatten(0, 1)
+        cls, mean = [one[:, 0] for one in tokens], None
+        if whole:
             directions = self.head.unit(patches)
-            with torch.autocast(views.device.type, enabled=False):
+            with torch.autocast(patches.device.type, enabled=False):
                 work = torch.promote_types(directions.dtype, torch.float32)
                 mean = self.head.score_patches(directions.to(work).mean(0, keepdim=True))[0]
             chosen = directions.index_select(0, masked)

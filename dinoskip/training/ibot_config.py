@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 
 from dinoskip.data.config import CropConfig, Scale
 from dinoskip.flops import dino_head_flops, dino_step_flops
+from dinoskip.training.presets import IBOT_PRESETS, filled
 from dinoskip.training.pretrain_config import StepCost
 from dinoskip.training.recipe import Job
 from dinoskip.training.teacher_student import TeacherStudentConfig
@@ -16,7 +17,7 @@ from dinoskip.vit_config import SHAPES, VitConfig
 if TYPE_CHECKING:
     import torch
 
-    from dinoskip.data.masks import BlockMasks
+    from dinoskip.data.view_targets import ViewTargets
     from dinoskip.training.ibot import IBOT
 
 
@@ -38,6 +39,9 @@ class IbotConfig(TeacherStudentConfig):
     """iBOT's settings; the defaults are those of the published command for ViT-S/16, 800 epochs."""
 
     objective: Literal["ibot"] = "ibot"
+    preset: Literal["dinov2_like"] | None = Field(
+        None, exclude=True, description="a named recipe: the settings that are not given are its own"
+    )
     epochs: int = Field(800, ge=1, description="passes over the images")
     out_dim: int = Field(8192, ge=2, description="prototypes")
     norm_last_layer: bool = Field(False, description="last-layer gain fixed at 1; else trained, the teacher's by EMA")
@@ -55,16 +59,25 @@ class IbotConfig(TeacherStudentConfig):
     cls_weight: float = Field(1.0, ge=0, description="of the CLS token's loss")
     patch_weight: float = Field(1.0, ge=0, description="of the patches' loss")
 
-    def targets(self, seed: int, patch_size: int) -> BlockMasks:
-        """Masks of the global views."""
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_from_preset(cls, given: Any) -> Any:
+        return filled(given, IBOT_PRESETS)
+
+    def targets(self, seed: int, patch_size: int) -> ViewTargets | None:
+        """Masks of the global views, and where views overlap, if a loss is added that asks for it."""
         from dinoskip.data.masks import BlockMasks  # torch
 
-        return BlockMasks(self.crops.global_size // patch_size, self.mask_ratios, seed)
+        crops, masks = self.crops, BlockMasks(self.crops.global_size // patch_size, self.mask_ratios, seed)
+        return self.with_overlaps(masks, patch_size, crops.global_size, crops.local_size, crops.num_local)
 
     def build(self, job: Job, steps_per_epoch: int, device: torch.device) -> IBOT:
         """Student, teacher and two centres."""
-        from dinoskip.training.ibot import IBOT  # torch
+        from dinoskip.training.extended import ExtendedIBOT  # torch
+        from dinoskip.training.ibot import IBOT
 
+        if self.extended:
+            return ExtendedIBOT(job, self, steps_per_epoch, device)
         return IBOT(job, self, steps_per_epoch, device)
 
     def cost(self, model: VitConfig) -> StepCost:

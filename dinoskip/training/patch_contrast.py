@@ -60,15 +60,11 @@ class PatchContrast(Objective):
 
     def step(self, step: Step) -> None:
         """One step, from two views of its images to the student, the teacher and the queue."""
-        config, teacher, queue = self.config, self.networks.get("teacher"), self.buffers.get("queue")
+        config, queue = self.config, self.buffers.get("queue")
         step.begin(self.schedules.at(step.number))
-        for images, *matches in step.micro_batches():  # (2*B, 3, S, S), and where the views' patches lie in the other
-            with step.autocast():
-                patches = step.forward(images)  # (2*B, N, C)
-                with torch.no_grad():
-                    others = None if teacher is None else teacher(images)
-            loss = contrast(patches, others, matches, config.temperature, queue)
-            step.backward(loss.loss, accuracy=loss.accuracy)
+        for tensors in step.micro_batches():  # (2*B, 3, S, S), and where the views' patches lie in the other
+            loss, others, values = self.loss(step, tensors)
+            step.backward(loss, **values)
         gradients, norms = step.gradients()
         if step.finite:
             clip_each_(gradients, norms, config.clip_grad)
@@ -77,6 +73,16 @@ class PatchContrast(Objective):
                 update_teacher(self.averaged, float(self.momentum[step.number]))
             if others is not None and queue is not None:
                 update_queue(queue, others)
+
+    def loss(self, step: Step, tensors: list[Tensor]) -> tuple[Tensor, Tensor | None, dict[str, Tensor]]:
+        """Of a micro-batch, the teacher's patches if there is one, and what is logged."""
+        (images, *matches), teacher = tensors, self.networks.get("teacher")
+        with step.autocast():
+            patches = step.forward(images)  # (2*B, N, C)
+            with torch.no_grad():
+                others = None if teacher is None else teacher(images)
+        loss = contrast(patches, others, matches, self.config.temperature, self.buffers.get("queue"))
+        return loss.loss, others, {"accuracy": loss.accuracy}
 
     @cached_property
     def averaged(self) -> list[tuple[Tensor, Tensor]]:

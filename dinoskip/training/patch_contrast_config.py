@@ -8,14 +8,15 @@ from pydantic import Field, model_validator
 
 from dinoskip.data.config import AugmentConfig, CropConfig, Probability, Scale
 from dinoskip.flops import patch_flops, vit_flops
-from dinoskip.training.pretrain_config import PretrainConfig, StepCost
+from dinoskip.training.addends_config import AddendsConfig
+from dinoskip.training.pretrain_config import StepCost
 from dinoskip.training.recipe import Job
 from dinoskip.vit_config import SHAPES, VitConfig
 
 if TYPE_CHECKING:
     import torch
 
-    from dinoskip.data.correspondence import Correspondence
+    from dinoskip.data.view_targets import ViewTargets
     from dinoskip.training.patch_contrast import PatchContrast
 
 
@@ -31,7 +32,7 @@ class JitterConfig(AugmentConfig):
     )
 
 
-class PatchContrastConfig(PretrainConfig):
+class PatchContrastConfig(AddendsConfig):
     """Settings of patch contrast; every patch that lies in both crops carries the loss."""
 
     objective: Literal["patch_contrast"] = "patch_contrast"
@@ -54,6 +55,9 @@ class PatchContrastConfig(PretrainConfig):
     def _consistent(self) -> PatchContrastConfig:
         if self.queue and self.momentum_teacher is None:
             raise ValueError("queue: what it holds must change slowly: give momentum_teacher, or queue 0")
+        needs = [name for name in ("gram", "paka") if getattr(self, name) is not None and not self.backbones()]
+        if needs and self.momentum_teacher is None:
+            raise ValueError(f"{needs[0]}: it compares with the teacher: give momentum_teacher")
         if self.accumulate > 1:
             raise ValueError(
                 "accumulate: must be 1: all patches of a step are one another's negatives and cannot be cut into "
@@ -63,13 +67,15 @@ class PatchContrastConfig(PretrainConfig):
 
     def views(self) -> tuple[CropConfig, AugmentConfig]:
         """Two crops of one size."""
-        return CropConfig(global_size=self.crop_size, num_local=0, global_scale=self.crop_scale), self.augment
+        size = self.rendered(self.crop_size)
+        return CropConfig(global_size=size, num_local=0, global_scale=self.crop_scale), self.augment
 
-    def targets(self, seed: int, patch_size: int) -> Correspondence:
-        """Which patches of the two crops show the same point."""
+    def targets(self, seed: int, patch_size: int) -> ViewTargets | None:
+        """Which patches of the two crops show the same point, and the rectangle that both show, if it is asked for."""
         from dinoskip.data.correspondence import Correspondence  # torch
 
-        return Correspondence(self.crop_size // patch_size)
+        matches = Correspondence(self.crop_size // patch_size)
+        return self.with_overlaps(matches, patch_size, self.crop_size, self.crop_size, 0)
 
     def sizes(self) -> dict[str, int]:
         """Of both crops."""
@@ -77,8 +83,11 @@ class PatchContrastConfig(PretrainConfig):
 
     def build(self, job: Job, steps_per_epoch: int, device: torch.device) -> PatchContrast:
         """Student, and teacher if there is one."""
-        from dinoskip.training.patch_contrast import PatchContrast  # torch
+        from dinoskip.training.extended import ExtendedPatchContrast  # torch
+        from dinoskip.training.patch_contrast import PatchContrast
 
+        if self.adds:
+            return ExtendedPatchContrast(job, self, steps_per_epoch, device)
         return PatchContrast(job, self, steps_per_epoch, device)
 
     def cost(self, model: VitConfig) -> StepCost:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 _VITS16_100EP = {
@@ -15,3 +16,17 @@ PRESETS: dict[str, dict[str, Any]] = {
     | {"warmup_teacher_temp_epochs": 30},
 }
 """What the two public commands for ViT-S/16 say where they differ (docs/protocols.md, with sources)."""
+IBOT_PRESETS: dict[str, dict[str, Any]] = {
+    "dinov2_like": {
+        "epochs": 100, "batch_size": 1024, "warmup_epochs": 10, "out_dim": 65536, "momentum_teacher": 0.992,
+        "koleo": {"weight": 0.1}, "centering": "sinkhorn",
+        "crops": {"num_local": 8, "global_scale": (0.32, 1.0), "local_scale": (0.05, 0.32)},
+    },
+}  # fmt: skip
+"""DINO, iBOT, KoLeo and Sinkhorn centring, with the schedules of facebookresearch/dinov2's default configuration."""
+
+
+def filled(given: Any, presets: Mapping[str, dict[str, Any]]) -> Any:
+    """Settings, with those of the preset that they name where they are not given; without the preset's name."""
+    preset = presets.get(str(given.get("preset"))) if isinstance(given, Mapping) else None
+    return given if preset is None else preset | {key: value for key, value in given.items() if key != "preset"}

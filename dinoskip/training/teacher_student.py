@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Annotated, Literal
+
 from pydantic import Field, model_validator
 
+from dinoskip.config import Added
 from dinoskip.data.config import AugmentConfig, CropConfig
-from dinoskip.training.pretrain_config import PretrainConfig
+from dinoskip.training.addends_config import AddendsConfig
+
+Centering = Literal["centre", "sinkhorn"]
 
 
-class TeacherStudentConfig(PretrainConfig):
+class TeacherStudentConfig(AddendsConfig):
     """Settings of a student that learns from its moving average, the teacher: DINO's, which iBOT shares."""
 
     out_dim: int = Field(65536, ge=2, description="prototypes")
@@ -19,6 +24,9 @@ class TeacherStudentConfig(PretrainConfig):
     teacher_temp: float = Field(0.07, gt=0, description="after its warm-up")
     warmup_teacher_temp: float = Field(0.04, gt=0, description="at the first epoch, linear to teacher_temp")
     warmup_teacher_temp_epochs: int = Field(30, ge=0, description="epochs from warmup_teacher_temp to teacher_temp")
+    centering: Annotated[Centering, Added()] = Field(
+        "centre", description="of the teacher's scores: a moving average is subtracted, or Sinkhorn's three iterations"
+    )
     center_momentum: float = Field(0.9, ge=0, le=1, description="average of the centre")
     momentum_teacher: float = Field(0.996, ge=0, le=1, description="at the first step; cosine to 1")
     clip_grad: float = Field(3.0, ge=0, description="bound on each parameter's own gradient norm; 0 = none")
@@ -34,7 +42,14 @@ class TeacherStudentConfig(PretrainConfig):
 
     def views(self) -> tuple[CropConfig, AugmentConfig]:
         """Two global crops, and local ones."""
-        return self.crops, self.augment
+        size = self.rendered(self.crops.global_size)
+        same = size == self.crops.global_size
+        return (self.crops if same else self.crops.model_copy(update={"global_size": size})), self.augment
+
+    @property
+    def extended(self) -> bool:
+        """Whether the loss is more than the objective's own, or the teacher's scores are centred by Sinkhorn."""
+        return self.adds or self.centering == "sinkhorn"
 
     def sizes(self) -> dict[str, int]:
         """Of global and local crops."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -24,42 +23,14 @@ from dinoskip.training.feature_losses import intra_kl, point_loss, queue_kl, res
 from dinoskip.training.parallel import wrap
 from dinoskip.training.standardise import Standardisation, by_channel, hadamard, phi_s
 from tests.helpers.dino_reference import Values, vit_tokens
+from tests.helpers.golden_next import arrays, assert_close, golden
 from tests.helpers.plain_training import Driver, PlainTraining, job_of
 from tests.helpers.ranks import on_ranks
 from tests.helpers.tiny import objective_job
 from tests.training.test_resume import folder
 
-GOLDEN = Path(__file__).parents[2].parent / "shared" / "golden" / "next"
 SIZE, IMAGES, DEPTH, STEPS, EPOCH = 32, 4, 2, 10, 4
 TEACHER = "timm:vit_tiny_patch16_224,pretrained=false,img_size=32,depth=2"
-
-
-def cases(task: str, **wanted: Any) -> list[dict[str, Any]]:
-    """The golden cases of a task."""
-    if not (GOLDEN / "index.json").exists():
-        return []
-    every = json.loads((GOLDEN / "index.json").read_text())["cases"]
-    return [one for one in every if one["task"] == task and wanted.items() <= one.items()]
-
-
-def arrays(case: dict[str, Any]) -> dict[str, Tensor]:
-    """Its arrays."""
-    with np.load(GOLDEN / case["file"]) as file:
-        return {name: torch.from_numpy(file[name]) for name in file.files}
-
-
-def golden(task: str, **wanted: Any) -> Any:
-    """Parametrises by the cases; one that is skipped by name where the folder is absent."""
-    found = cases(task, **wanted)
-    return pytest.mark.parametrize(
-        "case", found or [pytest.param({}, marks=pytest.mark.skip(reason="../shared/golden/next is absent"))],
-        ids=[case["name"] for case in found] or None,
-    )  # fmt: skip
-
-
-def assert_close(got: Tensor, wanted: Tensor, share: float) -> None:
-    """Within a share of the largest."""
-    torch.testing.assert_close(got.double(), wanted.double(), rtol=0, atol=share * float(wanted.abs().max()))
 
 
 # --- golden cases ------------------------------------------------------------------------------------

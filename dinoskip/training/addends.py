@@ -1,0 +1,188 @@
+"""Losses that are added to those of DINO, iBOT and patch contrast: KoLeo, Gram anchoring, patch kernel alignment.
+
+Each has a file of its own; here is what they read of a step, and how their weighted sum is made. B images, V global
+views; P pairs of views and T places in each for the alignment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import torch
+from timm.models.vision_transformer import VisionTransformer
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from dinoskip.distributed import local
+from dinoskip.models.backbone import Backbone
+from dinoskip.models.build import from_config
+from dinoskip.models.load import load_backbone
+from dinoskip.training.addends_config import OF_THE_RUN, AddendsConfig
+from dinoskip.training.dino import make_teacher
+from dinoskip.training.gram import gram_loss, to_grid
+from dinoskip.training.koleo import koleo_of_crops
+from dinoskip.training.paka import PakaHead, Regions, aligned, paka
+from dinoskip.training.recipe import Job
+
+CROPS = 2  # global ones of an image
+SNAPSHOT = "gram"  # the role of an earlier state of the teacher
+
+
+class Seen(NamedTuple):
+    """What a network makes of a micro-batch: what its objective compares, and what addends do, after the last norm."""
+
+    compared: Any
+    cls: Tensor  # (V·B, C) of the global crops
+    patches: Tensor  # (V·B, N, C) of the global crops
+    aligned: Tensor | None  # (P, T, D)
+
+
+class Places(NamedTuple):
+    """Where a network's last group of views is sampled: regions (P, 5), whether to turn them (P,), places a side."""
+
+    regions: Tensor
+    turned: Tensor
+    side: int
+
+
+def seen(network: nn.Module, compared: Any, tokens: Sequence[Tensor], places: Places | None) -> Seen:
+    """What is seen in all tokens (n, 1 + N, C) of the global crops, and of the local ones if there are any."""
+    prefix = network.get_submodule("backbone").num_prefix_tokens
+    found = None
+    if places is not None:
+        head: Any = network.get_submodule("head").get_submodule("paka")
+        found = head(aligned(tokens[-1][:, prefix:], *places))
+    return Seen(compared, tokens[0][:, 0], tokens[0][:, prefix:], found)
+
+
+class Given(NamedTuple):
+    """A micro-batch: the views, what else the objective was given, the places of both, and global crops as rendered."""
+
+    views: list[Tensor]
+    others: list[Tensor]
+    student: Places | None
+    teacher: Places | None
+    valid: Tensor | None
+    rendered: Tensor
+
+
+class Snapshot(nn.Module):
+    """An earlier state of a backbone, with no head."""
+
+    def __init__(self, backbone: VisionTransformer) -> None:
+        super().__init__()
+        self.backbone, self.head = backbone, nn.Identity()
+
+    def forward(self, images: Tensor) -> Tensor:
+        """All tokens (n, 1 + N, C) after the last norm."""
+        tokens: Tensor = self.backbone.forward_features(images)
+        return tokens
+
+
+class Addends:
+    """The addends of a run of ``total`` steps, and the networks that they need beside the objective's."""
+
+    def __init__(self, config: AddendsConfig, job: Job, total: int, device: torch.device) -> None:
+        self.config, self.job, self.total, self.device = config, job, total, device
+        self.other: Backbone | None = None
+        if config.gram is not None and config.gram.teacher not in OF_THE_RUN:
+            self.other = load_backbone(config.gram.teacher, device=device)
+
+    def give_heads_(self, network: nn.Module, width: int) -> None:
+        """Give a network's head those of the addends, in place."""
+        if self.config.paka is not None:
+            head = PakaHead(width, self.config.paka, seed=self.job.seed)
+            network.get_submodule("head").add_module("paka", head.to(next(network.parameters()).device))
+
+    def snapshot_of(self, teacher: nn.Module) -> dict[str, nn.Module]:
+        """The network of an earlier state by its role, if one is needed; at first the teacher as it is."""
+        if self.config.gram is None or self.config.gram.teacher != "snapshot":
+            return {}
+        backbone: Any = teacher.get_submodule("backbone")
+        self.teacher, self.snapshot = teacher, make_teacher(Snapshot(backbone))
+        return {SNAPSHOT: self.snapshot}
+
+    def fresh(self) -> nn.Module:
+        """A network of an earlier state's architecture."""
+        return Snapshot(from_config(self.job.model, weight_init="skip"))
+
+    def given(self, tensors: Sequence[Tensor]) -> Given:
+        """The loader's tensors of a micro-batch, told apart."""
+        views = [one for one in tensors if one.ndim == 4]
+        others, places = list(tensors[len(views) :]), []
+        if self.config.paka is not None:
+            others, places = others[:-4], others[-4:]
+        rendered, gram = views[0], self.config.gram
+        if gram is not None and gram.scale > 1:
+            views[0] = F.interpolate(rendered, rendered.shape[-1] // gram.scale, mode="bicubic", antialias=True)
+        if not places:
+            return Given(views, others, None, None, None, rendered)
+        regions = Regions(*places)
+        side = views[-1].shape[-1] // self.job.model.patch_size
+        student = Places(regions.student, regions.turned[:, 0], side)
+        teacher = Places(regions.teacher, regions.turned[:, 1], side)
+        return Given(views, others, student, teacher, regions.valid, rendered)
+
+    def loss(
+        self, step: int, student: Seen, teacher: Seen | None, given: Given, masks: Tensor | None = None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Weighted sum at ``step``, and every part before its weight; ``masks`` bool (V·B, N) are the student's."""
+        config, total = (
+            self.config,
+            student.cls.new_zeros((), dtype=torch.promote_types(student.cls.dtype, torch.float32)),
+        )
+        parts: dict[str, Tensor] = {}
+        if config.koleo is not None and (weight := config.koleo.at(step, self.total)):
+            parts["koleo"] = part = koleo_of_crops(student.cls, CROPS, config.koleo.neighbours)
+            total = total + weight * part
+        if config.gram is not None and (weight := config.gram.at(step, self.total)):
+            parts["gram"] = part = self._gram(student, teacher, given, masks)
+            total = total + weight * part
+        if config.paka is not None:  # its head must be used in every step
+            assert teacher is not None
+            assert student.aligned is not None
+            assert teacher.aligned is not None
+            assert given.valid is not None
+            parts["paka"] = part = paka(student.aligned, teacher.aligned, given.valid)
+            total = total + config.paka.at(step, self.total) * part
+        return total, {name: value.detach() for name, value in parts.items()}
+
+    def _gram(self, student: Seen, teacher: Seen | None, given: Given, masks: Tensor | None) -> Tensor:
+        config = self.config.gram
+        assert config is not None
+        with torch.no_grad():
+            theirs = self._anchor(teacher, given.rendered)
+        sides = [round(one.shape[1] ** 0.5) for one in (theirs, student.patches)]
+        theirs = to_grid(theirs, (sides[0],) * 2, (sides[1],) * 2, antialias=config.antialias)
+        mask = None if config.tokens == "all" or masks is None else masks if config.tokens == "masked" else ~masks
+        return gram_loss(
+            student.patches, theirs, mask, level=config.level, negatives=config.negatives, normalised=config.normalised
+        )
+
+    def _anchor(self, teacher: Seen | None, rendered: Tensor) -> Tensor:
+        """Patches (V·B, N', C') of the network that the student is held to, of the global crops as rendered."""
+        if self.other is not None:
+            tokens = self.other.layers(rendered, [self.other.depth], norm="final")[self.other.depth].tokens
+            return tokens
+        assert self.config.gram is not None
+        if self.config.gram.teacher == "ema":
+            assert teacher is not None
+            return teacher.patches
+        prefix = self.snapshot.get_submodule("backbone").num_prefix_tokens
+        patches: Tensor = self.snapshot(rendered)[:, prefix:]
+        return patches
+
+    @torch.no_grad()
+    def after(self, step: int) -> None:
+        """Take the snapshot after a step's update, if it is time."""
+        gram = self.config.gram
+        if gram is not None and gram.snapshot_after(step, self.total):
+            torch._foreach_copy_([kept for kept, _ in self._pairs], [now for _, now in self._pairs])
+
+    @cached_property
+    def _pairs(self) -> list[tuple[Tensor, Tensor]]:
+        """The snapshot's and the teacher's parameters; paired when first needed, since sharding replaces them."""
+        both = [network.get_submodule("backbone").parameters() for network in (self.snapshot, self.teacher)]
+        return [(local(kept), local(now)) for kept, now in zip(*both, strict=True)]

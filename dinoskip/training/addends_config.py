@@ -1,0 +1,125 @@
+"""Settings of losses that are added to those of DINO, iBOT and patch contrast: a weight, and when it comes in."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from dinoskip.config import Added, Config
+from dinoskip.training.pretrain_config import PretrainConfig
+
+if TYPE_CHECKING:
+    from dinoskip.data.view_targets import ViewTargets
+
+
+class AddendConfig(Config):
+    """A weight that is 0 up to a share of training, then rises as a cosine, then stays."""
+
+    weight: float = Field(1.0, ge=0, description="of the loss, once it has risen")
+    start: float = Field(0.0, ge=0, lt=1, description="share of training before which the weight is 0")
+    rise: float = Field(0.0, ge=0, le=1, description="share of training, from there on, in which it rises from 0")
+
+    def first(self, total: int) -> int:
+        """The step from which on it counts, in a run of ``total``."""
+        return round(self.start * total)
+
+    def at(self, step: int, total: int) -> float:
+        """The weight at step 0, 1, ..., of ``total``."""
+        done, rising = step - self.first(total), round(self.rise * total)
+        if done < 0:
+            return 0.0
+        return self.weight if done >= rising else self.weight * (1 - math.cos(math.pi * done / rising)) / 2
+
+
+class KoleoConfig(AddendConfig):
+    """On the student's CLS tokens of global crops after the last norm, before the head; each crop apart, summed."""
+
+    weight: float = Field(0.1, ge=0, description="of the loss, once it has risen; 0.1 in DINOv2")
+    neighbours: int = Field(1, ge=1, description="nearest others of each token that it is driven from")
+
+
+Level = Literal["image", "batch"]
+Negatives = Literal["keep", "none", "teacher"]
+Tokens = Literal["all", "masked", "unmasked"]
+OF_THE_RUN = ("ema", "snapshot")
+
+
+class GramConfig(AddendConfig):
+    """On patches of global crops after the last norm; the student's may be masked, the teacher sees whole images."""
+
+    weight: float = Field(2.0, ge=0, description="of the loss, once it has risen; 2 in DINOv3")
+    teacher: str = Field(
+        "snapshot",
+        min_length=1,
+        description="ema: the teacher of the step; snapshot: as it was when the weight came in; or a backbone",
+    )
+    refresh_every: int | None = Field(None, ge=1, description="steps after which a snapshot is taken anew; null: never")
+    refresh_most: int = Field(3, ge=1, description="times that it is taken anew at most")
+    scale: int = Field(1, ge=1, le=4, description="how many times as large, in pixels, the teacher sees the crops")
+    antialias: bool = Field(False, description="of the bicubic resize of the teacher's map to the student's grid")
+    level: Level = Field("image", description="similarities within an image, or among all patches of the batch")
+    negatives: Negatives = Field("keep", description="similarities below 0: kept, 0 in both, or 0 in the teacher's")
+    tokens: Tokens = Field("all", description="which patches; masked and unmasked are iBOT's, and need level=batch")
+    normalised: bool = Field(True, description="patches of unit length")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> GramConfig:
+        if self.tokens != "all" and self.level == "image":
+            raise ValueError("tokens: images have different numbers of masked patches: take level=batch")
+        if self.refresh_every is not None and self.teacher != "snapshot":
+            raise ValueError("refresh_every: only teacher=snapshot is taken anew")
+        return self
+
+    def snapshot_after(self, step: int, total: int) -> bool:
+        """Whether the snapshot is taken, or taken anew, after step ``step`` (0, 1, ...) of ``total``."""
+        done, first = step + 1, self.first(total)
+        if self.teacher != "snapshot" or done < first:
+            return False
+        if done == first:
+            return True
+        if self.refresh_every is None or (done - first) % self.refresh_every:
+            return False
+        return (done - first) // self.refresh_every <= self.refresh_most
+
+
+class PakaConfig(AddendConfig):
+    """A local crop's patches against the teacher's of a global crop, where both show the same; by a head of its own."""
+
+    hidden_dim: int = Field(2048, ge=1, description="width of the head's two hidden layers")
+    out_dim: int = Field(256, ge=1, description="dimensions in which patches are compared")
+
+
+class AddendsConfig(PretrainConfig):
+    """Settings of objectives to which losses can be added."""
+
+    koleo: Annotated[KoleoConfig | None, Added()] = Field(None, description="KoLeo on CLS tokens; null: none")
+    gram: Annotated[GramConfig | None, Added()] = Field(None, description="Gram anchoring of patches; null: none")
+    paka: Annotated[PakaConfig | None, Added()] = Field(None, description="patch kernel alignment; null: none")
+
+    @property
+    def adds(self) -> bool:
+        """Whether any loss is added."""
+        return any(one is not None for one in (self.koleo, self.gram, self.paka))
+
+    def backbones(self) -> tuple[str, ...]:
+        """The network that Gram anchoring holds to, where it is not of the run."""
+        return (self.gram.teacher,) if self.gram is not None and self.gram.teacher not in OF_THE_RUN else ()
+
+    def rendered(self, size: int) -> int:
+        """Side in pixels at which crops of ``size`` are cut: larger where an anchor sees them larger."""
+        return size * (self.gram.scale if self.gram is not None else 1)
+
+    def with_overlaps(
+        self, targets: ViewTargets | None, patch: int, global_size: int, local_size: int, num_local: int
+    ) -> ViewTargets | None:
+        """What a step must know of its views: an objective's own ``targets``, then where views overlap, if it must."""
+        if self.paka is None:
+            return targets
+        from dinoskip.data.overlaps import Overlaps  # torch
+        from dinoskip.data.view_targets import Joined
+
+        grids = global_size // patch, (local_size if num_local else global_size) // patch
+        own: tuple[ViewTargets, ...] = () if targets is None else (targets,)
+        return Joined((*own, Overlaps(*grids, num_local)))

@@ -1,0 +1,176 @@
+"""DINO, iBOT and patch contrast with losses added (:mod:`dinoskip.training.addends`), and with Sinkhorn centring.
+
+Each is the objective as its own file has it, but for the networks, which give the tokens as well, and for the loss of a
+micro-batch.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dinoskip.models.vit import Vit
+from dinoskip.training.addends import SNAPSHOT, Addends, Places, Seen, seen
+from dinoskip.training.addends_config import AddendsConfig
+from dinoskip.training.dino import DINO, DinoRates, MultiCrop, dino_loss, make_teacher
+from dinoskip.training.dino_config import DinoConfig
+from dinoskip.training.guard import CollapseAlarm
+from dinoskip.training.ibot import IBOT, IbotNetwork, IbotRates, patch_loss
+from dinoskip.training.ibot_config import IbotConfig
+from dinoskip.training.objective import Objective, Step
+from dinoskip.training.patch_contrast import PatchContrast, PatchNetwork, contrast
+from dinoskip.training.patch_contrast_config import PatchContrastConfig
+from dinoskip.training.recipe import Job
+from dinoskip.training.sinkhorn import targets
+
+
+class TokensMultiCrop(MultiCrop):
+    """DINO's network, which gives tokens, too."""
+
+    def forward(self, *views: Tensor, places: Places | None = None) -> Seen:  # type: ignore[override]
+        """Scores (sum n_i, K) of all views, and the global crops' tokens."""
+        backbone: Any = self.backbone
+        tokens = [backbone.forward_features(view) for view in views]
+        return seen(self, self.head(torch.cat([one[:, 0] for one in tokens])), tokens, places)
+
+
+class TokensIbot(IbotNetwork):
+    """iBOT's network, which gives tokens, too."""
+
+    def forward(  # type: ignore[override]
+        self, views: Tensor, masked: Tensor, masks: Tensor | None = None, *local_views: Tensor,
+        places: Places | None = None,
+    ) -> Seen:  # fmt: skip
+        """Scores as of iBOT's, and the global crops' tokens, of which some are ``masked``."""
+        tokens = self.tokens(views, masks, local_views)
+        return seen(self, self.scored(tokens, masked, masks is None), tokens, places)
+
+
+class TokensPatch(PatchNetwork):
+    """Patch contrast's network, which gives tokens, too."""
+
+    def forward(self, images: Tensor, places: Places | None = None) -> Seen:  # type: ignore[override]
+        """Mapped patches (n, N, out_dim), and tokens."""
+        tokens = self.backbone.forward_features(images)
+        return seen(self, self.head(tokens[:, self.prefix :]), [tokens], places)
+
+
+class Extended(Objective):
+    """What the three share: networks that give tokens, the addends, and a snapshot after a step."""
+
+    network: type[nn.Module]
+    addends: Addends
+
+    def extend_(self, job: Job, config: AddendsConfig, total: int, device: torch.device) -> None:
+        """Replace the networks of an objective that is otherwise built, in place."""
+        self.addends = Addends(config, job, total, device)
+        self.networks["student"] = self._with_tokens(self.networks["student"]).train()
+        if "teacher" in self.networks:
+            self.networks["teacher"] = make_teacher(self.networks["student"])
+            self.networks |= self.addends.snapshot_of(self.networks["teacher"])
+
+    def _with_tokens(self, network: Any) -> nn.Module:
+        backbone: Vit = network.backbone
+        made = self.network(backbone, network.head)
+        self.addends.give_heads_(made, backbone.embed_dim)
+        return made
+
+    def fresh(self, role: str) -> nn.Module:
+        """A network of a role's architecture."""
+        return self.addends.fresh() if role == SNAPSHOT else self._with_tokens(super().fresh(role))  # type: ignore[safe-super]
+
+    def step(self, step: Step) -> None:
+        """One step of the objective, and then the snapshot."""
+        super().step(step)  # type: ignore[safe-super]
+        if step.finite:
+            self.addends.after(step.number)
+
+
+class ExtendedDINO(Extended, DINO):
+    """DINO with more."""
+
+    network = TokensMultiCrop
+    by_block = True
+
+    def __init__(self, job: Job, config: DinoConfig, steps_per_epoch: int, device: torch.device) -> None:
+        super().__init__(job, config, steps_per_epoch, device)
+        self.extend_(job, config, config.epochs * steps_per_epoch, device)
+        networks: Any = self.networks
+        self.student, self.teacher = networks["student"], networks["teacher"]
+        self.alarm = CollapseAlarm(config.out_dim, loss="dino_loss")
+
+    def loss(self, step: Step, views: list[Tensor], rates: DinoRates) -> tuple[Tensor, dict[str, Tensor]]:
+        """Of a micro-batch, and what is logged of it."""
+        config, given = self.config, self.addends.given(views)
+        with step.autocast():
+            with torch.no_grad():
+                teacher: Seen = self.teacher(given.views[0], places=given.teacher)
+            student: Seen = step.forward(*given.views, places=given.student)
+        aim = targets(teacher.compared, self.center, rates.teacher_temp, config.centering)
+        own = dino_loss(student.compared, aim.scores, aim.centre, config.student_temp, aim.temperature)
+        more, parts = self.addends.loss(step.number, student, teacher, given)
+        centre = self.center if config.centering == "sinkhorn" else own.batch_center
+        values = {"dino_loss": own.loss.detach(), "teacher_entropy": own.entropy, "batch_center": centre, **parts}
+        return own.loss + more, values
+
+
+class ExtendedIBOT(Extended, IBOT):
+    """iBOT with more."""
+
+    network = TokensIbot
+
+    def __init__(self, job: Job, config: IbotConfig, steps_per_epoch: int, device: torch.device) -> None:
+        super().__init__(job, config, steps_per_epoch, device)
+        self.extend_(job, config, config.epochs * steps_per_epoch, device)
+        networks: Any = self.networks
+        self.student, self.teacher = networks["student"], networks["teacher"]
+        self.teacher.head.mask_token = None
+
+    def loss(self, step: Step, tensors: list[Tensor], rates: IbotRates) -> tuple[Tensor, dict[str, Tensor]]:
+        """Of a micro-batch, and what is logged of it."""
+        config, given = self.config, self.addends.given(tensors)
+        (views, *locals_), (masks, masked, weights) = given.views, given.others
+        with step.autocast():
+            with torch.no_grad():
+                teacher: Seen = self.teacher(views, masked, places=given.teacher)
+            student: Seen = step.forward(views, masked, masks, *locals_, places=given.student)
+        scores, theirs = student.compared, teacher.compared
+        aim = targets(theirs.cls, self.center, rates.teacher_temp, config.centering)
+        cls = dino_loss(scores.cls, aim.scores, aim.centre, config.student_temp, aim.temperature)
+        aim = targets(theirs.patches, self.patch_center, rates.teacher_patch_temp, config.centering)
+        patches = patch_loss(scores.patches, aim.scores, aim.centre, weights, config.student_temp, aim.temperature)
+        more, parts = self.addends.loss(step.number, student, teacher, given, masks)
+        sinkhorn = config.centering == "sinkhorn"
+        return config.cls_weight * cls.loss + config.patch_weight * patches + more, {
+            "cls_loss": cls.loss.detach(), "patch_loss": patches.detach(), "teacher_entropy": cls.entropy,
+            "batch_center": self.center if sinkhorn else cls.batch_center,
+            "batch_patch_center": self.patch_center if sinkhorn else theirs.mean, **parts,
+        }  # fmt: skip
+
+
+class ExtendedPatchContrast(Extended, PatchContrast):
+    """Patch contrast with more."""
+
+    network = TokensPatch
+    by_block = True
+
+    def __init__(self, job: Job, config: PatchContrastConfig, steps_per_epoch: int, device: torch.device) -> None:
+        super().__init__(job, config, steps_per_epoch, device)
+        self.extend_(job, config, config.epochs * steps_per_epoch, device)
+        networks: Any = self.networks
+        self.student = networks["student"]
+
+    def loss(self, step: Step, tensors: list[Tensor]) -> tuple[Tensor, Tensor | None, dict[str, Tensor]]:
+        """Of a micro-batch, the teacher's patches if there is one, and what is logged."""
+        given, network = self.addends.given(tensors), self.networks.get("teacher")
+        with step.autocast():
+            student: Seen = step.forward(given.views[0], places=given.student)
+            with torch.no_grad():
+                teacher: Seen | None = None if network is None else network(given.views[0], places=given.teacher)
+        others = None if teacher is None else teacher.compared
+        own = contrast(student.compared, others, given.others, self.config.temperature, self.buffers.get("queue"))
+        more, parts = self.addends.loss(step.number, student, teacher, given)
+        values = {"contrast_loss": own.loss.detach(), "accuracy": own.accuracy, **parts}
+        return own.loss + more, others, values
