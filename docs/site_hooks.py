@@ -20,6 +20,7 @@ from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
+from mkdocs.plugins import event_priority
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
@@ -59,6 +60,7 @@ PACKAGES = {
 }
 """Pages of the Python reference, and the packages whose public names stand on each."""
 ROLE = re.compile(r":(?:class|func|meth|mod|attr|data|exc):(?=<code>)")
+FROM_DISK = re.compile(r'location\.protocol==="file:"\?(\w+\(`\$\{new URL\("search/search_index\.js")')
 OUTSIDE = re.compile(r"\[([^\]]+)\]\(((?:\.\./)+[^)#]+)(#[^)]*)?\)")
 
 
@@ -102,6 +104,17 @@ def _inside(page: str, link: re.Match[str]) -> str:
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Names in docstrings, ``:class:`X```, as code."""
     return ROLE.sub("", html)
+
+
+@event_priority(-100)
+def on_post_build(config: MkDocsConfig) -> None:
+    """Keep one search index: the script that is read from disk is read from a server, too, in place of the JSON."""
+    site = Path(config.site_dir)
+    for bundle in site.glob("assets/javascripts/bundle.*.min.js"):
+        text, found = FROM_DISK.subn(r"true?\1", bundle.read_text(encoding="utf-8"))
+        if found == 1:  # else the theme does it otherwise now: both stay
+            bundle.write_text(text, encoding="utf-8")
+            (site / "search" / "search_index.json").unlink(missing_ok=True)
 
 
 def notebook_page(notebook: dict[str, Any]) -> str:

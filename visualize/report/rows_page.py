@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +10,19 @@ from dinoskip.results import EvalResult
 from visualize.pages import render_page
 
 _FIRST = ("variant", "epoch", "task", "metric", "dataset", "split", "block", "value", "low", "high", "deviation")
+_BESIDE = ("note", "low", "high", "deviation", "heldout", "token_cosine", "complete", "degenerate")
 _SHORT = {"weights": 12}  # letters of a hash that are shown; rows.csv has it whole
 
 
 def long_table(variants: Mapping[str, Sequence[EvalResult]]) -> dict[str, Any]:
-    """``{"shared": {field: text}, "columns": [(field, is a number)], "rows": [[(text, sorting key)]]}``.
+    """``{"shared": {field: text}, "columns": [(field, is a number)], "rows": [[(text, sorting key)]], "left_out": 0}``.
 
-    A field that is empty in all rows is in neither.
+    A field that is empty in all rows is in neither. Rows that repeat another with a note (such as "best on validation")
+    are left out.
     """
-    plain = [{"variant": name, **row.plain()} for name, rows in variants.items() for row in rows]
+    every = [(name, row) for name, rows in variants.items() for row in rows]
+    known = {_number(name, row) for name, row in every if not row.note}
+    plain = [{"variant": name, **row.plain()} for name, row in every if not row.note or _number(name, row) not in known]
     if plain and all(row["variant"] == row["model"] for row in plain):
         for row in plain:
             del row["model"]
@@ -34,7 +38,13 @@ def long_table(variants: Mapping[str, Sequence[EvalResult]]) -> dict[str, Any]:
         else:
             columns.append((name, all(value is None or isinstance(value, int | float) for value in values)))
     rows = [[(_text(name, row[name]), _sorted_by(row[name])) for name, _ in columns] for row in plain]
-    return {"shared": shared, "columns": columns, "rows": rows}
+    return {"shared": shared, "columns": columns, "rows": rows, "left_out": len(every) - len(plain)}
+
+
+def _number(variant: str, row: EvalResult) -> Hashable:
+    """What a row says without its note and what else is known of it: two of the same are shown once."""
+    plain = row.plain()
+    return variant, *(plain[name] for name in plain if name not in _BESIDE)
 
 
 def _text(name: str, value: object) -> str:

@@ -14,6 +14,7 @@ from visualize.figures import loss_figure
 from visualize.pages import clean, relative_link
 from visualize.report import Preview, Report, build_report
 from visualize.report.config import ReportConfig
+from visualize.report.rows_page import long_table
 from visualize.rows import StudyVariant
 from visualize.tables import DataTable, setting, shown
 
@@ -205,6 +206,13 @@ def test_rows_have_a_page_of_their_own_with_what_they_share_above(make_report, t
     assert [tag for tag, _ in page.tags].count("tr") == 1 + len(report.variants[0].rows)
     assert len([tag for tag, about in page.tags if tag == "td" and "data-key" in about]) == len(report.variants[0].rows)
     assert "dataset" in page.text.split("Show rows")[1]
+
+
+def test_rows_that_repeat_another_with_a_note_are_left_out(make_report):
+    row = make_report().variants[0].rows[0]
+    repeated, other = replace(row, note="best on validation"), replace(row, value=1.5, note="best on validation")
+    table = long_table({"v": [row, repeated, other]})
+    assert (len(table["rows"]), table["left_out"]) == (2, 1)
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")

@@ -1,0 +1,113 @@
+"""The foreground of images by PCA, as DINOv2's figure has it, and tokens of outlying norm.
+
+The first component of all tokens of several images together divides them in two; the side that is rarer at the images'
+border is the foreground. A second PCA, of its tokens alone, colours it, so that parts of objects compare between images
+(Oquab et al. 2023, figure 1). Which rule gives the right side, and how often, is measured by
+``python -m benchmarks.foreground`` (docs/gallery.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from visualize.pca import PatchPCA, to_rgb
+
+F64 = NDArray[np.float64]
+OUTLYING = 3.0
+"""Tokens of a norm above so many medians of a block's are outliers."""
+_BINS = 256
+
+
+@dataclass(frozen=True)
+class Foreground:
+    """Of each image: which tokens are foreground, bool (h, w), and their colours, uint8 (h, w, 3), black elsewhere."""
+
+    masks: Sequence[NDArray[np.bool_]]
+    colours: Sequence[NDArray[np.uint8]]
+
+
+def find_foreground(images: Sequence[NDArray[np.floating]]) -> Foreground:
+    """The foreground of images, tokens (h, w, C) each, of one block; all images share both bases.
+
+    Without foreground tokens enough for three components colours stay black. Raises ValueError for tokens that are not
+    finite, or fewer than two.
+    """
+    flat = [np.asarray(one).reshape(-1, one.shape[-1]) for one in images]
+    first = PatchPCA(1).fit(flat)
+    scores = [first.transform(one).reshape(image.shape[:2]) for one, image in zip(flat, images, strict=True)]
+    scores = [border_sign(scores) * score for score in scores]
+    threshold = between_class_threshold(np.concatenate([score.ravel() for score in scores]))
+    masks = [np.asarray(score > threshold) for score in scores]
+    inside = [one[mask.ravel()] for one, mask in zip(flat, masks, strict=True)]
+    inside = [one for one in inside if len(one)]
+    colours = [np.zeros((*mask.shape, 3), np.uint8) for mask in masks]
+    if sum(map(len, inside)) > 3 <= images[0].shape[-1]:
+        second = PatchPCA(3).fit(inside)
+        every = np.concatenate([second.transform(one) for one in flat])
+        shown = to_rgb(every, mask=np.concatenate([mask.ravel() for mask in masks]))
+        ends = np.cumsum([mask.size for mask in masks])[:-1]
+        colours = [one.reshape(*mask.shape, 3) for one, mask in zip(np.split(shown, ends), masks, strict=True)]
+    return Foreground(masks, colours)
+
+
+def border_sign(scores: Sequence[F64]) -> float:
+    """1, or -1 where scores (h, w) of the first component are higher at the images' border than inside, on average.
+
+    The border is one token wide, wider in grids above 16.
+    """
+    difference = 0.0
+    for score in scores:
+        width = max(1, min(score.shape) // 16)
+        edge = np.ones(score.shape, bool)
+        edge[width:-width, width:-width] = False
+        if not edge.all():
+            difference += float(score[~edge].mean() - score[edge].mean())
+    return -1.0 if difference < 0 else 1.0
+
+
+def between_class_threshold(values: F64) -> float:
+    """The threshold whose two classes of values (n,) have the largest variance between them (Otsu 1979)."""
+    low, high = float(values.min()), float(values.max())
+    if high <= low:
+        return high
+    counts, edges = np.histogram(values, bins=_BINS, range=(low, high))
+    centres = (edges[:-1] + edges[1:]) / 2
+    below = np.cumsum(counts)[:-1]
+    above = len(values) - below
+    sums = np.cumsum(counts * centres)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        apart = (sums[:-1] / below - (sums[-1] - sums[:-1]) / above) ** 2 * below * above
+    return float(edges[1:-1][np.nanargmax(np.where((below > 0) & (above > 0), apart, -1.0))])
+
+
+def outliers(images: Sequence[NDArray[np.floating]], times: float = OUTLYING) -> list[NDArray[np.bool_]]:
+    """Which tokens (h, w) of images (h, w, C) each have a norm above ``times`` the median of all of them together.
+
+    Source of the phenomenon: Darcet et al. 2023, "Vision Transformers Need Registers", whose cut is an absolute norm
+    that holds for one network.
+    """
+    norms = [np.linalg.norm(np.asarray(one, np.float64), axis=-1) for one in images]
+    median = float(np.median(np.concatenate([norm.ravel() for norm in norms])))
+    return [np.asarray(norm > times * median) for norm in norms]
+
+
+@dataclass(frozen=True)
+class OutlierCount:
+    """Of one block: the share of outlying tokens, their mean norm and the median norm of all tokens (0: none)."""
+
+    share: float
+    norm: float
+    median: float
+
+
+def count_outliers(images: Sequence[NDArray[np.floating]], times: float = OUTLYING) -> OutlierCount:
+    """:class:`OutlierCount` of the tokens (h, w, C) of images at one block."""
+    norms = np.concatenate([np.linalg.norm(np.asarray(one, np.float64), axis=-1).ravel() for one in images])
+    found = np.concatenate([one.ravel() for one in outliers(images, times)])
+    return OutlierCount(
+        float(found.mean()), float(norms[found].mean()) if found.any() else 0.0, float(np.median(norms))
+    )
