@@ -70,7 +70,7 @@ class FrozenFeatures:
         pixels = self._input(images, height, width)
         padding: list[int] = []
         for side in (width, height):
-            missing = -side % self.backbone.patch_size
+            missing = -side % self.backbone.size_multiple
             padding += [missing // 2, missing - missing // 2]
         try:
             norms = [usual_norm(facet, self.norm) for facet in self.facets]

@@ -58,6 +58,11 @@ class ExportPlan:
         return {"key": self.manifest["key"], "batch_size": self.batch_size, "format": self.file_format}
 
     @property
+    def size_multiple(self) -> int:
+        """Number of pixels that sides of the backbone's input are a multiple of."""
+        return int(self.manifest.get("size_multiple", self.manifest["patch_size"]))
+
+    @property
     def nbytes(self) -> int:
         """Bytes of all arrays."""
         return sum(math.prod(shape) * dtype.itemsize for dtype, shape in self.arrays.values())
@@ -72,14 +77,14 @@ class ExportPlan:
         return total
 
 
-def _chosen(blocks: Sequence[int] | str, depth: int) -> list[int]:
+def _chosen(blocks: Sequence[int] | str, numbers: Sequence[int]) -> list[int]:
     if isinstance(blocks, str):
         if blocks != "all":
             raise ConfigError(f"blocks: {blocks!r} is neither all nor a list of numbers")
-        return list(range(1, depth + 1))
+        return list(numbers)
     chosen = sorted(set(blocks))
-    if not chosen or chosen[0] < 1 or chosen[-1] > depth:
-        raise ConfigError(f"blocks: {list(blocks)} must be numbers of 1..{depth}")
+    if not chosen or not set(chosen) <= set(numbers):
+        raise ConfigError(f"blocks: {list(blocks)} must be numbers of {numbers[0]}..{numbers[-1]}")
     return chosen
 
 
@@ -117,13 +122,13 @@ def plan_export(
     paths = [Path(dataset.path(i)) for i in range(len(ids))]
     if not ids or len(set(ids)) != len(ids):
         raise DataError("features: there are no images" if not ids else "features: two images have the same id")
-    chosen, patch = _chosen(blocks, backbone.depth), backbone.patch_size
+    chosen, patch = _chosen(blocks, backbone.numbers), backbone.patch_size
     cls = cls and backbone.has_class_token
     if not tokens and not cls:
         raise ConfigError("features: neither tokens nor class tokens would be stored")
     with ThreadPoolExecutor(8) as pool:
         originals = list(pool.map(image_size, paths))
-    sizes = [transform.padded_size(height, width, patch) for height, width in originals]
+    sizes = [transform.padded_size(height, width, backbone.size_multiple) for height, width in originals]
     grids = [(height // patch, width // patch) for height, width in sizes]
     ragged = transform.ragged
     starts = np.concatenate([[0], np.cumsum([h * w for h, w in grids])]) if ragged else None
@@ -146,6 +151,8 @@ def plan_export(
         "image_sizes": [list(size) for size in originals], "weights_hash": backbone.weights_hash,
         "mean": list(backbone.mean), "std": list(backbone.std),
     }  # fmt: skip
+    if backbone.size_multiple != patch:
+        manifest["size_multiple"] = backbone.size_multiple
     manifest["key"] = hash_of([manifest, str(backbone.dtype), content_marks(paths), *backbone.beside_weights])
     batches = _batches(sizes, batch_size)
     return ExportPlan(manifest, transform, paths, batches, sizes, starts, arrays, batch_size, file_format)

@@ -123,7 +123,7 @@ class ForwardPasses:
             pool.shutdown(cancel_futures=True)
 
     def _load(self, image: int) -> Tensor:
-        return load_pixels(self.plan.transform, self.plan.paths[image], self.plan.manifest["patch_size"])
+        return load_pixels(self.plan.transform, self.plan.paths[image], self.plan.size_multiple)
 
     def _features(self, number: int, images: Sequence[Tensor]) -> dict[str, Tensor]:
         """Name of each array -> this batch's part of it, (B, ...) as the backbone gives it."""

@@ -82,6 +82,7 @@ class StoreDescription(BaseModel):
     depth: Count
     dim: Count | tuple[Count, ...]
     patch_size: Count
+    size_multiple: Count | None = None
     transform: Transform
     grids: tuple[Pair, ...]
     image_sizes: tuple[Pair, ...]
@@ -114,7 +115,7 @@ class StoreDescription(BaseModel):
             self.ids, self.grids, self.image_sizes, strict=False
         ):  # one, if all alike
             try:
-                sides = self.transform.padded_size(height, width, self.patch_size)
+                sides = self.transform.padded_size(height, width, self.size_multiple or self.patch_size)
             except ConfigError as error:
                 raise ValueError(error.message) from None
             if grid != tuple(side // self.patch_size for side in sides):

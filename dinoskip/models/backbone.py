@@ -39,14 +39,21 @@ class LayerFeatures:
     grid: tuple[int, int]
 
 
+_ADAPTERS: tuple[type[VitAdapter], ...] = (TimmVitAdapter, TimmEvaAdapter, HfVitAdapter, DinoAuthorsAdapter)
+
+
+def takes_apart(model: nn.Module) -> bool:
+    """Whether the network is a plain ViT that is read block by block, at every read point."""
+    return any(kind.fits(model) for kind in _ADAPTERS)
+
+
 def adapter_for(model: nn.Module, spec: str, pos_embed: str | None = None) -> VitAdapter:
     """The network taken apart; :class:`ConfigError` for one that is no plain ViT, or cannot have ``pos_embed``."""
     if pos_embed not in (None, "timm", "dino"):
         raise ConfigError(f"{spec}: pos_embed {pos_embed!r} is none of timm, dino")
     if TimmVitAdapter.fits(model):
         return TimmVitAdapter(model, spec, pos_embed)
-    others: tuple[type[VitAdapter], ...] = (TimmEvaAdapter, HfVitAdapter, DinoAuthorsAdapter)
-    for kind in others:
+    for kind in _ADAPTERS[1:]:
         if kind.fits(model):
             if pos_embed == "dino":
                 raise ConfigError(f"{spec}: a {type(model).__name__} interpolates by its own code", "no pos_embed here")
@@ -82,6 +89,8 @@ class Backbone:
         self.info = dict(info or {})
         self.patch_size = adapter.patch_size
         self.depth = len(adapter.blocks)
+        self.numbers: tuple[int, ...] = tuple(range(1, self.depth + 1))
+        self.size_multiple = adapter.patch_size
         self.dim = adapter.dim
         self.num_heads = adapter.num_heads
         self.num_prefix_tokens = adapter.num_prefix_tokens
@@ -91,9 +100,33 @@ class Backbone:
         self.std: tuple[float, ...] = tuple(std or known[1])
 
     @classmethod
-    def from_model(cls, model: nn.Module, spec: str = "model") -> Backbone:
-        """Wrap a ViT and put it into eval mode; :class:`ConfigError` for models that are not plain ViTs."""
-        return cls(model, spec)
+    def from_model(
+        cls,
+        model: nn.Module,
+        spec: str = "model",
+        *,
+        layers: Sequence[str] | None = None,
+        image_size: int | None = None,
+        mean: Sequence[float] | None = None,
+        std: Sequence[float] | None = None,
+    ) -> Backbone:
+        """Wrap any network and put it into eval mode.
+
+        A plain ViT is read block by block. Any other, or one with ``layers`` (names of submodules whose outputs are
+        maps of the image), is read level by level (:mod:`dinoskip.models.levels`); ``image_size`` is then the side of
+        the picture of zeros from which grids are read, 224 unless the network says. Raises :class:`ConfigError` for
+        names that are not in the network, outputs that are no maps, and networks that take no such picture.
+        """
+        if layers is None and takes_apart(model):
+            return cls(model, spec, mean=mean, std=std)
+        from dinoskip.models.level_backbone import level_backbone  # which derives from this class
+
+        return level_backbone(model, spec, layers, image_size, mean=mean, std=std)
+
+    @property
+    def parts(self) -> tuple[Backbone, ...]:
+        """Backbones of the blocks that share grid and width; itself where all do, as in a plain ViT."""
+        return (self,)
 
     @property
     def beside_weights(self) -> list[str]:
@@ -146,9 +179,9 @@ class Backbone:
         ``square``: resized to size × size, aspect ignored (probes); ``center_crop``: the centre of the picture resized
         to a short side of size / 0.875 (k-NN). Raises :class:`ConfigError` unless ``size`` is whole patches.
         """
-        if size <= 0 or size % self.patch_size:
-            near = max(1, round(size / self.patch_size)) * self.patch_size
-            raise ConfigError(f"size {size} is not a multiple of the patch size {self.patch_size}", f"try {near}")
+        if size <= 0 or size % self.size_multiple:
+            near = max(1, round(size / self.size_multiple)) * self.size_multiple
+            raise ConfigError(f"size {size} is not a multiple of the patch size {self.size_multiple}", f"try {near}")
         return ImageTransform(size, self.mean, self.std, mode)
 
     @overload
@@ -215,15 +248,21 @@ class Backbone:
                 raise ValueError(f"facet hidden is wider than the final norm of {self.spec}: use norm none or layer")
         if not norms:
             raise ValueError("no facet is asked for")
-        if not wanted or wanted[0] < 1 or wanted[-1] > self.depth:
-            raise ValueError(f"blocks {wanted} must be one or more of 1..{self.depth} of {self.spec}")
+        if not wanted or not set(wanted) <= set(self.numbers):
+            numbers = f"{self.numbers[0]}..{self.numbers[-1]}"
+            raise ValueError(f"blocks {wanted} must be one or more of {numbers} of {self.spec}")
         if images.ndim != 4 or not images.is_floating_point():
             raise ValueError(f"images must be float (B, 3, H, W), got {images.dtype} {tuple(images.shape)}")
         height, width = images.shape[-2:]
-        if height % self.patch_size or width % self.patch_size or not height or not width:
-            raise ValueError(f"image size {height}×{width} is not a multiple of the patch size {self.patch_size}")
-        self.adapter.check_size(height, width)
+        multiple = self.size_multiple
+        if height % multiple or width % multiple or not height or not width:
+            raise ValueError(f"image size {height}×{width} is not a multiple of the patch size {multiple}")
+        self._check_size(height, width)
         return height // self.patch_size, width // self.patch_size
+
+    def _check_size(self, height: int, width: int) -> None:
+        """ValueError for a size in whole patches that the network cannot take."""
+        self.adapter.check_size(height, width)
 
     def width(self, facet: str) -> int:
         """Channels of a facet: ``dim``, but for ``hidden``; ConfigError where blocks have no MLP to read it from."""

@@ -70,11 +70,9 @@ def evaluate(
     image]}}}`` and pictures of the first pairs. Raises :class:`DataError` naming an image that cannot be used,
     :class:`ConfigError` for impossible settings.
     """
-    if config.size % backbone.patch_size:
-        near = max(1, round(config.size / backbone.patch_size)) * backbone.patch_size
-        raise ConfigError(
-            f"size: {config.size} is not a multiple of the patch size {backbone.patch_size}", f"try {near}"
-        )
+    if config.size % (multiple := backbone.size_multiple):
+        near = max(1, round(config.size / multiple)) * multiple
+        raise ConfigError(f"size: {config.size} is not a multiple of the patch size {multiple}", f"try {near}")
     if not dataset.pairs:
         raise DataError(f"{dataset.name} {dataset.split}: there is no pair")
     out.mkdir(parents=True, exist_ok=True)

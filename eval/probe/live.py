@@ -131,7 +131,8 @@ class LiveTokenLoader:
             image, label = augmented(self._image(row), self.data.checked_label(row), recipe, rng)
             images.append(image)
             labels.append(masked(label, recipe.mask))
-        cells = -(-recipe.size // self.backbone.patch_size)
+        multiple = self.backbone.size_multiple
+        cells = -(-recipe.size // multiple) * multiple // self.backbone.patch_size
         rows = range(len(labels))
         return images, make_targets(labels.__getitem__, rows, self.data.num_classes, (cells, cells), recipe.refine)
 
@@ -211,7 +212,7 @@ class LiveTokenLoader:
         """
         padding: list[int] = []
         for side in (pixels.shape[3], pixels.shape[2]):
-            missing = -side % self.backbone.patch_size
+            missing = -side % self.backbone.size_multiple
             padding += [missing // 2, missing - missing // 2]
         try:
             blocks, facets = {block for _, block in self.keys}, dict.fromkeys(facet_of(kind) for kind, _ in self.keys)

@@ -107,7 +107,7 @@ def _follow(
     if not objects:
         raise DataError(f"{sequence.annotations[0]}: has no object, there is nothing to follow")
     patch = passes.backbone.patch_size
-    size = config.input_size(*shape, patch)
+    size = config.input_size(*shape, passes.backbone.size_multiple)
     grid = size[0] // patch, size[1] // patch
     rule = PropagationRule(config.radius, config.top_k, config.temperature)
     masks = torch.from_numpy(first_masks(first, grid)).to(passes.backbone.device)
