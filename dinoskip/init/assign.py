@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from timm.layers import Mlp
+from timm.layers import Mlp as TimmMlp
 from timm.models.vision_transformer import Block as TimmBlock
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from dinoskip.config import Config, RawConfig, validate
 from dinoskip.errors import ConfigError
 from dinoskip.models.attention_factors import attention_width, is_plain_attention
+from dinoskip.models.attention_sites import Attention, Mlp, attentions, mlps, write
 
 Assignments = Iterator[tuple[str, Tensor]]
 LAYERS = ("attn.qkv", "attn.proj", "mlp.fc1", "mlp.fc2")
@@ -102,6 +103,75 @@ class PlainBlock:
                 yield f"{self.prefix}.{name}.bias", torch.zeros(self.layers[name].bias.shape, dtype=torch.float64)
 
 
+def attentions_for(model: nn.Module, method: str, *, products: bool, layer_scale: bool = False) -> list[Attention]:
+    """The attentions of any network to which ``method`` applies as its paper states it.
+
+    ``products``: the method sets W_Q W_Kᵀ of a head and W_V W_O, which must then be what the attention computes with:
+    logits over tokens, without norms or gates, heads together as wide as the tokens. Raises :class:`ConfigError` that
+    names the first attention to which it does not apply, and why.
+    """
+    if isinstance(model, VisionTransformer):
+        plain_blocks(model, method, layer_scale=layer_scale)
+    present = attentions(model)
+    if not present:
+        raise ConfigError(f"{method} initialises attention, and a {type(model).__name__} has none that is known")
+    for attention in present:
+        if reason := _unsuited(attention) if products else None:
+            raise ConfigError(f"{method} cannot initialise {attention.name}, a {attention.kind}: {reason}")
+    return present
+
+
+def mlps_for(model: nn.Module, method: str) -> list[Mlp]:
+    """The MLPs of any network to which ``method`` applies; :class:`ConfigError` for one with a gate."""
+    present = mlps(model)
+    for mlp in present:
+        if mlp.gate is not None:
+            raise ConfigError(f"{method} cannot initialise {mlp.name}, a {mlp.kind}: it has a gate")
+    return present
+
+
+def skip_weights(model: nn.Module, name: str) -> tuple[float, float]:
+    """Weights of the skips around attention and MLP of the block that holds the module ``name``; 1 unless it says."""
+    holder = model.get_submodule(name.rpartition(".")[0])
+    attention, mlp = getattr(holder, "skip_weights", (1.0, 1.0))
+    return float(attention), float(mlp)
+
+
+def attention_tensors(
+    attention: Attention, query: Tensor, key: Tensor, value: Tensor, output: Tensor, parameters: Mapping[str, Tensor]
+) -> Assignments:
+    """The papers' factors in an attention's parameters; row convention (``y = x W``).
+
+    ``query`` and ``key`` are (heads, D, dh), ``value`` (D, A) and ``output`` (A, D), float64.
+    """
+    rows = {
+        attention.query: query.mT.flatten(0, 1), attention.key: key.mT.flatten(0, 1), attention.value: value.T,
+        attention.output: output.T,
+    }  # fmt: skip
+    yield from write(rows, parameters)
+
+
+def zeros(model: nn.Module, names: Iterable[str | None]) -> Assignments:
+    """Zeros for the parameters called ``names``; None is left out."""
+    parameters = dict(model.named_parameters())
+    for name in names:
+        if name is not None:
+            yield name, torch.zeros(parameters[name].shape, dtype=torch.float64)
+
+
+def _unsuited(attention: Attention) -> str | None:
+    """Why products of an attention's factors are not what it computes with, or None."""
+    if attention.over != "tokens":
+        return "its softmax is over channels, so W_Q W_Kᵀ forms no logits"
+    if breaking := [what for what in attention.additions if what != "mixing of heads"]:
+        return f"it has {' and '.join(breaking)}"
+    if attention.key_heads != attention.heads:
+        return f"{attention.heads} query heads share {attention.key_heads} key heads, so W_V W_O is no square product"
+    if not attention.square:
+        return "its heads together are not as wide as the tokens"
+    return None
+
+
 def plain_blocks(model: nn.Module, method: str, *, layer_scale: bool = False) -> list[PlainBlock]:
     """The blocks of a ViT to which ``method`` applies as its paper states it; :class:`ConfigError` if any differs.
 
@@ -131,6 +201,6 @@ def _oddity(block: Any, layer_scale: bool) -> str | None:
         return "its heads together are not as wide as the model"
     if not layer_scale and not (isinstance(block.ls1, nn.Identity) and isinstance(block.ls2, nn.Identity)):
         return "it has LayerScale (init_values)"
-    if type(block.mlp) is not Mlp or not isinstance(getattr(block.mlp, "norm", nn.Identity()), nn.Identity):
+    if type(block.mlp) is not TimmMlp or not isinstance(getattr(block.mlp, "norm", nn.Identity()), nn.Identity):
         return "its MLP is not two plain linear layers"
     return None

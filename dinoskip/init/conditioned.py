@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from dinoskip.errors import ConfigError
-from dinoskip.init.assign import Assignments, in_place, plain_blocks
-from dinoskip.init.config import NEEDS_SKIP, NEEDS_SKIP_HINT, PARTS, ConditionedInit
+from dinoskip.init.assign import Assignments, attentions_for, in_place, skip_weights, zeros
+from dinoskip.init.config import NEEDS_SKIP, NEEDS_SKIP_HINT, ConditionedInit, Part, Values
 from dinoskip.init.orthogonal import haar
-from dinoskip.init.skipless import fused_qkv
+from dinoskip.models.attention_sites import Attention, Factor, write
 from dinoskip.randomness import torch_rng
 
 
@@ -29,26 +29,29 @@ def conditioned_tensors(
     Raises :class:`ConfigError` for attention that is not plain, and for ``v="shared"`` where the attention has no
     skip connection: the value matrix of all heads together has rank dh, and tokens become alike within five blocks.
     """
-    parts = settings.parts
-    blocks = plain_blocks(model, "conditioned_", layer_scale=True)
-    if settings.needs_skip and not all(block.skips_attention for block in blocks):
+    present = attentions_for(model, "conditioned_", products=False, layer_scale=True)
+    if settings.needs_skip and not all(skip_weights(model, attention.name)[0] for attention in present):
         raise ConfigError(f"conditioned_: {NEEDS_SKIP}", NEEDS_SKIP_HINT)
-    for block in blocks:
-        name, dim, heads = f"{block.prefix}.attn", block.dim, block.num_heads
+    parameters = {**dict(model.named_parameters()), **others}
+    for attention in present:
+        factors: dict[Part, Factor] = {
+            "query": attention.query, "key": attention.key, "value": attention.value
+        }  # fmt: skip
+        values = {factors[part]: _factor(attention, part, factors[part], settings.v, seed) for part in settings.parts}
+        yield from write(values, parameters)
+        yield from zeros(model, attention.input_biases)
 
-        def projections(part: str, name: str = name, dim: int = dim, heads: int = heads) -> Tensor:
-            draws = [haar(dim, dim // heads, torch_rng(seed, "init", name, part, head)) for head in range(heads)]
-            return torch.stack(draws)
 
-        value = torch.eye(dim, dtype=torch.float64)
-        if settings.v == "shared":
-            value = value[:, : dim // heads].repeat(1, heads)
-        conditioned = fused_qkv(projections("query"), projections("key"), value)
-        if set(parts) != set(PARTS):
-            rows = zip(PARTS, conditioned.chunk(3), others[f"{name}.qkv.weight"].chunk(3), strict=True)
-            conditioned = torch.cat([own if part in parts else other for part, own, other in rows])
-        yield f"{name}.qkv.weight", conditioned
-        yield from block.zero_biases("attn.qkv")
+def _factor(attention: Attention, part: Part, factor: Factor, v: Values, seed: int) -> Tensor:
+    """W_Q, W_K or W_V of all heads, float64 (out, in)."""
+    width, inputs = attention.head_dim, factor.columns
+    heads = range(factor.shape[0] // width)
+    if part == "value":
+        rows = torch.arange(factor.shape[0])
+        columns = rows % width if v == "shared" else rows % inputs
+        return torch.eye(inputs, dtype=torch.float64)[columns]
+    draws = [haar(inputs, width, torch_rng(seed, "init", attention.name, part, head)) for head in heads]
+    return torch.stack(draws).mT.flatten(0, 1)
 
 
 conditioned_ = in_place(conditioned_tensors, ConditionedInit, positional=("v",), keeps_others=True)

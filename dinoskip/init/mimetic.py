@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import torch
+from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
 from dinoskip.errors import ConfigError
-from dinoskip.init.assign import Assignments, in_place, plain_blocks
+from dinoskip.init.assign import Assignments, attention_tensors, attentions_for, in_place, zeros
 from dinoskip.init.config import MimeticInit
 from dinoskip.init.orthogonal import noise_matrix, spectral_factors
-from dinoskip.init.skipless import fused_qkv, query_key_factors
+from dinoskip.init.skipless import query_key_factors
 from dinoskip.randomness import torch_rng
 
 
@@ -21,19 +22,19 @@ def mimetic_tensors(model: nn.Module, settings: MimeticInit, seed: int) -> Assig
     sine and cosine (CLS and registers zero). MLP, norms and the rest are left as they are. Raises
     :class:`ConfigError` for attention that is not plain and for a width not divisible by 4.
     """
-    for block in plain_blocks(model, "mimetic_", layer_scale=True):
-        name, dim = f"{block.prefix}.attn", block.dim
+    parameters = dict(model.named_parameters())
+    for attention in attentions_for(model, "mimetic_", products=True, layer_scale=True):
+        name, dim = attention.name, attention.dim
         query, key = query_key_factors(
-            dim, block.num_heads, settings.alpha, settings.beta, heads="top", noise="normal", seed=seed, name=name
+            dim, attention.heads, settings.alpha, settings.beta, heads="top", noise="normal", seed=seed, name=name
         )
         noise = noise_matrix(dim, "normal", torch_rng(seed, "init", name, "value_output"))
         value, output = spectral_factors(
             settings.alpha_vo * noise - settings.beta_vo * torch.eye(dim, dtype=torch.float64)
         )
-        yield f"{name}.qkv.weight", fused_qkv(query, key, value)
-        yield f"{name}.proj.weight", output
-        yield from block.zero_biases("attn.qkv", "attn.proj")
-    if model.pos_embed is not None:
+        yield from attention_tensors(attention, query, key, value, output.T, parameters)
+        yield from zeros(model, (*attention.input_biases, attention.output.bias))
+    if isinstance(model, VisionTransformer) and model.pos_embed is not None:
         yield "pos_embed", _sincos_position(model)
 
 

@@ -6,10 +6,10 @@ from __future__ import annotations
 import torch
 from torch import Generator, Tensor, nn
 
-from dinoskip.init.assign import LAYERS, Assignments, in_place, plain_blocks
+from dinoskip.init.assign import Assignments, attention_tensors, attentions_for, in_place, mlps_for, zeros
 from dinoskip.init.config import Reading, ResidualFreeInit
 from dinoskip.init.orthogonal import haar, haar_, scaled_uniform_orthogonal_
-from dinoskip.init.skipless import fused_qkv
+from dinoskip.models.attention_sites import write
 from dinoskip.models.temperature import temperatures
 from dinoskip.randomness import torch_rng
 
@@ -39,19 +39,20 @@ def residual_free_tensors(model: nn.Module, settings: ResidualFreeInit, seed: in
     qk, vo, up, down = (
         alpha**power for alpha in (settings.alpha_qk, settings.alpha_vo, settings.alpha_u, settings.alpha_d)
     )
-    blocks = plain_blocks(model, "residual_free_")
-    taus = temperatures(len(blocks), settings.beta, first_layer=settings.first_layer, mode=settings.mode)
-    for block, tau in zip(blocks, taus, strict=True):
-        name, dim, heads = f"{block.prefix}.attn", block.dim, block.num_heads
-        draws = [haar(dim, dim // heads, torch_rng(seed, "init", name, "query_key", head)) for head in range(heads)]
+    present, parameters = attentions_for(model, "residual_free_", products=True), dict(model.named_parameters())
+    taus = temperatures(len(present), settings.beta, first_layer=settings.first_layer, mode=settings.mode)
+    for attention, tau in zip(present, taus, strict=True):
+        name, dim, width = attention.name, attention.dim, attention.head_dim
+        draws = [haar(dim, width, torch_rng(seed, "init", name, "query_key", head)) for head in range(attention.heads)]
         key = qk * torch.stack(draws)
         rotation = haar(dim, dim, torch_rng(seed, "init", name, "value_output"))
-        yield f"{name}.qkv.weight", fused_qkv(tau * key, key, vo * rotation)
-        yield f"{name}.proj.weight", vo * rotation  # (Oᵀ)ᵀ
-        for part, gain in (("mlp.fc1", up), ("mlp.fc2", down)):
-            mixing = _mixing(block.layers[part], reading, torch_rng(seed, "init", f"{block.prefix}.{part}"))
-            yield f"{block.prefix}.{part}.weight", gain * mixing
-        yield from block.zero_biases(*LAYERS)
+        yield from attention_tensors(attention, tau * key, key, vo * rotation, vo * rotation.T, parameters)
+        yield from zeros(model, (*attention.input_biases, attention.output.bias))
+    for mlp in mlps_for(model, "residual_free_"):
+        for factor, gain in ((mlp.first, up), (mlp.last, down)):
+            generator = torch_rng(seed, "init", factor.name.removesuffix(".weight"))
+            yield from write({factor: gain * _mixing(factor.shape, reading, generator)}, parameters)
+        yield from zeros(model, (mlp.first.bias, mlp.last.bias))
 
 
 residual_free_ = in_place(
@@ -59,6 +60,6 @@ residual_free_ = in_place(
 )
 
 
-def _mixing(layer: nn.Linear, reading: Reading, generator: Generator) -> Tensor:
-    empty = torch.empty(layer.weight.shape, dtype=torch.float64)
+def _mixing(shape: tuple[int, int], reading: Reading, generator: Generator) -> Tensor:
+    empty = torch.empty(shape, dtype=torch.float64)
     return (haar_ if reading == "product" else scaled_uniform_orthogonal_)(empty, generator)

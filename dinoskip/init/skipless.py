@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import torch
 from threadpoolctl import threadpool_limits
 from torch import Tensor, nn
 
 from dinoskip.console import log
-from dinoskip.init.assign import LAYERS, Assignments, PlainBlock, in_place, plain_blocks
+from dinoskip.init.assign import (
+    Assignments,
+    attention_tensors,
+    attentions_for,
+    in_place,
+    mlps_for,
+    skip_weights,
+    zeros,
+)
 from dinoskip.init.config import Draw, Heads, MlpInit, Noise, SkiplessInit
 from dinoskip.init.orthogonal import haar, haar_, noise_matrix, scaled_uniform_orthogonal_, spectral_factors
+from dinoskip.models.attention_sites import Mlp, write
 from dinoskip.randomness import torch_rng
 
 BETA_EXPONENT = math.log2(1 / 0.6)
@@ -41,20 +51,21 @@ def skipless_tensors(model: nn.Module, settings: SkiplessInit, seed: int) -> Ass
     """
     alpha, beta, c = settings.alpha, settings.beta, settings.c
     c_v, c_o = c if isinstance(c, tuple) else (c, c)
-    blocks = plain_blocks(model, "skipless_")
-    if all(block.skips_attention and block.skips_mlp for block in blocks):
+    present, parameters = attentions_for(model, "skipless_", products=True), dict(model.named_parameters())
+    if all(all(skip_weights(model, attention.name)) for attention in present):
         log.warning("skipless_: this network has all its skip connections, which the initialisation is not made for")
-    for block in blocks:
-        name, dim = f"{block.prefix}.attn", block.dim
+    for attention in present:
+        name, dim, heads = attention.name, attention.dim, attention.heads
         share = 1.0 if settings.beta_width is None else (settings.beta_width / dim) ** BETA_EXPONENT
         query, key = query_key_factors(
-            dim, block.num_heads, alpha, beta * share, heads=settings.heads, noise=settings.noise, seed=seed, name=name
+            dim, heads, alpha, beta * share, heads=settings.heads, noise=settings.noise, seed=seed, name=name
         )
         value, output = _rotations(dim, settings.draw, seed, name)
-        yield f"{name}.qkv.weight", fused_qkv(query, key, c_v * value)
-        yield f"{name}.proj.weight", c_o * output.T
-        yield from _mlp_tensors(block, settings.mlp, seed)
-        yield from block.zero_biases(*LAYERS)
+        yield from attention_tensors(attention, query, key, c_v * value, c_o * output, parameters)
+        yield from zeros(model, (*attention.input_biases, attention.output.bias))
+    for mlp in mlps_for(model, "skipless_"):
+        yield from _mlp_tensors(mlp, settings.mlp, seed, parameters)
+        yield from zeros(model, (mlp.first.bias, mlp.last.bias))
 
 
 skipless_ = in_place(skipless_tensors, SkiplessInit, positional=("alpha", "beta", "c"))
@@ -94,10 +105,11 @@ def _rotations(dim: int, draw: Draw, seed: int, name: str) -> tuple[Tensor, Tens
     return u, vh
 
 
-def _mlp_tensors(block: PlainBlock, mlp: MlpInit, seed: int) -> Assignments:
-    if mlp == "default":
+def _mlp_tensors(mlp: Mlp, how: MlpInit, seed: int, parameters: Mapping[str, Tensor]) -> Assignments:
+    if how == "default":
         return
-    fill = scaled_uniform_orthogonal_ if mlp == "suo" else haar_
-    for name in ("mlp.fc1", "mlp.fc2"):
-        weight = torch.empty(block.layers[name].weight.shape, dtype=torch.float64)
-        yield f"{block.prefix}.{name}.weight", fill(weight, torch_rng(seed, "init", f"{block.prefix}.{name}"))
+    fill = scaled_uniform_orthogonal_ if how == "suo" else haar_
+    for factor in (mlp.first, mlp.last):
+        weight = torch.empty(factor.shape, dtype=torch.float64)
+        fill(weight, torch_rng(seed, "init", factor.name.removesuffix(".weight")))
+        yield from write({factor: weight}, parameters)

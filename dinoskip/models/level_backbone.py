@@ -50,14 +50,15 @@ class LevelBackbone(Backbone):
     def parts(self) -> tuple[Backbone, ...]:
         """Backbones of the levels of one stride and width each, in order; itself where all are alike."""
         levels = self.reader.levels
-        kinds = dict.fromkeys((levels[n - 1].stride, levels[n - 1].width) for n in self.numbers)
-        if len(kinds) == 1:
+        alike: dict[tuple[int, int], list[int]] = {}
+        for number in self.numbers:
+            alike.setdefault((levels[number - 1].stride, levels[number - 1].width), []).append(number)
+        if len(alike) == 1:
             return (self,)
         parts = []
-        for stride, width in kinds:
+        for (stride, width), numbers in alike.items():
             part = copy(self)
-            part.numbers = tuple(n for n in self.numbers if (levels[n - 1].stride, levels[n - 1].width) == (stride, width))
-            part.patch_size, part.dim = stride, width
+            part.numbers, part.patch_size, part.dim = tuple(numbers), stride, width
             parts.append(part)
         return tuple(parts)
 

@@ -35,7 +35,7 @@ class Level:
 
 @dataclass(frozen=True)
 class LevelMap:
-    """What a level gives for B images: ``tokens`` (B, h·w, C) in raster order, ``cls`` (B, C) or None, ``grid`` (h, w)."""
+    """What a level gives: ``tokens`` (B, h·w, C) in raster order, ``cls`` (B, C) or None, ``grid`` (h, w)."""
 
     tokens: Tensor
     cls: Tensor | None
@@ -127,7 +127,7 @@ class _Layout:
 
 
 class HookedLevels(LevelReader):
-    """Any module: its levels are outputs of the submodules ``layers``, seen by hooks that are there during a pass alone.
+    """Any module: its levels are outputs of the submodules ``layers``, seen by hooks that are gone after the pass.
 
     An output may be a map (B, C, h, w) or (B, h, w, C), or tokens (B, p + h·w, C) with p class and register tokens
     before those of the patches; of a tuple the first entry counts. Without ``layers`` they are chosen by
@@ -245,8 +245,8 @@ def layout_of(shape: tuple[int, ...], height: int, width: int) -> _Layout | None
 def usual_layers(model: nn.Module, layouts: Mapping[str, _Layout]) -> list[str]:
     """The layers that stand for a network where none are named.
 
-    Of a network that halves its map on the way, the last of the outermost modules of every stride. Of one whose maps are all alike
-    (plain transformers, ConvMixer), the members of its longest list of modules that give such maps.
+    Of a network that halves its map on the way, the last of the outermost modules of every stride. Of one whose maps
+    are all alike (plain transformers, ConvMixer), the members of its longest list of modules that give such maps.
     """
     by_stride: dict[int, str] = {}
     for name, layout in layouts.items():
