@@ -15,7 +15,7 @@ from dinoskip.errors import ConfigError, WeightsError, did_you_mean
 from dinoskip.files import TensorFile, read_json, read_tensor_header, verify_manifest
 from dinoskip.vit_config import VitConfig
 
-SPEC_KINDS = ("run", "weights", "dino", "file", "timm", "hub", "hf")
+SPEC_KINDS = ("run", "weights", "dino", "file", "timm", "tv", "hub", "hf", "python")
 _CHECKPOINT_FILES = (".pth", ".pt", ".ckpt", ".bin", ".tar", ".safetensors")
 ROLES = ("teacher", "student")
 _DTYPES = {"F64", "F32", "F16", "BF16"}  # of tensors in a weights file
@@ -102,8 +102,8 @@ def _parse(rest: str, spec: str) -> tuple[str, dict[str, Any]]:
     for option in options:
         key, _, value = option.partition("=")
         # a path stays as it is written, whatever it is called
-        parsed[key.strip()] = value.strip() if key.strip() == "file" else _value(value.strip())
-    if "," in name and spec.startswith(("timm:", "hub:", "hf:")):
+        parsed[key.strip()] = value.strip() if key.strip() in {"file", "layers"} else _value(value.strip())
+    if "," in name and spec.startswith(("timm:", "tv:", "hub:", "hf:", "python:")):
         raise ConfigError(f"{spec}: option {name.split(',', 1)[1]!r} is not key=value")
     return name.strip(), parsed
 
@@ -144,7 +144,10 @@ def split_spec(spec: str) -> tuple[str, str, dict[str, Any]]:
             return "file", name, options
     if not colon or kind not in SPEC_KINDS or not rest:
         near = did_you_mean(kind, SPEC_KINDS, after=":...")
-        known = "the path of a checkpoint, run:DIR, weights:FILE.safetensors, timm:NAME, hub:REPO:NAME or hf:NAME"
+        known = (
+            "the path of a checkpoint, run:DIR, weights:FILE.safetensors, timm:NAME, tv:NAME, hub:REPO:NAME, hf:NAME "
+            "or python:FILE.py:FUNCTION"
+        )
         raise ConfigError(f"backbone {spec!r} is not understood", f"{near or ''} write {known}".lstrip())
     return kind, *_parse(rest, spec)
 

@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 
 Args = argparse.Namespace
 Handler = Callable[[Args], int]
-SPEC = "a checkpoint's path, run:DIR, weights:FILE.safetensors, timm:NAME, hub:REPO:NAME or hf:NAME"
+SPEC = (
+    "a checkpoint's path, run:DIR, weights:FILE.safetensors, timm:NAME, tv:NAME, hub:REPO:NAME, hf:NAME or "
+    "python:FILE.py:FUNCTION"
+)
 
 
 LIKE_DATA = (

@@ -27,6 +27,9 @@ def add_commands(commands: Any) -> None:
     command(actions, "list", list_models, "list the model names")
     parser = command(actions, "show", show, "say what a backbone is: size, blocks, parameters, where it came from")
     parser.add_argument("spec", help=SPEC)
+    parser = command(actions, "layers", layers, "list where a network may be read, level by level, with shapes")
+    parser.add_argument("spec", help=SPEC)
+    parser.add_argument("--size", type=count, default=None, metavar="S", help="side of the picture (default: its own)")
     parser = command(
         actions,
         "convert",
@@ -84,6 +87,23 @@ def show(args: Args) -> int:
     ]
     rows += [("parameters", f"{count:,}"), ("weights_hash", backbone.weights_hash), *sorted(backbone.info.items())]
     print_table(rows, ("field", "value"))
+    return 0
+
+
+def layers(args: Args) -> int:
+    """``dinoskip models layers``."""
+    from dinoskip.models import load_backbone  # torch, as below
+    from dinoskip.models.level_backbone import LevelBackbone
+    from dinoskip.models.levels import map_layouts
+
+    backbone = load_backbone(args.spec)
+    layouts = map_layouts(backbone.model, args.spec, args.size or 224)
+    read = {level.name for level in backbone.reader.levels} if isinstance(backbone, LevelBackbone) else set()
+    rows = [
+        (name, layout.kind, layout.stride, layout.width, layout.prefix or "", "yes" if name in read else "")
+        for name, layout in layouts.items() if name
+    ]  # fmt: skip
+    print_table(rows, ("layer", "layout", "pixels a cell", "channels", "tokens before", "read unless layers= says"))
     return 0
 
 

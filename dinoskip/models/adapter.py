@@ -29,13 +29,16 @@ class LoadedModel:
     """What a loader hands to ``load_backbone``: the network, and what is known besides its weights.
 
     ``mean`` and ``std`` are the image statistics it was trained with, None where the network itself says or nothing
-    is known; ``info`` is what a weights file of ours says of its training.
+    is known; ``info`` is what a weights file of ours says of its training. ``size`` is the side in pixels of the images
+    that a network with one size was built for, ``layers`` names where a network is read that has no blocks alike.
     """
 
     model: nn.Module
     info: Mapping[str, Any] = field(default_factory=dict)
     mean: Sequence[float] | None = None
     std: Sequence[float] | None = None
+    size: int | None = None
+    layers: Sequence[str] | None = None
 
 
 class VitAdapter(ABC):

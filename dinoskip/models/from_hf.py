@@ -1,4 +1,7 @@
-"""ViTs of Hugging Face transformers, ``hf:``. Weights are read from safetensors alone; no code is ever fetched."""
+"""ViTs, Swin and ConvNeXt of Hugging Face transformers, ``hf:``.
+
+Weights are read from safetensors alone; no code is ever fetched.
+"""
 
 from __future__ import annotations
 
@@ -92,7 +95,25 @@ CLASSES = {
     "clip_vision_model": "CLIPVisionModel",
     "siglip": "SiglipVisionModel",
     "siglip_vision_model": "SiglipVisionModel",
+    "swin": "SwinModel",
+    "swinv2": "Swinv2Model",
+    "convnext": "ConvNextModel",
+    "convnextv2": "ConvNextV2Model",
+    "dinov3_convnext": "DINOv3ConvNextModel",
 }
+"""The class of a model type; those that are no family are read level by level. SigLIP 2 is of type siglip, but for its
+variant of free size (siglip2)."""
+
+
+def _stages(model: Any) -> list[str] | None:
+    """Names of the last block of every stage of a Swin, of every stage of a ConvNeXt; None of a ViT."""
+    kind = type(model).__name__
+    if kind.startswith("Swin"):
+        return [f"encoder.layers.{at}.blocks.{len(stage.blocks) - 1}" for at, stage in enumerate(model.encoder.layers)]
+    if "ConvNext" in kind:
+        inside = "model" if kind.startswith("DINOv3") else "encoder"
+        return [f"{inside}.stages.{at}" for at in range(len(model.get_submodule(f"{inside}.stages")))]
+    return None
 
 
 class HfVitAdapter(VitAdapter):
@@ -243,7 +264,7 @@ def load_hf(name: str, **options: Any) -> LoadedModel:
             config = transformers.AutoConfig.from_pretrained(where, trust_remote_code=False, **source)
             cls, vision = _vision_class(transformers, config, spec)
             _check_bounds(vision, spec)
-            extra = dict(FAMILIES[cls.__name__].options)
+            extra = dict(FAMILIES[cls.__name__].options) if cls.__name__ in FAMILIES else {}
             if cls.__name__ == "ViTMAEModel":
                 vision.mask_ratio = 0.0
             if not pretrained:
@@ -274,4 +295,6 @@ def load_hf(name: str, **options: Any) -> LoadedModel:
             "weights are downloaded once, which needs network; for files that you have write hf:./FOLDER with "
             "config.json and model.safetensors in it",
         ) from error
-    return LoadedModel(model, mean=mean, std=std)
+    built_for = getattr(vision, "image_size", None)
+    size = built_for if isinstance(built_for, int) else None
+    return LoadedModel(model, mean=mean, std=std, size=size, layers=_stages(model))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import sys
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext, redirect_stdout
 from functools import partial
 from io import StringIO
@@ -187,14 +188,28 @@ def _build(name: str, architecture: str, seed: int, options: Mapping[str, Any]) 
         with torch.random.fork_rng(devices=[]):  # random weights are the same in every process
             torch.manual_seed(derive(seed, "timm", architecture))
             with hub_client() if name.startswith("hf-hub:") else nullcontext():
-                return timm.create_model(name, pretrained=False, **options)
+                return _any_size(name, options)
     except Exception as error:
         reason = _reason(error)
         wrong = isinstance(error, TypeError | AssertionError) or reason.startswith(("Unknown model", "Invalid pretr"))
         if wrong or "/" not in name:
-            hint = "check the name, its tag and the options; only timm's plain vision transformers are supported"
+            hint = "check the name, its tag and the options"
             raise ConfigError(f"timm:{name}: timm cannot build it: {reason}", hint) from error
         raise WeightsError(f"timm:{name}: its description cannot be fetched: {reason}", _offline(name)) from error
+
+
+def _any_size(name: str, options: Mapping[str, Any]) -> Any:
+    """The network with random weights, for images of any size where it has an option that says so.
+
+    ViTs call it dynamic_img_size, Swin strict_img_size; networks of convolutions take any size as they are.
+    """
+    for anywhere in ({"dynamic_img_size": True}, {"strict_img_size": False}, {}):
+        try:
+            return timm.create_model(name, pretrained=False, **{**anywhere, **options})
+        except TypeError as error:  # an option that this architecture does not have
+            if not anywhere or not any(option in str(error) for option in anywhere):
+                raise
+    raise AssertionError("the last try has no option of ours")
 
 
 def _offline(name: str) -> str:
@@ -215,7 +230,7 @@ def _check_biases(where: str, own: Mapping[str, Tensor], published: Mapping[str,
 
 def _whole(where: str, model: Any, published: Mapping[str, Any], _model: nn.Module | None = None) -> dict[str, Tensor]:
     """A published state under the model's own names, by timm's rules; :class:`WeightsError` unless all of it fits."""
-    rules = eva_filter if isinstance(model, Eva) else partial(vit_filter, adapt_layer_scale=True)  # DeiT III's names
+    rules = _rules(model)
     architecture = str((getattr(model, "pretrained_cfg", None) or {}).get("architecture", ""))
     if "radio" in architecture:
         raise ConfigError(f"{where}: RADIO resamples positions in a way of its own and is not supported")
@@ -230,9 +245,22 @@ def _whole(where: str, model: Any, published: Mapping[str, Any], _model: nn.Modu
         raise WeightsError(f"{where}: not a state_dict; it holds: {', '.join(map(str, list(state)[:6]))}")
     own = model.state_dict()
     _check_biases(where, own, published)
-    kept = {n: t for n, t in state.items() if n in own or not n.startswith(NOT_BACKBONE)}
+    classifier = (getattr(model, "pretrained_cfg", None) or {}).get("classifier") or ()
+    heads = (classifier,) if isinstance(classifier, str) else tuple(classifier)
+    left_out = (*NOT_BACKBONE, *(f"{head}." for head in heads))
+    kept = {n: t for n, t in state.items() if n in own or not n.startswith(left_out)}
     check_fit(own, kept, where)
     return kept
+
+
+def _rules(model: Any) -> Callable[..., Any]:
+    """timm's rules from published names to the model's own."""
+    if isinstance(model, VisionTransformer):
+        return partial(vit_filter, adapt_layer_scale=True)  # DeiT III's names
+    if isinstance(model, Eva):
+        return eva_filter
+    published = getattr(sys.modules[type(model).__module__], "checkpoint_filter_fn", None)
+    return published or (lambda state, model: dict(state.get("state_dict", state)))
 
 
 def _from_file(path: Path, model: Any) -> dict[str, Tensor]:
@@ -260,15 +288,13 @@ def load_timm(name: str, **options: Any) -> LoadedModel:
     Raises :class:`ConfigError` for what timm cannot build, :class:`WeightsError` for weights that cannot be had or do
     not fit whole.
     """
-    options = {"num_classes": 0, "dynamic_img_size": True} | options
+    options = {"num_classes": 0} | options
     file, seed = options.pop("file", None), int(options.pop("seed", 0))
     pretrained = bool(options.pop("pretrained", True)) and file is None
     architecture = name.split("/")[-1].split(".")[0]
     if "/" not in name and not timm.is_model(architecture):
         raise ConfigError(f"timm has no model {architecture!r}", did_you_mean(architecture, timm.list_models()))
     model = _build(name, architecture, seed, options)
-    if not isinstance(model, VisionTransformer | Eva):
-        return LoadedModel(model)  # refused by Backbone, with its reason, before anything is downloaded
     if file is not None:
         path = Path(file)
         refuse_skipless_weights(path, f"timm:{name}")

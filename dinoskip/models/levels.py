@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from dinoskip.errors import ConfigError, did_you_mean
 
-MOST_PREFIX_TOKENS = 32
+MOST_PREFIX_TOKENS = 16
 """Tokens before the patches (class token, registers) that a sequence of tokens may have to be taken for a map."""
 
 
@@ -237,7 +237,7 @@ def layout_of(shape: tuple[int, ...], height: int, width: int) -> _Layout | None
             if height % stride or width % stride:
                 continue
             prefix = shape[1] - (height // stride) * (width // stride)
-            if 0 <= prefix <= MOST_PREFIX_TOKENS and shape[1] - prefix > 1:
+            if 0 <= prefix <= MOST_PREFIX_TOKENS and shape[1] - prefix > 1 and shape[2] > 1:
                 return _Layout("tokens", prefix, stride, shape[2])
     return None
 

@@ -4,11 +4,14 @@
 ``run:DIR``                    newest checkpoint of a run, its teacher, or student where it has none (or ``role=...``)
 ``weights:FILE.safetensors``   a weights file of ours, or any other as by its path alone
 ``dino:FILE.pth``              the same as the path alone
-``timm:NAME``                  any plain ViT of timm; ``pretrained=false`` needs no network
+``timm:NAME``                  any network of timm; ``pretrained=false`` needs no network
+``tv:NAME``                    any network of torchvision; ``pretrained=false`` needs no network
 ``hub:REPO:NAME``              the DINO authors' own code through torch.hub; REPO is theirs or a local folder
-``hf:NAME_OR_DIR``             a ViT of Hugging Face transformers
+``hf:NAME_OR_DIR``             a ViT, Swin or ConvNeXt of Hugging Face transformers
+``python:FILE.py:FUNCTION``    what a function of your own file returns; the file is run
 
-Any of them may end in ``,key=value``: the options of its loader, and ``pos_embed``.
+Any of them may end in ``,key=value``: the options of its loader, and ``pos_embed``, or, of networks that are read level
+by level, ``layers=NAME+NAME`` and ``image_size`` (:meth:`Backbone.from_model`).
 """
 
 from __future__ import annotations
@@ -20,12 +23,15 @@ import torch
 
 from dinoskip.errors import ConfigError
 from dinoskip.models.adapter import LoadedModel
-from dinoskip.models.backbone import Backbone, LayerFeatures
+from dinoskip.models.backbone import Backbone, LayerFeatures, takes_apart
 from dinoskip.models.export import build_from_weights
 from dinoskip.models.from_file import load_vit_file
 from dinoskip.models.from_hf import load_hf
 from dinoskip.models.from_hub import load_hub
+from dinoskip.models.from_python import load_python
 from dinoskip.models.from_timm import load_timm
+from dinoskip.models.from_torchvision import load_torchvision
+from dinoskip.models.level_backbone import level_backbone
 from dinoskip.specs import run_weights, split_spec
 
 __all__ = ["Backbone", "LayerFeatures", "load_backbone"]
@@ -46,8 +52,10 @@ _LOADERS: dict[str, Callable[..., LoadedModel]] = {
     "dino": load_vit_file,
     "file": load_vit_file,
     "timm": load_timm,
+    "tv": load_torchvision,
     "hub": load_hub,
     "hf": load_hf,
+    "python": load_python,
 }
 _FILE_OPTIONS = {"role", "prefix", "heads", "act"}
 _OPTIONS = {"run": {"role"}, "weights": set[str](), "dino": _FILE_OPTIONS, "file": _FILE_OPTIONS}  # others check theirs
@@ -63,17 +71,28 @@ def load_backbone(
     ``pretrained``, ``seed`` of random weights and ``file`` (local weights) for ``timm:`` and ``hub:``, besides whatever
     timm's factory or the hub's entry point takes; ``pretrained``, ``seed`` and ``revision`` for ``hf:``. ``pos_embed``
     ("timm" | "dino"): how positions are interpolated; unless given, what weights of ours say of themselves, "dino" for
-    other files that allow it, "timm" elsewhere.
+    other files that allow it, "timm" elsewhere. ``layers`` (names, or one string of them joined by +) reads any
+    network level by level; ``image_size`` is the side of the picture from which its grids are read, and for timm and
+    torchvision the size that it is built for.
     Raises :class:`ConfigError` for a spec or model that is not understood and :class:`WeightsError` for weights that
     are missing, damaged, do not fit or cannot be downloaded.
     """
     kind, name, written = split_spec(spec)
     options = kw | written
     pos_embed = str(options.pop("pos_embed")) if "pos_embed" in options else None
+    layers, size = options.pop("layers", None), options.pop("image_size", None)
+    if isinstance(layers, str):
+        layers = layers.split("+")
     unknown = options.keys() - _OPTIONS.get(kind, options.keys())
     if unknown:
         known = ", ".join([*sorted(_OPTIONS[kind]), "pos_embed"])
         raise ConfigError(f"{spec}: unknown options: {', '.join(sorted(unknown))}", f"options of {kind}: {known}")
+    if size is not None and kind in ("timm", "tv"):
+        options["img_size" if kind == "timm" else "image_size"] = size
     loaded = _LOADERS[kind](name, **options)
-    backbone = Backbone(loaded.model, spec, loaded.info, mean=loaded.mean, std=loaded.std, pos_embed=pos_embed)
-    return backbone.to(device, dtype)
+    known = {"info": loaded.info, "mean": loaded.mean, "std": loaded.std}
+    if layers is None and takes_apart(loaded.model):
+        return Backbone(loaded.model, spec, pos_embed=pos_embed, **known).to(device, dtype)
+    if pos_embed is not None:
+        raise ConfigError(f"{spec}: pos_embed is of plain ViTs", "leave it out")
+    return level_backbone(loaded.model, spec, layers or loaded.layers, size or loaded.size, **known).to(device, dtype)

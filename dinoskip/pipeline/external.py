@@ -61,6 +61,8 @@ def backbone_hash(spec: str) -> str:
         kind, place = "hf", Path(name.removeprefix("local-dir:"))
     if kind == "hf" and place.is_dir():
         return hash_of([[path.name, sha256_file(path)] for path in sorted(place.iterdir()) if path.is_file()])
+    if kind == "python" and (file := Path(name.rpartition(":")[0])).is_file():
+        return hash_of([spec, sha256_file(file)])
     return hash_of(spec)
 
 

@@ -93,9 +93,8 @@ def test_hf_statistics_options_and_other_types(tmp_path: Path) -> None:
     assert backbone.weights_hash == load_backbone(f"hf:{tmp_path},pretrained=false").weights_hash
     with pytest.raises(ConfigError, match="unknown options: depth"):
         load_backbone(f"hf:{tmp_path},depth=1")
-    config = json.loads((tmp_path / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps(config | {"model_type": "swin"}))
-    with pytest.raises(ConfigError, match=r"models of type 'swin' are not supported .supported: vit, deit"):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert"}))
+    with pytest.raises(ConfigError, match=r"models of type 'bert' are not supported .supported: vit, deit"):
         load_backbone(f"hf:{tmp_path}")
 
 
@@ -103,3 +102,26 @@ def test_hf_without_transformers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "transformers", None)
     with pytest.raises(ConfigError, match=r"needs the package transformers .pip install 'dinoskip\[hub\]'"):
         load_backbone("hf:facebook/dinov2-small")
+
+
+@pytest.mark.parametrize(
+    ("kind", "config"),
+    [
+        ("SwinModel", {"embed_dim": 24, "depths": [1, 1], "num_heads": [1, 2], "image_size": 64}),
+        ("ConvNextModel", {"hidden_sizes": [8, 16, 32, 64], "depths": [1, 1, 1, 1]}),
+        ("DINOv3ConvNextModel", {"hidden_sizes": [8, 16, 32, 64], "depths": [1, 1, 1, 1]}),
+    ],
+)
+def test_stages_of_swin_and_convnext(tmp_path: Path, kind: str, config: dict[str, Any]) -> None:
+    transformers = pytest.importorskip("transformers")
+    model = getattr(transformers, kind)(getattr(transformers, kind.replace("Model", "Config"))(**config)).eval()
+    model.save_pretrained(tmp_path)
+    backbone = load_backbone(f"hf:{tmp_path}")
+    images = torch.randn(1, 3, 64, 64)
+    read = backbone.layers(images, backbone.numbers)
+    with torch.no_grad():
+        last = model(images, output_hidden_states=True).hidden_states[-1]
+    plain = last if last.ndim == 3 else last.flatten(2).mT
+    assert float((read[backbone.depth].tokens - plain).abs().max()) < 1e-6
+    strides = [level.stride for level in backbone.reader.levels]
+    assert strides == [4 * 2**at for at in range(backbone.depth)]

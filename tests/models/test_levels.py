@@ -18,7 +18,7 @@ TIMM = {
     "convnext_atto": {},
     "swin_tiny_patch4_window7_224": {"strict_img_size": False, **_SWIN},
     "pvt_v2_b0": {},
-    "davit_tiny": {"depths": (1, 1, 1, 1), "embed_dims": (16, 32, 64, 128), "num_heads": (1, 2, 4, 8)},
+    "davit_tiny": {"depths": (1, 1, 1, 1), "embed_dims": (24, 40, 48, 56), "num_heads": (1, 1, 1, 1)},
     "xcit_nano_12_p16_224": {"depth": 2},
     "cait_xxs24_224": {"depth": 2, "img_size": 64},
     "convmixer_768_32": {},
