@@ -93,7 +93,7 @@ def show(args: Args) -> int:
 def layers(args: Args) -> int:
     """``dinoskip models layers``."""
     from dinoskip.models import load_backbone  # torch, as below
-    from dinoskip.models.level_backbone import LevelBackbone
+    from dinoskip.models.backbone import LevelBackbone
     from dinoskip.models.levels import map_layouts
 
     backbone = load_backbone(args.spec)

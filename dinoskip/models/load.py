@@ -23,7 +23,7 @@ import torch
 
 from dinoskip.errors import ConfigError
 from dinoskip.models.adapter import LoadedModel
-from dinoskip.models.backbone import Backbone, LayerFeatures, takes_apart
+from dinoskip.models.backbone import Backbone, LayerFeatures, level_backbone, takes_apart
 from dinoskip.models.export import build_from_weights
 from dinoskip.models.from_file import load_vit_file
 from dinoskip.models.from_hf import load_hf
@@ -31,7 +31,6 @@ from dinoskip.models.from_hub import load_hub
 from dinoskip.models.from_python import load_python
 from dinoskip.models.from_timm import load_timm
 from dinoskip.models.from_torchvision import load_torchvision
-from dinoskip.models.level_backbone import level_backbone
 from dinoskip.specs import run_weights, split_spec
 
 __all__ = ["Backbone", "LayerFeatures", "load_backbone"]

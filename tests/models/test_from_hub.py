@@ -44,7 +44,8 @@ def test_hub_of_a_folder(tmp_path: Path) -> None:
     torch.save({"teacher": state}, tmp_path / "w.pth")
     with pytest.raises(WeightsError, match=r"1 missing \(norm.bias\)"):
         load_backbone(f"hub:{folder}:vit,depth=2,file={tmp_path / 'w.pth'}")
-    for name, message in (("resnet", "it does not take an image of 224×224 pixels"), ("nothing", "a NoneType, not a network")):
+    refused = {"resnet": "it does not take an image of 224×224 pixels", "nothing": "a NoneType, not a network"}
+    for name, message in refused.items():
         with pytest.raises(ConfigError, match=message):
             load_backbone(f"hub:{folder}:{name},pretrained=false")
     with pytest.raises(ConfigError, match="cannot build it: Cannot find callable absent"):
