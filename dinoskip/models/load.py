@@ -89,9 +89,9 @@ def load_backbone(
     if size is not None and kind in ("timm", "tv"):
         options["img_size" if kind == "timm" else "image_size"] = size
     loaded = _LOADERS[kind](name, **options)
-    known = {"info": loaded.info, "mean": loaded.mean, "std": loaded.std}
+    about: dict[str, Any] = {"info": loaded.info, "mean": loaded.mean, "std": loaded.std}
     if layers is None and takes_apart(loaded.model):
-        return Backbone(loaded.model, spec, pos_embed=pos_embed, **known).to(device, dtype)
+        return Backbone(loaded.model, spec, pos_embed=pos_embed, **about).to(device, dtype)
     if pos_embed is not None:
         raise ConfigError(f"{spec}: pos_embed is of plain ViTs", "leave it out")
-    return level_backbone(loaded.model, spec, layers or loaded.layers, size or loaded.size, **known).to(device, dtype)
+    return level_backbone(loaded.model, spec, layers or loaded.layers, size or loaded.size, **about).to(device, dtype)
