@@ -25,16 +25,19 @@ def block_flops(tokens: int, width: int, mlp_ratio: float = MLP_RATIO) -> int:
     return 2 * tokens * (linear + attention)
 
 
-def network_flops(width: int, patch: int, depth: int, patches: int, mlp_ratio: float = MLP_RATIO) -> int:
-    """Forward pass of a ViT with a CLS token over so many patches of ``patch`` pixels, no classifier."""
-    return 2 * patches * 3 * patch**2 * width + depth * block_flops(patches + 1, width, mlp_ratio)
+def network_flops(
+    width: int, patch: int, depth: int, patches: int, mlp_ratio: float = MLP_RATIO, registers: int = 0
+) -> int:
+    """Forward pass of a ViT with a CLS token and ``registers`` over patches of ``patch`` pixels, no classifier."""
+    return 2 * patches * 3 * patch**2 * width + depth * block_flops(patches + 1 + registers, width, mlp_ratio)
 
 
 def vit_flops(config: VitConfig, size: int | None = None) -> int:
     """Forward pass of the backbone on an image of side ``size`` (default: the model's ``img_size``), no classifier."""
     width, patch = SHAPES[config.name]
     side = config.img_size if size is None else size
-    return network_flops(width, patch, config.blocks, (side // patch) ** 2, layout_of(config.name)[2])
+    patches, ratio = (side // patch) ** 2, layout_of(config.name)[2]
+    return network_flops(width, patch, config.blocks, patches, ratio, config.registers)
 
 
 def dino_head_flops(width: int, out_dim: int, hidden_dim: int, bottleneck_dim: int) -> int:
@@ -68,5 +71,7 @@ def vit_parameters(config: VitConfig) -> int:
     (width, patch), (_, _, mlp_ratio) = SHAPES[config.name], layout_of(config.name)
     hidden, patches = round(mlp_ratio * width), (config.img_size // patch) ** 2
     scales = 0 if config.layer_scale is None else 2 * width
-    block = 4 * width**2 + 4 * width + 2 * width * hidden + width + hidden + 4 * width + scales
-    return 3 * patch**2 * width + width + (patches + 2) * width + config.blocks * block + 2 * width
+    norms = 4 * width * (2 if config.cls_norms else 1)  # of a block: gain and bias, twice
+    block = 4 * width**2 + 4 * width + 2 * width * hidden + width + hidden + norms + scales
+    tokens = patches + (1 + config.registers if config.registers else 2)  # positions and prefix tokens
+    return 3 * patch**2 * width + width + tokens * width + config.blocks * block + norms // 2

@@ -149,6 +149,12 @@ class VitConfig(Config):
     layer_scale: Annotated[float | None, Added()] = Field(
         None, gt=0, description="LayerScale: first gain of every branch, 1e-5 in DINOv2; needs all skips; null: none"
     )
+    registers: Annotated[int, Added()] = Field(
+        0, ge=0, le=64, description="trained tokens beside the CLS token, without a position (4 in DINOv2)"
+    )
+    cls_norms: Annotated[bool, Added()] = Field(
+        False, description="the CLS token and registers have LayerNorms of their own, in every block and at the end"
+    )
     depth: int | None = Field(
         None, gt=0, le=MAX_DEPTH, description="number of blocks; the name's when not given: 12 up to base"
     )
@@ -168,8 +174,9 @@ class VitConfig(Config):
         for name in ("graying", "temperature", "skip_weight", "layer_scale"):
             if getattr(self, name) is None:
                 written.pop(name, None)
-        if self.attention == "softmax":
-            written.pop("attention", None)
+        for name, default in (("attention", "softmax"), ("registers", 0), ("cls_norms", False)):
+            if getattr(self, name) == default:
+                written.pop(name, None)
         if type(self) is VitConfig and self.position_resize == "timm":
             written.pop("position_resize", None)
         return written
@@ -226,7 +233,8 @@ class VitConfig(Config):
     def computes_as_timm(self) -> bool:
         """Whether timm's ViT, and any other of its layout, computes the same of the same tensors."""
         added = (self.graying, self.temperature)
-        return self.has_all_skips and self.attention == "softmax" and all(one is None for one in added)
+        plain = self.attention == "softmax" and not self.cls_norms
+        return self.has_all_skips and plain and all(one is None for one in added)
 
     @property
     def blocks(self) -> int:

@@ -44,7 +44,7 @@ def _default(name: str, local: str, parameter: nn.Parameter, module: nn.Module, 
         bound = module.weight[0].numel() ** -0.5
         return empty.uniform_(-bound, bound, generator=rng)
     if isinstance(module, nn.LayerNorm | nn.RMSNorm):
-        return empty.fill_(0.0 if local == "bias" else 1.0)
+        return empty.fill_(0.0 if local.endswith("bias") else 1.0)
     if isinstance(module, LayerScale):
         return empty.fill_(module.init_values)
     if local in ("pos_embed", "cls_token", "dist_token"):

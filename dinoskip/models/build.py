@@ -10,6 +10,7 @@ from dinoskip.models.entmax import EntmaxAttention
 from dinoskip.models.graying import GrayingPatchEmbed
 from dinoskip.models.skip_weight import weigh_skips_
 from dinoskip.models.temperature import temper_
+from dinoskip.models.token_norms import TokenNorm
 from dinoskip.models.vit import Block, Vit
 from dinoskip.vit_config import (
     SHAPES,
@@ -56,6 +57,8 @@ def create_model(
     skip_weight: SkipWeight | None = None,
     attention: AttentionRows = "softmax",
     layer_scale: float | None = None,
+    registers: int = 0,
+    cls_norms: bool = False,
     depth: int | None = None,
     img_size: int = 224,
     graying: GrayingConfig | None = None,
@@ -70,6 +73,7 @@ def create_model(
     whose sides are multiples of the patch size is accepted; the position embedding, made for ``img_size``, is resized
     (bicubic) as ``position_resize`` says, see :class:`Vit`. ``graying`` puts Token Graying before the patch embedding,
     ``temperature`` a factor on the logits of every block's attention, ``skip_weight`` the first weight of its skips;
+    ``registers`` are tokens without a position, ``cls_norms`` asks for :class:`dinoskip.models.token_norms.TokenNorm`,
     ``layer_scale`` is timm's ``init_values``; ``attention`` "entmax15" takes :func:`dinoskip.models.entmax.entmax15`.
     There is no classifier unless ``num_classes`` asks for one; every argument of timm's VisionTransformer may be given.
     Raises :class:`ConfigError` for an unknown name, a size that is not whole patches, LayerScale without skips.
@@ -83,6 +87,10 @@ def create_model(
         arguments["depth"] = depth
     if layer_scale is not None:
         arguments["init_values"] = layer_scale
+    if registers:
+        arguments |= {"reg_tokens": registers, "no_embed_class": True}
+    if cls_norms:
+        arguments["norm_layer"] = partial(TokenNorm, eps=1e-6, prefix=1 + registers)
     if attention == "entmax15":
         arguments["attn_layer"] = EntmaxAttention
     if graying is not None:

@@ -22,12 +22,11 @@ def masked_tokens(model: VisionTransformer, images: Tensor, masks: Tensor | None
 
 
 def visible_tokens(model: VisionTransformer, images: Tensor, kept: Tensor) -> Tensor:
-    """Tokens (B, 1 + K, C) after the last norm, prefix tokens first, of the patches ``kept`` int64 (B, K) alone.
+    """Tokens (B, 1 + K, C) after the last norm, CLS first, of the patches ``kept`` int64 (B, K) alone; no registers.
 
     Their positions are those in the whole image; the blocks never see the others.
     """
-    seen: Tensor = model.norm(model.blocks(_visible(model, images, kept)))
-    return seen
+    return _without_registers(model, model.norm(model.blocks(_visible(model, images, kept))))
 
 
 def visible_blocks(model: VisionTransformer, images: Tensor, kept: Tensor, every: int) -> list[Tensor]:
@@ -36,8 +35,13 @@ def visible_blocks(model: VisionTransformer, images: Tensor, kept: Tensor, every
     for number, block in enumerate(model.blocks, 1):
         tokens = block(tokens)
         if number % every == 0:
-            found.append(tokens)
+            found.append(_without_registers(model, tokens))
     return found
+
+
+def _without_registers(model: VisionTransformer, tokens: Tensor) -> Tensor:
+    prefix = model.num_prefix_tokens
+    return tokens if prefix == 1 else cat((tokens[:, :1], tokens[:, prefix:]), dim=1)
 
 
 def _visible(model: VisionTransformer, images: Tensor, kept: Tensor) -> Tensor:

@@ -25,6 +25,7 @@ from dinoskip.models.export import save_weights
 from dinoskip.models.graying import GrayingPatchEmbed
 from dinoskip.models.skip_weight import weigh_skips_
 from dinoskip.models.temperature import temper_
+from dinoskip.models.token_norms import TokenNorm
 from dinoskip.models.vit import Vit
 from dinoskip.vit_config import SHAPES, GrayingConfig, SkipWeight, TemperatureConfig, VitConfig, layout_of, timm_name
 
@@ -53,6 +54,10 @@ def _entry_point(name: str) -> Callable[..., VisionTransformer]:
             arguments["embed_layer"] = partial(GrayingPatchEmbed, graying=GrayingConfig.model_validate(graying))
         temperature = arguments.pop("temperature", None)
         weight = arguments.pop("skip_weight", None)
+        if registers := arguments.pop("registers", 0):
+            arguments |= {"reg_tokens": registers, "no_embed_class": True}
+        if arguments.pop("cls_norms", False):
+            arguments["norm_layer"] = partial(TokenNorm, eps=1e-6, prefix=1 + registers)
         if arguments.pop("attention", None) == "entmax15":
             arguments["attn_layer"] = EntmaxAttention
         features = {"out_indices": arguments.pop("out_indices", 3), "feature_cls": "getter"}
@@ -81,6 +86,8 @@ def timm_config(config: VitConfig) -> dict[str, Any]:
     arguments: dict[str, Any] = {"depth": config.blocks, "img_size": config.img_size, "dynamic_img_size": True}
     if config.layer_scale is not None:
         arguments["init_values"] = config.layer_scale
+    if config.registers and config.computes_as_timm:
+        arguments |= {"reg_tokens": config.registers, "no_embed_class": True}
     if config.computes_as_timm:
         architecture = "vit_base_patch16_224"
         _, heads, mlp_ratio = layout_of(config.name)
@@ -90,6 +97,9 @@ def timm_config(config: VitConfig) -> dict[str, Any]:
         arguments |= {"skip": config.skip, "position_resize": config.position_resize}
         if config.attention != "softmax":
             arguments["attention"] = config.attention
+        for name in ("registers", "cls_norms"):
+            if getattr(config, name):
+                arguments[name] = getattr(config, name)
         for name in ("skip_weight", "graying", "temperature"):
             setting = getattr(config, name)
             if setting is not None:

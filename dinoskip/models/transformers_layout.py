@@ -62,6 +62,7 @@ def save_transformers_folder(folder: str | Path, state: Mapping[str, Tensor], co
     special = {name: getattr(config, name) for name in ("skip_weight", "layer_scale", "graying", "temperature")}
     lacking = [f"skip={config.skip}".lower()] if config.skip is not True else []
     lacking += [f"attention={config.attention}"] * (config.attention != "softmax")
+    lacking += [name for name in ("registers", "cls_norms") if getattr(config, name)]
     lacking += [name for name, value in special.items() if value is not None]
     if lacking:
         raise ConfigError(

@@ -54,7 +54,8 @@ class Vit(VisionTransformer):
     """timm's VisionTransformer with a choice of how positions are resized for other image sizes than its own.
 
     ``position_resize``: "timm" (antialiased bicubic) or "dino" (:func:`dino_positions`), which needs one CLS token and
-    an embedding that covers it and the patches alone. Names and shapes of parameters are timm's.
+    an embedding that covers it and the patches alone; with registers, the patches.
+    Names and shapes of parameters are timm's.
     """
 
     def __init__(self, *args: Any, position_resize: PositionResize = "timm", **kwargs: Any) -> None:
@@ -68,8 +69,9 @@ class Vit(VisionTransformer):
 
 
 def can_resize_as_dino(model: VisionTransformer) -> bool:
-    """Whether a ViT's position embedding covers a CLS token and the patches alone, and sizes may vary."""
-    plain = model.cls_token is not None and model.num_prefix_tokens == 1 and not model.no_embed_class
+    """Whether a ViT's positions are of a CLS token and the patches (with registers, of these) alone, and sizes vary."""
+    alone = model.num_prefix_tokens == 1 and not model.no_embed_class
+    plain = model.cls_token is not None and (alone or (model.no_embed_class and model.reg_token is not None))
     return plain and model.pos_embed is not None and bool(model.dynamic_img_size)
 
 
@@ -79,6 +81,12 @@ def add_positions(model: VisionTransformer, patches: Tensor, position_resize: st
         resized: Tensor = VisionTransformer._pos_embed(model, patches)
         return resized
     cls_token: Tensor = model.cls_token  # type: ignore[assignment]
+    if model.no_embed_class:  # prefix tokens have no position
+        covered = torch.cat((torch.zeros_like(cls_token), model.pos_embed), dim=1)  # type: ignore[arg-type]
+        placed = patches.flatten(1, 2) + dino_positions(covered, tuple(patches.shape[1:3]))[:, 1:]  # type: ignore[arg-type]
+        prefix = torch.cat((cls_token, model.reg_token), dim=1)  # type: ignore[arg-type]
+        with_prefix: Tensor = model.pos_drop(torch.cat((prefix.expand(len(patches), -1, -1), placed), dim=1))
+        return with_prefix
     tokens = torch.cat((cls_token.expand(patches.shape[0], -1, -1), patches.flatten(1, 2)), dim=1)
     dropped: Tensor = model.pos_drop(tokens + dino_positions(model.pos_embed, tuple(patches.shape[1:3])))  # type: ignore[arg-type]
     return dropped

@@ -105,7 +105,8 @@ def fix_positions_(backbone: VisionTransformer) -> None:
     """Give a backbone sine-cosine positions, in place, which are not trained."""
     positions = backbone.pos_embed
     assert isinstance(positions, nn.Parameter)
-    positions.copy_(sincos_positions(backbone.patch_embed.grid_size[0], positions.shape[2]))
+    drawn = sincos_positions(backbone.patch_embed.grid_size[0], positions.shape[2])
+    positions.copy_(drawn[:, -positions.shape[1] :])  # with registers the CLS token has none
     positions.requires_grad_(False)
 
 
