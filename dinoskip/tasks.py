@@ -39,7 +39,7 @@ Pictures = Literal["", "heads", "maps", "surfaces", "strips"]
 
 
 @dataclass(frozen=True)
-class Metric:
+class TaskMetric:
     """A metric of rows: its name, how tables say it (``label``; "": as its name), its unit and range.
 
     A ``*`` at the end of a name stands for whatever follows, and in the label for the same: ``accuracy_k*`` and
@@ -155,6 +155,7 @@ class EvaluationTask:
         data_kind: the kind of data set that its command expects.
         options: flags of its command.
         hub: the task's name on the Hugging Face hub.
+        look: settings of its section with which ``look`` measures photographs quickly; None: it does not.
         pairwise: whether every token of an image is compared with every other.
         disk_per_token: bytes that it leaves on disk of a token at a block.
         version: part of the key of its results: raised when code changes them.
@@ -171,7 +172,7 @@ class EvaluationTask:
     section: type[Config]
     label: str
     evaluate: Callable[[TaskInputs], object]
-    headline: Metric
+    headline: TaskMetric
     splits: Callable[[Any], Mapping[str, str]]
     features: Callable[[Any], Sequence[FeatureRequest]] = lambda _: ()
     reads_images: Callable[[Any], bool] = lambda _: False
@@ -179,13 +180,14 @@ class EvaluationTask:
     norm_of_facets: bool = False
     sizes: Callable[[Any], Mapping[str, int | None]] = _nothing
     check: Callable[[Any, Mapping[str, Any]], Iterator[tuple[str, str]]] = _no_problems
-    further: tuple[Metric, ...] = ()
+    further: tuple[TaskMetric, ...] = ()
     spoken: str = ""
     baselines: tuple[str, ...] = ()
     pictures: Pictures = ""
     data_kind: str = "voc"
     options: tuple[TaskOption, ...] = ()
     hub: str = "image-feature-extraction"
+    look: Mapping[str, Any] | None = None
     pairwise: bool = False
     disk_per_token: int = 0
     version: int = 1
@@ -213,7 +215,7 @@ def tasks() -> list[EvaluationTask]:
 
 
 @cache
-def headline(name: str, metric: str) -> Metric | None:
+def headline(name: str, metric: str) -> TaskMetric | None:
     """The headline metric of rows of task ``name``, if ``metric`` is it.
 
     Rows of another task, such as a trained classifier's ``classify``, have that of the first record that names it.

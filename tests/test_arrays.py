@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from dinoskip.arrays import read_arrays
-from dinoskip.data.sets import open_normals
+from dinoskip.data.sets import open_labels
+from dinoskip.data.sets.labels import NORMALS
 from dinoskip.data.sets.nyu import NyuNormalsConfig
 from dinoskip.errors import DataError
 
@@ -51,7 +52,7 @@ def test_bombs_are_refused_before_memory_is_taken(tmp_path: Path) -> None:
     ):
         bomb(path, shape, size)
         with pytest.raises(DataError, match=text) as caught:
-            open_normals(NyuNormalsConfig(root=str(tmp_path)), "test").read(0)
+            open_labels(NORMALS, NyuNormalsConfig(root=str(tmp_path)), "test").read(0)
         assert str(path) in str(caught.value)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 150_000, "KiB"
 

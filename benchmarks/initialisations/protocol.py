@@ -25,7 +25,8 @@ from torch.nn import functional as F
 from benchmarks.initialisations.candidates import CANDIDATES
 from dinoskip.console import Progress
 from dinoskip.data.labelled_folder import LabelledFolder
-from dinoskip.data.sets import open_segmentation
+from dinoskip.data.sets import open_labels
+from dinoskip.data.sets.labels import SEGMENTATION
 from dinoskip.data.sets.scenes import ScenesConfig, compose
 from dinoskip.diagnostics import propagation
 from dinoskip.images import read_image
@@ -85,7 +86,7 @@ class Scenes:
     @classmethod
     def read(cls, folder: Path, split: str) -> Scenes:
         """A split of the composed scenes."""
-        opened = open_segmentation(SCENES, split, folder)
+        opened = open_labels(SEGMENTATION, SCENES, split, folder)
         pixels = [torch.from_numpy(read_image(opened.path(i))).permute(2, 0, 1) for i in range(len(opened))]
         images = normalised(torch.stack([resize(one, SIDE, SIDE) for one in pixels]))
         grid, cell = SIDE // PATCH, SCENES.size * PATCH // SIDE

@@ -14,10 +14,8 @@ from dinoskip.data.segmentation import SegmentationDataset
 from dinoskip.data.sets import (
     DatasetConfig,
     dataset_name,
-    open_detection,
     open_images,
-    open_labelled,
-    open_segmentation,
+    open_labels,
     open_training_images,
 )
 from dinoskip.data.sets.ade20k import Ade20kConfig
@@ -61,10 +59,8 @@ __all__ = [
     "dataset_name",
     "dominant_labels",
     "list_images",
-    "open_detection",
     "open_images",
-    "open_labelled",
-    "open_segmentation",
+    "open_labels",
     "open_source",
     "open_training_images",
     "voc_detection",

@@ -13,6 +13,7 @@ from dinoskip.pipeline.look import MEASURES, Blocks, labels_of, study_tree
 from dinoskip.pipeline.study import build_nodes, study_of
 from dinoskip.pipeline.study_runner import study_runner
 from dinoskip.results import read_rows
+from dinoskip.tasks import TABLE
 
 
 def evaluate(
@@ -34,8 +35,9 @@ def evaluate(
 
     Args:
         backbones: one or several specs: a checkpoint's path, ``run:DIR``, ``timm:NAME``, ``hf:NAME``, ...
-        data: the folder of a data set with masks, boxes or classes.
-        tasks: of ``probe``, ``tokencut`` and ``knn``; those that the data set has no labels for are left out.
+        data: the folder of a data set with labels.
+        tasks: names of tasks (``dinoskip --help``); those that the data set has no labels for are left out. By default
+            the quick ones.
         out: the folder that keeps features and results.
         kind: the data set's layout (``voc``, ``ade20k``, ``masks``, ...), if it is not seen in the folder.
         images: at most so many of each split, drawn by a fixed seed; 0: all.
@@ -51,14 +53,14 @@ def evaluate(
         ConfigError: for a task, spec or setting that is not understood, or if there is nothing to measure.
         DataError: for a folder that cannot be read.
     """
-    if unknown := sorted(set(tasks) - set(MEASURES)):
-        raise ConfigError(f"evaluate: {', '.join(unknown)} is none of {', '.join(MEASURES)}")
+    if unknown := sorted(set(tasks) - set(TABLE)):
+        raise ConfigError(f"evaluate: {', '.join(unknown)} is none of {', '.join(TABLE)}")
     specs = [backbones] if isinstance(backbones, str) else list(backbones)
     labels = labels_of(Path(data), kind)
     tree = study_tree(specs, labels, Path(out), images=images, blocks=blocks, measures=tasks, gallery=False)
     changes = [f"{key}={value}" for key, value in (settings or {}).items()]
     study, variants = study_of(apply_overrides(RawConfig(tree, {"": "evaluate"}), changes))
-    nodes = only(build_nodes(study, variants), MEASURES, gathering="")
+    nodes = only(build_nodes(study, variants), tasks, gathering="")
     if not nodes:
         raise ConfigError(f"evaluate: {data} has no labels for {', '.join(tasks)}")
     runner = study_runner(study, variants, nodes, device=device, workers=workers)

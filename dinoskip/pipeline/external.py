@@ -10,9 +10,10 @@ from typing import Any
 
 from dinoskip.data import sets as datasets
 from dinoskip.data.listing import fingerprint
+from dinoskip.data.sets import open_labels
+from dinoskip.data.sets.labels import LABELS, SEGMENTATION
 from dinoskip.data.sets.voc import annotation_of
 from dinoskip.files import hash_of, read_manifest, sha256_file
-from dinoskip.pipeline.inputs import OPENERS
 from dinoskip.pipeline.stage import Use
 from dinoskip.specs import newest_checkpoint, split_spec
 
@@ -25,13 +26,13 @@ def images_hash(config: Any, use: Use, split: str) -> str:
     """Hash of the images (names and contents) that a stage of this use reads of a split."""
     if use == "pretraining":
         return datasets.open_training_images(config, split=split).fingerprint()
-    opened = OPENERS[use](config, split)
+    opened = open_labels(LABELS[use], config, split)
     return _hash_files(datasets.dataset_root(config), [opened.path(index) for index in range(len(opened))])
 
 
 def targets_hash(config: Any, use: Use, split: str) -> str:
     """Hash of what images are measured against: ids, class names, and masks, boxes or class numbers."""
-    opened = OPENERS[use](config, split)
+    opened = open_labels(LABELS[use], config, split)
     if use == "classes":
         targets: Any = [int(label) for label in opened.labels]
     else:
@@ -41,7 +42,7 @@ def targets_hash(config: Any, use: Use, split: str) -> str:
 
 def annotations_hash(config: Any, split: str) -> str:
     """Hash of the boxes that the gallery may draw: the annotations that exist of a segmentation split."""
-    opened = datasets.open_segmentation(config, split)
+    opened = datasets.open_labels(SEGMENTATION, config, split)
     paths = [path for path in map(annotation_of, opened.image_paths) if path.is_file()]
     return _hash_files(datasets.dataset_root(config), paths)
 

@@ -15,6 +15,7 @@ import torch
 from dinoskip.console import Progress
 from dinoskip.data import sets as datasets
 from dinoskip.data.detection import annotated_boxes
+from dinoskip.data.sets.labels import DETECTION, SEGMENTATION
 from dinoskip.data.sets.voc import annotation_of
 from dinoskip.features import FeatureStore, Transform, as_float, export
 from dinoskip.features.transform import Normalise, load_pixels
@@ -63,8 +64,8 @@ def _shown(task: Task) -> _Shown:
     """The first images of the gallery's data set, with masks, boxes and class names where the set has them."""
     config, root = dataset_of(task)
     split, first = task.settings["dataset"]["split"], task.settings["gallery"]["first"]
-    if not datasets.has_masks(config) and datasets.has_boxes(config):
-        boxes = datasets.open_detection(config, split, root)
+    if not SEGMENTATION.given_by(config) and DETECTION.given_by(config):
+        boxes = datasets.open_labels(DETECTION, config, split, root)
         chosen = range(min(first, len(boxes)))
         return _Shown(
             boxes.ids[:first],
@@ -72,12 +73,12 @@ def _shown(task: Task) -> _Shown:
             boxes=tuple(boxes.boxes(i) for i in chosen),
             tags=tuple(tuple(boxes.box_labels(i)) for i in chosen),
         )
-    if not datasets.has_masks(config):
+    if not SEGMENTATION.given_by(config):
         images = datasets.open_images(config, root, split="train" if config.kind == "images" else split)
         ids = images.ids[:first]
         folders = tuple(tuple(PurePosixPath(name).parts[:-1][:1]) for name in ids)  # a sub-folder is a class
         return _Shown(ids, tuple(images.path(i) for i in range(len(ids))), tags=folders)
-    labelled = datasets.open_segmentation(config, split, root)
+    labelled = datasets.open_labels(SEGMENTATION, config, split, root)
     count = min(first, len(labelled))
     paths = tuple(labelled.path(i) for i in range(count))
     return _Shown(labelled.ids[:count], paths, labelled, tuple(_boxes(path) for path in paths))

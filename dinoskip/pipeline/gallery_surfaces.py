@@ -10,7 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dinoskip.data.geometry import DepthDataset, NormalsDataset
-from dinoskip.pipeline.inputs import OPENERS, dataset_of
+from dinoskip.data.sets import open_labels
+from dinoskip.data.sets.labels import LABELS
+from dinoskip.pipeline.inputs import dataset_of
 from dinoskip.pipeline.stage import Task
 from visualize.gallery.content import GalleryImage
 from visualize.palette import sequential
@@ -89,7 +91,7 @@ def _opened(task: Task, layer: str) -> tuple[Any, bool]:
     beside = layer in task.settings.get("surfaces", {})
     config, root = dataset_of(task, layer if beside else "")
     split = (task.settings["surfaces"][layer] if beside else task.settings["dataset"])["split"]
-    return OPENERS[layer](config, split, root), beside
+    return open_labels(LABELS[layer], config, split, root), beside
 
 
 def _saved(folder: Path, ids: Sequence[str]) -> dict[int, dict[str, NDArray[Any]]]:

@@ -2,33 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from dinoskip import features
 from dinoskip.config import Config, RawConfig, validate
 from dinoskip.data import sets as datasets
+from dinoskip.data.sets.labels import LABELS
 from dinoskip.pipeline.settings import FeatureSettings
 from dinoskip.pipeline.stage import Task
 
 if TYPE_CHECKING:
     from dinoskip.features import FeatureSet
     from dinoskip.models import Backbone
-
-OPENERS: Mapping[str, Callable[..., Any]] = MappingProxyType(
-    {
-        "segmentation": datasets.open_segmentation,
-        "detection": datasets.open_detection,
-        "classes": datasets.open_labelled,
-        "depth": datasets.open_depth,
-        "normals": datasets.open_normals,
-        "video": datasets.open_sequences,
-        "correspondence": datasets.open_keypoints,
-    }
-)
-"""What opens a split, by the use made of it."""
 
 
 class OneDataset(Config):
@@ -48,7 +34,7 @@ def dataset_of(task: Task, of: str = "") -> tuple[Any, Path | None]:
 def open_split(task: Task, use: str, split: str) -> Any:
     """A split of the task's data set, opened for a use."""
     config, root = dataset_of(task)
-    return OPENERS[use](config, split, root)
+    return datasets.open_labels(LABELS[use], config, split, root)
 
 
 def open_backbone(spec: str | None, weights: Path | None, device: str) -> Backbone:

@@ -14,7 +14,8 @@ from dinoskip.config import RawConfig, validate
 from dinoskip.console import Progress, log, table
 from dinoskip.data.folders import ImageFolder
 from dinoskip.data.labelled_folder import LabelledFolder
-from dinoskip.data.sets import open_segmentation
+from dinoskip.data.sets import open_labels
+from dinoskip.data.sets.labels import SEGMENTATION
 from dinoskip.diagnostics import analyze_blocks, cka_between, distortions, quantised
 from dinoskip.diagnostics.block_analysis import BlockAnalysisConfig
 from dinoskip.diagnostics.quantization import bits_of, wnam
@@ -117,7 +118,7 @@ def probe_measure(data: str, size: int) -> Any:
     if not colon:
         raise ConfigError(f"--probe {data}: is not KIND:DIR", "write e.g. voc:VOCdevkit or ade20k:ADEChallengeData2016")
     config = validate(OneDataset, RawConfig({"dataset": {"kind": kind, "root": root}}, {"": "--probe"})).dataset
-    train, val = (open_segmentation(config, split) for split in ("train", "val"))
+    train, val = (open_labels(SEGMENTATION, config, split) for split in ("train", "val"))
     return OnlineProbe(train, val, OnlineProbeConfig(dataset="images", size=size))
 
 

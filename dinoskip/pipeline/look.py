@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -11,22 +11,24 @@ from typing import Any, Literal
 from dinoskip.config import RawConfig, validate
 from dinoskip.console import log
 from dinoskip.data import sets as datasets
+from dinoskip.data.sets.labels import CLASSES, DETECTION, LABELS, SEGMENTATION, Label
 from dinoskip.data.sets.layouts import kind_of
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.pipeline.inputs import OneDataset
 from dinoskip.specs import split_spec
+from dinoskip.tasks import EvaluationTask, task, tasks
 from eval.knn.config import KnnConfig
 
-SIZE = 224
 IMAGES = "all_images"
 """Key of ``data`` of the images without their labels."""
-MEASURES = ("probe", "tokencut", "knn")
+MEASURES = tuple(record.name for record in tasks() if record.look is not None)
+"""Tasks that a look does, of those that the folder has labels for."""
 Blocks = Literal["all"] | Sequence[int]
 
 
 @dataclass(frozen=True)
-class Labels:
-    """What a folder can be used for: a data set's settings, and the splits that have masks, boxes and classes.
+class FolderLabels:
+    """What a folder can be used for: a data set's settings, and the splits that have each kind of label, by its name.
 
     ``classes`` is how many training images have a class. ``images`` are settings of another set, of the same images:
     what is shown and trained on where the labelled set has boxes alone of a kind with masks, or no list of training
@@ -34,13 +36,12 @@ class Labels:
     """
 
     data: dict[str, Any]
-    masks: bool = False
-    boxes: str = ""
+    found: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     classes: int = 0
     images: dict[str, Any] = field(default_factory=dict)
 
 
-def labels_of(root: Path, kind: str | None = None) -> Labels:
+def labels_of(root: Path, kind: str | None = None) -> FolderLabels:
     """Look at what lies in a folder. Raises :class:`DataError` for one without images or with unusable masks."""
     if not root.is_dir():
         raise DataError(f"{root}: is not a folder", "give a folder of photographs, or a data set's")
@@ -48,28 +49,28 @@ def labels_of(root: Path, kind: str | None = None) -> Labels:
     tree: dict[str, Any] = {"kind": kind, "root": str(place)}
     candidates = [{**tree, "year": year} for year in (2012, 2007)] if kind == "voc" else [tree]
     looked = [_labels(candidate) for candidate in candidates]
-    useful = [one for one in looked if one.masks or one.boxes or one.classes]
+    useful = [one for one in looked if one.found]
     if useful:
         return _with_images(useful[0])
     if kind not in {"images", "folder"}:
         log.warning("%s: laid out as %s, but has no labels that can be read: shown as photographs", root, kind)
-    return Labels({"kind": "images", "root": str(root)})
+    return FolderLabels({"kind": "images", "root": str(root)})
 
 
-def _labels(tree: dict[str, Any]) -> Labels:
+def _labels(tree: dict[str, Any]) -> FolderLabels:
     config = dataset_of(tree)
 
-    def opens(opener: Callable[..., Any], *splits: str) -> bool:
+    def opens(label: Label[Any], splits: Sequence[str]) -> bool:
         try:
-            return all(len(opener(config, split)) for split in splits)
+            return all(len(label.items(datasets.open_labels(label, config, split))) for split in splits)
         except (ConfigError, DataError) as error:
             log.debug("%s", error)
             return False
 
-    boxes = next((split for split in ("val", "trainval", "train") if opens(datasets.open_detection, split)), "")
-    masks = opens(datasets.open_segmentation, "train", "val")
-    classes = tree["kind"] == "folder" and opens(datasets.open_labelled, "train", "val")
-    return Labels(tree, masks, boxes, len(datasets.open_labelled(config, "train")) if classes else 0)
+    looked = {label.name: [splits for splits in label.seen_by if opens(label, splits)] for label in LABELS.values()}
+    found = {name: splits[0] for name, splits in looked.items() if splits}
+    classes = len(datasets.open_labels(CLASSES, config, found[CLASSES.name][0])) if CLASSES.name in found else 0
+    return FolderLabels(tree, found, classes)
 
 
 def dataset_of(tree: dict[str, Any]) -> Any:
@@ -77,23 +78,23 @@ def dataset_of(tree: dict[str, Any]) -> Any:
     return validate(OneDataset, RawConfig({"dataset": tree}, {"": "command line"})).dataset
 
 
-def _with_images(labels: Labels) -> Labels:
+def _with_images(labels: FolderLabels) -> FolderLabels:
     """``labels`` with ``images`` where they are needed."""
     config = dataset_of(labels.data)
     try:
-        if (labels.masks or not datasets.has_masks(config)) and len(datasets.open_training_images(config)):
+        masks_alone = SEGMENTATION.name in labels.found or not SEGMENTATION.given_by(config)
+        if masks_alone and len(datasets.open_training_images(config)):
             return labels
     except DataError as error:
         log.debug("%s", error)
-    labelled = (
-        datasets.open_detection(config, labels.boxes) if labels.boxes else datasets.open_segmentation(config, "val")
-    )
+    name = DETECTION.name if DETECTION.name in labels.found else next(iter(labels.found))
+    labelled = datasets.open_labels(LABELS[name], config, labels.found[name][-1])
     return replace(labels, images={"kind": "images", "root": str(labelled.path(0).parent)})
 
 
 def study_tree(
     backbones: Sequence[str],
-    labels: Labels,
+    labels: FolderLabels,
     out: Path,
     *,
     images: int = 0,
@@ -106,16 +107,14 @@ def study_tree(
     name = name_of(labels)
     name = safe_name(f"{name}_{images}" if images else name)
     shown = {IMAGES: labels.images} if labels.images else {}
-    measured = labels.masks or labels.boxes or labels.classes
-    limit = {"limit": images} if images and measured else {}
-    evaluate: dict[str, Any] = {"blocks": blocks, "probe": {"protocol": "fast", "size": SIZE}}
-    if labels.masks and "probe" in measures:
-        evaluate["probe"]["datasets"] = [name]
-    if labels.boxes and "tokencut" in measures:
-        evaluate["tokencut"] = {"datasets": [name], "split": labels.boxes}
-    if labels.classes and "knn" in measures:
-        training = min(labels.classes, images or labels.classes)
-        evaluate["knn"] = {"datasets": [name], "size": SIZE, "k": _neighbours(training)}
+    limit = {"limit": images} if images and labels.found else {}
+    evaluate: dict[str, Any] = {"blocks": blocks, "probe": dict(task("probe").look or {})}
+    for record in tasks():
+        if record.name in measures and record.label in labels.found:
+            splits = _splits(record, labels.found[record.label])
+            evaluate[record.name] = {**(record.look or {}), "datasets": [name], **splits}
+    if "knn" in evaluate:
+        evaluate["knn"]["k"] = _neighbours(min(labels.classes, images or labels.classes))
     tree = {
         "name": out.name,
         "output": str(out.parent),
@@ -127,6 +126,13 @@ def study_tree(
     return {**tree, "gallery": {"dataset": next(iter(shown), name)}} if gallery else tree
 
 
+def _splits(record: EvaluationTask, found: Sequence[str]) -> dict[str, str]:
+    """The settings of a task that name its splits, where they are not as by default."""
+    usual = record.section()
+    named = {"train_split": found[0], "val_split": found[-1], "split": found[-1]}
+    return {key: split for key, split in named.items() if getattr(usual, key, split) != split}
+
+
 def _neighbours(images: int) -> list[int]:
     """The usual numbers of neighbours that so many training images allow; if none, as many as there are."""
     usual = KnnConfig().k
@@ -136,7 +142,7 @@ def _neighbours(images: int) -> list[int]:
     return allowed
 
 
-def name_of(labels: Labels) -> str:
+def name_of(labels: FolderLabels) -> str:
     """A name for the data set: of VOC its year's, else its folder's."""
     year = labels.data.get("year")
     return f"voc{year}" if year else safe_name(Path(labels.data["root"]).resolve().name)

@@ -10,12 +10,15 @@ from typing import Any
 import numpy as np
 
 from dinoskip.data import sets as datasets
+from dinoskip.data.sets.labels import CLASSES, DETECTION, LABELS, SEGMENTATION
 from dinoskip.errors import DataError
-from dinoskip.pipeline.look import IMAGES, Labels, dataset_of, labels_of, name_of
+from dinoskip.pipeline.look import IMAGES, FolderLabels, dataset_of, labels_of, name_of
 from eval.knn.config import KnnConfig
 
 LEAST = 2  # photographs: a contrast needs another one
 NEIGHBOURS = max(KnnConfig().k)  # by default, among more images than that
+NEEDS = {label.short: label for label in (SEGMENTATION, DETECTION, CLASSES)}
+"""What templates say that a line needs."""
 _SAMPLED = 50  # images whose sizes are read
 
 
@@ -33,19 +36,18 @@ def fitted(template: str, folder: Path) -> tuple[str, str]:
     if len(images) < LEAST:
         raise DataError(f"{folder}: has {len(images)} image", "give a folder of 20 photographs or more")
     seen = _seen(labels, images)
-    has = {"masks": labels.masks, "boxes": bool(labels.boxes), "classes": labels.classes}
     neighbours = "" if len(images) > NEIGHBOURS else f", k: [{len(images) // 2}]"
-    fitting = {"masks": "", "boxes": f", split: {labels.boxes}", "classes": neighbours}
+    fitting = {"boxes": f", split: {labels.found.get(DETECTION.name, ('',))[-1]}", "classes": neighbours}
     lines, in_data = [], False
     for line in template.splitlines():
         if in_data and line.startswith(" "):
             continue
         needs = re.search(r"needs (masks|boxes|classes)", line)
         if needs is not None:
-            if not has[needs[1]]:
+            if NEEDS[needs[1]].name not in labels.found:
                 continue
             bare = line.replace("  # ", "  ", 1) if line.startswith("  #") else line
-            line = re.sub(r"datasets: \[\w+\]", f"datasets: [{name}]{fitting[needs[1]]}", bare)
+            line = re.sub(r"datasets: \[\w+\]", f"datasets: [{name}]{fitting.get(needs[1], '')}", bare)
         line = re.sub(r"\bdataset: \w+", f"dataset: {IMAGES if labels.images else name}", line)
         line = re.sub(r"batch_size: (\d+)", lambda found: f"batch_size: {min(int(found[1]), len(images))}", line)
         lines.append(line)
@@ -65,7 +67,7 @@ def _flow(settings: dict[str, Any]) -> str:
     )
 
 
-def _seen(labels: Labels, images: Any) -> str:
+def _seen(labels: FolderLabels, images: Any) -> str:
     """How many images of what sizes, and which labels."""
     chosen = {int(index) for index in np.linspace(0, len(images) - 1, _SAMPLED)}
     sides = np.array([images.size(index) for index in chosen])
@@ -76,14 +78,7 @@ def _seen(labels: Labels, images: Any) -> str:
         f"{len(images)} images of {size} pixels"
         + ("" if labels.images or labels.data["kind"] == "images" else " to train on")
     ]
-    if labels.masks:
-        parts.append("masks: " + _counts(datasets.open_segmentation, config, "train", "val"))
-    if labels.boxes:
-        parts.append("boxes: " + _counts(datasets.open_detection, config, labels.boxes))
-    if labels.classes:
-        parts.append("classes: " + _counts(datasets.open_labelled, config, "train", "val"))
+    for name, splits in labels.found.items():
+        counts = (f"{split} {len(datasets.open_labels(LABELS[name], config, split))}" for split in splits)
+        parts.append(f"{LABELS[name].short}: {', '.join(counts)}")
     return "; ".join(parts if len(parts) > 1 else [*parts, "no labels"])
-
-
-def _counts(opener: Any, config: Any, *splits: str) -> str:
-    return ", ".join(f"{split} {len(opener(config, split))}" for split in splits)

@@ -14,7 +14,7 @@ from pydantic import create_model
 
 from dinoskip.config import Config, RawConfig, apply_overrides, read_yaml, validate
 from dinoskip.console import log
-from dinoskip.data.sets import has_boxes, has_depth, has_keypoints, has_masks, has_normals, has_sequences
+from dinoskip.data.sets.labels import LABELS
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.pipeline import old_keys, stages
 from dinoskip.pipeline.external import HASHES
@@ -27,14 +27,6 @@ from dinoskip.training.supervised_config import with_defaults
 STAGES = stages.load_all()
 _OF_ONE_PAGE = ("report.note",)
 """What a study says of its own results: one that extends it has others."""
-_SUITS = {
-    "segmentation": (has_masks, "label maps"),
-    "detection": (has_boxes, "boxes"),
-    "depth": (has_depth, "depth"),
-    "normals": (has_normals, "surface normals"),
-    "video": (has_sequences, "videos"),
-    "correspondence": (has_keypoints, "pairs with keypoints"),
-}
 
 
 def _fields(below: str) -> dict[str, Any]:
@@ -106,8 +98,8 @@ def _unknown_data(study: StudyBase, stage: Stage) -> Iterator[Problem]:
         key = f"{stage.place}.{field}"
         if name not in study.data:
             yield key, f"{name!r} is not one of the data sets under data: {', '.join(study.data) or 'none'}"
-        elif stage.use in _SUITS and not _SUITS[stage.use][0](study.data[name]):
-            yield key, f"{name!r} is of kind {study.data[name].kind}, which has no {_SUITS[stage.use][1]}"
+        elif (label := LABELS.get(str(stage.use))) is not None and not label.given_by(study.data[name]):
+            yield key, f"{name!r} is of kind {study.data[name].kind}, which has no {label.what}"
 
 
 def _hash(study: StudyBase, function: Callable[..., str], *content: Any) -> str:
@@ -119,14 +111,14 @@ def _hash(study: StudyBase, function: Callable[..., str], *content: Any) -> str:
         wanted = {
             f"{stage.place}.{field}": (stage.name, name)
             for stage in STAGES.values()
-            if stage.use == use in _SUITS
+            if stage.use == use in LABELS
             for field, name in _named(study, stage)
             if study.data.get(name) is config
         }
         if not wanted:
             raise
         asking, (name, *_) = zip(*wanted.values(), strict=True)
-        remedy = f"if {name} has no {_SUITS[str(use)][1]}, leave it out of {' and '.join(wanted)}"
+        remedy = f"if {name} has no {LABELS[str(use)].what}, leave it out of {' and '.join(wanted)}"
         hint = f"{error.hint}; {remedy}" if error.hint else remedy
         raise DataError(f"{', '.join(asking)}: {error.message}", hint) from error
 

@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from dinoskip.data.sets import open_labels
+from dinoskip.data.sets.labels import LABELS
 from dinoskip.distributed import on_main
-from dinoskip.pipeline.inputs import OPENERS
 from dinoskip.pipeline.stage import Task
 from dinoskip.training import checkpoint
 from dinoskip.training.journal import best_step
@@ -35,7 +36,7 @@ def build_observer(section: OnlineConfig, data: Mapping[str, tuple[Any, Path | N
     measures: list[OnlineKnn | OnlineProbe] = []
     for name, part in section.parts.items():
         config, root = data[name]
-        sets = [OPENERS[part.use](config, split, root) for split in part.splits]
+        sets = [open_labels(LABELS[part.use], config, split, root) for split in part.splits]
         if isinstance(part, OnlineKnnConfig):
             measures.append(OnlineKnn(sets[0], sets[1] if len(sets) > 1 else None, part))
         else:

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dinoskip.data.sets import open_training_images
+from dinoskip.data.sets import open_labels, open_training_images
 from dinoskip.data.sets.kind import Composed
+from dinoskip.data.sets.labels import LABELS
 from dinoskip.errors import ConfigError, DataError, WeightsError
 from dinoskip.flops import network_flops
 from dinoskip.images import image_size
 from dinoskip.pipeline.graph import Node
-from dinoskip.pipeline.inputs import OPENERS
 from dinoskip.pipeline.sections import StudyBase
 from dinoskip.pipeline.settings import FeatureSettings, TaskSettings
 from dinoskip.pipeline.variants import Variant
@@ -129,7 +129,9 @@ class StudyImages:
         if (name, split, use) not in self._opened:
             try:
                 opened = (
-                    open_training_images(config, split=split) if use == "pretraining" else OPENERS[use](config, split)
+                    open_training_images(config, split=split)
+                    if use == "pretraining"
+                    else open_labels(LABELS[use], config, split)
                 )
             except (ConfigError, DataError):
                 if not self.assume:

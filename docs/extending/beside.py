@@ -8,12 +8,12 @@ from typing import Literal
 from dinoskip.data.folders import ImageFolder
 from dinoskip.data.listing import read_text
 from dinoskip.data.segmentation import SegmentationDataset
-from dinoskip.data.sets.kind import CheckedSplit, WithMasks
+from dinoskip.data.sets.kind import CheckedSplit, DatasetKind
 from dinoskip.data.sets.masks import read_classes
 from dinoskip.errors import DataError
 
 
-class BesideConfig(WithMasks):
+class BesideConfig(DatasetKind):
     """Images with their masks beside them; line i of ``classes.txt`` (from 0) names value i, 255 is ignored."""
 
     kind: Literal["beside"] = "beside"

@@ -7,7 +7,7 @@ from pydantic import Field
 from dinoskip.config import Config
 from dinoskip.fields import Names
 from dinoskip.results import EvalResult, write_rows
-from dinoskip.tasks import EvaluationTask, FeatureRequest, Metric, TaskInputs
+from dinoskip.tasks import EvaluationTask, FeatureRequest, TaskInputs, TaskMetric
 
 
 class SmoothnessSection(Config):
@@ -49,6 +49,6 @@ TASK = EvaluationTask(
     features=features,
     sizes=lambda section: {"size": section.size},
     evaluate=evaluate,
-    headline=Metric("cosine", "cosine of neighbours", range=(-100.0, 100.0)),
+    headline=TaskMetric("cosine", "cosine of neighbours", range=(-100.0, 100.0)),
     baselines=("unrelated patches",),
 )

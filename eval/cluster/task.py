@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from dinoskip.fields import READ_AT, Facets, Names
-from dinoskip.tasks import EvaluationTask, FeatureRequest, Metric, TaskInputs, TaskOption
+from dinoskip.tasks import EvaluationTask, FeatureRequest, TaskInputs, TaskMetric, TaskOption
 from eval import cluster
 from eval.cluster.config import PROTOCOLS, TRAIN_CROP, ClusteringConfig
 
@@ -56,7 +56,7 @@ TASK = EvaluationTask(
     study_settings=("seed",),
     sizes=sizes,
     evaluate=evaluate,
-    headline=Metric("mIoU", order=0),
+    headline=TaskMetric("mIoU", order=0),
     spoken="cluster",
     baselines=("one cluster",),
     pictures="maps",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from dinoskip.fields import READ_AT, Facets, Names
-from dinoskip.tasks import EvaluationTask, Metric, TaskInputs, TaskOption
+from dinoskip.tasks import EvaluationTask, TaskInputs, TaskMetric, TaskOption
 from eval import correspondence
 from eval.correspondence.config import PROTOCOLS, CorrespondenceConfig
 
@@ -39,8 +39,9 @@ TASK = EvaluationTask(
     norm_of_facets=True,
     sizes=lambda section: {"size": section.size},
     evaluate=evaluate,
-    headline=Metric("PCK@0.1 per image", order=7),
+    headline=TaskMetric("PCK@0.1 per image", order=7),
     baselines=("same place",),
+    look={"size": 224},
     pictures="strips",
     version=2,
     not_in_key=("datasets", "split", "facet"),

@@ -7,7 +7,7 @@ import math
 from pydantic import Field
 
 from dinoskip.fields import READ_AT, Facets, Names
-from dinoskip.tasks import EvaluationTask, Metric, TaskInputs, TaskOption
+from dinoskip.tasks import EvaluationTask, TaskInputs, TaskMetric, TaskOption
 from eval import depth
 from eval.depth.config import PROTOCOLS, DepthConfig
 
@@ -40,15 +40,16 @@ TASK = EvaluationTask(
     splits=lambda section: {"train": section.train_split, "val": section.val_split},
     study_settings=("seed", "multiscale", "blocks"),
     evaluate=evaluate,
-    headline=Metric("delta1", order=8),
+    headline=TaskMetric("delta1", order=8),
     further=(
-        Metric("RMSE", unit="m", range=(0.0, math.inf), lower_is_better=True),
+        TaskMetric("RMSE", unit="m", range=(0.0, math.inf), lower_is_better=True),
         *(
-            Metric(name, unit="", range=(0.0, math.inf), lower_is_better=True)
+            TaskMetric(name, unit="", range=(0.0, math.inf), lower_is_better=True)
             for name in ("AbsRel", "log10", "SILog", "RMSE log", "SqRel")
         ),
     ),
     baselines=("median depth", "mean depth of each place"),
+    look={"iterations": 200, "batch_size": 4, "crop": (224, 288), "flip_test": False, "maps": 8},
     pictures="surfaces",
     hub="depth-estimation",
     version=2,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from dinoskip.fields import READ_AT, Facets, Names
-from dinoskip.tasks import EvaluationTask, FeatureRequest, Metric, TaskInputs
+from dinoskip.tasks import EvaluationTask, FeatureRequest, TaskInputs, TaskMetric
 from eval import knn
 from eval.knn.config import KnnConfig
 
@@ -51,8 +51,9 @@ TASK = EvaluationTask(
     features=features,
     sizes=lambda section: {"size": section.size},
     evaluate=evaluate,
-    headline=Metric("accuracy_k*", "k-NN (k = *)", order=2),
+    headline=TaskMetric("accuracy_k*", "k-NN (k = *)", order=2),
     baselines=("majority class", "chance"),
+    look={"size": 224},
     hub="image-classification",
     version=3,
     not_in_key=("datasets", "size", "facet"),

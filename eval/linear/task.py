@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from dinoskip.fields import READ_AT, Facets, Names
-from dinoskip.tasks import EvaluationTask, Metric, TaskInputs, TaskOption
+from dinoskip.tasks import EvaluationTask, TaskInputs, TaskMetric, TaskOption
 from eval import linear
 from eval.linear.config import PROTOCOLS, LinearConfig
 
@@ -40,7 +40,7 @@ TASK = EvaluationTask(
     study_settings=("seed", "multiscale", "blocks"),
     sizes=lambda section: {"size": section.size},
     evaluate=evaluate,
-    headline=Metric("top1", "top-1", order=3),
+    headline=TaskMetric("top1", "top-1", order=3),
     spoken="linear",
     baselines=("majority class", "chance"),
     hub="image-classification",

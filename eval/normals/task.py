@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from dinoskip.fields import READ_AT, Facets, Names
-from dinoskip.tasks import EvaluationTask, Metric, TaskInputs
+from dinoskip.tasks import EvaluationTask, TaskInputs, TaskMetric
 from eval import normals
 from eval.normals.config import NormalsConfig
 
@@ -38,9 +38,10 @@ TASK = EvaluationTask(
     splits=lambda section: {"train": section.train_split, "val": section.val_split},
     study_settings=("seed", "multiscale", "blocks"),
     evaluate=evaluate,
-    headline=Metric("within 11.25", order=9),
-    further=(Metric("RMSE angle", unit="°", range=(0.0, 180.0), lower_is_better=True),),
+    headline=TaskMetric("within 11.25", order=9),
+    further=(TaskMetric("RMSE angle", unit="°", range=(0.0, 180.0), lower_is_better=True),),
     baselines=("mean normal", "mean normal of each place"),
+    look={"epochs": 1, "maps": 8},
     pictures="surfaces",
     hub="depth-estimation",
     version=3,

@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import Field
 
 from dinoskip.fields import READ_AT, Facets, Names
-from dinoskip.tasks import EvaluationTask, FeatureRequest, Metric, TaskInputs
+from dinoskip.tasks import EvaluationTask, FeatureRequest, TaskInputs, TaskMetric
 from eval import objects
 from eval.objects.config import ObjectsConfig
 
@@ -54,7 +54,7 @@ TASK = EvaluationTask(
     sizes=lambda section: {"size": section.size},
     check=check,
     evaluate=evaluate,
-    headline=Metric("AP50", order=5),
+    headline=TaskMetric("AP50", order=5),
     baselines=("full image", "centre box"),
     pictures="maps",
     hub="object-detection",

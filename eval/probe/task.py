@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 
 from dinoskip.fields import READ_AT, Facets, Names
-from dinoskip.tasks import EvaluationTask, FeatureRequest, Metric, TaskInputs, TaskOption
+from dinoskip.tasks import EvaluationTask, FeatureRequest, TaskInputs, TaskMetric, TaskOption
 from eval import probe
 from eval.probe.config import PROTOCOLS, ProbeConfig
 
@@ -66,8 +66,9 @@ TASK = EvaluationTask(
     study_settings=("seed", "multiscale", "blocks", "norms"),
     sizes=lambda section: {} if section.live else {"size": section.size},
     evaluate=evaluate,
-    headline=Metric("mIoU", order=0),
+    headline=TaskMetric("mIoU", order=0),
     baselines=("majority class",),
+    look={"protocol": "fast", "size": 224},
     pictures="heads",
     hub="image-segmentation",
     version=6,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from dinoskip.fields import READ_AT, Facets, Names
-from dinoskip.tasks import EvaluationTask, FeatureRequest, Metric, TaskInputs
+from dinoskip.tasks import EvaluationTask, FeatureRequest, TaskInputs, TaskMetric
 from eval import retrieval
 from eval.retrieval.config import RetrievalConfig
 
@@ -48,7 +48,7 @@ TASK = EvaluationTask(
     study_settings=("seed",),
     sizes=lambda section: {"size": section.size},
     evaluate=evaluate,
-    headline=Metric("mIoU", order=0),
+    headline=TaskMetric("mIoU", order=0),
     spoken="retrieval",
     baselines=("majority class",),
     hub="image-segmentation",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from dinoskip.fields import READ_AT, Facets, Names
-from dinoskip.tasks import EvaluationTask, FeatureRequest, Metric, TaskInputs
+from dinoskip.tasks import EvaluationTask, FeatureRequest, TaskInputs, TaskMetric
 from eval import saliency
 from eval.saliency.config import SaliencyConfig
 
@@ -43,7 +43,7 @@ TASK = EvaluationTask(
     features=features,
     reads_images=lambda _: True,
     evaluate=evaluate,
-    headline=Metric("maxF", order=4),
+    headline=TaskMetric("maxF", order=4),
     baselines=("full image", "centre box"),
     pictures="maps",
     hub="image-segmentation",

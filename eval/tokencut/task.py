@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from dinoskip.fields import READ_AT, Facets, Names
-from dinoskip.tasks import EvaluationTask, FeatureRequest, Metric, TaskInputs
+from dinoskip.tasks import EvaluationTask, FeatureRequest, TaskInputs, TaskMetric
 from eval import tokencut
 from eval.tokencut.config import TokenCutConfig
 
@@ -49,8 +49,9 @@ TASK = EvaluationTask(
     reads_images=lambda section: section.overlays > 0,
     study_settings=("multiscale",),
     evaluate=evaluate,
-    headline=Metric("CorLoc", order=1),
+    headline=TaskMetric("CorLoc", order=1),
     baselines=("full image", "centre box"),
+    look={},
     hub="object-detection",
     pairwise=True,
     disk_per_token=3,  # a float16 of its eigenvector and its mask

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from dinoskip.fields import READ_AT, Facets, Names
-from dinoskip.tasks import EvaluationTask, Metric, TaskInputs
+from dinoskip.tasks import EvaluationTask, TaskInputs, TaskMetric
 from eval import video
 from eval.video.config import VideoConfig
 
@@ -38,8 +38,9 @@ TASK = EvaluationTask(
     study_settings=("seed", "multiscale", "blocks"),
     norm_of_facets=True,
     evaluate=evaluate,
-    headline=Metric("J&F", order=6),
+    headline=TaskMetric("J&F", order=6),
     baselines=("first mask",),
+    look={"short_side": 224},
     pictures="strips",
     version=2,
 )

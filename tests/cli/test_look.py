@@ -34,7 +34,8 @@ def _photographs(folder: Path, *names: str) -> Path:
 
 def test_labels_are_seen_in_the_folder(scenes: Path, tmp_path: Path) -> None:
     voc = labels_of(scenes)
-    assert (voc.data["kind"], voc.data["year"], voc.masks, voc.boxes, voc.classes) == ("voc", 2012, True, "val", False)
+    assert (voc.data["kind"], voc.data["year"]) == ("voc", 2012)
+    assert voc.found == {"segmentation": ("train", "val"), "detection": ("val",), "classes": ("train", "val")}
     classes = _photographs(tmp_path / "c", "train/a/1.png", "train/b/2.png", "val/a/3.png", "val/b/4.png")
     assert labels_of(classes).classes
     plain = _photographs(tmp_path / "p", "1.png", "more/2.png")
@@ -50,7 +51,8 @@ def test_boxes_alone_are_shown_on_their_images(scenes: Path, tmp_path: Path) -> 
     for name in ("SegmentationClass", "ImageSets/Segmentation"):
         shutil.rmtree(folder / name)
     labels = labels_of(folder)
-    assert (labels.masks, labels.boxes) == (False, "val")
+    assert "segmentation" not in labels.found
+    assert labels.found["detection"] == ("val",)
     assert labels.images == {"kind": "images", "root": str(folder / "JPEGImages")}
     tree = study_tree([VIT], labels, tmp_path / "out")
     assert tree["gallery"]["dataset"] in tree["data"]

@@ -79,8 +79,8 @@ FOLDERS: dict[str, tuple[Callable[[Path], Path], str, set[str]]] = {
     ),
     "boxes": (
         lambda folder: _voc(folder, "SegmentationClass", "ImageSets/Segmentation"),
-        "20 images of 64 x 64 pixels; boxes: val 8",
-        {"tokencut"},
+        "20 images of 64 x 64 pixels; boxes: val 8; classes: train 12, val 8",
+        {"tokencut", "knn"},
     ),
     "classes": (_classes, "to train on; classes: train 12, val 6", {"knn"}),
 }

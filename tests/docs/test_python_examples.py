@@ -13,7 +13,8 @@ import torch
 import dinoskip.models
 from dinoskip.cli import main
 from dinoskip.data import ScenesConfig
-from dinoskip.data.sets import open_normals
+from dinoskip.data.sets import open_labels
+from dinoskip.data.sets.labels import NORMALS
 from dinoskip.data.sets.nyu import NyuNormalsConfig
 from dinoskip.models import VitConfig, create_model, save_weights
 from tests.helpers.tiny import make_images
@@ -127,7 +128,7 @@ def test_heads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     content = {**arrays, "depths": np.ones((2, 12, 16)), "test_indices": [1]}
     (tmp_path / "nyuv2_snorm_all.pkl").write_bytes(pickle.dumps(content))
     run("docs/heads.md", {})
-    opened = open_normals(NyuNormalsConfig(root=str(tmp_path)), "test")
+    opened = open_labels(NORMALS, NyuNormalsConfig(root=str(tmp_path)), "test")
     assert opened.ids == ("0001",)
     np.testing.assert_array_equal(opened.read(0).image, arrays["images"][1].transpose(1, 2, 0))
 

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from dinoskip.data.sets import AnyDataset, open_depth, open_detection, open_keypoints, open_normals, open_sequences
+from dinoskip.data.sets import AnyDataset, open_labels
 from dinoskip.data.sets.coco_json import CocoJsonConfig
 from dinoskip.data.sets.davis import DavisConfig
+from dinoskip.data.sets.labels import CORRESPONDENCE, DEPTH, DETECTION, NORMALS, VIDEO
 from dinoskip.data.sets.nyu import NyuConfig, NyuNormalsConfig
 from dinoskip.data.sets.pf_pascal import PfPascalConfig
 from dinoskip.data.sets.spair import SpairConfig
@@ -156,19 +157,19 @@ def pf_row(**changes: str) -> Callable[[Path], None]:
 def read_everything(config: AnyDataset) -> list[Any]:
     """Open and read a test split as an evaluation does; all that a score is made of, as plain lists."""
     if isinstance(config, CocoJsonConfig | VocConfig):
-        boxes = open_detection(config, "trainval")
+        boxes = open_labels(DETECTION, config, "trainval")
         return [(boxes.ids[index], boxes.boxes(index).tolist()) for index in range(len(boxes))]
     if isinstance(config, DavisConfig):
-        videos = open_sequences(config, "val")
+        videos = open_labels(VIDEO, config, "val")
         return [(videos.ids[index], videos.label(index).tolist()) for index in range(len(videos))]
     if isinstance(config, NyuConfig):
-        depth = open_depth(config, "test")
+        depth = open_labels(DEPTH, config, "test")
         return [depth.depth(index).tolist() for index in range(len(depth))]
     if isinstance(config, NyuNormalsConfig):
-        opened = open_normals(config, "test")
+        opened = open_labels(NORMALS, config, "test")
         read = [opened.read(index) for index in range(len(opened))]
         return [(one.image.tolist(), one.normals[one.valid].tolist(), one.valid.tolist()) for one in read]
-    pairs = open_keypoints(config, "test")
+    pairs = open_labels(CORRESPONDENCE, config, "test")
     return [
         (
             pair.category,

@@ -10,7 +10,7 @@ from pydantic import Field
 from dinoskip.data.folders import ImageFolder
 from dinoskip.data.listing import require_folder
 from dinoskip.data.segmentation import IGNORE, SegmentationDataset, class_map, words
-from dinoskip.data.sets.kind import Archives, CheckedSplit, Published, TrainSubset, WithMasks
+from dinoskip.data.sets.kind import Archives, CheckedSplit, DatasetKind, Published, TrainSubset
 from dinoskip.data.sets.pairs import PairFolders, known_split, open_pairs
 
 ADE20K_FOLDERS = {"train": "training", "val": "validation"}
@@ -56,7 +56,7 @@ def ade20k_folders(root: Path, split: str) -> PairFolders:
     return PairFolders(base / "images" / name, base / "annotations" / name)
 
 
-class Ade20kConfig(TrainSubset, WithMasks):
+class Ade20kConfig(TrainSubset, DatasetKind):
     """ADEChallengeData2016 (SceneParse150), or the folder that holds it."""
 
     archives: ClassVar[Archives | None] = ARCHIVES

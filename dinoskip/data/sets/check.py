@@ -9,19 +9,9 @@ from pathlib import Path
 import numpy as np
 
 from dinoskip.data.folders import ImageFolder
-from dinoskip.data.labelled_folder import LabelledFolder
-from dinoskip.data.sets import (
-    AnyDataset,
-    dataset_name,
-    dataset_root,
-    open_depth,
-    open_detection,
-    open_keypoints,
-    open_normals,
-    open_segmentation,
-    open_sequences,
-)
-from dinoskip.data.sets.kind import Task, TrainSubset
+from dinoskip.data.sets import AnyDataset, dataset_name, dataset_root, open_labels
+from dinoskip.data.sets.kind import TrainSubset
+from dinoskip.data.sets.labels import LABELS
 from dinoskip.errors import DataError
 from dinoskip.images import read_image
 
@@ -33,13 +23,14 @@ SHOWN_CLASSES = 21
 class CheckRow:
     """One split. ``expected`` is the published number of images (frames, pairs), None where there is none.
 
-    ``classes`` counts, in the ``sampled`` images that could be read: labelled pixels (segmentation), boxes (detection),
-    images (class folders), pixels with and without a measurement (depth, normals) or pairs (correspondence). ``faults``
-    holds the first ten, each naming its file; ``fault_count`` is their number.
+    ``task`` is the label's name, or ``images``. ``classes`` counts, in the ``sampled`` images that could be read:
+    labelled pixels (segmentation), boxes (detection), images (class folders), pixels with and without a measurement
+    (depth, normals) or pairs (correspondence). ``faults`` holds the first ten, each naming its file; ``fault_count`` is
+    their number.
     """
 
     dataset: str
-    task: str  # images | classes | segmentation | detection | depth | normals | video | correspondence
+    task: str
     split: str
     found: int = 0
     expected: int | None = None
@@ -56,7 +47,7 @@ class CheckRow:
     @property
     def unit(self) -> str:
         """What is counted."""
-        return {"video": "frames", "correspondence": "pairs"}.get(self.task, "images")
+        return LABELS[self.task].unit if self.task in LABELS else "images"
 
     def fault(self, message: str) -> None:
         """Note a fault; only the first ten are kept."""
@@ -96,15 +87,29 @@ def check(config: AnyDataset, root: str | Path | None = None, *, sample: int | N
     for task, split, expected in config.checked_splits(where):
         row = CheckRow(name, task, split, expected=expected)
         try:
-            _CHECKS[task](row, config, where, sample)
+            _fill(row, config, where, sample)
         except DataError as error:
             row.fault(str(error))
         rows.append(row)
     return rows
 
 
-def _sample(row: CheckRow, count: int, sample: int | None, read: Callable[[int], None]) -> None:
-    """Call ``read`` for evenly spread items and note what it raises."""
+def _fill(row: CheckRow, config: AnyDataset, root: Path, sample: int | None) -> None:
+    """Count a split and read items of it, evenly spread."""
+    if row.task not in LABELS:
+        folder = ImageFolder.open(root)
+        _read(row, len(folder), sample, lambda index: _decode(folder.path(index)))
+        return
+    label, faults = LABELS[row.task], list[str]()
+    opened = open_labels(label, config, row.split, root, faults=faults)
+    for fault in faults:
+        row.fault(fault)
+    row.classes, read = label.count(opened)
+    _read(row, label.size(opened), sample, read)
+
+
+def _read(row: CheckRow, count: int, sample: int | None, read: Callable[[int], None]) -> None:
+    """Read evenly spread items and note what that raises."""
     row.found = count
     chosen = range(count) if sample is None or sample >= count else np.linspace(0, count - 1, sample).astype(int)
     row.sampled = len(chosen)
@@ -115,118 +120,5 @@ def _sample(row: CheckRow, count: int, sample: int | None, read: Callable[[int],
             row.fault(str(error))
 
 
-def _images(row: CheckRow, config: AnyDataset, root: Path, sample: int | None) -> None:
-    folder = ImageFolder.open(root)
-    _sample(row, len(folder), sample, lambda index: _decode(folder.path(index)))
-
-
 def _decode(path: Path) -> None:
     read_image(path)
-
-
-def _classes(row: CheckRow, config: AnyDataset, root: Path, sample: int | None) -> None:
-    folder = LabelledFolder.open(root / row.split)
-    counts = np.bincount(folder.labels, minlength=len(folder.class_names))
-    row.classes = dict(zip(folder.class_names, counts.tolist(), strict=True))
-    _sample(row, len(folder), sample, lambda index: _decode(folder.path(index)))
-
-
-def _segmentation(row: CheckRow, config: AnyDataset, root: Path, sample: int | None) -> None:
-    faults: list[str] = []
-    dataset = open_segmentation(config, row.split, root, faults=faults)
-    for fault in faults:
-        row.fault(fault)
-    pixels = np.zeros(256, dtype=np.int64)
-
-    def read(index: int) -> None:
-        _decode(dataset.path(index))
-        pixels[:] += np.bincount(dataset.label(index).ravel(), minlength=256)
-
-    _sample(row, len(dataset), sample, read)
-    row.classes = dict(zip(dataset.class_names, pixels.tolist(), strict=False))
-
-
-def _detection(row: CheckRow, config: AnyDataset, root: Path, sample: int | None) -> None:
-    faults: list[str] = []
-    dataset = open_detection(config, row.split, root, faults=faults)
-    for fault in faults:
-        row.fault(fault)
-    row.classes = dict.fromkeys(dataset.class_names, 0)
-
-    def read(index: int) -> None:
-        _decode(dataset.path(index))
-        for label in dataset.box_labels(index):
-            row.classes[label] += 1
-
-    _sample(row, len(dataset), sample, read)
-
-
-def _depth(row: CheckRow, config: AnyDataset, root: Path, sample: int | None) -> None:
-    faults: list[str] = []
-    dataset = open_depth(config, row.split, root, faults=faults)
-    for fault in faults:
-        row.fault(fault)
-    row.classes = {"measured": 0, "not measured": 0}
-
-    def read(index: int) -> None:
-        metres = dataset.depth(index)
-        row.classes["measured"] += int((metres > 0).sum())
-        row.classes["not measured"] += int((metres == 0).sum())
-
-    _sample(row, len(dataset), sample, read)
-
-
-def _normals(row: CheckRow, config: AnyDataset, root: Path, sample: int | None) -> None:
-    faults: list[str] = []
-    dataset = open_normals(config, row.split, root, faults=faults)
-    for fault in faults:
-        row.fault(fault)
-    row.classes = {"known": 0, "not known": 0}
-
-    def read(index: int) -> None:
-        valid = dataset.read(index).valid
-        row.classes["known"] += int(valid.sum())
-        row.classes["not known"] += int((~valid).sum())
-
-    _sample(row, len(dataset), sample, read)
-
-
-def _video(row: CheckRow, config: AnyDataset, root: Path, sample: int | None) -> None:
-    faults: list[str] = []
-    dataset = open_sequences(config, row.split, root, faults=faults)
-    for fault in faults:
-        row.fault(fault)
-
-    def read(index: int) -> None:
-        _decode(dataset.path(index))
-        dataset.label(index)
-
-    _sample(row, len(dataset), sample, read)
-
-
-def _correspondence(row: CheckRow, config: AnyDataset, root: Path, sample: int | None) -> None:
-    faults: list[str] = []
-    dataset = open_keypoints(config, row.split, root, faults=faults)
-    for fault in faults:
-        row.fault(fault)
-    row.classes = dict.fromkeys(dataset.class_names, 0)
-
-    def read(index: int) -> None:
-        pair = dataset.pairs[index]
-        for image in (pair.source, pair.target):
-            _decode(dataset.path(image))
-        row.classes[pair.category] += 1
-
-    _sample(row, len(dataset.pairs), sample, read)
-
-
-_CHECKS: dict[Task, Callable[[CheckRow, AnyDataset, Path, int | None], None]] = {
-    "images": _images,
-    "classes": _classes,
-    "segmentation": _segmentation,
-    "detection": _detection,
-    "depth": _depth,
-    "normals": _normals,
-    "video": _video,
-    "correspondence": _correspondence,
-}

@@ -11,7 +11,7 @@ from pydantic import Field
 from dinoskip.data.folders import ImageFolder
 from dinoskip.data.listing import require_folder
 from dinoskip.data.segmentation import IGNORE, ClassMap, SegmentationDataset, class_map, words
-from dinoskip.data.sets.kind import CheckedSplit, TrainSubset, WithMasks
+from dinoskip.data.sets.kind import CheckedSplit, DatasetKind, TrainSubset
 from dinoskip.data.sets.pairs import PairFolders, known_split, open_pairs
 
 CLASSES = words("""
@@ -32,7 +32,7 @@ def _label_ids() -> ClassMap:
 BY_ENDING = {"_gtFine_labelIds": _label_ids(), "_gtFine_labelTrainIds": class_map(CLASSES)}
 
 
-class CityscapesConfig(TrainSubset, WithMasks):
+class CityscapesConfig(TrainSubset, DatasetKind):
     """A folder with ``leftImg8bit`` and ``gtFine``, as unpacked from the two archives of these names."""
 
     kind: Literal["cityscapes"] = "cityscapes"

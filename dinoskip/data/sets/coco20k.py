@@ -12,7 +12,7 @@ from dinoskip.data.detection import DetectionDataset
 from dinoskip.data.folders import ImageFolder
 from dinoskip.data.listing import read_text
 from dinoskip.data.sets.coco_json import CocoDetection, ListedImage, images_below, load_coco, with_boxes
-from dinoskip.data.sets.kind import Archives, CheckedSplit, Published, WithBoxes
+from dinoskip.data.sets.kind import Archives, CheckedSplit, DatasetKind, Published
 from dinoskip.data.sets.pairs import coco_images
 from dinoskip.errors import DataError
 from dinoskip.files import confined
@@ -68,7 +68,7 @@ def coco20k(root: str | Path, filename: str = LIST, *, faults: list[str] | None 
     return dataset
 
 
-class Coco20kConfig(WithBoxes):
+class Coco20kConfig(DatasetKind):
     """A COCO folder with train2014, annotations/instances_train2014.json and the published list of file names."""
 
     archives: ClassVar[Archives | None] = ARCHIVES

@@ -16,7 +16,7 @@ from pydantic import Field
 from dinoskip.data.detection import Box, DetectionDataset, are_coordinates, upright_boxes
 from dinoskip.data.folders import ImageFolder
 from dinoskip.data.schema import real_numbers, resolve, unique, violated
-from dinoskip.data.sets.kind import CheckedSplit, WithBoxes
+from dinoskip.data.sets.kind import CheckedSplit, DatasetKind
 from dinoskip.errors import DataError, guard
 from dinoskip.files import confined
 from dinoskip.images import stored_geometry, turn_upright
@@ -190,7 +190,7 @@ def images_below(root: Path, dataset: DetectionDataset) -> ImageFolder:
     return ImageFolder(root, tuple(path.relative_to(root).as_posix() for path in dataset.image_paths))
 
 
-class CocoJsonConfig(WithBoxes):
+class CocoJsonConfig(DatasetKind):
     """Boxes of any JSON in COCO's format. File names in it are relative to ``root``, as is ``annotations``."""
 
     kind: Literal["coco_json"] = "coco_json"

@@ -14,7 +14,7 @@ from pydantic import Field
 from dinoskip.data.folders import ImageFolder
 from dinoskip.data.schema import unique, violated
 from dinoskip.data.segmentation import IGNORE, SegmentationDataset, class_map
-from dinoskip.data.sets.kind import CheckedSplit, TrainSubset, WithMasks
+from dinoskip.data.sets.kind import CheckedSplit, DatasetKind, TrainSubset
 from dinoskip.data.sets.pairs import coco_images, known_split
 from dinoskip.data.sets.voc import FileTable, present
 from dinoskip.errors import DataError, guard
@@ -75,7 +75,7 @@ def _read(path: Path) -> tuple[dict[str, tuple[np.ndarray, np.ndarray]], tuple[s
     return {name: segments[name] for name in sorted(segments)}, tuple(names[category] for category in sorted(names))
 
 
-class CocoPanopticConfig(TrainSubset, WithMasks):
+class CocoPanopticConfig(TrainSubset, DatasetKind):
     """A COCO folder with train2017, val2017, and ``panoptic_*2017`` maps and JSON in ``annotations``."""
 
     kind: Literal["coco_panoptic"] = "coco_panoptic"

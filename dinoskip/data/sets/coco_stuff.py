@@ -16,7 +16,7 @@ from pydantic import BeforeValidator, Field
 
 from dinoskip.data.folders import ImageFolder
 from dinoskip.data.segmentation import IGNORE, ILLEGAL, ClassMap, SegmentationDataset, class_map, words
-from dinoskip.data.sets.kind import Archives, CheckedSplit, Published, TrainSubset, WithMasks, as_text
+from dinoskip.data.sets.kind import Archives, CheckedSplit, DatasetKind, Published, TrainSubset, as_text
 from dinoskip.data.sets.pairs import PairFolders, coco_images, known_split, open_pairs
 
 StuffClasses = Literal["171", "182", "27", "15"]
@@ -153,7 +153,7 @@ def of_train_ids(classes: ClassMap) -> ClassMap:
     return ClassMap(classes.names, table)
 
 
-class CocoStuffConfig(TrainSubset, WithMasks):
+class CocoStuffConfig(TrainSubset, DatasetKind):
     """A COCO folder with train2017, val2017 and stuffthingmaps."""
 
     archives: ClassVar[Archives | None] = ARCHIVES

@@ -11,7 +11,7 @@ from dinoskip.data.folders import ImageFolder
 from dinoskip.data.listing import is_image_name, name_key, read_text, require_folder
 from dinoskip.data.schema import both_ways, evenly_numbered, unique
 from dinoskip.data.sequences import SequenceDataset, VideoSequence
-from dinoskip.data.sets.kind import Archives, CheckedSplit, Published, WithSequences
+from dinoskip.data.sets.kind import Archives, CheckedSplit, DatasetKind, Published
 from dinoskip.errors import DataError
 from dinoskip.files import confined
 
@@ -30,7 +30,7 @@ ARCHIVES = Archives(
 )
 
 
-class DavisConfig(WithSequences):
+class DavisConfig(DatasetKind):
     """The folder ``DAVIS`` of DAVIS-2017-trainval-480p.zip, or the one above it."""
 
     archives: ClassVar[Archives | None] = ARCHIVES

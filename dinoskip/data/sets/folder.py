@@ -9,12 +9,12 @@ from pydantic import Field
 
 from dinoskip.data.folders import ImageFolder
 from dinoskip.data.labelled_folder import LabelledFolder
-from dinoskip.data.sets.kind import CheckedSplit, WithClasses
+from dinoskip.data.sets.kind import CheckedSplit, DatasetKind
 from dinoskip.data.shards import Source, open_source
 from dinoskip.errors import DataError
 
 
-class FolderConfig(WithClasses):
+class FolderConfig(DatasetKind):
     """A folder with ``train`` and ``val``, each with one sub-folder per class (the ImageNet layout)."""
 
     kind: Literal["folder"] = "folder"
@@ -33,7 +33,7 @@ class FolderConfig(WithClasses):
         """Open the split's sub-folder, or tar shards in its place."""
         return open_source(root / split)
 
-    def open_labelled(self, root: Path, split: str) -> LabelledFolder:
+    def open_labelled(self, root: Path, split: str, faults: list[str] | None) -> LabelledFolder:
         """Open a split; the classes are those of ``train``, whatever split is opened."""
         if not (root / "train").exists() and (any(root.glob("VOC2*")) or (root / "JPEGImages").is_dir()):
             raise DataError(f"{root}: has no folder train, it is laid out as Pascal VOC", "use kind voc")

@@ -1,9 +1,8 @@
 """What a kind of data set declares: a configuration class that opens its images and labels, and its published files.
 
 A kind is one class in one file of this package and one line in the table of ``dinoskip/data/sets/__init__.py``. It
-derives from :class:`DatasetKind` and from each of :class:`WithMasks`, :class:`WithBoxes`, :class:`WithClasses`,
-:class:`WithDepth`, :class:`WithNormals`, :class:`WithSequences`, :class:`WithKeypoints` that it has labels for;
-opening, checking, preparing and the command line follow from that.
+derives from :class:`DatasetKind` and has the method of each label that it gives (:mod:`dinoskip.data.sets.labels`),
+such as ``open_segmentation(root, split, faults)``; opening, checking, preparing and the command line follow from that.
 """
 
 from __future__ import annotations
@@ -12,27 +11,23 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
 
 from pydantic import Field
 
 from dinoskip.config import Added, Config
-from dinoskip.data.detection import DetectionDataset
 from dinoskip.data.folders import ImageFolder
-from dinoskip.data.geometry import DepthDataset, NormalsDataset
-from dinoskip.data.keypoints import KeypointDataset
-from dinoskip.data.labelled_folder import LabelledFolder
 from dinoskip.data.segmentation import SegmentationDataset, subset_of
-from dinoskip.data.sequences import SequenceDataset
 from dinoskip.data.shards import Source
-
-Task = Literal["images", "classes", "segmentation", "detection", "depth", "normals", "video", "correspondence"]
 
 
 class CheckedSplit(NamedTuple):
-    """A split that ``data check`` looks at; ``expected`` is the published number of images, None if there is none."""
+    """A split that ``data check`` looks at; ``expected`` is the published number of images, None if there is none.
 
-    task: Task
+    ``task`` is the name of a label, or ``images``.
+    """
+
+    task: str
     split: str
     expected: int | None = None
 
@@ -114,62 +109,6 @@ class DatasetKind(Config, ABC):
     def published_splits(self, root: Path) -> list[CheckedSplit]:
         """Say which splits are published, whether below ``root`` or not; by default those that are checked."""
         return self.checked_splits(root)
-
-
-class WithMasks(DatasetKind):
-    """A kind whose images have label maps."""
-
-    @abstractmethod
-    def open_segmentation(self, root: Path, split: str, faults: list[str] | None) -> SegmentationDataset:
-        """Open a split with its label maps."""
-
-
-class WithBoxes(DatasetKind):
-    """A kind whose images have boxes."""
-
-    @abstractmethod
-    def open_detection(self, root: Path, split: str, faults: list[str] | None) -> DetectionDataset:
-        """Open a split with its boxes."""
-
-
-class WithClasses(DatasetKind):
-    """A kind whose images have one class each."""
-
-    @abstractmethod
-    def open_labelled(self, root: Path, split: str) -> LabelledFolder:
-        """Open a split with the class of every image; class numbers are the same in all splits."""
-
-
-class WithDepth(DatasetKind):
-    """A kind whose images have depth maps."""
-
-    @abstractmethod
-    def open_depth(self, root: Path, split: str, faults: list[str] | None) -> DepthDataset:
-        """Open a split with its depth maps."""
-
-
-class WithNormals(DatasetKind):
-    """A kind whose images have surface normals."""
-
-    @abstractmethod
-    def open_normals(self, root: Path, split: str, faults: list[str] | None) -> NormalsDataset:
-        """Open a split with its surface normals."""
-
-
-class WithSequences(DatasetKind):
-    """A kind of videos whose frames have label maps of objects."""
-
-    @abstractmethod
-    def open_sequences(self, root: Path, split: str, faults: list[str] | None) -> SequenceDataset:
-        """Open a split's videos."""
-
-
-class WithKeypoints(DatasetKind):
-    """A kind of pairs of images with the places of the same points in both."""
-
-    @abstractmethod
-    def open_keypoints(self, root: Path, split: str, faults: list[str] | None) -> KeypointDataset:
-        """Open a split's pairs."""
 
 
 class Composed(DatasetKind):

@@ -10,7 +10,7 @@ from pydantic import Field
 from dinoskip.data.folders import ImageFolder
 from dinoskip.data.listing import read_text
 from dinoskip.data.segmentation import ClassMap, SegmentationDataset, class_map
-from dinoskip.data.sets.kind import CheckedSplit, TrainSubset, WithMasks
+from dinoskip.data.sets.kind import CheckedSplit, DatasetKind, TrainSubset
 from dinoskip.data.sets.pairs import PairFolders, open_pairs
 from dinoskip.errors import DataError
 
@@ -34,7 +34,7 @@ def own_classes(path: Path, first: int) -> ClassMap:
     return class_map(names, first, (*range(first), 255))
 
 
-class MasksConfig(TrainSubset, WithMasks):
+class MasksConfig(TrainSubset, DatasetKind):
     """A folder of images and one of mask PNGs of the same names, with a list of classes. Paths are relative to root.
 
     ``{split}`` in a path stands for the split. Line i of ``classes`` (from 0) names value ``first_value + i``.

@@ -21,7 +21,7 @@ from dinoskip.data.folders import ImageFolder
 from dinoskip.data.geometry import DepthDataset, LabelledNormals, NormalsDataset
 from dinoskip.data.listing import name_key, read_text, require_folder
 from dinoskip.data.schema import finite, unique, violated
-from dinoskip.data.sets.kind import CheckedSplit, WithDepth, WithNormals
+from dinoskip.data.sets.kind import CheckedSplit, DatasetKind
 from dinoskip.data.sets.pairs import known_split
 from dinoskip.errors import DataError, guard
 from dinoskip.files import confined, read_regular
@@ -62,7 +62,7 @@ def _paths_of(root: Path, split: str) -> list[tuple[Path, Path]]:
     return sorted(pairs, key=lambda pair: name_key(str(pair[0])))
 
 
-class NyuConfig(WithDepth):
+class NyuConfig(DatasetKind):
     """NYU Depth V2 by the lists of BTS: ``nyu_train.txt``, ``nyu_test.txt`` and the files that they name."""
 
     kind: Literal["nyu"] = "nyu"
@@ -150,7 +150,7 @@ def load_labelled(path: Path, _: Path) -> LabelledNormals:
     return _labelled(content["image"], content["depth"], content["normals"], path)
 
 
-class NyuNormalsConfig(WithNormals):
+class NyuNormalsConfig(DatasetKind):
     """Surface normals of NYU Depth V2: ``geonet`` with GeoNet's .mat files and ``test`` with .npz."""
 
     kind: Literal["nyu_normals"] = "nyu_normals"

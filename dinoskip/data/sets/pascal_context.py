@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field
 
 from dinoskip.data.folders import ImageFolder
 from dinoskip.data.segmentation import BACKGROUND, IGNORE, SegmentationDataset, class_map, words
-from dinoskip.data.sets.kind import CheckedSplit, TrainSubset, WithMasks, as_text
+from dinoskip.data.sets.kind import CheckedSplit, DatasetKind, TrainSubset, as_text
 from dinoskip.data.sets.voc import FileTable, present, read_list, voc_folder
 
 CLASSES = words("""
@@ -22,7 +22,7 @@ MAPS = {"59": class_map(CLASSES, first=1, ignored=(0, IGNORE)), "60": class_map(
 """``59``: the background is not scored. ``60``: it is class 0."""
 
 
-class PascalContextConfig(TrainSubset, WithMasks):
+class PascalContextConfig(TrainSubset, DatasetKind):
     """A VOCdevkit (or its VOC2010 folder) with SegmentationClassContext and ImageSets/SegmentationContext."""
 
     kind: Literal["pascal_context"] = "pascal_context"

@@ -13,7 +13,7 @@ from pydantic import Field
 from dinoskip.data.folders import ImageFolder
 from dinoskip.data.keypoints import KeypointDataset, KeypointPair, checked_points
 from dinoskip.data.listing import read_text, require_folder
-from dinoskip.data.sets.kind import Archives, CheckedSplit, Published, WithKeypoints
+from dinoskip.data.sets.kind import Archives, CheckedSplit, DatasetKind, Published
 from dinoskip.data.sets.spair import SizeOf
 from dinoskip.data.sets.voc import VOC_CLASSES
 from dinoskip.errors import DataError
@@ -36,7 +36,7 @@ ARCHIVES = Archives(
 )
 
 
-class PfPascalConfig(WithKeypoints):
+class PfPascalConfig(DatasetKind):
     """The folder ``PF-dataset-PASCAL`` with ``SPLIT_pairs_pf_pascal.csv`` in it, or the one above it."""
 
     archives: ClassVar[Archives | None] = ARCHIVES

@@ -26,7 +26,7 @@ from dinoskip.config import settings_for_key
 from dinoskip.data.folders import ImageFolder
 from dinoskip.data.geometry import DepthDataset, LabelledNormals, NormalsDataset
 from dinoskip.data.schema import finite, violated
-from dinoskip.data.sets.kind import CheckedSplit, Composed, Task, WithDepth, WithNormals
+from dinoskip.data.sets.kind import CheckedSplit, Composed
 from dinoskip.data.sets.nyu import LISTS, depth_of_lists
 from dinoskip.data.sets.pairs import known_split
 from dinoskip.data.sprites import KINDS, background
@@ -45,7 +45,7 @@ METRES = 2.5  # that it covers, mirrored beyond
 FACING = np.array([0.0, 0.0, -1.0])  # the normal of what faces the camera
 
 
-class RoomsConfig(Composed, WithDepth, WithNormals):
+class RoomsConfig(Composed):
     """How many rooms, how large (pixels); ``val_fraction`` of them form the splits ``val`` and ``test``, the same."""
 
     kind: Literal["rooms"] = "rooms"
@@ -85,7 +85,7 @@ class RoomsConfig(Composed, WithDepth, WithNormals):
     def checked_splits(self, root: Path) -> list[CheckedSplit]:
         """Depth and normals of both splits, and their numbers."""
         counts = {"train": self.images - self.held_out, "val": self.held_out}
-        tasks: tuple[Task, ...] = ("depth", "normals")
+        tasks: tuple[str, ...] = ("depth", "normals")
         return [CheckedSplit(task, split, count) for task in tasks for split, count in counts.items()]
 
     def compose(self, out: Path) -> Path:

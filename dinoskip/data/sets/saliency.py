@@ -15,7 +15,7 @@ from pydantic import Field
 from dinoskip.data.folders import ImageFolder
 from dinoskip.data.listing import require_folder
 from dinoskip.data.segmentation import BACKGROUND, ClassMap, SegmentationDataset
-from dinoskip.data.sets.kind import CheckedSplit, WithMasks
+from dinoskip.data.sets.kind import CheckedSplit, DatasetKind
 from dinoskip.data.sets.pairs import PairFolders, known_split, open_pairs
 from dinoskip.errors import DataError
 
@@ -23,7 +23,7 @@ CLASSES = ClassMap((BACKGROUND, "object"), np.minimum(np.arange(256), 1).astype(
 SPLIT = "test"
 
 
-class SaliencyKind(WithMasks):
+class SaliencyKind(DatasetKind):
     """What the three sets share: one split, ``test``, in a folder of images and one of masks."""
 
     root: str = Field(description="folder with the images and masks, or the one that holds it")

@@ -24,7 +24,7 @@ from dinoskip.data.detection import DetectionDataset
 from dinoskip.data.folders import ImageFolder
 from dinoskip.data.labelled_folder import LabelledFolder
 from dinoskip.data.segmentation import IGNORE, SegmentationDataset, voc_palette
-from dinoskip.data.sets.kind import CheckedSplit, Composed, Task, WithBoxes, WithClasses, WithMasks
+from dinoskip.data.sets.kind import CheckedSplit, Composed
 from dinoskip.data.sets.voc import CLASSES_FILE, labelled_by_largest_box, voc_detection, voc_images, voc_segmentation
 from dinoskip.data.shapes import SHAPES
 from dinoskip.data.sprites import KINDS, Kind, background
@@ -39,7 +39,7 @@ PLACING_TRIES = 30
 MAX_OVERLAP = 0.12  # of the smaller box
 
 
-class ScenesConfig(Composed, WithMasks, WithBoxes, WithClasses):
+class ScenesConfig(Composed):
     """How many scenes, how large (pixels), of how many classes; ``val_fraction`` of them form the validation split."""
 
     kind: Literal["scenes"] = "scenes"
@@ -86,14 +86,14 @@ class ScenesConfig(Composed, WithMasks, WithBoxes, WithClasses):
         """Open a split of boxes of the composed folder."""
         return voc_detection(root, split, YEAR, name=self.kind, faults=faults)
 
-    def open_labelled(self, root: Path, split: str) -> LabelledFolder:
+    def open_labelled(self, root: Path, split: str, faults: list[str] | None) -> LabelledFolder:
         """Open a split with the class of each image's largest box."""
-        return labelled_by_largest_box(self.open_detection(root, split, None))
+        return labelled_by_largest_box(self.open_detection(root, split, faults))
 
     def checked_splits(self, root: Path) -> list[CheckedSplit]:
         """Masks and boxes of both splits, and their numbers."""
         counts = {"train": self.images - self.held_out, "val": self.held_out}
-        tasks: tuple[Task, ...] = ("segmentation", "detection")
+        tasks: tuple[str, ...] = ("segmentation", "detection")
         return [CheckedSplit(task, split, count) for task in tasks for split, count in counts.items()]
 
     def compose(self, out: Path) -> Path:

@@ -18,7 +18,7 @@ from pydantic import Field
 
 from dinoskip.data.folders import ImageFolder
 from dinoskip.data.keypoints import KeypointDataset
-from dinoskip.data.sets.kind import CheckedSplit, Composed, WithKeypoints
+from dinoskip.data.sets.kind import CheckedSplit, Composed
 from dinoskip.data.sets.scenes import composed
 from dinoskip.data.sets.spair import spair_folder, spair_pairs
 from dinoskip.data.sprites import KINDS, background
@@ -31,7 +31,7 @@ _CANDIDATES = 2000  # places that keypoints are chosen from
 _TURN = 30.0  # degrees: how far a view is turned at most
 
 
-class ScenesPairsConfig(WithKeypoints, Composed):
+class ScenesPairsConfig(Composed):
     """How many objects of each class, how many views of each, side in pixels, keypoints on an object.
 
     Every two views of an object are two pairs, one each way.

@@ -18,7 +18,7 @@ from dinoskip.data.folders import ImageFolder
 from dinoskip.data.segmentation import voc_palette
 from dinoskip.data.sequences import SequenceDataset
 from dinoskip.data.sets.davis import LEAST_FRAMES, davis_images, davis_sequences
-from dinoskip.data.sets.kind import CheckedSplit, Composed, WithSequences
+from dinoskip.data.sets.kind import CheckedSplit, Composed
 from dinoskip.data.sets.scenes import composed
 from dinoskip.data.sprites import KINDS, background
 from dinoskip.randomness import numpy_rng
@@ -30,7 +30,7 @@ _PAN = 0.12  # how far the background moves, by the frame's width
 _GLIDE = 0.3  # how far an object moves at most, by the frame's sides
 
 
-class ScenesVideoConfig(WithSequences, Composed):
+class ScenesVideoConfig(Composed):
     """How many videos of how many frames, how high in pixels (a third wider), with how many objects at most."""
 
     kind: Literal["scenes_video"] = "scenes_video"

@@ -14,7 +14,7 @@ from dinoskip.data.folders import ImageFolder
 from dinoskip.data.keypoints import KeypointDataset, KeypointPair, checked_points
 from dinoskip.data.listing import read_text, require_folder
 from dinoskip.data.schema import inside, real_numbers, same_size, unique
-from dinoskip.data.sets.kind import Archives, CheckedSplit, Published, WithKeypoints
+from dinoskip.data.sets.kind import Archives, CheckedSplit, DatasetKind, Published
 from dinoskip.errors import DataError
 from dinoskip.files import confined, read_json
 from dinoskip.images import image_size
@@ -33,7 +33,7 @@ ARCHIVES = Archives(
 )
 
 
-class SpairConfig(WithKeypoints):
+class SpairConfig(DatasetKind):
     """The folder ``SPair-71k`` of SPair-71k.tar.gz, or the one above it."""
 
     archives: ClassVar[Archives | None] = ARCHIVES

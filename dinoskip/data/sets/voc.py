@@ -20,7 +20,7 @@ from dinoskip.data.folders import ImageFolder
 from dinoskip.data.labelled_folder import LabelledFolder
 from dinoskip.data.listing import is_image_name, read_text, require_folder
 from dinoskip.data.segmentation import BACKGROUND, SegmentationDataset, voc_palette
-from dinoskip.data.sets.kind import Archives, CheckedSplit, Published, WithBoxes, WithClasses, WithMasks
+from dinoskip.data.sets.kind import Archives, CheckedSplit, DatasetKind, Published
 from dinoskip.errors import DataError, guard, translate_write_errors
 from dinoskip.files import TEMPORARY, read_regular, write_text
 
@@ -287,7 +287,7 @@ ARCHIVES = Archives(
 )
 
 
-class VocConfig(WithMasks, WithBoxes, WithClasses):
+class VocConfig(DatasetKind):
     """A VOCdevkit (or its ``VOC<year>`` folder). ``train_list`` is what the split ``train`` of masks stands for."""
 
     archives: ClassVar[Archives | None] = ARCHIVES
@@ -315,9 +315,9 @@ class VocConfig(WithMasks, WithBoxes, WithClasses):
         """Open a split of boxes."""
         return voc_detection(root, split, self.year, name=self.dataset_name, faults=faults)
 
-    def open_labelled(self, root: Path, split: str) -> LabelledFolder:
+    def open_labelled(self, root: Path, split: str, faults: list[str] | None) -> LabelledFolder:
         """Open a split with the class of each image's largest box."""
-        return labelled_by_largest_box(self.open_detection(root, split, None))
+        return labelled_by_largest_box(self.open_detection(root, split, faults))
 
     def checked_splits(self, root: Path) -> list[CheckedSplit]:
         """The published splits; trainaug, which many do without, only where its list is."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import Field
 
 from dinoskip.config import settings_for_key
-from dinoskip.data.sets.kind import WithDepth, WithNormals
+from dinoskip.data.sets.labels import DETECTION, LABELS, SEGMENTATION
 from dinoskip.fields import Name
 from dinoskip.pipeline.stage import (
     Command,
@@ -24,8 +24,6 @@ from dinoskip.pipeline.stage import (
 from dinoskip.pipeline.stages import data
 from dinoskip.tasks import EvaluationTask, tasks
 from dinoskip.tasks import task as task_record
-from eval.depth.task import DepthSection
-from eval.normals.task import NormalsSection
 from eval.probe.task import ProbeSection
 from eval.tokencut.task import TokenCutSection
 from visualize.gallery.config import GalleryConfig
@@ -63,33 +61,30 @@ def check(study: StudyBase, variants: tuple[Variant, ...]) -> Iterator[Problem]:
 
 def _contents(config: Any, split: str) -> tuple[Content, ...]:
     """What the gallery reads of a data set: images, and what can be drawn on them."""
-    from dinoskip.data import sets as datasets  # torch
-
-    if datasets.has_masks(config):
+    if SEGMENTATION.given_by(config):
         masks = (("images", "segmentation", split), ("targets", "segmentation", split))
         return (*masks, ("annotations", split))
-    if datasets.has_boxes(config):
+    if DETECTION.given_by(config):
         return (("images", "detection", split), ("targets", "detection", split))
-    if datasets.has_depth(config) or datasets.has_normals(config):
-        of_depth = (("targets", "depth", split),) if datasets.has_depth(config) else ()
-        of_normals = (("targets", "normals", split),) if datasets.has_normals(config) else ()
-        return (("images", "pretraining", split), *of_depth, *of_normals)
-    return (("images", "pretraining", split),)
+    return (("images", "pretraining", split), *(("targets", one.label, split) for one in _surfaces(config)))
+
+
+def _surfaces(config: Any = None) -> list[EvaluationTask]:
+    """The tasks that leave maps of images; with a data set those that it has labels for."""
+    every = [record for record in tasks() if record.pictures == "surfaces"]
+    return every if config is None else [record for record in every if LABELS[record.label].given_by(config)]
 
 
 def _shown_split(study: StudyBase, name: str) -> str:
     """The split of a data set that is shown: the one that is scored."""
     config = study.data[name]
-    if isinstance(config, WithDepth):
-        return study.section(DepthSection).val_split
-    if isinstance(config, WithNormals):
-        return study.section(NormalsSection).val_split
-    return study.section(ProbeSection).val_split
+    section: Any = study.section(next((record.section for record in _surfaces(config)), ProbeSection))
+    return str(section.val_split)
 
 
 def _beside(study: StudyBase, name: str) -> dict[str, str]:
     """Data sets whose depth or normals are shown beside the gallery's own, by layer: the first of each."""
-    measured = {record.name: _datasets(study, record) for record in tasks() if record.pictures == "surfaces"}
+    measured = {record.name: _datasets(study, record) for record in _surfaces()}
     return {layer: names[0] for layer, names in measured.items() if names and name not in names}
 
 

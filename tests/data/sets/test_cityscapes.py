@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dinoskip.data import CityscapesConfig, check, open_images, open_segmentation
+from dinoskip.data import CityscapesConfig, check, open_images, open_labels
 from dinoskip.data.sets.cityscapes import CLASSES, LABEL_IDS
+from dinoskip.data.sets.labels import SEGMENTATION
 from dinoskip.errors import DataError
 
 NAMES = ("aachen/aachen_000000_000019", "ulm/ulm_000001_000019")
@@ -31,7 +32,7 @@ def test_label_ids_become_the_19_classes(tmp_path: Path) -> None:
     write(tmp_path, "train", NAMES, VALUES, "_gtFine_labelIds")
     write(tmp_path, "val", NAMES[:1], VALUES, "_gtFine_labelIds")
     config = CityscapesConfig(root=str(tmp_path))
-    train = open_segmentation(config, "train")
+    train = open_labels(SEGMENTATION, config, "train")
     assert (train.name, train.ids, train.num_classes) == ("cityscapes", NAMES, 19)
     assert train.label(0).tolist() == [[255, 0, 1, 18], [13, 255, 18, 255]]
     assert train.path(1).name == "ulm_000001_000019_leftImg8bit.png"
@@ -45,23 +46,23 @@ def test_label_ids_become_the_19_classes(tmp_path: Path) -> None:
     assert [(row.split, row.found, row.expected, row.fault_count) for row in rows] == [
         ("train", 2, 2975, 0), ("val", 1, 500, 0),
     ]  # fmt: skip
-    assert len(open_segmentation(CityscapesConfig(root=str(tmp_path), subset=1), "train")) == 1
+    assert len(open_labels(SEGMENTATION, CityscapesConfig(root=str(tmp_path), subset=1), "train")) == 1
 
 
 def test_train_ids_are_the_classes(tmp_path: Path) -> None:
     write(tmp_path, "val", NAMES, np.array([[0, 18, 255]], np.uint8), "_gtFine_labelTrainIds")
-    assert open_segmentation(CityscapesConfig(root=str(tmp_path)), "val").label(1).tolist() == [[0, 18, 255]]
+    assert open_labels(SEGMENTATION, CityscapesConfig(root=str(tmp_path)), "val").label(1).tolist() == [[0, 18, 255]]
     write(tmp_path, "val", NAMES, np.array([[19]], np.uint8), "_gtFine_labelTrainIds")
     with pytest.raises(DataError, match="label value 19"):
-        open_segmentation(CityscapesConfig(root=str(tmp_path)), "val").label(0)
+        open_labels(SEGMENTATION, CityscapesConfig(root=str(tmp_path)), "val").label(0)
 
 
 def test_what_is_missing_is_named(tmp_path: Path) -> None:
     config = CityscapesConfig(root=str(tmp_path))
     write(tmp_path, "val", NAMES, VALUES, "_gtFine_labelIds")
     with pytest.raises(DataError, match=r"gtFine/train: no such folder: expected the masks of Cityscapes"):
-        open_segmentation(config, "train")
+        open_labels(SEGMENTATION, config, "train")
     with pytest.raises(DataError, match=r"no split 'test' \(there are train and val\)"):
-        open_segmentation(config, "test")
+        open_labels(SEGMENTATION, config, "test")
     (tmp_path / "gtFine" / "val" / f"{NAMES[0]}_gtFine_labelIds.png").unlink()
-    assert open_segmentation(config, "val").ids == NAMES[1:]
+    assert open_labels(SEGMENTATION, config, "val").ids == NAMES[1:]

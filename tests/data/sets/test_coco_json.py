@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dinoskip.data import Coco20kConfig, CocoJsonConfig, dataset_name, open_detection, open_images, open_segmentation
+from dinoskip.data import Coco20kConfig, CocoJsonConfig, dataset_name, open_images, open_labels
 from dinoskip.data.sets.coco20k import read_coco20k_list
 from dinoskip.data.sets.coco_json import CocoDetection
+from dinoskip.data.sets.labels import DETECTION, SEGMENTATION
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.files import confined
 
@@ -56,7 +57,7 @@ def rewrite(root: Path, change: Any) -> None:
 
 def test_coco20k_follows_its_list(coco: Path) -> None:
     config = Coco20kConfig(root=str(coco))
-    dataset = open_detection(config, "trainval")
+    dataset = open_labels(DETECTION, config, "trainval")
     assert (dataset.name, dataset.ids) == ("coco20k", tuple(name[:-4] for name in NAMES[:2]))
     assert dataset.split == "coco_20k_filenames, not the published list"
     assert dataset.class_names == ("person", "dog")
@@ -68,18 +69,18 @@ def test_coco20k_follows_its_list(coco: Path) -> None:
     assert [path.name for path in dataset.target_files] == ["instances_train2014.json", "coco_20k_filenames.txt"]
     assert open_images(config).names == tuple(f"train2014/{name}" for name in NAMES[:2])
     with pytest.raises(ConfigError, match="no label maps"):
-        open_segmentation(config, "val")
+        open_labels(SEGMENTATION, config, "val")
 
 
 def test_images_may_lie_one_folder_deeper(coco: Path) -> None:
     (coco / "images").mkdir()
     (coco / "train2014").rename(coco / "images" / "train2014")
-    assert open_detection(Coco20kConfig(root=str(coco)), "x").path(0).is_file()
+    assert open_labels(DETECTION, Coco20kConfig(root=str(coco)), "x").path(0).is_file()
 
 
 def test_any_json_in_the_order_of_its_names(coco: Path) -> None:
     config = CocoJsonConfig(root=str(coco / "train2014"), annotations="../annotations/instances_train2014.json")
-    dataset = open_detection(config, "all")
+    dataset = open_labels(DETECTION, config, "all")
     assert dataset_name(config) == dataset.name == "instances_train2014"
     assert dataset.ids == tuple(sorted(NAMES))
     assert [len(dataset.boxes(i)) for i in range(3)] == [0, 1, 2]
@@ -91,9 +92,9 @@ def test_missing_images_are_counted_or_noted(coco: Path) -> None:
         (coco / "train2014" / name).unlink()
     config = Coco20kConfig(root=str(coco))
     with pytest.raises(DataError, match=r"9.jpg: missing, but coco_20k_filenames.txt names it \(and 1 more of 2\)"):
-        open_detection(config, "x")
+        open_labels(DETECTION, config, "x")
     faults: list[str] = []
-    assert len(open_detection(config, "x", faults=faults)) == 0
+    assert len(open_labels(DETECTION, config, "x", faults=faults)) == 0
     assert [fault.partition(": ")[2][:11] for fault in faults] == ["missing, bu", "missing, bu", "not the pub"]
 
 
@@ -126,7 +127,7 @@ def test_bad_json_is_one_line(coco: Path, change: Any, text: str) -> None:
     rewrite(coco, change)
     config = CocoJsonConfig(root=str(coco / "train2014"), annotations="../annotations/instances_train2014.json")
     with pytest.raises(DataError, match=text) as caught:
-        open_detection(config, "x")
+        open_labels(DETECTION, config, "x")
     assert "instances_train2014.json" in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -138,7 +139,7 @@ def test_bad_files_and_lists(coco: Path) -> None:
         whole = path.read_text()
         path.write_text(content)
         with pytest.raises(DataError, match="not a readable COCO file"):
-            open_detection(config, "x")
+            open_labels(DETECTION, config, "x")
         path.write_text(whole)
     for content, text in (
         ("", "empty"),
@@ -148,18 +149,18 @@ def test_bad_files_and_lists(coco: Path) -> None:
     ):
         names.write_text(content)
         with pytest.raises(DataError, match=text):
-            open_detection(config, "x")
+            open_labels(DETECTION, config, "x")
     names.unlink()
     with pytest.raises(DataError, match=r"no such image list .*LOST"):
-        open_detection(config, "x")
+        open_labels(DETECTION, config, "x")
     path.unlink()
     names.write_text(f"train2014/{NAMES[0]}\n")
     with pytest.raises(DataError, match="no such file: expected boxes"):
-        open_detection(config, "x")
+        open_labels(DETECTION, config, "x")
 
 
 def test_reading_prints_nothing(coco: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    open_detection(Coco20kConfig(root=str(coco)), "x")
+    open_labels(DETECTION, Coco20kConfig(root=str(coco)), "x")
     assert capsys.readouterr().out == ""
 
 
@@ -173,11 +174,11 @@ def test_real_samples() -> None:
     root = SHARED / "data" / "coco_mini"
     if not root.is_dir():
         pytest.skip("../shared/data/coco_mini is absent")
-    mini = open_detection(Coco20kConfig(root=str(root), filenames="coco_20k_filenames_mini.txt"), "trainval")
+    mini = open_labels(DETECTION, Coco20kConfig(root=str(root), filenames="coco_20k_filenames_mini.txt"), "trainval")
     assert (len(mini), len(mini.class_names), mini.split) == (25, 80, "coco_20k_filenames_mini, not the published list")
     for part, images, boxes in (("train2017", 50, 465), ("val2017", 81, 824)):
         config = CocoJsonConfig(root=str(root / part), annotations=f"../annotations/instances_{part}.json")
-        dataset = open_detection(config, "all")
+        dataset = open_labels(DETECTION, config, "all")
         found, off = [dataset.boxes(index) for index in range(len(dataset))], []
         assert (len(dataset), sum(map(len, found))) == (images, boxes)
         for index in range(0, images, 7):
@@ -204,10 +205,10 @@ def test_a_part_has_its_own_boxes_and_masks(coco: Path) -> None:
 
     rewrite(coco, outlines)
     config = CocoJsonConfig(root=str(coco / "train2014"), annotations="../annotations/instances_train2014.json")
-    whole = open_detection(config, "all")
+    whole = open_labels(DETECTION, config, "all")
     assert isinstance(whole, CocoDetection)
     for limit in (1, 2):
-        part = open_detection(config.model_copy(update={"limit": limit}), "all")
+        part = open_labels(DETECTION, config.model_copy(update={"limit": limit}), "all")
         assert isinstance(part, CocoDetection)
         assert len(part) == limit
         for i, name in enumerate(part.ids):
@@ -220,4 +221,4 @@ def test_a_part_has_its_own_boxes_and_masks(coco: Path) -> None:
     assert first[0][:4, :10].all()
     rewrite(coco, lambda content: content["images"][0].update(height=60, width=40))
     with pytest.raises(DataError, match="annotation 1 is of an image of 60 × 40 pixels"):
-        open_detection(config, "all").masks(whole.ids.index(NAMES[0]))  # type: ignore[attr-defined]
+        open_labels(DETECTION, config, "all").masks(whole.ids.index(NAMES[0]))  # type: ignore[attr-defined]

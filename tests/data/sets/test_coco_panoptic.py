@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dinoskip.data import CocoPanopticConfig, check, open_images, open_segmentation
+from dinoskip.data import CocoPanopticConfig, check, open_images, open_labels
+from dinoskip.data.sets.labels import SEGMENTATION
 from dinoskip.errors import DataError
 
 SEGMENTS = np.array([[0, 7, 7], [300, 300, 3 + 65536]])
@@ -39,13 +40,13 @@ def test_segments_become_classes(tmp_path: Path, below: str) -> None:
     write(tmp_path, "train", ("b", "a"), below)
     write(tmp_path, "val", ("c",), below)
     config = CocoPanopticConfig(root=str(tmp_path))
-    train = open_segmentation(config, "train")
+    train = open_labels(SEGMENTATION, config, "train")
     assert (train.ids, train.class_names) == (("a", "b"), ("person", "dog", "rug"))
     assert train.label(1).tolist() == WANTED
     assert train.label(1).dtype == np.uint8
     assert [path.name for path in train.target_files] == ["a.png", "b.png", "panoptic_train2017.json"]
     assert len(open_images(config, split="val")) == 1
-    drawn = open_segmentation(CocoPanopticConfig(root=str(tmp_path), subset=1), "train")
+    drawn = open_labels(SEGMENTATION, CocoPanopticConfig(root=str(tmp_path), subset=1), "train")
     assert (len(drawn), drawn.label(0).tolist()) == (1, WANTED)
     rows = check(config)
     assert [(row.found, row.expected, row.fault_count, row.classes["rug"]) for row in rows] == [
@@ -70,7 +71,7 @@ def test_bad_annotations_are_one_line(tmp_path: Path, change: Any, text: str) ->
     change(content)
     path.write_text(json.dumps(content))
     with pytest.raises(DataError, match=text) as caught:
-        open_segmentation(CocoPanopticConfig(root=str(tmp_path)), "val").label(0)
+        open_labels(SEGMENTATION, CocoPanopticConfig(root=str(tmp_path)), "val").label(0)
     assert "\n" not in str(caught.value)
 
 
@@ -79,10 +80,10 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
     (tmp_path / "val2017" / "c.jpg").unlink()
     config = CocoPanopticConfig(root=str(tmp_path))
     with pytest.raises(DataError, match=r"c.jpg: missing, but the image list names it"):
-        open_segmentation(config, "val")
+        open_labels(SEGMENTATION, config, "val")
     faults: list[str] = []
-    assert open_segmentation(config, "val", faults=faults).ids == ("d",)
+    assert open_labels(SEGMENTATION, config, "val", faults=faults).ids == ("d",)
     assert len(faults) == 1
     path.unlink()
     with pytest.raises(DataError, match=r"panoptic_val2017.json: no such panoptic annotation"):
-        open_segmentation(config, "val")
+        open_labels(SEGMENTATION, config, "val")

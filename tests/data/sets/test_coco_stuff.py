@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dinoskip.data import Ade20kConfig, CocoStuffConfig, open_segmentation
+from dinoskip.data import Ade20kConfig, CocoStuffConfig, open_labels
 from dinoskip.data.segmentation import IGNORE, ILLEGAL, ClassMap, class_map
 from dinoskip.data.sets.ade20k import ADE20K, ADE20K_CLASSES
 from dinoskip.data.sets.coco_stuff import COCO_STUFF, NEVER_USED, STUFF_CLASSES
+from dinoskip.data.sets.labels import SEGMENTATION
 from dinoskip.errors import DataError
 
 SHARED = Path(__file__).parents[3].parent / "shared"
@@ -101,9 +102,9 @@ def test_hand_made_masks_become_class_numbers(tmp_path: Path, classes: str, ille
         with pytest.raises(
             DataError, match=rf"1.png: label value {value} \(1 pixels\) is outside the {classes} classes"
         ):
-            open_segmentation(config, "train").label(0)
+            open_labels(SEGMENTATION, config, "train").label(0)
     hand_made(tmp_path, np.where(np.isin(VALUES, list(illegal)), 255, VALUES).astype(np.uint8))
-    labels = open_segmentation(config, "train").label(0)
+    labels = open_labels(SEGMENTATION, config, "train").label(0)
     assert labels.dtype == np.uint8
     assert labels.tolist() == wanted
 
@@ -131,7 +132,7 @@ def test_real_masks_hold_legal_values_and_fit(config: Ade20kConfig | CocoStuffCo
     if not root.is_dir():
         pytest.skip(f"../shared/data/{config.root} is absent")
     for split, count in zip(("train", "val"), counts, strict=True):
-        dataset = open_segmentation(config, split, root)
+        dataset = open_labels(SEGMENTATION, config, split, root)
         assert len(dataset) == count
         seen = {value for index in range(count) for value in np.unique(dataset.label(index)).tolist()}
         assert seen <= {*range(dataset.num_classes), IGNORE}
@@ -164,7 +165,7 @@ def test_layouts_that_people_have(
 ) -> None:
     put(tmp_path / images, "7.jpg", PHOTO)
     put(tmp_path / masks, name, values)
-    dataset = open_segmentation(CocoStuffConfig(root=str(tmp_path), classes=classes), "val")
+    dataset = open_labels(SEGMENTATION, CocoStuffConfig(root=str(tmp_path), classes=classes), "val")
     assert (dataset.ids, dataset.path(0).name) == (("7",), "7.jpg")
     assert dataset.label(0).tolist() == {"171": [[0, 11, 80, 255]], "27": [[9, 8, 17, 255]]}[classes]
 
@@ -173,9 +174,9 @@ def test_of_masks_and_converted_ones_side_by_side_the_masks_are_read(tmp_path: P
     put(tmp_path / "images" / "val2017", "7.jpg", PHOTO)
     put(tmp_path / "annotations" / "val2017", "7.png", RAW)
     put(tmp_path / "annotations" / "val2017", "7_labelTrainIds.png", TRAIN_IDS)
-    dataset = open_segmentation(CocoStuffConfig(root=str(tmp_path), classes="182"), "val")
+    dataset = open_labels(SEGMENTATION, CocoStuffConfig(root=str(tmp_path), classes="182"), "val")
     assert (dataset.ids, dataset.label(0).tolist()) == (("7",), RAW.tolist())
     put(tmp_path / "annotations" / "val2017", "7_labelTrainIds.png", np.full((1, 4), 171, np.uint8))
     (tmp_path / "annotations" / "val2017" / "7.png").unlink()
     with pytest.raises(DataError, match="label value 171"):
-        open_segmentation(CocoStuffConfig(root=str(tmp_path)), "val").label(0)
+        open_labels(SEGMENTATION, CocoStuffConfig(root=str(tmp_path)), "val").label(0)

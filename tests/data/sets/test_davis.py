@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dinoskip.data.sets import has_sequences, open_images, open_sequences
+from dinoskip.data.sets import open_images, open_labels
 from dinoskip.data.sets.check import check
 from dinoskip.data.sets.davis import DavisConfig
+from dinoskip.data.sets.labels import VIDEO
 from dinoskip.errors import DataError
 
 
@@ -33,8 +34,8 @@ def davis(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("above", [False, True])
 def test_videos_of_a_list(davis: Path, above: bool) -> None:
     config = DavisConfig(root=str(davis.parent if above else davis))
-    assert has_sequences(config)
-    dataset = open_sequences(config, "val")
+    assert VIDEO.given_by(config)
+    dataset = open_labels(VIDEO, config, "val")
     assert (dataset.name, dataset.split, [one.name for one in dataset.sequences]) == (
         "davis2017",
         "val",
@@ -54,25 +55,25 @@ def test_what_is_missing_is_named(davis: Path) -> None:
     config = DavisConfig(root=str(davis))
     (davis / "Annotations" / "480p" / "camel" / "00002.png").unlink()
     with pytest.raises(DataError, match="camel: '00002' has no mask in Annotations"):
-        open_sequences(config, "val")
+        open_labels(VIDEO, config, "val")
     faults: list[str] = []
-    assert [one.name for one in open_sequences(config, "val", faults=faults).sequences] == ["bear"]
+    assert [one.name for one in open_labels(VIDEO, config, "val", faults=faults).sequences] == ["bear"]
     assert len(faults) == 1
     for part in ("JPEGImages", "Annotations"):
         next((davis / part / "480p" / "bear").glob("00002.*")).unlink()
     with pytest.raises(DataError, match="2 frames, 3 are needed"):
-        open_sequences(config, "val")
+        open_labels(VIDEO, config, "val")
     with pytest.raises(DataError, match=r"train\.txt"):
-        open_sequences(config, "train")
+        open_labels(VIDEO, config, "train")
     with pytest.raises(DataError, match="no JPEGImages/480p here"):
-        open_sequences(DavisConfig(root=str(davis / "ImageSets")), "val")
+        open_labels(VIDEO, DavisConfig(root=str(davis / "ImageSets")), "val")
 
 
 def test_a_folder_in_another_layout_is_named(tmp_path: Path) -> None:
     for part in ("JPEGImages", "ImageSets"):
         (tmp_path / part).mkdir()
     with pytest.raises(DataError, match="no JPEGImages/480p here") as failure:
-        open_sequences(DavisConfig(root=str(tmp_path)), "val")
+        open_labels(VIDEO, DavisConfig(root=str(tmp_path)), "val")
     assert failure.value.hint == f"{tmp_path} is laid out as PASCAL VOC: use kind voc"
 
 

@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 from pydantic import TypeAdapter
 
-from dinoskip.data import DatasetConfig, check, open_segmentation
+from dinoskip.data import DatasetConfig, check, open_labels
 from dinoskip.data.sets import KINDS, open_images
+from dinoskip.data.sets.labels import SEGMENTATION
 from dinoskip.data.sets.layouts import LAYOUTS, nearest_layout
 from dinoskip.errors import DataError
 
@@ -44,7 +45,7 @@ def test_a_refused_layout_is_named_with_the_nearest_expected_one(
     root = tmp_path / "set"
     build(root, *parts)
     with pytest.raises(DataError) as caught:
-        open_segmentation(config(asked, root), "val")
+        open_labels(SEGMENTATION, config(asked, root), "val")
     assert hint in str(caught.value)
     assert "\n" not in str(caught.value)
     assert any(hint in fault for row in check(config(asked, root)) for fault in row.faults)

@@ -10,7 +10,8 @@ from PIL import Image
 from scipy.io import savemat
 
 import dinoskip.data.sets.check as checks
-from dinoskip.data.sets import open_depth, open_images, open_normals
+from dinoskip.data.sets import open_images, open_labels
+from dinoskip.data.sets.labels import DEPTH, NORMALS
 from dinoskip.data.sets.nyu import GEONET_MEANS, NOT_USED, NyuConfig, NyuNormalsConfig
 from dinoskip.errors import ConfigError, DataError
 
@@ -35,11 +36,11 @@ def test_lists_in_either_layout(tmp_path: Path, train: str, test: str, lists: tu
     (tmp_path / lists[0]).write_text(second + first + "/study_0008/rgb_00009.jpg None 518.8579\n")
     (tmp_path / lists[1]).write_text(scene(tmp_path / test / "kitchen", 5, 1.5))
     config = NyuConfig(root=str(tmp_path))
-    opened = open_depth(config, "train")
+    opened = open_labels(DEPTH, config, "train")
     assert [Path(one).name for one in opened.ids] == ["rgb_00001.jpg", "rgb_00002.jpg"]  # sorted, as the toolbox does
     assert opened.depth(1).tolist() == np.full((6, 8), 3.0).tolist()
     assert open_images(config, split="train").ids == opened.ids
-    assert open_depth(config, "test").depth(0)[0, 0] == 1.5
+    assert open_labels(DEPTH, config, "test").depth(0)[0, 0] == 1.5
     assert [(row.split, row.found, row.expected) for row in checks.check(config)] == [
         ("train", 2, 24_231), ("test", 1, 654),
     ]  # fmt: skip
@@ -48,17 +49,17 @@ def test_lists_in_either_layout(tmp_path: Path, train: str, test: str, lists: tu
 def test_what_is_wrong_with_a_list_is_named(tmp_path: Path) -> None:
     config = NyuConfig(root=str(tmp_path))
     with pytest.raises(DataError, match=r"nyu_train\.txt: no such list"):
-        open_depth(config, "train")
+        open_labels(DEPTH, config, "train")
     (tmp_path / "nyu_train.txt").write_text("\na.jpg\n")
     with pytest.raises(DataError, match=r"nyu_train\.txt:2: a line is IMAGE DEPTH"):
-        open_depth(config, "train")
+        open_labels(DEPTH, config, "train")
     (tmp_path / "nyu_train.txt").write_text("a.jpg b.png\n")
     with pytest.raises(DataError, match=r"a\.jpg: no such file, the list of train names it"):
-        open_depth(config, "train")
+        open_labels(DEPTH, config, "train")
     with pytest.raises(DataError, match="there is no split 'val'"):
-        open_depth(config, "val")
+        open_labels(DEPTH, config, "val")
     with pytest.raises(ConfigError, match="nyu: this kind of dataset has no surface normals"):
-        open_normals(config, "train")
+        open_labels(NORMALS, config, "train")
 
 
 def test_normals_of_geonet_and_of_the_labelled_images(tmp_path: Path) -> None:
@@ -74,7 +75,7 @@ def test_normals_of_geonet_and_of_the_labelled_images(tmp_path: Path) -> None:
         np.savez(stream, image=image.astype(np.uint8), normals=normals, depth=depth)
     config = NyuNormalsConfig(root=str(tmp_path))
     for split in ("train", "test"):
-        read = open_normals(config, split).read(0)
+        read = open_labels(NORMALS, config, split).read(0)
         assert np.abs(read.image.astype(int) - image).max() <= 1
         np.testing.assert_allclose(read.normals, normals / 2)
         assert read.valid.sum() == 18
@@ -82,7 +83,7 @@ def test_normals_of_geonet_and_of_the_labelled_images(tmp_path: Path) -> None:
     with open(tmp_path / "test" / "0001.npz", "wb") as stream:
         np.savez(stream, image=image)
     with pytest.raises(DataError, match=r"0001\.npz: holds no array 'depth'"):
-        open_normals(config, "test").read(0)
+        open_labels(NORMALS, config, "test").read(0)
     with pytest.raises(DataError, match="lie inside its"):
         open_images(config)
 
@@ -92,5 +93,5 @@ def test_two_of_geonets_files_are_left_out(tmp_path: Path, monkeypatch: pytest.M
     (tmp_path / "geonet").mkdir()
     for name in "abc":
         (tmp_path / "geonet" / f"{name}.mat").touch()
-    assert open_normals(NyuNormalsConfig(root=str(tmp_path)), "train").ids == ("a", "c")
+    assert open_labels(NORMALS, NyuNormalsConfig(root=str(tmp_path)), "train").ids == ("a", "c")
     assert NOT_USED == (21_181, 6_919)

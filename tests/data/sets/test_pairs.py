@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dinoskip.data import Ade20kConfig, CocoStuffConfig, MasksConfig, dataset_name, open_images, open_segmentation
+from dinoskip.data import Ade20kConfig, CocoStuffConfig, MasksConfig, dataset_name, open_images, open_labels
+from dinoskip.data.sets.labels import SEGMENTATION
 from dinoskip.errors import ConfigError, DataError
 
 
@@ -32,25 +33,25 @@ def ade(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("below", ["", "ADEChallengeData2016"])
 def test_ade20k(ade: Path, below: str) -> None:
     config = Ade20kConfig(root=str(ade / below))
-    train, val = (open_segmentation(config, split) for split in ("train", "val"))
+    train, val = (open_labels(SEGMENTATION, config, split) for split in ("train", "val"))
     assert (train.name, train.split, train.list_name, dataset_name(config)) == ("ade20k", "train", "train", "ade20k")
     assert (train.ids[0], val.ids[-1], train.num_classes) == ("ADE_train_00000001", "ADE_val_00000005", 150)
     assert (train.class_names[0], train.class_names[149], train.ignore_index) == ("wall", "flag", 255)
     assert train.label(0)[0].tolist() == [255, 149, 149, 149, 149, 149]
     assert len(open_images(config, split="val")) == 5
     with pytest.raises(DataError, match=r"no split 'trainaug' \(there are train and val\)"):
-        open_segmentation(config, "trainaug")
+        open_labels(SEGMENTATION, config, "trainaug")
 
 
 def test_subsets_are_of_the_training_split(ade: Path) -> None:
     config = Ade20kConfig(root=str(ade), subset=3, subset_seed=1)
-    train = open_segmentation(config, "train")
+    train = open_labels(SEGMENTATION, config, "train")
     assert (len(train), train.split, train.list_name) == (3, "train", "train, 3 of 5 by seed 1")
     assert [path.stem for path in train.label_paths] == [path.stem for path in train.image_paths] == list(train.ids)
-    assert len(open_segmentation(config, "val")) == 5
+    assert len(open_labels(SEGMENTATION, config, "val")) == 5
     assert len(open_images(config)) == 5
     with pytest.raises(ConfigError, match="6 images are asked for, the list has 5"):
-        open_segmentation(Ade20kConfig(root=str(ade), subset=6), "train")
+        open_labels(SEGMENTATION, Ade20kConfig(root=str(ade), subset=6), "train")
 
 
 def test_coco_stuff_folders_and_name(tmp_path: Path) -> None:
@@ -59,31 +60,31 @@ def test_coco_stuff_folders_and_name(tmp_path: Path) -> None:
     config = CocoStuffConfig(root=str(tmp_path), classes=27)
     assert (config.classes, dataset_name(config)) == ("27", "coco_stuff27")
     assert dataset_name(CocoStuffConfig(root="x")) == "coco_stuff"
-    dataset = open_segmentation(config, "val")
+    dataset = open_labels(SEGMENTATION, config, "val")
     assert dataset.label(1)[0].tolist() == [9, 24, 24, 24, 24, 24]
     (tmp_path / "images" / "val2017").rename(tmp_path / "val2017")
-    assert open_segmentation(config, "val").ids == dataset.ids
+    assert open_labels(SEGMENTATION, config, "val").ids == dataset.ids
 
 
 def test_pairs_that_are_not_are_named(ade: Path) -> None:
     base = ade / "ADEChallengeData2016"
     config = Ade20kConfig(root=str(ade))
     (base / "annotations" / "validation" / "ADE_val_00000002.png").unlink()
-    assert len(open_segmentation(config, "val")) == 4  # an image without a mask is no part of the set
+    assert len(open_labels(SEGMENTATION, config, "val")) == 4  # an image without a mask is no part of the set
     (base / "images" / "validation" / "ADE_val_00000004.jpg").unlink()
     with pytest.raises(
         DataError, match=r"ADE_val_00000004.png: this mask has no image in .*validation \(1 have none\)"
     ):
-        open_segmentation(config, "val")
+        open_labels(SEGMENTATION, config, "val")
     faults: list[str] = []
-    assert len(open_segmentation(config, "val", faults=faults)) == 3
+    assert len(open_labels(SEGMENTATION, config, "val", faults=faults)) == 3
     assert [fault.partition(":")[0].rpartition("/")[2] for fault in faults] == [
         "ADE_val_00000004.png",
         "ADE_val_00000002.jpg",
     ]
     Image.fromarray(np.full((4, 6), 151, np.uint8)).save(base / "annotations" / "validation" / "ADE_val_00000001.png")
     with pytest.raises(DataError, match=r"label value 151 \(24 pixels\) is outside the 150 classes"):
-        open_segmentation(config, "val", faults=[]).label(0)
+        open_labels(SEGMENTATION, config, "val", faults=[]).label(0)
 
 
 def test_own_folders(tmp_path: Path) -> None:
@@ -91,12 +92,12 @@ def test_own_folders(tmp_path: Path) -> None:
     write(tmp_path, "photos", "labels", ("z",), 4)
     (tmp_path / "classes.txt").write_text("road\n\nsky\n")
     config = MasksConfig(root=str(tmp_path), first_value=2)
-    dataset = open_segmentation(config, "train")
+    dataset = open_labels(SEGMENTATION, config, "train")
     assert (dataset.name, dataset.ids, dataset.class_names) == (tmp_path.name, ("a", "sub/b"), ("road", "sky"))
     assert dataset.label(1)[0].tolist() == [255, 1, 1, 1, 1, 1]
     other = config.model_copy(update={"images": "photos", "masks": "labels"})
     with pytest.raises(DataError, match="label value 4"):
-        open_segmentation(other, "val").label(0)
+        open_labels(SEGMENTATION, other, "val").label(0)
     for content, text in (
         ("", "1 to 255 different"),
         ("a\na\n", "different"),
@@ -104,7 +105,7 @@ def test_own_folders(tmp_path: Path) -> None:
     ):
         (tmp_path / "classes.txt").write_text(content)
         with pytest.raises(DataError, match=text):
-            open_segmentation(config, "train")
+            open_labels(SEGMENTATION, config, "train")
     (tmp_path / "classes.txt").unlink()
     with pytest.raises(DataError, match=r"classes.txt: no such list of classes"):
-        open_segmentation(config, "train")
+        open_labels(SEGMENTATION, config, "train")

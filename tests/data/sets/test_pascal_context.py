@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dinoskip.data import PascalContextConfig, check, dataset_name, open_images, open_segmentation
+from dinoskip.data import PascalContextConfig, check, dataset_name, open_images, open_labels
+from dinoskip.data.sets.labels import SEGMENTATION
 from dinoskip.data.sets.pascal_context import CLASSES
 from dinoskip.errors import DataError
 
@@ -29,14 +30,14 @@ def devkit(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("root", ["", "VOCdevkit", "VOCdevkit/VOC2010"])
 def test_with_and_without_background(devkit: Path, root: str) -> None:
     config = PascalContextConfig(root=str(devkit / root))
-    train = open_segmentation(config, "train")
+    train = open_labels(SEGMENTATION, config, "train")
     assert (train.name, train.num_classes, train.ids) == ("pascal_context59", 59, ("2008_000002", "2008_000003"))
     assert train.label(0).tolist() == [[255, 0, 58, 255]]
     whole = PascalContextConfig(root=str(devkit / root), classes=60)
-    assert (dataset_name(whole), open_segmentation(whole, "val").class_names[:2]) == (
+    assert (dataset_name(whole), open_labels(SEGMENTATION, whole, "val").class_names[:2]) == (
         "pascal_context60", ("background", "aeroplane"),
     )  # fmt: skip
-    assert open_segmentation(whole, "val").label(0).tolist() == [[0, 1, 59, 255]]
+    assert open_labels(SEGMENTATION, whole, "val").label(0).tolist() == [[0, 1, 59, 255]]
     assert len(open_images(config, split="val")) == 1
 
 
@@ -49,4 +50,4 @@ def test_classes_are_alphabetical_and_splits_are_checked(devkit: Path) -> None:
     ]  # fmt: skip
     (devkit / "VOCdevkit" / "VOC2010" / "SegmentationClassContext" / "2008_000003.png").unlink()
     with pytest.raises(DataError, match=r"2008_000003.png: missing, but the image list names it"):
-        open_segmentation(PascalContextConfig(root=str(devkit)), "val")
+        open_labels(SEGMENTATION, PascalContextConfig(root=str(devkit)), "val")

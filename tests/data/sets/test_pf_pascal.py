@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dinoskip.data.sets import open_keypoints
+from dinoskip.data.sets import open_labels
 from dinoskip.data.sets.check import check
+from dinoskip.data.sets.labels import CORRESPONDENCE
 from dinoskip.data.sets.pf_pascal import PfPascalConfig
 from dinoskip.data.sets.prepare import prepare
 from dinoskip.errors import DataError
@@ -29,7 +30,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_a_list_of_pairs(folder: Path) -> None:
-    dataset = open_keypoints(PfPascalConfig(root=str(folder.parent)), "test")
+    dataset = open_labels(CORRESPONDENCE, PfPascalConfig(root=str(folder.parent)), "test")
     (pair,) = dataset.pairs
     assert dataset.ids == ("a.jpg", "b.jpg")
     assert (pair.category, pair.extent) == ("cat", 40)  # VOC's eighth class; the longer side of the target image
@@ -52,8 +53,8 @@ def test_bad_lines_are_named(folder: Path, change: tuple[str, str], text: str) -
     (folder / "test_pairs_pf_pascal.csv").write_text(f"{HEADER}\n{LINE.replace(*change)}\n")
     config, faults = PfPascalConfig(root=str(folder)), list[str]()
     with pytest.raises(DataError, match=text):
-        open_keypoints(config, "test")
-    assert open_keypoints(config, "test", faults=faults).pairs == ()
+        open_labels(CORRESPONDENCE, config, "test")
+    assert open_labels(CORRESPONDENCE, config, "test", faults=faults).pairs == ()
     assert len(faults) == 1
 
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import dinoskip.data.sets.check as checks
-from dinoskip.data.sets import open_depth, open_images, open_normals
+from dinoskip.data.sets import open_images, open_labels
+from dinoskip.data.sets.labels import DEPTH, NORMALS
 from dinoskip.data.sets.rooms import RoomsConfig, draw_room
 from dinoskip.errors import ConfigError, DataError, OutputInUse
 
@@ -55,7 +56,7 @@ def test_same_configuration_same_bytes_and_a_folder_is_kept(folder: Path, tmp_pa
 
 
 def test_stored_depth_and_normals_are_those_drawn(folder: Path) -> None:
-    depth, normals = open_depth(CONFIG, "val", folder.parent), open_normals(CONFIG, "val", folder)
+    depth, normals = open_labels(DEPTH, CONFIG, "val", folder.parent), open_labels(NORMALS, CONFIG, "val", folder)
     assert depth.ids == normals.ids == ("rooms/rgb_00003.jpg", "rooms/rgb_00004.jpg")
     assert depth.split == "val"
     assert open_images(CONFIG, folder, split="val").ids == depth.ids
@@ -66,7 +67,7 @@ def test_stored_depth_and_normals_are_those_drawn(folder: Path) -> None:
         np.testing.assert_allclose(read.normals, room.normals, atol=1e-7)
         assert read.valid.all()
         assert np.abs(read.image.astype(int) - room.image).mean() < 6  # JPEG
-    assert len(open_depth(CONFIG.model_copy(update={"limit": 1}), "train", folder)) == 1
+    assert len(open_labels(DEPTH, CONFIG.model_copy(update={"limit": 1}), "train", folder)) == 1
 
 
 def test_check_counts_and_names_what_is_missing(folder: Path, tmp_path: Path) -> None:
@@ -88,6 +89,6 @@ def test_check_counts_and_names_what_is_missing(folder: Path, tmp_path: Path) ->
 
 def test_unknown_splits_and_no_folder_are_said(folder: Path) -> None:
     with pytest.raises(DataError, match="there is no split 'dev'"):
-        open_depth(CONFIG, "dev", folder)
+        open_labels(DEPTH, CONFIG, "dev", folder)
     with pytest.raises(ConfigError, match="the composed folder is needed"):
-        open_depth(CONFIG, "val")
+        open_labels(DEPTH, CONFIG, "val")

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from scipy.ndimage import gaussian_filter
 
-from dinoskip.data.sets import open_keypoints
+from dinoskip.data.sets import open_labels
 from dinoskip.data.sets.check import check
+from dinoskip.data.sets.labels import CORRESPONDENCE
 from dinoskip.data.sets.scenes_pairs import ScenesPairsConfig, draw_views
 from dinoskip.errors import OutputInUse
 
@@ -71,6 +72,6 @@ def test_points_lie_apart_and_inside_the_box() -> None:
 
 
 def test_a_limit_is_of_pairs(folder: Path) -> None:
-    some = open_keypoints(CONFIG.model_copy(update={"limit": 5}), "test", folder)
+    some = open_labels(CORRESPONDENCE, CONFIG.model_copy(update={"limit": 5}), "test", folder)
     assert len(some.pairs) == 5
-    assert len(open_keypoints(CONFIG, "test", folder).pairs) == 12
+    assert len(open_labels(CORRESPONDENCE, CONFIG, "test", folder).pairs) == 12

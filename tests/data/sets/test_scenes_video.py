@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dinoskip.data.sets import open_sequences
+from dinoskip.data.sets import open_labels
 from dinoskip.data.sets.check import check
+from dinoskip.data.sets.labels import VIDEO
 from dinoskip.data.sets.scenes_video import ScenesVideoConfig, draw_video
 from dinoskip.errors import OutputInUse
 
@@ -65,8 +66,8 @@ def test_files_hold_what_is_drawn(folder: Path) -> None:
 
 def test_a_limit_is_of_videos(folder: Path) -> None:
     limited = CONFIG.model_copy(update={"limit": 2})
-    assert len(open_sequences(CONFIG, "val", folder).sequences) == 3
-    some = open_sequences(limited, "val", folder)
+    assert len(open_labels(VIDEO, CONFIG, "val", folder).sequences) == 3
+    some = open_labels(VIDEO, limited, "val", folder)
     assert len(some.sequences) == 2
     assert len(some) == len(some.target_files) == 12
     assert limited.compose(folder.parent) == folder

@@ -23,13 +23,12 @@ from dinoskip.data import (
     check,
     compose,
     dataset_name,
-    open_detection,
     open_images,
-    open_labelled,
-    open_segmentation,
+    open_labels,
     open_training_images,
 )
-from dinoskip.data.sets import FOLDER_KINDS, KINDS, PUBLISHED_KINDS, AnyDataset, has_boxes, has_masks
+from dinoskip.data.sets import FOLDER_KINDS, KINDS, PUBLISHED_KINDS, AnyDataset
+from dinoskip.data.sets.labels import CLASSES, DETECTION, LABELS, SEGMENTATION
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.pipeline.study import build_nodes, study_of
 
@@ -50,7 +49,7 @@ def test_configuration_is_a_union_by_kind() -> None:
 
 def test_a_split_may_stand_for_the_augmented_list(voc_tree: Path) -> None:
     config = VocConfig(root=str(voc_tree), train_list="trainaug")
-    dataset = open_segmentation(config, "train")
+    dataset = open_labels(SEGMENTATION, config, "train")
     assert (dataset.list_name, dataset.ids) == ("trainaug", ("a1",))
     assert dataset.label_paths[0].parent.name == "SegmentationClassAug"
     assert open_images(config).names == ("a1.jpg", "a2.jpg")
@@ -71,10 +70,10 @@ def test_a_split_may_stand_for_the_augmented_list(voc_tree: Path) -> None:
     ],
 )
 def test_what_each_kind_is_for(config: AnyDataset, name: str, masks: bool, boxes: bool, tmp_path: Path) -> None:
-    assert (dataset_name(config), has_masks(config), has_boxes(config)) == (name, masks, boxes)
-    for opener, able in ((open_segmentation, masks), (open_detection, boxes)):
+    assert (dataset_name(config), SEGMENTATION.given_by(config), DETECTION.given_by(config)) == (name, masks, boxes)
+    for label, able in ((SEGMENTATION, masks), (DETECTION, boxes)):
         with pytest.raises(DataError if able else ConfigError):
-            opener(config, "val", tmp_path / "none")
+            open_labels(label, config, "val", tmp_path / "none")
 
 
 def test_voc_opens_in_every_role(voc_tree: Path) -> None:
@@ -82,9 +81,9 @@ def test_voc_opens_in_every_role(voc_tree: Path) -> None:
     assert dataset_name(config) == "voc2012"
     assert open_images(config).names == ("a1.jpg", "a2.jpg")
     assert len(open_images(config, split="trainval")) == 3
-    assert open_segmentation(config, "val").ids == ("a3",)
-    assert open_detection(config, "trainval").name == "voc2012"
-    labelled = open_labelled(config, "trainval")
+    assert open_labels(SEGMENTATION, config, "val").ids == ("a3",)
+    assert open_labels(DETECTION, config, "trainval").name == "voc2012"
+    labelled = open_labels(CLASSES, config, "trainval")
     assert [labelled.class_names[label] for label in labelled.labels] == ["dog", "dog", "cat"]
     assert labelled.path(0).is_file()
 
@@ -92,9 +91,9 @@ def test_voc_opens_in_every_role(voc_tree: Path) -> None:
 def test_folders_open_as_images_and_classes(photo_folder: Path) -> None:
     config = ImagesConfig(root=str(photo_folder))
     assert len(open_images(config)) == 12
-    for opener in (open_segmentation, open_detection, open_labelled):
+    for label in LABELS.values():
         with pytest.raises(ConfigError, match="use kind"):
-            opener(config, "val")
+            open_labels(label, config, "val")
     classes = FolderConfig(root=str(photo_folder))
     with pytest.raises(DataError, match="train: no such folder"):
         open_images(classes)
@@ -105,9 +104,9 @@ def test_scenes_need_the_composed_folder(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="composed folder"):
         open_images(config)
     compose(config, tmp_path)
-    assert open_segmentation(config, "val", tmp_path).name == "scenes"
+    assert open_labels(SEGMENTATION, config, "val", tmp_path).name == "scenes"
     assert len(open_images(config, tmp_path)) == 3
-    assert open_labelled(config, "train", tmp_path).class_names == ("flower", "coin")
+    assert open_labels(CLASSES, config, "train", tmp_path).class_names == ("flower", "coin")
 
 
 def test_check_counts_faults_and_classes(voc_tree: Path) -> None:
@@ -162,14 +161,14 @@ def test_a_voc_folder_given_as_class_folders_is_answered_with_its_kind(tmp_path:
     (tmp_path / "VOC2007" / "JPEGImages").mkdir(parents=True)
     for root in (tmp_path, tmp_path / "VOC2007"):
         with pytest.raises(DataError, match=r"laid out as Pascal VOC \(use kind voc\)"):
-            open_labelled(FolderConfig(root=str(root)), "train")
+            open_labels(CLASSES, FolderConfig(root=str(root)), "train")
 
 
 def test_the_table_says_what_each_kind_can_do() -> None:
     assert set(FOLDER_KINDS) == set(KINDS) - {"scenes", "rooms", "scenes_video", "scenes_pairs"}
     assert PUBLISHED_KINDS == ("voc", "ade20k", "coco_stuff", "coco20k", "davis", "spair71k", "pf_pascal")
     with pytest.raises(ConfigError, match=r"use kind voc, ade20k, cityscapes, .* or scenes"):
-        open_segmentation(ImagesConfig(root="x"), "val")
+        open_labels(SEGMENTATION, ImagesConfig(root="x"), "val")
 
 
 def test_the_kinds_are_known_without_torch() -> None:
@@ -180,15 +179,17 @@ def test_the_kinds_are_known_without_torch() -> None:
 def test_a_limit_cuts_every_labelled_split_down_alike(tmp_path: Path) -> None:
     root = compose(ScenesConfig(images=16, size=64, val_fraction=0.5), tmp_path / "scenes")
     whole, cut = ScenesConfig(images=16), ScenesConfig(images=16, limit=3)
-    for opened in (open_segmentation, open_detection, open_labelled):
-        every, part = opened(whole, "val", root), opened(cut, "val", root)
+    for label in (SEGMENTATION, DETECTION, CLASSES):
+        every, part = open_labels(label, whole, "val", root), open_labels(label, cut, "val", root)
         assert (len(every), len(part)) == (8, 3)
         chosen = [every.ids.index(name) for name in part.ids]
         assert chosen == sorted(chosen)
         assert [part.path(i) for i in range(3)] == [every.path(i) for i in chosen]
-        assert opened(ScenesConfig(images=16, limit=8), "val", root).ids == every.ids
-    assert (open_labelled(cut, "val", root).labels == open_labelled(whole, "val", root).labels[chosen]).all()
-    part, every = open_segmentation(cut, "val", root), open_segmentation(whole, "val", root)
+        assert open_labels(label, ScenesConfig(images=16, limit=8), "val", root).ids == every.ids
+    assert (
+        open_labels(CLASSES, cut, "val", root).labels == open_labels(CLASSES, whole, "val", root).labels[chosen]
+    ).all()
+    part, every = open_labels(SEGMENTATION, cut, "val", root), open_labels(SEGMENTATION, whole, "val", root)
     assert (part.label(1) == every.label(every.ids.index(part.ids[1]))).all()
 
 
@@ -201,7 +202,7 @@ def test_a_limit_enters_the_keys_of_what_is_evaluated_and_of_nothing_else() -> N
             "evaluate": {"knn": {"datasets": ["scenes"]}},
         }
         study, variants = study_of(RawConfig(tree))
-        return {node.id: node.settings for node in build_nodes(study, variants) if node.stage != "report"}
+        return {node.id: node.plain for node in build_nodes(study, variants) if node.stage != "report"}
 
     before, after = settings(), settings(limit=5)
     assert {name.partition("/")[0] for name in before if before[name] != after[name]} == {"features", "knn"}

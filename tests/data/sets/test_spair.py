@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dinoskip.data.sets import has_keypoints, open_images, open_keypoints
+from dinoskip.data.sets import open_images, open_labels
 from dinoskip.data.sets.check import check
+from dinoskip.data.sets.labels import CORRESPONDENCE
 from dinoskip.data.sets.spair import SpairConfig
 from dinoskip.errors import DataError
 
@@ -48,8 +49,8 @@ def spair(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("above", [False, True])
 def test_pairs_of_a_list(spair: Path, above: bool) -> None:
     config = SpairConfig(root=str(spair.parent if above else spair))
-    assert has_keypoints(config)
-    dataset = open_keypoints(config, "test")
+    assert CORRESPONDENCE.given_by(config)
+    dataset = open_labels(CORRESPONDENCE, config, "test")
     assert dataset.ids == ("cat/a.jpg", "cat/b.jpg", "cat/c.jpg")
     assert [(pair.source, pair.target, pair.category) for pair in dataset.pairs] == [(0, 1, "cat"), (2, 1, "cat")]
     pair = dataset.pairs[0]
@@ -83,21 +84,21 @@ def test_bad_annotations_are_one_line(spair: Path, change: str) -> None:
     write_pair(spair, "000000-a-b:cat", entry)
     config = SpairConfig(root=str(spair))
     with pytest.raises(DataError, match=text):
-        open_keypoints(config, "test")
+        open_labels(CORRESPONDENCE, config, "test")
     faults: list[str] = []
-    assert len(open_keypoints(config, "test", faults=faults).pairs) == 1
+    assert len(open_labels(CORRESPONDENCE, config, "test", faults=faults).pairs) == 1
     assert len(faults) == 1
 
 
 def test_what_is_missing_is_named(spair: Path) -> None:
     config = SpairConfig(root=str(spair))
     with pytest.raises(DataError, match="PairAnnotation/val: no such folder"):
-        open_keypoints(config, "val")
+        open_labels(CORRESPONDENCE, config, "val")
     (spair / "PairAnnotation" / "test" / "000000-a-b:cat.json").unlink()
     with pytest.raises(DataError, match=r"000000-a-b:cat\.json: no such file, it is in the list"):
-        open_keypoints(config, "test")
+        open_labels(CORRESPONDENCE, config, "test")
     with pytest.raises(DataError, match="no PairAnnotation here"):
-        open_keypoints(SpairConfig(root=str(spair / "Layout")), "test")
+        open_labels(CORRESPONDENCE, SpairConfig(root=str(spair / "Layout")), "test")
 
 
 def test_check_counts_pairs(spair: Path) -> None:

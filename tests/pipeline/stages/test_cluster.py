@@ -33,7 +33,7 @@ def nodes_of(tmp_path: Path, *overrides: str) -> dict[str, Node]:
 def stores(nodes: dict[str, Node], stage: str) -> dict[str, dict[str, Any]]:
     """Settings of the features that the first node of a stage reads, by role."""
     node = next(node for node in nodes.values() if node.stage == stage)
-    return {role: dict(nodes[name].settings) for role, name in node.inputs.items() if name.startswith("features/")}
+    return {role: nodes[name].plain for role, name in node.inputs.items() if name.startswith("features/")}
 
 
 def test_each_is_of_features_sized_as_its_reference_has_them(tmp_path: Path) -> None:
