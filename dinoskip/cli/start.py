@@ -30,7 +30,7 @@ def add_commands(commands: Any) -> None:
         "demo",
         demo,
         "train, measure and show networks with and without skips on embedded images, in minutes",
-        details="The same as `dinoskip run` of the study that it names first; run it again and it goes on. Every dense "
+        details="Runs the study whose path it prints first. Run it again to resume. Every dense "
         f"task on embedded data: `dinoskip run {CONFIGS / 'tasks.yaml'}`.",
     )
     parser.add_argument("--quick", action="store_true", help="a first page in about a minute")

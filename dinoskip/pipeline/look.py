@@ -105,7 +105,7 @@ def study_tree(
     """The settings of the study, in the folder ``out``. ``images``: at most so many of a split; 0: all."""
     root = Path(labels.data["root"]).resolve()
     name = name_of(labels)
-    name = safe_name(f"{name}_{images}" if images else name)
+    name = safe_name(f"{name}-{images}-images" if images else name)
     shown = {IMAGES: labels.images} if labels.images else {}
     limit = {"limit": images} if images and labels.found else {}
     evaluate: dict[str, Any] = {"blocks": blocks, "probe": dict(task("probe").look or {})}

@@ -84,16 +84,17 @@ def blocks_figure(variants: Variants, out: Path, baselines: Sequence[EvalResult]
         )
         for benchmark, rows in benchmarks.items()
     ]
-    caption = "Frozen features, block by block. Rings mark the best block; dotted levels use several blocks together"
+    caption = "Frozen features, block by block"
+    marks = ["ring: best block", "dotted level: several blocks together"]
     if any(row.low is not None for rows in benchmarks.values() for own in rows.values() for row in own.values()):
-        caption += "; shades are 95 % intervals"
+        marks.append("shade: 95 % interval")
     if any(collapse(row) for rows in benchmarks.values() for own in rows.values() for row in own.values()):
-        caption += "; crosses mark collapsed features, which have none"
+        marks.append("cross: collapsed features, without an interval")
     if baselines:
-        caption += "; grey levels are baselines, without a network"
+        marks.append("grey level: baseline without a network")
     if any(untrained.values()):
-        caption += "; thin curves are the same networks before training"
-    return write_figure(out, draw, caption, ". ".join(words) + ".", _BLOCKS_READING)
+        marks.append("thin curve: the same network before training")
+    return write_figure(out, draw, caption, ". ".join(words) + ".", f"Legend: {'; '.join(marks)}. {_BLOCKS_READING}")
 
 
 def _block_curve(axes: Any, rows: Mapping[str, EvalResult], number: int, name: str) -> None:
@@ -119,10 +120,10 @@ def epochs_figure(variants: Variants, out: Path, groups: Groups | None = None) -
     """Each headline benchmark against epoch, as figure 2 of the paper: a line of panels each, a column an optimizer.
 
     Solid: the best single block of each epoch. Dotted: several blocks together. The panels of a benchmark share their
-    scale. None unless some variant was evaluated at two epochs.
+    scale. None unless some variant was evaluated at three epochs: two points are no curve.
     """
     benchmarks = {
-        benchmark: {name: epochs for name, epochs in rows.items() if len(epochs) > 1}
+        benchmark: {name: epochs for name, epochs in rows.items() if len(epochs) > 2}
         for benchmark, rows in one_vote(arranged(variants)).items()
         if benchmark.task != "classify"
     }

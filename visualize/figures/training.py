@@ -20,9 +20,10 @@ from visualize.palette import variant_colour, variant_places
 Rows = Sequence[Mapping[str, Any]]
 _PROBE = "probe mIoU"
 
-_LOSS_READING = (
-    "Look for a line that stays level from the start: such a network does not train. Levels of DINO's loss do not rank "
-    "networks, for the teacher's own entropy is part of it; at ln K, K the head's outputs, it has collapsed."
+_LOSS_READING = "Look for a line that stays level from the start: such a network does not train."
+_TEACHER_READING = (
+    " Levels of DINO's loss do not rank networks, for the teacher's own entropy is part of it; at ln K, K the head's "
+    "outputs, it has collapsed."
 )
 _ONLINE_READING = (
     "Look for lines that rise; where one falls while the loss still falls, the features get worse, and an earlier "
@@ -78,7 +79,8 @@ def loss_figure(
     finals = "; ".join(f"{clean(name, 40)} {loss[-1, 1]:.2f}" for name, loss in losses.items())
     caption = "Training loss" + (", by optimizer" if len(parts) > 1 else "")
     alt = f"Training loss against step. Last values: {finals}."
-    return write_figure(out, draw, caption, alt, _LOSS_READING)
+    by_teacher = any("teacher_entropy" in row for rows in runs.values() for row in rows)
+    return write_figure(out, draw, caption, alt, _LOSS_READING + _TEACHER_READING * by_teacher)
 
 
 def online_figure(runs: Mapping[str, Sequence[Mapping[str, Any]]], out: Path) -> Figure | None:
