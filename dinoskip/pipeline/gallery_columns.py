@@ -35,7 +35,7 @@ from eval.tokencut import to_pixels, tokencut
 from visualize.colours import pca_views
 from visualize.comparison import Scores
 from visualize.gallery import Classes, Discovery, GalleryConfig, GalleryImage, GalleryModel, build_gallery, write_sheets
-from visualize.gallery.layers import MAP_LAYERS
+from visualize.gallery.layers import LAYERS
 from visualize.gallery.sheets import chosen_images
 from visualize.rows import principal
 
@@ -166,8 +166,8 @@ def _column(task: Task, model: Mapping[str, Any], shown: _Shown, scratch: Path) 
         attention=_attention(backbone, shown, store),
         maps={
             layer: read_maps(folder, shown.ids)
-            for layer in MAP_LAYERS
-            if (folder := task.inputs.get(f"{layer}:{label}")) is not None
+            for layer in LAYERS
+            if LAYERS[layer].source == "maps" and (folder := task.inputs.get(f"{layer}:{label}")) is not None
         },
         surfaces=surface_pictures(task, label, shown.ids),
         strips=strip_maps(task, label),

@@ -105,8 +105,8 @@ def rows(study: Path, stage: str) -> list[Any]:
 
 
 def test_each_is_a_short_file_and_a_line_in_one_table() -> None:
-    assert len(FILES) == 6
-    assert len(CHANGES) == 7  # a protocol has no file
+    assert len(FILES) == 7
+    assert len(CHANGES) == 8  # a protocol has no file
     for name, text in FILES:
         assert text.count("\n") < 75, f"{name} has {text.count(chr(10))} lines"
     for name, diff in CHANGES:
@@ -144,6 +144,14 @@ def test_evaluation_task(study: Path) -> None:
 def test_an_evaluation_task_is_a_command(packages: Path, study: Path) -> None:
     assert "say how alike neighbouring patches are" in dinoskip(packages, "--help")
     assert "evaluate.smoothness.size=448" in dinoskip(packages, "smoothness", "--help")
+
+
+def test_gallery_layer(study: Path) -> None:
+    page = one(study, "stages/gallery/*/index.html")
+    assert 'data-layer="length" aria-pressed' in page.read_text()
+    assert "Euclidean norm of a patch’s feature" in page.read_text()
+    with Image.open(page.parent / "img" / "length-m0-i000.png") as sheet:
+        assert len(np.unique(np.asarray(sheet))) > 2
 
 
 def test_kind_of_data_set_and_probe_protocol(study: Path) -> None:

@@ -1,8 +1,8 @@
 """The gallery: a static page of models x blocks x images, and contact sheets.
 
 - ``config``; ``content``, what it is built from; ``page``, which writes it
-- ``layers`` (the pictures of one image by one model), their ``files`` and ``scores``; ``charts`` above them;
-  ``similarity`` to a clicked patch; ``sheets`` are contact sheets
+- ``layers``, a file each, of which ``cells`` (one image by one model) are made; their ``files`` and ``scores``;
+  ``charts`` above them; ``similarity`` to a clicked patch; ``sheets`` are contact sheets
 """
 
 import lazy_loader

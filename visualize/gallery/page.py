@@ -18,19 +18,19 @@ from dinoskip.errors import ConfigError
 from dinoskip.results import EvalResult
 from visualize import rasters
 from visualize.colours import PcaViews, pca_views
+from visualize.gallery.cells import GalleryCell, write_cell
 from visualize.gallery.charts import block_charts
 from visualize.gallery.config import GalleryConfig
 from visualize.gallery.content import Classes, GalleryImage, GalleryModel
 from visualize.gallery.files import PictureFiles
-from visualize.gallery.layers import STRIP_LAYERS, CellWriter, GalleryCell
+from visualize.gallery.layers import LAYERS
+from visualize.gallery.layers.layer import Cell
 from visualize.gallery.scores import METRICS
 from visualize.gallery.sheets import chosen_images
 from visualize.gallery.similarity import COMPONENTS, page_features
 from visualize.pages import clean, render_page
 from visualize.palette import diverging, sequential, to_hex, variant_colour, variant_places
 
-BASES = ("aligned", "own basis", "per image")
-ONE_BASES = ("joint basis", "per image")  # where there is no other model to be aligned with
 RANGES = ("0 to 1", "stretched")
 
 
@@ -68,8 +68,10 @@ def build_gallery(
     pictures = PictureFiles(out, embedded=config.single_file)
     out.mkdir(parents=True, exist_ok=True)
     sizes = [_write_reference(pictures, number, image, photo_size, classes) for number, image in enumerate(images)]
-    writers = [CellWriter(column, model, views, classes, pictures) for column, model in enumerate(models)]
-    cells = [[writer.write(row, image) for row, image in enumerate(images)] for writer in writers]
+    cells = [
+        [write_cell(Cell(model, image, row, column, views, classes), pictures) for row, image in enumerate(images)]
+        for column, model in enumerate(models)
+    ]
     features = {row: reduced for row in clicked if (reduced := _features(models, ids[row]))}
     data = _page_data(models, images, sizes, cells, config.block or default_block, classes, sorted(features))
     shown = _classes_shown(models, images, classes)
@@ -88,6 +90,7 @@ def build_gallery(
             "charts": block_charts({str(number): model.rows for number, model in enumerate(models)}, data["blocks"]),
             "classes": [(number, classes.names[number]) for number in shown] if classes else [],
             "components": COMPONENTS[-1],
+            "legends": {key: layer for key, layer in LAYERS.items() if key in {one["key"] for one in data["layers"]}},
         },
         styles=("base.css", "gallery.css"),
         extra_style=_colour_style([model.name for model in models], shown, classes),
@@ -147,27 +150,15 @@ def _layers(
     models: Sequence[GalleryModel], cells: Sequence[Sequence[GalleryCell]], similar: bool
 ) -> list[dict[str, Any]]:
     """The layers that there is something of, each with the names of its parts, in the order of the buttons."""
-    maps = [cell.layers["attention"] for column in cells for cell in column if "attention" in cell.layers]
-    heads = max((len(one["parts"]) for one in maps), default=0)
-    names: dict[str, tuple[str, Sequence[str]]] = {
-        "pca": ("PCA", BASES if len(models) > 1 else ONE_BASES),
-        "probe": ("Probe", ()),
-        "vector": ("Eigenvector", ()),
-        "cut": ("TokenCut", ()),
-        "cluster": ("Clusters", ()),
-        "saliency": ("Saliency", ()),
-        "objects": ("MaskCut", ()),
-        "depth": ("Depth", ("predicted", "true")),
-        "normals": ("Normals", ("predicted", "true")),
-        "video": ("Video", ("followed", "true")),
-        "correspondence": ("Keypoints", ("found", "true")),
-        "attention": ("Attention", ["mean", *(f"head {head}" for head in range(1, heads))]),
-        "similarity": ("Similarity", RANGES),
-        "photo": ("Photo", ()),
-    }
-    there = {layer for column in cells for cell in column for layer in cell.layers} | {"photo"}
-    there |= {"similarity"} if similar else set()
-    return [{"key": key, "name": name, "parts": list(parts)} for key, (name, parts) in names.items() if key in there]
+    most: dict[str, int] = {}
+    for cell in (cell for column in cells for cell in column):
+        for key, layer in cell.layers.items():
+            most[key] = max(most.get(key, 0), len(layer.get("parts", ())))
+    shown: list[tuple[str, str, Sequence[str]]] = [
+        (key, layer.name, layer.parts_of(len(models), most[key])) for key, layer in LAYERS.items() if key in most
+    ]
+    shown += [("similarity", "Similarity", RANGES)] if similar else []
+    return [{"key": key, "name": name, "parts": list(parts)} for key, name, parts in [*shown, ("photo", "Photo", ())]]
 
 
 def _tags(image: GalleryImage, classes: Classes | None) -> list[str]:
@@ -189,7 +180,7 @@ def _write_reference(
     pictures: PictureFiles, number: int, image: GalleryImage, photo_size: int, classes: Classes | None
 ) -> tuple[int, int]:
     """Write the photograph and its label map; return the image's own (height, width)."""
-    wide = image.layer in STRIP_LAYERS
+    wide = image.layer in LAYERS and LAYERS[image.layer].source == "strips"
     pixels, size = rasters.photo(image.path, 2 * photo_size if wide else photo_size)
     pictures.add(f"photo-{number:03d}.jpg", rasters.jpeg(pixels))
     if image.label is not None and classes is not None:

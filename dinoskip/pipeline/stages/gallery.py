@@ -26,6 +26,7 @@ from dinoskip.tasks import EvaluationTask, tasks
 from dinoskip.tasks import task as task_record
 from eval.probe.task import ProbeSection
 from eval.tokencut.task import TokenCutSection
+from visualize.gallery import layers
 from visualize.gallery.config import GalleryConfig
 
 if TYPE_CHECKING:
@@ -188,7 +189,7 @@ STAGE = Stage(
     place="gallery",
     measures="the gallery",
     check=check,
-    version=10,
+    version=layers.VERSION,
     command=Command(
         "make a page of images × blocks × backbones, of any folder of images", "gallery.first=40", kind="images"
     ),

@@ -1,0 +1,40 @@
+"""One cell of the gallery: the pictures and scores of one image by one model, of every layer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from visualize import rasters
+from visualize.gallery.files import PictureFiles
+from visualize.gallery.layers import LAYERS
+from visualize.gallery.layers.layer import Cell
+from visualize.gallery.scores import METRICS
+
+
+@dataclass
+class GalleryCell:
+    """What gallery.js reads: ``layers[layer]`` = size, blocks, ...; ``scores[metric][block]`` = number."""
+
+    layers: dict[str, dict[str, Any]] = field(default_factory=dict)
+    scores: dict[str, dict[int, float]] = field(default_factory=dict)
+
+
+def write_cell(cell: Cell, pictures: PictureFiles) -> GalleryCell:
+    """Write a picture for every layer that has something of the image; scores have one digit more than is shown."""
+    made = GalleryCell()
+    for key, layer in LAYERS.items():
+        if not layer.shows(cell.image, key):
+            continue
+        drawn = layer.draw(cell)
+        if drawn is not None and drawn.maps:
+            blocks = sorted(drawn.maps)
+            sheet = rasters.sheet([drawn.maps[block] for block in blocks])
+            pictures.add(f"{key}-m{cell.column}-i{cell.row:03d}.png", drawn.encode(sheet))
+            height, width = drawn.maps[blocks[0]][0].shape[:2]
+            made.layers[key] = {"size": [width, height], "blocks": blocks, **drawn.about}
+        for metric, by_block in layer.scores(cell).items():
+            rounded = {b: round(one, METRICS[metric].digits + 1) for b, one in by_block.items() if one is not None}
+            if rounded:
+                made.scores[metric] = rounded
+    return made

@@ -1,0 +1,38 @@
+"""The layers of the gallery, in the order of their buttons: each is a file of this folder with its ``LAYER``.
+
+``layer`` says what one is. Beside these a page has the photographs and the similarity to a clicked patch.
+"""
+
+from __future__ import annotations
+
+from visualize.gallery.layers.attention import LAYER as ATTENTION
+from visualize.gallery.layers.cluster import LAYER as CLUSTER
+from visualize.gallery.layers.correspondence import LAYER as CORRESPONDENCE
+from visualize.gallery.layers.cut import LAYER as CUT
+from visualize.gallery.layers.depth import LAYER as DEPTH
+from visualize.gallery.layers.layer import Layer
+from visualize.gallery.layers.normals import LAYER as NORMALS
+from visualize.gallery.layers.objects import LAYER as OBJECTS
+from visualize.gallery.layers.pca import LAYER as PCA
+from visualize.gallery.layers.probe import LAYER as PROBE
+from visualize.gallery.layers.saliency import LAYER as SALIENCY
+from visualize.gallery.layers.vector import LAYER as VECTOR
+from visualize.gallery.layers.video import LAYER as VIDEO
+
+LAYERS: dict[str, Layer] = {
+    "pca": PCA,
+    "probe": PROBE,
+    "vector": VECTOR,
+    "cut": CUT,
+    "cluster": CLUSTER,
+    "saliency": SALIENCY,
+    "objects": OBJECTS,
+    "depth": DEPTH,
+    "normals": NORMALS,
+    "video": VIDEO,
+    "correspondence": CORRESPONDENCE,
+    "attention": ATTENTION,
+}
+"""The table of layers, by the name of a layer's pictures; those that a task draws have the task's name."""
+VERSION = len(LAYERS) - 2
+"""Of a gallery: every layer makes another. Change the number where a layer draws otherwise."""

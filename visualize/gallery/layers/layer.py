@@ -1,0 +1,124 @@
+"""What a layer of the gallery is: its button, what it draws from, how it draws, its scores and its caption.
+
+A layer draws one image by one model at a time. All blocks go into one PNG: a row a block and a column a part (a PCA
+basis, an attention head), each map at token resolution and without gaps; gallery.js cuts it up. So moving through
+blocks loads nothing, and a gallery is hundreds of files, not tens of thousands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from dinoskip.data.segmentation import voc_palette
+from visualize import rasters
+from visualize.gallery.content import Classes, GalleryImage, GalleryModel
+
+if TYPE_CHECKING:
+    from visualize.colours import PcaViews
+
+Maps = Mapping[int, Sequence[np.ndarray]]  # block -> one map (h, w, ...) a part, in the colours of the sheet
+Scores = Mapping[str, Mapping[int, float | None]]  # name of visualize.gallery.scores.METRICS -> block -> value
+Source = Literal["store", "predictions", "discoveries", "attention", "maps", "surfaces", "strips"]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What is drawn: one image (number ``row`` of the page) by one model (number ``column``)."""
+
+    model: GalleryModel
+    image: GalleryImage
+    row: int
+    column: int
+    views: PcaViews
+    classes: Classes | None
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """The maps of a cell, how one picture of them all is encoded, and what gallery.js must know beside their size."""
+
+    maps: Maps
+    encode: Callable[[np.ndarray], bytes]
+    about: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A colour of the legend between two words: ``style`` is a class of gallery.css."""
+
+    style: str
+    after: str
+    before: str = ""
+
+
+def no_scores(cell: Cell) -> Scores:
+    """Of layers whose pictures have no score."""
+    return {}
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A layer: a file of this folder and a line in its table.
+
+    ``name`` is on the button; ``source`` the field of :class:`GalleryModel` that it draws from; ``draw`` gives the
+    pictures of a cell, None or no maps where there are none; ``parts`` names the columns of a sheet, ``parts_alone``
+    where there is one model. ``caption``, ``marks`` and, with ``of_classes``, the classes' colours explain it;
+    ``alone`` ends the caption where there is one model, ``compared`` where there are several. ``scores`` are numbers
+    of a cell.
+    """
+
+    name: str
+    source: Source
+    draw: Callable[[Cell], Drawn | None]
+    caption: str
+    parts: Sequence[str] = ()
+    parts_alone: Sequence[str] = ()
+    marks: Sequence[Mark] = ()
+    of_classes: bool = False
+    compared: str = ""
+    alone: str = ""
+    scores: Callable[[Cell], Scores] = no_scores
+
+    def shows(self, image: GalleryImage, key: str) -> bool:
+        """Whether the layer called ``key`` has pictures of an image: strips of their own, all others of photographs."""
+        return image.layer == key if self.source == "strips" else image.layer in ("", key)
+
+    def parts_of(self, models: int, most: int) -> list[str]:
+        """Names of the parts on a page of so many models, of which no cell has more than ``most``."""
+        names = self.parts_alone if self.parts_alone and models == 1 else self.parts
+        return list(names)[:most] if most and len(names) > most else list(names)
+
+    def caption_of(self, models: int) -> str:
+        """The caption on a page of so many models."""
+        return f"{self.caption} {self.compared if models > 1 else self.alone}".strip()
+
+
+VEILED = np.concatenate([np.array([rasters.VEIL_COLOUR], np.uint8), voc_palette()[1:]])
+
+
+def of_task(source: Source, key: str, cell: Cell) -> dict[int, Any]:
+    """What a task left of a cell's image, by block: an entry of the model's ``maps``, ``surfaces`` or ``strips``."""
+    by_block: Mapping[int, Mapping[str, Any]] = getattr(cell.model, source).get(key, {})
+    return {block: own[cell.image.id] for block, own in by_block.items() if cell.image.id in own}
+
+
+def values(key: str, cell: Cell, palette: np.ndarray, opacity: Sequence[int] = ()) -> Drawn:
+    """Maps of numbers, drawn in the colours of ``palette``; ``opacity`` of each, () for opaque."""
+    maps = {block: [np.asarray(one, np.uint8)] for block, one in of_task("maps", key, cell).items()}
+    return Drawn(maps, partial(rasters.palette_png, palette=palette, opacity=tuple(opacity)))
+
+
+def surfaces(key: str, cell: Cell) -> Drawn:
+    """A predicted and a true map, in colours."""
+    return Drawn(of_task("surfaces", key, cell), rasters.png, {"parts": [0, 1]})
+
+
+def strips(key: str, cell: Cell, opacity: int) -> Drawn:
+    """What was found and what is true, in VOC's colours of this opacity; 0 is nothing."""
+    encode = partial(rasters.palette_png, palette=voc_palette(), opacity=(0, *[opacity] * 255))
+    return Drawn(of_task("strips", key, cell), encode, {"parts": [0, 1]})

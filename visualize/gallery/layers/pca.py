@@ -1,0 +1,46 @@
+"""PCA of the patch features as colours: aligned between models, of each model's own basis, of each image's."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from visualize import rasters
+from visualize.gallery.layers.layer import Cell, Drawn, Layer, Scores
+from visualize.gallery.scores import mean_cosine
+
+
+def draw(cell: Cell) -> Drawn:
+    """Each basis a part; a block without colours in its own or an image's basis has the aligned ones there."""
+    views = [view[cell.column] for view in (cell.views.aligned, cell.views.own, cell.views.image)]
+    own, alone = bool(views[1]), len(cell.views.aligned) == 1
+    maps: dict[int, list[np.ndarray]] = {}
+    for block, pictures in views[0].items():
+        first = pictures[cell.row]
+        if first is not None:
+            others = [view[block][cell.row] if block in view else first for view in views[1:]]
+            chosen = [first, *others] if own else [first, others[1]]
+            maps[block] = [rasters.fewer_levels(first if one is None else one) for one in chosen]
+    return Drawn(maps, rasters.png, {"parts": [0, 1, 2] if own else [0, 1] if alone else [0, 0, 1]})
+
+
+def scores(cell: Cell) -> Scores:
+    """The mean cosine between two tokens."""
+    store = cell.model.store
+    if store is None or cell.image.id not in store.ids:
+        return {}
+    index = list(store.ids).index(cell.image.id)
+    return {"cosine": {b: mean_cosine(np.asarray(store.tokens(b, index), np.float32)) for b in store.blocks}}
+
+
+LAYER = Layer(
+    name="PCA",
+    source="store",
+    draw=draw,
+    scores=scores,
+    parts=("aligned", "own basis", "per image"),
+    parts_alone=("joint basis", "per image"),
+    caption="First three principal components as red, green, blue.",
+    compared="Aligned: one basis a model and block over all images, turned to match the first model’s. Own basis: the "
+    "same, not turned. Per image: a basis for each, the strongest contrast.",
+    alone="Joint basis: one a block over all images. Per image: a basis for each, the strongest contrast.",
+)

@@ -1,0 +1,46 @@
+"""What the linear probe of each block says of every pixel."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from functools import partial
+
+import numpy as np
+
+from visualize import rasters
+from visualize.gallery.layers.layer import Cell, Drawn, Layer, Scores
+from visualize.gallery.scores import image_scores
+
+
+def _predicted(cell: Cell) -> dict[int, np.ndarray]:
+    own = {block: predicted.get(cell.image.id) for block, predicted in cell.model.predictions.items()}
+    return {block: one for block, one in own.items() if one is not None}
+
+
+def draw(cell: Cell) -> Drawn | None:
+    """Label maps in the classes' colours."""
+    if cell.classes is None:
+        return None
+    encode = partial(rasters.palette_png, palette=cell.classes.palette)
+    return Drawn({block: [one] for block, one in _predicted(cell).items()}, encode)
+
+
+def scores(cell: Cell) -> Scores:
+    """Of an image with labels: its mIoU, and the share of pixels that are right."""
+    if cell.classes is None or cell.image.label is None:
+        return {}
+    made: dict[str, dict[int, float | None]] = defaultdict(dict)
+    for block, prediction in _predicted(cell).items():
+        for metric, value in image_scores(prediction, cell.image.label).items():
+            made[metric][block] = value
+    return made
+
+
+LAYER = Layer(
+    name="Probe",
+    source="predictions",
+    draw=draw,
+    scores=scores,
+    of_classes=True,
+    caption="mIoU of one image: over the classes in its label or prediction",
+)
