@@ -50,7 +50,7 @@ def analyze(args: Args) -> int:
         raise ConfigError("analyze: --out, --knn and --probe go with --data DIR")
     from dinoskip.config import RawConfig, validate
     from dinoskip.init.config import ModelConfig, SkiplessInit
-    from dinoskip.pipeline.analysis import analysis, as_text  # torch
+    from dinoskip.pipeline.analysis.tables import analysis, as_text  # torch
     from dinoskip.pipeline.stages.analyze import AnalyzeSection
 
     if args.spec:
@@ -72,7 +72,7 @@ def _along_the_dial(args: Args) -> int:
 
     from dinoskip.config import RawConfig, validate
     from dinoskip.diagnostics import bundled_photos, dial_table
-    from dinoskip.pipeline.analysis import signal_text
+    from dinoskip.pipeline.analysis.tables import signal_text
     from dinoskip.pipeline.stages.analyze import AnalyzeSection
     from dinoskip.vit_config import SkipWeight
 
@@ -104,7 +104,7 @@ def _on_photographs(args: Args) -> int:
     from dinoskip.diagnostics import bundled_photos
     from dinoskip.files import write_json
     from dinoskip.models import load_backbone
-    from dinoskip.pipeline import inspection
+    from dinoskip.pipeline.analysis import inspection
 
     if args.count < 1:
         raise ConfigError("analyze: --count must be at least 1")

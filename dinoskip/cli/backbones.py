@@ -150,7 +150,7 @@ def _data_name(data: dict[str, Any], overrides: Sequence[str]) -> str:
 
 def _runner_of(args: Args, stage: Stage) -> Runner:
     """A study of existing backbones, in ``--out``, with one stage and what it needs. ``data.KEY=value`` sets keys."""
-    from dinoskip.pipeline.look import labelled  # torch, as below
+    from dinoskip.pipeline.look.study import labelled  # torch, as below
     from dinoskip.pipeline.study import build_nodes, study_of
     from dinoskip.pipeline.study_runner import study_runner
 

@@ -59,7 +59,7 @@ def look(args: Args) -> int:
     """``dinoskip look``."""
     from dinoskip.distributed import is_main  # torch, as below
     from dinoskip.pipeline.graph import only
-    from dinoskip.pipeline.look import MEASURES, labels_of, safe_name, study_tree
+    from dinoskip.pipeline.look.study import MEASURES, labels_of, safe_name, study_tree
     from dinoskip.pipeline.study import build_nodes, study_of
     from dinoskip.pipeline.study_runner import study_runner
 

@@ -149,7 +149,7 @@ def _weights_of(spec: str) -> tuple[dict[str, Tensor], VitConfig, dict[str, Any]
 
 def _card(args: Args, name: str, state: dict[str, Tensor], config: VitConfig, info: dict[str, Any]) -> str:
     from dinoskip.models.export import hash_weights  # torch, as below
-    from dinoskip.pipeline.model_card import CardSource, model_card, recipe_of_run, scores_of
+    from dinoskip.pipeline.report.model_card import CardSource, model_card, recipe_of_run, scores_of
 
     kind, _, place = args.spec.partition(":")
     recipe, weights = recipe_of_run(Path(place)) if kind == "run" else {}, hash_weights(state)

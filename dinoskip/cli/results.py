@@ -54,7 +54,7 @@ def add_commands(commands: Any) -> None:
 
 def paper(args: Args) -> int:
     """``dinoskip paper``."""
-    from dinoskip.pipeline.paper import write_paper  # torch
+    from dinoskip.pipeline.report.paper import write_paper  # torch
 
     out = Path(args.out)
     cells = write_paper([Path(folder) for folder in args.study], out)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from dinoskip.cli.arguments import print_json, print_table
 from dinoskip.files import write_text
-from dinoskip.pipeline.results_folder import publish_results
-from dinoskip.pipeline.unfinished import note_unfinished
+from dinoskip.pipeline.report.results_folder import publish_results
+from dinoskip.pipeline.report.unfinished import note_unfinished
 from dinoskip.results import UNKNOWN_EPOCH, EvalResult, read_rows, rows_csv
 
 if TYPE_CHECKING:

@@ -68,7 +68,7 @@ def init_study(args: Args) -> int:
     text = (CONFIGS / "start" / f"{args.purpose}.yaml").read_text(encoding="utf-8")
     text, then = re.sub(r"(?<!:)NAME", name, text), "put your data and backbones in, then"
     if args.data:
-        from dinoskip.pipeline.start import fitted  # torch
+        from dinoskip.pipeline.look.start import fitted  # torch
 
         text, seen = fitted(text, Path(args.data))
         then = f"for {seen}; next"

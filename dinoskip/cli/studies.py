@@ -174,7 +174,7 @@ def _estimate(args: Args, study: StudyBase, variants: tuple[Variant, ...], runne
 
 def report(args: Args) -> int:
     """``dinoskip report``: the report stage alone, of what is there."""
-    from dinoskip.pipeline.report_markdown import copy_markdown, markdown_file
+    from dinoskip.pipeline.report.markdown import copy_markdown, markdown_file
     from dinoskip.pipeline.study_runner import report_without_missing, study_runner
 
     target = markdown_file(args.markdown) if args.markdown else None

@@ -9,7 +9,7 @@ from typing import Any
 from dinoskip.config import RawConfig, apply_overrides
 from dinoskip.errors import ConfigError
 from dinoskip.pipeline.graph import only
-from dinoskip.pipeline.look import MEASURES, Blocks, labels_of, study_tree
+from dinoskip.pipeline.look.study import MEASURES, Blocks, labels_of, study_tree
 from dinoskip.pipeline.study import build_nodes, study_of
 from dinoskip.pipeline.study_runner import study_runner
 from dinoskip.results import read_rows

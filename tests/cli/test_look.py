@@ -12,7 +12,7 @@ from PIL import Image
 from dinoskip.cli import main
 from dinoskip.config import RawConfig
 from dinoskip.data import ScenesConfig, compose
-from dinoskip.pipeline.look import _neighbours, labels_of, study_tree
+from dinoskip.pipeline.look.study import _neighbours, labels_of, study_tree
 from dinoskip.pipeline.study import build_nodes, study_of
 from eval.knn.config import KnnConfig
 

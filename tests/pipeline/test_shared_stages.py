@@ -9,7 +9,7 @@ import pytest
 
 from dinoskip.cli import main
 from dinoskip.files import read_json, write_manifest, write_text
-from dinoskip.pipeline.results_folder import publish_results
+from dinoskip.pipeline.report.results_folder import publish_results
 from tests.helpers.labelled import make_classes
 from tests.helpers.study import SUPERVISED
 

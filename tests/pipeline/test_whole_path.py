@@ -10,9 +10,9 @@ import pytest
 from dinoskip.cli import main
 from dinoskip.files import MANIFEST, verify_manifest
 from dinoskip.locks import directory_lock
+from dinoskip.pipeline.report.unfinished import NOTE
 from dinoskip.pipeline.runner import Runner
 from dinoskip.pipeline.study import STAGES, build_nodes, load_study
-from dinoskip.pipeline.unfinished import NOTE
 from dinoskip.results import read_rows
 from tests.helpers.study import TINY
 

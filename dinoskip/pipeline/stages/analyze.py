@@ -92,7 +92,7 @@ def add_nodes(nodes: StudyNodes) -> None:
 
 def run(task: Task) -> None:
     """Write ``analysis.json``."""
-    from dinoskip.pipeline.analysis import analysis, quantised  # torch
+    from dinoskip.pipeline.analysis.tables import analysis, quantised  # torch
 
     specs = {role: f"weights:{path / WEIGHTS}" for role, path in sorted(task.inputs.items()) if role != "data"}
     trained = {role: spec for role, spec in specs.items() if not role.endswith(_START)}

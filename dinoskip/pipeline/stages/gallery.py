@@ -176,7 +176,7 @@ def add_nodes(nodes: StudyNodes) -> None:
 
 def run(task: Task) -> None:
     """Write the page, contact sheets of each model's blocks and of all models at one block, and ``roughness.json``."""
-    from dinoskip.pipeline.gallery_columns import write_gallery  # torch
+    from dinoskip.pipeline.gallery.columns import write_gallery  # torch
 
     write_gallery(task)
 

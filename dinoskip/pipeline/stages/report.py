@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dinoskip.config import dump, settings_for_key
-from dinoskip.pipeline.report_notices import PREPARED
+from dinoskip.pipeline.report.notices import PREPARED
 from dinoskip.pipeline.stage import Stage, StudyNodes, Task, without_place
 from dinoskip.pipeline.stages.pretrain import FREE, PretrainSection
 from dinoskip.pipeline.stages.weights import recipe_of
@@ -67,7 +67,7 @@ def _described(variant: Variant) -> dict[str, Any]:
 
 def run(task: Task) -> None:
     """Write the page and all that stands beside it, a copy of the gallery, and ``study.yaml``."""
-    from dinoskip.pipeline.report_page import write_page  # draws: matplotlib and torch
+    from dinoskip.pipeline.report.page import write_page  # draws: matplotlib and torch
 
     write_page(task)
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dinoskip.data.sets.rooms import RoomsConfig
-from dinoskip.pipeline.gallery_surfaces import (
+from dinoskip.pipeline.gallery.surfaces import (
     _beside,
     depth_colours,
     normal_colours,

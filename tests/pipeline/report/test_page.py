@@ -11,9 +11,9 @@ import pytest
 from dinoskip.files import write_json
 from dinoskip.init.config import ModelConfig, SkiplessInit
 from dinoskip.optim.config import AdamWConfig, SoapConfig
-from dinoskip.pipeline import report_page
 from dinoskip.pipeline.artifacts import Artifacts
 from dinoskip.pipeline.graph import Node, Planner
+from dinoskip.pipeline.report import page as report_page
 from dinoskip.pipeline.stage import Task
 from dinoskip.pipeline.study_runner import report_without_missing
 from dinoskip.records import write_records

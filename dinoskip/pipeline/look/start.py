@@ -12,7 +12,7 @@ import numpy as np
 from dinoskip.data import sets as datasets
 from dinoskip.data.sets.labels import CLASSES, DETECTION, LABELS, SEGMENTATION
 from dinoskip.errors import DataError
-from dinoskip.pipeline.look import IMAGES, FolderLabels, dataset_of, labels_of, name_of
+from dinoskip.pipeline.look.study import IMAGES, FolderLabels, dataset_of, labels_of, name_of
 from eval.knn.config import KnnConfig
 
 LEAST = 2  # photographs: a contrast needs another one

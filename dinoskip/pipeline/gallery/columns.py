@@ -22,8 +22,8 @@ from dinoskip.features.transform import Normalise, load_pixels
 from dinoskip.files import write_json
 from dinoskip.models import Backbone
 from dinoskip.models.attention import cls_attention
-from dinoskip.pipeline.gallery_strips import strip_images, strip_maps
-from dinoskip.pipeline.gallery_surfaces import surface_images, surface_pictures
+from dinoskip.pipeline.gallery.strips import strip_images, strip_maps
+from dinoskip.pipeline.gallery.surfaces import surface_images, surface_pictures
 from dinoskip.pipeline.inputs import dataset_of, open_backbone
 from dinoskip.pipeline.stage import Task
 from dinoskip.read_points import usual_norm

@@ -21,8 +21,8 @@ from dinoskip.init.build import build_model
 from dinoskip.init.config import ModelConfig
 from dinoskip.models import Backbone, load_backbone
 from dinoskip.models.attention_factors import is_plain_attention
+from dinoskip.pipeline.analysis.inspection import CALIBRATION, inputs_of, inside, quantised_scores
 from dinoskip.pipeline.inputs import open_split
-from dinoskip.pipeline.inspection import CALIBRATION, inputs_of, inside, quantised_scores
 from dinoskip.pipeline.stage import Task
 from dinoskip.pipeline.stages.analyze import AnalyzeSection, QuantiseConfig
 from eval.online import OnlineKnn
@@ -53,9 +53,9 @@ def analysis(
 
     ``fresh`` models are initialised here, or are specs of those that were; ``trained`` are backbone specs. Their rows
     are those of :func:`dinoskip.init.report`. ``signal`` asks for signal propagation in three fresh networks,
-    and for what :func:`dinoskip.pipeline.inspection.inside` finds in the trained networks (else the fresh ones) on two
-    photographs, and for all singular values of one block's Jacobian there (:func:`weight_spectrum`), by network.
-    All is JSON-able.
+    and for what :func:`dinoskip.pipeline.analysis.inspection.inside` finds in the trained networks (else the fresh
+    ones) on two photographs, and for all singular values of one block's Jacobian there (:func:`weight_spectrum`), by
+    network. All is JSON-able.
     """
     rows: list[SignalRow] = []
     if signal is not None:

@@ -12,7 +12,7 @@ import pytest
 
 from dinoskip.errors import ConfigError, DataError, DinoskipError, DiskFull, translate_write_errors
 from dinoskip.files import write_bytes, write_manifest, write_text
-from dinoskip.pipeline.results_folder import publish_results
+from dinoskip.pipeline.report.results_folder import publish_results
 from tests.helpers.system import can_mount, small_disk
 
 

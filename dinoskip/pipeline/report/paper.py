@@ -10,8 +10,8 @@ from typing import Any
 
 from dinoskip.errors import ConfigError
 from dinoskip.files import hash_of
-from dinoskip.pipeline.report_page import SHEET, loss_of, measured, optimizers_of, strip_of
-from dinoskip.pipeline.results_folder import STUDY
+from dinoskip.pipeline.report.page import SHEET, loss_of, measured, optimizers_of, strip_of
+from dinoskip.pipeline.report.results_folder import STUDY
 from dinoskip.pipeline.stage import Task
 from dinoskip.pipeline.study import build_nodes, load_study
 from dinoskip.pipeline.study_runner import report_without_missing, study_runner

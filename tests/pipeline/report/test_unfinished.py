@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dinoskip.pipeline.unfinished import NOTE, note_unfinished
+from dinoskip.pipeline.report.unfinished import NOTE, note_unfinished
 from dinoskip.results import EvalResult
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from dinoskip.files import write_json
 from dinoskip.flops import dino_step_flops, supervised_step_flops
 from dinoskip.init.config import ModelConfig
-from dinoskip.pipeline.report_costs import Throughput, cost_tables, throughput
+from dinoskip.pipeline.report.costs import Throughput, cost_tables, throughput
 from dinoskip.pipeline.stage import Task
 from dinoskip.pipeline.stages.pretrain import section_of
 from dinoskip.pipeline.stages.supervise import SuperviseSection

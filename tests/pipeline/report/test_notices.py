@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from dinoskip.pipeline import stages
-from dinoskip.pipeline.report_notices import notices, unmeasured
+from dinoskip.pipeline.report.notices import notices, unmeasured
 
 
 def test_nothing_to_say(tmp_path: Path) -> None:

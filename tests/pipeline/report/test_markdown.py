@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from dinoskip.errors import ConfigError
-from dinoskip.pipeline.report_markdown import copy_markdown, markdown_file
+from dinoskip.pipeline.report.markdown import copy_markdown, markdown_file
 
 
 def test_pictures_stand_in_a_folder_of_the_files_name(tmp_path: Path) -> None:

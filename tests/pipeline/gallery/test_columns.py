@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dinoskip.pipeline.gallery_columns import _block_of_strip
+from dinoskip.pipeline.gallery.columns import _block_of_strip
 from dinoskip.pipeline.stage import Task
 from dinoskip.records import write_records
 from dinoskip.results import EvalResult, read_rows, write_rows

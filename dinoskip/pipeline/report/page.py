@@ -20,10 +20,10 @@ from dinoskip.console import read_metrics
 from dinoskip.environment import describe
 from dinoskip.files import read_json, write_text
 from dinoskip.init.config import ModelConfig
-from dinoskip.pipeline.report_costs import cost_tables
-from dinoskip.pipeline.report_notices import notices, unmeasured
+from dinoskip.pipeline.report.costs import cost_tables
+from dinoskip.pipeline.report.notices import notices, unmeasured
+from dinoskip.pipeline.report.unfinished import note_unfinished
 from dinoskip.pipeline.stage import Task
-from dinoskip.pipeline.unfinished import note_unfinished
 from dinoskip.records import ImageRecords, read_records
 from dinoskip.results import UNKNOWN_EPOCH, EvalResult, read_rows
 from dinoskip.vit_config import layout_of
@@ -337,7 +337,7 @@ def _roughness(task: Task) -> tuple[int, dict[str, Any]]:
 
 
 def _inside(task: Task, analysed: Mapping[str, Any]) -> dict[str, Any]:
-    """What :func:`dinoskip.pipeline.inspection.inside` found, by variant."""
+    """What :func:`dinoskip.pipeline.analysis.inspection.inside` found, by variant."""
     names = _last_epochs(task, analysed["inside"])
     own = {name: variant for variant, name in names.items()}
     pairs = [pair for pair in analysed["cka"] if pair["left"] in own and pair["right"] in own]

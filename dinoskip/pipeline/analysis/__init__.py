@@ -1,0 +1,1 @@
+"""What ``dinoskip analyze`` and the stage ``analyze`` measure inside networks, as JSON and text."""

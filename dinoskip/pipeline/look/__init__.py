@@ -1,0 +1,1 @@
+"""A study made for a folder of photographs."""
