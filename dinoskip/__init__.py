@@ -3,7 +3,6 @@
 import lazy_loader
 
 from dinoskip.arithmetic import ask_for_equal_bits as _ask_for_equal_bits
-from dinoskip.timm_import import register_with_timm as _register_with_timm
 
 __version__ = "0.2.0"
 
@@ -13,4 +12,3 @@ __getattr__, __dir__, _names = lazy_loader.attach(  # torch only when one of the
 __all__ = ["__version__", "evaluate", "load_backbone"]
 
 _ask_for_equal_bits()
-_register_with_timm()

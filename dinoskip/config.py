@@ -8,7 +8,7 @@ import sys
 import types
 import typing
 import warnings
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -158,20 +158,16 @@ def merge(base: Any, over: Any, key: str = "") -> Any:
     return over
 
 
-def read_yaml(
-    path: str | Path, rename: Callable[[RawConfig], RawConfig] | None = None, not_inherited: Collection[str] = ()
-) -> RawConfig:
+def read_yaml(path: str | Path, not_inherited: Collection[str] = ()) -> RawConfig:
     """Read a YAML file and the files it ``extends`` (relative to it), later ones over earlier ones.
 
-    ``rename`` brings the keys of each file to their current names before it is laid over another. ``not_inherited`` are
-    dotted keys that count in the file alone in which they stand.
+    ``not_inherited`` are dotted keys that count in the file alone in which they stand.
     """
-    return _read_yaml(Path(path), rename, not_inherited, (), [])
+    return _read_yaml(Path(path), not_inherited, (), [])
 
 
 def _read_yaml(
     path: Path,
-    rename: Callable[[RawConfig], RawConfig] | None,
     not_inherited: Collection[str],
     above: tuple[Path, ...],
     already: list[Path],
@@ -207,12 +203,11 @@ def _read_yaml(
         place = own.places.get("extends", str(path))
         if not isinstance(name, str) or Path(name).is_absolute() or not name.endswith((".yaml", ".yml")):
             raise ConfigError(f"{place}: extends: {name!r} must be a relative path to a .yaml file")
-        base = _read_yaml(path.parent / name, rename, not_inherited, (*above, path.resolve()), already)
+        base = _read_yaml(path.parent / name, not_inherited, (*above, path.resolve()), already)
         for key in not_inherited:
             _remove(base.tree, key)
         result.tree = merge(result.tree, base.tree)
         result.places.update(base.places)
-    own = rename(own) if rename else own
     result.tree = merge(result.tree, own.tree)
     result.places.update(own.places)
     result.places[""] = str(path)

@@ -20,7 +20,6 @@ def add_commands(commands: Any) -> None:
     data_option(
         parser,
         "look inside on photographs of this folder; `bundled` takes scikit-image's",
-        former="--images",
         required=False,
     )
     parser.add_argument("--count", type=count, default=4, metavar="N", help="of the images (default: 4)")

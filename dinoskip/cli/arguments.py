@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
-from dinoskip.console import log, table
+from dinoskip.console import table
 from dinoskip.errors import ConfigError, did_you_mean
 from dinoskip.read_points import FACETS
 
@@ -131,22 +131,9 @@ def count(text: str) -> int:
     return int(text)
 
 
-class _Former(argparse.Action):
-    """An option under the name it had in version 0.1."""
-
-    def __call__(self, parser: argparse.ArgumentParser, args: Args, value: Any, option: str | None = None) -> None:
-        log.warning("%s is now called %s", option, self.const)
-        setattr(args, self.dest, value)
-
-
-def data_option(parser: argparse.ArgumentParser, text: str, *, former: str = "", required: bool = True) -> None:
-    """``--data``: the images or the data set that the command reads. ``former`` is the option's old name."""
-    if not former:
-        parser.add_argument("--data", required=required, metavar="DIR", help=text)
-        return
-    either = parser.add_mutually_exclusive_group(required=required)
-    either.add_argument("--data", metavar="DIR", help=text)
-    either.add_argument(former, dest="data", action=_Former, const="--data", help=argparse.SUPPRESS)
+def data_option(parser: argparse.ArgumentParser, text: str, *, required: bool = True) -> None:
+    """``--data``: the images or the data set that the command reads."""
+    parser.add_argument("--data", required=required, metavar="DIR", help=text)
 
 
 def computing_options(parser: argparse.ArgumentParser) -> None:
@@ -200,14 +187,13 @@ def facets_of(text: str) -> list[str]:
 def recipe_source(args: Args, recipe: str) -> RawConfig:
     """What a single run reads of ``CONFIG [a.b=value ...]``: of a study's YAML, seed, model, optimizer and recipe."""
     from dinoskip.config import RawConfig, apply_overrides, read_yaml  # pydantic
-    from dinoskip.pipeline import old_keys
     from dinoskip.pipeline.study import Study
 
-    overrides = [old_keys.current_override(text) for text in args.overrides]
+    overrides = list(args.overrides)
     if args.config and "=" in args.config:  # no file was given, the first override took its place
-        overrides.insert(0, old_keys.current_override(args.config))
+        overrides.insert(0, args.config)
         args.config = None
-    source = apply_overrides(read_yaml(args.config, old_keys.rename) if args.config else RawConfig(), overrides)
+    source = apply_overrides(read_yaml(args.config) if args.config else RawConfig(), overrides)
     for key in Study.model_fields.keys() - {"seed", "model", "optimizer", recipe}:
         source.tree.pop(key, None)
     if isinstance(source.tree.get(recipe), dict):

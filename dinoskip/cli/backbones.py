@@ -25,7 +25,7 @@ from dinoskip.cli.arguments import (
 from dinoskip.cli.rows import conclude
 from dinoskip.config import RawConfig, apply_overrides, validate
 from dinoskip.data.sets import FOLDER_KINDS, dataset_name
-from dinoskip.pipeline import old_keys, stages
+from dinoskip.pipeline import stages
 from dinoskip.pipeline.graph import only
 from dinoskip.pipeline.stage import Stage
 from dinoskip.read_points import FACETS, usual_norm
@@ -81,7 +81,7 @@ def _add_export(actions: Any) -> None:
     text = "write the features of every block of every image of a folder"
     parser = command(actions, "export", export_features, text)
     parser.add_argument("--backbone", required=True, metavar="SPEC", help=SPEC)
-    data_option(parser, "a folder of images", former="--images")
+    data_option(parser, "a folder of images")
     parser.add_argument("--out", required=True, metavar="DIR", help="the feature store")
     parser.add_argument("--blocks", default="all", help="all, or numbers such as 3,6,9,12 (default: all)")
     parser.add_argument(
@@ -157,7 +157,7 @@ def _runner_of(args: Args, stage: Stage) -> Runner:
     data: dict[str, Any] = {"kind": args.kind, "root": args.data}
     if args.kind == "voc":
         data["year"] = args.year
-    overrides = [old_keys.current_override(text) for text in args.overrides]
+    overrides = list(args.overrides)
     out, name = Path(args.out), _data_name(data, overrides)
     tree: dict[str, Any] = {
         "name": out.name,

@@ -8,7 +8,6 @@ from typing import Any
 
 from dinoskip.cli.arguments import Args, command, count, data_option, group, json_option, overrides_argument, print_json
 from dinoskip.config import RawConfig, apply_overrides, validate
-from dinoskip.console import log
 from dinoskip.data.sets import FOLDER_KINDS, PUBLISHED_KINDS
 from dinoskip.errors import ConfigError
 
@@ -18,9 +17,8 @@ def add_commands(commands: Any) -> None:
     actions = group(commands, "data", "look at data sets, or compose the embedded one")
     parser = command(actions, "check", check, "count, sample and check a data set; name the first faults")
     parser.add_argument("kind", choices=FOLDER_KINDS, help="its layout")
-    parser.add_argument("folder", nargs="?", help="former place of --data")
     overrides_argument(parser, "the kind's settings: year=2007 classes=27 annotations=FILE ...")
-    data_option(parser, "the data set's folder", required=False)
+    data_option(parser, "the data set's folder")
     parser.add_argument(
         "--sample", type=count, default=200, metavar="N", help="images of a split to read (default: 200; 0: all)"
     )
@@ -33,9 +31,8 @@ def add_commands(commands: Any) -> None:
     parser.add_argument("out", help="folder to make")
     overrides_argument(parser, "images=240 size=224 classes=6 seed=0 ...")
     parser = command(actions, "pack", pack, "pack images for training into tar shards of smaller JPEGs")
-    parser.add_argument("images", nargs="?", help="former place of --data")
     parser.add_argument("out", help="folder to make; run again to go on with an interrupted one")
-    data_option(parser, "a folder of images, a .tar file or a folder of them", required=False)
+    data_option(parser, "a folder of images, a .tar file or a folder of them")
     parser.add_argument(
         "--short-side", type=count, default=256, metavar="N", help="pixels; nothing is enlarged (default: 256)"
     )
@@ -43,25 +40,12 @@ def add_commands(commands: Any) -> None:
     parser.add_argument("--workers", type=count, default=0, metavar="N", help="threads (default: 0, one a processor)")
 
 
-def _folder(args: Args) -> str:
-    """``--data``, or where it was written in version 0.1: behind the command."""
-    given = [text for text in (args.folder, args.data) if text]
-    if args.folder and "=" in args.folder:
-        args.overrides.insert(0, args.folder)
-        given.remove(args.folder)
-    elif args.folder:
-        log.warning("the folder is now given as --data")
-    if len(given) != 1:
-        raise ConfigError("--data DIR: one folder is needed")
-    return str(given[0])
-
-
 def check(args: Args) -> int:
     """``dinoskip data check``; exit code 3 if there are faults."""
     from dinoskip.data.sets.check import check as check_dataset  # torch
     from dinoskip.pipeline.inputs import OneDataset
 
-    tree: dict[str, Any] = {"kind": args.kind, "root": _folder(args)}
+    tree: dict[str, Any] = {"kind": args.kind, "root": args.data}
     source = apply_overrides(RawConfig({"dataset": tree}), [f"dataset.{text}" for text in args.overrides])
     rows = check_dataset(validate(OneDataset, source).dataset, sample=args.sample or None)
     if args.json:
@@ -106,10 +90,6 @@ def pack(args: Args) -> int:
 
     settings = {"short_side": args.short_side, "quality": args.quality}
     config = validate(PackConfig, RawConfig(settings, {"": "command line"}))
-    if bool(args.images) == bool(args.data):
-        raise ConfigError("--data DIR: the images to pack are needed")
-    if args.images:
-        log.warning("the images are now given as --data")
-    source = open_source(args.data or args.images)
+    source = open_source(args.data)
     print(write_shards(source, args.out, config, threads=args.workers))
     return 0

@@ -20,7 +20,6 @@ from dinoskip.cli.rows import conclude
 from dinoskip.config import RawConfig, apply_overrides
 from dinoskip.data.sets import FOLDER_KINDS
 from dinoskip.errors import ConfigError
-from dinoskip.pipeline import old_keys
 
 
 def add_commands(commands: Any) -> None:
@@ -69,7 +68,7 @@ def look(args: Args) -> int:
     root = Path(args.data)
     out = Path(args.out or f"runs/look-{safe_name(root.resolve().name)}")
     tree = study_tree(backbones, labels_of(root, args.kind), out, images=args.images, blocks=blocks_of(args.blocks))
-    settings = [old_keys.current_override(text) for text in (*filter(_is_setting, args.backbone), *args.overrides)]
+    settings = [*filter(_is_setting, args.backbone), *args.overrides]
     study, variants = study_of(apply_overrides(RawConfig(tree, {"": "command line", "data": "--data"}), settings))
     nodes = only(build_nodes(study, variants), {*MEASURES, "gallery"}, gathering="report")
     runner = study_runner(study, variants, nodes, device=args.device, workers=args.workers)

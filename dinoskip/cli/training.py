@@ -33,7 +33,7 @@ def _run_arguments(parser: Any, recipe: str, example: str) -> None:
 def add_commands(commands: Any) -> None:
     """Declare the commands."""
     parser = command(commands, "pretrain", pretrain, "pretrain one ViT on a folder of images; run again to resume")
-    data_option(parser, "a folder of images, a .tar file or a folder of those", former="--images")
+    data_option(parser, "a folder of images, a .tar file or a folder of those")
     parser.add_argument(
         "--online-knn",
         metavar="DIR",
@@ -48,7 +48,6 @@ def add_commands(commands: Any) -> None:
         parser,
         "a folder with train and, to classify every supervise.online_every epochs and at the end, val; each with one "
         "sub-folder a class. Or the training folder alone",
-        former="--train",
     )
     parser.add_argument("--val", metavar="DIR", help="images to classify, of the same classes (default: DATA/val)")
     _run_arguments(parser, "supervise", "model.name=vit_base_patch16 model.skip=false")

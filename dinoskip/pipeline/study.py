@@ -16,7 +16,7 @@ from dinoskip.config import Config, RawConfig, apply_overrides, read_yaml, valid
 from dinoskip.console import log
 from dinoskip.data.sets.labels import LABELS
 from dinoskip.errors import ConfigError, DataError
-from dinoskip.pipeline import old_keys, stages
+from dinoskip.pipeline import stages
 from dinoskip.pipeline.external import HASHES
 from dinoskip.pipeline.graph import Node
 from dinoskip.pipeline.sections import EvaluateBase, StudyBase
@@ -54,8 +54,7 @@ Study: type[StudyBase] = create_model(
 
 def load_study(path: str | Path, overrides: Iterable[str] = ()) -> tuple[StudyBase, tuple[Variant, ...]]:
     """Read a study and expand its variants; every problem is reported at once (:class:`ConfigError`)."""
-    current = [old_keys.current_override(text) for text in overrides]
-    return study_of(apply_overrides(read_yaml(path, old_keys.rename, _OF_ONE_PAGE), current))
+    return study_of(apply_overrides(read_yaml(path, _OF_ONE_PAGE), list(overrides)))
 
 
 def study_of(source: RawConfig) -> tuple[StudyBase, tuple[Variant, ...]]:

@@ -33,7 +33,7 @@ def test_commands_of_scripts_are_not_suggested(capsys: pytest.CaptureFixture[str
     assert "requeue" not in capsys.readouterr().err
 
 
-def test_abbreviations_and_former_names_stay(capsys: pytest.CaptureFixture[str]) -> None:
-    for line in ("plan configs/none.yaml --js", "features export --images none --backbone dino:none.pth --out none"):
+def test_abbreviations_stay(capsys: pytest.CaptureFixture[str]) -> None:
+    for line in ("plan configs/none.yaml --js", "features export --dat none --backbone dino:none.pth --out none"):
         assert main(line.split()) in (2, 3)
         assert "no option" not in capsys.readouterr().err

@@ -113,7 +113,7 @@ def test_usage_and_config_errors(arguments: list[str], part: str) -> None:
 def test_missing_data_is_named(tmp_path: Path) -> None:
     missing = tmp_path / "nowhere"
     one_line(dinoskip("pretrain", "--data", str(missing), "--out", str(tmp_path / "run")), 3, str(missing))
-    one_line(dinoskip("data", "check", "images", str(missing)), 3, str(missing))
+    one_line(dinoskip("data", "check", "images", "--data", str(missing)), 3, str(missing))
     one_line(dinoskip("verify", str(tmp_path)), 3, "no finished output")
     one_line(dinoskip("models", "show", f"weights:{missing}.safetensors"), 3, str(missing))
 
@@ -123,7 +123,7 @@ def test_scenes_then_check_and_doctor(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert Path(done.stdout.strip()).is_dir()
     one_line(dinoskip("data", "scenes", str(tmp_path / "s")), 2, "not an empty folder")
-    checked = dinoskip("data", "check", "voc", str(tmp_path / "s"), "--json")
+    checked = dinoskip("data", "check", "voc", "--data", str(tmp_path / "s"), "--json")
     assert checked.returncode == 0, checked.stderr
     assert json.loads(checked.stdout)
     doctor = dinoskip("doctor")

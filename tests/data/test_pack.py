@@ -120,14 +120,14 @@ def test_labels_survive(photo_folder: Path, tmp_path: Path, numbered: bool) -> N
 
 def test_the_command(folder: ImageFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "packed"
-    command = ["data", "pack", str(folder.root), str(out)]
+    command = ["data", "pack", "--data", str(folder.root), str(out)]
     assert cli.main([*command, "--short-side", "4"]) == 2
     assert "short_side" in capsys.readouterr().err
     assert cli.main([*command, "--short-side", "48"]) == 0
     assert capsys.readouterr().out.strip() == str(out)
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "file").write_text("x")
-    assert cli.main(["data", "pack", str(folder.root), str(tmp_path / "other")]) == 2
+    assert cli.main(["data", "pack", "--data", str(folder.root), str(tmp_path / "other")]) == 2
 
 
 def test_a_run_on_packed_pixels_says_so(tmp_path: Path) -> None:

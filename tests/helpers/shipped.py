@@ -17,7 +17,6 @@ from ruamel.yaml import YAML
 
 from dinoskip.config import read_yaml
 from dinoskip.models import VitConfig, create_model, save_weights
-from dinoskip.pipeline import old_keys
 from dinoskip.pipeline.sections import StudyBase
 from dinoskip.pipeline.stages.pretrain import PretrainSection
 from dinoskip.pipeline.stages.supervise import SuperviseSection
@@ -76,7 +75,7 @@ class Shrink:
     """
 
     def __init__(self, path: Path, *, whole: bool = False) -> None:
-        self.tree = copy.deepcopy(read_yaml(path, old_keys.rename).tree)
+        self.tree = copy.deepcopy(read_yaml(path).tree)
         self.study, self.variants = load_study(path)
         name = str(self.tree.get("model", {}).get("name", "vit_small_patch16"))
         self.patch = int(name.rpartition("patch")[2])

@@ -223,45 +223,6 @@ def test_what_failed_after_the_features_were_exported(tmp_path: Path, override: 
     assert part in line
 
 
-OLD = """
-evaluate:
-  datasets: [scenes]
-  discover: [scenes]
-  discover_split: val
-  discover_facet: query
-  knn: [scenes]
-  knn_k: [3]
-  knn_size: 64
-  retrieval: [scenes]
-"""
-NEW = """
-evaluate:
-  probe: {datasets: [scenes]}
-  tokencut: {datasets: [scenes], split: val, facet: query}
-  knn: {datasets: [scenes], k: [3], size: 64}
-  retrieve: {datasets: [scenes]}
-"""
-
-
-def test_old_keys_mean_the_same_and_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    head = BASE.partition("evaluate:")[0]
-    found = {}
-    for name, text in (("old", OLD), ("new", NEW)):
-        (tmp_path / f"{name}.yaml").write_text(head + text)
-        caplog.clear()
-        nodes = build_nodes(*load_study(tmp_path / f"{name}.yaml"))
-        found[name] = ([(node.id, node.settings) for node in nodes], [record.message for record in caplog.records])
-    assert found["old"][0] == found["new"][0]
-    assert found["new"][1] == []
-    assert f"{tmp_path / 'old.yaml'}:7: evaluate.datasets is now called evaluate.probe.datasets" in found["old"][1]
-    assert len(found["old"][1]) == 8
-
-
-def test_an_old_override_wins_over_a_new_key_of_the_file(tmp_path: Path) -> None:
-    loaded, _ = study(tmp_path, "", "evaluate.datasets=[]", "evaluate.knn_k=[7]")
-    assert (loaded.evaluate.probe.datasets, loaded.evaluate.knn.k) == ((), (7,))
-
-
 @pytest.mark.parametrize(
     ("override", "part"),
     [
