@@ -29,7 +29,10 @@ FILE = re.compile(r"\b(?:dinoskip|eval|visualize|tests|benchmarks|configs|docs)/
 SETTING = re.compile(r"`((?:evaluate|pretrain|supervise|online|gallery|report|analyze|sweep|model)(?:\.[a-z_]+)+)\b")
 COMMAND = re.compile(r"^(?:torchrun.* -m )?dinoskip (.*)$")
 FILES = (".md", ".safetensors", ".json", ".html", ".yaml")
-MADE = {"docs/extending.md": r"sizes|smoothness|beside|lion|xavier|turns|length", "docs/report.md": "docs/results/study"}
+MADE = {
+    "docs/extending.md": r"sizes|smoothness|beside|lion|xavier|turns|length",
+    "docs/report.md": "docs/results/study",
+}
 
 
 def resolves(name: str) -> bool:

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dinoskip.results import EvalResult
-from visualize.colours import TokenSource
+
+if TYPE_CHECKING:
+    from visualize.colours import TokenSource
 
 
 @dataclass(frozen=True)
