@@ -7,8 +7,8 @@ images it counts how often each rule takes the side whose mask has the higher Io
 - border: the side that is rarer at the border (:func:`visualize.foreground.border_sign`)
 - attention: the side that the CLS token attends to more
 
-and gives the mean IoU of the foreground with the threshold of largest variance between classes, with that at the mean,
-and of all tokens. Then, by block, the share and the norm of outlying tokens.
+and gives the mean IoU of the foreground by the border rule, that of the right side, and of all tokens. Then, by block,
+the share and the norm of outlying tokens.
 
 Run: python -m benchmarks.foreground --backbone SPEC --data VOCDEVKIT [--kind voc] [--images 96] [--group 8]
 """
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import argparse
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ from dinoskip.features.transform import Normalise, Transform, load_pixels
 from dinoskip.models import load_backbone
 from dinoskip.models.attention import cls_attention
 from dinoskip.pipeline.inputs import OneDataset
-from visualize.foreground import between_class_threshold, border_sign, count_outliers
+from visualize.foreground import border_sign, count_outliers
 from visualize.pca import PatchPCA
 
 THINGS = {"voc": range(1, 21), "coco_stuff": range(80)}
@@ -113,17 +113,14 @@ def _judge(
     fits: dict[tuple[int, str], list[float]],
     block: int,
 ) -> None:
-    def fit(sign: float, threshold: Callable[[np.ndarray], float]) -> float:
-        turned = [sign * score for score in scores]
-        limit = threshold(np.concatenate([one.ravel() for one in turned]))
-        return iou([one > limit for one in turned], truths)
+    def fit(sign: float) -> float:
+        return iou([sign * score > 0 for score in scores], truths)
 
-    better = 1.0 if fit(1.0, between_class_threshold) >= fit(-1.0, between_class_threshold) else -1.0
+    better = 1.0 if fit(1.0) >= fit(-1.0) else -1.0
     for rule, sign in found.items():
         right[block, rule].append(sign == better)
-    fits[block, "otsu"].append(fit(found["border"], between_class_threshold))
-    fits[block, "mean"].append(fit(found["border"], lambda values: float(values.mean())))
-    fits[block, "best side"].append(fit(better, between_class_threshold))
+    fits[block, "border"].append(fit(found["border"]))
+    fits[block, "best side"].append(fit(better))
     fits[block, "all"].append(iou([np.ones(one.shape, bool) for one in scores], truths))
 
 
@@ -135,13 +132,13 @@ def _print(args: Any, count: int, size: int, blocks: Sequence[int], right: Any, 
         + " | ".join(f"{rule} right, %" for rule in rules)
         + " | IoU, border | at the mean | right side | all |"
     )
-    print("|---:|" + "---:|" * (len(rules) + 4))
+    print("|---:|" + "---:|" * (len(rules) + 3))
     for block in blocks:
         cells = [f"{100 * np.mean(right[block, rule]):.0f}" for rule in rules]
-        cells += [f"{100 * np.mean(fits[block, name]):.1f}" for name in ("otsu", "mean", "best side", "all")]
+        cells += [f"{100 * np.mean(fits[block, name]):.1f}" for name in ("border", "best side", "all")]
         print(f"| {block} | " + " | ".join(cells) + " |")
     totals = [f"{100 * np.mean([x for block in blocks for x in right[block, rule]]):.0f}" for rule in rules]
-    print("| all | " + " | ".join(totals) + " | | | | |\n")
+    print("| all | " + " | ".join(totals) + " | | | |\n")
     print("| block | outliers, % of tokens | their mean norm | median norm |\n|---:|---:|---:|---:|")
     for block in blocks:
         found = count_outliers(every[block])

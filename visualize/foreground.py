@@ -1,8 +1,8 @@
 """The foreground of images by PCA, as DINOv2's figure has it, and tokens of outlying norm.
 
-The first component of all tokens of several images together divides them in two; the side that is rarer at the images'
-border is the foreground. A second PCA, of its tokens alone, colours it, so that parts of objects compare between images
-(Oquab et al. 2023, figure 1). Which rule gives the right side, and how often, is measured by
+The first component of all tokens of several images together divides them at their mean; the side that is rarer at the
+images' border is the foreground. A second PCA, of its tokens alone, colours it, so that parts of objects compare
+between images (Oquab et al. 2023, figure 1). Which rule gives the right side, and how often, is measured by
 ``python -m benchmarks.foreground`` (docs/gallery.md).
 """
 
@@ -19,7 +19,6 @@ from visualize.pca import PatchPCA, to_rgb
 F64 = NDArray[np.float64]
 OUTLYING = 3.0
 """Tokens of a norm above so many medians of a block's are outliers."""
-_BINS = 256
 
 
 @dataclass(frozen=True)
@@ -40,8 +39,7 @@ def find_foreground(images: Sequence[NDArray[np.floating]]) -> Foreground:
     first = PatchPCA(1).fit(flat)
     scores = [first.transform(one).reshape(image.shape[:2]) for one, image in zip(flat, images, strict=True)]
     scores = [border_sign(scores) * score for score in scores]
-    threshold = between_class_threshold(np.concatenate([score.ravel() for score in scores]))
-    masks = [np.asarray(score > threshold) for score in scores]
+    masks = [np.asarray(score > 0) for score in scores]
     inside = [one[mask.ravel()] for one, mask in zip(flat, masks, strict=True)]
     inside = [one for one in inside if len(one)]
     colours = [np.zeros((*mask.shape, 3), np.uint8) for mask in masks]
@@ -67,21 +65,6 @@ def border_sign(scores: Sequence[F64]) -> float:
         if not edge.all():
             difference += float(score[~edge].mean() - score[edge].mean())
     return -1.0 if difference < 0 else 1.0
-
-
-def between_class_threshold(values: F64) -> float:
-    """The threshold whose two classes of values (n,) have the largest variance between them (Otsu 1979)."""
-    low, high = float(values.min()), float(values.max())
-    if high <= low:
-        return high
-    counts, edges = np.histogram(values, bins=_BINS, range=(low, high))
-    centres = (edges[:-1] + edges[1:]) / 2
-    below = np.cumsum(counts)[:-1]
-    above = len(values) - below
-    sums = np.cumsum(counts * centres)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        apart = (sums[:-1] / below - (sums[-1] - sums[:-1]) / above) ** 2 * below * above
-    return float(edges[1:-1][np.nanargmax(np.where((below > 0) & (above > 0), apart, -1.0))])
 
 
 def outliers(images: Sequence[NDArray[np.floating]], times: float = OUTLYING) -> list[NDArray[np.bool_]]:

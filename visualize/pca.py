@@ -117,15 +117,6 @@ def to_rgb(
     return colours
 
 
-def foreground(scores: ArrayLike, threshold: float = 0.0) -> NDArray[np.bool_]:
-    """Return which tokens (...) of scores (..., k) lie above ``threshold`` standard deviations on the first component.
-
-    The component's sign follows its skewness, so the true side is the one with the long tail: mostly the object.
-    """
-    first = np.asarray(scores, dtype=np.float64)[..., 0]
-    return np.asarray(first > threshold * first.std())
-
-
 def procrustes(source: ArrayLike, target: ArrayLike) -> F64:
     """Return the orthogonal (k, k) matrix R that minimises the Frobenius norm of source @ R - target, both (n, k).
 

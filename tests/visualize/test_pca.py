@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.decomposition import PCA
 
-from visualize.pca import CHUNK_ROWS, PatchPCA, foreground, procrustes, to_rgb
+from visualize.pca import CHUNK_ROWS, PatchPCA, procrustes, to_rgb
 
 
 def tokens(seed: int, n: int = 300, dim: int = 20, offset: float = 0.0) -> np.ndarray:
@@ -128,13 +128,6 @@ def test_rgb_mask_scales_by_the_foreground_and_blackens_the_rest() -> None:
     assert not to_rgb(scores, mask=np.zeros((2, 2), bool)).any()
     with pytest.raises(ValueError, match="shape"):
         to_rgb(np.ones((4, 2)))
-
-
-def test_foreground_is_the_rare_side() -> None:
-    rng = np.random.default_rng(7)
-    x = rng.standard_normal((400, 8)) * 0.1
-    x[:40] += 3
-    assert (foreground(PatchPCA(1).fit(x).transform(x)) == (np.arange(400) < 40)).all()
 
 
 @given(seed=st.integers(0, 10**6))
