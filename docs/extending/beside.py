@@ -1,4 +1,4 @@
-"""Kind ``beside``: ``NAME.png`` and its mask ``NAME_mask.png`` in one folder, and ``SPLIT.txt`` with the names."""
+"""Kind ``beside``: ``NAME.png``, ``NAME_mask.png`` and ``NAME_note.txt`` in one folder; ``SPLIT.txt`` has the names."""
 
 from __future__ import annotations
 
@@ -11,6 +11,14 @@ from dinoskip.data.segmentation import SegmentationDataset
 from dinoskip.data.sets.kind import CheckedSplit, DatasetKind
 from dinoskip.data.sets.masks import read_classes
 from dinoskip.errors import DataError
+
+
+class NotedImages(ImageFolder):
+    """Images with a note each: what the label ``notes`` is opened as."""
+
+    def note(self, index: int) -> str:
+        """What the note of an image says."""
+        return read_text(self.path(index).with_name(f"{self.path(index).stem}_note.txt"), "note")
 
 
 class BesideConfig(DatasetKind):
@@ -40,9 +48,13 @@ class BesideConfig(DatasetKind):
             label_paths=tuple(root / f"{name}_mask.png" for name in names),
         )
 
+    def open_notes(self, root: Path, split: str, faults: list[str] | None) -> NotedImages:
+        """Open a split with its notes."""
+        return NotedImages(root, tuple(f"{name}.png" for name in self._names(root, split, faults)))
+
     def checked_splits(self, root: Path) -> list[CheckedSplit]:
-        """Both splits."""
-        return [CheckedSplit("segmentation", split) for split in ("train", "val")]
+        """Both labels of both splits."""
+        return [CheckedSplit(label, split) for label in ("segmentation", "notes") for split in ("train", "val")]
 
     def _names(self, root: Path, split: str, faults: list[str] | None) -> tuple[str, ...]:
         names = read_text(root / f"{split}.txt", "list of names").split()

@@ -78,6 +78,7 @@ def photos(folder: Path) -> Path:
         image = rng.integers(0, 128, (64, 64, 3), np.uint8) + 100 * mask[..., None]
         Image.fromarray(image).save(folder / f"{number}.png")
         Image.fromarray(mask).save(folder / f"{number}_mask.png")
+        (folder / f"{number}_note.txt").write_text(f"note {number}")
     (folder / "train.txt").write_text("0 1 2 3")
     (folder / "val.txt").write_text("4 5")
     (folder / "classes.txt").write_text("dark\nbright\n")
@@ -85,12 +86,17 @@ def photos(folder: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def study(packages: Path) -> Path:
-    """The folder of the page's study, run with every example in it."""
+def printed(packages: Path) -> str:
+    """What the page's study prints at its end, run with every example in it."""
     (link,) = re.findall(r"\]\((extending/\w+\.yaml)\)", PAGE)
     text = (ROOT / "docs" / link).read_text()
     (packages / "study.yaml").write_text(text.replace("PHOTOS", str(photos(packages / "photos"))))
-    dinoskip(packages, "run", "study.yaml", "-q")
+    return dinoskip(packages, "run", "study.yaml", "-q")
+
+
+@pytest.fixture(scope="module")
+def study(packages: Path, printed: str) -> Path:
+    """The folder of that study."""
     return packages / "runs" / "extended"
 
 
@@ -106,7 +112,7 @@ def rows(study: Path, stage: str) -> list[Any]:
 
 def test_each_is_a_short_file_and_a_line_in_one_table() -> None:
     assert len(FILES) == 7
-    assert len(CHANGES) == 8  # a protocol has no file
+    assert len(CHANGES) == 9  # a protocol and a label have no file of their own
     for name, text in FILES:
         assert text.count("\n") < 75, f"{name} has {text.count(chr(10))} lines"
     for name, diff in CHANGES:
@@ -141,6 +147,22 @@ def test_evaluation_task(study: Path) -> None:
     assert ",smoothness," in one(study, "report/**/rows.csv").read_text()
 
 
+def test_the_number_of_a_task_is_wherever_results_are_read(packages: Path, printed: str, study: Path) -> None:
+    measured = next(row for row in rows(study, "smoothness") if row.dataset == "photos")
+    assert dinoskip(packages, "board", str(study), "--out", "board", "--json")
+    pages = {
+        "summary": printed,
+        "report": (study / "report" / "index.html").read_text(),
+        "board": (packages / "board" / "index.html").read_text(),
+        "gallery": (study / "report" / "gallery" / "index.html").read_text(),
+    }
+    for name, text in pages.items():
+        assert "cosine of neighbours, photos val" in text, name
+        assert measured.shown in text, f"{name} lacks {measured.shown}"
+    for name in ("summary", "report", "board"):
+        assert "unrelated patches" in pages[name], name
+
+
 def test_an_evaluation_task_is_a_command(packages: Path, study: Path) -> None:
     assert "say how alike neighbouring patches are" in dinoskip(packages, "--help")
     assert "evaluate.smoothness.size=448" in dinoskip(packages, "smoothness", "--help")
@@ -162,9 +184,9 @@ def test_kind_of_data_set_and_probe_protocol(study: Path) -> None:
 
 
 def test_data_check_of_the_kind(packages: Path, study: Path) -> None:
-    assert "photos segmentation train: 4 images, 4 read: ok" in dinoskip(
-        packages, "data", "check", "beside", "--data", str(packages / "photos")
-    )
+    said = dinoskip(packages, "data", "check", "beside", "--data", str(packages / "photos"))
+    assert "photos segmentation train: 4 images, 4 read: ok" in said
+    assert "photos notes val: 2 images, 2 read: ok" in said, "the page's label"
 
 
 def test_objective(study: Path) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
@@ -33,6 +34,14 @@ def _ids(opened: Any) -> Sequence[str]:
     return list(opened.ids)
 
 
+def _decoded(opened: Any) -> Count:
+    return {}, lambda index: _decode(opened.path(index))
+
+
+def _decode(path: Path) -> None:
+    read_image(path)
+
+
 @dataclass(frozen=True, eq=False)
 class Label(Generic[D]):
     """A kind of label; ``D`` is what a split with it is opened as.
@@ -43,7 +52,7 @@ class Label(Generic[D]):
         method: of a kind's class: ``method(root, split, faults)`` opens a split. With a list for ``faults``, files that
             are missing or have no partner are noted there and the images concerned are left out; without, the first one
             is a :class:`DataError`.
-        count: what is counted of an opened split, and how one item is read.
+        count: what is counted of an opened split, and how one item is read; by default images are decoded.
         items: ids of what a limit draws from.
         size: how many images, or what else ``unit`` says, ``data check`` counts.
         seen_by: splits in which ``look`` looks for them: all of one of these.
@@ -53,7 +62,7 @@ class Label(Generic[D]):
     what: str
     short: str
     method: str
-    count: Callable[[D], Count]
+    count: Callable[[D], Count] = _decoded
     items: Callable[[D], Sequence[str]] = _ids
     size: Callable[[D], int] = _size
     unit: str = "images"
@@ -90,10 +99,7 @@ def _boxes(opened: DetectionDataset) -> Count:
 def _images(opened: LabelledFolder) -> Count:
     found = np.bincount(opened.labels, minlength=len(opened.class_names)).tolist()
 
-    def read(index: int) -> None:
-        read_image(opened.path(index))
-
-    return dict(zip(opened.class_names, found, strict=True)), read
+    return dict(zip(opened.class_names, found, strict=True)), _decoded(opened)[1]
 
 
 def _metres(opened: DepthDataset) -> Count:
@@ -156,7 +162,14 @@ CORRESPONDENCE = Label(
     seen_by=(("test",), ("val",)),
 )  # fmt: skip
 
-LABELS: Mapping[str, Label[Any]] = MappingProxyType(
-    {one.name: one for one in (SEGMENTATION, DETECTION, CLASSES, DEPTH, NORMALS, VIDEO, CORRESPONDENCE)}
+_ALL: tuple[Label[Any], ...] = (
+    SEGMENTATION,
+    DETECTION,
+    CLASSES,
+    DEPTH,
+    NORMALS,
+    VIDEO,
+    CORRESPONDENCE,
 )
-"""All records, by name."""
+LABELS: Mapping[str, Label[Any]] = MappingProxyType({label.name: label for label in _ALL})
+"""The one table of labels, by name."""
