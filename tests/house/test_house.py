@@ -320,3 +320,19 @@ def test_removing_temporaries_hides_no_error() -> None:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("TemporaryDirectory"):
                 assert "ignore_cleanup_errors" in {keyword.arg for keyword in node.keywords}, f"{path}:{node.lineno}"
+
+
+TABLES_OF_TASKS = {"dinoskip/tasks.py", "visualize/gallery/layers/__init__.py"}
+"""The table of records, and that of the gallery's layers, which have the names of tasks that leave pictures."""
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_tasks_are_listed_in_one_table_alone(path: Path) -> None:
+    from dinoskip.tasks import TABLE
+
+    if path.relative_to(ROOT).as_posix() in TABLES_OF_TASKS:
+        return
+    for node in ast.walk(ast.parse(path.read_text())):
+        parts = node.keys if isinstance(node, ast.Dict) else getattr(node, "elts", [])
+        names = {part.value for part in parts if isinstance(part, ast.Constant)} & set(TABLE)
+        assert len(names) < 3, f"{path.relative_to(ROOT)}:{node.lineno}: a list of tasks: {', '.join(sorted(names))}"
