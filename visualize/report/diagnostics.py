@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
+from dinoskip.diagnostics.checkpoint_choice import choices
 from visualize.tables import DataTable
 
 Rows = Sequence[Mapping[str, Any]]
@@ -114,6 +115,48 @@ def quantised_table(rows: Rows) -> DataTable:
     )
     note += "uniform, weights by output channel, activations by tensor."
     return DataTable("Rounded weights and activations", ["network", *labels], body, note)
+
+
+_LABEL_FREE = {
+    "dse": "DSE (code)",
+    "inter": "apart",
+    "intra": "radius",
+    "dim": "dimensions",
+    "rankme": "RankMe",
+    "rankme_patches": "RankMe, patches",
+    "position_r2": "position R²",
+    "position_r2_turned": "turned",
+    "position_share": "position share",
+}
+
+
+def label_free_tables(measured: Mapping[str, Rows]) -> list[DataTable]:
+    """Measures without labels at the last block by network and epoch (``NAME epN``), all blocks, and the choices."""
+    if not measured:
+        return []
+    runs: dict[str, dict[int, Rows]] = {}
+    for name, rows in measured.items():
+        run, _, epoch = name.rpartition(" ep")
+        runs.setdefault(run, {})[int(epoch)] = rows
+    last = [[name, *(rows[-1][key] for key in _LABEL_FREE)] for name, rows in measured.items()]
+    note = "At the last block. DSE as its released code prints it (λ = 1), with its parts; RankMe of the images' mean "
+    note += "patches and of one patch an image; position: held-out R² of row and column, as it is and of images under "
+    note += "random flips and quarter turns, and the share of the variance between places."
+    tables = [DataTable("Measures without labels", ["network", *_LABEL_FREE.values()], last, note)]
+    body = [[run, name, epoch] for run, own in runs.items() for name, epoch in choices(own).items()]
+    if body:
+        note = (
+            "At the last block: DSE with λ of this run's epochs, its highest peak; the highest rank; the lowest R² of "
+        )
+        note += "position in turned images. Epoch 0, before training, is not chosen from."
+        tables.append(
+            DataTable("Epoch that each measure without labels chooses", ["network", "by", "epoch"], body, note)
+        )
+    every = [
+        [name, row["block"], *(row[key] for key in _LABEL_FREE)] for name, rows in measured.items() for row in rows
+    ]
+    columns = ["network", "block", *_LABEL_FREE.values()]
+    return [*tables, DataTable("Measures without labels, every block", columns, every, folded=True)]
 
 
 def weights_table(title: str, rows: Rows) -> DataTable:

@@ -12,9 +12,11 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor
 
 from dinoskip.console import table
+from dinoskip.data import sets as datasets
 from dinoskip.diagnostics import SignalRow, block_activations, bundled_photos, signal_table, weight_spectrum
 from dinoskip.diagnostics.block_analysis import BlockAnalysisConfig
 from dinoskip.diagnostics.jacobian import evenly
+from dinoskip.diagnostics.label_free import label_free
 from dinoskip.distributed import choose_device
 from dinoskip.init.block_report import report
 from dinoskip.init.build import build_model
@@ -22,9 +24,10 @@ from dinoskip.init.config import ModelConfig
 from dinoskip.models import Backbone, load_backbone
 from dinoskip.models.attention_factors import is_plain_attention
 from dinoskip.pipeline.analysis.inspection import CALIBRATION, inputs_of, inside, quantised_scores
-from dinoskip.pipeline.inputs import open_split
+from dinoskip.pipeline.inputs import dataset_of, open_split
 from dinoskip.pipeline.stage import Task
-from dinoskip.pipeline.stages.analyze import AnalyzeSection, QuantiseConfig
+from dinoskip.pipeline.stages.analyze import AnalyzeSection, LabelFreeConfig, QuantiseConfig
+from dinoskip.training.calibration import centre_crops, spread
 from eval.online import OnlineKnn
 
 
@@ -40,6 +43,18 @@ def quantised(task: Task, config: QuantiseConfig, trained: Mapping[str, str]) ->
         known = inputs_of(backbone, paths, config.size)
         rows += [{**row, "name": name} for row in quantised_scores(backbone, [measure], known, config.precisions)]
     return rows
+
+
+def without_labels(task: Task, config: LabelFreeConfig, trained: Mapping[str, str]) -> dict[str, list[dict[str, Any]]]:
+    """Rows of :class:`dinoskip.diagnostics.label_free.LabelFreeRow` of every trained network, by its name."""
+    found, root = dataset_of(task)
+    images = datasets.open_training_images(found, root, split="train")
+    crops = centre_crops(images, spread(len(images), config.images), config.size)
+    device = str(choose_device(task.device))
+    return {
+        name: [asdict(row) for row in label_free(load_backbone(spec, device=device), crops)]
+        for name, spec in trained.items()
+    }
 
 
 _QUICK = BlockAnalysisConfig(kappa_images=1, kappa_heads=2, lanczos_steps=0)

@@ -35,6 +35,7 @@ from visualize.report.answer import compared_pairs
 from visualize.report.diagnostics import (
     calibration_table,
     epochs_tables,
+    label_free_tables,
     mean_ln_kappa,
     quantised_table,
     signal_table,
@@ -385,6 +386,7 @@ def _tables(task: Task, analysis: Mapping[str, Any]) -> list[Any]:
             tables.append(calibration_table(role.partition("/")[2], read_json(path / "calibration.json")))
     if analysis:
         tables += [quantised_table(analysis["quantised"])] if analysis.get("quantised") else []
+        tables += label_free_tables(analysis.get("label_free", {}))
         tables.append(signal_table(analysis["signal"]))
         tables += [
             weights_table(f"{name}: weights at initialisation", rows) for name, rows in analysis["fresh"].items()

@@ -10,7 +10,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-from dinoskip.config import Config, RawConfig, settings_for_key, validate
+from dinoskip.config import Added, Config, RawConfig, settings_for_key, validate
 from dinoskip.files import write_json
 from dinoskip.init.config import ModelConfig
 from dinoskip.pipeline.sections import StudyBase
@@ -42,6 +42,14 @@ class QuantiseConfig(OnlineKnnConfig):
     )
 
 
+class LabelFreeConfig(Config):
+    """DSE, RankMe and position bias of every block of every trained network and epoch (docs/diagnostics.md)."""
+
+    dataset: str = Field(description="key of data; images of its training split are looked at")
+    size: int = Field(224, ge=16, description="side in pixels of the centre crop")
+    images: int = Field(128, ge=8, description="of the split, evenly spaced")
+
+
 class AnalyzeSection(Config):
     """Fresh models at initialisation: conditioning per block, and signal propagation on bundled photographs."""
 
@@ -54,6 +62,9 @@ class AnalyzeSection(Config):
     )
     spectrum_tokens: int = Field(32, ge=1, description="tokens, evenly spaced in a photograph, at which they are taken")
     quantise: QuantiseConfig | None = Field(None, description="k-NN with rounded weights and activations; null: none")
+    label_free: Annotated[LabelFreeConfig | None, Added()] = Field(
+        None, description="measures without labels, and the epoch that each would choose; null: none"
+    )
 
 
 _START = " start"  # of roles: weights with which a variant begins
@@ -64,11 +75,15 @@ def check(study: StudyBase, variants: tuple[Variant, ...]) -> Iterator[Problem]:
     section = study.section(AnalyzeSection)
     if section.spectrum is not None:
         yield from beyond_depth({"analyze.spectrum": [section.spectrum]}, variants)
-    if section.quantise is not None:
-        yield from not_multiples({"analyze.quantise.size": section.quantise.size}, variants)
-        if section.quantise.dataset not in study.data:
-            known, name = ", ".join(study.data) or "none", section.quantise.dataset
-            yield "analyze.quantise.dataset", f"{name!r} is not one of the data sets under data: {known}"
+    for key, part in (("quantise", section.quantise), ("label_free", section.label_free)):
+        if part is None:
+            continue
+        yield from not_multiples({f"analyze.{key}.size": part.size}, variants)
+        if part.dataset not in study.data:
+            known, name = ", ".join(study.data) or "none", part.dataset
+            yield f"analyze.{key}.dataset", f"{name!r} is not one of the data sets under data: {known}"
+    if section.quantise and section.label_free and section.quantise.dataset != section.label_free.dataset:
+        yield "analyze.label_free.dataset", f"must be that of analyze.quantise, {section.quantise.dataset!r}"
 
 
 def add_nodes(nodes: StudyNodes) -> None:
@@ -83,16 +98,21 @@ def add_nodes(nodes: StudyNodes) -> None:
     begun = {
         f"{variant.name}{_START}": node for variant in nodes.variants for node in start_of(nodes, variant).values()
     }
-    asked, images = nodes.section(AnalyzeSection).quantise, DataInputs()
+    section, images = nodes.section(AnalyzeSection), DataInputs()
+    contents: list[tuple[str, ...]] = []
+    if section.quantise is not None:
+        contents += [(what, "classes", split) for what in ("images", "targets") for split in section.quantise.splits]
+    if section.label_free is not None:
+        contents.append(("images", "pretraining", "train"))
+    asked = section.quantise or section.label_free
     if asked is not None and weights:
-        contents = [(what, "classes", split) for what in ("images", "targets") for split in asked.splits]
         images = data.of_dataset(nodes, asked.dataset, "train", *contents)
     nodes.add(STAGE, "", settings, inputs={**weights, **begun}, data=images)
 
 
 def run(task: Task) -> None:
     """Write ``analysis.json``."""
-    from dinoskip.pipeline.analysis.tables import analysis, quantised  # torch
+    from dinoskip.pipeline.analysis.tables import analysis, quantised, without_labels  # torch
 
     specs = {role: f"weights:{path / WEIGHTS}" for role, path in sorted(task.inputs.items()) if role != "data"}
     trained = {role: spec for role, spec in specs.items() if not role.endswith(_START)}
@@ -108,6 +128,8 @@ def run(task: Task) -> None:
     )
     if section.quantise is not None:
         result["quantised"] = quantised(task, section.quantise, trained)
+    if section.label_free is not None and trained:
+        result["label_free"] = without_labels(task, section.label_free, trained)
     write_json(task.out / "analysis.json", result)
 
 
