@@ -1,17 +1,19 @@
 """Evaluation of frozen features. Write ``from eval.probe import ...``.
 
-A folder for each task: its settings in ``config.py`` (no torch at import), its run in ``evaluation.py``.
+A folder for each task: its record in ``task.py``, its settings in ``config.py`` (both import no torch), its run in
+``evaluation.py``.
 
 - linear segmentation probes: ``probe``
 - object discovery: ``tokencut``; ``discovery`` has the scores; as masks: ``saliency``; several: ``objects``
 - unsupervised segmentation: ``cluster``
-- linear heads: ``depth``, ``normals``, ``linear`` (classes of images); ``frozen`` (their features), ``stacked`` (all at
-  once), ``surfaces`` (how those of depth and normals are chosen and saved), ``schedules``, ``image_scores``
+- linear heads: ``depth``, ``normals``, ``linear`` (classes of images); ``heads`` (their fit), ``frozen`` (their
+  features), ``stacked`` (all at once), ``surfaces`` (how those of depth and normals are chosen and saved),
+  ``schedules``, ``image_scores``
 - neighbours: ``knn`` (images), ``retrieval`` (patches), ``neighbours`` (the index)
 - videos: ``video``; pairs of images: ``correspondence``
 - while a network trains: ``online``
-- for all of them: ``labelled`` (tokens with label maps), ``upsampling``, ``metrics``, ``intervals`` (of the mIoU),
-  ``baselines``, ``pixels`` (features without a network), ``means`` (over what images have several of), ``compare`` (two
-  rows over the same images), ``picture_maps`` (what the gallery draws), ``places`` (blocks and facets of one pass),
-  ``resumed`` (what is found image by image, in files)
+- for all of them: ``protocols`` (settings by their name), ``labelled`` (tokens with label maps), ``upsampling``,
+  ``metrics``, ``intervals`` (of the mIoU), ``baselines``, ``pixels`` (features without a network), ``means`` (over
+  what images have several of), ``compare`` (two rows over the same images), ``picture_maps`` (what the gallery
+  draws), ``places`` (blocks and facets of one pass), ``resumed`` (what is found image by image, in files)
 """

@@ -5,7 +5,7 @@ Shapes: G groups of blocks (one head each, a rate), L learning rates, n images, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,12 +16,13 @@ from numpy.typing import NDArray
 from dinoskip.console import log
 from dinoskip.errors import DataError
 from dinoskip.files import atomic_path, save_tensors, write_json
+from dinoskip.models import Backbone
 from dinoskip.records import RecordedRow, write_recorded_rows
 from dinoskip.results import EvalResult, best_by_heldout
 from eval.image_scores import lowest_trials, scored_rows
 from eval.labelled import Constants, NamedImages
 from eval.probe.stack import HeadStack
-from eval.stacked import folded_heads, held_out, name_of, place_of, read_like
+from eval.stacked import folded_heads, groups_of, held_out, name_of, place_of, read_like
 
 _BASELINE_IMAGES = 1000  # of the training images, evenly spread: enough for a mean
 
@@ -150,6 +151,60 @@ class ChosenHeads:
         errors = scores[..., self.measures.names.index(self.measures.error)]
         values = [own[np.isfinite(own)] for own in errors]
         return [float(own.mean()) if own.size else None for own in values]
+
+
+@dataclass(frozen=True)
+class SurfaceInputs:
+    """What heads of surfaces are fitted and scored on, and where all goes.
+
+    ``blocks`` are numbers or ``"all"``; ``context`` are fields of the rows, ``resolution`` what they say of images.
+    """
+
+    backbone: Backbone
+    train: Any
+    val: Any
+    blocks: Sequence[int] | str
+    out: Path
+    config: Any
+    context: Mapping[str, Any]
+    facets: Sequence[str]
+    seed: int
+    multiscale: Sequence[int] | None
+    workers: int
+    resolution: str
+
+
+def evaluate_surfaces(
+    measures: Measures,
+    given: SurfaceInputs,
+    fit: Callable[..., Any],
+    score: Callable[..., ScoredHeads],
+    baselines: Callable[[], Mapping[str, NDArray[np.float64]]],
+    *,
+    cls: bool = False,
+) -> list[EvalResult]:
+    """Fit the heads of every block and of the ``multiscale`` blocks together, and write what they score.
+
+    ``fit`` trains heads on images of a data set and ``score`` measures them, as :func:`eval.depth.fit.fit_heads` and
+    :func:`eval.depth.fit.score_heads`. ``baselines`` are scores (n, M) of rules that look at no image; ``cls``: heads
+    read the class token, too.
+    """
+    config, val, seed = given.config, given.val, given.seed
+    depth = given.backbone.depth
+    numbers = list(range(1, depth + 1)) if isinstance(given.blocks, str) else sorted(set(given.blocks))
+    fitted, held = split_images(given.train, val, config.holdout, seed)
+    groups = groups_of(numbers, given.multiscale, cls=cls, facets=given.facets)
+    heads = fit(given.backbone, given.train, fitted, groups, config, seed=seed, workers=given.workers)
+    heldout = score(heads, given.train, held, "held-out", workers=given.workers).scores if len(held) else None
+    scored = score(heads, val, np.arange(len(val)), "validation", config.maps, given.workers)
+    like = EvalResult(
+        metric="", value=0.0, task=measures.task, block="", dataset=val.name, split=val.split, n=len(val),
+        facet=given.facets[0], norm=config.norm, resolution=given.resolution, seed=seed,
+        weights=given.backbone.weights_hash,
+    ).with_context({"protocol": f"{config.label}, fitted on {given.train.split}", **given.context})  # fmt: skip
+    return ChosenHeads(measures, heads.stack, heldout, scored).write(
+        Path(given.out), val.ids, like, baselines(), {**config.own_settings, "seed": seed}, heads.constants
+    )
 
 
 def split_images(

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from dinoskip.config import Config, as_tuple, no_duplicates
+from dinoskip.config import as_tuple, no_duplicates
+from eval.protocols import ProtocolConfig
 
 PROTOCOLS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
@@ -41,11 +42,13 @@ Number = Annotated[int, Field(ge=2, le=10_000)]
 TRAIN_CROP = 224  # pixels of STEGO's training crops
 
 
-class ClusteringConfig(Config):
+class ClusteringConfig(ProtocolConfig):
     """How patches are clustered, and clusters matched to classes (docs/parts.md).
 
     ``protocol`` gives every setting that is not given itself.
     """
+
+    protocols: ClassVar[Mapping[str, Mapping[str, Any]]] = PROTOCOLS
 
     protocol: ClusterProtocol = Field(
         "ours", description="gives all settings below that are not given themselves (docs/parts.md)"
@@ -82,14 +85,6 @@ class ClusteringConfig(Config):
         description="pixels, square, to which labels and clusters are brought by nearest; default: label",
     )
     seeds: int = Field(1, ge=1, le=100, description="fits, with rows for each and one for mean and deviation")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _of_the_protocol(cls, given: Any) -> Any:
-        if not isinstance(given, dict):
-            return given
-        name = given.get("protocol", "ours")
-        return {**PROTOCOLS.get(name, {}), **given} if isinstance(name, str) else given
 
     @model_validator(mode="after")
     def _possible(self) -> ClusteringConfig:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field
 
-from dinoskip.config import Config, no_duplicates
+from dinoskip.config import no_duplicates
+from eval.protocols import ProtocolConfig
 
 PROTOCOLS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {"dift": {}, "sd-dino": {"size": 224}, "lift": {"size": 224}, "tokens": {"size": 448}}
@@ -16,8 +17,10 @@ PROTOCOLS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
 """What each differs in from ``dift``, whose values are the defaults of :class:`CorrespondenceConfig`."""
 
 
-class CorrespondenceConfig(Config):
+class CorrespondenceConfig(ProtocolConfig):
     """Keypoints found in another image by the most similar feature (docs/correspondence.md): protocol, resolution."""
+
+    protocols: ClassVar[Mapping[str, Mapping[str, Any]]] = PROTOCOLS
 
     protocol: Literal["dift", "sd-dino", "lift", "tokens"] = Field(
         "dift", description="how images are sized, where features are read, what counts as a hit"
@@ -27,14 +30,6 @@ class CorrespondenceConfig(Config):
         (0.01, 0.05, 0.1, 0.15, 0.2), min_length=1, description="how far a hit may lie off, as a share of the object"
     )
     pictures: int = Field(4, ge=0, le=1000, description="pairs that are drawn for the gallery")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _of_the_protocol(cls, given: Any) -> Any:
-        if not isinstance(given, dict):
-            return given
-        name = given.get("protocol", "dift")
-        return {**PROTOCOLS.get(name, {}), **given} if isinstance(name, str) else given
 
     @property
     def padded(self) -> bool:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from dinoskip.config import Config, no_duplicates
+from dinoskip.config import no_duplicates
+from eval.protocols import ProtocolConfig
 
 PROTOCOLS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
@@ -39,8 +40,11 @@ Rate = Annotated[float, Field(gt=0)]
 Side = Annotated[int, Field(ge=8)]
 
 
-class DepthConfig(Config):
+class DepthConfig(ProtocolConfig):
     """How linear depth heads are fitted and scored; ``protocol`` gives every setting that is not given itself."""
+
+    protocols: ClassVar[Mapping[str, Mapping[str, Any]]] = PROTOCOLS
+    unsaid: ClassVar[frozenset[str]] = frozenset({"maps", "norm", "evaluated"})
 
     protocol: ProtocolName = Field("dinov2", description="gives all settings below that are not given themselves")
     norm: Literal["none", "final", "layer"] = Field("none", description="of the features that heads read")
@@ -77,14 +81,6 @@ class DepthConfig(Config):
     )
     maps: int = Field(40, ge=0, description="images of the scored split whose predicted maps are saved")
 
-    @model_validator(mode="before")
-    @classmethod
-    def _of_the_protocol(cls, given: Any) -> Any:
-        if not isinstance(given, dict):
-            return given
-        name = given.get("protocol", "dinov2")
-        return {**PROTOCOLS.get(name, {}), **given} if isinstance(name, str) else given
-
     @model_validator(mode="after")
     def _possible(self) -> Self:
         if self.min_depth >= self.max_depth:
@@ -98,13 +94,4 @@ class DepthConfig(Config):
     @property
     def label(self) -> str:
         """What result rows say: the protocol and every setting that is not its own."""
-        own = DepthConfig(protocol=self.protocol)
-        names = [name for name in DepthConfig.model_fields if name not in {"maps", "norm", "evaluated"}]
-        changed = {name: getattr(self, name) for name in names if getattr(self, name) != getattr(own, name)}
-        return ", ".join([self.protocol, *(f"{name.replace('_', ' ')} {_text(one)}" for name, one in changed.items())])
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, tuple):
-        return " ".join(f"{part:g}" for part in value)
-    return f"{value:g}" if isinstance(value, float) else str(value)
+        return ", ".join([self.protocol, *self.changed])

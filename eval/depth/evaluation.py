@@ -11,7 +11,6 @@ import torch
 from numpy.typing import NDArray
 from torch.nn.functional import interpolate
 
-from dinoskip.config import dump
 from dinoskip.data.geometry import DepthDataset
 from dinoskip.errors import DataError
 from dinoskip.models import Backbone
@@ -19,8 +18,7 @@ from dinoskip.results import EvalResult
 from eval.depth.config import DepthConfig
 from eval.depth.fit import fit_heads, score_heads
 from eval.depth.scores import NAMES, depth_scores
-from eval.stacked import groups_of
-from eval.surfaces import ChosenHeads, Measures, baseline_images, split_images
+from eval.surfaces import Measures, SurfaceInputs, baseline_images, evaluate_surfaces
 
 MEASURES = Measures("depth", NAMES, error="RMSE", share="delta1")
 _BASELINE_GRID = (120, 160)
@@ -48,21 +46,12 @@ def evaluate(
     held-out training images; with several rates also those ``best on validation``; then the baselines. Without
     held-out images (``holdout: 0``) several rates are chosen on validation, as the references do, and the rows say so.
     """
-    numbers = list(range(1, backbone.depth + 1)) if isinstance(blocks, str) else sorted(set(blocks))
-    fitted, held = split_images(train, val, config.holdout, seed)
-    groups = groups_of(numbers, multiscale, cls=config.cls, facets=facets)
-    heads = fit_heads(backbone, train, fitted, groups, config, seed=seed, workers=workers)
-    heldout = score_heads(heads, train, held, "held-out", workers=workers).scores if len(held) else None
-    scored = score_heads(heads, val, np.arange(len(val)), "validation", config.maps, workers)
-    context = {"protocol": f"{config.label}, fitted on {train.split}", **context}
-    like = EvalResult(
-        metric="", value=0.0, task="depth", block="", dataset=val.name, split=val.split, n=len(val),
-        facet=facets[0], norm=config.norm, resolution=f"native, {config.evaluated} crop", seed=seed,
-        weights=backbone.weights_hash,
-    ).with_context(context)  # fmt: skip
-    settings = {name: value for name, value in dump(config).items() if name in DepthConfig.model_fields}
-    return ChosenHeads(MEASURES, heads.stack, heldout, scored).write(
-        Path(out), val.ids, like, _baselines(train, val, config), {**settings, "seed": seed}, heads.norm.constants()
+    given = SurfaceInputs(
+        backbone, train, val, blocks, out, config, context, facets, seed, multiscale, workers,
+        resolution=f"native, {config.evaluated} crop",
+    )  # fmt: skip
+    return evaluate_surfaces(
+        MEASURES, given, fit_heads, score_heads, lambda: _baselines(train, val, config), cls=config.cls
     )
 
 

@@ -6,7 +6,6 @@ Shapes: G groups of blocks (one head each, a rate), L learning rates, n images.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -15,7 +14,6 @@ import torch
 from numpy.typing import NDArray
 from torch.nn.functional import interpolate
 
-from dinoskip.console import Progress
 from dinoskip.data.geometry import DepthDataset
 from dinoskip.models import Backbone
 from dinoskip.randomness import numpy_rng
@@ -24,8 +22,10 @@ from eval.depth.bins import bin_depths, expected_depth, slopes, upsampled
 from eval.depth.config import DepthConfig
 from eval.depth.scores import NAMES, depth_scores
 from eval.frozen import FrozenFeatures, Grid
-from eval.probe.live import RunningNorm, prefetched
-from eval.probe.loaders import TrainingBatch, training_batches
+from eval.heads import HeadFit, Truth, read_ahead, train_heads
+from eval.labelled import Constants
+from eval.probe.live import RunningNorm
+from eval.probe.loaders import TrainingBatch
 from eval.probe.stack import HeadStack
 from eval.schedules import cycled_momentum, rate_factor
 from eval.stacked import Group, draw_uniform
@@ -46,6 +46,11 @@ class DepthHeads:
     config: DepthConfig
 
     @property
+    def constants(self) -> Constants:
+        """BatchNorm's, which are folded into saved heads."""
+        return self.norm.constants()
+
+    @property
     def bins(self) -> torch.Tensor:
         """Depths of the bins in metres, float32 (K,)."""
         config = self.config
@@ -57,7 +62,7 @@ class DepthHeads:
         ``size`` is (H, W); None: as many places as heads have, 4 a token's side at most.
         """
         features, grid = self.features(images)
-        constants = self.norm.constants()
+        constants = self.constants
         tokens = {key: (x - constants[key][0]) * constants[key][1] for key, x in features.items()}
         for group in range(len(self.stack.groups)):
             yield self._depths(self.stack.logits(group, tokens), len(images), grid, size)
@@ -92,27 +97,25 @@ def fit_heads(
     if config.init == "uniform":
         draw_uniform(stack, seed)
     heads = DepthHeads(stack, RunningNorm(active=config.batchnorm), features, config)
-    bins, threads = heads.bins, workers or min(8, len(os.sched_getaffinity(0)))
+    bins, steps = heads.bins, config.iterations
 
-    def crops(batch: TrainingBatch) -> tuple[list[torch.Tensor], torch.Tensor]:
+    def crops(batch: TrainingBatch) -> tuple[list[torch.Tensor], Truth]:
         pairs = [_crop(dataset, row, batch.epoch, config, seed) for row in batch.rows.tolist()]
-        return [image for image, _ in pairs], torch.stack([depth for _, depth in pairs])
+        return [image for image, _ in pairs], (torch.stack([depth for _, depth in pairs]),)
 
-    steps = config.iterations
-    with torch.no_grad(), Progress("depth heads", steps, "steps") as progress:
-        for batch, (images, truth) in prefetched(training_batches(rows, config, seed), crops, threads):
-            read, grid = features(images)
-            truth = truth.to(features.device, non_blocking=True)
-            stack.descend(
-                {key: heads.norm.training(key, x) for key, x in read.items()},
-                lambda logits, grid=grid, truth=truth, done=batch.step: slopes(  # type: ignore[misc]
-                    logits, grid, truth, bins, times=config.upsample, pooled=config.pooled,
-                    variance=done >= config.mean_only,
-                ),
-                rate_factor(config.schedule, batch.step, steps, config.warmup),
-                momentum=cycled_momentum(batch.step, steps, config.warmup) if config.schedule == "one cycle" else None,
-            )  # fmt: skip
-            progress.advance()
+    def gradients(logits: torch.Tensor, grid: Grid, truth: Truth, step: int) -> torch.Tensor:
+        variance = step >= config.mean_only
+        return slopes(logits, grid, truth[0], bins, times=config.upsample, pooled=config.pooled, variance=variance)
+
+    def momentum(step: int) -> float | None:
+        return cycled_momentum(step, steps, config.warmup) if config.schedule == "one cycle" else None
+
+    fit = HeadFit(
+        "depth heads", steps, crops, gradients,
+        rate=lambda step: rate_factor(config.schedule, step, steps, config.warmup), momentum=momentum,
+        norm=lambda read: {key: heads.norm.training(key, x) for key, x in read.items()},
+    )  # fmt: skip
+    train_heads(stack, features, rows, fit, config, seed=seed, workers=workers)
     return heads
 
 
@@ -135,24 +138,21 @@ def score_heads(
     config, stack = heads.config, heads.stack
     scores = np.full((len(stack.groups), len(stack.rates), len(rows), len(NAMES)), np.nan)
     kept: list[NDArray[np.float16]] = []
-    threads = workers or min(8, len(os.sched_getaffinity(0)))
 
     def read(position: int) -> tuple[torch.Tensor, torch.Tensor]:
         row = int(rows[position])
         image = torch.from_numpy(np.ascontiguousarray(dataset.read(row))).permute(2, 0, 1)
         return image, torch.from_numpy(dataset.depth(row))
 
-    with Progress(title, len(rows), "images") as progress:
-        for position, (image, truth) in prefetched(range(len(rows)), read, threads):
-            views = [image, image.flip(2)] if config.flip_test else [image]
-            truth = truth.to(heads.features.device, non_blocking=True)
-            for group, depths in enumerate(heads.predict(views, (truth.shape[0], truth.shape[1]))):
-                whole = (depths[:, 0] + depths[:, 1].flip(2)) / 2 if config.flip_test else depths[:, 0]
-                each = depth_scores(whole, truth, config.min_depth, config.max_depth, config.evaluated)
-                scores[group, :, position] = each.cpu().numpy()
-            if position < mapped:
-                kept.append(np.stack([_small(one) for one in heads.predict([image], None)]))
-            progress.advance()
+    for position, (image, depth) in read_ahead(title, range(len(rows)), read, workers):
+        views = [image, image.flip(2)] if config.flip_test else [image]
+        truth = depth.to(heads.features.device, non_blocking=True)
+        for group, depths in enumerate(heads.predict(views, (truth.shape[0], truth.shape[1]))):
+            whole = (depths[:, 0] + depths[:, 1].flip(2)) / 2 if config.flip_test else depths[:, 0]
+            each = depth_scores(whole, truth, config.min_depth, config.max_depth, config.evaluated)
+            scores[group, :, position] = each.cpu().numpy()
+        if position < mapped:
+            kept.append(np.stack([_small(one) for one in heads.predict([image], None)]))
     scores[~stack.finite().cpu().numpy()] = np.nan
     return ScoredHeads(scores, _of_one_size(kept))
 

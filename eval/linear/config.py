@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from dinoskip.config import Config, no_duplicates
+from dinoskip.config import no_duplicates
+from eval.protocols import ProtocolConfig
 
 PROTOCOLS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
@@ -35,8 +36,11 @@ Rate = Annotated[float, Field(gt=0)]
 Input = Literal["cls", "cls+mean"]
 
 
-class LinearConfig(Config):
+class LinearConfig(ProtocolConfig):
     """How linear classifiers are fitted and scored; ``protocol`` gives every setting that is not given itself."""
+
+    protocols: ClassVar[Mapping[str, Mapping[str, Any]]] = PROTOCOLS
+    unsaid: ClassVar[frozenset[str]] = frozenset({"norm", "size"})
 
     protocol: ProtocolName = Field("dinov2", description="gives all settings below that are not given themselves")
     norm: Literal["none", "final", "layer"] = Field("final", description="of the features that heads read")
@@ -65,14 +69,6 @@ class LinearConfig(Config):
         0.1, ge=0, lt=1, description="share of training images on which rates, inputs and blocks are chosen; 0: none"
     )
 
-    @model_validator(mode="before")
-    @classmethod
-    def _of_the_protocol(cls, given: Any) -> Any:
-        if not isinstance(given, dict):
-            return given
-        name = given.get("protocol", "dinov2")
-        return {**PROTOCOLS.get(name, {}), **given} if isinstance(name, str) else given
-
     @model_validator(mode="after")
     def _possible(self) -> Self:
         if self.scale[0] > self.scale[1]:
@@ -91,13 +87,4 @@ class LinearConfig(Config):
     @property
     def label(self) -> str:
         """What result rows say: the protocol and every setting that is not its own."""
-        own = LinearConfig(protocol=self.protocol)
-        names = [name for name in LinearConfig.model_fields if name not in {"norm", "size"}]
-        changed = {name: getattr(self, name) for name in names if getattr(self, name) != getattr(own, name)}
-        return ", ".join([self.protocol, *(f"{name.replace('_', ' ')} {_text(one)}" for name, one in changed.items())])
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, tuple):
-        return " ".join(map(_text, value))
-    return f"{value:g}" if isinstance(value, float) else str(value)
+        return ", ".join([self.protocol, *self.changed])

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dinoskip.config import dump
 from dinoskip.console import log
 from dinoskip.data.labelled_folder import LabelledFolder
 from dinoskip.errors import DataError
@@ -158,8 +157,7 @@ def _save(out: Path, measured: _Measured, config: LinearConfig, seed: int) -> No
             }
         )
     save_tensors(out / "heads.safetensors", tensors, {"format": "1"})
-    settings = {name: value for name, value in dump(config).items() if name in LinearConfig.model_fields}
-    write_json(out / "linear.json", {"config": {**settings, "seed": seed}, "heads": details})
+    write_json(out / "linear.json", {"config": {**config.own_settings, "seed": seed}, "heads": details})
 
 
 def _input(measured: _Measured, group: int) -> str:

@@ -6,7 +6,6 @@ Shapes: G groups (what a head reads), L learning rates, K classes, n images.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,7 +14,6 @@ import torch
 from numpy.typing import NDArray
 from torch.nn.functional import interpolate
 
-from dinoskip.console import Progress
 from dinoskip.data.crops import TRIES, draw_boxes
 from dinoskip.data.labelled_folder import LabelledFolder
 from dinoskip.environment import memory_limit
@@ -24,10 +22,10 @@ from dinoskip.models import Backbone
 from dinoskip.randomness import numpy_rng
 from dinoskip.resize import centre_crop
 from eval.frozen import FrozenFeatures, kind_at
+from eval.heads import HeadFit, Truth, read_ahead, train_heads
 from eval.labelled import Key
 from eval.linear.config import LinearConfig
-from eval.probe.live import prefetched
-from eval.probe.loaders import TrainingBatch, training_batches
+from eval.probe.loaders import TrainingBatch
 from eval.probe.stack import HeadStack
 from eval.schedules import rate_factor
 from eval.stacked import Group
@@ -98,21 +96,15 @@ def fit_heads(
     )  # fmt: skip
     steps, epoch_steps = config.steps(len(rows)), -(-len(rows) // config.batch_size)
 
-    def crops(batch: TrainingBatch) -> tuple[list[torch.Tensor], torch.Tensor]:
+    def crops(batch: TrainingBatch) -> tuple[list[torch.Tensor], Truth]:
         images = [_crop(folder, row, batch.epoch, config, seed) for row in batch.rows.tolist()]
-        return images, torch.from_numpy(folder.labels[batch.rows])
+        return images, (torch.from_numpy(folder.labels[batch.rows]),)
 
-    with torch.no_grad(), Progress("linear heads", steps, "steps") as progress:
-        threads = workers or min(8, len(os.sched_getaffinity(0)))
-        for batch, (images, labels) in prefetched(training_batches(rows, config, seed), crops, threads):
-            read, _ = features(images)
-            truth = labels.to(features.device, non_blocking=True)
-            stack.descend(
-                read,
-                lambda logits, truth=truth: slopes(logits, truth, classes),  # type: ignore[misc]
-                rate_factor(config.schedule, batch.step, steps, epoch_steps=epoch_steps),
-            )
-            progress.advance()
+    fit = HeadFit(
+        "linear heads", steps, crops, lambda logits, grid, truth, step: slopes(logits, truth[0], classes),
+        rate=lambda step: rate_factor(config.schedule, step, steps, epoch_steps=epoch_steps),
+    )  # fmt: skip
+    train_heads(stack, features, rows, fit, config, seed=seed, workers=workers)
     return LinearHeads(stack, features, config)
 
 
@@ -153,21 +145,18 @@ def score_heads(
     stack, config = heads.stack, heads.config
     shape = (len(stack.groups), len(stack.rates), len(rows))
     first, five = np.zeros(shape, np.bool_), np.zeros(shape, np.bool_)
-    threads = workers or min(8, len(os.sched_getaffinity(0)))
     jobs = [np.arange(at, min(at + _SHOWN, len(rows))) for at in range(0, len(rows), _SHOWN)]
 
     def read(job: NDArray[np.int64]) -> list[torch.Tensor]:
         images = (torch.from_numpy(folder.read(int(row))).permute(2, 0, 1) for row in rows[job])
         return [centre_crop(image, config.size) for image in images]
 
-    with Progress(title, len(rows), "images") as progress:
-        for job, images in prefetched(jobs, read, threads):
-            features, _ = heads.features(images)
-            labels = torch.from_numpy(folder.labels[rows[job]]).to(heads.features.device, non_blocking=True)
-            for group in range(shape[0]):
-                logits = stack.logits(group, features).view(shape[1], -1, len(job))
-                best = logits.topk(min(5, logits.shape[1]), 1).indices == labels
-                first[group][:, job], five[group][:, job] = best[:, 0].cpu().numpy(), best.any(1).cpu().numpy()
-            progress.advance(len(job))
+    for job, images in read_ahead(title, jobs, read, workers, len):
+        features, _ = heads.features(images)
+        labels = torch.from_numpy(folder.labels[rows[job]]).to(heads.features.device, non_blocking=True)
+        for group in range(shape[0]):
+            logits = stack.logits(group, features).view(shape[1], -1, len(job))
+            best = logits.topk(min(5, logits.shape[1]), 1).indices == labels
+            first[group][:, job], five[group][:, job] = best[:, 0].cpu().numpy(), best.any(1).cpu().numpy()
     good = stack.finite().cpu().numpy()[..., None]
     return LinearHits(first & good, five & good)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, Field
 
-from dinoskip.config import Config, no_duplicates
+from dinoskip.config import no_duplicates
+from eval.protocols import ProtocolConfig
 
 Rate = Annotated[float, Field(gt=0)]
 
 
-class NormalsConfig(Config):
+class NormalsConfig(ProtocolConfig):
     """How linear heads of surface normals are fitted and scored, by the protocol of probe3d (El Banani et al. 2024)."""
+
+    unsaid: ClassVar[frozenset[str]] = frozenset({"maps", "norm"})
 
     protocol: Literal["probe3d"] = Field("probe3d", description="the values below are its own")
     norm: Literal["none", "final", "layer"] = Field("none", description="of the features that heads read")
@@ -44,14 +47,4 @@ class NormalsConfig(Config):
     @property
     def label(self) -> str:
         """What result rows say: the protocol, its linear head, and every setting that is not its own."""
-        own = NormalsConfig()
-        names = [name for name in NormalsConfig.model_fields if name not in {"maps", "norm"}]
-        changed = {name: getattr(self, name) for name in names if getattr(self, name) != getattr(own, name)}
-        words = [f"{name.replace('_', ' ')} {_text(one)}" for name, one in changed.items()]
-        return ", ".join(["probe3d linear", *words])
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, tuple):
-        return " ".join(f"{part:g}" for part in value)
-    return f"{value:g}" if isinstance(value, float) else str(value)
+        return ", ".join(["probe3d linear", *self.changed])

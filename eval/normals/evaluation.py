@@ -11,7 +11,6 @@ import torch
 from numpy.typing import NDArray
 from torch.nn.functional import interpolate, normalize
 
-from dinoskip.config import dump
 from dinoskip.data.geometry import NormalsDataset
 from dinoskip.models import Backbone
 from dinoskip.results import EvalResult
@@ -19,8 +18,7 @@ from eval.normals.angles import NAMES, normal_scores
 from eval.normals.augment import square
 from eval.normals.config import NormalsConfig
 from eval.normals.fit import fit_heads, score_heads
-from eval.stacked import groups_of
-from eval.surfaces import ChosenHeads, Measures, baseline_images, split_images
+from eval.surfaces import Measures, SurfaceInputs, baseline_images, evaluate_surfaces
 
 MEASURES = Measures("normals", NAMES, error=NAMES[0], share=NAMES[1])
 _BASELINE_SIDE = 120
@@ -45,22 +43,11 @@ def evaluate(
     Writes ``rows.json``, ``records.npz``, ``heads.safetensors``, ``normals.json`` (all trials) and ``maps.npz`` into
     ``out``. Rows, choices and notes as in :func:`eval.depth.evaluation.evaluate`, of :data:`eval.normals.angles.NAMES`.
     """
-    numbers = list(range(1, backbone.depth + 1)) if isinstance(blocks, str) else sorted(set(blocks))
-    fitted, held = split_images(train, val, config.holdout, seed)
-    groups = groups_of(numbers, multiscale, cls=False, facets=facets)
-    heads = fit_heads(backbone, train, fitted, groups, config, seed=seed, workers=workers)
-    heldout = score_heads(heads, train, held, "held-out", workers=workers).scores if len(held) else None
-    scored = score_heads(heads, val, np.arange(len(val)), "validation", config.maps, workers)
-    context = {"protocol": f"{config.label}, fitted on {train.split}", **context}
-    like = EvalResult(
-        metric="", value=0.0, task="normals", block="", dataset=val.name, split=val.split, n=len(val),
-        facet=facets[0], norm=config.norm, resolution="native, centre square", seed=seed,
-        weights=backbone.weights_hash,
-    ).with_context(context)  # fmt: skip
-    settings = {name: value for name, value in dump(config).items() if name in NormalsConfig.model_fields}
-    return ChosenHeads(MEASURES, heads.stack, heldout, scored).write(
-        Path(out), val.ids, like, _baselines(train, val), {**settings, "seed": seed}
-    )
+    given = SurfaceInputs(
+        backbone, train, val, blocks, out, config, context, facets, seed, multiscale, workers,
+        resolution="native, centre square",
+    )  # fmt: skip
+    return evaluate_surfaces(MEASURES, given, fit_heads, score_heads, lambda: _baselines(train, val))
 
 
 def _baselines(train: NormalsDataset, val: NormalsDataset) -> dict[str, NDArray[np.float64]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -11,16 +10,15 @@ import torch
 from numpy.typing import NDArray
 from torch.nn.functional import interpolate
 
-from dinoskip.console import Progress
 from dinoskip.data.geometry import NormalsDataset
 from dinoskip.models import Backbone
 from dinoskip.randomness import numpy_rng
-from eval.frozen import FrozenFeatures
+from eval.frozen import FrozenFeatures, Grid
+from eval.heads import HeadFit, Truth, read_ahead, train_heads
 from eval.normals.angles import NAMES, normal_scores, slopes, to_pixels
 from eval.normals.augment import Example, augmented, square
 from eval.normals.config import NormalsConfig
-from eval.probe.live import prefetched
-from eval.probe.loaders import TrainingBatch, training_batches
+from eval.probe.loaders import TrainingBatch
 from eval.probe.stack import HeadStack
 from eval.schedules import rate_factor
 from eval.stacked import Group, draw_uniform
@@ -36,6 +34,7 @@ class NormalHeads:
     stack: HeadStack
     features: FrozenFeatures
     config: NormalsConfig
+    constants: None = None
 
     def predict(self, image: torch.Tensor) -> Iterator[torch.Tensor]:
         """Yield the maps (L, 1, c, h, w) of an image uint8 (3, H, W), for each group."""
@@ -64,24 +63,19 @@ def fit_heads(
     draw_uniform(stack, seed)
     steps = config.steps(len(rows))
 
-    def crops(batch: TrainingBatch) -> list[Example]:
-        return [_crop(dataset, row, batch.epoch, config, seed) for row in batch.rows.tolist()]
+    def crops(batch: TrainingBatch) -> tuple[list[torch.Tensor], Truth]:
+        examples = [_crop(dataset, row, batch.epoch, config, seed) for row in batch.rows.tolist()]
+        images, truths, valids = zip(*examples, strict=True)
+        return list(images), (torch.stack(truths), torch.stack(valids))
 
-    with torch.no_grad(), Progress("normal heads", steps, "steps") as progress:
-        threads = workers or min(8, len(os.sched_getaffinity(0)))
-        for batch, examples in prefetched(training_batches(rows, config, seed), crops, threads):
-            read, grid = features([image for image, _, _ in examples])
-            truth, valid = (
-                torch.stack([one[part] for one in examples]).to(features.device, non_blocking=True) for part in (1, 2)
-            )
-            stack.descend(
-                read,
-                lambda logits, grid=grid, truth=truth, valid=valid: slopes(  # type: ignore[misc]
-                    logits, grid, truth, valid, channels=config.channels, times=config.upsample
-                ),
-                rate_factor("quarter cosine", batch.step, steps, config.warmup),
-            )
-            progress.advance()
+    def gradients(logits: torch.Tensor, grid: Grid, truth: Truth, step: int) -> torch.Tensor:
+        return slopes(logits, grid, *truth, channels=config.channels, times=config.upsample)
+
+    fit = HeadFit(
+        "normal heads", steps, crops, gradients,
+        rate=lambda step: rate_factor("quarter cosine", step, steps, config.warmup),
+    )  # fmt: skip
+    train_heads(stack, features, rows, fit, config, seed=seed, workers=workers)
     return NormalHeads(stack, features, config)
 
 
@@ -104,19 +98,16 @@ def score_heads(
     def read(position: int) -> Example:
         return square(dataset.read(int(rows[position])))
 
-    with Progress(title, len(rows), "images") as progress:
-        threads = workers or min(8, len(os.sched_getaffinity(0)))
-        for position, (image, *labels) in prefetched(range(len(rows)), read, threads):
-            truth, valid = (one.to(device, non_blocking=True) for one in labels)
-            small = []
-            for group, maps in enumerate(heads.predict(image)):
-                pixels = to_pixels(maps, (truth.shape[1], truth.shape[2]), heads.config.upsample)[:, 0, :3]
-                scores[group, :, position] = normal_scores(pixels, truth, valid).cpu().numpy()
-                if position < mapped:
-                    small.append(_small(maps[:, 0, :3]))
-            if small and (not kept or small[0].shape == kept[0].shape[1:]):
-                kept.append(np.stack(small))
-            progress.advance()
+    for position, (image, *labels) in read_ahead(title, range(len(rows)), read, workers):
+        truth, valid = (one.to(device, non_blocking=True) for one in labels)
+        small = []
+        for group, maps in enumerate(heads.predict(image)):
+            pixels = to_pixels(maps, (truth.shape[1], truth.shape[2]), heads.config.upsample)[:, 0, :3]
+            scores[group, :, position] = normal_scores(pixels, truth, valid).cpu().numpy()
+            if position < mapped:
+                small.append(_small(maps[:, 0, :3]))
+        if small and (not kept or small[0].shape == kept[0].shape[1:]):
+            kept.append(np.stack(small))
     scores[~stack.finite().cpu().numpy()] = np.nan
     return ScoredHeads(scores, np.stack(kept, 2) if kept else np.empty((0,) * 6, np.float16))
 

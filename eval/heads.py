@@ -1,0 +1,99 @@
+"""The fit that all heads share which images go through the network for: depth, surface normals, linear classification.
+
+One pass of a batch through the frozen network gives the features of all blocks to all heads (:mod:`eval.probe.stack`).
+A task says how its images are cut, what the gradient of its loss is, and how the rate goes.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+from numpy.typing import NDArray
+
+from dinoskip.console import Progress
+from eval.frozen import FrozenFeatures, Grid
+from eval.labelled import Key
+from eval.probe.live import prefetched
+from eval.probe.loaders import TrainingBatch, training_batches
+from eval.probe.stack import HeadStack
+
+T = TypeVar("T")
+U = TypeVar("U")
+Truth = tuple[torch.Tensor, ...]
+
+
+def _as_they_are(features: Mapping[Key, torch.Tensor]) -> Mapping[Key, torch.Tensor]:
+    return features
+
+
+def _usual(step: int) -> float | None:
+    return None
+
+
+@dataclass(frozen=True)
+class HeadFit:
+    """How a task fits its heads.
+
+    Args:
+        title: what the bar of progress says.
+        steps: optimizer steps.
+        crops: the images of a batch, uint8 (3, H, W), and what they are fitted to; called in threads.
+        gradients: of all heads' losses by their logits, from the logits, the grid, the truth and the step.
+        rate: the factor on every learning rate at a step.
+        momentum: AdamW's first beta at a step; None: the stack's.
+        norm: what is done to features before the heads read them.
+    """
+
+    title: str
+    steps: int
+    crops: Callable[[TrainingBatch], tuple[list[torch.Tensor], Truth]]
+    gradients: Callable[[torch.Tensor, Grid, Truth, int], torch.Tensor]
+    rate: Callable[[int], float]
+    momentum: Callable[[int], float | None] = _usual
+    norm: Callable[[Mapping[Key, torch.Tensor]], Mapping[Key, torch.Tensor]] = _as_they_are
+
+
+def train_heads(
+    stack: HeadStack,
+    features: FrozenFeatures,
+    rows: NDArray[Any],
+    fit: HeadFit,
+    config: Any,
+    *,
+    seed: int,
+    workers: int,
+) -> None:
+    """Train all heads of ``stack`` on images ``rows``, in batches as ``config`` says (``batch_size``, ``steps``)."""
+    batches = training_batches(rows, config, seed)
+    with torch.no_grad(), Progress(fit.title, fit.steps, "steps") as progress:
+        for batch, (images, labels) in prefetched(batches, fit.crops, threads_of(workers)):
+            read, grid = features(images)
+            truth = tuple(one.to(features.device, non_blocking=True) for one in labels)
+            stack.descend(
+                fit.norm(read),
+                lambda logits, grid=grid, truth=truth, step=batch.step: fit.gradients(  # type: ignore[misc]
+                    logits, grid, truth, step
+                ),
+                fit.rate(batch.step),
+                momentum=fit.momentum(batch.step),
+            )
+            progress.advance()
+
+
+def read_ahead(
+    title: str, items: Sequence[T], read: Callable[[T], U], workers: int, count: Callable[[T], int] = lambda _: 1
+) -> Iterator[tuple[T, U]]:
+    """Yield items and what is read of them, in threads ahead of their use; ``count`` are the images of an item."""
+    with Progress(title, sum(map(count, items)), "images") as progress:
+        for item, found in prefetched(items, read, threads_of(workers)):
+            yield item, found
+            progress.advance(count(item))
+
+
+def threads_of(workers: int) -> int:
+    """Threads that read images; 0: as many as processors, at most 8."""
+    return workers or min(8, len(os.sched_getaffinity(0)))
