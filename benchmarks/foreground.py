@@ -26,6 +26,7 @@ import torch
 
 from dinoskip.config import RawConfig, validate
 from dinoskip.data import sets
+from dinoskip.data.sets.labels import SEGMENTATION
 from dinoskip.features.transform import Normalise, Transform, load_pixels
 from dinoskip.models import load_backbone
 from dinoskip.models.attention import cls_attention
@@ -78,7 +79,7 @@ def main() -> None:
     args = parser.parse_args()
     tree = {"dataset": {"kind": args.kind, "root": args.data}}
     config: Any = validate(OneDataset, RawConfig(tree, {"": "command line"})).dataset
-    labelled = sets.open_segmentation(config, args.split)
+    labelled = sets.open_labels(SEGMENTATION, config, args.split)
     count = min(args.images, len(labelled)) // args.group * args.group
     backbone = load_backbone(args.backbone)
     size = args.size // backbone.patch_size * backbone.patch_size
@@ -130,7 +131,7 @@ def _print(args: Any, count: int, size: int, blocks: Sequence[int], right: Any, 
     print(
         "| block | "
         + " | ".join(f"{rule} right, %" for rule in rules)
-        + " | IoU, border | at the mean | right side | all |"
+        + " | IoU, border | right side | all |"
     )
     print("|---:|" + "---:|" * (len(rules) + 3))
     for block in blocks:

@@ -4,6 +4,7 @@
 - ``figures``; ``paper``: published tables with ours in them, and the claims
 - ``rows``: which result rows may be compared; ``comparison``: of two networks, image by image
 - ``tables``: as Markdown, CSV and LaTeX
-- ``pca``, ``colours`` (of feature stores), ``roughness`` (of PCA pictures), ``rasters`` (arrays to small pictures)
+- ``pca``, ``foreground`` by it, ``colours`` (of feature stores), ``roughness`` (of PCA pictures)
+- ``rasters`` (arrays to small pictures)
 - ``pages`` (templates, content policy), ``palette``
 """

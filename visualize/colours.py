@@ -9,6 +9,7 @@ from typing import Protocol
 
 import numpy as np
 
+from visualize.foreground import OutlierCount, count_outliers, find_foreground
 from visualize.pca import PatchPCA, procrustes, to_rgb
 from visualize.rasters import nearest
 from visualize.roughness import roughness
@@ -46,17 +47,23 @@ class PcaViews:
 
     ``roughness`` is that of each image in the basis over all shown images, before channels are scaled, clipped and
     rounded: {block: a value an image} of each store (turned or not makes no difference), nan where there is none.
+
+    ``foreground`` are the colours of :func:`visualize.foreground.find_foreground` over all shown images, ``norms`` the
+    tokens' norms (h, w) as multiples of the block's median, ``outliers`` the count of those that lie out.
     """
 
     aligned: list[Colours]
     own: list[Colours]
     image: list[Colours]
     roughness: list[dict[int, list[float]]]
+    foreground: list[Colours]
+    norms: list[Colours]
+    outliers: list[dict[int, OutlierCount]]
 
 
 def pca_views(stores: Sequence[TokenSource | None], ids: Sequence[str]) -> PcaViews:
     """Colour images ``ids``; None where a store lacks the image or its tokens are not finite."""
-    views = PcaViews([{} for _ in stores], [{} for _ in stores], [{} for _ in stores], [{} for _ in stores])
+    views = PcaViews(*([{} for _ in stores] for _ in range(7)))
     blocks = sorted({int(block) for store in stores if store is not None for block in store.blocks})
     for block in blocks:
         reference: Scores | None = None
@@ -76,8 +83,20 @@ def pca_views(stores: Sequence[TokenSource | None], ids: Sequence[str]) -> PcaVi
             views.roughness[number][block] = [
                 float(roughness(scores[name])) if name in scores else math.nan for name in ids
             ]
+            _add_foreground(views, number, block, tokens, ids)
             reference = reference or scores
     return views
+
+
+def _add_foreground(views: PcaViews, number: int, block: int, tokens: Scores, ids: Sequence[str]) -> None:
+    shown = list(tokens.values())
+    colours = dict(zip(tokens, find_foreground(shown).colours, strict=True))
+    counted = count_outliers(shown)
+    scale = counted.median or 1.0
+    norms = {name: np.linalg.norm(one.astype(np.float64), axis=-1) / scale for name, one in tokens.items()}
+    views.foreground[number][block] = [colours.get(name) for name in ids]
+    views.norms[number][block] = [norms.get(name) for name in ids]
+    views.outliers[number][block] = counted
 
 
 def _finite_tokens(store: TokenSource, block: int, ids: Sequence[str]) -> dict[str, np.ndarray]:

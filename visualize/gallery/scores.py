@@ -27,6 +27,7 @@ METRICS = {
     "right": Metric("pixels that the probe gets right", "right", ("probe",), 0, "\u00a0%"),
     "iou": Metric("IoU of TokenCut's box with the truth", "IoU", ("cut", "vector"), 2),
     "foreground": Metric("part of the image in TokenCut's mask", "foreground", ("cut",), 0, "\u00a0%"),
+    "outliers": Metric("patches of outlying norm", "outliers", ("foreground",), 1, "\u00a0%"),
     "cosine": Metric("mean cosine between two tokens", "cosine", ("pca", "similarity"), 2),
 }
 

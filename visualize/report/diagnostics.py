@@ -166,3 +166,21 @@ def weights_table(title: str, rows: Rows) -> DataTable:
 
 def _at(values: Sequence[float], block: int) -> float | None:
     return float(values[block - 1]) if block <= len(values) else None
+
+
+_OUTLIERS = (
+    "Of the gallery's images: patches whose norm is above 3 medians of their block. They are alike wherever they lie: "
+    "TokenCut may cut them off instead of an object, and LOST may start from one."
+)
+
+
+def outliers_table(found: Mapping[str, Mapping[str, Mapping[str, float]]]) -> DataTable:
+    """Share and norm of patches of outlying norm, {variant: {block: OutlierCount}}; blocks without any are left out."""
+    body = [
+        [variant, int(block), 100 * count["share"], count["norm"], count["median"]]
+        for variant, blocks in found.items()
+        for block, count in blocks.items()
+        if count["share"] > 0
+    ]
+    columns = ["variant", "block", "outliers, %", "their mean norm", "median norm"]
+    return DataTable("Patches of outlying norm", columns, body, note=_OUTLIERS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -190,7 +190,8 @@ def write_gallery(task: Task) -> None:
 
     ``strip.json`` has each model's block on the strip that heads the report: the one chosen for its first benchmark.
     ``roughness.json`` has the block of the contact sheets (``block``) and, as ``models``, {model: {block: Geary's C of
-    each image's PCA picture, in the order of the page; null for none}}.
+    each image's PCA picture, in the order of the page; null for none}}. ``outliers.json`` has of each model and block
+    the share of patches of outlying norm, their mean norm and the median.
     """
     shown, section = _shown(task), task.settings["gallery"]
     for key in ("sheet", "similarity"):  # an id that is not there is said before any work
@@ -221,6 +222,13 @@ def write_gallery(task: Task) -> None:
             for name, by_block in zip(names, views.roughness, strict=True)
         }
         write_json(task.out / "roughness.json", {"block": block, "models": rough})
+        write_json(
+            task.out / "outliers.json",
+            {
+                name: {str(block): asdict(count) for block, count in by_block.items()}
+                for name, by_block in zip(names, views.outliers, strict=True)
+            },
+        )
         write_json(task.out / "strip.json", dict(zip(names, strip, strict=True)))
 
 

@@ -37,6 +37,7 @@ from visualize.report.diagnostics import (
     epochs_tables,
     label_free_tables,
     mean_ln_kappa,
+    outliers_table,
     quantised_table,
     signal_table,
     tokens_table,
@@ -381,6 +382,10 @@ def _tables(task: Task, analysis: Mapping[str, Any]) -> list[Any]:
             measure = f"{sweep['measure']} after {sweep['epochs']} epochs"
         columns = ["variant", "learning rate", measure, "loss", "chosen"]
         tables.append(DataTable("Learning rates, chosen by short runs", columns, body))
+    if "gallery" in task.inputs:
+        models = read_json(task.input("gallery") / "outliers.json")
+        found = outliers_table({variant: models[name] for variant, name in _last_epochs(task, models).items()})
+        tables += [found] if found.rows else []
     for role, path in sorted(task.inputs.items()):
         if role.startswith("calibrate/"):
             tables.append(calibration_table(role.partition("/")[2], read_json(path / "calibration.json")))

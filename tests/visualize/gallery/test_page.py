@@ -16,8 +16,13 @@ import pytest
 from PIL import Image
 
 from dinoskip.errors import ConfigError, DataError
+from visualize import colours
+from visualize.colours import pca_views
 from visualize.gallery import Discovery, GalleryConfig, GalleryImage, GalleryModel, build_gallery
+from visualize.gallery.layers import foreground
+from visualize.gallery.layers.layer import Cell
 from visualize.palette import variant_colour
+from visualize.report.diagnostics import outliers_table
 
 
 class Page(HTMLParser):
@@ -130,7 +135,7 @@ def test_scores_are_those_of_the_picture(make_scene, tmp_path):
     scores = Page(tmp_path / "g/index.html").json()["cells"][0][0]["scores"]
     assert scores["miou"]["1"] == scores["right"]["1"] == 100
     assert scores["iou"]["2"] == 0.712  # 32..112 x 16..80 against 30..120 x 20..70
-    assert set(scores) == {"miou", "right", "iou", "foreground", "cosine"}
+    assert set(scores) == {"miou", "right", "iou", "foreground", "outliers", "cosine"}
 
 
 def test_page_refers_to_nothing_outside_itself(make_scene, tmp_path):
@@ -181,6 +186,23 @@ def test_epochs_and_seeds_of_a_network_have_its_colour_and_earlier_epochs_are_th
     assert re.findall(r"polyline\.m(\d)\{stroke-width:1\}", text) == ["0", "2", "4"]
 
 
+def test_outlying_patches_are_marked_and_counted(make_scene, tmp_path):
+    scene = make_scene()
+    store = scene.models[0].store
+    image, block = scene.images[0].id, store.blocks[0]
+    far = np.array(store.tokens(block, 0), copy=True)
+    far[0] *= 100
+    views = pca_views([store], [image])
+    tokens = {block: {image: far.reshape(*store.grid(0), -1)}}
+    colours._add_foreground(views, 0, block, tokens[block], [image])
+    cell = Cell(scene.models[0], scene.images[0], 0, 0, views, None)
+    drawn = foreground.draw(cell)
+    assert tuple(drawn.maps[block][1][0, 0]) == foreground.OUTLIER
+    assert foreground.scores(cell)["outliers"][block] == 100 / len(far)
+    assert outliers_table({"v": {"1": dataclasses.asdict(views.outliers[0][block])}}).rows[0][:2] == ["v", 1]
+    assert not outliers_table({"v": {"1": {"share": 0.0, "norm": 0.0, "median": 1.0}}}).rows
+
+
 def test_missing_parts_are_shown_as_missing(make_scene, tmp_path):
     scene = make_scene()
     bare = GalleryModel("nothing yet")
@@ -193,7 +215,9 @@ def test_missing_parts_are_shown_as_missing(make_scene, tmp_path):
     assert data["block"] == 2
     assert len(data["images"]) == 2
     assert data["cells"][0] == [{"layers": {}, "scores": {}}] * 2
-    assert [layer["key"] for layer in data["layers"]] == ["pca", "vector", "cut", "photo"]  # no classes: no probe
+    assert [layer["key"] for layer in data["layers"]] == [
+        "pca", "foreground", "vector", "cut", "photo",
+    ]  # no classes: no probe  # fmt: skip
     assert pictures_named(data) == {path.name for path in (tmp_path / "g/img").iterdir()}
     build_gallery([bare], unlabelled, tmp_path / "photos")
     assert [layer["key"] for layer in Page(tmp_path / "photos/index.html").json()["layers"]] == ["photo"]

@@ -10,6 +10,7 @@ from visualize.gallery.layers.cluster import LAYER as CLUSTER
 from visualize.gallery.layers.correspondence import LAYER as CORRESPONDENCE
 from visualize.gallery.layers.cut import LAYER as CUT
 from visualize.gallery.layers.depth import LAYER as DEPTH
+from visualize.gallery.layers.foreground import LAYER as FOREGROUND
 from visualize.gallery.layers.layer import Layer
 from visualize.gallery.layers.normals import LAYER as NORMALS
 from visualize.gallery.layers.objects import LAYER as OBJECTS
@@ -21,6 +22,7 @@ from visualize.gallery.layers.video import LAYER as VIDEO
 
 LAYERS: dict[str, Layer] = {
     "pca": PCA,
+    "foreground": FOREGROUND,
     "probe": PROBE,
     "vector": VECTOR,
     "cut": CUT,

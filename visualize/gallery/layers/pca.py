@@ -40,7 +40,7 @@ LAYER = Layer(
     parts=("aligned", "own basis", "per image"),
     parts_alone=("joint basis", "per image"),
     caption="First three principal components as red, green, blue.",
-    compared="Aligned: one basis a model and block over all images, turned to match the first model’s. Own basis: the "
-    "same, not turned. Per image: a basis for each, the strongest contrast.",
-    alone="Joint basis: one a block over all images. Per image: a basis for each, the strongest contrast.",
+    compared="Aligned: one colour basis per model and block, rotated to match the first model, so colours compare. Own "
+    "basis: the same, not rotated. Per image: a basis for each, the strongest contrast.",
+    alone="Joint basis: one per block, over all images. Per image: a basis for each, the strongest contrast.",
 )

@@ -1,0 +1,44 @@
+"""The foreground by PCA over all images, as DINOv2's figure has it, and the norms of patches with outliers marked."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from visualize import rasters
+from visualize.foreground import OUTLYING
+from visualize.gallery.layers.layer import Cell, Drawn, Layer, Mark, Scores
+
+OUTLIER = (213, 94, 0)  # .swatch.outlier of gallery.css
+
+
+def draw(cell: Cell) -> Drawn:
+    """Two parts of every block: the foreground's colours, and norms in grey, outliers in one colour."""
+    views, maps = cell.views, dict[int, list[np.ndarray]]()
+    for block, pictures in views.foreground[cell.column].items():
+        colours, relative = pictures[cell.row], views.norms[cell.column][block][cell.row]
+        if colours is not None and relative is not None:
+            grey = np.rint(np.clip(relative / OUTLYING, 0, 1) * 255).astype(np.uint8)
+            norms = np.repeat(grey[..., None], 3, axis=-1)
+            norms[relative > OUTLYING] = OUTLIER
+            maps[block] = [rasters.fewer_levels(colours), norms]
+    return Drawn(maps, rasters.png, {"parts": [0, 1]})
+
+
+def scores(cell: Cell) -> Scores:
+    """The share of outlying patches, in percent."""
+    found = {block: own[cell.row] for block, own in cell.views.norms[cell.column].items()}
+    return {"outliers": {b: 100 * float((one > OUTLYING).mean()) for b, one in found.items() if one is not None}}
+
+
+LAYER = Layer(
+    name="Foreground",
+    source="store",
+    draw=draw,
+    scores=scores,
+    parts=("parts of objects", "norm of patches"),
+    marks=(Mark("swatch outlier", f"outliers: norm above {OUTLYING:g} medians of the block"),),
+    caption="The first component over all images parts foreground from background, which is the side that is more "
+    "frequent at the images’ border. Three components of the foreground are the colours, so the same part has the same "
+    "colour in all images. Outliers are alike wherever they lie: TokenCut may cut them off instead of an object, and "
+    "LOST may start from one.",
+)
