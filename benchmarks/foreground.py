@@ -128,11 +128,7 @@ def _judge(
 def _print(args: Any, count: int, size: int, blocks: Sequence[int], right: Any, fits: Any, every: Any) -> None:
     print(f"{args.data}, {args.split}: {count} images in groups of {args.group}, {size} pixels; {args.backbone}\n")
     rules = [rule for rule in RULES if (blocks[0], rule) in right]
-    print(
-        "| block | "
-        + " | ".join(f"{rule} right, %" for rule in rules)
-        + " | IoU, border | right side | all |"
-    )
+    print("| block | " + " | ".join(f"{rule} right, %" for rule in rules) + " | IoU, border | right side | all |")
     print("|---:|" + "---:|" * (len(rules) + 3))
     for block in blocks:
         cells = [f"{100 * np.mean(right[block, rule]):.0f}" for rule in rules]
