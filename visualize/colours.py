@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -63,7 +63,8 @@ class PcaViews:
 
 def pca_views(stores: Sequence[TokenSource | None], ids: Sequence[str]) -> PcaViews:
     """Colour images ``ids``; None where a store lacks the image or its tokens are not finite."""
-    views = PcaViews(*([{} for _ in stores] for _ in range(7)))
+    empty: list[list[dict[int, Any]]] = [[{} for _ in stores] for _ in range(7)]
+    views = PcaViews(*empty)
     blocks = sorted({int(block) for store in stores if store is not None for block in store.blocks})
     for block in blocks:
         reference: Scores | None = None
