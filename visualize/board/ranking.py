@@ -46,9 +46,10 @@ class BoardLine:
 
     @property
     def how(self) -> str:
-        """How its block was chosen, or what it collapsed to, and whether its learning rate is unresolved."""
+        """How its block was chosen, or what it collapsed to; an unresolved learning rate; why there is no p."""
         rate = f"rate unresolved: {self.unresolved}" if self.unresolved else ""
-        return "; ".join(filter(None, (self.score.collapsed or self.score.how, rate)))
+        few = self.difference.why if self.difference else ""
+        return "; ".join(filter(None, (self.score.collapsed or self.score.how, rate, few)))
 
     @property
     def backbone(self) -> str:
@@ -147,8 +148,9 @@ def _ranked(
         above = sum(found[other, at][1][0] > 0 for other in range(at))
         below = sum(found[at, other][1][0] > 0 for other in range(at + 1, len(scored)))
         judgement, (_, p) = found.get((0, at), (None, (0, math.nan)))
-        known = judgement and (rates[0] or rates[at] or not math.isnan(p))
-        apart = ScoreDifference.of(judgement.difference) if judgement and known else None
+        apart = ScoreDifference.of(judgement.difference) if judgement else None
+        if apart and not apart.paired and math.isnan(apart.low):
+            apart = None  # neither records nor intervals say how sure it is
         rank = 1 + sum(other.value > score.value for _, other, _ in scored)
         lines.append(
             BoardLine(

@@ -148,6 +148,19 @@ def test_a_backbone_that_has_not_gained_is_above_none_on_a_board() -> None:
     assert there_before["a 3"].places == (1, 4)
 
 
+@pytest.mark.parametrize("recorded", [True, False])
+def test_five_images_decide_nothing_on_a_board_which_says_so(recorded: bool) -> None:
+    made = {}
+    for model, value in (("a", 1.0), ("b", 0.0)):
+        row = replace(ROW, model=model, block="1", value=100 * value, n=5, low=100 * value - 1, high=100 * value + 1)
+        made[row] = ImageRecords(IDS[:5], np.full(5, int(value), np.uint8))
+    first, second = make_board([BoardSource("one", tuple(made), made if recorded else {})]).tables[0].lines
+    assert (first.places, second.places) == ((1, 2), (1, 2))
+    assert second.p is None
+    assert second.difference is not None
+    assert second.how.endswith("5 images are too few (below 6)")
+
+
 def test_nothing_is_decided_of_a_backbone_whose_rate_is_unresolved(tmp_path: Path) -> None:
     made = [of_hits("a-s1", slice(0, 50)), of_hits("a-s1", slice(0, 20), epoch=0), of_hits("b", slice(0, 18))]
     assert [line.places for line in board_of(*made).values()] == [(1, 1), (2, 3), (2, 3)]
