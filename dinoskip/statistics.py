@@ -155,9 +155,10 @@ def interval(records: Records, labelled: ArrayLike | None = None) -> tuple[float
     Of areas (n, K, 2) it is for the mIoU, over all units like these, **of the classes that these units have**. Few
     units understate it: a class that is rare is predicted in more units than it is found in, so a class that is
     predicted and nowhere ``labelled`` (K,; areas or counts, all if None) counts 0 here and more elsewhere. The
-    interval is Student's on the logit scale, around the score without its bias, with half the bias in its error, and
-    extended to hold the score. The bias is the jackknife's, or, where it is larger, that of the unlabelled classes
-    having the mean IoU of the others. Coverage: :mod:`benchmarks.decisions`.
+    interval is Student's on the logit scale, around the score without its bias, with half the bias in its error. The
+    bias lies between the jackknife's and, where it is larger, that of the unlabelled classes having the mean IoU of the
+    others: the interval reaches from the lower end by either to the upper one, and holds the score. Coverage:
+    :mod:`benchmarks.miou_intervals`.
     """
     if not len(records):
         return math.nan, math.nan
@@ -175,11 +176,13 @@ def interval(records: Records, labelled: ArrayLike | None = None) -> tuple[float
     inside, every = (part.sum(0) for part in as_areas(records))
     absent = (every > 0) & (np.asarray(labelled) <= 0) if labelled is not None else np.zeros(every.shape, dtype=bool)
     others = float(mean_iou(inside[~absent], every[~absent])) if (every[~absent] > 0).any() else 0.0
-    bias = min(without.bias, others * -float(absent.sum() / (every > 0).sum()))
-    centre = min(max(without.value - bias, _EDGE), 1 - _EDGE)
-    half = width * math.hypot(error, bias / 2) / (centre * (1 - centre))
-    low, high = (float(expit(logit(centre) + sign * half)) for sign in (-1, 1))
-    return min(low, without.value), max(high, without.value)
+    unlabelled = others * -float(absent.sum() / (every > 0).sum())
+    low = high = without.value
+    for bias in (without.bias, min(without.bias, unlabelled)):
+        centre = min(max(without.value - bias, _EDGE), 1 - _EDGE)
+        half = width * math.hypot(error, bias / 2) / (centre * (1 - centre))
+        low, high = min(low, expit(logit(centre) - half)), max(high, expit(logit(centre) + half))
+    return float(low), float(high)
 
 
 @dataclass(frozen=True)
