@@ -60,7 +60,11 @@ def add_commands(commands: Any) -> None:
         help="of a card: the weights' licence, such as apache-2.0 (default: not stated)",
     )
     parser.add_argument(
-        "--size", type=count, default=224, metavar="S", help="of a program: side of its images in pixels (default: 224)"
+        "--size",
+        type=count,
+        default=None,
+        metavar="S",
+        help="of a program: side of images (default: the network's own)",
     )
     parser.add_argument(
         "--norm", choices=("none", "final", "layer"), default="final", help="of a program's features (default: final)"

@@ -1,6 +1,7 @@
 """A backbone as one file that runs without our code: every block's features, by torch.export or as ONNX.
 
-Input ``images``: float32 (B, 3, S, S), normalised; any B, the S that it was traced for. Outputs, for blocks n from 1:
+Input ``images``: float32 (B, 3, S, S), normalised; any B, the S that it was traced for, by default the network's own:
+positions are resized while tracing, so that another size is another file. Outputs, for blocks n from 1:
 ``block{n}_tokens`` (B, (S / patch)², C) and, where the network has a CLS token, ``block{n}_cls`` (B, C).
 """
 
@@ -41,6 +42,14 @@ class EveryBlock(nn.Module):
         return tuple(part for one in layers.values() for part in (one.tokens, one.cls) if part is not None)
 
 
+def own_size(backbone: Backbone) -> int:
+    """Side of the images whose positions the network has itself; 224 where it does not say."""
+    embedding = getattr(getattr(backbone.model, "patch_embed", None), "img_size", None)
+    size = embedding or getattr(getattr(backbone.model, "config", None), "image_size", None) or 224
+    side = int(size[0] if isinstance(size, tuple | list) else size)
+    return max(1, side // backbone.patch_size) * backbone.patch_size
+
+
 def describe(backbone: Backbone, size: int, norm: Norm) -> dict[str, Any]:
     """What a user of the file must know, which it carries in its metadata."""
     return {
@@ -76,12 +85,13 @@ def _check(backbone: Backbone, module: EveryBlock, size: int, run: Callable[[Ten
     return worst / scale
 
 
-def save_program(path: Path, backbone: Backbone, *, size: int = 224, norm: Norm = "final") -> float:
+def save_program(path: Path, backbone: Backbone, *, size: int | None = None, norm: Norm = "final") -> float:
     """Write ``torch.export``'s program (``.pt2``), run it, and return how far its features are from the backbone's.
 
     ``torch.export.load(path).module()(images)`` gives the tuple of outputs. Raises :class:`ConfigError` for a size that
     is not whole patches, :class:`WeightsError` if the features differ by more than :data:`TOLERANCE`.
     """
+    size = size or own_size(backbone)
     module, program = _export(backbone, size, norm)
     about = {**describe(backbone, size, norm), "outputs": module.outputs}
     with atomic_path(path) as temporary:
@@ -89,6 +99,15 @@ def save_program(path: Path, backbone: Backbone, *, size: int = 224, norm: Norm 
             torch.export.save(program, file, extra_files={METADATA: json.dumps(about)})
         loaded = torch.export.load(temporary.open("rb")).module()
         return _check(backbone, module, size, loaded)
+
+
+def _name_batch(graph: Any) -> None:
+    """Call the number of images ``batch``, which the exporter calls by a number, wherever it stands."""
+    symbolic = graph.inputs[0].shape[0]
+    for value in [*graph.inputs, *(out for node in graph for out in node.outputs)]:
+        for place, side in enumerate(value.shape or ()):
+            if side == symbolic:
+                value.shape[place] = "batch"
 
 
 def _onnxruntime(path: Path) -> Any:
@@ -99,17 +118,18 @@ def _onnxruntime(path: Path) -> Any:
         raise ConfigError(f"{path}: needs the package {error.name}", "pip install 'dinoskip[onnx]'") from error
 
 
-def save_onnx(path: Path, backbone: Backbone, *, size: int = 224, norm: Norm = "final") -> float:
+def save_onnx(path: Path, backbone: Backbone, *, size: int | None = None, norm: Norm = "final") -> float:
     """Write ONNX, run it by onnxruntime on the CPU, and return how far its features are from the backbone's.
 
     Weights are inside the file. Raises as :func:`save_program`, and :class:`ConfigError` where the extra is missing.
     """
-    runtime = _onnxruntime(path)
+    runtime, size = _onnxruntime(path), size or own_size(backbone)
     with atomic_path(path) as temporary:
         module, program = _export(backbone, size, norm)
         made: Any = torch.onnx.export(
             program, (), input_names=["images"], output_names=module.outputs, dynamo=True, verbose=False
         )
+        _name_batch(made.model.graph)
         made.model.metadata_props[METADATA] = json.dumps(describe(backbone, size, norm))
         made.save(str(temporary))
         session = runtime.InferenceSession(str(temporary), providers=["CPUExecutionProvider"])

@@ -12,7 +12,7 @@ from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from torch import Tensor
 
 from dinoskip.errors import ConfigError, translate_write_errors
-from dinoskip.files import write_json
+from dinoskip.files import write_json, write_text
 from dinoskip.models.export import load_strict
 from dinoskip.models.from_hf import transformers_library
 from dinoskip.vit_config import SHAPES, VitConfig, layout_of
@@ -31,6 +31,26 @@ _IN_BLOCK = {
     "mlp.fc1": "mlp.fc1",
     "mlp.fc2": "mlp.fc2",
 }
+
+
+_CARD = """---
+library_name: transformers
+pipeline_tag: image-feature-extraction
+---
+# {name}
+
+A ViT of {blocks} blocks, trained at {size} × {size} pixels, for frozen features of images. It has no pooler, which
+transformers would otherwise make anew, at random:
+
+```python
+from transformers import AutoImageProcessor, AutoModel
+
+processor = AutoImageProcessor.from_pretrained("FOLDER")
+model = AutoModel.from_pretrained("FOLDER", add_pooling_layer=False)
+features = model(**processor(image, return_tensors="pt"), output_hidden_states=True)
+features.hidden_states[n]  # of block n: the CLS token, then the patches in raster order, before the last norm
+```
+"""
 
 
 def transformers_state(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -85,6 +105,7 @@ def save_transformers_folder(folder: str | Path, state: Mapping[str, Tensor], co
         with tempfile.TemporaryDirectory(prefix=".tmp-", dir=folder, ignore_cleanup_errors=True) as scratch:
             model.save_pretrained(scratch)
             for path in sorted(Path(scratch).iterdir()):
+                path.chmod(0o644)  # a weights file is made for its owner alone
                 path.replace(folder / path.name)
     write_json(
         folder / "preprocessor_config.json",
@@ -100,3 +121,4 @@ def save_transformers_folder(folder: str | Path, state: Mapping[str, Tensor], co
             "image_std": list(IMAGENET_DEFAULT_STD),
         },
     )
+    write_text(folder / "README.md", _CARD.format(name=config.name, blocks=config.blocks, size=config.img_size))

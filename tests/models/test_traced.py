@@ -52,10 +52,12 @@ def test_onnx(tmp_path: Path) -> None:
     pytest.importorskip("onnxscript")
     spec = weights(tmp_path, skip="attention")
     path = tmp_path / "w.onnx"
-    assert main(["models", "convert", spec, str(path), "--size", "32", "-q"]) == 0
+    assert main(["models", "convert", spec, str(path), "-q"]) == 0  # at its own 32 pixels
     assert {one.name for one in tmp_path.iterdir()} == {"w.onnx", "w.safetensors"}
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     assert [one.name for one in session.get_outputs()] == NAMES
+    assert session.get_inputs()[0].shape == ["batch", 3, 32, 32]
+    assert {one.shape[0] for one in session.get_outputs()} == {"batch"}
     about = json.loads(session.get_modelmeta().custom_metadata_map[METADATA])
     assert about["weights_sha256"] == load_backbone(spec).weights_hash
     for batch in (1, 5):

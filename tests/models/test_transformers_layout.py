@@ -31,8 +31,10 @@ def test_auto_model_computes_the_same_and_it_comes_back(tmp_path: Path) -> None:
     save_weights(tmp_path / "w.safetensors", model.state_dict(), config, {})
     command = ["models", "convert", f"weights:{tmp_path / 'w.safetensors'}", str(tmp_path / "hf")]
     assert main([*command, "--layout", "transformers", "-q"]) == 0
-    names = {"config.json", "model.safetensors", "preprocessor_config.json"}
+    names = {"config.json", "model.safetensors", "preprocessor_config.json", "README.md"}
     assert {path.name for path in (tmp_path / "hf").iterdir()} == names
+    assert {path.stat().st_mode & 0o777 for path in (tmp_path / "hf").iterdir()} == {0o644}
+    assert "add_pooling_layer=False" in (tmp_path / "hf" / "README.md").read_text()
     loaded = transformers.AutoModel.from_pretrained(tmp_path / "hf", add_pooling_layer=False).eval()
     images = torch.randn(2, 3, 64, 64)
     with torch.no_grad():
