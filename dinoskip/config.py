@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib
 import io
 import sys
 import types
@@ -23,6 +24,15 @@ class Config(BaseModel):
     """Base of every configuration class: frozen, unknown keys refused, NaN and infinity refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, ser_json_inf_nan="constants")
+
+
+def implementation(place: str) -> Any:
+    """What a settings class is the settings of, by its place ``package.module:name``.
+
+    It is imported when something is built: settings alone load no torch.
+    """
+    module, _, name = place.partition(":")
+    return getattr(importlib.import_module(module), name)
 
 
 N = TypeVar("N", int, float)

@@ -6,7 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from dinoskip.cli.arguments import Args, command, count, data_option, json_option, print_json
+from dinoskip.config import RawConfig, validate
 from dinoskip.errors import ConfigError
+from dinoskip.files import write_json
+from dinoskip.init.config import ModelConfig, SkiplessInit
+from dinoskip.pipeline.analysis.config import PRECISIONS, AnalyzeSection
+from dinoskip.vit_config import SkipWeight
 
 
 def add_commands(commands: Any) -> None:
@@ -47,10 +52,7 @@ def analyze(args: Args) -> int:
         return _on_photographs(args)
     if args.out or args.knn or args.probe:
         raise ConfigError("analyze: --out, --knn and --probe go with --data DIR")
-    from dinoskip.config import RawConfig, validate
-    from dinoskip.init.config import ModelConfig, SkiplessInit
     from dinoskip.pipeline.analysis.tables import analysis, as_text  # torch
-    from dinoskip.pipeline.stages.analyze import AnalyzeSection
 
     if args.spec:
         result = analysis({}, {spec: spec for spec in args.spec}, None, args.seed)
@@ -69,11 +71,8 @@ def _along_the_dial(args: Args) -> int:
     """``dinoskip analyze --dial``: signal propagation at every weight of the skips, constant and falling with depth."""
     from dataclasses import asdict  # and all below: heavy
 
-    from dinoskip.config import RawConfig, validate
     from dinoskip.diagnostics import bundled_photos, dial_table
     from dinoskip.pipeline.analysis.tables import signal_text
-    from dinoskip.pipeline.stages.analyze import AnalyzeSection
-    from dinoskip.vit_config import SkipWeight
 
     if args.spec or args.data or args.out:
         raise ConfigError("analyze: --dial is of fresh networks: it goes with --model, --depth, --size and --seed")
@@ -101,7 +100,6 @@ def _on_photographs(args: Args) -> int:
     import torch  # and all below: heavy
 
     from dinoskip.diagnostics import bundled_photos
-    from dinoskip.files import write_json
     from dinoskip.models import load_backbone
     from dinoskip.pipeline.analysis import inspection
 
@@ -141,7 +139,6 @@ def _on_photographs(args: Args) -> int:
 def _precisions(given: str | None) -> tuple[str, ...]:
     """The labels of a comma-separated list."""
     from dinoskip.diagnostics.quantization import bits_of
-    from dinoskip.pipeline.stages.analyze import PRECISIONS
 
     labels = tuple(given.split(",")) if given else PRECISIONS
     try:

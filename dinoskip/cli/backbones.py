@@ -24,10 +24,15 @@ from dinoskip.cli.arguments import (
 )
 from dinoskip.cli.rows import conclude
 from dinoskip.config import RawConfig, apply_overrides, validate
+from dinoskip.data.folders import ImageFolder
 from dinoskip.data.sets import FOLDER_KINDS, dataset_name
 from dinoskip.pipeline import stages
 from dinoskip.pipeline.graph import only
+from dinoskip.pipeline.inputs import OneDataset
+from dinoskip.pipeline.look.study import labelled
 from dinoskip.pipeline.stage import Stage
+from dinoskip.pipeline.study import build_nodes, study_of
+from dinoskip.pipeline.study_runner import study_runner
 from dinoskip.read_points import FACETS, usual_norm
 
 if TYPE_CHECKING:
@@ -113,7 +118,6 @@ def _add_export(actions: Any) -> None:
 
 def export_features(args: Args) -> int:
     """``dinoskip features export``."""
-    from dinoskip.data.folders import ImageFolder
     from dinoskip.distributed import world  # torch
     from dinoskip.features import Transform, export
     from dinoskip.models import load_backbone
@@ -141,7 +145,6 @@ def export_features(args: Args) -> int:
 
 def _data_name(data: dict[str, Any], overrides: Sequence[str]) -> str:
     """What rows call the data set of ``--data``: its :func:`dinoskip.data.dataset_name`, as far as a name may be it."""
-    from dinoskip.pipeline.inputs import OneDataset  # torch
 
     own = [f"dataset.{text.removeprefix('data.')}" for text in overrides if text.startswith("data.")]
     config = validate(OneDataset, apply_overrides(RawConfig({"dataset": data}, {"": "command line"}), own)).dataset
@@ -150,9 +153,6 @@ def _data_name(data: dict[str, Any], overrides: Sequence[str]) -> str:
 
 def _runner_of(args: Args, stage: Stage) -> Runner:
     """A study of existing backbones, in ``--out``, with one stage and what it needs. ``data.KEY=value`` sets keys."""
-    from dinoskip.pipeline.look.study import labelled  # torch, as below
-    from dinoskip.pipeline.study import build_nodes, study_of
-    from dinoskip.pipeline.study_runner import study_runner
 
     data: dict[str, Any] = {"kind": args.kind, "root": args.data}
     if args.kind == "voc":

@@ -11,9 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 from dinoskip.cli import studies, training
 from dinoskip.cli.arguments import Args, command, count
+from dinoskip.config import RawConfig, read_yaml, validate
 from dinoskip.console import log
 from dinoskip.environment import gpu_problem, visible_gpu
 from dinoskip.errors import ConfigError
+from dinoskip.pipeline.stages.weights import recipe_of
+from dinoskip.pipeline.study import load_study
+from dinoskip.training import launch
+from dinoskip.training.launch import ClusterConfig, folder_of, script
+from dinoskip.training.launch import submit as give
+from dinoskip.training.supervised_config import SupervisedJob
 
 if TYPE_CHECKING:
     from dinoskip.training.launch import ClusterConfig
@@ -98,10 +105,6 @@ def split_words(words: Sequence[str], commands: Collection[str]) -> tuple[list[s
 
 def _settled(job: Args) -> tuple[Path, str, TrainConfig | None]:
     """Where a job writes, its name, and how it trains, after a look at its settings."""
-    from dinoskip.config import validate
-    from dinoskip.pipeline.stages.weights import recipe_of
-    from dinoskip.pipeline.study import load_study  # torch
-    from dinoskip.training.supervised_config import SupervisedJob
 
     if job.handler is studies.run:
         study, variants = load_study(job.config, job.overrides)
@@ -122,8 +125,6 @@ def _settled(job: Args) -> tuple[Path, str, TrainConfig | None]:
 
 def _cluster(args: Args) -> ClusterConfig:
     """The file's settings, with those of the command line over them."""
-    from dinoskip.config import RawConfig, read_yaml, validate
-    from dinoskip.training.launch import ClusterConfig  # torch
 
     source = read_yaml(args.cluster) if args.cluster else RawConfig()
     for name in ASKED:
@@ -136,8 +137,6 @@ def _cluster(args: Args) -> ClusterConfig:
 
 def submit(args: Args) -> int:
     """``dinoskip submit``: check everything here, then write the script and give it to sbatch."""
-    from dinoskip.training.launch import folder_of, script
-    from dinoskip.training.launch import submit as give
 
     cluster = _cluster(args)
     output, name, recipe = _settled(args.parsed)
@@ -163,7 +162,6 @@ def submit(args: Args) -> int:
 
 def requeue(args: Args) -> int:
     """``dinoskip requeue``, which the script of a job calls; exit code 0 if there is nothing to be done by hand."""
-    from dinoskip.training import launch  # torch
 
     if args.begin:
         launch.begin(Path(args.output))

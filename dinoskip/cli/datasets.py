@@ -9,7 +9,13 @@ from typing import Any
 from dinoskip.cli.arguments import Args, command, count, data_option, group, json_option, overrides_argument, print_json
 from dinoskip.config import RawConfig, apply_overrides, validate
 from dinoskip.data.sets import FOLDER_KINDS, PUBLISHED_KINDS
+from dinoskip.data.sets.check import check as check_dataset
+from dinoskip.data.sets.prepare import missing
+from dinoskip.data.sets.prepare import prepare as unpack
+from dinoskip.data.sets.scenes import ScenesConfig, compose
+from dinoskip.data.shards import open_source
 from dinoskip.errors import ConfigError
+from dinoskip.pipeline.inputs import OneDataset
 
 
 def add_commands(commands: Any) -> None:
@@ -42,8 +48,6 @@ def add_commands(commands: Any) -> None:
 
 def check(args: Args) -> int:
     """``dinoskip data check``; exit code 3 if there are faults."""
-    from dinoskip.data.sets.check import check as check_dataset  # torch
-    from dinoskip.pipeline.inputs import OneDataset
 
     tree: dict[str, Any] = {"kind": args.kind, "root": args.data}
     source = apply_overrides(RawConfig({"dataset": tree}), [f"dataset.{text}" for text in args.overrides])
@@ -58,7 +62,6 @@ def check(args: Args) -> int:
 
 def scenes(args: Args) -> int:
     """``dinoskip data scenes``."""
-    from dinoskip.data.sets.scenes import ScenesConfig, compose  # torch
 
     out = Path(args.out)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
@@ -69,8 +72,6 @@ def scenes(args: Args) -> int:
 
 def prepare(args: Args) -> int:
     """``dinoskip data prepare``: unpack what the user downloaded, then say what is still missing."""
-    from dinoskip.data.sets.prepare import missing
-    from dinoskip.data.sets.prepare import prepare as unpack  # torch
 
     for line in unpack(args.kind, args.archives, args.out):
         print(line)
@@ -86,7 +87,6 @@ def pack(args: Args) -> int:
     """``dinoskip data pack``."""
     from dinoskip.data.pack import PackConfig
     from dinoskip.data.pack import pack as write_shards  # torch
-    from dinoskip.data.shards import open_source
 
     settings = {"short_side": args.short_side, "quality": args.quality}
     config = validate(PackConfig, RawConfig(settings, {"": "command line"}))

@@ -20,6 +20,10 @@ from dinoskip.cli.rows import conclude
 from dinoskip.config import RawConfig, apply_overrides
 from dinoskip.data.sets import FOLDER_KINDS
 from dinoskip.errors import ConfigError
+from dinoskip.pipeline.graph import only
+from dinoskip.pipeline.look.study import MEASURES, labels_of, safe_name, study_tree
+from dinoskip.pipeline.study import build_nodes, study_of
+from dinoskip.pipeline.study_runner import study_runner
 
 
 def add_commands(commands: Any) -> None:
@@ -57,10 +61,6 @@ def _is_setting(text: str) -> bool:
 def look(args: Args) -> int:
     """``dinoskip look``."""
     from dinoskip.distributed import is_main  # torch, as below
-    from dinoskip.pipeline.graph import only
-    from dinoskip.pipeline.look.study import MEASURES, labels_of, safe_name, study_tree
-    from dinoskip.pipeline.study import build_nodes, study_of
-    from dinoskip.pipeline.study_runner import study_runner
 
     backbones = [text for text in args.backbone if not _is_setting(text)]
     if not backbones:

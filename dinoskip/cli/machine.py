@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from dinoskip.cli.arguments import Args, command, print_table
+from dinoskip.environment import describe, gpu_problem
 from dinoskip.errors import DataError
+from dinoskip.files import MANIFEST, find_below, verify_manifest
 
 
 def add_commands(commands: Any) -> None:
@@ -20,7 +22,6 @@ def add_commands(commands: Any) -> None:
 
 def verify(args: Args) -> int:
     """``dinoskip verify``; exit code 3 if anything differs."""
-    from dinoskip.files import MANIFEST, find_below, verify_manifest
 
     folder = Path(args.folder)
     manifests = find_below(folder, MANIFEST)
@@ -36,8 +37,6 @@ def verify(args: Args) -> int:
 def doctor(args: Args) -> int:
     """``dinoskip doctor``; exit code 2 where a GPU is visible that torch cannot use."""
     import torch  # heavy
-
-    from dinoskip.environment import describe, gpu_problem
 
     free = shutil.disk_usage(".").free / 2**30
     print_table([*describe().items(), ("free disk here", f"{free:.1f} GiB")], ("what", "found"))

@@ -11,7 +11,9 @@ from dinoskip.cli.arguments import print_json, print_table
 from dinoskip.files import write_text
 from dinoskip.pipeline.report.results_folder import publish_results
 from dinoskip.pipeline.report.unfinished import note_unfinished
+from dinoskip.records import read_records
 from dinoskip.results import UNKNOWN_EPOCH, EvalResult, read_rows, rows_csv
+from visualize.rows import last_epochs
 
 if TYPE_CHECKING:
     from dinoskip.pipeline.runner import Runner
@@ -41,7 +43,6 @@ def _with_rows(outputs: Mapping[str, Path | None]) -> dict[str, Path]:
 
 
 def _records_of(runner: Runner) -> dict[EvalResult, ImageRecords]:
-    from dinoskip.records import read_records
 
     return {row: one for out in _with_rows(_outputs(runner)).values() for row, one in read_records(out).items()}
 
@@ -73,7 +74,6 @@ def print_rows(rows: list[EvalResult]) -> None:
 def print_results(runner: Runner, rows: Sequence[EvalResult]) -> None:
     """Print the last epoch's numbers: every block of a few models, then each model at its chosen block."""
     from visualize.comparison import Scores  # numpy, scipy
-    from visualize.rows import last_epochs
 
     by_model: dict[str, list[EvalResult]] = {}
     for row in rows:

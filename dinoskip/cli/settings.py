@@ -12,6 +12,7 @@ from pydantic_core import to_json
 from dinoskip.cli.arguments import Args, command, json_option, print_json, print_table
 from dinoskip.config import Config
 from dinoskip.errors import ConfigError, did_you_mean
+from dinoskip.pipeline.study import Study
 
 SIGNS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
 
@@ -133,7 +134,6 @@ def _has(path: list[str], asked: list[str]) -> bool:
 
 def settings(args: Args) -> int:
     """``dinoskip settings``."""
-    from dinoskip.pipeline.study import Study  # torch
 
     every = settings_of(Study)
     rows = matching(every, args.words)

@@ -20,9 +20,13 @@ from dinoskip.console import duration, log
 from dinoskip.environment import machine
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.files import find_below, read_json
-from dinoskip.pipeline import graph, stages
+from dinoskip.pipeline import cleaning, estimate, graph, stages
 from dinoskip.pipeline.artifacts import PARTIAL
 from dinoskip.pipeline.progress import NO_TIME
+from dinoskip.pipeline.report.markdown import copy_markdown, markdown_file
+from dinoskip.pipeline.study import build_nodes, load_study
+from dinoskip.pipeline.study_runner import report_without_missing, study_runner
+from dinoskip.pipeline.work import StudyImages
 
 if TYPE_CHECKING:
     from dinoskip.pipeline.runner import Runner
@@ -84,8 +88,6 @@ def add_commands(commands: Any) -> None:
 
 def _opened(args: Args) -> tuple[StudyBase, tuple[Variant, ...], Runner]:
     """The study of a command, and what runs it."""
-    from dinoskip.pipeline.study import build_nodes, load_study  # torch
-    from dinoskip.pipeline.study_runner import study_runner
 
     study, variants = load_study(args.config, args.overrides)
     device, workers = getattr(args, "device", "auto"), getattr(args, "workers", 0)
@@ -143,8 +145,6 @@ def plan(args: Args) -> int:
 
 
 def _estimate(args: Args, study: StudyBase, variants: tuple[Variant, ...], runner: Runner) -> int:
-    from dinoskip.pipeline import estimate  # torch
-    from dinoskip.pipeline.work import StudyImages
 
     images = StudyImages(study, assume=True)
     made = estimate.costs(images, study, variants, runner.planner.nodes)
@@ -174,8 +174,6 @@ def _estimate(args: Args, study: StudyBase, variants: tuple[Variant, ...], runne
 
 def report(args: Args) -> int:
     """``dinoskip report``: the report stage alone, of what is there."""
-    from dinoskip.pipeline.report.markdown import copy_markdown, markdown_file
-    from dinoskip.pipeline.study_runner import report_without_missing, study_runner
 
     target = markdown_file(args.markdown) if args.markdown else None
     study, variants, runner = _opened(args)
@@ -222,7 +220,6 @@ def status(args: Args) -> int:
 
 def gc(args: Args) -> int:
     """``dinoskip gc``."""
-    from dinoskip.pipeline import cleaning  # torch
 
     study, _, runner = _opened(args)
     pending = [step for step in runner.plan() if step.state != "cached"]

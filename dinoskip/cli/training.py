@@ -6,7 +6,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dinoskip.cli.arguments import Args, command, computing_options, data_option, overrides_argument, recipe_source
+from dinoskip.config import validate
 from dinoskip.console import log
+from dinoskip.data.labelled_folder import LabelledFolder
+from dinoskip.data.sets import FolderConfig
+from dinoskip.data.shards import open_source
+from dinoskip.init.config import init_for_skipless
+from dinoskip.training.objectives import PretrainJob
+from dinoskip.training.supervised_config import SupervisedJob
+from eval.online.config import OnlineConfig, OnlineKnnConfig
 
 if TYPE_CHECKING:
     from dinoskip.training.objectives import PretrainJob
@@ -55,16 +63,12 @@ def add_commands(commands: Any) -> None:
 
 def pretrain_job(args: Args) -> PretrainJob:
     """The job of ``dinoskip pretrain CONFIG [a.b=value ...]``; a study's other sections are left out."""
-    from dinoskip.config import validate
-    from dinoskip.training.objectives import PretrainJob  # torch
 
     return validate(PretrainJob, recipe_source(args, "pretrain"))
 
 
 def _observer(args: Args, job: PretrainJob) -> Observer | None:
-    from dinoskip.data.sets import FolderConfig  # torch
     from dinoskip.pipeline.training_runs import build_observer
-    from eval.online.config import OnlineConfig, OnlineKnnConfig
 
     if args.online_knn:
         section = OnlineConfig(knn=OnlineKnnConfig(dataset="online"))
@@ -76,9 +80,7 @@ def _observer(args: Args, job: PretrainJob) -> Observer | None:
 
 def pretrain(args: Args) -> int:
     """``dinoskip pretrain``."""
-    from dinoskip.data.shards import open_source  # torch
     from dinoskip.distributed import is_main
-    from dinoskip.init.config import init_for_skipless
     from dinoskip.training.pretraining import pretrain as train
 
     job = pretrain_job(args)
@@ -94,12 +96,8 @@ def pretrain(args: Args) -> int:
 
 def supervise(args: Args) -> int:
     """``dinoskip supervise``."""
-    from dinoskip.config import validate
-    from dinoskip.data.labelled_folder import LabelledFolder
     from dinoskip.distributed import is_main
-    from dinoskip.init.config import init_for_skipless
     from dinoskip.training.supervised import supervise as train_classifier
-    from dinoskip.training.supervised_config import SupervisedJob
 
     job = validate(SupervisedJob, recipe_source(args, "supervise"))
     job = job.model_copy(update={"model": init_for_skipless(job.model)})

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from dinoskip.config import Added, Config, Positive, no_duplicates
+from dinoskip.config import Added, Config, Positive, implementation, no_duplicates
 from dinoskip.console import log
 from dinoskip.vit_config import PositionResize, TemperatureMode, VitConfig
 
@@ -49,9 +50,8 @@ class SkiplessInit(Config):
 
     def tensors(self, model: nn.Module, seed: int) -> Assignments:
         """What this method assigns."""
-        from dinoskip.init.skipless import skipless_tensors  # torch
-
-        return skipless_tensors(model, self, seed)
+        made: Callable[..., Assignments] = implementation("dinoskip.init.skipless:skipless_tensors")
+        return made(model, self, seed)
 
 
 class MimeticInit(Config):
@@ -65,9 +65,8 @@ class MimeticInit(Config):
 
     def tensors(self, model: nn.Module, seed: int) -> Assignments:
         """What this method assigns."""
-        from dinoskip.init.mimetic import mimetic_tensors  # torch
-
-        return mimetic_tensors(model, self, seed)
+        made: Callable[..., Assignments] = implementation("dinoskip.init.mimetic:mimetic_tensors")
+        return made(model, self, seed)
 
 
 Values = Literal["shared", "blocked"]
@@ -93,11 +92,10 @@ class ConditionedInit(Config):
 
     def tensors(self, model: nn.Module, seed: int) -> Assignments:
         """What this method assigns."""
-        from dinoskip.init.conditioned import conditioned_tensors  # torch
-        from dinoskip.init.default import default_tensors
-
+        made: Callable[..., Assignments] = implementation("dinoskip.init.conditioned:conditioned_tensors")
+        default_tensors: Callable[..., Assignments] = implementation("dinoskip.init.default:default_tensors")
         others = {} if set(self.parts) == set(PARTS) else dict(default_tensors(model, seed))
-        return conditioned_tensors(model, self, seed, others)
+        return made(model, self, seed, others)
 
 
 Reading = Literal["product", "factor"]
@@ -118,9 +116,8 @@ class ResidualFreeInit(Config):
 
     def tensors(self, model: nn.Module, seed: int) -> Assignments:
         """What this method assigns."""
-        from dinoskip.init.residual_free import residual_free_tensors  # torch
-
-        return residual_free_tensors(model, self, seed)
+        made: Callable[..., Assignments] = implementation("dinoskip.init.residual_free:residual_free_tensors")
+        return made(model, self, seed)
 
 
 class WeightSelectionInit(Config):
@@ -131,10 +128,9 @@ class WeightSelectionInit(Config):
 
     def tensors(self, model: nn.Module, seed: int) -> Assignments:
         """What this method assigns; the seed has no part in it."""
-        from dinoskip.init.weight_selection import weight_selection_tensors  # torch
-        from dinoskip.models.load import load_backbone
-
-        return weight_selection_tensors(model, load_backbone(self.teacher).model)
+        made: Callable[..., Assignments] = implementation("dinoskip.init.weight_selection:weight_selection_tensors")
+        load_backbone: Callable[..., Any] = implementation("dinoskip.models.load:load_backbone")
+        return made(model, load_backbone(self.teacher).model)
 
 
 Mlp = Literal["orthogonal", "mirrored"]
@@ -163,9 +159,9 @@ class CalibratedInit(Config):
 
     def tensors(self, model: nn.Module, seed: int, images: Tensor) -> Assignments:
         """What this method assigns, given ``images`` (B, 3, S, S), normalised."""
-        from dinoskip.init.calibrated import calibrated_tensors, drawn_by_default  # torch
-
-        return calibrated_tensors(model, self, seed, images, drawn_by_default(model, seed))
+        made: Callable[..., Assignments] = implementation("dinoskip.init.calibrated:calibrated_tensors")
+        drawn_by_default: Callable[..., Any] = implementation("dinoskip.init.calibrated:drawn_by_default")
+        return made(model, self, seed, images, drawn_by_default(model, seed))
 
 
 class MaeInit(Config):
@@ -178,9 +174,8 @@ class MaeInit(Config):
 
     def tensors(self, model: nn.Module, seed: int) -> Assignments:
         """Weights of linear layers and patch embedding, biases of linear layers, the CLS token."""
-        from dinoskip.init.mae import mae_tensors  # torch
-
-        return mae_tensors(model, self, seed)
+        made: Callable[..., Assignments] = implementation("dinoskip.init.mae:mae_tensors")
+        return made(model, self, seed)
 
 
 NEEDS_NO_SKIP = "changes the function where the skip connection around it is kept"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from dinoskip.config import Added
+from dinoskip.config import Added, implementation
 from dinoskip.optim.schedules import Beta, Scheduled
 
 if TYPE_CHECKING:
@@ -76,10 +77,9 @@ class SoapConfig(PreconditionedConfig):
 
     def build(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
         """Build the optimizer over ``groups`` of :func:`dinoskip.optim.groups.param_groups`."""
-        from dinoskip.optim.soap import SOAP  # torch
-
+        made: Callable[..., torch.optim.Optimizer] = implementation("dinoskip.optim.soap:SOAP")
         settings = self.model_dump(exclude={"name", "split_qkv", *(set(Scheduled.model_fields) - {"lr"})})
-        return SOAP(self.blocks(groups), **settings)
+        return made(self.blocks(groups), **settings)
 
 
 class EcsConfig(RefreshConfig):
@@ -95,10 +95,9 @@ class EcsConfig(RefreshConfig):
 
     def build(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
         """Build the optimizer over ``groups`` of :func:`dinoskip.optim.groups.param_groups`."""
-        from dinoskip.optim.soap import SOAP  # torch
-
+        made: Callable[..., torch.optim.Optimizer] = implementation("dinoskip.optim.soap:SOAP")
         settings = self.model_dump(exclude={"name", *(set(Scheduled.model_fields) - {"lr"})})
-        return SOAP(groups, variant="ecs", **settings)
+        return made(groups, variant="ecs", **settings)
 
 
 class KLShampooConfig(PreconditionedConfig):
@@ -113,11 +112,10 @@ class KLShampooConfig(PreconditionedConfig):
 
     def build(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
         """Build the optimizer over ``groups`` of :func:`dinoskip.optim.groups.param_groups`."""
-        from dinoskip.optim.kl_shampoo import KLShampoo  # torch
-
+        made: Callable[..., torch.optim.Optimizer] = implementation("dinoskip.optim.kl_shampoo:KLShampoo")
         plain = {"lr", "betas", "shampoo_beta", "eps", "precondition_frequency", "max_precond_dim", "normalize_grads"}
         plain |= {"stagger", "tf32"}
-        return KLShampoo(
+        return made(
             self.blocks(groups),
             using_klsoap=self.klsoap,
             using_damping=self.damping,
@@ -141,11 +139,13 @@ class MuonConfig(Scheduled):
     def build(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
         """Build the optimizer over ``groups`` of :func:`dinoskip.optim.groups.param_groups`."""
         from dinoskip.optim.groups import split_groups  # torch
-        from dinoskip.optim.muon import MuonAdamW, is_hidden_matrix
+
+        made: Callable[..., torch.optim.Optimizer] = implementation("dinoskip.optim.muon:MuonAdamW")
+        is_hidden_matrix: Callable[..., Any] = implementation("dinoskip.optim.muon:is_hidden_matrix")
 
         matrices, others = split_groups(groups, is_hidden_matrix)
         settings = self.model_dump(include={"lr", "momentum", "nesterov", "ns_steps", "betas", "eps"})
-        return MuonAdamW(matrices, others, **settings)
+        return made(matrices, others, **settings)
 
 
 def _named(value: Any) -> Any:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from dinoskip.config import Added
+from dinoskip.config import Added, implementation
 from dinoskip.flops import dino_head_flops, dino_step_flops
 from dinoskip.training.presets import PRESETS, filled
 from dinoskip.training.pretrain_config import StepCost
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     import torch
 
     from dinoskip.data.view_targets import ViewTargets
-    from dinoskip.training.dino import DINO
+    from dinoskip.training.objective import Objective
 
 
 class DinoConfig(TeacherStudentConfig):
@@ -39,14 +40,12 @@ class DinoConfig(TeacherStudentConfig):
         crops = self.crops
         return self.with_overlaps(None, patch_size, crops.global_size, crops.local_size, crops.num_local)
 
-    def build(self, job: Job, steps_per_epoch: int, device: torch.device) -> DINO:
+    def build(self, job: Job, steps_per_epoch: int, device: torch.device) -> Objective:
         """Student, teacher and centre."""
-        from dinoskip.training.dino import DINO  # torch
-        from dinoskip.training.extended import ExtendedDINO
-
-        if self.extended:
-            return ExtendedDINO(job, self, steps_per_epoch, device)
-        return DINO(job, self, steps_per_epoch, device)
+        make: Callable[..., Objective] = implementation(
+            "dinoskip.training.extended:ExtendedDINO" if self.extended else "dinoskip.training.dino:DINO"
+        )
+        return make(job, self, steps_per_epoch, device)
 
     def cost(self, model: VitConfig) -> StepCost:
         """Student and teacher, each with its head."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from dinoskip.config import Config
+from dinoskip.config import Config, implementation
 from dinoskip.data.config import AugmentConfig, CropConfig, Probability, Scale
 from dinoskip.flops import patch_flops, vit_flops
 from dinoskip.training.pretrain_config import PretrainConfig, StepCost
@@ -16,7 +17,7 @@ from dinoskip.vit_config import SHAPES, VitConfig
 if TYPE_CHECKING:
     import torch
 
-    from dinoskip.training.distill import Distill
+    from dinoskip.training.objective import Objective
 
 
 PointLoss = Literal["cosine_smooth_l1", "cosine", "smooth_l1", "mse"]
@@ -114,11 +115,10 @@ class DistillConfig(PretrainConfig):
         """The teachers."""
         return tuple(teacher.backbone for teacher in self.teachers)
 
-    def build(self, job: Job, steps_per_epoch: int, device: torch.device) -> Distill:
+    def build(self, job: Job, steps_per_epoch: int, device: torch.device) -> Objective:
         """Student, heads and teachers."""
-        from dinoskip.training.distill import Distill  # torch
-
-        return Distill(job, self, steps_per_epoch, device)
+        make: Callable[..., Objective] = implementation("dinoskip.training.distill:Distill")
+        return make(job, self, steps_per_epoch, device)
 
     def cost(self, model: VitConfig) -> StepCost:
         """The student alone, without its heads: what teachers take is known when they are loaded."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
+from dinoskip.config import implementation
 from dinoskip.data.config import CropConfig, Scale
 from dinoskip.flops import dino_head_flops, dino_step_flops
 from dinoskip.training.presets import IBOT_PRESETS, filled
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
     import torch
 
     from dinoskip.data.view_targets import ViewTargets
-    from dinoskip.training.ibot import IBOT
+    from dinoskip.training.objective import Objective
 
 
 def _are_shares(ratios: tuple[tuple[float, float], ...]) -> tuple[tuple[float, float], ...]:
@@ -71,14 +73,12 @@ class IbotConfig(TeacherStudentConfig):
         crops, masks = self.crops, BlockMasks(self.crops.global_size // patch_size, self.mask_ratios, seed)
         return self.with_overlaps(masks, patch_size, crops.global_size, crops.local_size, crops.num_local)
 
-    def build(self, job: Job, steps_per_epoch: int, device: torch.device) -> IBOT:
+    def build(self, job: Job, steps_per_epoch: int, device: torch.device) -> Objective:
         """Student, teacher and two centres."""
-        from dinoskip.training.extended import ExtendedIBOT  # torch
-        from dinoskip.training.ibot import IBOT
-
-        if self.extended:
-            return ExtendedIBOT(job, self, steps_per_epoch, device)
-        return IBOT(job, self, steps_per_epoch, device)
+        make: Callable[..., Objective] = implementation(
+            "dinoskip.training.extended:ExtendedIBOT" if self.extended else "dinoskip.training.ibot:IBOT"
+        )
+        return make(job, self, steps_per_epoch, device)
 
     def cost(self, model: VitConfig) -> StepCost:
         """As DINO's, with the head on the teacher's patches and on the student's masked ones."""

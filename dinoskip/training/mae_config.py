@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
-from dinoskip.config import Added
+from dinoskip.config import Added, implementation
 from dinoskip.data.config import AugmentConfig, CropConfig, Probability, Scale
 from dinoskip.flops import block_flops, patch_flops
 from dinoskip.init.config import ModelConfig, needs_images
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     import torch
 
     from dinoskip.data.masks import VisiblePatches
-    from dinoskip.training.mae import MAE
+    from dinoskip.training.objective import Objective
 
 HEAD_DIM = 32  # channels of a decoder's head: 16 heads of 512 channels
 EVERY = 2  # encoder blocks from one whose tokens are kept to the next
@@ -75,11 +76,10 @@ class MaeConfig(PretrainConfig):
         text = f"sincos replaces those with which init {model.init.name} is measured: take positions=learned"
         return {"positions": text}
 
-    def build(self, job: Job, steps_per_epoch: int, device: torch.device) -> MAE:
+    def build(self, job: Job, steps_per_epoch: int, device: torch.device) -> Objective:
         """Encoder and decoder."""
-        from dinoskip.training.mae import MAE  # torch
-
-        return MAE(job, self, steps_per_epoch, device)
+        make: Callable[..., Objective] = implementation("dinoskip.training.mae:MAE")
+        return make(job, self, steps_per_epoch, device)
 
     def decoder_shape(self, model: VitConfig) -> tuple[int, int]:
         """Width and blocks of the decoder for an encoder."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, model_validator
 
+from dinoskip.config import implementation
 from dinoskip.data.config import AugmentConfig, CropConfig, Probability, Scale
 from dinoskip.flops import patch_flops, vit_flops
 from dinoskip.training.addends_config import AddendsConfig
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
     import torch
 
     from dinoskip.data.view_targets import ViewTargets
-    from dinoskip.training.patch_contrast import PatchContrast
+    from dinoskip.training.objective import Objective
 
 
 class JitterConfig(AugmentConfig):
@@ -81,14 +83,14 @@ class PatchContrastConfig(AddendsConfig):
         """Of both crops."""
         return {"crop_size": self.crop_size}
 
-    def build(self, job: Job, steps_per_epoch: int, device: torch.device) -> PatchContrast:
+    def build(self, job: Job, steps_per_epoch: int, device: torch.device) -> Objective:
         """Student, and teacher if there is one."""
-        from dinoskip.training.extended import ExtendedPatchContrast  # torch
-        from dinoskip.training.patch_contrast import PatchContrast
-
-        if self.adds:
-            return ExtendedPatchContrast(job, self, steps_per_epoch, device)
-        return PatchContrast(job, self, steps_per_epoch, device)
+        make: Callable[..., Objective] = implementation(
+            "dinoskip.training.extended:ExtendedPatchContrast"
+            if self.adds
+            else "dinoskip.training.patch_contrast:PatchContrast"
+        )
+        return make(job, self, steps_per_epoch, device)
 
     def cost(self, model: VitConfig) -> StepCost:
         """Without the scores between patches."""

@@ -90,7 +90,7 @@ def build_gallery(
             "charts": block_charts({str(number): model.rows for number, model in enumerate(models)}, data["blocks"]),
             "classes": [(number, classes.names[number]) for number in shown] if classes else [],
             "components": COMPONENTS[-1],
-            "legends": {key: layer for key, layer in LAYERS.items() if key in {one["key"] for one in data["layers"]}},
+            "legends": {one["key"]: LAYERS[one["key"]] for one in data["layers"] if one["key"] in LAYERS},
         },
         styles=("base.css", "gallery.css"),
         extra_style=_colour_style([model.name for model in models], shown, classes),

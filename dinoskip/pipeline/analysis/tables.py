@@ -23,10 +23,10 @@ from dinoskip.init.build import build_model
 from dinoskip.init.config import ModelConfig
 from dinoskip.models import Backbone, load_backbone
 from dinoskip.models.attention_factors import is_plain_attention
+from dinoskip.pipeline.analysis.config import AnalyzeSection, LabelFreeConfig, QuantiseConfig
 from dinoskip.pipeline.analysis.inspection import CALIBRATION, inputs_of, inside, quantised_scores
 from dinoskip.pipeline.inputs import dataset_of, open_split
 from dinoskip.pipeline.stage import Task
-from dinoskip.pipeline.stages.analyze import AnalyzeSection, LabelFreeConfig, QuantiseConfig
 from dinoskip.training.calibration import centre_crops, spread
 from eval.online import OnlineKnn
 

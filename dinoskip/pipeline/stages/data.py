@@ -6,12 +6,12 @@ from typing import Any
 
 from dinoskip.config import RawConfig, settings_for_key, validate
 from dinoskip.data.sets.kind import Composed
+from dinoskip.pipeline.inputs import OneDataset
 from dinoskip.pipeline.stage import Content, DataInputs, Stage, StudyNodes, Task
 
 
 def run(task: Task) -> None:
     """Compose the data set."""
-    from dinoskip.pipeline.inputs import OneDataset  # torch
 
     config = validate(OneDataset, RawConfig({"dataset": dict(task.settings["scenes"])})).dataset
     assert isinstance(config, Composed)

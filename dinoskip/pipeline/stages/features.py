@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from dinoskip.pipeline.inputs import export_options, open_backbone, open_split
 from dinoskip.pipeline.settings import FEATURES_VERSION, FeatureSettings
 from dinoskip.pipeline.stage import EvaluatedModel, Stage, StudyNodes, Task
 from dinoskip.pipeline.stages import data
@@ -13,7 +14,6 @@ def run(task: Task) -> None:
     """Export the features."""
     from dinoskip.distributed import world  # torch, as all of these
     from dinoskip.features import export
-    from dinoskip.pipeline.inputs import export_options, open_backbone, open_split
 
     wanted = task.settings
     dataset = open_split(task, wanted.use, wanted.split)

@@ -22,6 +22,7 @@ from dinoskip.pipeline.stage import (
     not_multiples,
 )
 from dinoskip.pipeline.stages import data
+from dinoskip.pipeline.stages.weights import evaluated_epochs
 from dinoskip.tasks import EvaluationTask, tasks
 from dinoskip.tasks import task as task_record
 from eval.probe.task import ProbeSection
@@ -51,7 +52,6 @@ def check(study: StudyBase, variants: tuple[Variant, ...]) -> Iterator[Problem]:
     yield from beyond_depth({"gallery.block": (section.block or 1,)}, variants)
     size = section.size or (probe.size if probe.live else None)
     yield from not_multiples({"gallery.size": size}, variants)
-    from dinoskip.pipeline.stages.weights import evaluated_epochs  # torch
 
     evaluated = evaluated_epochs(study)
     for epoch in section.epochs:
@@ -136,7 +136,6 @@ def add_nodes(nodes: StudyNodes) -> None:
     name = section.dataset or next(iter(probe.datasets), None)
     if name is None:
         return
-    from dinoskip.pipeline.stages.weights import evaluated_epochs  # torch
 
     last = max(evaluated_epochs(study), default=0)
     epochs = section.epochs or (last,)

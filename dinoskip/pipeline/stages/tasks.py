@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from dinoskip.pipeline.inputs import open_backbone, open_features, open_split
 from dinoskip.pipeline.settings import FeatureSettings, TaskSettings
 from dinoskip.pipeline.stage import (
     Command,
@@ -148,7 +149,6 @@ def _add_node(
 
 def run(of: Task) -> None:
     """Open what the task reads, and measure."""
-    from dinoskip.pipeline.inputs import open_backbone, open_features, open_split  # torch
 
     settings = of.settings
     record, section = settings.record, settings.section
