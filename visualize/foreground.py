@@ -15,10 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from visualize.pca import PatchPCA, to_rgb
+from visualize.rasters import OUTLYING
 
 F64 = NDArray[np.float64]
-OUTLYING = 3.0
-"""Tokens of a norm above so many medians of a block's are outliers."""
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,8 @@ from dinoskip.images import read_image
 EIGEN_LEVELS = 63  # the middle one is the split
 HEAT_LEVELS = 32
 HEAT_QUANTILE = 0.99  # of a map's values: shown as the brightest
+OUTLYING = 3.0
+"""Tokens of a norm above so many medians of a block's are outliers."""
 VEIL_COLOUR = (14, 18, 44)
 TINT = 150  # opacity of the colour over an object
 VEIL = 175  # opacity (0..255) of the shade over what a mask leaves out

@@ -68,10 +68,7 @@ def build_gallery(
     pictures = PictureFiles(out, embedded=config.single_file)
     out.mkdir(parents=True, exist_ok=True)
     sizes = [_write_reference(pictures, number, image, photo_size, classes) for number, image in enumerate(images)]
-    cells = [
-        [write_cell(Cell(model, image, row, column, views, classes), pictures) for row, image in enumerate(images)]
-        for column, model in enumerate(models)
-    ]
+    cells = _cells(models, images, views, classes, pictures)
     features = {row: reduced for row in clicked if (reduced := _features(models, ids[row]))}
     data = _page_data(models, images, sizes, cells, config.block or default_block, classes, sorted(features))
     shown = _classes_shown(models, images, classes)
@@ -96,6 +93,20 @@ def build_gallery(
         extra_style=_colour_style([model.name for model in models], shown, classes),
         script=("gallery_pictures.js", "gallery.js"),
     )
+
+
+def _cells(
+    models: Sequence[GalleryModel],
+    images: Sequence[GalleryImage],
+    views: PcaViews,
+    classes: Classes | None,
+    pictures: PictureFiles,
+) -> list[list[GalleryCell]]:
+    """What is drawn of every image, by model."""
+    return [
+        [write_cell(Cell(model, image, row, column, views, classes), pictures) for row, image in enumerate(images)]
+        for column, model in enumerate(models)
+    ]
 
 
 def _features(models: Sequence[GalleryModel], name: str) -> list[dict[str, Any] | None]:

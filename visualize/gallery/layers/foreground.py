@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from visualize import rasters
-from visualize.foreground import OUTLYING
 from visualize.gallery.layers.layer import Cell, Drawn, Layer, Mark, Scores
 
 OUTLIER = (213, 94, 0)  # .swatch.outlier of gallery.css
@@ -17,9 +16,9 @@ def draw(cell: Cell) -> Drawn:
     for block, pictures in views.foreground[cell.column].items():
         colours, relative = pictures[cell.row], views.norms[cell.column][block][cell.row]
         if colours is not None and relative is not None:
-            grey = np.rint(np.clip(relative / OUTLYING, 0, 1) * 255).astype(np.uint8)
+            grey = np.rint(np.clip(relative / rasters.OUTLYING, 0, 1) * 255).astype(np.uint8)
             norms = np.repeat(grey[..., None], 3, axis=-1)
-            norms[relative > OUTLYING] = OUTLIER
+            norms[relative > rasters.OUTLYING] = OUTLIER
             maps[block] = [rasters.fewer_levels(colours), norms]
     return Drawn(maps, rasters.png, {"parts": [0, 1]})
 
@@ -27,7 +26,9 @@ def draw(cell: Cell) -> Drawn:
 def scores(cell: Cell) -> Scores:
     """The share of outlying patches, in percent."""
     found = {block: own[cell.row] for block, own in cell.views.norms[cell.column].items()}
-    return {"outliers": {b: 100 * float((one > OUTLYING).mean()) for b, one in found.items() if one is not None}}
+    return {
+        "outliers": {b: 100 * float((one > rasters.OUTLYING).mean()) for b, one in found.items() if one is not None}
+    }
 
 
 LAYER = Layer(
@@ -36,7 +37,7 @@ LAYER = Layer(
     draw=draw,
     scores=scores,
     parts=("parts of objects", "norm of patches"),
-    marks=(Mark("swatch outlier", f"outliers: norm above {OUTLYING:g} medians of the block"),),
+    marks=(Mark("swatch outlier", f"outliers: norm above {rasters.OUTLYING:g} medians of the block"),),
     caption="The first component over all images parts foreground from background, which is the side that is more "
     "frequent at the images’ border. Three components of the foreground are the colours, so the same part has the same "
     "colour in all images. Outliers are alike wherever they lie: TokenCut may cut them off instead of an object, and "
