@@ -17,7 +17,8 @@ from dinoskip.tasks import is_error
 _BASELINE = "baseline: "
 UNKNOWN_EPOCH = -1
 """The epoch of weights from elsewhere that do not say it, and of baselines. Epoch 0 is an untrained network."""
-_WHERE_THEY_APPLY = ("heldout", "token_cosine", "complete", "degenerate")  # left out of rows.json where they do not
+_OF_A_NETWORK = ("heldout", "token_cosine", "complete", "degenerate")
+_WHERE_THEY_APPLY = (*_OF_A_NETWORK, "left_out")  # not in rows.json where they do not
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,8 @@ class EvalResult:
     be chosen without the images that are reported (:func:`best_by_heldout`). ``token_cosine`` is the mean cosine
     between the tokens of an image, 1 where all are alike. ``complete`` is the share (0..1) of TokenCut's graphs that
     join every token to every other, ``degenerate`` of those whose second eigenvalue is multiple, complete ones
-    included: such a cut is one of many. None where they do not apply.
+    included: such a cut is one of many. ``left_out`` is the number of images (videos, pairs) of the split that are
+    broken and not among the ``n``. None where they do not apply.
     """
 
     metric: str
@@ -65,6 +67,7 @@ class EvalResult:
     token_cosine: float | None = None
     complete: float | None = None
     degenerate: float | None = None
+    left_out: int | None = None
 
     @property
     def is_baseline(self) -> bool:
@@ -112,7 +115,7 @@ class EvalResult:
         """
         empty = {"initialisation": "", "optimizer": "", "depth": 0, "block": "", "facet": "", "norm": ""}
         about: dict[str, Any] = {**empty, "resolution": "", "weights": "", "protocol": "", "note": ""}
-        about |= {"epoch": UNKNOWN_EPOCH, **dict.fromkeys(_WHERE_THEY_APPLY)}
+        about |= {"epoch": UNKNOWN_EPOCH, **dict.fromkeys(_OF_A_NETWORK)}
         model = f"{_BASELINE}{name}"
         return replace(self, model=model, value=value, low=low, high=high, deviation=None, **about)
 

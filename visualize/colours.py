@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
 from visualize.foreground import OutlierCount, count_outliers, find_foreground
-from visualize.pca import PatchPCA, procrustes, to_rgb
+from visualize.pca import PatchPCA, channel_ends, procrustes, to_rgb
 from visualize.rasters import nearest
 from visualize.roughness import roughness
 
@@ -37,6 +37,18 @@ class TokenSource(Protocol):
 
 
 @dataclass(frozen=True)
+class PcaBasis:
+    """The colours of one store at one block: scores on ``pca``, as they are or times ``turn`` (3, 3), None for the
+    first store; each channel between its low and high value, of (2, 3) ``own`` and ``turned``.
+    """
+
+    pca: PatchPCA
+    turn: np.ndarray | None
+    own: np.ndarray
+    turned: np.ndarray
+
+
+@dataclass(frozen=True)
 class PcaViews:
     """Three ways to colour the same tokens, each a list of :data:`Colours`, one a store.
 
@@ -50,6 +62,7 @@ class PcaViews:
 
     ``foreground`` are the colours of :func:`visualize.foreground.find_foreground` over all shown images, ``norms`` the
     tokens' norms (h, w) as multiples of the block's median, ``outliers`` the count of those that lie out.
+    ``bases`` are those over all shown images, {block: basis} of each store.
     """
 
     aligned: list[Colours]
@@ -59,11 +72,18 @@ class PcaViews:
     foreground: list[Colours]
     norms: list[Colours]
     outliers: list[dict[int, OutlierCount]]
+    bases: list[dict[int, PcaBasis]]
 
 
-def pca_views(stores: Sequence[TokenSource | None], ids: Sequence[str]) -> PcaViews:
-    """Colour images ``ids``; None where a store lacks the image or its tokens are not finite."""
-    empty: list[list[dict[int, Any]]] = [[{} for _ in stores] for _ in range(7)]
+def pca_views(
+    stores: Sequence[TokenSource | None], ids: Sequence[str], bases: Sequence[Mapping[int, PcaBasis]] | None = None
+) -> PcaViews:
+    """Colour images ``ids``; None where a store lacks the image or its tokens are not finite.
+
+    With ``bases``, those of other images of the same stores, ``aligned`` and ``own`` colours mean what they mean there;
+    blocks without a basis get one of these images.
+    """
+    empty: list[list[dict[int, Any]]] = [[{} for _ in stores] for _ in range(8)]
     views = PcaViews(*empty)
     blocks = sorted({int(block) for store in stores if store is not None for block in store.blocks})
     for block in blocks:
@@ -72,18 +92,23 @@ def pca_views(stores: Sequence[TokenSource | None], ids: Sequence[str]) -> PcaVi
         for number, store in enumerate(stores):
             if store is None or block not in store.blocks:
                 continue
-            tokens = _finite_tokens(store, block, ids)
+            tokens = _FiniteTokens(store, block, ids)
             if not tokens:
                 continue
-            scores = _scores(tokens)
-            turned = scores if reference is None else aligned(scores, reference)
-            views.aligned[number][block] = _painted(turned, ids)
+            basis = bases[number].get(block) if bases else None
+            pca = _fitted(tokens) if basis is None else basis.pca
+            scores = _scores(tokens, pca)
+            turn = _turn(scores, reference) if basis is None else basis.turn
+            turned = scores if turn is None else {name: one @ turn for name, one in scores.items()}
+            basis = basis or PcaBasis(pca, turn, _ends(scores), _ends(turned))
+            views.aligned[number][block] = _painted(turned, ids, basis.turned)
             if reference is not None:
-                views.own[number][block] = _painted(scores, ids)
+                views.own[number][block] = _painted(scores, ids, basis.own)
             views.image[number][block] = _image_colours(tokens, first, ids)
             views.roughness[number][block] = [
                 float(roughness(scores[name])) if name in scores else math.nan for name in ids
             ]
+            views.bases[number][block] = basis
             _add_foreground(views, number, block, tokens, ids)
             reference = reference or scores
     return views
@@ -100,22 +125,43 @@ def _add_foreground(views: PcaViews, number: int, block: int, tokens: Scores, id
     views.outliers[number][block] = counted
 
 
-def _finite_tokens(store: TokenSource, block: int, ids: Sequence[str]) -> dict[str, np.ndarray]:
-    """Tokens (h, w, C) float32 of each of ``ids`` that the store has with finite tokens."""
-    place = {name: index for index, name in enumerate(store.ids)}
-    read = {
-        name: np.asarray(store.tokens(block, place[name]), np.float32).reshape(*store.grid(place[name]), -1)
-        for name in ids
-        if name in place
-    }
-    return {name: one for name, one in read.items() if np.isfinite(one).all()}
+class _FiniteTokens(Mapping[str, np.ndarray]):
+    """Tokens (h, w, C) float32 of each of ``ids`` that the store has with finite tokens, read when asked for."""
+
+    def __init__(self, store: TokenSource, block: int, ids: Sequence[str]) -> None:
+        self._store, self._block = store, block
+        place = {name: index for index, name in enumerate(store.ids)}
+        self._place = {name: place[name] for name in ids if name in place}
+        self._place = {name: at for name, at in self._place.items() if np.isfinite(self[name]).all()}
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        at = self._place[name]
+        return np.asarray(self._store.tokens(self._block, at), np.float32).reshape(*self._store.grid(at), -1)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._place)
+
+    def __len__(self) -> int:
+        return len(self._place)
 
 
-def _scores(tokens: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Scores (h, w, 3) float of each image, on the basis of them all."""
-    chunks = [one.reshape(-1, one.shape[-1]) for one in tokens.values()]
-    basis = PatchPCA(n_components=3).fit(chunks)
-    return {name: np.asarray(basis.transform(one)) for name, one in tokens.items()}
+class _Rows(Iterable[np.ndarray]):
+    """The same, each as rows (h·w, C); may be read several times."""
+
+    def __init__(self, tokens: Mapping[str, np.ndarray]) -> None:
+        self._tokens = tokens
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        return (one.reshape(-1, one.shape[-1]) for one in self._tokens.values())
+
+
+def _fitted(tokens: Mapping[str, np.ndarray]) -> PatchPCA:
+    return PatchPCA(n_components=3).fit(_Rows(tokens))
+
+
+def _scores(tokens: Mapping[str, np.ndarray], pca: PatchPCA) -> dict[str, np.ndarray]:
+    """Scores (h, w, 3) float of each image."""
+    return {name: np.asarray(pca.transform(one)) for name, one in tokens.items()}
 
 
 def _image_colours(tokens: Scores, first: dict[str, np.ndarray], ids: Sequence[str]) -> list[np.ndarray | None]:
@@ -124,7 +170,7 @@ def _image_colours(tokens: Scores, first: dict[str, np.ndarray], ids: Sequence[s
     for name, one in tokens.items():
         if one.shape[0] * one.shape[1] < 2:
             continue
-        scores = _scores({name: one})
+        scores = _scores({name: one}, _fitted({name: one}))
         if name in first:
             scores = aligned(scores, first)
         else:
@@ -133,20 +179,30 @@ def _image_colours(tokens: Scores, first: dict[str, np.ndarray], ids: Sequence[s
     return [colours.get(name) for name in ids]
 
 
-def _painted(scores: Scores, ids: Sequence[str]) -> list[np.ndarray | None]:
+def _joined(scores: Scores) -> np.ndarray:
+    return np.concatenate([one.reshape(-1, 3) for one in scores.values()])
+
+
+def _ends(scores: Scores) -> np.ndarray:
+    """Low and high value (2, 3) of each channel over all images."""
+    return np.stack(channel_ends(_joined(scores)))
+
+
+def _painted(scores: Scores, ids: Sequence[str], ends: np.ndarray) -> list[np.ndarray | None]:
     """All images scaled as one."""
-    names = list(scores)
-    painted = to_rgb(np.concatenate([scores[name].reshape(-1, 3) for name in names]))
-    sizes = np.cumsum([scores[name].shape[0] * scores[name].shape[1] for name in names])[:-1]
-    parts = dict(zip(names, np.split(painted, sizes), strict=True))
-    return [parts[name].reshape(scores[name].shape) if name in parts else None for name in ids]
+    return [to_rgb(scores[name], between=(ends[0], ends[1])) if name in scores else None for name in ids]
+
+
+def _turn(scores: Scores, reference: Scores | None) -> np.ndarray | None:
+    """The rotation (3, 3) of ``scores`` onto a reference's on the images that both have; None without any."""
+    common = [name for name in scores if reference is not None and name in reference]
+    if reference is None or not common:
+        return None
+    target = np.concatenate([nearest(reference[name], scores[name].shape[:2]).reshape(-1, 3) for name in common])
+    return procrustes(np.concatenate([scores[name].reshape(-1, 3) for name in common]), target)
 
 
 def aligned(scores: Scores, reference: Scores) -> dict[str, np.ndarray]:
     """``scores`` turned as one to come closest to ``reference`` on the images both have (same grids or not)."""
-    common = [name for name in scores if name in reference]
-    if not common:
-        return dict(scores)
-    target = np.concatenate([nearest(reference[name], scores[name].shape[:2]).reshape(-1, 3) for name in common])
-    rotation = procrustes(np.concatenate([scores[name].reshape(-1, 3) for name in common]), target)
-    return {name: one @ rotation for name, one in scores.items()}
+    turn = _turn(scores, reference)
+    return dict(scores) if turn is None else {name: one @ turn for name, one in scores.items()}

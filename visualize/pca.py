@@ -93,14 +93,25 @@ class PatchPCA:
         return joined.reshape(*array.shape[:-1], self.n_components)
 
 
+def channel_ends(scores: ArrayLike, quantiles: tuple[float, float] = (0.02, 0.98)) -> tuple[F64, F64]:
+    """The low and high quantile, float64 (3,) each, of each channel of scores (n, 3): what :func:`to_rgb` scales by."""
+    low, high = np.quantile(np.asarray(scores, dtype=np.float64), quantiles, axis=0)
+    return low, high
+
+
 def to_rgb(
-    scores: ArrayLike, quantiles: tuple[float, float] = (0.02, 0.98), mask: NDArray[np.bool_] | None = None
+    scores: ArrayLike,
+    quantiles: tuple[float, float] = (0.02, 0.98),
+    mask: NDArray[np.bool_] | None = None,
+    *,
+    between: tuple[F64, F64] | None = None,
 ) -> NDArray[np.uint8]:
     """Return uint8 (..., 3) colours of scores (..., 3): each channel from its low to its high quantile, clipped.
 
     Quantiles are taken over all leading axes: pass the images of a figure together for comparable colours, one by one
     for the strongest contrast. With ``mask`` bool (...), quantiles are those of the true tokens and the others are
-    black. A channel without spread is mid-grey. Raises ValueError unless there are 3 finite channels.
+    black. ``between`` are the ends of each channel in place of quantiles (:func:`channel_ends` of other scores).
+    A channel without spread is mid-grey. Raises ValueError unless there are 3 finite channels.
     """
     values = np.asarray(scores, dtype=np.float64)
     if values.shape[-1:] != (3,) or not np.isfinite(values).all():
@@ -108,7 +119,7 @@ def to_rgb(
     shown = values.reshape(-1, 3) if mask is None else values[mask]
     if not len(shown):
         return np.zeros(values.shape, dtype=np.uint8)
-    low, high = np.quantile(shown, quantiles, axis=0)
+    low, high = between or channel_ends(shown, quantiles)
     flat = high <= low
     scaled = np.where(flat, 0.5, (values - low) / np.where(flat, 1.0, high - low))
     colours: NDArray[np.uint8] = np.rint(np.clip(scaled, 0, 1) * 255).astype(np.uint8)

@@ -62,6 +62,11 @@ def _stage_arguments(parser: ArgumentParser, stage: Stage) -> None:
         "e.g. data.classes=27",
     )
     parser.add_argument("--year", type=int, default=2012, choices=(2007, 2012), help="of a VOC layout (default: 2012)")
+    parser.add_argument(
+        "--skip-broken",
+        action="store_true",
+        help="leave out images that are broken, or their labels; rows say how many",
+    )
     parser.add_argument("--out", required=True, metavar="DIR", help="where results and cached features go")
     parser.add_argument("--blocks", default="all", help="all, or numbers such as 3,6,9,12 (default: all)")
     json_option(parser, "the rows")
@@ -157,6 +162,8 @@ def _runner_of(args: Args, stage: Stage) -> Runner:
     data: dict[str, Any] = {"kind": args.kind, "root": args.data}
     if args.kind == "voc":
         data["year"] = args.year
+    if args.skip_broken:
+        data["skip_broken"] = True
     overrides = list(args.overrides)
     out, name = Path(args.out), _data_name(data, overrides)
     tree: dict[str, Any] = {

@@ -118,6 +118,7 @@ class DetectionDataset:
     class_names: tuple[str, ...]
     image_paths: tuple[Path, ...]
     annotation_paths: tuple[Path, ...]
+    left_out: int = 0  # of the split, as broken
 
     def __len__(self) -> int:
         return len(self.ids)

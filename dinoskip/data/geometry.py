@@ -28,6 +28,7 @@ class DepthDataset:
     depth_paths: tuple[Path, ...]
     per_metre: float = 1000.0
     class_names: tuple[str, ...] = ()
+    left_out: int = 0  # of the split, as broken
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -90,6 +91,7 @@ class NormalsDataset:
     normal_paths: tuple[Path, ...]
     load: Callable[[Path, Path], LabelledNormals]
     class_names: tuple[str, ...] = ()
+    left_out: int = 0  # of the split, as broken
 
     def __len__(self) -> int:
         return len(self.ids)

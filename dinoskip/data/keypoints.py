@@ -42,6 +42,7 @@ class KeypointDataset:
     image_paths: tuple[Path, ...]
     pairs: tuple[KeypointPair, ...]
     annotation_files: tuple[Path, ...]
+    left_out: int = 0  # pairs of the split, as broken
 
     def __len__(self) -> int:
         return len(self.ids)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -19,11 +19,12 @@ class LabelledFolder(ImageFolder):
 
     labels: np.ndarray
     class_names: tuple[str, ...]
+    left_out: int = 0  # of the split, as broken
 
     def part(self, chosen: Sequence[int]) -> LabelledFolder:
         """Return the images at these positions."""
         names = tuple(self.names[i] for i in chosen)
-        return LabelledFolder(self.root, names, self.labels[list(chosen)], self.class_names)
+        return replace(self, names=names, labels=self.labels[list(chosen)])
 
     def labels_of(self, ids: Sequence[str]) -> np.ndarray:
         """Class numbers, int64 (n,), of the images with these ids; :class:`DataError` naming one that is not there."""

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 
 from dinoskip.errors import DataError
 
-REMEDY = "correct or remove this entry, or get the file again; `dinoskip data check` lists more"
+REMEDY = "correct or remove this entry, or get the file again; `dinoskip data check` lists all, --skip-broken omits it"
 SLACK = 1.0  # pixels: annotators' tools round
 
 

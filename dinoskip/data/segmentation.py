@@ -76,6 +76,7 @@ class SegmentationDataset:
     ignore_index: int = IGNORE
     remap: ClassMap | None = None
     drawn: str = ""
+    left_out: int = 0  # of the split, as broken
 
     def __len__(self) -> int:
         return len(self.ids)

@@ -48,6 +48,7 @@ class SequenceDataset:
     split: str
     sequences: tuple[VideoSequence, ...]
     class_names: tuple[str, ...] = ()
+    left_out: int = 0  # videos of the split, as broken
 
     def __len__(self) -> int:
         return len(self.ids)

@@ -15,7 +15,7 @@ from typing import Any
 from dinoskip.files import read_json, read_manifest
 from dinoskip.locks import STALE
 from dinoskip.pipeline.cleaning import RUNNING
-from tests.chaos.disturbances import TABLE, Attempt, Disturbance, outputs
+from tests.chaos.disturbances import TABLE, Act, Attempt, Disturbance, outputs
 from tests.chaos.outcomes import contents, differences, names_of, of_end, output_of, problems
 from tests.chaos.site import ROOT, Running, Site
 from tests.chaos.works import WORKS
@@ -84,7 +84,7 @@ class Campaign:
         self._start(attempt, kinds)
         for kind in kinds:
             if kind.during:
-                did[kind.name] = kind.during(attempt)
+                did[kind.name] = self._during(kind.during, attempt)
                 attempt.node, attempt.delay = "", self.rng.uniform(0, 1)
         code, outcome = self._end(attempt, kinds)
         self.site.give_back()
@@ -99,6 +99,14 @@ class Campaign:
         if outcome.startswith("FAULT"):
             self._keep(attempt)
         return outcome
+
+    def _during(self, act: Act, attempt: Attempt) -> str | None:
+        """Disturb; None where the other disturbance of the event has taken away what this one needs (the disk)."""
+        try:
+            return act(attempt)
+        except OSError:
+            attempt.run.signal(signal.SIGCONT)
+            return None
 
     def _draw(self) -> Disturbance:
         if not self._deck:

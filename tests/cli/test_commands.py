@@ -111,6 +111,22 @@ def test_tokencut_of_chosen_blocks(voc: Path, tmp_path: Path, capsys: pytest.Cap
     assert {str(row["model"]) for row in rows if row not in models} == {"baseline: full image", "baseline: centre box"}
 
 
+def test_rows_say_how_many_broken_images_are_left_out(
+    voc: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = tmp_path / "data"
+    shutil.copytree(voc, data)
+    broken = min((data / "VOC2012" / "Annotations").glob("*.xml"))
+    broken.write_text(broken.read_text().replace("<xmax>", "<xmax>9"))
+    command = ["tokencut", "--backbone", VIT, "--data", str(data), "--out", str(tmp_path / "out"), "--blocks", "2"]
+    assert main([*command, "-q"]) == 3
+    error = capsys.readouterr().err
+    assert str(broken) in error
+    assert "--skip-broken" in error
+    rows = results(capsys, *command, "--skip-broken")
+    assert {(row["n"], row["left_out"]) for row in rows} == {(11, 1)}
+
+
 def test_knn_on_folders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rng = np.random.default_rng(0)
     for split, count in (("train", 6), ("val", 2)):

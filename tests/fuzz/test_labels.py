@@ -36,6 +36,9 @@ TEXT = ("", "x", "nan", "inf", "-inf", "1e9", "-1e9", "9" * 400, "../a", "../../
 MAKERS: dict[str, Callable[[Path], AnyDataset]] = {
     "coco": label_sets.coco, "voc": label_sets.voc, "davis": label_sets.davis, "nyu": label_sets.nyu,
     "normals": label_sets.normals, "spair": label_sets.spair, "pf_pascal": label_sets.pf_pascal,
+    "coco20k": label_sets.coco20k, "panoptic": label_sets.panoptic, "masks": label_sets.own_masks,
+    "ade20k": label_sets.ade20k, "coco_stuff": label_sets.coco_stuff, "cityscapes": label_sets.cityscapes,
+    "ecssd": label_sets.ecssd, "pascal_context": label_sets.pascal_context,
 }  # fmt: skip
 LABELS = {".json", ".xml", ".txt", ".csv", ".png", ".npz"}
 

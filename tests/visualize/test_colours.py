@@ -56,6 +56,24 @@ def test_colours_do_not_depend_on_the_order_of_images(make_scene):
             assert np.abs(one.astype(int) - other).max() <= 1
 
 
+def test_images_coloured_apart_have_the_colours_that_they_have_together(make_scene):
+    """With the bases of all images, a part of them; with those of a part, the others mean the same."""
+    scene = make_scene()
+    stores, ids = [model.store for model in scene.models], [image.id for image in scene.images]
+    whole = pca_views(stores, ids)
+    part = pca_views(stores, ids[1:], whole.bases)
+    for name in ("aligned", "own", "image", "roughness"):
+        for everything, some in zip(getattr(whole, name), getattr(part, name), strict=True):
+            assert everything.keys() == some.keys()
+            for block in some:
+                for one, other in zip(everything[block][1:], some[block], strict=True):
+                    np.testing.assert_array_equal(one, other)
+    later = pca_views(stores, ids[1:], pca_views(stores, ids[:1]).bases)
+    assert any(
+        not np.array_equal(one, other) for one, other in zip(later.aligned[0][2], whole.aligned[0][2][1:], strict=True)
+    )
+
+
 def test_three_views_and_the_first_model_the_same_in_each(make_scene):
     scene = make_scene()
     stores, ids = [model.store for model in scene.models], [image.id for image in scene.images]

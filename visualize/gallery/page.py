@@ -28,7 +28,7 @@ from visualize.gallery.layers.layer import Cell
 from visualize.gallery.scores import METRICS
 from visualize.gallery.sheets import chosen_images
 from visualize.gallery.similarity import COMPONENTS, page_features
-from visualize.pages import clean, render_page
+from visualize.pages import clean, relative_link, render_page
 from visualize.palette import diverging, sequential, to_hex, variant_colour, variant_places
 
 RANGES = ("0 to 1", "stretched")
@@ -45,34 +45,33 @@ def build_gallery(
     photo_size: int = 512,
     classes: Classes | None = None,
     views: PcaViews | None = None,
+    pages: Sequence[str] = (),
+    page: int = 0,
 ) -> None:
     """Write ``out/index.html`` and ``out/img/*``: columns are ``models``, rows the first ``config.first`` images.
 
     After them come all images that have a layer of their own.
-
     The page opens at ``config.block``, else at ``default_block``, else at the deepest block. ``photo_size`` is the
-    longer side of the photographs in pixels. ``views`` are the PCA colours of :func:`visualize.colours.pca_views` for
-    the same models and images, if the caller has them; else they are computed here.
+    photographs' longer side in pixels. ``views``: :func:`visualize.colours.pca_views` of the same models and images, if
+    the caller has them. Of several pages ``pages`` are links relative to ``out``, and ``page`` its number from 0.
 
     Raises :class:`ConfigError` without models or images or for an id in ``config.similarity`` that is not shown, and
     :class:`DataError` for an unreadable photograph.
     """
-    config = config or GalleryConfig()
-    own = [image for image in images if image.layer]
+    config, own = config or GalleryConfig(), [image for image in images if image.layer]
     images = [*[image for image in images if not image.layer][: config.first], *own]
     if not models or not images:
         raise ConfigError("gallery: needs at least one model and one image", "check the study's gallery dataset")
     ids = [image.id for image in images]
-    clicked = sorted(chosen_images(ids, config.similarity, "gallery.similarity"))
     views = views or pca_views([model.store for model in models], ids)
     pictures = PictureFiles(out, embedded=config.single_file)
     out.mkdir(parents=True, exist_ok=True)
     sizes = [_write_reference(pictures, number, image, photo_size, classes) for number, image in enumerate(images)]
     cells = _cells(models, images, views, classes, pictures)
+    clicked = sorted(chosen_images(ids, config.similarity, "gallery.similarity"))
     features = {row: reduced for row in clicked if (reduced := _features(models, ids[row]))}
     data = _page_data(models, images, sizes, cells, config.block or default_block, classes, sorted(features))
     shown = _classes_shown(models, images, classes)
-    photos = [pictures.address(f"photo-{number:03d}.jpg") for number in range(len(images))]
     render_page(
         out / "index.html",
         "gallery.html",
@@ -80,7 +79,7 @@ def build_gallery(
             "title": title,
             "models": models,
             "images": images,
-            "photos": photos,
+            "photos": [pictures.address(f"photo-{number:03d}.jpg") for number in range(len(images))],
             "data": data,
             "features": features,
             "files": pictures.kept,
@@ -88,6 +87,8 @@ def build_gallery(
             "classes": [(number, classes.names[number]) for number in shown] if classes else [],
             "components": COMPONENTS[-1],
             "legends": {one["key"]: LAYERS[one["key"]] for one in data["layers"] if one["key"] in LAYERS},
+            "pages": [relative_link(one) for one in pages],
+            "page": page,
         },
         styles=("base.css", "gallery.css"),
         extra_style=_colour_style([model.name for model in models], shown, classes),

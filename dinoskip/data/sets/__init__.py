@@ -15,6 +15,7 @@ from pydantic import Field
 from dinoskip.data.folders import ImageFolder
 from dinoskip.data.segmentation import draw
 from dinoskip.data.sets.ade20k import Ade20kConfig
+from dinoskip.data.sets.broken import without_broken
 from dinoskip.data.sets.cityscapes import CityscapesConfig
 from dinoskip.data.sets.coco20k import Coco20kConfig
 from dinoskip.data.sets.coco_json import CocoJsonConfig
@@ -133,15 +134,19 @@ def open_labels(
 
     Of kinds with a ``subset``, ``train`` is that subset; with a ``limit``, a split is cut down to it. With ``faults``,
     files that are missing or have no partner are noted there, and the images concerned are left out; without, the first
-    one is a :class:`DataError`. Kinds that are one list of images, such as ``coco_json``, are the same in any split.
+    one is a :class:`DataError`, or left out and counted where the settings say ``skip_broken``. Kinds that are one
+    list of images, such as ``coco_json``, are the same in any split.
     """
     where = dataset_root(config, root)
     if not label.given_by(config):
         *most, last = (kind for kind, cls in KINDS.items() if label.given_by(cls))
         text = f"{config.kind}: this kind of dataset has no {label.what}"
         raise ConfigError(text, f"use kind {', '.join(most)} or {last}")
+    skips, noted = config.skip_broken and faults is None, list[str]()
     with _expected(config, where):
-        opened = getattr(config, label.method)(where, split, faults)
+        opened = getattr(config, label.method)(where, split, noted if skips else faults)
+        if skips:
+            opened = without_broken(label, opened, noted, f"{where}: {split}")
     items = label.items(opened)
     if config.limit is not None and config.limit < len(items):
         opened = opened.part(draw(items, config.limit, seed=0))

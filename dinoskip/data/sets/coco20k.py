@@ -11,6 +11,7 @@ from pydantic import Field
 from dinoskip.data.detection import DetectionDataset
 from dinoskip.data.folders import ImageFolder
 from dinoskip.data.listing import read_text
+from dinoskip.data.schema import unique
 from dinoskip.data.sets.coco_json import CocoDetection, ListedImage, images_below, load_coco, with_boxes
 from dinoskip.data.sets.kind import Archives, CheckedSplit, DatasetKind, Published
 from dinoskip.data.sets.pairs import coco_images
@@ -40,9 +41,10 @@ def read_coco20k_list(path: Path) -> tuple[tuple[str, ...], bool]:
         )
     content = read_text(path, "image list")
     lines = tuple(line.strip() for line in content.splitlines() if line.strip())
-    if not lines or len(set(lines)) != len(lines):
-        raise DataError(f"{path}: the image list is empty or names an image twice")
+    if not lines:
+        raise DataError(f"{path}: the image list is empty")
     names = tuple(confined(path.parent, line, path).name for line in lines)
+    unique(names, "image", path)
     return names, hashlib.md5(content.encode(), usedforsecurity=False).hexdigest() == LIST_MD5
 
 
@@ -56,16 +58,14 @@ def coco20k(root: str | Path, filename: str = LIST, *, faults: list[str] | None 
     folder, listed, path = coco_images(root, "train2014"), root / filename, root / ANNOTATIONS
     names, published = read_coco20k_list(listed)
     index = load_coco(path)
+    unique((entry.get("file_name") for entry in index.imgs.values()), "file_name", path)
     numbers = {entry.get("file_name"): number for number, entry in index.imgs.items()}
     unknown = [name for name in names if name not in numbers]
     if unknown:
         raise DataError(f"{listed}: {unknown[0]!r} is not an image of {path.name} ({len(unknown)} are not)")
     split = "train2014" if published else f"{Path(filename).stem}, not the published list"
     files = [ListedImage(numbers[name], Path(name).stem, folder / name) for name in names]
-    dataset = with_boxes(index, path, files, {"name": "coco20k", "split": split}, (listed,), faults)
-    if faults is not None and not published:
-        faults.append(f"{listed}: not the published list: its md5 is not {LIST_MD5}")
-    return dataset
+    return with_boxes(index, path, files, {"name": "coco20k", "split": split}, (listed,), faults)
 
 
 class Coco20kConfig(DatasetKind):
@@ -88,7 +88,10 @@ class Coco20kConfig(DatasetKind):
 
     def open_detection(self, root: Path, split: str, faults: list[str] | None) -> DetectionDataset:
         """Open the list with its boxes, whatever the split."""
-        return coco20k(root, self.filenames, faults=faults)
+        dataset, listed = coco20k(root, self.filenames, faults=faults), root / self.filenames
+        if faults is not None and not self.skip_broken and not read_coco20k_list(listed)[1]:
+            faults.append(f"{listed}: not the published list: its md5 is not {LIST_MD5}")
+        return dataset
 
     def checked_splits(self, root: Path) -> list[CheckedSplit]:
         """The one list."""

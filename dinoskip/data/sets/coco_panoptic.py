@@ -12,7 +12,7 @@ import numpy as np
 from pydantic import Field
 
 from dinoskip.data.folders import ImageFolder
-from dinoskip.data.schema import unique, violated
+from dinoskip.data.schema import both_ways, resolve, unique, violated
 from dinoskip.data.segmentation import IGNORE, SegmentationDataset, class_map
 from dinoskip.data.sets.kind import CheckedSplit, DatasetKind, TrainSubset
 from dinoskip.data.sets.pairs import coco_images, known_split
@@ -59,20 +59,42 @@ def _read(path: Path) -> tuple[dict[str, tuple[np.ndarray, np.ndarray]], tuple[s
     """Segments by image and class names of a panoptic JSON, images and classes in the order of their names and ids."""
     with guard(path, "panoptic annotation of COCO"):
         content: dict[str, Any] = json.loads(read_regular(path, MAX_JSON))
-        names = {int(entry["id"]): str(entry["name"]) for entry in content["categories"]}
+        names = {_whole(entry["id"], path): str(entry["name"]) for entry in content["categories"]}
         number = {category: place for place, category in enumerate(sorted(names))}
         if not names or len(names) > IGNORE:
             raise DataError(f"{path}: {len(names)} categories: expected 1 to {IGNORE}")
         unique((entry["id"] for entry in content["categories"]), "category", path)
         unique((entry["file_name"] for entry in content["annotations"]), "file_name", path)
-        segments = {}
+        _check_images(content, path)
+        segments: dict[str, tuple[np.ndarray, np.ndarray]] = {}
         for entry in content["annotations"]:
-            listed = [(int(one["id"]), number[int(one["category_id"])]) for one in entry["segments_info"]]
-            table = np.array(listed, dtype=np.int64).reshape(-1, 2)
             name = confined(path.parent, entry["file_name"], path).stem
-            unique(table[:, 0].tolist(), "segment", f"{path}: {name}")
+            where = f"{path}: {name}"
+            if name in segments:
+                raise violated(where, "is annotated twice")
+            resolve((one["category_id"] for one in entry["segments_info"]), number, "category", where)
+            listed = [(_whole(one["id"], where), number[one["category_id"]]) for one in entry["segments_info"]]
+            table = np.array(listed, dtype=np.int64).reshape(-1, 2)
+            unique(table[:, 0].tolist(), "segment", where)
             segments[name] = (table[:, 0], table[:, 1])
     return {name: segments[name] for name in sorted(segments)}, tuple(names[category] for category in sorted(names))
+
+
+def _whole(number: Any, where: object) -> int:
+    """A number of the JSON; :class:`DataError` for text, a fraction, a truth value or one that no map can hold."""
+    if type(number) is not int or not 0 <= number < 1 << 24:
+        raise violated(where, f"{number!r} is not a number of a category or segment")
+    return number
+
+
+def _check_images(content: dict[str, Any], path: Path) -> None:
+    """Raise :class:`DataError` unless images and annotations name one another, each once, where the file has images."""
+    numbers = [entry["image_id"] for entry in content["annotations"]]
+    unique(numbers, "annotation of image", path)
+    if "images" in content:
+        listed = [entry["id"] for entry in content["images"]]
+        unique(listed, "image", path)
+        both_ways(numbers, listed, ("is annotated and no image of it", "is an image without an annotation"), path)
 
 
 class CocoPanopticConfig(TrainSubset, DatasetKind):

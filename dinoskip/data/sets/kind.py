@@ -88,6 +88,9 @@ class DatasetKind(Config, ABC):
     limit: Annotated[int | None, Added()] = Field(
         None, ge=1, description="images of every evaluated split, drawn by seed 0; null: all"
     )
+    skip_broken: Annotated[bool, Added()] = Field(
+        False, description="leave out of an evaluated split what is broken; rows say how many (left_out)"
+    )
 
     @property
     @abstractmethod

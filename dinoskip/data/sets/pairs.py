@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dinoskip.data.listing import list_images, name_key, require_folder
+from dinoskip.data.schema import violated
 from dinoskip.data.segmentation import ClassMap, SegmentationDataset
 from dinoskip.errors import DataError
 
@@ -41,7 +42,7 @@ class PairFolders(NamedTuple):
 
 
 def _by_id(folder: Path, ending: str, *, masks: bool | None) -> dict[str, Path]:
-    """Images below a folder by id; of two that differ in the extension only, the first by name.
+    """Images below a folder by id; :class:`DataError` for two that differ in the extension only.
 
     ``masks`` says whether those are meant that masks can be (PNG), or the others; None: all.
     """
@@ -49,7 +50,9 @@ def _by_id(folder: Path, ending: str, *, masks: bool | None) -> dict[str, Path]:
     for name in list_images(folder):
         stem, _, extension = name.rpartition(".")
         if stem.endswith(ending) and masks in {None, f".{extension.lower()}" == MASK_SUFFIX}:
-            by_id.setdefault(stem.removesuffix(ending), folder / name)
+            other = by_id.setdefault(stem.removesuffix(ending), folder / name)
+            if other != folder / name:
+                raise violated(folder / name, f"{other.name} is of the same name, and one of them is not meant")
     return by_id
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -32,7 +32,7 @@ from dinoskip.results import EvalResult, read_rows
 from eval.picture_maps import read_maps
 from eval.probe import load_heads, predict
 from eval.tokencut import to_pixels, tokencut
-from visualize.colours import pca_views
+from visualize.colours import PcaBasis, PcaViews, pca_views
 from visualize.comparison import Scores
 from visualize.gallery import Classes, Discovery, GalleryConfig, GalleryImage, GalleryModel, build_gallery, write_sheets
 from visualize.gallery.layers import LAYERS
@@ -58,6 +58,17 @@ class _Shown:
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    def pages(self, size: int) -> list[_Shown]:
+        """``size`` images after the other."""
+        parts = [slice(at, at + size) for at in range(0, len(self), size)]
+        return [
+            replace(
+                self, ids=self.ids[part], paths=self.paths[part], boxes=self.boxes[part], tags=self.tags[part],
+                labelled=None if self.labelled is None else self.labelled.part(range(*part.indices(len(self)))),
+            )
+            for part in parts
+        ]  # fmt: skip
 
 
 def _shown(task: Task) -> _Shown:
@@ -186,46 +197,87 @@ def _described(backbone: Backbone, square: Transform, read: tuple[str, str], fac
 
 
 def write_gallery(task: Task) -> None:
-    """The page, contact sheets of each model's blocks and of all models at one block, ``roughness.json``.
+    """The pages, contact sheets of each model's blocks and of all models at one block, ``roughness.json``.
+
+    Images are shown ``page`` at a time: the first in ``index.html``, others in ``page-N/index.html``, in the colours of
+    the first. What a page shows is forgotten before the next, so that memory does not grow with images. Sheets, strip
+    and images of other data sets are of the first page.
 
     ``strip.json`` has each model's block on the strip that heads the report: the one chosen for its first benchmark.
     ``roughness.json`` has the block of the contact sheets (``block``) and, as ``models``, {model: {block: Geary's C of
-    each image's PCA picture, in the order of the page; null for none}}. ``outliers.json`` has of each model and block
-    the share of patches of outlying norm, their mean norm and the median.
+    each image's PCA picture, in the order of the pages; null for none}}. ``outliers.json`` has of each model and block
+    the share of patches of outlying norm, their mean norm and the median, on the first page.
     """
     shown, section = _shown(task), task.settings["gallery"]
-    for key in ("sheet", "similarity"):  # an id that is not there is said before any work
-        chosen_images(shown.ids, section[key], f"gallery.{key}")
-    with tempfile.TemporaryDirectory(prefix=".tmp-", dir=task.out, ignore_cleanup_errors=True) as scratch:
-        columns = [
-            _column(task, model, shown, Path(scratch) / str(number))
-            for number, model in enumerate(task.settings["models"])
-        ]
-        own = (_image(shown, index) for index in range(len(shown)))
-        images = [*own, *strip_images(task), *surface_images(task)]
-        labelled = shown.labelled
-        classes = None if labelled is None else Classes(labelled.class_names, labelled.palette)
-        stores = [column.store for column in columns if column.store is not None]
-        deepest = max(block for store in stores for block in store.blocks)
-        block = section["block"] or max(1, deepest - 1)
-        config = GalleryConfig(**{key: value for key, value in section.items() if key != "dataset"})
-        views = pca_views(stores, shown.ids)
-        build_gallery(
-            columns, images, task.out, config, title=task.settings["title"], default_block=block, classes=classes,
-            views=views,
-        )  # fmt: skip
+    pages = shown.pages(section.get("page", len(shown.ids)))
+    # an id that is not there is said before any work
+    chosen_images(shown.ids, section["similarity"], "gallery.similarity")
+    chosen_images(pages[0].ids, section["sheet"], "gallery.sheet")
+    bases: list[dict[int, PcaBasis]] | None = None
+    rough: list[list[dict[int, list[float]]]] = []  # of each page and model
+    for number, page in enumerate(pages):
+        with tempfile.TemporaryDirectory(prefix=".tmp-", dir=task.out, ignore_cleanup_errors=True) as scratch:
+            columns = [
+                _column(task, model, page, Path(scratch) / str(place))
+                for place, model in enumerate(task.settings["models"])
+            ]
+            views = pca_views([column.store for column in columns], page.ids, bases)
+            bases = bases or views.bases
+            rough.append(views.roughness)
+            deepest = max(block for column in columns if column.store is not None for block in column.store.blocks)
+            block = section["block"] or max(1, deepest - 1)
+            _write_page(task, page, columns, views, block, number, len(pages))
+    sizes = [len(page) for page in pages]
+    models = {
+        model["label"]: _joined([of_page[place] for of_page in rough], sizes)
+        for place, model in enumerate(task.settings["models"])
+    }
+    write_json(task.out / "roughness.json", {"block": block, "models": models})
+
+
+def _joined(pages: Sequence[Mapping[int, Sequence[float]]], sizes: Sequence[int]) -> dict[int, list[float | None]]:
+    """A value an image of every block, page after page; None where a page has none."""
+    blocks = sorted({block for page in pages for block in page})
+    whole = {
+        block: [value for page, size in zip(pages, sizes, strict=True) for value in page.get(block, [math.nan] * size)]
+        for block in blocks
+    }
+    return {block: [one if math.isfinite(one) else None for one in values] for block, values in whole.items()}
+
+
+def _write_page(
+    task: Task, page: _Shown, columns: Sequence[GalleryModel], views: PcaViews, block: int, number: int, pages: int
+) -> None:
+    """One page of several; the sheets beside the first."""
+    section, labelled = task.settings["gallery"], page.labelled
+    images = [_image(page, index) for index in range(len(page))]
+    folders = [f"page-{one + 1}" if one else "" for one in range(pages)]
+    links = [str(PurePosixPath("../" if number else "", folder, "index.html")) for folder in folders]
+    if isinstance(similar := section["similarity"], int):
+        similar = 0 if number else similar
+    else:
+        similar = [name for name in similar if name in page.ids]
+    config = {key: value for key, value in section.items() if key != "dataset"}
+    build_gallery(
+        columns,
+        images if number else [*images, *strip_images(task), *surface_images(task)],
+        task.out / folders[number],
+        GalleryConfig(**{**config, "similarity": similar}),
+        title=task.settings["title"],
+        default_block=block,
+        classes=None if labelled is None else Classes(labelled.class_names, labelled.palette),
+        views=views,
+        pages=links if pages > 1 else (),
+        page=number,
+    )
+    if not number:
         names = [column.name for column in columns]
         strip = [_block_of_strip(task, column, section["block"]) for column in columns]
-        write_sheets(shown.ids, shown.paths, names, views.aligned, block, task.out, section["sheet"], strip)
-        rough = {
-            name: {block: [value if math.isfinite(value) else None for value in own] for block, own in by_block.items()}
-            for name, by_block in zip(names, views.roughness, strict=True)
-        }
-        write_json(task.out / "roughness.json", {"block": block, "models": rough})
+        write_sheets(page.ids, page.paths, names, views.aligned, block, task.out, section["sheet"], strip)
         write_json(
             task.out / "outliers.json",
             {
-                name: {str(block): asdict(count) for block, count in by_block.items()}
+                name: {str(at): asdict(count) for at, count in by_block.items()}
                 for name, by_block in zip(names, views.outliers, strict=True)
             },
         )

@@ -10,6 +10,7 @@ from dinoskip.console import read_metrics
 from dinoskip.data.listing import SAMPLED
 from dinoskip.files import MANIFEST, read_json, read_manifest
 from dinoskip.pipeline import stages
+from dinoskip.results import read_rows
 
 PREPARED = ("data", "weights", "features")
 """Stages that only others read: what is missing for want of one says so."""
@@ -25,6 +26,7 @@ def notices(inputs: Mapping[str, Path], missing: Mapping[str, str] | None = None
     lines = []
     if known := sorted(role for role, path in inputs.items() if _by_sample(path)):
         lines.append(f"images over 1 GiB, known by sizes, times and a sample of their bytes: {', '.join(known)}")
+    lines += [f"{role}: {count} broken images are left out" for role, count in _left_out(inputs)]
     lines += _not_run({role: why for role, why in (missing or {}).items() if role.partition("/")[0] not in PREPARED})
     for role, path in sorted(inputs.items()):
         if role.startswith(("pretrain/", "supervise/")):
@@ -44,6 +46,14 @@ def _by_sample(output: Path) -> bool:
         return False
     record = read_manifest(output)["info"].get("record", {})
     return any(str(mark).startswith(SAMPLED) for mark in record.get("external", {}).values())
+
+
+def _left_out(inputs: Mapping[str, Path]) -> Iterator[tuple[str, int]]:
+    """Roles whose rows leave out what is broken, and how much."""
+    for role, path in sorted(inputs.items()):
+        rows = read_rows(path / "rows.json") if (path / "rows.json").is_file() else []
+        if count := max((row.left_out or 0 for row in rows), default=0):
+            yield role, count
 
 
 def _not_run(missing: Mapping[str, str]) -> Iterator[str]:

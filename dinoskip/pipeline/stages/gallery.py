@@ -155,7 +155,9 @@ def add_nodes(nodes: StudyNodes) -> None:
             outside[f"backbone {model.spec['backbone']}"] = ("backbone", model.spec["backbone"])
         inputs |= {f"{role}:{label}": node for role, node in model.inputs.items()}
         inputs |= _measured(nodes, model.place, label, name, beside)
-    drawn = settings_for_key(section, without=STUDY_KEYS)
+    drawn = settings_for_key(section, without={*STUDY_KEYS, "page"})
+    if section.first > section.page:  # the key of a gallery of one page does not say how many images a page may have
+        drawn["page"] = section.page
     settings = {
         "gallery": {**drawn, "size": section.size or probe.size, "dataset": name},
         "title": f"{study.name}, block by block",

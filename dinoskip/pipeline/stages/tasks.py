@@ -157,6 +157,7 @@ def run(of: Task) -> None:
     backbone = open_backbone(settings.backbone, of.inputs.get("weights"), of.device) if settings.network else None
     of_rows: Any = list(found.values())[-1] if found else backbone
     multiscale = settings.study.get("multiscale")
+    left_out = list(labels.values())[-1].left_out
     record.evaluate(
         TaskInputs(
             section,
@@ -164,7 +165,12 @@ def run(of: Task) -> None:
             found,
             backbone,
             of.out,
-            {**settings.context, "weights": of_rows.weights_hash, "depth": of_rows.depth},
+            {
+                **settings.context,
+                "weights": of_rows.weights_hash,
+                "depth": of_rows.depth,
+                **({"left_out": left_out} if left_out else {}),
+            },
             blocks=settings.study.get("blocks", "all"),
             facets=settings.facets,
             norms=settings.norms,

@@ -26,8 +26,10 @@ def write(root: Path, split: str, names: tuple[str, ...], below: str = "annotati
         Image.fromarray(colours).save(maps / f"{name}.png")
     segments = [{"id": 7, "category_id": 18}, {"id": 300, "category_id": 1}, {"id": 65539, "category_id": 200}]
     content = {
-        "images": [],
-        "annotations": [{"image_id": 1, "file_name": f"{name}.png", "segments_info": segments} for name in names],
+        "images": [{"id": ord(name), "file_name": f"{name}.jpg"} for name in names],
+        "annotations": [
+            {"image_id": ord(name), "file_name": f"{name}.png", "segments_info": segments} for name in names
+        ],
         "categories": [{"id": 200, "name": "rug"}, {"id": 18, "name": "dog"}, {"id": 1, "name": "person"}],
     }
     path = root / "annotations" / f"panoptic_{split}2017.json"
@@ -59,8 +61,24 @@ def test_segments_become_classes(tmp_path: Path, below: str) -> None:
     [
         (lambda c: c["annotations"][0]["segments_info"].pop(), "c.png: segment 65539 is not in the annotations"),
         (lambda c: c["annotations"][0].update(file_name="../c.png"), "points outside"),
-        (lambda c: c["annotations"][0]["segments_info"][0].update(category_id=5), "not a readable panoptic annotation"),
-        (lambda c: c["annotations"][0]["segments_info"][0].update(id=10**30), "not a readable panoptic annotation"),
+        (lambda c: c["annotations"][0]["segments_info"][0].update(category_id=5), "category 5 is not in it"),
+        (
+            lambda c: c["annotations"][0]["segments_info"][0].update(id=10**30),
+            "is not a number of a category or segment",
+        ),
+        (lambda c: c["annotations"][0]["segments_info"][0].update(id=7.5), "7.5 is not a number"),
+        (lambda c: c["annotations"][0]["segments_info"][0].update(id="7"), "'7' is not a number"),
+        (lambda c: c["annotations"][0].update(image_id=4), "4 is annotated and no image of it"),
+        (lambda c: c["images"].append({"id": 5, "file_name": "e.jpg"}), "5 is an image without an annotation"),
+        (lambda c: c["images"].append(c["images"][0]), "image 99 is listed twice"),
+        (lambda c: c["annotations"].append({**c["annotations"][0], "file_name": "d.png"}), "is listed twice"),
+        (
+            lambda c: c.update(
+                annotations=[*c["annotations"], {**c["annotations"][0], "image_id": 5, "file_name": "c.jpg"}],
+                images=[{"id": 99}, {"id": 5}],
+            ),
+            "c: is annotated twice",
+        ),
         (lambda c: c["annotations"].append(5), "not a readable panoptic annotation"),
         (lambda c: c.update(categories=[]), "0 categories: expected 1 to 255"),
     ],

@@ -21,7 +21,8 @@ def test_it_is_read_without_torch_and_matplotlib():
     "settings",
     [
         {"first": 0},
-        {"first": 3000},
+        {"first": 100_001},
+        {"page": 0},
         {"block": 0},
         {"size": 8},
         {"sheet": 0},

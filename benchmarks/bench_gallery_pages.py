@@ -1,0 +1,73 @@
+"""Memory of a gallery that does not grow with its images: the peak of `dinoskip gallery` at several numbers of them.
+
+Every number is a process of its own; what is printed is its peak (resident memory, mapped files included), and how far
+that lies above a gallery of one image, which holds the same network. Aim: 500 MiB at 10,000 images. Photographs are
+noise, 1.5 times as wide as high; the network has random weights.
+
+Run: python -m benchmarks.bench_gallery_pages [--images 50 200] [--model vit_small_patch16_224] [--size 224]
+     python -m benchmarks.bench_gallery_pages --images 50 10000 --model vit_tiny_patch16_224 --depth 2 --size 32
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+PEAK = """
+import resource, sys
+from dinoskip.cli import main
+code = main(sys.argv[1:])
+print("peak", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+sys.exit(code)
+"""
+
+
+def write_photographs(folder: Path, count: int, size: int) -> None:
+    """JPEGs of noise, ``size`` pixels high."""
+    rng = np.random.default_rng(0)
+    for number in range(count):
+        pixels = rng.integers(0, 256, (size, 3 * size // 2, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(folder / f"{number:05d}.jpg", quality=90)
+
+
+def peak_of(photos: Path, out: Path, backbone: str, images: int, size: int) -> tuple[float, float]:
+    """Peak in MiB, and seconds, of a gallery of the first ``images``."""
+    words = ["gallery", "--backbone", backbone, "--data", str(photos), "--out", str(out), "--device", "cpu", "-q"]
+    settings = [f"gallery.first={images}", f"gallery.size={size}", "gallery.similarity=1"]
+    began = time.monotonic()
+    command = [sys.executable, "-c", PEAK, *words, *settings]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    kib = next(int(line.split()[1]) for line in done.stdout.splitlines() if line.startswith("peak "))
+    return kib / 1024, time.monotonic() - began
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--images", type=int, nargs="+", default=[50, 200])
+    parser.add_argument("--model", default="vit_small_patch16_224")
+    parser.add_argument("--depth", type=int, default=12)
+    parser.add_argument("--size", type=int, default=224)
+    args = parser.parse_args()
+    backbone = f"timm:{args.model},pretrained=false,img_size={args.size},depth={args.depth}"
+    with tempfile.TemporaryDirectory() as scratch:
+        photos = Path(scratch) / "photos"
+        photos.mkdir()
+        write_photographs(photos, max(args.images), args.size)
+        alone = 0.0
+        for images in (1, *args.images):
+            peak, seconds = peak_of(photos, Path(scratch) / str(images), backbone, images, args.size)
+            alone = alone or peak
+            print(
+                f"{images:6} images: {peak:6.0f} MiB, {peak - alone:+5.0f} over one image, {seconds:.0f} s", flush=True
+            )
+
+
+if __name__ == "__main__":
+    main()
