@@ -1,5 +1,6 @@
 # make demo   a virtual environment, dinoskip in it, and the whole path on embedded data
 # make test   the same environment, then lint, types and tests
+# make check-fast   lint, types, and the tests of files that differ from main; under a minute on a quiet machine
 # make docs   the same environment, then the documentation as a site: build/site/index.html opens from disk
 # make chaos  an hour of kills, full disks, flipped bits and the like on a tiny study (MINUTES=60 SEED=0)
 PYTHON ?= python3
@@ -7,12 +8,16 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test docs chaos lint types format clean
+.PHONY: demo test check-fast docs chaos lint types format clean
 demo: $(STAMP)
 	$(BIN)/dinoskip run configs/demo.yaml
 
 test: lint types $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist worksteal
+
+check-fast: lint types $(STAMP)
+	tests=$$(git diff --name-only --diff-filter=d $(or $(SINCE),main) -- 'tests/**/test_*.py'); \
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -x -n auto --maxprocesses 4 tests/house/test_house.py $$tests
 
 docs: $(STAMP)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

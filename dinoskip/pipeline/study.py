@@ -5,6 +5,7 @@ Its sections are those of :mod:`dinoskip.pipeline.sections` and of the stages, e
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
@@ -67,9 +68,17 @@ def study_of(source: RawConfig) -> tuple[StudyBase, tuple[Variant, ...]]:
     if lines:
         unique = tuple(dict.fromkeys(lines))
         raise ConfigError("\n".join(unique), problems=unique)
-    for line in confounds(variants):
+    for line in (*confounds(variants), *_missing_boards(study)):
         log.warning("%s", line)
     return study, variants
+
+
+def _missing_boards(study: StudyBase) -> Iterator[str]:
+    """A line for each board that training is to write and whose package is not installed."""
+    for section in ("pretrain", "supervise"):
+        for board in getattr(getattr(study, section, None), "boards", ()):
+            if importlib.util.find_spec(board) is None:
+                yield f"{section}.boards: {board} is not installed, nothing will be shown there: pip install {board}"
 
 
 def _with_study_defaults(tree: dict[str, Any]) -> dict[str, Any]:

@@ -301,3 +301,14 @@ def test_a_node_is_not_asked_for_with_two_settings(tmp_path: Path) -> None:
     assert nodes.add(STAGES["features"], "a", {"size": 1}) == nodes.add(STAGES["features"], "a", {"size": 1})
     with pytest.raises(ValueError, match="features/a: asked for with different settings"):
         nodes.add(STAGES["features"], "a", {"size": 2})
+
+
+def test_a_board_that_is_not_installed_is_said_while_planning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "wandb" else name)
+    study(tmp_path, "", "pretrain.boards=[tensorboard, wandb]")
+    said = [record.getMessage() for record in caplog.records if "boards" in record.getMessage()]
+    assert said == [
+        "pretrain.boards: wandb is not installed, nothing will be shown there: pip install wandb",
+    ]

@@ -52,7 +52,10 @@ def _overview(reference: str, pairs: Sequence[Answer], silent: Collection[Benchm
         if side is not None:
             found.setdefault(line.benchmark, side)
     first = tuple(
-        Cell("value", "", f"{found[one].value:.1f}") if one in found else Cell("absent", NOT_RUN) for one in measures
+        Cell("value", found[one].parts["block"].replace("b", "block ", 1), f"{found[one].value:.1f}")
+        if one in found
+        else Cell("absent", NOT_RUN)
+        for one in measures
     )
     lines = [(reference, first)]
     for pair in (pair for pair in pairs if pair.second):

@@ -21,12 +21,12 @@ def test_each_network_has_a_line_and_each_verdict_a_word_and_a_number():
     assert found.measures == ("CorLoc, voc val",)
     cells = {name: (cell.kind, cell.word, cell.number) for name, (cell,) in found.lines}
     assert cells == {
-        "s": ("value", "", "60.0"),
+        "s": ("value", "block 1", "60.0"),
         "o": ("better", "better", "+30.0"),
         "d": ("worse", "worse", "−40.0"),
     }
     [table] = overview_tables([found])
-    assert table.rows == [["s", "60.0"], ["o", "better +30.0"], ["d", "worse −40.0"]]
+    assert table.rows == [["s", "block 1 60.0"], ["o", "better +30.0"], ["d", "worse −40.0"]]
     assert verdict(of_three()) == ("Compared with s: o is better on 1 of 1 measures; d is worse on 1 of 1 measures.")
 
 

@@ -38,8 +38,8 @@ LAYER = Layer(
     scores=scores,
     parts=("parts of objects", "norm of patches"),
     marks=(Mark("swatch outlier", f"outliers: norm above {rasters.OUTLYING:g} medians of the block"),),
-    caption="The first component over all images parts foreground from background, which is the side that is more "
-    "frequent at the images’ border. Three components of the foreground are the colours, so the same part has the same "
-    "colour in all images. Outliers are alike wherever they lie: TokenCut may cut them off instead of an object, and "
-    "LOST may start from one.",
+    caption="The first component over all images divides them in two; the side that is rarer at the images’ border is "
+    "the foreground. Its own first three components are the colours, so the same part has the same colour in all "
+    "images. Outliers are alike wherever they lie: TokenCut may cut them off instead of an object, and LOST may start "
+    "from one.",
 )
