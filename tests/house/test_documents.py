@@ -30,7 +30,7 @@ SETTING = re.compile(r"`((?:evaluate|pretrain|supervise|online|gallery|report|an
 COMMAND = re.compile(r"^(?:torchrun.* -m )?dinoskip (.*)$")
 FILES = (".md", ".safetensors", ".json", ".html", ".yaml")
 MADE = {
-    "docs/extending.md": r"sizes|smoothness|beside|lion|xavier|turns|length",
+    "docs/extending.md": r"sizes|smoothness|beside|lion|xavier|turns|distance",
     "docs/report.md": "docs/results/study",
 }
 

@@ -170,9 +170,9 @@ def test_an_evaluation_task_is_a_command(packages: Path, study: Path) -> None:
 
 def test_gallery_layer(study: Path) -> None:
     page = one(study, "stages/gallery/*/index.html")
-    assert 'data-layer="length" aria-pressed' in page.read_text()
-    assert "Euclidean norm of a patch’s feature" in page.read_text()
-    with Image.open(page.parent / "img" / "length-m0-i000.png") as sheet:
+    assert 'data-layer="distance" aria-pressed' in page.read_text()
+    assert "Euclidean distance of a patch’s feature from the mean" in page.read_text()
+    with Image.open(page.parent / "img" / "distance-m0-i000.png") as sheet:
         assert len(np.unique(np.asarray(sheet))) > 2
 
 

@@ -48,9 +48,9 @@ def test_temperatures() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"reading": "both"}, "reading='both' is none of product, factor"),
-        ({"alpha_qk": 0.0}, "must be above 0"),
-        ({"beta": -1.0}, "beta=-1.0 must be above 0"),
+        ({"reading": "both"}, "reading: 'both' is none of product, factor"),
+        ({"alpha_qk": 0.0}, "alpha_qk: should be greater than 0"),
+        ({"beta": -1.0}, "beta: should be greater than 0, was given -1"),
     ],
 )
 def test_wrong_options(options: dict[str, Any], message: str) -> None:

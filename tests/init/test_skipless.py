@@ -103,7 +103,7 @@ def test_other_modules_and_options_are_refused() -> None:
         skipless_(torch.nn.Linear(2, 2))
     with pytest.raises(ConfigError, match="it is a ParallelThingsBlock"):
         skipless_(timm.create_model("vit_small_patch16_18x2_224", depth=1, img_size=32))
-    with pytest.raises(ConfigError, match="heads: top, split"):
+    with pytest.raises(ConfigError, match="heads: 'all' is none of top, split"):
         skipless_(create_model("vit_tiny_patch16", depth=1, img_size=32), heads="all")  # type: ignore[arg-type]
 
 

@@ -1,4 +1,4 @@
-"""Length of the patch features: a few patches of the background that are far longer than the others stand out."""
+"""How far each patch's feature is from the mean of its image: patches that differ from their surroundings stand out."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ def draw(cell: Cell) -> Drawn | None:
         return None
     index = list(store.ids).index(cell.image.id)
     tokens = {block: np.asarray(store.tokens(block, index), np.float64) for block in store.blocks}  # (h * w, C)
-    maps = {block: np.linalg.norm(one, axis=1).reshape(store.grid(index)) for block, one in tokens.items()}
+    far = {block: np.linalg.norm(one - one.mean(0), axis=1).reshape(store.grid(index)) for block, one in tokens.items()}
     encode = partial(rasters.palette_png, palette=sequential(rasters.HEAT_LEVELS))
-    return Drawn({block: [rasters.heat_levels(one)] for block, one in maps.items()}, encode)
+    return Drawn({block: [rasters.heat_levels(one)] for block, one in far.items()}, encode)
 
 
 LAYER = Layer(
-    name="Length",
+    name="Distance",
     source="store",
     draw=draw,
     marks=(Mark("scale heat", "the map’s 99 % quantile", before="0"),),
-    caption="Euclidean norm of a patch’s feature",
+    caption="Euclidean distance of a patch’s feature from the mean of its image",
 )
