@@ -396,19 +396,19 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> Tree:
 
 
 @dataclass(frozen=True)
-class Added:
-    """Marks a field (``Annotated[float, Added()]``) that came after outputs of its section had been published.
+class OmitDefaultFromKey:
+    """Marks a field (``Annotated[float, OmitDefaultFromKey()]``) that came after outputs of its section were published.
 
     At its default it is no part of a stage's key, so that those outputs stay valid.
     """
 
 
 def settings_for_key(config: Config, without: Collection[str] = ()) -> Tree:
-    """:func:`dump` as the key of a stage has it: without the fields named, and without :class:`Added` defaults."""
+    """:func:`dump` as the key of a stage has it: without the fields named and :class:`OmitDefaultFromKey` defaults."""
     tree = dump(config)
     for name, field_info in type(config).model_fields.items():
         value = getattr(config, name)
-        added = any(isinstance(part, Added) for part in field_info.metadata)
+        added = any(isinstance(part, OmitDefaultFromKey) for part in field_info.metadata)
         if name in without or (added and value == field_info.get_default(call_default_factory=True)):
             tree.pop(name, None)
         elif isinstance(value, Config):

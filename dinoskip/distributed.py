@@ -202,7 +202,7 @@ def _join(here: World, meeting: str) -> None:
 
 
 @contextmanager
-def _others_are_there() -> Iterator[None]:
+def _name_lost_rank() -> Iterator[None]:
     """Turn torch's error about a rank that does not answer into one line."""
     try:
         yield
@@ -226,7 +226,7 @@ class ProcessGroup:
         if self.size == 1:
             return [value]
         values: list[Any] = [None] * self.size
-        with _others_are_there():
+        with _name_lost_rank():
             dist.all_gather_object(values, value, group=self._group)
         return values
 
@@ -235,7 +235,7 @@ class ProcessGroup:
         if self.size == 1:
             return value
         box = [value]
-        with _others_are_there():
+        with _name_lost_rank():
             dist.broadcast_object_list(box, src=0, group=self._group)
         return box[0]
 
@@ -271,7 +271,7 @@ def all_ranks() -> ProcessGroup:
     return ProcessGroup(dist.get_rank(), dist.get_world_size())
 
 
-def patient_group(here: World | None) -> ProcessGroup:
+def group_without_timeout(here: World | None) -> ProcessGroup:
     """A group of all ranks that wait for one another as long as it takes; all call this. None: this process alone."""
     if here is None or here.size == 1:
         return ProcessGroup(0, 1)

@@ -92,7 +92,7 @@ class EvalResult:
         return f"{self.low:{self.digits}}-{self.high:{self.digits}}"
 
     @property
-    def merit(self) -> float:
+    def ranking_value(self) -> float:
         """The value, or its negative for errors: of two rows the better one has more."""
         return -self.value if is_error(self.metric) else self.value
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
-from dinoskip.config import Added, Config
+from dinoskip.config import Config, OmitDefaultFromKey
 
 ModelName = Literal[
     "vit_mini_patch8",
@@ -140,19 +140,19 @@ class VitConfig(Config):
 
     name: ModelName = Field("vit_small_patch16", description="size and patch of the ViT")
     skip: Skip = Field(True, description='true, false, or "attention" / "mlp" to keep only that skip')
-    skip_weight: Annotated[SkipWeight | None, Added()] = Field(
+    skip_weight: Annotated[SkipWeight | None, OmitDefaultFromKey()] = Field(
         None, description="weight of the skips between 1 and 0, by depth, in training time, or both; null: as skip says"
     )
-    attention: Annotated[AttentionRows, Added()] = Field(
+    attention: Annotated[AttentionRows, OmitDefaultFromKey()] = Field(
         "softmax", description="what makes rows of attention of logits; entmax15: sparse, with exact zeros"
     )
-    layer_scale: Annotated[float | None, Added()] = Field(
+    layer_scale: Annotated[float | None, OmitDefaultFromKey()] = Field(
         None, gt=0, description="LayerScale: first gain of every branch, 1e-5 in DINOv2; needs all skips; null: none"
     )
-    registers: Annotated[int, Added()] = Field(
+    registers: Annotated[int, OmitDefaultFromKey()] = Field(
         0, ge=0, le=64, description="trained tokens beside the CLS token, without a position (4 in DINOv2)"
     )
-    cls_norms: Annotated[bool, Added()] = Field(
+    cls_norms: Annotated[bool, OmitDefaultFromKey()] = Field(
         False, description="the CLS token and registers have LayerNorms of their own, in every block and at the end"
     )
     depth: int | None = Field(

@@ -73,7 +73,7 @@ def train_heads(
         for batch, (images, labels) in prefetched(batches, fit.crops, threads_of(workers)):
             read, grid = features(images)
             truth = tuple(one.to(features.device, non_blocking=True) for one in labels)
-            stack.descend(
+            stack.step_with(
                 fit.norm(read),
                 lambda logits, grid=grid, truth=truth, step=batch.step: fit.gradients(  # type: ignore[misc]
                     logits, grid, truth, step

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dinoskip import distributed
-from dinoskip.distributed import World, agree, first_host, gather, patient_group, world
+from dinoskip.distributed import World, agree, first_host, gather, group_without_timeout, world
 from dinoskip.errors import ConfigError, DataError, Interrupted, Preempted
 from tests.helpers.launch import rank_environments
 from tests.helpers.ranks import on_ranks
@@ -211,7 +211,7 @@ def test_ranks_that_see_different_images_all_say_so(tmp_path: Path) -> None:
 
 
 def receive(here: World) -> None:
-    group = patient_group(here)
+    group = group_without_timeout(here)
     if here.is_main:
         for value in ({"n": 1}, {"n": 2}, None):
             group.send(value)

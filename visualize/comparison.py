@@ -16,7 +16,7 @@ from dinoskip import estimates
 from dinoskip.estimates import LEAST_TO_CHOOSE, Difference, Estimate, cross_fitted_best, estimate, known
 from dinoskip.records import ImageRecords
 from dinoskip.results import EvalResult, best_by_heldout
-from visualize.rows import Arranged, Benchmark, Rows, Variants, arranged, collapse, one_vote
+from visualize.rows import Arranged, Benchmark, Rows, Variants, arranged, collapse, one_k_per_dataset
 
 OWN_BEST = "each read at its own best"
 """Setting of the benchmark in which a network is read at any block and read point, chosen together."""
@@ -166,7 +166,7 @@ class Scores:
     """
 
     def __init__(self, variants: Variants, records: Mapping[EvalResult, ImageRecords] | None = None) -> None:
-        self._rows = _with_own_best(one_vote(arranged(variants)))
+        self._rows = _with_own_best(one_k_per_dataset(arranged(variants)))
         self._records = _by_mean(variants, records or {})
 
     @property

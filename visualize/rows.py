@@ -143,7 +143,7 @@ def last_epochs(variants: Variants) -> Last:
     return kept
 
 
-def starts(variants: Variants) -> Last:
+def untrained_rows(variants: Variants) -> Last:
     """Rows of epoch 0, random weights, of variants that have later ones: ``{benchmark: {variant: {block: row}}}``."""
     return {
         benchmark: {name: epochs[0] for name, epochs in rows.items() if 0 in epochs and len(epochs) > 1}
@@ -195,7 +195,7 @@ def principal(variants: Variants, *, every_read_point: bool = False) -> dict[str
     }
 
 
-def one_vote(benchmarks: Mapping[Benchmark, T]) -> dict[Benchmark, T]:
+def one_k_per_dataset(benchmarks: Mapping[Benchmark, T]) -> dict[Benchmark, T]:
     """The same without all but the last of the settings at which a metric is taken, as k-NN's k: one fills a curve."""
     last = {(one.task, one.dataset, one.setting): one for one in benchmarks if _varies(one)}
     return {

@@ -53,7 +53,7 @@ def best_rows(rows: list[EvalResult]) -> list[EvalResult]:
     for row in rows:
         what = (row.task, row.dataset, row.metric, row.is_baseline, row.model, row.epoch)
         key = (*what, "+" in row.block, row.norm, row.note, row.facet, row.protocol)
-        if key not in groups or row.merit > groups[key].merit:
+        if key not in groups or row.ranking_value > groups[key].ranking_value:
             groups[key] = row
     return [groups[key] for key in sorted(groups)]
 
@@ -97,7 +97,9 @@ def print_results(runner: Runner, rows: Sequence[EvalResult]) -> None:
                 shown = replace(score.row, value=score.value, low=score.low, high=score.high, deviation=deviation)
                 chosen.append((benchmark.label, name, block, shown.facet, shown.shown, shown.interval, score.how))
         trivial = max(
-            (row for row in rows if row.is_baseline and benchmark.is_of(row)), key=lambda row: row.merit, default=None
+            (row for row in rows if row.is_baseline and benchmark.is_of(row)),
+            key=lambda row: row.ranking_value,
+            default=None,
         )
         if trivial is not None:
             number = trivial.shown, trivial.interval

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from dinoskip.console import Progress, duration, human_bytes, log
-from dinoskip.distributed import ProcessGroup, World, differing_rank, patient_group
+from dinoskip.distributed import ProcessGroup, World, differing_rank, group_without_timeout
 from dinoskip.errors import DataError, OutputInUse
 from dinoskip.features.export_plan import ExportPlan, ImageSet, plan_export
 from dinoskip.features.file_formats import FileFormat
@@ -75,7 +75,7 @@ def export(
     reserve
         Told on rank 0, before any is written, how many bytes the features have; may make room, or raise.
     """
-    out, group = Path(out), patient_group(here)
+    out, group = Path(out), group_without_timeout(here)
     sized = transform or Transform()
     plan = group.on_main(
         lambda: plan_export(backbone, dataset, blocks, facet, norm, dtype, sized, tokens, cls, batch_size, file_format)

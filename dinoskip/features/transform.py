@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 from pydantic import Field, model_validator
 
-from dinoskip.config import Added, Config
+from dinoskip.config import Config, OmitDefaultFromKey
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.images import read_image
 from dinoskip.resize import centre_crop, resize, short_side_size
@@ -43,8 +43,8 @@ class Transform(Config):
 
     mode: Literal["square", "center_crop", "native", "rounded", "short_crop"] = "square"
     size: int = Field(default=224, ge=1)
-    resample: Annotated[Literal["bicubic", "bilinear", "lanczos", "nearest"], Added()] = "bicubic"
-    flip: Annotated[bool, Added()] = False
+    resample: Annotated[Literal["bicubic", "bilinear", "lanczos", "nearest"], OmitDefaultFromKey()] = "bicubic"
+    flip: Annotated[bool, OmitDefaultFromKey()] = False
 
     @model_validator(mode="after")
     def _possible(self) -> Self:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from dinoskip.config import Added, Config, Positive, implementation, no_duplicates
+from dinoskip.config import Config, OmitDefaultFromKey, Positive, implementation, no_duplicates
 from dinoskip.console import log
 from dinoskip.vit_config import PositionResize, TemperatureMode, VitConfig
 
@@ -39,7 +39,7 @@ class SkiplessInit(Config):
     name: Literal["skipless"] = "skipless"
     alpha: float = Field(1.8, ge=0, description="weight of the noise in W^Q W^K of each head")
     beta: float = Field(1.0, description="weight of the identity in W^Q W^K of each head")
-    beta_width: Annotated[int | None, Added()] = Field(
+    beta_width: Annotated[int | None, OmitDefaultFromKey()] = Field(
         None, ge=1, description="width that beta is for: at another D it is beta (beta_width / D)^0.737; null: at any"
     )
     c: Positive | tuple[Positive, Positive] = Field(3.0, description="scale of W^V and of W^O; a pair: one for each")
@@ -81,8 +81,8 @@ class ConditionedInit(Config):
 
     name: Literal["conditioned"] = "conditioned"
     v: Values = Field("shared", description="W^V of a head: the first coordinates for every head, or blocks of its own")
-    parts: Annotated[tuple[Part, ...], Field(min_length=1), AfterValidator(no_duplicates), Added()] = Field(
-        ("query", "key", "value"), description="matrices that are conditioned; the others start by the default"
+    parts: Annotated[tuple[Part, ...], Field(min_length=1), AfterValidator(no_duplicates), OmitDefaultFromKey()] = (
+        Field(("query", "key", "value"), description="matrices that are conditioned; the others start by the default")
     )
 
     @property
@@ -149,13 +149,15 @@ class CalibratedInit(Config):
     diagonal: float = Field(0.5, gt=0, lt=1, description="median attention of a patch to itself that is aimed at")
     max_scale: float = Field(4.0, gt=0, description="largest singular value of a head's W^Q W^K^T")
     c: Positive = Field(3.0, description="singular values of W^V and W^O")
-    mlp: Annotated[Mlp, Added()] = Field(
+    mlp: Annotated[Mlp, OmitDefaultFromKey()] = Field(
         "orthogonal", description="how MLPs start; mirrored: half of the hidden units add up to a rotation"
     )
-    mixing_heads: Annotated[int, Added()] = Field(
+    mixing_heads: Annotated[int, OmitDefaultFromKey()] = Field(
         0, ge=0, description="heads that average over all tokens at the start, in every mixing_every-th block"
     )
-    mixing_every: Annotated[int, Added()] = Field(4, ge=1, description="blocks from one with mixing_heads to the next")
+    mixing_every: Annotated[int, OmitDefaultFromKey()] = Field(
+        4, ge=1, description="blocks from one with mixing_heads to the next"
+    )
 
     def tensors(self, model: nn.Module, seed: int, images: Tensor) -> Assignments:
         """What this method assigns, given ``images`` (B, 3, S, S), normalised."""
@@ -168,7 +170,7 @@ class MaeInit(Config):
     """Xavier uniform matrices, the patch embedding's and the fused qkv's each as one; zero biases; CLS normal 0.02."""
 
     name: Literal["mae"] = "mae"
-    zero_branches: Annotated[bool, Added()] = Field(
+    zero_branches: Annotated[bool, OmitDefaultFromKey()] = Field(
         False, description="attention and MLP start as zero, by attn.proj and mlp.fc2: a block is its skips' weights"
     )
 
@@ -223,7 +225,7 @@ class ModelConfig(VitConfig):
         "dino", description="how positions are resized for crops of other sizes: as facebookresearch/dino or timm does"
     )
     init: InitConfig = TruncNormalInit()
-    reparametrise: Annotated[Reparametrisation | None, Added()] = Field(
+    reparametrise: Annotated[Reparametrisation | None, OmitDefaultFromKey()] = Field(
         None, description="scales moved into the weights of every block, for any init; the function stays the same"
     )
     drop_path: float = Field(0.1, ge=0, lt=1, description="largest drop-path rate of a student that keeps its skips")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from dinoskip.config import Added, implementation
+from dinoskip.config import OmitDefaultFromKey, implementation
 from dinoskip.optim.schedules import Beta, Scheduled
 
 if TYPE_CHECKING:
@@ -20,7 +20,9 @@ class AdamWConfig(Scheduled):
     name: Literal["adamw"] = "adamw"
     betas: tuple[Beta, Beta] = Field((0.9, 0.999), description="averages of gradient and squared gradient")
     eps: float = Field(1e-8, gt=0, description="added to the denominator")
-    layer_decay: Annotated[float, Added()] = Field(1.0, gt=0, le=1, description="rate of a block over the next's")
+    layer_decay: Annotated[float, OmitDefaultFromKey()] = Field(
+        1.0, gt=0, le=1, description="rate of a block over the next's"
+    )
 
     def build(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
         """Build the optimizer over ``groups`` of :func:`param_groups`."""
@@ -35,8 +37,10 @@ class AdamWConfig(Scheduled):
 class RefreshConfig(Scheduled):
     """How the optimizers with factors and bases spend their time."""
 
-    stagger: Annotated[bool, Added()] = Field(False, description="refresh each shape's bases at a step of its own")
-    tf32: Annotated[bool, Added()] = Field(
+    stagger: Annotated[bool, OmitDefaultFromKey()] = Field(
+        False, description="refresh each shape's bases at a step of its own"
+    )
+    tf32: Annotated[bool, OmitDefaultFromKey()] = Field(
         False, description="on a GPU, into the bases and back in TF32; factors and bases stay float32"
     )
 

@@ -47,7 +47,7 @@ class Node:
     external: Callable[[], Mapping[str, str]] | None = None
     variant: str = ""
     version: int = 1
-    beside: Mapping[str, str] = field(default_factory=dict)
+    order_only: Mapping[str, str] = field(default_factory=dict)
     dataset: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -59,7 +59,7 @@ class Node:
     @property
     def needs(self) -> dict[str, str]:
         """Roles and nodes that must be there before this one runs: ``inputs`` and ``beside``."""
-        return {**self.inputs, **self.beside}
+        return {**self.inputs, **self.order_only}
 
 
 @dataclass(frozen=True)
@@ -162,9 +162,9 @@ class Planner:
         if released is not None:
             self.outputs[node.id] = released
             return PlannedNode(node, "cached", "removed after use", key)
-        beside = [source for source in node.beside.values() if source not in self.outputs]
-        if beside:
-            return self._blocked(node, beside)
+        order_only = [source for source in node.order_only.values() if source not in self.outputs]
+        if order_only:
+            return self._blocked(node, order_only)
         return PlannedNode(node, "run", self._reason(node, record), key)
 
     @staticmethod

@@ -139,7 +139,7 @@ def _best(rows: Sequence[EvalResult]) -> str:
     own = [row for row in rows if row.metric == rows[0].metric]
     if not own:
         return ""
-    best = best_by_heldout(own) or max(own, key=lambda row: row.merit)
+    best = best_by_heldout(own) or max(own, key=lambda row: row.ranking_value)
     return f"{best.metric} {best.shown}" + (f" at block {best.block}" if best.block else "")
 
 

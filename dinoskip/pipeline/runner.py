@@ -77,10 +77,10 @@ class Runner:
         Raises :class:`ConfigError` when an input of a chosen node is not there and not chosen itself,
         :class:`OutputInUse` when another run is at a node of the same variant, and whatever a stage raises.
         """
-        from dinoskip.distributed import patient_group, world  # torch
+        from dinoskip.distributed import group_without_timeout, world  # torch
 
         with world(self.device) as here:
-            self.ranks = patient_group(here)
+            self.ranks = group_without_timeout(here)
             if here.is_main:
                 return self._lead(chosen)
             for stage, task in self.ranks.received():

@@ -158,7 +158,7 @@ class StudyNodes:
         runtime: Mapping[str, Any] | None = None,
         outside: Mapping[str, tuple[Any, ...]] | None = None,
         variant: str = "",
-        beside: Mapping[str, str] | None = None,
+        order_only: Mapping[str, str] | None = None,
     ) -> str:
         """Add the node ``STAGE/name`` unless it is there; return its id.
 
@@ -179,7 +179,7 @@ class StudyNodes:
             external=partial(self._hashes, hashes) if hashes else None,
             variant=variant,
             version=stage.version,
-            beside=beside or {},
+            order_only=order_only or {},
             dataset=data.settings if of_objects else {},
         )
         if self.nodes.setdefault(node_id, node).plain != node.plain:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, Field
 
-from dinoskip.config import Added, Config, RawConfig, merge, no_duplicates, validate
+from dinoskip.config import Config, OmitDefaultFromKey, RawConfig, merge, no_duplicates, validate
 from dinoskip.errors import ConfigError
 from dinoskip.init.config import ModelConfig
 from dinoskip.optim.config import OptimizerConfig
@@ -28,8 +28,8 @@ class VariantsConfig(Config):
 
     model: tuple[dict[str, Any], ...] = Field(({},), description="changes to model, or a backbone each")
     optimizer: tuple[str | dict[str, Any], ...] = Field(({},), description="changes to optimizer, or a name each")
-    seeds: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Added(), AfterValidator(no_duplicates)] = Field(
-        (), description="of training: each combination is trained with each; default: seed alone"
+    seeds: Annotated[tuple[Annotated[int, Field(ge=0)], ...], OmitDefaultFromKey(), AfterValidator(no_duplicates)] = (
+        Field((), description="of training: each combination is trained with each; default: seed alone")
     )
 
 

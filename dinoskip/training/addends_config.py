@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from dinoskip.config import Added, Config
+from dinoskip.config import Config, OmitDefaultFromKey
 from dinoskip.training.pretrain_config import PretrainConfig
 
 if TYPE_CHECKING:
@@ -94,9 +94,15 @@ class PakaConfig(AddendConfig):
 class AddendsConfig(PretrainConfig):
     """Settings of objectives to which losses can be added."""
 
-    koleo: Annotated[KoleoConfig | None, Added()] = Field(None, description="KoLeo on CLS tokens; null: none")
-    gram: Annotated[GramConfig | None, Added()] = Field(None, description="Gram anchoring of patches; null: none")
-    paka: Annotated[PakaConfig | None, Added()] = Field(None, description="patch kernel alignment; null: none")
+    koleo: Annotated[KoleoConfig | None, OmitDefaultFromKey()] = Field(
+        None, description="KoLeo on CLS tokens; null: none"
+    )
+    gram: Annotated[GramConfig | None, OmitDefaultFromKey()] = Field(
+        None, description="Gram anchoring of patches; null: none"
+    )
+    paka: Annotated[PakaConfig | None, OmitDefaultFromKey()] = Field(
+        None, description="patch kernel alignment; null: none"
+    )
 
     @property
     def adds(self) -> bool:

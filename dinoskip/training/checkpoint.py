@@ -36,7 +36,7 @@ from dinoskip.models.export import check_fit, save_weights
 from dinoskip.optim.preconditioned import PreconditionedOptimizer
 from dinoskip.specs import CHECKPOINTS, list_checkpoints
 from dinoskip.training.objective import Objective
-from dinoskip.training.whole_state import like, load_whole_, whole_state
+from dinoskip.training.whole_state import as_parameter, load_whole_, whole_state
 from dinoskip.vit_config import VitConfig
 
 
@@ -130,7 +130,7 @@ def load_optimizer_tensors(optimizer: torch.optim.Optimizer, flat: Mapping[str, 
     for entry, value in flat.items():
         name, _, key = entry.rpartition(".")
         if name in index:
-            state.setdefault(index[name], {})[key] = value if takes_whole else like(parameters[name], value)
+            state.setdefault(index[name], {})[key] = value if takes_whole else as_parameter(parameters[name], value)
         else:
             unknown.append(entry)
     dtypes = {

@@ -54,7 +54,7 @@ class DINO(Objective):
         self.buffers = {"center": self.center}
         self.alarm = CollapseAlarm(config.out_dim)
 
-    def fresh(self, role: str) -> nn.Module:
+    def build_network(self, role: str) -> nn.Module:
         """A backbone and head of the student's or teacher's architecture."""
         backbone = from_config(self.job.model, weight_init="skip")
         return MultiCrop(backbone, _head(self.job, self.config, backbone.embed_dim))

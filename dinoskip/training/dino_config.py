@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from dinoskip.config import Added, implementation
+from dinoskip.config import OmitDefaultFromKey, implementation
 from dinoskip.flops import dino_head_flops, dino_step_flops
 from dinoskip.training.presets import PRESETS, filled
 from dinoskip.training.pretrain_config import StepCost
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class DinoConfig(TeacherStudentConfig):
     """DINO's settings. The defaults are a 300-epoch run with the gain fixed; ``preset`` names a published command."""
 
-    objective: Annotated[Literal["dino"], Added()] = "dino"
+    objective: Annotated[Literal["dino"], OmitDefaultFromKey()] = "dino"
     preset: Literal["dino_vits16_100ep", "dino_vits16_300ep"] | None = Field(
         None, exclude=True, description="a published recipe: the settings that are not given are its own"
     )

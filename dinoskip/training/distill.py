@@ -66,7 +66,7 @@ class Distill(Objective):
             seed=self.job.seed,
         )
 
-    def fresh(self, role: str) -> nn.Module:
+    def build_network(self, role: str) -> nn.Module:
         """A backbone and heads of the same architecture."""
         backbone = from_config(self.job.model, weight_init="skip")
         return DistilledNetwork(backbone, self._heads(backbone.embed_dim))

@@ -77,9 +77,9 @@ class Extended(Objective):
         self.addends.give_heads_(made, backbone.embed_dim)
         return made
 
-    def fresh(self, role: str) -> nn.Module:
+    def build_network(self, role: str) -> nn.Module:
         """A network of a role's architecture."""
-        return self.addends.fresh() if role == SNAPSHOT else self._with_tokens(super().fresh(role))  # type: ignore[safe-super]
+        return self.addends.fresh() if role == SNAPSHOT else self._with_tokens(super().build_network(role))  # type: ignore[safe-super]
 
     def step(self, step: Step) -> None:
         """One step of the objective, and then the snapshot."""

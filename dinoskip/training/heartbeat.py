@@ -31,7 +31,7 @@ import torch.distributed as dist
 
 from dinoskip.distributed import World, gather
 from dinoskip.errors import DinoskipError, Interrupted, Preempted, RankLost
-from dinoskip.training.objective import Note, unnoted
+from dinoskip.training.objective import ProgressCallback, no_progress
 
 INTERVAL = 1.0  # seconds between signs of life, at most
 SILENT = 4  # signs of life missed by a rank that is taken for dead once a collective has failed
@@ -46,17 +46,17 @@ class _Peer:
     still: int = 0  # own signs of life since it last noted an action
     longest: dict[str, int] = field(default_factory=dict)  # the same at the end of each action, at most
 
-    def told(self) -> dict[str, Any]:
+    def state(self) -> dict[str, Any]:
         """Its last sign of life: host, pid, step, action, and ``left`` once it has ended (its error, or empty)."""
         state: dict[str, Any] = json.loads(self.text)
         return state
 
-    def hear(self, text: str) -> None:
+    def update(self, text: str) -> None:
         """Take what it says now, one interval after it was last looked at."""
-        before = self.told()
+        before = self.state()
         self.missed = self.missed + 1 if text == self.text else 0
         self.text = text
-        if self.told()["progress"] == before["progress"]:
+        if self.state()["progress"] == before["progress"]:
             self.still += 1
             return
         action = before["action"]
@@ -65,13 +65,13 @@ class _Peer:
 
     def overdue(self, bound: float, interval: float) -> bool:
         """Whether its action has lasted longer than any such action may; times in seconds."""
-        state = self.told()
+        state = self.state()
         allowed = max(bound, state["patience"], 2 * interval * self.longest.get(state["action"], 0))
         return bool(self.still * interval > allowed)
 
     def describe(self, rank: int) -> str:
         """Who it is and what it did last."""
-        state = self.told()
+        state = self.state()
         return (
             f"rank {rank} on {state['host']} (process {state['pid']}), last at step {state['step']}: {state['action']}"
         )
@@ -107,7 +107,9 @@ class Heartbeat:
         self._peers = {rank: _Peer(self._store.get(_key(rank)).decode()) for rank in watched}
 
     def note(self, step: int, action: str, patience: float = 0.0) -> None:
-        """What this rank does from now on (:class:`dinoskip.training.objective.Note`); told at the next sign."""
+        """What this rank does from now on (a :class:`dinoskip.training.objective.ProgressCallback`);
+        sent with the next sign of life.
+        """
         self._first = step if self._first is None else self._first
         self._state = self._state | {
             "step": step, "action": action, "progress": self._state["progress"] + 1,
@@ -141,7 +143,7 @@ class Heartbeat:
                 self._tell()
                 texts = self._store.multi_get([_key(rank) for rank in ranks])
                 for rank, text in zip(ranks, texts, strict=True):
-                    self._peers[rank].hear(text.decode())
+                    self._peers[rank].update(text.decode())
                 if self._store.check([_LOST]):
                     self._lost(self._store.get(_LOST).decode())
                 self._answered = 0
@@ -157,12 +159,12 @@ class Heartbeat:
                 if rank == self.here.rank:
                     continue
                 silent = peer.missed if self._answered < allowed else allowed
-                if silent >= allowed and "left" not in peer.told():
+                if silent >= allowed and "left" not in peer.state():
                     self._tell_lost(f"{peer.describe(rank)}; no sign of life for {self._bound:g} s")
 
     def _without_progress(self) -> str:
         """Which rank the others wait for, if it is overdue; empty if none is, or if one is silent, which is worse."""
-        told = {rank: peer.told() for rank, peer in self._peers.items()}
+        told = {rank: peer.state() for rank, peer in self._peers.items()}
         if any(peer.missed >= SILENT or "left" in told[rank] for rank, peer in self._peers.items()):
             return ""
         least = min(state["progress"] for state in told.values())
@@ -192,8 +194,8 @@ class Heartbeat:
         if first is None or second is None:  # the store has gone, and rank 0 with it
             first = second = self._peers
         for rank, peer in second.items():
-            if left := peer.told().get("left"):
-                return _Ended(f"rank {rank} on {peer.told()['host']} ended: {left}", with_error=True)
+            if left := peer.state().get("left"):
+                return _Ended(f"rank {rank} on {peer.state()['host']} ended: {left}", with_error=True)
         for rank, peer in second.items():
             if peer.text == first[rank].text:
                 return _Ended(f"{peer.describe(rank)}; it has ended", with_error=False)
@@ -215,7 +217,7 @@ def _key(rank: int) -> str:
 
 
 @contextmanager
-def heartbeat(here: World, bound: float, lost: Callable[[str], None]) -> Iterator[Note]:
+def heartbeat(here: World, bound: float, lost: Callable[[str], None]) -> Iterator[ProgressCallback]:
     """Watch over all ranks while the block runs; gives what notes this rank's step and action, alike on all ranks.
 
     ``lost(line)`` is called in another thread once a rank has been silent, or without progress, for ``bound`` seconds,
@@ -223,7 +225,7 @@ def heartbeat(here: World, bound: float, lost: Callable[[str], None]) -> Iterato
     what another rank ended with as :class:`DinoskipError`. With one rank nothing happens.
     """
     if here.size == 1:
-        yield unnoted
+        yield no_progress
         return
     beats = Heartbeat(here, bound, lost)
     beats.start()

@@ -72,7 +72,7 @@ class IBOT(Objective):
             bottleneck_dim=config.bottleneck_dim, norm_last_layer=config.norm_last_layer, seed=self.job.seed,
         )  # fmt: skip
 
-    def fresh(self, role: str) -> nn.Module:
+    def build_network(self, role: str) -> nn.Module:
         """A backbone and head of the student's or teacher's architecture."""
         backbone = from_config(self.job.model, weight_init="skip")
         network = IbotNetwork(backbone, self._head(backbone.embed_dim))

@@ -38,7 +38,7 @@ from dinoskip.training.compilation import Compiler, CompilerWatch
 from dinoskip.training.guard import INTERRUPT, StopSignals
 from dinoskip.training.heartbeat import heartbeat
 from dinoskip.training.journal import Journal
-from dinoskip.training.objective import Engine, Note, Objective, Step
+from dinoskip.training.objective import Engine, Objective, ProgressCallback, Step
 from dinoskip.training.observer import Observer
 from dinoskip.training.recipe import Job
 from dinoskip.training.run_directory import RunDirectory, identity, open_run
@@ -102,7 +102,7 @@ class _Loop:
         run: RunDirectory,
         signals: StopSignals,
         observer: Observer | None,
-        note: Note,
+        note: ProgressCallback,
     ) -> None:
         self.note = note
         self.job, self.training, self.here = job, training, here
@@ -225,7 +225,7 @@ class _Loop:
 
         Its skips have their weight after ``step`` steps.
         """
-        network = self.objective.fresh(role)
+        network = self.objective.build_network(role)
         self.dial.set_copy(network, step)
         network.load_state_dict(whole_state(self.objective.networks[role]))
         return network.to(self.here.device)

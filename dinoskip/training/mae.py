@@ -55,7 +55,7 @@ class MAE(Objective):
             return LongSkipDecoder(width, dim, depth, model.blocks // EVERY, patch, grid, seed=seed)
         return MaeDecoder(width, dim, depth, patch, grid, seed=seed)
 
-    def fresh(self, role: str) -> nn.Module:
+    def build_network(self, role: str) -> nn.Module:
         """An encoder and decoder of the same architecture."""
         return MaeNetwork(from_config(self.job.model, weight_init="skip"), self._decoder())
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
-from dinoskip.config import Added, implementation
+from dinoskip.config import OmitDefaultFromKey, implementation
 from dinoskip.data.config import AugmentConfig, CropConfig, Probability, Scale
 from dinoskip.flops import block_flops, patch_flops
 from dinoskip.init.config import ModelConfig, needs_images
@@ -45,7 +45,7 @@ class MaeConfig(PretrainConfig):
         None, ge=32, multiple_of=32, description="width of the decoder; null: two thirds of the encoder's (32 a head)"
     )
     decoder_depth: int | None = Field(None, ge=1, description="blocks of the decoder; null: two thirds as many")
-    long_skips: Annotated[bool, Added()] = Field(
+    long_skips: Annotated[bool, OmitDefaultFromKey()] = Field(
         False,
         description="the decoder gets the tokens of every second encoder block, without a norm, and starts at zero",
     )
@@ -67,7 +67,7 @@ class MaeConfig(PretrainConfig):
         """Of the crop."""
         return {"crop_size": self.crop_size}
 
-    def objections(self, model: ModelConfig) -> dict[str, str]:
+    def incompatibilities(self, model: ModelConfig) -> dict[str, str]:
         """Weights that are measured on images are measured with their own positions."""
         if self.long_skips and model.blocks % EVERY:
             return {"long_skips": f"{model.blocks} blocks: they take the tokens of every second one, so an even depth"}

@@ -50,7 +50,7 @@ class Objective(ABC):
     by_block: bool = False
 
     @abstractmethod
-    def fresh(self, role: str) -> nn.Module:
+    def build_network(self, role: str) -> nn.Module:
         """A network of that role's architecture, whole and on the CPU, whatever its weights."""
 
     def look_at(self, images: Images) -> None:  # noqa: B027
@@ -61,15 +61,15 @@ class Objective(ABC):
         """Do one optimizer step on ``networks`` and ``buffers``; change nothing if the gradients are not finite."""
 
 
-class Note(Protocol):
+class ProgressCallback(Protocol):
     """Says what a rank does from now on: that it goes on, and what it was at if not (heartbeat.py)."""
 
     def __call__(self, step: int, action: str, patience: float = 0.0) -> None:
         """Steps are 1, 2, ...; ``patience``: seconds that the action may take if that is long, infinite: any time."""
 
 
-def unnoted(step: int, action: str, patience: float = 0.0) -> None:
-    """Tell nobody: the :class:`Note` of one rank alone."""
+def no_progress(step: int, action: str, patience: float = 0.0) -> None:
+    """Tell nobody: the :class:`ProgressCallback` of one rank alone."""
 
 
 @dataclass
@@ -92,7 +92,7 @@ class Engine:
     bf16: bool = False
     requests: Callable[[], tuple[int, bool]] = lambda: (0, False)
     inspect: Callable[[int], Row] = lambda _: {}
-    note: Note = unnoted
+    note: ProgressCallback = no_progress
     patience: float = 0.0
     ahead: ViewsAhead | None = None
 

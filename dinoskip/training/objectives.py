@@ -43,6 +43,6 @@ class PretrainJob(Job):
         for key, size in self.pretrain.sizes().items():
             if size % patch:
                 raise ValueError(f"pretrain.{key}: {size} is not a multiple of the patch size {patch}")
-        for key, text in self.pretrain.objections(self.model).items():
+        for key, text in self.pretrain.incompatibilities(self.model).items():
             raise ValueError(f"pretrain.{key}: {text}")
         return self

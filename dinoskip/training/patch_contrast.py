@@ -53,7 +53,7 @@ class PatchContrast(Objective):
     def _head(self, width: int) -> PatchHead:
         return PatchHead(width, self.config.hidden_dim or 2 * width, self.config.out_dim, seed=self.job.seed)
 
-    def fresh(self, role: str) -> nn.Module:
+    def build_network(self, role: str) -> nn.Module:
         """A backbone and head of the same architecture."""
         backbone = from_config(self.job.model, weight_init="skip")
         return PatchNetwork(backbone, self._head(backbone.embed_dim))

@@ -49,7 +49,7 @@ class PretrainConfig(TrainConfig):
     def sizes(self) -> dict[str, int]:
         """Sides of the views in pixels, by their dotted key; each must be whole patches."""
 
-    def objections(self, model: ModelConfig) -> dict[str, str]:
+    def incompatibilities(self, model: ModelConfig) -> dict[str, str]:
         """What does not go together with a model, by the setting's name."""
         return {}
 

@@ -104,7 +104,7 @@ class Supervised(Objective):
         self.networks = {"student": build(job, classes, device)}
         self.buffers: dict[str, Tensor] = {}
 
-    def fresh(self, role: str) -> nn.Module:
+    def build_network(self, role: str) -> nn.Module:
         """A classifier of the same architecture."""
         backbone = from_config(self.job.model, weight_init="skip")
         return Classifier(backbone, ClassifierHead(backbone.embed_dim, self.classes), self.config.pooling)

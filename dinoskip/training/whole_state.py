@@ -29,7 +29,7 @@ def whole_state(module: nn.Module) -> dict[str, Tensor]:
     return {name: whole(tensor).cpu() for name, tensor in module.state_dict().items()}
 
 
-def like(parameter: Tensor, value: Tensor) -> Tensor:
+def as_parameter(parameter: Tensor, value: Tensor) -> Tensor:
     """``value`` cut as ``parameter`` is, if that is sharded and both have one shape; else ``value`` itself."""
     if not isinstance(parameter, DTensor) or value.shape != parameter.shape:
         return value

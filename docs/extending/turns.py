@@ -55,7 +55,7 @@ class Turns(Objective):
         head = ClassifierHead(backbone.embed_dim, 4, seed=job.seed).to(device)
         self.networks = {"student": Classifier(backbone, head).train()}
 
-    def fresh(self, role: str) -> nn.Module:
+    def build_network(self, role: str) -> nn.Module:
         """A classifier of the same architecture."""
         backbone = from_config(self.job.model, weight_init="skip")
         return Classifier(backbone, ClassifierHead(backbone.embed_dim, 4))

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from dinoskip.config import Added, Config, no_duplicates
+from dinoskip.config import Config, OmitDefaultFromKey, no_duplicates
 
 Backend = Literal["torch", "faiss", "ivf"]
 
@@ -17,8 +17,10 @@ class KnnConfig(Config):
     k: Annotated[tuple[Annotated[int, Field(ge=1)], ...], AfterValidator(no_duplicates)] = Field(
         (10, 20), min_length=1, description="numbers of neighbours; each gives its own rows"
     )
-    temperature: Annotated[float, Added()] = Field(0.07, gt=0, description="votes weigh exp(cosine / temperature)")
-    backend: Annotated[Backend, Added()] = Field(
+    temperature: Annotated[float, OmitDefaultFromKey()] = Field(
+        0.07, gt=0, description="votes weigh exp(cosine / temperature)"
+    )
+    backend: Annotated[Backend, OmitDefaultFromKey()] = Field(
         "torch",
         description="what finds the neighbours: torch and faiss exactly, ivf nearly",
     )

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from dinoskip.config import Added, Config
+from dinoskip.config import Config, OmitDefaultFromKey
 
 
 class ObjectsConfig(Config):
@@ -20,7 +20,7 @@ class ObjectsConfig(Config):
     rounds: int = Field(3, ge=1, le=100, description="cuts of an image, so objects at most")
     size: int = Field(480, ge=16, description="side in pixels of the square that images are resized to")
 
-    masks: Annotated[bool, Added()] = Field(
+    masks: Annotated[bool, OmitDefaultFromKey()] = Field(
         False, description="score objects as masks, too: of kinds coco_json and coco20k, whose JSON has outlines"
     )
 

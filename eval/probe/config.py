@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from dinoskip.config import Added, Config, no_duplicates
+from dinoskip.config import Config, OmitDefaultFromKey, no_duplicates
 
 # mmsegmentation's 40k schedule as DINOv2 uses it; also the base of DINOv3's.
 _DINOV2: dict[str, Any] = {
@@ -117,7 +117,7 @@ class ProbeConfig(Config):
     stride: int | None = Field(None, ge=1, description="live: score by sliding windows; default whole square images")
     holdout: float = Field(0.1, gt=0, lt=1, description="share of training images on which a head is chosen")
     seeds: int = Field(1, ge=1, le=100, description="fits, with rows for each and one for mean and deviation")
-    pixels: Annotated[bool, Added()] = Field(
+    pixels: Annotated[bool, OmitDefaultFromKey()] = Field(
         False, description="baselines from pixels without a network, too: colours, random patch (docs/protocols.md)"
     )
 

@@ -104,9 +104,9 @@ class HeadStack:
         """One step of all heads on a batch: tokens (n·T, C) of every key, targets of n; learning rates × ``scale``."""
         total = targets.weight.sum().clamp(min=torch.finfo(torch.float32).tiny)  # nothing labelled: no gradient
         mean = Targets(targets.linear / total, targets.weight / total, targets.up, targets.along)
-        self.descend(tokens, lambda logits: self.by_logits(logits, mean), scale)
+        self.step_with(tokens, lambda logits: self.by_logits(logits, mean), scale)
 
-    def descend(
+    def step_with(
         self,
         tokens: Tokens,
         by_logits: Callable[[torch.Tensor], torch.Tensor],

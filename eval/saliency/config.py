@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from dinoskip.config import Added, Config
+from dinoskip.config import Config, OmitDefaultFromKey
 
 
 class SaliencyConfig(Config):
@@ -18,7 +18,7 @@ class SaliencyConfig(Config):
     tau: float = Field(0.2, ge=0, lt=1, description="cosine above which two patches are joined")
     eps: float = Field(1e-5, gt=0, lt=1, description="affinity of patches that are not joined")
     solver: bool = Field(False, description="rows after the bilateral solver, too, whose soft maps are scored")
-    pixels: Annotated[bool, Added()] = Field(
+    pixels: Annotated[bool, OmitDefaultFromKey()] = Field(
         False, description="baselines from pixels without a network, too: colours, random patch (docs/protocols.md)"
     )
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from dinoskip.config import Added, Config, no_duplicates
+from dinoskip.config import Config, OmitDefaultFromKey, no_duplicates
 
 
 def _single(value: object) -> object:
@@ -26,7 +26,7 @@ class TokenCutConfig(Config):
     eps: float = Field(1e-5, gt=0, lt=1, description="affinity of patches that are not alike")
     lost_k: int | None = Field(None, ge=1, description="LOST too, its seed grown over so many patches; published: 100")
     overlays: int = Field(0, ge=0, description="pictures with mask and boxes of so many images, at every block")
-    pixels: Annotated[bool, Added()] = Field(
+    pixels: Annotated[bool, OmitDefaultFromKey()] = Field(
         False, description="baselines from pixels without a network, too: colours, random patch (docs/protocols.md)"
     )
 

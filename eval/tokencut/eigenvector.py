@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 
-from eval.tokencut.graph import ALONE, F64, Array, Graphs, build_graphs, like, on_host
+from eval.tokencut.graph import F64, ISOLATED, Array, Graphs, build_graphs, like, on_host
 
 DENSE_TOKENS = 48  # up to here the dense solver is as fast
 TIE = 1e-8  # tokens this close (relative) are tied: the reference's choice among them depends on the BLAS
@@ -188,7 +188,7 @@ class _Twins:
     def of(cls, codes: F64, degree: F64, isolated: NDArray[np.bool_], weight: float) -> _Twins:
         ordered = np.sort(codes, axis=1)
         same = ordered[:, 1:] == ordered[:, :-1]
-        eigenvalue = np.where((same & (ordered[:, 1:] != ALONE)).any(1), 0.0, -np.inf)
+        eigenvalue = np.where((same & (ordered[:, 1:] != ISOLATED)).any(1), 0.0, -np.inf)
         alone = np.where(isolated.sum(1) > 1, weight / np.where(isolated, degree, np.inf).min(1), -np.inf)
         return cls(codes.shape[1] - same.sum(1), np.maximum(eigenvalue, alone))
 

@@ -26,7 +26,7 @@ from dinoskip.randomness import numpy_rng
 F64 = NDArray[np.float64]
 Array = Any  # NDArray[np.float64] on a CPU, a float64 tensor on a GPU
 TINY_NORM = 1e-12  # of torch.nn.functional.normalize, which the reference calls
-ALONE = 2.0**53  # the code of isolated tokens: no sum is as large
+ISOLATED = 2.0**53  # the code of isolated tokens: no sum is as large
 
 
 class GraphFacts(NamedTuple):
@@ -99,7 +99,7 @@ class Graphs:
         image = self.weight * codes + self.floor * float(random.sum())
         if not self.binary:
             return image, like(np.tile(np.arange(n, dtype=np.float64), (count, 1)), self.edges)
-        codes[self.isolated] = ALONE
+        codes[self.isolated] = ISOLATED
         return image, codes
 
     def dense(self, i: int) -> F64:

@@ -206,7 +206,9 @@ def test_the_scale_is_found_where_attention_to_oneself_is_the_target() -> None:
 def test_what_cannot_be_calibrated_is_refused(caplog: pytest.LogCaptureFixture) -> None:
     images = photographs(48)
     for settings in ({"centring": 1.5}, {"gain": 0.0}, {"diagonal": 1.0}, {"max_scale": -1.0}, {"c": 0.0}):
-        with pytest.raises(ConfigError, match=f"{next(iter(settings))}: should be .* was given {next(iter(settings.values()))}"):
+        with pytest.raises(
+            ConfigError, match=f"{next(iter(settings))}: should be .* was given {next(iter(settings.values()))}"
+        ):
             calibrated_(fresh(1), images, **settings)
     with pytest.raises(ConfigError, match=r"blocks\.0\.mlp has 192 hidden units for a width of 96"):
         calibrated_(fresh(1, mlp_ratio=2), images, mlp="mirrored")

@@ -17,7 +17,7 @@ def heard(*signs: str) -> _Peer:
     """A peer that gave these signs, an interval apart."""
     peer = _Peer(signs[0])
     for text in signs[1:]:
-        peer.hear(text)
+        peer.update(text)
     return peer
 
 
@@ -28,7 +28,7 @@ def test_a_rank_that_beats_and_does_not_go_on_is_overdue_after_the_bound() -> No
     assert (peer.missed, peer.still) == (0, 11)
     assert peer.overdue(10, 1)
     assert not peer.overdue(10, 0.5), "times are in seconds"
-    peer.hear(sign(12, 2, "forward"))
+    peer.update(sign(12, 2, "forward"))
     assert (peer.still, peer.overdue(10, 1)) == (0, False)
 
 

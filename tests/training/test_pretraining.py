@@ -48,10 +48,10 @@ class Colour(Objective):
     def __init__(self, job: Job, config: ColourConfig, steps_per_epoch: int, device: torch.device) -> None:
         self.job, self.config = job, config
         self.schedules = Schedules(config, job.optimizer, steps_per_epoch)
-        self.networks = {"student": self.fresh("student").train().to(device)}
+        self.networks = {"student": self.build_network("student").train().to(device)}
         self.buffers: dict[str, Tensor] = {}
 
-    def fresh(self, role: str) -> nn.Module:
+    def build_network(self, role: str) -> nn.Module:
         with torch.random.fork_rng([]):
             torch.manual_seed(0)
             return _Network(from_config(self.job.model))

@@ -5,7 +5,7 @@ import io
 import math
 
 from dinoskip.results import EvalResult
-from visualize.rows import benchmark_values, best, one_vote, principal, rows_csv, single_blocks
+from visualize.rows import benchmark_values, best, one_k_per_dataset, principal, rows_csv, single_blocks
 
 
 def row(block, value, **more):
@@ -26,7 +26,7 @@ def test_measures_come_in_reading_order_and_k_is_sorted_as_a_number():
     found = benchmark_values({"a": [*votes, row(1, 1.0, task="tokencut", metric="CorLoc"), row(1, 1.0)]})
     labels = [measure.label.split(",")[0] for measure in found]
     assert labels == ["mIoU", "CorLoc", "k-NN (k = 10)", "k-NN (k = 20)", "k-NN (k = 200)"]
-    assert [measure.metric for measure in one_vote(found)] == ["mIoU", "CorLoc", "accuracy_k200"]
+    assert [measure.metric for measure in one_k_per_dataset(found)] == ["mIoU", "CorLoc", "accuracy_k200"]
 
 
 def test_settings_that_differ_split_a_measure_and_are_named():

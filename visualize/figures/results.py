@@ -20,9 +20,9 @@ from visualize.rows import (
     best,
     collapse,
     last_epochs,
-    one_vote,
+    one_k_per_dataset,
     single_blocks,
-    starts,
+    untrained_rows,
     values_of,
 )
 
@@ -52,13 +52,13 @@ def blocks_figure(variants: Variants, out: Path, baselines: Sequence[EvalResult]
     """
     benchmarks = {
         benchmark: rows
-        for benchmark, rows in one_vote(last_epochs(variants)).items()
+        for benchmark, rows in one_k_per_dataset(last_epochs(variants)).items()
         if benchmark.task != "classify"  # of the last block alone
         and any(single_blocks(values_of(one)) for one in rows.values())
     }
     if not benchmarks:
         return None
-    order, untrained, places = list(variants), starts(variants), variant_places(list(variants))
+    order, untrained, places = list(variants), untrained_rows(variants), variant_places(list(variants))
 
     def draw() -> Any:
         figure, grid = panels(len(benchmarks))
@@ -124,7 +124,7 @@ def epochs_figure(variants: Variants, out: Path, groups: Groups | None = None) -
     """
     benchmarks = {
         benchmark: {name: epochs for name, epochs in rows.items() if len(epochs) > 2}
-        for benchmark, rows in one_vote(arranged(variants)).items()
+        for benchmark, rows in one_k_per_dataset(arranged(variants)).items()
         if benchmark.task != "classify"
     }
     benchmarks = {benchmark: rows for benchmark, rows in benchmarks.items() if rows}
@@ -197,7 +197,7 @@ def depth_figure(variants: Variants, families: Mapping[str, tuple[str, int]], ou
         if name in variants:
             depths.setdefault(family, {}).setdefault(depth, name)
     studied = [family for family, own in depths.items() if len(own) > 1]
-    benchmarks = one_vote(last_epochs(variants)) if studied else {}
+    benchmarks = one_k_per_dataset(last_epochs(variants)) if studied else {}
     if not benchmarks:
         return None
     curves = {

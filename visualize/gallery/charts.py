@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from dinoskip.results import EvalResult
-from visualize.rows import benchmark_values, one_vote, single_blocks
+from visualize.rows import benchmark_values, one_k_per_dataset, single_blocks
 
 WIDTH, HEIGHT, MARGIN = 240.0, 64.0, 6.0
 
@@ -38,7 +38,7 @@ def block_x(block: int, blocks: Sequence[int]) -> float:
 def block_charts(variants: Mapping[str, Sequence[EvalResult]], blocks: Sequence[int]) -> list[Chart]:
     """A chart for each headline benchmark that any variant has at one of ``blocks`` (sorted numbers)."""
     charts = []
-    for benchmark, by_variant in one_vote(benchmark_values(variants)).items():
+    for benchmark, by_variant in one_k_per_dataset(benchmark_values(variants)).items():
         curves = {
             key: {block: value for block, value in single_blocks(values).items() if block in blocks}
             for key, values in by_variant.items()

@@ -38,7 +38,7 @@ from visualize.report.tables import (
     block_grids,
     others_grid,
 )
-from visualize.rows import families, last_epochs, principal, rows_csv, setting_note, starts
+from visualize.rows import families, last_epochs, principal, rows_csv, setting_note, untrained_rows
 from visualize.tables import NOT_RUN, TextTable, as_csv, latex, markdown, setting
 
 
@@ -131,7 +131,7 @@ def _write_page(
     out: Path,
 ) -> None:
     names, (pairs, silent) = list(report.rows), answered
-    measured, begun = last_epochs(kept), starts(kept)
+    measured, begun = last_epochs(kept), untrained_rows(kept)
     floor = baseline_lines(report.baselines, measured)
     lines: list[Line] = [*best_lines(kept), *floor]
     context: dict[str, Any] = {

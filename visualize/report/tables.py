@@ -23,7 +23,7 @@ from visualize.rows import (
     setting_note,
     single_blocks,
     spread,
-    starts,
+    untrained_rows,
     values_of,
 )
 from visualize.tables import NOT_RUN, TextTable
@@ -133,7 +133,7 @@ def best_grid(variants: Variants, baselines: Sequence[EvalResult] = ()) -> TextT
 
 def block_grids(variants: Variants, baselines: Sequence[EvalResult] = ()) -> list[TextTable]:
     """One table a benchmark: variants × single blocks; below, their random weights and baselines (of no block)."""
-    latest, begun = last_epochs(variants), starts(variants)
+    latest, begun = last_epochs(variants), untrained_rows(variants)
     floor = baseline_lines(baselines, latest)
     grids = []
     for number, (benchmark, rows) in enumerate(latest.items()):

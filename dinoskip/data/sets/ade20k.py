@@ -76,7 +76,7 @@ class Ade20kConfig(TrainSubset, DatasetKind):
     def open_segmentation(self, root: Path, split: str, faults: list[str] | None) -> SegmentationDataset:
         """Open train or val; train may be a subset."""
         dataset = open_pairs(self.dataset_name, split, ade20k_folders(root, split), ADE20K, faults=faults)
-        return self.drawn_from(dataset)
+        return self.subsample(dataset)
 
     def checked_splits(self, root: Path) -> list[CheckedSplit]:
         """Both splits and their published numbers."""

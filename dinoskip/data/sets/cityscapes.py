@@ -55,7 +55,7 @@ class CityscapesConfig(TrainSubset, DatasetKind):
         require_folder(masks, "the masks of Cityscapes, of gtFine_trainvaltest.zip")
         ending = next((end for end in BY_ENDING if next(masks.glob(f"*/*{end}.png"), None)), "_gtFine_labelIds")
         folders = PairFolders(root / "leftImg8bit" / split, masks, "_leftImg8bit", ending)
-        return self.drawn_from(open_pairs(self.dataset_name, split, folders, BY_ENDING[ending], faults=faults))
+        return self.subsample(open_pairs(self.dataset_name, split, folders, BY_ENDING[ending], faults=faults))
 
     def checked_splits(self, root: Path) -> list[CheckedSplit]:
         """Train and val, and their published numbers."""

@@ -134,7 +134,7 @@ class CocoPanopticConfig(TrainSubset, DatasetKind):
             segments=segments,
             annotations=annotations,
         )
-        return self.drawn_from(dataset)
+        return self.subsample(dataset)
 
     def checked_splits(self, root: Path) -> list[CheckedSplit]:
         """Both splits and their published numbers."""

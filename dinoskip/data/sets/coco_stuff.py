@@ -178,7 +178,7 @@ class CocoStuffConfig(TrainSubset, DatasetKind):
         folders, classes = coco_stuff_folders(root, split), COCO_STUFF[self.classes]
         if folders.mask_ending == TRAIN_IDS:
             classes = of_train_ids(classes)
-        return self.drawn_from(open_pairs(self.dataset_name, split, folders, classes, faults=faults))
+        return self.subsample(open_pairs(self.dataset_name, split, folders, classes, faults=faults))
 
     def checked_splits(self, root: Path) -> list[CheckedSplit]:
         """Both splits and their published numbers, the same for every set of classes."""

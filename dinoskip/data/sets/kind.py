@@ -15,7 +15,7 @@ from typing import Annotated, ClassVar, NamedTuple
 
 from pydantic import Field
 
-from dinoskip.config import Added, Config
+from dinoskip.config import Config, OmitDefaultFromKey
 from dinoskip.data.folders import ImageFolder
 from dinoskip.data.segmentation import SegmentationDataset, subset_of
 from dinoskip.data.shards import Source
@@ -85,7 +85,7 @@ class DatasetKind(Config, ABC):
 
     archives: ClassVar[Archives | None] = None
 
-    limit: Annotated[int | None, Added()] = Field(
+    limit: Annotated[int | None, OmitDefaultFromKey()] = Field(
         None, ge=1, description="images of every evaluated split, drawn by seed 0; null: all"
     )
     skip_broken: Annotated[bool, Added()] = Field(
@@ -133,7 +133,7 @@ class TrainSubset(Config):
     subset: int | None = Field(None, ge=1, description="training images that are used; null: all")
     subset_seed: int = Field(0, ge=0, description="seed of the draw of the subset")
 
-    def drawn_from(self, dataset: SegmentationDataset) -> SegmentationDataset:
+    def subsample(self, dataset: SegmentationDataset) -> SegmentationDataset:
         """Return the subset of a training split; other splits, and all if no number is given, as they are."""
         if self.subset is None or dataset.split != "train":
             return dataset

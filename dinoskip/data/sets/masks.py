@@ -63,7 +63,7 @@ class MasksConfig(TrainSubset, DatasetKind):
     def open_segmentation(self, root: Path, split: str, faults: list[str] | None) -> SegmentationDataset:
         """Open a split; train may be a subset."""
         classes = own_classes(root / self.classes, self.first_value)
-        return self.drawn_from(open_pairs(self.dataset_name, split, self._folders(root, split), classes, faults=faults))
+        return self.subsample(open_pairs(self.dataset_name, split, self._folders(root, split), classes, faults=faults))
 
     def checked_splits(self, root: Path) -> list[CheckedSplit]:
         """Train and val; without ``{split}`` in the paths, everything once."""

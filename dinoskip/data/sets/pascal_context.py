@@ -59,7 +59,7 @@ class PascalContextConfig(TrainSubset, DatasetKind):
             palette=classes.palette,
             remap=classes,
         )
-        return self.drawn_from(dataset)
+        return self.subsample(dataset)
 
     def checked_splits(self, root: Path) -> list[CheckedSplit]:
         """Both splits as mmsegmentation converts them; the published lists have 4,998 and 5,105."""

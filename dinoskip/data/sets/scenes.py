@@ -19,7 +19,7 @@ import numpy as np
 from PIL import Image, ImageFilter
 from pydantic import Field
 
-from dinoskip.config import Added, settings_for_key
+from dinoskip.config import OmitDefaultFromKey, settings_for_key
 from dinoskip.data.detection import DetectionDataset
 from dinoskip.data.folders import ImageFolder
 from dinoskip.data.labelled_folder import LabelledFolder
@@ -49,7 +49,7 @@ class ScenesConfig(Composed):
     classes: int = Field(default=6, ge=2, le=len(KINDS), description="kinds of objects")
     max_objects: int = Field(default=3, ge=1, le=5, description="most objects in a scene")
     seed: int = Field(default=0, ge=0, description="of all draws")
-    objects: Annotated[Literal["cutouts", "shapes"], Added()] = Field(
+    objects: Annotated[Literal["cutouts", "shapes"], OmitDefaultFromKey()] = Field(
         default="cutouts",
         description="cutouts: one photograph a class, known by its colours; shapes: drawn, a class is a form",
     )

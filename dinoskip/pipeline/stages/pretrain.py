@@ -58,7 +58,7 @@ def check(study: StudyBase, variants: tuple[Variant, ...]) -> Iterator[Problem]:
     if section is not None:
         yield from not_multiples({f"pretrain.{key}": size for key, size in section.sizes().items()}, variants)
         for model in (variant.model for variant in variants if variant.model is not None):
-            yield from ((f"pretrain.{key}", text) for key, text in section.objections(model).items())
+            yield from ((f"pretrain.{key}", text) for key, text in section.incompatibilities(model).items())
         if section.online_every and not online.parts:
             yield "pretrain.online_every", "there is nothing to evaluate: add online.knn or online.probe"
     yield from not_multiples({f"online.{name}.size": part.size for name, part in online.parts.items()}, variants)
@@ -80,7 +80,7 @@ class TrainingInputs:
 
     settings: dict[str, Any]
     data: DataInputs
-    beside: dict[str, str]
+    order_only: dict[str, str]
 
 
 def inputs_of(
@@ -97,22 +97,22 @@ def inputs_of(
         key: {setting: value for setting, value in recipe.items() if setting not in {"dataset", *FREE}},
     }
     images = data.of_dataset(nodes, recipe["dataset"], "train", *(("images", "pretraining", split) for split in splits))
-    parts, beside = _online(nodes)
+    parts, order_only = _online(nodes)
     outside = {**images.outside, **selected_from(variant), **taught_by(nodes.study)}
     inputs = {**images.inputs, **start_of(nodes, variant)}
     runtime = {**images.runtime, "free": free, "online": parts}
-    return TrainingInputs(settings, replace(images, inputs=inputs, outside=outside, runtime=runtime), beside)
+    return TrainingInputs(settings, replace(images, inputs=inputs, outside=outside, runtime=runtime), order_only)
 
 
 def _online(nodes: StudyNodes) -> tuple[dict[str, tuple[Config, Any]], dict[str, str]]:
     """What is measured while training, by name, and the nodes that make its data: no part of any key."""
     parts: dict[str, tuple[Config, Any]] = {}
-    beside: dict[str, str] = {}
+    order_only: dict[str, str] = {}
     for name, part in nodes.study.online.parts.items():
         images = data.of_dataset(nodes, part.dataset, "train")
         parts[name] = part, images.runtime["config"]
-        beside |= {f"online {name}": node for node in images.inputs.values()}
-    return parts, beside
+        order_only |= {f"online {name}": node for node in images.inputs.values()}
+    return parts, order_only
 
 
 def selected_from(variant: Variant) -> dict[str, tuple[Any, ...]]:
@@ -154,7 +154,7 @@ def add_nodes(nodes: StudyNodes) -> None:
                 inputs={"sweep": variant.sweep} if variant.sweep in nodes.nodes else {},
                 data=run_of.data,
                 variant=variant.name,
-                beside=run_of.beside,
+                order_only=run_of.order_only,
             )
 
 

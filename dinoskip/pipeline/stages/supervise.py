@@ -54,7 +54,9 @@ def add_nodes(nodes: StudyNodes) -> None:
             run_of = inputs_of(nodes, variant, settings_for_key(section), KEY, ("train", "val"))
             context = {**nodes.context(variant, section.epochs), "dataset": section.dataset}
             settings = {**run_of.settings, "context": context}
-            nodes.add(STAGE, variant.name, settings, data=run_of.data, variant=variant.name, beside=run_of.beside)
+            nodes.add(
+                STAGE, variant.name, settings, data=run_of.data, variant=variant.name, order_only=run_of.order_only
+            )
 
 
 def run(task: Task) -> None:

@@ -104,10 +104,10 @@ def add_nodes(nodes: StudyNodes) -> None:
                 "extend": section.extend,
                 "online": chosen_by,
             },
-            inputs={f"data of {role}": node for role, node in run_of.beside.items()},
+            inputs={f"data of {role}": node for role, node in run_of.order_only.items()},
             data=replace(run_of.data, outside={**run_of.data.outside, **measured}, runtime=_of_all_blocks(run_of.data)),
             variant="" if variant.family else variant.name,
-            beside=run_of.beside,
+            order_only=run_of.order_only,
         )
 
 
