@@ -35,8 +35,8 @@ class Node:
 
     ``settings`` is all that the stage function may read of the configuration and is part of the key, as are those of
     the data that it reads, ``dataset``; ``runtime`` (paths, workers) is not. ``external`` returns content hashes of
-    files outside the study. ``beside`` are nodes whose output it reads without any effect on its own, so that they are
-    no part of the key either.
+    files outside the study. ``order_only`` are nodes whose output it reads without any effect on its own, so that they
+    are no part of the key either.
     """
 
     id: str
@@ -58,7 +58,7 @@ class Node:
 
     @property
     def needs(self) -> dict[str, str]:
-        """Roles and nodes that must be there before this one runs: ``inputs`` and ``beside``."""
+        """Roles and nodes that must be there before this one runs: ``inputs`` and ``order_only``."""
         return {**self.inputs, **self.order_only}
 
 

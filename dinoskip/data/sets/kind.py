@@ -88,7 +88,7 @@ class DatasetKind(Config, ABC):
     limit: Annotated[int | None, OmitDefaultFromKey()] = Field(
         None, ge=1, description="images of every evaluated split, drawn by seed 0; null: all"
     )
-    skip_broken: Annotated[bool, Added()] = Field(
+    skip_broken: Annotated[bool, OmitDefaultFromKey()] = Field(
         False, description="leave out of an evaluated split what is broken; rows say how many (left_out)"
     )
 
