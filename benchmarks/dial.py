@@ -1,0 +1,266 @@
+"""The page of the study from skips to none: its rows out of finished stages, its strip, and the page from both.
+
+    dinoskip run configs/objectives/dial.yaml                      # and dial_skip.yaml, dial_distilled.yaml
+    python -m benchmarks.dial rows runs/dial runs/dial-skip runs/dial-distilled-s*
+    python -m benchmarks.dial strip runs/dial runs/dial-skip runs/dial-distilled-s0 --images SCENES/JPEGImages
+    python -m benchmarks.dial page
+
+A network counts with the seeds that all finished networks have; one that has none yet is named as missing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import re
+import statistics
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from dinoskip.files import read_json, write_bytes, write_text
+from dinoskip.results import EvalResult, read_rows, rows_csv
+from visualize.comparison import Scores
+from visualize.paper.published import SKIP
+from visualize.report.answer import Answer, answer_table, answers, verdict
+from visualize.report.overview import NOT_SEPARATING, overview_tables, overviews
+from visualize.report.separation import separation_said, separations, speechless
+from visualize.rows import StudyVariant, principal
+from visualize.tables import escape_markdown, markdown, markdown_rows
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "results" / "dial.md"
+FOLDER = PAGE.with_suffix("")
+NETWORKS = {
+    "skip": "with skips",
+    "mixing": "without skips, calibrated, heads that mix",
+    "mixing_annealed": "the same start, the skips' weight from 1 to 0 over 60 % of training",
+    "paper_annealed": "the paper's start with beta scaled to the width, annealed likewise",
+    "mixing_distilled": "mixing, which learns the features of the trained network with skips of its seed",
+}
+MEASURES = {"probe": "mIoU", "tokencut": "CorLoc"}
+EPOCH, DEPTH, SEEDS = 3, 8, 3
+PIXELS = 96
+"""Side of a picture of the strip."""
+_ABOUT = """\
+A ViT of width 128 with {depth} blocks, patches of 8, 48 × 48 pixels; 111 steps of 16 composed scenes with SOAP: patch
+contrast, or, for the last network, distillation (`configs/objectives/dial.yaml`, `dial_skip.yaml`,
+`dial_distilled.yaml`). mIoU: a linear probe of 6 epochs on 600 scenes, scored on 200; CorLoc: TokenCut by keys on
+those 200. Blocks are chosen without the images scored. Networks end without skips, but for *skip*. **Rates were not
+searched**: they are those of earlier trials at width 96 (2e-3 with skips, 1e-3 without), so a difference may be one of
+rates. Networks whose features are worse than the [colours of the pixels](../protocols.md#without-a-network) say
+nothing of learning, and scenes of this kind have such floors well above the numbers here: this page compares networks
+in a short run, no more. What is not run yet: the commands at the head of `configs/objectives/dial.yaml` make it.
+"""
+
+
+def stage_rows(folders: Sequence[Path]) -> list[EvalResult]:
+    """Rows of the finished stages of studies, baselines once."""
+    found: dict[tuple[str, ...], EvalResult] = {}
+    for folder in folders:
+        for task, metric in MEASURES.items():
+            for path in sorted(folder.rglob(f"stages/{task}/*/ep*/*/*/rows.json")):
+                variant, epoch = path.parts[-5], int(path.parts[-4].removeprefix("ep"))
+                for row in read_rows(path):
+                    if row.metric == metric:
+                        model = row.model if row.is_baseline else variant
+                        own = row if row.is_baseline else row.with_context({"model": variant, "epoch": epoch})
+                        found.setdefault((task, model, str(own.epoch), own.block, own.note, own.facet), own)
+    return sorted(found.values(), key=lambda row: (row.task, row.is_baseline, row.model, row.epoch, row.block))
+
+
+def seconds_of(folders: Sequence[Path]) -> float:
+    """Of all stages of the networks, with one thread."""
+    return sum(float(read_json(path)["seconds"]) for folder in folders for path in folder.rglob("timing.json"))
+
+
+def read_csv(path: Path) -> list[EvalResult]:
+    """Rows as :func:`dinoskip.results.rows_csv` wrote them."""
+    kinds = get_type_hints(EvalResult)
+    rows = []
+    with path.open(newline="") as file:
+        for entry in csv.DictReader(file):
+            given = {field.name: _value(entry[field.name], kinds[field.name]) for field in fields(EvalResult)}
+            rows.append(EvalResult(**{name: value for name, value in given.items() if value is not None}))
+    return rows
+
+
+def _value(text: str, kind: Any) -> Any:
+    if text == "" and kind is not str:
+        return None
+    if kind is str:
+        return text
+    if "bool" in str(kind):
+        return text == "True"
+    return int(text) if kind is int else float(text)
+
+
+def name_of(model: str) -> tuple[str, int]:
+    """Network and seed of a run: ``("mixing", 0)`` of ``mixing-soap-s0``."""
+    found = re.fullmatch(r"(\w+)-soap-s(\d+)", model)
+    assert found is not None
+    return found[1], int(found[2])
+
+
+def complete(rows: Sequence[EvalResult]) -> dict[str, set[int]]:
+    """Seeds of each network that have both measures, before and after training."""
+    every: dict[tuple[str, int], set[tuple[str, int]]] = {}
+    for row in rows:
+        if not row.is_baseline:
+            every.setdefault(name_of(row.model), set()).add((row.task, row.epoch))
+    wanted = {(task, epoch) for task in MEASURES for epoch in (0, EPOCH)}
+    return {name: {seed for (one, seed), has in every.items() if one == name and wanted <= has} for name in NETWORKS}
+
+
+def variants_of(rows: Sequence[EvalResult]) -> list[StudyVariant]:
+    """The runs that are compared: of the seeds that all finished networks have."""
+    seeds = complete(rows)
+    shared = set.intersection(*(own for own in seeds.values() if own)) if any(seeds.values()) else set()
+    return [
+        StudyVariant(
+            f"{name}-soap-s{seed}", role=SKIP if name == "skip" else "", optimizer="soap", depth=DEPTH, seed=seed,
+            rows=[row for row in rows if row.model == f"{name}-soap-s{seed}"],
+            family=name if len(shared) > 1 else "",
+        )
+        for name in NETWORKS if seeds[name]
+        for seed in sorted(shared)
+    ]  # fmt: skip
+
+
+def page(rows: Sequence[EvalResult], about: Mapping[str, Any]) -> str:
+    """The page of these rows; ``about`` has the machine, the day and the seconds."""
+    variants = variants_of(rows)
+    scores = Scores(principal({one.name: one.rows for one in variants}))
+    baselines = [row for row in rows if row.is_baseline]
+    separated = separations(variants, scores, baselines)
+    silent = speechless(separated)
+    pairs = answers(variants, scores, baselines, silent)
+    seeds = sorted({one.seed for one in variants})
+    missing = [name for name, own in complete(rows).items() if not own]
+    lines = ["# From skips to none, in small", "", f"**{sentence(pairs, silent, seeds, missing)}**", ""]
+    for table in overview_tables(overviews(pairs, silent)):
+        lines += [markdown(table).partition("\n\n")[2], ""]
+    lines += [
+        f"Difference from the network with skips in points, {_seeds(seeds)}. Undecided: it could be chance. "
+        f"{NOT_SEPARATING.capitalize()}: no trained network is above every baseline and untrained network.",
+        "",
+    ]
+    if (FOLDER / "strip.png").exists():
+        said = "A line a scene: the picture, then the three leading components of the last block's patches of "
+        lines += [f"![PCA of patches to RGB]({FOLDER.name}/strip.png)", "", f"{said}{', '.join(about['strip'])}.", ""]
+    lines += _folded("What was run, and what limits it", [_ABOUT.format(depth=DEPTH), *_networks(rows)])
+    lines += _folded("Scores, intervals, blocks", [markdown(answer_table(pairs, every=pairs)), "", *_by_block(rows)])
+    cost = f"{about['seconds'] / 3600:.1f} hours of stages with one thread, on a processor shared with many others "
+    cost += f"({about['machine']}, {about['day']})."
+    lines += _folded("Which measures separate, and what it took", [*separation_said(separated), "", cost])
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _seeds(seeds: Sequence[int]) -> str:
+    return f"mean over {len(seeds)} seeds" if len(seeds) > 1 else "one seed"
+
+
+def sentence(pairs: Sequence[Answer], silent: Mapping[Any, str], seeds: Sequence[int], missing: Sequence[str]) -> str:
+    """What the study answers."""
+    heard = [Answer(p.first, p.second, [line for line in p.lines if line.benchmark not in silent]) for p in pairs]
+    said = verdict(heard, pairs)
+    if len(seeds) < SEEDS:
+        said += f" {len(seeds)} of {SEEDS} seeds {'is' if len(seeds) == 1 else 'are'} there"
+        said += f", and {' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not." if missing else "."
+    return escape_markdown(said, 2000)
+
+
+def _networks(rows: Sequence[EvalResult]) -> list[str]:
+    seeds = complete(rows)
+    body = [[name, what, ", ".join(map(str, sorted(seeds[name]))) or "not run yet"] for name, what in NETWORKS.items()]
+    return markdown_rows(["network", "what it is", "seeds with both measures"], body, 2)
+
+
+def _by_block(rows: Sequence[EvalResult]) -> list[str]:
+    """Means over the seeds that a network has, before and after, block by block."""
+    found: dict[tuple[str, str, int, str], list[float]] = {}
+    for row in rows:
+        if not (row.is_baseline or row.note):
+            found.setdefault((row.task, name_of(row.model)[0], row.epoch, row.block), []).append(row.value)
+    blocks = [str(block) for block in range(1, DEPTH + 1)]
+    body = []
+    for task, metric in MEASURES.items():
+        for name in NETWORKS:
+            for epoch in (0, EPOCH):
+                every = [found.get((task, name, epoch, block)) for block in blocks]
+                if any(every):
+                    cells = [f"{statistics.mean(values):.1f}" if values else "" for values in every]
+                    body.append([metric, name, "after" if epoch else "before", *cells])
+    return markdown_rows(["measure", "network", "training", *(f"b{block}" for block in blocks)], body, 3)
+
+
+def _folded(title: str, lines: Sequence[str]) -> list[str]:
+    return [f'<details markdown="1"><summary>{title}</summary>', "", *lines, "", "</details>", ""]
+
+
+def strip(folders: Sequence[Path], images: Path, count: int = 4) -> tuple[bytes, list[str]]:
+    """PNG of some scenes and of the last block's patches of each network's first seed, and the networks in order."""
+    import numpy as np
+    import torch
+
+    from dinoskip.images import read_image
+    from dinoskip.models import load_backbone
+    from visualize.pca import PatchPCA, procrustes, to_rgb
+    from visualize.rasters import nearest, png, sheet
+
+    weights = {}
+    for name in NETWORKS:
+        paths = [
+            path for one in folders for path in one.rglob(f"stages/weights/{name}-soap-s0/ep{EPOCH}/*/*.safetensors")
+        ]
+        weights |= {name: paths[0]} if paths else {}
+    pictures = [read_image(path) for path in sorted(images.glob("*.jpg"))[-count:]]
+    columns, first = [], None
+    for path in weights.values():
+        backbone = load_backbone(f"weights:{path}")
+        batch = torch.stack([backbone.transform(PIXELS)(picture) for picture in pictures])
+        layer = backbone.layers(batch, [backbone.depth], norm="final")[backbone.depth]
+        scores = PatchPCA(3).fit(layer.tokens.flatten(0, 1)).transform(layer.tokens)
+        flat = scores.reshape(-1, 3)
+        first = flat if first is None else first
+        rgb = to_rgb((flat @ procrustes(flat, first)).reshape(scores.shape))
+        columns.append([nearest(one.reshape(*layer.grid, 3), (PIXELS, PIXELS)) for one in rgb])
+    shown = [np.asarray(nearest(picture, (PIXELS, PIXELS))) for picture in pictures]
+    return png(sheet([[shown[at], *(column[at] for column in columns)] for at in range(len(shown))])), list(weights)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """See the module's docstring."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("rows", "strip", "page"))
+    parser.add_argument("folders", nargs="*", type=Path)
+    parser.add_argument("--images", type=Path, help="folder of scenes, of which the strip shows the last")
+    given = parser.parse_args(arguments)
+    about = read_json(FOLDER / "about.json") if (FOLDER / "about.json").exists() else {}
+    if given.what == "page":
+        write_text(PAGE, page(read_csv(FOLDER / "rows.csv"), about))
+        return 0
+    from datetime import UTC, datetime
+
+    from dinoskip.environment import describe
+    from dinoskip.files import write_json
+
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    if given.what == "rows":
+        write_text(FOLDER / "rows.csv", rows_csv(stage_rows(given.folders)))
+        where = describe()
+        machine = f"{where['cores']} cores, {where['memory']}, torch {where['torch']}, Python {where['python']}"
+        day = datetime.now(UTC).date().isoformat()
+        about |= {"seconds": round(seconds_of(given.folders)), "machine": machine, "day": day}
+    else:
+        picture, names = strip(given.folders, given.images)
+        write_bytes(FOLDER / "strip.png", picture)
+        about["strip"] = names
+    write_json(FOLDER / "about.json", about)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
