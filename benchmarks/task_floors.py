@@ -2,8 +2,8 @@
 
 python -m benchmarks.task_floors [--images 1200] [--sizes 48 64 96] [--objects 3] [--network SPEC]
 
-Segmentation by the probe (mIoU), discovery by TokenCut (CorLoc), the features of :mod:`eval.pixels` in patches of 8. With
-a network also the mIoU of its best block (by held-out training images) at as many patches: what can be reached.
+Segmentation by the probe (mIoU), discovery by TokenCut (CorLoc), the features of :mod:`eval.pixels` in patches of 8.
+With a network also the mIoU of its best block (by held-out training images) at as many patches: what can be reached.
 """
 
 from __future__ import annotations
