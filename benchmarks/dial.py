@@ -22,13 +22,13 @@ from typing import Any, get_type_hints
 
 from dinoskip.files import read_json, write_bytes, write_text
 from dinoskip.results import EvalResult, read_rows, rows_csv
-from visualize.comparison import Scores
+from visualize.comparison import Scores, signed
 from visualize.paper.published import SKIP
-from visualize.report.answer import Answer, answer_table, answers, verdict
-from visualize.report.overview import NOT_SEPARATING, overview_tables, overviews
-from visualize.report.separation import separation_said, separations, speechless
+from visualize.report.answer import Answer, AnswerLine, answers
+from visualize.report.overview import NOT_SEPARATING
+from visualize.report.separation import separations, speechless
 from visualize.rows import StudyVariant, principal
-from visualize.tables import escape_markdown, markdown, markdown_rows
+from visualize.tables import markdown_rows
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "results" / "dial.md"
@@ -82,7 +82,8 @@ def read_csv(path: Path) -> list[EvalResult]:
     rows = []
     with path.open(newline="") as file:
         for entry in csv.DictReader(file):
-            given = {field.name: _value(entry[field.name], kinds[field.name]) for field in fields(EvalResult)}
+            known = [field.name for field in fields(EvalResult) if field.name in entry]  # a file may be older
+            given = {name: _value(entry[name], kinds[name]) for name in known}
             rows.append(EvalResult(**{name: value for name, value in given.items() if value is not None}))
     return rows
 
@@ -134,27 +135,26 @@ def page(rows: Sequence[EvalResult], about: Mapping[str, Any]) -> str:
     variants = variants_of(rows)
     scores = Scores(principal({one.name: one.rows for one in variants}))
     baselines = [row for row in rows if row.is_baseline]
-    separated = separations(variants, scores, baselines)
-    silent = speechless(separated)
+    silent = speechless(separations(variants, scores, baselines))
     pairs = answers(variants, scores, baselines, silent)
     seeds = sorted({one.seed for one in variants})
     missing = [name for name, own in complete(rows).items() if not own]
     lines = ["# From skips to none, in small", "", f"**{sentence(pairs, silent, seeds, missing)}**", ""]
-    for table in overview_tables(overviews(pairs, silent)):
-        lines += [markdown(table).partition("\n\n")[2], ""]
+    lines += [*_grid(pairs, silent), ""]
     lines += [
         f"Difference from the network with skips in points, {_seeds(seeds)}. Undecided: it could be chance. "
-        f"{NOT_SEPARATING.capitalize()}: no trained network is above every baseline and untrained network.",
+        f"{NOT_SEPARATING.capitalize()}: no trained network is above every baseline and every untrained network.",
         "",
     ]
-    if (FOLDER / "strip.png").exists():
+    if "strip" in about:
         said = "A line a scene: the picture, then the three leading components of the last block's patches of "
-        lines += [f"![PCA of patches to RGB]({FOLDER.name}/strip.png)", "", f"{said}{', '.join(about['strip'])}.", ""]
-    lines += _folded("What was run, and what limits it", [_ABOUT.format(depth=DEPTH), *_networks(rows)])
-    lines += _folded("Scores, intervals, blocks", [markdown(answer_table(pairs, every=pairs)), "", *_by_block(rows)])
+        shown = ", ".join(about["strip"]).replace("_", " ")
+        lines += [f"![PCA of patches to RGB]({FOLDER.name}/strip.png)", "", f"{said}{shown}.", ""]
     cost = f"{about['seconds'] / 3600:.1f} hours of stages with one thread, on a processor shared with many others "
     cost += f"({about['machine']}, {about['day']})."
-    lines += _folded("Which measures separate, and what it took", [*separation_said(separated), "", cost])
+    lines += _folded("What was run, and what limits it", [_ABOUT.format(depth=DEPTH), *_networks(rows), "", cost])
+    lines += _folded("Scores and intervals", [*_compared(pairs, silent), "", *_floors(baselines)])
+    lines += _folded("Every block", _by_block(rows))
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -164,12 +164,61 @@ def _seeds(seeds: Sequence[int]) -> str:
 
 def sentence(pairs: Sequence[Answer], silent: Mapping[Any, str], seeds: Sequence[int], missing: Sequence[str]) -> str:
     """What the study answers."""
-    heard = [Answer(p.first, p.second, [line for line in p.lines if line.benchmark not in silent]) for p in pairs]
-    said = verdict(heard, pairs)
+    heard = [line for pair in pairs for line in pair.lines if line.benchmark not in silent]
+    better = [f"{line.first.name} ({line.benchmark.metric})" for line in heard if line.sign > 0 and line.first]
+    worse = [f"{line.first.name} ({line.benchmark.metric})" for line in heard if line.sign < 0 and line.first]
+    said = f"Better than the network with skips: {', '.join(better) or 'none'}; worse: {', '.join(worse) or 'none'}."
+    if not heard:
+        said = "Neither measure separates networks here, so nothing is decided about leaving out skips."
     if len(seeds) < SEEDS:
-        said += f" {len(seeds)} of {SEEDS} seeds {'is' if len(seeds) == 1 else 'are'} there"
-        said += f", and {' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not." if missing else "."
-    return escape_markdown(said, 2000)
+        said += f" {len(seeds)} of {SEEDS} seeds {'has' if len(seeds) == 1 else 'have'} been run"
+        said += f", and {' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not run yet." if missing else "."
+    return said.replace("_", " ")
+
+
+def _word(line: AnswerLine, silent: Mapping[Any, str]) -> str:
+    return NOT_SEPARATING if line.benchmark in silent else line.verdict
+
+
+def _grid(pairs: Sequence[Answer], silent: Mapping[Any, str]) -> list[str]:
+    """Networks × measures: the verdict as a word, and the difference."""
+    measures = list(dict.fromkeys(line.benchmark for pair in pairs for line in pair.lines))
+    found = {(pair.first, line.benchmark): line for pair in pairs for line in pair.lines}
+    seconds = {line.benchmark: line.second for line in found.values() if line.second}
+    body = [["with skips", *(f"{seconds[one].value:.1f}" if one in seconds else "" for one in measures)]]
+    for pair in pairs:
+        cells = []
+        for one in measures:
+            line = found.get((pair.first, one))
+            known = line is not None and line.difference is not None
+            cells.append(f"{_word(line, silent)} {signed(line.difference.value)}" if known else "not run")  # type: ignore[union-attr, arg-type]
+        body.append([pair.first.partition("-")[0].replace("_", " "), *cells])
+    return markdown_rows(["network", *(f"{one.metric}, {one.dataset} {one.split}" for one in measures)], body)
+
+
+def _compared(pairs: Sequence[Answer], silent: Mapping[Any, str]) -> list[str]:
+    body = []
+    for pair in pairs:
+        for line in pair.lines:
+            if line.first and line.second and line.difference:
+                sides = (line.first, line.second)
+                values = [f"{side.value:.1f} at {'/'.join(one.block for one in side.now)}" for side in sides]
+                before = " / ".join(f"{_mean(side.before):.1f}" for side in sides)
+                last = " / ".join(f"{_mean(side.last):.1f}" for side in sides)
+                p = "" if line.p is None else f"{line.p:.2g}"
+                cells = [line.benchmark.metric, *values, line.difference.text, _word(line, silent), p, before, last]
+                body.append([f"{pair.first} − {pair.second}", *cells])
+    columns = ("networks", "measure", "first", "second", "difference", "the first is", "p", "untrained", "last block")
+    return markdown_rows(columns, body)
+
+
+def _mean(scores: Sequence[Any]) -> float:
+    return statistics.mean(score.value for score in scores)
+
+
+def _floors(baselines: Sequence[EvalResult]) -> list[str]:
+    body = [[row.model.removeprefix("baseline: "), row.metric, f"{row.value:.1f}"] for row in baselines]
+    return markdown_rows(["without a network", "measure", "value"], body, 2)
 
 
 def _networks(rows: Sequence[EvalResult]) -> list[str]:
