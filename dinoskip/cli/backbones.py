@@ -41,7 +41,13 @@ if TYPE_CHECKING:
 
 def add_commands(commands: Any) -> None:
     """Declare the commands."""
-    _add_export(group(commands, "features", "work with frozen features"))
+    actions = group(commands, "features", "work with frozen features")
+    _add_export(actions)
+    parser = command(actions, "convert", convert_features, "write a feature store as a data set folder of Hugging Face")
+    parser.add_argument("store", metavar="STORE", help="a folder that features export wrote")
+    parser.add_argument("out", metavar="FOLDER", help="a new folder: data/*.parquet, a row an image, and README.md")
+    parser.add_argument("--to", choices=("huggingface",), default="huggingface", help="(default: huggingface)")
+    parser.add_argument("--facet", default=None, help="of a store of several: which one")
     for stage in map(stages.load, stages.COMMANDS):
         if stage.command is not None:
             parser = command(commands, stage.name, partial(run_stage, stage), stage.command.help)
@@ -119,6 +125,16 @@ def _add_export(actions: Any) -> None:
     )
     parser.add_argument("--batch", type=count, default=16, metavar="N", help="images a forward pass (default: 16)")
     computing_options(parser)
+
+
+def convert_features(args: Args) -> int:
+    """``dinoskip features convert``."""
+    from dinoskip.features import FeatureStore  # torch
+    from dinoskip.features.huggingface import save_dataset
+
+    save_dataset(FeatureStore.open(args.store, facet=args.facet), Path(args.out))
+    print(args.out)
+    return 0
 
 
 def export_features(args: Args) -> int:
