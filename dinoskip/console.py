@@ -138,7 +138,7 @@ class MetricsLog:
             self._stream.flush()
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file of the log."""
         self._stream.close()
 
 

@@ -73,7 +73,7 @@ class Estimate:
 
     @property
     def standard_error(self) -> float:
-        """Over units."""
+        """Standard error over the units (images, or what is resampled)."""
         if not len(self.parts):
             return self.error
         return math.sqrt(variance(self.parts, self.lone, self.sizes) + self.fits)

@@ -58,7 +58,7 @@ class FrozenFeatures:
 
     @property
     def device(self) -> torch.device:
-        """Where the features are."""
+        """Device that the features are computed on."""
         return self.backbone.device
 
     def __call__(self, images: Sequence[torch.Tensor]) -> tuple[Mapping[Key, torch.Tensor], Grid]:

@@ -179,7 +179,7 @@ class Scores:
         return max(self._rows[benchmark].get(name, {}), default=0)
 
     def rows(self, name: str, benchmark: Benchmark, epoch: int) -> Rows:
-        """By block."""
+        """Rows of a network and benchmark by block."""
         return self._rows[benchmark].get(name, {}).get(epoch, {})
 
     def of(self, row: EvalResult, how: str = "", place: str = "") -> Score:

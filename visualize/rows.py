@@ -152,7 +152,7 @@ def untrained_rows(variants: Variants) -> Last:
 
 
 def values_of(rows: Rows) -> dict[str, float]:
-    """Values by block."""
+    """The numbers of rows, by their block."""
     return {block: row.value for block, row in rows.items()}
 
 

@@ -80,7 +80,7 @@ class _Bounded:
         return self.stream.read(size)
 
     def seek(self, place: int, whence: int = os.SEEK_SET) -> int:
-        """Move to a byte."""
+        """Move the reading position to a byte of the archive."""
         self._upto(place)
         return self.stream.seek(place, whence)
 

@@ -164,7 +164,7 @@ class ClassTransform:
         self._transform = transform_of(config)
 
     def collate(self, epoch: int, indices: np.ndarray, read: ReadImage) -> dict[str, Tensor]:
-        """Read, augment and draw."""
+        """Read the images of a micro-batch, augment them and draw what is erased and mixed."""
         size, count = self.config.size, len(indices)
         images, labels = torch.empty(count, 3, size, size, dtype=torch.uint8), np.empty(count, dtype=np.int64)
         holes, noise = [], [np.empty(0, dtype=np.float32)]

@@ -105,7 +105,7 @@ class Split:
 
     @property
     def micro(self) -> int:
-        """Images in a micro-batch."""
+        """Images in a micro-batch of one rank."""
         return self.batch_size // (self.world_size * self.accumulate)
 
     def start(self, step: int, part: int) -> int:

@@ -53,7 +53,7 @@ class WorkerCrops(MultiCropTransform):
     """Workers decode and cut: ``global_crops`` uint8 (2·B, S, S, 3), ``local_crops`` uint8 (L·B, s, s, 3)."""
 
     def collate(self, epoch: int, indices: np.ndarray, read: ReadImage) -> dict[str, Tensor]:
-        """Read, cut and draw."""
+        """Read the images of a micro-batch, cut their crops and draw how each is augmented."""
         shape, count = self.crops, len(indices)
         globals_ = torch.empty(shape.num_global, count, shape.global_size, shape.global_size, 3, dtype=torch.uint8)
         locals_ = torch.empty(shape.num_local, count, shape.local_size, shape.local_size, 3, dtype=torch.uint8)

@@ -55,17 +55,17 @@ class SequenceDataset:
 
     @cached_property
     def ids(self) -> tuple[str, ...]:
-        """One id a frame."""
+        """One id for each frame, ``VIDEO/FRAME``."""
         return tuple(f"{one.name}/{frame.stem}" for one in self.sequences for frame in one.frames)
 
     @cached_property
     def image_paths(self) -> tuple[Path, ...]:
-        """Where the frames lie."""
+        """Paths of all frames, video after video."""
         return tuple(frame for one in self.sequences for frame in one.frames)
 
     @property
     def target_files(self) -> tuple[Path, ...]:
-        """The label maps."""
+        """Paths of the label maps of all videos."""
         return tuple(path for one in self.sequences for path in one.annotations)
 
     def part(self, positions: Sequence[int]) -> SequenceDataset:

@@ -30,7 +30,7 @@ class ImageSet(Protocol):
 
     @property
     def ids(self) -> Sequence[str]:
-        """Unique names."""
+        """Names of the images, each once."""
         ...
 
     def path(self, index: int, /) -> Path:

@@ -44,7 +44,7 @@ class ArrayLocation:
         return _bytes(self.dtype, self.shape[1:])
 
     def map(self) -> NDArray[Any]:
-        """Map it for reading."""
+        """Map the array from its file, for reading only."""
         return np.memmap(self.path, self.dtype, "r", self.start, self.shape)
 
 

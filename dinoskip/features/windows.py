@@ -128,4 +128,4 @@ class _Arrays:
         """Nothing to do: rows are where they are read."""
 
     def complete(self) -> None:
-        """Nothing to do."""
+        """Windows need no completion: nothing is stored."""

@@ -96,7 +96,7 @@ class _Calibrated:
         self.decided: dict[str, Tensor] = {}
 
     def run(self, blocks: list[PlainBlock]) -> list[tuple[str, Tensor]]:
-        """Every tensor by name."""
+        """Calibrate block by block and return every assigned tensor by name."""
         bias = self.work.patch_embed.proj.bias
         means = [self.work.patch_embed(chunk).flatten(0, -2) for chunk in self.chunks]
         self._set("patch_embed.proj.bias", bias - torch.cat(means).mean(0))

@@ -158,7 +158,7 @@ class Backbone:
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
+        """Device that the weights are on."""
         return self._weight.device
 
     @property

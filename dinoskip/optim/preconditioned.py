@@ -46,7 +46,7 @@ class Share:
 
     @property
     def flops(self) -> float:
-        """All operations."""
+        """Floating-point operations of a mean step, all kinds together."""
         return self.rotation_flops + self.exact_flops + self.decomposition_flops
 
 

@@ -47,7 +47,7 @@ class StudyProgress:
             log.info("%d stages to run, %d cached%s", self._total, cached, rest)
 
     def starts(self, node: Node, reason: str) -> None:
-        """A node begins."""
+        """Log at debug level that a node begins, and why it runs."""
         log.debug("%s %s running (%s)", self._count(node, ended=False), node.id, reason)
 
     def finished(self, node: Node, seconds: float, out: Path) -> None:

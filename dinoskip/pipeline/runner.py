@@ -55,7 +55,7 @@ class Runner:
         self._intact: dict[Path, list[Any]] = {}  # outputs that were found whole: the marks of their files then
 
     def plan(self) -> list[PlannedNode]:
-        """State of every node."""
+        """What every node would do now: cached, run or blocked, and why."""
         return self.planner.plan()
 
     def progress(self, chosen: set[str]) -> StudyProgress:

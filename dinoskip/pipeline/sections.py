@@ -107,7 +107,7 @@ class StudyBase(Config):
 
     @property
     def storage_rules(self) -> StorageRules:
-        """When feature stores go."""
+        """The limits of feature stores on disk, and whether each goes as soon as it is used up."""
         return StorageRules(self.storage.limit, at_once=self.evaluate.features == "window")
 
     @field_validator("output")

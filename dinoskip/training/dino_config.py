@@ -41,7 +41,7 @@ class DinoConfig(TeacherStudentConfig):
         return self.with_overlaps(None, patch_size, crops.global_size, crops.local_size, crops.num_local)
 
     def build(self, job: Job, steps_per_epoch: int, device: torch.device) -> Objective:
-        """Student, teacher and centre."""
+        """DINO with student, teacher and centre at their start."""
         make: Callable[..., Objective] = implementation(
             "dinoskip.training.extended:ExtendedDINO" if self.extended else "dinoskip.training.dino:DINO"
         )

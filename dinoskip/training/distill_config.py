@@ -103,20 +103,20 @@ class DistillConfig(PretrainConfig):
         return self
 
     def views(self) -> tuple[CropConfig, AugmentConfig]:
-        """One crop."""
+        """One crop an image, with light augmentation."""
         crops = CropConfig(num_global=1, num_local=0, global_size=self.crop_size, global_scale=self.crop_scale)
         return crops, self.augment
 
     def sizes(self) -> dict[str, int]:
-        """Of the crop."""
+        """Side of the crop in pixels, by its key."""
         return {"crop_size": self.crop_size}
 
     def backbones(self) -> tuple[str, ...]:
-        """The teachers."""
+        """Specs of the frozen teachers."""
         return tuple(teacher.backbone for teacher in self.teachers)
 
     def build(self, job: Job, steps_per_epoch: int, device: torch.device) -> Objective:
-        """Student, heads and teachers."""
+        """Distillation with student, heads and teachers."""
         make: Callable[..., Objective] = implementation("dinoskip.training.distill:Distill")
         return make(job, self, steps_per_epoch, device)
 

@@ -89,7 +89,7 @@ class Extended(Objective):
 
 
 class ExtendedDINO(Extended, DINO):
-    """DINO with more."""
+    """DINO with losses that are added to its own (:mod:`dinoskip.training.addends`)."""
 
     network = TokensMultiCrop
     by_block = True
@@ -117,7 +117,7 @@ class ExtendedDINO(Extended, DINO):
 
 
 class ExtendedIBOT(Extended, IBOT):
-    """iBOT with more."""
+    """iBOT with losses that are added to its own (:mod:`dinoskip.training.addends`)."""
 
     network = TokensIbot
 
@@ -151,7 +151,7 @@ class ExtendedIBOT(Extended, IBOT):
 
 
 class ExtendedPatchContrast(Extended, PatchContrast):
-    """Patch contrast with more."""
+    """Patch contrast with losses that are added to its own."""
 
     network = TokensPatch
     by_block = True

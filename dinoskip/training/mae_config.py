@@ -64,7 +64,7 @@ class MaeConfig(PretrainConfig):
         return VisiblePatches(self.crop_size // patch_size, 1 - self.mask_ratio, seed)
 
     def sizes(self) -> dict[str, int]:
-        """Of the crop."""
+        """Side of the crop in pixels, by its key."""
         return {"crop_size": self.crop_size}
 
     def incompatibilities(self, model: ModelConfig) -> dict[str, str]:
@@ -77,7 +77,7 @@ class MaeConfig(PretrainConfig):
         return {"positions": text}
 
     def build(self, job: Job, steps_per_epoch: int, device: torch.device) -> Objective:
-        """Encoder and decoder."""
+        """MAE with encoder and decoder at their start."""
         make: Callable[..., Objective] = implementation("dinoskip.training.mae:MAE")
         return make(job, self, steps_per_epoch, device)
 

@@ -80,7 +80,7 @@ class PatchContrastConfig(AddendsConfig):
         return self.with_overlaps(matches, patch_size, self.crop_size, self.crop_size, 0)
 
     def sizes(self) -> dict[str, int]:
-        """Of both crops."""
+        """Side of both crops in pixels, by its key."""
         return {"crop_size": self.crop_size}
 
     def build(self, job: Job, steps_per_epoch: int, device: torch.device) -> Objective:

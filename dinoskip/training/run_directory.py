@@ -151,7 +151,7 @@ class RunDirectory:
             self._lock.check()
 
     def note_environment(self, **facts: Any) -> None:
-        """Add to env.json."""
+        """Add entries to the run's env.json."""
         if self.is_main:
             write_json(self.path / "env.json", read_json(self.path / "env.json") | facts)
 

@@ -52,5 +52,5 @@ class TeacherStudentConfig(AddendsConfig):
         return self.adds or self.centering == "sinkhorn"
 
     def sizes(self) -> dict[str, int]:
-        """Of global and local crops."""
+        """Sides of global and local crops in pixels, by their keys."""
         return {"crops.global_size": self.crops.global_size, "crops.local_size": self.crops.local_size}

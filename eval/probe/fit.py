@@ -67,12 +67,12 @@ class ProbeResult:
 
     @property
     def learning_rates(self) -> tuple[float, ...]:
-        """Of the trials."""
+        """Learning rates of all trials, in their order."""
         return tuple(rate for rate, _ in self.trials)
 
     @property
     def learning_rate(self) -> float:
-        """The chosen one."""
+        """Learning rate of the trial that was chosen on held-out images."""
         return self.trials[self.chosen][0]
 
 

@@ -51,7 +51,7 @@ class Recipe(Protocol):
 
     @property
     def batch_size(self) -> int:
-        """Images a step."""
+        """Images of one step of the fit."""
 
     def steps(self, images: int) -> int:
         """Optimizer steps on so many training images."""

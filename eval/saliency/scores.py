@@ -44,7 +44,7 @@ class MaskCounts:
 
     @property
     def f(self) -> F64:
-        """F, (L,)."""
+        """F-measure at each of the L thresholds, (L,)."""
         return f_score(self.right, self.predicted, self.there)
 
 

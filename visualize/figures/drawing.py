@@ -58,7 +58,7 @@ class Figure:
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """All four."""
+        """The four files of a figure: light and dark SVG, PDF and PNG."""
         return self.light, self.dark, self.pdf, self.png
 
 

@@ -93,7 +93,7 @@ class AnswerLine:
 
     @property
     def difference(self) -> ScoreDifference | None:
-        """In percent points."""
+        """Difference between the two networks in percentage points; None without a judgement."""
         return ScoreDifference.of(self.judgement.difference) if self.judgement else None
 
     @property

@@ -17,7 +17,7 @@ PaperTable = Literal[
 
 
 class ReportConfig(Config):
-    """The report page."""
+    """What the report page compares and shows."""
 
     title: str = Field("", description="default: the study's name")
     note: str = Field("", max_length=1200, description="shown below the title: what was run, what it says")

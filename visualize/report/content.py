@@ -67,5 +67,5 @@ class Report:
 
     @property
     def rows(self) -> dict[str, Sequence[EvalResult]]:
-        """Rows by variant."""
+        """Result rows of every variant, by its name."""
         return {variant.name: variant.rows for variant in self.variants}

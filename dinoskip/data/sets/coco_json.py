@@ -211,5 +211,5 @@ class CocoJsonConfig(DatasetKind):
         return coco_json(root / self.annotations, root, name=self.dataset_name, faults=faults)
 
     def checked_splits(self, root: Path) -> list[CheckedSplit]:
-        """Everything once."""
+        """The annotation file, which is the only split, checked once."""
         return [CheckedSplit("detection", "all")]

@@ -46,5 +46,5 @@ class FolderConfig(DatasetKind):
         return train if split == "train" else LabelledFolder.open(root / split, train.class_names)
 
     def checked_splits(self, root: Path) -> list[CheckedSplit]:
-        """Both splits."""
+        """The splits train and val."""
         return [CheckedSplit("classes", split) for split in ("train", "val")]

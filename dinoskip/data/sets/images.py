@@ -32,5 +32,5 @@ class ImagesConfig(DatasetKind):
         return open_source(root)
 
     def checked_splits(self, root: Path) -> list[CheckedSplit]:
-        """Everything once."""
+        """All images of the folder, which is the only split, checked once."""
         return [CheckedSplit("images", "all")]
