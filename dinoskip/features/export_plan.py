@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -47,7 +48,8 @@ class ExportPlan:
     paths: list[Path]
     batches: list[list[int]]  # image numbers; all of one input size
     sizes: list[tuple[int, int]]  # of the backbone's input, per image
-    starts: np.ndarray | None  # first row of each image in a ragged array, and the end of the last
+    starts: dict[int, np.ndarray] | None  # by stride, of ragged arrays: first row of each image, and the last's end
+    strides: dict[str, int]  # pixels a cell of each array of tokens
     arrays: dict[str, tuple[np.dtype[Any], tuple[int, ...]]]  # dtype on disk and shape of each
     batch_size: int
     file_format: str
@@ -69,12 +71,21 @@ class ExportPlan:
 
     def image_bytes(self, image: int) -> int:
         """Bytes of one image in all arrays."""
-        height, width = self.sizes[image]
-        patch, total = self.manifest["patch_size"], 0
+        (height, width), total = self.sizes[image], 0
         for name, (dtype, shape) in self.arrays.items():
-            rows = (height // patch) * (width // patch) if name.startswith("tokens") else 1
+            stride = self.strides.get(name)
+            rows = 1 if stride is None else (height // stride) * (width // stride)
             total += rows * shape[-1] * dtype.itemsize
         return total
+
+    @property
+    def offsets(self) -> np.ndarray | None:
+        """First row of each image in ragged arrays of all blocks alike, and the end of the last; None if none is."""
+        return None if self.starts is None else next(iter(self.starts.values()))
+
+    def first_row(self, name: str, image: int) -> int:
+        """First row of an image in an array."""
+        return image if self.starts is None or name not in self.strides else int(self.starts[self.strides[name]][image])
 
 
 def _chosen(blocks: Sequence[int] | str, numbers: Sequence[int]) -> list[int]:
@@ -116,6 +127,8 @@ def plan_export(
     if dtype not in STORED:
         raise ConfigError(f"dtype: {dtype!r} is none of {', '.join(STORED)}")
     check_format(file_format)
+    if file_format != "npy" and len(backbone.parts) > 1:
+        raise ConfigError(f"format {file_format}: levels of {backbone.spec} have grids of their own", "use format npy")
     if batch_size < 1:
         raise ConfigError(f"batch_size: {batch_size} must be at least 1")
     ids = list(dataset.ids)
@@ -131,15 +144,20 @@ def plan_export(
     sizes = [transform.padded_size(height, width, backbone.size_multiple) for height, width in originals]
     grids = [(height // patch, width // patch) for height, width in sizes]
     ragged = transform.ragged
-    starts = np.concatenate([[0], np.cumsum([h * w for h, w in grids])]) if ragged else None
-    rows = (int(starts[-1]),) if starts is not None else (len(ids), grids[0][0] * grids[0][1])
     facets, norms = _read_points(facet, norm)
-    widths = [backbone.width(name) for name in facets]
     several = len(facets) > 1
+    starts = {stride: _starts(sizes, stride) for stride in {backbone.stride(b) for b in chosen}} if ragged else None
     shapes: dict[str, tuple[int, ...]] = {}
-    for name, width in zip(facets, widths, strict=True):
-        shapes |= {tokens_name(b, name if several else ""): (*rows, width) for b in chosen} if tokens else {}
-        shapes |= {cls_name(b, name if several else ""): (len(ids), width) for b in chosen} if cls else {}
+    strides: dict[str, int] = {}
+    for name, block in product(facets, chosen):
+        width, stride = backbone.width(name, block), backbone.stride(block)
+        if tokens:
+            rows = (int(starts[stride][-1]),) if starts else (len(ids), _cells(sizes[0], stride))
+            strides[tokens_name(block, name if several else "")] = stride
+            shapes[tokens_name(block, name if several else "")] = (*rows, width)
+        if cls:
+            shapes[cls_name(block, name if several else "")] = (len(ids), width)
+    widths = [backbone.width(name, chosen[0]) for name in facets]
     arrays = {name: (STORED[dtype], shape) for name, shape in shapes.items()}
     manifest: dict[str, Any] = {
         "kind": "features", "format": FORMAT, "ids": ids, "blocks": chosen,
@@ -151,11 +169,21 @@ def plan_export(
         "image_sizes": [list(size) for size in originals], "weights_hash": backbone.weights_hash,
         "mean": list(backbone.mean), "std": list(backbone.std),
     }  # fmt: skip
-    if backbone.size_multiple != patch:
+    if backbone.size_multiple != patch or len(backbone.parts) > 1:
         manifest["size_multiple"] = backbone.size_multiple
+        manifest["levels"] = {str(block): [backbone.stride(block), backbone.width("out", block)] for block in chosen}
     manifest["key"] = hash_of([manifest, str(backbone.dtype), content_marks(paths), *backbone.beside_weights])
     batches = _batches(sizes, batch_size)
-    return ExportPlan(manifest, transform, paths, batches, sizes, starts, arrays, batch_size, file_format)
+    return ExportPlan(manifest, transform, paths, batches, sizes, starts, strides, arrays, batch_size, file_format)
+
+
+def _cells(size: tuple[int, int], stride: int) -> int:
+    return (size[0] // stride) * (size[1] // stride)
+
+
+def _starts(sizes: Sequence[tuple[int, int]], stride: int) -> np.ndarray:
+    """First row of each image, and the end of the last: int64 (N + 1,)."""
+    return np.concatenate([[0], np.cumsum([_cells(size, stride) for size in sizes], dtype=np.int64)])
 
 
 def _batches(sizes: Sequence[tuple[int, int]], batch_size: int) -> list[list[int]]:

@@ -127,15 +127,15 @@ class ForwardPasses:
 
     def _features(self, number: int, images: Sequence[Tensor]) -> dict[str, Tensor]:
         """Name of each array -> this batch's part of it, (B, ...) as the backbone gives it."""
-        manifest, size = self.plan.manifest, self.plan.sizes[self.plan.batches[number][0]]
+        size = self.plan.sizes[self.plan.batches[number][0]]
         batch = self._to_input(images, *size)
         arrays = self._passed(batch)
         if self.plan.transform.flip:
             other = self._passed(batch.flip(-1))
-            grid = size[0] // manifest["patch_size"], size[1] // manifest["patch_size"]
             for name, part in other.items():
-                is_map = name.startswith("tokens")
-                arrays[name] = (arrays[name] + (_mirrored(part, grid) if is_map else part)) / 2
+                stride = self.plan.strides.get(name)
+                mirrored = part if stride is None else _mirrored(part, (size[0] // stride, size[1] // stride))
+                arrays[name] = (arrays[name] + mirrored) / 2
         return arrays
 
     def _passed(self, batch: Tensor) -> dict[str, Tensor]:
@@ -184,9 +184,8 @@ class ForwardPasses:
             row = _not_finite(values, exponent)
             if row is not None:
                 raise _NotFinite(ready.number, name, row)
-            starts = self.plan.starts if name.startswith("tokens") else None
             for at, end in _runs(batch):  # images that follow one another lie beside one another
-                self.writer.write(name, batch[at] if starts is None else int(starts[batch[at]]), values[at:end])
+                self.writer.write(name, self.plan.first_row(name, batch[at]), values[at:end])
         self.writer.finish(ready.number)
 
     def _explained(self, failure: _NotFinite) -> DataError:

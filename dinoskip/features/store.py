@@ -83,6 +83,7 @@ class StoreDescription(BaseModel):
     dim: Count | tuple[Count, ...]
     patch_size: Count
     size_multiple: Count | None = None
+    levels: dict[str, Pair] | None = None
     transform: Transform
     grids: tuple[Pair, ...]
     image_sizes: tuple[Pair, ...]
@@ -101,6 +102,10 @@ class StoreDescription(BaseModel):
         )
         if not facets == norms == widths or facets == 1:
             raise ValueError("facet, norm and dim are not of the same read points")
+        if self.levels is not None and list(self.levels) != list(map(str, self.blocks)):
+            raise ValueError("levels are not those of the blocks")
+        if any((self.size_multiple or 0) % stride for stride, _ in (self.levels or {}).values()):
+            raise ValueError(f"images of {self.size_multiple} pixels have no whole cells at every level")
         if sorted(set(self.blocks)) != list(self.blocks) or not 1 <= self.blocks[0] <= self.blocks[-1] <= self.depth:
             raise ValueError(f"blocks {list(self.blocks)} are not ascending numbers of 1..{self.depth}")
         return self
@@ -177,6 +182,10 @@ class FeatureSet(ABC):
         return int(h), int(w)
 
     @abstractmethod
+    def of_equal_grids(self) -> tuple[FeatureSet, ...]:
+        """Features of the blocks that share grid and width, one each; these themselves where all blocks do."""
+
+    @abstractmethod
     def parts(self, done: NDArray[np.bool_] | None = None) -> Iterator[FeatureStore]:
         """Yield stores of some of the images each, which together hold all but those of ``done``, bool (N,).
 
@@ -231,12 +240,28 @@ class FeatureStore(FeatureSet):
             said = first["msg"].removeprefix("Value error, ")
             raise DataError(f"{described}: damaged: {field + ': ' if field else ''}{said}") from None
         store = cls(path, _of_facet(manifest, facet, path), file_format, hashes if wanted else None)
-        for block in store.blocks:
-            if manifest["tokens"]:
-                store._locate(tokens_name(block, store._prefix), store._token_shape())
-            if manifest["cls"]:
-                store._locate(cls_name(block, store._prefix), (len(store.ids), store.dim))
+        for part in store.of_equal_grids():
+            for block in part.blocks:
+                if manifest["tokens"]:
+                    part._locate(tokens_name(block, store._prefix), part._token_shape())
+                if manifest["cls"]:
+                    part._locate(cls_name(block, store._prefix), (len(store.ids), part.dim))
         return store
+
+    def of_equal_grids(self) -> tuple[FeatureStore, ...]:
+        """As :meth:`FeatureSet.of_equal_grids`."""
+        alike: dict[tuple[int, int], list[int]] = {}
+        for block, (stride, width) in self.manifest.get("levels", {}).items():
+            alike.setdefault((stride, width), []).append(int(block))
+        if not alike:
+            return (self,)
+        parts = []
+        for (stride, width), blocks in alike.items():
+            grids = [[side * self.patch_size // stride for side in grid] for grid in self.manifest["grids"]]
+            part = {**self.manifest, "blocks": blocks, "dim": width, "patch_size": stride, "grids": grids}
+            del part["levels"]
+            parts.append(FeatureStore(self.path, part, self.file_format, self._hashes))
+        return tuple(parts)
 
     @classmethod
     def of_arrays(cls, where: Path, manifest: dict[str, Any], arrays: Mapping[str, NDArray[Any]]) -> FeatureStore:

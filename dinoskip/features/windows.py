@@ -52,7 +52,16 @@ class FeatureWindows(FeatureSet):
             backbone, dataset, blocks, facet, norm, dtype, sized, tokens, cls, batch_size, file_format="npy"
         )
         super().__init__(Path(backbone.spec), self.plan.manifest)
+        self._of_part = lambda part: FeatureWindows(
+            part, dataset, [block for block in self.blocks if block in part.numbers], facet, norm, dtype, limit=limit,
+            transform=transform, tokens=tokens, cls=cls, batch_size=batch_size, workers=workers,
+        )  # fmt: skip
         self.backbone, self.limit, self.threads = backbone, limit, decoding_threads(workers)
+
+    def of_equal_grids(self) -> tuple[FeatureSet, ...]:
+        """As :meth:`FeatureSet.of_equal_grids`: a pass of the network for each."""
+        parts = [part for part in self.backbone.parts if set(part.numbers) & set(self.blocks)]
+        return (self,) if len(parts) == 1 else tuple(map(self._of_part, parts))
 
     def windows(self, done: NDArray[np.bool_] | None = None) -> list[list[int]]:
         """Numbers of the batches of each window; batches whose images are all ``done`` are in none."""
@@ -93,15 +102,16 @@ def _part(plan: ExportPlan, window: Sequence[int]) -> ExportPlan:
         "ids": [plan.manifest["ids"][i] for i in images],
         "image_sizes": [plan.manifest["image_sizes"][i] for i in images],
     }
-    starts, rows = None, len(images)
+    starts = None
     if plan.starts is not None:
         manifest["grids"] = [plan.manifest["grids"][i] for i in images]
-        starts = np.concatenate([[0], np.cumsum(np.diff(plan.starts)[images])])
-        rows = int(starts[-1])
-    arrays: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {
-        name: (dtype, (rows if name.startswith("tokens") else len(images), *shape[1:]))
-        for name, (dtype, shape) in plan.arrays.items()
-    }
+        starts = {
+            stride: np.concatenate([[0], np.cumsum(np.diff(whole)[images])]) for stride, whole in plan.starts.items()
+        }
+    arrays: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {}
+    for name, (dtype, shape) in plan.arrays.items():
+        rows = len(images) if starts is None or name not in plan.strides else int(starts[plan.strides[name]][-1])
+        arrays[name] = (dtype, (rows, *shape[1:]))
     return replace(
         plan,
         manifest=manifest,

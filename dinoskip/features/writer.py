@@ -78,7 +78,7 @@ def _sum_on_disk(places: Mapping[str, ArrayLocation], plan: ExportPlan, batch: i
     sums: dict[str, int] = {}
     for name, place in places.items():
         rows = np.memmap(place.path, np.uint8, "r", place.start, (place.shape[0], place.row_bytes))
-        starts = plan.starts if name.startswith("tokens") else None
+        starts = None if plan.starts is None or name not in plan.strides else plan.starts[plan.strides[name]]
         parts = [rows[i : i + 1] if starts is None else rows[starts[i] : starts[i + 1]] for i in plan.batches[batch]]
         sums[name] = sum(map(_sum_of_rows, parts)) % 2**64
     return _sum_of_batch(sums)
@@ -107,7 +107,7 @@ def _begin(work: Path, plan: ExportPlan) -> None:
                 "free some space, choose another disk, or export fewer blocks",
             )
         store.mkdir(parents=True)
-        create_files(plan.file_format, store, plan.arrays, plan.manifest, plan.starts)
+        create_files(plan.file_format, store, plan.arrays, plan.manifest, plan.offsets)
     write_json(work / "state.json", plan.state)  # last: without it, all the above is begun again
 
 

@@ -264,8 +264,15 @@ class Backbone:
         """ValueError for a size in whole patches that the network cannot take."""
         self.adapter.check_size(height, width)
 
-    def width(self, facet: str) -> int:
-        """Channels of a facet: ``dim``, but for ``hidden``; ConfigError where blocks have no MLP to read it from."""
+    def stride(self, block: int) -> int:
+        """Pixels a cell of a block's grid: the patch size, or a level's own."""
+        return self.patch_size
+
+    def width(self, facet: str, block: int = 0) -> int:
+        """Channels of a facet: ``dim``, but for ``hidden``; ConfigError where blocks have no MLP to read it from.
+
+        ``block`` counts where each has a width of its own.
+        """
         return self.adapter.hidden_width() if facet == "hidden" else self.dim
 
     @torch.no_grad()
@@ -372,13 +379,17 @@ class LevelBackbone(Backbone):
     def _check_size(self, height: int, width: int) -> None:
         """Networks that take no other size than their own say so when they are run."""
 
-    def width(self, facet: str) -> int:
-        """Channels of ``out``; :class:`ConfigError` for any other facet."""
+    def stride(self, block: int) -> int:
+        """Pixels a cell of a level's grid."""
+        return self.reader.levels[block - 1].stride
+
+    def width(self, facet: str, block: int = 0) -> int:
+        """Channels of ``out``, of the part or of a level; :class:`ConfigError` for any other facet."""
         if facet != "out":
             raise ConfigError(
                 f"{self.spec}: facet {facet} is of plain ViTs; this network is read level by level", "use facet out"
             )
-        return self.dim
+        return self.reader.levels[block - 1].width if block else self.dim
 
     def normed(self, features: Tensor, norm: str) -> Tensor:
         """Features under a norm, as :meth:`layers` gives them."""
