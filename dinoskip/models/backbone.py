@@ -17,6 +17,7 @@ from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from dinoskip.console import log
 from dinoskip.errors import ConfigError
 from dinoskip.models.adapter import BRANCHES, PARTS, VitAdapter
 from dinoskip.models.entmax import EntmaxAttention
@@ -127,6 +128,10 @@ class Backbone:
     def parts(self) -> tuple[Backbone, ...]:
         """Backbones of the blocks that share grid and width; itself where all do, as in a plain ViT."""
         return (self,)
+
+    def read_at(self, facets: Sequence[str]) -> tuple[str, ...]:
+        """The read points at which this network is read where a task asks for ``facets``."""
+        return tuple(facets)
 
     @property
     def beside_weights(self) -> list[str]:
@@ -297,7 +302,8 @@ class LevelBackbone(Backbone):
 
     Tasks compare blocks cell by cell, so they take one of :attr:`parts` at a time: levels of one stride and one width,
     under the numbers that they have in the whole. ``patch_size`` is the stride of the part, of the whole the largest;
-    sides of images are multiples of ``size_multiple``. There is facet ``out`` alone and no final norm: under norm
+    sides of images are multiples of ``size_multiple``. ``cls`` is the class token where all levels have one, else the
+    mean of a level's cells, the usual descriptor of a CNN. There is facet ``out`` alone and no final norm: under norm
     ``final`` levels are as under ``none``, since no norm of the network follows them all.
     """
 
@@ -318,10 +324,17 @@ class LevelBackbone(Backbone):
         self.size_multiple = reader.multiple
         self.patch_size = max(level.stride for level in reader.levels)
         self.dim = reader.levels[-1].width
-        self.num_heads, self.has_class_token = 0, reader.has_class_token
-        self.num_prefix_tokens = int(self.has_class_token)
+        self.num_heads, self.num_prefix_tokens = 0, int(reader.has_class_token)
+        self.has_class_token = True
         known = reader.image_statistics() or (IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD)
         self.mean, self.std = tuple(mean or known[0]), tuple(std or known[1])
+
+    def read_at(self, facets: Sequence[str]) -> tuple[str, ...]:
+        """``out`` for whatever one facet a task asks for by default, which is said; several are refused by the pass."""
+        if len(facets) > 1 or tuple(facets) == ("out",):
+            return tuple(facets)
+        log.info("%s is read level by level: facet out in place of %s", self.spec, facets[0])
+        return ("out",)
 
     @property
     def parts(self) -> tuple[Backbone, ...]:
@@ -364,17 +377,13 @@ class LevelBackbone(Backbone):
             height, width = images.shape[-2:]
             reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
             raise ValueError(f"image size {height}×{width}: {self.spec} does not take it: {reason}") from error
-        features = {
-            number: LayerFeatures(
-                self.normed(maps[number - 1].tokens, norms["out"]), self._cls(maps[number - 1].cls, norms["out"]),
-                maps[number - 1].grid,
-            )
-            for number in wanted
-        }  # fmt: skip
+        features: dict[int, LayerFeatures] = {}
+        for number in wanted:
+            read = maps[number - 1]
+            cls = read.tokens.mean(1) if read.cls is None else read.cls
+            tokens, cls = (self.normed(part, norms["out"]) for part in (read.tokens, cls))
+            features[number] = LayerFeatures(tokens, cls, read.grid)
         return features if isinstance(facet, str) else {"out": features}
-
-    def _cls(self, cls: Tensor | None, norm: str) -> Tensor | None:
-        return None if cls is None else self.normed(cls, norm)
 
     def _check_size(self, height: int, width: int) -> None:
         """Networks that take no other size than their own say so when they are run."""

@@ -51,21 +51,23 @@ def open_features(task: Task, role: str) -> FeatureSet:
     if role in task.inputs:
         return features.FeatureStore.open(task.input(role) / "store", facet=task.settings.read)
     wanted = task.settings.windows[role]
+    backbone = open_backbone(wanted.backbone, task.inputs.get("weights"), task.device)
     return features.FeatureWindows(
-        open_backbone(wanted.backbone, task.inputs.get("weights"), task.device),
+        backbone,
         open_split(task, wanted.use, wanted.split),
         wanted.blocks,
         limit=task.runtime["window"],
         workers=task.workers,
-        **export_options(wanted),
+        **export_options(wanted, backbone),
     )
 
 
-def export_options(wanted: FeatureSettings) -> dict[str, Any]:
+def export_options(wanted: FeatureSettings, backbone: Backbone) -> dict[str, Any]:
     """Arguments of an export, or of windows: what is read, and how images are sized."""
-    one = len(wanted.facets) == 1
+    facets = backbone.read_at(wanted.facets)
+    one = len(facets) == 1
     return {
-        "facet": wanted.facets[0] if one else list(wanted.facets),
+        "facet": facets[0] if one else list(facets),
         "norm": wanted.norms[0] if one else list(wanted.norms),
         "transform": validate(features.Transform, RawConfig(dict(wanted.transform))),
         "tokens": wanted.use != "classes",

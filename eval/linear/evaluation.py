@@ -80,7 +80,7 @@ def evaluate(
         raise DataError("linear: no image in the training or the scored split")
     numbers = list(range(1, backbone.depth + 1)) if isinstance(blocks, str) else sorted(set(blocks))
     fitted, held = held_out(len(train), config.holdout, seed)
-    groups = groups_of(numbers, multiscale, config, facets)
+    groups = groups_of(numbers, multiscale, config, facets, backbone.numbers[0])
     heads = fit_heads(backbone, train, fitted, groups, config, seed=seed, workers=workers)
     measured = _Measured(
         heads,

@@ -36,14 +36,19 @@ _COPIES = 3  # of all weights, at once: themselves, their momentum, their gradie
 
 
 def groups_of(
-    blocks: Sequence[int], several: Sequence[int] | None, config: LinearConfig, facets: Sequence[str] = ("out",)
+    blocks: Sequence[int],
+    several: Sequence[int] | None,
+    config: LinearConfig,
+    facets: Sequence[str] = ("out",),
+    first: int = 1,
 ) -> list[Group]:
     """Return what each head reads: for every block the class tokens of the last 1, 4, ... blocks up to it, then those
     of ``several`` blocks; each without and with the mean patch token of its last block, as ``config.inputs`` says.
 
-    The same again at every one of ``facets``.
+    The same again at every one of ``facets``. ``first`` is the first block that there is.
     """
-    spans = [tuple(range(block - last + 1, block + 1)) for block in blocks for last in config.last if last <= block]
+    lasts = [(block, last) for block in blocks for last in config.last if last <= block - first + 1]
+    spans = [tuple(range(block - last + 1, block + 1)) for block, last in lasts]
     spans += [tuple(several)] if several and tuple(several) not in spans else []
     groups: list[Group] = []
     for facet, span in ((facet, span) for facet in facets for span in spans):

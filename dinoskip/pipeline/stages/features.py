@@ -18,15 +18,16 @@ def run(task: Task) -> None:
     wanted = task.settings
     dataset = open_split(task, wanted.use, wanted.split)
     with world(task.device) as here:
+        backbone = open_backbone(wanted.backbone, task.inputs.get("weights"), "cpu").to(here.device)
         export(
-            open_backbone(wanted.backbone, task.inputs.get("weights"), "cpu").to(here.device),
+            backbone,
             dataset,
             task.out / "store",
             wanted.blocks,
             workers=task.workers,
             here=here,
             reserve=task.reserve,
-            **export_options(wanted),
+            **export_options(wanted, backbone),
         )
 
 

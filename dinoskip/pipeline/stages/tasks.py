@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from dinoskip.pipeline.inputs import open_backbone, open_features, open_split
+from dinoskip.pipeline.joined import join_parts
 from dinoskip.pipeline.settings import FeatureSettings, TaskSettings
 from dinoskip.pipeline.stage import (
     Command,
@@ -25,6 +25,8 @@ from dinoskip.read_points import usual_norm
 from dinoskip.tasks import EvaluationTask, FeatureRequest, TaskInputs, task
 
 if TYPE_CHECKING:
+    from dinoskip.features import FeatureSet
+    from dinoskip.models import Backbone
     from dinoskip.pipeline.sections import StudyBase
     from dinoskip.pipeline.variants import Variant
 
@@ -155,31 +157,56 @@ def run(of: Task) -> None:
     labels = {role: open_split(of, record.label, split) for role, split in record.splits(section).items()}
     found = {one.role: open_features(of, one.role) for one in record.features(section)}
     backbone = open_backbone(settings.backbone, of.inputs.get("weights"), of.device) if settings.network else None
-    of_rows: Any = list(found.values())[-1] if found else backbone
-    multiscale = settings.study.get("multiscale")
     left_out = list(labels.values())[-1].left_out
-    record.evaluate(
-        TaskInputs(
-            section,
-            labels,
-            found,
-            backbone,
-            of.out,
-            {
-                **settings.context,
-                "weights": of_rows.weights_hash,
-                "depth": of_rows.depth,
-                **({"left_out": left_out} if left_out else {}),
-            },
-            blocks=settings.study.get("blocks", "all"),
-            facets=settings.facets,
-            norms=settings.norms,
-            multiscale=quarters(of_rows.depth) if multiscale == "quarters" else multiscale,
-            seed=settings.study.get("seed", 0),
-            device=of.device,
-            workers=of.workers,
+    context = {**settings.context, **({"left_out": left_out} if left_out else {})}
+    parts = _parts(found, backbone, settings.study.get("blocks", "all"))
+    folders = [of.out] if len(parts) == 1 else [of.out / f"part{at}" for at in range(len(parts))]
+    for folder, (features_of, network, blocks) in zip(folders, parts, strict=True):
+        of_rows: Any = list(features_of.values())[-1] if features_of else network
+        multiscale = settings.study.get("multiscale") if len(parts) == 1 else None
+        folder.mkdir(parents=True, exist_ok=True)
+        record.evaluate(
+            TaskInputs(
+                section,
+                labels,
+                features_of,
+                network,
+                folder,
+                {**context, "weights": of_rows.weights_hash, "depth": of_rows.depth},
+                blocks=blocks,
+                facets=settings.facets if network is None else network.read_at(settings.facets),
+                norms=settings.norms,
+                multiscale=quarters(of_rows.depth) if multiscale == "quarters" else multiscale,
+                seed=settings.study.get("seed", 0),
+                device=of.device,
+                workers=of.workers,
+            )
         )
-    )
+    if len(parts) > 1:
+        join_parts(of.out, folders)
+
+
+def _parts(
+    found: Mapping[str, FeatureSet], backbone: Backbone | None, blocks: Sequence[int] | str
+) -> list[tuple[dict[str, FeatureSet], Backbone | None, Sequence[int] | str]]:
+    """Features, network and blocks, once for each group of blocks that share grid and width.
+
+    A network whose levels have grids of their own is measured level by level; blocks that are read together
+    (multiscale) would need one grid, and are left out.
+    """
+    networks: tuple[Backbone | None, ...] = (None,) if backbone is None else backbone.parts
+    by_role = {role: one.of_equal_grids() for role, one in found.items()}
+    count = max([len(networks), *(len(split) for split in by_role.values())])
+    if count == 1:
+        return [(dict(found), backbone, blocks)]
+    parts: list[tuple[dict[str, FeatureSet], Backbone | None, Sequence[int] | str]] = []
+    for network in networks if backbone is not None else [None] * count:
+        features_of = {role: split[len(parts)] for role, split in by_role.items()}
+        numbers = next(iter(features_of.values())).blocks if features_of else getattr(network, "numbers", ())
+        chosen = [number for number in numbers if isinstance(blocks, str) or number in blocks]
+        if chosen:
+            parts.append((features_of, network, chosen))
+    return parts
 
 
 def check(record: EvaluationTask, study: StudyBase, variants: tuple[Variant, ...]) -> Iterator[Problem]:
