@@ -18,12 +18,15 @@ def cls_attention(backbone: Backbone, images: Tensor, blocks: Iterable[int]) -> 
 
     images: float (B, 3, H, W), normalised, H and W multiples of the patch size. Rows run over all tokens, so
     what the CLS token and registers keep is missing from the sum over patches. None where the network has no CLS
-    token, turns queries and keys by their position (rotary), or has blocks that give no queries and keys.
+    token, turns queries and keys by their position (rotary), is read level by level, or has blocks that give no
+    queries and keys.
     Raises ValueError for a block that does not exist.
     """
     wanted = sorted(set(blocks))
     if not wanted or wanted[0] < 1 or wanted[-1] > backbone.depth:
         raise ValueError(f"blocks {wanted} must be one or more of 1..{backbone.depth} of {backbone.spec}")
+    if not backbone.num_heads:  # read level by level
+        return None
     adapter = backbone.adapter
     if not adapter.has_class_token:
         return None

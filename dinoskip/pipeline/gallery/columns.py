@@ -25,6 +25,7 @@ from dinoskip.models.attention import cls_attention
 from dinoskip.pipeline.gallery.strips import strip_images, strip_maps
 from dinoskip.pipeline.gallery.surfaces import surface_images, surface_pictures
 from dinoskip.pipeline.inputs import dataset_of, open_backbone
+from dinoskip.pipeline.joined import part_folder
 from dinoskip.pipeline.stage import Task
 from dinoskip.read_points import usual_norm
 from dinoskip.records import ImageRecords, read_records
@@ -142,7 +143,7 @@ def _attention(backbone: Backbone, shown: _Shown, store: FeatureStore) -> ByBloc
     to_input = Normalise(backbone.mean, backbone.std, backbone.device, backbone.dtype)
     maps_of: ByBlock = {block: {} for block in store.blocks}
     for index, name in enumerate(store.ids):
-        pixels = load_pixels(store.transform, shown.path(index), backbone.patch_size)
+        pixels = load_pixels(store.transform, shown.path(index), backbone.size_multiple)
         with torch.inference_mode():
             maps = cls_attention(backbone, to_input([pixels], *pixels.shape[1:]), store.blocks)
         if maps is None:
@@ -152,36 +153,55 @@ def _attention(backbone: Backbone, shown: _Shown, store: FeatureStore) -> ByBloc
     return maps_of
 
 
-def _column(task: Task, model: Mapping[str, Any], shown: _Shown, scratch: Path) -> GalleryModel:
-    """One model's column: features of the shown images, probe predictions, TokenCut, attention."""
+def _columns(task: Task, model: Mapping[str, Any], shown: _Shown, scratch: Path) -> list[GalleryModel]:
+    """The columns of a network: one, or one for the levels of each grid where levels have grids of their own."""
     label = model["label"]
-    backbone: Backbone = open_backbone(model.get("backbone"), task.inputs.get(f"weights:{label}"), task.device)
-    blocks, read, facet = (task.settings[key] for key in ("blocks", "read", "facet"))
+    whole: Backbone = open_backbone(model.get("backbone"), task.inputs.get(f"weights:{label}"), task.device)
+    asked = task.settings["blocks"]
+    columns = []
+    for number, backbone in enumerate(whole.parts):
+        blocks = [block for block in backbone.numbers if isinstance(asked, str) or block in asked]
+        if not blocks:
+            continue
+        name = label if len(whole.parts) == 1 else f"{label}, {backbone.patch_size} px a cell"
+        columns.append(_column(task, label, name, backbone, blocks, shown, scratch / str(number)))
+    return columns
+
+
+def _column(
+    task: Task, label: str, name: str, backbone: Backbone, blocks: list[int], shown: _Shown, scratch: Path
+) -> GalleryModel:
+    """One column: features of the shown images, probe predictions, TokenCut, attention of these blocks."""
+    (read,), (facet,) = (backbone.read_at((task.settings[key],)) for key in ("read", "facet"))
     norm, of_cuts = (usual_norm(one, task.settings["norm"]) for one in (read, facet))
     square, native = Transform(mode="square", size=task.settings["gallery"]["size"]), Transform(mode="native")
     store = export(backbone, shown, scratch / "shown", blocks, read, norm, transform=square, cls=False)
     keys = export(backbone, shown, scratch / "cut", blocks, facet, of_cuts, transform=native, cls=False)
-    probe = task.inputs.get(f"probe:{label}")
+    inputs = {
+        role.partition(":")[0]: part_folder(path, blocks)
+        for role, path in task.inputs.items()
+        if role.partition(":")[2] == label
+    }
     rows = [
         row
-        for role, path in task.inputs.items()
-        if role.partition(":")[2] == label and (path / "rows.json").is_file()
+        for path in inputs.values()
+        if (path / "rows.json").is_file()
         for row in read_rows(path / "rows.json")
         if not row.is_baseline
     ]
     return GalleryModel(
-        name=label,
+        name=name,
         store=store,
-        predictions=_predictions(store, probe) if probe else {},
+        predictions=_predictions(store, inputs["probe"]) if "probe" in inputs else {},
         discoveries=_discoveries(keys),
         attention=_attention(backbone, shown, store),
         maps={
-            layer: read_maps(folder, shown.ids)
+            layer: read_maps(inputs[layer], shown.ids)
             for layer in LAYERS
-            if LAYERS[layer].source == "maps" and (folder := task.inputs.get(f"{layer}:{label}")) is not None
+            if LAYERS[layer].source == "maps" and layer in inputs
         },
-        surfaces=surface_pictures(task, label, shown.ids),
-        strips=strip_maps(task, label),
+        surfaces=surface_pictures(task, label, shown.ids, blocks),
+        strips=strip_maps(task, label, blocks),
         rows=rows,
         description=_described(backbone, square, (read, norm), facet),
     )
@@ -217,21 +237,20 @@ def write_gallery(task: Task) -> None:
     rough: list[list[dict[int, list[float]]]] = []  # of each page and model
     for number, page in enumerate(pages):
         with tempfile.TemporaryDirectory(prefix=".tmp-", dir=task.out, ignore_cleanup_errors=True) as scratch:
-            columns = [
-                _column(task, model, page, Path(scratch) / str(place))
-                for place, model in enumerate(task.settings["models"])
-            ]
+            columns, labels = [], []
+            for place, model in enumerate(task.settings["models"]):
+                of_model = _columns(task, model, page, Path(scratch) / str(place))
+                columns += of_model
+                labels += [model["label"]] * len(of_model)
+            names = [column.name for column in columns]
             views = pca_views([column.store for column in columns], page.ids, bases)
             bases = bases or views.bases
             rough.append(views.roughness)
             deepest = max(block for column in columns if column.store is not None for block in column.store.blocks)
             block = section["block"] or max(1, deepest - 1)
-            _write_page(task, page, columns, views, block, number, len(pages))
+            _write_page(task, page, dict(zip(names, labels, strict=True)), columns, views, block, number, len(pages))
     sizes = [len(page) for page in pages]
-    models = {
-        model["label"]: _joined([of_page[place] for of_page in rough], sizes)
-        for place, model in enumerate(task.settings["models"])
-    }
+    models = {name: _joined([of_page[place] for of_page in rough], sizes) for place, name in enumerate(names)}
     write_json(task.out / "roughness.json", {"block": block, "models": models})
 
 
@@ -246,9 +265,16 @@ def _joined(pages: Sequence[Mapping[int, Sequence[float]]], sizes: Sequence[int]
 
 
 def _write_page(
-    task: Task, page: _Shown, columns: Sequence[GalleryModel], views: PcaViews, block: int, number: int, pages: int
+    task: Task,
+    page: _Shown,
+    labels: Mapping[str, str],
+    columns: Sequence[GalleryModel],
+    views: PcaViews,
+    block: int,
+    number: int,
+    pages: int,
 ) -> None:
-    """One page of several; the sheets beside the first."""
+    """One page of several; the sheets beside the first. ``labels`` are of the networks, by column."""
     section, labelled = task.settings["gallery"], page.labelled
     images = [_image(page, index) for index in range(len(page))]
     folders = [f"page-{one + 1}" if one else "" for one in range(pages)]
@@ -272,7 +298,7 @@ def _write_page(
     )
     if not number:
         names = [column.name for column in columns]
-        strip = [_block_of_strip(task, column, section["block"]) for column in columns]
+        strip = [_block_of_strip(task, column, labels[column.name], section["block"]) for column in columns]
         write_sheets(page.ids, page.paths, names, views.aligned, block, task.out, section["sheet"], strip)
         write_json(
             task.out / "outliers.json",
@@ -284,7 +310,7 @@ def _write_page(
         write_json(task.out / "strip.json", dict(zip(names, strip, strict=True)))
 
 
-def _block_of_strip(task: Task, column: GalleryModel, asked: int | None) -> int:
+def _block_of_strip(task: Task, column: GalleryModel, label: str, asked: int | None) -> int:
     """The block asked for; else the one chosen for a network's first benchmark without the images it is scored on.
 
     Else, or where the network has no such block, its last but one.
@@ -293,7 +319,7 @@ def _block_of_strip(task: Task, column: GalleryModel, asked: int | None) -> int:
     default = max(1, max(own, default=2) - 1)
     if asked is not None:
         return asked if asked in own else default
-    scores = Scores(principal({column.name: column.rows}), _records(task, column.name))
+    scores = Scores(principal({column.name: column.rows}), _records(task, label))
     for benchmark in scores.benchmarks:
         rows = scores.rows(column.name, benchmark, scores.last_epoch(column.name, benchmark))
         chosen = scores.chosen(rows)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from dinoskip.images import read_mask
+from dinoskip.pipeline.joined import part_folder
 from dinoskip.pipeline.stage import Task
 from visualize.gallery.content import GalleryImage
 
@@ -32,10 +33,14 @@ def role_of(stage: str, label: str) -> str:
     return f"{stage} strips:{label}"
 
 
-def _folders(task: Task, stage: str, label: str) -> list[Path]:
+def _folders(task: Task, stage: str, label: str, blocks: Sequence[int] = ()) -> list[Path]:
+    """Folders of pictures of ``blocks``; of whichever come first where none are named."""
     output = task.inputs.get(role_of(stage, label))
-    inside = None if output is None else output / STRIPS[stage].folder
-    return sorted(inside.iterdir()) if inside is not None and inside.is_dir() else []
+    if output is None:
+        return []
+    places = [part_folder(output, blocks)] if blocks else [output, *sorted(output.glob("blocks*-*"))]
+    inside = next((place / STRIPS[stage].folder for place in places if (place / STRIPS[stage].folder).is_dir()), None)
+    return [] if inside is None else sorted(inside.iterdir())
 
 
 def strip_images(task: Task) -> list[GalleryImage]:
@@ -49,11 +54,13 @@ def strip_images(task: Task) -> list[GalleryImage]:
     return list(images.values())
 
 
-def strip_maps(task: Task, label: str) -> dict[str, dict[int, dict[str, tuple[np.ndarray, np.ndarray]]]]:
-    """What a network's single blocks drew on them, and the truth: ``{layer: {block: {image id: (found, true)}}}``."""
+def strip_maps(
+    task: Task, label: str, blocks: Sequence[int]
+) -> dict[str, dict[int, dict[str, tuple[np.ndarray, np.ndarray]]]]:
+    """What each of ``blocks`` drew on them, and the truth: ``{layer: {block: {image id: (found, true)}}}``."""
     drawn: dict[str, dict[int, dict[str, tuple[np.ndarray, np.ndarray]]]] = {}
     for stage in STRIPS:
-        for folder in _folders(task, stage, label):
+        for folder in _folders(task, stage, label, blocks):
             truth = read_mask(folder / "truth.png")
             for path in folder.glob("block*.png"):
                 block = path.stem.removeprefix("block")

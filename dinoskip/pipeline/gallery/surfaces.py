@@ -13,6 +13,7 @@ from dinoskip.data.geometry import DepthDataset, NormalsDataset
 from dinoskip.data.sets import open_labels
 from dinoskip.data.sets.labels import LABELS
 from dinoskip.pipeline.inputs import dataset_of
+from dinoskip.pipeline.joined import part_folder
 from dinoskip.pipeline.stage import Task
 from visualize.gallery.content import GalleryImage
 from visualize.palette import sequential
@@ -53,8 +54,8 @@ def _beside(square: Colours, height: int, width: int) -> Colours:
     return np.pad(square, ((0, 0), (around, around), (0, 0)), constant_values=_GREY)
 
 
-def surface_pictures(task: Task, label: str, ids: Sequence[str]) -> Pictures:
-    """The maps that the stages ``depth`` and ``normals`` have saved of a network (``label``) for images ``ids``.
+def surface_pictures(task: Task, label: str, ids: Sequence[str], blocks: Sequence[int]) -> Pictures:
+    """The maps that the stages ``depth`` and ``normals`` have saved of a network's ``blocks`` for images ``ids``.
 
     Of a data set beside the gallery's they are those of :func:`surface_images`.
     """
@@ -64,6 +65,7 @@ def surface_pictures(task: Task, label: str, ids: Sequence[str]) -> Pictures:
         if folder is None:
             continue
         opened, beside = _opened(task, layer)
+        folder = part_folder(folder, blocks)
         drawn = pictured(opened, folder, opened.ids[: task.settings["gallery"]["first"]] if beside else ids)
         pictures[layer] = {
             block: {_beside_id(layer, name) if beside else name: pair for name, pair in own.items()}

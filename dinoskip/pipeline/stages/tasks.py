@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dinoskip.pipeline.inputs import open_backbone, open_features, open_split
 from dinoskip.pipeline.joined import join_parts
 from dinoskip.pipeline.settings import FeatureSettings, TaskSettings
 from dinoskip.pipeline.stage import (
@@ -160,9 +162,11 @@ def run(of: Task) -> None:
     left_out = list(labels.values())[-1].left_out
     context = {**settings.context, **({"left_out": left_out} if left_out else {})}
     parts = _parts(found, backbone, settings.study.get("blocks", "all"))
-    folders = [of.out] if len(parts) == 1 else [of.out / f"part{at}" for at in range(len(parts))]
-    for folder, (features_of, network, blocks) in zip(folders, parts, strict=True):
+    folders: dict[Path, int] = {}
+    for features_of, network, blocks in parts:
+        folder = of.out if len(parts) == 1 else of.out / f"blocks{blocks[0]}-{blocks[-1]}"
         of_rows: Any = list(features_of.values())[-1] if features_of else network
+        folders[folder] = of_rows.patch_size
         multiscale = settings.study.get("multiscale") if len(parts) == 1 else None
         folder.mkdir(parents=True, exist_ok=True)
         record.evaluate(
