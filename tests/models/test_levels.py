@@ -125,7 +125,7 @@ def test_a_users_own_module_of_each_layout() -> None:
     for features in read.values():
         assert torch.equal(features.tokens, expected)
         assert features.grid == (8, 12)
-        assert torch.equal(features.cls, expected.mean(1))  # not every level has a class token
+        assert torch.allclose(features.cls, expected.mean(1), atol=1e-6)  # not every level has a class token
     alone = Backbone.from_model(model, layers=["tokens"], image_size=32).layers(images, [1])[1]
     assert alone.cls is not None
     assert torch.equal(alone.cls, torch.ones(2, 6))

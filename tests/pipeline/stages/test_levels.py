@@ -53,7 +53,7 @@ def test_tasks_and_gallery_on_a_cnn_and_a_swin(tmp_path: Path, tasks: dict[str, 
     assert main(["run", str(tmp_path / "study.yaml"), "--device", "cpu"]) == 0
     study = tmp_path / "runs" / "levels"
     for task in tasks:
-        for place in ("resnet", "swin"):
+        for place, finest in (("resnet", 4), ("swin", 8)):  # of level 2
             (folder,) = [path.parent for path in (study / "stages" / task / place).glob("*/*/*/rows.json")]
             rows = read_rows(folder / "rows.json")
             of_network = [row for row in rows if not row.is_baseline]
@@ -61,7 +61,7 @@ def test_tasks_and_gallery_on_a_cnn_and_a_swin(tmp_path: Path, tasks: dict[str, 
             assert singles == {"2", "3", "4"}, (task, place)
             strides = {row.block: row.resolution.rpartition(", ")[2] for row in of_network}
             assert {block: strides[block] for block in singles} == {
-                str(block): f"{2**block} px a cell" for block in (2, 3, 4)
+                str(block): f"{finest * 2 ** (block - 2)} px a cell" for block in (2, 3, 4)
             }
             rules = [(row.model, row.metric) for row in rows if row.is_baseline]
             assert len(set(rules)) == len(rules)
@@ -71,5 +71,5 @@ def test_tasks_and_gallery_on_a_cnn_and_a_swin(tmp_path: Path, tasks: dict[str, 
     assert (study / "index.html").is_file()
     (gallery,) = (study / "stages" / "gallery").rglob("index.html")
     page = gallery.read_text()
-    for column in ("resnet, 4 px a cell", "resnet, 16 px a cell", "swin, 8 px a cell"):
+    for column in ("resnet, 4 px a cell", "resnet, 16 px a cell", "swin, 32 px a cell"):
         assert column in page
