@@ -9,6 +9,7 @@ from dinoskip.errors import ConfigError, DataError
 from dinoskip.pipeline.estimate import costs
 from dinoskip.pipeline.graph import Node, PlannedNode, Planner
 from dinoskip.pipeline.progress import Work
+from dinoskip.pipeline.report.settings import ReportSettings
 from dinoskip.pipeline.runner import Runner
 from dinoskip.pipeline.sections import StudyBase
 from dinoskip.pipeline.study import STAGES
@@ -52,7 +53,8 @@ def report_without_missing(planner: Planner, steps: Sequence[PlannedNode]) -> li
         left = {source: missing[source] for source in node.inputs.values() if source in missing}
         if node.stage == "report" and left and len(left) < len(node.inputs):
             inputs = {role: source for role, source in node.inputs.items() if source not in left}
-            node = replace(node, inputs=inputs, settings={**node.plain, "missing": left})
+            assert isinstance(node.settings, ReportSettings)
+            node = replace(node, inputs=inputs, settings=replace(node.settings, missing=left))
         nodes.append(node)
     return nodes
 

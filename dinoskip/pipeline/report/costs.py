@@ -10,7 +10,6 @@ from typing import Any
 
 from dinoskip.console import read_metrics
 from dinoskip.files import read_json
-from dinoskip.init.config import ModelConfig
 from dinoskip.pipeline import stages
 from dinoskip.pipeline.estimate import image_flops
 from dinoskip.pipeline.progress import past_seconds
@@ -75,12 +74,13 @@ def cost_tables(task: Task) -> list[Any]:
 
 def _trained(task: Task) -> list[list[object]]:
     lines: list[list[object]] = []
-    for name, own in task.settings["variants"].items():
+    for variant in task.settings.trained:
+        name = variant.name
         for stage, section in _RECIPES.items():
             if (run := task.inputs.get(f"{stage}/{name}")) is not None:
-                recipe = section(task.settings["card"][stage])
+                recipe = section(task.settings.card[stage])
                 classes = read_rows(run / "rows.json")[0].classes if stage == "supervise" else 0
-                operations = image_flops(ModelConfig.model_validate(own["model"]), recipe, classes)
+                operations = image_flops(variant.model, recipe, classes)
                 lines += _line(name, run, recipe.batch_size, operations / 1e9)
     return lines
 

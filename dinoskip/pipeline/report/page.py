@@ -15,18 +15,19 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
-from dinoskip.config import flatten
+from dinoskip.config import dump, flatten
 from dinoskip.console import read_metrics
 from dinoskip.environment import describe
 from dinoskip.files import read_json, write_text
 from dinoskip.init.config import ModelConfig
 from dinoskip.pipeline.report.costs import cost_tables
 from dinoskip.pipeline.report.notices import notices, unmeasured
+from dinoskip.pipeline.report.settings import ReportSettings
 from dinoskip.pipeline.report.unfinished import note_unfinished
-from dinoskip.pipeline.stage import Task
+from dinoskip.pipeline.stage import Task, without_place
+from dinoskip.pipeline.variants import Variant
 from dinoskip.records import ImageRecords, read_records
 from dinoskip.results import UNKNOWN_EPOCH, EvalResult, read_rows
-from dinoskip.vit_config import layout_of
 from visualize import figures
 from visualize.paper import published
 from visualize.paper.others import OTHERS, beside
@@ -66,7 +67,7 @@ def write_page(task: Task) -> None:
             diagnostics=[
                 *_measures(task, analysis, report.rows),
                 *_tables(task, analysis),
-                *(cost_tables(task) if task.settings["report"]["costs"] else []),
+                *(cost_tables(task) if task.settings.section.costs else []),
             ],
             environment={**describe(), **_trained_with(task)},
             protocol=_protocol(task),
@@ -79,21 +80,21 @@ def measured(task: Task) -> Report:
     """What a study measured, without figures, pictures and settings: variants, rows, records, what is to be heeded."""
     rows, baselines = _all_rows(task)
     variants = [_variant(task, name, own) for name, own in rows.items()]
-    settings = task.settings["report"]
+    settings: ReportSettings = task.settings
     block, rough = _roughness(task)
     return Report(
-        title=settings["title"] or task.settings["study"],
-        note=settings["note"],
+        title=settings.section.title or settings.study,
+        note=settings.section.note,
         variants=variants,
         baselines=baselines,
         records=_records(task),
         confounds=_confounds(task, variants),
-        notices=[*notices(task.inputs, task.settings.get("missing")), *_not_finite(rows)],
-        unmeasured=unmeasured([*task.inputs, *task.settings.get("missing", {})]),
-        compare=[name for name in settings["compare"] if name in published.PUBLISHED],
-        datasets=_published_names(task.settings["datasets"]),
-        epochs=task.settings["epochs"],
-        trained_on=task.settings["trained_on"],
+        notices=[*notices(task.inputs, settings.missing), *_not_finite(rows)],
+        unmeasured=unmeasured([*task.inputs, *settings.missing]),
+        compare=[name for name in settings.section.compare if name in published.PUBLISHED],
+        datasets=_published_names(settings.data),
+        epochs=settings.epochs,
+        trained_on=settings.trained_on,
         roughness={name: blocks.get(str(block), []) for name, blocks in rough.items()},
         block=block,
     )
@@ -104,11 +105,11 @@ def measured(task: Task) -> Report:
 
 def _all_rows(task: Task) -> tuple[dict[str, list[EvalResult]], list[EvalResult]]:
     """Rows by variant in the study's order; rows of baselines, each once, though every variant's stage has them."""
-    grouped: dict[str, list[EvalResult]] = {name: [] for name in task.settings["variants"]}
+    grouped: dict[str, list[EvalResult]] = {variant.name: [] for variant in task.settings.variants}
     baselines: dict[EvalResult, None] = {}
     for role, path in sorted(task.inputs.items()):
         if (path / "rows.json").is_file():
-            for row in note_unfinished(read_rows(path / "rows.json"), role, task.settings.get("missing", ())):
+            for row in note_unfinished(read_rows(path / "rows.json"), role, task.settings.missing):
                 if row.is_baseline:
                     baselines[row] = None
                 else:
@@ -133,7 +134,7 @@ def _logs(task: Task, name: str) -> dict[str, list[dict[str, Any]]]:
         for role, path in task.inputs.items()
         if role.startswith(_TRAINING)
     }
-    return {variant: logs[variant] for variant in task.settings["variants"] if variant in logs}
+    return {one.name: logs[one.name] for one in task.settings.variants if one.name in logs}
 
 
 def _trained_with(task: Task) -> dict[str, str]:
@@ -155,18 +156,18 @@ def _trained_with(task: Task) -> dict[str, str]:
 
 def _variant(task: Task, name: str, rows: Sequence[EvalResult]) -> StudyVariant:
     """What the page shows of a variant: what tells it from the others, in three columns, and its weights."""
-    own = task.settings["variants"][name]
+    own: Variant = task.settings.variant(name)
     last = max(rows, key=lambda row: row.epoch, default=None)
     shown: dict[str, object] = {}
-    if "backbone" in own:
-        shown["model"] = own["backbone"]
+    if own.model is None:
+        shown["model"] = own.backbone
     else:
         parts = {part: _settings_of(own, part) for part in _PARTS}
         shown = {part: _short(values, _shared(task, part, values)) for part, values in parts.items()}
-        shown |= {"seed": own["seed"]} if "seed" in own else {}
-    sweep, unresolved = f"sweep/{own.get('family', name)}", ""
-    if sweep in task.inputs:
-        chosen = read_json(task.input(sweep) / "sweep.json")
+        shown |= {"seed": own.seed} if own.family else {}
+    unresolved = ""
+    if own.sweep in task.inputs:
+        chosen = read_json(task.input(own.sweep) / "sweep.json")
         unresolved = str(chosen["unresolved"])
         shown["swept learning rate"] = f"{chosen['lr']:g} (rate unresolved)" if unresolved else chosen["lr"]
     if last is not None:
@@ -177,41 +178,38 @@ def _variant(task: Task, name: str, rows: Sequence[EvalResult]) -> StudyVariant:
             "weights": last.weights[:12],
         }
     about: dict[str, Any] = {"depth": last.depth if last else 0}
-    about |= {"family": own["family"], "seed": own["seed"]} if "family" in own else {}
-    if "backbone" not in own:
-        about |= {"role": _role(own["model"]), "optimizer": own["optimizer"]["name"], "depth": _depth(own)}
+    about |= {"family": own.family, "seed": own.seed} if own.family else {}
+    if own.model is not None and own.optimizer is not None:
+        about |= {"role": _role(own.model), "optimizer": own.optimizer.name, "depth": own.model.blocks}
     return StudyVariant(name, rows=rows, settings=shown, unresolved=unresolved, **about)
 
 
-def _depth(own: Mapping[str, Any]) -> int:
-    return int(own["model"]["depth"] or layout_of(own["model"]["name"])[0])
-
-
-def _role(model: Mapping[str, Any]) -> str:
+def _role(model: ModelConfig) -> str:
     """The variant's part in the paper's tables; "" if it has none (partial or weighted skips, another start)."""
-    parts = {
+    parts: dict[tuple[object, str], str] = {
         (True, "trunc_normal"): published.SKIP,
         (False, "trunc_normal"): published.DEFAULT,
         (False, "skipless"): published.INITIALISED,
     }
-    return "" if model.get("skip_weight") else str(parts.get((model["skip"], model["init"]["name"]), ""))
+    return "" if model.skip_weight else str(parts.get((model.skip, model.init.name), ""))
 
 
 _PARTS = ("model", "initialisation", "optimizer")
 
 
-def _settings_of(own: Mapping[str, Any], part: str) -> dict[str, Any]:
-    """One of a variant's :data:`_PARTS`; the model without its initialisation."""
-    if part == "optimizer":
-        return dict(own["optimizer"])
-    init = own["model"]["init"]
-    return dict(init) if part == "initialisation" else {key: v for key, v in own["model"].items() if key != "init"}
+def _settings_of(own: Variant, part: str) -> dict[str, Any]:
+    """One of a trained variant's :data:`_PARTS`; the model without its initialisation."""
+    assert own.model is not None
+    assert own.optimizer is not None
+    if part == "model":
+        return own.model.model_dump(mode="json", exclude={"init"})
+    return dump(own.optimizer if part == "optimizer" else own.model.init)
 
 
 def _shared(task: Task, part: str, values: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that all variants whose ``part`` goes by the same name have in common."""
-    trained = [own for own in task.settings["variants"].values() if "backbone" not in own]
-    alike = [other for other in (_settings_of(own, part) for own in trained) if other["name"] == values["name"]]
+    every = (_settings_of(own, part) for own in task.settings.trained)
+    alike = [other for other in every if other["name"] == values["name"]]
     return {key: value for key, value in values.items() if all(key in other and other[key] == value for other in alike)}
 
 
@@ -226,9 +224,8 @@ def _confounds(task: Task, variants: Sequence[StudyVariant]) -> list[str]:
     """In what else than skips and initialisation two networks differ that the report compares."""
     lines: dict[str, None] = {}
     for first, second in compared_pairs(variants):
-        sides = [task.settings["variants"].get(name, {}) for name in (first, second)]
-        if all("model" in own for own in sides):
-            left, right = map(_apart_from_skips, sides)
+        left, right = (_apart_from_skips(task.settings.variant(name)) for name in (first, second))
+        if left and right:
             for key in dict.fromkeys((*left, *right)):
                 if left.get(key) != right.get(key):
                     values = f"{setting(left.get(key))} and {setting(right.get(key))}"
@@ -239,33 +236,36 @@ def _confounds(task: Task, variants: Sequence[StudyVariant]) -> list[str]:
 _OF_SKIPS = {"skip", "skip_weight", "init", "drop_path"}
 
 
-def _apart_from_skips(own: Mapping[str, Any]) -> dict[str, Any]:
-    """A variant's settings without its skips and initialisation, with the drop path that it was trained with."""
-    model = {key: value for key, value in own["model"].items() if key not in _OF_SKIPS}
-    model["depth"] = _depth(own)
-    rate = ModelConfig.model_validate(own["model"]).drop_path_in_training
-    return {**flatten({"model": model, "optimizer": own["optimizer"]}), "drop path": rate}
+def _apart_from_skips(own: Variant | None) -> dict[str, Any]:
+    """A variant's settings without its skips and initialisation, with the drop path that it was trained with.
+
+    {} of one that was not trained here.
+    """
+    if own is None or own.model is None or own.optimizer is None:
+        return {}
+    model = {**own.model.model_dump(mode="json", exclude=_OF_SKIPS), "depth": own.model.blocks}
+    flat = flatten({"model": model, "optimizer": dump(own.optimizer)})
+    return {**flat, "drop path": own.model.drop_path_in_training}
 
 
 def _protocol(task: Task) -> dict[str, dict[str, object]]:
     """Every setting that affects a number, by section; of models and optimizers what all of a name share."""
-    card = task.settings["card"]
+    card = task.settings.card
     sections: dict[str, dict[str, object]] = {"study": {"seed": card["seed"]}}
     for part in _PARTS:
-        for own in task.settings["variants"].values():
-            if "backbone" not in own:
-                values = _settings_of(own, part)
-                shared = {key: value for key, value in _shared(task, part, values).items() if key != "name"}
-                sections[f"{part}: {values['name']}"] = dict(flatten(shared))
+        for own in task.settings.trained:
+            values = _settings_of(own, part)
+            shared = {key: value for key, value in _shared(task, part, values).items() if key != "name"}
+            sections[f"{part}: {values['name']}"] = dict(flatten(shared))
     sections |= {name: dict(flatten(value)) for name, value in card.items() if isinstance(value, Mapping)}
-    sections |= {f"data: {name}": dict(flatten(value)) for name, value in task.settings["datasets"].items()}
+    sections |= {f"data: {name}": flatten(without_place(config)) for name, config in task.settings.data.items()}
     return {name: values for name, values in sections.items() if values}
 
 
-def _published_names(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+def _published_names(configs: Mapping[str, Any]) -> dict[str, str]:
     """Our data sets that are (parts of) the paper's, by the paper's names."""
     names = {
-        name: f"VOC{config['year']}" if config["kind"] == "voc" else _KINDS.get(config["kind"], "")
+        name: f"VOC{config.year}" if config.kind == "voc" else _KINDS.get(config.kind, "")
         for name, config in configs.items()
     }
     return {name: paper for name, paper in names.items() if paper}
@@ -293,9 +293,9 @@ def _figures(task: Task, report: Report, analysis: Mapping[str, Any], out: Path)
         figures.online_figure(logs, out / "online"),
         figures.blocks_figure(kept, out / "blocks", report.baselines),
         figures.epochs_figure(kept, out / "epochs", optimizers),
-        figures.depth_figure(kept, _families(task.settings["variants"]), out / "depth"),
+        figures.depth_figure(kept, _families(task.settings.trained), out / "depth"),
     ]
-    order, (_, rough) = list(task.settings["variants"]), _roughness(task)
+    order, (_, rough) = [variant.name for variant in task.settings.variants], _roughness(task)
     made.append(figures.roughness_figure(rough, out / "roughness", order))
     if analysis:
         trained = {name: analysis["trained"][key] for name, key in _last_epochs(task, analysis["trained"]).items()}
@@ -317,7 +317,7 @@ def _last_epochs(task: Task, networks: Mapping[str, Any]) -> dict[str, str]:
     Networks that are not trained go by the variant's own name.
     """
     names: dict[str, str] = {}
-    for variant in task.settings["variants"]:
+    for variant in (one.name for one in task.settings.variants):
         epochs = [name for name in networks if name.rpartition(" ep")[0] == variant]
         if epochs:
             names[variant] = max(epochs, key=lambda name: int(name.rpartition(" ep")[2]))
@@ -355,17 +355,17 @@ def _inside(task: Task, analysed: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _families(variants: Mapping[str, Mapping[str, Any]]) -> dict[str, tuple[str, int]]:
+def _families(variants: Sequence[Variant]) -> dict[str, tuple[str, int]]:
     """``{variant: (what it shares with those that differ in depth alone, its depth)}``."""
     names: dict[str, str] = {}
     families: dict[str, tuple[str, int]] = {}
-    for variant, own in variants.items():
-        if "model" in own:
-            key = json.dumps([{**own["model"], "depth": None}, own["optimizer"]], sort_keys=True)
-            label = ", ".join(filter(None, (_role(own["model"]), own["optimizer"]["name"])))
+    for own in variants:
+        if own.model is not None and own.optimizer is not None:
+            key = json.dumps([{**dump(own.model), "depth": None}, dump(own.optimizer)], sort_keys=True)
+            label = ", ".join(filter(None, (_role(own.model), own.optimizer.name)))
             if label in names.values() and key not in names:
-                label = f"{label} ({variant})"
-            families[variant] = (names.setdefault(key, label), _depth(own))
+                label = f"{label} ({own.name})"
+            families[own.name] = (names.setdefault(key, label), own.model.blocks)
     return families
 
 
@@ -404,17 +404,15 @@ def _measures(task: Task, analysis: Mapping[str, Any], rows: Mapping[str, Sequen
     inside = _inside(task, analysis["photographs"])["inside"] if analysis else {}
     tokens = {name: mean_ln_kappa(own["rows"]) for name, own in inside.items()}
     found = {_label_of(task, name): _measured(own, tokens.get(name, {})) for name, own in rows.items()}
-    tables = [beside(name, found) for name in task.settings["report"]["compare"] if name in OTHERS]
+    tables = [beside(name, found) for name in task.settings.section.compare if name in OTHERS]
     tables += epochs_tables(_logs(task, "metrics.jsonl"))
     return [*tables, tokens_table(tokens)] if tokens else tables
 
 
 def _label_of(task: Task, variant: str) -> str:
     """A variant's name without those of its optimizer and seed."""
-    own = task.settings["variants"][variant]
-    return (
-        str(own.get("family", variant)).removesuffix(f"-{own['optimizer']['name']}") if "optimizer" in own else variant
-    )
+    own: Variant = task.settings.variant(variant)
+    return variant if own.optimizer is None else (own.family or variant).removesuffix(f"-{own.optimizer.name}")
 
 
 def _measured(rows: Sequence[EvalResult], tokens: Mapping[str, float]) -> dict[str, float]:

@@ -12,6 +12,7 @@ from dinoskip.errors import ConfigError
 from dinoskip.files import hash_of
 from dinoskip.pipeline.report.page import SHEET, loss_of, measured, optimizers_of, strip_of
 from dinoskip.pipeline.report.results_folder import STUDY
+from dinoskip.pipeline.report.settings import described
 from dinoskip.pipeline.stage import Task
 from dinoskip.pipeline.study import build_nodes, load_study
 from dinoskip.pipeline.study_runner import report_without_missing, study_runner
@@ -34,7 +35,7 @@ class _Source:
     @property
     def training(self) -> tuple[Path, str]:
         """The same for studies whose networks of one name are the same networks: stages, recipe and seed."""
-        card = self.task.settings["card"]
+        card = self.task.settings.card
         recipe = {part: card.get(part) for part in ("seed", "pretrain", "supervise")}
         return self.folder.parent / self.task.runtime["stages"], hash_of(recipe)
 
@@ -80,8 +81,8 @@ def _together(group: Sequence[_Source]) -> Report:
     variants: dict[str, StudyVariant] = {}
     for source in group:
         for variant in source.report.variants:
-            described = source.task.settings["variants"][variant.name]
-            if settings.setdefault(variant.name, described) != described:
+            own = described(source.task.settings.variant(variant.name))
+            if settings.setdefault(variant.name, own) != own:
                 others = ", ".join(str(other.folder) for other in group if other is not source)
                 raise ConfigError(
                     f"{source.folder}: its {variant.name} is another network than that of {others}", "leave one out"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from dinoskip.config import dump, settings_for_key
+from dinoskip.config import settings_for_key
 from dinoskip.pipeline.report.notices import PREPARED
-from dinoskip.pipeline.stage import Stage, StudyNodes, Task, without_place
+from dinoskip.pipeline.report.settings import ReportSettings
+from dinoskip.pipeline.stage import Stage, StudyNodes, Task
 from dinoskip.pipeline.stages.pretrain import FREE, PretrainSection
 from dinoskip.pipeline.stages.weights import recipe_of
-from dinoskip.pipeline.variants import Variant
 from visualize.report.config import ReportConfig
 
 _NOT_ON_CARD = {"name", "output", "stages", "storage", "data", "model", "optimizer", "variants", "gallery", "report"}
@@ -21,15 +21,15 @@ def add_nodes(nodes: StudyNodes) -> None:
     study, section = nodes.study, nodes.section(ReportConfig)
     read = [name for name, node in nodes.nodes.items() if section.costs or node.stage not in PREPARED]
     recipe = recipe_of(study)
-    settings = {
-        "report": dump(section),
-        "study": study.name,
-        "card": _card(nodes),
-        "variants": {variant.name: _described(variant) for variant in nodes.variants},
-        "datasets": {name: without_place(config) for name, config in study.data.items()},
-        "epochs": recipe.epochs if recipe else 0,
-        "trained_on": recipe.dataset if recipe else "",
-    }
+    settings = ReportSettings(
+        section,
+        study.name,
+        _card(nodes),
+        nodes.variants,
+        study.data,
+        recipe.epochs if recipe else 0,
+        recipe.dataset if recipe else "",
+    )
     runtime = {"study": study.model_dump(mode="json", exclude={"output"})}
     nodes.add(STAGE, "", settings, inputs={name: name for name in read}, runtime=runtime)
 
@@ -55,14 +55,6 @@ def _card(nodes: StudyNodes) -> dict[str, Any]:
         if not used:
             card.pop(section)
     return card
-
-
-def _described(variant: Variant) -> dict[str, Any]:
-    """Every setting of a variant."""
-    if variant.model is None or variant.optimizer is None:
-        return {"backbone": variant.backbone}
-    seed = {"family": variant.family, "seed": variant.seed} if variant.family else {}
-    return {"model": dump(variant.model), "optimizer": dump(variant.optimizer), **seed}
 
 
 def run(task: Task) -> None:

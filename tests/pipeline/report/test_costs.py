@@ -13,13 +13,17 @@ from hypothesis import strategies as st
 from dinoskip.files import write_json
 from dinoskip.flops import dino_step_flops, supervised_step_flops
 from dinoskip.init.config import ModelConfig
+from dinoskip.optim.config import AdamWConfig
 from dinoskip.pipeline.report.costs import Throughput, cost_tables, throughput
+from dinoskip.pipeline.report.settings import ReportSettings
 from dinoskip.pipeline.stage import Task
 from dinoskip.pipeline.stages.pretrain import section_of
 from dinoskip.pipeline.stages.supervise import SuperviseSection
 from dinoskip.pipeline.study import build_nodes, load_study
+from dinoskip.pipeline.variants import Variant
 from dinoskip.results import EvalResult, write_rows
 from tests.helpers.study import TINY
+from visualize.report.config import ReportConfig
 
 MODEL = ModelConfig(name="vit_tiny_patch16", depth=2, img_size=32)
 RECIPE = section_of(
@@ -42,8 +46,8 @@ def run_dir(folder: Path, rows: list[dict[str, Any]], **env: Any) -> Path:
 
 
 def task(out: Path, card: dict[str, Any], variants: tuple[str, ...], **inputs: Path) -> Task:
-    own = {"model": MODEL.model_dump(mode="json")}
-    settings = {"variants": {name: own for name in variants}, "card": card}
+    every = [Variant(name, ModelConfig(**MODEL.model_dump()), AdamWConfig()) for name in variants]
+    settings = ReportSettings(ReportConfig(), "study", card, every)
     return Task(settings, {}, inputs, out, "cpu", 0)
 
 
@@ -116,7 +120,7 @@ def test_a_report_that_says_costs_reads_every_stage(tmp_path: Path) -> None:
     for costs in ("false", "true"):
         nodes = build_nodes(*load_study(config, (f"report.costs={costs}",)))
         (report,) = [node for node in nodes if node.stage == "report"]
-        assert report.settings["report"]["costs"] is (costs == "true")
+        assert report.plain["report"]["costs"] is (costs == "true")
         read[costs] = set(report.inputs)
         assert list(report.inputs) == list(report.inputs.values())
     assert read["true"] == {node.id for node in nodes} - {"report"}

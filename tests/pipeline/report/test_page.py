@@ -2,47 +2,56 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from dinoskip.data import CocoStuffConfig, ScenesConfig, VocConfig
 from dinoskip.files import write_json
 from dinoskip.init.config import ModelConfig, SkiplessInit
 from dinoskip.optim.config import AdamWConfig, SoapConfig
 from dinoskip.pipeline.artifacts import Artifacts
 from dinoskip.pipeline.graph import Node, Planner
 from dinoskip.pipeline.report import page as report_page
+from dinoskip.pipeline.report.settings import ReportSettings
 from dinoskip.pipeline.stage import Task
 from dinoskip.pipeline.study_runner import report_without_missing
+from dinoskip.pipeline.variants import Variant
 from dinoskip.records import write_records
 from dinoskip.results import EvalResult, write_rows
+from visualize.report.config import ReportConfig
 
 
-def described(optimizer: Any = None, **model: Any) -> dict[str, Any]:
-    optimizer = optimizer or AdamWConfig()
-    return {"model": ModelConfig(**model).model_dump(mode="json"), "optimizer": optimizer.model_dump(mode="json")}
+def variant(name: str, optimizer: Any = None, **model: Any) -> Variant:
+    return Variant(name, ModelConfig(**model), optimizer or AdamWConfig())
 
 
-VARIANTS = {
-    "skip": described(),
-    "default": described(skip=False),
-    "ours": described(skip=False, init=SkiplessInit(), depth=9),
-    "deep": described(skip=False, init=SkiplessInit(), depth=12),
-    "alpha": described(skip=False, init=SkiplessInit(alpha=1.0), depth=12),
-    "soap": described(SoapConfig(lr=1e-3), skip=False, init=SkiplessInit(), depth=12),
-    "partial": described(skip="attention"),
-    "given": {"backbone": "timm:x"},
-}
+GIVEN = Variant("given", backbone="timm:x")
+VARIANTS = (
+    variant("skip"),
+    variant("default", skip=False),
+    variant("ours", skip=False, init=SkiplessInit(), depth=9),
+    variant("deep", skip=False, init=SkiplessInit(), depth=12),
+    variant("alpha", skip=False, init=SkiplessInit(alpha=1.0), depth=12),
+    variant("soap", SoapConfig(lr=1e-3), skip=False, init=SkiplessInit(), depth=12),
+    variant("partial", skip="attention"),
+    GIVEN,
+)
+
+
+def settings(variants: Sequence[Variant] = VARIANTS, **more: Any) -> ReportSettings:
+    return ReportSettings(ReportConfig(), "study", {"seed": 3, "evaluate": {"norm": ["final"]}}, variants, **more)
 
 
 def task(out: Path, **inputs: Path) -> Task:
-    return Task({"variants": VARIANTS, "card": {"seed": 3, "evaluate": {"norm": ["final"]}}}, {}, inputs, out, "cpu", 0)
+    return Task(settings(), {}, inputs, out, "cpu", 0)
 
 
 def test_roles_are_those_of_the_papers_tables() -> None:
-    roles = {name: report_page._role(own["model"]) for name, own in VARIANTS.items() if "model" in own}
+    roles = {own.name: report_page._role(own.model) for own in VARIANTS if own.model is not None}
     assert roles == {
         "skip": "skip", "default": "skipless", "ours": "skipless, initialised", "deep": "skipless, initialised",
         "alpha": "skipless, initialised", "soap": "skipless, initialised", "partial": "",
@@ -88,8 +97,7 @@ def test_roughness_is_that_of_the_last_epoch_the_gallery_shows(tmp_path: Path) -
 
 
 def test_the_card_has_what_models_share_and_each_variant_what_it_has_alone(tmp_path: Path) -> None:
-    settings = {**task(tmp_path).settings, "datasets": {"mine": {"kind": "voc", "year": 2007}}}
-    one = Task(settings, {}, {}, tmp_path, "cpu", 0)
+    one = Task(settings(data={"mine": VocConfig(root="x", year=2007)}), {}, {}, tmp_path, "cpu", 0)
     card = report_page._protocol(one)
     assert card["study"] == {"seed": 3}
     model = card[f"model: {ModelConfig().name}"]
@@ -98,7 +106,8 @@ def test_the_card_has_what_models_share_and_each_variant_what_it_has_alone(tmp_p
     assert card["optimizer: soap"]["lr"] == 1e-3
     assert "lr" in card["optimizer: adamw"]
     assert "alpha" not in card["initialisation: skipless"]
-    assert card["data: mine"] == {"kind": "voc", "year": 2007}
+    assert (card["data: mine"]["kind"], card["data: mine"]["year"]) == ("voc", 2007)
+    assert "root" not in card["data: mine"]
     shown = report_page._variant(one, "soap", []).settings
     assert shown["model"] == f"{ModelConfig().name} (skip no, depth 12)"
     assert shown["initialisation"] == "skipless (alpha 1.8)"
@@ -109,17 +118,17 @@ def test_the_card_has_what_models_share_and_each_variant_what_it_has_alone(tmp_p
 
 @pytest.mark.parametrize("setting", ["graying", "temperature"])
 def test_a_setting_that_one_variant_alone_has_stands_beside_that_variant(tmp_path: Path, setting: str) -> None:
-    variants = {"plain": described(), "changed": described(**{setting: {}}), "both": described(skip=False)}
-    study = Task({"variants": variants, "card": {"seed": 3}, "datasets": {}}, {}, {}, tmp_path, "cpu", 0)
-    shown = {name: str(report_page._variant(study, name, []).settings["model"]) for name in variants}
+    variants = (variant("plain"), variant("changed", **{setting: {}}), variant("both", skip=False))
+    study = Task(settings(variants), {}, {}, tmp_path, "cpu", 0)
+    shown = {one.name: str(report_page._variant(study, one.name, []).settings["model"]) for one in variants}
     assert [name for name, text in shown.items() if setting in text] == ["changed"]
     assert not any(setting in key for values in report_page._protocol(study).values() for key in values)
 
 
 def test_data_sets_go_by_the_papers_names() -> None:
     configs = {
-        "a": {"kind": "voc", "year": 2012}, "b": {"kind": "voc", "year": 2007},
-        "c": {"kind": "coco_stuff"}, "d": {"kind": "scenes"},
+        "a": VocConfig(root="x"), "b": VocConfig(root="x", year=2007), "c": CocoStuffConfig(root="x"),
+        "d": ScenesConfig(),
     }  # fmt: skip
     assert report_page._published_names(configs) == {"a": "VOC2012", "b": "VOC2007", "c": "COCO-Stuff"}
 
@@ -136,7 +145,7 @@ def test_a_report_waits_for_nothing_that_has_not_run(tmp_path: Path) -> None:
     nodes = [
         Node("a", "probe", {}),
         Node("b", "knn", {}),
-        Node("report", "report", {"x": 1}, inputs={"a": "a", "b": "b"}),
+        Node("report", "report", settings(), inputs={"a": "a", "b": "b"}),
     ]
     artifacts = Artifacts(tmp_path)
     planner = Planner(nodes, artifacts)
@@ -149,7 +158,8 @@ def test_a_report_waits_for_nothing_that_has_not_run(tmp_path: Path) -> None:
     planner = Planner(nodes, artifacts)
     found = {node.id: node for node in report_without_missing(planner, planner.plan())}
     assert found["report"].inputs == {"a": "a"}
-    assert found["report"].settings == {"x": 1, "missing": {"b": "never run"}}
+    assert found["report"].settings == settings(missing={"b": "never run"})
+    assert found["report"].plain["missing"] == {"b": "never run"}
 
 
 def report_record() -> Any:
@@ -159,19 +169,19 @@ def report_record() -> Any:
 
 
 def test_what_else_differs_between_compared_networks_is_named(tmp_path: Path) -> None:
-    def confounds(**variants: Any) -> list[str]:
-        stage = Task({"variants": variants}, {}, {}, tmp_path, "cpu", 0)
-        return report_page._confounds(stage, [report_page._variant(stage, name, []) for name in variants])
+    def confounds(*variants: Variant) -> list[str]:
+        stage = Task(settings(variants), {}, {}, tmp_path, "cpu", 0)
+        return report_page._confounds(stage, [report_page._variant(stage, one.name, []) for one in variants])
 
-    skip, ours = described(drop_path=0.0), described(skip=False, init=SkiplessInit(), depth=12)
-    assert confounds(skip=skip, ours=ours) == []
-    assert confounds(skip=described(drop_path=0.1), ours=ours) == ["ours and skip also differ in drop path: 0 and 0.1"]
-    faster = described(AdamWConfig(lr=1e-3), skip=False, init=SkiplessInit())
-    assert confounds(skip=skip, ours=faster) == ["ours and skip also differ in optimizer.lr: 0.001 and 0.0005"]
-    assert confounds(skip=skip, ours=described(SoapConfig(), skip=False, init=SkiplessInit(), depth=9))[0] == (
+    skip, ours = variant("skip", drop_path=0.0), variant("ours", skip=False, init=SkiplessInit(), depth=12)
+    assert confounds(skip, ours) == []
+    assert confounds(variant("skip", drop_path=0.1), ours) == ["ours and skip also differ in drop path: 0 and 0.1"]
+    faster = variant("ours", AdamWConfig(lr=1e-3), skip=False, init=SkiplessInit())
+    assert confounds(skip, faster) == ["ours and skip also differ in optimizer.lr: 0.001 and 0.0005"]
+    assert confounds(skip, variant("ours", SoapConfig(), skip=False, init=SkiplessInit(), depth=9))[0] == (
         "ours and skip also differ in model.depth: 9 and 12"
     )
-    assert confounds(given={"backbone": "timm:x"}, skip=skip) == []
+    assert confounds(GIVEN, skip) == []
 
 
 def test_records_are_read_from_every_evaluation(tmp_path: Path) -> None:

@@ -1,0 +1,61 @@
+"""What the stage ``report`` may read of a study: its own section, the card of settings, and every variant."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from dinoskip.config import dump
+from dinoskip.pipeline.graph import NodeSettings
+from dinoskip.pipeline.stage import without_place
+from dinoskip.pipeline.variants import Variant
+from visualize.report.config import ReportConfig
+
+
+@dataclass(frozen=True)
+class ReportSettings(NodeSettings):
+    """Settings of a report.
+
+    ``card`` has every setting of the study that can change a number, ``data`` its data sets. ``epochs`` and
+    ``trained_on`` are of its recipe. ``missing`` are stages that have not run, and why.
+    """
+
+    section: ReportConfig
+    study: str
+    card: Mapping[str, Any]
+    variants: Sequence[Variant]
+    data: Mapping[str, Any] = field(default_factory=dict)
+    epochs: int = 0
+    trained_on: str = ""
+    missing: Mapping[str, str] = field(default_factory=dict)
+
+    def variant(self, name: str) -> Variant | None:
+        """The variant of a name; None if rows are of none."""
+        return next((variant for variant in self.variants if variant.name == name), None)
+
+    @property
+    def trained(self) -> list[Variant]:
+        """Those that the study trains."""
+        return [variant for variant in self.variants if variant.model is not None]
+
+    def plain(self) -> dict[str, Any]:
+        """As they are hashed."""
+        return {
+            "report": dump(self.section),
+            "study": self.study,
+            "card": dict(self.card),
+            "variants": {variant.name: described(variant) for variant in self.variants},
+            "datasets": {name: without_place(config) for name, config in self.data.items()},
+            "epochs": self.epochs,
+            "trained_on": self.trained_on,
+            **({"missing": dict(self.missing)} if self.missing else {}),
+        }
+
+
+def described(variant: Variant) -> dict[str, Any]:
+    """Every setting of a variant."""
+    if variant.model is None or variant.optimizer is None:
+        return {"backbone": variant.backbone}
+    seed = {"family": variant.family, "seed": variant.seed} if variant.family else {}
+    return {"model": dump(variant.model), "optimizer": dump(variant.optimizer), **seed}
