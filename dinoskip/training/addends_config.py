@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -70,6 +70,8 @@ class GramConfig(AddendConfig):
             raise ValueError("tokens: images have different numbers of masked patches: take level=batch")
         if self.refresh_every is not None and self.teacher != "snapshot":
             raise ValueError("refresh_every: only teacher=snapshot is taken anew")
+        if self.scale > 1 and self.teacher == "ema":
+            raise ValueError("scale: the teacher of the step sees the student's crops: take a snapshot or a backbone")
         return self
 
     def snapshot_after(self, step: int, total: int) -> bool:
@@ -94,6 +96,9 @@ class PakaConfig(AddendConfig):
 class AddendsConfig(PretrainConfig):
     """Settings of objectives to which losses can be added."""
 
+    masks: ClassVar[bool] = False
+    """Whether the student sees patches masked."""
+
     koleo: Annotated[KoleoConfig | None, OmitDefaultFromKey()] = Field(
         None, description="KoLeo on CLS tokens; null: none"
     )
@@ -103,6 +108,12 @@ class AddendsConfig(PretrainConfig):
     paka: Annotated[PakaConfig | None, OmitDefaultFromKey()] = Field(
         None, description="patch kernel alignment; null: none"
     )
+
+    @model_validator(mode="after")
+    def _has_what_it_compares(self) -> AddendsConfig:
+        if self.gram is not None and self.gram.tokens != "all" and not self.masks:
+            raise ValueError(f"gram.tokens: {self.gram.tokens} patches are iBOT's alone: take all")
+        return self
 
     @property
     def adds(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -39,6 +39,8 @@ class IbotCropConfig(CropConfig):
 
 class IbotConfig(TeacherStudentConfig):
     """iBOT's settings; the defaults are those of the published command for ViT-S/16, 800 epochs."""
+
+    masks: ClassVar[bool] = True
 
     objective: Literal["ibot"] = "ibot"
     preset: Literal["dinov2_like"] | None = Field(

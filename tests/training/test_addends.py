@@ -299,6 +299,8 @@ def test_the_preset_is_dino_ibot_koleo_and_sinkhorn() -> None:
     [
         ({"gram": {"tokens": "masked"}}, "take level=batch"),
         ({"gram": {"teacher": "ema", "refresh_every": 5}}, "only teacher=snapshot"),
+        ({"gram": {"teacher": "ema", "scale": 2}}, "take a snapshot or a backbone"),
+        ({"gram": {"tokens": "masked", "level": "batch"}}, "are iBOT's alone"),
         ({"objective": "patch_contrast", "gram": {}}, "gram: it compares with the teacher"),
         ({"paka": {"weight": -1}}, "weight"),
         ({"objective": "mae", "koleo": {}}, "unknown key"),
