@@ -69,7 +69,8 @@ def test_however_images_come_the_run_is_the_same(objective: str, tmp_path: Path)
 def test_what_is_exported_is_an_ordinary_backbone(objective: str, tmp_path: Path) -> None:
     final = pretrain(objective_job(objective, epochs=1, warmup_epochs=0), folder(), tmp_path / "run", device="cpu")
     weights = exported_weights(final)
-    assert weights.name == ("student.safetensors" if objective == "mae" else "teacher.safetensors")
+    role = "student" if objective in {"mae", "distill"} else "teacher"
+    assert weights.name == f"{role}.safetensors"
     assert not any("mask" in name or "head" in name for name in load_tensors(weights))
     backbone = load_backbone(f"run:{tmp_path / 'run'}")
     features = backbone.layers(photographs(32), [1, 2])[2]
