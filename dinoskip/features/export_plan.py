@@ -110,6 +110,17 @@ def _read_points(facet: str | Sequence[str], norm: str | Sequence[str]) -> tuple
     return facets, norms
 
 
+def _check(backbone: Backbone, dtype: str, batch_size: int, file_format: str) -> None:
+    """:class:`ConfigError` for options that no export has, or not one of this network."""
+    if dtype not in STORED:
+        raise ConfigError(f"dtype: {dtype!r} is none of {', '.join(STORED)}")
+    check_format(file_format)
+    if file_format != "npy" and len(backbone.parts) > 1:
+        raise ConfigError(f"format {file_format}: levels of {backbone.spec} have grids of their own", "use format npy")
+    if batch_size < 1:
+        raise ConfigError(f"batch_size: {batch_size} must be at least 1")
+
+
 def plan_export(
     backbone: Backbone,
     dataset: ImageSet,
@@ -124,13 +135,7 @@ def plan_export(
     file_format: str,
 ) -> ExportPlan:
     """Read every image's header and lay out files and batches. Batches are a function of the arguments alone."""
-    if dtype not in STORED:
-        raise ConfigError(f"dtype: {dtype!r} is none of {', '.join(STORED)}")
-    check_format(file_format)
-    if file_format != "npy" and len(backbone.parts) > 1:
-        raise ConfigError(f"format {file_format}: levels of {backbone.spec} have grids of their own", "use format npy")
-    if batch_size < 1:
-        raise ConfigError(f"batch_size: {batch_size} must be at least 1")
+    _check(backbone, dtype, batch_size, file_format)
     ids = list(dataset.ids)
     paths = [Path(dataset.path(i)) for i in range(len(ids))]
     if not ids or len(set(ids)) != len(ids):
@@ -150,13 +155,13 @@ def plan_export(
     shapes: dict[str, tuple[int, ...]] = {}
     strides: dict[str, int] = {}
     for name, block in product(facets, chosen):
-        width, stride = backbone.width(name, block), backbone.stride(block)
+        width, stride, prefix = backbone.width(name, block), backbone.stride(block), name if several else ""
         if tokens:
             rows = (int(starts[stride][-1]),) if starts else (len(ids), _cells(sizes[0], stride))
-            strides[tokens_name(block, name if several else "")] = stride
-            shapes[tokens_name(block, name if several else "")] = (*rows, width)
+            strides[tokens_name(block, prefix)] = stride
+            shapes[tokens_name(block, prefix)] = (*rows, width)
         if cls:
-            shapes[cls_name(block, name if several else "")] = (len(ids), width)
+            shapes[cls_name(block, prefix)] = (len(ids), width)
     widths = [backbone.width(name, chosen[0]) for name in facets]
     arrays = {name: (STORED[dtype], shape) for name, shape in shapes.items()}
     manifest: dict[str, Any] = {

@@ -13,7 +13,7 @@ from dinoskip.results import read_rows, write_rows
 
 def part_folder(out: Path, blocks: Sequence[int]) -> Path:
     """Where a task leaves what it has of these blocks: a folder of their own where not all blocks have one grid."""
-    own = out / f"blocks{blocks[0]}-{blocks[-1]}"
+    own = out / f"blocks{blocks[0]}-{blocks[-1]}" if blocks else out
     return own if own.is_dir() else out
 
 

@@ -298,7 +298,7 @@ def _write_page(
     )
     if not number:
         names = [column.name for column in columns]
-        strip = [_block_of_strip(task, column, labels[column.name], section["block"]) for column in columns]
+        strip = [_block_of_strip(task, column, section["block"], labels[column.name]) for column in columns]
         write_sheets(page.ids, page.paths, names, views.aligned, block, task.out, section["sheet"], strip)
         write_json(
             task.out / "outliers.json",
@@ -310,7 +310,7 @@ def _write_page(
         write_json(task.out / "strip.json", dict(zip(names, strip, strict=True)))
 
 
-def _block_of_strip(task: Task, column: GalleryModel, label: str, asked: int | None) -> int:
+def _block_of_strip(task: Task, column: GalleryModel, asked: int | None, label: str = "") -> int:
     """The block asked for; else the one chosen for a network's first benchmark without the images it is scored on.
 
     Else, or where the network has no such block, its last but one.
@@ -319,7 +319,7 @@ def _block_of_strip(task: Task, column: GalleryModel, label: str, asked: int | N
     default = max(1, max(own, default=2) - 1)
     if asked is not None:
         return asked if asked in own else default
-    scores = Scores(principal({column.name: column.rows}), _records(task, label))
+    scores = Scores(principal({column.name: column.rows}), _records(task, label or column.name))
     for benchmark in scores.benchmarks:
         rows = scores.rows(column.name, benchmark, scores.last_epoch(column.name, benchmark))
         chosen = scores.chosen(rows)

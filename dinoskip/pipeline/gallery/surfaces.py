@@ -54,7 +54,7 @@ def _beside(square: Colours, height: int, width: int) -> Colours:
     return np.pad(square, ((0, 0), (around, around), (0, 0)), constant_values=_GREY)
 
 
-def surface_pictures(task: Task, label: str, ids: Sequence[str], blocks: Sequence[int]) -> Pictures:
+def surface_pictures(task: Task, label: str, ids: Sequence[str], blocks: Sequence[int] = ()) -> Pictures:
     """The maps that the stages ``depth`` and ``normals`` have saved of a network's ``blocks`` for images ``ids``.
 
     Of a data set beside the gallery's they are those of :func:`surface_images`.
