@@ -26,9 +26,11 @@ def violated(where: object, what: str) -> DataError:
 
 
 def unique(names: Iterable[Any], what: str, where: object) -> None:
-    """Raise :class:`DataError` naming the first of ``names`` that comes twice."""
+    """Raise :class:`DataError` naming the first of ``names`` that comes twice, or that is a list or an object."""
     seen: set[Any] = set()
     for name in names:
+        if isinstance(name, list | dict):
+            raise violated(where, f"{what} {name!r:.60} is neither a name nor a number")
         if name in seen:
             raise violated(where, f"{what} {name!r} is listed twice")
         seen.add(name)

@@ -65,6 +65,9 @@ CASES: dict[str, Case] = {
         edited(lambda c: c["images"].append({**c["images"][0], "id": 9}), COCO20K),
         "file_name 'a.png' is listed twice",
     ),
+    "coco20k name": (
+        coco20k, edited(lambda c: c["images"][0].update(file_name=[]), COCO20K), "is neither a name nor a number",
+    ),
     "coco20k box": (coco20k, edited(lambda c: c["annotations"][0].update(image_id=9), COCO20K), "image 9 is not in it"),
     "panoptic image": (
         panoptic, edited(lambda c: c["annotations"][0].update(image_id=9), PANOPTIC), "9 is annotated and no image",
