@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from dinoskip.files import read_manifest
 from dinoskip.pipeline.runner import Runner
 from dinoskip.pipeline.study import STAGES, build_nodes, load_study
 from dinoskip.results import read_rows
+from dinoskip.tasks import TABLE, tasks
 
 SMALLER = (
     "data.scenes={kind: scenes, images: 12, size: 64, classes: 2, val_fraction: 0.5}",
@@ -37,10 +39,6 @@ SMALLER = (
     "analyze={model: vit_mini_patch8, depth: 2, img_size: 32, photos: 1}",
     "gallery={first: 2, size: 64}",
 )
-TASKS = {
-    "probe", "tokencut", "knn", "retrieve", "cluster", "saliency", "objects", "linear", "depth", "normals", "video",
-    "correspondence",
-}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -52,12 +50,23 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_every_task_has_rows_of_every_block_and_of_rules_that_look_at_no_image(study: Path) -> None:
     rows = [row for path in study.rglob("rows.json") for row in read_rows(path)]
-    assert {row.task for row in rows} == TASKS
-    for task in TASKS:
-        mine = [row for row in rows if row.task == task]
-        assert {row.model for row in mine if not row.is_baseline} == {"skip-soap"}, task
-        assert {"1", "2"} <= {row.block for row in mine}, task
-        assert [row for row in mine if row.is_baseline], task
+    assert {row.task for row in rows} == set(TABLE)
+    for record in tasks():
+        mine = [row for row in rows if row.task == record.name]
+        assert {row.model for row in mine if not row.is_baseline} == {"skip-soap"}, record.name
+        assert {"1", "2"} <= {row.block for row in mine}, record.name
+        rules = {row.model.removeprefix("baseline: ") for row in mine if row.is_baseline}
+        assert rules == set(record.baselines), record.name
+
+
+def test_rows_are_as_the_records_say(study: Path) -> None:
+    rows = [row for path in study.rglob("rows.json") for row in read_rows(path)]
+    for record in tasks():
+        for metric in (record.headline, *record.further):
+            low, high = metric.range
+            values = [row.value for row in rows if row.task == record.name and metric.is_of(row.metric)]
+            assert values, f"{record.name}: {metric.name}"
+            assert all(low <= value <= high for value in values if not math.isnan(value)), f"{record.name}: {metric}"
 
 
 def test_the_gallery_has_a_layer_of_every_task_that_has_pictures(study: Path) -> None:
