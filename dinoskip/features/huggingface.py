@@ -62,7 +62,10 @@ def save_dataset(store: FeatureStore, out: Path) -> int:
     out.parent.mkdir(parents=True, exist_ok=True)
     shards = max(1, math.ceil(_bytes(store) / SHARD_BYTES))
     ends = np.linspace(0, len(store.ids), min(shards, len(store.ids)) + 1).round().astype(int)
-    with translate_write_errors(out), tempfile.TemporaryDirectory(prefix=".tmp-", dir=out.parent) as scratch:
+    with (
+        translate_write_errors(out),
+        tempfile.TemporaryDirectory(prefix=".tmp-", dir=out.parent, ignore_cleanup_errors=True) as scratch,
+    ):
         made = Path(scratch) / out.name
         (made / "data").mkdir(parents=True)
         with Progress("data set", len(store.ids), "images") as progress:
