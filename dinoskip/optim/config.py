@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
@@ -36,6 +36,8 @@ class AdamWConfig(Scheduled):
 
 class RefreshConfig(Scheduled):
     """How the optimizers with factors and bases spend their time."""
+
+    state_bytes: ClassVar[float] = 38.5  # factors and bases of a ViT-S's matrices, and moments
 
     stagger: Annotated[bool, OmitDefaultFromKey()] = Field(
         False, description="refresh each shape's bases at a step of its own"
@@ -133,6 +135,7 @@ class KLShampooConfig(PreconditionedConfig):
 class MuonConfig(Scheduled):
     """Muon for hidden matrices, its updates scaled to AdamW's size, and AdamW for everything else."""
 
+    state_bytes: ClassVar[float] = 4.0
     name: Literal["muon"] = "muon"
     momentum: Beta = Field(0.95, description="average of the gradient")
     nesterov: bool = Field(True, description="look ahead by one average")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -15,6 +15,8 @@ Beta = Annotated[float, Field(ge=0, lt=1)]
 class Scheduled(Config):
     """What every optimizer has: DINO's schedules of learning rate and weight decay (docs/protocols.md)."""
 
+    state_bytes: ClassVar[float] = 8.0
+    """Of its state, a parameter, about: what a checkpoint takes is reckoned with it."""
     lr: float = Field(5e-4, gt=0, description="peak learning rate per 256 images; scaled by global batch / 256")
     min_lr: float = Field(1e-6, ge=0, description="learning rate at the end of the cosine (not scaled)")
     weight_decay: float = Field(0.04, ge=0, description="at the first step")

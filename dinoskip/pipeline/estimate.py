@@ -34,7 +34,6 @@ CARDS: Mapping[str, float] = MappingProxyType({"a100": 312.0, "h100": 989.0})
 """Dense bfloat16 TFLOP/s of the SXM cards, from their makers' data sheets."""
 UTILISATION = 0.4
 """Assumed share of the rate that a step reaches; ``python -m benchmarks.bench_step`` measures it."""
-_STATE_BYTES = {"adamw": 8.0, "soap": 38.5, "kl_shampoo": 38.5, "muon": 4.0}  # of an optimizer, a parameter
 _VALUE = 2  # bytes of a float16 feature
 
 
@@ -107,7 +106,7 @@ def _trained(
         classes = images.classes(recipe.dataset)
     seen = images.count(recipe.dataset, "train", use) // recipe.batch_size * recipe.epochs * recipe.batch_size
     flop = float(image_flops(model, recipe, classes)) * seen * runs
-    checkpoint = parameters * (4.0 * copies + _STATE_BYTES.get(optimizer.name, 8.0))
+    checkpoint = parameters * (4.0 * copies + optimizer.state_bytes)
     disk = 0.0 if node.stage == "sweep" else checkpoint * (len(recipe.keep_epochs) + 1)
     return Cost(node.stage, node.variant, flop, disk, work=flop, kind=f"{node.stage} {optimizer.name}")
 
