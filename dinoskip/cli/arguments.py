@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 from dinoskip.config import RawConfig, apply_overrides, read_yaml
 from dinoskip.console import table
 from dinoskip.errors import ConfigError, did_you_mean
-from dinoskip.pipeline.study import Study
 from dinoskip.read_points import FACETS
 
 if TYPE_CHECKING:
@@ -188,6 +187,8 @@ def facets_of(text: str) -> list[str]:
 
 def recipe_source(args: Args, recipe: str) -> RawConfig:
     """What a single run reads of ``CONFIG [a.b=value ...]``: of a study's YAML, seed, model, optimizer and recipe."""
+
+    from dinoskip.pipeline.study import Study  # not before a foreign package eval can be named
 
     overrides = list(args.overrides)
     if args.config and "=" in args.config:  # no file was given, the first override took its place

@@ -49,7 +49,7 @@ class Network:
 
 
 @dataclass(frozen=True)
-class ForwardPasses:
+class PassedImages:
     """Images that a network sees: how many, patches of each, and of how many blocks features are taken."""
 
     network: Network
@@ -165,7 +165,7 @@ class StudyWork:
             node.id: self._features(node, node.settings) for node in nodes if isinstance(node.settings, FeatureSettings)
         }
 
-    def passed(self, node: Node) -> list[ForwardPasses]:
+    def passed(self, node: Node) -> list[PassedImages]:
         """The images that an evaluating node sends through its network, in windows or while it fits and scores."""
         if node.id in self.stores:
             return [self.stores[node.id]]
@@ -174,23 +174,23 @@ class StudyWork:
             return [self._live(node, settings)]
         return self._windows(node)
 
-    def read(self, node: Node) -> list[ForwardPasses]:
+    def read(self, node: Node) -> list[PassedImages]:
         """The features that a node reads, of stores and of windows that it makes."""
         return [self.stores[source] for source in node.inputs.values() if source in self.stores] + self._windows(node)
 
-    def _windows(self, node: Node) -> list[ForwardPasses]:
+    def _windows(self, node: Node) -> list[PassedImages]:
         settings = node.settings
         parts = settings.windows.values() if isinstance(settings, TaskSettings) else ()
         return [self._features(node, part) for part in parts]
 
-    def _features(self, node: Node, wanted: FeatureSettings) -> ForwardPasses:
+    def _features(self, node: Node, wanted: FeatureSettings) -> PassedImages:
         """Images through a network for features."""
         where = self._data(node), wanted.split, wanted.use
         native = wanted.transform["mode"] in {"native", "rounded"}
         sides = self.images.sides(*where) if native else (wanted.transform.get("size", 224),) * 2
         return self._of(node, wanted.blocks, self.images.count(*where), sides)
 
-    def _live(self, node: Node, settings: TaskSettings) -> ForwardPasses:
+    def _live(self, node: Node, settings: TaskSettings) -> PassedImages:
         """Training images as often as the section says, and the scored ones once, or twice where they are flipped."""
         record, given = settings.record, vars(settings.section)
         name, splits = self._data(node), list(record.splits(settings.section).values())
@@ -204,10 +204,10 @@ class StudyWork:
         scale = given["short_side"] / min(height, width) if "short_side" in given else 1
         return self._of(node, settings.study["blocks"], images, (round(height * scale), round(width * scale)))
 
-    def _of(self, node: Node, blocks: str | Sequence[int], images: int, sides: tuple[int, int]) -> ForwardPasses:
+    def _of(self, node: Node, blocks: str | Sequence[int], images: int, sides: tuple[int, int]) -> PassedImages:
         network = self.networks.get(node.variant) or network_of(None)
         count = network.depth if isinstance(blocks, str) else len(blocks)
-        return ForwardPasses(network, images, network.tokens(*sides), count)
+        return PassedImages(network, images, network.tokens(*sides), count)
 
     def _data(self, node: Node) -> str:
         """The name of the data set that a node reads."""

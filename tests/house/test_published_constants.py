@@ -63,7 +63,6 @@ IN_CODE = {
     "dinoskip.init.calibrated:calibrated_.diagonal": 0.5,
     "dinoskip.init.calibrated:calibrated_.max_scale": 4.0,
     "dinoskip.init.calibrated:calibrated_.c": 3.0,
-    "dinoskip.init.calibrated:Calibration.diagonal": 0.5,
     "dinoskip.init.calibrated:_MIXING": 0.5,
     "eval.saliency.solver:SIGMA_PLACE": 16,  # TokenCut's bilateral_solver.py
     "eval.saliency.solver:SIGMA_LUMA": 16,

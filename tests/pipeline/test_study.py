@@ -202,7 +202,7 @@ def test_plan_refuses_what_a_stage_would(tmp_path: Path, key: str, field: FieldI
 @pytest.mark.parametrize(
     ("override", "part"),
     [
-        ("gallery.first=3000", "gallery.first: should be less than or equal to 2000"),
+        ("gallery.first=300000", "gallery.first: should be less than or equal to 100000"),
         ("evaluate.retrieve={memory: 10, k: 30}", "evaluate.retrieve"),
         ("evaluate.retrieve.index=tree", "evaluate.retrieve.index"),
         ("evaluate.knn.temperature=0", "evaluate.knn.temperature: should be greater than 0"),
