@@ -156,9 +156,9 @@ def interval(records: Records, labelled: ArrayLike | None = None) -> tuple[float
     units understate it: a class that is rare is predicted in more units than it is found in, so a class that is
     predicted and nowhere ``labelled`` (K,; areas or counts, all if None) counts 0 here and more elsewhere. The
     interval is Student's on the logit scale, around the score without its bias, with half the bias in its error. The
-    bias lies between the jackknife's and, where it is larger, that of the unlabelled classes having the mean IoU of the
-    others: the interval reaches from the lower end by either to the upper one, and holds the score. Coverage:
-    :mod:`benchmarks.miou_intervals`.
+    bias lies between the jackknife's and, where it is lower, that of the unlabelled classes having the mean IoU of the
+    others (0 without any): the interval reaches from the lower end by either to the upper one, and holds the score.
+    Coverage: :mod:`benchmarks.miou_intervals`.
     """
     if not len(records):
         return math.nan, math.nan

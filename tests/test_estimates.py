@@ -103,6 +103,27 @@ def test_two_seeds_of_equal_spread_need_a_very_large_difference() -> None:
     assert difference(far, other).p < 0.05
 
 
+@pytest.mark.parametrize("seeds", [(3, 3), (2, 5)])
+def test_over_seeds_and_units_it_is_its_definition(seeds: tuple[int, int]) -> None:
+    """The seeds' variance and that over units, less what seeds vary from unit to unit, which both hold."""
+    rng = np.random.default_rng(6)
+    sides = [rng.random((1, 30)) + 0.7 * rng.random((count, 1)) + rng.random((count, 30)) for count in seeds]
+    found = difference(*([estimate(one) for one in side] for side in sides))
+    of_seeds = [side.mean(1).var(ddof=1) / len(side) for side in sides]
+    of_units = (sides[0].mean(0) - sides[1].mean(0)).var(ddof=1) / 30
+    together = 0.0
+    for side in sides:
+        apart = side - side.mean(0) - side.mean(1, keepdims=True) + side.mean()
+        together += np.square(apart).sum() / ((len(side) - 1) * 29) / (30 * len(side))
+    assert sum(of_seeds) + of_units - together > max(sum(of_seeds), of_units)
+    error = math.sqrt(sum(of_seeds) + of_units - together)
+    welch = sum(of_seeds) ** 2 / sum(one**2 / (len(side) - 1) for one, side in zip(of_seeds, sides, strict=True))
+    least = min(seeds) - 1
+    degrees = least + (welch - least) / 3
+    assert found.p == pytest.approx(2 * stats.t.sf(abs(found.value) / error, degrees))
+    assert found.high - found.low == pytest.approx(2 * error * stats.t.ppf(0.975, degrees))
+
+
 def test_few_units_that_networks_differ_in_decide_no_more_with_many_seeds() -> None:
     """Six units, ten seeds that hardly vary: t has five degrees of freedom, not twelve."""
     rng = np.random.default_rng(5)

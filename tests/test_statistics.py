@@ -124,6 +124,43 @@ def test_without_its_only_unit_a_class_keeps_its_iou() -> None:
     assert found.sizes == pytest.approx([144 / 56, 1])
 
 
+def test_a_class_of_one_unit_varies_as_one_unit_does_in_the_others() -> None:
+    rng = np.random.default_rng(3)
+    union = np.concatenate([np.full((20, 2), 10), np.zeros((20, 1), int)], 1)  # two classes of 20 equal units
+    union[4, 2] = 7
+    found = jackknife(np.stack([rng.integers(0, union + 1), union], -1))
+    assert found.lone.tolist() == [False, False, True]
+    assert found.sizes == pytest.approx([20, 20, 1])
+    sums = found.parts.sum(1)
+    of_classes = found.parts[:, :2].var(0, ddof=1) / 20
+    wanted = sums.var(ddof=1) / 20 + 20 * of_classes.mean()
+    assert variance(found.parts, found.lone, found.sizes) == pytest.approx(wanted)
+    assert variance(100 * found.parts, found.lone, found.sizes) == pytest.approx(1e4 * sums.var(ddof=1) / 20 + 0.25 / 9)
+
+
+@pytest.mark.parametrize("unlabelled", [False, True])
+def test_the_interval_of_a_miou_is_that_of_its_definition(unlabelled: bool) -> None:
+    """Student's on the logit scale, less the bias, with half of it in the error; by either bias."""
+    rng = np.random.default_rng(8)
+    union = rng.integers(1, 50, (12, 4)) ** 2  # of few images ratios are biased
+    right = (union * rng.random((12, 4)) ** 2).astype(int)
+    right[:, 3] = 0  # predicted, nowhere right
+    records = np.stack([right, union], -1)
+    labelled = np.array([9, 9, 9, 0 if unlabelled else 9])
+    without = np.array([score(np.delete(records, one, axis=0)) for one in range(12)])
+    value, error = score(records), math.sqrt(11 / 12 * np.square(without - without.mean()).sum())
+    jackknifed = 11 * (without.mean() - value)
+    biases = jackknifed, min(jackknifed, -score(records[:, :3]) / 4 if unlabelled else 0)
+    assert biases[1] < biases[0]
+    ends = [value]
+    for bias in biases:
+        centre, t = value - bias, stats.t.ppf(0.975, 11)
+        half = t * math.hypot(error, bias / 2) / (centre * (1 - centre))
+        ends += [1 / (1 + math.exp(-(math.log(centre / (1 - centre)) + sign * half))) for sign in (-1, 1)]
+    assert abs(biases[0]) > 0.01 * error
+    assert interval(records, labelled) == pytest.approx((min(ends), max(ends)))
+
+
 def test_an_interval_of_scores_is_students_and_of_hits_wilsons() -> None:
     rng = np.random.default_rng(5)
     values = rng.random(40)
