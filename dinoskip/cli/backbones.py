@@ -45,7 +45,7 @@ def add_commands(commands: Any) -> None:
     _add_export(actions)
     parser = command(actions, "convert", convert_features, "write a feature store as a data set folder of Hugging Face")
     parser.add_argument("store", metavar="STORE", help="a folder that features export wrote")
-    parser.add_argument("out", metavar="FOLDER", help="a new folder: data/*.parquet, a row an image, and README.md")
+    parser.add_argument("out", metavar="FOLDER", help="a new folder: data/*.parquet, one row per image, and README.md")
     parser.add_argument("--to", choices=("huggingface",), default="huggingface", help="(default: huggingface)")
     parser.add_argument("--facet", default=None, help="of a store of several: which one")
     for stage in map(stages.load, stages.COMMANDS):

@@ -49,7 +49,7 @@ from visualize.tables import DataTable, setting
 
 _TRAINING = ("pretrain/", "supervise/")
 _PRINTED = {"adamw": "AdamW", "soap": "SOAP"}
-SHEET = "PCA of patch features to RGB, a line an image, colours aligned between the models"
+SHEET = "PCA of patch features to RGB, one line per image, colours aligned between the models"
 _KINDS = {"ade20k": "ADE20K", "coco_stuff": "COCO-Stuff", "coco20k": "COCO20k"}
 
 
