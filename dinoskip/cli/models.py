@@ -67,7 +67,10 @@ def add_commands(commands: Any) -> None:
         help="of a program: side of images (default: the network's own)",
     )
     parser.add_argument(
-        "--norm", choices=("none", "final", "layer"), default="final", help="of a program's features (default: final)"
+        "--norm",
+        choices=("none", "final", "layer"),
+        default="none",
+        help="of a program's features (default: none)",
     )
 
 

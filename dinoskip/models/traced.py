@@ -85,7 +85,7 @@ def _check(backbone: Backbone, module: EveryBlock, size: int, run: Callable[[Ten
     return worst / scale
 
 
-def save_program(path: Path, backbone: Backbone, *, size: int | None = None, norm: Norm = "final") -> float:
+def save_program(path: Path, backbone: Backbone, *, size: int | None = None, norm: Norm = "none") -> float:
     """Write ``torch.export``'s program (``.pt2``), run it, and return how far its features are from the backbone's.
 
     ``torch.export.load(path).module()(images)`` gives the tuple of outputs. Raises :class:`ConfigError` for a size that
@@ -118,7 +118,7 @@ def _onnxruntime(path: Path) -> Any:
         raise ConfigError(f"{path}: needs the package {error.name}", "pip install 'dinoskip[onnx]'") from error
 
 
-def save_onnx(path: Path, backbone: Backbone, *, size: int | None = None, norm: Norm = "final") -> float:
+def save_onnx(path: Path, backbone: Backbone, *, size: int | None = None, norm: Norm = "none") -> float:
     """Write ONNX, run it by onnxruntime on the CPU, and return how far its features are from the backbone's.
 
     Weights are inside the file. Raises as :func:`save_program`, and :class:`ConfigError` where the extra is missing.
