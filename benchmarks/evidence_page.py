@@ -42,6 +42,7 @@ k-NN and video. Its scenes had one cut-out a class, the same in training and val
 colours reach a mIoU of 60 there and a random patch a CorLoc of 53.5
 ([floors](../protocols.md#without-a-network)), and levels below that say nothing. Its runs are gone;
 `dense_seeds/rows.csv` has what its page printed, one decimal, by block.
+[What a fall in late blocks may be made of](late_blocks.md).
 """
 
 
