@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from timm.data import OPENAI_CLIP_MEAN, OPENAI_CLIP_STD
 from timm.layers import LayerNorm, SwiGLUPacked
 from torch import Tensor, nn
@@ -21,7 +22,7 @@ from dinoskip.console import log
 from dinoskip.errors import ConfigError, WeightsError
 from dinoskip.files import read_tensor_header
 from dinoskip.models.adapter import LoadedModel
-from dinoskip.models.export import build_from_weights, load_strict, model_shapes
+from dinoskip.models.export import build_from_weights, check_fit, model_shapes
 from dinoskip.models.from_hf import load_hf
 from dinoskip.models.from_timm import load_timm
 from dinoskip.models.vit import Vit
@@ -107,6 +108,9 @@ def architecture(state: Mapping[str, Tensor], where: str | Path, heads: int | No
             "ViT on RGB images with square patches"
         )
     width, side = int(patch.shape[0]), int(patch.shape[-1])
+    last = state["blocks.0.mlp.fc2.weight"]
+    if last.ndim != 2 or last.shape[0] != width or not side:
+        raise WeightsError(f"{where}: not a ViT: blocks.0.mlp.fc2.weight is {tuple(last.shape)} at width {width}")
     hidden = int(state["blocks.0.mlp.fc2.weight"].shape[-1])
     gated = state.get("blocks.0.mlp.fc1.weight", patch).shape[0] == 2 * hidden
     depth = _depth(state, where)
@@ -216,8 +220,12 @@ def load_vit_file(
         return _of_transformers(path)
     if "storage_tokens" in tower.tensors:
         return _dinov3(path, tower)
-    state = timm_names(tower.tensors)
-    built = architecture(state, path, heads)
+    try:
+        state = timm_names(tower.tensors)
+        built = architecture(state, path, heads)
+    except (KeyError, IndexError, RuntimeError) as error:
+        reason = str(error).splitlines()[0]
+        raise WeightsError(f"{path}: not a ViT: a tensor is missing or has no ViT's shape: {reason}") from error
     clip = "class_embedding" in tower.tensors
     if act is not None:
         built["act_layer"] = act
@@ -226,10 +234,12 @@ def load_vit_file(
     plain = built["class_token"] and not built["reg_tokens"] and not built["no_embed_class"]
     positions: Any = "dino" if plain else "timm"
     try:
-        model = Vit(**built, num_classes=0, dynamic_img_size=True, weight_init="skip", position_resize=positions)
+        with torch.device("meta"):  # a damaged file takes no memory before it is refused
+            model = Vit(**built, num_classes=0, dynamic_img_size=True, weight_init="skip", position_resize=positions)
     except (ValueError, TypeError, AssertionError, KeyError) as error:
         raise ConfigError(f"{path}: timm cannot build it: {error}", "check heads and act") from error
-    load_strict(model, state, path)
+    check_fit(model.state_dict(), state, path)
+    model.load_state_dict({name: tensor.float() for name, tensor in state.items()}, assign=True)
     text = _concluded(path, tower, built, heads is not None, positions)
     log.info("%s", text)
     mean, std = (OPENAI_CLIP_MEAN, OPENAI_CLIP_STD) if clip else (None, None)

@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 from timm.layers import LayerNorm, SwiGLUPacked
 from torch import Tensor, nn
 
-from dinoskip.errors import WeightsError
+from dinoskip.errors import DinoskipError, WeightsError
 from dinoskip.models import load_backbone
 
 State = dict[str, Tensor]
@@ -246,3 +246,21 @@ def test_dinov3_is_timms_network_of_its_width(tmp_path: Path) -> None:
     found = load_backbone(str(tmp_path / "w.pth"))
     tokens = made.forward_features(images)[:, made.num_prefix_tokens :]
     torch.testing.assert_close(found.layers(images, [2], norm="final")[2].tokens, tokens, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["plain", "OpenCLIP", "DINOv2 registers", "DINOv2 in training"])
+def test_damaged_files_are_refused_in_one_line(tmp_path: Path, name: str) -> None:
+    """Every tensor left out, flattened or made a scalar: the file is refused, or was not needed."""
+    options, wrap = WRAPPINGS[name]
+    whole = wrap(network(**options).state_dict())
+    inner, said = whole.get("model", whole), list[str]()
+    for tensor in list(inner):
+        for change in (None, inner[tensor].flatten(), torch.zeros(())):
+            damaged = {key: value for key, value in (inner | {tensor: change}).items() if value is not None}
+            torch.save(damaged, tmp_path / "w.pth")
+            try:
+                load_backbone(str(tmp_path / "w.pth"))
+            except DinoskipError as error:
+                said.append(str(error))
+    assert said
+    assert not any("\n" in text for text in said)
