@@ -268,7 +268,7 @@ def test_what_the_system_does_not_permit_is_one_line(
     def refused(*_: object) -> None:
         raise OSError(number, os.strerror(number), "/data/file")
 
-    monkeypatch.setattr("dinoskip.environment.describe", refused)
+    monkeypatch.setattr("dinoskip.cli.machine.describe", refused)
     assert main(["doctor"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("error: not permitted: ")
@@ -284,7 +284,7 @@ def test_refused_threads_and_memory_are_one_line(
     def refused(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr("dinoskip.environment.describe", refused)
+    monkeypatch.setattr("dinoskip.cli.machine.describe", refused)
     assert main(["doctor"]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("error: the system refuse")

@@ -13,6 +13,7 @@ from dinoskip.features import FeatureStore
 
 VIT = "timm:vit_tiny_patch16_224,pretrained=false,depth=2"
 OTHER = "timm:vit_tiny_patch16_224,pretrained=false,depth=3,seed=1"
+from visualize.gallery.layers import LAYERS
 
 
 @pytest.fixture(scope="module")
@@ -152,7 +153,7 @@ def test_gallery_of_any_folder(voc: Path, tmp_path: Path, capsys: pytest.Capture
     page = out / "gallery" / "index.html"
     assert page.is_file()
     sheets = sorted(path.name for path in page.parent.glob("img/*-m*"))
-    layers = ("attention", "cut", "pca", "vector")
+    layers = sorted(key for key, one in LAYERS.items() if one.source in {"store", "discoveries", "attention"})
     assert sheets == [f"{layer}-m{column}-i{row:03d}.png" for layer in layers for column in (0, 1) for row in (0, 1)]
     for folder, image in zip("ab", sorted(images.iterdir())[:2], strict=True):
         (tmp_path / "nested" / folder).mkdir(parents=True)
