@@ -10,10 +10,10 @@ from PIL import Image
 
 from dinoskip.cli import main
 from dinoskip.features import FeatureStore
+from visualize.gallery.layers import LAYERS
 
 VIT = "timm:vit_tiny_patch16_224,pretrained=false,depth=2"
 OTHER = "timm:vit_tiny_patch16_224,pretrained=false,depth=3,seed=1"
-from visualize.gallery.layers import LAYERS
 
 
 @pytest.fixture(scope="module")
