@@ -119,6 +119,20 @@ class TaskInputs:
     device: str = "auto"
     workers: int = 0
 
+    def through_network(self, evaluate: Callable[..., object], **more: Any) -> None:
+        """Call the run of a task that sends images through the network, with all splits in the record's order."""
+        evaluate(
+            self.backbone, *self.labels.values(), self.blocks, self.out, self.settings, self.context, seed=self.seed,
+            multiscale=self.multiscale, workers=self.workers, facets=self.facets, **more,
+        )  # fmt: skip
+
+    def image_by_image(self, evaluate: Callable[..., object], **more: Any) -> None:
+        """Call the run of a task that goes through the features of one split."""
+        evaluate(
+            *self.features.values(), *self.labels.values(), self.out, self.settings, self.context, device=self.device,
+            workers=self.workers, **more,
+        )  # fmt: skip
+
 
 def _nothing(_: Any) -> dict[str, Any]:
     return {}

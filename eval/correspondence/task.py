@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from dinoskip.fields import READ_AT, Facets, Names
-from dinoskip.tasks import EvaluationTask, TaskInputs, TaskMetric, TaskOption
+from dinoskip.tasks import EvaluationTask, TaskMetric, TaskOption
 from eval import correspondence
 from eval.correspondence.config import PROTOCOLS, CorrespondenceConfig
 
@@ -16,14 +16,6 @@ class CorrespondenceSection(CorrespondenceConfig):
     datasets: Names = Field((), description="keys of data, with pairs")
     split: str = Field("test", description="whose pairs are reported")
     facet: Facets = Field(("key",), description=READ_AT)
-
-
-def evaluate(given: TaskInputs) -> None:
-    """Find the keypoints of every pair."""
-    correspondence.evaluate(
-        given.backbone, given.labels["scored"], given.blocks, given.out, given.settings, given.context,
-        seed=given.seed, multiscale=given.multiscale, workers=given.workers, facets=given.facets, norms=given.norms,
-    )  # fmt: skip
 
 
 TASK = EvaluationTask(
@@ -38,7 +30,7 @@ TASK = EvaluationTask(
     study_settings=("seed", "multiscale", "blocks"),
     norm_of_facets=True,
     sizes=lambda section: {"size": section.size},
-    evaluate=evaluate,
+    evaluate=lambda given: given.through_network(correspondence.evaluate, norms=given.norms),
     headline=TaskMetric("PCK@0.1 per image", order=7),
     baselines=("same place",),
     look={"size": 224},

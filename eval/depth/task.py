@@ -7,7 +7,7 @@ import math
 from pydantic import Field
 
 from dinoskip.fields import READ_AT, Facets, Names
-from dinoskip.tasks import EvaluationTask, TaskInputs, TaskMetric, TaskOption
+from dinoskip.tasks import EvaluationTask, TaskMetric, TaskOption
 from eval import depth
 from eval.depth.config import PROTOCOLS, DepthConfig
 
@@ -21,14 +21,6 @@ class DepthSection(DepthConfig):
     facet: Facets = Field(("out",), description=READ_AT)
 
 
-def evaluate(given: TaskInputs) -> None:
-    """Fit and score."""
-    depth.evaluate(
-        given.backbone, given.labels["train"], given.labels["val"], given.blocks, given.out, given.settings,
-        given.context, seed=given.seed, multiscale=given.multiscale, workers=given.workers, facets=given.facets,
-    )  # fmt: skip
-
-
 TASK = EvaluationTask(
     name="depth",
     measures="depth",
@@ -39,7 +31,7 @@ TASK = EvaluationTask(
     data_kind="nyu",
     splits=lambda section: {"train": section.train_split, "val": section.val_split},
     study_settings=("seed", "multiscale", "blocks"),
-    evaluate=evaluate,
+    evaluate=lambda given: given.through_network(depth.evaluate),
     headline=TaskMetric("delta1", order=8),
     further=(
         TaskMetric("RMSE", unit="m", range=(0.0, math.inf), lower_is_better=True),

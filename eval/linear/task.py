@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from dinoskip.fields import READ_AT, Facets, Names
-from dinoskip.tasks import EvaluationTask, TaskInputs, TaskMetric, TaskOption
+from dinoskip.tasks import EvaluationTask, TaskMetric, TaskOption
 from eval import linear
 from eval.linear.config import PROTOCOLS, LinearConfig
 
@@ -19,15 +19,6 @@ class LinearSection(LinearConfig):
     facet: Facets = Field(("out",), description=READ_AT)
 
 
-def evaluate(given: TaskInputs) -> None:
-    """Fit and score."""
-    linear.evaluate(
-        given.backbone, given.labels["train"], given.labels["val"], given.blocks, given.out, given.settings,
-        given.context, seed=given.seed, multiscale=given.multiscale, workers=given.workers, facets=given.facets,
-        split=given.settings.val_split,
-    )  # fmt: skip
-
-
 TASK = EvaluationTask(
     name="linear",
     measures="linear classification",
@@ -39,7 +30,7 @@ TASK = EvaluationTask(
     splits=lambda section: {"train": section.train_split, "val": section.val_split},
     study_settings=("seed", "multiscale", "blocks"),
     sizes=lambda section: {"size": section.size},
-    evaluate=evaluate,
+    evaluate=lambda given: given.through_network(linear.evaluate, split=given.settings.val_split),
     headline=TaskMetric("top1", "top-1", order=3),
     spoken="linear",
     baselines=("majority class", "chance"),

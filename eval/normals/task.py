@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from dinoskip.fields import READ_AT, Facets, Names
-from dinoskip.tasks import EvaluationTask, TaskInputs, TaskMetric
+from dinoskip.tasks import EvaluationTask, TaskMetric
 from eval import normals
 from eval.normals.config import NormalsConfig
 
@@ -19,14 +19,6 @@ class NormalsSection(NormalsConfig):
     facet: Facets = Field(("out",), description=READ_AT)
 
 
-def evaluate(given: TaskInputs) -> None:
-    """Fit and score."""
-    normals.evaluate(
-        given.backbone, given.labels["train"], given.labels["val"], given.blocks, given.out, given.settings,
-        given.context, seed=given.seed, multiscale=given.multiscale, workers=given.workers, facets=given.facets,
-    )  # fmt: skip
-
-
 TASK = EvaluationTask(
     name="normals",
     measures="surface normals",
@@ -37,7 +29,7 @@ TASK = EvaluationTask(
     data_kind="nyu_normals",
     splits=lambda section: {"train": section.train_split, "val": section.val_split},
     study_settings=("seed", "multiscale", "blocks"),
-    evaluate=evaluate,
+    evaluate=lambda given: given.through_network(normals.evaluate),
     headline=TaskMetric("within 11.25", order=9),
     further=(TaskMetric("RMSE angle", unit="°", range=(0.0, 180.0), lower_is_better=True),),
     baselines=("mean normal", "mean normal of each place"),

@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import Field
 
 from dinoskip.fields import READ_AT, Facets, Names
-from dinoskip.tasks import EvaluationTask, FeatureRequest, TaskInputs, TaskMetric
+from dinoskip.tasks import EvaluationTask, FeatureRequest, TaskMetric
 from eval import objects
 from eval.objects.config import ObjectsConfig
 
@@ -34,14 +34,6 @@ def features(section: ObjectsSection) -> tuple[FeatureRequest, ...]:
     return (FeatureRequest("store", section.split, square, in_windows=True),)
 
 
-def evaluate(given: TaskInputs) -> None:
-    """Find the objects of every image at every block."""
-    objects.evaluate(
-        given.features["store"], given.labels["store"], given.out, given.settings, given.context,
-        device=given.device, workers=given.workers,
-    )  # fmt: skip
-
-
 TASK = EvaluationTask(
     name="objects",
     measures="discovery of several objects",
@@ -53,7 +45,7 @@ TASK = EvaluationTask(
     features=features,
     sizes=lambda section: {"size": section.size},
     check=check,
-    evaluate=evaluate,
+    evaluate=lambda given: given.image_by_image(objects.evaluate),
     headline=TaskMetric("AP50", order=5),
     baselines=("full image", "centre box"),
     pictures="maps",

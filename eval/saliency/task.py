@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from dinoskip.fields import READ_AT, Facets, Names
-from dinoskip.tasks import EvaluationTask, FeatureRequest, TaskInputs, TaskMetric
+from dinoskip.tasks import EvaluationTask, FeatureRequest, TaskMetric
 from eval import saliency
 from eval.saliency.config import SaliencyConfig
 
@@ -23,14 +23,6 @@ def features(section: SaliencySection) -> tuple[FeatureRequest, ...]:
     return (FeatureRequest("store", section.split, {"mode": "rounded", "resample": "lanczos"}, in_windows=True),)
 
 
-def evaluate(given: TaskInputs) -> None:
-    """Cut and score every image at every block."""
-    saliency.evaluate(
-        given.features["store"], given.labels["store"], given.out, given.settings, given.context,
-        device=given.device, workers=given.workers,
-    )  # fmt: skip
-
-
 TASK = EvaluationTask(
     name="saliency",
     measures="saliency",
@@ -42,7 +34,7 @@ TASK = EvaluationTask(
     splits=lambda section: {"store": section.split},
     features=features,
     reads_images=lambda _: True,
-    evaluate=evaluate,
+    evaluate=lambda given: given.image_by_image(saliency.evaluate),
     headline=TaskMetric("maxF", order=4),
     baselines=("full image", "centre box"),
     pictures="maps",

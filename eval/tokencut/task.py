@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from dinoskip.fields import READ_AT, Facets, Names
-from dinoskip.tasks import EvaluationTask, FeatureRequest, TaskInputs, TaskMetric
+from dinoskip.tasks import EvaluationTask, FeatureRequest, TaskMetric
 from eval import tokencut
 from eval.tokencut.config import TokenCutConfig
 
@@ -22,14 +22,6 @@ class TokenCutSection(TokenCutConfig):
     datasets: Names = Field((), description="keys of data, with boxes")
     split: str = Field("trainval", description="whose images are cut")
     facet: Facets = Field(("key",), description=READ_AT)
-
-
-def evaluate(given: TaskInputs) -> None:
-    """Cut every image at every block."""
-    tokencut.evaluate(
-        given.features["store"], given.labels["store"], given.out, given.settings, given.context,
-        multiscale=given.multiscale, device=given.device, workers=given.workers,
-    )  # fmt: skip
 
 
 def as_published(row: EvalResult) -> int:
@@ -48,7 +40,7 @@ TASK = EvaluationTask(
     features=lambda section: (FeatureRequest("store", section.split, {"mode": "native"}, in_windows=True),),
     reads_images=lambda section: section.overlays > 0,
     study_settings=("multiscale",),
-    evaluate=evaluate,
+    evaluate=lambda given: given.image_by_image(tokencut.evaluate, multiscale=given.multiscale),
     headline=TaskMetric("CorLoc", order=1),
     baselines=("full image", "centre box"),
     look={},

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from dinoskip.fields import READ_AT, Facets, Names
-from dinoskip.tasks import EvaluationTask, TaskInputs, TaskMetric
+from dinoskip.tasks import EvaluationTask, TaskMetric
 from eval import video
 from eval.video.config import VideoConfig
 
@@ -16,14 +16,6 @@ class VideoSection(VideoConfig):
     datasets: Names = Field((), description="keys of data, with videos")
     split: str = Field("val", description="whose videos are followed")
     facet: Facets = Field(("out",), description=READ_AT)
-
-
-def evaluate(given: TaskInputs) -> None:
-    """Follow the objects of every video."""
-    video.evaluate(
-        given.backbone, given.labels["scored"], given.blocks, given.out, given.settings, given.context,
-        seed=given.seed, multiscale=given.multiscale, workers=given.workers, facets=given.facets, norms=given.norms,
-    )  # fmt: skip
 
 
 TASK = EvaluationTask(
@@ -37,7 +29,7 @@ TASK = EvaluationTask(
     splits=lambda section: {"scored": section.split},
     study_settings=("seed", "multiscale", "blocks"),
     norm_of_facets=True,
-    evaluate=evaluate,
+    evaluate=lambda given: given.through_network(video.evaluate, norms=given.norms),
     headline=TaskMetric("J&F", order=6),
     baselines=("first mask",),
     look={"short_side": 224},
