@@ -224,7 +224,8 @@ def _measures(result: Filled, expected: Expected, rows: list[EvalResult], text: 
             line["network"].partition(" ep")[0]: line for line in _printed(text, "Rounded weights and activations")
         }
         for name, bits in itertools.product(trained, study.analyze.quantise.precisions):
-            result.need("rounded", _number(rounded.get(name, {}).get(bits)), f"{name}, {bits}")
+            column = f"W32{bits}" if bits.startswith("A") else bits  # activations alone
+            result.need("rounded", _number(rounded.get(name, {}).get(column)), f"{name}, {bits}")
 
 
 def _other_table(result: Filled, name: str, measured: dict[str, dict[str, str]], text: str) -> None:
