@@ -44,7 +44,7 @@ def _log_sum_of_samples(shares: Tensor) -> Tensor:
     return (highest + total.log())[None]
 
 
-class Targets(NamedTuple):
+class CentredTargets(NamedTuple):
     """Scores, centre and temperature, such that softmax((scores - centre) / temperature) are a teacher's targets."""
 
     scores: Tensor
@@ -52,8 +52,8 @@ class Targets(NamedTuple):
     temperature: float
 
 
-def targets(scores: Tensor, centre: Tensor, temperature: float, centering: Centering) -> Targets:
+def targets(scores: Tensor, centre: Tensor, temperature: float, centering: Centering) -> CentredTargets:
     """What :func:`dinoskip.training.dino.dino_loss` takes of the teacher, by either way of centring."""
     if centering == "centre":
-        return Targets(scores, centre, temperature)
-    return Targets(sinkhorn(scores, temperature).clamp_min(LEAST), torch.zeros_like(centre), 1.0)
+        return CentredTargets(scores, centre, temperature)
+    return CentredTargets(sinkhorn(scores, temperature).clamp_min(LEAST), torch.zeros_like(centre), 1.0)

@@ -28,6 +28,7 @@ from dinoskip.data.classification import (
     mix,
     normalise,
     soft_targets,
+    transform_of,
     validation_batches,
 )
 from dinoskip.data.config import ClassAugmentConfig
@@ -111,7 +112,7 @@ def test_erased_rectangles_are_timms(seed: int) -> None:
 
 def test_posterising_to_no_bits_is_black_as_pillow_before_13_had_it() -> None:
     config = ClassAugmentConfig(size=SIZE, rand_magnitude=10, rand_std=0)  # always 0 bits
-    (chosen,) = [step for step in config.transform().transforms if isinstance(step, RandAugment)]
+    (chosen,) = [step for step in transform_of(config).transforms if isinstance(step, RandAugment)]
     (posterise,) = [operation for operation in chosen.ops if operation.name == "PosterizeIncreasing"]
     posterise.prob = 1.0
     image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (7, 9, 3), dtype=np.uint8))
