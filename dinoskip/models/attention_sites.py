@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from dinoskip.errors import ConfigError
+from dinoskip.models.temperature import Temperature
 
 Assignments = Iterator[tuple[str, Tensor]]
 
@@ -262,7 +263,8 @@ def _heads(module: nn.Module) -> int:
 def _additions(module: nn.Module) -> tuple[str, ...]:
     present = [
         what for part, what in _ADDITIONS.items()
-        if getattr(module, part, None) is not None and not isinstance(getattr(module, part), nn.Identity | bool)
+        if getattr(module, part, None) is not None
+        and not isinstance(getattr(module, part), nn.Identity | Temperature | bool)
     ]  # fmt: skip
     return tuple(dict.fromkeys(present))
 
