@@ -49,7 +49,8 @@ A ViT of width 128 with {depth} blocks, patches of 8, 48 × 48 pixels; 111 steps
 contrast, or, for the last network, distillation (`configs/objectives/dial.yaml`, `dial_skip.yaml`,
 `dial_distilled.yaml`). mIoU: a linear probe of 6 epochs on 600 scenes, scored on 200; CorLoc: TokenCut by keys on
 those 200. The probe's block is chosen without the images scored, CorLoc's on them, which favours nobody but raises all
-its numbers. Networks end without skips, but for *skip*. **Rates were not searched**: they are those of earlier trials at width 96 (2e-3 with skips, 1e-3 without), so a difference may be one of
+its numbers. Networks end without skips, but for *skip*. **Rates were not searched**: they
+are those of earlier trials at width 96 (2e-3 with skips, 1e-3 without), so a difference may be one of
 rates. Networks whose features are worse than the [colours of the pixels](../protocols.md#without-a-network) say
 nothing of learning, and scenes of this kind have such floors well above the numbers here: this page compares networks
 in a short run, no more. What is not run yet: the commands at the head of `configs/objectives/dial.yaml` make it.
