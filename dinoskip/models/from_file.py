@@ -249,7 +249,14 @@ def load_vit_file(
 def is_ours(path: str | Path) -> bool:
     """Whether a file's header says what network of ours it is for."""
     path = Path(path)
-    return path.suffix == ".safetensors" and METADATA_KEY in read_tensor_header(path).metadata
+    if path.suffix == ".safetensors":
+        return METADATA_KEY in read_tensor_header(path).metadata
+    if path.suffix:
+        return False
+    try:  # weights files of ours may have any name
+        return METADATA_KEY in read_tensor_header(path).metadata
+    except WeightsError:
+        return False
 
 
 def as_ours(model: Any, where: str | Path) -> VitConfig:
