@@ -65,7 +65,7 @@ def rows_of(level: float, blocks: tuple[int, ...] = BLOCKS) -> list[EvalResult]:
         for number, (metric, task, data, split) in enumerate(kinds)
         for block in blocks
     ]
-    rows += [EvalResult("top1_k20", level + block, "knn", str(block), "imagenette", "val", 50) for block in blocks]
+    rows += [EvalResult("accuracy_k20", level + block, "knn", str(block), "imagenette", "val", 50) for block in blocks]
     return [*rows, EvalResult("mIoU", level + 12, "probe", "+".join(map(str, blocks)), "voc2012", "val", 100)]
 
 

@@ -32,7 +32,7 @@ from visualize.rows import StudyVariant
 
 
 def row(model, value, task="probe", block="9", dataset="voc", half=1.0, epoch=6, **more):
-    metric = {"probe": "mIoU", "tokencut": "CorLoc", "knn": "knn_k10", "classify": "top1"}[task]
+    metric = {"probe": "mIoU", "tokencut": "CorLoc", "knn": "accuracy_k10", "classify": "top1"}[task]
     ends = {"low": value - half, "high": value + half} if half else {}
     return EvalResult(metric, value, task, block, dataset, "val", 100, epoch=epoch, model=model, **ends, **more)
 
