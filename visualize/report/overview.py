@@ -19,7 +19,7 @@ LEGEND = (
 
 
 @dataclass(frozen=True)
-class Cell:
+class MeasuredCell:
     """One network on one measure: a verdict (``kind``: a class of the style sheet) and a number, as text."""
 
     kind: str
@@ -32,7 +32,7 @@ class Overview:
     """Networks with the one that they are compared with first, by measure."""
 
     measures: tuple[str, ...]
-    lines: tuple[tuple[str, tuple[Cell, ...]], ...]
+    lines: tuple[tuple[str, tuple[MeasuredCell, ...]], ...]
 
 
 def overviews(pairs: Sequence[Answer], silent: Collection[Benchmark]) -> list[Overview]:
@@ -52,9 +52,9 @@ def _overview(reference: str, pairs: Sequence[Answer], silent: Collection[Benchm
         if side is not None:
             found.setdefault(line.benchmark, side)
     first = tuple(
-        Cell("value", found[one].parts["block"].replace("b", "block ", 1), f"{found[one].value:.1f}")
+        MeasuredCell("value", found[one].parts["block"].replace("b", "block ", 1), f"{found[one].value:.1f}")
         if one in found
-        else Cell("absent", NOT_RUN)
+        else MeasuredCell("absent", NOT_RUN)
         for one in measures
     )
     lines = [(reference, first)]
@@ -64,19 +64,19 @@ def _overview(reference: str, pairs: Sequence[Answer], silent: Collection[Benchm
     return Overview(tuple(one.label for one in measures), tuple(lines))
 
 
-def _cell(line: AnswerLine | None, silent: bool) -> Cell:
+def _cell(line: AnswerLine | None, silent: bool) -> MeasuredCell:
     if line is None or line.first is None or line.second is None:
-        return Cell("absent", NOT_RUN)
+        return MeasuredCell("absent", NOT_RUN)
     if line.difference is None:
-        return Cell("undecided", "undecided", signed(line.first.value - line.second.value))
+        return MeasuredCell("undecided", "undecided", signed(line.first.value - line.second.value))
     number = signed(line.difference.value)
     if line.why == SAME_WEIGHTS:
-        return Cell("same", SAME_WEIGHTS)
+        return MeasuredCell("same", SAME_WEIGHTS)
     if silent:
-        return Cell("silent", NOT_SEPARATING, number)
+        return MeasuredCell("silent", NOT_SEPARATING, number)
     if line.first.has_collapsed:
-        return Cell(line.verdict, f"{line.verdict}, collapsed", number)
-    return Cell(line.verdict, line.verdict, number)
+        return MeasuredCell(line.verdict, f"{line.verdict}, collapsed", number)
+    return MeasuredCell(line.verdict, line.verdict, number)
 
 
 def described(variants: Sequence[StudyVariant]) -> Mapping[str, str]:
