@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dinoskip import __version__
 from dinoskip.arithmetic import arithmetic
@@ -45,15 +45,18 @@ def _version(package: str) -> str:
 
 
 def _commit() -> str:
-    """The git commit of this source tree, with + if it has changes; empty outside a checkout."""
+    """The git commit of this source tree, with + if it has changes; empty outside a checkout, or where git is slow."""
     root = Path(__file__).resolve().parent.parent
     if not (root / ".git").exists() or shutil.which("git") is None:
         return ""
-    run = {"cwd": root, "capture_output": True, "text": True, "timeout": 10}
-    commit = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], **run)  # type: ignore[call-overload]
+    run: dict[str, Any] = {"cwd": root, "capture_output": True, "text": True, "timeout": 10}
+    try:
+        commit = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], **run)
+        changed = subprocess.run(["git", "status", "--porcelain", "--untracked-files=no"], **run)
+    except subprocess.TimeoutExpired:
+        return ""
     if commit.returncode:
         return ""
-    changed = subprocess.run(["git", "status", "--porcelain", "--untracked-files=no"], **run)  # type: ignore[call-overload]
     return str(commit.stdout).strip() + ("+" if str(changed.stdout).strip() else "")
 
 

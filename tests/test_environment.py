@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 
 from dinoskip.cli import main
 from dinoskip.distributed import choose_device
-from dinoskip.environment import gpu_problem, machine, matmul_gflops, visible_gpu
+from dinoskip.environment import _commit, gpu_problem, machine, matmul_gflops, visible_gpu
 from dinoskip.errors import ConfigError
 
 
@@ -113,3 +114,11 @@ def test_a_machine_is_its_processor_threads_and_gpu(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     assert machine().endswith(", threads: 3")
+
+
+def test_a_slow_git_ends_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    def slow(command: list[str], **options: object) -> None:
+        raise subprocess.TimeoutExpired(command, 10)
+
+    monkeypatch.setattr(subprocess, "run", slow)
+    assert _commit() == ""
