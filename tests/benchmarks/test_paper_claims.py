@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import html
 import re
 import shlex
 from dataclasses import replace
@@ -33,7 +34,7 @@ DISCOVERY = "Skipless is above skip in object discovery (figure 3)"
 
 @pytest.mark.parametrize("name", ["dense", "dense_adamw", "dense_dino"])
 def test_rows_are_the_digits_that_the_page_prints(name: str) -> None:
-    page = (RESULTS / f"{name}.md").read_text().replace("\\", "")
+    page = html.unescape((RESULTS / f"{name}.md").read_text().replace("\\", ""))
     printed = {}
     for part in page.partition("\n## Every block\n")[2].partition("\n## ")[0].split("\n### ")[1:]:
         label, _, body = part.partition("\n")

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from PIL import Image
 
+from dinoskip import vit_config
 from dinoskip.console import Progress
 from dinoskip.data import ImageFolder
 from dinoskip.data.ahead import ViewsAhead
@@ -29,7 +30,7 @@ from dinoskip.data.train_loader import TrainLoader
 from dinoskip.diagnostics.live import LiveDiagnostics, gradient_rows
 from dinoskip.distributed import World
 from dinoskip.features import Transform, export
-from dinoskip.models import Backbone, build, create_model
+from dinoskip.models import Backbone, create_model
 from dinoskip.optim import build_optimizer
 from dinoskip.training.objective import Engine, Objective, Step
 from dinoskip.training.objectives import PretrainJob
@@ -441,6 +442,9 @@ PATHS: dict[str, Callable[[Device], Reading]] = {
 def measure(name: str, device: type[Device]) -> Reading:
     """What path ``name`` asks of a fresh device of that kind."""
     data()
-    narrow = mock.patch.dict(build.SHAPES, vit_mini_patch8=(DIM, PATCH)), mock.patch.object(build, "HEAD_DIM", HEAD_DIM)
+    narrow = (
+        mock.patch.dict(vit_config.SHAPES, vit_mini_patch8=(DIM, PATCH)),
+        mock.patch.object(vit_config, "HEAD_DIM", HEAD_DIM),
+    )
     with narrow[0], narrow[1], device() as here, Progress.hidden():
         return PATHS[name](here)

@@ -49,7 +49,7 @@ def test_a_study_without_a_name_is_by_dino_and_its_key_does_not_say_so() -> None
     def settings(**pretrain: str) -> object:
         tree = {"name": "x", "data": {"scenes": {"kind": "scenes"}}, "pretrain": {"dataset": "scenes", **pretrain}}
         nodes = build_nodes(*study_of(RawConfig(tree)))
-        return {node.id: node.settings for node in nodes if node.stage in {"pretrain", "report"}}
+        return {node.id: node.plain for node in nodes if node.stage in {"pretrain", "report"}}
 
     plain = settings()
     assert plain == settings(objective="dino")
