@@ -10,9 +10,9 @@ import torchvision
 from torch import nn
 
 from dinoskip.errors import ConfigError, WeightsError, did_you_mean
-from dinoskip.files import load_tensors, load_torch_file
 from dinoskip.models.adapter import LoadedModel
 from dinoskip.models.export import load_strict
+from dinoskip.models.wrappings import read_content
 from dinoskip.randomness import derive
 
 
@@ -38,7 +38,7 @@ def load_torchvision(name: str, **options: Any) -> LoadedModel:
         _pretrained(model, name)
     elif file is not None:
         path = Path(file)
-        content = load_tensors(path) if path.suffix == ".safetensors" else load_torch_file(path)
+        content = read_content(path)
         if not isinstance(content, dict):
             raise WeightsError(f"{path}: it holds a {type(content).__name__}, not named tensors")
         load_strict(model, content, path)

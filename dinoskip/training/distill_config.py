@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 from dinoskip.config import Config, implementation
 from dinoskip.data.config import AugmentConfig, CropConfig, Probability, Scale
 from dinoskip.flops import patch_flops, vit_flops
+from dinoskip.training.patch_contrast_config import JitterConfig
 from dinoskip.training.pretrain_config import PretrainConfig, StepCost
 from dinoskip.training.recipe import Job
 from dinoskip.vit_config import SHAPES, VitConfig
@@ -71,16 +72,10 @@ class TeacherConfig(Config):
 Teachers = Annotated[tuple[TeacherConfig, ...], Field(min_length=1)]
 
 
-class LightAugmentConfig(AugmentConfig):
+class LightAugmentConfig(JitterConfig):
     """Flips and colour jitter; of triples the first is the crop's."""
 
     grey: Probability = Field(0.2, description="probability of a grey image")
-    blur: tuple[Probability, Probability, Probability] = Field(
-        (0.0, 0.0, 0.0), description="probability of Gaussian blur"
-    )
-    solarise: tuple[Probability, Probability, Probability] = Field(
-        (0.0, 0.0, 0.0), description="probability of solarisation"
-    )
 
 
 class DistillConfig(PretrainConfig):
