@@ -1,8 +1,8 @@
-"""Means over what images have several of (objects of a video, points of a pair of images), as rows with records."""
+"""Means over what images have several of (objects of a video, points of a pair), with records; means over seeds."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -32,3 +32,13 @@ def mean_rows(like: EvalResult, records: Iterable[tuple[str, NDArray[np.int64]]]
         row = replace(like, metric=metric, value=100 * score(record), low=100 * low, high=100 * high)
         rows.append(RecordedRow(row, record))
     return rows
+
+
+def mean_row(rows: Sequence[EvalResult]) -> EvalResult:
+    """Return the row of the mean over seeds, with the standard deviation (n - 1 in the denominator).
+
+    It has no interval over images: that is of one fit.
+    """
+    values, heldout = [row.value for row in rows], [row.heldout for row in rows if row.heldout is not None]
+    mean = replace(rows[0], value=float(np.mean(values)), deviation=float(np.std(values, ddof=1)), low=None, high=None)
+    return replace(mean, heldout=float(np.mean(heldout)) if heldout else None)

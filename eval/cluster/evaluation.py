@@ -29,9 +29,9 @@ from eval.cluster.matching import ImageCounts, confusion, cross_matched_areas, m
 from eval.cluster.spaces import Clustering, cosine_clusterings, kmeans_clustering, kmeans_of_parts
 from eval.intervals import miou_interval
 from eval.labelled import places, row_like, token_cosine
+from eval.means import mean_row
 from eval.metrics import scores_of_areas
 from eval.picture_maps import write_map_index
-from eval.probe.rows import mean_row
 from eval.upsampling import upsampled_classes
 
 Fit = tuple[int, int]  # number of clusters, seed

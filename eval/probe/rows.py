@@ -20,6 +20,7 @@ from dinoskip.results import EvalResult, best_by_heldout
 from eval.baselines import segmentation_baselines
 from eval.intervals import miou_interval
 from eval.labelled import Key, LabelledTokens
+from eval.means import mean_row
 from eval.probe.config import ProbeConfig
 from eval.probe.fit import ProbeResult
 from eval.probe.heads import save_heads
@@ -101,16 +102,6 @@ def _log_best(rows: Sequence[EvalResult]) -> None:
     log.debug("probe: best is block %s with %s mIoU", best.block, best.shown)
     if (chosen := best_by_heldout(rows)) is not None:
         log.debug("probe: chosen by held-out training images is block %s with %s mIoU", chosen.block, chosen.shown)
-
-
-def mean_row(rows: Sequence[EvalResult]) -> EvalResult:
-    """Return the row of the mean over seeds, with the standard deviation (n - 1 in the denominator).
-
-    It has no interval over images: that is of one fit.
-    """
-    values, heldout = [row.value for row in rows], [row.heldout for row in rows if row.heldout is not None]
-    mean = replace(rows[0], value=float(np.mean(values)), deviation=float(np.std(values, ddof=1)), low=None, high=None)
-    return replace(mean, heldout=float(np.mean(heldout)) if heldout else None)
 
 
 def _save(out: Path, results: Sequence[ProbeResult], about: ProbedData) -> None:

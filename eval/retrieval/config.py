@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from dinoskip.config import Config
+from dinoskip.config import Config, OmitDefaultFromKey, as_tuple, no_duplicates
 
 IndexName = Literal["flat", "ivf"]
+Fraction = Annotated[int, Field(ge=2)]
 
 
 class RetrievalConfig(Config):
@@ -19,6 +20,15 @@ class RetrievalConfig(Config):
     k: int = Field(30, ge=1, description="remembered patches that label one patch")
     temperature: float = Field(0.02, gt=0, description="labels are weighted by softmax(cosine / temperature)")
     index: IndexName = Field("flat", description="flat is exact, ivf faster")
+    few: Annotated[
+        tuple[Fraction, ...], BeforeValidator(as_tuple), AfterValidator(no_duplicates), OmitDefaultFromKey()
+    ] = Field((), description="n: also with 1/n of the training images, drawn by class; [8, 64, 128] as published")
+    draws: Annotated[
+        tuple[int, ...],
+        BeforeValidator(as_tuple),
+        AfterValidator(no_duplicates),
+        OmitDefaultFromKey(),
+    ] = Field((42, 400, 783, 1293, 4019), min_length=2, description="seeds of the draws of few, whose mean is reported")
 
     @model_validator(mode="after")
     def _enough_memory(self) -> Self:

@@ -10,9 +10,10 @@ Shapes: N images of T = h·w patches, C channels, K classes, M remembered patche
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -29,9 +30,11 @@ from dinoskip.results import EvalResult
 from eval.baselines import segmentation_baselines
 from eval.intervals import miou_interval
 from eval.labelled import LabelledTokens, row_like, token_cosine
+from eval.means import mean_row
 from eval.metrics import ConfusionMatrix, scores_of_areas
 from eval.neighbours import Neighbours
 from eval.retrieval.config import RetrievalConfig
+from eval.retrieval.few import Draw, draws
 from eval.retrieval.memory import (
     BATCH_VALUES,
     Memory,
@@ -39,6 +42,7 @@ from eval.retrieval.memory import (
     remember,
     remembered_features,
     remembered_tokens,
+    together,
     unit_rows,
 )
 from eval.upsampling import upsampled_classes
@@ -89,6 +93,7 @@ def evaluate(
     *,
     seed: int = 0,
     device: str = "auto",
+    lists: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> list[EvalResult]:
     """Label the validation set by every block of the stores; write ``rows.json`` and ``records.npz`` into ``out``.
 
@@ -98,27 +103,62 @@ def evaluate(
     :class:`ConfigError` if k exceeds what is remembered.
     """
     train, val = LabelledTokens.pair(train_store, val_store, train_set, val_set)
-    memory = remember(train, train_store.ids, config.memory, seed)
-    if config.k > len(memory.images):
-        raise ConfigError(f"k: {config.k} neighbours were asked of {len(memory.images)} remembered patches")
-    where = choose_device(device)
-    Path(out).mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".tmp-", dir=out, ignore_cleanup_errors=True) as scratch:
-        if not train.tokens:
-            train = replace(train, tokens=remembered_tokens(train_store, memory, Path(scratch)))
-        areas = [retrieve(train, val, memory, block, config, where) for block in val_store.blocks]
     like = row_like(
-        val_store, val_set, task="retrieve", metric="mIoU", protocol=f"{config.label}, of {train_set.list_name}",
+        val_store, val_set, task="retrieve", metric="mIoU", protocol=config.label,
         resolution=f"{val_store.transform.label}, scored at label size", classes=val_set.num_classes, seed=seed,
     ).with_context(context)  # fmt: skip
-    recorded: list[RecordedRow] = []
-    for block, of_block in zip(val_store.blocks, areas, strict=True):
-        about = replace(like, block=str(block), token_cosine=token_cosine(val.tokens[block], where))
-        recorded += _scored(about, of_block)
+    of_all = Draw(train_set.list_name, np.arange(train.count), like.seed, "")
+    few = draws(config, train_set, train_store.ids, train.pixels_per_image(), lists) if config.few or lists else []
+    memories = {one: remember(train, train_store.ids, config.memory, seed, one.images) for one in (of_all, *few)}
+    if config.k > (least := min(len(one.images) for one in memories.values())):
+        raise ConfigError(f"k: {config.k} neighbours were asked of {least} remembered patches")
+    rows = _rows_of_draws(train, val, train_store, memories, like, config, out, choose_device(device))
+    recorded = [row for of_block in rows.pop(of_all) for row in of_block]
     best = max((one.row for one in recorded if one.row.metric == "mIoU"), key=lambda row: row.value)
     log.debug("retrieval: best is block %s with %.1f mIoU", best.block, best.value)
+    recorded += _means(rows)
     recorded += segmentation_baselines(train.pixels_per_image(), val.pixels_per_image(), recorded[0].row)
     return write_recorded_rows(Path(out), val_store.ids, recorded)
+
+
+def _rows_of_draws(
+    train: LabelledTokens,
+    val: LabelledTokens,
+    train_store: FeatureSet,
+    memories: Mapping[Draw, Memory],
+    like: EvalResult,
+    config: RetrievalConfig,
+    out: Path,
+    device: torch.device,
+) -> dict[Draw, list[list[RecordedRow]]]:
+    """The rows of every block, otherwise as ``like``, with each memory; of windows one pass serves all of them."""
+    rows: dict[Draw, list[list[RecordedRow]]] = {draw: [] for draw in memories}
+    Path(out).mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".tmp-", dir=out, ignore_cleanup_errors=True) as scratch:
+        every, places_of = together(list(memories.values()))
+        kept = {} if train.tokens else remembered_tokens(train_store, every, Path(scratch))
+        for block in val.tokens:
+            about = replace(like, block=str(block), token_cosine=token_cosine(val.tokens[block], device))
+            for (draw, memory), where in zip(memories.items(), places_of, strict=True):
+                read = replace(train, tokens={block: kept[block][where]}) if kept else train
+                areas = retrieve(read, val, memory, block, config, device)
+                protocol = f"{like.protocol}, of {draw.part}"
+                own = replace(about, protocol=protocol, seed=draw.seed, note=draw.note)
+                rows[draw].append(_scored(own, areas))
+    return rows
+
+
+def _means(rows: Mapping[Draw, Sequence[Sequence[RecordedRow]]]) -> list[RecordedRow]:
+    """mIoU of the mean over the draws of each part, block by block, then of every draw; of a single one, its own."""
+    means, each = list[RecordedRow](), list[RecordedRow]()
+    for part in dict.fromkeys(draw.part for draw in rows):
+        own = [[of_block[0] for of_block in blocks] for draw, blocks in rows.items() if draw.part == part]
+        if len(own) == 1:
+            means += [replace(one, row=replace(one.row, note="")) for one in own[0]]
+            continue
+        means += [RecordedRow(replace(mean_row([one.row for one in same]), note="")) for same in zip(*own, strict=True)]
+        each += [row for blocks in own for row in blocks]
+    return [*means, *each]
 
 
 def _scored(like: EvalResult, areas: NDArray[np.int64]) -> list[RecordedRow]:

@@ -75,18 +75,23 @@ def choose_patches(mixes: NDArray[np.float32], count: int, rng: np.random.Genera
     return np.sort(labelled[order[:count]])
 
 
-def remember(data: LabelledTokens, ids: Sequence[str], size: int, seed: int) -> Memory:
+def remember(
+    data: LabelledTokens, ids: Sequence[str], size: int, seed: int, drawn: NDArray[np.int64] | None = None
+) -> Memory:
     """Choose at most ``size`` patches of the training images, spread evenly over them; reads every label map once.
+
+    Of all images, or of those at the positions ``drawn``, which ascend.
 
     What is taken of an image depends on its labels, its id, ``seed`` and the number to take alone, and is the same for
     all blocks. An image with fewer labelled patches gives what it has. :class:`DataError` if nothing is labelled.
     """
     images, patches, labels = [], [], []
-    with Progress("memory", data.count, "images") as progress:
-        for i, name in enumerate(ids):
+    where = range(data.count) if drawn is None else drawn.tolist()
+    with Progress("memory", len(where), "images") as progress:
+        for at, i in enumerate(where):
             mixes = patch_labels(data.checked_label(i), data.grid, data.num_classes)
-            share = size * (i + 1) // data.count - size * i // data.count
-            chosen = choose_patches(mixes, share, numpy_rng(seed, "retrieval", name))
+            share = size * (at + 1) // len(where) - size * at // len(where)
+            chosen = choose_patches(mixes, share, numpy_rng(seed, "retrieval", ids[i]))
             images.append(np.full(len(chosen), i))
             patches.append(chosen)
             labels.append(mixes[chosen])
@@ -103,6 +108,16 @@ def unit_rows(stored: NDArray[Any]) -> NDArray[np.float32]:
     if not np.isfinite(values).all():
         raise DataError("features are not finite", "verify the store, or export it again")
     return torch.nn.functional.normalize(torch.from_numpy(values), dim=-1).numpy()
+
+
+def together(memories: Sequence[Memory]) -> tuple[Memory, list[NDArray[np.int64]]]:
+    """Return the patches of any of ``memories``, each once, and where those of every memory are among them."""
+    images, patches, labels = (
+        np.concatenate([getattr(one, name) for one in memories]) for name in ("images", "patches", "labels")
+    )
+    _, first, where = np.unique(images * (patches.max() + 1) + patches, return_index=True, return_inverse=True)
+    ends = np.cumsum([len(one.images) for one in memories])[:-1]
+    return Memory(images[first], patches[first], labels[first]), np.split(where, ends)
 
 
 def remembered_tokens(train: FeatureSet, memory: Memory, folder: Path) -> dict[int, NDArray[Any]]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from pydantic import Field
 
+from dinoskip.config import OmitDefaultFromKey
 from dinoskip.fields import READ_AT, Facets, Names
 from dinoskip.tasks import EvaluationTask, FeatureRequest, TaskInputs, TaskMetric
 from eval import retrieval
@@ -17,6 +20,9 @@ class RetrieveSection(RetrievalConfig):
     train_split: str = Field("train", description="whose patches are the memory")
     val_split: str = Field("val", description="whose images are reported")
     facet: Facets = Field(("out",), description=READ_AT)
+    lists: Annotated[Names, OmitDefaultFromKey()] = Field(
+        (), description="splits that are parts of train_split: also with each alone, means over those of equal length"
+    )
 
 
 def features(section: RetrieveSection) -> tuple[FeatureRequest, ...]:
@@ -33,6 +39,7 @@ def evaluate(given: TaskInputs) -> None:
     retrieval.evaluate(
         given.features["train"], given.features["val"], given.labels["train"], given.labels["val"],
         given.out, given.settings, given.context, seed=given.seed, device=given.device,
+        lists={name: given.labels[name].ids for name in given.settings.lists},
     )  # fmt: skip
 
 
@@ -43,7 +50,9 @@ TASK = EvaluationTask(
     example="evaluate.retrieve.k=30",
     section=RetrieveSection,
     label="segmentation",
-    splits=lambda section: {"train": section.train_split, "val": section.val_split},
+    splits=lambda section: {
+        "train": section.train_split, **{name: name for name in section.lists}, "val": section.val_split,
+    },
     features=features,
     study_settings=("seed",),
     sizes=lambda section: {"size": section.size},
@@ -53,4 +62,5 @@ TASK = EvaluationTask(
     baselines=("majority class",),
     hub="image-segmentation",
     version=4,
-)
+    as_published=lambda row: row.deviation is None,
+)  # fmt: skip
