@@ -86,7 +86,8 @@ class PixelTokens:
 
     def standardised(self) -> Callable[[int], NDArray[np.float32]]:
         """What gives tokens (T, C) of an image whose channels have mean 0 and variance 1 over all images' tokens."""
-        sums, squares, count = 0.0, 0.0, 0
+        sums = squares = np.zeros(self.shape[2])
+        count = 0
         for i in range(len(self.places)):
             tokens = self.of(i).astype(np.float64)
             sums, squares, count = sums + tokens.sum(0), squares + np.square(tokens).sum(0), count + len(tokens)

@@ -109,10 +109,10 @@ def _settled(job: Args) -> tuple[Path, str, TrainConfig | None]:
     if job.handler is studies.run:
         study, variants = load_study(job.config, job.overrides)
         known = [variant.name for variant in variants]
-        if job.variant and job.variant not in known:
-            raise ConfigError(f"--variant {job.variant}: is none of {', '.join(known)}")
-        name = f"{study.name}-{job.variant}" if job.variant else study.name
-        return study.directory, name, recipe_of(study)
+        for name in job.variants:
+            if name not in known:
+                raise ConfigError(f"--variant {name}: is none of {', '.join(known)}")
+        return study.directory, "-".join([study.name, *job.variants]), recipe_of(study)
     if not getattr(job, "out", None) or not hasattr(job, "device"):
         raise ConfigError(f"submit: {job.prog} has no --out here that a job could go on from", "name one")
     recipe: TrainConfig | None = None

@@ -52,7 +52,8 @@ def add_commands(commands: Any) -> None:
 def demo(args: Args) -> int:
     """``dinoskip demo``."""
     config = CONFIGS / ("quick.yaml" if args.quick else "demo.yaml")
-    given = {"only": None, "start": None, "until": None, "variant": None, "dry_run": False, "json": False}
+    every: dict[str, Any] = {"only": None, "start": None, "until": None, "variants": []}
+    given = {**every, "dry_run": False, "json": False}
     overrides = [f"output={args.out}"]
     return studies.run(
         Namespace(config=str(config), overrides=overrides, device=args.device, workers=args.workers, **given)

@@ -42,7 +42,14 @@ def _study_arguments(parser: Any, *, choose: bool = False) -> None:
         parser.add_argument("--only", metavar="STAGE", help="run this stage alone; what it needs must be there")
         parser.add_argument("--from", dest="start", metavar="STAGE", help="run this stage and those after it")
         parser.add_argument("--until", metavar="STAGE", help="run up to and including this stage")
-        parser.add_argument("--variant", metavar="NAME", help="run the stages of one variant alone")
+        parser.add_argument(
+            "--variant",
+            dest="variants",
+            metavar="NAME",
+            action="append",
+            default=[],
+            help="run the stages of this variant alone; given again, of each of them",
+        )
         parser.add_argument("--dry-run", action="store_true", help="say what would run, and run nothing")
 
 
@@ -112,7 +119,7 @@ def run(args: Args) -> int:
         only=args.only,
         start=args.start,
         until=args.until,
-        variant=args.variant,
+        variants=args.variants,
     )
     if args.dry_run:
         _show_plan(runner, chosen, as_json=args.json)

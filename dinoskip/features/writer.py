@@ -137,7 +137,7 @@ class StoreWriter:
         place = self._places[name]
         rows = values.reshape(-1).view(np.uint8).reshape(-1, place.row_bytes)
         self._sums[name] = (self._sums.get(name, 0) + _sum_of_rows(rows)) % 2**64
-        view = memoryview(rows.reshape(-1))  # type: ignore[arg-type]  # NumPy's annotations
+        view = rows.reshape(-1).data
         position = place.start + row * place.row_bytes
         with translate_write_errors(place.path):
             while view:

@@ -238,21 +238,18 @@ def select(
     only: str | None = None,
     start: str | None = None,
     until: str | None = None,
-    variant: str | None = None,
+    variants: Sequence[str] = (),
 ) -> set[str]:
     """Ids of the nodes that a command line asks for. Names that do not exist are a :class:`ConfigError`."""
-    for flag, given, known in (
-        ("--only", only, stages),
-        ("--from", start, stages),
-        ("--until", until, stages),
-        ("--variant", variant, sorted({node.variant for node in nodes if node.variant})),
-    ):
+    names = sorted({node.variant for node in nodes if node.variant})
+    wanted = (("--only", only, stages), ("--from", start, stages), ("--until", until, stages))
+    for flag, given, known in (*wanted, *(("--variant", variant, names) for variant in variants)):
         if given is not None and given not in known:
             raise ConfigError(f"{flag} {given}: is none of {', '.join(known)}", did_you_mean(given, known))
     first = stages.index(start) if start else 0
     last = stages.index(until) if until else len(stages) - 1
     inside = {node.id for node in nodes if (node.stage == only if only else first <= stages.index(node.stage) <= last)}
-    own = {node.id for node in nodes if variant is None or node.variant == variant}
+    own = {node.id for node in nodes if not variants or node.variant in variants}
     shared = {source for node in nodes if node.id in own for source in node.needs.values()}
-    # of what variants share (composed data, learning rates of several seeds), what this one needs
+    # of what variants share (composed data, learning rates of several seeds), what these need
     return inside & (own | {node.id for node in nodes if node.id in shared and not node.variant})

@@ -254,16 +254,17 @@ def test_select() -> None:
     stages = ["one", "two"]
     assert select(graph, stages) == {"a/v", "a/w", "b"}
     assert select(graph, stages, only="two") == {"b"}
-    assert select(graph, stages, until="one", variant="w") == {"a/w"}
+    assert select(graph, stages, until="one", variants=["w"]) == {"a/w"}
     assert select(graph, stages, start="two") == {"b"}
     shared = [Node("d", "one", {}), Node("e/v", "two", {}, inputs={"data": "d"}, variant="v"), Node("f", "two", {})]
-    assert select(shared, stages, variant="v") == {"d", "e/v"}
-    assert select(shared, stages, until="one", variant="v") == {"d"}, "what it needs, before any of its own stages"
-    assert select(shared, stages, only="two", variant="v") == {"e/v"}
+    assert select(shared, stages, variants=["v"]) == {"d", "e/v"}
+    assert select(shared, stages, until="one", variants=["v"]) == {"d"}, "what it needs, before any of its own stages"
+    assert select(shared, stages, only="two", variants=["v"]) == {"e/v"}
+    assert select(graph, stages, variants=["v", "w"]) == {"a/v", "a/w"}
     with pytest.raises(ConfigError, match="did you mean two"):
         select(graph, stages, only="tow")
     with pytest.raises(ConfigError, match="--variant x"):
-        select(graph, stages, variant="x")
+        select(graph, stages, variants=["x"])
 
 
 def test_only_a_stage_what_it_needs_and_a_report_of_that() -> None:
