@@ -106,6 +106,7 @@ def _on_photographs(args: Args) -> int:
     if args.count < 1:
         raise ConfigError("analyze: --count must be at least 1")
     backbones = {spec: load_backbone(spec, dtype=torch.float64) for spec in args.spec}
+    inspection.refuse_without_attention(backbones)
     backbones = backbones or inspection.fresh_backbones(args.model, args.depth, args.size, args.seed)
     if args.data == "bundled":
         inputs = dict.fromkeys(backbones, bundled_photos(min(args.count, 4), args.size))

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 
 from dinoskip.config import Config
 from dinoskip.diagnostics.activations import BlockActivations, block_activations
@@ -18,9 +18,11 @@ from dinoskip.diagnostics.gaussianity import Histogram, Moments, histogram, nege
 from dinoskip.diagnostics.gradients import gradient_norms
 from dinoskip.diagnostics.jacobian import evenly, input_jacobian, weight_jacobian
 from dinoskip.diagnostics.tokens import log_condition, norm_outliers, rankme, stable_rank
+from dinoskip.errors import ConfigError
 from dinoskip.models import Backbone
-from dinoskip.models.attention_factors import is_plain_attention
+from dinoskip.models.attention_sites import attentions, head_factors, is_plain_attention, mlps
 from dinoskip.models.entmax import EntmaxAttention
+from dinoskip.models.levels import inputs_of, outputs_of
 from dinoskip.rank_collapse import effective_rank, token_cosine
 
 
@@ -138,13 +140,15 @@ def analyze_blocks(backbone: Backbone, images: Tensor, config: BlockAnalysisConf
     """
     config = config or BlockAnalysisConfig()
     images = images.to(backbone.device, backbone.dtype)
+    if not backbone.num_heads:
+        return _of_sites(backbone, images, config)
     gradients = gradient_norms(backbone, images)
     shown = sorted({1, (backbone.depth + 1) // 2, backbone.depth})
     rows, histograms = [], {}
     with torch.no_grad():
         for block in block_activations(backbone, images):
             row = _signals(BlockRow(block.number), block, config)
-            row = _weights(row, block)
+            row = _weights(row, block.attention)
             values: dict[str, Any] = dict(_jacobians(block, config))
             values |= {f"grad_{part}": norm for part, norm in gradients[block.number - 1].items()}
             rows.append(replace(row, **values))
@@ -153,20 +157,46 @@ def analyze_blocks(backbone: Backbone, images: Tensor, config: BlockAnalysisConf
     return BlockAnalysis(tuple(rows), histograms)
 
 
-def _weights(row: BlockRow, activations: BlockActivations) -> BlockRow:
-    attention = activations.attention
+@torch.no_grad()
+def _of_sites(backbone: Backbone, images: Tensor, config: BlockAnalysisConfig) -> BlockAnalysis:
+    """Of a network that is read level by level: a row for each attention, by number, with the MLP that follows it.
+
+    Its tokens are those that attention is given. Raises :class:`ConfigError` where there is no attention.
+    """
+    model = backbone.model
+    present, following = attentions(model), mlps(model)
+    if not present:
+        raise ConfigError(f"{backbone.spec}: blocks are analysed by their attention, and it has none that is known")
+    names = [one.name for one in present] + [one.name for one in following]
+    sites = {name: model.get_submodule(name) for name in names}
+    given, made = inputs_of(model, sites, images), outputs_of(model, sites, images)
+    rows, histograms = [], {}
+    for number, attention in enumerate(present, 1):
+        block, mlp = sites[attention.name], following[number - 1].name if number <= len(following) else attention.name
+        tokens, attended, mixed = (_as_tokens(one) for one in (given[attention.name], made[attention.name], made[mlp]))
+        activations = BlockActivations(number, block, tokens, mixed, tokens, attended, None, mixed)
+        row = _weights(_signals(BlockRow(number), activations, config), block)
+        rows.append(replace(row, ln_kappa_tokens=math.nan))  # of tokens before the norm
+        if number in {1, (len(present) + 1) // 2, len(present)}:
+            histograms[number] = histogram(mixed)
+    return BlockAnalysis(tuple(rows), histograms)
+
+
+def _as_tokens(features: Tensor) -> Tensor:
+    return features.flatten(1, -2)
+
+
+def _weights(row: BlockRow, attention: nn.Module | None) -> BlockRow:
     if attention is None or not is_plain_attention(attention):
         return row
-    weight = attention.qkv.weight.double()
-    width = weight.shape[0] // 3
-    product = attention.proj.weight.double() @ weight[2 * width :]
-    condition, spectrum = vo_condition(activations.block), query_key_spectrum(activations.block)
+    _, _, value, output = head_factors(attention)
+    condition, spectrum = vo_condition(attention), query_key_spectrum(attention)
     root = spectrum.shape[1] ** 0.5
     return replace(
         row,
         kappa_vo=float(condition.kappa),
-        vo_drift=drift(product),
-        qk_trace=float(query_key_trace(activations.block).mean()) / root,
+        vo_drift=drift((value @ output).T),
+        qk_trace=float(query_key_trace(attention).mean()) / root,
         qk_largest=float(spectrum[:, 0].mean()),
         kappa_qk=float((spectrum[:, 0] / spectrum[:, -1].clamp_min(1e-300)).quantile(0.5)),
         rank_deficient=row.rank_deficient or bool(condition.rank_deficient),
@@ -179,14 +209,15 @@ def _signals(row: BlockRow, activations: BlockActivations, config: BlockAnalysis
     tokens = log_condition(activations.inputs[:count])
     deficient = tokens.rank_deficient
     outputs = {"kappa_sa": activations.attended, "kappa_mlp": activations.mixed}
-    skips = {"kappa_sa": activations.inputs, "kappa_mlp": activations.middle}
+    middle = activations.middle  # None: where the skips begin is not known
+    skips = {"kappa_sa": None if middle is None else activations.inputs, "kappa_mlp": middle}
     for name, output in outputs.items():
-        skip = skips[name]
-        if output is None or skip is None:
+        if output is None:
             continue
-        alone, together = log_condition(output[:count]), log_condition((output + skip)[:count])
-        values |= {name: alone.median, f"{name}_skip": together.median}
-        deficient |= alone.rank_deficient
+        alone = log_condition(output[:count])
+        values[name], deficient = alone.median, deficient or alone.rank_deficient
+        if (skip := skips[name]) is not None:
+            values[f"{name}_skip"] = log_condition((output + skip)[:count]).median
     if activations.middle is not None:
         values["ln_kappa_out"] = log_condition(activations.middle[:count]).log_mean
     measures = attention_measures(activations, images=count, heads=config.kappa_heads)

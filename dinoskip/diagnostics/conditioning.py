@@ -6,13 +6,14 @@ import torch
 from torch import Tensor, nn
 
 from dinoskip.errors import ConfigError
-from dinoskip.models.attention_factors import head_factors, is_plain_attention
+from dinoskip.models.attention_sites import head_factors, is_plain_attention
 from dinoskip.rank_collapse import Conditioning, condition_number
 
 
 def vo_condition(block: nn.Module) -> Conditioning:
-    """Condition number of W^V W^O of a timm block, the full D × D product over all heads (Cutting the Skip, sec. 5.1).
+    """Condition number of W^V W^O, the full D × D product over all heads (Cutting the Skip, sec. 5.1).
 
+    Of a timm block, or an attention of any network, as all functions here.
     Products of single heads would hide independent draws per head, whose sum is badly conditioned. Raises
     :class:`ConfigError` when the block's attention is not plain.
     """
@@ -21,9 +22,9 @@ def vo_condition(block: nn.Module) -> Conditioning:
 
 
 def _factors(block: nn.Module, caller: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    attention = block.get_submodule("attn")
+    attention = getattr(block, "attn", block)
     if not is_plain_attention(attention, softmax=False):
-        raise ConfigError(f"{caller}: {type(attention).__name__} is not plain fused-qkv attention")
+        raise ConfigError(f"{caller}: {type(attention).__name__} is not plain attention")
     return head_factors(attention)
 
 

@@ -14,7 +14,7 @@ import torch
 from timm.layers import Attention
 from torch import Tensor
 
-from dinoskip.models.attention_factors import head_factors
+from dinoskip.models.attention_sites import head_factors
 from dinoskip.randomness import torch_rng
 
 EXACT = 1536

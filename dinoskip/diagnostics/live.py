@@ -22,7 +22,7 @@ from dinoskip.diagnostics.gradients import PARTS, part_norms
 from dinoskip.diagnostics.jacobian import evenly, jacobian_of, scaled_factors
 from dinoskip.diagnostics.signal import as_input
 from dinoskip.errors import DataError
-from dinoskip.models.attention_factors import is_plain_attention
+from dinoskip.models.attention_sites import is_plain_attention
 from dinoskip.rank_collapse import token_cosine_on_device
 
 COUNT = 2

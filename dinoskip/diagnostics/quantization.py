@@ -21,6 +21,7 @@ from torch.utils.hooks import RemovableHandle
 from dinoskip.errors import ConfigError
 from dinoskip.files import hash_of
 from dinoskip.models import Backbone
+from dinoskip.models.attention_sites import attentions, mlps
 
 BITS = (4, 5, 6, 7, 8, 10, 12, 14, 16)
 
@@ -73,7 +74,8 @@ def attach(backbone: Backbone, see: See) -> list[RemovableHandle]:
 
     Sites are ``b.norm1``, ``b.attn``, ``b.norm2`` and ``b.mlp`` for what enters these parts of block b, and ``norm``
     for what enters the last norm, if there is one. What enters attention and MLP is what the norms before them give.
-    Raises :class:`ConfigError` for blocks that do not have two norms.
+    Of a network that is read level by level: what enters each attention and each MLP, by the name of its module.
+    Raises :class:`ConfigError` for blocks that do not have two norms, and where there is no attention and no MLP.
     """
 
     def entering(site: str, _: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
@@ -84,6 +86,13 @@ def attach(backbone: Backbone, see: See) -> list[RemovableHandle]:
         return see(site, output)
 
     handles: list[RemovableHandle] = []
+    if not backbone.num_heads:
+        names = [one.name for one in attentions(backbone.model)] + [one.name for one in mlps(backbone.model)]
+        modules = {name: backbone.model.get_submodule(name) for name in names}
+        handles += [one.register_forward_pre_hook(partial(entering, name)) for name, one in modules.items()]
+        if not names:
+            raise ConfigError(f"{backbone.spec}: activations are rounded at attention and MLP, and it has none known")
+        return handles
     for number, block in enumerate(backbone.adapter.blocks, 1):
         norms = [part for part in block.children() if "Norm" in type(part).__name__]
         if len(norms) != 2:
@@ -104,6 +113,9 @@ def _watch(backbone: Backbone, images: Tensor, batch: int, see: See) -> None:
     handles = attach(backbone, see)
     try:
         for part in torch.split(images, batch):
+            if not backbone.num_heads:
+                backbone.model(part.to(backbone.device, backbone.dtype))
+                continue
             tokens, context = backbone.adapter.embed(part.to(backbone.device, backbone.dtype))
             for index in range(backbone.depth):
                 tokens = backbone.adapter.run_block(index, tokens, context)

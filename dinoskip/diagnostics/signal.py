@@ -17,7 +17,7 @@ from dinoskip.errors import ConfigError, DataError
 from dinoskip.images import read_image
 from dinoskip.init import calibrated_, skipless_, trunc_normal_
 from dinoskip.init.config import paper_init
-from dinoskip.models.attention_factors import attention_width
+from dinoskip.models.attention_sites import attentions
 from dinoskip.models.build import create_model
 from dinoskip.models.skip_weight import weigh_skips_
 from dinoskip.models.vit import embed
@@ -146,15 +146,15 @@ def _measure(label: str, model: VisionTransformer, images: Tensor) -> SignalRow:
         tokens = block(tokens)
     final = model.norm(tokens)
     loss = F.cross_entropy(model.forward_head(final), torch.arange(len(images)) % _CLASSES)
-    attentions = [block.get_submodule("attn") for block in model.blocks]
-    gradients = torch.autograd.grad(loss, [a.get_submodule("qkv").get_parameter("weight") for a in attentions])
+    queries, parameters = [attention.query for attention in attentions(model)], dict(model.named_parameters())
+    gradients = torch.autograd.grad(loss, [parameters[query.name] for query in queries])
     return SignalRow(
         name=label,
         token_cosine=tuple(cosines),
         effective_rank=tuple(ranks),
         query_gradient=tuple(
-            float(torch.linalg.matrix_norm(gradient[: attention_width(attention)]))
-            for attention, gradient in zip(attentions, gradients, strict=True)
+            float(torch.linalg.matrix_norm(gradient[query.start : query.stop]))
+            for query, gradient in zip(queries, gradients, strict=True)
         ),
         final_cosine=token_cosine(final),
         final_effective_rank=effective_rank(final),

@@ -103,7 +103,8 @@ def cka_between(left: Backbone, right: Backbone, images: Tensor, tokens: int = 2
         sides: list[list[Tensor]] = []
         for backbone in (left, right):
             layers = backbone.layers(image, range(1, backbone.depth + 1))
-            if sides and layers[1].tokens.shape[1] != len(sides[0][0]):
+            counts = {layer.tokens.shape[1] for layer in layers.values()} | {len(one) for side in sides for one in side}
+            if len(counts) > 1:
                 raise ValueError(f"{left.spec} and {right.spec} cut images into different patches")
             sides.append([layer.tokens[0] for layer in layers.values()])
         count = len(sides[0][0])

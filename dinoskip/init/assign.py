@@ -15,8 +15,15 @@ from torch import Tensor, nn
 
 from dinoskip.config import Config, RawConfig, validate
 from dinoskip.errors import ConfigError
-from dinoskip.models.attention_factors import attention_width, is_plain_attention
-from dinoskip.models.attention_sites import Attention, Mlp, attentions, mlps, write
+from dinoskip.models.attention_sites import (
+    Attention,
+    Mlp,
+    attentions,
+    is_plain_attention,
+    mlps,
+    own_attention,
+    write,
+)
 
 Assignments = Iterator[tuple[str, Tensor]]
 LAYERS = ("attn.qkv", "attn.proj", "mlp.fc1", "mlp.fc2")
@@ -197,7 +204,7 @@ def _oddity(block: Any, layer_scale: bool) -> str | None:
         return f"it is a {type(block).__name__}, not a pre-norm block"
     if not is_plain_attention(block.attn, softmax=False):
         return "its attention is not plain (q/k norm, output norm, gate or another kind)"
-    if attention_width(block.attn) != block.attn.get_submodule("qkv").in_features:
+    if not own_attention(block.attn).square:  # type: ignore[union-attr]  # a plain one is known
         return "its heads together are not as wide as the model"
     if not layer_scale and not (isinstance(block.ls1, nn.Identity) and isinstance(block.ls2, nn.Identity)):
         return "it has LayerScale (init_values)"

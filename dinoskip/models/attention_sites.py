@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from dinoskip.errors import ConfigError
+from dinoskip.models.entmax import EntmaxAttention
 from dinoskip.models.temperature import Temperature
 
 Assignments = Iterator[tuple[str, Tensor]]
@@ -41,8 +42,8 @@ class Factor:
         return self.stop - self.start, self.columns
 
     def read(self, parameters: Mapping[str, Tensor]) -> Tensor:
-        """The matrix (out, in) in float64, on the CPU."""
-        whole = parameters[self.name].detach().double().cpu()
+        """The matrix (out, in) in float64, where the parameter lies."""
+        whole = parameters[self.name].detach().double()
         return (whole.T if self.transposed else whole)[self.start : self.stop]
 
 
@@ -53,7 +54,8 @@ class Attention:
     ``name`` is its module's. ``heads`` share the rows of each factor evenly; ``key_heads`` are fewer with grouped
     queries. ``over`` says what the softmax is over: tokens, or channels (cross-covariance attention). ``additions``
     name what the attention has beyond the papers' softmax(Q Kᵀ / √dh) V: norms of queries and keys, gates, mixing of
-    heads. ``input_biases`` are the parameters that are biases of queries, keys and values.
+    heads. ``input_biases`` are the parameters that are biases of queries, keys and values. ``temperature`` is a
+    constant factor on its logits.
     """
 
     name: str
@@ -67,6 +69,7 @@ class Attention:
     over: str = "tokens"
     additions: tuple[str, ...] = ()
     input_biases: tuple[str, ...] = ()
+    temperature: float = 1.0
 
     @property
     def dim(self) -> int:
@@ -84,20 +87,33 @@ class Attention:
         square = (self.dim, self.dim)
         return all(f.shape == square for f in (self.query, self.key, self.value)) and self.output.shape == square
 
-    def products(self, parameters: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """W_Q W_Kᵀ of every head (heads, D, D) and W_V W_O (D, D) of all together, float64, row convention.
+    @property
+    def plain(self) -> bool:
+        """Whether it is the papers' attention: logits x W_Q W_Kᵀ xᵀ over tokens, no head shared, nothing added."""
+        return self.over == "tokens" and not self.additions and self.key_heads == self.heads
 
-        Key and value heads that several query heads share are repeated. Raises :class:`ConfigError` where keys are made
-        of inputs of another width than queries.
+    def factors(self, parameters: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """W_Q and W_K (heads, D, dh), W_V (D, A) and W_O (A, D) of the row convention, float64, where they lie.
+
+        ``logits = x W_Q_i (x W_K_i)ᵀ / √dh``, the temperature being in W_Q. Key and value heads that several query
+        heads share are repeated.
+        """
+        shared = self.heads // self.key_heads
+        query = self.temperature * self.query.read(parameters).reshape(self.heads, -1, self.dim)
+        key = self.key.read(parameters).reshape(self.key_heads, -1, self.key.columns).repeat_interleave(shared, 0)
+        value = self.value.read(parameters).reshape(self.key_heads, -1, self.value.columns)
+        value = value.repeat_interleave(shared, 0).flatten(0, 1)
+        return query.mT, key.mT, value.T, self.output.read(parameters).T
+
+    def products(self, parameters: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """W_Q W_Kᵀ of every head (heads, D, D) and W_V W_O (D, D) of all together, of :meth:`factors`.
+
+        Raises :class:`ConfigError` where keys are made of inputs of another width than queries.
         """
         if self.key.columns != self.dim:
             raise ConfigError(f"{self.name}: queries are made of {self.dim} channels, keys of {self.key.columns}")
-        shared = self.heads // self.key_heads
-        query = self.query.read(parameters).reshape(self.heads, -1, self.dim)
-        key = self.key.read(parameters).reshape(self.key_heads, -1, self.dim).repeat_interleave(shared, 0)
-        value = self.value.read(parameters).reshape(self.key_heads, -1, self.value.columns)
-        value = value.repeat_interleave(shared, 0).flatten(0, 1)
-        return query.mT @ key, value.T @ self.output.read(parameters).T
+        query, key, value, output = self.factors(parameters)
+        return query @ key.mT, value @ output
 
 
 @dataclass(frozen=True)
@@ -141,6 +157,8 @@ _ADDITIONS = {
     "proj_l": "mixing of heads",
     "proj_w": "mixing of heads",
     "logit_scale": "cosine logits",
+    "norm": "a norm of what it mixes",
+    "lambda_q1": "a difference of two softmaxes",
 }
 _SEPARATE_BIASES = ("q_bias", "k_bias", "v_bias")  # of BEiT, EVA-02 and Swin V2, beside a qkv without one
 _OVER_CHANNELS = ("XCA", "ChannelAttention", "ChannelAttentionV2")
@@ -153,6 +171,25 @@ def attentions(model: nn.Module) -> list[Attention]:
         if (attention := _attention(name, module)) is not None:
             found.append(attention)
     return found
+
+
+def own_attention(module: nn.Module | None) -> Attention | None:
+    """The attention that a module is; None if it is none that is known, or no module."""
+    return None if module is None else _attention("", module)
+
+
+def is_plain_attention(module: nn.Module | None, *, softmax: bool = True) -> bool:
+    """Whether a module is the papers' attention (:attr:`Attention.plain`); without ``softmax`` 1.5-entmax is, too."""
+    found = own_attention(module)
+    return found is not None and found.plain and not (softmax and isinstance(module, EntmaxAttention))
+
+
+def head_factors(module: nn.Module) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """:meth:`Attention.factors` of a module that is an attention; :class:`ConfigError` if it is none."""
+    found = own_attention(module)
+    if found is None:
+        raise ConfigError(f"a {type(module).__name__} is no attention that is known")
+    return found.factors(dict(module.named_parameters()))
 
 
 def mlps(model: nn.Module) -> list[Mlp]:
@@ -222,6 +259,7 @@ def _attention(name: str, module: nn.Module) -> Attention | None:
             over="channels" if kind in _OVER_CHANNELS else "tokens",
             additions=_additions(module),
             input_biases=_input_biases(name, module, (query, key, value)),
+            temperature=getattr(getattr(module, "q_norm", None), "factor", 1.0),
         )
     return None
 
@@ -265,10 +303,12 @@ def _additions(module: nn.Module) -> tuple[str, ...]:
         what for part, what in _ADDITIONS.items()
         if getattr(module, part, None) is not None
         and not isinstance(getattr(module, part), nn.Identity | Temperature | bool)
+        and not (part == "norm" and hasattr(module, "sr"))  # PVT v2's: of the keys' and values' inputs
     ]  # fmt: skip
     return tuple(dict.fromkeys(present))
 
 
 def _input_biases(name: str, module: nn.Module, inputs: tuple[Factor, ...]) -> tuple[str, ...]:
-    apart = [f"{name}.{bias}" for bias in _SEPARATE_BIASES if isinstance(getattr(module, bias, None), nn.Parameter)]
+    own = [bias for bias in _SEPARATE_BIASES if isinstance(getattr(module, bias, None), nn.Parameter)]
+    apart = [f"{name}.{bias}" if name else bias for bias in own]
     return tuple(dict.fromkeys([*(factor.bias for factor in inputs if factor.bias is not None), *apart]))

@@ -76,7 +76,7 @@ class TimmLevels(LevelReader):
         gives_prefix = "return_prefix_tokens" in inspect.signature(self.model.forward_intermediates).parameters
         self.has_class_token = gives_prefix and getattr(model, "cls_token", None) is not None
         with torch.no_grad():
-            maps = self._pass(torch.zeros(1, 3, size, size), None)
+            maps = self._pass(next(model.parameters()).new_zeros(1, 3, size, size), None)
         names = [str(entry["module"]) for entry in self.model.feature_info]
         strides = [stride_of(spec, name, (size, size), grid) for name, (_, grid) in zip(names, maps, strict=True)]
         widths = [features.shape[-1] for features, _ in maps]
@@ -177,11 +177,22 @@ def outputs_of(model: nn.Module, modules: Mapping[Any, nn.Module], images: Tenso
     Of a module that is called several times, the last. The hooks are removed, whatever happens. Modules that return no
     tensor, or are not called, are left out.
     """
+    return _seen(model, modules, images, lambda inputs, output: output)
+
+
+def inputs_of(model: nn.Module, modules: Mapping[Any, nn.Module], images: Tensor) -> dict[Any, Tensor]:
+    """As :func:`outputs_of`, the first tensor that each of ``modules`` is given."""
+    return _seen(model, modules, images, lambda inputs, output: inputs)
+
+
+def _seen(
+    model: nn.Module, modules: Mapping[Any, nn.Module], images: Tensor, of: Callable[[Any, Any], Any]
+) -> dict[Any, Tensor]:
     seen: dict[Any, Tensor] = {}
 
     def keep(key: Any) -> Callable[..., None]:
         def hook(module: nn.Module, inputs: Any, output: Any) -> None:
-            if (tensor := _first_tensor(output)) is not None:
+            if (tensor := _first_tensor(of(inputs, output))) is not None:
                 seen.pop(key, None)  # order is that of the last call
                 seen[key] = tensor
 

@@ -16,7 +16,7 @@ from dinoskip.init import residual_free_, skipless_, temperatures, trunc_normal_
 from dinoskip.init.orthogonal import haar
 from dinoskip.init.skipless import query_key_factors
 from dinoskip.models import Block, create_model
-from dinoskip.models.attention_factors import head_factors
+from dinoskip.models.attention_sites import head_factors
 from dinoskip.randomness import torch_rng
 from dinoskip.rank_collapse import condition_number
 from tests.conformance.fidelity import ALWAYS, CUTTING, QUANTIZATION, column_major, kappa, normal, record

@@ -20,7 +20,7 @@ from dinoskip.init import conditioned_, residual_free_, skipless_, temperatures,
 from dinoskip.init.orthogonal import haar
 from dinoskip.init.skipless import query_key_factors
 from dinoskip.models import create_model
-from dinoskip.models.attention_factors import head_factors
+from dinoskip.models.attention_sites import head_factors
 from dinoskip.randomness import torch_rng
 from dinoskip.rank_collapse import condition_number
 from tests.conformance.fidelity import CONDITIONED, CUTTING, QUANTIZATION, record

@@ -7,7 +7,7 @@ from dinoskip.diagnostics import drift, query_key_spectrum, query_key_trace, vo_
 from dinoskip.errors import ConfigError
 from dinoskip.init.orthogonal import haar
 from dinoskip.models import Block
-from dinoskip.models.attention_factors import head_factors
+from dinoskip.models.attention_sites import head_factors
 from dinoskip.randomness import torch_rng
 from tests.helpers.small_network import network
 

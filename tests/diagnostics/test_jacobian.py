@@ -16,7 +16,7 @@ from dinoskip.diagnostics import (
     weight_jacobian,
     weight_spectrum,
 )
-from dinoskip.models.attention_factors import head_factors
+from dinoskip.models.attention_sites import head_factors
 from dinoskip.randomness import torch_rng
 from tests.helpers.small_network import network, randn
 

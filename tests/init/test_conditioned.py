@@ -10,7 +10,7 @@ from dinoskip.errors import ConfigError
 from dinoskip.init import ModelConfig, build_model, conditioned_
 from dinoskip.init.config import ConditionedInit
 from dinoskip.models import create_model
-from dinoskip.models.attention_factors import head_factors
+from dinoskip.models.attention_sites import head_factors
 
 
 def tiny(**options: Any) -> Any:

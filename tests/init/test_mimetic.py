@@ -7,7 +7,7 @@ from timm.models.vision_transformer import VisionTransformer
 from dinoskip.errors import ConfigError
 from dinoskip.init import mimetic_
 from dinoskip.models import create_model
-from dinoskip.models.attention_factors import head_factors
+from dinoskip.models.attention_sites import head_factors
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ import torch
 from dinoskip.errors import ConfigError
 from dinoskip.init import ModelConfig, build_model, report
 from dinoskip.init.config import SkiplessInit
-from dinoskip.models.attention_factors import head_factors
+from dinoskip.models.attention_sites import head_factors
 
 TINY = {"name": "vit_tiny_patch8", "depth": 2, "img_size": 16}
 

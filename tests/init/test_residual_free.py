@@ -8,7 +8,7 @@ import torch
 from dinoskip.errors import ConfigError
 from dinoskip.init import residual_free_, temperatures
 from dinoskip.models import create_model
-from dinoskip.models.attention_factors import head_factors
+from dinoskip.models.attention_sites import head_factors
 
 
 def tiny(**options: Any) -> Any:

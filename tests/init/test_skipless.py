@@ -18,7 +18,7 @@ from dinoskip.init.config import SkiplessInit
 from dinoskip.init.orthogonal import noise_matrix
 from dinoskip.init.skipless import query_key_factors
 from dinoskip.models import create_model
-from dinoskip.models.attention_factors import head_factors
+from dinoskip.models.attention_sites import head_factors
 from dinoskip.randomness import torch_rng
 from dinoskip.rank_collapse import token_cosine
 

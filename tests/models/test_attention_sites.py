@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from dinoskip.errors import ConfigError
 from dinoskip.init import conditioned_, mimetic_, residual_free_, skipless_
 from dinoskip.models import create_model
-from dinoskip.models.attention_factors import head_factors
-from dinoskip.models.attention_sites import attentions, mlps, write
+from dinoskip.models.attention_sites import attentions, head_factors, mlps, write
 
 
 def _timm(name: str, **options: object) -> Callable[[], nn.Module]:

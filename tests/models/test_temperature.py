@@ -15,7 +15,7 @@ from dinoskip.errors import ConfigError
 from dinoskip.init.build import build_model
 from dinoskip.init.config import ModelConfig
 from dinoskip.models import VitConfig, build_from_weights, load_backbone, save_timm_folder, save_weights
-from dinoskip.models.attention_factors import head_factors, is_plain_attention
+from dinoskip.models.attention_sites import head_factors, is_plain_attention
 from dinoskip.models.temperature import Temperature, temper_, temperatures
 from dinoskip.vit_config import TemperatureConfig
 

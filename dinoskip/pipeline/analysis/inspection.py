@@ -25,6 +25,7 @@ from dinoskip.features.transform import Normalise, Transform, load_pixels
 from dinoskip.init.build import build_model
 from dinoskip.init.config import ModelConfig, SkiplessInit
 from dinoskip.models import Backbone
+from dinoskip.models.attention_sites import attentions
 from dinoskip.pipeline.inputs import OneDataset
 from eval.online import OnlineKnn, OnlineProbe
 from eval.online.config import OnlineKnnConfig, OnlineProbeConfig
@@ -47,6 +48,13 @@ def fresh_backbones(name: str, depth: int, img_size: int, seed: int) -> dict[str
         "skipless initialised": ModelConfig(**shape, skip=False, init=SkiplessInit()),
     }
     return {key: Backbone.from_model(build_model(config, seed).double(), key) for key, config in models.items()}
+
+
+def refuse_without_attention(backbones: Mapping[str, Backbone]) -> None:
+    """:class:`ConfigError` for a network that is read level by level and has no attention that is known."""
+    for spec, backbone in backbones.items():
+        if not backbone.num_heads and not attentions(backbone.model):
+            raise ConfigError(f"analyze: {spec} has no attention that is known, by which blocks are analysed")
 
 
 def photographs(folder: str, count: int) -> list[Path]:
@@ -76,12 +84,12 @@ def inside(
     with Progress("analyze", len(backbones), "network") as progress:
         for name, backbone in backbones.items():
             inputs = images[name]
-            result["inside"][name] = analyze_blocks(backbone, inputs, config).as_json()
             try:
+                result["inside"][name] = analyze_blocks(backbone, inputs, config).as_json()
                 sites = distortions(backbone, inputs, inputs)
                 result["sqnr"][name] = {one.site: {str(b): _finite(v) for b, v in one.sqnr.items()} for one in sites}
             except ConfigError as error:
-                log.warning("no quantisation probe: %s", error)
+                log.warning("left out: %s", error)
             progress.advance()
     names = list(backbones)
     for index, left in enumerate(names):

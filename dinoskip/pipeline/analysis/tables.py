@@ -8,21 +8,22 @@ from itertools import islice
 from typing import Any
 
 import torch
-from timm.models.vision_transformer import VisionTransformer
-from torch import Tensor
+from torch import Tensor, nn
 
-from dinoskip.console import table
+from dinoskip.console import log, table
 from dinoskip.data import sets as datasets
 from dinoskip.diagnostics import SignalRow, block_activations, bundled_photos, signal_table, weight_spectrum
 from dinoskip.diagnostics.block_analysis import BlockAnalysisConfig
 from dinoskip.diagnostics.jacobian import evenly
 from dinoskip.diagnostics.label_free import label_free
 from dinoskip.distributed import choose_device
+from dinoskip.errors import ConfigError
 from dinoskip.init.block_report import report
 from dinoskip.init.build import build_model
 from dinoskip.init.config import ModelConfig
 from dinoskip.models import Backbone, load_backbone
-from dinoskip.models.attention_factors import is_plain_attention
+from dinoskip.models.attention_sites import is_plain_attention
+from dinoskip.models.traced import own_size
 from dinoskip.pipeline.analysis.config import AnalyzeSection, LabelFreeConfig, QuantiseConfig
 from dinoskip.pipeline.analysis.inspection import CALIBRATION, inputs_of, inside, quantised_scores
 from dinoskip.pipeline.inputs import dataset_of, open_split
@@ -82,7 +83,7 @@ def analysis(
     }
     loaded = {name: load_backbone(spec) for name, spec in trained.items()}
     shown = (loaded or networks) if signal is not None else {}
-    images = {name: bundled_photos(2, int(shown[name].model.patch_embed.img_size[0])).float() for name in shown}
+    images = {name: bundled_photos(2, own_size(shown[name])).float() for name in shown}
     return {
         "fresh": {name: _weights(backbone.model) for name, backbone in networks.items()},
         "trained": {name: _weights(backbone.model) for name, backbone in loaded.items()},
@@ -94,7 +95,7 @@ def analysis(
 
 def _spectrum(backbone: Backbone, image: Tensor, section: AnalyzeSection) -> list[float]:
     """Singular values of the Jacobian of a block's attention by its weights, falling; none where none are asked for."""
-    if section.spectrum is None or section.spectrum > backbone.depth:
+    if section.spectrum is None or section.spectrum > backbone.depth or not backbone.num_heads:
         return []
     with torch.no_grad():
         block = next(islice(block_activations(backbone, image), section.spectrum - 1, None))
@@ -104,8 +105,12 @@ def _spectrum(backbone: Backbone, image: Tensor, section: AnalyzeSection) -> lis
     return [float(f"{value:.6g}") for value in weight_spectrum(block.attention, tokens).tolist()]
 
 
-def _weights(model: VisionTransformer) -> list[dict[str, Any]]:
-    return [asdict(row) for row in report(model)]
+def _weights(model: nn.Module) -> list[dict[str, Any]]:
+    try:
+        return [asdict(row) for row in report(model)]
+    except ConfigError as error:  # q/k norms, no attention
+        log.warning("no table of weights: %s", error)
+        return []
 
 
 def as_text(result: Mapping[str, Any]) -> str:
@@ -140,5 +145,7 @@ def _signal_row(row: Mapping[str, Any], shown: Sequence[int]) -> list[str]:
     return cells + ([f"{row['product']:.2g}"] if "product" in row else [])
 
 
-def _number(value: float) -> str:
+def _number(value: float | None) -> str:
+    if value is None:
+        return ""
     return f"{value:.4f}" if abs(value) < 1000 else f"{value:.2e}"
