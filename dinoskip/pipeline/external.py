@@ -67,7 +67,18 @@ def backbone_hash(spec: str) -> str:
     return hash_of(spec)
 
 
+def store_hash(path: Path) -> str:
+    """Hash of a feature store's files, as its manifest has it."""
+    return str(read_manifest(path)["hash"]) if path.is_dir() else "missing"
+
+
 HASHES: Mapping[str, Callable[..., str]] = MappingProxyType(
-    {"images": images_hash, "targets": targets_hash, "annotations": annotations_hash, "backbone": backbone_hash}
+    {
+        "images": images_hash,
+        "targets": targets_hash,
+        "annotations": annotations_hash,
+        "backbone": backbone_hash,
+        "store": store_hash,
+    }
 )
 """What a node may ask for by name."""

@@ -18,7 +18,7 @@ from dinoskip.data.loader import Images
 from dinoskip.distributed import all_ranks
 from dinoskip.models.build import from_config
 from dinoskip.randomness import torch_rng
-from dinoskip.training.calibration import centre_crops, spread
+from dinoskip.training.calibration import spread
 from dinoskip.training.distill_config import DistillConfig
 from dinoskip.training.feature_losses import at_least_float32, intra_kl, point_loss, queue_kl, resized, update_queue_
 from dinoskip.training.gradients import clip_each_
@@ -26,10 +26,8 @@ from dinoskip.training.objective import Objective, Step
 from dinoskip.training.rates import Schedules
 from dinoskip.training.recipe import Job
 from dinoskip.training.standardise import Standardisation
-from dinoskip.training.teachers import Teacher, TeacherFeatures
-
-_AT_ONCE = 16  # images of the sample that a teacher sees in one pass
-
+from dinoskip.training.stored_teacher import StoredTeacher
+from dinoskip.training.teachers import Teacher, TeacherFeatures, Teaching
 
 # --- one step ----------------------------------------------------------------------------------------
 
@@ -44,7 +42,11 @@ class Distill(Objective):
     def __init__(self, job: Job, config: DistillConfig, steps_per_epoch: int, device: torch.device) -> None:
         self.job, self.config = job, config
         self.schedules = Schedules(config, job.optimizer, steps_per_epoch)
-        self.teachers = [Teacher(one, config.crop_size, device) for one in config.teachers]
+        grid = config.crop_size // job.model.patch_size
+        self.teachers: list[Teaching] = [
+            Teacher(one, config.crop_size, device) if one.store is None else StoredTeacher(one, grid)
+            for one in config.teachers
+        ]
         backbone = job.backbone(device)
         self.student = DistilledNetwork(backbone, self._heads(backbone.embed_dim).to(device)).train()
         self.networks = {"student": self.student}
@@ -73,21 +75,21 @@ class Distill(Objective):
 
     def look_at(self, images: Images) -> None:
         """Measure the targets on some of the images: what standardises them is the same from the first step on."""
-        if not any(any(teacher.config.whitened) for teacher in self.teachers):
-            return
         rows = spread(len(images), self.config.sample)
-        crops = centre_crops(images, rows, self.config.crop_size)
         for place, teacher in enumerate(self.teachers):
-            measured = teacher.measured(torch.split(crops, _AT_ONCE))
+            if not any(teacher.config.whitened) and teacher.config.store is None:
+                continue
+            measured = teacher.measured(teacher.sample(images, rows, self.config.crop_size))
             for name, value in all_ranks().from_main({name: one.cpu() for name, one in measured.items()}).items():
                 self.buffers[f"teachers.{place}.{name}"].copy_(value)
 
     def step(self, step: Step) -> None:
         """One step, from crops to student and heads."""
         step.begin(self.schedules.at(step.number))
-        for (images,) in step.micro_batches():  # (B, 3, S, S)
+        for images, *stored in step.micro_batches():  # (B, 3, S, S), and features out of stores
+            beside = iter(stored)
             with step.autocast():
-                targets = [teacher(images) for teacher in self.teachers]
+                targets = [teacher.features(images, beside) for teacher in self.teachers]
                 mapped = step.forward(images)
             loss, parts = self._loss(mapped, targets)
             step.backward(loss, **parts)

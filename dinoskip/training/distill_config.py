@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from dinoskip.config import Config, implementation
+from dinoskip.config import Config, OmitDefaultFromKey, implementation
 from dinoskip.data.config import AugmentConfig, CropConfig, Probability, Scale
 from dinoskip.flops import patch_flops, vit_flops
 from dinoskip.training.patch_contrast_config import JitterConfig
@@ -18,6 +19,7 @@ from dinoskip.vit_config import SHAPES, VitConfig
 if TYPE_CHECKING:
     import torch
 
+    from dinoskip.data.view_targets import ViewTargets
     from dinoskip.training.objective import Objective
 
 
@@ -29,7 +31,10 @@ Standardise = Literal["none", "channel", "phi_s"]
 class TeacherConfig(Config):
     """A frozen backbone, which of its features are the target, and the losses of patches and of the CLS token."""
 
-    backbone: str = Field(min_length=1, description="weights:FILE, run:DIR, dino:FILE, timm:NAME, hub:... or hf:NAME")
+    backbone: str = Field("", description="weights:FILE, run:DIR, dino:FILE, timm:NAME, hub:... or hf:NAME")
+    store: Annotated[Path | None, OmitDefaultFromKey()] = Field(
+        None, description="in place of backbone: a feature store of the training images, whole; crops are cut from it"
+    )
     weight: float = Field(1.0, gt=0, description="of this teacher's loss")
     blocks: tuple[int, ...] = Field(
         (0,), min_length=1, description="whose features stand side by side; from 1, 0 is the last, -1 the one before it"
@@ -59,6 +64,10 @@ class TeacherConfig(Config):
     def _something(self) -> TeacherConfig:
         if self.patches is None and self.cls is None:
             raise ValueError("patches, cls: one of the two losses is needed")
+        if bool(self.backbone) == (self.store is not None):
+            raise ValueError("backbone, store: one of the two is needed")
+        if self.store is not None and self.size is not None:
+            raise ValueError("size: a store holds what it holds")
         return self
 
     @property
@@ -102,13 +111,23 @@ class DistillConfig(PretrainConfig):
         crops = CropConfig(num_global=1, num_local=0, global_size=self.crop_size, global_scale=self.crop_scale)
         return crops, self.augment
 
+    def targets(self, seed: int, patch_size: int) -> ViewTargets | None:
+        """Features of the crops, of teachers that are stores."""
+        stored = tuple(teacher for teacher in self.teachers if teacher.store is not None)
+        make: Callable[..., ViewTargets] = implementation("dinoskip.training.stored_teacher:StoredCrops")
+        return make(stored, self.crop_size // patch_size) if stored else None
+
     def sizes(self) -> dict[str, int]:
         """Side of the crop in pixels, by its key."""
         return {"crop_size": self.crop_size}
 
     def backbones(self) -> tuple[str, ...]:
-        """Specs of the frozen teachers."""
-        return tuple(teacher.backbone for teacher in self.teachers)
+        """Specs of the frozen teachers that are networks."""
+        return tuple(teacher.backbone for teacher in self.teachers if teacher.backbone)
+
+    def stores(self) -> tuple[Path, ...]:
+        """Feature stores of the others."""
+        return tuple(teacher.store for teacher in self.teachers if teacher.store is not None)
 
     def build(self, job: Job, steps_per_epoch: int, device: torch.device) -> Objective:
         """Distillation with student, heads and teachers."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from pydantic import Field
@@ -55,6 +56,10 @@ class PretrainConfig(TrainConfig):
 
     def backbones(self) -> tuple[str, ...]:
         """Specs of frozen networks whose weights the result depends on."""
+        return ()
+
+    def stores(self) -> tuple[Path, ...]:
+        """Feature stores that the result depends on."""
         return ()
 
     @abstractmethod

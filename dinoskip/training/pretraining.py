@@ -11,6 +11,7 @@ from dinoskip.data.shards import Source
 from dinoskip.data.train_loader import TrainLoader
 from dinoskip.data.workers import wait_advice
 from dinoskip.distributed import World
+from dinoskip.files import read_manifest
 from dinoskip.models.load import load_backbone
 from dinoskip.training.calibration import first_weights
 from dinoskip.training.loop import Training, train
@@ -50,6 +51,7 @@ def pretrain(
 
     def data() -> dict[str, Any]:
         read = {spec: load_backbone(spec).weights_hash for spec in job.pretrain.backbones()}
+        read |= {str(store): str(read_manifest(store)["hash"]) for store in job.pretrain.stores()}
         about = {"fingerprint": images.fingerprint(), "images": len(images), **images.record}
         return about | ({"backbones": read} if read else {})
 

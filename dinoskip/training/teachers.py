@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -10,9 +11,11 @@ from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from torch import Tensor
 from torch.nn import functional as F
 
+from dinoskip.data.loader import Images
 from dinoskip.errors import ConfigError
 from dinoskip.models.backbone import Backbone
 from dinoskip.models.load import load_backbone
+from dinoskip.training.calibration import centre_crops
 from dinoskip.training.distill_config import TeacherConfig
 from dinoskip.training.standardise import Standardisation, by_channel, phi_s
 
@@ -25,48 +28,33 @@ class TeacherFeatures(NamedTuple):
     grid: tuple[int, int]
 
 
-class Teacher:
-    """A frozen backbone, seen through its settings; ``crop`` is the side of the student's view in pixels."""
+_AT_ONCE = 16  # images of a sample that a network sees in one pass
 
-    def __init__(self, config: TeacherConfig, crop: int, device: torch.device) -> None:
-        self.config = config
-        self.backbone: Backbone = load_backbone(config.backbone, device=device)
-        patch, depth = self.backbone.patch_size, self.backbone.depth
-        self.size = config.size or max(1, round(crop / patch)) * patch
-        if self.size % patch:
-            about = f"is not a multiple of the patch size {patch} of {config.backbone}"
-            raise ConfigError(f"teachers: size {self.size} {about}")
-        self.blocks = [block if block > 0 else depth + block for block in config.blocks]
-        if min(self.blocks) < 1 or max(self.blocks) > depth:
-            raise ConfigError(f"teachers: blocks {list(config.blocks)} must be within the {depth} of {config.backbone}")
-        if config.cls is not None and not self.backbone.has_class_token:
-            raise ConfigError(f"teachers: {config.backbone} has no CLS token", "take cls: null")
-        self.dim = self.backbone.dim * len(self.blocks)
 
-    def __call__(self, images: Tensor) -> TeacherFeatures:
-        """Features of a batch (B, 3, S, S), normalised by ImageNet's statistics, in one pass."""
-        layers = self.backbone.layers(self._input(images), self.blocks, "out", self.config.norm)
-        patches = torch.cat([layers[block].tokens for block in self.blocks], dim=-1)
-        cls = None
-        if self.config.cls is not None:
-            cls = torch.cat([token for block in self.blocks if (token := layers[block].cls) is not None], dim=-1)
-        return TeacherFeatures(patches, cls, layers[self.blocks[0]].grid)
+def block_numbers(blocks: Sequence[int], depth: int, name: str) -> list[int]:
+    """Blocks from 1, where 0 is the last and -1 the one before it; :class:`ConfigError` for those beyond."""
+    numbers = [block if block > 0 else depth + block for block in blocks]
+    if min(numbers) < 1 or max(numbers) > depth:
+        raise ConfigError(f"teachers: blocks {list(blocks)} must be within the {depth} of {name}")
+    return numbers
 
-    def _input(self, images: Tensor) -> Tensor:
-        """The batch at this teacher's size and with its statistics."""
-        if images.shape[-1] != self.size:
-            images = F.interpolate(images, (self.size, self.size), mode="bicubic", antialias=True)
-        known = (IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD)
-        if (self.backbone.mean, self.backbone.std) == known:
-            return images
-        mean, std, other_mean, other_std = (
-            images.new_tensor(values).view(3, 1, 1) for values in (*known, self.backbone.mean, self.backbone.std)
-        )
-        return (images * std + mean - other_mean) / other_std
 
-    def measured(self, batches: Sequence[Tensor]) -> dict[str, Tensor]:
+class Teaching(ABC):
+    """Where the targets of a teacher come from: a network, or a store of its features (stored_teacher.py)."""
+
+    config: TeacherConfig
+    dim: int
+
+    @abstractmethod
+    def features(self, images: Tensor, stored: Iterator[Tensor]) -> TeacherFeatures:
+        """Features of a batch (B, 3, S, S); ``stored``: the tensors that the loader read with it, which it may take."""
+
+    @abstractmethod
+    def sample(self, images: Images, rows: Sequence[int], crop: int) -> list[TeacherFeatures]:
+        """Features of the training images of these numbers, a crop of that many pixels or whole."""
+
+    def measured(self, seen: Sequence[TeacherFeatures]) -> dict[str, Tensor]:
         """What standardises its targets, by name: means and factors of the features of a sample of images."""
-        seen = [self(images) for images in batches]
         patches, cls = self.config.whitened
         found: dict[str, Standardisation] = {}
         if patches:
@@ -87,3 +75,46 @@ class Teacher:
         if self.config.cls == "queue_kl":
             buffers["queue"] = torch.zeros(self.config.queue, self.dim, device=device)
         return buffers
+
+
+class Teacher(Teaching):
+    """A frozen backbone, seen through its settings; ``crop`` is the side of the student's view in pixels."""
+
+    def __init__(self, config: TeacherConfig, crop: int, device: torch.device) -> None:
+        self.config = config
+        self.backbone: Backbone = load_backbone(config.backbone, device=device)
+        patch, depth = self.backbone.patch_size, self.backbone.depth
+        self.size = config.size or max(1, round(crop / patch)) * patch
+        if self.size % patch:
+            about = f"is not a multiple of the patch size {patch} of {config.backbone}"
+            raise ConfigError(f"teachers: size {self.size} {about}")
+        self.blocks = block_numbers(config.blocks, depth, config.backbone)
+        if config.cls is not None and not self.backbone.has_class_token:
+            raise ConfigError(f"teachers: {config.backbone} has no CLS token", "take cls: null")
+        self.dim = self.backbone.dim * len(self.blocks)
+
+    def features(self, images: Tensor, stored: Iterator[Tensor]) -> TeacherFeatures:
+        """Features of a batch, normalised by ImageNet's statistics, in one pass."""
+        layers = self.backbone.layers(self._input(images), self.blocks, "out", self.config.norm)
+        patches = torch.cat([layers[block].tokens for block in self.blocks], dim=-1)
+        cls = None
+        if self.config.cls is not None:
+            cls = torch.cat([token for block in self.blocks if (token := layers[block].cls) is not None], dim=-1)
+        return TeacherFeatures(patches, cls, layers[self.blocks[0]].grid)
+
+    def sample(self, images: Images, rows: Sequence[int], crop: int) -> list[TeacherFeatures]:
+        """Features of centre crops."""
+        crops = centre_crops(images, rows, crop)
+        return [self.features(some, iter(())) for some in torch.split(crops, _AT_ONCE)]
+
+    def _input(self, images: Tensor) -> Tensor:
+        """The batch at this teacher's size and with its statistics."""
+        if images.shape[-1] != self.size:
+            images = F.interpolate(images, (self.size, self.size), mode="bicubic", antialias=True)
+        known = (IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD)
+        if (self.backbone.mean, self.backbone.std) == known:
+            return images
+        mean, std, other_mean, other_std = (
+            images.new_tensor(values).view(3, 1, 1) for values in (*known, self.backbone.mean, self.backbone.std)
+        )
+        return (images * std + mean - other_mean) / other_std

@@ -43,7 +43,7 @@ LAW = {
     "optim": LEAVES | {"models"},
     "data": LEAVES | {"models", "init", "optim"},
     "diagnostics": LEAVES | {"models", "init", "data"},
-    "training": LEAVES | {"models", "init", "optim", "data", "diagnostics"},
+    "training": LEAVES | {"models", "init", "optim", "data", "features", "diagnostics"},
     "features": LEAVES | {"models", "init", "data"},
     "pipeline": LEAVES | {"models", "init", "optim", "data", "training", "features", "diagnostics"},
     "cli": LEAVES | {"models", "init", "optim", "data", "training", "features", "diagnostics", "pipeline"},

@@ -122,10 +122,12 @@ def selected_from(variant: Variant) -> dict[str, tuple[Any, ...]]:
 
 
 def taught_by(study: StudyBase) -> dict[str, tuple[Any, ...]]:
-    """The hashes of the frozen networks that pretraining reads."""
+    """The hashes of the frozen networks, or the stores of their features, that pretraining reads."""
     section = study.find(PretrainSection)
-    specs = section.backbones() if section is not None else ()
-    return {f"teacher {place}": ("backbone", spec) for place, spec in enumerate(specs, 1)}
+    if section is None:
+        return {}
+    networks = {f"teacher {place}": ("backbone", spec) for place, spec in enumerate(section.backbones(), 1)}
+    return networks | {f"store {place}": ("store", path) for place, path in enumerate(section.stores(), 1)}
 
 
 def start_of(nodes: StudyNodes, variant: Variant) -> dict[str, str]:
