@@ -24,7 +24,7 @@ from dinoskip.errors import DataError, DinoskipError
 from dinoskip.estimates import SIGNIFICANT
 from dinoskip.results import EvalResult
 from dinoskip.statistics import holm
-from visualize.comparison import Scores, signed
+from visualize.comparison import Scores, is_dead, signed
 from visualize.paper.as_study import HALF_WIDTHS, paper_as_study
 from visualize.paper.claims import claims, claims_grid, judged_with, pairs_of
 from visualize.paper.compare import ComparedStudy
@@ -74,7 +74,7 @@ class SeedsComparison:
     high: tuple[float, ...]
     low: tuple[float, ...]
     margin: float
-    collapsed: tuple[bool, bool]
+    dead: tuple[bool, bool]
     p: float
     counts: bool = False  # after the correction
 
@@ -85,9 +85,9 @@ class SeedsComparison:
 
     @property
     def direction(self) -> int:
-        """1 for the claim, -1 against it, 0 if neither or if a collapsed network is the higher one."""
+        """1 for the claim, -1 against it, 0 if neither or if a dead network is the higher one."""
         above = self.difference + self.margin
-        higher = self.collapsed[0 if above > 0 else 1]
+        higher = self.dead[0 if above > 0 else 1]
         return 0 if higher or abs(above) < 1e-9 else int(math.copysign(1, above))
 
     @property
@@ -162,11 +162,11 @@ def _of_rule(rule: Rule, study: ComparedStudy, scores: Scores) -> Iterator[Seeds
             if kinds[0] != kinds[1]:
                 names[at] += ", last block" if True in kinds[at] else ", earlier block"
         high, low = (tuple(one.value for one in side.now) for side in sides)
-        collapsed = tuple(any(one.collapsed for one in side.now) for side in sides)
+        dead = tuple(is_dead(side.now, side.before) for side in sides)
         judgement = judged_with(sides[0], sides[1], rule.margin) if min(len(high), len(low)) > 1 else None
         yield SeedsComparison(
             rule.text, "", "", benchmark.label, (names[0], names[1]), high, low, rule.margin,
-            (collapsed[0], collapsed[1]), judgement.p if judgement else math.nan,
+            (dead[0], dead[1]), judgement.p if judgement else math.nan,
         )  # fmt: skip
 
 
@@ -224,7 +224,7 @@ _COLUMNS = ("study", "networks", "measure", "should be higher", "than", "differe
 
 
 def _line(one: SeedsComparison) -> list[str]:
-    said = {1: "for", -1: "against", 0: "collapsed" if any(one.collapsed) else "equal"}[one.direction]
+    said = {1: "for", -1: "against", 0: "network dead" if any(one.dead) else "equal"}[one.direction]
     return [
         one.study, " − ".join(one.names), one.measure, mean_deviation(one.high), mean_deviation(one.low),
         signed(one.difference), "–" if math.isnan(one.p) else f"{one.p:.2g}",

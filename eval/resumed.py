@@ -102,10 +102,10 @@ def _flush(array: NDArray[Any]) -> None:
         array.flush()
 
 
-def collapse(
+def degeneracy(
     degenerate: NDArray[np.bool_], complete: NDArray[np.bool_], cosines: NDArray[np.float64]
 ) -> dict[str, Any]:
-    """Fields of a row that tell whether the network has collapsed there: shares of all images (n,), mean cosine.
+    """Fields of a row that tell how many cuts are degenerate there: shares of all images (n,), mean cosine.
 
     Images without a cosine (NaN) are left out of its mean.
     """

@@ -16,13 +16,25 @@ from dinoskip import estimates
 from dinoskip.estimates import LEAST_TO_CHOOSE, Difference, Estimate, cross_fitted_best, estimate, known
 from dinoskip.records import ImageRecords
 from dinoskip.results import EvalResult, best_by_heldout
-from visualize.rows import Arranged, Benchmark, Rows, Variants, arranged, collapse, one_k_per_dataset
+from visualize.rows import (
+    Arranged,
+    Benchmark,
+    Rows,
+    Variants,
+    arranged,
+    failed_cuts,
+    graphs_complete,
+    one_k_per_dataset,
+    tokens_alike,
+)
 
 OWN_BEST = "each read at its own best"
 """Setting of the benchmark in which a network is read at any block and read point, chosen together."""
 Records = Mapping[EvalResult, Sequence[ImageRecords]]  # of a row, one a seed
 CROSS_FITTED = "chosen by cross-fitting over halves of the images"
 HELD_OUT = "chosen on held-out training images"
+ROUNDED = 0.05
+"""Percent points: what is below prints as 0.0 and has no sign."""
 FIXED = "fixed beforehand, the last one: too few images to choose"
 ON_SHOWN = "chosen on the images shown: an upper estimate"
 _NORMAL = NormalDist()
@@ -80,7 +92,7 @@ class ScoreDifference:
 
 def signed(value: float) -> str:
     """``+5.2``, ``−0.3``, ``0.0``."""
-    return "0.0" if abs(value) < 0.05 else f"{value:+.1f}".replace("-", "−")
+    return "0.0" if abs(value) < ROUNDED else f"{value:+.1f}".replace("-", "−")
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,7 +102,8 @@ class Score:
     ``row`` is that of the block shown; ``blocks`` are several where halves of the images choose differently, the
     commonest first. ``how`` says how the block was chosen, ``best`` is the row of the best one on the images shown.
     ``outcomes`` are what each image contributes, one a seed of the evaluation's own fit, ``fitted`` is the estimate
-    where there is no one block. ``collapsed`` says what it collapsed to: the number then stands without an interval.
+    where there is no one block. ``failed`` says how the method failed there: the number then stands without an
+    interval; ``lifeless`` whether its tokens are alike, too.
     ``when`` is the epoch where it is not the last.
     """
 
@@ -103,7 +116,8 @@ class Score:
     best: EvalResult | None = None
     outcomes: tuple[ImageRecords, ...] = ()
     fitted: Estimate | None = None
-    collapsed: str = ""
+    failed: str = ""
+    lifeless: bool = False
     when: str = ""
 
     @property
@@ -150,6 +164,19 @@ class Score:
         return None if not found.n and math.isnan(found.low) else found
 
 
+def is_dead(now: Sequence[Score], before: Sequence[Score]) -> bool:
+    """Whether a network is dead: tokens alike, graphs complete, and no gain over its own start that is known."""
+    if not any(score.lifeless for score in now):
+        return False
+    gain = estimates.gain_of(*aligned(now, before))
+    return gain is None or not gain.low > 0
+
+
+def _lifeless(row: EvalResult) -> bool:
+    """Whether tokens are alike and every one is joined to every other."""
+    return tokens_alike(row) and graphs_complete(row)
+
+
 def aligned(*sides: Sequence[Score]) -> list[list[Estimate]]:
     """The estimates of several scores: by their images where all are of the same, else each alone."""
     every = [score for side in sides for score in side]
@@ -186,7 +213,10 @@ class Scores:
         """The number of one row; ``place`` is its block, with the read point where there are several."""
         outcomes = tuple(self._records.get(row, ()))
         blocks = (place or row.block,)
-        return Score(row, row.value, blocks, row.low, row.high, how, None, outcomes, collapsed=collapse(row))
+        return Score(
+            row, row.value, blocks, row.low, row.high, how, None, outcomes,
+            failed=failed_cuts(row), lifeless=_lifeless(row),
+        )  # fmt: skip
 
     def chosen(self, rows: Rows) -> Score | None:
         """The single block that is best by data that are not shown; None if there is none."""
@@ -238,7 +268,8 @@ class Scores:
         fitted = None if len(blocks) == 1 else fit.estimate
         return Score(
             row, 100 * fit.estimate.value, blocks, low, high, CROSS_FITTED, single[fit.oracle_block], outcomes, fitted,
-            next(filter(None, (collapse(single[block]) for block in blocks[:2])), ""),
+            next(filter(None, (failed_cuts(single[block]) for block in blocks[:2])), ""),
+            any(_lifeless(single[block]) for block in blocks[:2]),
         )  # fmt: skip
 
 

@@ -223,26 +223,47 @@ def best(values: Mapping[str, float]) -> tuple[str, float] | None:
 
 
 _MOST = 0.5  # of the images: where more cuts than this are degenerate, the number is not one of the network
+ALIKE = 0.99
+"""Mean cosine of an image's tokens from which on they are alike: of their squared singular values' participation ratio,
+a rank, no more than 1 / ALIKE² = 1.02 is left."""
 
 
-def collapse(row: EvalResult) -> str:
-    """``collapsed (60 of 60 graphs complete)`` where most of TokenCut's cuts are degenerate, else nothing."""
+def tokens_alike(row: EvalResult) -> bool:
+    """Whether the tokens that a row was measured on point the same way."""
+    return row.token_cosine is not None and row.token_cosine >= ALIKE
+
+
+def graphs_complete(row: EvalResult) -> bool:
+    """Whether most of TokenCut's graphs join every token to every other."""
+    return (row.complete or 0.0) > _MOST
+
+
+def failed_cuts(row: EvalResult) -> str:
+    """``graph complete at τ = 0.2 (60 of 60 images)`` where most cuts are degenerate, else nothing.
+
+    That is a failure of the method on these features; ``tokens alike`` stands before it where these say nothing either.
+    """
     if row.degenerate is None or row.degenerate <= _MOST:
         return ""
-    complete = (row.complete or 0.0) > _MOST
-    share, kind = (row.complete or 0.0, "graphs complete") if complete else (row.degenerate, "cuts degenerate")
-    return f"collapsed ({round(share * row.n)} of {row.n} {kind})"
+    complete, tau = graphs_complete(row), re.search(r"\btau=([\d.]+)", row.protocol)
+    share, kind = (row.complete or 0.0, "graph complete") if complete else (row.degenerate, "cuts degenerate")
+    at = f" at τ = {tau[1]}" if tau else ""
+    return f"{'tokens alike, ' if tokens_alike(row) else ''}{kind}{at} ({round(share * row.n)} of {row.n} images)"
 
 
-COLLAPSED_NOTE = "† collapsed: most of TokenCut's cuts there are degenerate, so the number says nothing of the network."
+REMEDY = "centre: true, another facet or a higher τ may help (docs/tokencut.md)"
+FAILED_NOTE = (
+    "† graph complete or cuts degenerate in most images: there TokenCut fails on these features and the number says "
+    f"nothing of the network; {REMEDY}."
+)
 
 
 def spread(row: EvalResult) -> str:
     """``± 0.3 [40.1, 43.9]``: standard deviation over seeds and 95 % interval, each where there is one.
 
-    Of collapsed features what they collapsed to (:func:`collapse`), and no interval.
+    Where the method failed what is wrong (:func:`failed_cuts`), and no interval.
     """
-    if said := collapse(row):
+    if said := failed_cuts(row):
         return said
     deviation = "" if row.deviation is None else f"± {row.deviation:.1f}"
     interval = "" if row.low is None or row.high is None else f"[{row.low:.1f}, {row.high:.1f}]"

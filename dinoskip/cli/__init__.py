@@ -37,6 +37,7 @@ def _parser() -> Parser:
         analysis,
         backbones,
         clusters,
+        cuts,
         datasets,
         look,
         machine,
@@ -59,6 +60,7 @@ def _parser() -> Parser:
     for part in (
         start,
         look,
+        cuts,
         studies,
         settings,
         training,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -69,9 +70,7 @@ def analyze(args: Args) -> int:
 
 def _along_the_dial(args: Args) -> int:
     """``dinoskip analyze --dial``: signal propagation at every weight of the skips, constant and falling with depth."""
-    from dataclasses import asdict  # and all below: heavy
-
-    from dinoskip.diagnostics import bundled_photos, dial_table
+    from dinoskip.diagnostics import bundled_photos, dial_table  # and all below: heavy
     from dinoskip.pipeline.analysis.tables import signal_text
 
     if args.spec or args.data or args.out:

@@ -20,6 +20,9 @@ class ObjectsConfig(Config):
     rounds: int = Field(3, ge=1, le=100, description="cuts of an image, so objects at most")
     size: int = Field(480, ge=16, description="side in pixels of the square that images are resized to")
 
+    centre: Annotated[bool, OmitDefaultFromKey()] = Field(
+        False, description="first subtract each image's mean token, an offset of all tokens (docs/tokencut.md)"
+    )
     masks: Annotated[bool, OmitDefaultFromKey()] = Field(
         False, description="score objects as masks, too: of kinds coco_json and coco20k, whose JSON has outlines"
     )
@@ -27,4 +30,5 @@ class ObjectsConfig(Config):
     @property
     def label(self) -> str:
         """What result rows say about the protocol."""
-        return f"maskcut tau={self.tau:g} eps={self.eps:g} rounds={self.rounds}, no CRF"
+        centred = ", centred" if self.centre else ""
+        return f"maskcut tau={self.tau:g} eps={self.eps:g} rounds={self.rounds}{centred}, no CRF"

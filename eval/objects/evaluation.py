@@ -28,11 +28,11 @@ from eval.objects.config import ObjectsConfig
 from eval.objects.masks import MaskCutRound, cut_masks
 from eval.objects.scores import MatchedBoxes, Outline, match_boxes, match_masks, outline
 from eval.picture_maps import write_map_index
-from eval.resumed import ResumedArrays, collapse
+from eval.resumed import ResumedArrays, degeneracy
 from eval.tokencut.cut import Grid
 from eval.tokencut.evaluation import BoxDataset
-from eval.tokencut.graph import mean_cosine, normalise, similarities
-from eval.tokencut.store import ImageAtBlocks, each_graph, features_of
+from eval.tokencut.graph import similarities
+from eval.tokencut.store import ImageAtBlocks, each_graph, unit_features
 
 Boxes = list[tuple[int, int, int, int]]
 _KEPT = 0.5  # IoU of a mask before and after its holes are filled, from which on it is kept
@@ -86,8 +86,8 @@ def object_boxes(
 def _cut(
     store: FeatureStore, items: Sequence[ImageAtBlocks], config: ObjectsConfig, device: torch.device
 ) -> list[_ImageObjects]:
-    unit = normalise(features_of(store, items, device))
-    cosines, grids = mean_cosine(unit), [store.grid(item.image) for item in items]
+    unit, _, cosines = unit_features(store, items, device, config.centre)
+    grids = [store.grid(item.image) for item in items]
     try:
         found = cut_masks(similarities(unit), grids, config.tau, config.eps, config.rounds)
     except ValueError as error:
@@ -100,7 +100,7 @@ def _cut(
 
 
 class _Found:
-    """What was found at every block, in files: boxes (L, N, rounds, 4), how many, masks, which cuts have collapsed."""
+    """What was found at every block, in files: boxes (L, N, rounds, 4), how many, masks, which cuts are degenerate."""
 
     def __init__(self, features: FeatureSet, config: ObjectsConfig, out: Path) -> None:
         self.features, self.files = features, ResumedArrays(features, [dump(config)], out)
@@ -199,7 +199,7 @@ def evaluate(
     write_json(out / "boxes.json", by_image)
     write_map_index(out, store, {block: f"objects_block{block}.npy" for block in store.blocks})
     like = row_like(store, dataset, task="objects", metric="AP50", protocol=config.label).with_context(context)
-    gone = [collapse(*one) for one in zip(found.degenerate, found.complete, found.cosines, strict=True)]
+    gone = [degeneracy(*one) for one in zip(found.degenerate, found.complete, found.cosines, strict=True)]
     likes = [replace(like, block=str(block), **said) for block, said in zip(store.blocks, gone, strict=True)]
     recorded = [row for like, own in zip(likes, boxes, strict=True) for row in _rows(like, match_boxes(own, truth))]
     for name, rule in BOXES.items():

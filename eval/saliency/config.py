@@ -18,6 +18,9 @@ class SaliencyConfig(Config):
     tau: float = Field(0.2, ge=0, lt=1, description="cosine above which two patches are joined")
     eps: float = Field(1e-5, gt=0, lt=1, description="affinity of patches that are not joined")
     solver: bool = Field(False, description="rows after the bilateral solver, too, whose soft maps are scored")
+    centre: Annotated[bool, OmitDefaultFromKey()] = Field(
+        False, description="first subtract each image's mean token, an offset of all tokens (docs/tokencut.md)"
+    )
     pixels: Annotated[bool, OmitDefaultFromKey()] = Field(
         False, description="baselines from pixels without a network, too: colours, random patch (docs/protocols.md)"
     )
@@ -25,4 +28,4 @@ class SaliencyConfig(Config):
     @property
     def label(self) -> str:
         """What result rows say about the masks; those of the solver add its name."""
-        return f"tokencut tau={self.tau:g} eps={self.eps:g}"
+        return f"tokencut tau={self.tau:g} eps={self.eps:g}{', centred' if self.centre else ''}"

@@ -25,7 +25,7 @@ from dinoskip.statistics import interval
 from eval.baselines import BOXES, boxes_as_masks
 from eval.labelled import places, row_like
 from eval.picture_maps import write_map_index
-from eval.resumed import ResumedArrays, collapse
+from eval.resumed import ResumedArrays, degeneracy
 from eval.saliency.config import SaliencyConfig
 from eval.saliency.scores import count_masks, f_curve
 from eval.saliency.solver import BilateralGrid, solve
@@ -37,7 +37,7 @@ Grid = tuple[int, int]
 
 
 class _Cuts:
-    """Masks of every block, bool (sum of T,), and whether each cut (L, N) has collapsed; in files.
+    """Masks of every block, bool (sum of T,), and which cuts (L, N) are degenerate; in files.
 
     An image of fewer than 3 tokens is all object.
     """
@@ -62,7 +62,8 @@ class _Cuts:
         groups = [(block,) for block in self.features.blocks]
 
         def work(part: FeatureStore) -> Iterator[tuple[int, tuple[int, ImageCuts]]]:
-            for item, made in cut_store(part, groups, (config.tau,), config.eps, None, device, workers):
+            cuts = cut_store(part, groups, (config.tau,), config.eps, None, device, workers, config.centre)
+            for item, made in cuts:
                 yield item.image, (groups.index((item.blocks[0],)), made)
 
         for i, (number, made) in self.files.each("saliency", len(groups), work):
@@ -206,7 +207,7 @@ def _recorded(
     blocks, plain = cuts.features.blocks, scores.plain
     for number, block in enumerate(blocks):
         about = replace(
-            like, block=str(block), **collapse(cuts.degenerate[number], cuts.complete[number], cuts.cosines[number])
+            like, block=str(block), **degeneracy(cuts.degenerate[number], cuts.complete[number], cuts.cosines[number])
         )
         recorded += _rows(about, plain[:, 0, number], plain[:, 1:, number])
         if solver:

@@ -26,6 +26,9 @@ class TokenCutConfig(Config):
     eps: float = Field(1e-5, gt=0, lt=1, description="affinity of patches that are not alike")
     lost_k: int | None = Field(None, ge=1, description="LOST too, its seed grown over so many patches; published: 100")
     overlays: int = Field(0, ge=0, description="pictures with mask and boxes of so many images, at every block")
+    centre: Annotated[bool, OmitDefaultFromKey()] = Field(
+        False, description="first subtract each image's mean token, an offset of all tokens (docs/tokencut.md)"
+    )
     pixels: Annotated[bool, OmitDefaultFromKey()] = Field(
         False, description="baselines from pixels without a network, too: colours, random patch (docs/protocols.md)"
     )
@@ -35,5 +38,6 @@ class TokenCutConfig(Config):
         """What result rows call each method, and the file of its boxes."""
         taus = [str(tau).removesuffix(".0") for tau in self.tau]  # in full: those that are nearly equal differ, too
         files = ["boxes.json", *(f"boxes_tau{tau}.json" for tau in taus[1:])]
-        methods = {f"tokencut tau={tau} eps={self.eps:g}": file for tau, file in zip(taus, files, strict=True)}
-        return methods | ({f"lost k={self.lost_k}": "boxes_lost.json"} if self.lost_k else {})
+        more = ", centred" if self.centre else ""
+        methods = {f"tokencut tau={tau} eps={self.eps:g}{more}": file for tau, file in zip(taus, files, strict=True)}
+        return methods | ({f"lost k={self.lost_k}{more}": "boxes_lost.json"} if self.lost_k else {})

@@ -5,6 +5,7 @@ docs/tokencut.md has the rules.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -89,12 +90,12 @@ def evaluate(
         boxes = {label: results.boxes[number, group].tolist() for group, label in enumerate(groups)}
         for group, label in enumerate(groups):
             row = row_like(store, dataset, task="tokencut", metric="CorLoc", block=label, protocol=protocol)
-            row = row.with_context(results.collapse(number, group))
+            row = row.with_context(results.degeneracy(number, group))
             hits = [is_hit(box, others) for box, others in zip(boxes[label], truth, strict=True)]
             recorded.append(hits_row(row.with_context(context), hits))
         if number:
             write_json(out / name, _by_image(store.ids, boxes))
-    _warn_of_collapse([one.row for one in recorded])
+    _warn_of_degenerate([one.row for one in recorded])
     _write(results, groups, out)
     for i in range(min(config.overlays, len(store))):
         _draw(results, dataset.path(place[i]), i, truth[i], out / "overlays")
@@ -133,22 +134,25 @@ def _cut_all(results: CutResults, config: TokenCutConfig, device: torch.device, 
     """Cut every image that is not done, part by part."""
 
     def work(part: FeatureStore) -> Iterator[tuple[int, tuple[tuple[int, ...], ImageCuts]]]:
-        for item, cuts in cut_store(part, results.groups, config.tau, config.eps, config.lost_k, device, workers):
+        found = cut_store(part, results.groups, config.tau, config.eps, config.lost_k, device, workers, config.centre)
+        for item, cuts in found:
             yield item.image, (item.blocks, cuts)
 
     for i, (blocks, cuts) in results.files.each("TokenCut", len(results.groups), work):
         results.add(blocks, i, cuts)
 
 
-def _warn_of_collapse(rows: Sequence[EvalResult]) -> None:
-    """Say once at which blocks most cuts are degenerate: their boxes are chance, whatever their CorLoc."""
-    collapsed = [row for row in rows if (row.degenerate or 0) > 0.5]
-    if collapsed:
-        worst = max(collapsed, key=lambda row: (row.complete or 0, row.degenerate or 0))
-        blocks = ", ".join(dict.fromkeys(row.block for row in collapsed))
+def _warn_of_degenerate(rows: Sequence[EvalResult]) -> None:
+    """Say once at which blocks most cuts are degenerate: their boxes are chance, whatever the network is."""
+    failed = [row for row in rows if (row.degenerate or 0) > 0.5]
+    if failed:
+        worst = max(failed, key=lambda row: (row.complete or 0, row.degenerate or 0))
         log.warning(
-            "TokenCut: collapsed at block %s: most cuts are degenerate (at block %s %d of %d graphs are complete)",
-            blocks, worst.block, round((worst.complete or 0) * worst.n), worst.n,
+            "%s: most cuts are degenerate at block %s; at block %s the graph is complete in %d of %d images, where the "
+            "tokens' mean cosine is %.2f: centre: true, another facet or a higher tau may help (docs/tokencut.md)",
+            worst.protocol, ", ".join(dict.fromkeys(row.block for row in failed)), worst.block,
+            round((worst.complete or 0) * worst.n), worst.n,
+            math.nan if worst.token_cosine is None else worst.token_cosine,
         )  # fmt: skip
 
 

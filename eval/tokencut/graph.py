@@ -149,6 +149,15 @@ def normalise(features: Tensor, length: Tensor | None = None) -> Tensor:
     return (features / length.clamp_min(TINY_NORM)[..., None].to(features.dtype)).float()
 
 
+def centred(features: Tensor) -> Tensor:
+    """Return features (..., n, C) without the mean token of each image, float32.
+
+    An offset that all tokens share raises every cosine: a graph can be complete though its tokens differ.
+    """
+    features = features.float()
+    return features - features.mean(-2, keepdim=True)
+
+
 def lengths(features: Tensor) -> Tensor:
     """Return the L2 norm of each row (..., C): float32, or float64 where a square goes beyond float32 and on a GPU.
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from dinoskip.config import dump
 from dinoskip.features import FeatureSet
-from eval.resumed import ResumedArrays, collapse
+from eval.resumed import ResumedArrays, degeneracy
 from eval.tokencut.config import TokenCutConfig
 from eval.tokencut.cut import TokenCut, to_pixels
 from eval.tokencut.store import ImageCuts
@@ -65,9 +65,9 @@ class CutResults:
             self.vectors[blocks][rows] = first.eigenvector / np.abs(first.eigenvector).max()
             self.masks[blocks][rows] = first.mask.ravel()
 
-    def collapse(self, method: int, group: int) -> dict[str, Any]:
-        """Fields of a row that tell whether the network has collapsed there (:func:`eval.resumed.collapse`)."""
-        return collapse(self.degenerate[method, group], self.complete[method, group], self.cosines[group])
+    def degeneracy(self, method: int, group: int) -> dict[str, Any]:
+        """Fields of a row that tell how many cuts are degenerate there (:func:`eval.resumed.degeneracy`)."""
+        return degeneracy(self.degenerate[method, group], self.complete[method, group], self.cosines[group])
 
     def mask(self, block: int, i: int) -> NDArray[np.bool_]:
         """Return the mask (h, w) of image ``i``."""

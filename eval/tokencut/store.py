@@ -14,7 +14,7 @@ from dinoskip.errors import DataError
 from dinoskip.features import FeatureSet, FeatureStore
 from eval.pixels import NamedFiles, pixel_tokens
 from eval.tokencut.cut import LEAST_TOKENS, TokenCut, batch_size, cut, each
-from eval.tokencut.graph import lengths, mean_cosine, normalise, similarities
+from eval.tokencut.graph import centred, lengths, mean_cosine, normalise, similarities
 from eval.tokencut.lost import Lost, grow
 
 T = TypeVar("T")
@@ -62,15 +62,17 @@ def cut_store(
     lost_k: int | None,
     device: torch.device,
     workers: int,
+    centre: bool = False,
 ) -> Iterator[tuple[ImageAtBlocks, ImageCuts]]:
     """Yield every image of at least 3 tokens at every group of blocks once; the similarities are computed once.
 
-    Several blocks are joined by their mean cosine; order as in :func:`each_graph`. Raises :class:`DataError` for
-    features that are not finite.
+    Several blocks are joined by their mean cosine; order as in :func:`each_graph`. With ``centre`` graphs are those of
+    features without each image's mean token; the mean cosine stays that of the features themselves. Raises
+    :class:`DataError` for features that are not finite.
     """
 
     def work(items: Sequence[ImageAtBlocks]) -> list[ImageCuts]:
-        return _cut(store, items, taus, eps, lost_k, device)
+        return _cut(store, items, taus, eps, lost_k, device, centre)
 
     yield from each_graph(store, groups, work, device, workers)
 
@@ -126,12 +128,11 @@ def _cut(
     eps: float,
     lost_k: int | None,
     device: torch.device,
+    centre: bool,
 ) -> list[ImageCuts]:
     grids = [store.grid(item.image) for item in items]
-    features = features_of(store, items, device)
-    length = lengths(features)
-    unit = normalise(features, length)
-    similarity, cosines = similarities(unit), mean_cosine(unit)
+    unit, length, cosines = unit_features(store, items, device, centre)
+    similarity = similarities(unit)
     try:
         cuts = [cut(similarity, grids, tau, eps) for tau in taus]
     except ValueError as error:
@@ -140,17 +141,37 @@ def _cut(
     return [ImageCuts([one[i] for one in cuts], lost[i], cosines[i]) for i in range(len(items))]
 
 
-def features_of(store: FeatureStore, items: Sequence[ImageAtBlocks], device: torch.device) -> torch.Tensor:
-    """Return float32 (B, N, C) of items of one number of tokens; :class:`DataError` if they are not finite."""
-    return torch.from_numpy(np.stack([_features(store, item) for item in items])).to(device)
+def unit_features(
+    store: FeatureStore, items: Sequence[ImageAtBlocks], device: torch.device, centre: bool
+) -> tuple[torch.Tensor, torch.Tensor, list[float]]:
+    """Normalised features (B, N, C) of items of one number of tokens, their lengths (B, N), the tokens' mean cosines.
+
+    With ``centre`` features and lengths are without each image's mean token, and the cosines with it. Raises
+    :class:`DataError` for features that are not finite.
+    """
+    features = _batch(store, items, device, centre=False)
+    length = lengths(features)
+    unit = normalise(features, length)
+    cosines = mean_cosine(unit)
+    if centre:
+        features = _batch(store, items, device, centre=True)
+        length = lengths(features)
+        unit = normalise(features, length)
+    return unit, length, cosines
 
 
-def _features(store: FeatureStore, item: ImageAtBlocks) -> NDArray[np.float32]:
+def _batch(store: FeatureStore, items: Sequence[ImageAtBlocks], device: torch.device, *, centre: bool) -> torch.Tensor:
+    return torch.from_numpy(np.stack([_features(store, item, centre=centre) for item in items])).to(device)
+
+
+def _features(store: FeatureStore, item: ImageAtBlocks, *, centre: bool) -> NDArray[np.float32]:
     """Float32 (N, C). The mean cosine over blocks is the cosine of the concatenated normalised features."""
     parts = [store.tokens(block, item.image) for block in item.blocks]
     for block, part in zip(item.blocks, parts, strict=True):
         if not np.isfinite(part).all():
             raise DataError(f"{store.path}: {store.ids[item.image]}: block {block}: features must be finite")
+    if centre:
+        parts = [centred(torch.from_numpy(part)).numpy() for part in parts]
     if len(parts) == 1:
         return parts[0]
     return np.concatenate([normalise(torch.from_numpy(part)).numpy() for part in parts], axis=1)

@@ -25,8 +25,9 @@ class TokenCutSection(TokenCutConfig):
 
 
 def as_published(row: EvalResult) -> int:
-    """TokenCut with tau 0.2, on keys."""
-    return bool(re.match(r"tokencut\b.*\btau=0\.2(?!\d)", row.protocol)) + (row.facet == "key")
+    """TokenCut with tau 0.2, on keys, not centred."""
+    plain = bool(re.match(r"tokencut\b.*\btau=0\.2(?!\d)", row.protocol)) and "centred" not in row.protocol
+    return plain + (row.facet == "key")
 
 
 TASK = EvaluationTask(

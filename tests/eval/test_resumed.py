@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from dinoskip.features import FeatureStore
-from eval.resumed import ResumedArrays, collapse
+from eval.resumed import ResumedArrays, degeneracy
 
 MANIFEST = {
     "ids": list("abcd"), "blocks": [1], "dtype": "float32", "facet": "out", "norm": "none", "weights_hash": "w",
@@ -69,7 +69,7 @@ def test_other_settings_begin_again(tmp_path: Path) -> None:
     assert seen == ["c", "a"]
 
 
-def test_collapse() -> None:
-    said = collapse(np.array([True, False]), np.array([True, True]), np.array([0.5, np.nan]))
+def test_degeneracy() -> None:
+    said = degeneracy(np.array([True, False]), np.array([True, True]), np.array([0.5, np.nan]))
     assert said == {"degenerate": 0.5, "complete": 1.0, "token_cosine": 0.5}
-    assert collapse(np.zeros(1, bool), np.zeros(1, bool), np.array([np.nan]))["token_cosine"] is None
+    assert degeneracy(np.zeros(1, bool), np.zeros(1, bool), np.array([np.nan]))["token_cosine"] is None

@@ -46,10 +46,10 @@ class BoardLine:
 
     @property
     def how(self) -> str:
-        """How its block was chosen, or what it collapsed to; an unresolved learning rate; why there is no p."""
+        """How its block was chosen, or how the method failed there; an unresolved learning rate; why there is no p."""
         rate = f"rate unresolved: {self.unresolved}" if self.unresolved else ""
         few = self.difference.why if self.difference else ""
-        return "; ".join(filter(None, (self.score.collapsed or self.score.how, rate, few)))
+        return "; ".join(filter(None, (self.score.failed or self.score.how, rate, few)))
 
     @property
     def backbone(self) -> str:

@@ -2,7 +2,8 @@
 
 - ``results`` (against block, epoch, depth), ``training`` (loss and what was measured meanwhile), ``networks`` and
   ``activations`` (what is inside)
-- ``curves``, any quantity against block or step; ``drawing``, what all of them share
+- ``cuts``, one photograph under many cuts; ``curves``, any quantity against block or step
+- ``drawing``, what all of them share
 """
 
 import lazy_loader

@@ -18,7 +18,7 @@ from visualize.rows import (
     Variants,
     arranged,
     best,
-    collapse,
+    failed_cuts,
     last_epochs,
     one_k_per_dataset,
     single_blocks,
@@ -88,8 +88,8 @@ def blocks_figure(variants: Variants, out: Path, baselines: Sequence[EvalResult]
     marks = ["ring: best block", "dotted level: several blocks together"]
     if any(row.low is not None for rows in benchmarks.values() for own in rows.values() for row in own.values()):
         marks.append("shade: 95 % interval")
-    if any(collapse(row) for rows in benchmarks.values() for own in rows.values() for row in own.values()):
-        marks.append("cross: collapsed features, without an interval")
+    if any(failed_cuts(row) for rows in benchmarks.values() for own in rows.values() for row in own.values()):
+        marks.append("cross: graph complete or cuts degenerate in most images, without an interval")
     if baselines:
         marks.append("grey level: baseline without a network")
     if any(untrained.values()):
@@ -105,7 +105,7 @@ def _block_curve(axes: Any, rows: Mapping[str, EvalResult], number: int, name: s
         top = best(values_of(rows)) or ("1", math.nan)
         axes.plot(int(top[0]), top[1], "o", markersize=9, fillstyle="none", color=colour)
     ends = {block: (rows[str(block)].low, rows[str(block)].high) for block in points}
-    gone = [block for block in points if collapse(rows[str(block)])]
+    gone = [block for block in points if failed_cuts(rows[str(block)])]
     axes.plot(gone, [points[block] for block in gone], "x", color=colour, markersize=9, linestyle="none")
     known = {block: end for block, end in ends.items() if None not in end and block not in gone}
     if known:

@@ -19,7 +19,7 @@ import numpy as np
 
 from dinoskip.estimates import SIGNIFICANT, Judgement, difference, estimate, gain_of, one_sided
 from dinoskip.statistics import holm
-from visualize.comparison import Score, ScoreDifference, Scores, aligned, signed
+from visualize.comparison import Score, ScoreDifference, Scores, aligned, is_dead, signed
 from visualize.paper.compare import ComparedStudy
 from visualize.paper.published import EPOCHS, INITIALISED, SKIP
 from visualize.paper.rules import ACCURACY, EARLIER, LAST, RULES, SEVERAL, SINGLE, Rule, Side
@@ -192,11 +192,11 @@ def judged_with(high: Numbers, low: Numbers, margin: float) -> Judgement | None:
 
 
 def _compared(label: str, high: Numbers, low: Numbers, judgement: Judgement, margin: float) -> Comparison:
-    """``high`` should be the larger, or at most ``margin`` smaller; a collapsed network never wins."""
+    """``high`` should be the larger, or at most ``margin`` smaller; a dead network never wins."""
     found, less = judgement.difference, margin / 100
     higher = high if found.value > 0 else low
     shown = replace(found, value=found.value - less, low=found.low - less, high=found.high - less)
-    direction = 0 if any(score.collapsed for score in higher.now) else (found.value > 0) - (found.value < 0)
+    direction = 0 if is_dead(higher.now, higher.before) else (found.value > 0) - (found.value < 0)
     text = f"{label}: {high.text} − {low.text} = {ScoreDifference.of(shown).text}"
     if judgement.gain is not None and not one_sided(judgement.gain) < SIGNIFICANT:
         text += f"; {higher.name} is {signed(100 * judgement.gain.value)} from its own start"
@@ -263,7 +263,7 @@ def _note(judged: Sequence[Claim]) -> str:
         "Of k-NN and top-1 the last block; else one block, chosen without the images shown where their records allow "
         "it. A comparison counts (+ for the claim, − against it) where p < 0.05 after Holm's correction for the "
         f"{count} comparisons of this table; = does not count. A claim is supported or contradicted if all that counts "
-        "says so, mixed if not all does, undecided if nothing counts. A network that has collapsed never wins, nor one "
+        "says so, mixed if not all does, undecided if nothing counts. A network that is dead never wins, nor one "
         "that is not above its own start. Of several training runs a network p holds their chance and that of the "
         "images, of one run the images' alone."
     )

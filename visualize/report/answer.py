@@ -2,9 +2,10 @@
 
 Every network, all its seeds of training together, is compared with the one with skips of the same optimizer and depth;
 without such pairs every later one with the first. One is better where the difference **and** its gain over its own
-start hold (:func:`dinoskip.estimates.judged`), p below 0.05 after correction for all lines of the page (Holm), it has
-not collapsed, the measure separates networks at all (:mod:`visualize.report.separation`), and the learning rates of
-both are resolved (:mod:`dinoskip.pipeline.stages.sweep`). Lines that read the same numbers at several places, as a
+start hold (:func:`dinoskip.estimates.judged`), p below 0.05 after correction for all lines of the page (Holm), it is
+not dead (:func:`visualize.comparison.is_dead`), the measure separates networks at all
+(:mod:`visualize.report.separation`), and the learning rates of both are resolved
+(:mod:`dinoskip.pipeline.stages.sweep`). Lines that read the same numbers at several places, as a
 skipless block's output and its MLP branch are, count as one.
 """
 
@@ -12,41 +13,45 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from dinoskip.estimates import Judgement, decided, gain_of, judged
+from dinoskip.estimates import Judgement, decided, judged
 from dinoskip.results import EvalResult
-from visualize.comparison import CROSS_FITTED, HELD_OUT, OWN_BEST, Score, ScoreDifference, Scores, aligned, signed
+from visualize.comparison import (
+    CROSS_FITTED,
+    HELD_OUT,
+    OWN_BEST,
+    ROUNDED,
+    Score,
+    ScoreDifference,
+    Scores,
+    aligned,
+    is_dead,
+    signed,
+)
 from visualize.paper.published import SKIP
-from visualize.rows import Benchmark, Rows, StudyVariant, collapse, families, single_blocks, values_of
-from visualize.tables import TextTable, mean_deviation
+from visualize.rows import REMEDY, Benchmark, Rows, StudyVariant, failed_cuts, families, single_blocks, values_of
+from visualize.tables import mean_deviation
 
 BETTER, WORSE, UNDECIDED = "better", "worse", "undecided"
-_ROUNDED = 0.05  # percent points: what is below prints as 0.0 and has no sign
-_UNPAIRED = "no records of both on the same images, so the difference is unpaired"
 SAME_WEIGHTS = "the same weights"
-_ONE_RUN = "Each network was trained once. The intervals cover the choice of images, not the training seed."
-_SEEDS = (
-    "Each network was trained with several seeds. The intervals and p cover the training seed and, where both networks "
-    "were measured on the same images, the choice of images; not the choice of blocks, data set and protocol."
-)
 
 
 @dataclass(frozen=True, eq=False)
 class Measured:
     """A network on one benchmark, a score a seed: after training, before it (of the same seeds), at the last block.
 
-    ``before`` is empty where not all were evaluated at epoch 0. ``collapsed`` says how many blocks have, and to what;
-    ``unresolved`` why its learning rate is not known to be the best. ``read`` is what every block has, before training
-    and after: read points of the same numbers are one.
+    ``before`` is empty where not all were evaluated at epoch 0. ``failed`` says at how many blocks the
+    method did, and how; ``unresolved`` why its learning rate is not known to be the best. ``read`` is what every block
+    has, before training and after: read points of the same numbers are one.
     """
 
     name: str
     now: tuple[Score, ...]
     before: tuple[Score, ...] = ()
     last: tuple[Score, ...] = ()
-    collapsed: str = ""
+    failed: str = ""
     unresolved: str = ""
     read: Hashable = ()
 
@@ -56,21 +61,26 @@ class Measured:
         return statistics.mean(score.value for score in self.now)
 
     @property
-    def has_collapsed(self) -> bool:
-        """Whether the chosen block of any seed has."""
-        return any(score.collapsed for score in self.now)
+    def failed_there(self) -> str:
+        """How the method failed at the chosen block of a seed; nothing where it did not."""
+        return next(filter(None, (score.failed for score in self.now)), "")
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether the network is: that alone bars it from winning."""
+        return is_dead(self.now, self.before)
 
     @property
     def parts(self) -> dict[str, str]:
-        """Value, interval (over seeds: deviation) or what it collapsed to, block, best block on the images shown."""
+        """Value, interval (over seeds: deviation) or how the method failed, block, best block on the images shown."""
         first = self.now[0]
         block = " ".join(dict.fromkeys(score.block for score in self.now))
         if len(self.now) > 1:
             value, _, deviation = mean_deviation([score.value for score in self.now]).partition(" ")
-            return {"value": value, "interval": first.collapsed or deviation, "block": block, "best": ""}
+            return {"value": value, "interval": first.failed or deviation, "block": block, "best": ""}
         interval = "" if first.low is None or first.high is None else f"[{first.low:.1f}, {first.high:.1f}]"
         top = "" if first.best is None else f"best on these images {first.best.value:.1f} b{first.best.block}"
-        return {"value": f"{first.value:.1f}", "interval": first.collapsed or interval, "block": block, "best": top}
+        return {"value": f"{first.value:.1f}", "interval": first.failed or interval, "block": block, "best": top}
 
 
 @dataclass(frozen=True, eq=False)
@@ -185,13 +195,13 @@ def measured(name: str, own: Sequence[StudyVariant], benchmark: Benchmark, score
     if not now:
         return None
     before = [scores.chosen(scores.rows(one, benchmark, 0)) if ends[one] > 0 else None for one in now]
-    gone = next(filter(None, (_collapsed(rows[one]) for one in now)), "")
+    failed = next(filter(None, (_failed(rows[one]) for one in now)), "")
     return Measured(
         name,
         tuple(now.values()),
         tuple(score for score in before if score) if all(before) else (),
         tuple(score for one in now if (score := scores.last(rows[one]))),
-        f"{name}, {benchmark.label}: {gone}" if gone else "",
+        f"{name}, {benchmark.label}: {failed}; {REMEDY}" if failed else "",
         next(filter(None, (one.unresolved for one in own)), ""),
         tuple(_numbers(scores.rows(one, benchmark, epoch)) for one in now for epoch in {0, ends[one]}),
     )
@@ -227,14 +237,14 @@ def judged_scores(first: Measured, second: Measured) -> Judgement | None:
     return None if unknown and len(first.now) == len(second.now) == 1 else made
 
 
-def _collapsed(rows: Rows) -> str:
-    """``3 of 8 blocks (4, 5, 6) collapsed (60 of 60 graphs complete)``, or nothing."""
+def _failed(rows: Rows) -> str:
+    """``3 of 8 blocks (4, 5, 6): graph complete at τ = 0.2 (60 of 60 images)``, or nothing."""
     single = single_blocks(values_of(rows))
-    said = {block: collapse(rows[str(block)]) for block in single}
+    said = {block: failed_cuts(rows[str(block)]) for block in single}
     gone = [block for block in single if said[block]]
     if not gone:
         return ""
-    return f"{len(gone)} of {len(single)} blocks ({', '.join(map(str, gone))}) {said[gone[0]]}"
+    return f"{len(gone)} of {len(single)} blocks ({', '.join(map(str, gone))}): {said[gone[0]]}"
 
 
 def _decided(compared: Sequence[Answer], speechless: Mapping[Benchmark, str]) -> list[Answer]:
@@ -278,8 +288,8 @@ def _line_decided(line: AnswerLine, sign: int, p: float, speechless: str) -> Ans
     why = line.unresolved or speechless or difference.why
     if line.same_weights:
         why = SAME_WEIGHTS
-    if not why and winner.has_collapsed:
-        why = f"{winner.name} has collapsed"
+    if not why and winner.is_dead:
+        why = f"{winner.name} is dead"
     if not why and sign == 0 and gain is not None and line.judgement and line.judgement.p > difference.p:
         why = f"{winner.name} is not clearly above its own start ({signed(100 * gain.value)})"
     return replace(line, p=p, sign=0 if why else sign, why=why)
@@ -336,7 +346,7 @@ def dependences(compared: Sequence[Answer]) -> list[str]:
                 measures.setdefault(replace(line.benchmark, setting=""), []).append(line)
         for benchmark, lines in measures.items():
             values = [line.difference.value for line in lines if line.difference]
-            if min(values) <= -_ROUNDED and max(values) >= _ROUNDED:
+            if min(values) <= -ROUNDED and max(values) >= ROUNDED:
                 listed = "; ".join(f"{line.benchmark.setting} {_text(line)} {line.verdict}" for line in lines)
                 about = f"{benchmark.label}: the sign of {answer.first} − {answer.second}"
                 sentences.append(f"{about} depends on where blocks are read: {listed}.")
@@ -391,47 +401,6 @@ def _text(line: AnswerLine) -> str:
     return line.difference.text if line.difference else ""
 
 
-def cautions(compared: Sequence[Answer]) -> list[str]:
-    """What must be known before a number is believed: collapse, baselines that are not beaten, unpaired differences.
-
-    And what was random: images alone, or seeds of training, too.
-    """
-    lines: dict[str, None] = {}
-    for answer in compared:
-        for line in answer.lines:
-            for side in filter(None, (line.first, line.second)):
-                rate = (
-                    f"{side.name}: rate unresolved, so no verdict on it: {side.unresolved}" if side.unresolved else ""
-                )
-                lines |= dict.fromkeys(filter(None, [rate, side.collapsed, *_of_network(line, side)]))
-            if line.difference and not line.difference.paired and not line.difference.seeds:
-                lines[f"{line.benchmark.label}: {_UNPAIRED}"] = None
-    shown = [line for answer in compared if answer.second for line in answer.lines]
-    several = any(line.judgement and line.judgement.difference.seeds for line in shown)
-    return [*lines, *([_SEEDS if several else _ONE_RUN] if shown else [])]
-
-
-def _of_network(line: AnswerLine, side: Measured) -> list[str]:
-    """Baselines and an own start that a network is not clearly above."""
-    if side.has_collapsed:
-        return []
-    about = f"{side.name}, {line.benchmark.label}, {side.parts['block']}: {side.value:.1f} is"
-    low = side.now[0].low if len(side.now) == 1 and side.now[0].low is not None else side.value
-    said: list[str] = []
-    if line.trivial is not None and low <= line.trivial.value:
-        name, value = line.trivial.model.removeprefix("baseline: "), line.trivial.value
-        said.append(f"{about} {_not_above(side.value, value)} the baseline ({name}), {value:.1f}")
-    gain = gain_of(*aligned(side.now, side.before))
-    if gain is not None and not gain.low > 0:
-        start = side.value - 100 * gain.value
-        said.append(f"{about} {_not_above(side.value, start)} the same network before training, {start:.1f}")
-    return said
-
-
-def _not_above(value: float, floor: float) -> str:
-    return "below" if value <= floor - _ROUNDED else "not clearly above"
-
-
 def choices(compared: Sequence[Answer]) -> str:
     """How blocks were chosen, and how much higher the scores would be with blocks chosen on the images shown."""
     hows: dict[str, dict[str, None]] = {}
@@ -449,50 +418,3 @@ def choices(compared: Sequence[Answer]) -> str:
         else:
             text += " Choosing the block on these images instead would not have changed the score."
     return text
-
-
-def answer_table(
-    compared: Sequence[Answer],
-    name: str = "answer",
-    title: str = "Which network is better",
-    every: Sequence[Answer] = (),
-) -> TextTable:
-    """A line a pair and benchmark, as text; ``every`` has the lines, too, of measures that are not allowed to speak."""
-    lines: list[list[str]] = []
-    rules: set[int] = set()
-    for answer in compared:
-        rules.add(len(lines))
-        for line in answer.lines:
-            names = f"{answer.first} − {answer.second}" if answer.second else answer.first
-            sides = (line.first, line.second)
-            untrained = _beside(sides, lambda side: side.before)
-            last = _beside(sides, lambda side: side.last)
-            cells = [*map(_cell, sides), _text(line), line.certainty, untrained, last]
-            floor = (
-                f"{line.trivial.value:.1f} ({line.trivial.model.removeprefix('baseline: ')})" if line.trivial else ""
-            )
-            lines.append([names, line.benchmark.label, *cells, floor])
-    columns = (
-        "networks", "measure", "first", "second", "difference", "the first is", "untrained", "last block", "baseline",
-    )  # fmt: skip
-    notes = [
-        note for note in (verdict(compared, every), *dependences(every), choices(compared), *cautions(compared)) if note
-    ]
-    return TextTable(name, title, [[(c, 1) for c in columns]], lines, 2, frozenset(rules), notes)
-
-
-def _beside(sides: Sequence[Measured | None], which: Callable[[Measured], Sequence[Score]]) -> str:
-    """``29.1 ± 0.3 / 28.5 ± 0.2`` of both networks, of those that have it."""
-    listed = [[score.value for score in which(side)] for side in sides if side]
-    return " / ".join(mean_deviation(values) for values in listed if values)
-
-
-def _cell(side: Measured | None) -> str:
-    """``37.5 [32.0, 42.1] b5, best on these images 38.0 b6``, or what it collapsed to; over seeds ``37.5 ± 0.4 b5``."""
-    if side is None:
-        return "not run"
-    parts = side.parts
-    if side.has_collapsed:
-        return f"{parts['value']} {parts['block']}: {parts['interval']}"
-    text = " ".join(filter(None, (parts["value"], parts["interval"], parts["block"])))
-    return f"{text}, {parts['best']}" if parts["best"] else text

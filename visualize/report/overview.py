@@ -74,8 +74,10 @@ def _cell(line: AnswerLine | None, silent: bool) -> MeasuredCell:
         return MeasuredCell("same", SAME_WEIGHTS)
     if silent:
         return MeasuredCell("silent", NOT_SEPARATING, number)
-    if line.first.has_collapsed:
-        return MeasuredCell(line.verdict, f"{line.verdict}, collapsed", number)
+    if line.first.is_dead:
+        return MeasuredCell(line.verdict, f"{line.verdict}, network dead", number)
+    if failed := line.first.failed_there:
+        return MeasuredCell(line.verdict, f"{line.verdict}, {failed.partition(' (')[0]}", number)
     return MeasuredCell(line.verdict, line.verdict, number)
 
 

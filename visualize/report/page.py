@@ -22,7 +22,9 @@ from visualize.paper.claims import claims, claims_grid
 from visualize.paper.compare import ComparedStudy, compared, compared_csv
 from visualize.paper.published import published
 from visualize.report import sections
-from visualize.report.answer import Answer, answer_table, answers, cautions, choices, dependences, verdict
+from visualize.report.answer import Answer, answers, choices, dependences, verdict
+from visualize.report.answer_table import answer_table
+from visualize.report.cautions import cautions
 from visualize.report.content import Preview, Report
 from visualize.report.markdown import report_markdown
 from visualize.report.overview import LEGEND, Overview, described, overview_tables, overviews

@@ -8,7 +8,7 @@ from typing import Any
 from visualize.palette import variant_colour, variant_places
 from visualize.report.answer import Answer, AnswerLine
 from visualize.report.tables import Line
-from visualize.rows import COLLAPSED_NOTE, Benchmark, Rows, collapse, single_blocks, values_of
+from visualize.rows import FAILED_NOTE, Benchmark, Rows, failed_cuts, single_blocks, values_of
 from visualize.tables import NOT_RUN, DataTable, TextTable, mean_deviation, shown
 
 _SHADES = 10
@@ -76,18 +76,18 @@ def heat(
             None
             if block not in curve
             else (
-                f"{curve[block]:.1f}" + ("†" if collapse(rows[name][str(block)]) else ""),
+                f"{curve[block]:.1f}" + ("†" if failed_cuts(rows[name][str(block)]) else ""),
                 int((_SHADES - 1) * (curve[block] - low) / span),
                 curve[block] == top,
             )
             for block in blocks
         ]
         lines.append((name, cells))
-    gone = any(collapse(row) for own in rows.values() for row in own.values())
+    gone = any(failed_cuts(row) for own in rows.values() for row in own.values())
     below = [(line.label, line.cells[number]) for line in floor if line.cells[number]]
     first = {f"{name}, epoch 0": single_blocks(values_of(own)) for name, own in begun.items()}
     start = [(label, [curve.get(block) for block in blocks]) for label, curve in first.items()]
-    about = {"label": benchmark.label, "note": COLLAPSED_NOTE if gone else ""}
+    about = {"label": benchmark.label, "note": FAILED_NOTE if gone else ""}
     return {**about, "blocks": blocks, "lines": lines, "start": start, "floor": below}
 
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from dinoskip.results import UNKNOWN_EPOCH, EvalResult
 from visualize.paper.published import PublishedTable
 from visualize.rows import (
-    COLLAPSED_NOTE,
+    FAILED_NOTE,
     PAPERS,
     Benchmark,
     Rows,
@@ -17,7 +17,7 @@ from visualize.rows import (
     arranged,
     benchmark_key,
     best,
-    collapse,
+    failed_cuts,
     last_epochs,
     principal,
     setting_note,
@@ -144,7 +144,7 @@ def block_grids(variants: Variants, baselines: Sequence[EvalResult] = ()) -> lis
             (name, int(row.block))
             for name, own in rows.items()
             for row in own.values()
-            if row.block.isdigit() and collapse(row)
+            if row.block.isdigit() and failed_cuts(row)
         }
         body = [
             [
@@ -156,7 +156,7 @@ def block_grids(variants: Variants, baselines: Sequence[EvalResult] = ()) -> lis
         values = [(line.label, line.cells[number]) for line in floor]
         body += [[label, *[f"{cell.value:.1f}"] * len(blocks)] for label, cell in values if cell]
         head = [[("block", 1), *((str(block), 1) for block in blocks)]]
-        rules, notes = frozenset({len(variants), len(curves)}), [COLLAPSED_NOTE] if gone else []
+        rules, notes = frozenset({len(variants), len(curves)}), [FAILED_NOTE] if gone else []
         grids.append(TextTable(f"blocks-{number}", benchmark.label, head, body, rules=rules, notes=notes))
     return [grid for grid in grids if len(grid.columns) > 1]
 

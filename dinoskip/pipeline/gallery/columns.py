@@ -32,7 +32,9 @@ from dinoskip.records import ImageRecords, read_records
 from dinoskip.results import EvalResult, read_rows
 from eval.picture_maps import read_maps
 from eval.probe import load_heads, predict
-from eval.tokencut import to_pixels, tokencut
+from eval.tokencut import TokenCutConfig, to_pixels
+from eval.tokencut.cut import cut
+from eval.tokencut.graph import centred, normalise, similarities
 from visualize.colours import PcaBasis, PcaViews, pca_views
 from visualize.comparison import Scores
 from visualize.gallery import Classes, Discovery, GalleryConfig, GalleryImage, GalleryModel, build_gallery, write_sheets
@@ -120,8 +122,9 @@ def _predictions(store: FeatureStore, probe: Path) -> ByBlock:
     return labels
 
 
-def _discoveries(store: FeatureStore) -> ByBlock:
-    """TokenCut of every shown image at every block."""
+def _discoveries(store: FeatureStore, settings: Mapping[str, Any]) -> ByBlock:
+    """TokenCut of every shown image at every block; ``settings`` are those that are not its defaults."""
+    config = TokenCutConfig.model_validate(settings)
     whole = [index for index in range(len(store.ids)) if store.grid(index)[0] * store.grid(index)[1] >= 3]
     cuts: ByBlock = {}
     with Progress("TokenCut", len(store.blocks) * len(whole), "images") as progress:
@@ -129,10 +132,12 @@ def _discoveries(store: FeatureStore) -> ByBlock:
             cuts[block] = {}
             for index in whole:
                 grid = store.grid(index)
-                cut = tokencut(as_float(store.tokens(block, index)), grid)
-                box = to_pixels(cut.box, store.patch_size, store.image_size(index))
+                tokens = torch.from_numpy(as_float(store.tokens(block, index)))
+                unit = normalise(centred(tokens) if config.centre else tokens)
+                (found,) = cut(similarities(unit[None]), [grid], config.tau[0], config.eps)
+                box = to_pixels(found.box, store.patch_size, store.image_size(index))
                 cuts[block][store.ids[index]] = Discovery(
-                    box, cut.eigenvector.reshape(grid), cut.mask, store.patch_size
+                    box, found.eigenvector.reshape(grid), found.mask, store.patch_size, found.complete
                 )
                 progress.advance()
     return cuts
@@ -193,7 +198,7 @@ def _column(
         name=name,
         store=store,
         predictions=_predictions(store, inputs["probe"]) if "probe" in inputs else {},
-        discoveries=_discoveries(keys),
+        discoveries=_discoveries(keys, task.settings.get("cut", {})),
         attention=_attention(backbone, shown, store),
         maps={
             layer: read_maps(inputs[layer], shown.ids)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
-from dinoskip.config import settings_for_key
+from dinoskip.config import dump, settings_for_key
 from dinoskip.data.sets.labels import DETECTION, LABELS, SEGMENTATION
 from dinoskip.fields import Name
 from dinoskip.pipeline.stage import (
@@ -158,6 +158,8 @@ def add_nodes(nodes: StudyNodes) -> None:
     drawn = settings_for_key(section, without={*STUDY_KEYS, "page"})
     if section.first > section.page:  # the key of a gallery of one page does not say how many images a page may have
         drawn["page"] = section.page
+    own, usual = dump(discovery), dump(TokenCutSection())
+    cut = {key: own[key] for key in ("tau", "eps", "centre") if own[key] != usual[key]}
     settings = {
         "gallery": {**drawn, "size": section.size or probe.size, "dataset": name},
         "title": f"{study.name}, block by block",
@@ -165,6 +167,7 @@ def add_nodes(nodes: StudyNodes) -> None:
         "norm": study.evaluate.norm[0],
         "read": probe.facet[0],
         "facet": discovery.facet[0],
+        **({"cut": cut} if cut else {}),
         "seed": study.seed,
         "blocks": study.evaluate.block_list,
     }

@@ -301,7 +301,7 @@ def test_records_are_the_hits_of_every_row(dataset: Boxes, store: FeatureStore, 
     assert records[rows[1]].of(dataset.ids).tolist() == hits
 
 
-def test_collapse_is_in_the_rows_and_logged_once(
+def test_degenerate_cuts_are_in_the_rows_and_logged_once(
     dataset: Boxes, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = store_of(dataset, tmp_path / "store")
@@ -319,8 +319,34 @@ def test_collapse_is_in_the_rows_and_logged_once(
     values = [torch.from_numpy(store.tokens(1, i))[None] for i in range(4)]
     assert alive.token_cosine == pytest.approx(np.mean([token_cosine(one) for one in values]), abs=1e-5)
     assert all((row.complete, row.degenerate, row.token_cosine) == (None, None, None) for row in floor)
-    said = [record.getMessage() for record in caplog.records if "collapsed" in record.getMessage()]
-    assert said == ["TokenCut: collapsed at block 2: most cuts are degenerate (at block 2 4 of 4 graphs are complete)"]
+    said = [record.getMessage() for record in caplog.records if "degenerate" in record.getMessage()]
+    assert said == [
+        "tokencut tau=0.2 eps=1e-05: most cuts are degenerate at block 2; at block 2 the graph is complete in 4 of 4 "
+        "images, where the tokens' mean cosine is 1.00: centre: true, another facet or a higher tau may help "
+        "(docs/tokencut.md)"
+    ]
+
+
+def test_centring_removes_an_offset_that_completes_every_graph(dataset: Boxes, tmp_path: Path) -> None:
+    store = store_of(dataset, tmp_path / "store")
+    plain = np.array(store.tokens(2))
+    shifted = plain + 100 * np.abs(plain).max()
+    np.save(store.path / "tokens_block2.npy", shifted)
+    moved = FeatureStore.open(store.path, verify=False)
+    rows = evaluate(moved, dataset, tmp_path / "offset", TokenCutConfig(), {})
+    assert rows[1].complete == 1.0
+    config = TokenCutConfig(centre=True, lost_k=10)
+    rows = evaluate(moved, dataset, tmp_path / "centred", config, {}, multiscale=(1, 2))
+    assert {row.protocol for row in rows if not row.is_baseline} == {
+        "tokencut tau=0.2 eps=1e-05, centred", "lost k=10, centred",
+    }  # fmt: skip
+    assert rows[1].complete == 0.0
+    assert rows[1].token_cosine == pytest.approx(1.0, abs=1e-3), "the cosine stays that of the features themselves"
+    boxes = json.loads((tmp_path / "centred" / "boxes.json").read_text())
+    for index, name in enumerate(moved.ids):
+        tokens = np.asarray(moved.tokens(2, index), np.float64)
+        own = tokencut(tokens - tokens.mean(0), moved.grid(index))
+        assert boxes[name]["2"] == list(to_pixels(own.box, 8, SIZES[index]))
 
 
 def test_pixels_without_a_network_are_baselines(dataset: Boxes, store: FeatureStore, tmp_path: Path) -> None:

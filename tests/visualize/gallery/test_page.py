@@ -21,6 +21,7 @@ from visualize.colours import pca_views
 from visualize.gallery import Discovery, GalleryConfig, GalleryImage, GalleryModel, build_gallery
 from visualize.gallery.layers import foreground
 from visualize.gallery.layers.layer import Cell
+from visualize.gallery.layers.vector import STRIPE
 from visualize.palette import variant_colour
 from visualize.report.diagnostics import outliers_table
 
@@ -255,6 +256,23 @@ def test_a_hidden_overhang_and_an_odd_vector_are_drawn(make_scene, tmp_path):
     assert entry["cover"] == [13 * 16, 10 * 16]
     with Image.open(io.BytesIO((tmp_path / "g/img/vector-m0-i000.png").read_bytes())) as opened:
         assert len(np.unique(np.array(opened))) == 1
+
+
+def test_the_vector_of_a_complete_graph_is_striped(make_scene, tmp_path):
+    scene = make_scene()
+    vector, mask = np.random.default_rng(0).normal(size=(10, 13)), np.ones((10, 13), bool)
+    found = {
+        block: {scene.images[0].id: Discovery((0, 0, 16, 16), vector, mask, 16, complete)}
+        for block, complete in ((1, False), (2, True))
+    }
+    build_gallery([GalleryModel("m", discoveries=found)], scene.images, tmp_path / "g")
+    with Image.open(tmp_path / "g/img/vector-m0-i000.png") as opened:
+        colours = np.array(opened.convert("RGB"))
+    drawn, striped = colours[:10], colours[10:]
+    assert len(np.unique(drawn.reshape(-1, 3), axis=0)) > 10
+    assert len(np.unique(striped.reshape(-1, 3), axis=0)) == 2
+    assert (striped[0, ::4] == STRIPE).all()
+    assert 'class="swatch complete"' in (tmp_path / "g/index.html").read_text()
 
 
 def test_nothing_to_show_and_damaged_photographs_are_named(make_scene, tmp_path):

@@ -10,16 +10,22 @@ from dinoskip.records import ImageRecords
 from dinoskip.results import EvalResult
 from visualize.comparison import Scores
 from visualize.paper.published import DEFAULT, INITIALISED, SKIP
-from visualize.report.answer import answer_table, answers, cautions, choices, compared_pairs, verdict
-from visualize.rows import StudyVariant
+from visualize.report.answer import answers, choices, compared_pairs, verdict
+from visualize.report.answer_table import answer_table
+from visualize.report.cautions import cautions
+from visualize.report.overview import overviews
+from visualize.rows import REMEDY, StudyVariant
 
 IDS = tuple(str(number) for number in range(100))
+
+
+PROTOCOL = "tokencut tau=0.2 eps=1e-05"
 
 
 def corloc(model, rate, block="1", epoch=3, **more):
     """A row that hits the first ``rate`` of a hundred images, and its record."""
     row = EvalResult("CorLoc", 100.0 * rate, "tokencut", block, "voc", "val", 100, model=model, epoch=epoch,
-                     low=100 * rate - 9, high=100 * rate + 9, **more)  # fmt: skip
+                     low=100 * rate - 9, high=100 * rate + 9, protocol=PROTOCOL, **more)  # fmt: skip
     return row, ImageRecords(IDS, (np.arange(100) < round(100 * rate)).astype(np.uint8))
 
 
@@ -74,18 +80,43 @@ def test_a_difference_that_one_test_finds_is_undecided_among_many():
     assert verdict(found).startswith(said)
 
 
-def test_a_collapsed_network_never_wins_and_has_no_interval():
-    gone = {"degenerate": 1.0, "complete": 1.0}
+COMPLETE = {"degenerate": 1.0, "complete": 1.0}
+FAILED = "graph complete at τ = 0.2 (100 of 100 images)"
+
+
+def test_a_dead_network_never_wins_and_has_no_interval():
+    gone = {**COMPLETE, "token_cosine": 0.999}
     found = answered(("s", SKIP, "soap", [corloc("s", 0.2)]), ("o", INITIALISED, "soap", [corloc("o", 0.6, **gone)]))
     [line] = found[0].lines
     assert line.sign == 0
-    assert line.first.has_collapsed
-    assert line.certainty == "undecided: o has collapsed"
-    assert "o, CorLoc, voc val: 1 of 1 blocks (1) collapsed (100 of 100 graphs complete)" in cautions(found)
+    assert line.first.is_dead
+    assert line.certainty == "undecided: o is dead"
+    said = f"o, CorLoc, voc val: 1 of 1 blocks (1): tokens alike, {FAILED}; {REMEDY}"
+    assert said in cautions(found)
+    assert "o, CorLoc, voc val: network dead: tokens alike, graphs complete, nothing gained" in cautions(found)
     [cells] = answer_table(found).rows
-    assert cells[2] == "60.0 b1: collapsed (100 of 100 graphs complete)"
+    assert cells[2] == f"60.0 b1: tokens alike, {FAILED}"
     beaten = answered(("s", SKIP, "soap", [corloc("s", 0.6)]), ("o", INITIALISED, "soap", [corloc("o", 0.2, **gone)]))
-    assert beaten[0].lines[0].sign == -1, "to lose against it takes no collapse of the other"
+    assert beaten[0].lines[0].sign == -1, "a dead network still loses"
+
+
+def test_a_complete_graph_alone_bars_no_verdict():
+    offset = {**COMPLETE, "token_cosine": 0.86}
+    found = answered(("s", SKIP, "soap", [corloc("s", 0.2)]), ("o", INITIALISED, "soap", [corloc("o", 0.6, **offset)]))
+    [line] = found[0].lines
+    assert (line.sign, line.first.is_dead, line.first.failed_there) == (1, False, FAILED)
+    assert not any("dead" in one for one in cautions(found))
+    assert overviews(found, ())[0].lines[1][1][0].word == "better, graph complete at τ = 0.2"
+
+
+def test_tokens_alike_that_gained_by_training_are_no_dead_network():
+    gone = {**COMPLETE, "token_cosine": 0.999}
+    rows = [corloc("o", 0.6, **gone), corloc("o", 0.1, epoch=0, **gone)]
+    found = answered(("s", SKIP, "soap", [corloc("s", 0.2)]), ("o", INITIALISED, "soap", rows))
+    assert (found[0].lines[0].sign, found[0].lines[0].first.is_dead) == (1, False)
+    nothing = [corloc("o", 0.6, **gone), corloc("o", 0.6, epoch=0, **gone)]
+    found = answered(("s", SKIP, "soap", [corloc("s", 0.2)]), ("o", INITIALISED, "soap", nothing))
+    assert (found[0].lines[0].sign, found[0].lines[0].first.is_dead) == (0, True)
 
 
 def test_the_probes_block_is_chosen_on_held_out_training_images():
@@ -140,12 +171,13 @@ def test_training_that_has_lifted_nothing_is_named():
     assert said(0.2) == []
 
 
-def test_collapse_is_named_also_where_another_block_is_chosen():
+def test_cuts_that_fail_are_named_also_where_another_block_is_chosen():
     rows = [
         corloc("s", 0.6),
         corloc("s", 0.2, "2", degenerate=1.0, complete=0.1),
         corloc("s", 0.2, "3", degenerate=0.4),
     ]
     found = answered(("s", SKIP, "soap", rows))
-    assert not found[0].lines[0].first.has_collapsed
-    assert "s, CorLoc, voc val: 1 of 3 blocks (2) collapsed (100 of 100 cuts degenerate)" in cautions(found)
+    assert not found[0].lines[0].first.failed_there
+    said = f"s, CorLoc, voc val: 1 of 3 blocks (2): cuts degenerate at τ = 0.2 (100 of 100 images); {REMEDY}"
+    assert said in cautions(found)

@@ -13,7 +13,9 @@ from dinoskip.results import EvalResult
 from visualize.comparison import Scores
 from visualize.paper.published import INITIALISED, SKIP
 from visualize.report import Report, build_report
-from visualize.report.answer import answer_table, answers, cautions, compared_pairs, verdict
+from visualize.report.answer import answers, compared_pairs, verdict
+from visualize.report.answer_table import answer_table
+from visualize.report.cautions import cautions
 from visualize.report.separation import NOT_TESTED, separation_said, separations, speechless
 from visualize.rows import StudyVariant
 

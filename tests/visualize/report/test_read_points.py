@@ -11,7 +11,8 @@ from dinoskip.records import ImageRecords
 from dinoskip.results import EvalResult
 from visualize.comparison import CROSS_FITTED, HELD_OUT, Scores
 from visualize.paper.published import INITIALISED, SKIP
-from visualize.report.answer import answer_table, answers, dependences
+from visualize.report.answer import answers, dependences
+from visualize.report.answer_table import answer_table
 from visualize.report.content import Report
 from visualize.report.page import build_report
 from visualize.report.separation import separations

@@ -82,16 +82,16 @@ def test_of_several_settings_the_papers_is_shown_and_the_rest_is_listed():
     assert [measure.label for measure in benchmark_values(principal(variants, every_read_point=True))] == at_both
 
 
-def test_collapsed_features_are_marked_and_have_no_interval():
+def test_blocks_where_cuts_fail_are_marked_and_have_no_interval():
     def one(block, value, share):
         return row(block, value, task="tokencut", metric="CorLoc", low=1.0, high=9.0, degenerate=share, complete=share)
 
     variants = {"a": [one(1, 60.0, 0.5), one(2, 70.0, 0.6)]}
     (blocks,) = block_grids(variants)
     assert blocks.rows == [["a", "60.0", "70.0†"]]
-    assert blocks.notes[0].startswith("† collapsed")
-    assert best_grid(variants).rows == [["a", "70.0 collapsed (6 of 10 graphs complete) (block 2)"]]
+    assert blocks.notes[0].startswith("† graph complete or cuts degenerate")
+    assert best_grid(variants).rows == [["a", "70.0 graph complete (6 of 10 images) (block 2)"]]
     (plain,) = block_grids({"a": [one(1, 60.0, 0.5)]})
     assert not plain.notes
     several = {"a": [row(1, 9.0, task="tokencut", metric="CorLoc", degenerate=0.9, complete=0.2)]}
-    assert "collapsed (9 of 10 cuts degenerate)" in best_grid(several).rows[0][1]
+    assert "cuts degenerate (9 of 10 images)" in best_grid(several).rows[0][1]

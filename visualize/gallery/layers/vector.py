@@ -1,22 +1,39 @@
-"""TokenCut's eigenvector."""
+"""TokenCut's eigenvector, or stripes where the graph is complete and the vector noise."""
 
 from __future__ import annotations
 
 from functools import partial
+
+import numpy as np
 
 from visualize import rasters
 from visualize.gallery.layers.cut import cuts_of, extent
 from visualize.gallery.layers.layer import Cell, Drawn, Layer, Mark
 from visualize.palette import diverging
 
+STRIPE = (154, 152, 160)  # .swatch.complete of gallery.css
+_STRIPED = rasters.EIGEN_LEVELS  # the palette's place behind the vector's levels
+_APART = 4  # tokens between stripes
+
+
+def stripes(shape: tuple[int, int]) -> np.ndarray:
+    """Levels uint8 (h, w) of grey diagonals over the colour of the split."""
+    rows, columns = np.indices(shape)
+    middle = rasters.EIGEN_LEVELS // 2
+    return np.where((rows + columns) % _APART == 0, _STRIPED, middle).astype(np.uint8)
+
 
 def draw(cell: Cell) -> Drawn | None:
-    """Diverging colours, white at the mean."""
+    """Diverging colours, white at the mean; stripes for a complete graph."""
     cuts = cuts_of(cell)
     if not cuts:
         return None
-    maps = {block: [rasters.eigenvector_levels(cut.eigenvector)] for block, cut in cuts.items()}
-    encode = partial(rasters.palette_png, palette=diverging(rasters.EIGEN_LEVELS))
+    maps = {
+        block: [stripes(cut.mask.shape) if cut.complete else rasters.eigenvector_levels(cut.eigenvector)]
+        for block, cut in cuts.items()
+    }
+    palette = np.concatenate([diverging(rasters.EIGEN_LEVELS), np.array([STRIPE], np.uint8)])
+    encode = partial(rasters.palette_png, palette=palette)
     return Drawn(maps, encode, {"cover": extent(cuts)})
 
 
@@ -24,6 +41,7 @@ LAYER = Layer(
     name="Eigenvector",
     source="discoveries",
     draw=draw,
-    marks=(Mark("scale split", "foreground", before="background"),),
-    caption="white is the mean of the vector, where TokenCut splits",
+    marks=(Mark("scale split", "foreground", before="background"), Mark("swatch complete", "graph complete")),
+    caption="White is the mean of the vector, where TokenCut splits. Where the graph joins every patch to every other, "
+    "the vector is noise and is not drawn: centre: true, another facet or a higher tau may help.",
 )

@@ -1,0 +1,61 @@
+"""``dinoskip cuts``: one photograph cut in every way by one pass."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from dinoskip.cli import main
+from dinoskip.models import Backbone
+
+VIT = "timm:vit_tiny_patch16_224,pretrained=false,depth=2,img_size=64"
+
+
+@pytest.fixture
+def photo(tmp_path: Path) -> Path:
+    pixels = np.random.default_rng(0).integers(0, 255, (70, 90, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(tmp_path / "photo.png")
+    return tmp_path / "photo.png"
+
+
+def test_one_pass_gives_every_way(
+    photo: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original, passes = Backbone.layers, []
+
+    def counted(self: Backbone, *args: object, **more: object) -> object:
+        passes.append(args)
+        return original(self, *args, **more)  # type: ignore[call-overload]
+
+    monkeypatch.setattr(Backbone, "layers", counted)
+    command = ["cuts", VIT, str(photo), "--out", str(tmp_path / "cuts.png"), "--facet", "key,out", "--tau", "0.2,0.9"]
+    assert main([*command, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert len(passes) == 1
+    assert [(one["facet"], one["centred"], one["tau"]) for one in found["cuts"]] == [
+        (facet, centred, tau) for facet in ("key", "out") for centred in (False, True) for tau in (0.2, 0.9)
+    ]
+    assert all(0 <= x1 < x2 <= 90 and 0 <= y1 < y2 <= 70 for x1, y1, x2, y2 in (one["box"] for one in found["cuts"]))
+    with Image.open(found["figure"]) as figure:
+        assert figure.width > 3 * 200, "the photograph and two tau"
+    assert main(command) == 0
+    assert "cuts.png" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--tau", "0.2,x"], "no list of numbers"),
+        (["--tau", "1.5"], "from 0 to below 1"),
+        (["--block", "3"], "has blocks 1..2"),
+        (["--facet", "kye"], "did you mean key"),
+    ],
+)
+def test_what_cannot_be_is_one_line(
+    photo: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], more: list[str], message: str
+) -> None:
+    assert main(["cuts", VIT, str(photo), "--out", str(tmp_path / "c.png"), *more]) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert message in line
