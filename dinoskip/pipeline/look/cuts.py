@@ -23,8 +23,8 @@ def draw_cuts(
 ) -> dict[str, Any]:
     """Write the figure ``out``; the box, the share of the image and the completeness of every cut, how far they agree.
 
-    ``block`` 0 is the last. Raises :class:`ConfigError` for a block that the network lacks, :class:`DataError` for a photograph that cannot be
-    read or is too small.
+    ``block`` 0 is the last. Raises :class:`ConfigError` for a block that the network lacks, :class:`DataError` for a
+    photograph that cannot be read or is too small.
     """
     backbone = load_backbone(spec)
     block = block or backbone.depth
