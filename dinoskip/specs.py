@@ -132,6 +132,21 @@ def training_of(spec: str) -> dict[str, Any]:
     return {field: info[key] for field, key in named.items() if key in info}
 
 
+def authors_positions(kind: str, name: str) -> str:
+    """How a network's authors resize its positions for other image sizes: "dino", "bicubic" or "timm".
+
+    Of names of timm alone, without registers: DINO and DINOv2 as :func:`dinoskip.models.vit.dino_positions`, MAE by
+    bicubic interpolation without antialiasing. DINOv2 with registers and OpenCLIP resize as timm does; DINOv3's
+    positions are rotary; of other names nothing is known, and timm's rule holds.
+    """
+    model = name.rpartition("/")[2]
+    if kind != "timm" or re.search(r"_reg\d", model):
+        return "timm"
+    if re.search(r"\.mae\b", model):
+        return "bicubic"
+    return "dino" if re.search(r"dinov2|\.dino\b", model) else "timm"
+
+
 def split_spec(spec: str) -> tuple[str, str, dict[str, Any]]:
     """Return a spec's kind, name and options; :class:`ConfigError` for one that is not understood."""
     kind, colon, rest = spec.partition(":")

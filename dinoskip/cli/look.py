@@ -69,7 +69,9 @@ def look(args: Args) -> int:
     out = Path(args.out or f"runs/look-{safe_name(root.resolve().name)}")
     tree = study_tree(backbones, labels_of(root, args.kind), out, images=args.images, blocks=blocks_of(args.blocks))
     settings = [*filter(_is_setting, args.backbone), *args.overrides]
-    study, variants = study_of(apply_overrides(RawConfig(tree, {"": "command line", "data": "--data"}), settings))
+    study, variants = study_of(
+        apply_overrides(RawConfig(tree, {"": "command line", "data": "--data"}), settings), open_backbones=True
+    )
     nodes = only(build_nodes(study, variants), {*MEASURES, "gallery"}, gathering="report")
     runner = study_runner(study, variants, nodes, device=args.device, workers=args.workers)
     runner.run({node.id for node in runner.planner.nodes})

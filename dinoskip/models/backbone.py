@@ -52,13 +52,13 @@ def takes_apart(model: nn.Module) -> bool:
 
 def adapter_for(model: nn.Module, spec: str, pos_embed: str | None = None) -> VitAdapter:
     """The network taken apart; :class:`ConfigError` for one that is no plain ViT, or cannot have ``pos_embed``."""
-    if pos_embed not in (None, "timm", "dino"):
-        raise ConfigError(f"{spec}: pos_embed {pos_embed!r} is none of timm, dino")
+    if pos_embed not in (None, "timm", "dino", "bicubic"):
+        raise ConfigError(f"{spec}: pos_embed {pos_embed!r} is none of timm, dino, bicubic")
     if TimmVitAdapter.fits(model):
         return TimmVitAdapter(model, spec, pos_embed)
     for kind in _ADAPTERS[1:]:
         if kind.fits(model):
-            if pos_embed == "dino":
+            if pos_embed not in (None, "timm"):
                 raise ConfigError(f"{spec}: a {type(model).__name__} interpolates by its own code", "no pos_embed here")
             return kind(model, spec)
     hint = "use a plain ViT of timm, transformers (ViT, DeiT, MAE, DINOv2, DINOv3, CLIP, SigLIP) or the DINO authors"
@@ -71,8 +71,9 @@ class Backbone:
     ``model`` is the network itself, of timm, transformers or the DINO authors. ``mean`` and ``std`` are the image
     statistics that its weights were trained with (ImageNet's where nothing says); ``info`` is what a weights file of
     ours says of its training, {} elsewhere; ``weights_hash`` is the sha256 of the weights as loaded, before any change
-    of dtype. ``pos_embed`` ("timm" or "dino") says how timm's VisionTransformer gets positions for other image sizes
-    than its own, see docs/backbones.md; None as the model says itself; other networks do it by their own code.
+    of dtype. ``pos_embed`` ("timm", "dino" or "bicubic") says how timm's VisionTransformer gets positions for other
+    image sizes than its own, see docs/backbones.md; None as the model says itself; other networks do it by their own
+    code.
     """
 
     def __init__(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext, redirect_stdout
@@ -21,6 +22,7 @@ from timm.models.vision_transformer import ResPostBlock, VisionTransformer
 from timm.models.vision_transformer import checkpoint_filter_fn as vit_filter
 from torch import Tensor, nn
 
+from dinoskip.console import log
 from dinoskip.errors import ConfigError, DinoskipError, WeightsError, did_you_mean
 from dinoskip.models.adapter import (
     LoadedModel,
@@ -94,16 +96,17 @@ class _TimmAdapter(VitAdapter):
 class TimmVitAdapter(_TimmAdapter):
     """timm's VisionTransformer: ViT, DeiT, DINO, DINOv2, CLIP, MAE, SigLIP, and ours.
 
-    ``pos_embed`` says how the position embedding is resized, "timm" or "dino", see :class:`dinoskip.models.vit.Vit`;
-    None as the model itself does.
+    ``pos_embed`` says how the position embedding is resized, "timm", "dino" or "bicubic", see
+    :func:`dinoskip.models.vit.add_positions`; None as the model itself does.
     """
 
     def __init__(self, model: nn.Module, spec: str, pos_embed: str | None = None) -> None:
         super().__init__(model, spec)
         self.pos_embed = str(pos_embed or getattr(model, "position_resize", "timm"))
-        if self.pos_embed == "dino" and not can_resize_as_dino(self.model):
+        if self.pos_embed != "timm" and not can_resize_as_dino(self.model):
             raise ConfigError(
-                f"{spec}: pos_embed=dino is for ViTs whose position embedding covers a CLS token and the patches alone",
+                f"{spec}: pos_embed={self.pos_embed} is for ViTs whose position embedding covers a CLS token and the "
+                "patches alone",
                 "leave pos_embed out",
             )
 
@@ -281,6 +284,22 @@ def _from_file(path: Path, model: Any) -> dict[str, Tensor]:
         return _whole(str(path), model, {f"{clip}{name}": tensor for name, tensor in tower.tensors.items()})
 
 
+def open_branches_(model: nn.Module) -> int:
+    """Set the LayerScale of a network with random weights to 1 where it is small and constant; in how many places.
+
+    From 1e-5, with which large networks begin their training, blocks are identities, and no baseline.
+    """
+    count = 0
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            scale = parameter.reshape(-1)[:1]
+            small = re.fullmatch(r"gamma(_?\d|_\w+)?", name.rpartition(".")[2]) and 0 < float(scale) < 0.5
+            if small and bool((parameter == scale).all()):
+                parameter.fill_(1.0)
+                count += 1
+    return count
+
+
 def load_timm(name: str, **options: Any) -> LoadedModel:
     """Build ``timm:NAME``; options are those of timm's factory, ``pretrained``, ``file`` and ``seed``.
 
@@ -295,6 +314,8 @@ def load_timm(name: str, **options: Any) -> LoadedModel:
     if "/" not in name and not timm.is_model(architecture):
         raise ConfigError(f"timm has no model {architecture!r}", did_you_mean(architecture, timm.list_models()))
     model = _build(name, architecture, seed, options)
+    if file is None and not pretrained and (count := open_branches_(model)):
+        log.info("timm:%s: LayerScale of its random weights is 1 in %d places, so that branches count", name, count)
     if file is not None:
         path = Path(file)
         refuse_skipless_weights(path, f"timm:{name}")

@@ -31,7 +31,8 @@ from dinoskip.models.from_hub import load_hub
 from dinoskip.models.from_python import load_python
 from dinoskip.models.from_timm import load_timm
 from dinoskip.models.from_torchvision import load_torchvision
-from dinoskip.specs import run_weights, split_spec
+from dinoskip.models.vit import can_resize
+from dinoskip.specs import authors_positions, run_weights, split_spec
 
 __all__ = ["Backbone", "LayerFeatures", "load_backbone"]
 
@@ -69,10 +70,11 @@ def load_backbone(
     which also take ``prefix``, ``heads`` and ``act`` (:func:`dinoskip.models.from_file.load_vit_file`);
     ``pretrained``, ``seed`` of random weights and ``file`` (local weights) for ``timm:`` and ``hub:``, besides whatever
     timm's factory or the hub's entry point takes; ``pretrained``, ``seed`` and ``revision`` for ``hf:``. ``pos_embed``
-    ("timm" | "dino"): how positions are interpolated; unless given, what weights of ours say of themselves, "dino" for
-    other files that allow it, "timm" elsewhere. ``layers`` (names, or one string of them joined by +) reads any
-    network level by level; ``image_size`` is the side of the picture from which its grids are read, and for timm and
-    torchvision the size that it is built for.
+    ("timm" | "dino" | "bicubic"): how positions are interpolated; unless given, what weights of ours say of themselves,
+    "dino" for other files that allow it, their authors' rule for names of timm
+    (:func:`dinoskip.specs.authors_positions`), "timm" elsewhere. ``layers`` (names, or one string of them joined by +)
+    reads any network level by level; ``image_size`` is the side of the picture from which its grids are read, and for
+    timm and torchvision the size that it is built for.
     Raises :class:`ConfigError` for a spec or model that is not understood and :class:`WeightsError` for weights that
     are missing, damaged, do not fit or cannot be downloaded.
     """
@@ -91,6 +93,8 @@ def load_backbone(
     loaded = _LOADERS[kind](name, **options)
     about: dict[str, Any] = {"info": loaded.info, "mean": loaded.mean, "std": loaded.std}
     if layers is None and takes_apart(loaded.model):
+        if pos_embed is None and (rule := authors_positions(kind, name)) != "timm" and can_resize(loaded.model):
+            pos_embed = rule
         return Backbone(loaded.model, spec, pos_embed=pos_embed, **about).to(device, dtype)
     if pos_embed is not None:
         raise ConfigError(f"{spec}: pos_embed is of plain ViTs", "leave it out")

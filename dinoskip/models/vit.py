@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from timm.models.vision_transformer import Block as TimmBlock
 from timm.models.vision_transformer import VisionTransformer
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dinoskip.errors import ConfigError
@@ -75,20 +75,26 @@ def can_resize_as_dino(model: VisionTransformer) -> bool:
     return plain and model.pos_embed is not None and bool(model.dynamic_img_size)
 
 
+def can_resize(model: nn.Module) -> bool:
+    """Whether positions of a network can be resized by any of our rules."""
+    return isinstance(model, VisionTransformer) and can_resize_as_dino(model)
+
+
 def add_positions(model: VisionTransformer, patches: Tensor, position_resize: str) -> Tensor:
     """Tokens (B, N, C), prefix tokens first, from embedded patches (B, h, w, C) and a ViT's positions for h × w."""
+    resize = bicubic_positions if position_resize == "bicubic" else dino_positions
     if position_resize == "timm":
         resized: Tensor = VisionTransformer._pos_embed(model, patches)
         return resized
     cls_token: Tensor = model.cls_token  # type: ignore[assignment]
     if model.no_embed_class:  # prefix tokens have no position
         covered = torch.cat((torch.zeros_like(cls_token), model.pos_embed), dim=1)  # type: ignore[arg-type]
-        placed = patches.flatten(1, 2) + dino_positions(covered, tuple(patches.shape[1:3]))[:, 1:]  # type: ignore[arg-type]
+        placed = patches.flatten(1, 2) + resize(covered, tuple(patches.shape[1:3]))[:, 1:]  # type: ignore[arg-type]
         prefix = torch.cat((cls_token, model.reg_token), dim=1)  # type: ignore[arg-type]
         with_prefix: Tensor = model.pos_drop(torch.cat((prefix.expand(len(patches), -1, -1), placed), dim=1))
         return with_prefix
     tokens = torch.cat((cls_token.expand(patches.shape[0], -1, -1), patches.flatten(1, 2)), dim=1)
-    dropped: Tensor = model.pos_drop(tokens + dino_positions(model.pos_embed, tuple(patches.shape[1:3])))  # type: ignore[arg-type]
+    dropped: Tensor = model.pos_drop(tokens + resize(model.pos_embed, tuple(patches.shape[1:3])))  # type: ignore[arg-type]
     return dropped
 
 
@@ -105,13 +111,21 @@ def dino_positions(positions: Tensor, grid: tuple[int, int]) -> Tensor:
     little against resizing to (h, w); the stored embedding itself where the grid is the trained one. Computed in
     float32. Source: ``interpolate_pos_encoding`` of vision_transformer.py; DINOv2 without registers is the same.
     """
+    side = round((positions.shape[1] - 1) ** 0.5)
+    return _resized(positions, grid, scale_factor=((grid[0] + 0.1) / side, (grid[1] + 0.1) / side))
+
+
+def bicubic_positions(positions: Tensor, grid: tuple[int, int]) -> Tensor:
+    """The same by bicubic interpolation to (h, w) without antialiasing, as MAE and transformers do."""
+    return _resized(positions, grid, size=grid)
+
+
+def _resized(positions: Tensor, grid: tuple[int, int], **to: Any) -> Tensor:
     count = positions.shape[1] - 1
-    height, width = grid
-    if count == height * width and height == width:
+    if count == grid[0] * grid[1] and grid[0] == grid[1]:
         return positions
     side = round(count**0.5)
     patches = positions[:, 1:].float().reshape(1, side, side, -1).permute(0, 3, 1, 2)
-    scale = ((height + 0.1) / side, (width + 0.1) / side)
-    resized = F.interpolate(patches, scale_factor=scale, mode="bicubic")
+    resized = F.interpolate(patches, mode="bicubic", **to)
     flat = resized.permute(0, 2, 3, 1).flatten(1, 2).to(positions.dtype)
     return torch.cat((positions[:, :1], flat), dim=1)

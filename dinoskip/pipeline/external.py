@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -15,7 +16,7 @@ from dinoskip.data.sets.labels import LABELS, SEGMENTATION
 from dinoskip.data.sets.voc import annotation_of
 from dinoskip.files import hash_of, read_manifest, sha256_file
 from dinoskip.pipeline.stage import Use
-from dinoskip.specs import newest_checkpoint, split_spec
+from dinoskip.specs import authors_positions, newest_checkpoint, split_spec
 
 
 def _hash_files(root: Path, paths: Sequence[Path]) -> str:
@@ -47,6 +48,12 @@ def annotations_hash(config: Any, split: str) -> str:
     return _hash_files(datasets.dataset_root(config), paths)
 
 
+_SMALL_BRANCHES = re.compile(
+    r"dinov[23]|deit3|beit|cait|xcit|convnext|davit|eva|poolformer|caformer|tiny_vit|metaformer"
+)
+"""Names of timm whose random networks may have a small LayerScale."""
+
+
 def backbone_hash(spec: str) -> str:
     """Hash of the weights behind a spec: its file or folder by content, a run by its newest checkpoint, else its name.
 
@@ -55,7 +62,8 @@ def backbone_hash(spec: str) -> str:
     kind, name, options = split_spec(spec)
     place = Path(options.get("file", name))
     if kind in {"weights", "dino", "file"} or "file" in options:
-        return sha256_file(place) if place.is_file() else "missing"
+        found, facts = sha256_file(place) if place.is_file() else "missing", _otherwise(kind, name, options)
+        return hash_of([found, *facts]) if facts else found
     if kind == "run" and place.is_dir():
         return str(read_manifest(newest_checkpoint(place))["hash"])
     if kind == "timm" and name.startswith("local-dir:"):
@@ -64,7 +72,17 @@ def backbone_hash(spec: str) -> str:
         return hash_of([[path.name, sha256_file(path)] for path in sorted(place.iterdir()) if path.is_file()])
     if kind == "python" and (file := Path(name.rpartition(":")[0])).is_file():
         return hash_of([spec, sha256_file(file)])
-    return hash_of(spec)
+    return hash_of([spec, *_otherwise(kind, name, options)] if _otherwise(kind, name, options) else spec)
+
+
+def _otherwise(kind: str, name: str, options: Mapping[str, Any]) -> list[str]:
+    """What a later version does otherwise with a spec than the one that published keys of it."""
+    facts = []
+    if "pos_embed" not in options and (rule := authors_positions(kind, name)) != "timm":
+        facts.append(f"positions {rule}")
+    if kind == "timm" and options.get("pretrained") is False and _SMALL_BRANCHES.search(name):
+        facts.append("layer scale 1")
+    return facts
 
 
 def store_hash(path: Path) -> str:

@@ -60,6 +60,10 @@ class EvaluateBase(Config):
         (), description="default: the last epoch; 0 is the network before training"
     )
     blocks: Blocks = Field("all", description="all, or their numbers from 1")
+    blocks_of: Literal["each", "deepest"] = Field(
+        "each", description="of what blocks are numbers: of each network, or of the deepest, the others being read at "
+        "the same share of their depth",
+    )  # fmt: skip
     multiscale: Multiscale | Literal["quarters"] | None = Field(
         None, description="blocks that are evaluated together; quarters: at each quarter of the depth, 3 6 9 12 of 12"
     )

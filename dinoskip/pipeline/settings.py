@@ -36,12 +36,17 @@ class FeatureSettings(NodeSettings):
 
     @classmethod
     def of(
-        cls, nodes: StudyNodes, use: str, facets: Sequence[str], request: FeatureRequest, without_norm: bool
+        cls,
+        nodes: StudyNodes,
+        model: EvaluatedModel,
+        use: str,
+        facets: Sequence[str],
+        request: FeatureRequest,
+        without_norm: bool,
     ) -> FeatureSettings:
-        """What a task requests of the blocks that a study evaluates; ``without_norm``: of no norm, else the usual."""
-        evaluate = nodes.study.evaluate
-        norms = ["none" if without_norm else usual_norm(facet, evaluate.norm[0]) for facet in facets]
-        return cls(use, request.split, facets, norms, request.transform, evaluate.block_list, request.version)
+        """What a task requests of a network's evaluated blocks; ``without_norm``: of no norm, else the usual."""
+        norms = ["none" if without_norm else usual_norm(facet, nodes.study.evaluate.norm[0]) for facet in facets]
+        return cls(use, request.split, facets, norms, request.transform, nodes.blocks(model.variant), request.version)
 
     def in_windows(self, facet: str | None, model: EvaluatedModel) -> FeatureSettings:
         """The same computed as they are read, of one facet alone where there are several."""

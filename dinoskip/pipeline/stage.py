@@ -200,6 +200,14 @@ class StudyNodes:
             return quarters(variant.depth) if variant.depth else blocks
         return list(blocks) if blocks else None
 
+    def blocks(self, variant: Variant) -> str | list[int]:
+        """The blocks of a variant that are evaluated, as settings of a node."""
+        evaluate, network = self.study.evaluate, variant.network
+        if isinstance(evaluate.blocks, str) or evaluate.blocks_of == "each" or network is None:
+            return evaluate.block_list
+        deepest = max(one.network.depth for one in self.variants if one.network is not None)
+        return at_share(evaluate.blocks, network.depth, deepest)
+
     def _hashes(self, wanted: Mapping[str, tuple[Any, ...]]) -> dict[str, str]:
         """Hashes by name; each set of files is read once a study, however many nodes ask."""
         for what, *arguments in wanted.values():
@@ -214,6 +222,11 @@ def quarters(depth: int) -> list[int]:
     return sorted({math.ceil(depth * quarter / 4) for quarter in (1, 2, 3, 4)})
 
 
+def at_share(blocks: Iterable[int], depth: int, deepest: int) -> list[int]:
+    """Blocks of a network of ``depth`` blocks at the same share of it as ``blocks`` of ``deepest``: 4, 8 for 6, 12."""
+    return sorted({math.ceil(block * depth / deepest) for block in blocks})
+
+
 def without_place(config: Config) -> dict[str, Any]:
     """A data set's settings but for where it lies, which changes no number."""
     return settings_for_key(config, without={"root"})
@@ -223,15 +236,22 @@ def not_multiples(
     sizes: Mapping[str, int | None], variants: Iterable[Variant], *, unless: bool = False
 ) -> Iterator[Problem]:
     """Sizes in pixels, by key, that are no multiple of the patch size of every model; None and ``unless`` pass."""
-    for patch in sorted({variant.model.patch_size for variant in variants if variant.model is not None}):
+    for patch in sorted({variant.network.patch for variant in variants if variant.network is not None}):
         for key, size in sizes.items():
             if not unless and size is not None and size % patch:
-                yield key, f"{size} is not a multiple of the patch size {patch}"
+                near = whole_patches(size, patch)
+                yield key, f"{size} is not a multiple of the patch size {patch} (try {near})"
+
+
+def whole_patches(size: int, patch: int) -> int:
+    """The multiple of the patch size that is nearest to a size in pixels, one patch at least."""
+    return max(1, round(size / patch)) * patch
 
 
 def beyond_depth(blocks: Mapping[str, Iterable[int]], variants: Iterable[Variant]) -> Iterator[Problem]:
     """Blocks, by key, that a model lacks."""
-    for depth in sorted({variant.depth for variant in variants if variant.depth}):
+    told = [variant.network for variant in variants if variant.network is not None and not variant.network.guessed]
+    for depth in sorted({network.depth for network in told}):
         for key, numbers in blocks.items():
             if (most := max(numbers, default=0)) > depth:
                 yield key, f"{most} is beyond the {depth} blocks"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,9 +21,12 @@ from dinoskip.errors import ConfigError, DataError
 from dinoskip.pipeline import stages
 from dinoskip.pipeline.external import HASHES
 from dinoskip.pipeline.graph import Node
+from dinoskip.pipeline.networks import Network
 from dinoskip.pipeline.sections import EvaluateBase, StudyBase
-from dinoskip.pipeline.stage import Problem, Stage, StudyNodes, beyond_depth
+from dinoskip.pipeline.stage import Problem, Stage, StudyNodes, at_share, beyond_depth
+from dinoskip.pipeline.stages.tasks import rounded_sizes
 from dinoskip.pipeline.variants import Variant, confounds, expand
+from dinoskip.tasks import tasks
 from dinoskip.training.supervised_config import with_defaults
 
 STAGES = stages.load_all()
@@ -58,11 +62,17 @@ def load_study(path: str | Path, overrides: Iterable[str] = ()) -> tuple[StudyBa
     return study_of(apply_overrides(read_yaml(path, _OF_ONE_PAGE), list(overrides)))
 
 
-def study_of(source: RawConfig) -> tuple[StudyBase, tuple[Variant, ...]]:
-    """:func:`load_study` from a tree of settings."""
+def study_of(source: RawConfig, *, open_backbones: bool = False) -> tuple[StudyBase, tuple[Variant, ...]]:
+    """:func:`load_study` from a tree of settings.
+
+    With ``open_backbones`` those of which depth and patch are not known for sure are opened, so that settings that do
+    not fit them are said before any stage runs.
+    """
     source.tree = _with_study_defaults(source.tree)
     study = validate(Study, source)
     variants, lines = expand(study.variants, source, study.seed)
+    if open_backbones:
+        variants = tuple(_opened(variant) for variant in variants)
     for key, text in _problems(study, variants):
         lines.append(f"{source.place(key)}: {key}: {text}")
     if lines:
@@ -70,7 +80,34 @@ def study_of(source: RawConfig) -> tuple[StudyBase, tuple[Variant, ...]]:
         raise ConfigError("\n".join(unique), problems=unique)
     for line in (*confounds(variants), *_missing_boards(study)):
         log.warning("%s", line)
+    for line in _said(study, variants):
+        log.info("%s", line)
     return study, variants
+
+
+def _opened(variant: Variant) -> Variant:
+    """The same with width, patch and depth of its backbone."""
+    if variant.backbone is None or (variant.shape is not None and not variant.shape.guessed):
+        return variant
+    from dinoskip.models import load_backbone  # torch
+
+    backbone = load_backbone(variant.backbone)
+    return replace(variant, shape=Network(backbone.dim, backbone.size_multiple, backbone.depth))
+
+
+def _said(study: StudyBase, variants: tuple[Variant, ...]) -> Iterator[str]:
+    """What is otherwise than written for some networks: default sizes in whole patches, blocks by share of depth."""
+    for record in tasks():
+        yield from rounded_sizes(record, study, variants)
+    numbers = study.evaluate.blocks
+    depths = {variant.name: variant.network.depth for variant in variants if variant.network is not None}
+    if study.evaluate.blocks_of == "deepest" and not isinstance(numbers, str):
+        deepest = max(depths.values(), default=0)
+        for name, depth in depths.items():
+            if depth < deepest:
+                read = ", ".join(map(str, at_share(numbers, depth, deepest)))
+                of = ", ".join(map(str, numbers))
+                yield f"{name} has {depth} blocks: read at {read}, the share of its depth that {of} are of {deepest}"
 
 
 def _missing_boards(study: StudyBase) -> Iterator[str]:
@@ -93,7 +130,11 @@ def _problems(study: StudyBase, variants: tuple[Variant, ...]) -> Iterator[Probl
     evaluate = study.evaluate
     chosen = {"evaluate.blocks": () if isinstance(evaluate.blocks, str) else evaluate.blocks}
     chosen["evaluate.multiscale"] = evaluate.multiscale if isinstance(evaluate.multiscale, tuple) else ()
-    yield from beyond_depth(chosen, variants)
+    deepest = max((one.network.depth for one in variants if one.network is not None), default=0)
+    by_share = evaluate.blocks_of == "deepest"
+    yield from beyond_depth(
+        chosen, [one for one in variants if not by_share or one.network is None or one.network.depth == deepest]
+    )
     for stage in STAGES.values():
         yield from _unknown_data(study, stage)
         if stage.check is not None:

@@ -13,6 +13,7 @@ from dinoskip.config import Config, OmitDefaultFromKey, RawConfig, merge, no_dup
 from dinoskip.errors import ConfigError
 from dinoskip.init.config import ModelConfig
 from dinoskip.optim.config import OptimizerConfig
+from dinoskip.pipeline.networks import Network, known_network, network_of_config
 from dinoskip.specs import training_of
 from dinoskip.training.supervised_config import with_defaults
 
@@ -47,6 +48,8 @@ class Variant:
     """Of its weights, its order of images and its crops."""
     family: str = ""
     """The name without the seed, of a variant that is trained with several."""
+    shape: Network | None = None
+    """Of a backbone, as far as it is known before it is opened."""
 
     @property
     def sweep(self) -> str:
@@ -57,6 +60,11 @@ class Variant:
     def depth(self) -> int | None:
         """Blocks of the model; None for a backbone, which is not opened to plan a study."""
         return None if self.model is None else self.model.blocks
+
+    @property
+    def network(self) -> Network | None:
+        """Its own, or a backbone's as far as it is known."""
+        return self.shape if self.model is None else network_of_config(self.model)
 
 
 class OneOptimizer(Config):
@@ -84,7 +92,10 @@ def expand(varied: VariantsConfig, source: RawConfig, seed: int) -> tuple[tuple[
             if settings or not isinstance(spec, str):
                 problems.append(f"{source.place(place)}: {place}: backbone stands alone (with label, if wanted)")
             else:
-                variants.append(Variant(label or _as_name(spec), backbone=spec, trained=training_of(spec), seed=seed))
+                trained, shape = training_of(spec), known_network(spec)
+                variants.append(
+                    Variant(label or _as_name(spec), backbone=spec, trained=trained, seed=seed, shape=shape)
+                )
             continue
         model = _validated(ModelConfig, merge(source.tree.get("model", {}), settings), source, place, problems)
         if model is not None:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,39 +10,19 @@ from typing import Any
 from dinoskip.data.sets import open_labels, open_training_images
 from dinoskip.data.sets.kind import Composed
 from dinoskip.data.sets.labels import LABELS
-from dinoskip.errors import ConfigError, DataError, WeightsError
-from dinoskip.flops import network_flops
+from dinoskip.errors import ConfigError, DataError
 from dinoskip.images import image_size
 from dinoskip.pipeline.graph import Node
+from dinoskip.pipeline.networks import Network, network_of_config
 from dinoskip.pipeline.sections import StudyBase
 from dinoskip.pipeline.settings import FeatureSettings, TaskSettings
 from dinoskip.pipeline.variants import Variant
-from dinoskip.specs import declared_weights, run_weights, split_spec
-from dinoskip.vit_config import DEPTH, LARGER, MLP_RATIO, SHAPES, WIDTHS, VitConfig, layout_of
+from dinoskip.vit_config import VitConfig
 
-_SIZE_AND_PATCH = re.compile(rf"({'|'.join(WIDTHS)})_patch(\d+)")  # in names of timm and others
 IMAGENET = {"train": 1_281_167, "val": 50_000}
 CLASSES = 1000  # of ImageNet-1k
 _SIDES = {"nyu": (480, 640), "nyu_normals": (480, 640), "davis": (480, 854)}
 _PHOTOGRAPH, _COCO = (375, 500), (480, 640)  # most of VOC and ADE20K; of COCO
-
-
-@dataclass(frozen=True)
-class Network:
-    """Channels, side of a patch in pixels, blocks, hidden channels of an MLP a channel."""
-
-    width: int
-    patch: int
-    depth: int
-    mlp_ratio: float = MLP_RATIO
-
-    def tokens(self, height: int, width: int) -> int:
-        """Patches of an image, rounded up."""
-        return math.ceil(height / self.patch) * math.ceil(width / self.patch)
-
-    def flops(self, tokens: int) -> int:
-        """Operations of a forward pass of one image of so many patches."""
-        return network_flops(self.width, self.patch, self.depth, tokens, self.mlp_ratio)
 
 
 @dataclass(frozen=True)
@@ -69,25 +46,9 @@ class PassedImages:
 
 
 def network_of(variant: Variant | None) -> Network:
-    """The network of a variant: its own, or its backbone's as far as a header or name tells; else a ViT-S/16."""
-    if variant is None or (variant.model is None and variant.backbone is None):
-        return _of_config(VitConfig())
-    if variant.model is not None:
-        return _of_config(variant.model)
-    kind, place, options = split_spec(str(variant.backbone))
-    if kind in {"run", "weights"}:
-        with suppress(ConfigError, WeightsError):  # said when it is opened
-            file = run_weights(place, options.get("role")) if kind == "run" else Path(place)
-            return _of_config(declared_weights(file)[0])
-    if (named := _SIZE_AND_PATCH.search(place)) and (depth := options.get("depth", 1)) > 0:
-        usual, _, mlp_ratio = LARGER.get(named[1], (DEPTH, 0, MLP_RATIO))
-        return Network(WIDTHS[named[1]], int(named[2]), depth if "depth" in options else usual, mlp_ratio)
-    return _of_config(VitConfig())
-
-
-def _of_config(model: VitConfig) -> Network:
-    width, patch = SHAPES[model.name]
-    return Network(width, patch, model.blocks, layout_of(model.name)[2])
+    """The network of a variant: its own, or its backbone's as far as it is known; else a ViT-S/16."""
+    known = None if variant is None else variant.network
+    return known or network_of_config(VitConfig())
 
 
 class StudyImages:

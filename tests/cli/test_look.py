@@ -123,3 +123,12 @@ def test_no_more_neighbours_are_asked_for_than_there_are_images() -> None:
     assert _neighbours(10_000) == usual
     assert _neighbours(12) == [k for k in usual if k <= 12]
     assert _neighbours(1) == [1]
+
+
+def test_blocks_beyond_every_network_are_refused_before_any_stage(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plain, out = _photographs(tmp_path / "p", "1.png", "2.png"), tmp_path / "out"
+    assert main(["look", VIT, "--data", str(plain), "--out", str(out), "--blocks", "3"]) == 2
+    assert "3 is beyond the 2 blocks" in capsys.readouterr().err
+    assert not out.exists()

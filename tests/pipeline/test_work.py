@@ -14,9 +14,10 @@ from dinoskip.flops import vit_flops
 from dinoskip.models import VitConfig, save_weights
 from dinoskip.models.build import from_config
 from dinoskip.pipeline.estimate import Cost, costs
+from dinoskip.pipeline.networks import Network, known_network
 from dinoskip.pipeline.study import build_nodes, load_study, study_of
 from dinoskip.pipeline.variants import Variant
-from dinoskip.pipeline.work import Network, StudyImages, network_of
+from dinoskip.pipeline.work import StudyImages, network_of
 
 TASKS = Path(__file__).parents[2] / "configs" / "tasks.yaml"
 
@@ -77,7 +78,7 @@ def test_networks_by_what_a_name_or_a_header_tells(tmp_path: Path) -> None:
     save_weights(tmp_path / "w.safetensors", from_config(config).state_dict(), config, {})
 
     def of(backbone: str) -> Network:
-        return network_of(Variant("x", None, None, backbone=backbone))
+        return network_of(Variant("x", backbone=backbone, shape=known_network(backbone)))
 
     assert of(f"weights:{tmp_path / 'w.safetensors'}") == Network(192, 8, 3)
     assert of("timm:vit_base_patch16_224") == Network(768, 16, 12)

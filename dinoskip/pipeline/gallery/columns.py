@@ -162,7 +162,7 @@ def _columns(task: Task, model: Mapping[str, Any], shown: _Shown, scratch: Path)
     """The columns of a network: one, or one for the levels of each grid where levels have grids of their own."""
     label = model["label"]
     whole: Backbone = open_backbone(model.get("backbone"), task.inputs.get(f"weights:{label}"), task.device)
-    asked = task.settings["blocks"]
+    asked = model.get("blocks", task.settings["blocks"])
     columns = []
     for number, backbone in enumerate(whole.parts):
         blocks = [block for block in backbone.numbers if isinstance(asked, str) or block in asked]

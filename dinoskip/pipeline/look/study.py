@@ -108,7 +108,7 @@ def study_tree(
     name = safe_name(f"{name}-{images}-images" if images else name)
     shown = {IMAGES: labels.images} if labels.images else {}
     limit = {"limit": images} if images and labels.found else {}
-    evaluate: dict[str, Any] = {"blocks": blocks, "probe": dict(task("probe").look or {})}
+    evaluate: dict[str, Any] = {"blocks": blocks, "blocks_of": "deepest", "probe": dict(task("probe").look or {})}
     for record in tasks():
         if record.name in measures and record.label in labels.found:
             splits = _splits(record, labels.found[record.label])

@@ -151,6 +151,8 @@ def add_nodes(nodes: StudyNodes) -> None:
             continue
         label = f"{variant} ep{model.epoch}" if len(epochs) > 1 and not model.spec else variant
         models.append({"label": label, "variant": variant, "epoch": model.epoch, **model.spec})
+        if (blocks := nodes.blocks(model.variant)) != study.evaluate.block_list:
+            models[-1]["blocks"] = blocks
         if model.spec:
             outside[f"backbone {model.spec['backbone']}"] = ("backbone", model.spec["backbone"])
         inputs |= {f"{role}:{label}": node for role, node in model.inputs.items()}

@@ -21,10 +21,11 @@ from dinoskip.pipeline.stage import (
     Task,
     not_multiples,
     quarters,
+    whole_patches,
 )
 from dinoskip.pipeline.stages import data, features
 from dinoskip.read_points import usual_norm
-from dinoskip.tasks import EvaluationTask, FeatureRequest, TaskInputs, task
+from dinoskip.tasks import EvaluationTask, TaskInputs, task
 
 if TYPE_CHECKING:
     from dinoskip.features import FeatureSet
@@ -46,13 +47,44 @@ class _Reading:
 
 def add_nodes(record: EvaluationTask, stage: Stage, nodes: StudyNodes) -> None:
     """A node for every network, data set and facet; a network's own facets of one width are read together."""
-    section: Any = nodes.section(record.section)
-    requests = record.features(section)
-    readings = _stored(record, nodes, section) if requests else _live(record, nodes, section)
     for model in nodes.models:
+        section = in_whole_patches(record, nodes.section(record.section), model.variant)
+        readings = _stored(record, nodes, section) if record.features(section) else _live(record, nodes, section)
         for name in section.datasets:
             for reading in readings:
-                _add_node(record, stage, nodes, model, name, requests, reading)
+                _add_node(record, stage, nodes, model, name, section, reading)
+
+
+def in_whole_patches(record: EvaluationTask, section: Any, variant: Variant) -> Any:
+    """The settings for one network: sizes that are the task's defaults are brought to whole patches of it.
+
+    A size that was chosen stays, and is refused where it does not fit, as is one of a network whose patch is not known
+    before it is opened.
+    """
+    if variant.network is None:
+        return section
+    by_protocol = {"protocol": section.protocol} if hasattr(section, "protocol") else {}
+    usual, patch = record.section(**by_protocol), variant.network.patch
+    return section.model_copy(
+        update={
+            key: whole_patches(size, patch)
+            for key, size in record.sizes(section).items()
+            if size is not None and size % patch and size == getattr(section, key, None) == getattr(usual, key, None)
+        }
+    )
+
+
+def rounded_sizes(record: EvaluationTask, study: StudyBase, variants: Sequence[Variant]) -> Iterator[str]:
+    """A line for each default size of a task that is another one for some networks."""
+    section: Any = study.section(record.section)
+    by_size: dict[tuple[str, int, int, int], list[str]] = {}
+    for variant in variants if section.datasets else ():
+        own = in_whole_patches(record, section, variant)
+        for key, size in record.sizes(section).items():
+            if size is not None and (new := record.sizes(own)[key]) != size and variant.network and new is not None:
+                by_size.setdefault((key, size, new, variant.network.patch), []).append(variant.name)
+    for (key, size, new, patch), names in by_size.items():
+        yield f"evaluate.{record.name}.{key}: {new} for {size}, in whole patches of {patch}: {', '.join(names)}"
 
 
 def _facets(section: Any) -> tuple[str, ...]:
@@ -102,10 +134,10 @@ def _add_node(
     nodes: StudyNodes,
     model: EvaluatedModel,
     name: str,
-    requests: Sequence[FeatureRequest],
+    section: Any,
     reading: _Reading,
 ) -> None:
-    section: Any = nodes.section(record.section)
+    requests = record.features(section)
     splits = list(record.splits(section).values())
     network = not requests or _several_norms(record, nodes)
     opened = ("images", "targets") if not requests or record.reads_images(section) else ("targets",)
@@ -113,7 +145,7 @@ def _add_node(
     inputs: dict[str, str] = dict(model.inputs) if network else {}
     windows: dict[str, FeatureSettings] = {}
     for one in requests:
-        wanted = FeatureSettings.of(nodes, record.label, _facets(section), one, _several_norms(record, nodes))
+        wanted = FeatureSettings.of(nodes, model, record.label, _facets(section), one, _several_norms(record, nodes))
         if one.in_windows and nodes.study.evaluate.features == "window":
             windows[one.role] = wanted.in_windows(reading.read, model)
             inputs |= model.inputs
@@ -123,7 +155,7 @@ def _add_node(
     of_study = {
         "seed": nodes.study.seed,
         "multiscale": nodes.multiscale(model.variant),
-        "blocks": nodes.study.evaluate.block_list,
+        "blocks": nodes.blocks(model.variant),
         "norms": list(reading.norms),
     }
     settings = TaskSettings(
@@ -219,7 +251,9 @@ def check(record: EvaluationTask, study: StudyBase, variants: tuple[Variant, ...
     if not section.datasets:
         return
     place = f"evaluate.{record.name}"
-    yield from not_multiples({f"{place}.{key}": size for key, size in record.sizes(section).items()}, variants)
+    for variant in variants:
+        sizes = record.sizes(in_whole_patches(record, section, variant))
+        yield from not_multiples({f"{place}.{key}": size for key, size in sizes.items()}, [variant])
     if all(name in study.data for name in section.datasets):
         yield from ((f"{place}.{key}", text) for key, text in record.check(section, study.data))
 
