@@ -30,6 +30,7 @@ TABLE: Mapping[str, str] = MappingProxyType(
         "cluster": "eval.cluster.task",
         "video": "eval.video.task",
         "correspondence": "eval.correspondence.task",
+        "detection": "eval.detection.task",
     }
 )
 """The module of every task's ``TASK``, by its name, in order of execution."""

@@ -9,6 +9,7 @@ A folder for each task: its record in ``task.py``, its settings in ``config.py``
 - linear heads: ``depth``, ``normals``, ``linear`` (classes of images); ``heads`` (their fit), ``frozen`` (their
   features), ``stacked`` (all at once), ``surfaces`` (how those of depth and normals are chosen and saved),
   ``schedules``, ``image_scores``
+- detectors: ``detection``
 - neighbours: ``knn`` (images), ``retrieval`` (patches), ``neighbours`` (the index)
 - videos: ``video``; pairs of images: ``correspondence``
 - while a network trains: ``online``

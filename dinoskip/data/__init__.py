@@ -21,6 +21,7 @@ from dinoskip.data.sets import (
 from dinoskip.data.sets.ade20k import Ade20kConfig
 from dinoskip.data.sets.check import CheckRow, check
 from dinoskip.data.sets.cityscapes import CityscapesConfig
+from dinoskip.data.sets.coco import CocoConfig
 from dinoskip.data.sets.coco20k import Coco20kConfig
 from dinoskip.data.sets.coco_json import CocoJsonConfig
 from dinoskip.data.sets.coco_panoptic import CocoPanopticConfig
@@ -38,6 +39,7 @@ __all__ = [
     "CheckRow",
     "CityscapesConfig",
     "Coco20kConfig",
+    "CocoConfig",
     "CocoJsonConfig",
     "CocoPanopticConfig",
     "CocoStuffConfig",

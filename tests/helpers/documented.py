@@ -95,6 +95,8 @@ SMALLER = {
     "normals": "evaluate.normals.epochs=1 evaluate.normals.batch_size=2",
     "video": "evaluate.video.short_side=48",
     "correspondence": "evaluate.correspondence.size=96",
+    "detection": "evaluate.detection.short_side=48 evaluate.detection.long_side=96 evaluate.detection.epochs=1 "
+    "evaluate.detection.batch_size=2 evaluate.detection.channels=8",
     "gallery": "gallery.first=20 gallery.size=48",
 }  # fmt: skip
 """Sizes and steps, laid over what a command says."""
@@ -145,8 +147,10 @@ def data_sets() -> dict[str, AnyDataset]:
     }  # fmt: skip
     listed = [{"kind": kind, **tree} for kind, tree in trees.items()]
     listed += [{"kind": "folder", "root": name} for name in ("imagenette", "IMAGENET", "flowers", "data/imagenet")]
-    listed += [{"kind": kind, "root": "data/coco"} for kind in ("coco_stuff", "coco20k")]
-    listed += [{"kind": "coco20k", "root": "COCO"}, {"kind": "voc", "root": "data/VOCdevkit"}]
+    listed += [{"kind": kind, "root": "data/coco"} for kind in ("coco_stuff", "coco", "coco20k")]
+    listed += [{"kind": kind, "root": "COCO"} for kind in ("coco", "coco20k")] + [
+        {"kind": "voc", "root": "data/VOCdevkit"}
+    ]
     listed += [{"kind": "ade20k", "root": "data/ADEChallengeData2016"}]
     listed += [{"kind": "images", "root": name} for name in ("PHOTOS", "photos", "DIR")]
     listed += [

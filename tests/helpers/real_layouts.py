@@ -218,7 +218,8 @@ def _coco(names: list[str], boxes: Mapping[str, Box], sizes: Mapping[str, tuple[
             for crowd in (0, 1)[: 2 if number == 1 else 1]:
                 annotations.append(
                     {"id": len(annotations) + 1, "image_id": number, "category_id": 1 + 2 * (number % 2),
-                     "bbox": [x1, y1, x2 - x1, y2 - y1], "area": 4, "iscrowd": crowd}
+                     "bbox": [x1, y1, x2 - x1, y2 - y1], "area": 4, "iscrowd": crowd,
+                     "segmentation": [[x1, y1, x2, y1, x2, y2, x1, y2]]}
                 )  # fmt: skip
     categories = [{"id": 1, "name": "person"}, {"id": 3, "name": "car"}]
     return {"images": images, "annotations": annotations, "categories": categories}
@@ -246,6 +247,15 @@ def make_coco20k(config: AnyDataset, root: Path) -> None:
     (root / "annotations").mkdir(exist_ok=True)
     (root / ANNOTATIONS).write_text(json.dumps(content))
     (root / LIST).write_text("".join(f"train2014/{name}\n" for name in names[:-1]))
+
+
+def make_coco(config: AnyDataset, root: Path) -> None:
+    """COCO 2017: images and boxes with outlines of both splits."""
+    for split, count in (("train", 5), ("val", 4)):
+        content = _boxed(root / f"{split}2017", [f"{number:012d}.jpg" for number in range(count)])
+        path = root / "annotations" / f"instances_{split}2017.json"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(json.dumps(content))
 
 
 def make_coco_json(config: AnyDataset, root: Path) -> None:
@@ -290,6 +300,7 @@ MAKERS: dict[str, Callable[[AnyDataset, Path], None]] = {
     "voc": make_voc,
     "ade20k": make_ade20k,
     "coco_stuff": make_coco_stuff,
+    "coco": make_coco,
     "coco20k": make_coco20k,
     "masks": make_masks,
     "folder": make_folder,

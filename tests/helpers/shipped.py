@@ -58,6 +58,7 @@ MEASURES: dict[str, dict[str, Any]] = {
     "normals": {"epochs": 1, "batch_size": 2, "maps": 2},
     "video": {"short_side": 48},
     "correspondence": {"size": "side"},
+    "detection": {"short_side": "side", "long_side": 96, "epochs": 1, "batch_size": 2, "channels": 8},
 }
 """Sizes and steps of evaluations; ``side`` is that of the images."""
 

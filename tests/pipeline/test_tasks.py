@@ -36,6 +36,7 @@ SMALLER = (
     "evaluate.normals={datasets: [rooms], epochs: 1, upsample: 1}",
     "evaluate.video.short_side=64",
     "evaluate.correspondence.size=64",
+    "evaluate.detection={datasets: [scenes], short_side: 64, long_side: 64, epochs: 1, channels: 8, trained: each}",
     "analyze={model: vit_mini_patch8, depth: 2, img_size: 32, photos: 1}",
     "gallery={first: 2, size: 64}",
 )

@@ -17,6 +17,7 @@ from dinoskip.data.segmentation import draw
 from dinoskip.data.sets.ade20k import Ade20kConfig
 from dinoskip.data.sets.broken import without_broken
 from dinoskip.data.sets.cityscapes import CityscapesConfig
+from dinoskip.data.sets.coco import CocoConfig
 from dinoskip.data.sets.coco20k import Coco20kConfig
 from dinoskip.data.sets.coco_json import CocoJsonConfig
 from dinoskip.data.sets.coco_panoptic import CocoPanopticConfig
@@ -48,6 +49,7 @@ AnyDataset = (
     | PascalContextConfig
     | CocoStuffConfig
     | CocoPanopticConfig
+    | CocoConfig
     | Coco20kConfig
     | MasksConfig
     | EcssdConfig

@@ -37,28 +37,55 @@ class CocoDetection(DetectionDataset):
         return replace(self, **own)
 
     @cached_property
-    def _index(self) -> Any:
+    def index(self) -> Any:
         """The JSON, read once more where masks are wanted: boxes do without its outlines."""
         return load_coco(self.annotation_paths[0])
+
+    @cached_property
+    def categories(self) -> dict[Any, str]:
+        """Names of the classes by their number in the JSON, in the order of the numbers."""
+        return _classes(self.index, self.annotation_paths[0])
+
+    def entries(self, index: int) -> list[dict[str, Any]]:
+        """Return what the JSON says of image ``index``, crowds too: ``id``, ``category_id``, ``bbox``, ``area`` ...
+
+        ``area`` is the box's where the JSON has none. Raises :class:`DataError` as :meth:`objects`.
+        """
+        path, names = self.annotation_paths[0], self.categories
+        entries = []
+        for entry in self.index.imgToAnns.get(self.numbers[index], ()):
+            _box(entry, names, path)
+            area = entry.get("area", entry["bbox"][2] * entry["bbox"][3])
+            real_numbers([area], "area", f"{path}: annotation {entry['id']}")
+            entries.append({**entry, "area": area, "iscrowd": entry.get("iscrowd", 0)})
+        return entries
+
+    def runs(self, entry: Mapping[str, Any]) -> dict[str, Any]:
+        """Return an object's outline run by run; :class:`DataError` for one that cannot be read."""
+        with guard(self.annotation_paths[0], f"outline of annotation {entry.get('id')}"):
+            encoded: dict[str, Any] = self.index.annToRLE(entry)
+        return encoded
+
+    def outline(self, entry: Mapping[str, Any], size: tuple[int, int]) -> np.ndarray:
+        """Return an object as a mask bool (H, W) of the stored image, whose size is given; errors as :meth:`masks`."""
+        path = self.annotation_paths[0]
+        with guard(path, f"outline of annotation {entry.get('id')}"):
+            mask = np.asarray(self.index.annToMask(entry), dtype=np.bool_)
+        if mask.shape != size:
+            shape = "{} × {}".format(*mask.shape)
+            raise DataError(
+                f"{path}: annotation {entry.get('id')} is of an image of {shape} pixels, not {size[0]} × {size[1]}"
+            )
+        return mask
 
     def masks(self, index: int) -> list[np.ndarray]:
         """Return the objects of image ``index``, in the order of its boxes, as masks bool (H, W), upright.
 
         Raises :class:`DataError` for an object whose outline cannot be read or is of an image of another size.
         """
-        path, image = self.annotation_paths[0], self.image_paths[index]
-        size, orientation = stored_geometry(image)
-        masks = []
-        for entry in self._index.imgToAnns.get(self.numbers[index], ()):
-            if entry.get("iscrowd"):
-                continue
-            with guard(path, f"outline of annotation {entry.get('id')}"):
-                mask = np.asarray(self._index.annToMask(entry), dtype=np.bool_)
-            if mask.shape != size:
-                shape = "{} × {}".format(*mask.shape)
-                raise DataError(f"{path}: annotation {entry.get('id')} is of an image of {shape} pixels, not {image}")
-            masks.append(turn_upright(mask, orientation))
-        return masks
+        size, orientation = stored_geometry(self.image_paths[index])
+        entries = self.index.imgToAnns.get(self.numbers[index], ())
+        return [turn_upright(self.outline(one, size), orientation) for one in entries if not one.get("iscrowd")]
 
     def objects(self, index: int) -> list[Box]:
         """Return the objects of image ``index``, those marked as a crowd left out."""
@@ -165,9 +192,16 @@ def with_boxes(
 
 
 def coco_json(
-    annotations: str | Path, images: str | Path, *, name: str | None = None, faults: list[str] | None = None
+    annotations: str | Path,
+    images: str | Path,
+    *,
+    name: str | None = None,
+    split: str | None = None,
+    faults: list[str] | None = None,
 ) -> CocoDetection:
     """Open the boxes of a JSON in COCO's format; ``images`` is the folder that its file names are relative to.
+
+    ``name`` and ``split`` are said by rows, the JSON's name where they are not given.
 
     All images of the file, in the order of their names, those without boxes too; crowds are left out. Raises
     :class:`DataError` for a damaged JSON, a name that points outside, one that comes twice, and for missing images,
@@ -182,7 +216,7 @@ def coco_json(
     files = [ListedImage(number, entry, confined(folder, entry, path)) for entry, number in listed]
     unique((image.id for image in files), "file_name", path)
     files.sort(key=lambda image: image.id)
-    return with_boxes(index, path, files, {"name": name or path.stem, "split": path.stem}, (), faults)
+    return with_boxes(index, path, files, {"name": name or path.stem, "split": split or path.stem}, (), faults)
 
 
 def images_below(root: Path, dataset: DetectionDataset) -> ImageFolder:

@@ -40,6 +40,7 @@ LAYOUTS = (
     Layout(("images/train2017", "annotations/train2017"), "COCO-Stuff as mmsegmentation has it", "coco_stuff"),
     Layout(("train2014", "annotations/instances_train2014.json"), "COCO 2014", "coco20k"),
     Layout(("annotations/panoptic_val2017.json",), "COCO panoptic", "coco_panoptic"),
+    Layout(("annotations/instances_val2017.json",), "COCO 2017", "coco"),
     Layout(
         ("imageLists", "images"), "COCO-Stuff 10k", None,
         "its masks are MATLAB files: get COCO 2017 with stuffthingmaps_trainval2017.zip for kind coco_stuff",

@@ -12,6 +12,7 @@ from dinoskip.config import RawConfig
 from dinoskip.data import (
     Ade20kConfig,
     Coco20kConfig,
+    CocoConfig,
     CocoJsonConfig,
     CocoStuffConfig,
     DatasetConfig,
@@ -65,6 +66,8 @@ def test_a_split_may_stand_for_the_augmented_list(voc_tree: Path) -> None:
         (Ade20kConfig(root="/a"), "ade20k", True, False),
         (CocoStuffConfig(root="/a"), "coco_stuff", True, False),
         (MasksConfig(root="/a/mine"), "mine", True, False),
+        (CocoConfig(root="/a"), "coco2017", False, True),
+        (CocoConfig(root="/a/birds", annotations="{split}.json"), "birds", False, True),
         (Coco20kConfig(root="/a"), "coco20k", False, True),
         (CocoJsonConfig(root="/a", annotations="b/birds.json"), "birds", False, True),
     ],
@@ -166,7 +169,7 @@ def test_a_voc_folder_given_as_class_folders_is_answered_with_its_kind(tmp_path:
 
 def test_the_table_says_what_each_kind_can_do() -> None:
     assert set(FOLDER_KINDS) == set(KINDS) - {"scenes", "rooms", "scenes_video", "scenes_pairs"}
-    assert PUBLISHED_KINDS == ("voc", "ade20k", "coco_stuff", "coco20k", "davis", "spair71k", "pf_pascal")
+    assert PUBLISHED_KINDS == ("voc", "ade20k", "coco_stuff", "coco", "coco20k", "davis", "spair71k", "pf_pascal")
     with pytest.raises(ConfigError, match=r"use kind voc, ade20k, cityscapes, .* or scenes"):
         open_labels(SEGMENTATION, ImagesConfig(root="x"), "val")
 

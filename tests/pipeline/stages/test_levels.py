@@ -43,6 +43,8 @@ OTHERS = {
     " learning_rates: [1e-2]}",
     "normals": "{datasets: [rooms], epochs: 1, upsample: 1, learning_rates: [5e-3]}",
     "video": "{datasets: [videos], short_side: 64}",
+    "detection": "{datasets: [scenes], short_side: 64, long_side: 64, epochs: 0.2, batch_size: 2, channels: 8,"
+    " trained: each}",
 }
 
 

@@ -1,0 +1,59 @@
+"""Kind ``coco``: boxes and outlines of COCO 2017, or of data laid out alike: a JSON and a folder of images a split."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from dinoskip.data.detection import DetectionDataset
+from dinoskip.data.folders import ImageFolder
+from dinoskip.data.sets.coco_json import coco_json, images_below
+from dinoskip.data.sets.kind import Archives, CheckedSplit, DatasetKind, Published
+from dinoskip.data.sets.pairs import coco_images
+
+_COCO = "http://images.cocodataset.org"
+_SIZES = {"train": 118_287, "val": 5_000}
+_INSTANCES = "annotations/instances_{split}2017.json"
+ARCHIVES = Archives(
+    published=(
+        Published(f"{_COCO}/zips/train2017.zip", ("train2017",), "cced6f7f71b7629ddf16f17bbcfab6b2"),
+        Published(f"{_COCO}/zips/val2017.zip", ("val2017",), "442b8da7639aecaf257c1dceb8ba8c80"),
+        Published(
+            f"{_COCO}/annotations/annotations_trainval2017.zip",
+            tuple(_INSTANCES.replace("{split}", split) for split in _SIZES),
+            "f4bbac642086de4f52a3fdda2de5fa2c",
+        ),
+    ),
+)
+
+
+class CocoConfig(DatasetKind):
+    """Boxes and outlines of COCO 2017, or of a folder laid out alike. ``{split}`` stands for the split's name."""
+
+    archives: ClassVar[Archives | None] = ARCHIVES
+
+    kind: Literal["coco"] = "coco"
+    root: str = Field(description="COCO folder with train2017, val2017 and annotations")
+    images: str = Field("{split}2017", description="folder of a split's images, relative to root (or root/images)")
+    annotations: str = Field(_INSTANCES, description="JSON of a split, relative to root")
+
+    @property
+    def dataset_name(self) -> str:
+        """``coco2017``, or the name of the folder where its JSON has another name."""
+        return "coco2017" if self.annotations == _INSTANCES else Path(self.root).name
+
+    def open_images(self, root: Path, split: str) -> ImageFolder:
+        """Open the images that the split's JSON names."""
+        return images_below(root, self.open_detection(root, split, None))
+
+    def open_detection(self, root: Path, split: str, faults: list[str] | None) -> DetectionDataset:
+        """Open the split's JSON."""
+        folder, path = (one.replace("{split}", split) for one in (self.images, self.annotations))
+        return coco_json(root / path, coco_images(root, folder), name=self.dataset_name, split=split, faults=faults)
+
+    def checked_splits(self, root: Path) -> list[CheckedSplit]:
+        """train and val, with the published numbers where the names are COCO's."""
+        known = self.annotations == _INSTANCES
+        return [CheckedSplit("detection", split, count if known else None) for split, count in _SIZES.items()]

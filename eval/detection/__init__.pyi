@@ -1,0 +1,7 @@
+from .config import DetectionConfig
+from .evaluation import evaluate
+
+__all__ = [
+    "DetectionConfig",
+    "evaluate",
+]

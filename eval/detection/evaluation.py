@@ -1,0 +1,144 @@
+"""Detection on a data set: a detector for each block that is asked for, AP of boxes and masks, result rows."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pycocotools.mask import area
+
+from dinoskip.console import log
+from dinoskip.data.detection import DetectionDataset
+from dinoskip.errors import DataError
+from dinoskip.files import save_tensors, write_json
+from dinoskip.models import Backbone
+from dinoskip.records import RecordedRow, write_recorded_rows
+from dinoskip.results import EvalResult
+from eval.baselines import BOXES, boxes_as_masks
+from eval.detection.config import DetectionConfig
+from eval.detection.fit import Found, find, fit_detector
+from eval.detection.objects import Entry, Objects
+from eval.detection.scores import PARTS, match
+from eval.objects.scores import MOST, outline
+
+Entries = list[list[Entry]]
+_KINDS = {"box": "bbox", "mask": "segm"}
+
+
+def evaluate(
+    backbone: Backbone,
+    train_set: DetectionDataset,
+    val_set: DetectionDataset,
+    blocks: Sequence[int] | str,
+    out: Path,
+    config: DetectionConfig,
+    context: Mapping[str, Any],
+    *,
+    seed: int = 0,
+    workers: int = 0,
+) -> list[EvalResult]:
+    """Train Mask R-CNN on blocks of a network (``blocks``: numbers or ``"all"``) and write what it scores.
+
+    ``rows.json``: ``box AP``, ``box AP50``, ``box AP75`` and, of sets with outlines, the same of masks, in percent, of
+    each block with a detector, then of the baselines. ``detections_block{b}.json`` is COCO's format of results,
+    ``detector_block{b}`` the weights (``network_block{b}`` those of a network that was fine-tuned), as safetensors.
+
+    Raises :class:`DataError` for classes that differ between the splits.
+    """
+    train, val = Objects(train_set), Objects(val_set)
+    if list(train.categories.items()) != list(val.categories.items()) or (train.coco is None) != (val.coco is None):
+        raise DataError(f"{val_set.name}: the classes of {val_set.split} are not those of {train_set.split}")
+    out.mkdir(parents=True, exist_ok=True)
+    numbers = list(backbone.numbers) if isinstance(blocks, str) else list(blocks)
+    truth = [val.outlined(i) for i in range(len(val))]
+    like = EvalResult(
+        metric="box AP", value=0.0, task="detection", block="", dataset=val_set.name, split=val_set.split, n=len(val),
+        facet="out", norm=config.norm, protocol=config.label, classes=len(val.categories), seed=seed,
+        resolution=f"short side {config.short_side}, long side up to {config.long_side}", weights=backbone.weights_hash,
+    ).with_context(context)  # fmt: skip
+    recorded: list[RecordedRow] = []
+    for block in numbers if config.trained == "each" else numbers[-1:]:
+        own = copy.deepcopy(backbone) if config.fine_tune else backbone
+        model = fit_detector(own, train, block, config, seed=seed, workers=workers)
+        found = _entries(find(model, val, backbone.device, workers), list(val.categories))
+        names = val_set.ids if val.coco is None else val.coco.numbers
+        listed = [{"image_id": names[i], **one} for i, entries in enumerate(found) for one in entries]
+        write_json(out / f"detections_block{block}.json", listed)
+        save_tensors(out / f"detector_block{block}.safetensors", _state(model), {"format": "1"})
+        if config.fine_tune:
+            save_tensors(out / f"network_block{block}.safetensors", _state(own.model), {"format": "1"})
+        rows = _rows(replace(like, block=str(block)), truth, found, val)
+        log.info("detection: block %s has %.1f box AP", block, rows[0].row.value)
+        recorded += rows
+    for name, found in _baselines(train, val).items():
+        for one in _rows(like, truth, found, val):
+            row = one.row
+            recorded.append(RecordedRow(row.baseline(name, row.value, row.low, row.high)))
+    return write_recorded_rows(out, val_set.ids, recorded)
+
+
+def _state(model: Any) -> dict[str, Any]:
+    return {name: one.detach().cpu().contiguous() for name, one in model.state_dict().items()}
+
+
+def _entries(found: Sequence[Found], categories: Sequence[Any]) -> Entries:
+    """What was found in every image, as COCO's results have it: boxes x y w h to a hundredth of a pixel."""
+    entries: Entries = []
+    for image in found:
+        sides = np.concatenate([image.boxes[:, :2], image.boxes[:, 2:] - image.boxes[:, :2]], 1).round(2).tolist()
+        outlines: Sequence[Any] = image.outlines or [None] * len(sides)
+        entries.append(
+            [
+                _entry(categories[number], box, runs, float(score))
+                for number, box, runs, score in zip(image.classes, sides, outlines, image.scores, strict=True)
+            ]
+        )
+    return entries
+
+
+def _entry(category: Any, box: Sequence[float], runs: Mapping[str, Any] | None, score: float) -> Entry:
+    entry = {"category_id": category, "bbox": list(box), "score": round(score, 5)}
+    if runs is None:
+        return entry
+    counts = runs["counts"]
+    return {**entry, "segmentation": {**runs, "counts": counts.decode() if isinstance(counts, bytes) else counts}}
+
+
+def _rows(like: EvalResult, truth: Entries, found: Entries, val: Objects) -> list[RecordedRow]:
+    """Rows of the AP of boxes, and of masks where the set has outlines, with their intervals over images."""
+    rows = []
+    for what, kind in [("box", "bbox")] if val.coco is None else _KINDS.items():
+        sized = [[{**one, "area": _area(one, kind)} for one in entries] for entries in found]
+        matches = match(truth, sized, list(val.categories), kind)
+        intervals = matches.intervals(like.seed)
+        for part in PARTS:
+            low, high = (100 * end for end in intervals[part])
+            value = 100 * matches.ap(part)
+            rows.append(RecordedRow(replace(like, metric=f"{what} {part}", value=value, low=low, high=high)))
+    return rows
+
+
+def _area(one: Mapping[str, Any], kind: str) -> float:
+    return one["bbox"][2] * one["bbox"][3] if kind == "bbox" else float(area(one["segmentation"]))
+
+
+def _baselines(train: Objects, val: Objects) -> dict[str, Entries]:
+    """What rules find that look at no image: one box for each class, scored by how often the class is in training."""
+    often = dict.fromkeys(val.categories, 0)
+    for i in range(len(train)):
+        for one in train.entries(i):
+            often[one["category_id"]] += not one["iscrowd"]
+    total, likeliest = max(1, sum(often.values())), sorted(often, key=lambda one: -often[one])[:MOST]
+    found: dict[str, Entries] = {name: [] for name in BOXES}
+    for i in range(len(val)):
+        size = val.size(i)
+        masks = boxes_as_masks(size)
+        for name, rule in BOXES.items():
+            x1, y1, x2, y2 = rule(*size)
+            box, runs = (x1, y1, x2 - x1, y2 - y1), None if val.coco is None else outline(masks[name])
+            found[name].append([_entry(category, box, runs, often[category] / total) for category in likeliest])
+    return found

@@ -1,0 +1,128 @@
+"""AP of COCO by pycocotools, over classes, and its interval by the bootstrap over images.
+
+Crowds and what is found in them count neither way. Of an image the 100 best objects count; objects of every size.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pycocotools.coco import COCO
+from pycocotools.cocoeval import COCOeval
+
+from dinoskip.statistics import RESAMPLES, percentile_interval, resample_counts
+from eval.objects.scores import MOST, OVERLAPS, average_precision
+
+F64 = NDArray[np.float64]
+PARTS: Mapping[str, slice] = {"AP": slice(None), "AP50": slice(0, 1), "AP75": slice(5, 6)}
+"""The overlaps that a metric is the mean over."""
+
+
+@dataclass(frozen=True, eq=False)
+class _OfClass:
+    """What is found of one class, the best first: whether it hits (10, D), whether it counts (10, D), in which image.
+
+    ``objects`` (n,) is how many of the class each image has.
+    """
+
+    hits: NDArray[np.bool_]
+    counts: NDArray[np.bool_]
+    images: NDArray[np.int64]
+    objects: NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class MatchedClasses:
+    """``precision`` (10, classes), nan for a class without an object: AP at each overlap, by pycocotools."""
+
+    precision: F64
+    classes: Sequence[_OfClass]
+
+    def ap(self, part: str) -> float:
+        """Mean AP (0..1) over a part of the overlaps and the classes that have an object; nan if none has."""
+        own = self.precision[PARTS[part]]
+        return float(np.nanmean(own)) if np.isfinite(own).any() else math.nan
+
+    def intervals(self, seed: int = 0, resamples: int = RESAMPLES) -> dict[str, tuple[float, float]]:
+        """Intervals (0..1) of :meth:`ap` for all parts, by the bootstrap over images; nan for none."""
+        images = len(self.classes[0].objects) if self.classes else 0
+        if not images or not np.isfinite(self.precision).any():
+            return dict.fromkeys(PARTS, (math.nan, math.nan))
+        means: dict[str, list[F64]] = {part: [] for part in PARTS}
+        for times in resample_counts(images, resamples, seed):
+            every = np.stack([_resampled(one, times) for one in self.classes], -1)  # (10, m, classes)
+            for part, which in PARTS.items():
+                own = every[which]
+                there = np.isfinite(own).any(axis=(0, 2))
+                mean = np.full(len(times), np.nan)
+                mean[there] = np.nanmean(own[:, there], axis=(0, 2))
+                means[part].append(mean)
+        return {part: percentile_interval(np.concatenate(own)) for part, own in means.items()}
+
+
+def _resampled(one: _OfClass, times: F64) -> F64:
+    """AP (10, m) of a class where image i counts ``times[:, i]``."""
+    of_found, objects = times[:, one.images], times @ one.objects
+    rows = [
+        average_precision(hits, of_found * counts, objects) for hits, counts in zip(one.hits, one.counts, strict=True)
+    ]
+    return np.stack(rows)
+
+
+def match(
+    truth: Sequence[Sequence[Mapping[str, Any]]],
+    found: Sequence[Sequence[Mapping[str, Any]]],
+    classes: Sequence[Any],
+    kind: str,
+) -> MatchedClasses:
+    """Match what is found in n images to their objects, both as COCO's entries: ``bbox``, ``segmentation``, ``area``,
+    ``category_id``, ``iscrowd``, and ``score`` of what is found. ``kind`` is ``bbox`` or ``segm``.
+    """  # fmt: skip
+    with contextlib.redirect_stdout(io.StringIO()):  # pycocotools prints what it does
+        evaluation = COCOeval(_coco(truth, classes), _coco(found, classes), kind)
+        parameters = evaluation.params
+        parameters.maxDets, parameters.areaRng, parameters.areaRngLbl = [MOST], [[0, math.inf]], ["all"]
+        evaluation.evaluate()
+        evaluation.accumulate()
+    precision = evaluation.eval["precision"][..., 0, 0].mean(1)  # (overlaps, classes), -1 without an object
+    each = len(truth)
+    of_classes = [evaluation.evalImgs[at * each : (at + 1) * each] for at in range(len(classes))]
+    return MatchedClasses(np.where(precision < 0, np.nan, precision), [_of_class(own, each) for own in of_classes])
+
+
+def _of_class(images: Sequence[Mapping[str, Any] | None], count: int) -> _OfClass:
+    """Of pycocotools' answers for one class in all images: what is found, in the order in which it counts."""
+    there = [one for one in images if one is not None]
+    objects = np.zeros(count, dtype=np.int64)
+    for one in there:
+        objects[one["image_id"]] = int((np.asarray(one["gtIgnore"]) == 0).sum())
+    scores = np.concatenate([np.asarray(one["dtScores"], dtype=np.float64) for one in there] or [np.zeros(0)])
+    order = np.argsort(-scores, kind="stable")
+    flags = [
+        [np.asarray(one[name], dtype=bool).reshape(len(OVERLAPS), -1) for one in there]
+        for name in ("dtMatches", "dtIgnore")
+    ]
+    matched, ignored = (np.concatenate(own or [np.zeros((len(OVERLAPS), 0), dtype=bool)], 1)[:, order] for own in flags)
+    of_images = [np.full(len(one["dtScores"]), one["image_id"], dtype=np.int64) for one in there]
+    where = np.concatenate(of_images or [np.zeros(0, dtype=np.int64)])[order]
+    return _OfClass(matched & ~ignored, ~ignored, where, objects)
+
+
+def _coco(entries: Sequence[Sequence[Mapping[str, Any]]], classes: Sequence[Any]) -> COCO:
+    """Entries of images as pycocotools has them; their ids begin with 1, as 0 means none there."""
+    made = COCO()
+    images = [{"id": i, "height": 0, "width": 0} for i in range(len(entries))]  # outlines have their size
+    made.dataset = {"images": images, "categories": [{"id": one} for one in classes], "annotations": []}
+    for image, own in enumerate(entries):
+        for one in own:
+            number = len(made.dataset["annotations"]) + 1
+            made.dataset["annotations"].append({"iscrowd": 0, **one, "image_id": image, "id": number})
+    made.createIndex()
+    return made
