@@ -25,6 +25,7 @@ from dinoskip.pipeline.report.notices import notices, unmeasured
 from dinoskip.pipeline.report.settings import ReportSettings
 from dinoskip.pipeline.report.unfinished import note_unfinished
 from dinoskip.pipeline.stage import Task, without_place
+from dinoskip.pipeline.stages.sweep import SweepResult
 from dinoskip.pipeline.variants import Variant
 from dinoskip.records import ImageRecords, read_records
 from dinoskip.results import UNKNOWN_EPOCH, EvalResult, read_rows
@@ -167,9 +168,9 @@ def _variant(task: Task, name: str, rows: Sequence[EvalResult]) -> StudyVariant:
         shown |= {"seed": own.seed} if own.family else {}
     unresolved = ""
     if own.sweep in task.inputs:
-        chosen = read_json(task.input(own.sweep) / "sweep.json")
-        unresolved = str(chosen["unresolved"])
-        shown["swept learning rate"] = f"{chosen['lr']:g} (rate unresolved)" if unresolved else chosen["lr"]
+        chosen = SweepResult.read(task.input(own.sweep))
+        unresolved = chosen.unresolved
+        shown["swept learning rate"] = f"{chosen.lr:g} (rate unresolved)" if unresolved else chosen.lr
     if last is not None:
         epochs = sorted({row.epoch for row in rows})
         shown |= {
@@ -376,10 +377,9 @@ def _tables(task: Task, analysis: Mapping[str, Any]) -> list[Any]:
     if swept:
         body = []
         for name, path in swept.items():
-            sweep = read_json(path / "sweep.json")
-            values = [[name, one["lr"], one["value"], one["loss"], one["lr"] == sweep["lr"]] for one in sweep["rates"]]
-            body += values
-            measure = f"{sweep['measure']} after {sweep['epochs']} epochs"
+            sweep = SweepResult.read(path)
+            body += [[name, run.lr, run.value, run.loss, run.lr == sweep.lr] for run in sweep.rates]
+            measure = f"{sweep.measure} after {sweep.epochs} epochs"
         columns = ["variant", "learning rate", measure, "loss", "chosen"]
         tables.append(DataTable("Learning rates, chosen by short runs", columns, body))
     if "gallery" in task.inputs:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -48,6 +48,36 @@ class SweepSection(Config):
         default_factory=lambda: {"epochs": 1, "warmup_epochs": 0},
         description="what the short runs change of the recipe: length, warm-ups",
     )
+
+
+@dataclass(frozen=True)
+class ShortRun:
+    """A rate, what its run reached by the measure (None if it failed), and its mean loss over the last 10 %."""
+
+    lr: float
+    value: float | None
+    loss: float | None
+
+
+@dataclass(frozen=True)
+class SweepResult:
+    """What a sweep leaves: its runs by ascending rate, the rate chosen, and why that is unresolved, if it is.
+
+    ``trivial`` is what the most frequent class gets by ``measure``, ``epochs`` the length of a run.
+    """
+
+    measure: str
+    epochs: int
+    lr: float
+    unresolved: str
+    trivial: float
+    rates: Sequence[ShortRun]
+
+    @classmethod
+    def read(cls, out: Path) -> SweepResult:
+        """The result in the output of a sweep."""
+        stored = read_json(out / SWEEP_RESULT)
+        return cls(**{**stored, "rates": [ShortRun(**row) for row in stored["rates"]]})
 
 
 def short_recipe(recipe: Mapping[str, Any], section: SweepSection) -> dict[str, Any]:
@@ -120,40 +150,41 @@ def _of_all_blocks(data: DataInputs) -> dict[str, Any]:
     return {**data.runtime, "online": parts}
 
 
-def best(rates: list[dict[str, Any]]) -> float:
-    """The learning rate of the highest value, the smaller on a tie; a failed run's value is None.
+def best(rates: Sequence[ShortRun]) -> float:
+    """The learning rate of the highest value, the smaller on a tie.
 
     Raises :class:`NonFiniteError` if every run failed.
     """
-    if all(row["value"] is None for row in rates):
+    if all(row.value is None for row in rates):
         raise NonFiniteError(
             "sweep: no learning rate has a value: every short run failed", "add smaller ones to sweep.lr"
         )
-    return float(min(_best_rows(rates), key=lambda row: row["lr"])["lr"])
+    return min(row.lr for row in _best_rows(rates))
 
 
-def _best_rows(rates: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def _highest(rates: Sequence[ShortRun]) -> float:
+    return max((row.value for row in rates if row.value is not None), default=math.nan)
+
+
+def _best_rows(rates: Sequence[ShortRun]) -> list[ShortRun]:
     """The rows of the highest value, several on a tie."""
-    highest = max((row["value"] for row in rates if row["value"] is not None), default=math.nan)
-    return [row for row in rates if row["value"] == highest]
+    return [row for row in rates if row.value == _highest(rates)]
 
 
-def beyond_edge(rates: Sequence[Mapping[str, Any]]) -> float | None:
+def beyond_edge(rates: Sequence[ShortRun]) -> float | None:
     """The rate to try next: beyond the lowest of ``rates`` (ascending) if that is among the best, or the highest.
 
     It lies as far from the edge, as a factor, as the edge from its neighbour. None if the best lies between others.
     """
-    tied = [row["lr"] for row in _best_rows(rates)]
-    low, high = [row["lr"] for row in rates[:2]], [row["lr"] for row in rates[-2:]]
-    if low[0] in tied:
-        return float(low[0] ** 2 / low[1])
-    return float(high[1] ** 2 / high[0]) if high[1] in tied else None
+    tied = _best_rows(rates)
+    if rates[0] in tied:
+        return float(rates[0].lr ** 2 / rates[1].lr)
+    return float(rates[-1].lr ** 2 / rates[-2].lr) if rates[-1] in tied else None
 
 
-def unresolved(rates: Sequence[Mapping[str, Any]], trivial: float) -> str:
+def unresolved(rates: Sequence[ShortRun], trivial: float) -> str:
     """Why no rate of ``rates`` (ascending) can be called the best, or nothing; ``trivial`` is the rule's value."""
-    highest = _best_rows(rates)[0]["value"]
-    if highest <= trivial:
+    if _highest(rates) <= trivial:
         return f"no rate is above always answering the most frequent class ({trivial:.1f})"
     if len(rates) < FEWEST:
         return f"{len(rates)} rates were tried, {FEWEST} are needed"
@@ -165,7 +196,7 @@ def run(task: Task) -> None:
     from dinoskip.pipeline.training_runs import observer_of, on_main  # torch
 
     if on_main(lambda: (task.out / SWEEP_RESULT).is_file()):  # killed after the choice, while it removed the runs
-        on_main(lambda: _leave_only(task.out, read_json(task.out / SWEEP_RESULT)))
+        on_main(lambda: _leave_only(task.out, SweepResult.read(task.out)))
         return
     images, observer = images_of(task), observer_of(task)
     assert observer is not None  # a study with a sweep has something to measure
@@ -173,19 +204,15 @@ def run(task: Task) -> None:
     for _ in range(task.settings["extend"]):
         if (further := beyond_edge(rows)) is None:
             break
-        rows = sorted([*rows, _short_run(task, further, images, observer)], key=lambda row: row["lr"])
+        rows = sorted([*rows, _short_run(task, further, images, observer)], key=lambda row: row.lr)
     lr, trivial = best(rows), on_main(observer.trivial)
     why = unresolved(rows, trivial)
-    epochs = task.settings["pretrain"]["epochs"]
-    result = {
-        "measure": observer.score, "epochs": epochs, "lr": lr, "unresolved": why, "trivial": trivial, "rates": rows,
-    }  # fmt: skip
+    result = SweepResult(observer.score, task.settings["pretrain"]["epochs"], lr, why, trivial, rows)
     log.info("sweep: learning rate %g is the best by %s%s", lr, observer.score, f"; unresolved: {why}" if why else "")
     on_main(lambda: _leave_only(task.out, result))
 
 
-def _short_run(task: Task, lr: float, images: Images, observer: Observer) -> dict[str, Any]:
-    """One run, and what came out: its value by the measure (None if it failed), its mean loss over the last 10 %."""
+def _short_run(task: Task, lr: float, images: Images, observer: Observer) -> ShortRun:
     from dinoskip.pipeline.training_runs import on_main, pretrain  # torch
 
     out = _place(task.out, lr)
@@ -196,24 +223,24 @@ def _short_run(task: Task, lr: float, images: Images, observer: Observer) -> dic
         )  # fmt: skip
     except NonFiniteError as error:
         log.warning("sweep: learning rate %g: %s", lr, error)
-        return {"lr": lr, "value": None, "loss": None}
-    return on_main(lambda: {"lr": lr, **_outcome(out, observer.score)})
+        return ShortRun(lr, None, None)
+    return on_main(lambda: _outcome(out, lr, observer.score))
 
 
-def _outcome(run_dir: Path, score: str) -> dict[str, float | None]:
+def _outcome(run_dir: Path, lr: float, score: str) -> ShortRun:
     rows = read_metrics(run_dir / "metrics.jsonl")
     if not rows or "loss" not in rows[-1]:  # its last step was not finite
-        return {"value": None, "loss": None}
+        return ShortRun(lr, None, None)
     losses = [row["loss"] for row in rows if "loss" in row]
     last = losses[-max(1, len(losses) // 10) :]
-    return {"value": rows[-1].get(score), "loss": sum(last) / len(last)}
+    return ShortRun(lr, rows[-1].get(score), sum(last) / len(last))
 
 
-def _leave_only(out: Path, result: dict[str, Any]) -> None:
+def _leave_only(out: Path, result: SweepResult) -> None:
     """Write the result and remove the runs: they hold timings, and the output must not depend on those."""
-    write_json(out / SWEEP_RESULT, result)
-    for row in result["rates"]:
-        if (run := _place(out, row["lr"])).exists():
+    write_json(out / SWEEP_RESULT, asdict(result))
+    for row in result.rates:
+        if (run := _place(out, row.lr)).exists():
             shutil.rmtree(run)
 
 

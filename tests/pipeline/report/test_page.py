@@ -135,7 +135,10 @@ def test_data_sets_go_by_the_papers_names() -> None:
 
 def test_learning_rates_that_were_tried_are_a_table(tmp_path: Path) -> None:
     rates = [{"lr": 1e-3, "value": 20.0, "loss": 5.0}, {"lr": 1e-2, "value": None, "loss": None}]
-    write_json(tmp_path / "sweep.json", {"measure": "knn10_top1", "epochs": 1, "lr": 1e-3, "rates": rates})
+    write_json(
+        tmp_path / "sweep.json",
+        {"measure": "knn10_top1", "epochs": 1, "lr": 1e-3, "unresolved": "", "trivial": 11.7, "rates": rates},
+    )
     (table,) = report_page._tables(task(tmp_path, **{"sweep/skip": tmp_path}), {})
     assert table.columns[2] == "knn10_top1 after 1 epochs"
     assert table.rows == [["skip", 1e-3, 20.0, 5.0, True], ["skip", 1e-2, None, None, False]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 from dinoskip.cli import main
 from dinoskip.errors import ConfigError, NonFiniteError
 from dinoskip.files import read_json
-from dinoskip.pipeline.stages.sweep import best, beyond_edge, unresolved
+from dinoskip.pipeline.stages.sweep import ShortRun, best, beyond_edge, unresolved
 from dinoskip.pipeline.study import build_nodes, load_study
 from tests.helpers.study import TINY
 
@@ -37,27 +38,27 @@ def keys(path: str, *overrides: str) -> dict[str, object]:
 
 
 def test_best_is_the_highest_and_of_equals_the_smallest() -> None:
-    rows = [{"lr": 3e-3, "value": 40.0}, {"lr": 1e-3, "value": 40.0}, {"lr": 1e-2, "value": 12.0}]
+    rows = [ShortRun(3e-3, 40.0, None), ShortRun(1e-3, 40.0, None), ShortRun(1e-2, 12.0, None)]
     assert best(rows) == 1e-3
-    assert best([{"lr": 1e-3, "value": None}, {"lr": 1e-2, "value": 0.0}]) == 1e-2, "what failed is the worst"
+    assert best([ShortRun(1e-3, None, None), ShortRun(1e-2, 0.0, None)]) == 1e-2, "what failed is the worst"
     with pytest.raises(NonFiniteError, match="every short run failed"):
-        best([{"lr": 1e-3, "value": None}, {"lr": 1e-2, "value": None}])
+        best([ShortRun(1e-3, None, None), ShortRun(1e-2, None, None)])
 
 
 def test_while_the_best_rate_is_at_an_edge_the_next_one_is_beyond_it() -> None:
-    rows = [{"lr": 1e-3, "value": 20.0}, {"lr": 3e-3, "value": 30.0}, {"lr": 9e-3, "value": 31.0}]
+    rows = [ShortRun(1e-3, 20.0, None), ShortRun(3e-3, 30.0, None), ShortRun(9e-3, 31.0, None)]
     assert beyond_edge(rows) == pytest.approx(27e-3)
-    assert beyond_edge([*rows, {"lr": 27e-3, "value": None}]) is None, "a rate that diverges ends the search"
-    assert beyond_edge([{**row, "value": 12.0} for row in rows]) == pytest.approx(1e-3 / 3), "a plateau has edges too"
-    assert beyond_edge([{"lr": 1e-3, "value": 30.0}, *rows[1:2], {"lr": 9e-3, "value": 2.0}]) == pytest.approx(1e-3 / 3)
+    assert beyond_edge([*rows, ShortRun(27e-3, None, None)]) is None, "a rate that diverges ends the search"
+    assert beyond_edge([replace(row, value=12.0) for row in rows]) == pytest.approx(1e-3 / 3), "a plateau has edges too"
+    assert beyond_edge([ShortRun(1e-3, 30.0, None), *rows[1:2], ShortRun(9e-3, 2.0, None)]) == pytest.approx(1e-3 / 3)
 
 
 def test_a_rate_is_resolved_between_others_of_five_or_more_and_above_the_most_frequent_class() -> None:
-    rows = [{"lr": 10.0**i, "value": value} for i, value in enumerate((10.0, 20.0, 30.0, 20.0, 10.0))]
+    rows = [ShortRun(10.0**i, value, None) for i, value in enumerate((10.0, 20.0, 30.0, 20.0, 10.0))]
     assert unresolved(rows, 11.5) == ""
     assert "no rate is above" in unresolved(rows, 30.0)
     assert "4 rates were tried" in unresolved(rows[:4], 11.5)
-    assert "the lowest or highest" in unresolved([*rows[:4], {"lr": 1e4, "value": 31.0}], 11.5)
+    assert "the lowest or highest" in unresolved([*rows[:4], ShortRun(1e4, 31.0, None)], 11.5)
 
 
 def test_the_grid_grows_at_its_edges_and_says_what_came_out(tmp_path: Path) -> None:
