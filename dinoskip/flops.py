@@ -4,16 +4,22 @@ A multiplication and an addition count as two. Matrix products only (patch embed
 heads), as is usual where a share of a card's matmul rate is stated: softmax, LayerNorm, GELU and updates are left out.
 A layer's backward pass is two products of the forward pass's size; the patch embedding's is one, since images have no
 gradient. Fused attention computes QK^T once more in its backward pass, which is no useful work and is not counted.
-All figures are for one image, as whole numbers. Skips make no difference.
+All figures are for one image, as whole numbers. Skips make no difference. Networks of timm's are counted by torch, a
+training step as three forward passes.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
+from dinoskip.config import implementation
 from dinoskip.vit_config import MLP_RATIO, SHAPES, VitConfig, layout_of
 
 
 def patch_flops(config: VitConfig, size: int) -> int:
-    """The patch embedding of a square image of side ``size`` (whole patches)."""
+    """The patch embedding of a square image of side ``size`` (whole patches); 0 of a network of timm's."""
+    if config.timm_name is not None:
+        return 0
     width, patch = SHAPES[config.name]
     return 2 * (size // patch) ** 2 * 3 * patch**2 * width
 
@@ -34,8 +40,11 @@ def network_flops(
 
 def vit_flops(config: VitConfig, size: int | None = None) -> int:
     """Forward pass of the backbone on an image of side ``size`` (default: the model's ``img_size``), no classifier."""
-    width, patch = SHAPES[config.name]
     side = config.img_size if size is None else size
+    if config.timm_name is not None:
+        counted: Any = implementation("dinoskip.models.network_facts:flops_of")
+        return int(counted(config.timm_name, config.img_size, side))
+    width, patch = SHAPES[config.name]
     patches, ratio = (side // patch) ** 2, layout_of(config.name)[2]
     return network_flops(width, patch, config.blocks, patches, ratio, config.registers)
 
@@ -52,7 +61,7 @@ def dino_step_flops(
 
     ``head`` is (out_dim, hidden_dim, bottleneck_dim).
     """
-    scores = dino_head_flops(SHAPES[config.name][0], *head)
+    scores = dino_head_flops(config.width, *head)
     globals_, locals_ = vit_flops(config, global_size) + scores, vit_flops(config, local_size) + scores
     forward = 2 * globals_ + num_local * locals_
     embedding = 2 * patch_flops(config, global_size) + num_local * patch_flops(config, local_size)
@@ -62,12 +71,14 @@ def dino_step_flops(
 def supervised_step_flops(config: VitConfig, classes: int, size: int | None = None) -> int:
     """A supervised step: forward and backward of the backbone and a linear classifier on one image."""
     side = config.img_size if size is None else size
-    forward = vit_flops(config, side) + 2 * SHAPES[config.name][0] * classes
+    forward = vit_flops(config, side) + 2 * config.width * classes
     return 3 * forward - patch_flops(config, side)
 
 
 def vit_parameters(config: VitConfig) -> int:
     """Numbers in the weights of a backbone, no classifier."""
+    if config.timm_name is not None:
+        return config.facts.parameters
     (width, patch), (_, _, mlp_ratio) = SHAPES[config.name], layout_of(config.name)
     hidden, patches = round(mlp_ratio * width), (config.img_size // patch) ** 2
     scales = 0 if config.layer_scale is None else 2 * width

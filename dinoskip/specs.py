@@ -46,7 +46,8 @@ def declared_weights(path: Path) -> tuple[VitConfig, dict[str, Any], TensorFile]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         reason = "nested too deeply" if isinstance(error, RecursionError) else str(error).splitlines()[0]
         raise WeightsError(f"{path}: damaged dinoskip header: {reason}") from error
-    kinds = sorted(set(header.dtypes.values()) - _DTYPES)
+    counted = {"I64"} if config.timm_name is not None else set()  # batches that BatchNorm has seen
+    kinds = sorted(set(header.dtypes.values()) - _DTYPES - counted)
     if kinds:
         raise WeightsError(f"{path}: it holds tensors of type {kinds[0]}; weights are {', '.join(sorted(_DTYPES))}")
     return config, info, header

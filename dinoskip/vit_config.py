@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, Literal, Self, get_args
+import re
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_args
 
-from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import (
+    Field,
+    PlainSerializer,
+    SerializerFunctionWrapHandler,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    model_serializer,
+    model_validator,
+)
 
-from dinoskip.config import Config, OmitDefaultFromKey
+from dinoskip.config import Config, OmitDefaultFromKey, implementation
+
+if TYPE_CHECKING:
+    from dinoskip.models.network_facts import NetworkFacts
 
 ModelName = Literal[
     "vit_mini_patch8",
@@ -28,6 +40,19 @@ ModelName = Literal[
     "vit_giant_patch14",
 ]
 
+TIMM = "timm:"
+"""Begins the name of a network that timm builds."""
+
+
+def _ours_or_timms(given: Any, ours: ValidatorFunctionWrapHandler) -> Any:
+    named = isinstance(given, str) and given.startswith(TIMM)
+    if named and not re.fullmatch(r"timm:[A-Za-z0-9_]+", given):
+        raise ValueError("write timm:NAME, without a tag: the weights are those of the run")
+    return given if named else ours(given)
+
+
+NetworkName = Annotated[ModelName, WrapValidator(_ours_or_timms), PlainSerializer(str)]
+"""A name of ours, or ``timm:NAME``."""
 
 AttentionRows = Literal["softmax", "entmax15"]
 WIDTHS = {"mini": 128, "tiny": 192, "small": 384, "base": 768, "large": 1024, "huge": 1280, "giant": 1408}
@@ -138,7 +163,9 @@ class SkipWeight(Config):
 class VitConfig(Config):
     """What fixes a model's parameters and function: enough to rebuild it from a weights file."""
 
-    name: ModelName = Field("vit_small_patch16", description="size and patch of the ViT")
+    name: NetworkName = Field(
+        "vit_small_patch16", description="size and patch of the ViT, or timm:NAME for a network of timm"
+    )
     skip: Skip = Field(True, description='true, false, or "attention" / "mlp" to keep only that skip')
     skip_weight: Annotated[SkipWeight | None, OmitDefaultFromKey()] = Field(
         None, description="weight of the skips between 1 and 0, by depth, in training time, or both; null: as skip says"
@@ -182,10 +209,18 @@ class VitConfig(Config):
         return written
 
     @model_validator(mode="after")
+    def _of_timm(self) -> VitConfig:
+        if self.timm_name is not None:
+            off = {"attention": "softmax", "layer_scale": None, "registers": 0, "cls_norms": False, "depth": None}
+            for name, value in {**off, "temperature": None}.items():
+                if getattr(self, name) != value:
+                    raise ValueError(f"{name}: is of networks of ours, not of {self.name}")
+        return self
+
+    @model_validator(mode="after")
     def _whole_patches(self) -> VitConfig:
-        patch = SHAPES[self.name][1]
-        if self.img_size % patch:
-            raise ValueError(f"img_size {self.img_size} is not a multiple of the patch size {patch} of {self.name}")
+        if (problem := self.refused_size(self.img_size)) is not None:
+            raise ValueError(f"img_size {problem} of {self.name}")
         return self
 
     @model_validator(mode="after")
@@ -237,11 +272,38 @@ class VitConfig(Config):
         return self.has_all_skips and plain and all(one is None for one in added)
 
     @property
+    def timm_name(self) -> str | None:
+        """What timm calls the network; None of a network of ours."""
+        return self.name.removeprefix(TIMM) if self.name.startswith(TIMM) else None
+
+    @property
+    def facts(self) -> NetworkFacts:
+        """What is read off a network of timm's; it imports torch."""
+        read: Any = implementation("dinoskip.models.network_facts:facts_of")
+        facts: NetworkFacts = read(self.timm_name, self.img_size)
+        return facts
+
+    def refused_size(self, side: int) -> str | None:
+        """``SIDE is not a multiple of ...``: why images of ``side`` pixels cannot be taken; None if they can."""
+        if side % self.patch_size:
+            return f"{side} is not a multiple of the patch size {self.patch_size}"
+        if self.timm_name is None:
+            return None
+        refused: Any = implementation("dinoskip.models.network_facts:refused_size")
+        reason = refused(self.timm_name, self.img_size, side)
+        return None if reason is None else f"{side} is refused by the network: {reason}"
+
+    @property
     def blocks(self) -> int:
-        """Number of blocks, whether given or the name's."""
-        return self.depth or layout_of(self.name)[0]
+        """Number of blocks, whether given or the name's; of a network that is read level by level, of levels."""
+        return len(self.facts.strides) if self.timm_name is not None else self.depth or layout_of(self.name)[0]
 
     @property
     def patch_size(self) -> int:
-        """Side of a patch in pixels."""
-        return SHAPES[self.name][1]
+        """Side of a patch in pixels; of a network of timm's what sides of images are multiples of."""
+        return self.facts.multiple if self.timm_name is not None else SHAPES[self.name][1]
+
+    @property
+    def width(self) -> int:
+        """Channels that a classifier reads."""
+        return self.facts.features if self.timm_name is not None else SHAPES[self.name][0]

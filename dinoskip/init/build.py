@@ -13,9 +13,10 @@ from dinoskip.init.config import (
     Init,
     ModelConfig,
 )
-from dinoskip.init.default import default_tensors
+from dinoskip.init.default import unset_tensors
 from dinoskip.init.reparametrise import reparametrise_
 from dinoskip.models.build import from_config
+from dinoskip.models.family_blocks import skip_blocks
 from dinoskip.models.skip_weight import weigh_skips_
 
 
@@ -30,24 +31,27 @@ def build_model(
     """Build a model and initialise it: float32, train mode, the same bits for the same arguments.
 
     Built without storage, filled with NaN, then every parameter assigned exactly once: by ``config.init`` what it
-    speaks of, by the default (:func:`dinoskip.init.trunc_normal_`) the rest; of skips that change in training the last
-    weight counts, and the model has the first. ``images`` (B, 3, S, S), normalised, are
+    speaks of, by the default (:func:`dinoskip.init.trunc_normal_`; of networks of timm, theirs) the rest; of skips that
+    change in training the last weight counts, and the model has the first. ``images`` (B, 3, S, S), normalised, are
     for the initialisation that needs some (:func:`needs_images`). ``drop_path`` is the last block's rate; it applies
     only where a skip is kept. Raises :class:`WeightsError` if anything was left unset, :class:`ConfigError` if the
     initialisation does not suit the model, or lacks its images.
     """
-    with torch.device("meta"):
-        model = from_config(config.last, drop_path_rate=drop_path, weight_init="skip").float()
-    model.to_empty(device=device)
-    with torch.no_grad():
-        for tensor in [*model.parameters(), *model.buffers()]:
-            tensor.fill_(torch.nan)  # an integer buffer cannot hold NaN and would fail here rather than stay unset
+    if config.timm_name is not None:
+        model = from_config(config.last, drop_path_rate=drop_path, seed=seed).float()
+    else:
+        with torch.device("meta"):
+            model = from_config(config.last, drop_path_rate=drop_path, weight_init="skip").float()
+        model.to_empty(device=device)
+        with torch.no_grad():
+            for tensor in [*model.parameters(), *model.buffers()]:
+                tensor.fill_(torch.nan)  # an integer buffer cannot hold NaN and would fail here rather than stay unset
     initialise(model, config.init, seed, images)
     if config.reparametrise is not None:
         reparametrise_(model, **config.reparametrise.model_dump())
     if config.skip_weight is not None:
-        weigh_skips_(model, config.skip_weight.weights(config.skip_weight.first, config.blocks))
-    return model
+        weigh_skips_(model, config.skip_weight.weights(config.skip_weight.first, len(skip_blocks(model))))
+    return model.to(device)
 
 
 def tensors_of(init: Init, model: nn.Module, seed: int, images: Tensor | None = None) -> Assignments:
@@ -60,9 +64,9 @@ def tensors_of(init: Init, model: nn.Module, seed: int, images: Tensor | None = 
 
 
 def initialise(model: nn.Module, init: Init, seed: int, images: Tensor | None = None) -> None:
-    """Assign every parameter once: ``init``'s own, then the default for all others. Nothing may stay NaN."""
+    """Assign every parameter once: ``init``'s own, then the default where there is no value yet. None may stay NaN."""
     own = assign(model, tensors_of(init, model, seed, images))
-    assign(model, default_tensors(model, seed, without=own))
+    assign(model, ((name, tensor) for name, tensor in unset_tensors(model, seed) if name not in own))
     state = [*model.named_parameters(), *model.named_buffers()]
     unset = [name for name, tensor in state if not bool(tensor.isfinite().all())]
     if unset:

@@ -93,8 +93,8 @@ class ConditionedInit(Config):
     def tensors(self, model: nn.Module, seed: int) -> Assignments:
         """What this method assigns."""
         made: Callable[..., Assignments] = implementation("dinoskip.init.conditioned:conditioned_tensors")
-        default_tensors: Callable[..., Assignments] = implementation("dinoskip.init.default:default_tensors")
-        others = {} if set(self.parts) == set(PARTS) else dict(default_tensors(model, seed))
+        unset_tensors: Callable[..., Assignments] = implementation("dinoskip.init.default:unset_tensors")
+        others = {} if set(self.parts) == set(PARTS) else dict(unset_tensors(model, seed))
         return made(model, self, seed, others)
 
 
@@ -264,7 +264,7 @@ def init_for_skipless(config: ModelConfig) -> ModelConfig:
     if config.last.skip is not False:
         return config
     setting = "model.skip=false" if config.skip_weight is None else "model.skip_weight.end=0"
-    if "init" not in config.model_fields_set:
+    if "init" not in config.model_fields_set and config.timm_name is None:
         chosen = paper_init(config.name)
         log.info(
             "%s without model.init: initialised as in the paper, alpha=%g beta=%g c=%g "

@@ -36,6 +36,12 @@ def default_tensors(model: nn.Module, seed: int, without: Collection[str] = ()) 
                 yield name, _default(name, local, parameter, module, torch_rng(seed, "init", name))
 
 
+def unset_tensors(model: nn.Module, seed: int) -> Assignments:
+    """The default of every parameter that has no value yet (NaN); of a network with values nothing."""
+    present = [name for name, parameter in model.named_parameters() if not bool(parameter.isnan().any())]
+    return default_tensors(model, seed, without=present)
+
+
 def _default(name: str, local: str, parameter: nn.Parameter, module: nn.Module, rng: Generator) -> Tensor:
     empty = torch.empty(parameter.shape, dtype=torch.float64)
     if isinstance(module, nn.Linear):

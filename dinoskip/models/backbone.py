@@ -138,16 +138,10 @@ class Backbone:
     def beside_weights(self) -> list[str]:
         """What features depend on and the weights do not say: positions, skips, attention, graying, temperature."""
         facts = [] if self.pos_embed == "timm" else [self.pos_embed]
-        weights = [getattr(block, "skip_weights", (1.0, 1.0)) for block in self.adapter.blocks]
-        if any(weight not in (0, 1) for pair in weights for weight in pair):
-            facts += [f"skip weights {weights}"]
-        else:
-            skips = [tuple(map(bool, pair)) for pair in weights]
-            facts += [] if all(map(all, skips)) else [f"skips {skips}"]
+        facts += _skips([getattr(block, "skip_weights", (1.0, 1.0)) for block in self.adapter.blocks])
         if any(isinstance(self.adapter.attention(index), EntmaxAttention) for index in range(self.depth)):
             facts.append("attention entmax15")
-        graying = getattr(getattr(self.model, "patch_embed", None), "graying", None)
-        facts += [] if graying is None else [f"graying {graying.kind} {graying.epsilon}"]
+        facts += _graying(self.model)
         norms = [getattr(getattr(block, "attn", None), "q_norm", None) for block in self.adapter.blocks]
         factors = [norm.factor for norm in norms if isinstance(norm, Temperature)]
         return [*facts, f"temperature {factors}"] if factors else facts
@@ -298,6 +292,20 @@ class Backbone:
         return LayerFeatures(features[:, self.num_prefix_tokens :], cls, grid)
 
 
+def _skips(weights: Sequence[tuple[float, float]]) -> list[str]:
+    """What is to be said of the weights of skips, where not all are 1."""
+    if any(weight not in (0, 1) for pair in weights for weight in pair):
+        return [f"skip weights {list(weights)}"]
+    skips = [tuple(map(bool, pair)) for pair in weights]
+    return [] if all(map(all, skips)) else [f"skips {skips}"]
+
+
+def _graying(model: nn.Module) -> list[str]:
+    """What is to be said of Token Graying, where there is some."""
+    graying = getattr(model, "graying", None) or getattr(getattr(model, "patch_embed", None), "graying", None)
+    return [] if graying is None else [f"graying {graying.kind} {graying.epsilon}"]
+
+
 class LevelBackbone(Backbone):
     """A frozen network in eval mode whose blocks are its levels, each with its own grid and width.
 
@@ -355,8 +363,9 @@ class LevelBackbone(Backbone):
 
     @property
     def beside_weights(self) -> list[str]:
-        """What features depend on and the weights do not say: where they are read, and at which size it is built."""
-        return [f"levels {[level.name for level in self.reader.levels]}"]
+        """What features depend on and the weights do not say: where they are read, skips, graying."""
+        weights = [module.skip_weights for module in self.model.modules() if hasattr(module, "skip_weights")]
+        return [f"levels {[level.name for level in self.reader.levels]}", *_skips(weights), *_graying(self.model)]
 
     @torch.no_grad()
     def layers(  # type: ignore[override]

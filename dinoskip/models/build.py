@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from dinoskip.errors import ConfigError, did_you_mean
 from dinoskip.models.entmax import EntmaxAttention
 from dinoskip.models.graying import GrayingPatchEmbed
 from dinoskip.models.skip_weight import weigh_skips_
 from dinoskip.models.temperature import temper_
+from dinoskip.models.timm_networks import network_of
 from dinoskip.models.token_norms import TokenNorm
 from dinoskip.models.vit import Block, Vit
 from dinoskip.vit_config import (
@@ -106,5 +107,7 @@ def create_model(
 def from_config(config: VitConfig, **timm_kwargs: Any) -> Vit:
     """:func:`create_model` for a configuration; with the weights that skips have before training."""
     config = config.first
+    if config.timm_name is not None:  # whoever reads blocks of ours has refused the name before
+        return cast(Vit, network_of(config, **timm_kwargs))
     shape = {field: getattr(config, field) for field in VitConfig.model_fields if field != "name"}
     return create_model(config.name, **shape, **timm_kwargs)

@@ -118,6 +118,9 @@ def _read_header(path: Path) -> tuple[VitConfig, dict[str, Any]]:
 
 def model_shapes(config: VitConfig) -> dict[str, tuple[int, ...]]:
     """Shape of every tensor of a model by name, from one block of it, without building the whole."""
+    if config.timm_name is not None:
+        with torch.device("meta"):
+            return {name: tuple(tensor.shape) for name, tensor in from_config(config).state_dict().items()}
     with torch.device("meta"):
         small = from_config(config.model_copy(update={"depth": 1}), weight_init="skip").state_dict()
     shapes = {name: tuple(tensor.shape) for name, tensor in small.items()}

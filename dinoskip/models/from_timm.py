@@ -11,7 +11,6 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-import timm
 import torch
 from timm.layers import Attention, AttentionRope, PatchEmbed
 from timm.models import load_pretrained
@@ -23,7 +22,7 @@ from timm.models.vision_transformer import checkpoint_filter_fn as vit_filter
 from torch import Tensor, nn
 
 from dinoskip.console import log
-from dinoskip.errors import ConfigError, DinoskipError, WeightsError, did_you_mean
+from dinoskip.errors import ConfigError, DinoskipError, WeightsError
 from dinoskip.models.adapter import (
     LoadedModel,
     VitAdapter,
@@ -33,9 +32,9 @@ from dinoskip.models.adapter import (
 )
 from dinoskip.models.export import check_fit, refuse_skipless_weights
 from dinoskip.models.hf_client import hub_client
+from dinoskip.models.timm_networks import build_timm, offline_hint, reason_of
 from dinoskip.models.vit import add_positions, can_resize_as_dino, embed
 from dinoskip.models.wrappings import find_tower, read_content
-from dinoskip.randomness import derive
 
 # What a published file holds besides the backbone; left out where the model has no such part.
 NOT_BACKBONE = ("head.", "head_dist.", "attn_pool.", "mask_token")
@@ -182,46 +181,6 @@ def _head_normed(attention: Any, projected: Tensor, facet: str) -> Tensor:
     return apply_head_norm(getattr(attention, f"{facet[0]}_norm"), projected, int(heads))
 
 
-def _reason(error: Exception) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-
-
-def _build(name: str, architecture: str, seed: int, options: Mapping[str, Any]) -> Any:
-    try:
-        with torch.random.fork_rng(devices=[]):  # random weights are the same in every process
-            torch.manual_seed(derive(seed, "timm", architecture))
-            with hub_client() if name.startswith("hf-hub:") else nullcontext():
-                return _any_size(name, options)
-    except Exception as error:
-        reason = _reason(error)
-        wrong = isinstance(error, TypeError | AssertionError) or reason.startswith(("Unknown model", "Invalid pretr"))
-        if wrong or "/" not in name:
-            hint = "check the name, its tag and the options"
-            raise ConfigError(f"timm:{name}: timm cannot build it: {reason}", hint) from error
-        raise WeightsError(f"timm:{name}: its description cannot be fetched: {reason}", _offline(name)) from error
-
-
-def _any_size(name: str, options: Mapping[str, Any]) -> Any:
-    """The network with random weights, for images of any size where it has an option that says so.
-
-    ViTs call it dynamic_img_size, Swin strict_img_size; networks of convolutions take any size as they are.
-    """
-    for anywhere in ({"dynamic_img_size": True}, {"strict_img_size": False}, {}):
-        try:
-            return timm.create_model(name, pretrained=False, **{**anywhere, **options})
-        except TypeError as error:  # an option that this architecture does not have
-            if not anywhere or not any(option in str(error) for option in anywhere):
-                raise
-    raise AssertionError("the last try has no option of ours")
-
-
-def _offline(name: str) -> str:
-    return (
-        "they are downloaded once, which needs network; for a file that you have write "
-        f"timm:{name},file=FILE (.safetensors or .pth), for random weights timm:{name},pretrained=false"
-    )
-
-
 def _check_biases(where: str, own: Mapping[str, Tensor], published: Mapping[str, Any]) -> None:
     """timm drops query and value biases of DINOv3 files for its models without; refuse, unless they are zero."""
     for name, bias in published.items():
@@ -243,7 +202,7 @@ def _whole(where: str, model: Any, published: Mapping[str, Any], _model: nn.Modu
         with redirect_stdout(StringIO()):  # its remarks would mix with results
             state = rules(dict(published), model)
     except Exception as error:
-        raise WeightsError(f"{where}: not in a layout that timm knows for this model: {_reason(error)}") from error
+        raise WeightsError(f"{where}: not in a layout that timm knows for this model: {reason_of(error)}") from error
     if not all(isinstance(value, Tensor) for value in state.values()):
         raise WeightsError(f"{where}: not a state_dict; it holds: {', '.join(map(str, list(state)[:6]))}")
     own = model.state_dict()
@@ -310,10 +269,7 @@ def load_timm(name: str, **options: Any) -> LoadedModel:
     options = {"num_classes": 0} | options
     file, seed = options.pop("file", None), int(options.pop("seed", 0))
     pretrained = bool(options.pop("pretrained", True)) and file is None
-    architecture = name.split("/")[-1].split(".")[0]
-    if "/" not in name and not timm.is_model(architecture):
-        raise ConfigError(f"timm has no model {architecture!r}", did_you_mean(architecture, timm.list_models()))
-    model = _build(name, architecture, seed, options)
+    model = build_timm(name, seed, options)
     if file is None and not pretrained and (count := open_branches_(model)):
         log.info("timm:%s: LayerScale of its random weights is 1 in %d places, so that branches count", name, count)
     if file is not None:
@@ -328,6 +284,6 @@ def load_timm(name: str, **options: Any) -> LoadedModel:
             raise
         except Exception as error:
             raise WeightsError(
-                f"timm:{name}: pretrained weights cannot be loaded: {_reason(error)}", _offline(name)
+                f"timm:{name}: pretrained weights cannot be loaded: {reason_of(error)}", offline_hint(name)
             ) from error
     return LoadedModel(model)

@@ -78,7 +78,11 @@ class TimmLevels(LevelReader):
         with torch.no_grad():
             maps = self._pass(next(model.parameters()).new_zeros(1, 3, size, size), None)
         names = [str(entry["module"]) for entry in self.model.feature_info]
-        strides = [stride_of(spec, name, (size, size), grid) for name, (_, grid) in zip(names, maps, strict=True)]
+        said = [int(entry.get("reduction") or 1) for entry in self.model.feature_info]
+        strides = [  # a picture of no whole number of cells shows no stride: timm says it
+            reduction if size % reduction else stride_of(spec, name, (size, size), grid)
+            for name, reduction, (_, grid) in zip(names, said, maps, strict=True)
+        ]
         widths = [features.shape[-1] for features, _ in maps]
         self.has_class_token = self.has_class_token and all(features.shape[1] > h * w for features, (h, w) in maps)
         self.levels = tuple(map(Level, names, strides, widths))

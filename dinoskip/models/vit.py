@@ -9,13 +9,13 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from timm.layers import LayerScale
 from timm.models.vision_transformer import Block as TimmBlock
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dinoskip.errors import ConfigError
-from dinoskip.models.skip_weight import weigh_
 from dinoskip.vit_config import PositionResize, Skip
 
 
@@ -39,11 +39,30 @@ class Block(TimmBlock):
     def forward(self, x: Tensor, **masks: Any) -> Tensor:  # type: ignore[override]
         """Map tokens (B, N, C) to tokens (B, N, C); ``masks`` go to the attention unchanged."""
         weights = self.skip_weights if self.changing is None else self.changing.unbind()
-        x = _joined(x, self.drop_path1(self.ls1(self.attn(self.norm1(x), **masks))), weights[0])
-        return _joined(x, self.drop_path2(self.ls2(self.mlp(self.norm2(x)))), weights[1])
+        x = joined(x, self.drop_path1(self.ls1(self.attn(self.norm1(x), **masks))), weights[0])
+        return joined(x, self.drop_path2(self.ls2(self.mlp(self.norm2(x)))), weights[1])
 
 
-def _joined(x: Tensor, branch: Tensor, weight: float | Tensor) -> Tensor:
+def weigh_(block: nn.Module, weights: tuple[float, float]) -> tuple[float, float]:
+    """Fit a block for skips of these weights, which are returned: no drop path without a skip to fall back on.
+
+    Raises :class:`ConfigError` for a weight of 0 and LayerScale.
+    """
+    scale = getattr(block, "ls1", None)
+    if isinstance(scale, LayerScale) and 0 in weights:
+        raise ConfigError(
+            f"init_values={scale.init_values}: LayerScale without a skip connection erases the signal",
+            "leave init_values out for skipless models",
+        )
+    attention, mlp = weights
+    falls_back = {"drop_path1": attention, "drop_path2": mlp, "drop_path3": mlp, "drop_path": min(weights)}
+    for name, weight in falls_back.items():
+        if weight == 0 and not isinstance(getattr(block, name, nn.Identity()), nn.Identity):
+            setattr(block, name, nn.Identity())  # where it is one already compiled code stays
+    return weights
+
+
+def joined(x: Tensor, branch: Tensor, weight: float | Tensor) -> Tensor:
     """weight · x + branch; where the weight is 0 the branch itself, whatever x holds."""
     if isinstance(weight, Tensor):
         return torch.where(weight == 0, branch, weight * x + branch)

@@ -10,11 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from dinoskip.config import implementation
 from dinoskip.errors import ConfigError, DataError, WeightsError
 from dinoskip.files import TensorFile, read_json, read_tensor_header
 from dinoskip.flops import network_flops
 from dinoskip.specs import declared_weights, run_weights, split_spec
-from dinoskip.vit_config import DEPTH, LARGER, MLP_RATIO, SHAPES, WIDTHS, VitConfig, layout_of
+from dinoskip.vit_config import DEPTH, LARGER, MLP_RATIO, PATCHES, SHAPES, WIDTHS, VitConfig, layout_of
 
 _SIZE_AND_PATCH = re.compile(rf"({'|'.join(WIDTHS)})_patch(\d+)")  # in names of timm and others
 _LETTER_AND_PATCH = re.compile(r"vit(t|s|b|l|h|g)(\d+)")  # in names of the authors of DINO: dinov2_vits14
@@ -43,8 +44,34 @@ class Network:
         return network_flops(self.width, self.patch, self.depth, tokens, self.mlp_ratio)
 
 
+@dataclass(frozen=True)
+class LevelNetwork(Network):
+    """A network of timm's that is read level by level, built for ``size`` pixels; its levels on average are a block.
+
+    ``width`` is such that tokens of ``patch`` pixels and ``depth`` levels have as many numbers as all levels together.
+    """
+
+    name: str = ""
+    size: int = 224
+
+    def flops(self, tokens: int) -> int:
+        """Operations of a forward pass of one image of so many patches, from that of its own size, by the area."""
+        whole = implementation("dinoskip.models.network_facts:flops_of")(self.name, self.size, self.size)
+        return round(whole * tokens / (self.size / self.patch) ** 2)
+
+
+def _of_timm(name: str, size: int) -> Network:
+    """By the network itself, built without storage; this imports torch."""
+    facts = implementation("dinoskip.models.network_facts:facts_of")(name, size)
+    patch, depth = facts.multiple, len(facts.strides)
+    values = sum(width * (patch / stride) ** 2 for width, stride in zip(facts.widths, facts.strides, strict=True))
+    return LevelNetwork(round(values / depth), patch, depth, name=name, size=size)
+
+
 def network_of_config(model: VitConfig) -> Network:
     """The network of a model's configuration."""
+    if model.timm_name is not None:
+        return _of_timm(model.timm_name, model.img_size)
     width, patch = SHAPES[model.name]
     return Network(width, patch, model.blocks, layout_of(model.name)[2])
 
@@ -61,6 +88,8 @@ def known_network(spec: str) -> Network | None:
             return _of_tensors(read_tensor_header(file))
         if kind == "hf" and (Path(place) / "config.json").is_file():
             return _of_description(read_json(Path(place) / "config.json"))
+        if kind == "timm" and _of_name(place, options) is None and re.fullmatch(r"[a-z]\w+(\.\w+)?", place):
+            return _of_timm(place.partition(".")[0], int(options.get("image_size", 224)))
         return _of_name(place, options)
     return None
 
@@ -75,6 +104,8 @@ def _of_name(name: str, options: Mapping[str, Any]) -> Network | None:
         return None
     usual, _, mlp_ratio = LARGER.get(size, (DEPTH, 0, MLP_RATIO))
     depth, patch = int(options.get("depth", usual)), int(options.get("patch_size", patch))
+    if patch < min(PATCHES):  # Swin and its kin
+        return None
     return Network(WIDTHS[size], patch, depth, mlp_ratio, "depth" not in options) if depth > 0 < patch else None
 
 

@@ -235,12 +235,16 @@ def without_place(config: Config) -> dict[str, Any]:
 def not_multiples(
     sizes: Mapping[str, int | None], variants: Iterable[Variant], *, unless: bool = False
 ) -> Iterator[Problem]:
-    """Sizes in pixels, by key, that are no multiple of the patch size of every model; None and ``unless`` pass."""
-    for patch in sorted({variant.network.patch for variant in variants if variant.network is not None}):
-        for key, size in sizes.items():
-            if not unless and size is not None and size % patch:
+    """Sizes in pixels, by key, that not every network takes (whole patches); None and ``unless`` pass."""
+    for key, size in sizes.items() if not unless else ():
+        if size is None:
+            continue
+        for patch in sorted({variant.network.patch for variant in variants if variant.network is not None}):
+            if size % patch:
                 near = whole_patches(size, patch)
                 yield key, f"{size} is not a multiple of the patch size {patch} (try {near})"
+        whole = [one.model for one in variants if one.model is not None and size % one.model.patch_size == 0]
+        yield from ((key, text) for text in sorted({text for one in whole if (text := one.refused_size(size))}))
 
 
 def whole_patches(size: int, patch: int) -> int:

@@ -57,7 +57,7 @@ class DINO(Objective):
     def build_network(self, role: str) -> nn.Module:
         """A backbone and head of the student's or teacher's architecture."""
         backbone = from_config(self.job.model, weight_init="skip")
-        return MultiCrop(backbone, _head(self.job, self.config, backbone.embed_dim))
+        return MultiCrop(backbone, _head(self.job, self.config, self.job.model.width))
 
     def step(self, step: Step) -> None:
         """One DINO step, from the views of its images to teacher and centre."""
@@ -244,8 +244,15 @@ class MultiCrop(nn.Module):
 
 
 def make_teacher(student: Network) -> Network:
-    """Return the teacher: a copy of the student that starts equal, draws no noise (eval mode) and has no gradients."""
-    return copy.deepcopy(student).eval().requires_grad_(False)
+    """Return the teacher: a copy of the student that starts equal, draws no noise (eval mode) and has no gradients.
+
+    BatchNorm, which some networks of timm's have, normalises by the batch in it too, as in facebookresearch/dino.
+    """
+    teacher = copy.deepcopy(student).eval().requires_grad_(False)
+    for module in teacher.modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            module.train()
+    return teacher
 
 
 def _head(job: Job, config: DinoConfig, dim: int) -> DINOHead:
@@ -258,5 +265,5 @@ def _head(job: Job, config: DinoConfig, dim: int) -> DINOHead:
 def build_networks(job: Job, config: DinoConfig, device: torch.device) -> tuple[MultiCrop, MultiCrop]:
     """Student and teacher at their start; weights depend on ``job.seed`` alone."""
     backbone = job.backbone(device)
-    student = MultiCrop(backbone, _head(job, config, backbone.embed_dim).to(device)).train()
+    student = MultiCrop(backbone, _head(job, config, job.model.width).to(device)).train()
     return student, make_teacher(student)

@@ -13,7 +13,7 @@ from dinoskip.training.presets import PRESETS, filled
 from dinoskip.training.pretrain_config import StepCost
 from dinoskip.training.recipe import Job
 from dinoskip.training.teacher_student import TeacherStudentConfig
-from dinoskip.vit_config import SHAPES, VitConfig
+from dinoskip.vit_config import VitConfig
 
 if TYPE_CHECKING:
     import torch
@@ -49,7 +49,7 @@ class DinoConfig(TeacherStudentConfig):
 
     def cost(self, model: VitConfig) -> StepCost:
         """Student and teacher, each with its head."""
-        width, crops = SHAPES[model.name][0], self.crops
+        width, crops = model.width, self.crops
         head = (self.out_dim, self.hidden_dim, self.bottleneck_dim)
         step = dino_step_flops(
             model, head=head, global_size=crops.global_size, local_size=crops.local_size, num_local=crops.num_local

@@ -39,10 +39,6 @@ class PretrainJob(Job):
 
     @model_validator(mode="after")
     def _whole_patches(self) -> PretrainJob:
-        patch = self.model.patch_size
-        for key, size in self.pretrain.sizes().items():
-            if size % patch:
-                raise ValueError(f"pretrain.{key}: {size} is not a multiple of the patch size {patch}")
-        for key, text in self.pretrain.incompatibilities(self.model).items():
+        for key, text in self.pretrain.problems(self.model).items():
             raise ValueError(f"pretrain.{key}: {text}")
         return self

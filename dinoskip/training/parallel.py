@@ -21,6 +21,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from dinoskip.distributed import World
+from dinoskip.errors import ConfigError
 
 Strategy = Literal["ddp", "fsdp"]
 
@@ -40,6 +41,7 @@ def wrap(module: nn.Module, here: World, strategy: Strategy) -> nn.Module:
     """
     if here.size == 1:
         return module
+    _synchronise_norms(module, here)
     if strategy == "fsdp":
         shard(module, here, strategy)
         return module
@@ -50,12 +52,23 @@ def wrap(module: nn.Module, here: World, strategy: Strategy) -> nn.Module:
         return DistributedDataParallel(module, devices, broadcast_buffers=False, gradient_as_bucket_view=True)
 
 
+def _synchronise_norms(module: nn.Module, here: World) -> None:
+    """Let BatchNorm, in place, see the batches of all ranks; :class:`ConfigError` without GPUs, where torch cannot."""
+    if not any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in module.modules()):
+        return
+    if here.device.type != "cuda":
+        raise ConfigError("a network with BatchNorm is trained by one process, or on GPUs")
+    nn.SyncBatchNorm.convert_sync_batchnorm(module)  # type: ignore[no-untyped-call]
+
+
 def shard(module: nn.Module, here: World, strategy: Strategy) -> None:
     """Under ``fsdp`` shard ``module`` in place: each transformer block by itself, then all that is left; else nothing.
 
     A teacher sharded like its student has the same slices on the same rank, so that its moving average needs no
     communication.
     """
+    if here.size > 1:
+        _synchronise_norms(module, here)
     if here.size == 1 or strategy != "fsdp":
         return
     mesh = init_device_mesh(here.device.type, (here.size,))

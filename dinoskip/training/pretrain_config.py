@@ -51,8 +51,17 @@ class PretrainConfig(TrainConfig):
         """Sides of the views in pixels, by their dotted key; each must be whole patches."""
 
     def incompatibilities(self, model: ModelConfig) -> dict[str, str]:
-        """What does not go together with a model, by the setting's name."""
+        """What does not go together with a model of ours, by the setting's name."""
         return {}
+
+    def problems(self, model: ModelConfig) -> dict[str, str]:
+        """What does not go together with a model, by the setting's name: its sizes, and what it cannot do."""
+        sizes = {key: text for key, side in self.sizes().items() if (text := model.refused_size(side)) is not None}
+        if model.timm_name is None:
+            return sizes | self.incompatibilities(model)
+        reads = getattr(self, "objective", "") != "dino" or getattr(self, "extended", False)
+        other = {"objective": f"reads tokens of ViTs of ours: {model.name} is trained by dino alone"} if reads else {}
+        return sizes | other | self.refused_for_timm(model)
 
     def backbones(self) -> tuple[str, ...]:
         """Specs of frozen networks whose weights the result depends on."""

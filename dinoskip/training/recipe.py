@@ -48,6 +48,11 @@ class TrainConfig(Config):
     precision: Literal["auto", "fp32", "bf16"] = Field("auto", description="auto: bf16 autocast on a GPU, else fp32")
     compile: Literal["auto"] | bool = Field("auto", description="torch.compile; auto: on a GPU")
 
+    def refused_for_timm(self, model: ModelConfig) -> dict[str, str]:
+        """Settings, by their name, that go with networks of ours alone."""
+        looked = self.diagnose_every and model.timm_name is not None
+        return {"diagnose_every": f"looks into ViTs of ours, not into {model.name}: leave it out"} if looked else {}
+
     @model_validator(mode="after")
     def _epochs_fit(self) -> TrainConfig:
         if self.warmup_epochs >= self.epochs and self.warmup_epochs > 0:
@@ -68,6 +73,12 @@ class Job(Config):
     model: ModelConfig = ModelConfig()
     optimizer: OptimizerConfig = AdamWConfig()
 
+    @model_validator(mode="after")
+    def _layers_are_ours(self) -> Job:
+        if self.model.timm_name is not None and getattr(self.optimizer, "layer_decay", 1) != 1:
+            raise ValueError(f"optimizer.layer_decay: is of ViTs of ours, not of {self.model.name}")
+        return self
+
     def backbone(self, device: torch.device) -> VisionTransformer:
         """The backbone to be trained, at its start; with drop path only if it has all skips.
 
@@ -82,5 +93,5 @@ class Job(Config):
             model = model.model_copy(update={"init": TruncNormalInit(), "reparametrise": None})
         network = build_model(model, self.seed, drop_path=drop_path, device=device)
         if model.skip_weight is not None and model.skip_weight.fraction:
-            let_skips_change_(network.blocks)
+            let_skips_change_(network)
         return network

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from timm.models.vision_transformer import VisionTransformer
 from torch import nn
 
 from dinoskip.config import dump
 from dinoskip.init.config import ModelConfig
+from dinoskip.models.family_blocks import skip_blocks
 from dinoskip.models.skip_weight import weigh_skips_
 
 
@@ -31,8 +31,8 @@ class SkipDial:
         """Give another network the weight after ``step`` steps."""
         if self._setting is not None:
             backbone = network.get_submodule("backbone")
-            assert isinstance(backbone, VisionTransformer)
-            weigh_skips_(backbone, self._setting.weights(self._setting.at(step, self._total), len(backbone.blocks)))
+            value = self._setting.at(step, self._total)
+            weigh_skips_(backbone, self._setting.weights(value, len(skip_blocks(backbone))))
 
     def logged(self, step: int) -> dict[str, float]:
         """For the row of a step's metrics."""

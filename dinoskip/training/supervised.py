@@ -107,7 +107,7 @@ class Supervised(Objective):
     def build_network(self, role: str) -> nn.Module:
         """A classifier of the same architecture."""
         backbone = from_config(self.job.model, weight_init="skip")
-        return Classifier(backbone, ClassifierHead(backbone.embed_dim, self.classes), self.config.pooling)
+        return Classifier(backbone, ClassifierHead(self.job.model.width, self.classes), self.config.pooling)
 
     def step(self, step: Step) -> None:
         """One step of supervised training."""
@@ -153,11 +153,15 @@ class ClassifierHead(nn.Module):
 
 
 class Classifier(nn.Module):
-    """A backbone and a head. The head reads the CLS token after the last norm, or the mean of the patch tokens."""
+    """A backbone and a head. The head reads the CLS token after the last norm, or the mean of the patch tokens.
+
+    Of a network of timm's without a CLS token it reads what timm's own classifier does.
+    """
 
     def __init__(self, backbone: VisionTransformer, head: ClassifierHead, pooling: Pooling = "token") -> None:
         super().__init__()
-        backbone.global_pool = pooling  # timm's own pooling: the norm stays before it either way
+        if getattr(backbone, "cls_token", None) is not None:
+            backbone.global_pool = pooling  # timm's own pooling: the norm stays before it either way
         self.backbone = backbone
         self.head = head
 
@@ -170,7 +174,7 @@ class Classifier(nn.Module):
 def build(job: SupervisedJob, classes: int, device: torch.device) -> Classifier:
     """The classifier at its start; weights depend on ``job.seed`` alone."""
     backbone = job.backbone(device)
-    head = ClassifierHead(backbone.embed_dim, classes, seed=job.seed).to(device)
+    head = ClassifierHead(job.model.width, classes, seed=job.seed).to(device)
     return Classifier(backbone, head, job.supervise.pooling).train()
 
 

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from dinoskip.data.config import ClassAugmentConfig
+from dinoskip.init.config import ModelConfig
 from dinoskip.training.recipe import Job, TrainConfig
 
 Pooling = Literal["token", "avg"]
@@ -23,6 +24,11 @@ class SupervisedConfig(TrainConfig):
     clip_grad: float = Field(0.0, ge=0, description="bound on the norm of all gradients together; 0 = none")
     pooling: Pooling = Field("token", description="what the classifier reads: the CLS token, or the mean of patches")
     augment: ClassAugmentConfig = ClassAugmentConfig()
+
+    def problems(self, model: ModelConfig) -> dict[str, str]:
+        """What does not go together with a model, by the setting's name."""
+        size = model.refused_size(self.augment.size)
+        return ({} if size is None else {"augment.size": size}) | self.refused_for_timm(model)
 
 
 MODEL_DEFAULTS = {"drop_path": 0.0}
@@ -51,7 +57,6 @@ class SupervisedJob(Job):
 
     @model_validator(mode="after")
     def _whole_patches(self) -> SupervisedJob:
-        patch, size = self.model.patch_size, self.supervise.augment.size
-        if size % patch:
-            raise ValueError(f"supervise.augment.size: {size} is not a multiple of the patch size {patch}")
+        for key, text in self.supervise.problems(self.model).items():
+            raise ValueError(f"supervise.{key}: {text}")
         return self

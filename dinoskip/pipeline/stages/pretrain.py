@@ -16,7 +16,7 @@ from dinoskip.data import sets as datasets
 from dinoskip.data.shards import Source as Images
 from dinoskip.fields import Name
 from dinoskip.files import read_json
-from dinoskip.init.config import WeightSelectionInit
+from dinoskip.init.config import ModelConfig, WeightSelectionInit
 from dinoskip.pipeline.inputs import dataset_of
 from dinoskip.pipeline.sections import StudyBase
 from dinoskip.pipeline.stage import DataInputs, Problem, Stage, StudyNodes, Task, beyond_depth, not_multiples
@@ -56,9 +56,8 @@ def check(study: StudyBase, variants: tuple[Variant, ...]) -> Iterator[Problem]:
     """Crops must be whole patches, and what is evaluated while training must be asked for."""
     section, online = study.find(PretrainSection), study.online
     if section is not None:
-        yield from not_multiples({f"pretrain.{key}": size for key, size in section.sizes().items()}, variants)
         for model in (variant.model for variant in variants if variant.model is not None):
-            yield from ((f"pretrain.{key}", text) for key, text in section.incompatibilities(model).items())
+            yield from ((f"pretrain.{key}", text) for key, text in section.problems(model).items())
         if section.online_every and not online.parts:
             yield "pretrain.online_every", "there is nothing to evaluate: add online.knn or online.probe"
     yield from not_multiples({f"online.{name}.size": part.size for name, part in online.parts.items()}, variants)
@@ -72,6 +71,15 @@ def check(study: StudyBase, variants: tuple[Variant, ...]) -> Iterator[Problem]:
         if part.blocks != "all"
     }
     yield from beyond_depth(counted, variants)
+    timms = [variant.model.name for variant in variants if variant.model and len(set(_levels(variant.model))) > 1]
+    for name, part in online.parts.items() if timms else ():
+        if part.blocks == "all" or len(part.blocks) > 1:
+            yield f"online.{name}.blocks", f"the levels of {timms[0]} have widths of their own: name one, such as [0]"
+
+
+def _levels(model: ModelConfig) -> tuple[int, ...]:
+    """Widths of what a network of timm's is read at; () of one of ours."""
+    return () if model.timm_name is None else model.facts.widths
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from dinoskip.console import read_metrics
 from dinoskip.fields import Name
 from dinoskip.pipeline.inputs import open_split
 from dinoskip.pipeline.sections import StudyBase
-from dinoskip.pipeline.stage import Problem, Stage, StudyNodes, Task, not_multiples
+from dinoskip.pipeline.stage import Problem, Stage, StudyNodes, Task
 from dinoskip.pipeline.stages.pretrain import PretrainSection, inputs_of, job_source, start_file
 from dinoskip.pipeline.variants import Variant
 from dinoskip.results import EvalResult, write_rows
@@ -41,7 +41,8 @@ def check(study: StudyBase, variants: tuple[Variant, ...]) -> Iterator[Problem]:
     kind = study.data[section.dataset].kind if section.dataset in study.data else "folder"
     if kind != "folder":
         yield "supervise.dataset", f"is of kind {kind}: it must be a folder with train and val"
-    yield from not_multiples({"supervise.augment.size": section.augment.size}, variants)
+    for model in (variant.model for variant in variants if variant.model is not None):
+        yield from ((f"supervise.{key}", text) for key, text in section.problems(model).items())
 
 
 def add_nodes(nodes: StudyNodes) -> None:
