@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_args
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import (
     Field,
@@ -17,9 +18,6 @@ from pydantic import (
 )
 
 from dinoskip.config import Config, OmitDefaultFromKey, implementation
-
-if TYPE_CHECKING:
-    from dinoskip.models.network_facts import NetworkFacts
 
 ModelName = Literal[
     "vit_mini_patch8",
@@ -49,6 +47,20 @@ def _ours_or_timms(given: Any, ours: ValidatorFunctionWrapHandler) -> Any:
     if named and not re.fullmatch(r"timm:[A-Za-z0-9_]+", given):
         raise ValueError("write timm:NAME, without a tag: the weights are those of the run")
     return given if named else ours(given)
+
+
+@dataclass(frozen=True)
+class NetworkFacts:
+    """What is read off a network: of its levels (blocks) pixels a cell and channels, and ``multiple`` of image sides.
+
+    ``features`` are the channels that its classifier would read, ``parameters`` the numbers in its weights.
+    """
+
+    strides: tuple[int, ...]
+    widths: tuple[int, ...]
+    multiple: int
+    features: int
+    parameters: int
 
 
 NetworkName = Annotated[ModelName, WrapValidator(_ours_or_timms), PlainSerializer(str)]

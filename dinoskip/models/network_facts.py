@@ -5,7 +5,6 @@ The network is built without storage (torch's meta device) and run on shapes alo
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -14,20 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from dinoskip.models.backbone import Backbone
 from dinoskip.models.timm_networks import built_for, reason_of
-
-
-@dataclass(frozen=True)
-class NetworkFacts:
-    """What is read off a network: of its levels (blocks) pixels a cell and channels, and ``multiple`` of image sides.
-
-    ``features`` are the channels that its classifier would read, ``parameters`` the numbers in its weights.
-    """
-
-    strides: tuple[int, ...]
-    widths: tuple[int, ...]
-    multiple: int
-    features: int
-    parameters: int
+from dinoskip.vit_config import NetworkFacts
 
 
 @lru_cache(maxsize=64)
