@@ -83,8 +83,10 @@ def test_networks_by_what_a_name_or_a_header_tells(tmp_path: Path) -> None:
     assert of(f"weights:{tmp_path / 'w.safetensors'}") == Network(192, 8, 3)
     assert of("timm:vit_base_patch16_224") == Network(768, 16, 12)
     assert of("timm:vit_tiny_patch16_224,pretrained=false,depth=5,pos_embed=dino") == Network(192, 16, 5)
+    levels = of("timm:resnet18")
+    assert (levels.patch, levels.depth, levels.tokens(224, 224)) == (32, 5, 49)
+    assert levels.flops(49) == pytest.approx(2 * 1.82e9, rel=0.01)  # 1.82 G multiply-adds, as is published
     for unknown in (
-        "timm:resnet18",
         "timm:no_such_model",
         "timm:vit_tiny_patch16_224,depth=-1",
         "weights:absent.safetensors",
