@@ -56,7 +56,7 @@ class LevelNetwork(Network):
 
     def flops(self, tokens: int) -> int:
         """Operations of a forward pass of one image of so many patches, from that of its own size, by the area."""
-        whole = implementation("dinoskip.models.network_facts:flops_of")(self.name, self.size, self.size)
+        whole = int(implementation("dinoskip.models.network_facts:flops_of")(self.name, self.size, self.size))
         return round(whole * tokens / (self.size / self.patch) ** 2)
 
 
@@ -88,7 +88,9 @@ def known_network(spec: str) -> Network | None:
             return _of_tensors(read_tensor_header(file))
         if kind == "hf" and (Path(place) / "config.json").is_file():
             return _of_description(read_json(Path(place) / "config.json"))
-        if kind == "timm" and _of_name(place, options) is None and re.fullmatch(r"[a-z]\w+(\.\w+)?", place):
+        named = _SIZE_AND_PATCH.search(place)
+        plain = named is not None and int(named[2]) >= min(PATCHES)  # not Swin and its kin
+        if kind == "timm" and not plain and re.fullmatch(r"[a-z]\w+(\.\w+)?", place):
             return _of_timm(place.partition(".")[0], int(options.get("image_size", 224)))
         return _of_name(place, options)
     return None
@@ -104,8 +106,6 @@ def _of_name(name: str, options: Mapping[str, Any]) -> Network | None:
         return None
     usual, _, mlp_ratio = LARGER.get(size, (DEPTH, 0, MLP_RATIO))
     depth, patch = int(options.get("depth", usual)), int(options.get("patch_size", patch))
-    if patch < min(PATCHES):  # Swin and its kin
-        return None
     return Network(WIDTHS[size], patch, depth, mlp_ratio, "depth" not in options) if depth > 0 < patch else None
 
 

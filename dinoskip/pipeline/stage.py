@@ -244,7 +244,7 @@ def not_multiples(
                 near = whole_patches(size, patch)
                 yield key, f"{size} is not a multiple of the patch size {patch} (try {near})"
         whole = [one.model for one in variants if one.model is not None and size % one.model.patch_size == 0]
-        yield from ((key, text) for text in sorted({text for one in whole if (text := one.refused_size(size))}))
+        yield from ((key, text) for text in {one.refused_size(size) for one in whole} if text is not None)
 
 
 def whole_patches(size: int, patch: int) -> int:

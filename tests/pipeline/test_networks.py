@@ -53,7 +53,10 @@ def test_a_name_a_header_a_description_and_options_tell(tmp_path: Path) -> None:
         json.dumps({"hidden_size": 384, "patch_size": 14, "num_hidden_layers": 12, "model_type": "dinov2"})
     )
     assert known_network(f"hf:{tmp_path / 'hf'}") == Network(384, 14, 12)
-    for unknown in ("timm:resnet18", "absent.pth", "hf:a/b"):
+    levels = known_network("timm:swin_tiny_patch4_window7_224.ms_in1k")
+    assert levels is not None
+    assert (levels.patch, levels.depth) == (32, 4)
+    for unknown in ("timm:no_such_model", "tv:resnet18", "absent.pth", "hf:a/b"):
         assert known_network(unknown) is None
 
 
