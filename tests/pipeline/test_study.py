@@ -59,7 +59,7 @@ def test_every_network_is_trained_with_each_seed(tmp_path: Path) -> None:
     plain = {node.id: node for node in build_nodes(*study(tmp_path))}
     trained = [nodes["pretrain/skip-adamw-s0"], plain["pretrain/skip-adamw"]]
     assert trained[0].settings == trained[1].settings, "the study's seed is the same run, whatever its name"
-    shown = [model["variant"] for model in nodes["gallery"].settings["models"]]
+    shown = [model.variant for model in nodes["gallery"].settings.models]
     assert shown == ["skip-adamw-s0", "x"], "of several seeds the first"
     with pytest.raises(ConfigError, match="a value is given twice"):
         study(tmp_path, "variants: {seeds: [1, 1]}")
@@ -106,7 +106,7 @@ def test_the_gallery_shows_the_last_epoch_or_those_that_are_asked_for(tmp_path: 
     def shown(*overrides: str) -> list[str]:
         found = study(tmp_path, "", "evaluate.epochs=[0, 1, 2]", "gallery.dataset=scenes", *overrides)
         (gallery,) = (node for node in build_nodes(*found) if node.id == "gallery")
-        return [model["label"] for model in gallery.settings["models"]]
+        return [model.label for model in gallery.settings.models]
 
     assert shown() == ["skip-adamw"]
     assert shown("gallery.epochs=[0, 2]") == ["skip-adamw ep0", "skip-adamw ep2"]

@@ -22,6 +22,7 @@ from dinoskip.features.transform import Normalise, load_pixels
 from dinoskip.files import write_json
 from dinoskip.models import Backbone
 from dinoskip.models.attention import cls_attention
+from dinoskip.pipeline.gallery.settings import GallerySettings, ShownModel
 from dinoskip.pipeline.gallery.strips import strip_images, strip_maps
 from dinoskip.pipeline.gallery.surfaces import surface_images, surface_pictures
 from dinoskip.pipeline.inputs import dataset_of, open_backbone
@@ -37,7 +38,7 @@ from eval.tokencut.cut import cut
 from eval.tokencut.graph import centred, normalise, similarities
 from visualize.colours import PcaBasis, PcaViews, pca_views
 from visualize.comparison import Scores
-from visualize.gallery import Classes, Discovery, GalleryConfig, GalleryImage, GalleryModel, build_gallery, write_sheets
+from visualize.gallery import Classes, Discovery, GalleryImage, GalleryModel, build_gallery, write_sheets
 from visualize.gallery.layers import LAYERS
 from visualize.gallery.sheets import chosen_images
 from visualize.rows import principal
@@ -77,7 +78,8 @@ class _Shown:
 def _shown(task: Task) -> _Shown:
     """The first images of the gallery's data set, with masks, boxes and class names where the set has them."""
     config, root = dataset_of(task)
-    split, first = task.settings["dataset"]["split"], task.settings["gallery"]["first"]
+    settings: GallerySettings = task.settings
+    split, first = settings.split, settings.section.first
     if not SEGMENTATION.given_by(config) and DETECTION.given_by(config):
         boxes = datasets.open_labels(DETECTION, config, split, root)
         chosen = range(min(first, len(boxes)))
@@ -122,9 +124,8 @@ def _predictions(store: FeatureStore, probe: Path) -> ByBlock:
     return labels
 
 
-def _discoveries(store: FeatureStore, settings: Mapping[str, Any]) -> ByBlock:
-    """TokenCut of every shown image at every block; ``settings`` are those that are not its defaults."""
-    config = TokenCutConfig.model_validate(settings)
+def _discoveries(store: FeatureStore, config: TokenCutConfig) -> ByBlock:
+    """TokenCut of every shown image at every block."""
     whole = [index for index in range(len(store.ids)) if store.grid(index)[0] * store.grid(index)[1] >= 3]
     cuts: ByBlock = {}
     with Progress("TokenCut", len(store.blocks) * len(whole), "images") as progress:
@@ -158,11 +159,10 @@ def _attention(backbone: Backbone, shown: _Shown, store: FeatureStore) -> ByBloc
     return maps_of
 
 
-def _columns(task: Task, model: Mapping[str, Any], shown: _Shown, scratch: Path) -> list[GalleryModel]:
+def _columns(task: Task, model: ShownModel, shown: _Shown, scratch: Path) -> list[GalleryModel]:
     """The columns of a network: one, or one for the levels of each grid where levels have grids of their own."""
-    label = model["label"]
-    whole: Backbone = open_backbone(model.get("backbone"), task.inputs.get(f"weights:{label}"), task.device)
-    asked = model.get("blocks", task.settings["blocks"])
+    label, asked = model.label, model.blocks
+    whole: Backbone = open_backbone(model.backbone, task.inputs.get(f"weights:{label}"), task.device)
     columns = []
     for number, backbone in enumerate(whole.parts):
         blocks = [block for block in backbone.numbers if isinstance(asked, str) or block in asked]
@@ -177,9 +177,10 @@ def _column(
     task: Task, label: str, name: str, backbone: Backbone, blocks: list[int], shown: _Shown, scratch: Path
 ) -> GalleryModel:
     """One column: features of the shown images, probe predictions, TokenCut, attention of these blocks."""
-    (read,), (facet,) = (backbone.read_at((task.settings[key],)) for key in ("read", "facet"))
-    norm, of_cuts = (usual_norm(one, task.settings["norm"]) for one in (read, facet))
-    square, native = Transform(mode="square", size=task.settings["gallery"]["size"]), Transform(mode="native")
+    settings: GallerySettings = task.settings
+    (read,), (facet,) = (backbone.read_at((asked,)) for asked in (settings.read, settings.facet))
+    norm, of_cuts = (usual_norm(one, settings.norm) for one in (read, facet))
+    square, native = Transform(mode="square", size=settings.section.size or 224), Transform(mode="native")
     store = export(backbone, shown, scratch / "shown", blocks, read, norm, transform=square, cls=False)
     keys = export(backbone, shown, scratch / "cut", blocks, facet, of_cuts, transform=native, cls=False)
     inputs = {
@@ -198,7 +199,7 @@ def _column(
         name=name,
         store=store,
         predictions=_predictions(store, inputs["probe"]) if "probe" in inputs else {},
-        discoveries=_discoveries(keys, task.settings.get("cut", {})),
+        discoveries=_discoveries(keys, settings.cut),
         attention=_attention(backbone, shown, store),
         maps={
             layer: read_maps(inputs[layer], shown.ids)
@@ -233,26 +234,27 @@ def write_gallery(task: Task) -> None:
     each image's PCA picture, in the order of the pages; null for none}}. ``outliers.json`` has of each model and block
     the share of patches of outlying norm, their mean norm and the median, on the first page.
     """
-    shown, section = _shown(task), task.settings["gallery"]
-    pages = shown.pages(section.get("page", len(shown.ids)))
+    settings: GallerySettings = task.settings
+    shown, section = _shown(task), settings.section
+    pages = shown.pages(section.page)
     # an id that is not there is said before any work
-    chosen_images(shown.ids, section["similarity"], "gallery.similarity")
-    chosen_images(pages[0].ids, section["sheet"], "gallery.sheet")
+    chosen_images(shown.ids, section.similarity, "gallery.similarity")
+    chosen_images(pages[0].ids, section.sheet, "gallery.sheet")
     bases: list[dict[int, PcaBasis]] | None = None
     rough: list[list[dict[int, list[float]]]] = []  # of each page and model
     for number, page in enumerate(pages):
         with tempfile.TemporaryDirectory(prefix=".tmp-", dir=task.out, ignore_cleanup_errors=True) as scratch:
             columns, labels = [], []
-            for place, model in enumerate(task.settings["models"]):
+            for place, model in enumerate(settings.models):
                 of_model = _columns(task, model, page, Path(scratch) / str(place))
                 columns += of_model
-                labels += [model["label"]] * len(of_model)
+                labels += [model.label] * len(of_model)
             names = [column.name for column in columns]
             views = pca_views([column.store for column in columns], page.ids, bases)
             bases = bases or views.bases
             rough.append(views.roughness)
             deepest = max(block for column in columns if column.store is not None for block in column.store.blocks)
-            block = section["block"] or max(1, deepest - 1)
+            block = section.block or max(1, deepest - 1)
             _write_page(task, page, dict(zip(names, labels, strict=True)), columns, views, block, number, len(pages))
     sizes = [len(page) for page in pages]
     models = {name: _joined([of_page[place] for of_page in rough], sizes) for place, name in enumerate(names)}
@@ -280,21 +282,21 @@ def _write_page(
     pages: int,
 ) -> None:
     """One page of several; the sheets beside the first. ``labels`` are of the networks, by column."""
-    section, labelled = task.settings["gallery"], page.labelled
+    settings: GallerySettings = task.settings
+    section, labelled = settings.section, page.labelled
     images = [_image(page, index) for index in range(len(page))]
     folders = [f"page-{one + 1}" if one else "" for one in range(pages)]
     links = [str(PurePosixPath("../" if number else "", folder, "index.html")) for folder in folders]
-    if isinstance(similar := section["similarity"], int):
+    if isinstance(similar := section.similarity, int):
         similar = 0 if number else similar
     else:
-        similar = [name for name in similar if name in page.ids]
-    config = {key: value for key, value in section.items() if key != "dataset"}
+        similar = tuple(name for name in similar if name in page.ids)
     build_gallery(
         columns,
         images if number else [*images, *strip_images(task), *surface_images(task)],
         task.out / folders[number],
-        GalleryConfig(**{**config, "similarity": similar}),
-        title=task.settings["title"],
+        section.model_copy(update={"similarity": similar}),
+        title=settings.title,
         default_block=block,
         classes=None if labelled is None else Classes(labelled.class_names, labelled.palette),
         views=views,
@@ -303,8 +305,8 @@ def _write_page(
     )
     if not number:
         names = [column.name for column in columns]
-        strip = [_block_of_strip(task, column, section["block"], labels[column.name]) for column in columns]
-        write_sheets(page.ids, page.paths, names, views.aligned, block, task.out, section["sheet"], strip)
+        strip = [_block_of_strip(task, column, section.block, labels[column.name]) for column in columns]
+        write_sheets(page.ids, page.paths, names, views.aligned, block, task.out, section.sheet, strip)
         write_json(
             task.out / "outliers.json",
             {

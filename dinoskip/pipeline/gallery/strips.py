@@ -47,8 +47,8 @@ def strip_images(task: Task) -> list[GalleryImage]:
     """The strips and pairs that any network has, each once; ids are ``video 0000``."""
     images: dict[str, GalleryImage] = {}
     for stage, files in STRIPS.items():
-        for model in task.settings["models"]:
-            for folder in _folders(task, stage, model["label"]):
+        for model in task.settings.models:
+            for folder in _folders(task, stage, model.label):
                 name = f"{stage} {folder.name}"
                 images.setdefault(name, GalleryImage(name, folder / files.photo, layer=stage))
     return list(images.values())

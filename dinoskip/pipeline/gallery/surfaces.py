@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from dinoskip.data.geometry import DepthDataset, NormalsDataset
 from dinoskip.data.sets import open_labels
 from dinoskip.data.sets.labels import LABELS
+from dinoskip.pipeline.gallery.settings import GallerySettings
 from dinoskip.pipeline.inputs import dataset_of
 from dinoskip.pipeline.joined import part_folder
 from dinoskip.pipeline.stage import Task
@@ -66,7 +67,7 @@ def surface_pictures(task: Task, label: str, ids: Sequence[str], blocks: Sequenc
             continue
         opened, beside = _opened(task, layer)
         folder = part_folder(folder, blocks)
-        drawn = pictured(opened, folder, opened.ids[: task.settings["gallery"]["first"]] if beside else ids)
+        drawn = pictured(opened, folder, opened.ids[: task.settings.section.first] if beside else ids)
         pictures[layer] = {
             block: {_beside_id(layer, name) if beside else name: pair for name, pair in own.items()}
             for block, own in drawn.items()
@@ -77,9 +78,9 @@ def surface_pictures(task: Task, label: str, ids: Sequence[str], blocks: Sequenc
 def surface_images(task: Task) -> list[GalleryImage]:
     """The first images of the data sets beside the gallery's whose depth or normals are shown."""
     images = []
-    for layer in task.settings.get("surfaces", {}):
+    for layer in task.settings.surfaces:
         opened, _ = _opened(task, layer)
-        count = min(len(opened.ids), task.settings["gallery"]["first"])
+        count = min(len(opened.ids), task.settings.section.first)
         images += [GalleryImage(_beside_id(layer, opened.ids[i]), opened.path(i), layer=layer) for i in range(count)]
     return images
 
@@ -90,10 +91,10 @@ def _beside_id(layer: str, name: str) -> str:
 
 def _opened(task: Task, layer: str) -> tuple[Any, bool]:
     """The data set that has a layer's true maps, and whether it is another than the gallery's."""
-    beside = layer in task.settings.get("surfaces", {})
+    settings: GallerySettings = task.settings
+    beside = layer in settings.surfaces
     config, root = dataset_of(task, layer if beside else "")
-    split = (task.settings["surfaces"][layer] if beside else task.settings["dataset"])["split"]
-    return open_labels(LABELS[layer], config, split, root), beside
+    return open_labels(LABELS[layer], config, settings.surfaces.get(layer, settings.split), root), beside
 
 
 def _saved(folder: Path, ids: Sequence[str]) -> dict[int, dict[str, NDArray[Any]]]:

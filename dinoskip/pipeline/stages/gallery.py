@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
-from dinoskip.config import dump, settings_for_key
 from dinoskip.data.sets.labels import DETECTION, LABELS, SEGMENTATION
 from dinoskip.fields import Name
+from dinoskip.pipeline.gallery.settings import GallerySettings, ShownModel
 from dinoskip.pipeline.stage import (
     Command,
     Content,
@@ -41,9 +42,6 @@ class GallerySection(GalleryConfig):
 
     dataset: Name | None = Field(None, description="default: the first probed data set")
     epochs: tuple[Annotated[int, Field(ge=0)], ...] = Field((), description="of evaluate.epochs; default: the last")
-
-
-STUDY_KEYS = {"dataset", "epochs"}
 
 
 def check(study: StudyBase, variants: tuple[Variant, ...]) -> Iterator[Problem]:
@@ -115,18 +113,23 @@ def _measured(nodes: StudyNodes, place: str, label: str, name: str, beside: Mapp
     return inputs
 
 
-def _with_surfaces(nodes: StudyNodes, shown: DataInputs, layer: str, name: str) -> DataInputs:
-    """``shown``, and the images and true maps of another data set."""
-    section: Any = nodes.section(task_record(layer).section)
-    split = section.val_split
-    more = data.of_dataset(nodes, name, split, ("images", "pretraining", split), ("targets", layer, split))
-    surfaces = {**shown.settings.get("surfaces", {}), layer: more.settings["dataset"]}
-    return DataInputs(
-        {**shown.settings, "surfaces": surfaces},
-        {**shown.inputs, **{f"data {layer}": node for node in more.inputs.values()}},
-        {**shown.runtime, f"config {layer}": more.runtime["config"]},
-        {**shown.outside, **more.outside},
-    )
+def _with_surfaces(
+    nodes: StudyNodes, shown: DataInputs, beside: Mapping[str, str]
+) -> tuple[DataInputs, dict[str, str]]:
+    """``shown``, and the images and true maps of other data sets, by layer; and their splits."""
+    surfaces, splits = {}, {}
+    for layer, name in beside.items():
+        section: Any = nodes.section(task_record(layer).section)
+        split = splits[layer] = section.val_split
+        more = data.of_dataset(nodes, name, split, ("images", "pretraining", split), ("targets", layer, split))
+        surfaces[layer] = more.settings["dataset"]
+        shown = replace(
+            shown,
+            inputs={**shown.inputs, **{f"data {layer}": node for node in more.inputs.values()}},
+            runtime={**shown.runtime, f"config {layer}": nodes.study.data[name]},
+            outside={**shown.outside, **more.outside},
+        )
+    return replace(shown, settings=shown.settings | ({"surfaces": surfaces} if surfaces else {})), splits
 
 
 def add_nodes(nodes: StudyNodes) -> None:
@@ -141,7 +144,7 @@ def add_nodes(nodes: StudyNodes) -> None:
     epochs = section.epochs or (last,)
     beside = _beside(study, name)
     inputs: dict[str, str] = {}
-    models: list[dict[str, Any]] = []
+    models: list[ShownModel] = []
     outside: dict[str, tuple[Any, ...]] = {}
     seeds: dict[str, str] = {}  # the first of each network
     for model in nodes.models:
@@ -150,33 +153,27 @@ def add_nodes(nodes: StudyNodes) -> None:
         if variant != first or (not model.spec and model.epoch not in epochs):
             continue
         label = f"{variant} ep{model.epoch}" if len(epochs) > 1 and not model.spec else variant
-        models.append({"label": label, "variant": variant, "epoch": model.epoch, **model.spec})
-        if (blocks := nodes.blocks(model.variant)) != study.evaluate.block_list:
-            models[-1]["blocks"] = blocks
-        if model.spec:
-            outside[f"backbone {model.spec['backbone']}"] = ("backbone", model.spec["backbone"])
+        spec = model.variant.backbone if model.spec else None
+        models.append(ShownModel(label, variant, model.epoch, nodes.blocks(model.variant), spec))
+        outside |= {f"backbone {spec}": content for content in model.outside.values()}
         inputs |= {f"{role}:{label}": node for role, node in model.inputs.items()}
         inputs |= _measured(nodes, model.place, label, name, beside)
-    drawn = settings_for_key(section, without={*STUDY_KEYS, "page"})
-    if section.first > section.page:  # the key of a gallery of one page does not say how many images a page may have
-        drawn["page"] = section.page
-    own, usual = dump(discovery), dump(TokenCutSection())
-    cut = {key: own[key] for key in ("tau", "eps", "centre") if own[key] != usual[key]}
-    settings = {
-        "gallery": {**drawn, "size": section.size or probe.size, "dataset": name},
-        "title": f"{study.name}, block by block",
-        "models": models,
-        "norm": study.evaluate.norm[0],
-        "read": probe.facet[0],
-        "facet": discovery.facet[0],
-        **({"cut": cut} if cut else {}),
-        "seed": study.seed,
-        "blocks": study.evaluate.block_list,
-    }
     split = _shown_split(study, name)
     shown = data.of_dataset(nodes, name, split, *_contents(study.data[name], split))
-    for layer, one in beside.items():
-        shown = _with_surfaces(nodes, shown, layer, one)
+    shown, splits = _with_surfaces(nodes, shown, beside)
+    settings = GallerySettings(
+        section.model_copy(update={"size": section.size or probe.size, "dataset": name}),
+        split,
+        f"{study.name}, block by block",
+        models,
+        study.evaluate.norm[0],
+        probe.facet[0],
+        discovery.facet[0],
+        discovery,
+        study.seed,
+        study.evaluate.block_list,
+        splits,
+    )
     nodes.add(STAGE, "", settings, inputs=inputs, data=shown, outside=outside)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from dinoskip.data.sets.rooms import RoomsConfig
+from dinoskip.pipeline.gallery.settings import GallerySettings
 from dinoskip.pipeline.gallery.surfaces import (
     _beside,
     depth_colours,
@@ -19,6 +20,7 @@ from dinoskip.pipeline.gallery.surfaces import (
 from dinoskip.pipeline.stage import Task
 from dinoskip.pipeline.study import build_nodes, load_study
 from tests.helpers.study import TINY
+from visualize.gallery.config import GalleryConfig
 from visualize.palette import sequential
 
 CONFIG = RoomsConfig(images=4, size=32, val_fraction=0.5)
@@ -50,7 +52,7 @@ def test_saved_maps_stand_beside_the_truth(tmp_path: Path) -> None:
         with open(tmp_path / layer / "maps.npz", "wb") as stream:
             np.savez(stream, ids=np.array(opened.ids), **{"block2": values, "block1+2": values})
     inputs = {"data": tmp_path / "data", "depth:net": tmp_path / "depth", "normals:net": tmp_path / "normals"}
-    task = Task({"dataset": {"kind": "rooms", "split": "val"}}, {"config": CONFIG}, inputs, tmp_path, "cpu", 1)
+    task = Task(GallerySettings(GalleryConfig(), "val"), {"config": CONFIG}, inputs, tmp_path, "cpu", 1)
     pictures = surface_pictures(task, "net", [opened.ids[1], "another"])
     assert {layer: list(by_block) for layer, by_block in pictures.items()} == {"depth": [2], "normals": [2]}
     for layer in ("depth", "normals"):
@@ -66,7 +68,7 @@ def test_depth_of_another_data_set_has_images_of_its_own(tmp_path: Path) -> None
     rooms = CONFIG.model_dump(exclude_defaults=True) | {"kind": "rooms"}
     asked = [f"data.rooms={json.dumps(rooms)}", "evaluate.depth={datasets: [rooms]}", "gallery.first=1"]
     (gallery,) = (node for node in build_nodes(*load_study(tmp_path / "tiny.yaml", asked)) if node.id == "gallery")
-    assert gallery.settings["dataset"]["kind"] == "scenes"
+    assert gallery.plain["dataset"]["kind"] == "scenes"
     assert gallery.inputs["data depth"] == "data/rooms"
     assert gallery.inputs["depth:skip-adamw"] == "depth/skip-adamw/ep1/rooms"
     (tmp_path / "depth").mkdir()
@@ -83,7 +85,7 @@ def test_depth_of_another_data_set_has_images_of_its_own(tmp_path: Path) -> None
     assert name == image.id, "the gallery's own images are not looked for there"
     assert np.array_equal(predicted, depth_colours(values[0]))
     without = [node for node in build_nodes(*load_study(tmp_path / "tiny.yaml", asked[:1])) if node.id == "gallery"]
-    assert "surfaces" not in without[0].settings, "the key of a study without depth is what it was"
+    assert "surfaces" not in without[0].plain, "the key of a study without depth is what it was"
 
 
 def test_the_gallery_shows_the_split_that_is_scored_and_reads_its_maps(tmp_path: Path) -> None:
@@ -94,7 +96,7 @@ def test_the_gallery_shows_the_split_that_is_scored_and_reads_its_maps(tmp_path:
     ]  # fmt: skip
     nodes = {node.id: node for node in build_nodes(*load_study(tmp_path / "tiny.yaml", asked))}
     gallery = nodes["gallery"]
-    assert gallery.settings["dataset"]["split"] == "val"
+    assert gallery.settings.split == "val"
     assert {role.partition(":")[0] for role in gallery.inputs} >= {"depth", "normals", "weights"}
     with pytest.raises(KeyError):
         _ = gallery.inputs["probe:skip-adamw"]

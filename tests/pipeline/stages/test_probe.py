@@ -46,7 +46,7 @@ def test_several_norms_are_of_one_store_and_the_rest_is_of_the_first(tmp_path: P
     for stage in ("retrieve", "knn"):
         node = next(node for node in nodes.values() if node.stage == stage)
         assert set(stores(node, nodes).values()) == {"final"}
-    assert nodes["gallery"].settings["norm"] == "final"
+    assert nodes["gallery"].settings.norm == "final"
 
 
 def test_live_probes_read_images(tmp_path: Path) -> None:

@@ -1,0 +1,69 @@
+"""Settings of the stage ``gallery``, as validated objects."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from dinoskip.config import dump, settings_for_key
+from dinoskip.pipeline.graph import NodeSettings
+from eval.tokencut.config import TokenCutConfig
+from visualize.gallery.config import GalleryConfig
+
+
+@dataclass(frozen=True)
+class ShownModel:
+    """A network with a column: its name there, its variant and epoch, the blocks shown, its spec if it has one."""
+
+    label: str
+    variant: str
+    epoch: int
+    blocks: str | Sequence[int] = "all"
+    backbone: str | None = None
+
+
+@dataclass(frozen=True)
+class GallerySettings(NodeSettings):
+    """Settings of a gallery.
+
+    ``section`` has the data set and the side in pixels filled in; ``split`` is shown of it. ``read`` and ``facet`` are
+    what colours and cuts are of, ``blocks`` those of the study. ``surfaces`` are the splits of other data sets that are
+    shown beside, by layer.
+    """
+
+    section: GalleryConfig
+    split: str
+    title: str = ""
+    models: Sequence[ShownModel] = ()
+    norm: str = "final"
+    read: str = "out"
+    facet: str = "key"
+    cut: TokenCutConfig = field(default_factory=TokenCutConfig)
+    seed: int = 0
+    blocks: str | Sequence[int] = "all"
+    surfaces: Mapping[str, str] = field(default_factory=dict)
+
+    def plain(self) -> dict[str, Any]:
+        """As they are hashed: of one page no word on how many images it may have, of cuts what is not the default."""
+        section, own, usual = self.section, dump(self.cut), dump(TokenCutConfig())
+        cut = {key: own[key] for key in ("tau", "eps", "centre") if own[key] != usual[key]}
+        return {
+            "gallery": {
+                **settings_for_key(section, without={"epochs", "page"}),
+                **({"page": section.page} if section.first > section.page else {}),
+            },
+            "title": self.title,
+            "models": [self._of_model(model) for model in self.models],
+            "norm": self.norm,
+            "read": self.read,
+            "facet": self.facet,
+            **({"cut": cut} if cut else {}),
+            "seed": self.seed,
+            "blocks": self.blocks,
+        }
+
+    def _of_model(self, model: ShownModel) -> dict[str, Any]:
+        own = {"label": model.label, "variant": model.variant, "epoch": model.epoch}
+        own |= {"backbone": model.backbone} if model.backbone is not None else {}
+        return own | ({"blocks": model.blocks} if model.blocks != self.blocks else {})
