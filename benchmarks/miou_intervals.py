@@ -111,6 +111,7 @@ def miou_tables(samples: int, say: Callable[[str], None]) -> list[str]:
     head = ("network", "classes", "images", "held", "width, points", "differ", "width of the difference")
     return [
         "The mIoU's interval: percent of samples in which it holds the population's, of the sample's classes. Two "
-        "equal networks on the same images: percent of samples in which they differ, p < 0.05, before any correction.",
+        "equal networks on the same images: percent of samples in which they differ, p < 0.05, before any correction. "
+        "A *poor* network has 30 % of every class right and takes the rest for any class.",
         "", *markdown_table(head, lines),
     ]  # fmt: skip
