@@ -51,6 +51,7 @@ PACKAGES = {
         "eval.cluster",
         "eval.video",
         "eval.correspondence",
+        "eval.detection",
         "eval.metrics",
         "eval.discovery",
         "eval.intervals",

@@ -88,6 +88,7 @@ class BlockMap:
         return read.tokens, read.grid
 
     def _with_gradients(self, images: Tensor) -> tuple[Tensor, tuple[int, int]]:
+        images = images.to(self.backbone.dtype)
         if isinstance(self.backbone, LevelBackbone):
             level = self.backbone.reader.read(images, [self.block - 1])[self.block - 1]
             tokens, grid, final = level.tokens, level.grid, None
