@@ -62,7 +62,7 @@ def analyze(args: Args) -> int:
         fresh = ModelConfig(name=section.model, depth=section.depth, skip=False, init=SkiplessInit())
         result = analysis({f"skipless {section.model}": fresh}, {}, section, args.seed)
     if args.json:
-        print_json(result)
+        print_json(result.plain())
     else:
         print(as_text(result))
     return 0
@@ -84,13 +84,12 @@ def _along_the_dial(args: Args) -> int:
     weights = [validate(SkipWeight, RawConfig(tree, {"": "--dial"})) for tree in trees]
     section = validate(AnalyzeSection, RawConfig({"model": args.model, "depth": args.depth}, {"": "command line"}))
     photos = bundled_photos(min(args.count, 4), args.size)
-    rows = [asdict(row) for row in dial_table(photos, weights, section.depth, name=section.model, seed=args.seed)]
+    rows = dial_table(photos, weights, section.depth, name=section.model, seed=args.seed)
     products = [weight.product(section.depth) for weight in weights] * (len(rows) // len(weights))
-    rows = [{**row, "product": product} for row, product in zip(rows, products, strict=True)]
     if args.json:
-        print_json({"dial": rows})
+        print_json({"dial": [{**asdict(row), "product": one} for row, one in zip(rows, products, strict=True)]})
     else:
-        print(signal_text(rows, "signal propagation at initialisation, by start and weight of the skips"))
+        print(signal_text(rows, "signal propagation at initialisation, by start and weight of the skips", products))
     return 0
 
 
@@ -116,23 +115,23 @@ def _on_photographs(args: Args) -> int:
     measures += [inspection.probe_measure(args.probe, args.size)] if args.probe else []
     precisions = _precisions(args.precisions)
     result = inspection.inside(backbones, inputs)
-    if measures:
-        result["quantised"] = []
-        for name, backbone in backbones.items():
-            known = inputs[name]
-            if args.data != "bundled":
-                paths = inspection.photographs(args.data, inspection.CALIBRATION)
-                known = inspection.inputs_of(backbone, paths, args.size)
-            result["quantised"] += inspection.quantised_scores(backbone, measures, known, precisions)
+    scores: list[inspection.QuantisedScore] = []
+    for name, backbone in backbones.items() if measures else ():
+        known = inputs[name]
+        if args.data != "bundled":
+            paths = inspection.photographs(args.data, inspection.CALIBRATION)
+            known = inspection.inputs_of(backbone, paths, args.size)
+        scores += inspection.quantised_scores(backbone, measures, known, precisions)
+    found = asdict(result) | ({"quantised": [asdict(score) for score in scores]} if measures else {})
     if args.out:
         out = Path(args.out)
         out.mkdir(parents=True, exist_ok=True)
-        write_json(out / "inside.json", result)
+        write_json(out / "inside.json", found)
         inspection.draw(result, out)
     if args.json:
-        print_json(result)
+        print_json(found)
     else:
-        print(inspection.inside_text(result))
+        print(inspection.inside_text(result, scores))
     return 0
 
 

@@ -6,12 +6,11 @@ input}. Files outside the study enter by the hash of their content. Modification
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
-from dinoskip.config import flatten
+from dinoskip.config import Config, flatten, settings_for_key
 from dinoskip.errors import ConfigError, did_you_mean
 from dinoskip.files import hash_of
 from dinoskip.pipeline.artifacts import Artifacts, Record
@@ -24,9 +23,16 @@ NAMED = 3  # inputs that a blocked node is said to wait for
 class NodeSettings:
     """Settings of a node that stay the objects that they were validated as."""
 
-    @abstractmethod
     def plain(self) -> dict[str, Any]:
-        """As plain containers, which are hashed."""
+        """As plain containers, which are hashed; without what is None."""
+        values = {part.name: _plain(getattr(self, part.name)) for part in fields(self)}
+        return {name: value for name, value in values.items() if value is not None}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Config):
+        return settings_for_key(value)
+    return {name: _plain(part) for name, part in value.items()} if isinstance(value, Mapping) else value
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from dinoskip.init.build import build_model
 from dinoskip.init.config import ModelConfig, SkiplessInit
 from dinoskip.models import Backbone
 from dinoskip.models.attention_sites import attentions
+from dinoskip.pipeline.analysis.results import CkaPair, Inside, QuantisedScore
 from dinoskip.pipeline.inputs import OneDataset
 from eval.online import OnlineKnn, OnlineProbe
 from eval.online.config import OnlineKnnConfig, OnlineProbeConfig
@@ -74,20 +76,22 @@ def inputs_of(backbone: Backbone, paths: Sequence[Path], size: int) -> Tensor:
 
 def inside(
     backbones: Mapping[str, Backbone], images: Mapping[str, Tensor], config: BlockAnalysisConfig | None = None
-) -> dict[str, Any]:
-    """Rows of :func:`dinoskip.diagnostics.analyze_blocks`, the quantisation probe and CKA of all pairs, JSON-able.
+) -> Inside:
+    """Rows of :func:`dinoskip.diagnostics.analyze_blocks`, the quantisation probe and CKA of all pairs.
 
     ``images`` (B, 3, H, W) for each backbone, of the same photographs. They calibrate the quantisation and
     are measured, so that what is seen is rounding, not clipping.
     """
-    result: dict[str, Any] = {"inside": {}, "sqnr": {}, "cka": []}
+    blocks: dict[str, dict[str, Any]] = {}
+    sqnr: dict[str, dict[str, dict[str, float | None]]] = {}
+    pairs: list[CkaPair] = []
     with Progress("analyze", len(backbones), "network") as progress:
         for name, backbone in backbones.items():
             inputs = images[name]
             try:
-                result["inside"][name] = analyze_blocks(backbone, inputs, config).as_json()
+                blocks[name] = analyze_blocks(backbone, inputs, config).as_json()
                 sites = distortions(backbone, inputs, inputs)
-                result["sqnr"][name] = {one.site: {str(b): _finite(v) for b, v in one.sqnr.items()} for one in sites}
+                sqnr[name] = {one.site: {str(b): _finite(v) for b, v in one.sqnr.items()} for one in sites}
             except ConfigError as error:
                 log.warning("left out: %s", error)
             progress.advance()
@@ -99,9 +103,8 @@ def inside(
             except ValueError as error:
                 log.warning("no CKA: %s", error)
                 continue
-            values = [[_finite(v) for v in row] for row in matrix.tolist()]
-            result["cka"].append({"left": left, "right": right, "matrix": values})
-    return result
+            pairs.append(CkaPair(left, right, [[_finite(v) for v in row] for row in matrix.tolist()]))
+    return Inside(blocks, sqnr, pairs)
 
 
 def knn_measure(folder: str, size: int) -> Any:
@@ -132,7 +135,7 @@ def probe_measure(data: str, size: int) -> Any:
 
 def quantised_scores(
     backbone: Backbone, measures: Sequence[Any], calibration: Tensor, precisions: Sequence[str]
-) -> list[dict[str, Any]]:
+) -> list[QuantisedScore]:
     """The headline of each of ``measures`` for the network as it is and in each of ``precisions``, in float32.
 
     ``calibration`` (B, 3, H, W), normalised, fixes the activations' ranges.
@@ -146,8 +149,7 @@ def quantised_scores(
             for measure in measures:
                 with Progress.hidden():
                     value = measure(network, here).get(measure.score)
-                about = {"name": backbone.spec, "quantised": wnam(weight, activation), "measure": measure.score}
-                rows.append(about | {"percent": value})
+                rows.append(QuantisedScore(backbone.spec, wnam(weight, activation), measure.score, value))
                 progress.advance()
     return rows
 
@@ -156,29 +158,28 @@ def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def draw(result: Mapping[str, Any], out: Path) -> list[Path]:
+def draw(result: Inside, out: Path) -> list[Path]:
     """Figures of what :func:`inside` found, SVG, PDF and PNG, into ``out``; the files."""
-    figures = network_figures(result, out)
+    figures = network_figures(asdict(result), out)
     return [path for figure in figures for path in (figure.light, figure.pdf, figure.png)]
 
 
-def inside_text(result: Mapping[str, Any]) -> str:
-    """A table per network, and SQNR by bits."""
+def inside_text(result: Inside, scores: Sequence[QuantisedScore]) -> str:
+    """A table per network, SQNR by bits, and scores by bits."""
     lines: list[str] = []
-    for name, analysis in result["inside"].items():
-        cells = [[str(row["block"]), *(_short(row[key]) for key in _INSIDE)] for row in analysis["rows"]]
+    for name, analysis in result.inside.items():
+        cells = [[_short(row[key]) for key in ("block", *_INSIDE)] for row in analysis["rows"]]
         lines += [f"{name}: inside, by block", table(cells, ("block", *_INSIDE), right=True), ""]
-    for name, sites in result["sqnr"].items():
+    for name, sites in result.sqnr.items():
         bits = list(next(iter(sites.values())))
         medians = [float(torch.tensor([site[b] or math.nan for site in sites.values()]).nanmedian()) for b in bits]
         shown = ", ".join(f"{b} bit {v:.1f} dB" for b, v in zip(bits, medians, strict=True))
         lines.append(f"{name}: median SQNR of activations: {shown}")
-    scores = result.get("quantised", ())
-    bits = list(dict.fromkeys(row["quantised"] for row in scores))
-    percent = {(row["name"], row["measure"], row["quantised"]): row["percent"] for row in scores}
+    bits = list(dict.fromkeys(score.quantised for score in scores))
+    percent = {(score.name, score.measure, score.quantised): score.percent for score in scores}
     cells = [
         [*key, *(_short(percent[*key, label]) for label in bits)]
-        for key in dict.fromkeys((row["name"], row["measure"]) for row in scores)
+        for key in dict.fromkeys((score.name, score.measure) for score in scores)
     ]
     if cells:
         lines += ["", "scores in percent, weights and activations rounded", table(cells, ("network", "measure", *bits))]

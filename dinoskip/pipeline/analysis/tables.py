@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import islice
 from typing import Any
 
@@ -26,23 +26,24 @@ from dinoskip.models.attention_sites import is_plain_attention
 from dinoskip.models.traced import own_size
 from dinoskip.pipeline.analysis.config import AnalyzeSection, LabelFreeConfig, QuantiseConfig
 from dinoskip.pipeline.analysis.inspection import CALIBRATION, inputs_of, inside, quantised_scores
+from dinoskip.pipeline.analysis.results import Analysis, QuantisedScore
 from dinoskip.pipeline.inputs import dataset_of, open_split
 from dinoskip.pipeline.stage import Task
 from dinoskip.training.calibration import centre_crops, spread
 from eval.online import OnlineKnn
 
 
-def quantised(task: Task, config: QuantiseConfig, trained: Mapping[str, str]) -> list[dict[str, Any]]:
+def quantised(task: Task, config: QuantiseConfig, trained: Mapping[str, str]) -> list[QuantisedScore]:
     """k-NN top-1 of every trained network as it is and rounded; training images fix the activations' ranges."""
     sets = [open_split(task, "classes", split) for split in config.splits] if trained else []
-    rows: list[dict[str, Any]] = []
+    rows: list[QuantisedScore] = []
     for name, spec in trained.items():
         measure = OnlineKnn(sets[0], sets[1] if len(sets) > 1 else None, config)
         step = max(1, len(sets[0]) // CALIBRATION)
         paths = [sets[0].path(index) for index in range(0, len(sets[0]), step)][:CALIBRATION]
         backbone = load_backbone(spec, device=str(choose_device(task.device)))
         known = inputs_of(backbone, paths, config.size)
-        rows += [{**row, "name": name} for row in quantised_scores(backbone, [measure], known, config.precisions)]
+        rows += [replace(one, name=name) for one in quantised_scores(backbone, [measure], known, config.precisions)]
     return rows
 
 
@@ -64,14 +65,12 @@ _COLUMNS = ("kappa_vo", "vo_min", "vo_max", "logit_diagonal", "logit_spread", "k
 
 def analysis(
     fresh: Mapping[str, ModelConfig | str], trained: Mapping[str, str], signal: AnalyzeSection | None, seed: int
-) -> dict[str, Any]:
-    """``{"fresh": {name: rows}, "trained": {name: rows}, "photographs": ..., "spectrum": ..., "signal": rows}``.
+) -> Analysis:
+    """Weights by block; with ``signal``, what else it asks for.
 
-    ``fresh`` models are initialised here, or are specs of those that were; ``trained`` are backbone specs. Their rows
-    are those of :func:`dinoskip.init.report`. ``signal`` asks for signal propagation in three fresh networks,
-    and for what :func:`dinoskip.pipeline.analysis.inspection.inside` finds in the trained networks (else the fresh
-    ones) on two photographs, and for all singular values of one block's Jacobian there (:func:`weight_spectrum`), by
-    network. All is JSON-able.
+    ``fresh`` models are initialised here, or are specs of those that were; ``trained`` are backbone specs. ``signal``
+    asks for signal propagation in three fresh networks, and for what is inside the trained networks (else the fresh
+    ones) on two photographs, and for all singular values of one block's Jacobian there (:func:`weight_spectrum`).
     """
     rows: list[SignalRow] = []
     if signal is not None:
@@ -84,13 +83,13 @@ def analysis(
     loaded = {name: load_backbone(spec) for name, spec in trained.items()}
     shown = (loaded or networks) if signal is not None else {}
     images = {name: bundled_photos(2, own_size(shown[name])).float() for name in shown}
-    return {
-        "fresh": {name: _weights(backbone.model) for name, backbone in networks.items()},
-        "trained": {name: _weights(backbone.model) for name, backbone in loaded.items()},
-        "photographs": inside(shown, images, _QUICK),
-        "spectrum": {name: _spectrum(shown[name], images[name][:1], signal) for name in shown} if signal else {},
-        "signal": [asdict(row) for row in rows],
-    }
+    return Analysis(
+        fresh={name: _weights(backbone.model) for name, backbone in networks.items()},
+        trained={name: _weights(backbone.model) for name, backbone in loaded.items()},
+        photographs=inside(shown, images, _QUICK),
+        spectrum={name: _spectrum(shown[name], images[name][:1], signal) for name in shown} if signal else {},
+        signal=[asdict(row) for row in rows],
+    )
 
 
 def _spectrum(backbone: Backbone, image: Tensor, section: AnalyzeSection) -> list[float]:
@@ -113,36 +112,39 @@ def _weights(model: nn.Module) -> list[dict[str, Any]]:
         return []
 
 
-def as_text(result: Mapping[str, Any]) -> str:
+def as_text(result: Analysis) -> str:
     """Both tables as aligned text."""
     lines: list[str] = []
-    for state in ("fresh", "trained"):
-        for name, rows in result[state].items():
+    for state, networks in (("fresh", result.fresh), ("trained", result.trained)):
+        for name, rows in networks.items():
             cells = [_weights_row(row) for row in rows]
             lines += [f"{name}, {state}: weights by block", table(cells, ("block", *_COLUMNS), right=True), ""]
-    if result["signal"]:
-        lines.append(signal_text(result["signal"], "signal propagation at initialisation"))
+    if result.signal:
+        rows_of_signal = [SignalRow(**row) for row in result.signal]
+        lines.append(signal_text(rows_of_signal, "signal propagation at initialisation"))
     return "\n".join(lines).rstrip()
 
 
-def signal_text(rows: Sequence[Mapping[str, Any]], title: str) -> str:
-    """Rows of :class:`SignalRow` as a table; with the product of the skips' weights, where rows have one."""
-    depth = len(rows[0]["token_cosine"])
+def signal_text(rows: Sequence[SignalRow], title: str, products: Sequence[float] = ()) -> str:
+    """A table; with the products of the skips' weights, where they are given."""
+    depth = len(rows[0].token_cosine)
     shown = sorted({1, min(3, depth), max(1, depth // 2), depth})
     header = ["network", *(f"cos b{b}" for b in shown), "cos final", *(f"rank b{b}" for b in shown), "rank final"]
-    header += [f"q-grad b{b}" for b in shown] + ["product"] * ("product" in rows[0])
-    return f"{title}\n{table([_signal_row(row, shown) for row in rows], header, right=True)}"
+    header += [f"q-grad b{b}" for b in shown] + ["product"] * bool(products)
+    cells = [_signal_row(row, shown) for row in rows]
+    for row, product in zip(cells, products, strict=False):
+        row.append(f"{product:.2g}")
+    return f"{title}\n{table(cells, header, right=True)}"
 
 
 def _weights_row(row: Mapping[str, Any]) -> list[str]:
     return [str(row["block"]), *(_number(row[name]) for name in _COLUMNS)]
 
 
-def _signal_row(row: Mapping[str, Any], shown: Sequence[int]) -> list[str]:
-    cells = [str(row["name"]), *(f"{row['token_cosine'][b - 1]:.3f}" for b in shown), f"{row['final_cosine']:.3f}"]
-    cells += [f"{row['effective_rank'][b - 1]:.1f}" for b in shown] + [f"{row['final_effective_rank']:.2f}"]
-    cells += [f"{row['query_gradient'][b - 1]:.1e}" for b in shown]
-    return cells + ([f"{row['product']:.2g}"] if "product" in row else [])
+def _signal_row(row: SignalRow, shown: Sequence[int]) -> list[str]:
+    cells = [row.name, *(f"{row.token_cosine[b - 1]:.3f}" for b in shown), f"{row.final_cosine:.3f}"]
+    cells += [f"{row.effective_rank[b - 1]:.1f}" for b in shown] + [f"{row.final_effective_rank:.2f}"]
+    return cells + [f"{row.query_gradient[b - 1]:.1e}" for b in shown]
 
 
 def _number(value: float | None) -> str:

@@ -9,7 +9,7 @@ import math
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from dinoskip.console import read_metrics
 from dinoskip.environment import describe
 from dinoskip.files import read_json, write_text
 from dinoskip.init.config import ModelConfig
+from dinoskip.pipeline.analysis.results import Analysis, Inside
 from dinoskip.pipeline.report.costs import cost_tables
 from dinoskip.pipeline.report.notices import notices, unmeasured
 from dinoskip.pipeline.report.settings import ReportSettings
@@ -57,7 +58,7 @@ _KINDS = {"ade20k": "ADE20K", "coco_stuff": "COCO-Stuff", "coco20k": "COCO20k"}
 def write_page(task: Task) -> None:
     """The page and all that stands beside it, a copy of the gallery, and ``study.yaml``."""
     report = measured(task)
-    analysis = read_json(task.input("analyze") / "analysis.json") if "analyze" in task.inputs else {}
+    analysis = Analysis.read(task.input("analyze")) if "analyze" in task.inputs else None
     study = _yaml(task.runtime["study"])
     write_text(task.out / "study.yaml", study)
     with tempfile.TemporaryDirectory(prefix=".tmp-", dir=task.out, ignore_cleanup_errors=True) as scratch:
@@ -287,7 +288,7 @@ def optimizers_of(variants: Sequence[StudyVariant]) -> dict[str, str]:
     }
 
 
-def _figures(task: Task, report: Report, analysis: Mapping[str, Any], out: Path) -> list[Any]:
+def _figures(task: Task, report: Report, analysis: Analysis | None, out: Path) -> list[Any]:
     kept, logs, optimizers = principal(report.rows), _logs(task, "metrics.jsonl"), optimizers_of(report.variants)
     made = [
         loss_of(task, report.variants, out / "loss"),
@@ -299,15 +300,15 @@ def _figures(task: Task, report: Report, analysis: Mapping[str, Any], out: Path)
     order, (_, rough) = [variant.name for variant in task.settings.variants], _roughness(task)
     made.append(figures.roughness_figure(rough, out / "roughness", order))
     if analysis:
-        trained = {name: analysis["trained"][key] for name, key in _last_epochs(task, analysis["trained"]).items()}
-        weights = {"at initialisation": analysis["fresh"], "trained": trained}
+        trained = {name: analysis.trained[key] for name, key in _last_epochs(task, analysis.trained).items()}
+        weights = {"at initialisation": analysis.fresh, "trained": trained}
         caption = "Weights by block, at initialisation and trained"
-        made.append(figures.signal_figure(analysis["signal"], out / "signal"))
+        made.append(figures.signal_figure(analysis.signal, out / "signal"))
         made.append(figures.weights_figure(weights, out / "weights", caption=caption, variants=order))
     made.append(figures.training_figure(_logs(task, "diagnostics.jsonl"), out / "inside-training"))
     if analysis:
-        made += figures.network_figures(_inside(task, analysis["photographs"]), out, order)
-        found = {name: analysis["spectrum"][key] for name, key in _last_epochs(task, analysis["spectrum"]).items()}
+        made += figures.network_figures(asdict(_inside(task, analysis.photographs)), out, order)
+        found = {name: analysis.spectrum[key] for name, key in _last_epochs(task, analysis.spectrum).items()}
         made.append(figures.spectrum_figure({name: own for name, own in found.items() if own}, out / "spectrum", order))
     return [figure for figure in made if figure is not None]
 
@@ -339,21 +340,20 @@ def _roughness(task: Task) -> tuple[int, dict[str, Any]]:
     return roughness["block"], {variant: models[name] for variant, name in _last_epochs(task, models).items()}
 
 
-def _inside(task: Task, analysed: Mapping[str, Any]) -> dict[str, Any]:
-    """What :func:`dinoskip.pipeline.analysis.inspection.inside` found, by variant."""
-    names = _last_epochs(task, analysed["inside"])
-    own = {name: variant for variant, name in names.items()}
-    pairs = [pair for pair in analysed["cka"] if pair["left"] in own and pair["right"] in own]
-    place = list(names).index
-    pairs = sorted(
-        ({**pair, "left": own[pair["left"]], "right": own[pair["right"]]} for pair in pairs),
-        key=lambda pair: (place(pair["left"]), place(pair["right"])),
+def _inside(task: Task, found: Inside) -> Inside:
+    """What was found inside networks, by variant."""
+    names = _last_epochs(task, found.inside)
+    variants, place = {name: variant for variant, name in names.items()}, list(names).index
+    pairs = [
+        replace(pair, left=variants[pair.left], right=variants[pair.right])
+        for pair in found.cka
+        if pair.left in variants and pair.right in variants
+    ]
+    return Inside(
+        {variant: found.inside[name] for variant, name in names.items()},
+        {variant: found.sqnr[name] for variant, name in names.items() if name in found.sqnr},
+        sorted(pairs, key=lambda pair: (place(pair.left), place(pair.right))),
     )
-    return {
-        "inside": {variant: analysed["inside"][name] for variant, name in names.items()},
-        "sqnr": {variant: analysed["sqnr"][name] for variant, name in names.items() if name in analysed["sqnr"]},
-        "cka": pairs,
-    }
 
 
 def _families(variants: Sequence[Variant]) -> dict[str, tuple[str, int]]:
@@ -370,7 +370,7 @@ def _families(variants: Sequence[Variant]) -> dict[str, tuple[str, int]]:
     return families
 
 
-def _tables(task: Task, analysis: Mapping[str, Any]) -> list[Any]:
+def _tables(task: Task, analysis: Analysis | None) -> list[Any]:
     """Learning rates tried, what calibration changed, what is inside networks, each variant's first weights."""
     tables = []
     swept = {role.partition("/")[2]: path for role, path in sorted(task.inputs.items()) if role.startswith("sweep/")}
@@ -390,18 +390,16 @@ def _tables(task: Task, analysis: Mapping[str, Any]) -> list[Any]:
         if role.startswith("calibrate/"):
             tables.append(calibration_table(role.partition("/")[2], read_json(path / "calibration.json")))
     if analysis:
-        tables += [quantised_table(analysis["quantised"])] if analysis.get("quantised") else []
-        tables += label_free_tables(analysis.get("label_free", {}))
-        tables.append(signal_table(analysis["signal"]))
-        tables += [
-            weights_table(f"{name}: weights at initialisation", rows) for name, rows in analysis["fresh"].items()
-        ]
+        tables += [quantised_table(analysis.quantised)] if analysis.quantised else []
+        tables += label_free_tables(analysis.label_free or {})
+        tables.append(signal_table(analysis.signal))
+        tables += [weights_table(f"{name}: weights at initialisation", rows) for name, rows in analysis.fresh.items()]
     return tables
 
 
-def _measures(task: Task, analysis: Mapping[str, Any], rows: Mapping[str, Sequence[EvalResult]]) -> list[Any]:
+def _measures(task: Task, analysis: Analysis | None, rows: Mapping[str, Sequence[EvalResult]]) -> list[Any]:
     """Other papers' tables with ours beside, epochs to an accuracy, ln κ of the tokens."""
-    inside = _inside(task, analysis["photographs"])["inside"] if analysis else {}
+    inside = _inside(task, analysis.photographs).inside if analysis else {}
     tokens = {name: mean_ln_kappa(own["rows"]) for name, own in inside.items()}
     found = {_label_of(task, name): _measured(own, tokens.get(name, {})) for name, own in rows.items()}
     tables = [beside(name, found) for name in task.settings.section.compare if name in OTHERS]

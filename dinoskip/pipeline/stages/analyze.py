@@ -5,12 +5,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
 
-from dinoskip.config import RawConfig, settings_for_key, validate
 from dinoskip.files import write_json
 from dinoskip.init.config import ModelConfig
 from dinoskip.pipeline.analysis.config import AnalyzeSection
+from dinoskip.pipeline.analysis.results import RESULT
+from dinoskip.pipeline.graph import NodeSettings
 from dinoskip.pipeline.sections import StudyBase
 from dinoskip.pipeline.stage import DataInputs, Problem, Stage, StudyNodes, Task, beyond_depth, not_multiples
 from dinoskip.pipeline.stages import data
@@ -18,6 +20,15 @@ from dinoskip.pipeline.stages.pretrain import WEIGHTS, start_of
 from dinoskip.pipeline.variants import Variant
 
 _START = " start"  # of roles: weights with which a variant begins
+
+
+@dataclass(frozen=True)
+class AnalyzeSettings(NodeSettings):
+    """Settings of an analysis: the seed and the models of fresh networks, by variant, and what is looked at."""
+
+    seed: int
+    models: Mapping[str, ModelConfig]
+    signal: AnalyzeSection
 
 
 def check(study: StudyBase, variants: tuple[Variant, ...]) -> Iterator[Problem]:
@@ -38,12 +49,8 @@ def check(study: StudyBase, variants: tuple[Variant, ...]) -> Iterator[Problem]:
 
 def add_nodes(nodes: StudyNodes) -> None:
     """One node for the whole study."""
-    fresh = {variant.name: settings_for_key(variant.model) for variant in nodes.variants if variant.model is not None}
-    settings = {
-        "seed": nodes.study.seed,
-        "models": fresh,
-        "signal": settings_for_key(nodes.section(AnalyzeSection)),
-    }
+    fresh = {variant.name: variant.model for variant in nodes.variants if variant.model is not None}
+    settings = AnalyzeSettings(nodes.study.seed, fresh, nodes.section(AnalyzeSection))
     weights = {f"{one.variant.name} ep{one.epoch}": one.inputs["weights"] for one in nodes.models if one.inputs}
     begun = {
         f"{variant.name}{_START}": node for variant in nodes.variants for node in start_of(nodes, variant).values()
@@ -66,21 +73,15 @@ def run(task: Task) -> None:
 
     specs = {role: f"weights:{path / WEIGHTS}" for role, path in sorted(task.inputs.items()) if role != "data"}
     trained = {role: spec for role, spec in specs.items() if not role.endswith(_START)}
-    section = validate(AnalyzeSection, RawConfig(dict(task.settings["signal"])))
-    result = analysis(
-        {
-            name: specs.get(f"{name}{_START}") or validate(ModelConfig, RawConfig(dict(tree)))
-            for name, tree in task.settings["models"].items()
-        },
-        trained,
-        section,
-        task.settings["seed"],
-    )
+    settings: AnalyzeSettings = task.settings
+    section = settings.signal
+    fresh = {name: specs.get(f"{name}{_START}") or model for name, model in settings.models.items()}
+    result = analysis(fresh, trained, section, settings.seed)
     if section.quantise is not None:
-        result["quantised"] = quantised(task, section.quantise, trained)
+        result = replace(result, quantised=[asdict(score) for score in quantised(task, section.quantise, trained)])
     if section.label_free is not None and trained:
-        result["label_free"] = without_labels(task, section.label_free, trained)
-    write_json(task.out / "analysis.json", result)
+        result = replace(result, label_free=without_labels(task, section.label_free, trained))
+    write_json(task.out / RESULT, result.plain())
 
 
 STAGE = Stage("analyze", run, add_nodes, AnalyzeSection, place="analyze", check=check, version=6)

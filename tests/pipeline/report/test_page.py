@@ -13,6 +13,7 @@ from dinoskip.data import CocoStuffConfig, ScenesConfig, VocConfig
 from dinoskip.files import write_json
 from dinoskip.init.config import ModelConfig, SkiplessInit
 from dinoskip.optim.config import AdamWConfig, SoapConfig
+from dinoskip.pipeline.analysis.results import CkaPair, Inside
 from dinoskip.pipeline.artifacts import Artifacts
 from dinoskip.pipeline.graph import Node, Planner
 from dinoskip.pipeline.report import page as report_page
@@ -74,19 +75,17 @@ def test_the_last_epoch_of_a_network_stands_for_its_variant(tmp_path: Path) -> N
         "deep": "deep ep10",
         "given": "given",
     }
-    inside = {
-        "inside": {name: {"rows": name} for name in found},
-        "sqnr": {"deep ep10": {}},
-        "cka": [
-            {"left": a, "right": b, "matrix": []} for a in ("deep ep10", "deep ep9") for b in ("deep ep10", "skip ep3")
-        ],
-    }
+    inside = Inside(
+        {name: {"rows": name} for name in found},
+        {"deep ep10": {}},
+        [CkaPair(a, b, []) for a in ("deep ep10", "deep ep9") for b in ("deep ep10", "skip ep3")],
+    )
     kept = report_page._inside(task(tmp_path), inside)
-    assert {name: one["rows"] for name, one in kept["inside"].items()} == {
+    assert {name: one["rows"] for name, one in kept.inside.items()} == {
         "skip": "skip ep3", "deep": "deep ep10", "given": "given",
     }  # fmt: skip
-    assert kept["sqnr"] == {"deep": {}}
-    assert [(pair["left"], pair["right"]) for pair in kept["cka"]] == [("deep", "skip"), ("deep", "deep")]
+    assert kept.sqnr == {"deep": {}}
+    assert [(pair.left, pair.right) for pair in kept.cka] == [("deep", "skip"), ("deep", "deep")]
 
 
 def test_roughness_is_that_of_the_last_epoch_the_gallery_shows(tmp_path: Path) -> None:
@@ -139,7 +138,7 @@ def test_learning_rates_that_were_tried_are_a_table(tmp_path: Path) -> None:
         tmp_path / "sweep.json",
         {"measure": "knn10_top1", "epochs": 1, "lr": 1e-3, "unresolved": "", "trivial": 11.7, "rates": rates},
     )
-    (table,) = report_page._tables(task(tmp_path, **{"sweep/skip": tmp_path}), {})
+    (table,) = report_page._tables(task(tmp_path, **{"sweep/skip": tmp_path}), None)
     assert table.columns[2] == "knn10_top1 after 1 epochs"
     assert table.rows == [["skip", 1e-3, 20.0, 5.0, True], ["skip", 1e-2, None, None, False]]
 
