@@ -149,6 +149,9 @@ def _steps(device: Device, objective: Objective, loader: Any, optimizer: Any, wa
     return counts
 
 
+TEACHER = f"timm:vit_tiny_patch16_224,pretrained=false,img_size={SIDE},depth=2"
+
+
 def dino(device: Device, optimizer: str, path: str, *, refresh: bool = False) -> Reading:
     """A DINO step, bfloat16; of SOAP and its like one without or with a refresh of the bases."""
     settings: dict[str, Any] = {"name": optimizer}
@@ -170,16 +173,25 @@ def dino(device: Device, optimizer: str, path: str, *, refresh: bool = False) ->
 def other_objective(device: Device, name: str) -> Reading:
     """A step of another objective, bfloat16, AdamW, with crops cut by the device."""
     heads = {"out_dim": 64, "hidden_dim": 32, "bottleneck_dim": 16, "freeze_last_layer": 0}
+    ibot = {**heads, "crops": {"global_size": SIDE, "local_size": 16, "num_local": 4}}
     own: dict[str, dict[str, Any]] = {
-        "ibot": {**heads, "crops": {"global_size": SIDE, "local_size": 16, "num_local": 4}},
+        "ibot": ibot,
+        "ibot with all that adds": {
+            **ibot,
+            "koleo": {},
+            "gram": {"teacher": "ema"},
+            "paka": {},
+            "centering": "sinkhorn",
+        },
+        "distill": {"crop_size": SIDE, "hidden_dim": 32, "teachers": [{"backbone": TEACHER}]},
         "mae": {"crop_size": SIDE, "decoder_dim": 32, "decoder_depth": 1},
         "patch_contrast": {"crop_size": SIDE, "hidden_dim": 32, "out_dim": 16, "momentum_teacher": 0.9, "queue": 64},
     }
     job = PretrainJob.model_validate({
         "seed": 1, "optimizer": {"name": "adamw"},
         "model": {"name": "vit_mini_patch8", "depth": DEPTH, "img_size": SIDE},
-        "pretrain": {"objective": name, "epochs": 4, "batch_size": 4, "warmup_epochs": 1, "data_path": "decode",
-                     **own[name]},
+        "pretrain": {"objective": name.split()[0], "epochs": 4, "batch_size": 4, "warmup_epochs": 1,
+                     "data_path": "decode", **own[name]},
     })  # fmt: skip
     return _pretraining(device, job)
 
@@ -192,6 +204,7 @@ def _pretraining(device: Device, job: PretrainJob) -> Reading:
         targets=config.targets(job.seed, job.model.patch_size),
     )  # fmt: skip
     objective = config.build(job, loader.steps_per_epoch, device.device)
+    objective.look_at(data().images)
     return Reading.of(_steps(device, objective, loader, job.optimizer, 2, 1), 1)
 
 
@@ -420,7 +433,13 @@ PATHS: dict[str, Callable[[Device], Reading]] = {
     },
     **{
         f"{title} step, adamw, decode": partial(other_objective, name=name)
-        for title, name in (("iBOT", "ibot"), ("MAE", "mae"), ("patch contrast", "patch_contrast"))
+        for title, name in (
+            ("iBOT", "ibot"),
+            ("MAE", "mae"),
+            ("patch contrast", "patch_contrast"),
+            ("iBOT + KoLeo + Gram + PaKA + Sinkhorn", "ibot with all that adds"),
+            ("distillation", "distill"),
+        )
     },
     "supervised step": supervised,
     "accuracy, 6 batches": accuracy,

@@ -59,6 +59,8 @@ STATED: dict[str, Stated] = {
     "iBOT step, adamw, decode": Stated(1, 0, 1356),
     "MAE step, adamw, decode": Stated(1, 0, 622),
     "patch contrast step, adamw, decode": Stated(1, 0, 740),
+    "iBOT + KoLeo + Gram + PaKA + Sinkhorn step, adamw, decode": Stated(1, 0, 1658),
+    "distillation step, adamw, decode": Stated(1, 0, 669),
     "supervised step": Stated(1, 0, 208),
     "accuracy, 6 batches": Stated(1, 0, 349),
     "live diagnostics, a look": Stated(2, 0, 168),
