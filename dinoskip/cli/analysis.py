@@ -25,22 +25,26 @@ def add_commands(commands: Any) -> None:
     )
     data_option(
         parser,
-        "look inside on photographs of this folder; `bundled` takes scikit-image's",
+        "use photographs of this folder; `bundled` uses scikit-image's",
         required=False,
     )
-    parser.add_argument("--count", type=count, default=4, metavar="N", help="of the images (default: 4)")
-    parser.add_argument("--size", type=count, default=224, help="side of their centre crop (default: 224)")
-    parser.add_argument("--knn", metavar="DIR", help="k-NN on DIR/train and DIR/val, quantised too")
-    parser.add_argument("--probe", metavar="KIND:DIR", help="a quick linear probe likewise, e.g. voc:VOCdevkit")
+    parser.add_argument("--count", type=count, default=4, metavar="N", help="number of images (default: 4)")
+    parser.add_argument("--size", type=count, default=224, help="side of the images' centre crop (default: 224)")
+    parser.add_argument("--knn", metavar="DIR", help="measure k-NN on DIR/train and DIR/val, also quantised")
     parser.add_argument(
-        "--precisions", metavar="LIST", help="of --knn and --probe: W8A12,W16A8,A6 (default: six from W8A12 to W4A4)"
+        "--probe", metavar="KIND:DIR", help="fit a quick linear probe, also quantised, e.g. voc:VOCdevkit"
+    )
+    parser.add_argument(
+        "--precisions",
+        metavar="LIST",
+        help="precisions of --knn and --probe, e.g. W16A8,A6 (default: six, W8A12 to W4A4)",
     )
     parser.add_argument("--out", metavar="DIR", help="write inside.json and figures (SVG, PDF) there")
     parser.add_argument(
-        "--dial", metavar="LIST", help="fresh networks of three starts, their skips of these weights: 1,0.7,0.5,0"
+        "--dial", metavar="LIST", help="compare three untrained networks with skips of these weights, e.g. 1,0.7,0.5,0"
     )
-    parser.add_argument("--model", default="vit_small_patch16", help="of the fresh models (default: vit_small_patch16)")
-    parser.add_argument("--depth", type=count, default=12, help="of the fresh models (default: 12)")
+    parser.add_argument("--model", default="vit_small_patch16", help="the untrained model (default: vit_small_patch16)")
+    parser.add_argument("--depth", type=count, default=12, help="its blocks (default: 12)")
     parser.add_argument("--seed", type=count, default=0, help="(default: 0)")
     json_option(parser)
 

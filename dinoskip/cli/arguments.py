@@ -109,9 +109,9 @@ def command(commands: Any, name: str, handler: Handler, text: str, *, details: s
     parser.set_defaults(handler=handler, prog=parser.prog)
     loudness = parser.add_mutually_exclusive_group()
     loudness.add_argument(
-        "-q", "--quiet", action="store_const", const=-1, default=0, dest="verbosity", help="warnings only"
+        "-q", "--quiet", action="store_const", const=-1, default=0, dest="verbosity", help="print warnings only"
     )
-    loudness.add_argument("-v", "--verbose", action="store_const", const=1, dest="verbosity", help="everything")
+    loudness.add_argument("-v", "--verbose", action="store_const", const=1, dest="verbosity", help="print everything")
     return parser
 
 
@@ -142,7 +142,7 @@ def computing_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--verify-data",
         action="store_true",
-        help="know sets over 1 GiB by every byte, not by a sample; give it each time (or DINOSKIP_VERIFY_DATA=1)",
+        help="compare sets over 1 GiB by all bytes, not a sample; give it each time (or DINOSKIP_VERIFY_DATA=1)",
     )
     parser.add_argument(
         "--device", default="auto", choices=("auto", "cpu", "cuda"), help="where to compute (default: auto)"

@@ -47,7 +47,7 @@ def add_commands(commands: Any) -> None:
     parser.add_argument("store", metavar="STORE", help="a folder that features export wrote")
     parser.add_argument("out", metavar="FOLDER", help="a new folder: data/*.parquet, one row per image, and README.md")
     parser.add_argument("--to", choices=("huggingface",), default="huggingface", help="(default: huggingface)")
-    parser.add_argument("--facet", default=None, help="of a store of several: which one")
+    parser.add_argument("--facet", default=None, help="which facet, if the store has several")
     for stage in map(stages.load, stages.COMMANDS):
         if stage.command is not None:
             parser = command(commands, stage.name, partial(run_stage, stage), stage.command.help)
@@ -67,22 +67,24 @@ def _stage_arguments(parser: ArgumentParser, stage: Stage) -> None:
         help=f"its layout: {', '.join(FOLDER_KINDS)} (default: {kind}); data.KEY=value sets its keys, "
         "e.g. data.classes=27",
     )
-    parser.add_argument("--year", type=int, default=2012, choices=(2007, 2012), help="of a VOC layout (default: 2012)")
+    parser.add_argument(
+        "--year", type=int, default=2012, choices=(2007, 2012), help="year of a VOC layout (default: 2012)"
+    )
     parser.add_argument(
         "--skip-broken",
         action="store_true",
-        help="leave out images that are broken, or their labels; rows say how many",
+        help="leave out images that are broken or have broken labels; rows say how many",
     )
     parser.add_argument("--out", required=True, metavar="DIR", help="where results and cached features go")
-    parser.add_argument("--blocks", default="all", help="all, or numbers such as 3,6,9,12 (default: all)")
+    parser.add_argument("--blocks", default="all", help="all, or block numbers such as 3,6,9,12 (default: all)")
     json_option(parser, "the rows")
     section = example.rpartition(".")[0]
     overrides_argument(parser, f"settings, e.g. {example}; `dinoskip settings {section}` lists them")
     computing_options(parser)
     if stage.name == "gallery":
-        parser.add_argument("--single-file", action="store_true", help="one page with the pictures inside")
+        parser.add_argument("--single-file", action="store_true", help="write one page with the pictures inside")
     else:
-        parser.add_argument("--csv", metavar="FILE", help="write the rows as CSV, too")
+        parser.add_argument("--csv", metavar="FILE", help="also write the rows as CSV")
     parser.set_defaults(settings=[])
     for one in stage.command.options:
         if one.metavar is None:
@@ -99,7 +101,7 @@ def _add_export(actions: Any) -> None:
     parser.add_argument("--backbone", required=True, metavar="SPEC", help=SPEC)
     data_option(parser, "a folder of images")
     parser.add_argument("--out", required=True, metavar="DIR", help="the feature store")
-    parser.add_argument("--blocks", default="all", help="all, or numbers such as 3,6,9,12 (default: all)")
+    parser.add_argument("--blocks", default="all", help="all, or block numbers such as 3,6,9,12 (default: all)")
     parser.add_argument(
         "--facet",
         default=["out"],
@@ -121,9 +123,9 @@ def _add_export(actions: Any) -> None:
         "--dtype", default="float16", choices=("float16", "bfloat16", "float32"), help="(default: float16)"
     )
     parser.add_argument(
-        "--format", default="npy", choices=("npy", "safetensors", "hdf5"), help="of the files (default: npy)"
+        "--format", default="npy", choices=("npy", "safetensors", "hdf5"), help="format of the files (default: npy)"
     )
-    parser.add_argument("--batch", type=count, default=16, metavar="N", help="images a forward pass (default: 16)")
+    parser.add_argument("--batch", type=count, default=16, metavar="N", help="images per forward pass (default: 16)")
     computing_options(parser)
 
 

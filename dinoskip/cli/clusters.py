@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 ASKED = {
     "nodes": "nodes",
-    "gpus_per_node": "GPUs of each, 0 for none",
+    "gpus_per_node": "GPUs of each node, 0 for none",
     "cpus_per_task": "cores of each process",
     "time": "as sbatch takes it, such as 12:00:00",
     "mem": "memory of a node, such as 200G",
@@ -54,9 +54,9 @@ def add_commands(commands: Any) -> None:
         "Without a command's name it is `run`, or with --data `pretrain`. Options of sbatch may follow after --.",
     )
     parser.add_argument("job", nargs="*", metavar="COMMAND", help="a command with its own arguments, as without submit")
-    parser.add_argument("--cluster", metavar="FILE", help="a YAML that says what to ask for: docs/cluster.md")
+    parser.add_argument("--cluster", metavar="FILE", help="a YAML with the resources to request: docs/cluster.md")
     for name, text in ASKED.items():
-        parser.add_argument(f"--{name.replace('_', '-')}", metavar="X", help=f"{text}; instead of the file's")
+        parser.add_argument(f"--{name.replace('_', '-')}", metavar="X", help=f"{text}; overrides the file")
     parser.add_argument("--dry-run", action="store_true", help="print the script, and submit nothing")
 
     parser = commands.add_parser("requeue")  # not in the list of commands

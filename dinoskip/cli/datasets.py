@@ -31,18 +31,24 @@ def add_commands(commands: Any) -> None:
     json_option(parser)
     parser = command(actions, "prepare", prepare, "unpack the archives of a published data set; say which are missing")
     parser.add_argument("kind", choices=PUBLISHED_KINDS, help="which data set")
-    parser.add_argument("archives", nargs="*", metavar="FILE", help=".tar, .zip and lists (.txt) that you downloaded")
-    parser.add_argument("--out", required=True, metavar="ROOT", help="the data set's folder; what is there stays")
+    parser.add_argument("archives", nargs="*", metavar="FILE", help="downloaded .tar, .zip and list (.txt) files")
+    parser.add_argument("--out", required=True, metavar="ROOT", help="the data set's folder; existing files are kept")
     parser = command(actions, "scenes", scenes, "compose labelled scenes from bundled photographs")
     parser.add_argument("out", help="folder to make")
     overrides_argument(parser, "images=240 size=224 classes=6 seed=0 ...")
     parser = command(actions, "pack", pack, "pack images for training into tar shards of smaller JPEGs")
-    parser.add_argument("out", help="folder to make; run again to go on with an interrupted one")
+    parser.add_argument("out", help="folder to make; run again to continue after an interruption")
     data_option(parser, "a folder of images, a .tar file or a folder of them")
     parser.add_argument(
-        "--short-side", type=count, default=256, metavar="N", help="pixels; nothing is enlarged (default: 256)"
+        "--short-side",
+        type=count,
+        default=256,
+        metavar="N",
+        help="pixels of the short side; nothing is enlarged (default: 256)",
     )
-    parser.add_argument("--quality", type=count, default=90, metavar="Q", help="of the JPEGs, 1-100 (default: 90)")
+    parser.add_argument(
+        "--quality", type=count, default=90, metavar="Q", help="quality of the JPEGs, 1-100 (default: 90)"
+    )
     parser.add_argument("--workers", type=count, default=0, metavar="N", help="threads (default: 0, one a processor)")
 
 

@@ -47,7 +47,7 @@ def add_commands(commands: Any) -> None:
     parser.add_argument(
         "--images", type=count, default=200, metavar="N", help="measure on at most N of a split (default: 200; 0: all)"
     )
-    parser.add_argument("--blocks", default="all", help="all, or numbers such as 3,6,9,12 (default: all)")
+    parser.add_argument("--blocks", default="all", help="all, or block numbers such as 3,6,9,12 (default: all)")
     json_option(parser, "the rows")
     computing_options(parser)
     parser.set_defaults(overrides=[])

@@ -29,15 +29,17 @@ def add_commands(commands: Any) -> None:
     parser.add_argument("spec", help=SPEC)
     parser = command(actions, "layers", layers, "list where a network may be read, level by level, with shapes")
     parser.add_argument("spec", help=SPEC)
-    parser.add_argument("--size", type=count, default=None, metavar="S", help="side of the picture (default: its own)")
+    parser.add_argument(
+        "--size", type=count, default=None, metavar="S", help="side of the image (default: the network's own)"
+    )
     parser = command(
         actions,
         "convert",
         convert,
         "write a backbone as a weights file, for timm and the Hugging Face hub, for transformers, or as a program",
-        details="FILE.safetensors and folders are for runs and for files of networks that dinoskip can train; programs "
-        "are for any.\nA program gives the features of every block of images of one size, any number; it is run\n"
-        "once and compared.",
+        details="FILE.safetensors and folders hold networks that dinoskip can train; programs may hold any network.\n"
+        "A program returns the features of every block for any number of images of one size. It is run once\n"
+        "and compared with the network.",
     )
     parser.add_argument("spec", help=SPEC)
     parser.add_argument(
@@ -47,30 +49,34 @@ def add_commands(commands: Any) -> None:
         "--layout",
         choices=("timm", "transformers"),
         default="timm",
-        help="of a folder: for timm.create_model('local-dir:FOLDER') and the hub, with a model card, or for "
+        help="layout of a folder: for timm.create_model('local-dir:FOLDER') and the hub, with a model card, or for "
         "transformers.AutoModel (default: timm)",
     )
     parser.add_argument(
-        "--rows", action="append", default=[], metavar="STUDY", help="of a card: where scores of these weights are"
+        "--rows",
+        action="append",
+        default=[],
+        metavar="STUDY",
+        help="for a model card: a study with scores of these weights",
     )
     parser.add_argument(
         "--license",
         default="",
         metavar="ID",
-        help="of a card: the weights' licence, such as apache-2.0 (default: not stated)",
+        help="for a model card: the weights' licence, such as apache-2.0 (default: not stated)",
     )
     parser.add_argument(
         "--size",
         type=count,
         default=None,
         metavar="S",
-        help="of a program: side of images (default: the network's own)",
+        help="for a program: side of the images (default: the network's own)",
     )
     parser.add_argument(
         "--norm",
         choices=("none", "final", "layer"),
         default="none",
-        help="of a program's features (default: none)",
+        help="for a program: norm of the features (default: none)",
     )
 
 

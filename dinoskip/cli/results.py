@@ -17,13 +17,12 @@ def add_commands(commands: Any) -> None:
         "compare",
         compare,
         "compare two results over the same images: paired difference, its interval, McNemar's test",
-        details="Where several blocks are left, one is chosen without the images that are reported: a probe's by its "
-        "held-out\ntraining images, others by cross-fitting over halves of the images,\n"
-        "or of fewer than 30 images it is the last.",
+        details="If several blocks match, one is chosen without the reported images: for a probe on held-out training\n"
+        "images, otherwise by cross-fitting over halves of the images, or with fewer than 30 images the last.",
     )
     parser.add_argument("a", metavar="ROW", help=_ROW)
     parser.add_argument("b", metavar="ROW", help="another; the difference is the first minus this one")
-    parser.add_argument("--seed", type=count, default=0, help="of the halves of the images (default: 0)")
+    parser.add_argument("--seed", type=count, default=0, help="seed of the halves of the images (default: 0)")
     json_option(parser)
     parser = command(
         commands,
@@ -31,10 +30,13 @@ def add_commands(commands: Any) -> None:
         board,
         "merge the rows of any number of studies and machines into one sortable page and CSV",
         details="Ranks backbones where task, metric, data set, split, protocol, resolution, norm, facet, classes and "
-        "number\nof images are the same, and says of the others which key differs.",
+        "number\nof images are the same; for other rows it says which setting differs.",
     )
     parser.add_argument(
-        "rows", nargs="+", metavar="ROWS", help="a study, a folder with rows.json below it, or such a file; NAME=ROWS"
+        "rows",
+        nargs="+",
+        metavar="ROWS",
+        help="a study, a folder with rows.json below it, or such a file; NAME=ROWS gives a name",
     )
     parser.add_argument("--out", required=True, metavar="DIR", help="where the page and the CSV files go")
     parser.add_argument("--title", default="Board", metavar="TEXT", help="(default: Board)")
@@ -45,7 +47,7 @@ def add_commands(commands: Any) -> None:
         paper,
         "lay out the tables, figures and claims of Cutting the Skip on one page, from studies, finished or not",
         details="The studies are those of configs/paper: table1_supervised, table2_dino, table3_depth,\n"
-        "figure2_epochs. What none of the studies has is named on the page, with the configuration that makes it.",
+        "figure2_epochs. For missing numbers the page names the configuration that makes them.",
     )
     parser.add_argument("study", nargs="+", metavar="STUDY_FOLDER", help="a study's folder, such as runs/table2_dino")
     parser.add_argument("--out", required=True, metavar="FOLDER", help="where the page goes")

@@ -33,12 +33,14 @@ def add_commands(commands: Any) -> None:
         details="Runs the study whose path it prints first. Run it again to resume. Every dense "
         f"task on embedded data: `dinoskip run {CONFIGS / 'tasks.yaml'}`.",
     )
-    parser.add_argument("--quick", action="store_true", help="a first page in about a minute")
-    parser.add_argument("--out", default="runs", metavar="DIR", help="the folder that gets the study's (default: runs)")
+    parser.add_argument("--quick", action="store_true", help="train and show less, in about a minute")
+    parser.add_argument(
+        "--out", default="runs", metavar="DIR", help="the folder in which the study's folder is made (default: runs)"
+    )
     computing_options(parser)
     text = "write a study's YAML to start from, with comments"
     parser = command(commands, "init-study", init_study, text)
-    parser.add_argument("name", help="the study's; the file is NAME.yaml")
+    parser.add_argument("name", help="name of the study; the file is NAME.yaml")
     parser.add_argument(
         "purpose",
         nargs="?",

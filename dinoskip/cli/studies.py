@@ -36,10 +36,10 @@ if TYPE_CHECKING:
 
 def _study_arguments(parser: Any, *, choose: bool = False) -> None:
     parser.add_argument("config", help="a study's YAML; `dinoskip init-study NAME` writes one to start from")
-    overrides_argument(parser, "settings laid over the file")
+    overrides_argument(parser, "settings that override the file")
     json_option(parser)
     if choose:
-        parser.add_argument("--only", metavar="STAGE", help="run this stage alone; what it needs must be there")
+        parser.add_argument("--only", metavar="STAGE", help="run only this stage; its inputs must be finished")
         parser.add_argument("--from", dest="start", metavar="STAGE", help="run this stage and those after it")
         parser.add_argument("--until", metavar="STAGE", help="run up to and including this stage")
         parser.add_argument(
@@ -48,7 +48,7 @@ def _study_arguments(parser: Any, *, choose: bool = False) -> None:
             metavar="NAME",
             action="append",
             default=[],
-            help="run the stages of this variant alone; given again, of each of them",
+            help="run only the stages of this variant; may be repeated",
         )
         parser.add_argument("--dry-run", action="store_true", help="say what would run, and run nothing")
 
@@ -64,32 +64,32 @@ def add_commands(commands: Any) -> None:
     )
     _study_arguments(parser, choose=True)
     computing_options(parser)
-    parser = command(commands, "plan", plan, "say of every stage whether it is cached or must run, and why")
+    parser = command(commands, "plan", plan, "list for every stage whether it is cached or must run, and why")
     _study_arguments(parser)
     parser.add_argument(
         "--assume-data",
         action="store_true",
-        help="without the data at hand: stages, GPU hours, disk, from published counts of images",
+        help="plan without the data: stages, GPU hours and disk from published numbers of images",
     )
     parser.add_argument(
-        "--card", choices=("a100", "h100"), default="a100", help="whose rate hours are reckoned by (default: a100)"
+        "--card", choices=("a100", "h100"), default="a100", help="the GPU for which hours are estimated (default: a100)"
     )
     _study_arguments(command(commands, "status", status, "show how far a study is and its results so far"))
-    parser = command(commands, "report", report, "write a study's report again from what is there")
+    parser = command(commands, "report", report, "write a study's report again from finished stages")
     _study_arguments(parser)
     parser.add_argument(
-        "--markdown", metavar="FILE.md", help="copy the Markdown there as well, its pictures into a folder beside it"
+        "--markdown", metavar="FILE.md", help="also copy the Markdown there, and its pictures into a folder beside it"
     )
     computing_options(parser)
     parser = command(
         commands, "gc", gc, "list stage outputs that a study no longer uses, and delete them with --delete"
     )
     _study_arguments(parser)
-    parser.add_argument("--delete", action="store_true", help="delete them; unfinished work stays")
+    parser.add_argument("--delete", action="store_true", help="delete them; unfinished work is kept")
     parser.add_argument(
         "--delete-unfinished",
         action="store_true",
-        help="delete work that was begun under other settings and not finished, which its own command would continue",
+        help="delete unfinished work of other settings, which its own command would continue",
     )
 
 

@@ -32,7 +32,7 @@ def _run_arguments(parser: Any, recipe: str, example: str) -> None:
         action="append",
         default=[],
         metavar="KEY",
-        help="go on with another value of a setting (or section) than the run began with, e.g. optimizer.lr or data; "
+        help="resume although this setting (or section) has changed, e.g. optimizer.lr or data; "
         "recorded in changes.jsonl; may be repeated",
     )
     computing_options(parser)
@@ -45,7 +45,7 @@ def add_commands(commands: Any) -> None:
     parser.add_argument(
         "--online-knn",
         metavar="DIR",
-        help="evaluate while training: k-NN on DIR/train and DIR/val, one sub-folder a class, every "
+        help="evaluate while training: k-NN on DIR/train and DIR/val, one sub-folder per class, every "
         "pretrain.online_every epochs (default: every epoch)",
     )
     _run_arguments(parser, "pretrain", "model.skip=false model.init.name=skipless")
@@ -55,7 +55,7 @@ def add_commands(commands: Any) -> None:
     data_option(
         parser,
         "a folder with train and, to classify every supervise.online_every epochs and at the end, val; each with one "
-        "sub-folder a class. Or the training folder alone",
+        "sub-folder per class; or only the training folder",
     )
     parser.add_argument("--val", metavar="DIR", help="images to classify, of the same classes (default: DATA/val)")
     _run_arguments(parser, "supervise", "model.name=vit_base_patch16 model.skip=false")

@@ -19,20 +19,20 @@ from visualize.palette import variant_colour, variant_places
 _HEAT = (2.9, 2.9)  # inches a heat map
 _ALL_PAIRS = 4  # of at most so many networks every pair is drawn
 _SOFTMAX_READING = (
-    "The same for every study: with a large diagonal attention is nearly the identity and well conditioned; without, "
-    "its rows are nearly one row, and it is not. The initialisation starts from the first kind."
+    "This figure is the same for every study. With a large diagonal, attention is nearly the identity and well "
+    "conditioned. Without it, all rows are nearly equal, and attention is badly conditioned. The paper's "
+    "initialisation gives the first kind."
 )
 _HISTOGRAM_READING = (
-    "Look for tails above the others' and for a large γ (a normal distribution has 0): outliers, which make a network "
-    "hard to quantise."
+    "Heavy tails and a large γ (a normal distribution has 0) mean outliers, which make a network hard to quantise."
 )
 _SQNR_READING = (
-    "Look for the line that is highest: each bit is worth about 6 dB to all of them, and a line that lies lower "
-    "throughout has outliers, which widen the range that the bits must cover."
+    "Higher is better. Each bit adds about 6 dB to every line. A line that is lower throughout belongs to a network "
+    "with outliers, which widen the range that the bits must cover."
 )
 _CKA_READING = (
-    "Look for large bright squares off the diagonal: blocks that say nearly the same. Bright along the diagonal alone "
-    "means that every block changes the representation."
+    "Large bright squares off the diagonal mean that these blocks have nearly the same representation. If only the "
+    "diagonal is bright, every block changes it."
 )
 _GAMMAS = 4  # of at most so many networks γ is written into the panels
 

@@ -90,24 +90,25 @@ LOGARITHMIC = (*KAPPAS.values(), "effective rank", "mean diagonal of attention",
 
 
 _SIGNAL_READING = (
-    "Look for cosine nearing 1 and rank nearing 1 with depth (all tokens become one) and for query gradients that fall "
-    "by orders of magnitude: the attention of such a block cannot learn."
+    "A cosine and a rank that approach 1 with depth mean that all tokens become equal. Query gradients that fall by "
+    "orders of magnitude mean that the attention of these blocks cannot learn."
 )
 _WEIGHTS_READING = (
-    "Look for κ(WV WO) leaving 1 in training, and for the diagonal logit: where it falls to that of other tokens, "
-    "attention has stopped to copy each token and mixes them all."
+    "Look for κ(WV WO) that rises above 1 in training. Where the diagonal logit falls to that of other tokens, "
+    "attention no longer copies each token but averages over all of them."
 )
 _SPECTRUM_READING = (
-    "Look for curves that fall far: such a Jacobian is badly conditioned, and a step of gradient descent moves its "
-    "output in few directions. The weights' Jacobian is that of W_Q, W_K and W_V of all heads, on a photograph."
+    "A curve that falls far belongs to a badly conditioned Jacobian: a step of gradient descent changes the output in "
+    "few directions. The Jacobian is taken with respect to W_Q, W_K and W_V of all heads, on a photograph."
 )
 _SIGNALS_READING = (
-    "Look for token cosine near 1: there the tokens of an image are one, its dense features say nothing, and no other "
-    "number of that block has a meaning. Attention entropy at 1 averages all tokens, a diagonal at 1 copies them."
+    "At a token cosine near 1 the tokens of an image are equal. The dense features of such a block hold no "
+    "information, and its other numbers have no meaning. At an attention entropy of 1 attention averages all "
+    "tokens; at a diagonal of 1 it copies them."
 )
 _KAPPA_READING = (
-    "Look for the panels with a skip (+ X) far below those without: that is what a skip buys. κ(J) and its "
-    "bounds are of weights and tokens together, unlike κ(WV WO), which is of the weights alone."
+    "Panels with a skip (+ X) are usually far below those without: the skip improves the conditioning. κ(J) and its "
+    "bounds depend on weights and tokens, κ(WV WO) on the weights alone."
 )
 _NO_RANK = 1e14  # κ near 1/eps of float64: what it is of has lost rank
 

@@ -27,19 +27,20 @@ from visualize.rows import (
 )
 
 _BLOCKS_READING = (
-    "Look for where each curve peaks (with skips usually at the last block, without them earlier) and for how far it "
-    "is above the grey levels: a curve on a baseline or on its own random weights has learnt nothing there."
+    "Look for the block at which each curve is highest (with skips usually the last, without them an earlier one), and "
+    "for its distance from the baselines and from the same network before training. Without a distance, nothing was "
+    "learnt there."
 )
 _EPOCHS_READING = (
     "Look for curves that have turned down before the last epoch: dense features can get worse while training goes on."
 )
 _DEPTH_READING = (
-    "Look for what each block less costs, and for how many blocks a skipless network needs to reach the level of the "
-    "deepest one with skips."
+    "Look for the loss with each block removed, and for the number of blocks with which a skipless network reaches the "
+    "level of the deepest network with skips."
 )
 _ROUGHNESS_READING = (
-    "Lower is smoother; but tokens that have become one are smooth, too, so read a value near 0 beside the token "
-    "cosine: near 1 it is collapse, not quality."
+    "Lower is smoother. Tokens that are all equal are smooth, too: if the value is near 0 and the token cosine near 1, "
+    "the features have collapsed."
 )
 
 

@@ -22,16 +22,16 @@ _PROBE = "probe mIoU"
 
 _LOSS_READING = "Look for a line that stays level from the start: such a network does not train."
 _TEACHER_READING = (
-    " Levels of DINO's loss do not rank networks, for the teacher's own entropy is part of it; at ln K, K the head's "
-    "outputs, it has collapsed."
+    " The level of DINO's loss does not rank networks, because it contains the teacher's entropy. At ln K, with K the "
+    "number of the head's outputs, training has collapsed."
 )
 _ONLINE_READING = (
-    "Look for lines that rise; where one falls while the loss still falls, the features get worse, and an earlier "
-    "epoch is worth evaluating."
+    "Look for lines that rise. Where a line falls while the loss still falls, the features become worse, and an "
+    "earlier epoch should be evaluated, too."
 )
 _INSIDE_READING = (
-    "Look for token cosine nearing 1 (tokens become one, and all else computed from them is degenerate), entropy at 1 "
-    "(attention averages) or at 0 (it copies), and query gradients that vanish."
+    "Look for a token cosine that approaches 1 (all tokens become equal, and other measures of them are degenerate), "
+    "an entropy of 1 (attention averages) or 0 (it copies), and query gradients that vanish."
 )
 
 

@@ -169,8 +169,8 @@ def _at(values: Sequence[float], block: int) -> float | None:
 
 
 _OUTLIERS = (
-    "Of the gallery's images: patches whose norm is above 3 medians of their block. They are alike wherever they lie: "
-    "TokenCut may cut them off instead of an object, and LOST may start from one."
+    "Patches of the gallery's images whose norm is above 3 medians of their block. They resemble each other wherever "
+    "they are, so TokenCut may cut them off instead of an object, and LOST may start from one."
 )
 
 

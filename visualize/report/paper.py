@@ -163,7 +163,10 @@ def _markdown(context: Mapping[str, Any], tables: Mapping[str, TextTable]) -> st
     lines = [f"# {context['title']}", f"{context['claims_said']}."]
     lines += ["\n".join(markdown_rows(["", "here", "what is missing is made by"], rows, 3))]
     if context["cautions"]:
-        lines += ["## To be heeded", "\n".join(f"- {escape_markdown(line, 600)}" for line in context["cautions"])]
+        lines += [
+            "## Confounds, what was skipped or noticed",
+            "\n".join(f"- {escape_markdown(line, 600)}" for line in context["cautions"]),
+        ]
     for part in context["parts"]:
         if part["grid"]:
             lines += [markdown(tables[part["key"]]).strip()]

@@ -117,8 +117,8 @@ def separation_said(found: Sequence[Separation]) -> list[str]:
     """Which measures separate, which do not, and which were not tested: a sentence each, of those that there are."""
     heads = {
         True: "Measures on which some trained network is above every baseline and untrained network",
-        False: "Measures that separate no trained network from those, and decide nothing",
-        None: "Measures not tested for this",
+        False: "Measures on which no trained network is above these, so that they decide nothing",
+        None: "Measures for which this was not tested",
     }
     listed = {key: [one.text for one in found if one.separates is key] for key in heads}
     return [f"{head}: {'; '.join(listed[key])}." for key, head in heads.items() if listed[key]]
