@@ -54,7 +54,7 @@ def test_an_unfinished_study_has_no_verdict() -> None:
     assert len(made) == 6
     assert set(verdicts(made)) == {"none yet: 4 of 5 seeds"}
     text = page(rows_of(4, LEVELS), [], second())
-    assert "16 of 20 runs exist (skip 4, mixing 4, annealed 4, paper 4)" in text
+    assert "16 of 20 runs are finished (skip 4, mixing 4, annealed 4, paper 4)" in text
     assert "No verdict is given" in text
     assert "p =" not in text
 
