@@ -63,7 +63,8 @@ seeds. `skip` alone has skip connections; `mirrored` is calibrated with `mlp: mi
 `mixing_heads: 1`. Tokens are *alive* if their cosine is below {alive:g}. *Better* or *worse* than skip: Welch's t over
 seeds (the 317 images are taken as fixed) of the difference and of what the better one gained over its own start, both
 p < 0.05 after Holm's correction for all lines of this page; *rate unresolved* where either network's sweep has no rate
-that is above the majority class, between others, and of five at least. Short runs of a small network: leads, not laws.
+that is above the majority class, between others, and of five at least.
+These are short runs of a small network; larger networks may behave differently.
 """
 
 

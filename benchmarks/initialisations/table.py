@@ -32,8 +32,8 @@ held-out training images (one standard error: 1 point); learning rates are chose
 seed 0. *dense* is the mIoU of a linear probe of the patches of a block, on the embedded scenes (7 classes; all
 background: 11.8). *cosine* is between patches of an image, *CLS* between images, both at the last block; *gradients*
 is the largest norm of a block's gradient over the smallest. Every name is a function of
-`benchmarks/initialisations/candidates.py`, which says what it does; `skip` alone has skip connections. Short runs of
-a small network: leads, not laws.
+`benchmarks/initialisations/candidates.py`, which says what it does; `skip` alone has skip connections. These are
+short runs of a small network; larger networks may behave differently.
 """
 
 

@@ -33,15 +33,14 @@ def add_commands(commands: Any) -> None:
         "look",
         look,
         "show what backbones see in a folder of photographs, and how good each block is",
-        details="The page shows PCA, TokenCut, attention and similarity of every block. Where the folder has masks, "
-        "boxes or\nclasses (VOC, ADE20K, COCO, images/ and masks/, train/CLASS and val/CLASS), probes, CorLoc and k-NN "
-        "say which\nblock is best. It is a study: run it again with other backbones, and what is known is not done "
-        "again.",
+        details="The page shows PCA, TokenCut, attention and similarity of every block. If the folder has masks, boxes "
+        "or classes\n(VOC, ADE20K, COCO, images/ and masks/, train/CLASS and val/CLASS), probes, CorLoc and k-NN say "
+        "which block is\nbest. Run it again with other backbones: finished results are not computed again.",
     )
     parser.add_argument("backbone", nargs="+", metavar="BACKBONE", help=f"{SPEC}; a=b changes a setting")
     data_option(parser, "a folder of photographs, with labels or without")
     parser.add_argument(
-        "--kind", choices=FOLDER_KINDS, metavar="KIND", help=f"its layout, if it is not seen: {', '.join(FOLDER_KINDS)}"
+        "--kind", choices=FOLDER_KINDS, metavar="KIND", help=f"its layout, if not recognised: {', '.join(FOLDER_KINDS)}"
     )
     parser.add_argument("--out", default="", metavar="DIR", help="where the page goes (default: runs/look-FOLDER)")
     parser.add_argument(

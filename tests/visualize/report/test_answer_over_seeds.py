@@ -142,7 +142,7 @@ def test_a_silent_measure_is_folded_on_the_page(tmp_path):
     studied, records, baselines = with_records((0.5, 0.6), 0.6, 0.1)
     build_report(Report(title="t", variants=studied, baselines=baselines, records=records), tmp_path)
     page, text = ((tmp_path / name).read_text() for name in ("index.html", "report.md"))
-    assert "Measures that on which no trained network is above these, so that they decide nothing: PCK" in page
+    assert "Measures on which no trained network is above these, so that they decide nothing: PCK" in page
     folded = page.index("<details><summary>Measures that separate nothing here")
     assert page.index("not separating") < folded < page.index("ours</bdi> −")
     assert text.index("<details") < text.index("ours − skip")
