@@ -161,25 +161,41 @@ def analyze_blocks(backbone: Backbone, images: Tensor, config: BlockAnalysisConf
 def _of_sites(backbone: Backbone, images: Tensor, config: BlockAnalysisConfig) -> BlockAnalysis:
     """Of a network that is read level by level: a row for each attention, by number, with the MLP that follows it.
 
-    Its tokens are those that attention is given. Raises :class:`ConfigError` where there is no attention.
+    Its tokens are those that attention is given; ln κ is of what enters the block around it, and its second norm.
+    Raises :class:`ConfigError` where there is no attention.
     """
     model = backbone.model
     present, following = attentions(model), mlps(model)
     if not present:
         raise ConfigError(f"{backbone.spec}: blocks are analysed by their attention, and it has none that is known")
-    names = [one.name for one in present] + [one.name for one in following]
-    sites = {name: model.get_submodule(name) for name in names}
+    holders = {one.name: one.name.rpartition(".")[0] for one in present}
+    second = {name: _second_norm(model.get_submodule(holder), holder) for name, holder in holders.items()}
+    names = [*holders, *holders.values(), *second.values(), *(one.name for one in following)]
+    sites = {name: model.get_submodule(name) for name in names if name}
     given, made = inputs_of(model, sites, images), outputs_of(model, sites, images)
     rows, histograms = [], {}
     for number, attention in enumerate(present, 1):
         block, mlp = sites[attention.name], following[number - 1].name if number <= len(following) else attention.name
         tokens, attended, mixed = (_as_tokens(one) for one in (given[attention.name], made[attention.name], made[mlp]))
         activations = BlockActivations(number, block, tokens, mixed, tokens, attended, None, mixed)
-        row = _weights(_signals(BlockRow(number), activations, config), block)
-        rows.append(replace(row, ln_kappa_tokens=math.nan))  # of tokens before the norm
+        row = BlockRow(number) if tokens.shape[1] < 2 else _signals(BlockRow(number), activations, config)
+        row = _weights(row, block)
+        around = {"ln_kappa_tokens": holders[attention.name], "ln_kappa_out": second[attention.name]}
+        kappas = {key: _ln_kappa(given.get(name), config.kappa_images) for key, name in around.items()}
+        rows.append(replace(row, **kappas))
         if number in {1, (len(present) + 1) // 2, len(present)}:
             histograms[number] = histogram(mixed)
     return BlockAnalysis(tuple(rows), histograms)
+
+
+def _second_norm(holder: nn.Module, name: str) -> str:
+    """The norm that is given what attention leaves, its skip included; "" where there is none by a known name."""
+    found = next((norm for norm in ("norm3", "norm2") if hasattr(holder, norm)), "")  # XCiT's third comes second
+    return ".".join(filter(None, (name, found))) if found else ""
+
+
+def _ln_kappa(tokens: Tensor | None, images: int) -> float:
+    return math.nan if tokens is None else log_condition(_as_tokens(tokens[:images])).log_mean
 
 
 def _as_tokens(features: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ from dinoskip.vit_config import NetworkFacts
 @lru_cache(maxsize=64)
 def _without_storage(name: str, size: int) -> Any:
     with torch.device("meta"):
-        return built_for(name, size, 0)
+        return built_for(name, size, 0).requires_grad_(False)
 
 
 @lru_cache(maxsize=64)

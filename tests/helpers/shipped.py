@@ -46,6 +46,11 @@ SMALL = {
 }
 """What is composed; of what is read, :mod:`tests.helpers.real_layouts` makes little."""
 STAND_IN = "timm:vit_tiny_patch16_224,pretrained=false,depth=4"  # for a network of timm's
+FAMILIES = {
+    "swin": "timm:swin_tiny_patch4_window7_224", "cait": "timm:cait_xxs24_224", "xcit": "timm:xcit_nano_12_p16_224",
+    "pvt": "timm:pvt_v2_b0", "davit": "timm:davit_tiny", "convmixer": "timm:convmixer_768_32",
+}  # fmt: skip
+"""The smallest of timm's families that are trained under their own names; their images are of 32 pixels, or 28."""
 HEADS = {"out_dim": 64, "hidden_dim": 32, "bottleneck_dim": 16, "decoder_dim": 64, "decoder_depth": 1, "queue": 32}
 MEASURES: dict[str, dict[str, Any]] = {
     "probe": {"size": "side", "epochs": 1},
@@ -79,8 +84,9 @@ class Shrink:
         self.tree = copy.deepcopy(read_yaml(path).tree)
         self.study, self.variants = load_study(path)
         name = str(self.tree.get("model", {}).get("name", "vit_small_patch16"))
-        self.patch = int(name.rpartition("patch")[2])
-        self.side = SIDES[self.patch]
+        self.timms = name.startswith("timm:")
+        self.patch = 16 if self.timms else int(name.rpartition("patch")[2])
+        self.side = {"timm:convmixer": 28}.get(name.partition("_")[0], 32) if self.timms else SIDES[self.patch]
         self.full = max((one.depth or 12 for one in self.variants), default=12)
         self.blocks = self.full if whole or _depths_compared(self.study) else min(self.full, BLOCKS)
         self.recipe: Any = self.study.find(PretrainSection) or self.study.find(SuperviseSection)
@@ -100,7 +106,8 @@ class Shrink:
     def network(self, tree: dict[str, Any]) -> None:
         """A model's settings, or a variant's changes of them, in place."""
         if "name" in tree:
-            tree["name"] = re.sub(r"vit_[a-z]+_", "vit_mini_", tree["name"])
+            family = re.match(r"timm:([a-z]+)", tree["name"])
+            tree["name"] = FAMILIES[family[1]] if family else re.sub(r"vit_[a-z]+_", "vit_mini_", tree["name"])
         if "depth" in tree:
             tree["depth"] = self.block(tree["depth"])
         if "img_size" in tree:
@@ -173,7 +180,7 @@ class Shrink:
             self.network(part)
         if self.recipe:
             model = tree.setdefault("model", {})
-            model |= {"img_size": self.side, "depth": self.blocks}
+            model |= {"img_size": self.side} | ({} if self.timms else {"depth": self.blocks})
             self.training(tree["pretrain" if self.study.find(PretrainSection) else "supervise"], self.recipe)
         if "supervise" in tree:
             tree["supervise"]["augment"] = {**tree["supervise"].get("augment", {}), "size": self.side}

@@ -10,9 +10,10 @@ from dinoskip.config import Config, as_tuple, no_duplicates
 
 PaperTable = Literal[
     "paper.table1", "paper.table2", "paper.table3", "paper.table4", "paper.figure3",
-    "graying.table2", "graying.table3", "graying.table4", "graying.table5",
-    "conditioned.table1.vit", "conditioned.table1.deit", "conditioned.table2", "conditioned.table6",
-    "conditioned.table12", "conditioned.table13",
+    "graying.table2", "graying.table3", "graying.table4", "graying.table4.families", "graying.table5",
+    "conditioned.table1.vit", "conditioned.table1.deit", "conditioned.table1.swin", "conditioned.table1.xcit",
+    "conditioned.table1.davit", "conditioned.table2", "conditioned.table6", "conditioned.table12",
+    "conditioned.table13",
 ]  # fmt: skip
 
 
