@@ -79,10 +79,11 @@ class TimmLevels(LevelReader):
             maps = self._pass(next(model.parameters()).new_zeros(1, 3, size, size), None)
         names = [str(entry["module"]) for entry in self.model.feature_info]
         said = [int(entry.get("reduction") or 1) for entry in self.model.feature_info]
-        strides = [  # a picture of no whole number of cells shows no stride: timm says it
-            reduction if size % reduction else stride_of(spec, name, (size, size), grid)
+        strides = [  # where the picture ends within a cell timm says the stride
+            reduction if size % reduction and grid == (math.ceil(size / reduction),) * 2
+            else stride_of(spec, name, (size, size), grid)
             for name, reduction, (_, grid) in zip(names, said, maps, strict=True)
-        ]
+        ]  # fmt: skip
         widths = [features.shape[-1] for features, _ in maps]
         self.has_class_token = self.has_class_token and all(features.shape[1] > h * w for features, (h, w) in maps)
         self.levels = tuple(map(Level, names, strides, widths))

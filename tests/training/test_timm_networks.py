@@ -185,3 +185,29 @@ def test_a_plan_counts_levels(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert network.flops(49) == vit_flops(VitConfig(name="timm:swin_tiny_patch4_window7_224"))
     assert main(["models", "list"]) == 0
     capsys.readouterr()
+
+
+LEARN = {
+    "timm:swin_tiny_patch4_window7_224": 32, "timm:cait_xxs24_224": 32, "timm:xcit_nano_12_p16_224": 32,
+    "timm:pvt_v2_b0": 32, "timm:convmixer_768_32": 28,
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LEARN)
+@pytest.mark.parametrize("skip", [True, False])
+def test_every_family_is_trained_with_and_without_skips(
+    name: str, skip: bool, classes: LabelledFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    light = {"mixup": 0, "cutmix": 0, "erase": 0, "rand_magnitude": 0, "label_smoothing": 0, "size": LEARN[name]}
+    model = {"name": name, "depth": None, "img_size": LEARN[name], "skip": skip}
+    tree = dump(supervised_job(model=model, epochs=4, augment=light, online_every=4))
+    tree["optimizer"]["lr"] = 1e-2
+    supervise(type(supervised_job()).model_validate(tree), classes, classes, tmp_path / "run", device="cpu")
+    rows = rows_of(tmp_path / "run")
+    assert all(row["loss"] < 20 for row in rows)
+    assert sum(row["loss"] for row in rows[-4:]) < sum(row["loss"] for row in rows[:4])
+    with capsys.disabled():
+        print(
+            f"\n{name} skip={skip}: loss {rows[0]['loss']:.2f} to {rows[-1]['loss']:.2f}, top-1 {rows[-1]['top1']:.0f}"
+        )

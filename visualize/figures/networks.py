@@ -42,7 +42,8 @@ def weights_figure(
     kappa = "κ(WV WO)"
     panels = {
         f"{title}, {stage}": {
-            name: {int(row["block"]): float(row[key]) for row in rows} for name, rows in models.items()
+            name: {int(row["block"]): float(row[key]) for row in rows if row[key] is not None}
+            for name, rows in models.items()
         }
         for key, title in (("kappa_vo", kappa), ("logit_diagonal", "logit of a token with itself"))
         for stage, models in stages.items()
