@@ -181,7 +181,7 @@ def _of_sites(backbone: Backbone, images: Tensor, config: BlockAnalysisConfig) -
         row = BlockRow(number) if tokens.shape[1] < 2 else _signals(BlockRow(number), activations, config)
         row = _weights(row, block)
         around = {"ln_kappa_tokens": holders[attention.name], "ln_kappa_out": second[attention.name]}
-        kappas = {key: _ln_kappa(given.get(name), config.kappa_images) for key, name in around.items()}
+        kappas: dict[str, Any] = {key: _ln_kappa(given.get(name), config.kappa_images) for key, name in around.items()}
         rows.append(replace(row, **kappas))
         if number in {1, (len(present) + 1) // 2, len(present)}:
             histograms[number] = histogram(mixed)
