@@ -166,7 +166,7 @@ def main() -> None:
         views = pca_views([model.store for model in models], ids)
         print(f"PCA three ways, reading the made-up tokens: {time.process_time() - start:.1f} s")
         start = time.process_time()
-        page_features(models[0].store, ids[0])
+        page_features(models[0].store, ids[:1])
         print(f"features for similarity, an image and model: {time.process_time() - start:.2f} s")
         ours = {}
         for name, config in (

@@ -12,7 +12,8 @@ import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from types import MappingProxyType
+from typing import Annotated, Any, ClassVar, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
@@ -24,6 +25,8 @@ class Config(BaseModel):
     """Base of every configuration class: frozen, unknown keys refused, NaN and infinity refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, ser_json_inf_nan="constants")
+    meant: ClassVar[Mapping[str, str]] = MappingProxyType({})
+    """What to write for keys that it has not and that are often tried."""
 
 
 def implementation(place: str) -> Any:
@@ -306,6 +309,9 @@ def _models_at(model: type[BaseModel], location: Sequence[Any]) -> list[type[Bas
 
 def _near(key: str, models: Sequence[type[BaseModel]], place: str) -> str | None:
     """A hint for ``key``, which no field of ``models`` at ``place`` is: a section that has it, or the nearest name."""
+    meant = next((m.meant[key] for m in models if issubclass(m, Config) and key in m.meant), None)
+    if meant is not None:
+        return f"write {meant}"
     fields = {name: field for m in models for name, field in m.model_fields.items()}
     inside = [
         name for name, field in fields.items() if any(key in sub.model_fields for sub in _models_in(field.annotation))

@@ -1,4 +1,4 @@
-"""PCA colours of feature stores: one basis over the shown images or one an image, aligned between models or not."""
+"""PCA colours of feature stores: one basis over the shown images or one an image, aligned along blocks and models."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class TokenSource(Protocol):
 
 @dataclass(frozen=True)
 class PcaBasis:
-    """The colours of one store at one block: scores on ``pca``, as they are or times ``turn`` (3, 3), None for the
-    first store; each channel between its low and high value, of (2, 3) ``own`` and ``turned``.
+    """The colours of one store at one block: scores on ``pca``, as they are or times ``turn`` (3, 3), None at the
+    deepest block of the first store; each channel between its low and high value, of (2, 3) ``own`` and ``turned``.
     """
 
     pca: PatchPCA
@@ -52,9 +52,9 @@ class PcaBasis:
 class PcaViews:
     """Three ways to colour the same tokens, each a list of :data:`Colours`, one a store.
 
-    ``aligned``: at each block one basis a store over all shown images; scores of later stores are turned (orthogonal
-    Procrustes) onto those of the first store that has the block. ``own``: the same basis, not turned; blocks of the
-    first store are left out, being those of ``aligned``. ``image``: a basis for each image, later stores turned onto
+    ``aligned``: at each block one basis a store over all shown images; scores of the first store that has the block are
+    turned (orthogonal Procrustes) onto those of the next deeper block, of later stores onto the first's. ``own``: the
+    same basis, not turned; left out where nothing was. ``image``: a basis for each image, later stores turned onto
     the first store that has the image. Channels are scaled by robust quantiles, of all images or of the one.
 
     ``roughness`` is that of each image in the basis over all shown images, before channels are scaled, clipped and
@@ -86,7 +86,8 @@ def pca_views(
     empty: list[list[dict[int, Any]]] = [[{} for _ in stores] for _ in range(8)]
     views = PcaViews(*empty)
     blocks = sorted({int(block) for store in stores if store is not None for block in store.blocks})
-    for block in blocks:
+    deeper: Scores | None = None
+    for block in reversed(blocks):
         reference: Scores | None = None
         first: dict[str, np.ndarray] = {}  # the first store's own scores of each image
         for number, store in enumerate(stores):
@@ -98,11 +99,11 @@ def pca_views(
             basis = bases[number].get(block) if bases else None
             pca = _fitted(tokens) if basis is None else basis.pca
             scores = _scores(tokens, pca)
-            turn = _turn(scores, reference) if basis is None else basis.turn
+            turn = _turn(scores, reference or deeper) if basis is None else basis.turn
             turned = scores if turn is None else {name: one @ turn for name, one in scores.items()}
             basis = basis or PcaBasis(pca, turn, _ends(scores), _ends(turned))
             views.aligned[number][block] = _painted(turned, ids, basis.turned)
-            if reference is not None:
+            if turn is not None:
                 views.own[number][block] = _painted(scores, ids, basis.own)
             views.image[number][block] = _image_colours(tokens, first, ids)
             views.roughness[number][block] = [
@@ -110,8 +111,9 @@ def pca_views(
             ]
             views.bases[number][block] = basis
             _add_foreground(views, number, block, tokens, ids)
-            reference = reference or scores
-    return views
+            reference = reference or turned
+        deeper = reference or deeper
+    return PcaViews(*([dict(sorted(one.items())) for one in part] for part in empty))
 
 
 def _add_foreground(views: PcaViews, number: int, block: int, tokens: Scores, ids: Sequence[str]) -> None:

@@ -79,17 +79,18 @@ def outliers(images: Sequence[NDArray[np.floating]], times: float = OUTLYING) ->
 
 @dataclass(frozen=True)
 class OutlierCount:
-    """Of one block: the share of outlying tokens, their mean norm and the median norm of all tokens (0: none)."""
+    """Of one block: the share of outlying tokens, their mean norm (0: none), the median norm, largest over median."""
 
     share: float
     norm: float
     median: float
+    ratio: float
 
 
 def count_outliers(images: Sequence[NDArray[np.floating]], times: float = OUTLYING) -> OutlierCount:
     """:class:`OutlierCount` of the tokens (h, w, C) of images at one block."""
     norms = np.concatenate([np.linalg.norm(np.asarray(one, np.float64), axis=-1).ravel() for one in images])
     found = np.concatenate([one.ravel() for one in outliers(images, times)])
-    return OutlierCount(
-        float(found.mean()), float(norms[found].mean()) if found.any() else 0.0, float(np.median(norms))
-    )
+    median = float(np.median(norms))
+    ratio = float(norms.max()) / median if median else 0.0
+    return OutlierCount(float(found.mean()), float(norms[found].mean()) if found.any() else 0.0, median, ratio)

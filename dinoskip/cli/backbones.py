@@ -25,7 +25,8 @@ from dinoskip.cli.arguments import (
 from dinoskip.cli.rows import conclude
 from dinoskip.config import RawConfig, apply_overrides, validate
 from dinoskip.data.folders import ImageFolder
-from dinoskip.data.sets import FOLDER_KINDS, dataset_name
+from dinoskip.data.sets import COMPOSED, FOLDER_KINDS, KINDS, dataset_name
+from dinoskip.errors import ConfigError
 from dinoskip.pipeline import stages
 from dinoskip.pipeline.graph import only
 from dinoskip.pipeline.inputs import OneDataset
@@ -58,13 +59,14 @@ def _stage_arguments(parser: ArgumentParser, stage: Stage) -> None:
     assert stage.command is not None
     kind, example = stage.command.kind, stage.command.example
     parser.add_argument("--backbone", required=True, metavar="SPEC", action="append", help=f"{SPEC}; may be repeated")
-    data_option(parser, "the data set's folder")
+    data_option(parser, "the data set's folder; none of a composed kind", required=False)
     parser.add_argument(
         "--kind",
         default=kind,
-        choices=FOLDER_KINDS,
+        choices=tuple(KINDS),
         metavar="KIND",
-        help=f"its layout: {', '.join(FOLDER_KINDS)} (default: {kind}); data.KEY=value sets its keys, "
+        help=f"its layout: {', '.join(FOLDER_KINDS)}, or composed: {', '.join(COMPOSED)} (default: {kind}); "
+        "data.KEY=value sets its keys, "
         "e.g. data.classes=27",
     )
     parser.add_argument(
@@ -177,7 +179,12 @@ def _data_name(data: dict[str, Any], overrides: Sequence[str]) -> str:
 def _runner_of(args: Args, stage: Stage) -> Runner:
     """A study of existing backbones, in ``--out``, with one stage and what it needs. ``data.KEY=value`` sets keys."""
 
-    data: dict[str, Any] = {"kind": args.kind, "root": args.data}
+    composed = args.kind in COMPOSED
+    if composed == bool(args.data):
+        wrong = f"--data {args.data}: kind {args.kind} is composed" if composed else "--data: is needed"
+        hint = "leave it out" if composed else f"the data set's folder, or a composed kind: {', '.join(COMPOSED)}"
+        raise ConfigError(wrong, hint)
+    data: dict[str, Any] = {"kind": args.kind} if composed else {"kind": args.kind, "root": args.data}
     if args.kind == "voc":
         data["year"] = args.year
     if args.skip_broken:

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dinoskip.cli.arguments import print_json, print_table
-from dinoskip.files import write_text
+from dinoskip.files import read_json, write_text
 from dinoskip.pipeline.report.results_folder import publish_results
 from dinoskip.pipeline.report.unfinished import note_unfinished
 from dinoskip.records import read_records
 from dinoskip.results import UNKNOWN_EPOCH, EvalResult, read_rows, rows_csv
+from visualize.report.diagnostics import outliers_said
 from visualize.rows import last_epochs
 
 if TYPE_CHECKING:
@@ -133,5 +134,8 @@ def conclude(runner: Runner, pages: Sequence[str], *, as_json: bool = False, csv
         print_json([row.plain() for row in rows])
         return
     print_results(runner, rows)
+    if (gallery := runner.output("gallery")) is not None and (gallery / "outliers.json").is_file():
+        for line in outliers_said(read_json(gallery / "outliers.json")):
+            print(line)
     for path in written:
         print(f"{'page' if path.suffix == '.html' else 'rows'}: {path.resolve()}")

@@ -211,7 +211,9 @@ class FeatureStore(FeatureSet):
 
     @classmethod
     def open(cls, path: str | Path, *, facet: str | None = None, verify: bool | None = None) -> FeatureStore:
-        """Open a published store; :class:`DataError` if it is not one, or its files do not fit its manifest.
+        """Open a published store, or the one in the folder of a study's stage ``features``.
+
+        :class:`DataError` if it is not one, or its files do not fit its manifest.
 
         ``facet``: which, of a store that holds several; None: the first.
 
@@ -219,6 +221,8 @@ class FeatureStore(FeatureSet):
         finite, when it is first read in this process; None: unless the variable ``DINOSKIP_VERIFY`` is 0.
         """
         path = Path(path)
+        if (path / "store" / MANIFEST).is_file():  # a stage's folder
+            path = path / "store"
         if not (path / MANIFEST).is_file():
             raise DataError(f"{path}: not a finished feature store (no {MANIFEST})", "run the export again")
         published = read_manifest(path)

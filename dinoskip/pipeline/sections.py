@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar
+from types import MappingProxyType
+from typing import Annotated, ClassVar, Literal, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator
 
@@ -83,6 +85,10 @@ class EvaluateBase(Config):
 
 class StudyBase(Config):
     """What a study has beside the sections of its stages."""
+
+    meant: ClassVar[Mapping[str, str]] = MappingProxyType(
+        dict.fromkeys(("backbones", "backbone", "models", "networks"), "variants: {model: [{backbone: SPEC}, ...]}")
+    )
 
     name: Name = Field(description="of the study, and of its folder")
     seed: int = Field(0, ge=0, description="of weights, crops, samples, draws")

@@ -48,11 +48,9 @@ class FeatureSettings(NodeSettings):
         norms = ["none" if without_norm else usual_norm(facet, nodes.study.evaluate.norm[0]) for facet in facets]
         return cls(use, request.split, facets, norms, request.transform, nodes.blocks(model.variant), request.version)
 
-    def in_windows(self, facet: str | None, model: EvaluatedModel) -> FeatureSettings:
-        """The same computed as they are read, of one facet alone where there are several."""
-        norms = self.norms if facet is None else [self.norms[list(self.facets).index(facet)]]
-        facets = self.facets if facet is None else [facet]
-        return replace(self, facets=facets, norms=norms, backbone=model.spec.get("backbone"), windows=True)
+    def in_windows(self, model: EvaluatedModel) -> FeatureSettings:
+        """The same computed as they are read."""
+        return replace(self, backbone=model.spec.get("backbone"), windows=True)
 
     @property
     def name(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, Field
@@ -14,7 +15,7 @@ from dinoskip.errors import ConfigError
 from dinoskip.init.config import ModelConfig
 from dinoskip.optim.config import OptimizerConfig
 from dinoskip.pipeline.networks import Network, known_network, network_of_config
-from dinoskip.specs import training_of
+from dinoskip.specs import split_spec, training_of
 from dinoskip.training.supervised_config import with_defaults
 
 C = TypeVar("C", bound=Config)
@@ -83,6 +84,7 @@ def expand(varied: VariantsConfig, source: RawConfig, seed: int) -> tuple[tuple[
     optimizers = [
         labelled for entry in varied.optimizer if (labelled := _optimizer(source, entry, problems)) is not None
     ]
+    unnamed = _unnamed(varied.model)
     for index, entry in enumerate(varied.model):
         settings = dict(entry)
         label = str(settings.pop("label", ""))
@@ -93,9 +95,7 @@ def expand(varied: VariantsConfig, source: RawConfig, seed: int) -> tuple[tuple[
                 problems.append(f"{source.place(place)}: {place}: backbone stands alone (with label, if wanted)")
             else:
                 trained, shape = training_of(spec), known_network(spec)
-                variants.append(
-                    Variant(label or _as_name(spec), backbone=spec, trained=trained, seed=seed, shape=shape)
-                )
+                variants.append(Variant(label or unnamed[spec], backbone=spec, trained=trained, seed=seed, shape=shape))
             continue
         model = _validated(ModelConfig, merge(source.tree.get("model", {}), settings), source, place, problems)
         if model is not None:
@@ -104,6 +104,15 @@ def expand(varied: VariantsConfig, source: RawConfig, seed: int) -> tuple[tuple[
                 variants += _with_seeds(Variant(f"{name}-{short}", model, config, seed=seed), varied.seeds)
     problems += [f"{source.place('variants')}: variants: {text}" for text in _bad_names(variants)]
     return tuple(variants), problems
+
+
+def _unnamed(entries: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Names of the backbones without a label, by spec; one that is not understood is its own: opening it says so."""
+    specs = [str(entry["backbone"]) for entry in entries if "backbone" in entry and not entry.get("label")]
+    try:
+        return dict(zip(specs, backbone_names(specs), strict=True))
+    except ConfigError:
+        return {spec: _clean(spec) for spec in specs}
 
 
 def confounds(variants: Sequence[Variant]) -> list[str]:
@@ -126,8 +135,38 @@ def _with_seeds(variant: Variant, seeds: Sequence[int]) -> list[Variant]:
     return [replace(variant, name=f"{family}-s{seed}", seed=seed, family=family) for seed in seeds] or [variant]
 
 
-def _as_name(spec: str) -> str:
-    return re.sub(r"[^A-Za-z0-9]+", "_", spec).strip("_")[:60]
+def backbone_names(specs: Sequence[str]) -> list[str]:
+    """Short names of backbones, each once unless a spec comes twice: of its file, folder or model.
+
+    Where several have the same, with the options in which they differ: ``vit_small_patch16_224-seed_1``.
+    """
+    parsed = [split_spec(spec) for spec in specs]
+    names = [_short_name(kind, place) for kind, place, _ in parsed]
+    found = []
+    for at, (_, _, own) in enumerate(parsed):
+        others = [
+            parsed[other][2] for other, name in enumerate(names) if name == names[at] and specs[other] != specs[at]
+        ]
+        differing = [key for key in own if any(other.get(key) != own[key] for other in others)]
+        told = [f"{key}_{Path(str(own[key])).stem if key == 'file' else own[key]}" for key in differing]
+        found.append(_clean("-".join([names[at], *told]))[:60])
+    return [
+        name
+        if all(one != name or spec == specs[at] for one, spec in zip(found, specs, strict=True))
+        else _clean(specs[at])
+        for at, name in enumerate(found)
+    ]
+
+
+def _short_name(kind: str, name: str) -> str:
+    last = re.split(r"[/:]", name.rstrip("/"))[-1]
+    if kind in {"weights", "dino", "file"}:
+        last = last.rpartition(".")[0] or last
+    return _clean(last)[:40]
+
+
+def _clean(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]+", "_", text).strip("._-")[-60:].lstrip("._-") or "backbone"
 
 
 def _bad_names(variants: list[Variant]) -> Iterator[str]:

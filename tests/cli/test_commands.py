@@ -219,3 +219,17 @@ def test_analyze_fresh_and_given(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "kappa_vo" in capsys.readouterr().out
     assert main(["analyze", "--model", "vit_tni_patch16"]) == 2
     assert "did you mean vit_tiny_patch16?" in capsys.readouterr().err
+
+
+def test_composed_kinds_need_no_folder(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    command = [
+        "correspondence",
+        "--backbone",
+        "timm:vit_tiny_patch16_224,pretrained=false",
+        "--out",
+        str(tmp_path / "o"),
+    ]
+    assert main([*command, "--kind", "scenes_pairs", "--data", str(tmp_path)]) == 2
+    assert "kind scenes_pairs is composed" in capsys.readouterr().err
+    assert main(command) == 2
+    assert "--data: is needed" in capsys.readouterr().err

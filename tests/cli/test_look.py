@@ -88,7 +88,9 @@ def test_a_look_at_photographs(tmp_path: Path, capsys: pytest.CaptureFixture[str
     command = ["look", VIT, "--data", str(plain), "--out", str(out), "evaluate.probe.size=64"]
     assert main(command) == 0
     said = capsys.readouterr()
-    assert said.out.strip() == f"page: {out.resolve() / 'index.html'}"
+    norms, page = said.out.strip().splitlines()
+    assert re.fullmatch(r"norms of patches, vit_tiny_patch16_224: the largest is 1\.\d medians at block \d, .*", norms)
+    assert page == f"page: {out.resolve() / 'index.html'}"
     assert "report/index.html" in (out / "index.html").read_text()
     assert (out / "report" / "gallery" / "index.html").is_file()
     assert "A look at my photos" in (out / "report" / "index.html").read_text()

@@ -173,3 +173,13 @@ def test_bfloat16_decodes_as_torch_does(values: list[float]) -> None:
     exact = torch.tensor(values).to(torch.bfloat16)
     stored = exact.view(torch.int16).numpy().view(np.uint16)
     np.testing.assert_array_equal(as_float(stored), exact.float().numpy())
+
+
+def test_the_folder_of_a_stage_opens_its_store(store: FeatureStore, tmp_path: Path) -> None:
+    stage = tmp_path / "stage"
+    stage.mkdir()
+    store.path.rename(stage / "store")
+    write_manifest(stage)
+    opened = FeatureStore.open(stage)
+    assert opened.path == stage / "store"
+    assert opened.key == store.key

@@ -17,6 +17,7 @@ from dinoskip.models.export import save_weights
 from dinoskip.pipeline.networks import Network, known_network
 from dinoskip.pipeline.stage import at_share, whole_patches
 from dinoskip.pipeline.study import build_nodes, study_of
+from dinoskip.pipeline.variants import backbone_names
 from dinoskip.tasks import task
 from dinoskip.vit_config import VitConfig
 
@@ -112,3 +113,25 @@ def test_shares_and_whole_patches() -> None:
     assert at_share([1, 6, 12], 8, 12) == [1, 4, 8]
     assert at_share([3, 6, 9, 12], 12, 12) == [3, 6, 9, 12]
     assert [whole_patches(size, 14) for size in (480, 512, 768, 3)] == [476, 518, 770, 14]
+
+
+def test_unnamed_backbones_have_short_names_each_once() -> None:
+    assert backbone_names(["timm:vit_small_patch16_224.dino", "hub:facebookresearch/dinov2:dinov2_vits14"]) == [
+        "vit_small_patch16_224.dino", "dinov2_vits14",
+    ]  # fmt: skip
+    alike = [
+        "timm:vit_tiny_patch16_224,pretrained=false,seed=0",
+        "timm:vit_tiny_patch16_224,pretrained=false,seed=1",
+        "timm:vit_tiny_patch16_224,file=some/where/mine.safetensors",
+    ]
+    names = backbone_names(alike)
+    assert len(set(names)) == 3
+    assert names[1] == "vit_tiny_patch16_224-pretrained_False-seed_1"
+    assert names[2] == "vit_tiny_patch16_224-file_mine"
+    assert len(set(backbone_names(["weights:a/x.safetensors", "weights:b/x.safetensors"]))) == 2
+    assert backbone_names(["absent.pth"]) == ["absent"]
+
+
+def test_keys_that_are_often_tried_are_answered() -> None:
+    with pytest.raises(ConfigError, match=r"backbones: unknown key \(write variants: \{model"):
+        study_of(RawConfig({"name": "s", "backbones": ["x"]}, {"": "here"}))

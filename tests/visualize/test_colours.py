@@ -78,14 +78,28 @@ def test_three_views_and_the_first_model_the_same_in_each(make_scene):
     scene = make_scene()
     stores, ids = [model.store for model in scene.models], [image.id for image in scene.images]
     views, alone = pca_views(stores, ids), pca_views(stores[:1], ids)
-    assert views.own[0] == {}  # they are the aligned ones
+    assert set(views.own[0]) == {1, 2}, "at the deepest block they are the aligned ones"
     for block in stores[0].blocks:
         for row in range(len(ids)):
             np.testing.assert_array_equal(views.aligned[0][block][row], alone.aligned[0][block][row])
             np.testing.assert_array_equal(views.image[0][block][row], alone.image[0][block][row])
     second = pca_views(stores[1:], ids)
-    np.testing.assert_array_equal(views.own[1][2][0], second.aligned[0][2][0])  # not turned: as if it were alone
+    np.testing.assert_array_equal(views.own[1][2][0], second.own[0][2][0])  # not turned: as if it were alone
     assert (views.aligned[1][2][0] != views.own[1][2][0]).any()
+
+
+def test_blocks_whose_components_are_turned_or_change_places_have_the_same_colours(make_scene):
+    """Features of a block times an orthogonal matrix are the same figure; colours along blocks say so."""
+    store = make_scene().models[0].store
+    rotation = np.linalg.qr(np.random.default_rng(1).normal(size=(16, 16)))[0]
+    deepest = store.arrays[3].astype(np.float32)
+    same = dataclasses.replace(store, arrays={1: deepest @ -rotation, 2: deepest @ rotation, 3: deepest})
+    views = pca_views([same], list(store.ids))
+    for block in (1, 2):
+        for row in range(3):
+            there = views.aligned[0][3][row].astype(int)
+            assert np.abs(views.aligned[0][block][row].astype(int) - there).max() <= 2
+    assert list(views.aligned[0]) == [1, 2, 3]
 
 
 def test_an_images_own_basis_does_not_know_the_others(make_scene):

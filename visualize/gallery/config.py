@@ -17,7 +17,9 @@ class GalleryConfig(Config):
         50, ge=1, le=500, description="images on a page; contact sheets and PCA bases are of the first page's"
     )
     block: int | None = Field(None, ge=1, description="block shown first and on the contact sheet; default depth - 1")
-    size: int | None = Field(None, ge=16, description="side in pixels; default: the probe's")
+    size: int | None = Field(
+        None, ge=16, description="side in pixels; default: 32 patches, no more pixels than the images have"
+    )
     sheet: Annotated[int, Field(ge=1)] | Annotated[tuple[str, ...], Field(min_length=1)] | None = Field(
         None, description="images on the contact sheets: how many, or ids; default: all, on those of all blocks eight"
     )

@@ -31,7 +31,7 @@ from visualize.gallery.similarity import COMPONENTS, page_features
 from visualize.pages import clean, relative_link, render_page
 from visualize.palette import diverging, sequential, to_hex, variant_colour, variant_places
 
-RANGES = ("0 to 1", "stretched")
+RANGES = ("0 to 1", "stretched", "across images")
 
 
 def build_gallery(
@@ -69,7 +69,7 @@ def build_gallery(
     sizes = [_write_reference(pictures, number, image, photo_size, classes) for number, image in enumerate(images)]
     cells = _cells(models, images, views, classes, pictures)
     clicked = sorted(chosen_images(ids, config.similarity, "gallery.similarity"))
-    features = {row: reduced for row in clicked if (reduced := _features(models, ids[row]))}
+    features = _features(models, ids, clicked)
     data = _page_data(models, images, sizes, cells, config.block or default_block, classes, sorted(features))
     shown = _classes_shown(models, images, classes)
     render_page(
@@ -110,10 +110,13 @@ def _cells(
     ]
 
 
-def _features(models: Sequence[GalleryModel], name: str) -> list[dict[str, Any] | None]:
-    """Reduced features of one image, one entry a model; empty if no model has any."""
-    features = [None if model.store is None else page_features(model.store, name) for model in models]
-    return features if any(features) else []
+def _features(
+    models: Sequence[GalleryModel], ids: Sequence[str], rows: Sequence[int]
+) -> dict[int, list[dict[str, Any] | None]]:
+    """Reduced features of these images, one entry a model; without images of which no model has any."""
+    names = [ids[row] for row in rows]
+    reduced = [{} if model.store is None else page_features(model.store, names) for model in models]
+    return {row: some for row in rows if any(some := [by_image.get(ids[row]) for by_image in reduced])}
 
 
 def _page_data(
@@ -167,7 +170,7 @@ def _layers(
         for key, layer in cell.layers.items():
             most[key] = max(most.get(key, 0), len(layer.get("parts", ())))
     shown: list[tuple[str, str, Sequence[str]]] = [
-        (key, layer.name, layer.parts_of(len(models), most[key])) for key, layer in LAYERS.items() if key in most
+        (key, layer.name, layer.parts_of(most[key])) for key, layer in LAYERS.items() if key in most
     ]
     shown += [("similarity", "Similarity", RANGES)] if similar else []
     return [{"key": key, "name": name, "parts": list(parts)} for key, name, parts in [*shown, ("photo", "Photo", ())]]

@@ -1,15 +1,15 @@
 """Token features small enough for a page to compare any patch with all others: few components, eight bits.
 
-The similarity of a patch to all others takes the image's whole Gram matrix of unit tokens, and the best approximation
-of that of a given rank is by its leading eigenvectors (Eckart and Young, 1936). So tokens are normalised, turned onto
-those, cut, and rounded; products of what is left are cosines up to the error that :class:`Reduced` states. Tokens
-that are nearly all alike need few components.
+The similarity of a patch to all others, of its image or of another, takes the Gram matrix of all images' unit tokens,
+and the best approximation of that of a given rank is by its leading eigenvectors (Eckart and Young, 1936). So tokens
+are normalised, turned onto those, cut, and rounded; products of what is left are cosines up to the error that
+:class:`Reduced` states. Tokens that are nearly all alike need few components.
 """
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,56 +24,64 @@ ERROR = 0.03  # of a cosine, with which the fewest components are taken
 
 @dataclass(frozen=True)
 class Reduced:
-    """Features of one image: the cosine of tokens i and j is nearly ``(codes * scales)[i] @ (codes * scales)[j]``.
+    """Features of images: the cosine of tokens i and j is nearly ``(codes * scales)[i] @ (codes * scales)[j]``.
 
-    ``codes`` int8 (T, k), ``scales`` float32 (k,); ``error`` is the largest difference from the true cosine over all
-    pairs.
+    ``codes`` int8 (T, k) of each image, ``scales`` float32 (k,); ``error`` is the largest difference from the true
+    cosine over all pairs of tokens of an image, and of an image and the next.
     """
 
-    codes: np.ndarray
+    codes: Sequence[np.ndarray]
     scales: np.ndarray
     error: float
 
 
-def reduce_tokens(tokens: np.ndarray) -> Reduced:
-    """Reduce finite tokens (T, C) to as few of ``COMPONENTS`` as keep ``ERROR``, or to the most of them."""
-    unit = tokens.astype(np.float64)
-    unit /= np.maximum(np.linalg.norm(unit, axis=1, keepdims=True), 1e-12)
-    most, channels = min(COMPONENTS[-1], *unit.shape), unit.shape[1]
-    vectors = scipy.linalg.eigh(unit.T @ unit, subset_by_index=[channels - most, channels - 1])[1][:, ::-1]
-    scores = unit @ vectors
-    scales = (np.maximum(np.abs(scores).max(axis=0), 1e-12) / 127).astype(np.float32)
-    codes = np.rint(scores / scales).clip(-127, 127).astype(np.int8)
-    near = codes * scales
-    left = (unit @ unit.T).astype(np.float32)
+def reduce_tokens(images: Sequence[np.ndarray]) -> Reduced:
+    """Reduce finite tokens (T, C) of each image to as few of ``COMPONENTS`` as keep ``ERROR``, or to the most."""
+    units = [_unit(tokens) for tokens in images]
+    channels = units[0].shape[1]
+    most = min(COMPONENTS[-1], channels, sum(map(len, units)))
+    gram = np.sum([unit.T @ unit for unit in units], axis=0)
+    vectors = scipy.linalg.eigh(gram, subset_by_index=[channels - most, channels - 1])[1][:, ::-1]
+    scores = [unit @ vectors for unit in units]
+    scales = np.max([np.abs(score).max(axis=0) for score in scores], axis=0)
+    scales = (np.maximum(scales, 1e-12) / 127).astype(np.float32)
+    codes = [np.rint(score / scales).clip(-127, 127).astype(np.int8) for score in scores]
     kept, error = 0, 0.0
     for count in COMPONENTS:
-        part = near[:, kept:count]
-        left -= part @ part.T
-        kept, error = min(count, most), float(np.abs(left).max())
+        kept = min(count, most)
+        near = [code[:, :kept] * scales[:kept] for code in codes]
+        pairs = [(at, other) for at in range(len(units)) for other in {at, min(at + 1, len(units) - 1)}]
+        error = max(float(np.abs(units[a] @ units[b].T - near[a] @ near[b].T).max()) for a, b in pairs)
         if error <= ERROR or kept == most:
             break
-    return Reduced(codes[:, :kept], scales[:kept], error)
+    return Reduced([code[:, :kept] for code in codes], scales[:kept], error)
 
 
-def page_features(store: TokenSource, name: str) -> dict[str, Any] | None:
-    """What gallery.js needs of one image of one store, all blocks; None if the store lacks it.
+def _unit(tokens: np.ndarray) -> np.ndarray:
+    unit: np.ndarray = tokens.astype(np.float64)
+    unit /= np.maximum(np.linalg.norm(unit, axis=1, keepdims=True), 1e-12)
+    return unit
 
-    Blocks whose tokens are not finite are left out.
+
+def page_features(store: TokenSource, names: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """What gallery.js needs of images of one store, all blocks in one basis each, by image; those that it has.
+
+    Tokens that are not finite are left out, an image without any block, too.
     """
-    if name not in store.ids:
-        return None
-    index = list(store.ids).index(name)
-    height, width = store.grid(index)
-    blocks: dict[str, Mapping[str, Any]] = {}
+    places = {name: list(store.ids).index(name) for name in names if name in store.ids}
+    found: dict[str, dict[str, Any]] = {}
     for block in store.blocks:
-        tokens = np.asarray(store.tokens(block, index), np.float32)
-        if not np.isfinite(tokens).all():
+        every = {name: np.asarray(store.tokens(block, at), np.float32) for name, at in places.items()}
+        finite = {name: tokens for name, tokens in every.items() if np.isfinite(tokens).all()}
+        if not finite:
             continue
-        reduced = reduce_tokens(tokens)
-        blocks[str(block)] = {
-            "codes": base64.b64encode(reduced.codes.tobytes()).decode(),
-            "scales": [float(f"{scale:.4g}") for scale in reduced.scales],
-            "error": round(reduced.error, 3),
-        }
-    return {"size": [width, height], "blocks": blocks} if blocks else None
+        reduced = reduce_tokens(list(finite.values()))
+        for name, codes in zip(finite, reduced.codes, strict=True):
+            height, width = store.grid(places[name])
+            entry = found.setdefault(name, {"size": [width, height], "blocks": {}})
+            entry["blocks"][str(block)] = {
+                "codes": base64.b64encode(codes.tobytes()).decode(),
+                "scales": [float(f"{scale:.4g}") for scale in reduced.scales],
+                "error": round(reduced.error, 3),
+            }
+    return found

@@ -168,19 +168,44 @@ def _at(values: Sequence[float], block: int) -> float | None:
     return float(values[block - 1]) if block <= len(values) else None
 
 
-_OUTLIERS = (
-    "Patches of the gallery's images whose norm is above 3 medians of their block. They resemble each other wherever "
-    "they are, so TokenCut may cut them off instead of an object, and LOST may start from one."
+OUTLIERS_DO = (
+    "They resemble each other wherever they are, so TokenCut may cut them off instead of an object, and LOST may start "
+    "from one."
 )
+_OUTLIERS = f"Patches of the gallery's images whose norm is above 3 medians of their block. {OUTLIERS_DO}"
+
+
+def farthest(blocks: Mapping[str, Mapping[str, float]]) -> str:
+    """The block whose largest norm is the most medians."""
+    return max(blocks, key=lambda block: blocks[block]["ratio"])
+
+
+def outliers_said(found: Mapping[str, Mapping[str, Mapping[str, float]]]) -> list[str]:
+    """A line for each network with the block of its largest norm, and what outliers do where there are any."""
+    lines = []
+    for variant, blocks in found.items():
+        if blocks:
+            at = farthest(blocks)
+            count = blocks[at]
+            lines.append(
+                f"norms of patches, {variant}: the largest is {count['ratio']:.1f} medians at block {at}, "
+                f"{100 * count['share']:.2f} % are outliers"
+            )
+    if any(count["share"] > 0 for blocks in found.values() for count in blocks.values()):
+        lines.append(f"outliers (norm above 3 medians): {OUTLIERS_DO[0].lower()}{OUTLIERS_DO[1:]}")
+    return lines
 
 
 def outliers_table(found: Mapping[str, Mapping[str, Mapping[str, float]]]) -> DataTable:
-    """Share and norm of patches of outlying norm, {variant: {block: OutlierCount}}; blocks without any are left out."""
+    """Share and norm of patches of outlying norm, {variant: {block: OutlierCount}}.
+
+    Of each variant the block of the largest norm over the median, and all that have outliers.
+    """
     body = [
-        [variant, int(block), 100 * count["share"], count["norm"], count["median"]]
+        [variant, int(block), count["ratio"], 100 * count["share"], count["norm"] or None, count["median"]]
         for variant, blocks in found.items()
         for block, count in blocks.items()
-        if count["share"] > 0
+        if count["share"] > 0 or block == farthest(blocks)
     ]
-    columns = ["variant", "block", "outliers, %", "their mean norm", "median norm"]
+    columns = ["variant", "block", "largest norm / median", "outliers, %", "their mean norm", "median norm"]
     return DataTable("Patches of outlying norm", columns, body, note=_OUTLIERS)

@@ -8,7 +8,7 @@
   const metrics = Object.fromEntries(data.metrics.map((one) => [one.key, one]));
   const state = {
     at: data.blocks.indexOf(data.block), layer: data.layers[0].key, parts: {}, // part chosen, by layer
-    image: null, model: null, sort: "", tag: "", places: {}, peek: false,
+    image: null, model: null, sort: "", tag: "", places: {}, source: null, peek: false,
   };
   const ownLayers = new Set(data.images.map((image) => image.layer).filter(Boolean));
   const near = new Set(); // articles on the screen or close to it: only these are drawn
@@ -120,7 +120,8 @@
 
   function drawArticle(article) {
     const row = Number(article.dataset.row);
-    const view = { block: block(), layer: layer(), part: part(), place: place(row) };
+    const source = state.source ?? data.images.findIndex((_, other) => pictures.hasFeatures(other)); // clicked last
+    const view = { block: block(), layer: layer(), part: part(), place: place(row), source: { row: source, place: place(source) } };
     pictures.drawReference(find(".reference", article), row, view);
     for (const cell of all("[data-column]", article)) {
       const column = Number(cell.dataset.column);
@@ -267,7 +268,7 @@
     if (state.layer === "similarity") {
       const frame = find(".frame", cell).getBoundingClientRect();
       const at = [(event.clientX - frame.left) / frame.width, (event.clientY - frame.top) / frame.height];
-      change({ places: { ...state.places, [row]: at.map((share) => clamp(share, 0, 1)) } });
+      change({ source: row, places: { ...state.places, [row]: at.map((share) => clamp(share, 0, 1)) } });
     } else if (state.image === null) change({ image: row });
     else if (column !== null && data.models.length > 1) change({ model: state.model === column ? null : column });
   }

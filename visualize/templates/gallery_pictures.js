@@ -61,13 +61,15 @@ const pictures = (() => {
     return entry.values;
   }
 
-  function cosines(entry, index) {
+  // Of token ``index`` of ``source`` with every token of ``entry``; all images of a block share one basis.
+  function cosines(entry, index, source = entry) {
     const values = tokens(entry);
+    const from = tokens(source);
     const count = entry.scales.length;
     const found = new Float32Array(values.length / count);
     for (let token = 0; token < found.length; token += 1) {
       let sum = 0;
-      for (let i = 0; i < count; i += 1) sum += values[index * count + i] * values[token * count + i];
+      for (let i = 0; i < count; i += 1) sum += from[index * count + i] * values[token * count + i];
       found[token] = sum;
     }
     return found;
@@ -118,8 +120,10 @@ const pictures = (() => {
     over.replaceChildren();
     if (view.layer === "cut") for (const box of info.boxes) outline(over, box, "truth");
     if (view.layer === "similarity") {
-      const model = (featuresOf(row) || []).find(Boolean);
-      if (model) outlineToken(over, info, model.size, tokenAt(view.place, model.size));
+      const column = (featuresOf(row) || []).findIndex(Boolean);
+      const model = (featuresOf(row) || [])[column];
+      const found = model && across(row, column, view);
+      if (model) outlineToken(over, info, model.size, found ? nearest(found) : tokenAt(view.place, model.size));
     }
   }
 
@@ -128,10 +132,28 @@ const pictures = (() => {
     return inside(y, height) * width + inside(x, width);
   }
 
+  // Cosines of this image's patches with the patch that was clicked in another; null where that is not asked for.
+  function across(row, column, view) {
+    if (view.part !== 2 || view.source.row === row) return null;
+    const there = (featuresOf(view.source.row) || [])[column];
+    const here = (featuresOf(row) || [])[column];
+    const [source, entry] = [there, here].map((one) => one && one.blocks[view.block]);
+    return source && entry ? cosines(entry, tokenAt(view.source.place, there.size), source) : null;
+  }
+
+  const nearest = (found) => found.indexOf(Math.max(...found));
+
   function drawSimilarity(parts, info, row, column, view) {
     const model = (featuresOf(row) || [])[column];
     const entry = model && model.blocks[view.block];
     if (!entry) return null;
+    const found = across(row, column, view);
+    if (found) {
+      const index = nearest(found);
+      paintSimilarity(parts.canvas, model.size, found, index, false);
+      outlineToken(parts.over, info, model.size, index);
+      return `nearest patch ${found[index].toFixed(2)}, ±${entry.error}`;
+    }
     const index = tokenAt(view.place, model.size);
     const range = paintSimilarity(parts.canvas, model.size, cosines(entry, index), index, view.part === 1);
     outlineToken(parts.over, info, model.size, index);

@@ -73,6 +73,8 @@ AnyDataset = (
 D = TypeVar("D")
 DatasetConfig = Annotated[AnyDataset, Field(discriminator="kind")]
 KINDS: dict[str, type[DatasetKind]] = {cls.model_fields["kind"].default: cls for cls in AnyDataset.__args__}
+COMPOSED = tuple(kind for kind, cls in KINDS.items() if issubclass(cls, Composed))
+"""The kinds that are made from photographs inside installed packages."""
 FOLDER_KINDS = tuple(kind for kind, cls in KINDS.items() if "root" in cls.model_fields)
 """The kinds that lie in a folder of the user's: what the command line offers for ``--kind`` and ``data check``."""
 PUBLISHED_KINDS = tuple(kind for kind, cls in KINDS.items() if cls.archives is not None)

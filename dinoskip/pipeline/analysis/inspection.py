@@ -37,6 +37,7 @@ CALIBRATION = 160
 """Images of a folder that fix the activations' ranges: 32,000 tokens at 224 pixels, as in paper 4."""
 _INSIDE = (
     "attention_diagonal", "attention_entropy", "kappa_attention", "ln_kappa_tokens", "token_cosine", "effective_rank",
+    "norm_ratio", "outlier_share",
     "kappa_sa", "kappa_sa_skip", "kappa_k", "kappa_weights", "kappa_weights_bound", "excess_kurtosis", "grad_query",
 )  # fmt: skip
 

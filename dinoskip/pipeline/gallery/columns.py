@@ -20,6 +20,7 @@ from dinoskip.data.sets.voc import annotation_of
 from dinoskip.features import FeatureStore, Transform, as_float, export
 from dinoskip.features.transform import Normalise, load_pixels
 from dinoskip.files import write_json
+from dinoskip.images import image_size
 from dinoskip.models import Backbone
 from dinoskip.models.attention import cls_attention
 from dinoskip.pipeline.gallery.settings import GallerySettings, ShownModel
@@ -27,7 +28,7 @@ from dinoskip.pipeline.gallery.strips import strip_images, strip_maps
 from dinoskip.pipeline.gallery.surfaces import surface_images, surface_pictures
 from dinoskip.pipeline.inputs import dataset_of, open_backbone
 from dinoskip.pipeline.joined import part_folder
-from dinoskip.pipeline.stage import Task
+from dinoskip.pipeline.stage import Task, whole_patches
 from dinoskip.read_points import usual_norm
 from dinoskip.records import ImageRecords, read_records
 from dinoskip.results import EvalResult, read_rows
@@ -43,6 +44,8 @@ from visualize.gallery.layers import LAYERS
 from visualize.gallery.sheets import chosen_images
 from visualize.rows import principal
 
+_PATCHES = 32  # a side of what is shown, where images are large enough
+_LARGEST = 512  # pixels of it
 _PREDICTION_SCALE = 4  # label maps are predicted at this many pixels a token side
 ByBlock = dict[int, dict[str, Any]]  # block -> image id -> what is drawn
 
@@ -180,7 +183,7 @@ def _column(
     settings: GallerySettings = task.settings
     (read,), (facet,) = (backbone.read_at((asked,)) for asked in (settings.read, settings.facet))
     norm, of_cuts = (usual_norm(one, settings.norm) for one in (read, facet))
-    square, native = Transform(mode="square", size=settings.section.size or 224), Transform(mode="native")
+    square, native = Transform(mode="square", size=_side(settings, backbone, shown)), Transform(mode="native")
     store = export(backbone, shown, scratch / "shown", blocks, read, norm, transform=square, cls=False)
     keys = export(backbone, shown, scratch / "cut", blocks, facet, of_cuts, transform=native, cls=False)
     inputs = {
@@ -211,6 +214,19 @@ def _column(
         rows=rows,
         description=_described(backbone, square, (read, norm), facet),
     )
+
+
+def _side(settings: GallerySettings, backbone: Backbone, shown: _Shown) -> int:
+    """Pixels of the square that is shown: as set, else about 32 patches a side.
+
+    No more pixels than the images have, and no fewer than the probe's, in whole patches.
+    """
+    if settings.section.size is not None:
+        return settings.section.size
+    multiple = backbone.size_multiple
+    own = float(np.median([math.sqrt(math.prod(image_size(path))) for path in shown.paths]))
+    side = max(settings.least, min(_PATCHES * backbone.patch_size, own, _LARGEST))
+    return whole_patches(round(side), multiple)
 
 
 def _described(backbone: Backbone, square: Transform, read: tuple[str, str], facet: str) -> str:

@@ -27,9 +27,9 @@ class ShownModel:
 class GallerySettings(NodeSettings):
     """Settings of a gallery.
 
-    ``section`` has the data set and the side in pixels filled in; ``split`` is shown of it. ``read`` and ``facet`` are
-    what colours and cuts are of, ``blocks`` those of the study. ``surfaces`` are the splits of other data sets that are
-    shown beside, by layer.
+    ``section`` has the data set filled in, ``least`` is the fewest pixels of a side where it has none; ``split`` is
+    shown of it. ``read`` and ``facet`` are what colours and cuts are of, ``blocks`` those of the study. ``surfaces``
+    are the splits of other data sets that are shown beside, by layer.
     """
 
     section: GalleryConfig
@@ -43,6 +43,7 @@ class GallerySettings(NodeSettings):
     seed: int = 0
     blocks: str | Sequence[int] = "all"
     surfaces: Mapping[str, str] = field(default_factory=dict)
+    least: int = 224
 
     def plain(self) -> dict[str, Any]:
         """As they are hashed: of one page no word on how many images it may have, of cuts what is not the default."""
@@ -53,6 +54,7 @@ class GallerySettings(NodeSettings):
                 **settings_for_key(section, without={"epochs", "page"}),
                 **({"page": section.page} if section.first > section.page else {}),
             },
+            "least": self.least,
             "title": self.title,
             "models": [self._of_model(model) for model in self.models],
             "norm": self.norm,

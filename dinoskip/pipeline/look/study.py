@@ -15,7 +15,7 @@ from dinoskip.data.sets.labels import CLASSES, DETECTION, LABELS, SEGMENTATION, 
 from dinoskip.data.sets.layouts import kind_of
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.pipeline.inputs import OneDataset
-from dinoskip.specs import split_spec
+from dinoskip.pipeline.variants import backbone_names
 from dinoskip.tasks import EvaluationTask, task, tasks
 from eval.knn.config import KnnConfig
 
@@ -154,17 +154,5 @@ def safe_name(text: str) -> str:
 
 
 def labelled(specs: Sequence[str]) -> list[dict[str, str]]:
-    """Entries of ``variants.model``: each backbone under its file's, folder's or model's own name, if that is clear."""
-    names = [_short_name(*split_spec(spec)[:2]) for spec in specs]
-    clear = [name and names.count(name) == 1 for name in names]
-    return [
-        {"backbone": spec, "label": name} if own else {"backbone": spec}
-        for spec, name, own in zip(specs, names, clear, strict=True)
-    ]
-
-
-def _short_name(kind: str, name: str) -> str:
-    last = re.split(r"[/:]", name.rstrip("/"))[-1]
-    if kind in {"weights", "dino", "file"}:
-        last = last.rpartition(".")[0] or last
-    return re.sub(r"[^A-Za-z0-9._-]+", "_", last).lstrip("._-")[:40]
+    """Entries of ``variants.model``: each backbone under its short name."""
+    return [{"backbone": spec, "label": name} for spec, name in zip(specs, backbone_names(specs), strict=True)]

@@ -46,10 +46,9 @@ class GallerySection(GalleryConfig):
 
 def check(study: StudyBase, variants: tuple[Variant, ...]) -> Iterator[Problem]:
     """Blocks, sizes and epochs must be there."""
-    section, probe = study.section(GallerySection), study.section(ProbeSection)
+    section = study.section(GallerySection)
     yield from beyond_depth({"gallery.block": (section.block or 1,)}, variants)
-    size = section.size or (probe.size if probe.live else None)
-    yield from not_multiples({"gallery.size": size}, variants)
+    yield from not_multiples({"gallery.size": section.size}, variants)
 
     evaluated = evaluated_epochs(study)
     for epoch in section.epochs:
@@ -162,7 +161,7 @@ def add_nodes(nodes: StudyNodes) -> None:
     shown = data.of_dataset(nodes, name, split, *_contents(study.data[name], split))
     shown, splits = _with_surfaces(nodes, shown, beside)
     settings = GallerySettings(
-        section.model_copy(update={"size": section.size or probe.size, "dataset": name}),
+        section.model_copy(update={"dataset": name}),
         split,
         f"{study.name}, block by block",
         models,
@@ -173,6 +172,7 @@ def add_nodes(nodes: StudyNodes) -> None:
         study.seed,
         study.evaluate.block_list,
         splits,
+        probe.size,
     )
     nodes.add(STAGE, "", settings, inputs=inputs, data=shown, outside=outside)
 

@@ -146,8 +146,9 @@ def _add_node(
     windows: dict[str, FeatureSettings] = {}
     for one in requests:
         wanted = FeatureSettings.of(nodes, model, record.label, _facets(section), one, _several_norms(record, nodes))
-        if one.in_windows and nodes.study.evaluate.features == "window":
-            windows[one.role] = wanted.in_windows(reading.read, model)
+        # several facets are stored until used up: as windows each would be a pass of its own
+        if one.in_windows and nodes.study.evaluate.features == "window" and reading.read is None:
+            windows[one.role] = wanted.in_windows(model)
             inputs |= model.inputs
             contents.append(("images", record.label, one.split))
         else:

@@ -109,9 +109,14 @@ def test_tasks_that_keep_no_features_read_all_facets_in_one_pass(
         assert both[key] == pytest.approx(value, abs=1e-3), key
 
 
-def test_windows_are_of_one_facet_each() -> None:
-    several, _ = nodes_of("tokencut", "evaluate.tokencut.facet=[key, mlp]", "evaluate.features=window")
-    assert {node.plain["features store"]["facet"] for node in several} == {"key", "mlp"}
+def test_windows_are_of_one_facet_and_several_are_one_pass_into_a_store() -> None:
+    one, _ = nodes_of("tokencut", "evaluate.tokencut.facet=[mlp]", "evaluate.features=window")
+    assert {node.plain["features store"]["facet"] for node in one} == {"mlp"}
+    several, _ = nodes_of("tokencut", "evaluate.tokencut.facet=[key, query, mlp]", "evaluate.features=window")
+    assert {node.plain["read"] for node in several} == {"key", "query", "mlp"}
+    stores = [node.inputs["store"] for node in several]
+    assert all(store.endswith("key+query+mlp-none+final-native") for store in stores)
+    assert len(set(stores)) == len(stores) / 3
 
 
 @pytest.mark.parametrize(

@@ -107,6 +107,21 @@ def test_similarity_is_the_cosine_to_the_patch(gallery):
 
 
 @pytest.mark.slow
+def test_a_clicked_patch_finds_its_nearest_in_other_images(gallery):
+    page = gallery("#layer=similarity&part=2")
+    page.click(".group[data-row='1'] [data-column='0'] .frame", 5.5 / 8, 2.5 / 8)
+    units = [np.asarray(page.scene.models[0].store.tokens(3, row), np.float64) for row in range(3)]
+    units = [one / np.linalg.norm(one, axis=1, keepdims=True) for one in units]
+    found = [one @ units[1][21] for one in units]
+    shown, notes = page.js(SHOWN), page.js(NOTES)
+    assert shown[2] == "similarity to 21"
+    for row in (0, 2):
+        at = int(shown[2 * row].rpartition(" ")[2])
+        assert found[row][at] >= found[row].max() - 0.06, "of two that are as near either may be framed"
+        assert float(notes[2 * row].split()[2].rstrip(",")) == pytest.approx(found[row][at], abs=0.04)
+
+
+@pytest.mark.slow
 def test_pictures_are_those_of_the_sheet(gallery):
     page = gallery("#block=2&layer=probe", config=GalleryConfig(single_file=True))
     assert not (page.out / "img").exists()
@@ -120,7 +135,12 @@ def test_pictures_are_those_of_the_sheet(gallery):
     first = [pixels(page, 0, column) for column in range(2)]
     page.key("]")
     own = [pixels(page, 0, column) for column in range(2)]
-    np.testing.assert_array_equal(first[0], own[0])  # the first model's colours are the same, turned or not
+    assert all((one != other).any() for one, other in zip(first, own, strict=True))
+    page.key("ArrowRight")  # at the deepest block the first model's colours are the same, turned or not
+    own = [pixels(page, 0, column) for column in range(2)]
+    page.key("[")
+    first = [pixels(page, 0, column) for column in range(2)]
+    np.testing.assert_array_equal(first[0], own[0])
     assert (first[1] != own[1]).any()
 
 

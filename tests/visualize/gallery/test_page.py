@@ -13,17 +13,22 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from dinoskip.errors import ConfigError, DataError
+from dinoskip.init.build import build_model
+from dinoskip.init.config import ModelConfig
+from dinoskip.models import Backbone
 from visualize import colours
 from visualize.colours import pca_views
+from visualize.foreground import count_outliers
 from visualize.gallery import Discovery, GalleryConfig, GalleryImage, GalleryModel, build_gallery
 from visualize.gallery.layers import foreground
 from visualize.gallery.layers.layer import Cell
 from visualize.gallery.layers.vector import STRIPE
 from visualize.palette import variant_colour
-from visualize.report.diagnostics import outliers_table
+from visualize.report.diagnostics import outliers_said, outliers_table
 
 
 class Page(HTMLParser):
@@ -124,7 +129,7 @@ def test_sheets_hold_the_maps_of_their_block_and_part(make_scene, tmp_path):
             peak = 100 * model.attention[block][image.id][1].max()
             assert entries["attention"]["peaks"][str(block)][2] == pytest.approx(peak, abs=0.051)
     assert [entry["parts"] for entry in (column[0]["layers"]["pca"] for column in data["cells"])] == [
-        [0, 0, 1],
+        [0, 1, 2],
         [0, 1, 2],
     ]
 
@@ -201,7 +206,29 @@ def test_outlying_patches_are_marked_and_counted(make_scene, tmp_path):
     assert tuple(drawn.maps[block][1][0, 0]) == foreground.OUTLIER
     assert foreground.scores(cell)["outliers"][block] == 100 / len(far)
     assert outliers_table({"v": {"1": dataclasses.asdict(views.outliers[0][block])}}).rows[0][:2] == ["v", 1]
-    assert not outliers_table({"v": {"1": {"share": 0.0, "norm": 0.0, "median": 1.0}}}).rows
+    usual = {"share": 0.0, "norm": 0.0, "median": 1.0, "ratio": 1.5}
+    rows = outliers_table({"v": {"1": usual, "2": {**usual, "ratio": 2.5}}}).rows
+    assert rows == [["v", 2, 2.5, 0.0, None, 1.0]], "the block of the largest norm is there without outliers, too"
+    (line,) = outliers_said({"v": {"1": usual, "2": {**usual, "ratio": 2.5}}})
+    assert line == "norms of patches, v: the largest is 2.5 medians at block 2, 0.00 % are outliers"
+    assert "LOST may start from one" in outliers_said({"v": {"1": {**usual, "share": 0.1}}})[-1]
+
+
+def test_register_tokens_are_no_patches():
+    def counted(registers):
+        config = ModelConfig(name="vit_mini_patch8", depth=2, img_size=32, registers=registers)
+        model = build_model(config, 0)
+        if registers:
+            with torch.no_grad():
+                model.reg_token.mul_(1e4)
+        backbone = Backbone.from_model(model)
+        tokens = backbone.layers(torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0)), [1])[1].tokens
+        assert tokens.shape[1] == 16
+        return count_outliers([one.reshape(4, 4, -1).numpy() for one in tokens])
+
+    with_registers, without = counted(4), counted(0)
+    assert with_registers.share == without.share == 0
+    assert with_registers.ratio < 3 > without.ratio
 
 
 def test_missing_parts_are_shown_as_missing(make_scene, tmp_path):

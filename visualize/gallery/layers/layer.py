@@ -66,10 +66,9 @@ class Layer:
     """A layer: a file of this folder and a line in its table.
 
     ``name`` is on the button; ``source`` the field of :class:`GalleryModel` that it draws from; ``draw`` gives the
-    pictures of a cell, None or no maps where there are none; ``parts`` names the columns of a sheet, ``parts_alone``
-    where there is one model. ``caption``, ``marks`` and, with ``of_classes``, the classes' colours explain it;
-    ``alone`` ends the caption where there is one model, ``compared`` where there are several. ``scores`` are numbers
-    of a cell.
+    pictures of a cell, None or no maps where there are none; ``parts`` names the columns of a sheet. ``caption``,
+    ``marks`` and, with ``of_classes``, the classes' colours explain it; ``alone`` ends the caption where there is one
+    model, ``compared`` where there are several. ``scores`` are numbers of a cell.
     """
 
     name: str
@@ -77,7 +76,6 @@ class Layer:
     draw: Callable[[Cell], Drawn | None]
     caption: str
     parts: Sequence[str] = ()
-    parts_alone: Sequence[str] = ()
     marks: Sequence[Mark] = ()
     of_classes: bool = False
     compared: str = ""
@@ -88,10 +86,9 @@ class Layer:
         """Whether the layer called ``key`` has pictures of an image: strips of their own, all others of photographs."""
         return image.layer == key if self.source == "strips" else image.layer in ("", key)
 
-    def parts_of(self, models: int, most: int) -> list[str]:
-        """Names of the parts on a page of so many models, of which no cell has more than ``most``."""
-        names = self.parts_alone if self.parts_alone and models == 1 else self.parts
-        return list(names)[:most] if most and len(names) > most else list(names)
+    def parts_of(self, most: int) -> list[str]:
+        """Names of the parts on a page of which no cell has more than ``most``."""
+        return list(self.parts)[:most] if most and len(self.parts) > most else list(self.parts)
 
     def caption_of(self, models: int) -> str:
         """The caption on a page of so many models."""

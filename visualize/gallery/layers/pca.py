@@ -1,4 +1,4 @@
-"""PCA of the patch features as colours: aligned between models, of each model's own basis, of each image's."""
+"""PCA of the patch features as colours: aligned along blocks and models, of each block's own basis, of each image's."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from visualize.gallery.scores import mean_cosine
 def draw(cell: Cell) -> Drawn:
     """Each basis a part; a block without colours in its own or an image's basis has the aligned ones there."""
     views = [view[cell.column] for view in (cell.views.aligned, cell.views.own, cell.views.image)]
-    own, alone = bool(views[1]), len(cell.views.aligned) == 1
+    own = bool(views[1])
     maps: dict[int, list[np.ndarray]] = {}
     for block, pictures in views[0].items():
         first = pictures[cell.row]
@@ -20,7 +20,7 @@ def draw(cell: Cell) -> Drawn:
             others = [view[block][cell.row] if block in view else first for view in views[1:]]
             chosen = [first, *others] if own else [first, others[1]]
             maps[block] = [rasters.fewer_levels(first if one is None else one) for one in chosen]
-    return Drawn(maps, rasters.png, {"parts": [0, 1, 2] if own else [0, 1] if alone else [0, 0, 1]})
+    return Drawn(maps, rasters.png, {"parts": [0, 1, 2] if own else [0, 0, 1]})
 
 
 def scores(cell: Cell) -> Scores:
@@ -38,9 +38,9 @@ LAYER = Layer(
     draw=draw,
     scores=scores,
     parts=("aligned", "own basis", "per image"),
-    parts_alone=("joint basis", "per image"),
     caption="First three principal components as red, green, blue.",
-    compared="Aligned: one colour basis per model and block, rotated to match the first model, so colours compare. Own "
-    "basis: the same, not rotated. Per image: a basis for each, the strongest contrast.",
-    alone="Joint basis: one per block, over all images. Per image: a basis for each, the strongest contrast.",
+    compared="Aligned: one colour basis per model and block, rotated to match the next deeper block and the first "
+    "model, so colours compare. Own basis: the same, not rotated. Per image: a basis for each, the strongest contrast.",
+    alone="Aligned: one basis per block over all images, rotated to match the next deeper block. Own basis: the same, "
+    "not rotated. Per image: a basis for each, the strongest contrast.",
 )
