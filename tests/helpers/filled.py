@@ -172,7 +172,7 @@ def _report(result: Filled, expected: Expected, folder: Path) -> None:
     """The page, its figures and the parts that settings ask for."""
     text = (folder / "report" / "report.md").read_text(encoding="utf-8")
     study, recipe = expected.sections, expected.recipe
-    depths = {one.depth for one in expected.variants}
+    depths = {one.depth for one in expected.variants if one.depth}
     trained = recipe is not None
     wanted = {
         "loss": trained,
