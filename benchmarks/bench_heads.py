@@ -26,13 +26,13 @@ import torch
 from torch.nn import functional as F
 
 from dinoskip.models import Backbone, create_model
-from eval.depth.bins import bin_depths, slopes
+from eval.depth.bins import bin_depths, logit_gradients
 from eval.depth.config import DepthConfig
 from eval.frozen import FrozenFeatures
 from eval.labelled import Key
 from eval.linear.config import LinearConfig
 from eval.linear.fit import groups_of as linear_groups
-from eval.linear.fit import slopes as linear_slopes
+from eval.linear.fit import logit_gradients as linear_gradients
 from eval.probe.stack import HeadStack
 from eval.stacked import Group, draw_uniform, groups_of
 
@@ -141,11 +141,11 @@ def main() -> None:
     def together() -> None:
         read, grid = features(images)
         if linear:
-            stack.descend(read, lambda logits: linear_slopes(logits, labels, CLASSES), 1.0)
+            stack.descend(read, lambda logits: linear_gradients(logits, labels, CLASSES), 1.0)
             return
         stack.descend(
             read,
-            lambda logits: slopes(logits, grid, truth, bins, times=depth.upsample, pooled=2, variance=True),
+            lambda logits: logit_gradients(logits, grid, truth, bins, times=depth.upsample, pooled=2, variance=True),
             1.0,
         )
 

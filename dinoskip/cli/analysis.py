@@ -16,7 +16,6 @@ from dinoskip.vit_config import SkipWeight
 
 
 def add_commands(commands: Any) -> None:
-    """Declare the command."""
     parser = command(
         commands, "analyze", analyze, "show conditioning and signal propagation of fresh or trained models"
     )
@@ -50,7 +49,6 @@ def add_commands(commands: Any) -> None:
 
 
 def analyze(args: Args) -> int:
-    """``dinoskip analyze``."""
     if args.dial:
         return _along_the_dial(args)
     if args.data:

@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 
 
 def add_commands(commands: Any) -> None:
-    """Declare the commands."""
     actions = group(commands, "features", "work with frozen features")
     _add_export(actions)
     parser = command(actions, "convert", convert_features, "write a feature store as a data set folder of Hugging Face")
@@ -132,7 +131,6 @@ def _add_export(actions: Any) -> None:
 
 
 def convert_features(args: Args) -> int:
-    """``dinoskip features convert``."""
     from dinoskip.features import FeatureStore  # torch
     from dinoskip.features.huggingface import save_dataset
 
@@ -142,7 +140,6 @@ def convert_features(args: Args) -> int:
 
 
 def export_features(args: Args) -> int:
-    """``dinoskip features export``."""
     from dinoskip.distributed import world  # torch
     from dinoskip.features import Transform, export
     from dinoskip.models import load_backbone

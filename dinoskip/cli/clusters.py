@@ -42,7 +42,6 @@ _OPTIONS = {"--cluster", *(f"--{name.replace('_', '-')}" for name in ASKED)}
 
 
 def add_commands(commands: Any) -> None:
-    """Declare the commands."""
     parser = command(
         commands,
         "submit",

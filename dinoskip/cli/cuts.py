@@ -10,7 +10,6 @@ from dinoskip.errors import ConfigError
 
 
 def add_commands(commands: Any) -> None:
-    """Declare the command."""
     parser = command(
         commands,
         "cuts",
@@ -29,7 +28,6 @@ def add_commands(commands: Any) -> None:
 
 
 def cuts(args: Args) -> int:
-    """``dinoskip cuts``."""
     from dinoskip.pipeline.look.cuts import draw_cuts  # torch
 
     out, taus = Path(args.out), _taus(args.tau)

@@ -19,7 +19,6 @@ from dinoskip.pipeline.inputs import OneDataset
 
 
 def add_commands(commands: Any) -> None:
-    """Declare the commands."""
     actions = group(commands, "data", "look at data sets, or compose the embedded one")
     parser = command(actions, "check", check, "count, sample and check a data set; name the first faults")
     parser.add_argument("kind", choices=FOLDER_KINDS, help="its layout")
@@ -67,8 +66,6 @@ def check(args: Args) -> int:
 
 
 def scenes(args: Args) -> int:
-    """``dinoskip data scenes``."""
-
     out = Path(args.out)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError(f"{out}: is not an empty folder", "name a new one")
@@ -90,7 +87,6 @@ def prepare(args: Args) -> int:
 
 
 def pack(args: Args) -> int:
-    """``dinoskip data pack``."""
     from dinoskip.data.pack import PackConfig
     from dinoskip.data.pack import pack as write_shards  # torch
 

@@ -27,7 +27,6 @@ from dinoskip.pipeline.study_runner import study_runner
 
 
 def add_commands(commands: Any) -> None:
-    """Declare the command."""
     parser = command(
         commands,
         "look",
@@ -58,7 +57,6 @@ def _is_setting(text: str) -> bool:
 
 
 def look(args: Args) -> int:
-    """``dinoskip look``."""
     from dinoskip.distributed import is_main  # torch, as below
 
     backbones = [text for text in args.backbone if not _is_setting(text)]

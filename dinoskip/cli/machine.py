@@ -14,7 +14,6 @@ from dinoskip.files import MANIFEST, find_below, verify_manifest
 
 
 def add_commands(commands: Any) -> None:
-    """Declare the commands."""
     parser = command(commands, "verify", verify, "re-hash every finished output below a folder")
     parser.add_argument("folder", help="a study, run, checkpoint or feature store")
     command(commands, "doctor", doctor, "say what this machine has and lacks")

@@ -22,7 +22,6 @@ _FILES = (".safetensors", *_PROGRAMS)
 
 
 def add_commands(commands: Any) -> None:
-    """Declare the commands."""
     actions = group(commands, "models", "list, show and convert models")
     command(actions, "list", list_models, "list the model names")
     parser = command(actions, "show", show, "say what a backbone is: size, blocks, parameters, where it came from")
@@ -81,7 +80,6 @@ def add_commands(commands: Any) -> None:
 
 
 def list_models(args: Args) -> int:
-    """``dinoskip models list``."""
     rows = [(name, "dinoskip.models.create_model, studies") for name in SHAPES]
     rows += [(timm_name(name), "timm.create_model") for name in sorted(SHAPES)]
     print_table(rows, ("model", "made by"))
@@ -89,7 +87,6 @@ def list_models(args: Args) -> int:
 
 
 def show(args: Args) -> int:
-    """``dinoskip models show``."""
     from dinoskip.models import load_backbone  # torch
 
     backbone = load_backbone(args.spec)
@@ -104,7 +101,6 @@ def show(args: Args) -> int:
 
 
 def layers(args: Args) -> int:
-    """``dinoskip models layers``."""
     from dinoskip.models import load_backbone  # torch, as below
     from dinoskip.models.backbone import LevelBackbone
     from dinoskip.models.levels import map_layouts
@@ -121,7 +117,6 @@ def layers(args: Args) -> int:
 
 
 def convert(args: Args) -> int:
-    """``dinoskip models convert``."""
     from dinoskip.models import save_timm_folder, save_weights  # torch, as below
     from dinoskip.models.transformers_layout import save_transformers_folder
 

@@ -11,7 +11,6 @@ _ROW = "a folder with rows.json, such as runs/probe/stages/probe/x/ep0/voc2012, 
 
 
 def add_commands(commands: Any) -> None:
-    """Declare the commands."""
     parser = command(
         commands,
         "compare",
@@ -55,7 +54,6 @@ def add_commands(commands: Any) -> None:
 
 
 def paper(args: Args) -> int:
-    """``dinoskip paper``."""
     from dinoskip.pipeline.report.paper import write_paper  # torch
 
     out = Path(args.out)
@@ -71,7 +69,6 @@ def paper(args: Args) -> int:
 
 
 def board(args: Args) -> int:
-    """``dinoskip board``."""
     from visualize.board import make_board, read_sources, write_board  # numpy, scipy
 
     made = make_board(read_sources(args.rows))
@@ -113,7 +110,6 @@ def board(args: Args) -> int:
 
 
 def compare(args: Args) -> int:
-    """``dinoskip compare``."""
     from eval import compare as pairs  # numpy, scipy
 
     made = pairs.compare(args.a, args.b, seed=args.seed)

@@ -28,7 +28,6 @@ class Setting(NamedTuple):
 
 
 def add_commands(commands: Any) -> None:
-    """Declare the command."""
     parser = command(
         commands, "settings", settings, "list the settings of studies and runs, with default, range and meaning"
     )
@@ -133,8 +132,6 @@ def _has(path: list[str], asked: list[str]) -> bool:
 
 
 def settings(args: Args) -> int:
-    """``dinoskip settings``."""
-
     every = settings_of(Study)
     rows = matching(every, args.words)
     if not rows:

@@ -25,7 +25,6 @@ PURPOSES = {
 
 
 def add_commands(commands: Any) -> None:
-    """Declare the commands."""
     parser = command(
         commands,
         "demo",
@@ -53,7 +52,6 @@ def add_commands(commands: Any) -> None:
 
 
 def demo(args: Args) -> int:
-    """``dinoskip demo``."""
     config = CONFIGS / ("quick.yaml" if args.quick else "demo.yaml")
     every: dict[str, Any] = {"only": None, "start": None, "until": None, "variants": []}
     given = {**every, "dry_run": False, "json": False}
@@ -64,7 +62,6 @@ def demo(args: Args) -> int:
 
 
 def init_study(args: Args) -> int:
-    """``dinoskip init-study``."""
     path = Path(f"{args.name}.yaml")
     name = validate(StudyName, RawConfig({"name": path.stem}, {"": "command line"})).name
     if path.exists():

@@ -54,7 +54,6 @@ def _study_arguments(parser: Any, *, choose: bool = False) -> None:
 
 
 def add_commands(commands: Any) -> None:
-    """Declare the commands."""
     parser = command(
         commands,
         "run",
@@ -111,7 +110,6 @@ def _show_plan(runner: Runner, chosen: set[str], *, as_json: bool) -> None:
 
 
 def run(args: Args) -> int:
-    """``dinoskip run``."""
     _, _, runner = _opened(args)
     chosen = graph.select(
         runner.planner.nodes,
@@ -143,7 +141,6 @@ def _finish(runner: Runner, happened: Mapping[str, str], *, as_json: bool) -> in
 
 
 def plan(args: Args) -> int:
-    """``dinoskip plan``."""
     study, variants, runner = _opened(args)
     if args.assume_data:
         return _estimate(args, study, variants, runner)
@@ -226,8 +223,6 @@ def status(args: Args) -> int:
 
 
 def gc(args: Args) -> int:
-    """``dinoskip gc``."""
-
     study, _, runner = _opened(args)
     pending = [step for step in runner.plan() if step.state != "cached"]
     others = runner.artifacts.newest() if study.stages else set()  # of studies that share this folder

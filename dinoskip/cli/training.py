@@ -39,7 +39,6 @@ def _run_arguments(parser: Any, recipe: str, example: str) -> None:
 
 
 def add_commands(commands: Any) -> None:
-    """Declare the commands."""
     parser = command(commands, "pretrain", pretrain, "pretrain one ViT on a folder of images; run again to resume")
     data_option(parser, "a folder of images, a .tar file or a folder of those")
     parser.add_argument(
@@ -79,7 +78,6 @@ def _observer(args: Args, job: PretrainJob) -> Observer | None:
 
 
 def pretrain(args: Args) -> int:
-    """``dinoskip pretrain``."""
     from dinoskip.distributed import is_main
     from dinoskip.training.pretraining import pretrain as train
 
@@ -95,7 +93,6 @@ def pretrain(args: Args) -> int:
 
 
 def supervise(args: Args) -> int:
-    """``dinoskip supervise``."""
     from dinoskip.distributed import is_main
     from dinoskip.training.supervised import supervise as train_classifier
 

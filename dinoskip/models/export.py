@@ -130,16 +130,6 @@ def model_shapes(config: VitConfig) -> dict[str, tuple[int, ...]]:
     return rest | {f"blocks.{index}.{name}": shape for index in depth for name, shape in block.items()}
 
 
-def weights_info(path: str | Path) -> dict[str, Any]:
-    """The info of a weights file, from its header alone; :class:`WeightsError` if it is none of ours."""
-    return _read_header(Path(path))[1]
-
-
-def weights_config(path: str | Path) -> VitConfig:
-    """The model of a weights file, from its header alone; :class:`WeightsError` if it is none of ours."""
-    return _read_header(Path(path))[0]
-
-
 def refuse_skipless_weights(path: Path, what: str) -> None:
     """:class:`WeightsError` if a file is one of ours for a network that lacks skips, which ``what`` has.
 

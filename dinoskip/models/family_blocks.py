@@ -40,7 +40,6 @@ class WeightedSwin(_Weighted, SwinTransformerBlock):
     """Swin's block; tokens (B, H, W, C)."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """As timm's."""
         attention, mlp = self.weights
         x = joined(x, self.drop_path1(self._attn(self.norm1(x))), attention)  # type: ignore[no-untyped-call]
         tokens = x.flatten(1, 2)
@@ -51,7 +50,6 @@ class WeightedCait(_Weighted, LayerScaleBlock):
     """CaiT's block over patches."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """As timm's."""
         attention, mlp = self.weights
         x = joined(x, self.drop_path(self.gamma_1 * self.attn(self.norm1(x))), attention)
         return joined(x, self.drop_path(self.gamma_2 * self.mlp(self.norm2(x))), mlp)
@@ -61,7 +59,6 @@ class WeightedXcit(_Weighted, XCABlock):
     """XCiT's block: cross-covariance attention, local patch interaction, MLP."""
 
     def forward(self, x: Tensor, H: int, W: int) -> Tensor:
-        """As timm's."""
         attention, mlp = self.weights
         x = joined(x, self.drop_path1(self.gamma1 * self.attn(self.norm1(x))), attention)
         x = joined(x, self.drop_path3(self.gamma3 * self.local_mp(self.norm3(x), H, W)), mlp)
@@ -72,7 +69,6 @@ class WeightedPvt(_Weighted, PvtBlock):
     """PVT v2's block."""
 
     def forward(self, x: Tensor, feat_size: list[int]) -> Tensor:
-        """As timm's."""
         attention, mlp = self.weights
         x = joined(x, self.drop_path1(self.attn(self.norm1(x), feat_size)), attention)
         return joined(x, self.drop_path2(self.mlp(self.norm2(x), feat_size)), mlp)
@@ -82,7 +78,6 @@ class WeightedResidual(_Weighted, Residual):
     """ConvMixer's skip around the convolution of a layer."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """As timm's."""
         return joined(x, self.fn(x), self.weights[0])
 
 

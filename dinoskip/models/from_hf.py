@@ -136,7 +136,6 @@ class HfVitAdapter(VitAdapter):
         return type(model).__name__ in FAMILIES and type(model).__module__.startswith("transformers.")
 
     def embed(self, images: Tensor) -> tuple[Tensor, Any]:
-        """As :meth:`VitAdapter.embed`."""
         options: dict[str, Any] = {"interpolate_pos_encoding": True} if self.family.resizes else {}
         kind = type(self.model).__name__
         if kind == "ViTMAEModel":
@@ -152,28 +151,23 @@ class HfVitAdapter(VitAdapter):
         return tokens, {}
 
     def run_block(self, index: int, tokens: Tensor, context: Any) -> Tensor:
-        """As :meth:`VitAdapter.run_block`."""
         stepped: Tensor = self.blocks[index](tokens, attention_mask=None, **context)
         return stepped
 
     def project(self, index: int, tokens: Tensor, facet: str) -> Tensor:
-        """As :meth:`VitAdapter.project`."""
         block: Any = self.blocks[index]
         projection = getattr(self.attention(index), f"{facet[0]}_proj")
         projected: Tensor = projection(getattr(block, self.family.first_norm)(tokens))
         return projected
 
     def attention(self, index: int) -> nn.Module | None:
-        """As :meth:`VitAdapter.attention`."""
         return self.blocks[index].get_submodule(self.family.attention)
 
     def final_norm(self, tokens: Tensor) -> Tensor | None:
-        """As :meth:`VitAdapter.final_norm`."""
         normed: Tensor = getattr(self.model, self.family.norm)(tokens)
         return normed
 
     def image_statistics(self) -> Statistics | None:
-        """As :meth:`VitAdapter.image_statistics`."""
         return self.family.statistics
 
 

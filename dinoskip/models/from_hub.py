@@ -56,7 +56,6 @@ class DinoAuthorsAdapter(VitAdapter):
         return unpacked
 
     def embed(self, images: Tensor) -> tuple[Tensor, Any]:
-        """As :meth:`VitAdapter.embed`."""
         prepare = getattr(self.model, "prepare_tokens_with_masks", None) or self.model.prepare_tokens
         prepared = prepare(images)
         if not isinstance(prepared, tuple):
@@ -66,17 +65,14 @@ class DinoAuthorsAdapter(VitAdapter):
         return tokens, () if rope is None else (rope(H=height, W=width),)
 
     def run_block(self, index: int, tokens: Tensor, context: Any) -> Tensor:
-        """As :meth:`VitAdapter.run_block`."""
         stepped: Tensor = self.blocks[index](tokens, *context)
         return stepped
 
     def project(self, index: int, tokens: Tensor, facet: str) -> Tensor:
-        """As :meth:`VitAdapter.project`."""
         block: Any = self.blocks[index]
         return project_fused(block.attn.qkv, block.norm1(tokens), facet)
 
     def final_norm(self, tokens: Tensor) -> Tensor | None:
-        """As :meth:`VitAdapter.final_norm`."""
         normed: Tensor = self.model.norm(tokens)
         apart = getattr(self.model, "cls_norm", None)  # DINOv3 may keep a norm of its own for CLS and registers
         if apart is not None:

@@ -54,7 +54,6 @@ class _TimmAdapter(VitAdapter):
         self.num_heads = next((int(m.num_heads) for m in self.model.blocks.modules() if isinstance(m, kinds)), 0)
 
     def final_norm(self, tokens: Tensor) -> Tensor | None:
-        """As :meth:`VitAdapter.final_norm`."""
         for norm in (self.model.norm, self.model.fc_norm):
             if not isinstance(norm, nn.Identity):
                 normed: Tensor = norm(tokens)
@@ -62,7 +61,6 @@ class _TimmAdapter(VitAdapter):
         return None
 
     def check_size(self, height: int, width: int) -> None:
-        """As :meth:`VitAdapter.check_size`."""
         expected = tuple(self.model.patch_embed.img_size or (height, width))
         if not self.model.dynamic_img_size and (height, width) != expected:
             raise ValueError(
@@ -71,7 +69,6 @@ class _TimmAdapter(VitAdapter):
             )
 
     def image_statistics(self) -> tuple[Sequence[float], Sequence[float]] | None:
-        """As :meth:`VitAdapter.image_statistics`."""
         config = getattr(self.model, "pretrained_cfg", None) or {}
         return (tuple(config["mean"]), tuple(config["std"])) if "mean" in config and "std" in config else None
 
@@ -115,19 +112,16 @@ class TimmVitAdapter(_TimmAdapter):
         return isinstance(model, VisionTransformer)
 
     def embed(self, images: Tensor) -> tuple[Tensor, Any]:
-        """As :meth:`VitAdapter.embed`."""
         if self.pos_embed == getattr(self.model, "position_resize", "timm"):  # as the model does it itself
             return embed(self.model, images), None
         tokens = add_positions(self.model, self.model.patch_embed(images), self.pos_embed)
         return self.model.norm_pre(self.model.patch_drop(tokens)), None
 
     def run_block(self, index: int, tokens: Tensor, context: Any) -> Tensor:
-        """As :meth:`VitAdapter.run_block`."""
         stepped: Tensor = self.blocks[index](tokens)
         return stepped
 
     def project(self, index: int, tokens: Tensor, facet: str) -> Tensor:
-        """As :meth:`VitAdapter.project`."""
         block: Any = self.blocks[index]
         attention = getattr(block, "attn", None)
         if not isinstance(block, TimmBlock) or not isinstance(attention, Attention):
@@ -147,18 +141,15 @@ class TimmEvaAdapter(_TimmAdapter):
         return isinstance(model, Eva)
 
     def embed(self, images: Tensor) -> tuple[Tensor, Any]:
-        """As :meth:`VitAdapter.embed`."""
         tokens, rope = self.model._pos_embed(self.model.patch_embed(images))
         return self.model.norm_pre(tokens), rope
 
     def run_block(self, index: int, tokens: Tensor, context: Any) -> Tensor:
-        """As :meth:`VitAdapter.run_block`."""
         rope = context[index] if self.model.rope_mixed and context is not None else context
         stepped: Tensor = self.blocks[index](tokens, rope=rope)
         return stepped
 
     def project(self, index: int, tokens: Tensor, facet: str) -> Tensor:
-        """As :meth:`VitAdapter.project`."""
         block: Any = self.blocks[index]
         if not isinstance(block, EvaBlock | EvaBlockPostNorm):
             raise self._no_facets(block, facet)

@@ -108,7 +108,6 @@ class TimmLevels(LevelReader):
         return maps
 
     def read(self, images: Tensor, indices: Sequence[int]) -> dict[int, LevelMap]:
-        """As :meth:`LevelReader.read`."""
         prefix = int(self.has_class_token)
         maps = zip(indices, self._pass(images, list(indices)), strict=True)
         return {i: LevelMap(all_[:, prefix:], all_[:, 0] if prefix else None, grid) for i, (all_, grid) in maps}
@@ -166,7 +165,6 @@ class HookedLevels(LevelReader):
         )
 
     def read(self, images: Tensor, indices: Sequence[int]) -> dict[int, LevelMap]:
-        """As :meth:`LevelReader.read`."""
         wanted = {i: self.modules[i] for i in indices}
         seen = outputs_of(self.model, wanted, images)
         height, width = images.shape[-2:]

@@ -70,7 +70,7 @@ class Journal:
         self._images, self._waited = self._images + images, self._waited + waited
         self._told_images, self._told_waited = self._told_images + images, self._told_waited + waited
 
-    def tell(self, epoch: int, epochs: int, verdict: Callable[[float], str]) -> None:
+    def log_epoch(self, epoch: int, epochs: int, verdict: Callable[[float], str]) -> None:
         """After an epoch: say how fast it goes and what it waits for; at most once a minute, and after the last."""
         seconds = time.perf_counter() - self._told
         if self._run.is_main and self._told_images and (seconds > TELL_SECONDS or epoch == epochs):

@@ -194,7 +194,7 @@ class _Loop:
                     self.journal.count(self.config.batch_size, taken.waited)
                     progress.advance(note=self._record(step, taken))
                     self._boundary(step, taken)
-                self.journal.tell(epoch + 1, self.config.epochs, self.training.verdict)
+                self.journal.log_epoch(epoch + 1, self.config.epochs, self.training.verdict)
             self.note(step, "the end", math.inf)
         return self.run_dir.path / CHECKPOINTS / checkpoint.name_of(step)
 

@@ -65,7 +65,7 @@ def sig_loss(depth: torch.Tensor, truth: torch.Tensor, farthest: float, *, varia
     return loss.clamp(min=1e-20).sqrt() * (count > 1)
 
 
-def slopes(
+def logit_gradients(
     logits: torch.Tensor,
     grid: tuple[int, int],
     truth: torch.Tensor,

@@ -18,7 +18,7 @@ from dinoskip.data.geometry import DepthDataset
 from dinoskip.models import Backbone
 from dinoskip.randomness import numpy_rng
 from eval.depth.augment import augmented
-from eval.depth.bins import bin_depths, expected_depth, slopes, upsampled
+from eval.depth.bins import bin_depths, expected_depth, logit_gradients, upsampled
 from eval.depth.config import DepthConfig
 from eval.depth.scores import NAMES, depth_scores
 from eval.frozen import FrozenFeatures, Grid
@@ -105,7 +105,9 @@ def fit_heads(
 
     def gradients(logits: torch.Tensor, grid: Grid, truth: Truth, step: int) -> torch.Tensor:
         variance = step >= config.mean_only
-        return slopes(logits, grid, truth[0], bins, times=config.upsample, pooled=config.pooled, variance=variance)
+        return logit_gradients(
+            logits, grid, truth[0], bins, times=config.upsample, pooled=config.pooled, variance=variance
+        )
 
     def momentum(step: int) -> float | None:
         return cycled_momentum(step, steps, config.warmup) if config.schedule == "one cycle" else None

@@ -106,14 +106,14 @@ def fit_heads(
         return images, (torch.from_numpy(folder.labels[batch.rows]),)
 
     fit = HeadFit(
-        "linear heads", steps, crops, lambda logits, grid, truth, step: slopes(logits, truth[0], classes),
+        "linear heads", steps, crops, lambda logits, grid, truth, step: logit_gradients(logits, truth[0], classes),
         rate=lambda step: rate_factor(config.schedule, step, steps, epoch_steps=epoch_steps),
     )  # fmt: skip
     train_heads(stack, features, rows, fit, config, seed=seed, workers=workers)
     return LinearHeads(stack, features, config)
 
 
-def slopes(logits: torch.Tensor, labels: torch.Tensor, classes: int) -> torch.Tensor:
+def logit_gradients(logits: torch.Tensor, labels: torch.Tensor, classes: int) -> torch.Tensor:
     """Return the gradient of every head's mean cross-entropy by its logits (L·K, n), for ``labels`` int64 (n,)."""
     gradient = torch.softmax(logits.view(-1, classes, len(labels)), 1)
     ones = torch.ones((), dtype=gradient.dtype, device=gradient.device)

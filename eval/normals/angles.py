@@ -30,7 +30,7 @@ def angular_loss(predicted: torch.Tensor, truth: torch.Tensor, valid: torch.Tens
     return (loss * valid).flatten(1).sum(1) / valid.sum().clamp(min=1)
 
 
-def slopes(
+def logit_gradients(
     logits: torch.Tensor, grid: tuple[int, int], truth: torch.Tensor, valid: torch.Tensor, *, channels: int, times: int
 ) -> torch.Tensor:
     """Return the gradient of every head's loss by its logits (L·c, n·h·w), one head at a time."""

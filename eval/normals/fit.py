@@ -15,7 +15,7 @@ from dinoskip.models import Backbone
 from dinoskip.randomness import numpy_rng
 from eval.frozen import FrozenFeatures, Grid
 from eval.heads import HeadFit, Truth, read_ahead, train_heads
-from eval.normals.angles import NAMES, normal_scores, slopes, to_pixels
+from eval.normals.angles import NAMES, logit_gradients, normal_scores, to_pixels
 from eval.normals.augment import Example, augmented, square
 from eval.normals.config import NormalsConfig
 from eval.probe.loaders import TrainingBatch
@@ -69,7 +69,7 @@ def fit_heads(
         return list(images), (torch.stack(truths), torch.stack(valids))
 
     def gradients(logits: torch.Tensor, grid: Grid, truth: Truth, step: int) -> torch.Tensor:
-        return slopes(logits, grid, *truth, channels=config.channels, times=config.upsample)
+        return logit_gradients(logits, grid, *truth, channels=config.channels, times=config.upsample)
 
     fit = HeadFit(
         "normal heads", steps, crops, gradients,

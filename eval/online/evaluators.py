@@ -191,12 +191,10 @@ class OnlineKnn:
         return sum(images.nbytes for images, _ in self._parts)
 
     def trivial(self) -> float:
-        """See :class:`OnlineMetric`."""
         train, val = (labels for _, labels in self._parts)
         return 100.0 * float((val == np.bincount(train).argmax()).mean())
 
     def __call__(self, backbone: Backbone, here: World) -> dict[str, float]:
-        """See :class:`OnlineMetric`."""
         blocks, parts, labels = existing_blocks("k-NN", self.blocks, backbone), [], []
         for images, truth in self._parts:
             numbers, features = images.features(backbone, here, blocks, cls=True)
@@ -282,7 +280,6 @@ class OnlineProbe:
         return 100.0 * float(scores_of_areas(areas).miou)
 
     def __call__(self, backbone: Backbone, here: World) -> dict[str, float]:
-        """See :class:`OnlineMetric`."""
         blocks = existing_blocks("probe", self.config.blocks, backbone)
         encoded = [images.features(backbone, here, blocks, cls=False) for images, _ in self._parts]
 

@@ -110,13 +110,11 @@ class LiveTokenLoader:
         self._input = Normalise(backbone.mean, backbone.std, backbone.device, backbone.dtype)
 
     def constants(self) -> Constants:
-        """See :class:`eval.probe.loaders.TokenLoader`."""
         return self.statistics.constants()
 
     # --- training ---------------------------------------------------------------------------------------
 
     def batches(self, planned: Iterable[TrainingBatch]) -> Iterator[tuple[Mapping[Key, torch.Tensor], Targets]]:
-        """See :class:`eval.probe.loaders.TokenLoader`."""
         for batch, (images, targets) in prefetched(planned, self._crops, self.workers):
             size = self.recipe.size
             tokens, _ = self._tokens(self._input(images, size, size))
@@ -147,7 +145,6 @@ class LiveTokenLoader:
     # --- scoring ----------------------------------------------------------------------------------------
 
     def scored_batches(self, rows: NDArray[np.int64]) -> Iterator[ScoredBatch]:
-        """See :class:`eval.probe.loaders.TokenLoader`."""
         per, constants = _SHOWN if self.recipe.stride is None else 1, self.constants()
         jobs = [np.arange(at, min(at + per, len(rows))) for at in range(0, len(rows), per)]
         for positions, read in prefetched(jobs, lambda job: self._read(rows[job].tolist()), self.workers):

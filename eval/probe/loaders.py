@@ -119,14 +119,12 @@ class StoredTokenLoader:
             )  # fmt: skip
 
     def batches(self, planned: Iterable[TrainingBatch]) -> Iterator[tuple[Mapping[Key, torch.Tensor], Targets]]:
-        """See :class:`TokenLoader`."""
         assert self._targets is not None
         for batch in planned:
             yield self._tokens.batch(batch.rows), self._targets.batch(batch.rows)
         self._tokens.check()
 
     def scored_batches(self, rows: NDArray[np.int64]) -> Iterator[ScoredBatch]:
-        """See :class:`TokenLoader`."""
         for at in range(0, len(rows), _LABELS):
             some = rows[at : at + _LABELS]
             labels = [self.data.checked_label(int(row)) for row in some]
@@ -137,7 +135,6 @@ class StoredTokenLoader:
         self._tokens.check()
 
     def constants(self) -> Constants:
-        """See :class:`TokenLoader`."""
         return self._constants
 
 

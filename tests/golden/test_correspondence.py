@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
 
 from eval.correspondence import CorrespondenceConfig, Matcher, Placement, pck
+from tests.helpers.golden import recorded
 
-GOLDEN = Path(__file__).parents[2].parent / "shared" / "golden" / "dense"
-EVERY = json.loads((GOLDEN / "index.json").read_text())["cases"] if GOLDEN.is_dir() else []
-CASES = [case for case in EVERY if case["task"] == "pck"]
+GOLDEN, CASES = recorded("dense", "pck")
 CONFIG = CorrespondenceConfig(protocol="tokens")
-
-
-def test_golden_folder_is_used() -> None:
-    if not GOLDEN.is_dir():
-        pytest.skip("../shared/golden/dense is absent")
-    assert CASES
 
 
 def place(original: np.ndarray, shown: np.ndarray) -> Placement:

@@ -2,29 +2,17 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
 
 from eval.depth.bins import bin_depths, expected_depth, sig_loss
-from eval.depth.scores import NAMES, depth_scores
+from eval.depth.scores import depth_scores
+from tests.helpers.golden import recorded
 
-GOLDEN = Path(__file__).parents[2].parent / "shared" / "golden" / "dense"
-CASES = json.loads((GOLDEN / "index.json").read_text())["cases"] if GOLDEN.is_dir() else []
-METRICS = [case for case in CASES if case["task"] == "depth"]
-HEADS = [case for case in CASES if case["task"] == "depthhead"]
+GOLDEN, METRICS = recorded("dense", "depth")
+_, HEADS = recorded("dense", "depthhead")
 OURS = ("rmse", "abs_rel", "log10", "silog", "delta1", "delta2", "delta3", "rmse_log", "sq_rel")
-
-
-def test_golden_folder_is_used() -> None:
-    if not GOLDEN.is_dir():
-        pytest.skip("../shared/golden/dense is absent")
-    assert METRICS
-    assert HEADS
-    assert len(OURS) == len(NAMES)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])

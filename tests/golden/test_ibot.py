@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,16 +10,9 @@ import torch
 
 from dinoskip.training.dino import dino_loss, update_center
 from dinoskip.training.ibot import patch_loss
+from tests.helpers.golden import recorded
 
-GOLDEN = Path(__file__).parents[2].parent / "shared" / "golden" / "dense"
-EVERY = json.loads((GOLDEN / "index.json").read_text())["cases"] if GOLDEN.is_dir() else []
-CASES = [case for case in EVERY if case["task"] == "ibot"]
-
-
-def test_golden_folder_is_used() -> None:
-    if not GOLDEN.is_dir():
-        pytest.skip("../shared/golden/dense is absent")
-    assert len(CASES) == 3
+GOLDEN, CASES = recorded("dense", "ibot")
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,10 +13,9 @@ from torch import Tensor, nn
 from dinoskip.models import Backbone
 from dinoskip.models.skip_weight import weigh_skips_
 from dinoskip.models.vit import Block, Vit
+from tests.helpers.golden import recorded
 
-GOLDEN = Path(__file__).parents[2].parent / "shared" / "golden" / "next"
-EVERY = json.loads((GOLDEN / "index.json").read_text())["cases"] if GOLDEN.is_dir() else []
-CASES = [case for case in EVERY if case["task"] == "readpoint"]
+GOLDEN, CASES = recorded("next", "readpoint")
 
 
 def network(case: dict[str, Any], arrays: dict[str, Tensor]) -> Backbone:
@@ -41,12 +38,6 @@ def network(case: dict[str, Any], arrays: dict[str, Tensor]) -> Backbone:
     backbone = Backbone.from_model(model)
     backbone.adapter.embed = lambda images: (arrays["tokens"], None)  # type: ignore[method-assign]
     return backbone
-
-
-def test_golden_folder_is_used() -> None:
-    if not GOLDEN.is_dir():
-        pytest.skip("../shared/golden/next is absent")
-    assert len(CASES) == 7
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])

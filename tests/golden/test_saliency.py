@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from eval.saliency import count_masks, f_curve
+from tests.helpers.golden import recorded
 
-GOLDEN = Path(__file__).parents[2].parent / "shared" / "golden" / "dense"
-EVERY = json.loads((GOLDEN / "index.json").read_text())["cases"] if GOLDEN.is_dir() else []
-CASES = [case for case in EVERY if case["task"] == "saliency"]
-
-
-def test_golden_folder_is_used() -> None:
-    if not GOLDEN.is_dir():
-        pytest.skip("../shared/golden/dense is absent")
-    assert len(CASES) == 4
+GOLDEN, CASES = recorded("dense", "saliency")
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])

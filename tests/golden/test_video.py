@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
 from eval.video import PropagationRule, VideoMemory, at_size, frame_scores, hard_labels, object_scores, unit_tokens
+from tests.helpers.golden import recorded
 
-GOLDEN = Path(__file__).parents[2].parent / "shared" / "golden" / "dense"
-EVERY = json.loads((GOLDEN / "index.json").read_text())["cases"] if GOLDEN.is_dir() else []
-VIDEOS, SCORES = ([case for case in EVERY if case["task"] == task] for task in ("video", "jf"))
-
-
-def test_golden_folder_is_used() -> None:
-    if not GOLDEN.is_dir():
-        pytest.skip("../shared/golden/dense is absent")
-    assert VIDEOS
-    assert SCORES
+GOLDEN, VIDEOS = recorded("dense", "video")
+_, SCORES = recorded("dense", "jf")
 
 
 @pytest.mark.parametrize("case", VIDEOS, ids=lambda case: case["name"])

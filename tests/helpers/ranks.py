@@ -56,3 +56,17 @@ def on_ranks(size: int, folder: Path, action: Callable[..., None], *arguments: A
         for process in started:
             process.kill()
             process.join(10)
+
+
+def assert_two_ranks_equal_one(folder: Path, steps: Callable[..., None], strategy: str) -> None:
+    """Fail unless ``steps(world, out, strategy)`` saves the same tensors as ``out`` on one rank and on two."""
+    import torch
+
+    from dinoskip.files import load_tensors
+
+    for size in (1, 2):
+        on_ranks(size, folder, steps, str(folder / str(size)), strategy)
+    single, double = (load_tensors(folder / str(size)) for size in (1, 2))
+    assert set(single) == set(double)
+    for name, value in single.items():
+        torch.testing.assert_close(double[name], value, rtol=1e-6, atol=1e-9, msg=name)

@@ -25,7 +25,7 @@ from dinoskip.training.standardise import Standardisation, by_channel, hadamard,
 from tests.helpers.dino_reference import Values, vit_tokens
 from tests.helpers.golden_next import arrays, assert_close, golden
 from tests.helpers.plain_training import Driver, PlainTraining, job_of
-from tests.helpers.ranks import on_ranks
+from tests.helpers.ranks import assert_two_ranks_equal_one
 from tests.helpers.tiny import objective_job
 from tests.training.test_resume import folder
 
@@ -237,12 +237,7 @@ def steps_on_ranks(here: World, out: str, strategy: Any) -> None:
 
 @pytest.mark.parametrize("strategy", ["ddp", pytest.param("fsdp", marks=pytest.mark.slow)])
 def test_ranks_together_take_the_steps_of_one(strategy: str, tmp_path: Path) -> None:
-    for size in (1, 2):
-        on_ranks(size, tmp_path, steps_on_ranks, str(tmp_path / str(size)), strategy)
-    one, two = (load_tensors(tmp_path / str(size)) for size in (1, 2))
-    assert set(one) == set(two)
-    for name, value in one.items():
-        torch.testing.assert_close(two[name], value, rtol=1e-6, atol=1e-9, msg=name)
+    assert_two_ranks_equal_one(tmp_path, steps_on_ranks, strategy)
 
 
 def test_each_teacher_sees_a_batch_once(monkeypatch: pytest.MonkeyPatch) -> None:

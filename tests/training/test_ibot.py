@@ -15,14 +15,13 @@ from torch.nn import functional as F
 from dinoskip.config import dump
 from dinoskip.data.masks import BlockMasks
 from dinoskip.distributed import World
-from dinoskip.files import load_tensors
 from dinoskip.training import ibot as module
 from dinoskip.training.ibot import IBOT, IbotHead, patch_loss
 from dinoskip.training.ibot_config import IbotConfig
 from dinoskip.training.parallel import shard, wrap
 from tests.helpers.dino_reference import Values, double_loop, resized_positions, vit_blocks
 from tests.helpers.plain_training import Driver, PlainTraining, job_of
-from tests.helpers.ranks import on_ranks
+from tests.helpers.ranks import assert_two_ranks_equal_one
 
 SIZE, LOCAL, GRID, IMAGES, DEPTH, STEPS, EPOCH = 32, 16, 4, 3, 2, 10, 4
 SETTINGS = {"objective": "ibot", "epochs": 4, "warmup_epochs": 1, "batch_size": 64, "out_dim": 18, "hidden_dim": 20,
@@ -203,9 +202,4 @@ def steps_on_ranks(here: World, out: str, strategy: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 def test_ranks_together_take_the_steps_of_one(strategy: str, tmp_path: Path) -> None:
-    for size in (1, 2):
-        on_ranks(size, tmp_path, steps_on_ranks, str(tmp_path / str(size)), strategy)
-    one, two = (load_tensors(tmp_path / str(size)) for size in (1, 2))
-    assert set(one) == set(two)
-    for name, value in one.items():
-        torch.testing.assert_close(two[name], value, rtol=1e-6, atol=1e-9, msg=name)
+    assert_two_ranks_equal_one(tmp_path, steps_on_ranks, strategy)

@@ -14,7 +14,6 @@ from torch.nn import functional as F
 from dinoskip.config import dump
 from dinoskip.data.masks import VisiblePatches
 from dinoskip.distributed import World
-from dinoskip.files import load_tensors
 from dinoskip.models.positions import sincos_positions
 from dinoskip.training.mae import MaeDecoder
 from dinoskip.training.mae_config import MaeConfig
@@ -22,7 +21,7 @@ from dinoskip.training.parallel import wrap
 from dinoskip.vit_config import VitConfig
 from tests.helpers.dino_reference import Values, vit_blocks
 from tests.helpers.plain_training import Driver, PlainTraining, job_of
-from tests.helpers.ranks import on_ranks
+from tests.helpers.ranks import assert_two_ranks_equal_one
 
 SIZE, GRID, IMAGES, DEPTH, STEPS, EPOCH = 32, 4, 3, 3, 10, 4
 SETTINGS = {"objective": "mae", "crop_size": SIZE, "epochs": 3, "warmup_epochs": 1, "batch_size": 64}
@@ -149,9 +148,4 @@ def steps_on_ranks(here: World, out: str, strategy: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 def test_ranks_together_take_the_steps_of_one(strategy: str, tmp_path: Path) -> None:
-    for size in (1, 2):
-        on_ranks(size, tmp_path, steps_on_ranks, str(tmp_path / str(size)), strategy)
-    one, two = (load_tensors(tmp_path / str(size)) for size in (1, 2))
-    assert set(one) == set(two)
-    for name, value in one.items():
-        torch.testing.assert_close(two[name], value, rtol=1e-6, atol=1e-9, msg=name)
+    assert_two_ranks_equal_one(tmp_path, steps_on_ranks, strategy)

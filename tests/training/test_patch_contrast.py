@@ -15,12 +15,11 @@ from torch.nn import functional as F
 
 from dinoskip.data.correspondence import Correspondence
 from dinoskip.distributed import World
-from dinoskip.files import load_tensors
 from dinoskip.training.parallel import shard, wrap
 from dinoskip.training.patch_contrast import PatchContrast, contrast, update_queue
 from tests.helpers.dino_reference import Values, vit_tokens
 from tests.helpers.plain_training import Driver, PlainTraining, job_of
-from tests.helpers.ranks import on_ranks
+from tests.helpers.ranks import assert_two_ranks_equal_one
 
 SIZE, GRID, IMAGES, DEPTH, STEPS, EPOCH = 32, 4, 3, 2, 10, 4
 SETTINGS = {"objective": "patch_contrast", "crop_size": SIZE, "epochs": 3, "warmup_epochs": 1, "batch_size": 64,
@@ -188,9 +187,4 @@ def steps_on_ranks(here: World, out: str, strategy: str) -> None:
 
 @pytest.mark.parametrize("strategy", ["ddp", pytest.param("fsdp", marks=pytest.mark.slow)])
 def test_ranks_contrast_with_the_patches_of_all(strategy: str, tmp_path: Path) -> None:
-    for size in (1, 2):
-        on_ranks(size, tmp_path, steps_on_ranks, str(tmp_path / str(size)), strategy)
-    one, two = (load_tensors(tmp_path / str(size)) for size in (1, 2))
-    assert set(one) == set(two)
-    for name, value in one.items():
-        torch.testing.assert_close(two[name], value, rtol=1e-6, atol=1e-9, msg=name)
+    assert_two_ranks_equal_one(tmp_path, steps_on_ranks, strategy)

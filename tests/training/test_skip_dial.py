@@ -14,8 +14,7 @@ from dinoskip.console import read_metrics
 from dinoskip.distributed import World
 from dinoskip.files import load_tensors, read_json, write_manifest
 from dinoskip.models import VitConfig, load_backbone
-from dinoskip.models.export import weights_config, weights_info
-from dinoskip.specs import exported_weights
+from dinoskip.specs import declared_weights, exported_weights
 from dinoskip.training import PretrainJob, compilation, pretrain
 from dinoskip.training.parallel import wrap
 from dinoskip.training.skip_dial import SkipDial
@@ -126,11 +125,11 @@ def test_checkpoints_say_the_weight_and_the_last_is_a_skipless_network(tmp_path:
     final = pretrain(job_of("patch_contrast", keep_epochs=[1]), folder(), tmp_path, device="cpu")
     middle = exported_weights(tmp_path / "checkpoints" / "step-00000004")
     setting = SkipWeight(**ANNEALED)
-    assert weights_config(middle).skip_weight == SkipWeight(end=setting.at(4, STEPS))
-    assert weights_config(exported_weights(final)) == VitConfig(
+    assert declared_weights(middle)[0].skip_weight == SkipWeight(end=setting.at(4, STEPS))
+    assert declared_weights(exported_weights(final))[0] == VitConfig(
         name="vit_mini_patch8", depth=2, img_size=32, skip=False, position_resize="dino"
     )
-    assert weights_info(middle)["skip_weight"] == dump(setting)
+    assert declared_weights(middle)[1]["skip_weight"] == dump(setting)
     tensors = load_tensors(exported_weights(final))
     assert not any("changing" in name for name in tensors)
     backbone = load_backbone(f"weights:{exported_weights(final)}")

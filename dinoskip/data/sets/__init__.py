@@ -82,7 +82,7 @@ PUBLISHED_KINDS = tuple(kind for kind, cls in KINDS.items() if cls.archives is n
 
 
 def dataset_name(config: AnyDataset) -> str:
-    """Return the name under which results are reported: ``voc2012``, ``ade20k``, or that of the folder or JSON."""
+    """The name that rows give a data set."""
     return config.dataset_name
 
 

@@ -66,7 +66,6 @@ class Ade20kConfig(TrainSubset, DatasetKind):
 
     @property
     def dataset_name(self) -> str:
-        """``ade20k``."""
         return self.kind
 
     def open_images(self, root: Path, split: str) -> ImageFolder:

@@ -40,7 +40,6 @@ class CityscapesConfig(TrainSubset, DatasetKind):
 
     @property
     def dataset_name(self) -> str:
-        """``cityscapes``."""
         return self.kind
 
     def open_images(self, root: Path, split: str) -> ImageFolder:

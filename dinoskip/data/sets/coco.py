@@ -41,7 +41,6 @@ class CocoConfig(DatasetKind):
 
     @property
     def dataset_name(self) -> str:
-        """``coco2017``, or the name of the folder where its JSON has another name."""
         return "coco2017" if self.annotations == _INSTANCES else Path(self.root).name
 
     def open_images(self, root: Path, split: str) -> ImageFolder:
@@ -49,7 +48,6 @@ class CocoConfig(DatasetKind):
         return images_below(root, self.open_detection(root, split, None))
 
     def open_detection(self, root: Path, split: str, faults: list[str] | None) -> DetectionDataset:
-        """Open the split's JSON."""
         folder, path = (one.replace("{split}", split) for one in (self.images, self.annotations))
         return coco_json(root / path, coco_images(root, folder), name=self.dataset_name, split=split, faults=faults)
 

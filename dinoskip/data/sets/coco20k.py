@@ -79,7 +79,6 @@ class Coco20kConfig(DatasetKind):
 
     @property
     def dataset_name(self) -> str:
-        """``coco20k``."""
         return self.kind
 
     def open_images(self, root: Path, split: str) -> ImageFolder:

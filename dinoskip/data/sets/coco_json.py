@@ -233,7 +233,6 @@ class CocoJsonConfig(DatasetKind):
 
     @property
     def dataset_name(self) -> str:
-        """The name of the JSON."""
         return Path(self.annotations).stem
 
     def open_images(self, root: Path, split: str) -> ImageFolder:

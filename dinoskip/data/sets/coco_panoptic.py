@@ -105,7 +105,6 @@ class CocoPanopticConfig(TrainSubset, DatasetKind):
 
     @property
     def dataset_name(self) -> str:
-        """``coco_panoptic``."""
         return self.kind
 
     def open_images(self, root: Path, split: str) -> ImageFolder:

@@ -166,7 +166,6 @@ class CocoStuffConfig(TrainSubset, DatasetKind):
 
     @property
     def dataset_name(self) -> str:
-        """``coco_stuff`` for the usual 171 classes, else ``coco_stuff27`` and so on: other classes, other numbers."""
         return "coco_stuff" if self.classes == "171" else f"coco_stuff{self.classes}"
 
     def open_images(self, root: Path, split: str) -> ImageFolder:

@@ -40,7 +40,6 @@ class DavisConfig(DatasetKind):
 
     @property
     def dataset_name(self) -> str:
-        """``davis2017``."""
         return "davis2017"
 
     def open_images(self, root: Path, split: str) -> ImageFolder:

@@ -22,11 +22,9 @@ class FolderConfig(DatasetKind):
 
     @property
     def dataset_name(self) -> str:
-        """The folder's name."""
         return Path(self.root).name
 
     def open_images(self, root: Path, split: str) -> ImageFolder:
-        """Open the split's sub-folder."""
         return ImageFolder.open(root / split)
 
     def open_training_images(self, root: Path, split: str) -> Source:

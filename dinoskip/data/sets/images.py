@@ -20,7 +20,6 @@ class ImagesConfig(DatasetKind):
 
     @property
     def dataset_name(self) -> str:
-        """The folder's name."""
         return Path(self.root).name
 
     def open_images(self, root: Path, split: str) -> ImageFolder:

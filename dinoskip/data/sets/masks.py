@@ -49,7 +49,6 @@ class MasksConfig(TrainSubset, DatasetKind):
 
     @property
     def dataset_name(self) -> str:
-        """The folder's name."""
         return Path(self.root).name
 
     def _folders(self, root: Path, split: str) -> PairFolders:

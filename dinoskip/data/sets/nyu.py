@@ -70,7 +70,6 @@ class NyuConfig(DatasetKind):
 
     @property
     def dataset_name(self) -> str:
-        """``nyu``."""
         return self.kind
 
     def open_images(self, root: Path, split: str) -> ImageFolder:
@@ -78,7 +77,6 @@ class NyuConfig(DatasetKind):
         return ImageFolder(root, tuple(image.relative_to(root).as_posix() for image, _ in _paths_of(root, split)))
 
     def open_depth(self, root: Path, split: str, faults: list[str] | None) -> DepthDataset:
-        """Open train or test."""
         return depth_of_lists(root, split, self.dataset_name, faults)
 
     def checked_splits(self, root: Path) -> list[CheckedSplit]:
@@ -158,7 +156,6 @@ class NyuNormalsConfig(DatasetKind):
 
     @property
     def dataset_name(self) -> str:
-        """``nyu_normals``."""
         return self.kind
 
     def open_images(self, root: Path, split: str) -> ImageFolder:

@@ -33,7 +33,6 @@ class PascalContextConfig(TrainSubset, DatasetKind):
 
     @property
     def dataset_name(self) -> str:
-        """``pascal_context59`` or ``pascal_context60``: other classes, other numbers."""
         return f"pascal_context{self.classes}"
 
     def open_images(self, root: Path, split: str) -> ImageFolder:

@@ -46,7 +46,6 @@ class PfPascalConfig(DatasetKind):
 
     @property
     def dataset_name(self) -> str:
-        """``pf_pascal``."""
         return self.kind
 
     def open_images(self, root: Path, split: str) -> ImageFolder:

@@ -57,7 +57,6 @@ class RoomsConfig(Composed):
 
     @property
     def dataset_name(self) -> str:
-        """``rooms``."""
         return self.kind
 
     @property

@@ -32,7 +32,6 @@ class SaliencyKind(DatasetKind):
 
     @property
     def dataset_name(self) -> str:
-        """The kind's own name."""
         return str(type(self).model_fields["kind"].default)
 
     def pair_folders(self, root: Path, split: str) -> PairFolders:

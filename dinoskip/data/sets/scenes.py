@@ -71,7 +71,6 @@ class ScenesConfig(Composed):
 
     @property
     def dataset_name(self) -> str:
-        """``scenes``."""
         return self.kind
 
     def open_images(self, root: Path, split: str) -> ImageFolder:
@@ -97,7 +96,6 @@ class ScenesConfig(Composed):
         return [CheckedSplit(task, split, count) for task in tasks for split, count in counts.items()]
 
     def compose(self, out: Path) -> Path:
-        """Compose the scenes (:func:`compose`)."""
         return compose(self, out)
 
 

@@ -47,7 +47,6 @@ class ScenesPairsConfig(Composed):
 
     @property
     def dataset_name(self) -> str:
-        """``scenes_pairs``."""
         return self.kind
 
     def compose(self, out: Path) -> Path:

@@ -42,7 +42,6 @@ class ScenesVideoConfig(Composed):
 
     @property
     def dataset_name(self) -> str:
-        """``scenes_video``."""
         return self.kind
 
     def compose(self, out: Path) -> Path:

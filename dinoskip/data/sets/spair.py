@@ -43,7 +43,6 @@ class SpairConfig(DatasetKind):
 
     @property
     def dataset_name(self) -> str:
-        """``spair71k``."""
         return self.kind
 
     def open_images(self, root: Path, split: str) -> ImageFolder:

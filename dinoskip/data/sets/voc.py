@@ -299,7 +299,6 @@ class VocConfig(DatasetKind):
 
     @property
     def dataset_name(self) -> str:
-        """``voc2007`` or ``voc2012``."""
         return f"voc{self.year}"
 
     def open_images(self, root: Path, split: str) -> ImageFolder:

@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional as F
 
 import eval.depth.bins as bins_module
-from eval.depth.bins import bin_depths, expected_depth, sig_loss, slopes
+from eval.depth.bins import bin_depths, expected_depth, logit_gradients, sig_loss
 
 HEADS, BINS, IMAGES, GRID, SIZE = 3, 6, 4, (3, 4), (19, 26)
 
@@ -47,7 +47,7 @@ def test_slopes_are_autograds(
     monkeypatch.setattr(bins_module, "bilinear", lambda size, cells: float64_bilinear(size, cells))
     logits, truth = made_up()
     bins = bin_depths(BINS, 0.1, 10.0).double()
-    have = slopes(
+    have = logit_gradients(
         logits.reshape(HEADS * BINS, -1), GRID, truth, bins, times=times, pooled=pooled, variance=variance
     ).view_as(logits)
     leaf = logits.clone().requires_grad_()
@@ -67,7 +67,7 @@ def float64_bilinear(size: int, cells: int) -> torch.Tensor:
 def test_nothing_measured_moves_nothing() -> None:
     logits, truth = made_up()
     bins = bin_depths(BINS, 0.1, 10.0).double()
-    have = slopes(
+    have = logit_gradients(
         logits.reshape(HEADS * BINS, -1), GRID, torch.zeros_like(truth), bins, times=1, pooled=2, variance=True
     )
     assert float(have.abs().max()) == 0

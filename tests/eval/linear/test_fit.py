@@ -16,7 +16,7 @@ from dinoskip.errors import ConfigError
 from dinoskip.models import Backbone, create_model
 from eval.frozen import FrozenFeatures
 from eval.linear.config import LinearConfig
-from eval.linear.fit import LinearHeads, fit_heads, groups_of, score_heads, slopes, span_of
+from eval.linear.fit import LinearHeads, fit_heads, groups_of, logit_gradients, score_heads, span_of
 from eval.probe.loaders import training_batches
 from eval.probe.stack import HeadStack
 from eval.schedules import rate_factor
@@ -77,7 +77,7 @@ def test_slopes_are_autograds() -> None:
     leaf = logits.clone().requires_grad_()
     total = sum(F.cross_entropy(head.T, labels) for head in leaf)
     (wanted,) = torch.autograd.grad(total, leaf)
-    torch.testing.assert_close(slopes(logits.reshape(24, 7), labels, 6).view_as(logits), wanted)
+    torch.testing.assert_close(logit_gradients(logits.reshape(24, 7), labels, 6).view_as(logits), wanted)
 
 
 def test_every_block_alone_and_with_those_before_it() -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from eval.normals.angles import NAMES, angular_loss, normal_scores, slopes, to_pixels
+from eval.normals.angles import NAMES, angular_loss, logit_gradients, normal_scores, to_pixels
 
 HEADS, IMAGES, GRID, SIZE = 3, 2, (3, 4), (13, 17)
 
@@ -34,7 +34,7 @@ def plain_loss(predicted: torch.Tensor, truth: torch.Tensor, valid: torch.Tensor
 @pytest.mark.parametrize("times", [1, 4])
 def test_slopes_are_autograds(channels: int, times: int) -> None:
     maps, truth, valid = made_up(channels)
-    have = slopes(maps.reshape(HEADS * channels, -1), GRID, truth, valid, channels=channels, times=times)
+    have = logit_gradients(maps.reshape(HEADS * channels, -1), GRID, truth, valid, channels=channels, times=times)
     leaf = maps.clone().requires_grad_()
     total = torch.zeros(())
     for head in leaf:

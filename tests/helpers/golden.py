@@ -1,0 +1,16 @@
+"""Cases recorded of reference code, which lie beside the repository: none where they are absent."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2].parent / "shared" / "golden"
+
+
+def recorded(folder: str, task: str | None = None) -> tuple[Path, list[dict[str, Any]]]:
+    """A folder below golden, and the cases in its index, of one task if one is named."""
+    index = ROOT / folder / "index.json"
+    cases = json.loads(index.read_text())["cases"] if index.is_file() else []
+    return index.parent, [case for case in cases if task in (None, case["task"])]
