@@ -29,7 +29,7 @@ from dinoskip.data.loader import Batch
 from dinoskip.distributed import World
 from dinoskip.environment import matmul_gflops
 from dinoskip.optim import AdamWConfig, build_optimizer
-from dinoskip.pipeline.estimate import image_flops
+from dinoskip.pipeline.estimate.costs import image_flops
 from dinoskip.training import PretrainJob
 from dinoskip.training.dino import DINO, dino_loss, update_center, update_teacher
 from dinoskip.training.gradients import clip_each_, gradients_of

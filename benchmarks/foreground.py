@@ -30,7 +30,7 @@ from dinoskip.data.sets.labels import SEGMENTATION
 from dinoskip.features.transform import Normalise, Transform, load_pixels
 from dinoskip.models import load_backbone
 from dinoskip.models.attention import cls_attention
-from dinoskip.pipeline.inputs import OneDataset
+from dinoskip.pipeline.stages.inputs import OneDataset
 from visualize.foreground import border_sign, count_outliers
 from visualize.pca import PatchPCA
 

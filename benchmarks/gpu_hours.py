@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import argparse
 
-from dinoskip.pipeline.estimate import CARDS, UTILISATION, image_flops
+from dinoskip.pipeline.estimate.costs import CARDS, UTILISATION, image_flops
+from dinoskip.pipeline.estimate.work import CLASSES, IMAGENET
 from dinoskip.pipeline.stages.weights import recipe_of
 from dinoskip.pipeline.study import load_study
-from dinoskip.pipeline.work import CLASSES, IMAGENET
 
 
 def main() -> None:

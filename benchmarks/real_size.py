@@ -30,12 +30,12 @@ from benchmarks.pages import markdown_table
 from dinoskip.config import RawConfig
 from dinoskip.environment import machine
 from dinoskip.models import load_backbone
-from dinoskip.pipeline.estimate import costs
+from dinoskip.pipeline.estimate.costs import costs
+from dinoskip.pipeline.estimate.work import StudyImages
 from dinoskip.pipeline.graph import only
 from dinoskip.pipeline.progress import rates
 from dinoskip.pipeline.study import build_nodes, study_of
 from dinoskip.pipeline.study_runner import study_runner
-from dinoskip.pipeline.work import StudyImages
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from dinoskip.arithmetic import ask_for_equal_bits as _ask_for_equal_bits
 __version__ = "0.2.0"
 
 __getattr__, __dir__, _names = lazy_loader.attach(  # torch only when one of them is used
-    __name__, submod_attrs={"models.load": ["load_backbone"], "pipeline.evaluate": ["evaluate"]}
+    __name__, submod_attrs={"models.load": ["load_backbone"], "pipeline.look.evaluate": ["evaluate"]}
 )
 __all__ = ["__version__", "evaluate", "load_backbone"]
 

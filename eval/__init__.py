@@ -16,5 +16,6 @@ A folder for each task: its record in ``task.py``, its settings in ``config.py``
 - for all of them: ``protocols`` (settings by their name), ``labelled`` (tokens with label maps), ``upsampling``,
   ``metrics``, ``intervals`` (of the mIoU), ``baselines``, ``pixels`` (features without a network), ``means`` (over
   what images have several of), ``compare`` (two rows over the same images), ``picture_maps`` (what the gallery
-  draws), ``places`` (blocks and facets of one pass), ``resumed`` (what is found image by image, in files)
+  draws), ``places`` (blocks and facets of one pass), ``resumed`` (what is found image by image, in files),
+  ``joined`` (rows of levels that have grids of their own)
 """

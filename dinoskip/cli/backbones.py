@@ -29,9 +29,9 @@ from dinoskip.data.sets import COMPOSED, FOLDER_KINDS, KINDS, dataset_name
 from dinoskip.errors import ConfigError
 from dinoskip.pipeline import stages
 from dinoskip.pipeline.graph import only
-from dinoskip.pipeline.inputs import OneDataset
 from dinoskip.pipeline.look.study import labelled
 from dinoskip.pipeline.stage import Stage
+from dinoskip.pipeline.stages.inputs import OneDataset
 from dinoskip.pipeline.study import build_nodes, study_of
 from dinoskip.pipeline.study_runner import study_runner
 from dinoskip.read_points import FACETS, usual_norm

@@ -15,7 +15,7 @@ from dinoskip.data.sets.prepare import prepare as unpack
 from dinoskip.data.sets.scenes import ScenesConfig, compose
 from dinoskip.data.shards import open_source
 from dinoskip.errors import ConfigError
-from dinoskip.pipeline.inputs import OneDataset
+from dinoskip.pipeline.stages.inputs import OneDataset
 
 
 def add_commands(commands: Any) -> None:

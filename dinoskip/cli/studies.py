@@ -20,13 +20,14 @@ from dinoskip.console import duration, log
 from dinoskip.environment import machine
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.files import find_below, read_json
-from dinoskip.pipeline import cleaning, estimate, graph, stages
+from dinoskip.pipeline import cleaning, graph, stages
 from dinoskip.pipeline.artifacts import PARTIAL
+from dinoskip.pipeline.estimate import costs as estimates
+from dinoskip.pipeline.estimate.work import StudyImages
 from dinoskip.pipeline.progress import NO_TIME
 from dinoskip.pipeline.report.markdown import copy_markdown, markdown_file
 from dinoskip.pipeline.study import build_nodes, load_study
 from dinoskip.pipeline.study_runner import report_without_missing, study_runner
-from dinoskip.pipeline.work import StudyImages
 
 if TYPE_CHECKING:
     from dinoskip.pipeline.runner import Runner
@@ -151,14 +152,14 @@ def plan(args: Args) -> int:
 def _estimate(args: Args, study: StudyBase, variants: tuple[Variant, ...], runner: Runner) -> int:
 
     images = StudyImages(study, assume=True)
-    made = estimate.costs(images, study, variants, runner.planner.nodes)
-    peak = estimate.peak_disk(made, runner.planner.readers, study.storage_rules)
-    measured = estimate.measured_rates(made, runner.artifacts.root, machine())
+    made = estimates.costs(images, study, variants, runner.planner.nodes)
+    peak = estimates.peak_disk(made, runner.planner.readers, study.storage_rules)
+    measured = estimates.measured_rates(made, runner.artifacts.root, machine())
     if args.json:
         rows = [
             {
                 **vars(cost),
-                "gpu_hours": cost.hours(estimate.CARDS[args.card]),
+                "gpu_hours": cost.hours(estimates.CARDS[args.card]),
                 "hours_here": cost.work * measured[cost.kind] / 3600 if cost.kind in measured else None,
                 "known": "measured" if cost.kind in measured else "not measured",
             }
@@ -166,8 +167,8 @@ def _estimate(args: Args, study: StudyBase, variants: tuple[Variant, ...], runne
         ]
         print_json({"card": args.card, "stages": rows, "peak_disk": peak, "not_listed": sorted(images.assumed)})
         return 0
-    print_table(estimate.lines(made, args.card, measured), estimate.HEADER)
-    rate = f"{args.card.upper()}, {estimate.CARDS[args.card]:g} TFLOP/s at an assumed {estimate.UTILISATION:.0%}"
+    print_table(estimates.lines(made, args.card, measured), estimates.HEADER)
+    rate = f"{args.card.upper()}, {estimates.CARDS[args.card]:g} TFLOP/s at an assumed {estimates.UTILISATION:.0%}"
     print(f"GPU hours: training and passes over images alone ({rate}). Peak disk: {peak / 1e9:,.0f} GB")
     print(f"Hours here: {'by finished stages of the same kind' if measured else NO_TIME}")
     if images.assumed:

@@ -67,7 +67,7 @@ def pretrain_job(args: Args) -> PretrainJob:
 
 
 def _observer(args: Args, job: PretrainJob) -> Observer | None:
-    from dinoskip.pipeline.training_runs import build_observer
+    from dinoskip.pipeline.stages.training_runs import build_observer
 
     if args.online_knn:
         section = OnlineConfig(knn=OnlineKnnConfig(dataset="online"))

@@ -28,7 +28,7 @@ Problem = tuple[str, str]
 Use = str
 """As what a data set is read: ``pretraining``, or the kind of label."""
 Content = tuple[str, ...]
-"""A function of :mod:`dinoskip.pipeline.external` that hashes files of a data set, and its arguments."""
+"""A function of :mod:`dinoskip.pipeline.stages.external` that hashes files of a data set, and its arguments."""
 
 
 @dataclass(frozen=True)

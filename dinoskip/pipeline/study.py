@@ -18,12 +18,12 @@ from dinoskip.config import Config, RawConfig, apply_overrides, read_yaml, valid
 from dinoskip.console import log
 from dinoskip.data.sets.labels import LABELS
 from dinoskip.errors import ConfigError, DataError
+from dinoskip.networks import Network
 from dinoskip.pipeline import stages
-from dinoskip.pipeline.external import HASHES
 from dinoskip.pipeline.graph import Node
-from dinoskip.pipeline.networks import Network
 from dinoskip.pipeline.sections import EvaluateBase, StudyBase
 from dinoskip.pipeline.stage import Problem, Stage, StudyNodes, at_share, beyond_depth
+from dinoskip.pipeline.stages.external import HASHES
 from dinoskip.pipeline.stages.tasks import rounded_sizes
 from dinoskip.pipeline.variants import Variant, confounds, expand
 from dinoskip.tasks import tasks

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from dinoskip.errors import ConfigError, DataError
-from dinoskip.pipeline.estimate import costs
+from dinoskip.pipeline.estimate.costs import costs
+from dinoskip.pipeline.estimate.work import StudyImages
 from dinoskip.pipeline.graph import Node, PlannedNode, Planner
 from dinoskip.pipeline.progress import Work
 from dinoskip.pipeline.report.settings import ReportSettings
@@ -14,7 +15,6 @@ from dinoskip.pipeline.runner import Runner
 from dinoskip.pipeline.sections import StudyBase
 from dinoskip.pipeline.study import STAGES
 from dinoskip.pipeline.variants import Variant
-from dinoskip.pipeline.work import StudyImages
 
 _REASON = 140  # letters of why a stage has not run
 

@@ -13,8 +13,8 @@ from pydantic import AfterValidator, Field
 from dinoskip.config import Config, OmitDefaultFromKey, RawConfig, merge, no_duplicates, validate
 from dinoskip.errors import ConfigError
 from dinoskip.init.config import ModelConfig
+from dinoskip.networks import Network, known_network, network_of_config
 from dinoskip.optim.config import OptimizerConfig
-from dinoskip.pipeline.networks import Network, known_network, network_of_config
 from dinoskip.specs import split_spec, training_of
 from dinoskip.training.supervised_config import with_defaults
 

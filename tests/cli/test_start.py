@@ -11,9 +11,9 @@ from PIL import Image
 from dinoskip.cli import main
 from dinoskip.cli.start import CONFIGS, PURPOSES
 from dinoskip.data import ScenesConfig, compose
-from dinoskip.pipeline.estimate import costs
+from dinoskip.pipeline.estimate.costs import costs
+from dinoskip.pipeline.estimate.work import StudyImages
 from dinoskip.pipeline.study import build_nodes, load_study
-from dinoskip.pipeline.work import StudyImages
 from dinoskip.results import read_rows
 from tests.helpers.labelled import make_classes
 

@@ -60,7 +60,7 @@ def reference_is_that_of_the_code(site: Path) -> None:
     assert "dinoskip features export" in commands
     assert "requeue" not in re.findall(r'<h2 id="dinoskip-([a-z]+)"', commands)
     for page, name in (
-        (python, "dinoskip.pipeline.evaluate.evaluate"),
+        (python, "dinoskip.pipeline.look.evaluate.evaluate"),
         (models, "dinoskip.models.build.create_model"),
         (evaluation, "eval.tokencut.cut.tokencut"),
     ):

@@ -34,6 +34,7 @@ LEAVES = {
     "tasks",
     "vit_config",
     "flops",
+    "networks",
     "specs",
 }
 # What each part may import of dinoskip. Later parts may import earlier ones.

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from dinoskip.files import hash_of
 from dinoskip.models import load_backbone
 from dinoskip.models.vit import bicubic_positions, dino_positions
-from dinoskip.pipeline.external import backbone_hash
+from dinoskip.pipeline.stages.external import backbone_hash
 from dinoskip.specs import authors_positions
 
 SMALL = "depth=2,embed_dim=24,num_heads=2,img_size=70,pretrained=false"

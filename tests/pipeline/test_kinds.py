@@ -12,7 +12,7 @@ from PIL import Image
 
 from dinoskip.data import CocoJsonConfig, MasksConfig
 from dinoskip.models import VitConfig, create_model, save_weights
-from dinoskip.pipeline.external import annotations_hash, images_hash, targets_hash
+from dinoskip.pipeline.stages.external import annotations_hash, images_hash, targets_hash
 from dinoskip.pipeline.study import build_nodes, load_study
 from tests.helpers.commands import dinoskip
 

@@ -175,8 +175,8 @@ def test_its_blocks_are_compiled_one_by_one() -> None:
 
 
 def test_a_plan_counts_levels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from dinoskip.pipeline.estimate.work import network_of
     from dinoskip.pipeline.variants import Variant
-    from dinoskip.pipeline.work import network_of
 
     network = network_of(Variant("a", model=ModelConfig(name="timm:swin_tiny_patch4_window7_224")))
     assert network.tokens(224, 224) == 49

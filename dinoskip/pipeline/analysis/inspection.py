@@ -28,7 +28,7 @@ from dinoskip.init.config import ModelConfig, SkiplessInit
 from dinoskip.models import Backbone
 from dinoskip.models.attention_sites import attentions
 from dinoskip.pipeline.analysis.results import CkaPair, Inside, QuantisedScore
-from dinoskip.pipeline.inputs import OneDataset
+from dinoskip.pipeline.stages.inputs import OneDataset
 from eval.online import OnlineKnn, OnlineProbe
 from eval.online.config import OnlineKnnConfig, OnlineProbeConfig
 from visualize.figures import network_figures

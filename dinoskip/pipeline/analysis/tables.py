@@ -27,8 +27,8 @@ from dinoskip.models.traced import own_size
 from dinoskip.pipeline.analysis.config import AnalyzeSection, LabelFreeConfig, QuantiseConfig
 from dinoskip.pipeline.analysis.inspection import CALIBRATION, inputs_of, inside, quantised_scores
 from dinoskip.pipeline.analysis.results import Analysis, QuantisedScore
-from dinoskip.pipeline.inputs import dataset_of, open_split
 from dinoskip.pipeline.stage import Task
+from dinoskip.pipeline.stages.inputs import dataset_of, open_split
 from dinoskip.training.calibration import centre_crops, spread
 from eval.online import OnlineKnn
 

@@ -26,12 +26,12 @@ from dinoskip.models.attention import cls_attention
 from dinoskip.pipeline.gallery.settings import GallerySettings, ShownModel
 from dinoskip.pipeline.gallery.strips import strip_images, strip_maps
 from dinoskip.pipeline.gallery.surfaces import surface_images, surface_pictures
-from dinoskip.pipeline.inputs import dataset_of, open_backbone
-from dinoskip.pipeline.joined import part_folder
 from dinoskip.pipeline.stage import Task, whole_patches
+from dinoskip.pipeline.stages.inputs import dataset_of, open_backbone
 from dinoskip.read_points import usual_norm
 from dinoskip.records import ImageRecords, read_records
 from dinoskip.results import EvalResult, read_rows
+from eval.joined import part_folder
 from eval.picture_maps import read_maps
 from eval.probe import load_heads, predict
 from eval.tokencut import TokenCutConfig, to_pixels

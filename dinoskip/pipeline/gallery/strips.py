@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 
 from dinoskip.images import read_mask
-from dinoskip.pipeline.joined import part_folder
 from dinoskip.pipeline.stage import Task
+from eval.joined import part_folder
 from visualize.gallery.content import GalleryImage
 
 

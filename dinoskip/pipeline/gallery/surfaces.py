@@ -13,9 +13,9 @@ from dinoskip.data.geometry import DepthDataset, NormalsDataset
 from dinoskip.data.sets import open_labels
 from dinoskip.data.sets.labels import LABELS
 from dinoskip.pipeline.gallery.settings import GallerySettings
-from dinoskip.pipeline.inputs import dataset_of
-from dinoskip.pipeline.joined import part_folder
 from dinoskip.pipeline.stage import Task
+from dinoskip.pipeline.stages.inputs import dataset_of
+from eval.joined import part_folder
 from visualize.gallery.content import GalleryImage
 from visualize.palette import sequential
 from visualize.rasters import nearest

@@ -14,7 +14,7 @@ from dinoskip.data import sets as datasets
 from dinoskip.data.sets.labels import CLASSES, DETECTION, LABELS, SEGMENTATION, Label
 from dinoskip.data.sets.layouts import kind_of
 from dinoskip.errors import ConfigError, DataError
-from dinoskip.pipeline.inputs import OneDataset
+from dinoskip.pipeline.stages.inputs import OneDataset
 from dinoskip.pipeline.variants import backbone_names
 from dinoskip.tasks import EvaluationTask, task, tasks
 from eval.knn.config import KnnConfig

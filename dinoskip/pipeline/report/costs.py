@@ -11,7 +11,7 @@ from typing import Any
 from dinoskip.console import read_metrics
 from dinoskip.files import read_json
 from dinoskip.pipeline import stages
-from dinoskip.pipeline.estimate import image_flops
+from dinoskip.pipeline.estimate.costs import image_flops
 from dinoskip.pipeline.progress import past_seconds
 from dinoskip.pipeline.stage import Task
 from dinoskip.pipeline.stages.pretrain import PretrainSection, section_of

@@ -6,8 +6,8 @@ from typing import Any
 
 from dinoskip.config import RawConfig, settings_for_key, validate
 from dinoskip.data.sets.kind import Composed
-from dinoskip.pipeline.inputs import OneDataset
 from dinoskip.pipeline.stage import Content, DataInputs, Stage, StudyNodes, Task
+from dinoskip.pipeline.stages.inputs import OneDataset
 
 
 def run(task: Task) -> None:

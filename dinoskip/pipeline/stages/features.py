@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dinoskip.pipeline.inputs import export_options, open_backbone, open_split
-from dinoskip.pipeline.settings import FEATURES_VERSION, FeatureSettings
 from dinoskip.pipeline.stage import EvaluatedModel, Stage, StudyNodes, Task
 from dinoskip.pipeline.stages import data
+from dinoskip.pipeline.stages.inputs import export_options, open_backbone, open_split
+from dinoskip.pipeline.stages.settings import FEATURES_VERSION, FeatureSettings
 
 
 def run(task: Task) -> None:

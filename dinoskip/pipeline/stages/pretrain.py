@@ -17,10 +17,10 @@ from dinoskip.data.shards import Source as Images
 from dinoskip.fields import Name
 from dinoskip.files import read_json
 from dinoskip.init.config import ModelConfig, WeightSelectionInit
-from dinoskip.pipeline.inputs import dataset_of
 from dinoskip.pipeline.sections import StudyBase
 from dinoskip.pipeline.stage import DataInputs, Problem, Stage, StudyNodes, Task, beyond_depth, not_multiples
 from dinoskip.pipeline.stages import data
+from dinoskip.pipeline.stages.inputs import dataset_of
 from dinoskip.pipeline.variants import Variant
 from dinoskip.training.objectives import AnyObjective, PretrainJob, dino_by_default
 from dinoskip.training.pretrain_config import PretrainConfig
@@ -195,7 +195,7 @@ def chosen_rate(inputs: Mapping[str, Path]) -> float | None:
 
 def run(task: Task) -> None:
     """Train, or go on."""
-    from dinoskip.pipeline.training_runs import keep_checkpoints, observer_of, on_main, pretrain  # torch
+    from dinoskip.pipeline.stages.training_runs import keep_checkpoints, observer_of, on_main, pretrain  # torch
 
     job, observer = job_of(task, chosen_rate(task.inputs)), observer_of(task)
     final = pretrain(

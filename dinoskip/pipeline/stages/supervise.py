@@ -11,9 +11,9 @@ from pydantic import Field
 from dinoskip.config import settings_for_key, validate
 from dinoskip.console import read_metrics
 from dinoskip.fields import Name
-from dinoskip.pipeline.inputs import open_split
 from dinoskip.pipeline.sections import StudyBase
 from dinoskip.pipeline.stage import Problem, Stage, StudyNodes, Task
+from dinoskip.pipeline.stages.inputs import open_split
 from dinoskip.pipeline.stages.pretrain import PretrainSection, inputs_of, job_source, start_file
 from dinoskip.pipeline.variants import Variant
 from dinoskip.results import EvalResult, write_rows
@@ -62,7 +62,7 @@ def add_nodes(nodes: StudyNodes) -> None:
 
 def run(task: Task) -> None:
     """Train, or go on; at the end write the accuracy."""
-    from dinoskip.pipeline.training_runs import Accuracy, keep_checkpoints, on_main, supervise  # torch
+    from dinoskip.pipeline.stages.training_runs import Accuracy, keep_checkpoints, on_main, supervise  # torch
 
     job = validate(SupervisedJob, job_source(task, KEY, "supervise"))
     train, val = (open_split(task, "classes", split) for split in ("train", "val"))

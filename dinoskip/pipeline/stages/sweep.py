@@ -193,7 +193,7 @@ def unresolved(rates: Sequence[ShortRun], trivial: float) -> str:
 
 def run(task: Task) -> None:
     """The short runs, each resumed where it was killed. The output is ``sweep.json`` alone."""
-    from dinoskip.pipeline.training_runs import observer_of, on_main  # torch
+    from dinoskip.pipeline.stages.training_runs import observer_of, on_main  # torch
 
     if on_main(lambda: (task.out / SWEEP_RESULT).is_file()):  # killed after the choice, while it removed the runs
         on_main(lambda: _leave_only(task.out, SweepResult.read(task.out)))
@@ -213,7 +213,7 @@ def run(task: Task) -> None:
 
 
 def _short_run(task: Task, lr: float, images: Images, observer: Observer) -> ShortRun:
-    from dinoskip.pipeline.training_runs import on_main, pretrain  # torch
+    from dinoskip.pipeline.stages.training_runs import on_main, pretrain  # torch
 
     out = _place(task.out, lr)
     try:

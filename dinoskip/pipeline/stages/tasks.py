@@ -8,9 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dinoskip.pipeline.inputs import open_backbone, open_features, open_split
-from dinoskip.pipeline.joined import join_parts
-from dinoskip.pipeline.settings import FeatureSettings, TaskSettings
 from dinoskip.pipeline.stage import (
     Command,
     Content,
@@ -24,8 +21,11 @@ from dinoskip.pipeline.stage import (
     whole_patches,
 )
 from dinoskip.pipeline.stages import data, features
+from dinoskip.pipeline.stages.inputs import open_backbone, open_features, open_split
+from dinoskip.pipeline.stages.settings import FeatureSettings, TaskSettings
 from dinoskip.read_points import usual_norm
 from dinoskip.tasks import EvaluationTask, TaskInputs, task
+from eval.joined import join_parts
 
 if TYPE_CHECKING:
     from dinoskip.features import FeatureSet

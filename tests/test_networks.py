@@ -14,7 +14,7 @@ from dinoskip.errors import ConfigError
 from dinoskip.models import create_model
 from dinoskip.models.build import from_config
 from dinoskip.models.export import save_weights
-from dinoskip.pipeline.networks import Network, known_network
+from dinoskip.networks import Network, known_network
 from dinoskip.pipeline.stage import at_share, whole_patches
 from dinoskip.pipeline.study import build_nodes, study_of
 from dinoskip.pipeline.variants import backbone_names

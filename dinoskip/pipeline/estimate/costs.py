@@ -1,8 +1,8 @@
 """What a study takes: operations and disk, computed; seconds, as its finished stages took them on this machine.
 
 Operations are counted in closed form (:mod:`dinoskip.flops`) for the images that are there
-(:mod:`dinoskip.pipeline.work`). GPU hours are those of training and passes over images / (a card's rate x an assumed
-utilisation). Images of native size are taken to be as large as the first.
+(:mod:`dinoskip.pipeline.estimate.work`). GPU hours are those of training and passes over images / (a card's rate x an
+assumed utilisation). Images of native size are taken to be as large as the first.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from dinoskip.config import dump
 from dinoskip.console import human_bytes
 from dinoskip.errors import DiskFull
 from dinoskip.flops import supervised_step_flops, vit_parameters
+from dinoskip.pipeline.estimate.work import StudyImages, StudyWork
 from dinoskip.pipeline.graph import Node
 from dinoskip.pipeline.progress import past_seconds, rates
 from dinoskip.pipeline.sections import StorageRules, StudyBase
-from dinoskip.pipeline.settings import FeatureSettings, TaskSettings
 from dinoskip.pipeline.stages.pretrain import PretrainSection
+from dinoskip.pipeline.stages.settings import FeatureSettings, TaskSettings
 from dinoskip.pipeline.stages.supervise import SuperviseSection
 from dinoskip.pipeline.stages.sweep import SweepSection, short_recipe
 from dinoskip.pipeline.stages.weights import recipe_of
 from dinoskip.pipeline.variants import Variant
-from dinoskip.pipeline.work import StudyImages, StudyWork
 from dinoskip.training.pretrain_config import PretrainConfig
 from dinoskip.training.supervised_config import SupervisedConfig
 from dinoskip.vit_config import MLP_RATIO, VitConfig

@@ -12,10 +12,10 @@ from dinoskip.data.sets.kind import Composed
 from dinoskip.data.sets.labels import LABELS
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.images import image_size
+from dinoskip.networks import Network, network_of_config
 from dinoskip.pipeline.graph import Node
-from dinoskip.pipeline.networks import Network, network_of_config
 from dinoskip.pipeline.sections import StudyBase
-from dinoskip.pipeline.settings import FeatureSettings, TaskSettings
+from dinoskip.pipeline.stages.settings import FeatureSettings, TaskSettings
 from dinoskip.pipeline.variants import Variant
 from dinoskip.vit_config import VitConfig
 

@@ -9,8 +9,8 @@ from dinoskip import features
 from dinoskip.config import Config, RawConfig, validate
 from dinoskip.data import sets as datasets
 from dinoskip.data.sets.labels import LABELS
-from dinoskip.pipeline.settings import FeatureSettings
 from dinoskip.pipeline.stage import Task
+from dinoskip.pipeline.stages.settings import FeatureSettings
 
 if TYPE_CHECKING:
     from dinoskip.features import FeatureSet

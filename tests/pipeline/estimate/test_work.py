@@ -13,13 +13,13 @@ from dinoskip.data import ScenesConfig, compose
 from dinoskip.flops import vit_flops
 from dinoskip.models import VitConfig, save_weights
 from dinoskip.models.build import from_config
-from dinoskip.pipeline.estimate import Cost, costs
-from dinoskip.pipeline.networks import Network, known_network
+from dinoskip.networks import Network, known_network
+from dinoskip.pipeline.estimate.costs import Cost, costs
+from dinoskip.pipeline.estimate.work import StudyImages, network_of
 from dinoskip.pipeline.study import build_nodes, load_study, study_of
 from dinoskip.pipeline.variants import Variant
-from dinoskip.pipeline.work import StudyImages, network_of
 
-TASKS = Path(__file__).parents[2] / "configs" / "tasks.yaml"
+TASKS = Path(__file__).parents[3] / "configs" / "tasks.yaml"
 
 
 @cache

@@ -13,8 +13,8 @@ from PIL import Image
 from dinoskip.cli import main
 from dinoskip.errors import DataError
 from dinoskip.files import write_manifest
-from dinoskip.pipeline.external import backbone_hash
 from dinoskip.pipeline.runner import Runner
+from dinoskip.pipeline.stages.external import backbone_hash
 from dinoskip.pipeline.study import STAGES, build_nodes, load_study
 
 STUDY = """

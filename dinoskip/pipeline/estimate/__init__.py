@@ -1,0 +1,1 @@
+"""What a study takes: operations, disk, and seconds as its finished stages took them."""
