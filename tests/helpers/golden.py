@@ -13,4 +13,4 @@ def recorded(folder: str, task: str | None = None) -> tuple[Path, list[dict[str,
     """A folder below golden, and the cases in its index, of one task if one is named."""
     index = ROOT / folder / "index.json"
     cases = json.loads(index.read_text())["cases"] if index.is_file() else []
-    return index.parent, [case for case in cases if task in (None, case["task"])]
+    return index.parent, [case for case in cases if task is None or case["task"] == task]
