@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from dinoskip.diagnostics.checkpoint_choice import choices
 from visualize.tables import DataTable
 
 Rows = Sequence[Mapping[str, Any]]
@@ -132,6 +131,8 @@ _LABEL_FREE = {
 
 def label_free_tables(measured: Mapping[str, Rows]) -> list[DataTable]:
     """Measures without labels at the last block by network and epoch (``NAME epN``), all blocks, and the choices."""
+    from dinoskip.diagnostics.checkpoint_choice import choices  # torch
+
     if not measured:
         return []
     runs: dict[str, dict[int, Rows]] = {}
