@@ -12,12 +12,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import timm
 from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from timm.models import build_model_with_cfg, generate_default_cfgs, register_model
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor
 
 from dinoskip.config import dump
+from dinoskip.errors import ConfigError
 from dinoskip.files import write_json
 from dinoskip.models.build import vit_arguments
 from dinoskip.models.entmax import EntmaxAttention
@@ -76,12 +78,34 @@ def _entry_point(name: str) -> Callable[..., VisionTransformer]:
     return build
 
 
+def _of_timm(config: VitConfig) -> dict[str, Any]:
+    """Of a network of timm's that is as timm builds it for the size of its name."""
+    own = timm.get_pretrained_cfg(str(config.timm_name))
+    size = [3, config.img_size, config.img_size]
+    if not config.computes_as_timm or own is None or list(own.input_size) != size:
+        raise ConfigError(
+            f"a folder for timm: it builds no {config.name} of these skips, graying or image size",
+            "write FILE.safetensors, which dinoskip reads, or a program",
+        )
+    statistics = {"mean": list(IMAGENET_DEFAULT_MEAN), "std": list(IMAGENET_DEFAULT_STD), "input_size": size}
+    layers = {"first_conv": own.first_conv, "classifier": own.classifier}
+    return {
+        "architecture": config.timm_name,
+        "num_classes": 0,
+        "num_features": config.width,
+        "pretrained_cfg": {"num_classes": 0, **statistics, **layers},
+        "dinoskip": dump(config),
+    }
+
+
 def timm_config(config: VitConfig) -> dict[str, Any]:
     """What ``config.json`` must say for timm's loader to build this model.
 
     A network with all skips is timm's own ViT. Any other has one of our registered names, which timm knows after
     ``import dinoskip.models`` and refuses as unknown before: it is never taken for a network with skips.
     """
+    if config.timm_name is not None:
+        return _of_timm(config)
     width, patch = SHAPES[config.name]
     arguments: dict[str, Any] = {"depth": config.blocks, "img_size": config.img_size, "dynamic_img_size": True}
     if config.layer_scale is not None:

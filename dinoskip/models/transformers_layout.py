@@ -84,6 +84,7 @@ def save_transformers_folder(folder: str | Path, state: Mapping[str, Tensor], co
     lacking += [f"attention={config.attention}"] * (config.attention != "softmax")
     lacking += [name for name in ("registers", "cls_norms") if getattr(config, name)]
     lacking += [name for name, value in special.items() if value is not None]
+    lacking += [f"name={config.name}"] if config.timm_name is not None else []
     if lacking:
         raise ConfigError(
             f"{folder}: transformers has no ViT with {', '.join(lacking)}", "write a folder for timm: --layout timm"

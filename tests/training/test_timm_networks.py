@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import timm
 import torch
 from pydantic import ValidationError
 from torch import nn
@@ -17,8 +18,9 @@ from dinoskip.errors import ConfigError, Interrupted, WeightsError
 from dinoskip.flops import vit_flops, vit_parameters
 from dinoskip.init.build import build_model
 from dinoskip.init.config import ModelConfig
-from dinoskip.models import VitConfig, load_backbone, load_weights
+from dinoskip.models import VitConfig, load_backbone, load_weights, save_timm_folder
 from dinoskip.models.attention_sites import attentions
+from dinoskip.models.transformers_layout import save_transformers_folder
 from dinoskip.specs import exported_weights
 from dinoskip.training import PretrainJob, pretrain
 from dinoskip.training.compilation import Compiler
@@ -160,6 +162,21 @@ def test_a_program_gives_the_levels_of_a_run(tmp_path: Path) -> None:
 
     backbone = load_backbone("timm:pvt_v2_b0,pretrained=false,image_size=64")
     assert save_program(tmp_path / "a.pt2", backbone, size=64) < 1e-4
+
+
+def test_timm_loads_a_folder_of_what_it_builds_itself(tmp_path: Path) -> None:
+    config = ModelConfig(name="timm:pvt_v2_b0")
+    model = build_model(config, 0).eval()
+    save_timm_folder(tmp_path / "a", model.state_dict(), config, {})
+    loaded = timm.create_model(f"local-dir:{tmp_path / 'a'}", pretrained=True, num_classes=0).eval()
+    images = torch.randn(1, 3, 64, 64)
+    with torch.no_grad():
+        assert torch.equal(loaded(images), model(images))
+    for change in ({"skip": False}, {"graying": {}}, {"img_size": 64}):
+        with pytest.raises(ConfigError, match="it builds no timm:pvt_v2_b0 of these skips"):
+            save_timm_folder(tmp_path / "b", {}, ModelConfig(name="timm:pvt_v2_b0", **change), {})
+    with pytest.raises(ConfigError, match="name=timm:pvt_v2_b0"):
+        save_transformers_folder(tmp_path / "c", {}, config)
 
 
 def test_its_blocks_are_compiled_one_by_one() -> None:

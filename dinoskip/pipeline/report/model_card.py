@@ -16,7 +16,7 @@ from dinoskip.errors import DataError
 from dinoskip.files import read_json
 from dinoskip.results import EvalResult
 from dinoskip.tasks import TABLE, task
-from dinoskip.vit_config import SHAPES, VitConfig
+from dinoskip.vit_config import VitConfig
 from visualize.board import read_sources
 from visualize.comparison import Score, Scores
 from visualize.tables import markdown_rows
@@ -109,7 +109,7 @@ def _text(source: CardSource) -> str:
 
 
 def _what(source: CardSource) -> Iterator[str]:
-    width, patch = SHAPES[source.model.name]
+    width, patch = source.model.width, source.model.patch_size
     skips: dict[bool | str, str] = {True: "with skip connections", False: "without skip connections"}
     kind = skips.get(source.model.skip, f"with the {source.model.skip}'s skip connections alone")
     weight = source.model.skip_weight
