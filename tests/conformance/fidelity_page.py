@@ -53,16 +53,18 @@ NOT_CHECKED = """
 
 ## Not made
 
-A configuration of `configs/paper` makes what the other papers train with plain ViTs, ours beside the printed numbers:
+A configuration of `configs/paper` makes what the other papers train, ours beside the printed numbers:
 `graying_*`, `token_graying` and `mae_finetune`; `conditioned_*`; `quantisation`. None was run at its size. Left out:
 
-- *Always Skip Attention*: table 2's linear attention, table 4's Swin, CaiT and PVT, ConvMixer: networks of other kinds.
+- *Always Skip Attention*: table 2's linear attention; figure 2's ConvMixer-Tiny, whose sizes are not printed
+  (`model.name=timm:convmixer_768_32`, with and without `model.skip`, is what there is of it).
   Table 3's coefficients are not legible in our text (those of DCT are ours), and figures 7 and 8 do not say of which
   block, at which tokens and by what: `analyze.spectrum` takes W_Q, W_K and W_V. MAE's fine-tuning normalises before the
   mean of the patches, not after it.
-- *Conditioned Initialization*: Swin, XCiT and DaViT of tables 1, 12 and 13 and of figures 1 to 4; table 3 (detection by
-  Mask R-CNN), 4 (long sequences), 5 and 7 to 11 (language). ViT-B's recipe is not unique in the paper's source, DeiT's
-  repeated augmentation is not there.
+- *Conditioned Initialization*: mimetic XCiT and DaViT of table 1, whose logits are between channels; table 4 (long
+  sequences). ViT-B's recipe is not unique in the paper's source, DeiT's repeated augmentation is not there. Table 3 is
+  [detection](heads.md#detection) with a fine-tuned network, by a recipe of ours. Tables 5 and 7 to 11 have an
+  [example](examples.md) of a few minutes, which does not test them.
 - *The Quantization Benefits*: its models are of language; `quantisation` puts images and k-NN in their place.
 """
 CLAIMS = {

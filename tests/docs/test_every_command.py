@@ -49,6 +49,7 @@ NOT_RUN = {
 RUN_ELSEWHERE = {
     "docs/tutorial.md": "tests/docs/test_tutorial.py",
     "docs/extending.md": "tests/house/test_extending.py",
+    "docs/examples.md": "tests/docs/test_examples.py",
 }
 """Pages that a test of their own runs from top to bottom."""
 LAUNCHERS = ("torchrun", "srun")

@@ -1,0 +1,66 @@
+"""The examples of docs/examples run, with fewer steps, and what they share is right."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+import scipy.stats
+import torch
+
+EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
+NAMES = ("language_models",)
+
+pytest.importorskip("transformers", reason="transformers is not installed: pip install 'dinoskip[hub]'")
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    """The module that the examples share; theirs are forgotten afterwards."""
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    import small
+
+    yield small
+    for name in (*NAMES, "small"):
+        sys.modules.pop(name, None)
+
+
+def test_masked_bytes_alone_are_told(small: ModuleType) -> None:
+    fitted, held = small.text_bytes()
+    assert len(fitted) > 300_000
+    assert 8 < len(fitted) / len(held) < 10
+    generator = torch.Generator().manual_seed(0)
+    taken = small.windows(fitted, 40, 32, generator)
+    batch = small.masked(taken, generator)
+    hidden = batch["input_ids"] == small.MASK
+    assert 0.1 < hidden.float().mean() < 0.2
+    assert (batch["labels"][hidden] == taken[hidden]).all()
+    assert (batch["labels"][~hidden] == -100).all()
+
+
+def test_intervals_are_those_of_t(small: ModuleType) -> None:
+    values = [1.0, 2.0, 4.0]
+    low, high = scipy.stats.t.interval(0.95, 2, np.mean(values), scipy.stats.sem(values))
+    assert small.interval(values) == f"{np.mean(values):.3f} [{low:.3f}, {high:.3f}]"
+    rows = {"a": {"bits": [1.0, 2.0]}, "b": {"bits": [2.0, 3.0]}}
+    assert "minus a 1.000 [1.000, 1.000]" in small.table(rows, against="a")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", NAMES)
+def test_runs(name: str, small: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    example = __import__(name)
+    example.main(steps=4, seeds=(0, 1))
+    lines = capsys.readouterr().out.splitlines()
+    rows = [line for line in lines if re.search(r"\d+\.\d{3} \[-?\d", line)]
+    assert len(rows) == 6
+    assert not any("nan" in line for line in rows)
+    page = (EXAMPLES.parent / "examples.md").read_text()
+    said = [line for line in page.splitlines() if re.search(r"\d+\.\d{3} \[-?\d", line)]
+    assert {row[:28].strip() for row in rows} <= {line[:28].strip() for line in said}, "the page has every line"
