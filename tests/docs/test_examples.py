@@ -14,7 +14,7 @@ import scipy.stats
 import torch
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
-NAMES = ("language_models",)
+NAMES = ("language_models", "residual_free")
 
 pytest.importorskip("transformers", reason="transformers is not installed: pip install 'dinoskip[hub]'")
 
@@ -51,6 +51,25 @@ def test_intervals_are_those_of_t(small: ModuleType) -> None:
     assert "minus a 1.000 [1.000, 1.000]" in small.table(rows, against="a")
 
 
+def test_blocks_without_skips_and_rounded_networks(small: ModuleType) -> None:
+    import language_models
+
+    torch.manual_seed(0)
+    model = language_models.gpt2().eval()
+    batch = language_models.batch_of(small.text_bytes()[1], 4, "GPT-2", torch.Generator().manual_seed(0))
+    with_skips = model(**batch).loss.item()
+    close = small.bits(small.quantised(model, 16, 16, [batch]), [batch])
+    assert close == pytest.approx(with_skips / np.log(2), abs=1e-3)
+    assert small.bits(small.quantised(model, 2, 2, [batch]), [batch]) != pytest.approx(close, abs=1e-3)
+    assert small.bits(model, [batch]) == pytest.approx(with_skips / np.log(2), abs=1e-5), "a copy is rounded"
+    skipless = small.without_skips(model)
+    block = skipless.transformer.h[0]
+    for part in (block.attn.c_proj, block.mlp.c_proj):
+        torch.nn.init.zeros_(part.weight)
+        torch.nn.init.zeros_(part.bias)
+    assert (block(torch.rand(1, 3, 64)) == 0).all()
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", NAMES)
@@ -59,7 +78,7 @@ def test_runs(name: str, small: ModuleType, capsys: pytest.CaptureFixture[str]) 
     example.main(steps=4, seeds=(0, 1))
     lines = capsys.readouterr().out.splitlines()
     rows = [line for line in lines if re.search(r"\d+\.\d{3} \[-?\d", line)]
-    assert len(rows) == 6
+    assert len(rows) == {"language_models": 6, "residual_free": 4}[name]
     assert not any("nan" in line for line in rows)
     page = (EXAMPLES.parent / "examples.md").read_text()
     said = [line for line in page.splitlines() if re.search(r"\d+\.\d{3} \[-?\d", line)]
