@@ -27,29 +27,28 @@ HEAD = """# Fidelity to the papers
 python -m tests.conformance.fidelity_page --slow     # checks every claim and writes this page
 ```
 
-The claims of four papers that are listed here, on a CPU, in float64 unless said. **{summary}** What was not checked,
-and why, is [at the end](#not-checked).
+This page lists claims of four papers. Each is checked on a CPU, in float64 unless said. **{summary}** The end of
+the page says [what was not checked](#not-checked), and why.
 
-A line has the check's number, the claim and its place in the paper; [fidelity.csv](fidelity.csv) has every comparison.
-Where the papers contradict themselves or say nothing:
-[what they leave open](diagnostics.md#what-the-papers-leave-open). A claim that is wrong as printed is marked so: its
-comparisons count the cases that violate it, and check what holds instead."""
+Each line has the number of the check, the claim and its place in the paper; [fidelity.csv](fidelity.csv) has every
+comparison. A claim that is wrong as printed is marked so: its comparisons count the cases that violate it, and check
+what holds instead. Another page lists [what the papers leave open](diagnostics.md#what-the-papers-leave-open)."""
 NOT_CHECKED = """
 ## Not checked
 
-- *Cutting the Skip*: tables 1 to 4 and figures 1 to 4 and 6 are of trainings on ImageNet (`configs/paper`; what
-  small networks of ours say of them: [the paper's claims](results/claims.md)). Proposition 2's κ(J) ≈ 1: its premise
-  fails at the paper's constants, so only the parts are checked (24, 25). Equation 20's normal distribution: its mean
-  and variance follow from 38.
-- *Always Skip Attention*: tables 1, 2, 4 and 5, the accuracies of table 3 and figures 1 to 6 are of trainings. Figures
-  7 and 8 and the kernel of supplement C are of trained networks: 43 is of one fresh attention. That attention is worse
-  conditioned than the MLP rests on the bound of 41. Supplement B is of ConvMixer, which is not part of this project.
-- *Conditioned Initialization*: its tables and figures are of trainings (`configs/paper`).
-- *The Quantization Benefits*: Theorem 1's table has no threshold for "near-Gaussian", and by the paper's sec. C.3 a
-  Gaussian start is as near as 6/d, too (34); what it says is of eight trained language models. Its parts are checked
-  (34 to 36, 44 to 46). Lemmas 2, 3 and 4 and Theorem 2 repeat Lemmas 7, 11, 8 with 10, and 6. That the softmax of
-  Lemma 14's scores has an excess kurtosis of order 1 is not checked: with the lemma's variance of 1 it is a
-  lognormal's, 111. Section 5 is of trained language models.
+- *Cutting the Skip*: tables 1 to 4 and figures 1 to 4 and 6 need trainings on ImageNet (`configs/paper`);
+  [the paper's claims](results/claims.md) compares them with small networks. The premise of Proposition 2's κ(J) ≈ 1
+  fails at the paper's constants, so only its parts are checked (24, 25). Equation 20's normal distribution is not
+  checked; its mean and variance follow from 38.
+- *Always Skip Attention*: tables 1, 2, 4 and 5, the accuracies of table 3 and figures 1 to 6 need trainings. Figures 7
+  and 8 and the kernel of supplement C show trained networks; check 43 uses one untrained attention. The claim that
+  attention is worse conditioned than the MLP rests on the bound of 41. Supplement B, on ConvMixer, is not checked.
+- *Conditioned Initialization*: its tables and figures need trainings (`configs/paper`).
+- *The Quantization Benefits*: Theorem 1's table concerns eight trained language models and has no threshold for
+  "near-Gaussian". By the paper's sec. C.3 a Gaussian start is also as near as 6/d (34). The theorem's parts are
+  checked (34 to 36, 44 to 46). Lemmas 2, 3 and 4 and Theorem 2 repeat Lemmas 7, 11, 8 with 10, and 6. It is not
+  checked that the softmax of Lemma 14's scores has an excess kurtosis of order 1; with the lemma's variance of 1 it
+  would be that of a lognormal, 111. Section 5 concerns trained language models.
 
 ## Not made
 
