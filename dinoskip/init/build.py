@@ -13,7 +13,7 @@ from dinoskip.init.config import (
     Init,
     ModelConfig,
 )
-from dinoskip.init.default import unset_tensors
+from dinoskip.init.default import default_tensors
 from dinoskip.init.reparametrise import reparametrise_
 from dinoskip.models.build import from_config
 from dinoskip.models.family_blocks import skip_blocks
@@ -46,7 +46,7 @@ def build_model(
         with torch.no_grad():
             for tensor in [*model.parameters(), *model.buffers()]:
                 tensor.fill_(torch.nan)  # an integer buffer cannot hold NaN and would fail here rather than stay unset
-    initialise(model, config.init, seed, images)
+    initialise(model, config.init, seed, images, keep_others=config.timm_name is not None)
     if config.reparametrise is not None:
         reparametrise_(model, **config.reparametrise.model_dump())
     if config.skip_weight is not None:
@@ -63,10 +63,16 @@ def tensors_of(init: Init, model: nn.Module, seed: int, images: Tensor | None = 
     return init.tensors(model, seed, images)
 
 
-def initialise(model: nn.Module, init: Init, seed: int, images: Tensor | None = None) -> None:
-    """Assign every parameter once: ``init``'s own, then the default where there is no value yet. None may stay NaN."""
+def initialise(
+    model: nn.Module, init: Init, seed: int, images: Tensor | None = None, *, keep_others: bool = False
+) -> None:
+    """Assign every parameter once: ``init``'s own, then the default for all others. None may stay NaN.
+
+    With ``keep_others`` the others keep the values that they have.
+    """
     own = assign(model, tensors_of(init, model, seed, images))
-    assign(model, ((name, tensor) for name, tensor in unset_tensors(model, seed) if name not in own))
+    if not keep_others:
+        assign(model, default_tensors(model, seed, without=own))
     state = [*model.named_parameters(), *model.named_buffers()]
     unset = [name for name, tensor in state if not bool(tensor.isfinite().all())]
     if unset:

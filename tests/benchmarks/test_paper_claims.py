@@ -86,7 +86,9 @@ def test_three_seeds_decide_and_one_does_not() -> None:
     said = judged(rows_of("skip", low), rows_of("paper", high[:1]))
     assert said == f"{OPEN} (1 seed); 1 of 1 differences point its way"
     assert judged(rows_of("skip", low), rows_of("paper", [11.0, 12.0, 13.5])).startswith(OPEN)
-    assert judged(rows_of("skip", low), rows_of("paper", high, degenerate=0.9)).startswith(f"{OPEN} (3 seeds)")
+    assert judged(
+        rows_of("skip", low), rows_of("paper", high, degenerate=0.9, complete=0.9, token_cosine=0.995)
+    ).startswith(f"{OPEN} (3 seeds)")
     assert judged(rows_of("skip", low)) == "–"
 
 

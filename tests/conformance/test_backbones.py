@@ -62,13 +62,14 @@ def ours(patch: int, **options: Any) -> Maker:
     return make
 
 
-def of_timm(name: str, patch: int = 16, **options: Any) -> Maker:
+def of_timm(name: str, patch: int = 16, pos_embed: str | None = None, **options: Any) -> Maker:
     def make(folder: Path) -> Case:
         shape = {"img_size": 4 * patch, "depth": 2, "embed_dim": 48, "num_heads": 3, "dynamic_img_size": True}
         everything = shape | {"num_classes": 0} | options
         network = shaken(timm.create_model(name, **everything))
         save_file(network.state_dict(), folder / "w.safetensors")
-        backbone = load_backbone(f"timm:{name},file={folder / 'w.safetensors'}", **everything)
+        resized = {} if pos_embed is None else {"pos_embed": pos_embed}
+        backbone = load_backbone(f"timm:{name},file={folder / 'w.safetensors'}", **everything, **resized)
         return Case(backbone, network, network.forward_features, network.blocks)
 
     return make
@@ -136,7 +137,7 @@ MAKERS: dict[str, Maker] = {
     "timm deit distilled (two prefix tokens)": of_timm("deit_tiny_distilled_patch16_224"),
     "timm deit3 (LayerScale, bare CLS)": of_timm("deit3_small_patch16_224"),
     "timm dino patch 8": of_timm("vit_small_patch8_224", 8),
-    "timm dinov2": of_timm("vit_small_patch14_dinov2", 14),
+    "timm dinov2": of_timm("vit_small_patch14_dinov2", 14, pos_embed="timm"),
     "timm dinov2 with registers": of_timm("vit_small_patch14_reg4_dinov2", 14),
     "timm clip (norm before blocks)": of_timm("vit_xsmall_patch16_clip_224"),
     "timm siglip (no CLS, attention pooling)": of_timm("vit_base_patch16_siglip_224"),

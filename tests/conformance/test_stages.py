@@ -24,6 +24,7 @@ SMALLER = (
     "evaluate.saliency={datasets: [scenes], split: val}",
     "evaluate.objects={datasets: [scenes], split: val, size: 32}",
     "evaluate.cluster={datasets: [scenes], size: 32, seeds: 1}",
+    "evaluate.detection={datasets: [scenes], short_side: 64, long_side: 64, epochs: 1, channels: 8}",
     "evaluate.linear={datasets: [scenes], size: 32, epochs: 1, batch_size: 4, last: [1], learning_rates: [1.0]}",
 )
 

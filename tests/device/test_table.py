@@ -38,10 +38,10 @@ def test_what_the_page_says() -> None:
     names = ("TokenCut, a batch", "live probe, a step", "cached probe, a step", "feature export, a batch")
     cut, live, cached, export = (STATED[name].reads for name in names)
     for text in (
-        f"counts for {len(STATED)} paths",
+        f"counts for {len(STATED)} code paths",
         f"{adamw.kernels:,} operations with AdamW, {soap.kernels:,} with SOAP",
-        f"cut on the device {device.kernels - soap.kernels} more",
-        f"A batch of TokenCut has {cut}, a step of live probes {live}",
-        f"of cached ones {cached}, feature export {export}.",
+        f"{device.kernels - soap.kernels} more if the device cuts them",
+        f"A batch of TokenCut has {cut} reads, a step of live probes {live}",
+        f"a step of cached probes {cached}, feature export {export}.",
     ):
         assert text in page

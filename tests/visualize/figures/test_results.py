@@ -68,12 +68,12 @@ def test_baselines_and_random_weights_are_drawn_where_they_belong(tmp_path):
     figure = blocks_figure({"a": rows}, tmp_path / "b", [*floor, elsewhere])
     drawn = figure.light.read_text()
     assert "grey level: baseline" in figure.reading
-    assert "before training" in figure.reading
+    assert "thin curve: the same network before training" in figure.reading
     assert "<!-- chance, majority class -->" in drawn
     assert "centre box" not in drawn
     plain = blocks_figure({"a": rows_at((1,), 3.0)}, tmp_path / "c")
     assert "grey level: baseline" not in plain.reading
-    assert "before training" not in plain.reading
+    assert "thin curve" not in plain.reading
 
 
 def test_every_figure_says_what_to_look_for(tmp_path):
