@@ -49,10 +49,10 @@ A ViT of width 128 with {depth} blocks, patches of 8, 48 × 48 pixels; 407 steps
 or, for the last network, distillation (`configs/objectives/dial.yaml`, `dial_skip.yaml`, `dial_distilled.yaml`). Scenes
 hold one drawn form each, whose class is the form; textures and colours are random. A probe of the pixels'
 [colours](../protocols.md#without-a-network) is still far above the majority class: a mIoU below it says nothing of
-learning. mIoU: a linear probe of 20 epochs on 600 scenes, scored on 200; CorLoc: TokenCut by keys on those 200 at 64 × 64. The probe's block is chosen without the images
-scored, CorLoc's on them, which favours nobody but raises all its numbers. Networks end without skips, but for *skip*.
-**Rates were not searched**: they are those of earlier trials at width 96 (2e-3 with skips, 1e-3 without), so a
-difference may be one of rates.
+learning. mIoU: a linear probe of 20 epochs on 600 scenes, scored on 200; CorLoc: TokenCut by keys on those 200 at
+64 × 64. The probe's block is chosen without the images scored, CorLoc's on them, which favours nobody but raises all
+its numbers. Networks end without skips, but for *skip*. **Rates were not searched**: they are those of earlier trials
+at width 96 (2e-3 with skips, 1e-3 without), so a difference may be one of rates.
 """
 
 
