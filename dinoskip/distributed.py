@@ -19,7 +19,7 @@ from torch.distributed.tensor import DTensor, Replicate
 
 from dinoskip.console import log
 from dinoskip.environment import gpu_problem
-from dinoskip.errors import ConfigError, DataError, DinoskipError, Interrupted, Preempted, RankLost
+from dinoskip.errors import ConfigError, DataError, DinoskipError, Interrupted, Preempted, RankLost, first_line
 
 T = TypeVar("T")
 JOIN = timedelta(minutes=5)  # for all ranks to find one another
@@ -193,7 +193,7 @@ def _join(here: World, meeting: str) -> None:
         if place == "env://":
             place = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
         raise ConfigError(
-            f"rank {here.rank} of {here.size} met no others at {place}: {str(error).splitlines()[0]}",
+            f"rank {here.rank} of {here.size} met no others at {place}: {first_line(error)}",
             "all ranks must start together and reach that host; MASTER_ADDR and MASTER_PORT may name another",
         ) from None
 

@@ -30,6 +30,11 @@ class DinoskipError(Exception):
         return f"{self.message} ({self.hint})" if self.hint else self.message
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of what an error says, or its kind where it says nothing."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
 class ConfigError(DinoskipError):
     """A configuration or command-line value that cannot be used; may hold several problems, one line each."""
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from dinoskip.errors import DataError, WeightsError, translate_write_errors
+from dinoskip.errors import DataError, WeightsError, first_line, translate_write_errors
 
 if TYPE_CHECKING:
     import torch
@@ -241,9 +241,7 @@ def load_torch_file(path: Path) -> Any:
             f"{path}: refused: it holds more than tensors and plain containers", "re-save its state_dict alone"
         ) from error
     except Exception as error:  # the legacy reader raises nearly anything on a file that is not one (IndexError, ...)
-        raise WeightsError(
-            f"{path}: not a readable torch file: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
-        ) from error
+        raise WeightsError(f"{path}: not a readable torch file: {first_line(error)}") from error
 
 
 # --- directories -------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from dinoskip.console import log
-from dinoskip.errors import ConfigError, WeightsError, did_you_mean
+from dinoskip.errors import ConfigError, WeightsError, did_you_mean, first_line
 from dinoskip.files import TensorFile, read_json, read_tensor_header, verify_manifest
 from dinoskip.vit_config import VitConfig
 
@@ -44,7 +44,7 @@ def declared_weights(path: Path) -> tuple[VitConfig, dict[str, Any], TensorFile]
             f"{path}: damaged dinoskip header: {'.'.join(map(str, first['loc']))}: {first['msg']}"
         ) from None
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        reason = "nested too deeply" if isinstance(error, RecursionError) else str(error).splitlines()[0]
+        reason = "nested too deeply" if isinstance(error, RecursionError) else first_line(error)
         raise WeightsError(f"{path}: damaged dinoskip header: {reason}") from error
     counted = {"I64"} if config.timm_name is not None else set()  # batches that BatchNorm has seen
     kinds = sorted(set(header.dtypes.values()) - _DTYPES - counted)

@@ -19,7 +19,7 @@ from typing import Any, Literal
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from dinoskip.errors import DataError
+from dinoskip.errors import DataError, first_line
 
 GRACE_S = 30
 WORKER_TIMEOUT_S = 600
@@ -110,7 +110,7 @@ class WorkerLoader(DataLoader):
 
         ``near`` is asked for their names once the worker has ended: until then the signal of its end may still come.
         """
-        text = str(error).splitlines()[0] if str(error) else type(error).__name__
+        text = first_line(error)
         workers = getattr(self._iterator, "_workers", [])
         what, hint = explain_failure(workers, hangs="timed out" in text, due=due, timeout=WORKER_TIMEOUT_S)
         return DataError(f"a data worker {what}, near images {', '.join(near())}: {text}", hint)

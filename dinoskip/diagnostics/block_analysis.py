@@ -22,7 +22,7 @@ from dinoskip.errors import ConfigError
 from dinoskip.models import Backbone
 from dinoskip.models.attention_sites import attentions, head_factors, is_plain_attention, mlps
 from dinoskip.models.entmax import EntmaxAttention
-from dinoskip.models.levels import inputs_of, outputs_of
+from dinoskip.models.levels import inputs_and_outputs_of
 from dinoskip.rank_collapse import effective_rank, token_cosine
 
 
@@ -172,7 +172,7 @@ def _of_sites(backbone: Backbone, images: Tensor, config: BlockAnalysisConfig) -
     second = {name: _second_norm(model.get_submodule(holder), holder) for name, holder in holders.items()}
     names = [*holders, *holders.values(), *second.values(), *(one.name for one in following)]
     sites = {name: model.get_submodule(name) for name in names if name}
-    given, made = inputs_of(model, sites, images), outputs_of(model, sites, images)
+    given, made = inputs_and_outputs_of(model, sites, images)
     rows, histograms = [], {}
     for number, attention in enumerate(present, 1):
         block, mlp = sites[attention.name], following[number - 1].name if number <= len(following) else attention.name

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from dinoskip.errors import ConfigError
 from dinoskip.models.attention_sites import Attention, Factor, attentions, mlps
-from dinoskip.models.levels import inputs_of
+from dinoskip.models.levels import inputs_and_outputs_of
 from dinoskip.rank_collapse import condition_number, effective_rank, token_cosine
 
 
@@ -66,7 +66,7 @@ def report(model: nn.Module, images: Tensor | None = None) -> list[BlockReport]:
     if images is not None:
         parameter = next(model.parameters())
         sites = {attention.name: model.get_submodule(attention.name) for attention in present}
-        given = inputs_of(model, sites, images.to(parameter.device, parameter.dtype))
+        given, _ = inputs_and_outputs_of(model, sites, images.to(parameter.device, parameter.dtype))
     rows = []
     for number, (attention, mlp) in enumerate(zip_longest(present, mlps(model)[: len(present)]), 1):
         measured: dict[str, Any] = {"fc1_gain": None, "fc2_gain": None}

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dinoskip.console import log
-from dinoskip.errors import ConfigError
+from dinoskip.errors import ConfigError, first_line
 from dinoskip.models.adapter import BRANCHES, PARTS, VitAdapter
 from dinoskip.models.entmax import EntmaxAttention
 from dinoskip.models.export import hash_weights
@@ -385,7 +385,7 @@ class LevelBackbone(Backbone):
             maps = self.reader.read(images.to(self.device, self.dtype), [number - 1 for number in wanted])
         except (RuntimeError, AssertionError) as error:
             height, width = images.shape[-2:]
-            reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+            reason = first_line(error)
             raise ValueError(f"image size {height}×{width}: {self.spec} does not take it: {reason}") from error
         features: dict[int, LayerFeatures] = {}
         for number in wanted:

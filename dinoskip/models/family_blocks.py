@@ -8,7 +8,6 @@ at 1 where a weight is 0: a smaller gain would erase the signal.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -21,22 +20,10 @@ from timm.models.xcit import XCABlock
 from torch import Tensor, nn
 
 from dinoskip.errors import ConfigError
-from dinoskip.models.vit import Block, joined
+from dinoskip.models.vit import Block, WeightedSkips, joined
 
 
-class _Weighted(nn.Module):
-    """What :class:`dinoskip.models.vit.Block` has beside timm's block."""
-
-    skip_weights: tuple[float, float]
-    changing: Tensor | None
-
-    @property
-    def weights(self) -> Sequence[float | Tensor]:
-        """Of attention's and MLP's skip, now."""
-        return self.skip_weights if self.changing is None else self.changing.unbind()
-
-
-class WeightedSwin(_Weighted, SwinTransformerBlock):
+class WeightedSwin(WeightedSkips, SwinTransformerBlock):
     """Swin's block; tokens (B, H, W, C)."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -46,7 +33,7 @@ class WeightedSwin(_Weighted, SwinTransformerBlock):
         return joined(tokens, self.drop_path2(self.mlp(self.norm2(tokens))), mlp).view_as(x)
 
 
-class WeightedCait(_Weighted, LayerScaleBlock):
+class WeightedCait(WeightedSkips, LayerScaleBlock):
     """CaiT's block over patches."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -55,7 +42,7 @@ class WeightedCait(_Weighted, LayerScaleBlock):
         return joined(x, self.drop_path(self.gamma_2 * self.mlp(self.norm2(x))), mlp)
 
 
-class WeightedXcit(_Weighted, XCABlock):
+class WeightedXcit(WeightedSkips, XCABlock):
     """XCiT's block: cross-covariance attention, local patch interaction, MLP."""
 
     def forward(self, x: Tensor, H: int, W: int) -> Tensor:
@@ -65,7 +52,7 @@ class WeightedXcit(_Weighted, XCABlock):
         return joined(x, self.drop_path2(self.gamma2 * self.mlp(self.norm2(x))), mlp)
 
 
-class WeightedPvt(_Weighted, PvtBlock):
+class WeightedPvt(WeightedSkips, PvtBlock):
     """PVT v2's block."""
 
     def forward(self, x: Tensor, feat_size: list[int]) -> Tensor:
@@ -74,7 +61,7 @@ class WeightedPvt(_Weighted, PvtBlock):
         return joined(x, self.drop_path2(self.mlp(self.norm2(x), feat_size)), mlp)
 
 
-class WeightedResidual(_Weighted, Residual):
+class WeightedResidual(WeightedSkips, Residual):
     """ConvMixer's skip around the convolution of a layer."""
 
     def forward(self, x: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ from timm.layers import LayerNorm, SwiGLUPacked
 from torch import Tensor, nn
 
 from dinoskip.console import log
-from dinoskip.errors import ConfigError, WeightsError
+from dinoskip.errors import ConfigError, WeightsError, first_line
 from dinoskip.files import read_tensor_header
 from dinoskip.models.adapter import LoadedModel
 from dinoskip.models.export import build_from_weights, check_fit, model_shapes
@@ -224,7 +224,7 @@ def load_vit_file(
         state = timm_names(tower.tensors)
         built = architecture(state, path, heads)
     except (KeyError, IndexError, RuntimeError) as error:
-        reason = str(error).splitlines()[0]
+        reason = first_line(error)
         raise WeightsError(f"{path}: not a ViT: a tensor is missing or has no ViT's shape: {reason}") from error
     clip = "class_embedding" in tower.tensors
     if act is not None:

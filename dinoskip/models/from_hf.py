@@ -22,7 +22,7 @@ from timm.data import (
 )
 from torch import Tensor, nn
 
-from dinoskip.errors import ConfigError, DinoskipError, WeightsError
+from dinoskip.errors import ConfigError, DinoskipError, WeightsError, first_line
 from dinoskip.models.adapter import LoadedModel, VitAdapter, square_patch_side
 from dinoskip.models.hf_client import hub_client
 from dinoskip.randomness import derive
@@ -283,7 +283,7 @@ def load_hf(name: str, **options: Any) -> LoadedModel:
     except DinoskipError:
         raise
     except Exception as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        reason = first_line(error)
         raise WeightsError(
             f"{spec}: it cannot be loaded: {reason}",
             "weights are downloaded once, which needs network; for files that you have write hf:./FOLDER with "

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dinoskip.errors import ConfigError, WeightsError
+from dinoskip.errors import ConfigError, WeightsError, first_line
 from dinoskip.models.adapter import LoadedModel, VitAdapter, project_fused, square_patch_side
 from dinoskip.models.export import load_strict
 from dinoskip.models.wrappings import read_tower
@@ -119,7 +119,7 @@ def load_hub(text: str, **options: Any) -> LoadedModel:
             torch.manual_seed(derive(seed, "hub", name))
             model = load(where, name, source=source, **trust, **options)
     except Exception as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        reason = first_line(error)
         if source == "local" and not options["pretrained"]:
             raise ConfigError(f"{spec}: {repository} cannot build it: {reason}") from error
         hint = "code and weights are downloaded once, which needs network; with a clone and a weights file write "

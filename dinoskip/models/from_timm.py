@@ -22,7 +22,7 @@ from timm.models.vision_transformer import checkpoint_filter_fn as vit_filter
 from torch import Tensor, nn
 
 from dinoskip.console import log
-from dinoskip.errors import ConfigError, DinoskipError, WeightsError
+from dinoskip.errors import ConfigError, DinoskipError, WeightsError, first_line
 from dinoskip.models.adapter import (
     LoadedModel,
     VitAdapter,
@@ -32,7 +32,7 @@ from dinoskip.models.adapter import (
 )
 from dinoskip.models.export import check_fit, refuse_skipless_weights
 from dinoskip.models.hf_client import hub_client
-from dinoskip.models.timm_networks import build_timm, offline_hint, reason_of
+from dinoskip.models.timm_networks import build_timm, offline_hint
 from dinoskip.models.vit import add_positions, can_resize_as_dino, embed
 from dinoskip.models.wrappings import find_tower, read_content
 
@@ -193,7 +193,7 @@ def _whole(where: str, model: Any, published: Mapping[str, Any], _model: nn.Modu
         with redirect_stdout(StringIO()):  # its remarks would mix with results
             state = rules(dict(published), model)
     except Exception as error:
-        raise WeightsError(f"{where}: not in a layout that timm knows for this model: {reason_of(error)}") from error
+        raise WeightsError(f"{where}: not in a layout that timm knows for this model: {first_line(error)}") from error
     if not all(isinstance(value, Tensor) for value in state.values()):
         raise WeightsError(f"{where}: not a state_dict; it holds: {', '.join(map(str, list(state)[:6]))}")
     own = model.state_dict()
@@ -275,6 +275,6 @@ def load_timm(name: str, **options: Any) -> LoadedModel:
             raise
         except Exception as error:
             raise WeightsError(
-                f"timm:{name}: pretrained weights cannot be loaded: {reason_of(error)}", offline_hint(name)
+                f"timm:{name}: pretrained weights cannot be loaded: {first_line(error)}", offline_hint(name)
             ) from error
     return LoadedModel(model)

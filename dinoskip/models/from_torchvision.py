@@ -9,7 +9,7 @@ import torch
 import torchvision
 from torch import nn
 
-from dinoskip.errors import ConfigError, WeightsError, did_you_mean
+from dinoskip.errors import ConfigError, WeightsError, did_you_mean, first_line
 from dinoskip.models.adapter import LoadedModel
 from dinoskip.models.export import load_strict
 from dinoskip.models.wrappings import read_content
@@ -50,7 +50,7 @@ def _pretrained(model: nn.Module, name: str) -> None:
     try:
         model.load_state_dict(weights.get_state_dict(check_hash=True, weights_only=True))
     except Exception as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        reason = first_line(error)
         raise WeightsError(
             f"tv:{name}: pretrained weights cannot be loaded: {reason}",
             f"they are downloaded once, which needs network; for a file that you have write tv:{name},file=FILE, for "

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dinoskip.errors import ConfigError, did_you_mean
+from dinoskip.errors import ConfigError, did_you_mean, first_line
 
 MOST_PREFIX_TOKENS = 16
 """Tokens before the patches (class token, registers) that a sequence of tokens may have to be taken for a map."""
@@ -180,24 +180,22 @@ def outputs_of(model: nn.Module, modules: Mapping[Any, nn.Module], images: Tenso
     Of a module that is called several times, the last. The hooks are removed, whatever happens. Modules that return no
     tensor, or are not called, are left out.
     """
-    return _seen(model, modules, images, lambda inputs, output: output)
+    return inputs_and_outputs_of(model, modules, images)[1]
 
 
-def inputs_of(model: nn.Module, modules: Mapping[Any, nn.Module], images: Tensor) -> dict[Any, Tensor]:
-    """As :func:`outputs_of`, the first tensor that each of ``modules`` is given."""
-    return _seen(model, modules, images, lambda inputs, output: inputs)
-
-
-def _seen(
-    model: nn.Module, modules: Mapping[Any, nn.Module], images: Tensor, of: Callable[[Any, Any], Any]
-) -> dict[Any, Tensor]:
-    seen: dict[Any, Tensor] = {}
+def inputs_and_outputs_of(
+    model: nn.Module, modules: Mapping[Any, nn.Module], images: Tensor
+) -> tuple[dict[Any, Tensor], dict[Any, Tensor]]:
+    """As :func:`outputs_of`, the first tensors that ``modules`` are given and those that they return, of one pass."""
+    given: dict[Any, Tensor] = {}
+    returned: dict[Any, Tensor] = {}
 
     def keep(key: Any) -> Callable[..., None]:
         def hook(module: nn.Module, inputs: Any, output: Any) -> None:
-            if (tensor := _first_tensor(of(inputs, output))) is not None:
-                seen.pop(key, None)  # order is that of the last call
-                seen[key] = tensor
+            for seen, value in ((given, inputs), (returned, output)):
+                if (tensor := _first_tensor(value)) is not None:
+                    seen.pop(key, None)  # order is that of the last call
+                    seen[key] = tensor
 
         return hook
 
@@ -205,7 +203,7 @@ def _seen(
         for key, module in modules.items():
             hooks.callback(module.register_forward_hook(keep(key)).remove)
         model(images)
-    return seen
+    return given, returned
 
 
 def map_layouts(model: nn.Module, spec: str, size: int = 224) -> dict[str, _Layout]:
@@ -226,7 +224,8 @@ def map_layouts(model: nn.Module, spec: str, size: int = 224) -> dict[str, _Layo
             continue
         layouts = {name: layout_of(tuple(output.shape), height, width) for name, output in seen.items()}
         return {name: layout for name, layout in layouts.items() if layout is not None}
-    reason = str(failure).strip().splitlines()[0] if str(failure).strip() else type(failure).__name__
+    assert failure is not None
+    reason = first_line(failure)
     raise ConfigError(
         f"{spec}: it does not take an image of {size}×{size} pixels: {reason}", "give image_size=PIXELS that it takes"
     )

@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from dinoskip.errors import first_line
 from dinoskip.models.backbone import Backbone
-from dinoskip.models.timm_networks import built_for, reason_of
+from dinoskip.models.timm_networks import built_for
 from dinoskip.vit_config import NetworkFacts
 
 
@@ -42,7 +43,7 @@ def refused_size(name: str, size: int, side: int) -> str | None:
     try:
         _run(_without_storage(name, size), side)
     except (RuntimeError, AssertionError) as error:
-        return reason_of(error)
+        return first_line(error)
     return None
 
 

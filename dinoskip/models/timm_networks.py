@@ -14,7 +14,7 @@ from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from timm.layers import DropPath
 from torch import nn
 
-from dinoskip.errors import ConfigError, WeightsError, did_you_mean
+from dinoskip.errors import ConfigError, WeightsError, did_you_mean, first_line
 from dinoskip.models.family_blocks import skip_blocks, start_gains_
 from dinoskip.models.graying import TokenGraying
 from dinoskip.models.hf_client import hub_client
@@ -85,7 +85,7 @@ def build_timm(name: str, seed: int, options: Mapping[str, Any]) -> Any:
             with hub_client() if name.startswith("hf-hub:") else nullcontext():
                 return _any_size(name, options)
     except Exception as error:
-        reason = reason_of(error)
+        reason = first_line(error)
         wrong = isinstance(error, TypeError | AssertionError) or reason.startswith(("Unknown model", "Invalid pretr"))
         if wrong or "/" not in name:
             hint = "check the name, its tag and the options"
@@ -116,8 +116,3 @@ def offline_hint(name: str) -> str:
         "they are downloaded once, which needs network; for a file that you have write "
         f"timm:{name},file=FILE (.safetensors or .pth), for random weights timm:{name},pretrained=false"
     )
-
-
-def reason_of(error: Exception) -> str:
-    """The first line of what an error says, or its kind."""
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

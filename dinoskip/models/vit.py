@@ -6,6 +6,7 @@ The skipless block is ``x = attn(norm1(x)); x = mlp(norm2(x))`` (Cutting the Ski
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -19,15 +20,26 @@ from dinoskip.errors import ConfigError
 from dinoskip.vit_config import PositionResize, Skip
 
 
-class Block(TimmBlock):
+class WeightedSkips(nn.Module):
+    """What a block with weighted skips has beside timm's: ``skip_weights`` are attention's and MLP's; ``changing`` (2,)
+    holds them, too, where they change in training.
+    """
+
+    skip_weights: tuple[float, float]
+    changing: Tensor | None
+
+    @property
+    def weights(self) -> Sequence[float | Tensor]:
+        """Of attention's and MLP's skip, now."""
+        return self.skip_weights if self.changing is None else self.changing.unbind()
+
+
+class Block(WeightedSkips, TimmBlock):
     """timm's pre-norm block in which the attention's and the MLP's skip connection can each be weighted or left out.
 
     With both skips it computes exactly what timm's block does. Drop path needs a skip to fall back on, so it exists
     only where one is kept. LayerScale without a skip shrinks the tokens below LayerNorm's epsilon and is refused.
-    ``skip_weights`` are attention's and MLP's; ``changing`` (2,) holds them, too, where they change in training.
     """
-
-    changing: Tensor | None
 
     def __init__(self, *args: Any, skip: Skip = True, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -38,9 +50,9 @@ class Block(TimmBlock):
 
     def forward(self, x: Tensor, **masks: Any) -> Tensor:  # type: ignore[override]
         """Map tokens (B, N, C) to tokens (B, N, C); ``masks`` go to the attention unchanged."""
-        weights = self.skip_weights if self.changing is None else self.changing.unbind()
-        x = joined(x, self.drop_path1(self.ls1(self.attn(self.norm1(x), **masks))), weights[0])
-        return joined(x, self.drop_path2(self.ls2(self.mlp(self.norm2(x)))), weights[1])
+        attention, mlp = self.weights
+        x = joined(x, self.drop_path1(self.ls1(self.attn(self.norm1(x), **masks))), attention)
+        return joined(x, self.drop_path2(self.ls2(self.mlp(self.norm2(x)))), mlp)
 
 
 def weigh_(block: nn.Module, weights: tuple[float, float]) -> tuple[float, float]:

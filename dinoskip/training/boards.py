@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from dinoskip.console import log
+from dinoskip.errors import first_line
 from dinoskip.files import read_json, write_json
 
 FOLDER = "boards"
@@ -76,7 +77,7 @@ def _reason(name: str, error: Exception) -> str:
     """One line on what went wrong; what the environment keeps as a secret is masked."""
     if isinstance(error, ImportError):
         return f"its package cannot be imported ({error}): pip install 'dinoskip[{name}]'"
-    text = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    text = first_line(error)
     for key, value in os.environ.items():
         if len(value) >= 6 and any(word in key.upper() for word in _SECRET):
             text = text.replace(value, "***")

@@ -7,6 +7,7 @@ B images a micro-batch, N patches of the student. To read how a step goes: :meth
 
 from __future__ import annotations
 
+from functools import cache, partial
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -18,7 +19,7 @@ from dinoskip.data.loader import Images
 from dinoskip.distributed import all_ranks
 from dinoskip.models.build import from_config
 from dinoskip.randomness import torch_rng
-from dinoskip.training.calibration import spread
+from dinoskip.training.calibration import centre_crops, spread
 from dinoskip.training.distill_config import DistillConfig
 from dinoskip.training.feature_losses import at_least_float32, intra_kl, point_loss, queue_kl, resized, update_queue_
 from dinoskip.training.gradients import clip_each_
@@ -76,10 +77,12 @@ class Distill(Objective):
     def look_at(self, images: Images) -> None:
         """Measure the targets on some of the images: what standardises them is the same from the first step on."""
         rows = spread(len(images), self.config.sample)
+        crops = cache(partial(centre_crops, images, rows, self.config.crop_size))  # decoded once, if at all
         for place, teacher in enumerate(self.teachers):
-            if not any(teacher.config.whitened) and teacher.config.store is None:
+            teacher.check(images, rows)
+            if not any(teacher.config.whitened):
                 continue
-            measured = teacher.measured(teacher.sample(images, rows, self.config.crop_size))
+            measured = teacher.measured(teacher.sample(rows, crops))
             for name, value in all_ranks().from_main({name: one.cpu() for name, one in measured.items()}).items():
                 self.buffers[f"teachers.{place}.{name}"].copy_(value)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -93,8 +93,8 @@ class StoredTeacher(Teaching):
         patches = next(stored)
         return TeacherFeatures(patches, next(stored) if self.config.cls is not None else None, (self.grid, self.grid))
 
-    def sample(self, images: Images, rows: Sequence[int], crop: int) -> list[TeacherFeatures]:
-        """Features of whole images; :class:`DataError` unless the store is of just these images."""
+    def check(self, images: Images, rows: Sequence[int]) -> None:
+        """Raise :class:`DataError` unless the store is of just these images."""
         if tuple(images.names) != self.store.ids:
             raise DataError(
                 f"teachers: {self.config.store}: features of {len(self.store.ids)} images, which are not the "
@@ -104,6 +104,9 @@ class StoredTeacher(Teaching):
         for row in rows:
             if images.size(row) != tuple(self.store.manifest["image_sizes"][row]):
                 raise DataError(f"teachers: {self.config.store}: {images.where(row)} had another size when exported")
+
+    def sample(self, rows: Sequence[int], crops: Callable[[], Tensor]) -> list[TeacherFeatures]:
+        """Features of whole images."""
         return [
             TeacherFeatures(
                 torch.cat([torch.from_numpy(self.store.tokens(block, row)) for block in self.blocks], dim=-1)[None],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -15,7 +15,6 @@ from dinoskip.data.loader import Images
 from dinoskip.errors import ConfigError
 from dinoskip.models.backbone import Backbone
 from dinoskip.models.load import load_backbone
-from dinoskip.training.calibration import centre_crops
 from dinoskip.training.distill_config import TeacherConfig
 from dinoskip.training.standardise import Standardisation, by_channel, phi_s
 
@@ -50,8 +49,11 @@ class Teaching(ABC):
         """Features of a batch (B, 3, S, S); ``stored``: the tensors that the loader read with it, which it may take."""
 
     @abstractmethod
-    def sample(self, images: Images, rows: Sequence[int], crop: int) -> list[TeacherFeatures]:
-        """Features of the training images of these numbers, a crop of that many pixels or whole."""
+    def sample(self, rows: Sequence[int], crops: Callable[[], Tensor]) -> list[TeacherFeatures]:
+        """Features of the training images of these numbers, whole, or of ``crops()`` (B, 3, S, S), their centres."""
+
+    def check(self, images: Images, rows: Sequence[int]) -> None:  # noqa: B027
+        """Raise :class:`DataError` for training images that do not suit, as far as those of these numbers tell."""
 
     def measured(self, seen: Sequence[TeacherFeatures]) -> dict[str, Tensor]:
         """What standardises its targets, by name: means and factors of the features of a sample of images."""
@@ -102,10 +104,9 @@ class Teacher(Teaching):
             cls = torch.cat([token for block in self.blocks if (token := layers[block].cls) is not None], dim=-1)
         return TeacherFeatures(patches, cls, layers[self.blocks[0]].grid)
 
-    def sample(self, images: Images, rows: Sequence[int], crop: int) -> list[TeacherFeatures]:
+    def sample(self, rows: Sequence[int], crops: Callable[[], Tensor]) -> list[TeacherFeatures]:
         """Features of centre crops."""
-        crops = centre_crops(images, rows, crop)
-        return [self.features(some, iter(())) for some in torch.split(crops, _AT_ONCE)]
+        return [self.features(some, iter(())) for some in torch.split(crops(), _AT_ONCE)]
 
     def _input(self, images: Tensor) -> Tensor:
         """The batch at this teacher's size and with its statistics."""

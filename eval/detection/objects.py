@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -42,15 +43,17 @@ class Objects:
 
     def size(self, index: int) -> tuple[int, int]:
         """(H, W) of an image. :class:`DataError` for one of COCO's that EXIF turns: its objects may be of either."""
-        path = self.dataset.path(index)
-        if self.coco is not None and stored_geometry(path)[1] != 1:
-            raise DataError(f"{path}: EXIF turns it, so its annotations are ambiguous", "save it upright")
-        return image_size(path)
+        return image_size(self._upright(index))
 
     def pixels(self, index: int) -> NDArray[np.uint8]:
         """The image uint8 (H, W, 3); errors as :meth:`size`."""
-        self.size(index)
-        return read_image(self.dataset.path(index))
+        return read_image(self._upright(index))
+
+    def _upright(self, index: int) -> Path:
+        path = self.dataset.path(index)
+        if self.coco is not None and stored_geometry(path)[1] != 1:
+            raise DataError(f"{path}: EXIF turns it, so its annotations are ambiguous", "save it upright")
+        return path
 
     def entries(self, index: int) -> list[Entry]:
         """The objects, crowds too: ``category_id``, ``bbox`` (x, y, w, h), ``area``, ``iscrowd``."""

@@ -23,7 +23,7 @@ from dinoskip.console import Progress, log
 from dinoskip.data.labelled_folder import LabelledFolder
 from dinoskip.data.segmentation import SegmentationDataset
 from dinoskip.distributed import World, agree, gather, on_main, run_together
-from dinoskip.errors import ConfigError, DataError, DinoskipError
+from dinoskip.errors import ConfigError, DataError, DinoskipError, first_line
 from dinoskip.features import Transform
 from dinoskip.features.transform import Normalise, load_pixels
 from dinoskip.files import hash_of
@@ -134,7 +134,7 @@ def _on_main(what: str, action: Callable[[], T]) -> T:
         try:
             return action()
         except (RuntimeError, ValueError) as error:
-            raise DataError(f"{what}: {str(error).strip().splitlines()[0]}") from error
+            raise DataError(f"{what}: {first_line(error)}") from error
 
     return on_main(guarded)
 

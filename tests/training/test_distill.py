@@ -260,6 +260,20 @@ def test_each_teacher_sees_a_batch_once(monkeypatch: pytest.MonkeyPatch) -> None
     assert float(taken.means["loss"]) == pytest.approx(float(total), rel=1e-6)
 
 
+def test_the_sample_is_decoded_once_for_all_teachers() -> None:
+    read: list[int] = []
+
+    class Counted(Pictures):
+        def read(self, index: int) -> np.ndarray:
+            read.append(index)
+            return super().read(index)
+
+    driver = Driver(job(teachers=[{"backbone": TEACHER}, {"backbone": TEACHER, "standardise": "phi_s"}]), EPOCH)
+    assert isinstance(driver.objective, Distill)
+    driver.objective.look_at(Counted())  # type: ignore[arg-type]
+    assert sorted(read) == list(range(8))
+
+
 def test_teachers_are_neither_trained_nor_stored(tmp_path: Path) -> None:
     final = pretrain(objective_job("distill", epochs=1, warmup_epochs=0), folder(), tmp_path / "run", device="cpu")
     head = load_tensors(final / "head.safetensors")

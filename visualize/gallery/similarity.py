@@ -46,15 +46,16 @@ def reduce_tokens(images: Sequence[np.ndarray]) -> Reduced:
     scales = np.max([np.abs(score).max(axis=0) for score in scores], axis=0)
     scales = (np.maximum(scales, 1e-12) / 127).astype(np.float32)
     codes = [np.rint(score / scales).clip(-127, 127).astype(np.int8) for score in scores]
-    kept, error = 0, 0.0
-    for count in COMPONENTS:
-        kept = min(count, most)
-        near = [code[:, :kept] * scales[:kept] for code in codes]
-        pairs = [(at, other) for at in range(len(units)) for other in {at, min(at + 1, len(units) - 1)}]
-        error = max(float(np.abs(units[a] @ units[b].T - near[a] @ near[b].T).max()) for a, b in pairs)
-        if error <= ERROR or kept == most:
-            break
-    return Reduced([code[:, :kept] for code in codes], scales[:kept], error)
+    near = [code * scales for code in codes]
+    errors = dict.fromkeys((min(count, most) for count in COMPONENTS), 0.0)
+    for at in range(len(units)):
+        for other in {at, min(at + 1, len(units) - 1)}:
+            left, begin = units[at] @ units[other].T, 0
+            for end in errors:
+                left -= near[at][:, begin:end] @ near[other][:, begin:end].T
+                errors[end], begin = max(errors[end], float(np.abs(left).max())), end
+    kept = next((count for count, error in errors.items() if error <= ERROR), most)
+    return Reduced([code[:, :kept] for code in codes], scales[:kept], errors[kept])
 
 
 def _unit(tokens: np.ndarray) -> np.ndarray:

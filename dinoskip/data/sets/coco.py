@@ -11,17 +11,15 @@ from dinoskip.data.detection import DetectionDataset
 from dinoskip.data.folders import ImageFolder
 from dinoskip.data.sets.coco_json import coco_json, images_below
 from dinoskip.data.sets.kind import Archives, CheckedSplit, DatasetKind, Published
-from dinoskip.data.sets.pairs import coco_images
+from dinoskip.data.sets.pairs import COCO_2017, COCO_SITE, coco_images
 
-_COCO = "http://images.cocodataset.org"
 _SIZES = {"train": 118_287, "val": 5_000}
 _INSTANCES = "annotations/instances_{split}2017.json"
 ARCHIVES = Archives(
     published=(
-        Published(f"{_COCO}/zips/train2017.zip", ("train2017",), "cced6f7f71b7629ddf16f17bbcfab6b2"),
-        Published(f"{_COCO}/zips/val2017.zip", ("val2017",), "442b8da7639aecaf257c1dceb8ba8c80"),
+        *COCO_2017,
         Published(
-            f"{_COCO}/annotations/annotations_trainval2017.zip",
+            f"{COCO_SITE}/annotations/annotations_trainval2017.zip",
             tuple(_INSTANCES.replace("{split}", split) for split in _SIZES),
             "f4bbac642086de4f52a3fdda2de5fa2c",
         ),

@@ -14,19 +14,18 @@ from dinoskip.data.listing import read_text
 from dinoskip.data.schema import unique
 from dinoskip.data.sets.coco_json import CocoDetection, ListedImage, images_below, load_coco, with_boxes
 from dinoskip.data.sets.kind import Archives, CheckedSplit, DatasetKind, Published
-from dinoskip.data.sets.pairs import coco_images
+from dinoskip.data.sets.pairs import COCO_SITE, coco_images
 from dinoskip.errors import DataError
 from dinoskip.files import confined
 
 LIST = "coco_20k_filenames.txt"
 LIST_MD5 = "133cea5ffcea93dccbaeb62c38b24e7c"
 ANNOTATIONS = "annotations/instances_train2014.json"
-_COCO = "http://images.cocodataset.org"
 ARCHIVES = Archives(
     published=(
-        Published(f"{_COCO}/zips/train2014.zip", ("train2014",), "0da8c0bd3d6becc4dcb32757491aca88"),
+        Published(f"{COCO_SITE}/zips/train2014.zip", ("train2014",), "0da8c0bd3d6becc4dcb32757491aca88"),
         Published(
-            f"{_COCO}/annotations/annotations_trainval2014.zip", (ANNOTATIONS,), "0a379cfc70b0e71301e0f377548639bd"
+            f"{COCO_SITE}/annotations/annotations_trainval2014.zip", (ANNOTATIONS,), "0a379cfc70b0e71301e0f377548639bd"
         ),
         Published(f"https://raw.githubusercontent.com/valeoai/LOST/master/datasets/{LIST}", (LIST,), LIST_MD5),
     ),

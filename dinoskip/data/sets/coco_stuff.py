@@ -17,7 +17,7 @@ from pydantic import BeforeValidator, Field
 from dinoskip.data.folders import ImageFolder
 from dinoskip.data.segmentation import IGNORE, ILLEGAL, ClassMap, SegmentationDataset, class_map, words
 from dinoskip.data.sets.kind import Archives, CheckedSplit, DatasetKind, Published, TrainSubset, as_text
-from dinoskip.data.sets.pairs import PairFolders, coco_images, known_split, open_pairs
+from dinoskip.data.sets.pairs import COCO_2017, PairFolders, coco_images, known_split, open_pairs
 
 StuffClasses = Literal["171", "182", "27", "15"]
 
@@ -97,8 +97,6 @@ COCO_STUFF: dict[StuffClasses, ClassMap] = {
 """``171``: the labels that occur, in order. ``182``: all. ``27``: the supercategories. ``15``: those of stuff, things
 ignored. 255 is unlabelled in all of them, and 0 is person, not background."""
 
-_COCO = "http://images.cocodataset.org"
-
 
 def _folder_for(names: Sequence[str]) -> str:
     """The pixel maps come without the folder above them."""
@@ -109,8 +107,7 @@ def _folder_for(names: Sequence[str]) -> str:
 
 ARCHIVES = Archives(
     published=(
-        Published(f"{_COCO}/zips/train2017.zip", ("train2017",), "cced6f7f71b7629ddf16f17bbcfab6b2"),
-        Published(f"{_COCO}/zips/val2017.zip", ("val2017",), "442b8da7639aecaf257c1dceb8ba8c80"),
+        *COCO_2017,
         Published(
             "http://calvin.inf.ed.ac.uk/wp-content/uploads/data/cocostuffdataset/stuffthingmaps_trainval2017.zip",
             ("stuffthingmaps/train2017", "stuffthingmaps/val2017"),

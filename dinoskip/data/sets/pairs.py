@@ -9,6 +9,7 @@ from typing import NamedTuple
 from dinoskip.data.listing import list_images, name_key, require_folder
 from dinoskip.data.schema import violated
 from dinoskip.data.segmentation import ClassMap, SegmentationDataset
+from dinoskip.data.sets.kind import Published
 from dinoskip.errors import DataError
 
 MASK_SUFFIX = ".png"
@@ -114,6 +115,14 @@ def known_split(kind: str, split: str, splits: tuple[str, ...]) -> None:
     """Raise :class:`DataError` unless the kind has this split."""
     if split not in splits:
         raise DataError(f"{kind}: there is no split {split!r}", f"there are {' and '.join(splits)}")
+
+
+COCO_SITE = "http://images.cocodataset.org"
+COCO_2017 = (
+    Published(f"{COCO_SITE}/zips/train2017.zip", ("train2017",), "cced6f7f71b7629ddf16f17bbcfab6b2"),
+    Published(f"{COCO_SITE}/zips/val2017.zip", ("val2017",), "442b8da7639aecaf257c1dceb8ba8c80"),
+)
+"""The archives of the images of COCO 2017."""
 
 
 def coco_images(root: Path, part: str) -> Path:
