@@ -16,6 +16,7 @@ import re
 import shutil
 import stat
 import tempfile
+import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -227,14 +228,19 @@ def _require_regular(path: Path) -> None:
         raise WeightsError(f"{path}: not a regular file")
 
 
-def load_torch_file(path: Path) -> Any:
-    """Open a foreign ``.pt``/``.pth`` file on the CPU with ``weights_only=True``: tensors and plain containers only."""
+def load_torch_file(path: Path, *, shapes_only: bool = False) -> Any:
+    """Open a foreign ``.pt``/``.pth`` file on the CPU with ``weights_only=True``: tensors and plain containers only.
+
+    With ``shapes_only``, tensors are on torch's meta device, and the values of a zip file are not read.
+    """
     import pickle  # torch
 
     import torch
 
     _require_regular(path)
     try:
+        if shapes_only:
+            return torch.load(path, map_location="meta", weights_only=True, mmap=zipfile.is_zipfile(path))
         return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         raise WeightsError(

@@ -86,6 +86,8 @@ def known_network(spec: str) -> Network | None:
         file = Path(str(options.get("file") or place))
         if kind in {"file", "dino", "timm", "hub"} and file.suffix == ".safetensors":
             return _of_tensors(read_tensor_header(file))
+        if kind in {"file", "dino", "timm", "hub"} and file.suffix and file.is_file():
+            return _of_torch_file(file, options) or _of_name(place, options)
         if kind == "hf" and (Path(place) / "config.json").is_file():
             return _of_description(read_json(Path(place) / "config.json"))
         named = _SIZE_AND_PATCH.search(place)
@@ -122,6 +124,16 @@ def _of_tensors(header: TensorFile) -> Network | None:
     if len(embeddings) != 1 or embeddings[0][2] != embeddings[0][3] or not numbers:
         return None
     return Network(embeddings[0][0], embeddings[0][2], max(numbers) + 1)
+
+
+def _of_torch_file(file: Path, options: Mapping[str, Any]) -> Network | None:
+    """By the shapes of the ViT in a torch file, whatever it is wrapped in; this imports torch."""
+    with suppress(WeightsError):
+        built = implementation("dinoskip.models.from_file:architecture_of")(
+            file, options.get("role"), options.get("prefix")
+        )
+        return Network(built["embed_dim"], built["patch_size"], built["depth"], built["mlp_ratio"])
+    return None
 
 
 def _of_description(described: Mapping[str, Any]) -> Network | None:

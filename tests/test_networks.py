@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from safetensors.torch import save_file
 
 from dinoskip.config import RawConfig
@@ -49,6 +50,12 @@ def test_a_name_a_header_a_description_and_options_tell(tmp_path: Path) -> None:
     config = VitConfig(name="vit_tiny_patch8", depth=3, img_size=32)
     save_weights(tmp_path / "ours.safetensors", from_config(config).state_dict(), config, {})
     assert known_network(f"weights:{tmp_path / 'ours.safetensors'}") == Network(192, 8, 3)
+    torch.save({"teacher": {f"module.{name}": value for name, value in model.state_dict().items()}}, tmp_path / "a.pth")
+    torch.save(model.state_dict(), tmp_path / "b.pth", _use_new_zipfile_serialization=False)
+    for name in ("a.pth", "b.pth", "a.pth,role=teacher"):
+        assert known_network(str(tmp_path / name)) == Network(128, 8, 5)
+    (tmp_path / "vit_small_patch16.pth").write_bytes(b"no weights")  # refused when it is opened
+    assert known_network(str(tmp_path / "vit_small_patch16.pth")) == Network(384, 16, 12)
     (tmp_path / "hf").mkdir()
     (tmp_path / "hf" / "config.json").write_text(
         json.dumps({"hidden_size": 384, "patch_size": 14, "num_hidden_layers": 12, "model_type": "dinov2"})

@@ -143,6 +143,15 @@ def architecture(state: Mapping[str, Tensor], where: str | Path, heads: int | No
     return built
 
 
+def architecture_of(path: Path, role: str | None, prefix: str | None) -> dict[str, Any]:
+    """:func:`architecture` of the ViT in a torch file, from its shapes; no values are read.
+
+    Raises :class:`WeightsError` for a file that is unreadable, has no ViT or one under transformers' names.
+    """
+    tower = find_tower(read_content(path, shapes_only=True), path, role, prefix)
+    return architecture(timm_names(tower.tensors), path)
+
+
 def _depth(state: Mapping[str, Tensor], where: str | Path) -> int:
     blocks = {int(match[1]) for name in state if (match := re.match(r"blocks\.(\d+)\.", name))}
     if len(blocks) > MAX_DEPTH or blocks != set(range(len(blocks))):

@@ -56,15 +56,16 @@ class _Inert:
     def __setstate__(self, state: Any) -> None: ...
 
 
-def read_content(path: Path) -> Any:
+def read_content(path: Path, *, shapes_only: bool = False) -> Any:
     """What a ``.safetensors`` or torch file holds. Raises :class:`WeightsError` for files that are neither.
 
-    Settings and numbers beside the weights (Namespace, OmegaConf, Lightning, numpy) are passed over.
+    Settings and numbers beside the weights (Namespace, OmegaConf, Lightning, numpy) are passed over. With
+    ``shapes_only``, the tensors of a torch file have no values (:func:`dinoskip.files.load_torch_file`).
     """
     if path.suffix == ".safetensors":
         return load_tensors(path)
     with torch.serialization.safe_globals([argparse.Namespace, *_stand_ins(path)]):
-        return load_torch_file(path)
+        return load_torch_file(path, shapes_only=shapes_only)
 
 
 def _stand_ins(path: Path) -> list[Any]:
