@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -116,6 +117,12 @@ def _published(config: Any, split: str, use: str) -> int:
     return int(min([known[0] if known else IMAGENET.get(split, IMAGENET["val"]), *(most for most in least if most)]))
 
 
+def windows_of(sides: tuple[int, int], size: int, stride: int) -> int:
+    """Windows of an image whose short side is brought to ``size``, one every ``stride`` pixels."""
+    scaled = (int(side * size / min(sides) + 0.5) for side in sides)
+    return math.prod(1 + math.ceil(max(side - size, 0) / stride) for side in scaled)
+
+
 class StudyWork:
     """What the nodes of one study pass through their networks, and the features that they read."""
 
@@ -156,6 +163,8 @@ class StudyWork:
         record, given = settings.record, vars(settings.section)
         name, splits = self._data(node), list(record.splits(settings.section).values())
         images = self.images.count(name, splits[-1], record.label) * (2 if given.get("flip_test") else 1)
+        if given.get("stride"):
+            images *= windows_of(self.images.sides(name, splits[-1], record.label), given["size"], given["stride"])
         if given.get("iterations"):
             images += given["iterations"] * given["batch_size"]
         elif given.get("epochs"):

@@ -6,6 +6,8 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from PIL import Image
 
 from dinoskip.config import RawConfig
@@ -15,9 +17,11 @@ from dinoskip.models import VitConfig, save_weights
 from dinoskip.models.build import from_config
 from dinoskip.networks import Network, known_network
 from dinoskip.pipeline.estimate.costs import Cost, costs
-from dinoskip.pipeline.estimate.work import StudyImages, network_of
+from dinoskip.pipeline.estimate.work import StudyImages, network_of, windows_of
 from dinoskip.pipeline.study import build_nodes, load_study, study_of
 from dinoskip.pipeline.variants import Variant
+from eval.probe.crops import scaled_size
+from eval.probe.windows import window_starts
 
 TASKS = Path(__file__).parents[3] / "configs" / "tasks.yaml"
 
@@ -56,6 +60,22 @@ def test_a_probe_by_iterations_takes_as_long_as_they_do() -> None:
     batch = 16
     assert many.images - few.images == 200 * batch
     assert many.work - few.work == 200 * batch * vit_flops(VitConfig(name="vit_mini_patch8", depth=6, img_size=64), 64)
+
+
+@given(st.tuples(st.integers(40, 900), st.integers(40, 900)).filter(lambda at: max(at) <= 4 * min(at)), st.data())
+def test_windows_are_counted_as_the_probe_lays_them(sides: tuple[int, int], data: st.DataObject) -> None:
+    size = data.draw(st.integers(16, 700))
+    stride = data.draw(st.integers(max(1, size // 3), size))
+    height, width = scaled_size(*sides, size)
+    laid = len(window_starts(height, size, stride)) * len(window_starts(width, size, stride))
+    assert windows_of(sides, size, stride) == laid
+
+
+def test_scoring_by_windows_passes_each_of_them() -> None:
+    live = ("evaluate.probe.live=true", "evaluate.probe.iterations=1", "evaluate.probe.epochs=null")
+    whole, windows = (of_tasks(*live, *more)["probe"].images for more in ((), ("evaluate.probe.stride=32",)))
+    assert whole == windows  # scenes are squares: one window each
+    assert windows_of((64, 128), 64, 32) == 3
 
 
 def test_operations_of_a_pass_are_those_of_the_network() -> None:
