@@ -56,6 +56,7 @@ _COCO = {
     "kind": "coco_json", "root": "coco_mini/val2017", "annotations": "../annotations/instances_val2017.json",
 }  # fmt: skip
 _CLASSES = {"kind": "folder", "root": "imagenette_mini"}
+_ROOMS = {"kind": "rooms", "images": 6, "size": 560}
 _SLIDES = {"protocol": "dinov2", "size": 644, "stride": 420, "iterations": 2, "batch_size": 1}
 CASES = (
     Case("probe", _VOC, (518, 518), {"size": 518, "protocol": "fast", "epochs": 10}, "probe, VOC2012, 518"),
@@ -68,8 +69,8 @@ CASES = (
     Case("retrieve", _VOC, (518, 518), {"size": 518}, "retrieve, VOC2012, 518"),
     Case("knn", _CLASSES, (224, 224), {"k": [5]}, "knn, Imagenette, 224", 16),
     Case("linear", _CLASSES, (224, 224), {"protocol": "dino", "epochs": 1}, "linear, Imagenette, 224", 16),
-    Case("depth", {"kind": "rooms", "images": 6}, (224, 224), {"iterations": 2, "batch_size": 2}, "depth, rooms"),
-    Case("normals", {"kind": "rooms", "images": 6}, (224, 224), {"epochs": 1, "batch_size": 2}, "normals, rooms"),
+    Case("depth", _ROOMS, (560, 560), {"iterations": 2, "batch_size": 2}, "depth, rooms, 560"),
+    Case("normals", _ROOMS, (560, 560), {"epochs": 1, "batch_size": 2}, "normals, rooms, 560"),
     Case("video", {"kind": "scenes_video", "videos": 2, "frames": 4}, (476, 476), {}, "video, scenes, 476"),
     Case("correspondence", {"kind": "scenes_pairs", "classes": 1, "objects": 1}, (770, 770), {},
          "correspondence, scenes, 770"),
