@@ -57,6 +57,11 @@ class ImageFolder:
         """Return its height and width from its header alone; :class:`DataError` if it cannot be read."""
         return image_size(self.path(index))
 
+    @property
+    def files(self) -> list[Path]:
+        """The images' files."""
+        return [self.path(index) for index in range(len(self.names))]
+
     def fingerprint(self) -> str:
         """Hex sha256 of the set, see :func:`dinoskip.data.listing.fingerprint`."""
         return fingerprint(self.root, self.names)

@@ -10,7 +10,8 @@ import hashlib
 import os
 import stat
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -147,6 +148,35 @@ def fingerprint(root: Path, names: Sequence[str]) -> str:
         [nfc(name).encode("utf-8", "surrogateescape").hex(), mark] for name, mark in zip(names, marks, strict=True)
     ]
     return prefix_of(marks) + hash_of(entries)
+
+
+@dataclass(frozen=True)
+class FilesAsRead:
+    """Paths of files, joined by NUL, and a hash of their sizes and times when they were read."""
+
+    paths: str
+    marks: str
+
+    @classmethod
+    def of(cls, paths: Iterable[Path]) -> FilesAsRead:
+        """These files as they are now."""
+        joined = "\0".join(map(str, paths))
+        return cls(joined, _sizes_and_times(joined))
+
+    def changed(self) -> bool:
+        """Whether a file was written, replaced or removed since, by size or time of modification."""
+        return _sizes_and_times(self.paths) != self.marks
+
+
+def _sizes_and_times(joined: str) -> str:
+    digest = hashlib.sha256()
+    for path in joined.split("\0") if joined else ():
+        try:
+            status = os.stat(path)
+            digest.update(b"%d %d " % (status.st_size, status.st_mtime_ns))
+        except OSError:
+            digest.update(b"gone ")
+    return digest.hexdigest()
 
 
 def prefix_of(marks: Sequence[Any]) -> str:

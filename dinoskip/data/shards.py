@@ -113,10 +113,14 @@ class TarShards:
         """Return its height and width from its header alone; :class:`DataError` if it cannot be read."""
         return size_from_bytes(self.encoded(index), self.where(index))
 
+    @property
+    def files(self) -> list[Path]:
+        """The shards."""
+        return [self.root / shard for shard in self.shards]
+
     def fingerprint(self) -> str:
         """Hex sha256 of the set: every byte up to 1 GiB, above that a sample, and all names and sizes."""
-        files = [self.root / shard for shard in self.shards]
-        marks: list[Any] = content_marks(files)
+        marks: list[Any] = content_marks(self.files)
         prefix = prefix_of(marks)
         if prefix:
             marks.append(hash_of([[nfc(name) for name in self.names], self.sizes.tolist()]))

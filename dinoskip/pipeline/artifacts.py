@@ -23,6 +23,7 @@ from dinoskip.files import (
     write_manifest,
 )
 
+CHANGED_DATA = "changed_data.json"  # of a training: what of its data was written to meanwhile
 RELEASED, TIMING = "released.json", "timing.json"  # all that is left of an output whose files were removed after use
 VOLATILE = (
     "metrics.jsonl",
@@ -32,6 +33,7 @@ VOLATILE = (
     "changes.jsonl",
     "nonfinite.jsonl",
     "bad_images.json",
+    CHANGED_DATA,
     TIMING,
     RELEASED,
 )

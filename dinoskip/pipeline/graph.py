@@ -41,8 +41,8 @@ class Node:
 
     ``settings`` is all that the stage function may read of the configuration and is part of the key, as are those of
     the data that it reads, ``dataset``; ``runtime`` (paths, workers) is not. ``external`` returns content hashes of
-    files outside the study. ``order_only`` are nodes whose output it reads without any effect on its own, so that they
-    are no part of the key either.
+    files outside the study, and ``changed`` the names of those that were written to since. ``order_only`` are nodes
+    whose output it reads without any effect on its own, so that they are no part of the key either.
     """
 
     id: str
@@ -51,6 +51,7 @@ class Node:
     inputs: Mapping[str, str] = field(default_factory=dict)
     runtime: Mapping[str, Any] = field(default_factory=dict)
     external: Callable[[], Mapping[str, str]] | None = None
+    changed: Callable[[], Sequence[str]] | None = None
     variant: str = ""
     version: int = 1
     order_only: Mapping[str, str] = field(default_factory=dict)

@@ -16,7 +16,7 @@ from dinoskip.environment import machine
 from dinoskip.errors import ConfigError, DataError, NonFiniteError, OutputInUse, WeightsError
 from dinoskip.files import verify_manifest, write_json, write_marks
 from dinoskip.locks import directory_lock
-from dinoskip.pipeline.artifacts import Artifacts
+from dinoskip.pipeline.artifacts import CHANGED_DATA, Artifacts
 from dinoskip.pipeline.cleaning import RUNNING, at_work, remove_empty
 from dinoskip.pipeline.graph import Node, PlannedNode, Planner, record_of
 from dinoskip.pipeline.progress import StudyProgress, Work, past_seconds
@@ -198,6 +198,7 @@ class Runner:
             self.together = False
         for source in node.needs.values():
             self._input(stage, source)  # what was damaged meanwhile may have been read
+        _check_outside(node, stage, out)
         seconds = time.monotonic() - began
         timing = {"seconds": round(seconds, 2), "machine": machine(self.device)}
         write_json(out / "timing.json", {**timing, "resumed": True} if resumed else timing)
@@ -240,6 +241,18 @@ class Runner:
     def current(self) -> set[Path]:
         """Directories that the current plan uses (known after :meth:`plan`)."""
         return {path for node in self.planner.nodes if (path := self.output(node.id)) is not None}
+
+
+def _check_outside(node: Node, stage: Stage, out: Path) -> None:
+    """:class:`DataError` if files outside the study changed since the plan hashed them; hours of training are kept."""
+    changed = list(node.changed()) if node.changed is not None else []
+    if not changed:
+        return
+    text = f"{node.id}: files were changed while this command ran: {', '.join(changed)}"
+    if not stage.together or stage.disposable:
+        raise DataError(text, "run it again: it will read them as they are now")
+    log.warning("%s; the training is kept, and %s says so", text, CHANGED_DATA)
+    write_json(out / CHANGED_DATA, changed)
 
 
 @contextmanager

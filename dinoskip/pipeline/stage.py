@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from dinoskip import __version__
 from dinoskip.config import Config, settings_for_key
+from dinoskip.data.listing import FilesAsRead
 from dinoskip.pipeline.graph import Node, NodeSettings
 from dinoskip.results import UNKNOWN_EPOCH
 from dinoskip.tasks import TaskOption
@@ -141,7 +142,7 @@ class StudyNodes:
         self._hash_functions = hashes
         self.nodes: dict[str, Node] = {}
         self.models: list[EvaluatedModel] = []
-        self._hashed: dict[tuple[Any, ...], str] = {}
+        self._hashed: dict[tuple[Any, ...], tuple[str, FilesAsRead]] = {}
 
     def section(self, kind: type[S]) -> S:
         """The study's section of this class. Raises :class:`KeyError` if it was not given and has no default."""
@@ -177,6 +178,7 @@ class StudyNodes:
             inputs={**(inputs or {}), **data.inputs},
             runtime={**data.runtime, **(runtime or {})},
             external=partial(self._hashes, hashes) if hashes else None,
+            changed=partial(self._changed, hashes) if hashes else None,
             variant=variant,
             version=stage.version,
             order_only=order_only or {},
@@ -213,8 +215,14 @@ class StudyNodes:
         for what, *arguments in wanted.values():
             key = (what, *map(str, arguments))
             if key not in self._hashed:
-                self._hashed[key] = self._hash_functions[what](*arguments)
-        return {name: self._hashed[(what, *map(str, rest))] for name, (what, *rest) in wanted.items()}
+                seen: list[Path] = []
+                self._hashed[key] = self._hash_functions[what](*arguments, seen=seen), FilesAsRead.of(seen)
+        return {name: self._hashed[(what, *map(str, rest))][0] for name, (what, *rest) in wanted.items()}
+
+    def _changed(self, wanted: Mapping[str, tuple[Any, ...]]) -> list[str]:
+        """What of the files was changed since :meth:`_hashes` read them, by name."""
+        keys = {name: (what, *map(str, rest)) for name, (what, *rest) in wanted.items()}
+        return [name for name, key in keys.items() if key in self._hashed and self._hashed[key][1].changed()]
 
 
 def quarters(depth: int) -> list[int]:

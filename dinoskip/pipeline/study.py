@@ -151,10 +151,10 @@ def _unknown_data(study: StudyBase, stage: Stage) -> Iterator[Problem]:
             yield key, f"{name!r} is of kind {study.data[name].kind}, which has no {label.what}"
 
 
-def _hash(study: StudyBase, function: Callable[..., str], *content: Any) -> str:
+def _hash(study: StudyBase, function: Callable[..., str], *content: Any, seen: list[Path]) -> str:
     """The hash of a content; :class:`DataError` also says for which stages labels are wanted that are not there."""
     try:
-        return function(*content)
+        return function(*content, seen=seen)
     except DataError as error:
         config, use = content[0], content[1] if len(content) > 2 else None
         wanted = {

@@ -10,6 +10,7 @@ from dinoskip.console import read_metrics
 from dinoskip.data.listing import SAMPLED
 from dinoskip.files import MANIFEST, read_json, read_manifest
 from dinoskip.pipeline import stages
+from dinoskip.pipeline.artifacts import CHANGED_DATA
 from dinoskip.results import read_rows
 
 PREPARED = ("data", "weights", "features")
@@ -75,6 +76,9 @@ def _of_training(run: Path) -> Iterator[str]:
     skipped = read_metrics(run / "nonfinite.jsonl")
     if skipped:
         yield f"{len(skipped)} steps had gradients that were not finite, and updated nothing (nonfinite.jsonl)"
+    changed = run / CHANGED_DATA
+    if changed.is_file():
+        yield f"files were changed while it trained: {', '.join(read_json(changed))} ({changed.name})"
     bad = run / "bad_images.json"
     if bad.is_file():
         yield f"{len(read_json(bad))} images could not be read and were replaced by others ({bad.name})"

@@ -14,38 +14,43 @@ from dinoskip.data.listing import fingerprint
 from dinoskip.data.sets import open_labels
 from dinoskip.data.sets.labels import LABELS, SEGMENTATION
 from dinoskip.data.sets.voc import annotation_of
-from dinoskip.files import hash_of, read_manifest, sha256_file
+from dinoskip.files import MANIFEST, hash_of, read_manifest, sha256_file
 from dinoskip.pipeline.stage import Use
 from dinoskip.specs import authors_positions, newest_checkpoint, split_spec
 
 
-def _hash_files(root: Path, paths: Sequence[Path]) -> str:
+def _hash_files(root: Path, paths: Sequence[Path], seen: list[Path] | None) -> str:
+    if seen is not None:
+        seen.extend(paths)
     return fingerprint(root, [Path(os.path.relpath(path, root)).as_posix() for path in paths])
 
 
-def images_hash(config: Any, use: Use, split: str) -> str:
-    """Hash of the images (names and contents) that a stage of this use reads of a split."""
+def images_hash(config: Any, use: Use, split: str, *, seen: list[Path] | None = None) -> str:
+    """Hash of the images (names and contents) that a stage of this use reads of a split; ``seen`` gets their files."""
     if use == "pretraining":
-        return datasets.open_training_images(config, split=split).fingerprint()
+        images = datasets.open_training_images(config, split=split)
+        if seen is not None:
+            seen.extend(images.files)
+        return images.fingerprint()
     opened = open_labels(LABELS[use], config, split)
-    return _hash_files(datasets.dataset_root(config), [opened.path(index) for index in range(len(opened))])
+    return _hash_files(datasets.dataset_root(config), [opened.path(index) for index in range(len(opened))], seen)
 
 
-def targets_hash(config: Any, use: Use, split: str) -> str:
+def targets_hash(config: Any, use: Use, split: str, *, seen: list[Path] | None = None) -> str:
     """Hash of what images are measured against: ids, class names, and masks, boxes or class numbers."""
     opened = open_labels(LABELS[use], config, split)
     if use == "classes":
         targets: Any = [int(label) for label in opened.labels]
     else:
-        targets = _hash_files(datasets.dataset_root(config), opened.target_files)
+        targets = _hash_files(datasets.dataset_root(config), opened.target_files, seen)
     return hash_of([list(opened.ids), list(opened.class_names), targets])
 
 
-def annotations_hash(config: Any, split: str) -> str:
+def annotations_hash(config: Any, split: str, *, seen: list[Path] | None = None) -> str:
     """Hash of the boxes that the gallery may draw: the annotations that exist of a segmentation split."""
     opened = datasets.open_labels(SEGMENTATION, config, split)
     paths = [path for path in map(annotation_of, opened.image_paths) if path.is_file()]
-    return _hash_files(datasets.dataset_root(config), paths)
+    return _hash_files(datasets.dataset_root(config), paths, seen)
 
 
 _SMALL_BRANCHES = re.compile(
@@ -54,13 +59,15 @@ _SMALL_BRANCHES = re.compile(
 """Names of timm whose random networks may have a small LayerScale."""
 
 
-def backbone_hash(spec: str) -> str:
+def backbone_hash(spec: str, *, seen: list[Path] | None = None) -> str:
     """Hash of the weights behind a spec: its file or folder by content, a run by its newest checkpoint, else its name.
 
     Raises :class:`ConfigError` for a spec that is not understood.
     """
     kind, name, options = split_spec(spec)
     place = Path(options.get("file", name))
+    if seen is not None and place.is_file():
+        seen.append(place)
     if kind in {"weights", "dino", "file"} or "file" in options:
         found, facts = sha256_file(place) if place.is_file() else "missing", _otherwise(kind, name, options)
         return hash_of([found, *facts]) if facts else found
@@ -85,8 +92,10 @@ def _otherwise(kind: str, name: str, options: Mapping[str, Any]) -> list[str]:
     return facts
 
 
-def store_hash(path: Path) -> str:
+def store_hash(path: Path, *, seen: list[Path] | None = None) -> str:
     """Hash of a feature store's files, as its manifest has it."""
+    if seen is not None and path.is_dir():
+        seen.append(path / MANIFEST)
     return str(read_manifest(path)["hash"]) if path.is_dir() else "missing"
 
 
@@ -99,4 +108,4 @@ HASHES: Mapping[str, Callable[..., str]] = MappingProxyType(
         "store": store_hash,
     }
 )
-"""What a node may ask for by name."""
+"""What a node may ask for by name. With ``seen`` each adds the files that it read to that list."""

@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,9 @@ from PIL import Image
 from dinoskip.cli import main
 from dinoskip.errors import DataError
 from dinoskip.files import write_manifest
+from dinoskip.pipeline.report.notices import notices
 from dinoskip.pipeline.runner import Runner
+from dinoskip.pipeline.stage import Task
 from dinoskip.pipeline.stages.external import backbone_hash
 from dinoskip.pipeline.study import STAGES, build_nodes, load_study
 
@@ -124,6 +127,45 @@ def test_missing_data_is_said_before_anything_runs(done: Path) -> None:
         assert main(["run", str(done / "s.yaml"), "seed=3", "-q"]) == 3
     finally:
         shutil.move(done / "gone", done / "voc")
+
+
+TRAINED = """
+name: s
+data: {photos: {kind: voc, root: VOC}}
+variants: {model: [{label: vit}]}
+model: {name: vit_mini_patch8, depth: 1, img_size: 32}
+pretrain:
+  {objective: patch_contrast, dataset: photos, epochs: 1, batch_size: 2, warmup_epochs: 0, crop_size: 32}
+evaluate: {probe: {datasets: [photos], size: 64, epochs: 1, learning_rates: [1e-3]}}
+"""
+
+
+@pytest.mark.parametrize(("stage", "edit"), [("pretrain", edit_image), ("probe", edit_mask)])
+def test_data_that_change_while_they_are_read(stage: str, edit: Callable[[Path, str], None], tmp_path: Path) -> None:
+    assert main(["data", "scenes", str(tmp_path / "voc"), "images=8", "size=64", "val_fraction=0.5", "-q"]) == 0
+    (tmp_path / "s.yaml").write_text(TRAINED.replace("VOC", str(tmp_path / "voc")) + f"output: {tmp_path}\n")
+    study, variants = load_study(tmp_path / "s.yaml")
+    nodes = build_nodes(study, variants)
+
+    def edited(task: Task) -> None:
+        STAGES[stage].run(task)
+        edit(tmp_path / "voc" / "VOC2012", "train")
+
+    runner = Runner(study.directory, nodes, {**STAGES, stage: replace(STAGES[stage], run=edited)})
+    (node,) = (node for node in nodes if node.stage == stage)
+    runner.plan()
+    wanted = {other.id for other in nodes if other.stage in {"pretrain", "weights", "features", "probe"}}
+    with pytest.raises(
+        DataError, match=r"files were changed while this command ran: photos: (images|targets) of train"
+    ):
+        runner.run(wanted)
+    output = runner.output(node.id)
+    if stage == "probe":
+        assert output is None
+        return
+    assert output is not None  # hours of training are not thrown away
+    assert [line for line in notices({"pretrain/vit": output}) if "files were changed while it trained" in line]
+    assert not any(runner.output(other.id) for other in nodes if other.stage == "probe")
 
 
 def test_the_weights_a_model_starts_from_enter_its_key_by_content(tmp_path: Path) -> None:
