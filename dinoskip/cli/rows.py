@@ -14,7 +14,7 @@ from dinoskip.pipeline.report.unfinished import note_unfinished
 from dinoskip.records import read_records
 from dinoskip.results import UNKNOWN_EPOCH, EvalResult, read_rows, rows_csv
 from visualize.report.diagnostics import outliers_said
-from visualize.rows import last_epochs
+from visualize.rows import REMEDY, failed_cuts, last_epochs
 
 if TYPE_CHECKING:
     from dinoskip.pipeline.runner import Runner
@@ -89,6 +89,7 @@ def print_results(runner: Runner, rows: Sequence[EvalResult]) -> None:
             print()
     scores = Scores(by_model, _records_of(runner))
     chosen: list[tuple[str, ...]] = []
+    failed = any(failed_cuts(row) for row in rows)
     for benchmark in scores.benchmarks:
         for name in by_model:
             score = scores.chosen(scores.rows(name, benchmark, scores.last_epoch(name, benchmark)))
@@ -96,7 +97,8 @@ def print_results(runner: Runner, rows: Sequence[EvalResult]) -> None:
                 block = "/".join(dict.fromkeys(score.blocks))
                 deviation = score.row.deviation if score.value == score.row.value else None
                 shown = replace(score.row, value=score.value, low=score.low, high=score.high, deviation=deviation)
-                chosen.append((benchmark.label, name, block, shown.facet, shown.shown, shown.interval, score.how))
+                known = score.failed or shown.interval
+                chosen.append((benchmark.label, name, block, shown.facet, shown.shown, known, score.how))
         trivial = max(
             (row for row in rows if row.is_baseline and benchmark.is_of(row)),
             key=lambda row: row.ranking_value,
@@ -107,6 +109,8 @@ def print_results(runner: Runner, rows: Sequence[EvalResult]) -> None:
             chosen.append((benchmark.label, trivial.model, "", "", *number, "no network"))
     if chosen:
         print_table(chosen, ("measure", "model", "block", "read at", "value", "95 %", "block is"))
+    if failed:
+        print(f"Where cuts fail, the number says nothing of the network: {REMEDY}.")
 
 
 def _read_at(benchmark: Benchmark, rows: Rows) -> str:
@@ -116,7 +120,11 @@ def _read_at(benchmark: Benchmark, rows: Rows) -> str:
 
 
 def _shown(row: EvalResult | None) -> str:
-    return "" if row is None else f"{row.shown} ({row.interval})" if row.interval else row.shown
+    if row is None:
+        return ""
+    if failed := failed_cuts(row):
+        return f"{row.shown}: {failed}"
+    return f"{row.shown} ({row.interval})" if row.interval else row.shown
 
 
 def publish(runner: Runner, rows: Sequence[EvalResult], pages: Sequence[str] = ("report",)) -> list[Path]:

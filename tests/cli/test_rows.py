@@ -1,6 +1,11 @@
 """Which rows a command shows as the best."""
 
-from dinoskip.cli.rows import best_rows
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from dinoskip.cli.rows import best_rows, print_results
 from dinoskip.results import EvalResult
 
 
@@ -8,3 +13,19 @@ def test_the_best_row_of_an_error_is_the_lowest() -> None:
     rows = [EvalResult(metric, value, "x", block, "d", "val", 3) for metric in ("RMSE", "mIoU")
             for block, value in (("1", 0.5), ("2", 0.4), ("3", 0.6))]  # fmt: skip
     assert {row.metric: row.block for row in best_rows(rows)} == {"RMSE": "2", "mIoU": "3"}
+
+
+@pytest.mark.parametrize("complete", [0.0, 1.0])
+def test_a_number_from_failed_cuts_says_so_instead_of_an_interval(
+    complete: float, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = EvalResult(
+        "CorLoc", 4.2, "tokencut", "12", "voc", "val", 100, model="a", low=1.0, high=9.0,
+        protocol="tokencut tau=0.2", degenerate=complete, complete=complete,
+    )  # fmt: skip
+    runner: Any = SimpleNamespace(planner=SimpleNamespace(nodes=[]))
+    print_results(runner, [row])
+    printed = capsys.readouterr().out
+    assert ("4.2 (1.0-9.0)" in printed) == (not complete)
+    assert (printed.count("graph complete at τ = 0.2 (100 of 100 images)") == 2) == bool(complete)
+    assert ("says nothing of the network" in printed) == bool(complete)

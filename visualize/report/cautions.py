@@ -16,12 +16,14 @@ _SEEDS = (
 )
 
 
-def cautions(compared: Sequence[Answer]) -> list[str]:
+def cautions(compared: Sequence[Answer], silent: Sequence[Answer] = ()) -> list[str]:
     """What must be known before a number is believed: cuts that fail, dead networks, baselines, unpaired differences.
 
-    And what was random: images alone, or seeds of training, too.
+    And what was random: images alone, or seeds of training, too. Of ``silent``, whose measures separate nothing, cuts
+    that fail alone.
     """
-    lines: dict[str, None] = {}
+    both = [side for answer in silent for line in answer.lines for side in (line.first, line.second) if side]
+    lines: dict[str, None] = {side.failed: None for side in both if side.failed}
     for answer in compared:
         for line in answer.lines:
             for side in filter(None, (line.first, line.second)):

@@ -52,7 +52,7 @@ def _overview(reference: str, pairs: Sequence[Answer], silent: Collection[Benchm
         if side is not None:
             found.setdefault(line.benchmark, side)
     first = tuple(
-        MeasuredCell("value", found[one].parts["block"].replace("b", "block ", 1), f"{found[one].value:.1f}")
+        MeasuredCell("value", _with_failure(_blocks(found[one]), found[one]), f"{found[one].value:.1f}")
         if one in found
         else MeasuredCell("absent", NOT_RUN)
         for one in measures
@@ -73,12 +73,20 @@ def _cell(line: AnswerLine | None, silent: bool) -> MeasuredCell:
     if line.why == SAME_WEIGHTS:
         return MeasuredCell("same", SAME_WEIGHTS)
     if silent:
-        return MeasuredCell("silent", NOT_SEPARATING, number)
+        return MeasuredCell("silent", _with_failure(NOT_SEPARATING, line.first), number)
     if line.first.is_dead:
         return MeasuredCell(line.verdict, f"{line.verdict}, network dead", number)
-    if failed := line.first.failed_there:
-        return MeasuredCell(line.verdict, f"{line.verdict}, {failed.partition(' (')[0]}", number)
-    return MeasuredCell(line.verdict, line.verdict, number)
+    return MeasuredCell(line.verdict, _with_failure(line.verdict, line.first), number)
+
+
+def _blocks(side: Measured) -> str:
+    return side.parts["block"].replace("b", "block ", 1)
+
+
+def _with_failure(word: str, side: Measured) -> str:
+    """``better, graph complete at τ = 0.2``: a word, and how the method failed where it did."""
+    failed = side.failed_there.partition(" (")[0]
+    return f"{word}, {failed}" if failed else word
 
 
 def described(variants: Sequence[StudyVariant]) -> Mapping[str, str]:

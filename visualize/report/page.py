@@ -53,7 +53,8 @@ def build_report(report: Report, out: Path) -> None:
     kept = principal(report.rows, every_read_point=True)
     scores = Scores(kept, report.records)
     separated = separations(report.variants, scores, report.baselines)
-    folded = speechless(separated)
+    alone = len(families(report.variants)) == 1
+    folded = {} if alone else speechless(separated)  # one network alone has nothing to separate
     every = answers(report.variants, scores, report.baselines, folded)
     pairs, silent = (
         [replace(pair, lines=[line for line in pair.lines if (line.benchmark in folded) == hidden]) for pair in every]
@@ -148,7 +149,7 @@ def _write_page(
         "separated": tables.separated,
         "shown_as": {name: own[0].name for name, own in families(report.variants).items()},
         "silent": [sections.answer(answer) for answer in silent],
-        "cautions": [*cautions(pairs), *report.confounds],
+        "cautions": [*cautions(pairs, silent), *report.confounds],
         "measures": list(measured),
         "best": lines,
         "best_notes": [BEST_NOTE, setting_note(kept)],

@@ -5,10 +5,13 @@ import re
 from dataclasses import replace
 from html.parser import HTMLParser
 
+import numpy as np
 import pytest
 from PIL import Image
 
 from dinoskip.errors import ConfigError
+from dinoskip.records import ImageRecords
+from dinoskip.results import EvalResult
 from tests.helpers.chromium import CHROMIUM, Chromium
 from visualize.figures import loss_figure
 from visualize.pages import clean, relative_link
@@ -188,6 +191,35 @@ def test_baselines_are_below_the_variants(make_report, tmp_path):
     assert "baseline: full image" in (tmp_path / "report/report.md").read_text()
     lines = (tmp_path / "report/rows.csv").read_text().splitlines()
     assert [line.split(",")[0] for line in lines].count("baseline: full image") == 1
+
+
+def cut(model, value, block="1"):
+    """A row of TokenCut with its graph complete on every image, though the features are healthy."""
+    return EvalResult("CorLoc", value, "tokencut", block, "voc", "val", 100, model=model, low=value - 4,
+                      high=value + 4, protocol="tokencut tau=0.2 eps=1e-05", degenerate=1.0, complete=1.0,
+                      token_cosine=0.86)  # fmt: skip
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_failed_cut_is_said_of_one_network_and_where_nothing_separates(count, tmp_path):
+    names = ["a", "b"][:count]
+    rows = {name: [cut(name, 4.0)] for name in names}
+    full = EvalResult("CorLoc", 29.0, "tokencut", "", "voc", "val", 100, model="baseline: full image")
+    ids = tuple(map(str, range(100)))
+    every = [full, *(row for own in rows.values() for row in own)]
+    records = {row: ImageRecords(ids, (np.arange(100) < row.value).astype(np.uint8)) for row in every}
+    studied = [StudyVariant(name, rows=rows[name]) for name in names]
+    build_report(Report("r", studied, baselines=[full], records=records), tmp_path)
+    text = " ".join(Page(tmp_path / "index.html").text.split())
+    failed = "graph complete at τ = 0.2"
+    assert f"a, CorLoc, voc val: 1 of 1 blocks (1): {failed} (100 of 100 images)" in text
+    assert f"block 1, {failed}" in text
+    if count == 1:
+        assert "a: CorLoc, voc val 4.0 at block 1 (baseline 29.0). There is no second network" in text
+        assert "a, CorLoc, voc val, b1: 4.0 is below the baseline (full image), 29.0" in text
+    else:
+        assert "No measure separates networks here: nothing is decided." in text
+        assert f"not separating, {failed}" in text
 
 
 def test_the_same_report_is_the_same_bytes(make_report, tmp_path):
