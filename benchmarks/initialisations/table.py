@@ -159,9 +159,9 @@ def summary(rows: Sequence[Trained], deep: Sequence[Trained]) -> list[str]:
             dense = max(without, key=lambda row: row.mean("probe_miou", -1))
             paper = f", paper {at['paper'].shown('accuracy')}" if "paper" in at and accurate.name != "paper" else ""
             lines.append(
-                f"- **{kind}, {depth} blocks**, without skips: most accurate is *{accurate.name}*, "
-                f"{accurate.shown('accuracy')} (skip {at['skip'].shown('accuracy')}{paper}); best dense features of "
-                f"the last block has *{dense.name}*, {dense.shown('probe_miou', -1)} "
+                f"- **{kind}, {depth} blocks**: the most accurate network without skips is *{accurate.name}*, "
+                f"{accurate.shown('accuracy')} (skip {at['skip'].shown('accuracy')}{paper}); *{dense.name}* has the "
+                f"best dense features in the last block, {dense.shown('probe_miou', -1)} "
                 f"(skip {at['skip'].shown('probe_miou', -1)})."
             )
     return [*lines, ""] if lines else []
