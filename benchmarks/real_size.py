@@ -4,9 +4,9 @@ python -m benchmarks.real_size SPEC --data SAMPLES [--tasks NAME ...] [--images 
 
 SAMPLES holds ``voc_mini``, ``coco_mini``, ``ade_mini`` and ``imagenette_mini``: a few images of each data set in its
 published layout; depth, normals, video and pairs are composed. Each task runs in a process of its own, one thread, on
-half of the images and then on all: the second run is what is shown, ``said`` what `dinoskip plan` expected of it after
-the first. ``forward`` is the time of as many images of the first one's size through the bare network; ``own`` the share
-of the seconds that are not forward passes; memory the highest of the process.
+half of the images and then on all: the second run is what is shown, ``planned`` what `dinoskip plan` expected of it
+after the first. ``forward`` is the time of as many images of the first one's size through the bare network; ``own`` the
+share of the seconds that are not forward passes; memory the highest of the process.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def measured(case: Case, spec: str, samples: Path, images: int, out: Path) -> di
 def _done(
     case: Case, spec: str, samples: Path, images: int, out: Path, before: Mapping[str, float]
 ) -> tuple[dict[str, float], dict[str, Any]]:
-    """Seconds of the stages of one run; images that it passes, bytes that it leaves, seconds that were said."""
+    """Seconds of the stages of one run; images that it passes, bytes that it leaves, seconds that were planned."""
     data = dict(case.data)
     if "root" in data:
         data |= {"root": str(samples / data["root"]), "limit": images}
@@ -125,7 +125,7 @@ def _done(
     outputs = [found for node in nodes if not node.id.startswith("data/") and (found := runner.output(node.id))]
     disk = sum(path.stat().st_size for folder in outputs for path in folder.rglob("*") if path.is_file())
     passes = sum(cost.images for cost in made)
-    return seconds, {"passes": passes, "disk": disk, "said": sum(told) if before else None}
+    return seconds, {"passes": passes, "disk": disk, "planned": sum(told) if before else None}
 
 
 def _alone(case: Case, spec: str, samples: Path, images: int) -> dict[str, Any]:
@@ -146,15 +146,15 @@ def row(case: Case, found: Mapping[str, Any]) -> list[str]:
     features = sum(taken for name, taken in stages.items() if name.startswith("features/"))
     total = sum(stages.values())
     own = max(0.0, 1 - found["forward"] / total)
-    said = "" if found["said"] is None else f"{found['said']:.0f}"
+    planned = "" if found["planned"] is None else f"{found['planned']:.0f}"
     return [
         case.name, str(found["passes"]), f"{found['forward']:.0f}", f"{features:.0f}", f"{total - features:.0f}",
-        f"{100 * own:.0f} %", said, f"{found['memory'] / 2**30:.1f}", f"{found['disk'] / 2**20:.0f}",
+        f"{100 * own:.0f} %", planned, f"{found['memory'] / 2**30:.1f}", f"{found['disk'] / 2**20:.0f}",
     ]  # fmt: skip
 
 
 COLUMNS = (
-    "task", "passes", "forward, s", "features, s", "task, s", "own", "said, s", "memory, GiB", "disk, MiB",
+    "task", "passes", "forward, s", "features, s", "task, s", "own", "planned, s", "memory, GiB", "disk, MiB",
 )  # fmt: skip
 
 
