@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 import sys
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ import scipy.stats
 import torch
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
-NAMES = ("language_models", "residual_free")
+NAMES = ("language_models", "residual_free", "listops")
 
 pytest.importorskip("transformers", reason="transformers is not installed: pip install 'dinoskip[hub]'")
 
@@ -70,6 +71,47 @@ def test_blocks_without_skips_and_rounded_networks(small: ModuleType) -> None:
     assert (block(torch.rand(1, 3, 64)) == 0).all()
 
 
+def test_expressions_have_their_value_and_landmarks_attend_to_no_padding(small: ModuleType) -> None:
+    import listops
+
+    batch = listops.batch_of(200, random.Random(0))
+    assert batch["input_ids"].shape == (200, listops.LENGTH)
+    for tokens, value in zip(batch["input_ids"].tolist(), batch["labels"].tolist(), strict=True):
+        words = [listops.SYMBOLS[token] for token in tokens if token != listops.PAD]
+        assert words[0] == "CLS"
+        assert 32 <= len(words) - 1 < listops.LENGTH
+        assert evaluated(words[1:]) == value
+    torch.manual_seed(0)
+    model = listops.nystromformer().eval()
+    padded = batch["input_ids"] == listops.PAD
+    assert padded.any()
+    attention = model.nystromformer.encoder.layer[0].attention.self
+    seen: list[torch.Tensor] = []
+    softmax = torch.nn.functional.softmax
+    with pytest.MonkeyPatch.context() as patch, torch.no_grad():
+        patch.setattr(torch.nn.functional, "softmax", lambda x, dim: seen.append(softmax(x, dim)) or seen[-1])
+        attention(model.nystromformer.embeddings(batch["input_ids"]), batch["attention_mask"])
+    landmarks_to_symbols = seen[-1]
+    assert landmarks_to_symbols.shape == (200, 2, listops.LANDMARKS, listops.LENGTH)
+    assert not landmarks_to_symbols.masked_select(padded[:, None, None]).any()
+
+
+def evaluated(words: list[str]) -> int:
+    """Value of an expression, by a stack."""
+    rules = {"[MIN": min, "[MAX": max, "[MED": lambda x: int(np.median(x)), "[SM": lambda x: sum(x) % 10}
+    stack: list[list[str | int]] = [[]]
+    for word in words:
+        if word == "]":
+            name, *values = stack.pop()
+            stack[-1].append(rules[str(name)](values))
+        elif word in rules:
+            stack.append([word])
+        else:
+            stack[-1].append(int(word))
+    [[value]] = stack
+    return int(value)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", NAMES)
@@ -78,7 +120,7 @@ def test_runs(name: str, small: ModuleType, capsys: pytest.CaptureFixture[str]) 
     example.main(steps=4, seeds=(0, 1))
     lines = capsys.readouterr().out.splitlines()
     rows = [line for line in lines if re.search(r"\d+\.\d{3} \[-?\d", line)]
-    assert len(rows) == {"language_models": 6, "residual_free": 4}[name]
+    assert len(rows) == {"language_models": 6, "residual_free": 4, "listops": 3}[name]
     assert not any("nan" in line for line in rows)
     page = (EXAMPLES.parent / "examples.md").read_text()
     said = [line for line in page.splitlines() if re.search(r"\d+\.\d{3} \[-?\d", line)]
