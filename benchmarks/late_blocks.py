@@ -125,12 +125,30 @@ def sink(found: Read, block: int) -> float:
     return float((attention.mean(2)[..., 1:].max(2).values * count).mean())
 
 
+def by_position(tokens: Tensor) -> float:
+    """Share in percent of the variance of tokens (N, T, C) that their place in the grid tells, over all images."""
+    about = tokens - tokens.mean((0, 1))
+    return 100 * float(about.mean(0).square().sum() * len(about) / about.square().sum())
+
+
+def same_cut(tokens: Tensor, grid: tuple[int, int]) -> float:
+    """Mean agreement of the cuts of two images, 0 (no relation) to 1 (every image is cut along the same line)."""
+    sides = np.stack([np.sign(tokencut(one, grid, TAU).eigenvector) for one in tokens])
+    agreement = np.abs(sides @ sides.T) / sides.shape[1]
+    return float((agreement.sum() - len(sides)) / (len(sides) * (len(sides) - 1)))
+
+
 # --- interventions -----------------------------------------------------------------------------------
 
 
 def centred(tokens: Tensor) -> Tensor:
     """Without the mean of the image's tokens."""
     return tokens - tokens.mean(1, keepdim=True)
+
+
+def without_position(tokens: Tensor) -> Tensor:
+    """Without the mean of all images' tokens at the same place in the grid."""
+    return tokens - tokens.mean(0, keepdim=True)
 
 
 def without_first_component(tokens: Tensor) -> Tensor:
@@ -154,6 +172,7 @@ def interventions(found: Read, data: Scenes, block: int) -> dict[str, float]:
     changes: Mapping[str, Callable[[], float]] = {
         "as it is": lambda: discovered(key, found, data)[0],
         "centred": lambda: discovered(centred(key), found, data)[0],
+        "mean of its place removed": lambda: discovered(without_position(key), found, data)[0],
         "first component removed": lambda: discovered(without_first_component(key), found, data)[0],
         **{f"τ {tau:g}": lambda tau=tau: discovered(key, found, data, tau)[0] for tau in TAUS},  # type: ignore[misc]
         **{
@@ -176,6 +195,8 @@ def suspects(found: Read, data: Scenes, block: int) -> dict[str, float]:
         "rank of outputs": effective_rank(found.tokens["out"][block]),
         "patches like CLS": class_likeness(found.tokens["out"][block], found.cls["out"][block]),
         "sink": sink(found, block),
+        "keys by place, %": by_position(key),
+        "same cut in all images": same_cut(key, found.grid),
         "complete graphs, %": discovered(key, found, data)[1],
     }
 

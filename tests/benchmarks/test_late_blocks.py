@@ -10,6 +10,7 @@ from benchmarks.late_blocks import (
     READ_POINTS,
     Read,
     Scenes,
+    by_position,
     centred,
     class_likeness,
     discovered,
@@ -17,9 +18,11 @@ from benchmarks.late_blocks import (
     interventions,
     mean_cosine,
     offset,
+    same_cut,
     sink,
     suspects,
     without_first_component,
+    without_position,
 )
 
 RNG = torch.Generator().manual_seed(0)
@@ -45,6 +48,19 @@ def reading(key: torch.Tensor) -> Read:
     tokens = {name: {1: key} for name in READ_POINTS}
     cls = {name: {1: torch.zeros(len(key), key.shape[2])} for name in READ_POINTS}
     return Read(tokens, cls, (3, 3), heads=2, patch=8)
+
+
+def test_keys_of_their_place_cut_every_image_alike_until_it_is_removed() -> None:
+    columns = torch.arange(9) % 3
+    place = torch.nn.functional.one_hot((columns == 2).long(), 16).float() * 4
+    objects = torch.nn.functional.one_hot(torch.tensor([[2], [5], [7]]).expand(3, 9), 16).float() * 0.0
+    for image, rows in enumerate(([0, 1], [3, 4], [6, 7])):
+        objects[image, rows, 8] = 1.0
+    tokens = place + objects
+    assert by_position(place.expand(3, -1, -1)) == pytest.approx(100.0)
+    assert by_position(tokens) > 90
+    assert same_cut(tokens, (3, 3)) > same_cut(without_position(tokens), (3, 3))
+    assert by_position(without_position(tokens)) == pytest.approx(0.0, abs=1e-4)
 
 
 def test_a_sink_draws_all_attention() -> None:
