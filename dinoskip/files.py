@@ -336,7 +336,16 @@ def _refuse_names_of_one_spelling(names: Iterable[str]) -> None:
             raise ValueError(f"{other} and {name} are one file on a disk that ignores case")
 
 
-def read_manifest(directory: Path) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Manifest:
+    """What ``MANIFEST.json`` says of a directory: its output hash, size and sha256 of every file, and ``info``."""
+
+    hash: str
+    files: Mapping[str, Mapping[str, Any]]
+    info: Mapping[str, Any]
+
+
+def read_manifest(directory: Path) -> Manifest:
     """Return the manifest of a published directory; :class:`DataError` if it is missing, not one or names no file."""
     path = Path(directory) / MANIFEST
     manifest = read_json(path)
@@ -355,7 +364,7 @@ def read_manifest(directory: Path) -> dict[str, Any]:
         raise DataError(f"{path}: damaged: it names no file")
     if not _is_sha256(manifest.get("hash")):
         raise DataError(f"{path}: damaged: its hash is no sha256")
-    return manifest
+    return Manifest(manifest["hash"], manifest["files"], manifest["info"])
 
 
 def _is_sha256(text: Any) -> bool:
@@ -384,7 +393,7 @@ def verify_manifest(directory: Path, *, inner: bool = True) -> list[str]:
     """
     directory = Path(directory)
     try:
-        files = read_manifest(directory)["files"]
+        files = read_manifest(directory).files
     except DataError as error:
         return [str(error)]
     if not inner:
@@ -403,7 +412,7 @@ def verify_beside_manifest(path: Path) -> str | None:
     if not (path.parent / MANIFEST).is_file():
         return None
     try:
-        entry = read_manifest(path.parent)["files"].get(path.name)
+        entry = read_manifest(path.parent).files.get(path.name)
     except DataError as error:
         return str(error)
     return None if entry is None else _file_problem(path, entry)

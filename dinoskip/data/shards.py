@@ -145,7 +145,7 @@ def is_packed(path: Path) -> bool:
     """Whether ``path`` is a finished packing; :class:`DataError` if it is an unfinished one."""
     if (path / PACK_RECORD).is_file() and not (path / MANIFEST).is_file():
         raise DataError(f"{path}: packing was not finished", "run the same dinoskip data pack again")
-    return (path / PACK_RECORD).is_file() and "pack" in read_manifest(path)["info"]
+    return (path / PACK_RECORD).is_file() and "pack" in read_manifest(path).info
 
 
 def tar_names(folder: Path) -> tuple[str, ...]:

@@ -226,11 +226,11 @@ class FeatureStore(FeatureSet):
         if not (path / MANIFEST).is_file():
             raise DataError(f"{path}: not a finished feature store (no {MANIFEST})", "run the export again")
         published = read_manifest(path)
-        file_format = published["info"].get("format", "npy")
+        file_format = published.info.get("format", "npy")
         check_format(file_format)
-        described = path / (DESCRIPTION if DESCRIPTION in published["files"] else OLD_DESCRIPTION)
+        described = path / (DESCRIPTION if DESCRIPTION in published.files else OLD_DESCRIPTION)
         wanted = verification_wanted() if verify is None else verify
-        hashes = {name: str(entry["sha256"]) for name, entry in published["files"].items()}
+        hashes = {name: str(entry["sha256"]) for name, entry in published.files.items()}
         if wanted and described.is_file() and not has_recorded_hash(described, hashes.get(described.name, "")):
             raise DataError(f"{described}: content differs from its recorded sha256", "export it again")
         manifest = read_json(described)

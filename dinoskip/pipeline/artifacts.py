@@ -94,13 +94,13 @@ class Artifacts:
             manifest = read_manifest(path)
         except DataError:
             return None
-        if manifest["info"].get("key") != key or manifest["hash"] != hash_of_files(manifest["files"], VOLATILE):
+        if manifest.info.get("key") != key or manifest.hash != hash_of_files(manifest.files, VOLATILE):
             return None
-        for name, entry in manifest["files"].items():
+        for name, entry in manifest.files.items():
             file = path / name
             if not file.is_file() or file.stat().st_size != entry["bytes"]:
                 return None
-        return str(manifest["hash"])
+        return manifest.hash
 
     def release(self, node: str, key: str) -> None:
         """Remove the files of a complete output that is not needed any more; its hash and its time stay.
@@ -162,17 +162,17 @@ class Artifacts:
         partial.mkdir(parents=True, exist_ok=True)
         return partial
 
-    def published(self) -> Iterator[tuple[Path, dict[str, Any]]]:
-        """All published outputs with their manifests."""
+    def published(self) -> Iterator[Path]:
+        """All published outputs."""
         for manifest in find_below(self.root, MANIFEST):
             if any(part.startswith(PARTIAL) for part in manifest.relative_to(self.root).parts):
                 continue
             try:
-                content = read_manifest(manifest.parent)
+                of_output = "node" in read_manifest(manifest.parent).info  # not of something inside an output
             except DataError:
                 continue
-            if "node" in content["info"]:  # not the manifest of something inside an output
-                yield manifest.parent, content
+            if of_output:
+                yield manifest.parent
 
     def newest(self) -> set[Path]:
         """Of every node of any study here the output that was published last."""
@@ -181,5 +181,5 @@ class Artifacts:
 
     def unused(self, current: set[Path]) -> list[Path]:
         """Published outputs that the current plan does not use, and what is left of those released."""
-        there = {path for path, _ in self.published()} | {path.parent for path in self.root.rglob(RELEASED)}
+        there = set(self.published()) | {path.parent for path in self.root.rglob(RELEASED)}
         return sorted(path for path in there if path not in current)

@@ -113,12 +113,11 @@ class DataInputs:
 
 @dataclass(frozen=True)
 class EvaluatedModel:
-    """A network to evaluate: a checkpoint of a trained variant (``inputs``) or a variant's backbone (``spec``)."""
+    """A network to evaluate: the ``weights`` that a node makes of a trained variant, or the variant's backbone."""
 
     variant: Variant
     epoch: int
-    inputs: Mapping[str, str]
-    spec: Mapping[str, str]
+    weights: str | None = None
 
     @property
     def place(self) -> str:
@@ -126,9 +125,15 @@ class EvaluatedModel:
         return f"{self.variant.name}/ep{self.epoch}"
 
     @property
+    def inputs(self) -> dict[str, str]:
+        """The node that makes its weights."""
+        return {} if self.weights is None else {"weights": self.weights}
+
+    @property
     def outside(self) -> dict[str, tuple[Any, ...]]:
         """The hash of a backbone that lies outside the study."""
-        return {"backbone": ("backbone", self.spec["backbone"])} if self.spec else {}
+        backbone = self.variant.backbone
+        return {} if backbone is None else {"backbone": ("backbone", backbone)}
 
 
 class StudyNodes:
@@ -170,11 +175,10 @@ class StudyNodes:
         data = data or DataInputs()
         node_id = f"{stage.name}/{name}" if name else stage.name
         hashes = {**data.outside, **(outside or {})}
-        of_objects = isinstance(settings, NodeSettings)
         node = Node(
             node_id,
             stage.name,
-            settings if isinstance(settings, NodeSettings) else {**settings, **data.settings},
+            settings,
             inputs={**(inputs or {}), **data.inputs},
             runtime={**data.runtime, **(runtime or {})},
             external=partial(self._hashes, hashes) if hashes else None,
@@ -182,7 +186,7 @@ class StudyNodes:
             variant=variant,
             version=stage.version,
             order_only=order_only or {},
-            dataset=data.settings if of_objects else {},
+            dataset=data.settings,
         )
         if self.nodes.setdefault(node_id, node).plain != node.plain:
             raise ValueError(f"{node_id}: asked for with different settings, which need different names")

@@ -51,7 +51,7 @@ def pretrain(
 
     def data() -> dict[str, Any]:
         read = {spec: load_backbone(spec).weights_hash for spec in job.pretrain.backbones()}
-        read |= {str(store): str(read_manifest(store)["hash"]) for store in job.pretrain.stores()}
+        read |= {str(store): read_manifest(store).hash for store in job.pretrain.stores()}
         about = {"fingerprint": images.fingerprint(), "images": len(images), **images.record}
         return about | ({"backbones": read} if read else {})
 

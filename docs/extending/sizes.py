@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Literal
 
-from dinoskip.config import Config, RawConfig, settings_for_key, validate
+from dinoskip.config import Config
 from dinoskip.files import write_json
 from dinoskip.init.build import build_model
 from dinoskip.init.config import ModelConfig
+from dinoskip.pipeline.graph import NodeSettings
 from dinoskip.pipeline.stage import Stage, StudyNodes, Task
 
 
@@ -17,19 +20,29 @@ class SizesSection(Config):
     unit: Literal["parameters", "bytes"] = "parameters"
 
 
+@dataclass(frozen=True)
+class SizesSettings(NodeSettings):
+    """The section, and the model of every variant."""
+
+    sizes: SizesSection
+    models: Mapping[str, ModelConfig]
+
+
 def add_nodes(nodes: StudyNodes) -> None:
     """One node for the whole study."""
-    models = {variant.name: settings_for_key(variant.model) for variant in nodes.variants if variant.model is not None}
-    nodes.add(STAGE, "", {"models": models, "sizes": settings_for_key(nodes.section(SizesSection))})
+    models = {variant.name: variant.model for variant in nodes.variants if variant.model is not None}
+    nodes.add(STAGE, "", SizesSettings(nodes.section(SizesSection), models))
 
 
 def run(task: Task) -> None:
     """Write ``sizes.json``: a number for each variant."""
-    section = validate(SizesSection, RawConfig(dict(task.settings["sizes"])))
+    settings: SizesSettings = task.settings
     sizes = {}
-    for name, settings in task.settings["models"].items():
-        parameters = build_model(validate(ModelConfig, RawConfig(dict(settings))), seed=0).parameters()
-        sizes[name] = sum(one.numel() if section.unit == "parameters" else one.nbytes for one in parameters)
+    for name, model in settings.models.items():
+        parameters = build_model(model, seed=0).parameters()
+        sizes[name] = sum(
+            parameter.numel() if settings.sizes.unit == "parameters" else parameter.nbytes for parameter in parameters
+        )
     write_json(task.out / "sizes.json", sizes)
 
 

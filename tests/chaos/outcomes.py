@@ -73,8 +73,8 @@ def contents(study: Path) -> dict[str, str]:
     found = {}
     for path in outputs(study):
         manifest = read_manifest(path)
-        if "node" in manifest["info"]:
-            found[manifest["info"]["node"]] = manifest["hash"]
+        if "node" in manifest.info:
+            found[manifest.info["node"]] = manifest.hash
     for file in sorted(study.rglob("*")):
         if file.is_file() and file.relative_to(study).parts[0] not in (*INSIDE, *NOTES):
             found[file.relative_to(study).as_posix()] = hashlib.sha256(file.read_bytes()).hexdigest()

@@ -53,7 +53,7 @@ def hashes(folder: Path) -> dict[str, str]:
     ]
     assert main(["run", str(labelled), *alone, "--until", "supervise", "-q"]) == 0
     manifests = [read_manifest(path.parent) for path in folder.rglob(MANIFEST)]
-    return {one["info"]["node"]: one["hash"] for one in manifests if "node" in one["info"]}
+    return {manifest.info["node"]: manifest.hash for manifest in manifests if "node" in manifest.info}
 
 
 @pytest.fixture(scope="module")

@@ -26,7 +26,7 @@ def start(config: Path, output: Path) -> "subprocess.Popen[bytes]":
 
 def hashes(output: Path) -> dict[str, str]:
     manifests = [read_manifest(path.parent) for path in output.rglob(MANIFEST)]
-    return {one["info"]["node"]: one["hash"] for one in manifests if "node" in one["info"]}
+    return {manifest.info["node"]: manifest.hash for manifest in manifests if "node" in manifest.info}
 
 
 @pytest.mark.slow

@@ -70,7 +70,7 @@ def test_keyboard_interrupt_keeps_what_is_done(
     assert len(calls) == 1
     straight = tmp_path / "straight"
     export(backbone, dataset, straight, "all", transform=SQUARE, batch_size=2)
-    assert read_manifest(out)["files"] == read_manifest(straight)["files"]
+    assert read_manifest(out).files == read_manifest(straight).files
     assert not (tmp_path / ".partial-store").exists()
 
 
@@ -102,7 +102,7 @@ def test_a_flipped_bit_in_half_an_export_is_computed_anew(
     straight = tmp_path / "straight"
     whole = len(calls)
     export(backbone, dataset, straight, "all", transform=chosen, batch_size=2)
-    assert read_manifest(out)["files"] == read_manifest(straight)["files"]
+    assert read_manifest(out).files == read_manifest(straight).files
     batches = len(calls) - whole
     assert whole == batches - 2 + (damage != "mark of what was not written")
 

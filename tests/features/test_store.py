@@ -46,7 +46,7 @@ def test_unfinished_or_foreign_directories(store: FeatureStore, tmp_path: Path) 
 
 def republished(store: FeatureStore) -> Path:
     """The store with a manifest of what its files are now: made to do harm, or by another program."""
-    write_manifest(store.path, read_manifest(store.path)["info"])
+    write_manifest(store.path, read_manifest(store.path).info)
     return store.path
 
 

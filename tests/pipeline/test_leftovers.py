@@ -36,5 +36,5 @@ def test_leftovers_are_not_published(tmp_path: Path, monkeypatch: pytest.MonkeyP
     (out / "rows.json").write_text("[]")
     artifacts.publish("probe", KEY, Record("probe", 1, {}, {}, {}), {})
     expected = {"rows.json", f"inner/{name}"} if keep and not name.startswith(".nfs") else {"rows.json"}
-    assert set(read_manifest(artifacts.path("probe", KEY))["files"]) == expected
+    assert set(read_manifest(artifacts.path("probe", KEY)).files) == expected
     assert artifacts.find("probe", KEY)

@@ -54,7 +54,7 @@ def test_every_network_is_trained_with_each_seed(tmp_path: Path) -> None:
         ("skip-adamw-s0", "skip-adamw", 0), ("skip-adamw-s3", "skip-adamw", 3), ("x", "", 0),
     ]  # fmt: skip
     nodes = {node.id: node for node in build_nodes(loaded, variants)}
-    assert [nodes[f"pretrain/skip-adamw-s{seed}"].settings["seed"] for seed in (0, 3)] == [0, 3]
+    assert [nodes[f"pretrain/skip-adamw-s{seed}"].plain["seed"] for seed in (0, 3)] == [0, 3]
     assert nodes["weights/skip-adamw-s3/ep2"].variant == "skip-adamw-s3"
     plain = {node.id: node for node in build_nodes(*study(tmp_path))}
     trained = [nodes["pretrain/skip-adamw-s0"], plain["pretrain/skip-adamw"]]

@@ -89,7 +89,7 @@ def test_windows_give_the_same_outputs_and_leave_no_store(study: Path) -> None:
     for stage in ("tokencut", "retrieve", "knn", "cluster", "saliency", "objects"):
         outputs = [read_manifest(path) for path in (study / stage).glob("*/*/scenes/*")]
         assert len(outputs) == 2, stage
-        assert len({one["hash"] for one in outputs}) == 1, f"{stage}: rows, boxes and masks are the same files"
+        assert len({manifest.hash for manifest in outputs}) == 1, f"{stage}: rows, boxes and masks are the same files"
     nodes = build_nodes(*load_study(CONFIGS / "tasks.yaml", again[2:-1]))
     stores = [node.id for node in nodes if node.stage == "features"]
     assert [name.rpartition("/")[2] for name in stores] == [

@@ -92,7 +92,7 @@ def test_a_run_from_a_store_is_the_same_with_workers_and_names_it(images: Path, 
     ]
     assert all(torch.equal(value, ends[1][name]) for name, value in ends[0].items())
     recorded = [path for path in (tmp_path / "0").rglob("*.json") if str(store) in path.read_text()]
-    assert any(read_manifest(store)["hash"] in path.read_text() for path in recorded)
+    assert any(read_manifest(store).hash in path.read_text() for path in recorded)
     rows = [json.loads(line) for line in (tmp_path / "0" / "metrics.jsonl").read_text().splitlines()]
     losses = [row["loss"] for row in rows if "loss" in row]
     assert losses[-1] < losses[0]

@@ -172,7 +172,7 @@ class StudyWork:
         sides = (given["size"],) * 2 if "size" in given else given.get("crop")
         height, width = sides or self.images.sides(name, splits[-1], record.label)
         scale = given["short_side"] / min(height, width) if "short_side" in given else 1
-        return self._of(node, settings.study["blocks"], images, (round(height * scale), round(width * scale)))
+        return self._of(node, settings.study.blocks, images, (round(height * scale), round(width * scale)))
 
     def _of(self, node: Node, blocks: str | Sequence[int], images: int, sides: tuple[int, int]) -> PassedImages:
         network = self.networks.get(node.variant) or network_of(None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -13,17 +13,12 @@ from dinoskip.files import read_json
 from dinoskip.pipeline import stages
 from dinoskip.pipeline.estimate.costs import image_flops
 from dinoskip.pipeline.progress import past_seconds
+from dinoskip.pipeline.report.settings import ReportSettings
 from dinoskip.pipeline.stage import Task
-from dinoskip.pipeline.stages.pretrain import PretrainSection, section_of
 from dinoskip.pipeline.stages.supervise import SuperviseSection
 from dinoskip.results import read_rows
 from visualize.tables import DataTable
 
-# Stages that train, which are called as the study's section of their recipe, and how that is read.
-_RECIPES: dict[str, Callable[[Mapping[str, Any]], PretrainSection | SuperviseSection]] = {
-    "pretrain": section_of,
-    "supervise": SuperviseSection.model_validate,
-}
 _TRAINING_COLUMNS = [
     "variant", "steps", "images a second", "minutes", "GFLOP an image", "GFLOP/s", "matmul GFLOP/s", "% of it",
 ]  # fmt: skip
@@ -74,14 +69,16 @@ def cost_tables(task: Task) -> list[Any]:
 
 def _trained(task: Task) -> list[list[object]]:
     lines: list[list[object]] = []
-    for variant in task.settings.trained:
-        name = variant.name
-        for stage, section in _RECIPES.items():
-            if (run := task.inputs.get(f"{stage}/{name}")) is not None:
-                recipe = section(task.settings.card[stage])
-                classes = read_rows(run / "rows.json")[0].classes if stage == "supervise" else 0
-                operations = image_flops(variant.model, recipe, classes)
-                lines += _line(name, run, recipe.batch_size, operations / 1e9)
+    settings: ReportSettings = task.settings
+    recipe = settings.recipe
+    if recipe is None:
+        return []
+    for variant in settings.trained:
+        assert variant.model is not None
+        if (run := task.inputs.get(f"{recipe.section}/{variant.name}")) is not None:
+            classes = read_rows(run / "rows.json")[0].classes if isinstance(recipe, SuperviseSection) else 0
+            operations = image_flops(variant.model, recipe, classes)
+            lines += _line(variant.name, run, recipe.batch_size, operations / 1e9)
     return lines
 
 

@@ -45,7 +45,7 @@ def _by_sample(output: Path) -> bool:
     """Whether a stage read images that are known by a sample (see ``--verify-data``)."""
     if not (output / MANIFEST).is_file():
         return False
-    record = read_manifest(output)["info"].get("record", {})
+    record = read_manifest(output).info.get("record", {})
     return any(str(mark).startswith(SAMPLED) for mark in record.get("external", {}).values())
 
 

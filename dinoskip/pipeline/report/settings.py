@@ -9,6 +9,8 @@ from typing import Any
 from dinoskip.config import dump
 from dinoskip.pipeline.graph import NodeSettings
 from dinoskip.pipeline.stage import without_place
+from dinoskip.pipeline.stages.pretrain import PretrainSection
+from dinoskip.pipeline.stages.supervise import SuperviseSection
 from dinoskip.pipeline.variants import Variant
 from visualize.report.config import ReportConfig
 
@@ -17,8 +19,8 @@ from visualize.report.config import ReportConfig
 class ReportSettings(NodeSettings):
     """Settings of a report.
 
-    ``card`` has every setting of the study that can change a number, ``data`` its data sets. ``epochs`` and
-    ``trained_on`` are of its recipe. ``missing`` are stages that have not run, and why.
+    ``card`` has every setting of the study that can change a number, ``data`` its data sets, ``recipe`` is how it
+    trains. ``missing`` are stages that have not run, and why.
     """
 
     section: ReportConfig
@@ -26,9 +28,18 @@ class ReportSettings(NodeSettings):
     card: Mapping[str, Any]
     variants: Sequence[Variant]
     data: Mapping[str, Any] = field(default_factory=dict)
-    epochs: int = 0
-    trained_on: str = ""
+    recipe: PretrainSection | SuperviseSection | None = None
     missing: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def epochs(self) -> int:
+        """Of its recipe; 0 without."""
+        return self.recipe.epochs if self.recipe else 0
+
+    @property
+    def trained_on(self) -> str:
+        """The data set of its recipe."""
+        return self.recipe.dataset if self.recipe else ""
 
     def variant(self, name: str) -> Variant | None:
         """The variant of a name; None if rows are of none."""

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dinoskip.config import RawConfig, settings_for_key, validate
 from dinoskip.files import write_json
 from dinoskip.init.config import CalibratedInit, ModelConfig
 from dinoskip.pipeline.sections import StudyBase
 from dinoskip.pipeline.stage import Problem, Stage, StudyNodes, Task
 from dinoskip.pipeline.stages import data
 from dinoskip.pipeline.stages.pretrain import WEIGHTS, images_of
+from dinoskip.pipeline.stages.settings import StartSettings
 from dinoskip.pipeline.stages.weights import recipe_of
 from dinoskip.pipeline.variants import Variant
 
@@ -42,8 +42,7 @@ def add_nodes(nodes: StudyNodes) -> None:
         name = init.images or (recipe.dataset if recipe else None)
         if name is not None:
             images = data.of_dataset(nodes, name, "train", ("images", "pretraining", "train"))
-            settings = {"seed": variant.seed, "model": settings_for_key(model)}
-            nodes.add(STAGE, variant.name, settings, data=images, variant=variant.name)
+            nodes.add(STAGE, variant.name, StartSettings(variant.seed, model), data=images, variant=variant.name)
 
 
 def run(task: Task) -> None:
@@ -51,11 +50,11 @@ def run(task: Task) -> None:
     from dinoskip.models.export import save_weights  # torch
     from dinoskip.training.calibration import before_and_after, calibrated_model
 
-    config = validate(ModelConfig, RawConfig(dict(task.settings["model"])))
-    images, seed = images_of(task), task.settings["seed"]
-    state = calibrated_model(config, seed, images).state_dict()
-    save_weights(task.out / WEIGHTS, state, config, {"epoch": 0})
-    write_json(task.out / RESULT, before_and_after(config, seed, images))
+    settings: StartSettings = task.settings
+    images = images_of(task)
+    state = calibrated_model(settings.model, settings.seed, images).state_dict()
+    save_weights(task.out / WEIGHTS, state, settings.model, {"epoch": 0})
+    write_json(task.out / RESULT, before_and_after(settings.model, settings.seed, images))
 
 
 STAGE = Stage("calibrate", run, add_nodes, check=check)

@@ -72,7 +72,7 @@ def backbone_hash(spec: str, *, seen: list[Path] | None = None) -> str:
         found, facts = sha256_file(place) if place.is_file() else "missing", _otherwise(kind, name, options)
         return hash_of([found, *facts]) if facts else found
     if kind == "run" and place.is_dir():
-        return str(read_manifest(newest_checkpoint(place))["hash"])
+        return read_manifest(newest_checkpoint(place)).hash
     if kind == "timm" and name.startswith("local-dir:"):
         kind, place = "hf", Path(name.removeprefix("local-dir:"))
     if kind == "hf" and place.is_dir():
@@ -96,7 +96,7 @@ def store_hash(path: Path, *, seen: list[Path] | None = None) -> str:
     """Hash of a feature store's files, as its manifest has it."""
     if seen is not None and path.is_dir():
         seen.append(path / MANIFEST)
-    return str(read_manifest(path)["hash"]) if path.is_dir() else "missing"
+    return read_manifest(path).hash if path.is_dir() else "missing"
 
 
 HASHES: Mapping[str, Callable[..., str]] = MappingProxyType(

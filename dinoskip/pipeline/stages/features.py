@@ -39,7 +39,7 @@ def of_split(nodes: StudyNodes, model: EvaluatedModel, name: str, wanted: Featur
     return nodes.add(
         STAGE,
         f"{model.place}/{name}-{wanted.split}-{wanted.name}",
-        replace(wanted, backbone=model.spec.get("backbone")),
+        replace(wanted, backbone=model.variant.backbone),
         inputs=model.inputs,
         data=data.of_dataset(nodes, name, wanted.split, ("images", wanted.use, wanted.split)),
         outside=model.outside,

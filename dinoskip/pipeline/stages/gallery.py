@@ -149,10 +149,10 @@ def add_nodes(nodes: StudyNodes) -> None:
     for model in nodes.models:
         variant = model.variant.name
         first = seeds.setdefault(model.variant.family or variant, variant)
-        if variant != first or (not model.spec and model.epoch not in epochs):
+        spec = model.variant.backbone
+        if variant != first or (spec is None and model.epoch not in epochs):
             continue
-        label = f"{variant} ep{model.epoch}" if len(epochs) > 1 and not model.spec else variant
-        spec = model.variant.backbone if model.spec else None
+        label = f"{variant} ep{model.epoch}" if len(epochs) > 1 and spec is None else variant
         models.append(ShownModel(label, variant, model.epoch, nodes.blocks(model.variant), spec))
         outside |= {f"backbone {spec}": content for content in model.outside.values()}
         inputs |= {f"{role}:{label}": node for role, node in model.inputs.items()}

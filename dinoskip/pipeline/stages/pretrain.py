@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, TypeVar, get_args
 
-from pydantic import BeforeValidator, Field, TypeAdapter, create_model
+from pydantic import BeforeValidator, Field, create_model
 
-from dinoskip.config import Config, RawConfig, settings_for_key, validate
+from dinoskip.config import RawConfig, dump, validate
 from dinoskip.data import sets as datasets
 from dinoskip.data.shards import Source as Images
 from dinoskip.fields import Name
@@ -21,16 +21,15 @@ from dinoskip.pipeline.sections import StudyBase
 from dinoskip.pipeline.stage import DataInputs, Problem, Stage, StudyNodes, Task, beyond_depth, not_multiples
 from dinoskip.pipeline.stages import data
 from dinoskip.pipeline.stages.inputs import dataset_of
+from dinoskip.pipeline.stages.settings import PretrainSettings
 from dinoskip.pipeline.variants import Variant
 from dinoskip.training.objectives import AnyObjective, PretrainJob, dino_by_default
 from dinoskip.training.pretrain_config import PretrainConfig
-from dinoskip.training.recipe import FREE_KEYS
+from dinoskip.training.recipe import Job, TrainConfig
 
+J = TypeVar("J", bound=Job)
 SWEEP_RESULT = "sweep.json"
 WEIGHTS = "weights.safetensors"
-FREE = tuple(key for key in FREE_KEYS if key != "keep_epochs")
-"""Settings of a run that are no part of its key. ``keep_epochs`` is: it changes no number, but it says which
-checkpoints the output holds, and the weights stage reads those."""
 
 
 class PretrainSection(PretrainConfig):
@@ -44,12 +43,6 @@ _OF_OBJECTIVES: Any = functools.reduce(
     (create_model(f"{kind.__name__}Section", __base__=(kind, PretrainSection)) for kind in get_args(AnyObjective)),
 )
 AnySection: Any = Annotated[_OF_OBJECTIVES, Field(discriminator="objective"), BeforeValidator(dino_by_default)]
-
-
-def section_of(tree: Mapping[str, Any]) -> PretrainSection:
-    """The section of these settings, of the objective that they name; pydantic's ValidationError if it is none."""
-    section: PretrainSection = TypeAdapter(AnySection).validate_python(dict(tree))
-    return section
 
 
 def check(study: StudyBase, variants: tuple[Variant, ...]) -> Iterator[Problem]:
@@ -82,45 +75,26 @@ def _levels(model: ModelConfig) -> tuple[int, ...]:
     return () if model.timm_name is None else model.facts.widths
 
 
-@dataclass(frozen=True)
-class TrainingInputs:
-    """What a node that trains a variant reads: the run's settings, its images, what is measured while it trains."""
-
-    settings: dict[str, Any]
-    data: DataInputs
-    order_only: dict[str, str]
+def job_of(kind: type[J], variant: Variant, recipe: TrainConfig) -> J:
+    """The job of a variant by a recipe, a section of a study."""
+    settings = {"seed": variant.seed, "model": variant.model, "optimizer": variant.optimizer}
+    own = {setting: value for setting, value in dump(recipe).items() if setting != "dataset"}
+    return validate(kind, RawConfig({**settings, recipe.section: own}))
 
 
 def inputs_of(
-    nodes: StudyNodes, variant: Variant, recipe: Mapping[str, Any], key: str, splits: Sequence[str]
-) -> TrainingInputs:
-    """The inputs of a run by a recipe (the section's settings), which stands under ``key`` in the node's settings."""
-    free = {setting: recipe[setting] for setting in FREE}
-    assert variant.model is not None
-    assert variant.optimizer is not None
-    settings = {
-        "seed": variant.seed,
-        "model": settings_for_key(variant.model),
-        "optimizer": settings_for_key(variant.optimizer),
-        key: {setting: value for setting, value in recipe.items() if setting not in {"dataset", *FREE}},
-    }
-    images = data.of_dataset(nodes, recipe["dataset"], "train", *(("images", "pretraining", split) for split in splits))
-    parts, order_only = _online(nodes)
+    nodes: StudyNodes, variant: Variant, dataset: str, splits: Sequence[str]
+) -> tuple[DataInputs, dict[str, str]]:
+    """What a node reads that trains a variant on a data set, and the nodes that make data of ``online``."""
+    images = data.of_dataset(nodes, dataset, "train", *(("images", "pretraining", split) for split in splits))
     outside = {**images.outside, **selected_from(variant), **taught_by(nodes.study)}
     inputs = {**images.inputs, **start_of(nodes, variant)}
-    runtime = {**images.runtime, "free": free, "online": parts}
-    return TrainingInputs(settings, replace(images, inputs=inputs, outside=outside, runtime=runtime), order_only)
-
-
-def _online(nodes: StudyNodes) -> tuple[dict[str, tuple[Config, Any]], dict[str, str]]:
-    """What is measured while training, by name, and the nodes that make its data: no part of any key."""
-    parts: dict[str, tuple[Config, Any]] = {}
-    order_only: dict[str, str] = {}
-    for name, part in nodes.study.online.parts.items():
-        images = data.of_dataset(nodes, part.dataset, "train")
-        parts[name] = part, images.runtime["config"]
-        order_only |= {f"online {name}": node for node in images.inputs.values()}
-    return parts, order_only
+    order_only = {
+        f"online {name}": node
+        for name, part in nodes.study.online.parts.items()
+        for node in data.of_dataset(nodes, part.dataset, "train").inputs.values()
+    }
+    return replace(images, inputs=inputs, outside=outside), order_only
 
 
 def selected_from(variant: Variant) -> dict[str, tuple[Any, ...]]:
@@ -146,7 +120,7 @@ def start_of(nodes: StudyNodes, variant: Variant) -> dict[str, str]:
 
 def start_file(task: Task) -> Path | None:
     """The first weights among a task's inputs."""
-    return task.inputs["start"] / WEIGHTS if "start" in task.inputs else None
+    return task.input("start") / WEIGHTS if "start" in task.inputs else None
 
 
 def add_nodes(nodes: StudyNodes) -> None:
@@ -156,48 +130,42 @@ def add_nodes(nodes: StudyNodes) -> None:
         return
     for variant in nodes.variants:
         if variant.backbone is None:
-            run_of = inputs_of(nodes, variant, settings_for_key(section), "pretrain", ("train",))
+            images, order_only = inputs_of(nodes, variant, section.dataset, ("train",))
+            job = job_of(PretrainJob, variant, section)
             nodes.add(
                 STAGE,
                 variant.name,
-                run_of.settings,
+                PretrainSettings(job, nodes.study.online, nodes.study.data),
                 inputs={"sweep": variant.sweep} if variant.sweep in nodes.nodes else {},
-                data=run_of.data,
+                data=images,
                 variant=variant.name,
-                order_only=run_of.order_only,
+                order_only=order_only,
             )
 
 
 def images_of(task: Task) -> Images:
     """The training images of a task."""
     config, root = dataset_of(task)
-    return datasets.open_training_images(config, root, split=task.settings["dataset"]["split"])
+    return datasets.open_training_images(config, root, split="train")
 
 
-def job_source(task: Task, key: str, section: str) -> RawConfig:
-    """The settings of a task's run, whose recipe stands under ``key`` there and is ``section`` of the job."""
-    settings = {name: task.settings[name] for name in ("seed", "model", "optimizer")}
-    return RawConfig({**settings, section: {**task.settings[key], **task.runtime["free"]}})
+def at_rate(job: PretrainJob, lr: float) -> PretrainJob:
+    """The same job with another learning rate."""
+    return validate(PretrainJob, RawConfig({**dict(job), "optimizer": {**dump(job.optimizer), "lr": lr}}))
 
 
-def job_of(task: Task, lr: float | None) -> PretrainJob:
-    """The job of a task, with a learning rate in place of its optimizer's, if one is given."""
-    source = job_source(task, "pretrain", "pretrain")
-    if lr is not None:
-        source.tree["optimizer"] = {**source.tree["optimizer"], "lr": lr}
-    return validate(PretrainJob, source)
-
-
-def chosen_rate(inputs: Mapping[str, Path]) -> float | None:
+def chosen_rate(task: Task) -> float | None:
     """The learning rate that a variant's sweep chose; None without a sweep."""
-    return float(read_json(inputs["sweep"] / SWEEP_RESULT)["lr"]) if "sweep" in inputs else None
+    return float(read_json(task.input("sweep") / SWEEP_RESULT)["lr"]) if "sweep" in task.inputs else None
 
 
 def run(task: Task) -> None:
     """Train, or go on."""
     from dinoskip.pipeline.stages.training_runs import keep_checkpoints, observer_of, on_main, pretrain  # torch
 
-    job, observer = job_of(task, chosen_rate(task.inputs)), observer_of(task)
+    settings: PretrainSettings = task.settings
+    lr, observer = chosen_rate(task), observer_of(task)
+    job = settings.job if lr is None else at_rate(settings.job, lr)
     final = pretrain(
         job, images_of(task), task.out, device=task.device, workers=task.workers, observer=observer,
         start=start_file(task),

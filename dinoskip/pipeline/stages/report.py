@@ -7,9 +7,14 @@ from typing import Any
 from dinoskip.config import settings_for_key
 from dinoskip.pipeline.report.notices import PREPARED
 from dinoskip.pipeline.report.settings import ReportSettings
+from dinoskip.pipeline.sections import StudyBase
 from dinoskip.pipeline.stage import Stage, StudyNodes, Task
-from dinoskip.pipeline.stages.pretrain import FREE, PretrainSection
+from dinoskip.pipeline.stages.pretrain import PretrainSection
+from dinoskip.pipeline.stages.settings import FREE
+from dinoskip.pipeline.stages.supervise import SuperviseSection
+from dinoskip.pipeline.stages.sweep import SweepSection
 from dinoskip.pipeline.stages.weights import recipe_of
+from dinoskip.tasks import tasks
 from visualize.report.config import ReportConfig
 
 _NOT_ON_CARD = {"name", "output", "stages", "storage", "data", "model", "optimizer", "variants", "gallery", "report"}
@@ -20,41 +25,26 @@ def add_nodes(nodes: StudyNodes) -> None:
     """One node, which reads all that has rows, logs or pictures; for costs every stage."""
     study, section = nodes.study, nodes.section(ReportConfig)
     read = [name for name, node in nodes.nodes.items() if section.costs or node.stage not in PREPARED]
-    recipe = recipe_of(study)
-    settings = ReportSettings(
-        section,
-        study.name,
-        _card(nodes),
-        nodes.variants,
-        study.data,
-        recipe.epochs if recipe else 0,
-        recipe.dataset if recipe else "",
-    )
+    settings = ReportSettings(section, study.name, _card(study), nodes.variants, study.data, recipe_of(study))
     runtime = {"study": study.model_dump(mode="json", exclude={"output"})}
     nodes.add(STAGE, "", settings, inputs={name: name for name in read}, runtime=runtime)
 
 
-def _card(nodes: StudyNodes) -> dict[str, Any]:
-    """Every setting of the study that can change a number."""
-    card = nodes.study.model_dump(mode="json", exclude=_NOT_ON_CARD)
-    if (recipe := nodes.study.find(PretrainSection)) is not None:
-        card["pretrain"] = settings_for_key(recipe)
-    card["evaluate"] = {
-        name: value
-        for name, value in card["evaluate"].items()
-        if name != "features" and not (isinstance(value, dict) and value.get("datasets") == [])
-    }  # without measures that were not asked for
-    for section in ("pretrain", "supervise"):
-        for key in FREE:
-            (card[section] or {}).pop(key, None)
-    for section, used in (
-        ("supervise", card["supervise"]),
-        ("online", nodes.study.online.parts),
-        ("sweep", card["sweep"]),
-    ):
-        if not used:
-            card.pop(section)
-    return card
+def _card(study: StudyBase) -> dict[str, Any]:
+    """Every setting of the study that can change a number, without measures that were not asked for."""
+    sections: dict[str, Any] = {record.name: study.section(record.section) for record in tasks()}
+    tasks_left_out = [name for name, section in sections.items() if not section.datasets]
+    used = {"supervise": study.find(SuperviseSection), "online": study.online.parts, "sweep": study.find(SweepSection)}
+    card = study.model_dump(
+        mode="json",
+        exclude={
+            **dict.fromkeys(_NOT_ON_CARD | {name for name, section in used.items() if not section}, True),
+            "evaluate": {"features", *tasks_left_out},
+            "supervise": set(FREE) if used["supervise"] else True,
+        },
+    )
+    pretrain = study.find(PretrainSection)
+    return card | ({} if pretrain is None else {"pretrain": settings_for_key(pretrain, without=FREE)})
 
 
 def run(task: Task) -> None:

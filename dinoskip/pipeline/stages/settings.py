@@ -1,4 +1,4 @@
-"""Settings of nodes that stay objects: those of features, and those of an evaluation task."""
+"""Settings of nodes that several stages use: of a training and its start, of features, of an evaluation task."""
 
 from __future__ import annotations
 
@@ -6,14 +6,62 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from dinoskip.config import settings_for_key
+from dinoskip.config import Config, settings_for_key
+from dinoskip.init.config import ModelConfig
 from dinoskip.pipeline.graph import NodeSettings
 from dinoskip.pipeline.stage import EvaluatedModel, StudyNodes
 from dinoskip.read_points import usual_norm
 from dinoskip.tasks import EvaluationTask, FeatureRequest
+from dinoskip.training.objectives import PretrainJob
+from dinoskip.training.recipe import FREE_KEYS, Job
+from eval.online.config import OnlineConfig
 
+FREE = tuple(key for key in FREE_KEYS if key != "keep_epochs")
+"""Settings of a run that are no part of its key. ``keep_epochs`` is: it changes no number, but it says which
+checkpoints the output holds, and the weights stage reads those."""
 FEATURES_VERSION = 2
 """Of what is computed of images: part of the key of stores, and of whatever reads features in windows."""
+
+
+@dataclass(frozen=True)
+class StartSettings(NodeSettings):
+    """The network with which a training begins."""
+
+    seed: int
+    model: ModelConfig
+
+
+@dataclass(frozen=True)
+class TrainingSettings(NodeSettings):
+    """Settings of a training: its job, and what is measured while it trains, on which of the study's ``data``.
+
+    What is measured changes no weight, so it is no part of the key.
+    """
+
+    job: Job
+    online: OnlineConfig
+    data: Mapping[str, Config]
+
+    def plain(self) -> dict[str, Any]:
+        """As they are hashed; a subclass adds the recipe."""
+        model, optimizer = settings_for_key(self.job.model), settings_for_key(self.job.optimizer)
+        return {"seed": self.job.seed, "model": model, "optimizer": optimizer}
+
+
+@dataclass(frozen=True)
+class PretrainSettings(TrainingSettings):
+    """Settings of a pretraining."""
+
+    job: PretrainJob
+
+    def plain(self) -> dict[str, Any]:
+        """As they are hashed."""
+        return {**super().plain(), "pretrain": hashed_recipe(settings_for_key(self.job.pretrain))}
+
+
+def hashed_recipe(recipe: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a recipe that are part of the key."""
+    return {setting: value for setting, value in recipe.items() if setting not in {"dataset", *FREE}}
 
 
 @dataclass(frozen=True)
@@ -50,7 +98,7 @@ class FeatureSettings(NodeSettings):
 
     def in_windows(self, model: EvaluatedModel) -> FeatureSettings:
         """The same computed as they are read."""
-        return replace(self, backbone=model.spec.get("backbone"), windows=True)
+        return replace(self, backbone=model.variant.backbone, windows=True)
 
     @property
     def name(self) -> str:
@@ -74,6 +122,16 @@ class FeatureSettings(NodeSettings):
 
 
 @dataclass(frozen=True)
+class StudySettings:
+    """What a task may read of the study beside its section; what its record does not name is as here."""
+
+    seed: int = 0
+    multiscale: Sequence[int] | str | None = None
+    blocks: str | Sequence[int] = "all"
+    norms: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
 class TaskSettings(NodeSettings):
     """What a node of a task may read: its section, and of the study what its record names.
 
@@ -86,7 +144,7 @@ class TaskSettings(NodeSettings):
     record: EvaluationTask
     section: Any
     context: Mapping[str, Any]
-    study: Mapping[str, Any] = field(default_factory=dict)
+    study: StudySettings = field(default_factory=StudySettings)
     facets: Sequence[str] = ("out",)
     norms: Sequence[str] = ()
     stated: Mapping[str, Any] = field(default_factory=dict)
@@ -102,7 +160,7 @@ class TaskSettings(NodeSettings):
         return {
             **(own if self.record.key_without_name else {self.record.name: own}),
             "context": dict(self.context),
-            **self.study,
+            **{name: getattr(self.study, name) for name in self.record.study_settings},
             **self.stated,
             **{f"features {role}": one.plain() for role, one in self.windows.items()},
             **{name: value for name, value in optional.items() if value is not None},

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pydantic import Field
 
-from dinoskip.config import settings_for_key, validate
+from dinoskip.config import settings_for_key
 from dinoskip.console import read_metrics
 from dinoskip.fields import Name
 from dinoskip.pipeline.sections import StudyBase
 from dinoskip.pipeline.stage import Problem, Stage, StudyNodes, Task
 from dinoskip.pipeline.stages.inputs import open_split
-from dinoskip.pipeline.stages.pretrain import PretrainSection, inputs_of, job_source, start_file
+from dinoskip.pipeline.stages.pretrain import PretrainSection, inputs_of, job_of, start_file
+from dinoskip.pipeline.stages.settings import TrainingSettings, hashed_recipe
 from dinoskip.pipeline.variants import Variant
 from dinoskip.results import EvalResult, write_rows
 from dinoskip.specs import exported_weights
@@ -29,6 +31,19 @@ class SuperviseSection(SupervisedConfig):
 
     dataset: Name = Field(description="key of data, with classes")
     online_every: int = Field(10, ge=1, description="epochs between evaluations; the last is always one")
+
+
+@dataclass(frozen=True)
+class SupervisedSettings(TrainingSettings):
+    """Settings of a supervised training; ``context`` are fields of its rows."""
+
+    job: SupervisedJob
+    context: Mapping[str, Any]
+
+    def plain(self) -> dict[str, Any]:
+        """As they are hashed."""
+        recipe = hashed_recipe(settings_for_key(self.job.supervise))
+        return {**super().plain(), KEY: recipe, "context": dict(self.context)}
 
 
 def check(study: StudyBase, variants: tuple[Variant, ...]) -> Iterator[Problem]:
@@ -52,19 +67,19 @@ def add_nodes(nodes: StudyNodes) -> None:
         return
     for variant in nodes.variants:
         if variant.backbone is None:
-            run_of = inputs_of(nodes, variant, settings_for_key(section), KEY, ("train", "val"))
+            images, order_only = inputs_of(nodes, variant, section.dataset, ("train", "val"))
             context = {**nodes.context(variant, section.epochs), "dataset": section.dataset}
-            settings = {**run_of.settings, "context": context}
-            nodes.add(
-                STAGE, variant.name, settings, data=run_of.data, variant=variant.name, order_only=run_of.order_only
-            )
+            job = job_of(SupervisedJob, variant, section)
+            settings = SupervisedSettings(job, nodes.study.online, nodes.study.data, context)
+            nodes.add(STAGE, variant.name, settings, data=images, variant=variant.name, order_only=order_only)
 
 
 def run(task: Task) -> None:
     """Train, or go on; at the end write the accuracy."""
     from dinoskip.pipeline.stages.training_runs import Accuracy, keep_checkpoints, on_main, supervise  # torch
 
-    job = validate(SupervisedJob, job_source(task, KEY, "supervise"))
+    settings: SupervisedSettings = task.settings
+    job = settings.job
     train, val = (open_split(task, "classes", split) for split in ("train", "val"))
     final = supervise(job, train, val, task.out, device=task.device, workers=task.workers, start=start_file(task))
 
@@ -72,7 +87,7 @@ def run(task: Task) -> None:
         keep_checkpoints(task.out, job.supervise.keep_epochs, final, Accuracy.score)
         known = {
             "n": len(val), "classes": len(val.class_names), "split": "val", "protocol": "classifier of the run",
-            "resolution": f"{job.supervise.augment.size} center_crop", **task.settings["context"],
+            "resolution": f"{job.supervise.augment.size} center_crop", **settings.context,
         }  # fmt: skip
         write_rows(task.out / "rows.json", _accuracy_rows(task.out, final, known))
 

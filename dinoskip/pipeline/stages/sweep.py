@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,10 +17,21 @@ from dinoskip.data.shards import Source as Images
 from dinoskip.errors import NonFiniteError
 from dinoskip.files import read_json, write_json
 from dinoskip.pipeline.sections import StudyBase
-from dinoskip.pipeline.stage import DataInputs, Problem, Stage, StudyNodes, Task
+from dinoskip.pipeline.stage import Problem, Stage, StudyNodes, Task
 from dinoskip.pipeline.stages import data
-from dinoskip.pipeline.stages.pretrain import SWEEP_RESULT, PretrainSection, images_of, inputs_of, job_of, start_file
+from dinoskip.pipeline.stages.pretrain import (
+    SWEEP_RESULT,
+    PretrainSection,
+    at_rate,
+    images_of,
+    inputs_of,
+    job_of,
+    start_file,
+)
+from dinoskip.pipeline.stages.settings import PretrainSettings, hashed_recipe
 from dinoskip.pipeline.variants import Variant
+from dinoskip.training.objectives import PretrainJob
+from eval.online.config import OnlineConfig
 
 if TYPE_CHECKING:
     from dinoskip.training.observer import Observer
@@ -80,6 +91,28 @@ class SweepResult:
         return cls(**{**stored, "rates": [ShortRun(**row) for row in stored["rates"]]})
 
 
+@dataclass(frozen=True)
+class SweepSettings(PretrainSettings):
+    """Settings of a sweep: the job of a short run, of which the learning rate is replaced.
+
+    ``written`` is its recipe as the study writes it, which is what the key has.
+    """
+
+    section: SweepSection
+    written: Mapping[str, Any]
+
+    def plain(self) -> dict[str, Any]:
+        """As they are hashed, with what the rate is chosen by."""
+        return {
+            **super().plain(),
+            "optimizer": settings_for_key(self.job.optimizer, without={"lr"}),
+            "pretrain": hashed_recipe(self.written),
+            "lr": list(self.section.lr),
+            "extend": self.section.extend,
+            "online": {name: dump(part) for name, part in self.online.parts.items()},
+        }
+
+
 def short_recipe(recipe: Mapping[str, Any], section: SweepSection) -> dict[str, Any]:
     """The recipe of a short run: ``recipe`` with the section's changes, nothing kept, evaluated at its end."""
     tree: dict[str, Any] = merge({**recipe, "keep_epochs": []}, section.pretrain)
@@ -112,7 +145,9 @@ def add_nodes(nodes: StudyNodes) -> None:
     section, recipe = nodes.study.find(SweepSection), nodes.study.find(PretrainSection)
     if section is None or recipe is None:
         return
-    online, short = nodes.study.online, short_recipe(settings_for_key(recipe), section)
+    online = _of_all_blocks(nodes.study.online)
+    short = type(recipe).model_validate(short_recipe(dump(recipe), section))
+    written = short_recipe(settings_for_key(recipe), section)
     measured: dict[str, tuple[Any, ...]] = {}
     for part in online.parts.values():
         for split in part.splits:
@@ -121,33 +156,24 @@ def add_nodes(nodes: StudyNodes) -> None:
     for variant in nodes.variants:
         if variant.backbone is not None or variant.sweep in nodes.nodes:
             continue
-        run_of = inputs_of(nodes, variant, short, "pretrain", ("train",))
-        optimizer = {key: value for key, value in run_of.settings["optimizer"].items() if key != "lr"}
-        chosen_by = {name: dump(part) | {"blocks": "all"} for name, part in online.parts.items()}
+        images, order_only = inputs_of(nodes, variant, short.dataset, ("train",))
+        job = job_of(PretrainJob, variant, short)
         nodes.add(
             STAGE,
             variant.family or variant.name,
-            {
-                **run_of.settings,
-                "optimizer": optimizer,
-                "lr": list(section.lr),
-                "extend": section.extend,
-                "online": chosen_by,
-            },
-            inputs={f"data of {role}": node for role, node in run_of.order_only.items()},
-            data=replace(run_of.data, outside={**run_of.data.outside, **measured}, runtime=_of_all_blocks(run_of.data)),
+            SweepSettings(job, online, nodes.study.data, section, written),
+            inputs={f"data of {role}": node for role, node in order_only.items()},
+            data=images,
+            outside=measured,
             variant="" if variant.family else variant.name,
-            order_only=run_of.order_only,
+            order_only=order_only,
         )
 
 
-def _of_all_blocks(data: DataInputs) -> dict[str, Any]:
-    """What a run reads beside its settings, with every block measured."""
-    parts = {
-        name: (part.model_copy(update={"blocks": "all"}), config)
-        for name, (part, config) in data.runtime["online"].items()
-    }
-    return {**data.runtime, "online": parts}
+def _of_all_blocks(online: OnlineConfig) -> OnlineConfig:
+    """The same with every block measured."""
+    parts = {name: part.model_copy(update={"blocks": "all"}) for name, part in online.parts.items()}
+    return online.model_copy(update=parts)
 
 
 def best(rates: Sequence[ShortRun]) -> float:
@@ -198,16 +224,17 @@ def run(task: Task) -> None:
     if on_main(lambda: (task.out / SWEEP_RESULT).is_file()):  # killed after the choice, while it removed the runs
         on_main(lambda: _leave_only(task.out, SweepResult.read(task.out)))
         return
+    settings: SweepSettings = task.settings
     images, observer = images_of(task), observer_of(task)
     assert observer is not None  # a study with a sweep has something to measure
-    rows = [_short_run(task, lr, images, observer) for lr in sorted(task.settings["lr"])]
-    for _ in range(task.settings["extend"]):
+    rows = [_short_run(task, lr, images, observer) for lr in sorted(settings.section.lr)]
+    for _ in range(settings.section.extend):
         if (further := beyond_edge(rows)) is None:
             break
         rows = sorted([*rows, _short_run(task, further, images, observer)], key=lambda row: row.lr)
     lr, trivial = best(rows), on_main(observer.trivial)
     why = unresolved(rows, trivial)
-    result = SweepResult(observer.score, task.settings["pretrain"]["epochs"], lr, why, trivial, rows)
+    result = SweepResult(observer.score, settings.job.pretrain.epochs, lr, why, trivial, rows)
     log.info("sweep: learning rate %g is the best by %s%s", lr, observer.score, f"; unresolved: {why}" if why else "")
     on_main(lambda: _leave_only(task.out, result))
 
@@ -218,7 +245,7 @@ def _short_run(task: Task, lr: float, images: Images, observer: Observer) -> Sho
     out = _place(task.out, lr)
     try:
         pretrain(
-            job_of(task, lr), images, out, device=task.device, workers=task.workers, observer=observer,
+            at_rate(task.settings.job, lr), images, out, device=task.device, workers=task.workers, observer=observer,
             start=start_file(task),
         )  # fmt: skip
     except NonFiniteError as error:

@@ -22,7 +22,7 @@ from dinoskip.pipeline.stage import (
 )
 from dinoskip.pipeline.stages import data, features
 from dinoskip.pipeline.stages.inputs import open_backbone, open_features, open_split
-from dinoskip.pipeline.stages.settings import FeatureSettings, TaskSettings
+from dinoskip.pipeline.stages.settings import FeatureSettings, StudySettings, TaskSettings
 from dinoskip.read_points import usual_norm
 from dinoskip.tasks import EvaluationTask, TaskInputs, task
 from eval.joined import join_parts
@@ -153,7 +153,7 @@ def _add_node(
             contents.append(("images", record.label, one.split))
         else:
             inputs[one.role] = features.of_split(nodes, model, name, wanted)
-    of_study = {
+    of_study: dict[str, Any] = {
         "seed": nodes.study.seed,
         "multiscale": nodes.multiscale(model.variant),
         "blocks": nodes.blocks(model.variant),
@@ -163,14 +163,14 @@ def _add_node(
         record,
         section,
         {**nodes.context(model.variant, model.epoch), "dataset": name},
-        {key: of_study[key] for key in record.study_settings},
+        StudySettings(**{key: of_study[key] for key in record.study_settings}),
         reading.facets,
         reading.norms,
         reading.stated,
         reading.read,
         windows,
         network,
-        model.spec.get("backbone") if network else None,
+        model.variant.backbone if network else None,
     )
     nodes.add(
         stage,
@@ -194,13 +194,13 @@ def run(of: Task) -> None:
     backbone = open_backbone(settings.backbone, of.inputs.get("weights"), of.device) if settings.network else None
     left_out = list(labels.values())[-1].left_out
     context = {**settings.context, **({"left_out": left_out} if left_out else {})}
-    parts = _parts(found, backbone, settings.study.get("blocks", "all"))
+    parts = _parts(found, backbone, settings.study.blocks)
     folders: dict[Path, int] = {}
     for features_of, network, blocks in parts:
         folder = of.out if len(parts) == 1 else of.out / f"blocks{blocks[0]}-{blocks[-1]}"
         of_rows: Any = list(features_of.values())[-1] if features_of else network
         folders[folder] = of_rows.patch_size
-        multiscale = settings.study.get("multiscale") if len(parts) == 1 else None
+        multiscale = settings.study.multiscale if len(parts) == 1 else None
         folder.mkdir(parents=True, exist_ok=True)
         record.evaluate(
             TaskInputs(
@@ -214,7 +214,7 @@ def run(of: Task) -> None:
                 facets=settings.facets if network is None else network.read_at(settings.facets),
                 norms=settings.norms,
                 multiscale=quarters(of_rows.depth) if multiscale == "quarters" else multiscale,
-                seed=settings.study.get("seed", 0),
+                seed=settings.study.seed,
                 device=of.device,
                 workers=of.workers,
             )

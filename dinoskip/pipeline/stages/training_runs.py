@@ -14,6 +14,7 @@ from dinoskip.data.sets import open_labels
 from dinoskip.data.sets.labels import LABELS
 from dinoskip.distributed import on_main
 from dinoskip.pipeline.stage import Task
+from dinoskip.pipeline.stages.settings import TrainingSettings
 from dinoskip.training import checkpoint
 from dinoskip.training.journal import best_step
 from dinoskip.training.observer import Observer
@@ -46,9 +47,10 @@ def build_observer(section: OnlineConfig, data: Mapping[str, tuple[Any, Path | N
 
 def observer_of(task: Task) -> OnlineEvaluation | None:
     """The observer of a task that trains."""
-    parts = task.runtime["online"]
-    data = {name: (config, task.inputs.get(f"online {name}")) for name, (_, config) in parts.items()}
-    return build_observer(OnlineConfig(**{name: section for name, (section, _) in parts.items()}), data)
+    settings: TrainingSettings = task.settings
+    parts = settings.online.parts.items()
+    data = {name: (settings.data[part.dataset], task.inputs.get(f"online {name}")) for name, part in parts}
+    return build_observer(settings.online, data)
 
 
 def keep_checkpoints(run_dir: Path, epochs: Sequence[int], final: Path, score: str | None) -> None:

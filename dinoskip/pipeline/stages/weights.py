@@ -4,15 +4,30 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from dataclasses import dataclass
 
-from dinoskip.config import RawConfig, settings_for_key, validate
-from dinoskip.init.config import ModelConfig
+from dinoskip.pipeline.graph import NodeSettings
 from dinoskip.pipeline.sections import StudyBase
 from dinoskip.pipeline.stage import EvaluatedModel, Problem, Stage, StudyNodes, Task
 from dinoskip.pipeline.stages.pretrain import WEIGHTS, PretrainSection, selected_from, start_file, start_of
+from dinoskip.pipeline.stages.settings import StartSettings
 from dinoskip.pipeline.stages.supervise import SuperviseSection
 from dinoskip.pipeline.variants import Variant
 from dinoskip.specs import exported_weights
+
+
+@dataclass(frozen=True)
+class CheckpointSettings(NodeSettings):
+    """Of which epoch's checkpoint the weights are taken."""
+
+    epoch: int
+
+
+@dataclass(frozen=True)
+class UntrainedSettings(StartSettings):
+    """A network before training."""
+
+    epoch: int = 0
 
 
 def recipe_of(study: StudyBase) -> PretrainSection | SuperviseSection | None:
@@ -47,20 +62,19 @@ def add_nodes(nodes: StudyNodes) -> None:
     trained_by = "pretrain" if nodes.study.find(PretrainSection) else "supervise"
     for variant in nodes.variants:
         if variant.backbone is not None:
-            nodes.models.append(EvaluatedModel(variant, 0, {}, {"backbone": variant.backbone}))
+            nodes.models.append(EvaluatedModel(variant, 0))
             continue
         assert variant.model is not None
         for epoch in evaluated_epochs(nodes.study):
-            start = {} if epoch else {"seed": variant.seed, "model": settings_for_key(variant.model)}
             node = nodes.add(
                 STAGE,
                 f"{variant.name}/ep{epoch}",
-                {"epoch": epoch, **start},
+                CheckpointSettings(epoch) if epoch else UntrainedSettings(variant.seed, variant.model),
                 inputs={"run": f"{trained_by}/{variant.name}"} if epoch else start_of(nodes, variant),
                 outside={} if epoch else selected_from(variant),
                 variant=variant.name,
             )
-            nodes.models.append(EvaluatedModel(variant, epoch, {"weights": node}, {}))
+            nodes.models.append(EvaluatedModel(variant, epoch, node))
 
 
 def run(task: Task) -> None:
@@ -69,15 +83,13 @@ def run(task: Task) -> None:
     from dinoskip.models.export import save_weights
     from dinoskip.training.checkpoint import of_epoch
 
-    out, epoch, start = task.out / WEIGHTS, task.settings["epoch"], start_file(task)
-    if epoch:
-        shutil.copyfile(exported_weights(of_epoch(task.input("run"), epoch)), out)
-        return
-    if start is not None:
+    settings, out, start = task.settings, task.out / WEIGHTS, start_file(task)
+    if isinstance(settings, CheckpointSettings):
+        shutil.copyfile(exported_weights(of_epoch(task.input("run"), settings.epoch)), out)
+    elif start is not None:
         shutil.copyfile(start, out)
-        return
-    config = validate(ModelConfig, RawConfig(dict(task.settings["model"])))
-    save_weights(out, build_model(config, task.settings["seed"]).state_dict(), config, {"epoch": 0})
+    else:
+        save_weights(out, build_model(settings.model, settings.seed).state_dict(), settings.model, {"epoch": 0})
 
 
 STAGE = Stage("weights", run, add_nodes, check=check)

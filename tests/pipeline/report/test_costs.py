@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import TypeAdapter
 
 from dinoskip.files import write_json
 from dinoskip.flops import dino_step_flops, supervised_step_flops
@@ -17,7 +18,7 @@ from dinoskip.optim.config import AdamWConfig
 from dinoskip.pipeline.report.costs import Throughput, cost_tables, throughput
 from dinoskip.pipeline.report.settings import ReportSettings
 from dinoskip.pipeline.stage import Task
-from dinoskip.pipeline.stages.pretrain import section_of
+from dinoskip.pipeline.stages.pretrain import AnySection
 from dinoskip.pipeline.stages.supervise import SuperviseSection
 from dinoskip.pipeline.study import build_nodes, load_study
 from dinoskip.pipeline.variants import Variant
@@ -26,7 +27,7 @@ from tests.helpers.study import TINY
 from visualize.report.config import ReportConfig
 
 MODEL = ModelConfig(name="vit_tiny_patch16", depth=2, img_size=32)
-RECIPE = section_of(
+RECIPE = TypeAdapter(AnySection).validate_python(
     {"dataset": "x", "batch_size": 64, "out_dim": 32, "hidden_dim": 16, "bottleneck_dim": 8,
      "crops": {"global_size": 32, "local_size": 16, "num_local": 1}}
 )  # fmt: skip
@@ -45,14 +46,14 @@ def run_dir(folder: Path, rows: list[dict[str, Any]], **env: Any) -> Path:
     return folder
 
 
-def task(out: Path, card: dict[str, Any], variants: tuple[str, ...], **inputs: Path) -> Task:
+def task(out: Path, recipe: Any, variants: tuple[str, ...], **inputs: Path) -> Task:
     every = [Variant(name, ModelConfig(**MODEL.model_dump()), AdamWConfig()) for name in variants]
-    settings = ReportSettings(ReportConfig(), "study", card, every)
+    settings = ReportSettings(ReportConfig(), "study", {}, every, recipe=recipe)
     return Task(settings, {}, inputs, out, "cpu", 0)
 
 
 def pretrained(out: Path, variants: tuple[str, ...], **inputs: Path) -> Task:
-    return task(out, {"pretrain": RECIPE.model_dump(mode="json")}, variants, **inputs)
+    return task(out, RECIPE, variants, **inputs)
 
 
 def test_time_is_the_sum_over_rows_and_the_rate_their_median() -> None:
@@ -97,8 +98,7 @@ def test_classes_of_a_supervised_run_are_those_of_its_rows(tmp_path: Path) -> No
     recipe = SuperviseSection.model_validate({"dataset": "x", "batch_size": 8, "augment": {"size": 48}})
     run = run_dir(tmp_path / "run", [row(5, 10.0)])
     write_rows(run / "rows.json", [EvalResult("top1", 1.0, "classify", "2", "x", "val", 9, classes=7)])
-    card = {"pretrain": None, "supervise": recipe.model_dump(mode="json")}
-    one = task(tmp_path, card, ("a",), **{"supervise/a": run})
+    one = task(tmp_path, recipe, ("a",), **{"supervise/a": run})
     ((line,), _) = (table.rows for table in cost_tables(one))
     assert line[1:5] == pytest.approx([5, 10.0, 4 / 60, supervised_step_flops(MODEL, 7, 48) / 1e9])
 

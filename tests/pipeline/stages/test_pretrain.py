@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
+from pydantic import TypeAdapter
 
 from dinoskip.cli import main
 from dinoskip.config import RawConfig, dump, merge
 from dinoskip.errors import ConfigError
-from dinoskip.pipeline.stages.pretrain import section_of
+from dinoskip.pipeline.stages.pretrain import AnySection
 from dinoskip.pipeline.study import build_nodes, study_of
 from dinoskip.results import read_rows
 from dinoskip.training.objectives import AnyObjective
@@ -40,7 +41,7 @@ analyze: {model: vit_mini_patch8, depth: 2, img_size: 32, photos: 1}
 def test_a_section_has_the_defaults_of_its_objective(kind: type) -> None:
     name = kind.model_fields["objective"].default
     given = REQUIRED.get(name, {})
-    section = section_of({"objective": name, "dataset": "x", **given})
+    section = TypeAdapter(AnySection).validate_python({"objective": name, "dataset": "x", **given})
     assert isinstance(section, kind)
     assert {key: value for key, value in dump(section).items() if key != "dataset"} == dump(kind(**given))
 

@@ -34,7 +34,7 @@ def written(tmp_path: Path, text: str = SWEEP) -> str:
 
 
 def keys(path: str, *overrides: str) -> dict[str, object]:
-    return {n.id: (n.settings, n.inputs) for n in build_nodes(*load_study(path, overrides)) if n.stage == "sweep"}
+    return {n.id: (n.plain, n.inputs) for n in build_nodes(*load_study(path, overrides)) if n.stage == "sweep"}
 
 
 def test_best_is_the_highest_and_of_equals_the_smallest() -> None:
