@@ -3,7 +3,7 @@
     OMP_NUM_THREADS=1 python -m benchmarks.bench_heads [--task linear|depth|depth-tokens] [--batch N] [--rates N]
 
 A ViT-S/16 with random weights and made-up images. What is timed is a step of training: images through the backbone,
-heads, loss, optimizer. Ours trains the heads of all 12 blocks and all learning rates by ``HeadStack.descend``. Against
+heads, loss, optimizer. Ours trains the heads of all 12 blocks and all learning rates by ``HeadStack.step_with``. Against
 it stands a step of one head as the public code has it, written out below, times the number of heads: its own forward
 pass (all blocks, as public code does), features joined, the head, autograd, ``torch.optim``.
 
@@ -141,9 +141,9 @@ def main() -> None:
     def together() -> None:
         read, grid = features(images)
         if linear:
-            stack.descend(read, lambda logits: linear_gradients(logits, labels, CLASSES), 1.0)
+            stack.step_with(read, lambda logits: linear_gradients(logits, labels, CLASSES), 1.0)
             return
-        stack.descend(
+        stack.step_with(
             read,
             lambda logits: logit_gradients(logits, grid, truth, bins, times=depth.upsample, pooled=2, variance=True),
             1.0,

@@ -96,7 +96,7 @@ def test_what_is_wrong_is_one_line(done: Path, override: str, problem: str) -> N
 def test_what_training_reads_is_its_key(done: Path) -> None:
     def keyed(*overrides: str) -> dict[str, object]:
         study, variants = load_study(done, overrides)
-        return {node.id: (node.settings, node.version) for node in build_nodes(study, variants)}
+        return {node.id: (node.plain, node.version) for node in build_nodes(study, variants)}
 
     plain = keyed()
     assert keyed("supervise.log_every=7", "supervise.accumulate=3") == plain

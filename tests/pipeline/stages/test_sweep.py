@@ -95,7 +95,7 @@ def test_what_it_is_chosen_by_is_in_its_key_and_the_replaced_rate_is_not(tmp_pat
     seeds = build_nodes(*load_study(path, [*SMALL, "variants.seeds=[0, 1]"]))
     assert [node.id for node in seeds if node.stage == "sweep"] == ["sweep/skip-adamw"], "seeds share a sweep"
     assert [node.inputs["sweep"] for node in seeds if node.stage == "pretrain"] == ["sweep/skip-adamw"] * 2
-    assert [node.settings for node in seeds if node.stage == "sweep"] == [plain["sweep/skip-adamw"][0]]
+    assert [node.plain for node in seeds if node.stage == "sweep"] == [plain["sweep/skip-adamw"][0]]
     assert plain == keys(path, *SMALL, "optimizer.lr=7e-4", "pretrain.epochs=5", "pretrain.log_every=3")
     assert plain != keys(path, *SMALL, "online.knn.k=[1]")
     assert plain != keys(path, *SMALL, "optimizer.weight_decay=0.1")
