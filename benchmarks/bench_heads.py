@@ -3,9 +3,9 @@
     OMP_NUM_THREADS=1 python -m benchmarks.bench_heads [--task linear|depth|depth-tokens] [--batch N] [--rates N]
 
 A ViT-S/16 with random weights and made-up images. What is timed is a step of training: images through the backbone,
-heads, loss, optimizer. Ours trains the heads of all 12 blocks and all learning rates by ``HeadStack.step_with``. Against
-it stands a step of one head as the public code has it, written out below, times the number of heads: its own forward
-pass (all blocks, as public code does), features joined, the head, autograd, ``torch.optim``.
+heads, loss, optimizer. Ours trains the heads of all 12 blocks and all learning rates by ``HeadStack.step_with``.
+Against it stands a step of one head as the public code has it, written out below, times the number of heads: its own
+forward pass (all blocks, as public code does), features joined, the head, autograd, ``torch.optim``.
 
 - ``linear``: DINOv2's sweep, class tokens of the last 1 and 4 blocks without and with the mean patch token, 13 rates,
   of every block: 546 heads of 1,000 classes.
