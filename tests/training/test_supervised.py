@@ -336,11 +336,19 @@ def whole_run(job: dict[str, Any], data: str, out: str, env: dict[str, str]) -> 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("strategy", "optimizer"), [("ddp", "adamw"), ("fsdp", "adamw"), ("ddp", "soap"), ("fsdp", "soap")]
-)
-def test_two_processes_train_as_one(strategy: str, optimizer: str, data: Path, tmp_path: Path) -> None:
+    ("strategy", "optimizer", "network"),
+    [
+        ("ddp", "adamw", None), ("fsdp", "adamw", None), ("ddp", "soap", None), ("fsdp", "soap", None),
+        ("fsdp", "adamw", "timm:pvt_v2_b0"), ("fsdp", "adamw", "timm:swin_tiny_patch4_window7_224"),
+        ("fsdp", "adamw", "timm:cait_xxs24_224"),
+    ],
+)  # fmt: skip
+def test_two_processes_train_as_one(
+    strategy: str, optimizer: str, network: str | None, data: Path, tmp_path: Path
+) -> None:
     context = multiprocessing.get_context("forkserver")
-    job = supervised_job(parallel=strategy).model_dump(mode="json")
+    model = {"name": network, "depth": None} if network else None
+    job = supervised_job(model=model, parallel=strategy).model_dump(mode="json")
     job["optimizer"] = {"name": optimizer, "lr": 2e-3}
     for size in (1, 2):
         environments = rank_environments(size) if size > 1 else [{}]

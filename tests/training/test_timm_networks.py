@@ -15,6 +15,7 @@ from dinoskip.cli import main
 from dinoskip.config import dump
 from dinoskip.data import LabelledFolder
 from dinoskip.errors import ConfigError, Interrupted, WeightsError
+from dinoskip.files import read_json
 from dinoskip.flops import vit_flops, vit_parameters
 from dinoskip.init.build import build_model
 from dinoskip.init.config import ModelConfig
@@ -22,7 +23,7 @@ from dinoskip.models import VitConfig, load_backbone, load_weights, save_timm_fo
 from dinoskip.models.attention_sites import attentions
 from dinoskip.models.transformers_layout import save_transformers_folder
 from dinoskip.specs import exported_weights
-from dinoskip.training import PretrainJob, pretrain
+from dinoskip.training import PretrainJob, compilation, pretrain
 from dinoskip.training.compilation import Compiler
 from dinoskip.training.supervised import supervise
 from tests.helpers.labelled import make_classes, supervised_job
@@ -208,6 +209,25 @@ LEARN = {
     "timm:swin_tiny_patch4_window7_224": 32, "timm:cait_xxs24_224": 32, "timm:xcit_nano_12_p16_224": 32,
     "timm:pvt_v2_b0": 32, "timm:convmixer_768_32": 28,
 }  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LEARN)
+def test_every_family_is_compiled_without_a_break_and_exported(
+    name: str, classes: LabelledFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dinoskip.models.traced import save_onnx  # the exporter is heavy
+
+    monkeypatch.setattr(compilation, "BACKEND", "aot_eager")  # no C++ is compiled, which takes minutes
+    torch._dynamo.utils.counters.clear()
+    size = LEARN[name]
+    model = {"name": name, "depth": None, "img_size": size}
+    job = supervised_job(model=model, epochs=1, warmup_epochs=0, compile=True, augment={"size": size})
+    supervise(job, classes, None, tmp_path / "run", device="cpu")
+    written = read_json(tmp_path / "run" / "env.json")
+    assert (written["compiled_graphs"], written["uncompiled"]) == (1, None)
+    assert torch._dynamo.utils.counters["graph_break"] == {}
+    assert save_onnx(tmp_path / "a.onnx", load_backbone(f"run:{tmp_path / 'run'}")) < 1e-5
 
 
 @pytest.mark.slow
