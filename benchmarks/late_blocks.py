@@ -126,7 +126,7 @@ def sink(found: Read, block: int) -> float:
 
 
 def by_position(tokens: Tensor) -> float:
-    """Share in percent of the variance of tokens (N, T, C) that their place in the grid tells, over all images."""
+    """Share in percent of the variance of tokens (N, T, C) that their position in the grid accounts for, over all images."""
     about = tokens - tokens.mean((0, 1))
     return 100 * float(about.mean(0).square().sum() * len(about) / about.square().sum())
 
@@ -172,7 +172,7 @@ def interventions(found: Read, data: Scenes, block: int) -> dict[str, float]:
     changes: Mapping[str, Callable[[], float]] = {
         "as it is": lambda: discovered(key, found, data)[0],
         "centred": lambda: discovered(centred(key), found, data)[0],
-        "mean of its place removed": lambda: discovered(without_position(key), found, data)[0],
+        "position mean removed": lambda: discovered(without_position(key), found, data)[0],
         "first component removed": lambda: discovered(without_first_component(key), found, data)[0],
         **{f"τ {tau:g}": lambda tau=tau: discovered(key, found, data, tau)[0] for tau in TAUS},  # type: ignore[misc]
         **{
@@ -195,7 +195,7 @@ def suspects(found: Read, data: Scenes, block: int) -> dict[str, float]:
         "rank of outputs": effective_rank(found.tokens["out"][block]),
         "patches like CLS": class_likeness(found.tokens["out"][block], found.cls["out"][block]),
         "sink": sink(found, block),
-        "keys by place, %": by_position(key),
+        "keys by position, %": by_position(key),
         "same cut in all images": same_cut(key, found.grid),
         "complete graphs, %": discovered(key, found, data)[1],
     }
