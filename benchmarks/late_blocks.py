@@ -126,7 +126,7 @@ def sink(found: Read, block: int) -> float:
 
 
 def by_position(tokens: Tensor) -> float:
-    """Share in percent of the variance of tokens (N, T, C) that their position in the grid accounts for, over all images."""
+    """Percent of the variance of tokens (N, T, C) that their position in the grid accounts for, over all images."""
     about = tokens - tokens.mean((0, 1))
     return 100 * float(about.mean(0).square().sum() * len(about) / about.square().sum())
 
@@ -147,7 +147,7 @@ def centred(tokens: Tensor) -> Tensor:
 
 
 def without_position(tokens: Tensor) -> Tensor:
-    """Without the mean of all images' tokens at the same place in the grid."""
+    """Without the mean of all images' tokens at the same position in the grid."""
     return tokens - tokens.mean(0, keepdim=True)
 
 
