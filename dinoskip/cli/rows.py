@@ -122,9 +122,8 @@ def _read_at(benchmark: Benchmark, rows: Rows) -> str:
 def _shown(row: EvalResult | None) -> str:
     if row is None:
         return ""
-    if failed := failed_cuts(row):
-        return f"{row.shown}: {failed}"
-    return f"{row.shown} ({row.interval})" if row.interval else row.shown
+    about = failed_cuts(row).partition(" (")[0] or row.interval
+    return f"{row.shown} ({about})" if about else row.shown
 
 
 def publish(runner: Runner, rows: Sequence[EvalResult], pages: Sequence[str] = ("report",)) -> list[Path]:
