@@ -67,8 +67,11 @@ def built_for(name: str, size: int, seed: int, drop_path_rate: float = 0.0) -> A
     if drop_path_rate:
         options["drop_path_rate"] = drop_path_rate
     model = build_timm(name, seed, {**options, "img_size": size})
-    if drop_path_rate and not any(isinstance(module, DropPath) for module in model.modules()):
+    dropping = [module for module in model.modules() if isinstance(module, DropPath)]
+    if drop_path_rate and not dropping:
         raise ConfigError(f"model.drop_path: timm:{name} has none", "write drop_path: 0")
+    for module in dropping if not drop_path_rate else ():
+        module.drop_prob = 0.0  # Swin's own default is 0.1
     described = {"mean": IMAGENET_DEFAULT_MEAN, "std": IMAGENET_DEFAULT_STD, "input_size": (3, size, size)}
     model.pretrained_cfg = {"architecture": name, **described}  # of what it is trained on here
     return model

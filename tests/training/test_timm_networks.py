@@ -9,6 +9,7 @@ import pytest
 import timm
 import torch
 from pydantic import ValidationError
+from timm.layers import DropPath
 from torch import nn
 
 from dinoskip.cli import main
@@ -145,6 +146,15 @@ def test_weights_of_another_network_are_refused(tmp_path: Path) -> None:
     save_weights(tmp_path / "a.safetensors", state, config, {})
     with pytest.raises(WeightsError, match="1 missing"):
         load_weights(tmp_path / "a.safetensors")
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.2])
+def test_drop_path_is_what_the_setting_says(rate: float) -> None:
+    config = ModelConfig(name="timm:swin_tiny_patch4_window7_224", img_size=32)
+    model = build_model(config, 0, drop_path=rate)
+    rates = [module.drop_prob for module in model.modules() if isinstance(module, DropPath)]
+    assert rates
+    assert max(rates) == pytest.approx(rate)
 
 
 def test_initialisations_are_laid_over_timms_own(tmp_path: Path) -> None:
