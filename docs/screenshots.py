@@ -1,6 +1,7 @@
 """Take the pictures of docs/images from real pages, with a headless Chromium.
 
 ``python docs/screenshots.py report runs/inits`` writes report.png and gallery.png from a study's page;
+``python docs/screenshots.py demo runs/demo`` writes demo.png, the report's pictures on white, without a browser;
 ``python docs/screenshots.py tensorboard runs/board`` writes tensorboard.png from the logs below a folder.
 """
 
@@ -42,11 +43,15 @@ def take(url: str, name: str, width: int, height: int, wait: tuple[str, ...] = (
         picture = Path(folder) / "page.png"
         where = (f"--user-data-dir={folder}/profile", f"--window-size={width},{height}", f"--screenshot={picture}")
         subprocess.run([browser, *FLAGS, *wait, *where, url], check=True, capture_output=True, timeout=120)
-        page = Image.open(picture).convert("RGB")
-        for colours in (256, 128, 64, 32):
-            page.quantize(colours, dither=Image.Dither.NONE).save(IMAGES / f"{name}.png", optimize=True)
-            if (IMAGES / f"{name}.png").stat().st_size < LARGEST:
-                break
+        save(Image.open(picture).convert("RGB"), name)
+
+
+def save(picture: Image.Image, name: str) -> None:
+    """Write ``docs/images/NAME.png`` with as many colours as its size allows."""
+    for colours in (256, 128, 64, 32):
+        picture.quantize(colours, dither=Image.Dither.NONE).save(IMAGES / f"{name}.png", optimize=True)
+        if (IMAGES / f"{name}.png").stat().st_size < LARGEST:
+            break
     print(f"{IMAGES / name}.png")
 
 
@@ -57,6 +62,21 @@ def report(study: Path) -> None:
         sys.exit(f"screenshots: {page / 'index.html'} is not there: run the study first")
     take((page / "index.html").as_uri(), "report", 1100, 900)
     take((page / "gallery" / "index.html").as_uri(), "gallery", 1100, 1010)
+
+
+def demo(study: Path) -> None:
+    """The pictures on a report's first screen, 1180 pixels wide, with black letters on white."""
+    strip = study.resolve() / "report" / "img" / "preview-0.png"
+    if not strip.is_file():
+        sys.exit(f"screenshots: {strip} is not there: run the study first")
+    picture = Image.open(strip).convert("RGBA")
+    page = Image.new("RGBA", picture.size, "white")
+    page.alpha_composite(picture)
+    alpha = picture.getchannel("A")
+    left = alpha.crop((0, 0, picture.width, 1)).getbbox()  # names stand before the first photograph
+    names = alpha.crop((0, 0, left[0] if left else 0, picture.height))
+    page.paste((0, 0, 0, 255), (0, 0), mask=names)
+    save(page.convert("RGB").resize((1180, round(1180 * page.height / page.width)), Image.Resampling.LANCZOS), "demo")
 
 
 def tensorboard(logs: Path) -> None:
@@ -78,6 +98,7 @@ def tensorboard(logs: Path) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 3 or sys.argv[1] not in ("report", "tensorboard"):
+    makers = {"report": report, "demo": demo, "tensorboard": tensorboard}
+    if len(sys.argv) != 3 or sys.argv[1] not in makers:
         sys.exit(__doc__)
-    (report if sys.argv[1] == "report" else tensorboard)(Path(sys.argv[2]))
+    makers[sys.argv[1]](Path(sys.argv[2]))
