@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -80,7 +81,8 @@ def _cell(line: AnswerLine | None, silent: bool) -> MeasuredCell:
 
 
 def _blocks(side: Measured) -> str:
-    return side.parts["block"].replace("b", "block ", 1)
+    """``block 7/8``: where blocks were chosen, of halves of the images or of seeds."""
+    return "block " + re.sub(r"\bb(?=[0-9])", "", side.parts["block"])
 
 
 def _with_failure(word: str, side: Measured) -> str:
