@@ -21,6 +21,7 @@ from torch import Tensor
 
 from benchmarks.pages import markdown_table
 from dinoskip.data.sets.scenes import ScenesConfig, compose
+from dinoskip.diagnostics.position_bias import position_bias
 from dinoskip.environment import describe
 from dinoskip.features.transform import Normalise, Transform, load_pixels
 from dinoskip.files import sha256_file
@@ -125,10 +126,9 @@ def sink(found: Read, block: int) -> float:
     return float((attention.mean(2)[..., 1:].max(2).values * count).mean())
 
 
-def by_position(tokens: Tensor) -> float:
+def by_position(tokens: Tensor, grid: tuple[int, int]) -> float:
     """Percent of the variance of tokens (N, T, C) that their position in the grid accounts for, over all images."""
-    about = tokens - tokens.mean((0, 1))
-    return 100 * float(about.mean(0).square().sum() * len(about) / about.square().sum())
+    return 100 * position_bias(tokens, grid).position_share
 
 
 def same_cut(tokens: Tensor, grid: tuple[int, int]) -> float:
@@ -195,7 +195,7 @@ def suspects(found: Read, data: Scenes, block: int) -> dict[str, float]:
         "rank of outputs": effective_rank(found.tokens["out"][block]),
         "patches like CLS": class_likeness(found.tokens["out"][block], found.cls["out"][block]),
         "sink": sink(found, block),
-        "keys by position, %": by_position(key),
+        "keys by position, %": by_position(key, found.grid),
         "same cut in all images": same_cut(key, found.grid),
         "complete graphs, %": discovered(key, found, data)[1],
     }

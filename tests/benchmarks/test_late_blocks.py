@@ -57,10 +57,10 @@ def test_keys_of_their_place_cut_every_image_alike_until_it_is_removed() -> None
     for image, rows in enumerate(([0, 1], [3, 4], [6, 7])):
         objects[image, rows, 8] = 1.0
     tokens = place + objects
-    assert by_position(place.expand(3, -1, -1)) == pytest.approx(100.0)
-    assert by_position(tokens) > 90
+    assert by_position(place.expand(3, -1, -1), (3, 3)) == pytest.approx(100.0)
+    assert by_position(tokens, (3, 3)) > 90
     assert same_cut(tokens, (3, 3)) > same_cut(without_position(tokens), (3, 3))
-    assert by_position(without_position(tokens)) == pytest.approx(0.0, abs=1e-4)
+    assert by_position(without_position(tokens), (3, 3)) == pytest.approx(0.0, abs=1e-4)
 
 
 def test_a_sink_draws_all_attention() -> None:
