@@ -84,10 +84,11 @@ def known_network(spec: str) -> Network | None:
             file = run_weights(place, options.get("role")) if kind == "run" else Path(place)
             return network_of_config(declared_weights(file)[0])
         file = Path(str(options.get("file") or place))
-        if kind in {"file", "dino", "timm", "hub"} and file.suffix == ".safetensors":
-            return _of_tensors(read_tensor_header(file))
-        if kind in {"file", "dino", "timm", "hub"} and file.suffix and file.is_file():
-            return _of_torch_file(file, options) or _of_name(place, options)
+        if kind in {"file", "dino", "timm", "hub"}:
+            if file.suffix == ".safetensors":
+                return _of_tensors(read_tensor_header(file))
+            if file.suffix and file.is_file():
+                return _of_torch_file(file, options) or _of_name(place, options)
         if kind == "hf" and (Path(place) / "config.json").is_file():
             return _of_description(read_json(Path(place) / "config.json"))
         named = _SIZE_AND_PATCH.search(place)

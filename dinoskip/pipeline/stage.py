@@ -214,19 +214,22 @@ class StudyNodes:
         deepest = max(one.network.depth for one in self.variants if one.network is not None)
         return at_share(evaluate.blocks, network.depth, deepest)
 
+    def _hashed_files(self, content: tuple[Any, ...]) -> tuple[str, FilesAsRead]:
+        """The hash of a set of files outside the study; each is read once a study, however many nodes ask."""
+        what, *arguments = content
+        key = (what, *map(str, arguments))
+        if key not in self._hashed:
+            seen: list[Path] = []
+            self._hashed[key] = self._hash_functions[what](*arguments, seen=seen), FilesAsRead.of(seen)
+        return self._hashed[key]
+
     def _hashes(self, wanted: Mapping[str, tuple[Any, ...]]) -> dict[str, str]:
-        """Hashes by name; each set of files is read once a study, however many nodes ask."""
-        for what, *arguments in wanted.values():
-            key = (what, *map(str, arguments))
-            if key not in self._hashed:
-                seen: list[Path] = []
-                self._hashed[key] = self._hash_functions[what](*arguments, seen=seen), FilesAsRead.of(seen)
-        return {name: self._hashed[(what, *map(str, rest))][0] for name, (what, *rest) in wanted.items()}
+        """Hashes by name."""
+        return {name: self._hashed_files(content)[0] for name, content in wanted.items()}
 
     def _changed(self, wanted: Mapping[str, tuple[Any, ...]]) -> list[str]:
-        """What of the files was changed since :meth:`_hashes` read them, by name."""
-        keys = {name: (what, *map(str, rest)) for name, (what, *rest) in wanted.items()}
-        return [name for name, key in keys.items() if key in self._hashed and self._hashed[key][1].changed()]
+        """What of the files was changed since they were hashed, by name."""
+        return [name for name, content in wanted.items() if self._hashed_files(content)[1].changed()]
 
 
 def quarters(depth: int) -> list[int]:
