@@ -1,8 +1,10 @@
 """Why does discovery fail in late blocks? Each suspect measured at every block, and an intervention for each.
 
-python -m benchmarks.late_blocks NAME=WEIGHTS.safetensors ... [--images 200] [--size 64] > docs/results/late_blocks.md
+python -m benchmarks.late_blocks NETWORK_sSEED=WEIGHTS.safetensors ... [--images 100] [--size 64]
+python -m benchmarks.late_blocks
 
-On composed scenes (``objects: shapes``, seed 2: no study's). Networks are ours, of any training.
+On composed scenes (``objects: shapes``, seed 2: no study's). Networks are ours, of any training. Measures are added to
+docs/results/late_blocks/rows.csv, and the page is written from it alone.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,15 +21,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from benchmarks.pages import markdown_table
+from benchmarks.late_blocks_page import add_rows, write_page
 from dinoskip.data.sets.scenes import ScenesConfig, compose
 from dinoskip.diagnostics.position_bias import position_bias
-from dinoskip.environment import describe
 from dinoskip.features.transform import Normalise, Transform, load_pixels
 from dinoskip.files import sha256_file
 from dinoskip.models import Backbone, load_backbone
+from dinoskip.rank_collapse import effective_rank, token_cosine
 from eval.discovery import is_hit
-from eval.tokencut.cut import to_pixels, tokencut
+from eval.tokencut.cut import TokenCuts, to_pixels, tokencut
 
 READ_POINTS = ("key", "query", "value", "attn", "mlp", "out")
 TAU = 0.2
@@ -91,23 +93,9 @@ def read(backbone: Backbone, data: Scenes, batch: int = 50) -> Read:
 # --- suspects ----------------------------------------------------------------------------------------
 
 
-def mean_cosine(tokens: Tensor) -> float:
-    """Mean cosine between different tokens of an image, of (N, T, C)."""
-    unit = torch.nn.functional.normalize(tokens, dim=2)
-    count = tokens.shape[1]
-    return float(((unit.sum(1).square().sum(1) - count) / (count * (count - 1))).mean())
-
-
 def offset(tokens: Tensor) -> float:
     """Length of an image's mean token by the root mean square length of its tokens: 1 if all are alike."""
     return float((tokens.mean(1).norm(dim=1) / tokens.square().sum(2).mean(1).sqrt()).mean())
-
-
-def effective_rank(tokens: Tensor) -> float:
-    """exp of the entropy of the singular values of an image's centred tokens, mean over images."""
-    values = torch.linalg.svdvals((tokens - tokens.mean(1, keepdim=True)).double())
-    shares = values / values.sum(1, keepdim=True).clamp_min(1e-300)
-    return float((-(shares * shares.clamp_min(1e-300).log()).sum(1)).exp().mean())
 
 
 def class_likeness(tokens: Tensor, cls: Tensor) -> float:
@@ -131,9 +119,16 @@ def by_position(tokens: Tensor, grid: tuple[int, int]) -> float:
     return 100 * position_bias(tokens, grid).position_share
 
 
-def same_cut(tokens: Tensor, grid: tuple[int, int]) -> float:
+def cut(tokens: Tensor, grid: tuple[int, int], tau: float = TAU) -> TokenCuts:
+    """TokenCut of every image of (N, T, C)."""
+    cuts = tokencut(tokens, grid, tau)
+    assert isinstance(cuts, TokenCuts)
+    return cuts
+
+
+def same_cut(cuts: TokenCuts) -> float:
     """Mean agreement of the cuts of two images, 0 (no relation) to 1 (every image is cut along the same line)."""
-    sides = np.stack([np.sign(tokencut(one, grid, TAU).eigenvector) for one in tokens])
+    sides = np.sign(cuts.eigenvector)
     agreement = np.abs(sides @ sides.T) / sides.shape[1]
     return float((agreement.sum() - len(sides)) / (len(sides) * (len(sides) - 1)))
 
@@ -158,74 +153,67 @@ def without_first_component(tokens: Tensor) -> Tensor:
     return tokens - (tokens @ first.transpose(1, 2)) @ first
 
 
-def discovered(tokens: Tensor, found: Read, data: Scenes, tau: float = TAU) -> tuple[float, float]:
-    """CorLoc and the share of complete graphs, both in percent."""
-    cuts = [tokencut(one, found.grid, tau) for one in tokens]
+def corloc(cuts: TokenCuts, patch: int, data: Scenes) -> float:
+    """Percent of images whose box hits an object."""
     size = (data.size, data.size)
-    hits = [is_hit(to_pixels(cut.box, found.patch, size), boxes) for cut, boxes in zip(cuts, data.boxes, strict=True)]
-    return 100 * float(np.mean(hits)), 100 * float(np.mean([cut.complete for cut in cuts]))
+    hits = [is_hit(to_pixels(box, patch, size), boxes) for box, boxes in zip(cuts.box, data.boxes, strict=True)]
+    return 100 * float(np.mean(hits))
 
 
-def interventions(found: Read, data: Scenes, block: int) -> dict[str, float]:
-    """CorLoc of a block as it is, and under each change."""
-    key = found.tokens["key"][block]
-    changes: Mapping[str, Callable[[], float]] = {
-        "as it is": lambda: discovered(key, found, data)[0],
-        "centred": lambda: discovered(centred(key), found, data)[0],
-        "position mean removed": lambda: discovered(without_position(key), found, data)[0],
-        "first component removed": lambda: discovered(without_first_component(key), found, data)[0],
-        **{f"τ {tau:g}": lambda tau=tau: discovered(key, found, data, tau)[0] for tau in TAUS},  # type: ignore[misc]
-        **{
-            f"read at {name}": lambda name=name: discovered(found.tokens[name][block], found, data)[0]  # type: ignore[misc]
-            for name in READ_POINTS[1:]
-        },
-        "read at out, centred": lambda: discovered(centred(found.tokens["out"][block]), found, data)[0],
+def measures(found: Read, data: Scenes, block: int) -> dict[str, float]:
+    """What a block's keys and attention are like, then CorLoc as it is and under each change."""
+    key, out = found.tokens["key"][block], found.tokens["out"][block]
+    cuts = cut(key, found.grid)
+    changed = {
+        "centred": centred(key),
+        "position mean removed": without_position(key),
+        "first component removed": without_first_component(key),
+        **{f"read at {name}": found.tokens[name][block] for name in READ_POINTS[1:]},
+        "read at out, centred": centred(out),
     }
-    return {name: measure() for name, measure in changes.items()}
-
-
-def suspects(found: Read, data: Scenes, block: int) -> dict[str, float]:
-    """What a block's keys and attention are like."""
-    key = found.tokens["key"][block]
+    by_tau = {tau: corloc(cut(key, found.grid, tau), found.patch, data) for tau in TAUS}
     return {
-        "cosine of keys": mean_cosine(key),
+        "cosine of keys": token_cosine(key),
         "offset of keys": offset(key),
-        "cosine of outputs": mean_cosine(found.tokens["out"][block]),
-        "rank of keys": effective_rank(key),
-        "rank of outputs": effective_rank(found.tokens["out"][block]),
-        "patches like CLS": class_likeness(found.tokens["out"][block], found.cls["out"][block]),
+        "cosine of outputs": token_cosine(out),
+        "rank of keys": effective_rank(centred(key)),
+        "rank of outputs": effective_rank(centred(out)),
+        "patches like CLS": class_likeness(out, found.cls["out"][block]),
         "sink": sink(found, block),
         "keys by position, %": by_position(key, found.grid),
-        "same cut in all images": same_cut(key, found.grid),
-        "complete graphs, %": discovered(key, found, data)[1],
+        "same cut in all images": same_cut(cuts),
+        "complete graphs, %": 100 * float(np.mean([cut.complete for cut in cuts])),
+        "CorLoc, as it is": corloc(cuts, found.patch, data),
+        **{f"CorLoc, τ {tau:g}": value for tau, value in by_tau.items()},
+        **{f"CorLoc, {name}": corloc(cut(tokens, found.grid), found.patch, data) for name, tokens in changed.items()},
     }
 
 
-def table(name: str, found: Read, data: Scenes) -> list[str]:
-    """Suspects and interventions of a network, a column a block."""
-    blocks = sorted(found.tokens["key"])
-    measured, changed = ({b: of(found, data, b) for b in blocks} for of in (suspects, interventions))
-    lines = [[what, *(f"{measured[b][what]:.2f}" for b in blocks)] for what in measured[blocks[0]]]
-    lines += [[f"CorLoc, {what}", *(f"{changed[b][what]:.1f}" for b in blocks)] for what in changed[blocks[0]]]
-    return markdown_table([f"{name}, block", *map(str, blocks)], lines)
+def rows_of(run: str, weights: Path, data: Scenes) -> list[dict[str, str]]:
+    """A row for each measure of a network, a column for each block."""
+    found = read(load_backbone(f"weights:{weights}"), data)
+    by_block = {block: measures(found, data, block) for block in sorted(found.tokens["key"])}
+    about = {"run": run, "weights": sha256_file(weights)}
+    return [
+        {**about, "measure": name, **{str(block): f"{by_block[block][name]:.2f}" for block in by_block}}
+        for name in by_block[1]
+    ]
 
 
 def main() -> int:
-    """Print a table for every network, and what was measured where."""
+    """Measure the networks named, add their rows, and write the page."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.late_blocks")
-    parser.add_argument("networks", nargs="+", metavar="NAME=WEIGHTS")
-    parser.add_argument("--images", type=int, default=200)
+    parser.add_argument("networks", nargs="*", metavar="NETWORK_sSEED=WEIGHTS")
+    parser.add_argument("--images", type=int, default=100)
     parser.add_argument("--size", type=int, default=64)
     args = parser.parse_args()
     torch.set_num_threads(1)
-    data = scenes(args.images, args.size)
+    data = scenes(args.images, args.size) if args.networks else None
     for text in args.networks:
-        name, _, file = text.partition("=")
-        found = read(load_backbone(f"weights:{file}"), data)
-        print("\n".join(table(name, found, data)))
-        print(f"{name}: weights sha256 {sha256_file(Path(file))}\n", flush=True)
-    machine = describe()
-    print(f"{args.images} scenes of {args.size} pixels; {machine['cores']} cores, torch {machine['torch']}")
+        run, _, file = text.partition("=")
+        assert data is not None
+        add_rows(run, rows_of(run, Path(file), data))
+    write_page()
     return 0
 
 

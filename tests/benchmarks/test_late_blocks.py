@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 
+from benchmarks import late_blocks_page
 from benchmarks.late_blocks import (
     READ_POINTS,
     Read,
@@ -13,35 +16,33 @@ from benchmarks.late_blocks import (
     by_position,
     centred,
     class_likeness,
-    discovered,
-    effective_rank,
-    interventions,
-    mean_cosine,
+    corloc,
+    cut,
+    measures,
     offset,
     same_cut,
     sink,
-    suspects,
     without_first_component,
     without_position,
 )
+from dinoskip.rank_collapse import token_cosine
 
 RNG = torch.Generator().manual_seed(0)
 
 
 def test_suspects_of_tokens_that_are_alike_and_of_orthogonal_ones() -> None:
     alike, apart = torch.ones(2, 9, 16), torch.eye(16)[None, :9].repeat(2, 1, 1)
-    assert (mean_cosine(alike), offset(alike)) == pytest.approx((1.0, 1.0))
-    assert mean_cosine(apart) == pytest.approx(0.0, abs=1e-6)
+    assert (token_cosine(alike), offset(alike)) == pytest.approx((1.0, 1.0))
+    assert token_cosine(apart) == pytest.approx(0.0, abs=1e-6)
     assert offset(apart) == pytest.approx(1 / 3)  # the mean of 9 orthogonal units has length 1 / 3
-    assert effective_rank(apart) == pytest.approx(8.0)  # centred: one less
     assert class_likeness(alike, torch.ones(2, 16)) == pytest.approx(1.0)
 
 
 def test_an_offset_is_removed() -> None:
     tokens = torch.randn(3, 9, 16, generator=RNG) + 20
-    assert mean_cosine(tokens) > 0.95
-    assert abs(mean_cosine(centred(tokens))) < 0.2
-    assert abs(mean_cosine(without_first_component(tokens))) < 0.2
+    assert token_cosine(tokens) > 0.95
+    assert abs(token_cosine(centred(tokens))) < 0.2
+    assert abs(token_cosine(without_first_component(tokens))) < 0.2
 
 
 def reading(key: torch.Tensor) -> Read:
@@ -59,7 +60,7 @@ def test_keys_of_their_place_cut_every_image_alike_until_it_is_removed() -> None
     tokens = place + objects
     assert by_position(place.expand(3, -1, -1), (3, 3)) == pytest.approx(100.0)
     assert by_position(tokens, (3, 3)) > 90
-    assert same_cut(tokens, (3, 3)) > same_cut(without_position(tokens), (3, 3))
+    assert same_cut(cut(tokens, (3, 3))) > same_cut(cut(without_position(tokens), (3, 3)))
     assert by_position(without_position(tokens), (3, 3)) == pytest.approx(0.0, abs=1e-4)
 
 
@@ -81,11 +82,29 @@ def test_centring_finds_what_an_offset_hides() -> None:
     key[:, 0, 8:] -= 1.0
     found = reading(key + 4 * torch.cat([torch.ones(8), -torch.ones(8)]))
     data = Scenes([], [np.array([[0.0, 0.0, 8.0, 8.0]])] * 2, 24)
-    hits, complete = discovered(found.tokens["key"][1], found, data)
-    assert complete == 100.0
-    assert discovered(centred(found.tokens["key"][1]), found, data)[0] == 100.0
-    changed = interventions(found, data, 1)
-    assert changed["as it is"] == hits
-    assert changed["centred"] == 100.0
-    assert {f"read at {name}" for name in READ_POINTS[1:]} < set(changed)
-    assert suspects(found, data, 1)["complete graphs, %"] == 100.0
+    measured = measures(found, data, 1)
+    assert measured["complete graphs, %"] == 100.0
+    assert measured["CorLoc, as it is"] == corloc(cut(found.tokens["key"][1], (3, 3)), 8, data)
+    assert measured["CorLoc, centred"] == 100.0
+    assert {f"CorLoc, read at {name}" for name in READ_POINTS[1:]} < set(measured)
+
+
+def test_the_page_is_what_its_rows_give(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No network is needed: the committed page is made again from the committed rows."""
+    monkeypatch.chdir(Path(__file__).parents[2])
+    assert late_blocks_page.page(late_blocks_page.read_all()) == late_blocks_page.PAGE.read_text(encoding="utf-8")
+
+
+def test_a_run_measured_again_takes_the_place_of_its_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(late_blocks_page, "ROWS", tmp_path / "rows.csv")
+
+    def rows(run: str, value: float) -> list[dict[str, str]]:
+        cells = {str(block): f"{value:.2f}" for block in late_blocks_page.BLOCKS}
+        return [{"run": run, "weights": "w", "measure": "sink", **cells}]
+
+    for run, value in (("paper_s0", 1.0), ("skip_s1", 2.0), ("skip_s0", 3.0), ("skip_s1", 4.0)):
+        late_blocks_page.add_rows(run, rows(run, value))
+    read = late_blocks_page.read_all()
+    assert [row["run"] for row in read] == ["skip_s0", "skip_s1", "paper_s0"]
+    assert late_blocks_page.span(read, "skip", "sink") == "3-4"
+    assert late_blocks_page.seeds(read) == {"skip": ["0", "1"], "mixing": [], "annealed": [], "paper": ["0"]}
