@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from dinoskip import results
+from dinoskip.cut_protocols import CutProtocol
 from dinoskip.results import UNKNOWN_EPOCH, EvalResult
 from dinoskip.tasks import TABLE, headline, task
 
@@ -245,9 +246,9 @@ def failed_cuts(row: EvalResult) -> str:
     """
     if row.degenerate is None or row.degenerate <= _MOST:
         return ""
-    complete, tau = graphs_complete(row), re.search(r"\btau=([\d.]+)", row.protocol)
+    complete, cut = graphs_complete(row), CutProtocol.parse(row.protocol)
     share, kind = (row.complete or 0.0, "graph complete") if complete else (row.degenerate, "cuts degenerate")
-    at = f" at τ = {tau[1]}" if tau else ""
+    at = "" if cut is None else f" at τ = {cut.shown_tau}"
     return f"{'tokens alike, ' if tokens_alike(row) else ''}{kind}{at} ({round(share * row.n)} of {row.n} images)"
 
 

@@ -24,6 +24,8 @@ from eval.objects.scores import Outline, outline
 from eval.probe.live import prefetched
 from eval.probe.loaders import TrainingBatch, training_batches
 
+_CHECKED = 50  # steps after which losses are looked at: a GPU is not waited for in between
+
 
 @dataclass(frozen=True, eq=False)
 class Found:
@@ -75,20 +77,30 @@ def fit_detector(
         optimizer = torch.optim.AdamW(decayed(learnt, config.weight_decay), lr=config.lr)
         recipe, rows = _Steps(steps, config.batch_size), np.array(with_objects)
         model.train()
+        finite = torch.ones((), dtype=torch.bool, device=backbone.device)
         with Progress(f"detector, block {block}", steps, "steps") as progress:
             for batch, pairs in prefetched(training_batches(rows, recipe, seed), read, threads_of(workers)):
                 images = [image.to(backbone.device) for image, _ in pairs]
                 truths = [{key: one.to(backbone.device) for key, one in truth.items()} for _, truth in pairs]
                 loss = torch.stack(list(model(images, truths).values())).sum()
-                if not bool(loss.isfinite()):
-                    raise DataError(f"detection: block {block}: the loss is not finite", "lower the learning rate")
+                finite &= loss.isfinite()
                 for group in optimizer.param_groups:
                     group["lr"] = config.rate(batch.step, steps)
                 optimizer.zero_grad(set_to_none=True)
                 loss.backward()  # type: ignore[no-untyped-call]
                 optimizer.step()
+                if (done := batch.step + 1) % _CHECKED == 0 or done == steps:
+                    _check_finite(finite, block, done)
                 progress.advance()
     return model.eval()
+
+
+def _check_finite(finite: Tensor, block: int, done: int) -> None:
+    """Raise :class:`DataError` unless ``finite``, a bool on the device of the losses, of the steps up to ``done``."""
+    if not bool(finite):
+        first = (done - 1) // _CHECKED * _CHECKED + 1  # those before were finite when they were looked at
+        where = f"detection: block {block}: the loss is not finite, in steps {first} to {done}"
+        raise DataError(where, "lower the learning rate")
 
 
 @dataclass(frozen=True)

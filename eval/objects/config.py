@@ -7,6 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from dinoskip.config import Config, OmitDefaultFromKey
+from dinoskip.cut_protocols import CutProtocol
 
 
 class ObjectsConfig(Config):
@@ -30,5 +31,4 @@ class ObjectsConfig(Config):
     @property
     def label(self) -> str:
         """What result rows say about the protocol."""
-        centred = ", centred" if self.centre else ""
-        return f"maskcut tau={self.tau:g} eps={self.eps:g} rounds={self.rounds}{centred}, no CRF"
+        return f"{CutProtocol('maskcut', self.tau, self.eps, self.rounds, self.centre)}, no CRF"

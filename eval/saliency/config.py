@@ -7,6 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from dinoskip.config import Config, OmitDefaultFromKey
+from dinoskip.cut_protocols import CutProtocol
 
 
 class SaliencyConfig(Config):
@@ -28,4 +29,4 @@ class SaliencyConfig(Config):
     @property
     def label(self) -> str:
         """What result rows say about the masks; those of the solver add its name."""
-        return f"tokencut tau={self.tau:g} eps={self.eps:g}{', centred' if self.centre else ''}"
+        return str(CutProtocol("tokencut", self.tau, self.eps, centred=self.centre))

@@ -7,6 +7,7 @@ from typing import Annotated
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from dinoskip.config import Config, OmitDefaultFromKey, no_duplicates
+from dinoskip.cut_protocols import CutProtocol
 
 
 def _single(value: object) -> object:
@@ -36,8 +37,8 @@ class TokenCutConfig(Config):
     @property
     def methods(self) -> dict[str, str]:
         """What result rows call each method, and the file of its boxes."""
-        taus = [str(tau).removesuffix(".0") for tau in self.tau]  # in full: those that are nearly equal differ, too
-        files = ["boxes.json", *(f"boxes_tau{tau}.json" for tau in taus[1:])]
-        more = ", centred" if self.centre else ""
-        methods = {f"tokencut tau={tau} eps={self.eps:g}{more}": file for tau, file in zip(taus, files, strict=True)}
-        return methods | ({f"lost k={self.lost_k}{more}": "boxes_lost.json"} if self.lost_k else {})
+        cuts = [CutProtocol("tokencut", tau, self.eps, centred=self.centre) for tau in self.tau]
+        files = ["boxes.json", *(f"boxes_tau{cut.shown_tau}.json" for cut in cuts[1:])]
+        methods = dict(zip(map(str, cuts), files, strict=True))
+        lost = f"lost k={self.lost_k}{', centred' if self.centre else ''}"
+        return methods | ({lost: "boxes_lost.json"} if self.lost_k else {})

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 from pydantic import Field
 
+from dinoskip.cut_protocols import CutProtocol
 from dinoskip.fields import READ_AT, Facets, Names
 from dinoskip.tasks import EvaluationTask, FeatureRequest, TaskMetric
 from eval import tokencut
@@ -26,7 +26,8 @@ class TokenCutSection(TokenCutConfig):
 
 def as_published(row: EvalResult) -> int:
     """TokenCut with tau 0.2, on keys, not centred."""
-    plain = bool(re.match(r"tokencut\b.*\btau=0\.2(?!\d)", row.protocol)) and "centred" not in row.protocol
+    cut = CutProtocol.parse(row.protocol)
+    plain = cut is not None and (cut.method, cut.tau, cut.centred) == ("tokencut", 0.2, False)
     return plain + (row.facet == "key")
 
 
