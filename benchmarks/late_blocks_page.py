@@ -102,10 +102,10 @@ _HEAD = """\
 
 **Because the keys of the network with skips say where a patch lies, not what it shows.** In blocks 8 to 10 of all
 {skip} seeds, a patch's position in the grid accounts for {share} % of the variance of the keys. TokenCut then cuts
-every image along the same line, and CorLoc is {as_is}, far below the centre box. With the mean of each position over the
-images subtracted from the same keys, CorLoc is {without}. In *mixing*, which has no skips, the position accounts for
-{mixing_share} %, and CorLoc is {mixing_as_is} before the subtraction and {mixing_without} after it. In this study the
-lead of *mixing* in CorLoc is therefore that it does not carry positions to its late blocks, not that its keys tell
+every image along the same line, and CorLoc is {as_is}, far below the centre box. With the mean of each position over
+the images subtracted from the same keys, CorLoc is {without}. In *mixing*, which has no skips, the position accounts
+for {mixing_share} %, and CorLoc is {mixing_as_is} before the subtraction and {mixing_without} after it. In this study
+the lead of *mixing* in CorLoc is therefore that it does not carry positions to its late blocks, not that its keys tell
 objects better.
 
 ```sh
@@ -114,9 +114,9 @@ python -m benchmarks.late_blocks      # this page from docs/results/late_blocks/
 ```
 
 The networks are those of the [third study](evidence.md): 12 blocks, width 128, 1,770 steps of patch contrast with SOAP
-on Imagenette at 64 pixels (seeds: {counts}). They are measured on 100 composed scenes of 64 pixels with up to three
-drawn forms, which no study has; a 95 % interval of one CorLoc is about ± 10 points. `rows.csv` has every seed and the sha256
-of its weights.
+on Imagenette at 64 pixels (seeds: {counts}). They are measured
+on 100 composed scenes of 64 pixels with up to three drawn forms, which no study has; a 95 % interval of one CorLoc is
+about ± 10 points. `rows.csv` has every seed and the sha256 of its weights.
 """
 _EXCLUDED = """\
 *Keys by position*: share of the variance of all keys that the mean of each position over the images accounts for.
