@@ -16,7 +16,7 @@ import numpy as np
 from scipy.stats import t as student
 
 from benchmarks.pages import markdown_table
-from dinoskip.files import write_text
+from dinoskip.files import sha256_file, write_text
 from dinoskip.statistics import holm
 
 NETWORKS = {
@@ -27,6 +27,7 @@ NETWORKS = {
 }
 SEEDS = tuple(range(5))
 BLOCKS = range(5, 13)
+CONFIGS = tuple(Path(f"configs/results/evidence{part}.yaml") for part in ("", "_double", "_rates"))
 LEVEL = 0.05
 FLOORS = ("colours", "random patch", "majority class", "centre box")
 Rows = Sequence[Mapping[str, str]]
@@ -354,6 +355,10 @@ def page(rows: Rows, rates: Rows, second: Rows) -> str:
             *_weights(rows),
             f"{sum(hours.values()):.1f} core-hours of runs on {'; '.join(machines) or 'no machine yet'}. "
             f"sha256 of the rows: `{identity(rows)}`.",
+            "",
+            "The study's configurations, unchanged since before the first run (sha256):",
+            "",
+            *(f"- `{config}`: `{sha256_file(config)}`" for config in CONFIGS),
         ]
     )
 

@@ -40,6 +40,12 @@ def second() -> list[dict[str, str]]:
     return list(csv.DictReader((ROOT / "docs" / "results" / "dense_seeds" / "rows.csv").open()))
 
 
+@pytest.fixture(autouse=True)
+def _from_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page names the configurations of the repository."""
+    monkeypatch.chdir(ROOT)
+
+
 LEVELS = {"skip": 30.0, "mixing": 40.0, "annealed": 30.5, "paper": 21.0}
 
 
@@ -147,9 +153,8 @@ def test_a_rate_needs_both_seeds() -> None:
     assert evidence.means([*rows, {**rows[0], "lr": "0.024"}, {**rows[0], "network": "paper"}], "skip") == {0.008: 3.0}
 
 
-def test_the_page_is_what_its_rows_give(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_is_what_its_rows_give() -> None:
     """No network is needed: the committed page is made again from the committed rows."""
-    monkeypatch.chdir(ROOT)
     committed = (ROOT / "docs" / "results" / "evidence.md").read_text(encoding="utf-8")
     assert page(evidence.read_all(), evidence.read_rates(), evidence.second_study()) + "\n" == committed
 
