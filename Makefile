@@ -1,6 +1,6 @@
 # make demo   a virtual environment, dinoskip in it, and the whole path on embedded data
 # make test   the same environment, then lint, types and tests
-# make check-fast   lint, types, and the tests of files that differ from main; under a minute on a quiet machine
+# make check-fast   lint, types, the house rules, and the test files that differ from main; after the first run half a minute of processor time without the latter
 # make docs   the same environment, then the documentation as a site: build/site/index.html opens from disk
 # make chaos  an hour of kills, full disks, flipped bits and the like on a tiny study (MINUTES=60 SEED=0)
 PYTHON ?= python3
@@ -17,7 +17,7 @@ test: lint types $(STAMP)
 
 check-fast: lint types $(STAMP)
 	tests=$$(git diff --name-only --diff-filter=d $(or $(SINCE),main) -- 'tests/**/test_*.py'); \
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -x -n auto --maxprocesses 4 tests/house/test_house.py $$tests
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -x tests/house/test_house.py $$tests
 
 docs: $(STAMP)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

@@ -3,6 +3,7 @@
 import ast
 import re
 import tomllib
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -51,10 +52,17 @@ LAW = {
 }
 
 
+@cache
+def nodes_of(path: Path) -> tuple[ast.AST, ...]:
+    """All nodes of a file's syntax tree, the module first."""
+    return tuple(ast.walk(ast.parse(path.read_text())))
+
+
+@cache
 def imports_of(path: Path) -> set[str]:
     """Dotted names of all modules a file imports, lazily or not."""
     found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes_of(path):
         if isinstance(node, ast.Import):
             found.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -84,9 +92,8 @@ def test_import_law(path: Path) -> None:
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_sizes(path: Path) -> None:
-    text = path.read_text()
-    assert text.count("\n") <= 500
-    for node in ast.walk(ast.parse(text)):
+    assert path.read_text().count("\n") <= 500
+    for node in nodes_of(path):
         if isinstance(node, ast.FunctionDef):
             length = (node.end_lineno or 0) - node.lineno + 1
             assert length <= 60, f"{node.name} has {length} lines"
@@ -117,11 +124,7 @@ def test_no_import_circle() -> None:
 
 def importing_functions(path: Path) -> list[tuple[str, list[int]]]:
     """Functions that import, and the lines of their imports."""
-    functions = [
-        node
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-    ]
+    functions = [node for node in nodes_of(path) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
     lines = {
         function.name: [node.lineno for node in ast.walk(function) if isinstance(node, ast.Import | ast.ImportFrom)]
         for function in functions
@@ -155,7 +158,7 @@ def test_imports_inside_functions_have_a_reason() -> None:
 def test_no_two_public_classes_of_one_name() -> None:
     places: dict[str, str] = {}
     for path in SOURCES:
-        for node in ast.parse(path.read_text()).body:
+        for node in ast.iter_child_nodes(nodes_of(path)[0]):
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 assert node.name not in places, f"{node.name}: {places[node.name]} and {path}"
                 places[node.name] = str(path)
@@ -166,28 +169,18 @@ def test_nothing_is_left_undone() -> None:
         assert not re.search(r"\b(TODO|FIXME|XXX|NotImplementedError)\b", path.read_text()), path
 
 
-def _calls(path: Path) -> set[str]:
-    return {ast.unparse(node.func) for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)}
-
-
 def test_one_place_decodes_and_one_opens_weights() -> None:
     for path in SOURCES:
-        calls, name = _calls(path), path.relative_to(ROOT).as_posix()
+        name, calls = path.relative_to(ROOT).as_posix(), [node for node in nodes_of(path) if isinstance(node, ast.Call)]
+        called = {ast.unparse(node.func) for node in calls}
         if name != "dinoskip/files.py":
-            assert calls.isdisjoint(
+            assert called.isdisjoint(
                 {"torch.load", "torch.save", "pickle.load", "pickle.loads", "load_file", "save_file"}
             ), name
         if name != "dinoskip/images.py":
-            assert calls.isdisjoint({"Image.open", "cv2.imread", "cv2.imdecode", "decode_image", "decode_jpeg"}), name
-        assert "eval" not in calls
-        assert "exec" not in calls
-        keywords = {
-            keyword.arg
-            for node in ast.walk(ast.parse(path.read_text()))
-            if isinstance(node, ast.Call)
-            for keyword in node.keywords
-        }
-        assert "shell" not in keywords, name
+            assert called.isdisjoint({"Image.open", "cv2.imread", "cv2.imdecode", "decode_image", "decode_jpeg"}), name
+        assert called.isdisjoint({"eval", "exec"}), name
+        assert "shell" not in {keyword.arg for node in calls for keyword in node.keywords}, name
 
 
 def _requirement(line: str) -> tuple[str, str]:
@@ -321,7 +314,7 @@ def _anchors(page: Path) -> set[str]:
 def test_removing_temporaries_hides_no_error() -> None:
     """On a disk that has become read-only, a clean-up that raises would take the place of the error that says so."""
     for path in SOURCES:
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in nodes_of(path):
             if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("TemporaryDirectory"):
                 assert "ignore_cleanup_errors" in {keyword.arg for keyword in node.keywords}, f"{path}:{node.lineno}"
 
@@ -336,7 +329,7 @@ def test_tasks_are_listed_in_one_table_alone(path: Path) -> None:
 
     if path.relative_to(ROOT).as_posix() in TABLES_OF_TASKS:
         return
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes_of(path):
         parts = node.keys if isinstance(node, ast.Dict) else getattr(node, "elts", [])
         names = {part.value for part in parts if isinstance(part, ast.Constant)} & set(TABLE)
         assert len(names) < 3, f"{path.relative_to(ROOT)}:{node.lineno}: a list of tasks: {', '.join(sorted(names))}"
