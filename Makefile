@@ -1,6 +1,7 @@
 # make demo   a virtual environment, dinoskip in it, and the whole path on embedded data
 # make test   the same environment, then lint, types and tests
-# make check-fast   lint, types, the house rules, and the test files that differ from main; after the first run half a minute of processor time without the latter
+# make check-fast   lint, types, house rules (half a minute of processor time after the first run) and the test files that
+#             differ from main
 # make docs   the same environment, then the documentation as a site: build/site/index.html opens from disk
 # make chaos  an hour of kills, full disks, flipped bits and the like on a tiny study (MINUTES=60 SEED=0)
 PYTHON ?= python3
