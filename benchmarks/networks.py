@@ -2,7 +2,7 @@
 
 Random weights, seed 0, float32, noise of one image; no network is needed but for transformers' classes. The plain pass
 is the network's own, with a hook of ours on the module of each level or block. "Before" are plain ViTs alone, as
-``adapter_for`` still says of what is read block by block. The lines are those of docs/backbones.md.
+``adapter_for`` still says of what is read block by block. docs/backbones.md sums them up.
 """
 
 from __future__ import annotations

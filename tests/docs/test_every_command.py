@@ -31,7 +31,6 @@ NOT_RUN = {
     "tensorboard --logdir runs/NAME/stages/pretrain": "a server that does not end",
     "hf upload USER/NAME FOLDER": f"{NETWORK} and an account",
     "dinoskip demo --quick": QUICK,
-    "dinoskip submit photos.yaml --cluster configs/cluster/h100_8gpu.yaml --nodes 2 --dry-run": GPUS,
     "dinoskip submit photos.yaml --cluster configs/cluster/h100_8gpu.yaml --nodes 2": GPUS,
     "dinoskip features convert features rows --to huggingface":
         "needs pyarrow, which dev has not; tests/features/test_huggingface.py where it is installed",
