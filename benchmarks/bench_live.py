@@ -42,7 +42,9 @@ def photographs(folder: Path, count: int) -> SegmentationDataset:
         label = rng.integers(0, CLASSES, (5, 5)).repeat(75, 0).repeat(100, 1).astype(np.uint8)
         Image.fromarray(label).save(folder / f"{name}.png")
     images, masks = (tuple(folder / f"{name}.{end}" for name in names) for end in ("jpg", "png"))
-    return SegmentationDataset("photographs", "train", names, tuple(map(str, range(CLASSES))), images, masks)
+    return SegmentationDataset(
+        "photographs", "train", names, images, masks, class_names=tuple(map(str, range(CLASSES)))
+    )
 
 
 def seconds(backbone: Backbone, photos: SegmentationDataset, recipe: ProbeConfig, blocks: int, rates: int) -> float:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from dinoskip.data.labelled_images import LabelledImages
 from dinoskip.data.schema import inside, same_size
 from dinoskip.errors import DataError, guard
 from dinoskip.files import read_regular
@@ -109,37 +110,12 @@ def annotated_boxes(image: Path, annotation: Path) -> list[Box]:
 
 
 @dataclass(frozen=True, eq=False)
-class DetectionDataset:
+class DetectionDataset(LabelledImages):
     """Images with annotated boxes, one VOC annotation each."""
 
-    name: str
-    split: str
-    ids: tuple[str, ...]
-    class_names: tuple[str, ...]
-    image_paths: tuple[Path, ...]
+    of_each: ClassVar[tuple[str, ...]] = ("annotation_paths",)
+    files = "annotation_paths"
     annotation_paths: tuple[Path, ...]
-    left_out: int = 0  # of the split, as broken
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-    def path(self, index: int) -> Path:
-        """Where image ``index`` lies."""
-        return self.image_paths[index]
-
-    @property
-    def target_files(self) -> tuple[Path, ...]:
-        """The files that hold what images are measured against."""
-        return self.annotation_paths
-
-    def part(self, chosen: Sequence[int]) -> DetectionDataset:
-        """Return the images at these positions."""
-        return replace(
-            self,
-            ids=tuple(self.ids[i] for i in chosen),
-            image_paths=tuple(self.image_paths[i] for i in chosen),
-            annotation_paths=tuple(self.annotation_paths[i] for i in chosen),
-        )
 
     def objects(self, index: int) -> list[Box]:
         """Return the objects of image ``index``; :class:`DataError` for a bad annotation or an unknown class."""

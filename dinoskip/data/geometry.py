@@ -2,54 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dinoskip.data.labelled_images import LabelledImages
 from dinoskip.data.schema import violated
 from dinoskip.errors import DataError
 from dinoskip.images import read_depth, read_image
 
 
 @dataclass(frozen=True, eq=False)
-class DepthDataset:
+class DepthDataset(LabelledImages):
     """Images with depth maps of 16 bits; a value divided by ``per_metre`` is the distance along the optical axis.
 
     Images are not turned by EXIF: what is measured belongs to the pixels as they are stored.
     """
 
-    name: str
-    split: str
-    ids: tuple[str, ...]
-    image_paths: tuple[Path, ...]
+    of_each, files = ("depth_paths",), "depth_paths"
     depth_paths: tuple[Path, ...]
     per_metre: float = 1000.0
-    class_names: tuple[str, ...] = ()
-    left_out: int = 0  # of the split, as broken
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-    @property
-    def target_files(self) -> tuple[Path, ...]:
-        """The files that hold what images are measured against."""
-        return self.depth_paths
-
-    def part(self, chosen: Sequence[int]) -> DepthDataset:
-        """The images at these positions."""
-        return replace(
-            self,
-            ids=tuple(self.ids[i] for i in chosen),
-            image_paths=tuple(self.image_paths[i] for i in chosen),
-            depth_paths=tuple(self.depth_paths[i] for i in chosen),
-        )
-
-    def path(self, index: int) -> Path:
-        """Where image ``index`` lies."""
-        return self.image_paths[index]
 
     def read(self, index: int) -> NDArray[np.uint8]:
         """Decode image ``index`` to uint8 (H, W, 3)."""
@@ -81,38 +56,12 @@ class LabelledNormals:
 
 
 @dataclass(frozen=True, eq=False)
-class NormalsDataset:
+class NormalsDataset(LabelledImages):
     """Images with surface normals; ``load`` reads both from a path, as :class:`LabelledNormals`."""
 
-    name: str
-    split: str
-    ids: tuple[str, ...]
-    image_paths: tuple[Path, ...]
+    of_each, files = ("normal_paths",), "normal_paths"
     normal_paths: tuple[Path, ...]
     load: Callable[[Path, Path], LabelledNormals]
-    class_names: tuple[str, ...] = ()
-    left_out: int = 0  # of the split, as broken
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-    @property
-    def target_files(self) -> tuple[Path, ...]:
-        """The files that hold what images are measured against."""
-        return self.normal_paths
-
-    def part(self, chosen: Sequence[int]) -> NormalsDataset:
-        """The images at these positions."""
-        return replace(
-            self,
-            ids=tuple(self.ids[i] for i in chosen),
-            image_paths=tuple(self.image_paths[i] for i in chosen),
-            normal_paths=tuple(self.normal_paths[i] for i in chosen),
-        )
-
-    def path(self, index: int) -> Path:
-        """Where image ``index`` lies, or the file that holds it with its normals."""
-        return self.image_paths[index]
 
     def read(self, index: int) -> LabelledNormals:
         """Read image ``index`` and its normals; :class:`DataError` naming the file if they do not belong together."""

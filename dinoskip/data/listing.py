@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dinoskip.data.schema import unique
 from dinoskip.errors import ConfigError, DataError, guard
-from dinoskip.files import hash_of, open_regular, read_regular, sha256_file
+from dinoskip.files import confined, hash_of, open_regular, read_regular, sha256_file
 from dinoskip.images import EXTENSIONS
 
 FULL_HASH_BYTES = 1 << 30
@@ -54,6 +55,24 @@ def read_text(path: Path, what: str) -> str:
     """Read a list in UTF-8, at most 64 MiB; ``what`` it is, for messages. Raises :class:`DataError`."""
     with guard(path, what):
         return read_regular(path, MAX_TEXT).decode("utf-8")
+
+
+def folder_with(inside: str, root: Path, name: str, archive: str) -> Path:
+    """Return ``root`` or ``root/name``, whichever has a folder ``inside``; :class:`DataError` naming the archive."""
+    require_folder(root, f"the folder {name} of {archive}")
+    for folder in (root, root / name):
+        if (folder / inside).is_dir():
+            return folder
+    raise DataError(f"{root}: no {inside} here: expected {archive}, unpacked")
+
+
+def read_names(path: Path, what: str) -> list[str]:
+    """File names that a list has, a word each; :class:`DataError` for an empty list, a path or a name listed twice."""
+    names = read_text(path, f"list of {what}s").split()
+    if not names or any(confined(path.parent, name, path).name != name or name.startswith(".") for name in names):
+        raise DataError(f"{path}: expected the name of a {what} on every line")
+    unique(names, what, path)
+    return names
 
 
 def _identity(path: str) -> tuple[int, int]:

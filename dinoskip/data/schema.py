@@ -8,7 +8,8 @@ the entry in it and what to do.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,17 @@ SLACK = 1.0  # pixels: annotators' tools round
 def violated(where: object, what: str) -> DataError:
     """Return the error of a border: ``where`` is the file, and the entry in it if there are several."""
     return DataError(f"{where}: {what}", REMEDY)
+
+
+@contextmanager
+def noted_in(faults: list[str] | None) -> Iterator[None]:
+    """Note a :class:`DataError` in ``faults`` and go on; without a list it is raised."""
+    try:
+        yield
+    except DataError as error:
+        if faults is None:
+            raise
+        faults.append(str(error))
 
 
 def unique(names: Iterable[Any], what: str, where: object) -> None:

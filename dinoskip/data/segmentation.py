@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from dinoskip.data.labelled_images import LabelledImages
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.images import read_mask, stored_geometry, turn_upright
 from dinoskip.randomness import derive
@@ -59,32 +60,18 @@ def words(text: str) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, eq=False)
-class SegmentationDataset:
+class SegmentationDataset(LabelledImages):
     """Images with label maps. ``class_names[v]`` names label value ``v``; value 255 is ignored everywhere.
 
     ``remap`` says what the values in the files mean; None: they are the class numbers. ``drawn`` says which
     part of the split this is, if it was drawn from it.
     """
 
-    name: str
-    split: str
-    ids: tuple[str, ...]
-    class_names: tuple[str, ...]
-    image_paths: tuple[Path, ...]
+    of_each, files = ("label_paths",), "label_paths"
     label_paths: tuple[Path, ...]
     palette: np.ndarray = field(default_factory=voc_palette)  # (256, 3) uint8
-    ignore_index: int = IGNORE
     remap: ClassMap | None = None
     drawn: str = ""
-    left_out: int = 0  # of the split, as broken
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-    @property
-    def target_files(self) -> tuple[Path, ...]:
-        """The files that hold what images are measured against."""
-        return self.label_paths
 
     @property
     def list_name(self) -> str:
@@ -95,10 +82,6 @@ class SegmentationDataset:
     def num_classes(self) -> int:
         """Number of classes, background included where the set has one."""
         return len(self.class_names)
-
-    def path(self, index: int) -> Path:
-        """Where image ``index`` lies."""
-        return self.image_paths[index]
 
     def label(self, index: int) -> np.ndarray:
         """Return the label map of image ``index`` as it is seen upright, uint8 (H, W), values < ``num_classes`` or 255.
@@ -129,18 +112,9 @@ class SegmentationDataset:
             value = int(illegal[0])
             raise DataError(
                 f"{path}: label value {value} ({int(counts[value])} pixels) is outside the {self.num_classes} classes "
-                f"and not {self.ignore_index}"
+                f"and not {IGNORE}"
             )
         return labels if self.remap is None else table.astype(np.uint8)[labels]
-
-    def part(self, chosen: Sequence[int]) -> SegmentationDataset:
-        """Return the images at these positions."""
-        return replace(
-            self,
-            ids=tuple(self.ids[i] for i in chosen),
-            image_paths=tuple(self.image_paths[i] for i in chosen),
-            label_paths=tuple(self.label_paths[i] for i in chosen),
-        )
 
     @property
     def _table(self) -> np.ndarray:

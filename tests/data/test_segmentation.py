@@ -52,7 +52,9 @@ def test_labels_say_which_pixels_they_are_for(tmp_path: Path, orientation: int, 
     if not of_stored and orientation < 5:
         return  # of the same size, labels are taken to be those of the stored pixels
     Image.fromarray(((stored if of_stored else upright)[..., 0] > 0).astype(np.uint8)).save(tmp_path / "mask.png")
-    dataset = SegmentationDataset("x", "val", ("a",), ("no", "red"), (tmp_path / "a.png",), (tmp_path / "mask.png",))
+    dataset = SegmentationDataset(
+        "x", "val", ("a",), (tmp_path / "a.png",), (tmp_path / "mask.png",), class_names=("no", "red")
+    )
     assert (dataset.label(0) == (upright[..., 0] > 0)).all()
     Image.fromarray(np.zeros((24, 41), np.uint8)).save(tmp_path / "mask.png")
     with pytest.raises(DataError, match=r"mask.png: mask is 41×24 pixels, its image a.png 40×24"):

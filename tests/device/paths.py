@@ -108,7 +108,7 @@ def _masks(root: Path, count: int) -> SegmentationDataset:
         )
         Image.fromarray(label).save(root / f"{name}_mask.png")
     images, masks = (tuple(root / f"{name}{end}.png" for name in names) for end in ("", "_mask"))
-    return SegmentationDataset("patches", "all", names, CLASSES, images, masks)
+    return SegmentationDataset("patches", "all", names, images, masks, class_names=CLASSES)
 
 
 def _network() -> torch.nn.Module:

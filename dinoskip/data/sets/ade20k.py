@@ -64,10 +64,6 @@ class Ade20kConfig(TrainSubset, DatasetKind):
     kind: Literal["ade20k"] = "ade20k"
     root: str = Field(description="ADEChallengeData2016, or the folder that holds it")
 
-    @property
-    def dataset_name(self) -> str:
-        return self.kind
-
     def open_images(self, root: Path, split: str) -> ImageFolder:
         """Open all images of a split, with a mask or not."""
         return ImageFolder.open(ade20k_folders(root, split).images)

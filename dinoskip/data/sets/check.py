@@ -11,9 +11,8 @@ import numpy as np
 from dinoskip.data.folders import ImageFolder
 from dinoskip.data.sets import AnyDataset, dataset_name, dataset_root, open_labels
 from dinoskip.data.sets.kind import TrainSubset
-from dinoskip.data.sets.labels import LABELS
+from dinoskip.data.sets.labels import LABELS, decoded
 from dinoskip.errors import DataError
-from dinoskip.images import read_image
 
 SHOWN_FAULTS = 10
 SHOWN_CLASSES = 21
@@ -98,7 +97,7 @@ def _fill(row: CheckRow, config: AnyDataset, root: Path, sample: int | None) -> 
     """Count a split and read items of it, evenly spread."""
     if row.task not in LABELS:
         folder = ImageFolder.open(root)
-        _read(row, len(folder), sample, lambda index: _decode(folder.path(index)))
+        _read(row, len(folder), sample, decoded(folder)[1])
         return
     label, faults = LABELS[row.task], list[str]()
     opened = open_labels(label, config, row.split, root, faults=faults)
@@ -118,7 +117,3 @@ def _read(row: CheckRow, count: int, sample: int | None, read: Callable[[int], N
             read(int(index))
         except DataError as error:
             row.fault(str(error))
-
-
-def _decode(path: Path) -> None:
-    read_image(path)

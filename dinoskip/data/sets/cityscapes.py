@@ -38,10 +38,6 @@ class CityscapesConfig(TrainSubset, DatasetKind):
     kind: Literal["cityscapes"] = "cityscapes"
     root: str = Field(description="folder with leftImg8bit and gtFine")
 
-    @property
-    def dataset_name(self) -> str:
-        return self.kind
-
     def open_images(self, root: Path, split: str) -> ImageFolder:
         """Open all images of train, val or test."""
         known_split(self.kind, split, ("train", "val", "test"))

@@ -76,10 +76,6 @@ class Coco20kConfig(DatasetKind):
     root: str = Field(description="COCO folder with train2014 and annotations")
     filenames: str = Field(LIST, description="the published list of file names, relative to root")
 
-    @property
-    def dataset_name(self) -> str:
-        return self.kind
-
     def open_images(self, root: Path, split: str) -> ImageFolder:
         """Open the images of the list, whatever the split."""
         return images_below(root, self.open_detection(root, split, None))

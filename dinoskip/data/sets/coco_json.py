@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -26,15 +26,10 @@ from dinoskip.images import stored_geometry, turn_upright
 class CocoDetection(DetectionDataset):
     """Images with boxes that were read from one JSON. ``annotation_paths`` are the JSON and the list, if any."""
 
+    of_each = ("objects_by_image", "sizes", "numbers")
     objects_by_image: tuple[tuple[Box, ...], ...] = ()
     sizes: tuple[tuple[Any, Any] | None, ...] = ()  # (height, width) as the JSON gives them
     numbers: tuple[Any, ...] = ()  # of the images in the JSON
-
-    def part(self, chosen: Sequence[int]) -> CocoDetection:
-        """Return the images at these positions."""
-        names = ("ids", "image_paths", "objects_by_image", "sizes", "numbers")
-        own: dict[str, Any] = {name: tuple(getattr(self, name)[i] for i in chosen) for name in names}
-        return replace(self, **own)
 
     @cached_property
     def index(self) -> Any:

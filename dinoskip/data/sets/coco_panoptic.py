@@ -103,10 +103,6 @@ class CocoPanopticConfig(TrainSubset, DatasetKind):
     kind: Literal["coco_panoptic"] = "coco_panoptic"
     root: str = Field(description="COCO folder with train2017, val2017 and annotations")
 
-    @property
-    def dataset_name(self) -> str:
-        return self.kind
-
     def open_images(self, root: Path, split: str) -> ImageFolder:
         """Open all images of a split."""
         known_split(self.kind, split, ("train", "val"))

@@ -8,12 +8,11 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from dinoskip.data.folders import ImageFolder
-from dinoskip.data.listing import is_image_name, name_key, read_text, require_folder
-from dinoskip.data.schema import both_ways, evenly_numbered, unique
+from dinoskip.data.listing import folder_with, is_image_name, name_key, read_names, require_folder
+from dinoskip.data.schema import both_ways, evenly_numbered, noted_in
 from dinoskip.data.sequences import SequenceDataset, VideoSequence
 from dinoskip.data.sets.kind import Archives, CheckedSplit, DatasetKind, Published
 from dinoskip.errors import DataError
-from dinoskip.files import confined
 
 EXPECTED = {"train": (60, 4209), "val": (30, 1999)}
 """Videos and frames of each split."""
@@ -57,11 +56,7 @@ class DavisConfig(DatasetKind):
 
 def davis_folder(root: Path) -> Path:
     """Find the folder with ``JPEGImages/480p``: ``root`` or ``root/DAVIS``. Raises :class:`DataError`."""
-    require_folder(root, "the folder DAVIS of DAVIS-2017-trainval-480p.zip")
-    for folder in (root, root / "DAVIS"):
-        if (folder / "JPEGImages" / "480p").is_dir():
-            return folder
-    raise DataError(f"{root}: no JPEGImages/480p here: expected DAVIS-2017-trainval-480p.zip, unpacked")
+    return folder_with("JPEGImages/480p", root, "DAVIS", "DAVIS-2017-trainval-480p.zip")
 
 
 def _files(folder: Path, images: bool) -> dict[str, Path]:
@@ -72,12 +67,7 @@ def _files(folder: Path, images: bool) -> dict[str, Path]:
 
 
 def _names(folder: Path, split: str) -> list[str]:
-    path = folder / "ImageSets" / "2017" / f"{split}.txt"
-    names = read_text(path, "list of videos").split()
-    if not names or any(confined(folder, name, path).name != name or name.startswith(".") for name in names):
-        raise DataError(f"{path}: expected the name of a video on every line")
-    unique(names, "video", path)
-    return names
+    return read_names(folder / "ImageSets" / "2017" / f"{split}.txt", "video")
 
 
 def davis_images(root: Path, split: str) -> ImageFolder:
@@ -97,7 +87,7 @@ def davis_sequences(root: Path, split: str, *, name: str, faults: list[str] | No
     """
     folder, sequences = davis_folder(root), []
     for video in _names(folder, split):
-        try:
+        with noted_in(faults):
             frames, masks = (
                 _files(folder / part / "480p" / video, part == "JPEGImages") for part in ("JPEGImages", "Annotations")
             )
@@ -106,10 +96,5 @@ def davis_sequences(root: Path, split: str, *, name: str, faults: list[str] | No
             evenly_numbered(frames, "frames", where)
             if len(frames) < LEAST_FRAMES:
                 raise DataError(f"{where}: {len(frames)} frames, {LEAST_FRAMES} are needed")
-        except DataError as error:
-            if faults is None:
-                raise
-            faults.append(str(error))
-            continue
-        sequences.append(VideoSequence(video, tuple(frames.values()), tuple(masks[stem] for stem in frames)))
+            sequences.append(VideoSequence(video, tuple(frames.values()), tuple(masks[stem] for stem in frames)))
     return SequenceDataset(name, split, tuple(sequences))

@@ -93,9 +93,9 @@ class DatasetKind(Config, ABC):
     )
 
     @property
-    @abstractmethod
     def dataset_name(self) -> str:
-        """The name under which results are reported."""
+        """The name under which results are reported: by default the kind's."""
+        return str(type(self).model_fields["kind"].default)
 
     @abstractmethod
     def open_images(self, root: Path, split: str) -> ImageFolder:

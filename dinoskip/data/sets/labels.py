@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
@@ -34,12 +33,13 @@ def _ids(opened: Any) -> Sequence[str]:
     return list(opened.ids)
 
 
-def _decoded(opened: Any) -> Count:
-    return {}, lambda index: _decode(opened.path(index))
+def decoded(opened: Any) -> Count:
+    """Nothing is counted; images are decoded."""
 
+    def read(index: int) -> None:
+        read_image(opened.path(index))
 
-def _decode(path: Path) -> None:
-    read_image(path)
+    return {}, read
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +62,7 @@ class Label(Generic[D]):
     what: str
     short: str
     method: str
-    count: Callable[[D], Count] = _decoded
+    count: Callable[[D], Count] = decoded
     items: Callable[[D], Sequence[str]] = _ids
     size: Callable[[D], int] = _size
     unit: str = "images"
@@ -98,8 +98,7 @@ def _boxes(opened: DetectionDataset) -> Count:
 
 def _images(opened: LabelledFolder) -> Count:
     found = np.bincount(opened.labels, minlength=len(opened.class_names)).tolist()
-
-    return dict(zip(opened.class_names, found, strict=True)), _decoded(opened)[1]
+    return dict(zip(opened.class_names, found, strict=True)), decoded(opened)[1]
 
 
 def _metres(opened: DepthDataset) -> Count:
@@ -162,14 +161,6 @@ CORRESPONDENCE = Label(
     seen_by=(("test",), ("val",)),
 )  # fmt: skip
 
-_ALL: tuple[Label[Any], ...] = (
-    SEGMENTATION,
-    DETECTION,
-    CLASSES,
-    DEPTH,
-    NORMALS,
-    VIDEO,
-    CORRESPONDENCE,
-)
+_ALL: tuple[Label[Any], ...] = (SEGMENTATION, DETECTION, CLASSES, DEPTH, NORMALS, VIDEO, CORRESPONDENCE)
 LABELS: Mapping[str, Label[Any]] = MappingProxyType({label.name: label for label in _ALL})
 """The one table of labels, by name."""

@@ -20,7 +20,7 @@ from dinoskip.arrays import read_arrays
 from dinoskip.data.folders import ImageFolder
 from dinoskip.data.geometry import DepthDataset, LabelledNormals, NormalsDataset
 from dinoskip.data.listing import name_key, read_text, require_folder
-from dinoskip.data.schema import finite, unique, violated
+from dinoskip.data.schema import finite, noted_in, unique, violated
 from dinoskip.data.sets.kind import CheckedSplit, DatasetKind
 from dinoskip.data.sets.pairs import known_split
 from dinoskip.errors import DataError, guard
@@ -68,10 +68,6 @@ class NyuConfig(DatasetKind):
     kind: Literal["nyu"] = "nyu"
     root: str = Field(description="folder with the lists nyu_train.txt and nyu_test.txt and the scenes' folders")
 
-    @property
-    def dataset_name(self) -> str:
-        return self.kind
-
     def open_images(self, root: Path, split: str) -> ImageFolder:
         """Open the images of a split that have a depth map."""
         return ImageFolder(root, tuple(image.relative_to(root).as_posix() for image, _ in _paths_of(root, split)))
@@ -88,13 +84,10 @@ def depth_of_lists(root: Path, split: str, name: str, faults: list[str] | None) 
     """Open a split of a folder in the layout of BTS; ``faults`` as for every kind."""
     kept = []
     for pair in _paths_of(root, split):
-        missing = next((path for path in pair if not path.is_file()), None)
-        if missing is None:
+        with noted_in(faults):
+            if missing := next((path for path in pair if not path.is_file()), None):
+                raise DataError(f"{missing}: no such file, the list of {split} names it")
             kept.append(pair)
-        elif faults is None:
-            raise DataError(f"{missing}: no such file, the list of {split} names it")
-        else:
-            faults.append(f"{missing}: no such file, the list of {split} names it")
     ids = tuple(image.relative_to(root).as_posix() for image, _ in kept)
     return DepthDataset(name, split, ids, tuple(image for image, _ in kept), tuple(depth for _, depth in kept))
 
@@ -153,10 +146,6 @@ class NyuNormalsConfig(DatasetKind):
 
     kind: Literal["nyu_normals"] = "nyu_normals"
     root: str = Field(description="folder with geonet/*.mat and test/*.npz")
-
-    @property
-    def dataset_name(self) -> str:
-        return self.kind
 
     def open_images(self, root: Path, split: str) -> ImageFolder:
         """Refused: the images lie inside the files of their normals."""

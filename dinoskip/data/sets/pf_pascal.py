@@ -12,7 +12,8 @@ from pydantic import Field
 
 from dinoskip.data.folders import ImageFolder
 from dinoskip.data.keypoints import KeypointDataset, KeypointPair, checked_points
-from dinoskip.data.listing import read_text, require_folder
+from dinoskip.data.listing import folder_with, read_text
+from dinoskip.data.schema import noted_in
 from dinoskip.data.sets.kind import Archives, CheckedSplit, DatasetKind, Published
 from dinoskip.data.sets.spair import SizeOf
 from dinoskip.data.sets.voc import VOC_CLASSES
@@ -44,10 +45,6 @@ class PfPascalConfig(DatasetKind):
     kind: Literal["pf_pascal"] = "pf_pascal"
     root: str = Field(description="folder PF-dataset-PASCAL with the lists in it, or the one above it")
 
-    @property
-    def dataset_name(self) -> str:
-        return self.kind
-
     def open_images(self, root: Path, split: str) -> ImageFolder:
         """Open all images, whatever the split."""
         return ImageFolder.open(_folder(root) / "JPEGImages")
@@ -61,12 +58,8 @@ class PfPascalConfig(DatasetKind):
         size_of = cache(image_size)
         pairs = []
         for line, row in enumerate(rows, 2):
-            try:
+            with noted_in(faults):
                 pairs.append(_pair(row, f"{path}:{line}", folder / "JPEGImages", numbers, size_of))
-            except DataError as error:
-                if faults is None:
-                    raise
-                faults.append(str(error))
         ids = tuple(numbers)
         paths = tuple(folder / "JPEGImages" / name for name in ids)
         return KeypointDataset(self.dataset_name, split, ids, paths, tuple(pairs), (path,))
@@ -79,11 +72,7 @@ class PfPascalConfig(DatasetKind):
 
 
 def _folder(root: Path) -> Path:
-    require_folder(root, "the folder PF-dataset-PASCAL")
-    for folder in (root, root / "PF-dataset-PASCAL"):
-        if (folder / "JPEGImages").is_dir():
-            return folder
-    raise DataError(f"{root}: no JPEGImages here: expected PF-dataset-PASCAL.zip, unpacked")
+    return folder_with("JPEGImages", root, "PF-dataset-PASCAL", "PF-dataset-PASCAL.zip")
 
 
 def _pair(row: list[str], where: str, images: Path, numbers: dict[str, int], size_of: SizeOf) -> KeypointPair:

@@ -10,8 +10,6 @@ bytes.
 from __future__ import annotations
 
 import io
-import os
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -22,16 +20,14 @@ from PIL import Image
 from pydantic import Field
 
 from dinoskip.arrays import read_arrays
-from dinoskip.config import settings_for_key
 from dinoskip.data.folders import ImageFolder
 from dinoskip.data.geometry import DepthDataset, LabelledNormals, NormalsDataset
 from dinoskip.data.schema import finite, violated
 from dinoskip.data.sets.kind import CheckedSplit, Composed
 from dinoskip.data.sets.nyu import LISTS, depth_of_lists
 from dinoskip.data.sets.pairs import known_split
+from dinoskip.data.sets.scenes import composed
 from dinoskip.data.sprites import KINDS, background
-from dinoskip.errors import OutputInUse, translate_write_errors
-from dinoskip.files import TEMPORARY, publish_directory, read_json, write_json
 from dinoskip.images import read_image
 from dinoskip.randomness import numpy_rng
 
@@ -54,10 +50,6 @@ class RoomsConfig(Composed):
     size: int = Field(default=224, ge=32, le=1024, description="side of the square images in pixels")
     max_objects: int = Field(default=3, ge=0, le=6, description="in a room")
     seed: int = Field(default=0, ge=0, description="of everything that is drawn")
-
-    @property
-    def dataset_name(self) -> str:
-        return self.kind
 
     @property
     def held_out(self) -> int:
@@ -90,22 +82,9 @@ class RoomsConfig(Composed):
     def compose(self, out: Path) -> Path:
         """Compose the rooms below ``out`` and return the folder ``out/rooms``, complete or not at all.
 
-        A folder of the same configuration is returned as it is; raises :class:`OutputInUse` if there is another.
+        See :func:`dinoskip.data.sets.scenes.composed`.
         """
-        final, recipe = out / FOLDER, {"version": VERSION, **settings_for_key(self, without={"limit"})}
-        if final.exists():
-            if (final / RECIPE).is_file() and read_json(final / RECIPE) == recipe:
-                return final
-            raise OutputInUse(f"{final}: holds other data", "choose another output folder or remove this one")
-        temporary = out / f"{TEMPORARY}rooms-{os.getpid()}"
-        with translate_write_errors(final):
-            try:
-                _write(self, temporary)
-                write_json(temporary / RECIPE, recipe)
-                publish_directory(temporary, final)
-            finally:
-                shutil.rmtree(temporary, ignore_errors=True)
-        return final
+        return composed(self, VERSION, out / FOLDER, lambda folder: _write(self, folder), RECIPE)
 
 
 def _inside(root: Path) -> Path:

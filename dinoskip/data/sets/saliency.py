@@ -30,10 +30,6 @@ class SaliencyKind(DatasetKind):
     folders: ClassVar[tuple[tuple[str, str], ...]]
     images: ClassVar[int]
 
-    @property
-    def dataset_name(self) -> str:
-        return str(type(self).model_fields["kind"].default)
-
     def pair_folders(self, root: Path, split: str) -> PairFolders:
         """Return the folders of images and masks below ``root`` or below one folder in it."""
         known_split(self.dataset_name, split, (SPLIT,))

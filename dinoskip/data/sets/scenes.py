@@ -69,10 +69,6 @@ class ScenesConfig(Composed):
         """Number of scenes in the validation split: the last ones."""
         return min(self.images - 1, max(1, round(self.images * self.val_fraction)))
 
-    @property
-    def dataset_name(self) -> str:
-        return self.kind
-
     def open_images(self, root: Path, split: str) -> ImageFolder:
         """Open the images of a split of the composed folder."""
         return voc_images(root, split, YEAR)
@@ -239,7 +235,9 @@ def compose(config: ScenesConfig, out: str | Path) -> Path:
     return composed(config, VERSION, Path(out) / f"VOC{YEAR}", lambda folder: _write(config, folder))
 
 
-def composed(config: Composed, version: int, final: Path, write: Callable[[Path], None]) -> Path:
+def composed(
+    config: Composed, version: int, final: Path, write: Callable[[Path], None], recipe_file: str = RECIPE
+) -> Path:
     """Return the folder ``final`` that ``write`` makes of a configuration and a version of the recipe.
 
     It appears complete or not at all. One of the same configuration is returned as it is; raises :class:`OutputInUse`
@@ -247,14 +245,14 @@ def composed(config: Composed, version: int, final: Path, write: Callable[[Path]
     """
     recipe = {"version": version, **settings_for_key(config, without={"limit"})}
     if final.exists():
-        if (final / RECIPE).is_file() and read_json(final / RECIPE) == recipe:
+        if (final / recipe_file).is_file() and read_json(final / recipe_file) == recipe:
             return final
         raise OutputInUse(f"{final}: holds other data", "choose another output folder or remove this one")
     temporary = final.parent / f"{TEMPORARY}scenes-{os.getpid()}"
     with translate_write_errors(final):
         try:
             write(temporary)
-            write_json(temporary / RECIPE, recipe)
+            write_json(temporary / recipe_file, recipe)
             publish_directory(temporary, final)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)

@@ -45,10 +45,6 @@ class ScenesPairsConfig(Composed):
     points: int = Field(default=8, ge=1, le=50, description="keypoints on an object")
     seed: int = Field(default=0, ge=0, description="of everything that is drawn")
 
-    @property
-    def dataset_name(self) -> str:
-        return self.kind
-
     def compose(self, out: Path) -> Path:
         """Make the images and pairs in ``out/SPair-71k``, all in the split test."""
         return composed(self, VERSION, out / "SPair-71k", lambda folder: _write(self, folder))

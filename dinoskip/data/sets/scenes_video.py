@@ -40,10 +40,6 @@ class ScenesVideoConfig(Composed):
     max_objects: int = Field(default=3, ge=1, le=4, description="in a video: the first has one, the next two, ...")
     seed: int = Field(default=0, ge=0, description="of everything that is drawn")
 
-    @property
-    def dataset_name(self) -> str:
-        return self.kind
-
     def compose(self, out: Path) -> Path:
         """Make the videos in ``out/DAVIS``, the layout of DAVIS 2017, all in the split val."""
         return composed(self, VERSION, out / "DAVIS", lambda folder: _write(self, folder))

@@ -12,8 +12,8 @@ from pydantic import Field
 
 from dinoskip.data.folders import ImageFolder
 from dinoskip.data.keypoints import KeypointDataset, KeypointPair, checked_points
-from dinoskip.data.listing import read_text, require_folder
-from dinoskip.data.schema import inside, real_numbers, same_size, unique
+from dinoskip.data.listing import folder_with, read_names, require_folder
+from dinoskip.data.schema import inside, noted_in, real_numbers, same_size
 from dinoskip.data.sets.kind import Archives, CheckedSplit, DatasetKind, Published
 from dinoskip.errors import DataError
 from dinoskip.files import confined, read_json
@@ -41,10 +41,6 @@ class SpairConfig(DatasetKind):
     kind: Literal["spair71k"] = "spair71k"
     root: str = Field(description="folder SPair-71k, or the one above it")
 
-    @property
-    def dataset_name(self) -> str:
-        return self.kind
-
     def open_images(self, root: Path, split: str) -> ImageFolder:
         """Open all images, whatever the split."""
         return ImageFolder.open(spair_folder(root) / "JPEGImages")
@@ -60,21 +56,7 @@ class SpairConfig(DatasetKind):
 
 def spair_folder(root: Path) -> Path:
     """Find the folder with ``PairAnnotation``: ``root`` or ``root/SPair-71k``. Raises :class:`DataError`."""
-    require_folder(root, "the folder SPair-71k of SPair-71k.tar.gz")
-    for folder in (root, root / "SPair-71k"):
-        if (folder / "PairAnnotation").is_dir():
-            return folder
-    raise DataError(f"{root}: no PairAnnotation here: expected SPair-71k.tar.gz, unpacked")
-
-
-def listed_names(folder: Path, split: str) -> list[str]:
-    """Names of a split's pairs in ``Layout/large``, ``number-source-target:category``; some systems put _ for the :."""
-    path = folder / "Layout" / "large" / f"{split}.txt"
-    names = read_text(path, "list of pairs").split()
-    if not names or any(confined(folder, name, path).name != name for name in names):
-        raise DataError(f"{path}: expected the name of a pair on every line")
-    unique(names, "pair", path)
-    return names
+    return folder_with("PairAnnotation", root, "SPair-71k", "SPair-71k.tar.gz")
 
 
 def spair_pairs(root: Path, split: str, *, name: str, faults: list[str] | None) -> KeypointDataset:
@@ -89,15 +71,12 @@ def spair_pairs(root: Path, split: str, *, name: str, faults: list[str] | None) 
     numbers: dict[str, int] = {}
     size_of = cache(image_size)
     pairs, files, there = [], [], {path.name for path in annotations.iterdir()}
-    for listed in listed_names(folder, split):
-        try:
+    # number-source-target:category, where some systems put _ for the :
+    for listed in read_names(folder / "Layout" / "large" / f"{split}.txt", "pair"):
+        with noted_in(faults):
             path = annotations / _file_name(listed, there, annotations)
             pairs.append(_pair(path, listed, images, numbers, size_of))
             files.append(path)
-        except DataError as error:
-            if faults is None:
-                raise
-            faults.append(str(error))
     ids = tuple(numbers)
     return KeypointDataset(name, split, ids, tuple(images / one for one in ids), tuple(pairs), tuple(files))
 

@@ -39,7 +39,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> SegmentationDataset:
         label[20:23] = 255
         Image.fromarray(label).save(root / f"{name}_mask.png")
     paths, masks = (tuple(root / f"{name}{end}.png" for name in ids) for end in ("", "_mask"))
-    return SegmentationDataset("toy", "val", ids, ("red", "green", "blue"), paths, masks)
+    return SegmentationDataset("toy", "val", ids, paths, masks, class_names=("red", "green", "blue"))
 
 
 def store_of(dataset: SegmentationDataset, out: Path, config: ClusteringConfig, part: str = "val") -> FeatureStore:

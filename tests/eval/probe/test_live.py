@@ -44,7 +44,7 @@ def some_dataset(root: Path, split: str, count: int) -> SegmentationDataset:
         Image.fromarray(label).save(root / f"{split}{i}_mask.png")
     names = tuple(f"{split}{i}" for i in range(count))
     images, masks = (tuple(root / f"{name}{end}.png" for name in names) for end in ("", "_mask"))
-    return SegmentationDataset("patches", split, names, CLASSES, images, masks)
+    return SegmentationDataset("patches", split, names, images, masks, class_names=CLASSES)
 
 
 @pytest.fixture(scope="module")

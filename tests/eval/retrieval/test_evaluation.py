@@ -84,7 +84,7 @@ def some_dataset(root: Path, split: str, count: int) -> SegmentationDataset:
         Image.fromarray((noise + 200 * label[..., None]).astype(np.uint8)).save(root / f"{name}.png")
         Image.fromarray(label).save(root / f"{name}_mask.png")
     paths, masks = (tuple(root / f"{name}{end}.png" for name in names) for end in ("", "_mask"))
-    return SegmentationDataset("squares", split, tuple(names), ("dark", "light"), paths, masks)
+    return SegmentationDataset("squares", split, tuple(names), paths, masks, class_names=("dark", "light"))
 
 
 def test_evaluate_labels_by_every_block(tmp_path: Path) -> None:

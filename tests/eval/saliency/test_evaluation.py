@@ -39,7 +39,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> SegmentationDataset:
         truth[:2] = 255
         Image.fromarray(truth).save(root / f"{name}_mask.png")
     paths, masks = (tuple(root / f"{name}{end}.png" for name in ids) for end in ("", "_mask"))
-    return SegmentationDataset("toy", "test", ids, ("background", "object"), paths, masks)
+    return SegmentationDataset("toy", "test", ids, paths, masks, class_names=("background", "object"))
 
 
 def store_of(dataset: SegmentationDataset, out: Path, transform: Transform) -> FeatureStore:
