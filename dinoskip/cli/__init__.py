@@ -8,6 +8,7 @@ stderr.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import io
 import math
 import os
@@ -17,11 +18,12 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 
+import dinoskip
 from dinoskip import __version__, console
 from dinoskip.cli.arguments import Parser
-from dinoskip.cli.packages import claim_common_names
 from dinoskip.errors import ConfigError, DinoskipError, DiskFull, Interrupted, Preempted, is_disk_full, is_not_permitted
 
 TEARDOWN = 10.0
@@ -239,3 +241,26 @@ def main(argv: Sequence[str] | None = None) -> int:
                 DinoskipError(f"the system refused memory or a thread: {said}", "see ulimit -v and ulimit -u")
             )
         raise
+
+
+COMMON = ("eval", "visualize")
+
+
+def claim_common_names() -> None:
+    """Import ``eval`` and ``visualize`` from beside the package ``dinoskip``, before a folder of the user's is found.
+
+    ``python -m dinoskip`` and torchrun search the current folder first, and people have folders of these names. A
+    command runs no code of theirs, so nothing else needs the names. One that is imported already is left as it is:
+    :mod:`dinoskip.pipeline` says so if it is not ours.
+    """
+    for name in COMMON:
+        place = Path(dinoskip.__file__).resolve().parent.parent / name
+        if name in sys.modules or not (place / "__init__.py").is_file():
+            continue
+        spec = importlib.util.spec_from_file_location(
+            name, place / "__init__.py", submodule_search_locations=[str(place)]
+        )
+        if spec is not None and spec.loader is not None:
+            module = importlib.util.module_from_spec(spec)
+            sys.modules[name] = module
+            spec.loader.exec_module(module)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from dinoskip.cli.arguments import print_json, print_table
 from dinoskip.files import read_json, write_text
+from dinoskip.pipeline.report.notices import note_unfinished
 from dinoskip.pipeline.report.results_folder import publish_results
-from dinoskip.pipeline.report.unfinished import note_unfinished
 from dinoskip.records import read_records
 from dinoskip.results import UNKNOWN_EPOCH, EvalResult, read_rows, rows_csv
 from visualize.report.diagnostics import outliers_said

@@ -25,7 +25,7 @@ from dinoskip.pipeline.artifacts import PARTIAL
 from dinoskip.pipeline.estimate import costs as estimates
 from dinoskip.pipeline.estimate.work import StudyImages
 from dinoskip.pipeline.progress import NO_TIME
-from dinoskip.pipeline.report.markdown import copy_markdown, markdown_file
+from dinoskip.pipeline.report.results_folder import copy_markdown, markdown_file
 from dinoskip.pipeline.study import build_nodes, load_study
 from dinoskip.pipeline.study_runner import report_without_missing, study_runner
 

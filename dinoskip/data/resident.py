@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from dinoskip.console import Progress
-from dinoskip.data.image_source import Images
-from dinoskip.data.loader import candidates
+from dinoskip.data.loader import Images, candidates
 from dinoskip.errors import ConfigError, DataError
 
 SHARE = 0.5  # of the free memory: the model, its optimizer and activations need the rest

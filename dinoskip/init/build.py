@@ -7,14 +7,14 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
 from dinoskip.errors import ConfigError, WeightsError
-from dinoskip.init.assign import Assignments, assign
+from dinoskip.init.assign import Assignments, assign, plain_blocks
 from dinoskip.init.config import (
+    NEEDS_NO_SKIP,
     CalibratedInit,
     Init,
     ModelConfig,
 )
 from dinoskip.init.default import default_tensors
-from dinoskip.init.reparametrise import reparametrise_
 from dinoskip.models.build import from_config
 from dinoskip.models.family_blocks import skip_blocks
 from dinoskip.models.skip_weight import weigh_skips_
@@ -77,3 +77,29 @@ def initialise(
     unset = [name for name, tensor in state if not bool(tensor.isfinite().all())]
     if unset:
         raise WeightsError(f"initialisation {init.name} left {len(unset)} tensors unset or not finite: {unset[0]}, ...")
+
+
+@torch.no_grad()
+def reparametrise_(model: nn.Module, k1: float = 1.0, k2: float = 1.0, c1: float = 1.0, c2: float = 1.0) -> nn.Module:
+    """Scale the weights of every block without changing the function, in place; returns the model.
+
+    Adam's step of a weight is about the learning rate, whatever the weight's size: it then moves the function less.
+    qkv.weight × ``k1`` with norm1 / k1, fc1.weight × ``k2`` with norm2 / k2: exact but for rounding, with and without
+    skips. proj × ``c1`` and fc2 × ``c2`` (weight and bias): the LayerNorm that follows divides by them, but for its
+    epsilon, where nothing is added in between. Raises :class:`ConfigError` for factors that are not above 0, for c1 and
+    c2 with skips, and for blocks outside the papers.
+    """
+    if min(k1, k2, c1, c2) <= 0:
+        raise ConfigError(f"reparametrise_: k1={k1}, k2={k2}, c1={c1}, c2={c2} must be above 0")
+    for block in plain_blocks(model, "reparametrise_"):
+        for factor, skip, name in ((c1, block.skips_attention, "c1"), (c2, block.skips_mlp, "c2")):
+            if factor != 1 and skip:
+                raise ConfigError(f"reparametrise_: {name}={factor:g} {NEEDS_NO_SKIP}", f"leave {name} out")
+        parts = (("norm1", "attn.qkv", "attn.proj", k1, c1), ("norm2", "mlp.fc1", "mlp.fc2", k2, c2))
+        for norm, reader, writer, inner, outer in parts:
+            for parameter in model.get_submodule(f"{block.prefix}.{norm}").parameters():
+                parameter.div_(inner)
+            block.layers[reader].weight.mul_(inner)
+            for parameter in block.layers[writer].parameters():
+                parameter.mul_(outer)
+    return model

@@ -21,8 +21,7 @@ from dinoskip.models.build import from_config
 from dinoskip.models.load import load_backbone
 from dinoskip.training.addends_config import OF_THE_RUN, AddendsConfig
 from dinoskip.training.dino import make_teacher
-from dinoskip.training.gram import gram_loss, to_grid
-from dinoskip.training.koleo import koleo_of_crops
+from dinoskip.training.feature_losses import gram_loss, koleo_of_crops, to_grid
 from dinoskip.training.paka import PakaHead, Regions, aligned, paka
 from dinoskip.training.recipe import Job
 

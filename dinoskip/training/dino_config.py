@@ -9,10 +9,9 @@ from pydantic import Field, model_validator
 
 from dinoskip.config import OmitDefaultFromKey, implementation
 from dinoskip.flops import dino_head_flops, dino_step_flops
-from dinoskip.training.presets import PRESETS, filled
 from dinoskip.training.pretrain_config import StepCost
 from dinoskip.training.recipe import Job
-from dinoskip.training.teacher_student import TeacherStudentConfig
+from dinoskip.training.teacher_student import PRESETS, TeacherStudentConfig, filled
 from dinoskip.vit_config import VitConfig
 
 if TYPE_CHECKING:

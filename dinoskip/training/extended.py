@@ -6,11 +6,13 @@ micro-batch.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
+from dinoskip.distributed import all_reduce_max, rank_and_size
 from dinoskip.models.vit import Vit
 from dinoskip.training.addends import SNAPSHOT, Addends, Places, Seen, seen
 from dinoskip.training.addends_config import AddendsConfig
@@ -23,7 +25,53 @@ from dinoskip.training.objective import Objective, Step
 from dinoskip.training.patch_contrast import PatchContrast, PatchNetwork, contrast
 from dinoskip.training.patch_contrast_config import PatchContrastConfig
 from dinoskip.training.recipe import Job
-from dinoskip.training.sinkhorn import targets
+from dinoskip.training.teacher_student import Centering
+
+ITERATIONS = 3
+LEAST = -80.0  # logarithm of the least share that a prototype is given: float32 holds its exponential
+
+
+@torch.no_grad()
+def sinkhorn(scores: Tensor, temperature: float, iterations: int = ITERATIONS) -> Tensor:
+    """Logarithms of the shares (n, K) that n samples give to K prototypes, from the teacher's ``scores`` (n, K).
+
+    As in SwAV (arXiv:2006.09882) and facebookresearch/dinov2 ``dino_clstoken_loss.py`` @b8931f7, in logarithms: scores
+    may be of any size.
+    exp(scores / temperature) is divided by each prototype's sum over all samples of all ranks, then by each sample's
+    sum, ``iterations`` times, so that every sample's shares sum to 1. Ranks may have different numbers of samples.
+    """
+    shares = scores.to(torch.promote_types(scores.dtype, torch.float32)) / temperature
+    for _ in range(iterations):
+        shares = shares - _log_sum_of_samples(shares)
+        shares = shares - shares.logsumexp(1, keepdim=True)
+    return shares
+
+
+def _log_sum_of_samples(shares: Tensor) -> Tensor:
+    """ln of the sum of exp over the samples (n, K) of all ranks: (1, K)."""
+    if rank_and_size()[1] == 1:
+        return shares.logsumexp(0, keepdim=True)
+    least = torch.finfo(shares.dtype).min
+    highest = shares.amax(0) if len(shares) else torch.full_like(shares[:0].sum(0), least)
+    highest = all_reduce_max(highest.contiguous())
+    total = (shares - highest).exp().sum(0)
+    dist.all_reduce(total)
+    return (highest + total.log())[None]
+
+
+class CentredTargets(NamedTuple):
+    """Scores, centre and temperature, such that softmax((scores - centre) / temperature) are a teacher's targets."""
+
+    scores: Tensor
+    centre: Tensor
+    temperature: float
+
+
+def targets(scores: Tensor, centre: Tensor, temperature: float, centering: Centering) -> CentredTargets:
+    """What :func:`dinoskip.training.dino.dino_loss` takes of the teacher, by either way of centring."""
+    if centering == "centre":
+        return CentredTargets(scores, centre, temperature)
+    return CentredTargets(sinkhorn(scores, temperature).clamp_min(LEAST), torch.zeros_like(centre), 1.0)
 
 
 class TokensMultiCrop(MultiCrop):

@@ -1,7 +1,8 @@
-"""Losses between a student's features and a frozen teacher's: of patches, of CLS tokens, of similarities.
+"""Losses of features: to those of a frozen teacher, KoLeo, Gram anchoring.
 
-All are in at least float32 and differentiated in the student's features alone; call them outside autocast. Sources,
-as read on 2026-11-23: lightly-train's three distillations (8f5a75c), Theia (59d0448), AM-RADIO (arXiv:2312.06709).
+Those to a teacher are in at least float32 and differentiated in the student's features alone; call them outside
+autocast. Sources, as read on 2026-11-23: lightly-train's three distillations (8f5a75c), Theia (59d0448), AM-RADIO
+(arXiv:2312.06709).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dinoskip.distributed import gather_rows
+from dinoskip.training.addends_config import Level, Negatives
 from dinoskip.training.distill_config import CosineOver, PointLoss
 
 COSINE, SMOOTH_L1 = 0.9, 0.1
@@ -83,3 +85,74 @@ def _kl(student: Tensor, teacher: Tensor) -> Tensor:
 def at_least_float32(features: Tensor) -> Tensor:
     """The same in float32, or float64 if it is."""
     return features.to(torch.promote_types(features.dtype, torch.float32))
+
+
+EPS = 1e-8
+
+
+def koleo(cls: Tensor, neighbours: int = 1, groups: int = 1) -> Tensor:
+    """Mean of -ln(distance to the nearest other tokens) of one crop's CLS tokens (n, C), in at least float32.
+
+    KoLeo (Sablayrolles et al. 2019, arXiv:1806.03198) as facebookresearch/dinov2 ``koleo_loss.py`` @b8931f7 has it;
+    several neighbours and groups are dinov3's @6876159.
+    Neighbours are looked for within each of ``groups`` of consecutive rows. The choice has no gradient, both ends of a
+    distance have. 1e-8 stands at the published three places, so that equal tokens have a finite loss.
+    """
+    unit = F.normalize(cls.to(torch.promote_types(cls.dtype, torch.float32)), eps=EPS, dim=-1)
+    parts = unit.reshape(groups, -1, unit.shape[1])
+    with torch.no_grad():
+        alike = parts @ parts.transpose(1, 2)
+        alike.diagonal(dim1=1, dim2=2).fill_(-1)
+        nearest = alike.topk(min(neighbours, parts.shape[1]), dim=-1).indices  # (groups, n, k)
+    others = torch.stack([part[chosen] for part, chosen in zip(parts, nearest, strict=True)])
+    distance = (parts[:, :, None] - others + EPS).norm(dim=-1)
+    spread: Tensor = -(distance + EPS).log().mean()
+    return spread
+
+
+def koleo_of_crops(cls: Tensor, crops: int, neighbours: int) -> Tensor:
+    """Sum of :func:`koleo` over crops of tokens (crops · B, C), crop-major, among the images of all ranks.
+
+    The mean over ranks of its gradient is that of one rank with all images.
+    """
+    return torch.stack([koleo(gather_rows(one.contiguous()), neighbours) for one in cls.chunk(crops)]).sum()
+
+
+def gram_loss(
+    student: Tensor,
+    teacher: Tensor,
+    mask: Tensor | None = None,
+    *,
+    level: Level = "image",
+    negatives: Negatives = "keep",
+    normalised: bool = True,
+) -> Tensor:
+    """Gram anchoring: mean squared difference of the similarities of patches (B, N, D) of both, in at least float32.
+
+    facebookresearch/dinov3 ``gram_loss.py`` and ``ssl_meta_arch.py`` @6876159; the loss is the mean over entries.
+    Patches are of one grid, see :func:`to_grid`. ``mask`` bool (B, N) says which count, at ``level`` batch, of
+    this rank; without a mask level batch is of all ranks.
+    """
+    work = torch.promote_types(student.dtype, torch.float32)
+    both = [one.to(work) for one in (student, teacher.detach())]
+    if normalised:
+        both = [F.normalize(one, dim=-1) for one in both]
+    if level == "batch":
+        both = [one.flatten(0, 1)[None] if mask is None else one[mask][None] for one in both]
+        both = [gather_rows(one[0].contiguous())[None] for one in both] if mask is None else both
+    own, theirs = (one @ one.transpose(1, 2) for one in both)
+    if negatives == "none":
+        own = own.clamp_min(0)
+    if negatives != "keep":
+        theirs = theirs.clamp_min(0)
+    return (own - theirs).square().mean()
+
+
+def to_grid(tokens: Tensor, grid: tuple[int, int], to: tuple[int, int], *, antialias: bool = False) -> Tensor:
+    """A teacher's raw patches (B, h·w, D) of ``grid`` (h, w), resized bicubically to another grid."""
+    if grid == to:
+        return tokens
+    tokens = tokens.to(torch.promote_types(tokens.dtype, torch.float32))
+    plane = tokens.transpose(1, 2).reshape(len(tokens), -1, *grid)
+    resized = F.interpolate(plane, to, mode="bicubic", align_corners=False, antialias=antialias)
+    return resized.flatten(2).transpose(1, 2)

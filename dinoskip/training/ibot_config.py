@@ -10,10 +10,9 @@ from pydantic import AfterValidator, Field, model_validator
 from dinoskip.config import implementation
 from dinoskip.data.config import CropConfig, Scale
 from dinoskip.flops import dino_head_flops, dino_step_flops
-from dinoskip.training.presets import IBOT_PRESETS, filled
 from dinoskip.training.pretrain_config import StepCost
 from dinoskip.training.recipe import Job
-from dinoskip.training.teacher_student import TeacherStudentConfig
+from dinoskip.training.teacher_student import IBOT_PRESETS, TeacherStudentConfig, filled
 from dinoskip.vit_config import SHAPES, VitConfig
 
 if TYPE_CHECKING:

@@ -34,6 +34,7 @@ from dinoskip.specs import CHECKPOINTS
 from dinoskip.training import checkpoint, parallel
 from dinoskip.training.boards import Boards
 from dinoskip.training.calibration import Start, begin_with
+from dinoskip.training.checkpoint import whole_state
 from dinoskip.training.compilation import Compiler, CompilerWatch
 from dinoskip.training.guard import INTERRUPT, StopSignals
 from dinoskip.training.heartbeat import heartbeat
@@ -43,7 +44,6 @@ from dinoskip.training.observer import Observer
 from dinoskip.training.recipe import Job
 from dinoskip.training.run_directory import RunDirectory, identity, open_run
 from dinoskip.training.skip_dial import SkipDial
-from dinoskip.training.whole_state import whole_state
 
 
 @dataclass(frozen=True)

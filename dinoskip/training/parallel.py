@@ -1,6 +1,6 @@
 """Several ranks on one model: DistributedDataParallel, or FSDP2 (``fully_shard``), behind a few functions.
 
-Beside this file only ``gradients.py`` and ``whole_state.py`` know which of the two runs. ``ddp`` keeps all parameters
+Beside this file only ``gradients.py`` and ``checkpoint.py`` know which of the two runs. ``ddp`` keeps all parameters
 on every rank; ``fsdp`` cuts each along its first axis, so that a rank holds 1/size of parameters, gradients and
 optimizer state, and gathers a transformer block only while it computes (Zhao et al. 2023, arXiv:2304.11277). Both
 average gradients over ranks in the parameters' own precision, so they give the same numbers up to rounding. With one

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from dinoskip.diagnostics.checkpoint_choice import choices, dse_curve
 from dinoskip.diagnostics.dse import Clusters, clusters_of, dse, effective_rank_of, k_means, random_order
-from dinoskip.diagnostics.label_free import label_free, turned_images
+from dinoskip.diagnostics.label_free import choices, dse_curve, label_free, turned_images
 from dinoskip.diagnostics.position_bias import position_bias
 from dinoskip.init.build import build_model
 from dinoskip.init.config import ModelConfig

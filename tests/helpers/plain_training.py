@@ -17,8 +17,8 @@ from dinoskip.distributed import World, all_reduce_mean
 from dinoskip.files import save_tensors
 from dinoskip.optim import build_optimizer
 from dinoskip.training import PretrainJob
+from dinoskip.training.checkpoint import whole_state
 from dinoskip.training.objective import Engine, Objective, Step
-from dinoskip.training.whole_state import whole_state
 
 Values = dict[str, Tensor]
 

@@ -10,7 +10,7 @@ import pytest
 from dinoskip.cli import main
 from dinoskip.files import MANIFEST, verify_manifest
 from dinoskip.locks import directory_lock
-from dinoskip.pipeline.report.unfinished import NOTE
+from dinoskip.pipeline.report.notices import NOTE
 from dinoskip.pipeline.runner import Runner
 from dinoskip.pipeline.study import STAGES, build_nodes, load_study
 from dinoskip.results import read_rows

@@ -20,12 +20,11 @@ from dinoskip.files import load_tensors
 from dinoskip.models.load import load_backbone
 from dinoskip.training import pretrain
 from dinoskip.training.addends_config import AddendConfig, GramConfig, PakaConfig
-from dinoskip.training.gram import gram_loss, to_grid
+from dinoskip.training.extended import sinkhorn, targets
+from dinoskip.training.feature_losses import gram_loss, koleo, koleo_of_crops, to_grid
 from dinoskip.training.ibot_config import IbotConfig
-from dinoskip.training.koleo import koleo, koleo_of_crops
 from dinoskip.training.paka import PakaHead, aligned, paka, paka_per_image
 from dinoskip.training.parallel import shard, wrap
-from dinoskip.training.sinkhorn import sinkhorn, targets
 from tests.helpers.golden_next import arrays, assert_close, golden
 from tests.helpers.plain_training import Driver, job_of
 from tests.helpers.ranks import on_ranks

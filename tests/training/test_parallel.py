@@ -16,10 +16,10 @@ from dinoskip.models.build import create_model
 from dinoskip.models.heads import DINOHead
 from dinoskip.optim import AdamWConfig, build_optimizer, set_rates
 from dinoskip.training import compilation
+from dinoskip.training.checkpoint import load_whole_
 from dinoskip.training.dino import MultiCrop, make_teacher
 from dinoskip.training.gradients import clip_each_, gradient_norms, gradients_of, last_only
 from dinoskip.training.parallel import Strategy, shard, wrap
-from dinoskip.training.whole_state import load_whole_
 from tests.helpers.ranks import on_ranks
 
 OUT = 33  # rows of the last layer: an odd number, so that slices differ in size

@@ -14,7 +14,7 @@ from dinoskip.optim import build_optimizer
 from dinoskip.training import DinoConfig, PretrainJob
 from dinoskip.training.dino import DINO
 from dinoskip.training.objective import Engine, Step
-from dinoskip.training.presets import PRESETS
+from dinoskip.training.teacher_student import PRESETS
 from tests.helpers.dino_reference import PlainDino, Published, Values, head, vit
 
 PUBLISHED = {

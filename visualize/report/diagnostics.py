@@ -131,7 +131,7 @@ _LABEL_FREE = {
 
 def label_free_tables(measured: Mapping[str, Rows]) -> list[DataTable]:
     """Measures without labels at the last block by network and epoch (``NAME epN``), all blocks, and the choices."""
-    from dinoskip.diagnostics.checkpoint_choice import choices  # torch
+    from dinoskip.diagnostics.label_free import choices  # torch
 
     if not measured:
         return []

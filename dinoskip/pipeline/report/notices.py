@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from dinoskip.console import read_metrics
@@ -11,7 +13,7 @@ from dinoskip.data.listing import SAMPLED
 from dinoskip.files import MANIFEST, read_json, read_manifest
 from dinoskip.pipeline import stages
 from dinoskip.pipeline.artifacts import CHANGED_DATA
-from dinoskip.results import read_rows
+from dinoskip.results import EvalResult, read_rows
 
 PREPARED = ("data", "weights", "features")
 """Stages that only others read: what is missing for want of one says so."""
@@ -82,3 +84,29 @@ def _of_training(run: Path) -> Iterator[str]:
     bad = run / "bad_images.json"
     if bad.is_file():
         yield f"{len(read_json(bad))} images could not be read and were replaced by others ({bad.name})"
+
+
+NOTE = "a later epoch is still to be measured"
+
+
+def note_unfinished(rows: Sequence[EvalResult], stage: str, missing: Iterable[str]) -> list[EvalResult]:
+    """The rows of a ``stage``, with :data:`NOTE` if it is ``missing`` at a later epoch, so that no table shows them.
+
+    Without the note, ``probe/NAME/ep0/DATA`` would pass for the result of a network whose ``probe/NAME/ep30/DATA`` has
+    not run. Rows of baselines, and rows that have a note, are left as they are.
+
+    Args:
+        rows: the rows that the stage wrote.
+        stage: the stage's place in the study.
+        missing: places of the stages that have not run.
+    """
+    place, epoch = _without_epoch(stage)
+    if not any(place == other and epoch < later for other, later in map(_without_epoch, missing)):
+        return list(rows)
+    return [row if row.is_baseline or row.note else replace(row, note=NOTE) for row in rows]
+
+
+def _without_epoch(stage: str) -> tuple[str, int]:
+    """``("probe/NAME/*/DATA", 30)`` of ``probe/NAME/ep30/DATA``; an epoch of -1 where a place has none."""
+    match = re.search(r"/ep(\d+)(?=/|$)", stage)
+    return (stage[: match.start()] + "/*" + stage[match.end() :], int(match[1])) if match else (stage, -1)

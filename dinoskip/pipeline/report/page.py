@@ -22,9 +22,8 @@ from dinoskip.files import read_json, write_text
 from dinoskip.init.config import ModelConfig
 from dinoskip.pipeline.analysis.results import Analysis, Inside
 from dinoskip.pipeline.report.costs import cost_tables
-from dinoskip.pipeline.report.notices import notices, unmeasured
+from dinoskip.pipeline.report.notices import note_unfinished, notices, unmeasured
 from dinoskip.pipeline.report.settings import ReportSettings
-from dinoskip.pipeline.report.unfinished import note_unfinished
 from dinoskip.pipeline.stage import Task, without_place
 from dinoskip.pipeline.stages.sweep import SweepResult
 from dinoskip.pipeline.variants import Variant
