@@ -306,17 +306,17 @@ def gather_rows(tensor: torch.Tensor) -> torch.Tensor:
 class _GatherRows(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor) -> torch.Tensor:
-        rank, size = rank_and_size()
-        ctx.rows = slice(rank * len(tensor), (rank + 1) * len(tensor))
-        if size == 1:
+        ranks = all_ranks()
+        ctx.rows = slice(ranks.rank * len(tensor), (ranks.rank + 1) * len(tensor))
+        if ranks.size == 1:
             return tensor
-        parts = [torch.empty_like(tensor) for _ in range(size)]
+        parts = [torch.empty_like(tensor) for _ in range(ranks.size)]
         dist.all_gather(parts, tensor.contiguous())
         return torch.cat(parts)
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
-        if rank_and_size()[1] > 1:
+        if all_ranks().size > 1:
             gradient = gradient.clone()
             dist.all_reduce(gradient)
         return gradient[ctx.rows]
@@ -328,7 +328,7 @@ def on_main(action: Callable[[], T]) -> T:
 
 
 def gather(value: T) -> list[T]:
-    """:meth:`ProcessGroup.gather` of all ranks."""
+    """Every rank's ``value``, in the order of ranks: :meth:`ProcessGroup.gather` of all."""
     return all_ranks().gather(value)
 
 
@@ -387,13 +387,6 @@ def agree(value: T, what: str) -> T:
             "every machine must see the same files: check that the path is the same shared folder everywhere",
         )
     return value
-
-
-def rank_and_size() -> tuple[int, int]:
-    """This process' rank and the number of ranks; (0, 1) outside torch.distributed."""
-    if dist.is_available() and dist.is_initialized():
-        return dist.get_rank(), dist.get_world_size()
-    return 0, 1
 
 
 # --- sharded tensors ----------------------------------------------------------------------------------

@@ -335,21 +335,21 @@ def cross_fitted_best(records_by_block: Mapping[str, Records], *, seed: int = 0,
         alone = estimate(records_by_block[names[0]])
         return Choice({names[0]: 1.0}, alone, names[0], alone.value)
     inside, every = (np.stack(one, 1) for one in zip(*map(as_areas, records_by_block.values()), strict=True))
-    merit = -1.0 if lowest else 1.0
+    sign = -1.0 if lowest else 1.0
     of_blocks = mean_iou(inside.sum(0), every.sum(0))
     n, rng = len(inside), numpy_rng(seed, "cross-fitting", len(inside))
     counts, values, parts, changes = np.zeros(len(names)), [], np.zeros((n, inside.shape[2])), np.zeros(n)
     for _ in range(SPLITS):
         first = np.zeros(n, dtype=bool)
         first[rng.permutation(n)[: n // 2]] = True
-        value, of_units, change, chosen = _of_split(inside, every, first, merit)
+        value, of_units, change, chosen = _of_split(inside, every, first, sign)
         np.add.at(counts, list(chosen), 1)
         values.append(value)
         parts += of_units / SPLITS
         changes += change / SPLITS
     parts += (1 - n) * changes[:, None] / parts.shape[1]
     order = sorted(range(len(names)), key=lambda one: (-counts[one], one))
-    at = int(np.nanargmax(merit * of_blocks))
+    at = int(np.nanargmax(sign * of_blocks))
     value = float(np.clip(np.mean(values), np.nanmin(of_blocks), np.nanmax(of_blocks)))
     most = jackknife(records_by_block[names[order[0]]])
     made = Estimate(value, parts, most.lone, most.sizes, are_hits(records_by_block[names[0]]))
@@ -358,12 +358,12 @@ def cross_fitted_best(records_by_block: Mapping[str, Records], *, seed: int = 0,
 
 
 def _of_split(
-    inside: F64, every: F64, first: NDArray[np.bool_], merit: float
+    inside: F64, every: F64, first: NDArray[np.bool_], sign: float
 ) -> tuple[float, F64, F64, tuple[int, int]]:
     """A split's score, the units' jackknife parts (n, K) with the blocks held, what each unit without changes by the
     other choice (n,), and the two blocks, of the areas (n, L, K) of all blocks. Choices are linear in the units."""
     halves = [(inside[one].sum(0), every[one].sum(0)) for one in (first, ~first)]
-    scores = [np.where(np.isfinite(found := mean_iou(*half)), merit * found, -np.inf) for half in halves]
+    scores = [np.where(np.isfinite(found := mean_iou(*half)), sign * found, -np.inf) for half in halves]
     best = [int(one.argmax()) for one in scores]
     blocks = best[1], best[0]  # of the first half, of the second
     total, area = (sum(half[kind][block] for half, block in zip(halves, blocks, strict=True)) for kind in (0, 1))
@@ -380,7 +380,7 @@ def _of_split(
             weight = np.where(areas > 0, 1 / areas, 0.0) / np.maximum(1, (areas > 0).sum(-1, keepdims=True))
             ratio = np.where(areas > 0, summed / areas, 0.0)
         lower = np.einsum("nlk,lk->nl", inside[units], weight) - np.einsum("nlk,lk->nl", every[units], weight * ratio)
-        other = (scores[side] - merit * lower).argmax(1)
+        other = (scores[side] - sign * lower).argmax(1)
         moved = np.flatnonzero(other != best[side])
         if moved.size:
             kept, kept_area = (halves[side][kind][blocks[side]] for kind in (0, 1))

@@ -73,7 +73,7 @@ def atomic_path(path: Path) -> Iterator[Path]:
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Write ``content`` atomically."""
+    """Write a file that is there whole or not at all."""
     with atomic_path(path) as temporary:
         temporary.write_bytes(content)
 
@@ -181,14 +181,14 @@ def save_tensors(path: Path, tensors: Mapping[str, torch.Tensor], metadata: Mapp
         save_file(ready, temporary, metadata=dict(metadata) if metadata else None)
 
 
-def load_tensors(path: Path, device: str = "cpu") -> dict[str, torch.Tensor]:
+def load_tensors(path: Path) -> dict[str, torch.Tensor]:
     """Read every tensor of a safetensors file; a missing or damaged one is a :class:`WeightsError`."""
     from safetensors import SafetensorError  # torch
     from safetensors.torch import load_file
 
     _require_regular(path)
     try:
-        return load_file(path, device=device)
+        return load_file(path)
     except (SafetensorError, OSError, ValueError, RuntimeError, MemoryError) as error:
         raise WeightsError(f"{path}: not a readable safetensors file: {error}") from error
 

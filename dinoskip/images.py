@@ -212,18 +212,18 @@ def read_encoded(path: str | Path) -> bytes:
         return read_regular(Path(path), MAX_BYTES)
 
 
-def size_from_bytes(content: bytes, name: str | Path, *, upright: bool = True) -> tuple[int, int]:
+def size_from_bytes(content: bytes, name: str | Path) -> tuple[int, int]:
     """Return (height, width) as :func:`image_from_bytes` would give them, from the header alone."""
-    return _size(io.BytesIO(content), name, upright)
+    return _size(io.BytesIO(content), name, upright=True)
 
 
 def image_size(path: str | Path, *, upright: bool = True) -> tuple[int, int]:
     """Return (height, width) as :func:`read_image` would give them, from the header alone."""
     with guard(path, "image"), open_regular(path) as stream:
-        return _size(stream, path, upright)
+        return _size(stream, path, upright=upright)
 
 
-def _size(stream: IO[bytes], name: str | Path, upright: bool) -> tuple[int, int]:
+def _size(stream: IO[bytes], name: str | Path, *, upright: bool) -> tuple[int, int]:
     (height, width), orientation = _geometry(stream, name)
     return (width, height) if upright and orientation >= 5 else (height, width)
 

@@ -148,7 +148,7 @@ class SkipWeight(Config):
 
     @property
     def first(self) -> float:
-        """The weight before training."""
+        """The weight that skips have before training."""
         return self.start if self.fraction else self.end
 
     def at(self, step: int, total: int) -> float:
@@ -263,12 +263,12 @@ class VitConfig(Config):
 
     @property
     def first(self) -> Self:
-        """The network before training."""
+        """The network as it is before training, with the first weight of its skips."""
         return self if self.skip_weight is None else self.settled(self.skip_weight.first)
 
     @property
     def last(self) -> Self:
-        """The network after training."""
+        """The network as it is after training, with the last weight of its skips."""
         return self if self.skip_weight is None else self.settled(self.skip_weight.end)
 
     @property

@@ -62,7 +62,7 @@ class Parser(argparse.ArgumentParser):
 
     @property
     def command_names(self) -> list[str]:
-        """Commands that help lists."""
+        """Names of the commands that help lists: those with a description."""
         return [command for command, parser in self._commands.choices.items() if parser.description]
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
@@ -138,7 +138,7 @@ def data_option(parser: argparse.ArgumentParser, text: str, *, required: bool = 
 
 
 def computing_options(parser: argparse.ArgumentParser) -> None:
-    """``--device``, ``--workers`` and ``--verify-data``."""
+    """Add ``--device``, ``--workers`` and ``--verify-data`` to a command that computes."""
     parser.add_argument(
         "--verify-data",
         action="store_true",
@@ -157,17 +157,17 @@ def computing_options(parser: argparse.ArgumentParser) -> None:
 
 
 def overrides_argument(parser: argparse.ArgumentParser, text: str) -> None:
-    """Settings as ``a.b=value``."""
+    """Add the settings that a command takes as ``a.b=value``, with ``text`` as their help."""
     parser.add_argument("overrides", nargs="*", metavar="a.b=value", help=text)
 
 
 def json_option(parser: argparse.ArgumentParser, what: str = "the result") -> None:
-    """``--json``."""
+    """Add ``--json``, with which a command prints ``what`` for other programs."""
     parser.add_argument("--json", action="store_true", help=f"print {what} as JSON on stdout")
 
 
 def blocks_of(text: str) -> Literal["all"] | list[int]:
-    """The value of ``--blocks``."""
+    """Read ``--blocks``, all or numbers; :class:`ConfigError` for anything else."""
     if text == "all":
         return "all"
     try:
@@ -177,7 +177,7 @@ def blocks_of(text: str) -> Literal["all"] | list[int]:
 
 
 def facets_of(text: str) -> list[str]:
-    """The value of ``--facet``."""
+    """Read ``--facet``, names with commas between; :class:`ConfigError` for an unknown one."""
     facets = text.split(",")
     for facet in facets:
         if facet not in FACETS:

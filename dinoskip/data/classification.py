@@ -153,7 +153,7 @@ def soft_targets(labels: Tensor, classes: int, smoothing: float, share: Tensor |
 
 
 class ClassTransform:
-    """Labelled micro-batches; see :class:`dinoskip.data.loader.BatchTransform`.
+    """Makes micro-batches of labelled images; see :class:`dinoskip.data.loader.BatchTransform`.
 
     Tensors: ``images`` uint8 (B, 3, S, S), ``labels`` int64 (B,), ``holes`` int64 (B, 4) to erase with the normal
     ``noise`` float32 (sum of 3·height·width,) of all of them, ``share`` float32 (B,) and ``boxes`` int64 (B, 4).

@@ -38,7 +38,7 @@ class DeviceCrops(CutOnDevice):
     """Workers only decode: ``pixels`` uint8 (P, 3), image after image; ``sizes`` int64 (B, 2); and the boxes."""
 
     def collate(self, epoch: int, indices: np.ndarray, read: ReadImage) -> dict[str, Tensor]:
-        """Read and draw."""
+        """Read the images, and draw where they will be cut and how augmented."""
         images = [read(index)[1] for index in indices.tolist()]
         sizes = np.array([image.shape[:2] for image in images])
         pixels = torch.empty(int(sizes.prod(axis=1).sum()), 3, dtype=torch.uint8)
@@ -82,7 +82,7 @@ class ResidentCrops(CutOnDevice):
         self.pixels, self.first, self.sizes = pixels, first, sizes
 
     def collate(self, epoch: int, indices: np.ndarray, read: ReadImage) -> dict[str, Tensor]:
-        """Draw; nothing is read."""
+        """Draw where images will be cut and how augmented; none is read."""
         drawn = self.boxes(self.sizes[indices], epoch, indices) | self.vectors(epoch, indices)
         return {"numbers": torch.from_numpy(indices.astype(np.int64)), **drawn}
 

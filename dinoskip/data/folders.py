@@ -38,7 +38,7 @@ class ImageFolder:
         return len(self.names)
 
     def path(self, index: int) -> Path:
-        """Where image ``index`` lies."""
+        """Return the path of image ``index``."""
         return self.root / self.names[index]
 
     def where(self, index: int) -> str:
@@ -59,7 +59,7 @@ class ImageFolder:
 
     @property
     def files(self) -> list[Path]:
-        """The images' files."""
+        """Paths of all images, in the order of their numbers."""
         return [self.path(index) for index in range(len(self.names))]
 
     def fingerprint(self) -> str:

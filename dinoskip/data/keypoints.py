@@ -62,7 +62,7 @@ class KeypointDataset:
         return replace(self, pairs=tuple(self.pairs[i] for i in positions))
 
     def path(self, index: int) -> Path:
-        """Where image ``index`` lies."""
+        """Return the path of image ``index``."""
         return self.image_paths[index]
 
     def size(self, index: int) -> tuple[int, int]:

@@ -309,5 +309,5 @@ class BatchLoader:
             )
 
     def close(self) -> None:
-        """End the worker processes."""
+        """End the processes that read images; the loader is of no use afterwards."""
         self._loader.close()

@@ -73,7 +73,7 @@ class SequenceDataset:
         return replace(self, sequences=tuple(self.sequences[i] for i in positions))
 
     def path(self, index: int) -> Path:
-        """Where frame ``index`` lies."""
+        """Return the path of frame ``index``, counted over all videos."""
         return self.image_paths[index]
 
     def label(self, index: int) -> np.ndarray:

@@ -115,7 +115,7 @@ class TarShards:
 
     @property
     def files(self) -> list[Path]:
-        """The shards."""
+        """Paths of the tar files, in order."""
         return [self.root / shard for shard in self.shards]
 
     def fingerprint(self) -> str:

@@ -116,7 +116,7 @@ class WorkerLoader(DataLoader):
         return DataError(f"a data worker {what}, near images {', '.join(near())}: {text}", hint)
 
     def close(self) -> None:
-        """End the worker processes."""
+        """End the processes that read images, if any were started."""
         iterator, self._iterator = self._iterator, None
         if iterator is not None and hasattr(iterator, "_shutdown_workers"):
             workers = list(getattr(iterator, "_workers", ()))

@@ -124,7 +124,7 @@ class BlockAnalysis:
     """By block, of the outputs of the first, middle and last."""
 
     def as_json(self) -> dict[str, Any]:
-        """JSON-able; NaN becomes None."""
+        """The rows and histograms as JSON can hold them; NaN becomes None."""
         rows = [{key: _finite_or_none(value) for key, value in asdict(row).items()} for row in self.rows]
         return {"rows": rows, "histograms": {str(b): asdict(h) for b, h in self.histograms.items()}}
 

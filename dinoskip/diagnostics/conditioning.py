@@ -1,4 +1,4 @@
-"""Conditioning of attention weights."""
+"""Condition numbers of the query, key and value matrices of attention."""
 
 from __future__ import annotations
 

@@ -143,10 +143,10 @@ def random_order(images: int, tokens: int) -> Tensor:
 
 
 @torch.no_grad()
-def clusters_of(features: Tensor, own: int, shared: int, group: int = GROUP, *, normalise: bool = True) -> Clusters:
+def clusters_of(features: Tensor, own: int, shared: int) -> Clusters:
     """k-means of patches (B, N, d): ``own`` clusters in each image, ``shared`` in each group of images."""
-    x = F.normalize(features.double(), dim=-1) if normalise else features.double()
-    grouped = [k_means(part.flatten(0, 1), shared).view(len(part), -1) for part in torch.split(x, group)]
+    x = F.normalize(features.double(), dim=-1)
+    grouped = [k_means(part.flatten(0, 1), shared).view(len(part), -1) for part in torch.split(x, GROUP)]
     return Clusters(torch.stack([k_means(image, own) for image in x]), torch.cat(grouped))
 
 

@@ -14,6 +14,8 @@ from torch import Tensor
 
 from dinoskip.randomness import torch_rng
 
+MOST_VALUES = 100_000  # of which an entropy is taken
+
 
 @dataclass(frozen=True)
 class Moments:
@@ -51,7 +53,7 @@ class Moments:
 
     @property
     def variance(self) -> Tensor:
-        """Population variance."""
+        """Variance of all values, their count in the denominator."""
         return self.m2 / self.count
 
     @property
@@ -71,11 +73,11 @@ def excess_kurtosis(x: Tensor) -> float:
 
 
 @torch.no_grad()
-def subsample(x: Tensor, limit: int = 100_000, seed: int = 0) -> Tensor:
-    """At most ``limit`` values of ``x``, drawn with replacement where there are more; float64 (n,)."""
+def subsample(x: Tensor) -> Tensor:
+    """At most 100,000 values of ``x``, drawn with replacement where there are more; float64 (n,)."""
     values = x.detach().reshape(-1)
-    if len(values) > limit:
-        values = values[torch.randint(len(values), (limit,), generator=torch_rng(seed, "subsample")).to(x.device)]
+    if len(values) > MOST_VALUES:
+        values = values[torch.randint(len(values), (MOST_VALUES,), generator=torch_rng(0, "subsample")).to(x.device)]
     return values.double()
 
 

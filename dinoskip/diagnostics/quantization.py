@@ -193,7 +193,7 @@ class Distortion:
     sqnr: Mapping[int, float]
 
     def normalised_mse(self, bits: int) -> float:
-        """10^(-SQNR/10)."""
+        """Error over signal power, 10^(-SQNR/10): 0 where nothing is lost."""
         return float(10 ** (-self.sqnr[bits] / 10))
 
 

@@ -83,9 +83,6 @@ def signal_table(
     depth: int = 12,
     *,
     name: str = "vit_small_patch16",
-    alpha: float = 1.8,
-    beta: float = 1.0,
-    c: float = 3.0,
     seed: int = 0,
 ) -> list[SignalRow]:
     """Token similarity and query gradients, block by block, of three fresh networks that differ in skips and init only.
@@ -101,7 +98,7 @@ def signal_table(
         ).double()
         trunc_normal_(model, seed)
         if label == "skipless initialised":
-            skipless_(model, alpha, beta, c, seed=seed)
+            skipless_(model, seed=seed)
         rows.append(_measure(label, model, images.double()))
     return rows
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from dinoskip.models import Backbone
 from dinoskip.randomness import torch_rng
 
+TOKENS = 256  # of an image that CKA is taken of, at most
 _ROUNDING = 1000  # times the dtype's epsilon: what a forward pass may leave of a difference that is none
 
 
@@ -92,10 +93,10 @@ def _unbiased(k: Tensor, m: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def cka_between(left: Backbone, right: Backbone, images: Tensor, tokens: int = 256) -> Tensor:
+def cka_between(left: Backbone, right: Backbone, images: Tensor) -> Tensor:
     """CKA (blocks of left, blocks of right) of patch tokens, drawn evenly over ``images`` (B, 3, H, W).
 
-    Both see the same images and the same places, ``tokens`` an image of those there are; a batch is one image.
+    Both see the same images and the same places, at most 256 an image; a batch is one image.
     Raises ValueError if their token grids differ.
     """
     streaming = StreamingCKA()
@@ -108,8 +109,8 @@ def cka_between(left: Backbone, right: Backbone, images: Tensor, tokens: int = 2
                 raise ValueError(f"{left.spec} and {right.spec} cut images into different patches")
             sides.append([layer.tokens[0] for layer in layers.values()])
         count = len(sides[0][0])
-        if count > tokens:
-            picked = torch.randperm(count, generator=torch_rng(0, "cka"))[:tokens]
+        if count > TOKENS:
+            picked = torch.randperm(count, generator=torch_rng(0, "cka"))[:TOKENS]
             sides = [[layer[picked.to(layer.device)] for layer in side] for side in sides]
         streaming.update(sides[0], sides[1])
     return streaming.matrix()

@@ -66,7 +66,7 @@ class ExportPlan:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all arrays."""
+        """Bytes that all arrays take on disk."""
         return sum(math.prod(shape) * dtype.itemsize for dtype, shape in self.arrays.values())
 
     def image_bytes(self, image: int) -> int:

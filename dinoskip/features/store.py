@@ -253,7 +253,7 @@ class FeatureStore(FeatureSet):
         return store
 
     def of_equal_grids(self) -> tuple[FeatureStore, ...]:
-        """As :meth:`FeatureSet.of_equal_grids`."""
+        """Stores of the blocks that share grid and width, over the same files."""
         alike: dict[tuple[int, int], list[int]] = {}
         for block, (stride, width) in self.manifest.get("levels", {}).items():
             alike.setdefault((stride, width), []).append(int(block))

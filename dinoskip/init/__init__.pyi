@@ -1,12 +1,11 @@
 from .block_report import BlockReport, report
-from .build import build_model
+from .build import build_model, reparametrise_
 from .calibrated import calibrated_
 from .conditioned import conditioned_
 from .config import InitConfig, ModelConfig
 from .default import trunc_normal_
 from .mimetic import mimetic_
 from .orthogonal import scaled_uniform_orthogonal_
-from .reparametrise import reparametrise_
 from .residual_free import residual_free_, temperatures
 from .skipless import skipless_
 from .weight_selection import weight_selection_

@@ -100,7 +100,7 @@ class PlainBlock:
 
     @property
     def dim(self) -> int:
-        """Width of the tokens."""
+        """Channels of the tokens that the block reads and writes."""
         return self.layers["attn.qkv"].in_features
 
     def zero_biases(self, *names: str) -> Assignments:

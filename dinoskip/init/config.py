@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
@@ -17,13 +17,24 @@ if TYPE_CHECKING:
     from dinoskip.init.assign import Assignments
 
 
+class MethodConfig(Config):
+    """Settings of a method; ``place`` is the generator of what it assigns, of a model, these settings and a seed."""
+
+    place: ClassVar[str]
+
+    def tensors(self, model: nn.Module, seed: int) -> Assignments:
+        """Names and values of the tensors that this method assigns; the default assigns all others."""
+        made: Callable[..., Assignments] = implementation(self.place)
+        return made(model, self, seed)
+
+
 class TruncNormalInit(Config):
     """timm's and DINO's default, see :func:`dinoskip.init.trunc_normal_`."""
 
     name: Literal["trunc_normal"] = "trunc_normal"
 
     def tensors(self, model: nn.Module, seed: int) -> Assignments:
-        """Nothing beyond the default."""
+        """Nothing: the default, which fills what a method leaves, assigns all of it."""
         return iter(())
 
 
@@ -33,9 +44,10 @@ Heads = Literal["top", "split"]
 MlpInit = Literal["suo", "orthogonal", "default"]
 
 
-class SkiplessInit(Config):
-    """See :func:`dinoskip.init.skipless_`."""
+class SkiplessInit(MethodConfig):
+    """Scaled orthogonal matrices with noise, for networks without skips; see :func:`dinoskip.init.skipless_`."""
 
+    place = "dinoskip.init.skipless:skipless_tensors"
     name: Literal["skipless"] = "skipless"
     alpha: float = Field(1.8, ge=0, description="weight of the noise in W^Q W^K of each head")
     beta: float = Field(1.0, description="weight of the identity in W^Q W^K of each head")
@@ -48,25 +60,16 @@ class SkiplessInit(Config):
     noise: Noise = Field("normal", description="distribution of the noise")
     draw: Draw = Field("haar", description="how orthogonal matrices are drawn")
 
-    def tensors(self, model: nn.Module, seed: int) -> Assignments:
-        """What this method assigns."""
-        made: Callable[..., Assignments] = implementation("dinoskip.init.skipless:skipless_tensors")
-        return made(model, self, seed)
 
+class MimeticInit(MethodConfig):
+    """Products of attention's weights near the identity, as after training; see :func:`dinoskip.init.mimetic_`."""
 
-class MimeticInit(Config):
-    """See :func:`dinoskip.init.mimetic_`."""
-
+    place = "dinoskip.init.mimetic:mimetic_tensors"
     name: Literal["mimetic"] = "mimetic"
     alpha: float = Field(0.7, ge=0, description="weight of the noise in W^Q W^K of each head")
     beta: float = Field(0.7, description="weight of the identity in W^Q W^K of each head")
     alpha_vo: float = Field(0.4, ge=0, description="weight of the noise in W^V W^O")
     beta_vo: float = Field(0.4, description="weight of minus the identity in W^V W^O")
-
-    def tensors(self, model: nn.Module, seed: int) -> Assignments:
-        """What this method assigns."""
-        made: Callable[..., Assignments] = implementation("dinoskip.init.mimetic:mimetic_tensors")
-        return made(model, self, seed)
 
 
 Values = Literal["shared", "blocked"]
@@ -77,7 +80,7 @@ NEEDS_SKIP_HINT = 'keep the skip, or v="blocked" (not the paper\'s), or skipless
 
 
 class ConditionedInit(Config):
-    """See :func:`dinoskip.init.conditioned_`."""
+    """Well-conditioned query, key and value matrices; see :func:`dinoskip.init.conditioned_`."""
 
     name: Literal["conditioned"] = "conditioned"
     v: Values = Field("shared", description="W^V of a head: the first coordinates for every head, or blocks of its own")
@@ -91,7 +94,7 @@ class ConditionedInit(Config):
         return self.v == "shared" and "value" in self.parts
 
     def tensors(self, model: nn.Module, seed: int) -> Assignments:
-        """What this method assigns."""
+        """Names and values of the tensors of ``parts``, and of what is left of the same matrices."""
         made: Callable[..., Assignments] = implementation("dinoskip.init.conditioned:conditioned_tensors")
         unset_tensors: Callable[..., Assignments] = implementation("dinoskip.init.default:unset_tensors")
         others = {} if set(self.parts) == set(PARTS) else dict(unset_tensors(model, seed))
@@ -101,9 +104,10 @@ class ConditionedInit(Config):
 Reading = Literal["product", "factor"]
 
 
-class ResidualFreeInit(Config):
-    """See :func:`dinoskip.init.residual_free_`."""
+class ResidualFreeInit(MethodConfig):
+    """Orthogonal factors of given scales, with a temperature by depth; see :func:`dinoskip.init.residual_free_`."""
 
+    place = "dinoskip.init.residual_free:residual_free_tensors"
     name: Literal["residual_free"] = "residual_free"
     alpha_qk: Positive = Field(0.9, description="scale of W^Q W^K")
     alpha_vo: Positive = Field(3.0, description="scale of W^V W^O")
@@ -114,14 +118,9 @@ class ResidualFreeInit(Config):
     first_layer: int = Field(1, ge=0, description="number of the first block in the temperature")
     mode: TemperatureMode = Field("multiply", description="whether the temperature multiplies or divides")
 
-    def tensors(self, model: nn.Module, seed: int) -> Assignments:
-        """What this method assigns."""
-        made: Callable[..., Assignments] = implementation("dinoskip.init.residual_free:residual_free_tensors")
-        return made(model, self, seed)
-
 
 class WeightSelectionInit(Config):
-    """See :func:`dinoskip.init.weight_selection_`."""
+    """Weights selected from a larger trained network; see :func:`dinoskip.init.weight_selection_`."""
 
     name: Literal["weight_selection"] = "weight_selection"
     teacher: str = Field(min_length=1, description="a backbone: a checkpoint's path, run:DIR or timm:NAME")
@@ -137,7 +136,7 @@ Mlp = Literal["orthogonal", "mirrored"]
 
 
 class CalibratedInit(Config):
-    """See :func:`dinoskip.init.calibrated_`."""
+    """Weights fitted block by block to the activations of images; see :func:`dinoskip.init.calibrated_`."""
 
     name: Literal["calibrated"] = "calibrated"
     images: str | None = Field(
@@ -166,18 +165,14 @@ class CalibratedInit(Config):
         return made(model, self, seed, images, drawn_by_default(model, seed))
 
 
-class MaeInit(Config):
+class MaeInit(MethodConfig):
     """Xavier uniform matrices, the patch embedding's and the fused qkv's each as one; zero biases; CLS normal 0.02."""
 
+    place = "dinoskip.init.mae:mae_tensors"
     name: Literal["mae"] = "mae"
     zero_branches: Annotated[bool, OmitDefaultFromKey()] = Field(
         False, description="attention and MLP start as zero, by attn.proj and mlp.fc2: a block is its skips' weights"
     )
-
-    def tensors(self, model: nn.Module, seed: int) -> Assignments:
-        """Weights of linear layers and patch embedding, biases of linear layers, the CLS token."""
-        made: Callable[..., Assignments] = implementation("dinoskip.init.mae:mae_tensors")
-        return made(model, self, seed)
 
 
 NEEDS_NO_SKIP = "changes the function where the skip connection around it is kept"
@@ -206,7 +201,7 @@ Init = (
 
 
 def _default_by_its_name(init: Any) -> Any:
-    """``{name: default}`` is ``trunc_normal``."""
+    """The settings, with the name ``default`` written as ``trunc_normal``."""
     return init | {"name": "trunc_normal"} if isinstance(init, dict) and init.get("name") == "default" else init
 
 

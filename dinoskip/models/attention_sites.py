@@ -38,7 +38,7 @@ class Factor:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(out, in)."""
+        """Outputs and inputs of the matrix."""
         return self.stop - self.start, self.columns
 
     def read(self, parameters: Mapping[str, Tensor]) -> Tensor:

@@ -27,7 +27,7 @@ from dinoskip.vit_config import (
 
 
 def list_models() -> tuple[str, ...]:
-    """Names that :func:`create_model` knows."""
+    """Names of the networks that :func:`create_model` builds."""
     return tuple(SHAPES)
 
 

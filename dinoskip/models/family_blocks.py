@@ -34,7 +34,7 @@ class WeightedSwin(WeightedSkips, SwinTransformerBlock):
 
 
 class WeightedCait(WeightedSkips, LayerScaleBlock):
-    """CaiT's block over patches."""
+    """CaiT's block over patches: attention and MLP, each behind LayerScale."""
 
     def forward(self, x: Tensor) -> Tensor:
         attention, mlp = self.weights
@@ -53,7 +53,7 @@ class WeightedXcit(WeightedSkips, XCABlock):
 
 
 class WeightedPvt(WeightedSkips, PvtBlock):
-    """PVT v2's block."""
+    """PVT v2's block: attention over reduced keys, MLP with a convolution."""
 
     def forward(self, x: Tensor, feat_size: list[int]) -> Tensor:
         attention, mlp = self.weights

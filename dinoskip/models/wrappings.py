@@ -137,5 +137,5 @@ def find_tower(content: Any, path: Path, role: str | None = None, prefix: str | 
 
 
 def read_tower(path: Path, role: str | None = None, prefix: str | None = None) -> Tower:
-    """:func:`find_tower` in a file."""
+    """Read a file and return the ViT in it that :func:`find_tower` chooses."""
     return find_tower(read_content(path), path, role, prefix)

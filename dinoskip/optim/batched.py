@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dinoskip.distributed import rank_and_size
+from dinoskip.distributed import all_ranks
 from dinoskip.precision import exact_products
 
 Shape = tuple[int, ...]
@@ -131,7 +131,7 @@ class Stack:
     def __init__(self, slots: list[Slot], step: int | None, states: MutableMapping[Tensor, State]) -> None:
         self.slots, self.step, self.owner = slots, step, slots[0].owner
         self.states = states  # of the optimizer, by parameter
-        self.mine = self.owner == rank_and_size()[0]
+        self.mine = self.owner == all_ranks().rank
         self.flat = slots[0].key[-1] == "flat"
         self.core = (sum(math.prod(slot.shape) for slot in slots),) if self.flat else slots[0].piece.core
         self.factors = () if self.flat else slots[0].piece.factors

@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from dinoskip.distributed import local, local_part, rank_and_size, whole
+from dinoskip.distributed import all_ranks, local, local_part, whole
 from dinoskip.optim.batched import Group, Piece, Shape, Slot, Stack, State, mean_flops
 from dinoskip.precision import tf32_products
 
@@ -81,7 +81,7 @@ class PreconditionedOptimizer(torch.optim.Optimizer, ABC):
         self.slots: dict[Tensor, list[Slot]] = {}
         self._stacks: dict[tuple[int, ...], Stack] = {}
         self._tasks: list[list[tuple[float, list[Slot]]]] = []  # of each group: cost, and slots of one owner
-        self._load = [0.0] * rank_and_size()[1]
+        self._load = [0.0] * all_ranks().size
 
     @abstractmethod
     def _pieces(self, shape: Shape, group: Group) -> list[Piece]:
@@ -240,7 +240,7 @@ class PreconditionedOptimizer(torch.optim.Optimizer, ABC):
 
     def _step_group(self, group: Group, stacks: list[Stack]) -> None:
         """With several ranks a stack's update is on its way while its owner goes on, with its factors and others."""
-        size = rank_and_size()[1]
+        size = all_ranks().size
         gradients: dict[Tensor, Tensor] = {}  # gathered once, if a parameter has several pieces
         sent: list[tuple[Stack, Tensor, dist.Work | None]] = []
         for batch in [stacks] if size == 1 else [[stack] for stack in stacks]:
@@ -283,7 +283,7 @@ class PreconditionedOptimizer(torch.optim.Optimizer, ABC):
                 inner = tuple(range(1, update.ndim))
                 update.div_(update.square().mean(inner, keepdim=True).sqrt_().add_(1e-30))
             whole_update = update.contiguous()
-            several = rank_and_size()[1] > 1
+            several = all_ranks().size > 1
             work = dist.broadcast(whole_update, stack.owner, async_op=True) if several else None
             sent.append((stack, whole_update, work))
 
@@ -315,19 +315,19 @@ class PreconditionedOptimizer(torch.optim.Optimizer, ABC):
 
     def _fetch(self, slot: Slot, key: str) -> Tensor:
         """One tensor of the state on every rank; collective."""
-        rank, size = rank_and_size()
-        if slot.owner == rank:
+        ranks = all_ranks()
+        if slot.owner == ranks.rank:
             value: Tensor = self.state[slot.parameter][slot.piece.label(key)].contiguous()
         else:
             value = torch.empty(slot.stored[key], dtype=torch.float32, device=slot.parameter.device)
-        if size > 1:
+        if ranks.size > 1:
             dist.broadcast(value, slot.owner)
         return value
 
     def full_state(self) -> dict[Tensor, State]:
         """The state of every parameter, on rank 0; collective. Other ranks get nothing but steps."""
-        rank, size = rank_and_size()
-        if size == 1:
+        ranks = all_ranks()
+        if ranks.size == 1:
             return dict(self.state)
         full: dict[Tensor, State] = {}
         for parameter, slots in self.slots.items():
@@ -336,7 +336,7 @@ class PreconditionedOptimizer(torch.optim.Optimizer, ABC):
                 for slot in slots:
                     for key in slot.stored:
                         value = self._fetch(slot, key)
-                        if rank == 0:
+                        if ranks.rank == 0:
                             full[parameter][slot.piece.label(key)] = value.cpu()
         return full
 
@@ -372,7 +372,7 @@ class PreconditionedOptimizer(torch.optim.Optimizer, ABC):
         remaining = iter(given)
         for slot in slots:
             own = {f"basis_{position}": next(remaining) for position in range(len(slot.piece.dims))}
-            if slot.owner == rank_and_size()[0]:
+            if slot.owner == all_ranks().rank:
                 alone = Stack([slot], self.state[p]["step"], self.state)
                 alone.load()
                 new = {key: basis[None] for key, basis in own.items() if basis is not None and key in slot.stored}
@@ -404,7 +404,7 @@ class PreconditionedOptimizer(torch.optim.Optimizer, ABC):
             for key, shape in slot.stored.items():
                 label = slot.piece.label(key)
                 expected[label] = shape
-                if label in state and slot.owner == rank_and_size()[0]:
+                if label in state and slot.owner == all_ranks().rank:
                     value = whole(torch.as_tensor(state[label])).detach()
                     loaded[label] = value.to(parameter.device, torch.float32, copy=True)
         shapes = {key: tuple(torch.as_tensor(value).shape) for key, value in state.items()}

@@ -54,7 +54,7 @@ class Record:
     external: dict[str, str]
 
     def plain(self) -> dict[str, Any]:
-        """JSON-able form."""
+        """Its fields as JSON can hold them, of which the key is the hash."""
         return asdict(self)
 
 
@@ -163,7 +163,7 @@ class Artifacts:
         return partial
 
     def published(self) -> Iterator[Path]:
-        """All published outputs."""
+        """Directories of all published outputs of the study."""
         for manifest in find_below(self.root, MANIFEST):
             if any(part.startswith(PARTIAL) for part in manifest.relative_to(self.root).parts):
                 continue

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from dinoskip import __version__
 from dinoskip.config import Config, settings_for_key
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from dinoskip.pipeline.sections import StudyBase
     from dinoskip.pipeline.variants import Variant
 
-S = TypeVar("S", bound=Config)
 Problem = tuple[str, str]
 """A dotted key of a study, and what is wrong with its value."""
 Use = str
@@ -45,10 +44,6 @@ class Task:
     reserve: Callable[[int], None] | None = None
     """Makes room on the disk for so many bytes, where there is a limit; raises :class:`DiskFull`."""
 
-    def input(self, role: str) -> Path:
-        """Directory of one input."""
-        return self.inputs[role]
-
 
 @dataclass(frozen=True)
 class Command:
@@ -66,7 +61,7 @@ class Command:
 
 @dataclass(frozen=True)
 class Stage:
-    """A kind of node.
+    """A kind of node: what it reads of a study, the nodes that it adds, and how one runs.
 
     ``section`` is the class of its settings, which stand at the dotted key ``place`` of a study; ``required`` is False
     where they are None unless given, ``choices`` the union of its subclasses where one of them is chosen. ``use`` says
@@ -149,10 +144,6 @@ class StudyNodes:
         self.models: list[EvaluatedModel] = []
         self._hashed: dict[tuple[Any, ...], tuple[str, FilesAsRead]] = {}
 
-    def section(self, kind: type[S]) -> S:
-        """The study's section of this class. Raises :class:`KeyError` if it was not given and has no default."""
-        return self.study.section(kind)
-
     def add(
         self,
         stage: Stage,
@@ -224,7 +215,7 @@ class StudyNodes:
         return self._hashed[key]
 
     def _hashes(self, wanted: Mapping[str, tuple[Any, ...]]) -> dict[str, str]:
-        """Hashes by name."""
+        """Hashes of files outside the study, by the name that the key has them under."""
         return {name: self._hashed_files(content)[0] for name, content in wanted.items()}
 
     def _changed(self, wanted: Mapping[str, tuple[Any, ...]]) -> list[str]:
@@ -247,11 +238,15 @@ def without_place(config: Config) -> dict[str, Any]:
     return settings_for_key(config, without={"root"})
 
 
-def not_multiples(
-    sizes: Mapping[str, int | None], variants: Iterable[Variant], *, unless: bool = False
-) -> Iterator[Problem]:
-    """Sizes in pixels, by key, that not every network takes (whole patches); None and ``unless`` pass."""
-    for key, size in sizes.items() if not unless else ():
+def unknown_data(study: StudyBase, key: str, name: str) -> Iterator[Problem]:
+    """A data set that ``key`` names and the study lacks."""
+    if name not in study.data:
+        yield key, f"{name!r} is not one of the data sets under data: {', '.join(study.data) or 'none'}"
+
+
+def not_multiples(sizes: Mapping[str, int | None], variants: Iterable[Variant]) -> Iterator[Problem]:
+    """Sizes in pixels, by key, that not every network takes (whole patches); None passes."""
+    for key, size in sizes.items():
         if size is None:
             continue
         for patch in sorted({variant.network.patch for variant in variants if variant.network is not None}):

@@ -22,7 +22,7 @@ from dinoskip.networks import Network
 from dinoskip.pipeline import stages
 from dinoskip.pipeline.graph import Node
 from dinoskip.pipeline.sections import EvaluateBase, StudyBase
-from dinoskip.pipeline.stage import Problem, Stage, StudyNodes, at_share, beyond_depth
+from dinoskip.pipeline.stage import Problem, Stage, StudyNodes, at_share, beyond_depth, unknown_data
 from dinoskip.pipeline.stages.external import HASHES
 from dinoskip.pipeline.stages.tasks import rounded_sizes
 from dinoskip.pipeline.variants import Variant, confounds, expand
@@ -145,9 +145,9 @@ def _unknown_data(study: StudyBase, stage: Stage) -> Iterator[Problem]:
     """Data sets that a section names and the study lacks, or that lack what the stage reads."""
     for field, name in _named(study, stage):
         key = f"{stage.place}.{field}"
-        if name not in study.data:
-            yield key, f"{name!r} is not one of the data sets under data: {', '.join(study.data) or 'none'}"
-        elif (label := LABELS.get(str(stage.use))) is not None and not label.given_by(study.data[name]):
+        yield from unknown_data(study, key, name)
+        label = LABELS.get(str(stage.use))
+        if name in study.data and label is not None and not label.given_by(study.data[name]):
             yield key, f"{name!r} is of kind {study.data[name].kind}, which has no {label.what}"
 
 

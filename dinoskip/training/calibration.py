@@ -29,7 +29,7 @@ Start = Callable[[], Mapping[str, Tensor]]
 
 
 class Pictures(Protocol):
-    """Images by number."""
+    """Images that are known by number, such as a folder of them."""
 
     def __len__(self) -> int: ...
 

@@ -190,7 +190,7 @@ class Content:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all tensors."""
+        """Bytes that the tensors of a checkpoint take."""
         groups = [*self.backbones.values(), self.head, self.optimizer]
         return sum(tensor.numel() * tensor.element_size() for group in groups for tensor in group.values())
 

@@ -1,4 +1,4 @@
-"""Settings of DINO."""
+"""Settings of pretraining by DINO (Caron et al. 2021)."""
 
 from __future__ import annotations
 

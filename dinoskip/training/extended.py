@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from dinoskip.distributed import all_reduce_max, rank_and_size
+from dinoskip.distributed import all_ranks, all_reduce_max
 from dinoskip.models.vit import Vit
 from dinoskip.training.addends import SNAPSHOT, Addends, Places, Seen, seen
 from dinoskip.training.addends_config import AddendsConfig
@@ -49,7 +49,7 @@ def sinkhorn(scores: Tensor, temperature: float, iterations: int = ITERATIONS) -
 
 def _log_sum_of_samples(shares: Tensor) -> Tensor:
     """ln of the sum of exp over the samples (n, K) of all ranks: (1, K)."""
-    if rank_and_size()[1] == 1:
+    if all_ranks().size == 1:
         return shares.logsumexp(0, keepdim=True)
     least = torch.finfo(shares.dtype).min
     highest = shares.amax(0) if len(shares) else torch.full_like(shares[:0].sum(0), least)

@@ -189,7 +189,7 @@ class IbotSchedules(DinoSchedules):
         )  # fmt: skip
 
     def at(self, step: int) -> IbotRates:
-        """Rates of step 0..total-1."""
+        """DINO's rates of a step, 0..total-1, and the temperature of patches."""
         return IbotRates(
             **vars(super().at(step)), teacher_patch_temp=float(self._patch_temperature[step // self._steps_per_epoch])
         )

@@ -1,4 +1,4 @@
-"""Settings of iBOT."""
+"""Settings of pretraining by iBOT (Zhou et al. 2022)."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from dinoskip.distributed import gather_rows, rank_and_size
+from dinoskip.distributed import all_ranks, gather_rows
 
 # Scores in work at a time: on a CPU what stays in its cache, on a GPU what fills it.
 CHUNK_CPU, CHUNK_GPU = 1 << 20, 1 << 24
@@ -36,16 +36,16 @@ def info_nce(
         room: rows that every rank's P fits in.
         negatives: (Q, C), keys that are no query's; rows of zeros are left out. No gradient goes to them.
     """
-    rank, size = rank_and_size()
+    ranks = all_ranks()
     work = torch.promote_types(queries.dtype, torch.float32)
     queries, keys = queries.to(work), keys.to(work)
     valid, first = torch.ones(len(keys), dtype=torch.bool, device=keys.device), 0
-    if size > 1:
+    if ranks.size > 1:
         empty = (0, 0, 0, room - len(keys))
         keys = gather_rows(torch.nn.functional.pad(keys, empty))
         valid = gather_rows(torch.nn.functional.pad(valid, empty[2:]))
-        first = rank * room
-    share = size / valid.sum().clamp(min=1).to(work)
+        first = ranks.rank * room
+    share = ranks.size / valid.sum().clamp(min=1).to(work)
     if negatives is not None:
         keys = torch.cat([keys, negatives.to(work)])
         valid = torch.cat([valid, negatives.any(1)])

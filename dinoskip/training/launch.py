@@ -49,12 +49,12 @@ class ClusterConfig(Config):
 
     @property
     def tasks_per_node(self) -> int:
-        """Processes on a node."""
+        """Processes that are started on each node: one a GPU, one without."""
         return max(self.gpus_per_node, 1)
 
     @property
     def ranks(self) -> int:
-        """Processes of a job."""
+        """Processes of the whole job, over all nodes."""
         return self.nodes * self.tasks_per_node
 
 

@@ -1,4 +1,4 @@
-"""Settings of MAE."""
+"""Settings of pretraining by masked autoencoding (He et al. 2022)."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class MaeConfig(PretrainConfig):
         return crops, AugmentConfig(flip=self.flip, jitter=0.0, grey=0.0, blur=none, solarise=none)
 
     def targets(self, seed: int, patch_size: int) -> VisiblePatches:
-        """Which patches are visible."""
+        """What draws the patches of each image that the encoder sees."""
         from dinoskip.data.masks import VisiblePatches  # torch
 
         return VisiblePatches(self.crop_size // patch_size, 1 - self.mask_ratio, seed)

@@ -106,7 +106,7 @@ class StoredTeacher(Teaching):
                 raise DataError(f"teachers: {self.config.store}: {images.where(row)} had another size when exported")
 
     def sample(self, rows: Sequence[int], crops: Callable[[], Tensor]) -> list[TeacherFeatures]:
-        """Features of whole images."""
+        """Stored features of whole images, each of its own size."""
         return [
             TeacherFeatures(
                 torch.cat([torch.from_numpy(self.store.tokens(block, row)) for block in self.blocks], dim=-1)[None],

@@ -93,7 +93,7 @@ def labelled_batches(job: SupervisedJob, images: LabelledFolder, here: World, wo
 
 
 class Supervised(Objective):
-    """Cross-entropy with soft targets."""
+    """Training of a classifier by cross-entropy with soft targets, which mixed images have."""
 
     observed = "student"
     config: SupervisedConfig

@@ -105,7 +105,7 @@ class Teacher(Teaching):
         return TeacherFeatures(patches, cls, layers[self.blocks[0]].grid)
 
     def sample(self, rows: Sequence[int], crops: Callable[[], Tensor]) -> list[TeacherFeatures]:
-        """Features of centre crops."""
+        """Features of centre crops, a few at a time."""
         return [self.features(some, iter(())) for some in torch.split(crops(), _AT_ONCE)]
 
     def _input(self, images: Tensor) -> Tensor:

@@ -31,7 +31,7 @@ class SizesSettings(NodeSettings):
 def add_nodes(nodes: StudyNodes) -> None:
     """One node for the whole study."""
     models = {variant.name: variant.model for variant in nodes.variants if variant.model is not None}
-    nodes.add(STAGE, "", SizesSettings(nodes.section(SizesSection), models))
+    nodes.add(STAGE, "", SizesSettings(nodes.study.section(SizesSection), models))
 
 
 def run(task: Task) -> None:

@@ -31,7 +31,7 @@ class Counter:
         if "value" in task.settings:
             text = str(task.settings["value"])
         else:
-            text = (task.input("source") / "text").read_text()
+            text = (task.inputs["source"] / "text").read_text()
             text = str(int(text) % 2) if stage == "two" else text
         (task.out / "text").write_text(text)
         if self.fail == stage:
@@ -152,7 +152,7 @@ def test_an_input_that_is_damaged_while_it_is_read_is_named_and_nothing_is_publi
 
     def reads(task: Task) -> None:
         table["two"].run(task)
-        file = task.input("source") / ("store/rows" if inner else "text")
+        file = task.inputs["source"] / ("store/rows" if inner else "text")
         status = file.stat()
         if not damaged:
             damaged.append(file)

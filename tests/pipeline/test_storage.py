@@ -36,7 +36,7 @@ class Study:
 
     def _read(self, stage: str, task: Task) -> None:
         self.ran.append(f"{stage} {task.settings['variant']}")
-        first = (task.input("store") / "store" / "rows").read_bytes()[:1].decode()
+        first = (task.inputs["store"] / "store" / "rows").read_bytes()[:1].decode()
         (task.out / "text").write_text(first * task.settings["times"])
         if self.fail == self.ran[-1]:
             raise KeyboardInterrupt

@@ -111,7 +111,7 @@ def _expected(config: AnyDataset, root: Path) -> Iterator[None]:
 
 
 def open_images(config: AnyDataset, root: str | Path | None = None, *, split: str = "train") -> ImageFolder:
-    """Open a folder's images.
+    """Open the images of a split, labelled or not.
 
     ``images``: the whole folder. ``folder``: its ``split`` sub-folder. VOC layouts: the ids of
     ``ImageSets/Main/<split>.txt``. ADE20K, COCO-Stuff and ``masks``: all images of the split, with a mask or not.

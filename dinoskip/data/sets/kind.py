@@ -48,7 +48,7 @@ class Published:
 
     @property
     def name(self) -> str:
-        """The file's own name."""
+        """Name of the file: the last part of its URL."""
         return self.url.rpartition("/")[2]
 
 

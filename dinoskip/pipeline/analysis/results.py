@@ -70,5 +70,5 @@ class Analysis:
         return cls(**stored, photographs=Inside(**found, cka=pairs))
 
     def plain(self) -> dict[str, Any]:
-        """As it is written."""
+        """What ``analysis.json`` holds: without the parts that were not asked for."""
         return {name: value for name, value in asdict(self).items() if value is not None}

@@ -62,9 +62,9 @@ class Cost:
     node: str = ""
     kind: str = ""
 
-    def hours(self, tflops: float, utilisation: float = UTILISATION) -> float:
+    def hours(self, tflops: float) -> float:
         """GPU hours at a rate in TFLOP/s."""
-        return self.flop / (tflops * 1e12 * utilisation) / 3600
+        return self.flop / (tflops * 1e12 * UTILISATION) / 3600
 
 
 def costs(images: StudyImages, study: StudyBase, variants: Sequence[Variant], nodes: Sequence[Node]) -> list[Cost]:

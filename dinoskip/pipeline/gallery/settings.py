@@ -25,7 +25,7 @@ class ShownModel:
 
 @dataclass(frozen=True)
 class GallerySettings(NodeSettings):
-    """Settings of a gallery.
+    """Settings of the one gallery of a study.
 
     ``section`` has the data set filled in, ``least`` is the fewest pixels of a side where it has none; ``split`` is
     shown of it. ``read`` and ``facet`` are what colours and cuts are of, ``blocks`` those of the study. ``surfaces``

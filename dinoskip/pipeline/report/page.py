@@ -57,7 +57,7 @@ _KINDS = {"ade20k": "ADE20K", "coco_stuff": "COCO-Stuff", "coco20k": "COCO20k"}
 def write_page(task: Task) -> None:
     """The page and all that stands beside it, a copy of the gallery, and ``study.yaml``."""
     report = measured(task)
-    analysis = Analysis.read(task.input("analyze")) if "analyze" in task.inputs else None
+    analysis = Analysis.read(task.inputs["analyze"]) if "analyze" in task.inputs else None
     study = _yaml(task.runtime["study"])
     write_text(task.out / "study.yaml", study)
     with tempfile.TemporaryDirectory(prefix=".tmp-", dir=task.out, ignore_cleanup_errors=True) as scratch:
@@ -168,7 +168,7 @@ def _variant(task: Task, name: str, rows: Sequence[EvalResult]) -> StudyVariant:
         shown |= {"seed": own.seed} if own.family else {}
     unresolved = ""
     if own.sweep in task.inputs:
-        chosen = SweepResult.read(task.input(own.sweep))
+        chosen = SweepResult.read(task.inputs[own.sweep])
         unresolved = chosen.unresolved
         shown["swept learning rate"] = f"{chosen.lr:g} (rate unresolved)" if unresolved else chosen.lr
     if last is not None:
@@ -334,7 +334,7 @@ def _roughness(task: Task) -> tuple[int, dict[str, Any]]:
     """
     if "gallery" not in task.inputs:
         return 0, {}
-    roughness = read_json(task.input("gallery") / "roughness.json")
+    roughness = read_json(task.inputs["gallery"] / "roughness.json")
     models = roughness["models"]
     return roughness["block"], {variant: models[name] for variant, name in _last_epochs(task, models).items()}
 
@@ -382,7 +382,7 @@ def _tables(task: Task, analysis: Analysis | None) -> list[Any]:
         columns = ["variant", "learning rate", measure, "loss", "chosen"]
         tables.append(DataTable("Learning rates, chosen by short runs", columns, body))
     if "gallery" in task.inputs:
-        models = read_json(task.input("gallery") / "outliers.json")
+        models = read_json(task.inputs["gallery"] / "outliers.json")
         found = outliers_table({variant: models[name] for variant, name in _last_epochs(task, models).items()})
         tables += [found] if found.rows else []
     for role, path in sorted(task.inputs.items()):

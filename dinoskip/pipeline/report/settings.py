@@ -17,7 +17,7 @@ from visualize.report.config import ReportConfig
 
 @dataclass(frozen=True)
 class ReportSettings(NodeSettings):
-    """Settings of a report.
+    """Settings of the one report of a study.
 
     ``card`` has every setting of the study that can change a number, ``data`` its data sets, ``recipe`` is how it
     trains. ``missing`` are stages that have not run, and why.
@@ -51,7 +51,7 @@ class ReportSettings(NodeSettings):
         return [variant for variant in self.variants if variant.model is not None]
 
     def plain(self) -> dict[str, Any]:
-        """As they are hashed."""
+        """What the key of the node is made of."""
         return {
             "report": dump(self.section),
             "study": self.study,

@@ -14,7 +14,16 @@ from dinoskip.pipeline.analysis.config import AnalyzeSection
 from dinoskip.pipeline.analysis.results import RESULT
 from dinoskip.pipeline.graph import NodeSettings
 from dinoskip.pipeline.sections import StudyBase
-from dinoskip.pipeline.stage import DataInputs, Problem, Stage, StudyNodes, Task, beyond_depth, not_multiples
+from dinoskip.pipeline.stage import (
+    DataInputs,
+    Problem,
+    Stage,
+    StudyNodes,
+    Task,
+    beyond_depth,
+    not_multiples,
+    unknown_data,
+)
 from dinoskip.pipeline.stages import data
 from dinoskip.pipeline.stages.pretrain import WEIGHTS, start_of
 from dinoskip.pipeline.variants import Variant
@@ -40,9 +49,7 @@ def check(study: StudyBase, variants: tuple[Variant, ...]) -> Iterator[Problem]:
         if part is None:
             continue
         yield from not_multiples({f"analyze.{key}.size": part.size}, variants)
-        if part.dataset not in study.data:
-            known, name = ", ".join(study.data) or "none", part.dataset
-            yield f"analyze.{key}.dataset", f"{name!r} is not one of the data sets under data: {known}"
+        yield from unknown_data(study, f"analyze.{key}.dataset", part.dataset)
     if section.quantise and section.label_free and section.quantise.dataset != section.label_free.dataset:
         yield "analyze.label_free.dataset", f"must be that of analyze.quantise, {section.quantise.dataset!r}"
 
@@ -50,12 +57,12 @@ def check(study: StudyBase, variants: tuple[Variant, ...]) -> Iterator[Problem]:
 def add_nodes(nodes: StudyNodes) -> None:
     """One node for the whole study."""
     fresh = {variant.name: variant.model for variant in nodes.variants if variant.model is not None}
-    settings = AnalyzeSettings(nodes.study.seed, fresh, nodes.section(AnalyzeSection))
+    settings = AnalyzeSettings(nodes.study.seed, fresh, nodes.study.section(AnalyzeSection))
     weights = {f"{one.variant.name} ep{one.epoch}": one.weights for one in nodes.models if one.weights}
     begun = {
         f"{variant.name}{_START}": node for variant in nodes.variants for node in start_of(nodes, variant).values()
     }
-    section, images = nodes.section(AnalyzeSection), DataInputs()
+    section, images = nodes.study.section(AnalyzeSection), DataInputs()
     contents: list[tuple[str, ...]] = []
     if section.quantise is not None:
         contents += [(what, "classes", split) for what in ("images", "targets") for split in section.quantise.splits]
@@ -68,7 +75,7 @@ def add_nodes(nodes: StudyNodes) -> None:
 
 
 def run(task: Task) -> None:
-    """Write ``analysis.json``."""
+    """Measure fresh and trained networks, and write ``analysis.json``."""
     from dinoskip.pipeline.analysis.tables import analysis, quantised, without_labels  # torch
 
     specs = {role: f"weights:{path / WEIGHTS}" for role, path in sorted(task.inputs.items()) if role != "data"}

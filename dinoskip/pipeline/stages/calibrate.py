@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dinoskip.files import write_json
 from dinoskip.init.config import CalibratedInit, ModelConfig
 from dinoskip.pipeline.sections import StudyBase
-from dinoskip.pipeline.stage import Problem, Stage, StudyNodes, Task
+from dinoskip.pipeline.stage import Problem, Stage, StudyNodes, Task, unknown_data
 from dinoskip.pipeline.stages import data
 from dinoskip.pipeline.stages.pretrain import WEIGHTS, images_of
 from dinoskip.pipeline.stages.settings import StartSettings
@@ -30,9 +30,8 @@ def _measured(variants: tuple[Variant, ...]) -> Iterator[tuple[Variant, ModelCon
 def check(study: StudyBase, variants: tuple[Variant, ...]) -> Iterator[Problem]:
     """The images to measure must be a data set of the study."""
     for _, _, init in _measured(variants):
-        if init.images is not None and init.images not in study.data:
-            known = ", ".join(study.data) or "none"
-            yield "model.init.images", f"{init.images!r} is not one of the data sets under data: {known}"
+        if init.images is not None:
+            yield from unknown_data(study, "model.init.images", init.images)
 
 
 def add_nodes(nodes: StudyNodes) -> None:

@@ -21,12 +21,12 @@ class DataSettings(NodeSettings):
     scenes: Composed
 
     def plain(self) -> dict[str, Any]:
-        """As they are hashed."""
+        """What the key of the node is made of."""
         return {"scenes": settings_for_key(self.scenes, without=OF_LABELLED)}
 
 
 def run(task: Task) -> None:
-    """Compose the data set."""
+    """Compose the data set in the layout of a published one."""
     settings: DataSettings = task.settings
     settings.scenes.compose(task.out)
 

@@ -11,7 +11,7 @@ from dinoskip.pipeline.stages.settings import FEATURES_VERSION, FeatureSettings
 
 
 def run(task: Task) -> None:
-    """Export the features."""
+    """Compute the features of a split and write them as a store."""
     from dinoskip.distributed import world  # torch, as all of these
     from dinoskip.features import export
 

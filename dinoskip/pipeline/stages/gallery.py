@@ -118,7 +118,7 @@ def _with_surfaces(
     """``shown``, and the images and true maps of other data sets, by layer; and their splits."""
     surfaces, splits = {}, {}
     for layer, name in beside.items():
-        section: Any = nodes.section(task_record(layer).section)
+        section: Any = nodes.study.section(task_record(layer).section)
         split = splits[layer] = section.val_split
         more = data.of_dataset(nodes, name, split, ("images", "pretraining", split), ("targets", layer, split))
         surfaces[layer] = more.settings["dataset"]
@@ -133,8 +133,8 @@ def _with_surfaces(
 
 def add_nodes(nodes: StudyNodes) -> None:
     """One node for the whole study, if there is a data set to show."""
-    study, section, probe = nodes.study, nodes.section(GallerySection), nodes.section(ProbeSection)
-    discovery = nodes.section(TokenCutSection)
+    study, section, probe = nodes.study, nodes.study.section(GallerySection), nodes.study.section(ProbeSection)
+    discovery = nodes.study.section(TokenCutSection)
     name = section.dataset or next(iter(probe.datasets), None)
     if name is None:
         return

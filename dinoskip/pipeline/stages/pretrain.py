@@ -18,7 +18,16 @@ from dinoskip.fields import Name
 from dinoskip.files import read_json
 from dinoskip.init.config import ModelConfig, WeightSelectionInit
 from dinoskip.pipeline.sections import StudyBase
-from dinoskip.pipeline.stage import DataInputs, Problem, Stage, StudyNodes, Task, beyond_depth, not_multiples
+from dinoskip.pipeline.stage import (
+    DataInputs,
+    Problem,
+    Stage,
+    StudyNodes,
+    Task,
+    beyond_depth,
+    not_multiples,
+    unknown_data,
+)
 from dinoskip.pipeline.stages import data
 from dinoskip.pipeline.stages.inputs import dataset_of
 from dinoskip.pipeline.stages.settings import PretrainSettings
@@ -55,9 +64,7 @@ def check(study: StudyBase, variants: tuple[Variant, ...]) -> Iterator[Problem]:
             yield "pretrain.online_every", "there is nothing to evaluate: add online.knn or online.probe"
     yield from not_multiples({f"online.{name}.size": part.size for name, part in online.parts.items()}, variants)
     for name, part in online.parts.items():
-        if part.dataset not in study.data:
-            known = ", ".join(study.data) or "none"
-            yield f"online.{name}.dataset", f"{part.dataset!r} is not one of the data sets under data: {known}"
+        yield from unknown_data(study, f"online.{name}.dataset", part.dataset)
     counted = {
         f"online.{name}.blocks": [block if block > 0 else 1 - block for block in part.blocks]
         for name, part in online.parts.items()
@@ -120,7 +127,7 @@ def start_of(nodes: StudyNodes, variant: Variant) -> dict[str, str]:
 
 def start_file(task: Task) -> Path | None:
     """The first weights among a task's inputs."""
-    return task.input("start") / WEIGHTS if "start" in task.inputs else None
+    return task.inputs["start"] / WEIGHTS if "start" in task.inputs else None
 
 
 def add_nodes(nodes: StudyNodes) -> None:
@@ -156,11 +163,11 @@ def at_rate(job: PretrainJob, lr: float) -> PretrainJob:
 
 def chosen_rate(task: Task) -> float | None:
     """The learning rate that a variant's sweep chose; None without a sweep."""
-    return float(read_json(task.input("sweep") / SWEEP_RESULT)["lr"]) if "sweep" in task.inputs else None
+    return float(read_json(task.inputs["sweep"] / SWEEP_RESULT)["lr"]) if "sweep" in task.inputs else None
 
 
 def run(task: Task) -> None:
-    """Train, or go on."""
+    """Train at the rate that was chosen, or go on where a run was killed."""
     from dinoskip.pipeline.stages.training_runs import keep_checkpoints, observer_of, on_main, pretrain  # torch
 
     settings: PretrainSettings = task.settings

@@ -23,7 +23,7 @@ _NOT_ON_CARD = {"name", "output", "stages", "storage", "data", "model", "optimiz
 
 def add_nodes(nodes: StudyNodes) -> None:
     """One node, which reads all that has rows, logs or pictures; for costs every stage."""
-    study, section = nodes.study, nodes.section(ReportConfig)
+    study, section = nodes.study, nodes.study.section(ReportConfig)
     read = [name for name, node in nodes.nodes.items() if section.costs or node.stage not in PREPARED]
     settings = ReportSettings(section, study.name, _card(study), nodes.variants, study.data, recipe_of(study))
     runtime = {"study": study.model_dump(mode="json", exclude={"output"})}

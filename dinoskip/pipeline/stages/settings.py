@@ -50,12 +50,12 @@ class TrainingSettings(NodeSettings):
 
 @dataclass(frozen=True)
 class PretrainSettings(TrainingSettings):
-    """Settings of a pretraining."""
+    """Settings of a training without labels: its job by one of the objectives."""
 
     job: PretrainJob
 
     def plain(self) -> dict[str, Any]:
-        """As they are hashed."""
+        """What the key of the node is made of."""
         return {**super().plain(), "pretrain": hashed_recipe(settings_for_key(self.job.pretrain))}
 
 
@@ -107,7 +107,7 @@ class FeatureSettings(NodeSettings):
         return "-".join([self.use, "+".join(self.facets), "+".join(dict.fromkeys(self.norms)), *sized])
 
     def plain(self) -> dict[str, Any]:
-        """As they are hashed."""
+        """What the key of the node is made of."""
         facets, norms = list(self.facets), list(self.norms)
         return {
             "facet": facets[0] if len(facets) == 1 else facets,
@@ -154,7 +154,7 @@ class TaskSettings(NodeSettings):
     backbone: str | None = None
 
     def plain(self) -> dict[str, Any]:
-        """As it is hashed."""
+        """What the key of the node is made of."""
         own = settings_for_key(self.section, without=self.record.not_in_key)
         optional = {"read": self.read, "backbone": self.backbone}
         return {

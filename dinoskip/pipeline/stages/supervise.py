@@ -41,7 +41,7 @@ class SupervisedSettings(TrainingSettings):
     context: Mapping[str, Any]
 
     def plain(self) -> dict[str, Any]:
-        """As they are hashed."""
+        """What the key of the node is made of."""
         recipe = hashed_recipe(settings_for_key(self.job.supervise))
         return {**super().plain(), KEY: recipe, "context": dict(self.context)}
 

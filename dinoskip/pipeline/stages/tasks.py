@@ -48,7 +48,7 @@ class _Reading:
 def add_nodes(record: EvaluationTask, stage: Stage, nodes: StudyNodes) -> None:
     """A node for every network, data set and facet; a network's own facets of one width are read together."""
     for model in nodes.models:
-        section = in_whole_patches(record, nodes.section(record.section), model.variant)
+        section = in_whole_patches(record, nodes.study.section(record.section), model.variant)
         readings = _stored(record, nodes, section) if record.features(section) else _live(record, nodes, section)
         for name in section.datasets:
             for reading in readings:

@@ -25,7 +25,7 @@ class CheckpointSettings(NodeSettings):
 
 @dataclass(frozen=True)
 class UntrainedSettings(StartSettings):
-    """A network before training."""
+    """The network before training that a seed and a model give."""
 
     epoch: int = 0
 
@@ -85,7 +85,7 @@ def run(task: Task) -> None:
 
     settings, out, start = task.settings, task.out / WEIGHTS, start_file(task)
     if isinstance(settings, CheckpointSettings):
-        shutil.copyfile(exported_weights(of_epoch(task.input("run"), settings.epoch)), out)
+        shutil.copyfile(exported_weights(of_epoch(task.inputs["run"], settings.epoch)), out)
     elif start is not None:
         shutil.copyfile(start, out)
     else:
