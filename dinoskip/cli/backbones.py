@@ -43,10 +43,15 @@ if TYPE_CHECKING:
 def add_commands(commands: Any) -> None:
     actions = group(commands, "features", "work with frozen features")
     _add_export(actions)
-    parser = command(actions, "convert", convert_features, "write a feature store as a data set folder of Hugging Face")
+    parser = command(actions, "convert", convert_features, "write a feature store for other programs")
     parser.add_argument("store", metavar="STORE", help="a folder that features export wrote")
-    parser.add_argument("out", metavar="FOLDER", help="a new folder: data/*.parquet, one row per image, and README.md")
-    parser.add_argument("--to", choices=("huggingface",), default="huggingface", help="(default: huggingface)")
+    parser.add_argument("out", metavar="FOLDER", help="a new folder")
+    parser.add_argument(
+        "--to",
+        choices=("huggingface", "safetensors", "hdf5"),
+        default="huggingface",
+        help="a data set of Parquet files, a file a block, or one file (default: huggingface)",
+    )
     parser.add_argument("--facet", default=None, help="which facet, if the store has several")
     for stage in map(stages.load, stages.COMMANDS):
         if stage.command is not None:
@@ -123,18 +128,15 @@ def _add_export(actions: Any) -> None:
     parser.add_argument(
         "--dtype", default="float16", choices=("float16", "bfloat16", "float32"), help="(default: float16)"
     )
-    parser.add_argument(
-        "--format", default="npy", choices=("npy", "safetensors", "hdf5"), help="format of the files (default: npy)"
-    )
     parser.add_argument("--batch", type=count, default=16, metavar="N", help="images per forward pass (default: 16)")
     computing_options(parser)
 
 
 def convert_features(args: Args) -> int:
     from dinoskip.features import FeatureStore  # torch
-    from dinoskip.features.huggingface import save_dataset
+    from dinoskip.features.convert import SAVE
 
-    save_dataset(FeatureStore.open(args.store, facet=args.facet), Path(args.out))
+    SAVE[args.to](FeatureStore.open(args.store, facet=args.facet), Path(args.out))
     print(args.out)
     return 0
 
@@ -157,7 +159,6 @@ def export_features(args: Args) -> int:
             transform=transform,
             batch_size=args.batch,
             workers=args.workers,
-            file_format=args.format,
             here=here,
         )
     if here.is_main:

@@ -16,7 +16,6 @@ import numpy as np
 from dinoskip.config import settings_for_key
 from dinoskip.data.listing import content_marks
 from dinoskip.errors import ConfigError, DataError
-from dinoskip.features.file_formats import check_format
 from dinoskip.features.store import FORMAT, STORED, cls_name, tokens_name
 from dinoskip.features.transform import Transform
 from dinoskip.files import hash_of
@@ -52,12 +51,11 @@ class ExportPlan:
     strides: dict[str, int]  # pixels a cell of each array of tokens
     arrays: dict[str, tuple[np.dtype[Any], tuple[int, ...]]]  # dtype on disk and shape of each
     batch_size: int
-    file_format: str
 
     @property
     def state(self) -> dict[str, Any]:
         """What work begun must agree in to be continued."""
-        return {"key": self.manifest["key"], "batch_size": self.batch_size, "format": self.file_format}
+        return {"key": self.manifest["key"], "batch_size": self.batch_size, "format": "npy"}
 
     @property
     def size_multiple(self) -> int:
@@ -77,11 +75,6 @@ class ExportPlan:
             rows = 1 if stride is None else (height // stride) * (width // stride)
             total += rows * shape[-1] * dtype.itemsize
         return total
-
-    @property
-    def offsets(self) -> np.ndarray | None:
-        """First row of each image in ragged arrays of all blocks alike, and the end of the last; None if none is."""
-        return None if self.starts is None else next(iter(self.starts.values()))
 
     def first_row(self, name: str, image: int) -> int:
         """First row of an image in an array."""
@@ -110,17 +103,6 @@ def _read_points(facet: str | Sequence[str], norm: str | Sequence[str]) -> tuple
     return facets, norms
 
 
-def _check(backbone: Backbone, dtype: str, batch_size: int, file_format: str) -> None:
-    """:class:`ConfigError` for options that no export has, or not one of this network."""
-    if dtype not in STORED:
-        raise ConfigError(f"dtype: {dtype!r} is none of {', '.join(STORED)}")
-    check_format(file_format)
-    if file_format != "npy" and len(backbone.parts) > 1:
-        raise ConfigError(f"format {file_format}: levels of {backbone.spec} have grids of their own", "use format npy")
-    if batch_size < 1:
-        raise ConfigError(f"batch_size: {batch_size} must be at least 1")
-
-
 def plan_export(
     backbone: Backbone,
     dataset: ImageSet,
@@ -132,10 +114,12 @@ def plan_export(
     tokens: bool,
     cls: bool,
     batch_size: int,
-    file_format: str,
 ) -> ExportPlan:
     """Read every image's header and lay out files and batches. Batches are a function of the arguments alone."""
-    _check(backbone, dtype, batch_size, file_format)
+    if dtype not in STORED:
+        raise ConfigError(f"dtype: {dtype!r} is none of {', '.join(STORED)}")
+    if batch_size < 1:
+        raise ConfigError(f"batch_size: {batch_size} must be at least 1")
     ids = list(dataset.ids)
     paths = [Path(dataset.path(i)) for i in range(len(ids))]
     if not ids or len(set(ids)) != len(ids):
@@ -179,7 +163,7 @@ def plan_export(
         manifest["levels"] = {str(block): [backbone.stride(block), backbone.width("out", block)] for block in chosen}
     manifest["key"] = hash_of([manifest, str(backbone.dtype), content_marks(paths), *backbone.beside_weights])
     batches = _batches(sizes, batch_size)
-    return ExportPlan(manifest, transform, paths, batches, sizes, starts, strides, arrays, batch_size, file_format)
+    return ExportPlan(manifest, transform, paths, batches, sizes, starts, strides, arrays, batch_size)
 
 
 def _cells(size: tuple[int, int], stride: int) -> int:

@@ -12,7 +12,6 @@ from dinoskip.console import Progress, duration, human_bytes, log
 from dinoskip.distributed import ProcessGroup, World, differing_rank, group_without_timeout
 from dinoskip.errors import DataError, OutputInUse
 from dinoskip.features.export_plan import ExportPlan, ImageSet, plan_export
-from dinoskip.features.file_formats import FileFormat
 from dinoskip.features.forward import ForwardPasses, decoding_threads
 from dinoskip.features.store import FeatureStore
 from dinoskip.features.transform import Transform
@@ -40,7 +39,6 @@ def export(
     cls: bool = True,
     batch_size: int = 16,
     workers: int = 0,
-    file_format: FileFormat = "npy",
     here: World | None = None,
     reserve: Callable[[int], None] | None = None,
 ) -> FeatureStore:
@@ -67,8 +65,8 @@ def export(
         How images are sized, default 224 × 224 square. Native images are batched by size.
     tokens, cls
         Which of patch tokens and class tokens to store; class tokens are left out if the backbone has none.
-    workers, file_format
-        Decoding threads, 0: one a CPU core, up to 16. ``npy`` (an array a file), ``safetensors`` (a block) or ``hdf5``.
+    workers
+        Decoding threads, 0: one a CPU core, up to 16.
     here
         This process's place among the ranks that share the work; all of them make this call with the same weights, on
         a file system that all see. None: this process alone.
@@ -78,7 +76,7 @@ def export(
     out, group = Path(out), group_without_timeout(here)
     sized = transform or Transform()
     plan = group.on_main(
-        lambda: plan_export(backbone, dataset, blocks, facet, norm, dtype, sized, tokens, cls, batch_size, file_format)
+        lambda: plan_export(backbone, dataset, blocks, facet, norm, dtype, sized, tokens, cls, batch_size)
     )
     other = differing_rank(group.gather(backbone.weights_hash))
     if other is not None:
@@ -192,8 +190,7 @@ def _finished(out: Path, plan: ExportPlan) -> bool:
         return False
     if (out / MANIFEST).is_file():
         with suppress(DataError):
-            store = FeatureStore.open(out)
-            if (store.key, store.file_format) == (plan.manifest["key"], plan.file_format):
+            if FeatureStore.open(out).key == plan.manifest["key"]:
                 log.info("features: %s is already complete", out)
                 _clean_up(partial_path(out))
                 return True

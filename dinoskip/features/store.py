@@ -6,8 +6,6 @@ A store is a directory, published whole (see docs/features.md)::
     tokens_block{b}.npy     (N, T, C) for one image size, (sum of T, C) with offsets for native sizes
     cls_block{b}.npy        (N, C), where the backbone has a class token; of several facets tokens_mlp_block{b}.npy, ...
     MANIFEST.json           size and sha256 of every file, written last
-
-or with the same arrays in block{b}.safetensors, or in features.h5, which are mapped alike.
 """
 
 from __future__ import annotations
@@ -23,8 +21,13 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, ValidationError, model_validator
 
 from dinoskip.errors import ConfigError, DataError
-from dinoskip.features.file_formats import ArrayLocation, check_format, locate_array
-from dinoskip.features.integrity import first_not_finite, has_recorded_hash, verification_wanted
+from dinoskip.features.npy_files import (
+    ArrayLocation,
+    first_not_finite,
+    has_recorded_hash,
+    locate_array,
+    verification_wanted,
+)
 from dinoskip.features.transform import Transform
 from dinoskip.files import MANIFEST, read_json, read_manifest, verify_manifest
 
@@ -195,16 +198,10 @@ class FeatureSet(ABC):
 
 
 class FeatureStore(FeatureSet):
-    """Features of N images at several blocks; made by :func:`dinoskip.features.export`.
+    """Features of N images at several blocks; made by :func:`dinoskip.features.export`. See :class:`FeatureSet`."""
 
-    See :class:`FeatureSet`. ``file_format`` is npy | safetensors | hdf5.
-    """
-
-    def __init__(
-        self, path: Path, manifest: dict[str, Any], file_format: str = "npy", hashes: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, path: Path, manifest: dict[str, Any], hashes: Mapping[str, str] | None = None) -> None:
         super().__init__(path, manifest)
-        self.file_format = file_format
         self._hashes = hashes  # sha256 by file, None: nothing is verified
         self._maps: dict[str, NDArray[Any]] = {}
         self._prefix = self.facet if len(self.facets) > 1 else ""  # in the names of arrays
@@ -226,8 +223,8 @@ class FeatureStore(FeatureSet):
         if not (path / MANIFEST).is_file():
             raise DataError(f"{path}: not a finished feature store (no {MANIFEST})", "run the export again")
         published = read_manifest(path)
-        file_format = published.info.get("format", "npy")
-        check_format(file_format)
+        if (other := published.info.get("format", "npy")) != "npy":
+            raise DataError(f"{path}: a store of version 0.1 in format {other}", "export it again, then convert it")
         described = path / (DESCRIPTION if DESCRIPTION in published.files else OLD_DESCRIPTION)
         wanted = verification_wanted() if verify is None else verify
         hashes = {name: str(entry["sha256"]) for name, entry in published.files.items()}
@@ -243,7 +240,7 @@ class FeatureStore(FeatureSet):
             field = ".".join(map(str, first["loc"]))
             said = first["msg"].removeprefix("Value error, ")
             raise DataError(f"{described}: damaged: {field + ': ' if field else ''}{said}") from None
-        store = cls(path, _of_facet(manifest, facet, path), file_format, hashes if wanted else None)
+        store = cls(path, _of_facet(manifest, facet, path), hashes if wanted else None)
         for part in store.of_equal_grids():
             for block in part.blocks:
                 if manifest["tokens"]:
@@ -264,7 +261,7 @@ class FeatureStore(FeatureSet):
             grids = [[side * self.patch_size // stride for side in grid] for grid in self.manifest["grids"]]
             part = {**self.manifest, "blocks": blocks, "dim": width, "patch_size": stride, "grids": grids}
             del part["levels"]
-            parts.append(FeatureStore(self.path, part, self.file_format, self._hashes))
+            parts.append(FeatureStore(self.path, part, self._hashes))
         return tuple(parts)
 
     @classmethod
@@ -329,7 +326,7 @@ class FeatureStore(FeatureSet):
 
     def _locate(self, name: str, shape: tuple[int, ...]) -> ArrayLocation:
         """Where an array lies; :class:`DataError` unless it is what the manifest says."""
-        location = locate_array(self.file_format, self.path, name)
+        location = locate_array(self.path, name)
         if (location.dtype, location.shape) != (STORED[self.dtype], shape):
             raise DataError(
                 f"{location.path}: {name} is {location.dtype} {location.shape}, the manifest says {self.dtype} {shape}"

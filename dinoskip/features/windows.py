@@ -48,9 +48,7 @@ class FeatureWindows(FeatureSet):
         workers: int = 0,
     ) -> None:
         sized = transform or Transform()
-        self.plan = plan_export(
-            backbone, dataset, blocks, facet, norm, dtype, sized, tokens, cls, batch_size, file_format="npy"
-        )
+        self.plan = plan_export(backbone, dataset, blocks, facet, norm, dtype, sized, tokens, cls, batch_size)
         super().__init__(Path(backbone.spec), self.plan.manifest)
         self._of_part = lambda part: FeatureWindows(
             part, dataset, [block for block in self.blocks if block in part.numbers], facet, norm, dtype, limit=limit,

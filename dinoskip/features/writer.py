@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from dinoskip.console import human_bytes
 from dinoskip.errors import DiskFull, translate_write_errors
 from dinoskip.features.export_plan import ExportPlan
-from dinoskip.features.file_formats import ArrayLocation, create_files, locate_array
+from dinoskip.features.npy_files import ArrayLocation, create_files, locate_array
 from dinoskip.features.store import DESCRIPTION
 from dinoskip.files import canonical_json, publish_directory, read_json, write_json, write_manifest, write_text
 
@@ -53,7 +53,7 @@ def prepare(work: Path, plan: ExportPlan) -> bytearray:
     done = bytearray(len(plan.batches))
     if not _matches(work, plan):
         _begin(work, plan)
-    places = {name: locate_array(plan.file_format, work / "store", name) for name in plan.arrays}
+    places = {name: locate_array(work / "store", name) for name in plan.arrays}
     for journal in work.glob("journal-*"):
         content = journal.read_bytes()
         recorded = np.frombuffer(content[: len(content) // SUM_BYTES * SUM_BYTES], "<u4")[: len(done)]
@@ -88,7 +88,7 @@ def _matches(work: Path, plan: ExportPlan) -> bool:
     with suppress(Exception):  # whatever is wrong with what lies there, the answer is to begin again
         if read_json(work / "state.json") != plan.state:
             return False
-        places = [(locate_array(plan.file_format, work / "store", name), what) for name, what in plan.arrays.items()]
+        places = [(locate_array(work / "store", name), what) for name, what in plan.arrays.items()]
         return all((place.dtype, place.shape) == what for place, what in places)
     return False
 
@@ -107,7 +107,7 @@ def _begin(work: Path, plan: ExportPlan) -> None:
                 "free some space, choose another disk, or export fewer blocks",
             )
         store.mkdir(parents=True)
-        create_files(plan.file_format, store, plan.arrays, plan.manifest, plan.offsets)
+        create_files(store, plan.arrays)
     write_json(work / "state.json", plan.state)  # last: without it, all the above is begun again
 
 
@@ -118,9 +118,9 @@ class StoreWriter:
     """
 
     def __init__(self, work: Path, plan: ExportPlan, rank: int = 0) -> None:
-        self.work, self.store, self._format = work, work / "store", plan.file_format
+        self.work, self.store = work, work / "store"
         self._opened: dict[Path, int] = {}
-        self._places = {name: locate_array(plan.file_format, self.store, name) for name in plan.arrays}
+        self._places = {name: locate_array(self.store, name) for name in plan.arrays}
         with translate_write_errors(work):
             # Never opened for reading: a network file system could then write back more of a page than our rows.
             self._journal = os.open(work / f"journal-{rank}", os.O_WRONLY | os.O_CREAT, 0o666)
@@ -181,8 +181,7 @@ class StoreWriter:
     def publish(self, out: Path, manifest: Mapping[str, Any]) -> None:
         """Write the manifests, rename the store to ``out`` and remove the working directory."""
         write_text(self.store / DESCRIPTION, canonical_json(manifest) + "\n")
-        named = {} if self._format == "npy" else {"format": self._format}
-        write_manifest(self.store, {"kind": "features", "key": manifest["key"], **named})
+        write_manifest(self.store, {"kind": "features", "key": manifest["key"]})
         publish_directory(self.store, out)
         discard(self.work)
 

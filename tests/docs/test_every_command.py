@@ -33,7 +33,7 @@ NOT_RUN = {
     "dinoskip demo --quick": QUICK,
     "dinoskip submit photos.yaml --cluster configs/cluster/h100_8gpu.yaml --nodes 2": GPUS,
     "dinoskip features convert features rows --to huggingface":
-        "needs pyarrow, which dev has not; tests/features/test_huggingface.py where it is installed",
+        "needs pyarrow, which dev has not; tests/features/test_convert.py where it is installed",
     "dinoskip models show hub:./dinov2:dinov2_vits14,file=dinov2_vits14_pretrain.pth":
         "needs a clone of facebookresearch/dinov2; tests/models/test_from_hub.py opens a folder of the same form",
     "dinoskip models show hf:./dinov2-small":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,8 +12,10 @@ import pytest
 import torch
 from PIL import Image
 
+from dinoskip.cli import main
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.features import FeatureStore, Transform, as_float, export
+from dinoskip.features.convert import SAVE
 from dinoskip.images import read_image
 from dinoskip.models import Backbone
 
@@ -51,12 +54,9 @@ def test_square_equals_backbone(
             np.testing.assert_allclose(cls[i], exact, rtol=tolerance, atol=tolerance * np.abs(exact).max())
 
 
-@pytest.mark.parametrize("file_format", ["npy", "safetensors", "hdf5"])
 def test_several_facets_are_one_pass_and_each_what_it_is_alone(
-    tmp_path: Path, backbone: Backbone, images: Callable, monkeypatch: pytest.MonkeyPatch, file_format: str
+    tmp_path: Path, backbone: Backbone, images: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if file_format == "hdf5":
-        pytest.importorskip("h5py")
     dataset, passed = images([(24, 16), (17, 30), (24, 16)]), []
     facets, norms = ["out", "key", "hidden"], ["final", "none", "layer"]
     native = {"transform": Transform(mode="native"), "batch_size": 2}
@@ -66,7 +66,7 @@ def test_several_facets_are_one_pass_and_each_what_it_is_alone(
     }
     run_block = backbone.adapter.run_block
     monkeypatch.setattr(backbone.adapter, "run_block", lambda i, *rest: passed.append(i) or run_block(i, *rest))
-    first = export(backbone, dataset, tmp_path / "all", "all", facets, norms, file_format=file_format, **native)
+    first = export(backbone, dataset, tmp_path / "all", "all", facets, norms, **native)
     assert passed == [0, 1] * 2, "two batches through two blocks"
     assert (first.facet, first.facets) == ("out", tuple(facets))
     for facet, norm in zip(facets, norms, strict=True):
@@ -248,18 +248,18 @@ def readers() -> list[str]:
 
 def test_readers_in_the_documentation(tmp_path: Path, backbone: Backbone, images: Callable) -> None:
     dataset = images([(16, 24), (24, 24)])
-    for file_format, code in zip(("npy", "safetensors", "hdf5"), readers(), strict=True):
-        assert "dinoskip" not in code
-        for dtype, mode in (("bfloat16", "native"), ("float16", "native"), ("float16", "square")):
-            if file_format != "npy" and dtype == "bfloat16":
-                continue
-            out = tmp_path / file_format / dtype / mode
-            transform = Transform(mode=mode, size=24)
-            store = export(backbone, dataset, out, [1], dtype=dtype, transform=transform, file_format=file_format)
-            names = {"store": out, "block": 1, "i": 1}
-            exec(code, names)
-            np.testing.assert_array_equal(names["image"], FeatureStore.open(out).tokens(1, 1))
-            assert store.verify() == []
+    codes = readers()
+    for dtype, mode in (("bfloat16", "native"), ("float16", "native"), ("float16", "square")):
+        out, copies = tmp_path / dtype / mode, tmp_path / "copies" / dtype / mode
+        store = export(backbone, dataset, out, [1], dtype=dtype, transform=Transform(mode=mode, size=24))
+        names = {"store": out, "tensors": copies / "safetensors", "table": copies / "hdf5", "block": 1, "i": 1}
+        for kind, code in zip(("npy", "safetensors", "hdf5"), codes, strict=True):
+            assert "dinoskip" not in code
+            if kind != "npy":
+                SAVE[kind](store, copies / kind)
+            if kind == "npy" or dtype != "bfloat16":
+                exec(code, names)
+                np.testing.assert_array_equal(names.pop("image"), store.tokens(1, 1))
 
 
 def test_the_numpy_reader_is_five_lines() -> None:
@@ -310,3 +310,21 @@ def test_flipped_features_are_the_mean_of_both(tmp_path: Path, backbone: Backbon
     for impossible in ({"mode": "native", "flip": True}, {"mode": "center_crop", "resample": "lanczos"}):
         with pytest.raises(ValueError, match=r"flip|resample"):
             Transform(**impossible)
+
+
+def test_a_disk_that_is_too_small_is_refused_before_the_start(
+    tmp_path: Path, images: Callable, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=10_000))
+    spec = "timm:vit_tiny_patch16_224,pretrained=false,depth=1"
+    command = ["features", "export", "--backbone", spec, "--data", str(images([(32, 32)]).root)]
+    assert main([*command, "--out", str(tmp_path / "store"), "--size", "32", "--dtype", "float32"]) == 0  # 3,840 bytes
+    capsys.readouterr()
+    assert main([*command, "--out", str(tmp_path / "larger"), "--size", "64", "--dtype", "float32"]) == 6
+    said = capsys.readouterr().err.splitlines()
+    assert "13 kB (10 kB free)" in said[0]
+    assert "(10 kB free)" in said[0]
+    assert "the features need 13 kB, 10 kB are free on this disk" in said[1]
+    assert len(said) == 2
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["images", "store"]

@@ -180,7 +180,7 @@ def test_ranks_that_disagree_or_err(photos: Path, tmp_path: Path, action: Callab
 
 
 def test_ranks_make_a_store_that_opens(photos: Path, tmp_path: Path) -> None:
-    codes, logs = start(2, command(photos, tmp_path / "store", "--format", "safetensors"), tmp_path, {})
+    codes, logs = start(2, command(photos, tmp_path / "store"), tmp_path, {})
     assert codes == [0, 0], logs
     store = FeatureStore.open(tmp_path / "store")
     assert store.verify() == []

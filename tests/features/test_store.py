@@ -183,3 +183,25 @@ def test_the_folder_of_a_stage_opens_its_store(store: FeatureStore, tmp_path: Pa
     opened = FeatureStore.open(stage)
     assert opened.path == stage / "store"
     assert opened.key == store.key
+
+
+@pytest.mark.parametrize("kind", ["Fortran order", "long header", "open bracket"])
+def test_npy_files_of_others(tmp_path: Path, backbone: Backbone, images: Callable, kind: str) -> None:
+    store = export(
+        backbone,
+        images([(16, 32)]),
+        tmp_path / "s",
+        [1],
+        transform=Transform(mode="native"),
+        dtype="float32",
+        cls=False,
+    )
+    path = store.path / "tokens_block1.npy"
+    rows = np.asfortranarray(store.tokens(1))
+    np.save(path, rows)  # of the shape and dtype that the manifest says
+    if kind != "Fortran order":
+        length = 199 if kind == "open bracket" else 40_000
+        path.write_bytes(b"\x93NUMPY\x01\x00" + length.to_bytes(2, "little") + b"(" * length + rows.tobytes())
+    with pytest.raises(DataError, match=r"tokens_block1\.npy: not a readable array: ") as caught:
+        FeatureStore.open(store.path)
+    assert "\n" not in str(caught.value)

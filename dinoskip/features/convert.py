@@ -1,0 +1,188 @@
+"""A feature store for other programs: a data set folder of Hugging Face, safetensors files, or one file of HDF5.
+
+``datasets.load_dataset(FOLDER)`` opens the first, and so does a hub: ``data/train-00000-of-00001.parquet``, ... have a
+row an image with ``image`` (its id), ``height`` and ``width`` (of the patches' grid), for each block n
+``block{n}_tokens`` (h·w lists of C numbers, raster order) and, where there are class tokens, ``block{n}_cls`` (C).
+Numbers are float16 or float32 as in the store; bfloat16 becomes float32.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import torch
+
+from dinoskip.console import Progress
+from dinoskip.errors import ConfigError, translate_write_errors
+from dinoskip.features.store import FeatureStore
+from dinoskip.files import canonical_json, publish_directory, save_tensors, write_manifest, write_text
+
+SHARD_BYTES = 2**28
+_ROW_GROUP = 16  # images
+_CARD = """---
+configs:
+- config_name: default
+  data_files:
+  - split: train
+    path: data/train-*.parquet
+---
+# {name}
+
+Frozen features of {images} images, a row each: blocks {blocks}, facet {facet}, norm {norm}, sha256 of the weights
+`{weights}`. `block{{n}}_tokens` are the patches in raster order on a grid of `height` × `width`.
+
+```python
+from datasets import load_dataset
+
+rows = load_dataset("FOLDER", split="train").with_format("numpy")
+rows[0]["image"], rows[0]["block{first}_tokens"].shape  # (height * width, channels)
+```
+"""
+
+
+def _package(name: str, extra: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        package = name.partition(".")[0]
+        raise ConfigError(f"--to: needs the package {package}", f"pip install 'dinoskip[{extra}]'") from error
+
+
+@contextmanager
+def _new_folder(out: Path) -> Iterator[Path]:
+    """A folder to write into, which takes the place ``out`` at the end, whole or not at all."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with (
+        translate_write_errors(out),
+        tempfile.TemporaryDirectory(prefix=".tmp-", dir=out.parent, ignore_cleanup_errors=True) as scratch,
+    ):
+        made = Path(scratch) / out.name
+        made.mkdir()
+        yield made
+        write_manifest(made)
+        publish_directory(made, out)
+
+
+def save_dataset(store: FeatureStore, out: Path) -> None:
+    """Write a data set folder of Hugging Face, whole or not at all.
+
+    Raises :class:`ConfigError` without pyarrow and for a folder that exists and is none of these.
+    """
+    pyarrow, parquet = _package("pyarrow", "datasets"), _package("pyarrow.parquet", "datasets")
+    if out.exists() and not (out / "data").is_dir():
+        raise ConfigError(f"{out}: is there and is no data set folder", "name another folder")
+    shards = max(1, math.ceil(_bytes(store) / SHARD_BYTES))
+    ends = np.linspace(0, len(store.ids), min(shards, len(store.ids)) + 1).round().astype(int)
+    with _new_folder(out) as made, Progress("data set", len(store.ids), "images") as progress:
+        (made / "data").mkdir()
+        for number, (start, end) in enumerate(pairwise(ends)):
+            path = made / "data" / f"train-{number:05d}-of-{len(ends) - 1:05d}.parquet"
+            with parquet.ParquetWriter(path, _schema(pyarrow, store)) as writer:
+                for first in range(start, end, _ROW_GROUP):
+                    rows = [_row(store, index) for index in range(first, min(first + _ROW_GROUP, end))]
+                    writer.write_table(pyarrow.Table.from_pylist(rows, schema=_schema(pyarrow, store)))
+                    progress.advance(len(rows))
+        write_text(made / "README.md", _card(store, out.name))
+
+
+def _tensors(store: FeatureStore, block: int) -> dict[str, torch.Tensor]:
+    """The arrays of a block as stored, in memory; of ragged ones the first row of each image, ``offsets``."""
+    kind, tensors = getattr(torch, store.dtype), dict[str, torch.Tensor]()
+    if store.manifest["tokens"]:
+        tensors[f"tokens_block{block}"] = torch.from_numpy(np.array(store.tokens(block))).view(kind)
+    if (cls := store.cls(block)) is not None:
+        tensors[f"cls_block{block}"] = torch.from_numpy(cls).to(kind)
+    return tensors if store.offsets is None else {"offsets": torch.from_numpy(store.offsets), **tensors}
+
+
+def _whole(store: FeatureStore, out: Path) -> None:
+    """:class:`ConfigError` for a folder that is there, and for levels, which share no offsets."""
+    if out.exists():
+        raise ConfigError(f"{out}: is there already", "name another folder")
+    if len(store.of_equal_grids()) > 1:
+        raise ConfigError(f"{store.path}: its levels have grids of their own", "read the .npy files")
+
+
+def save_safetensors(store: FeatureStore, out: Path) -> None:
+    """Write a file a block, ``block{b}.safetensors``, with the description as its metadata ``manifest``.
+
+    It takes the memory of one block.
+    """
+    _whole(store, out)
+    with _new_folder(out) as made:
+        for block in store.blocks:
+            about = {"manifest": canonical_json(store.manifest)}
+            save_tensors(made / f"block{block}.safetensors", _tensors(store, block), about)
+
+
+def save_hdf5(store: FeatureStore, out: Path) -> None:
+    """Write ``features.h5``: all arrays, bfloat16 as uint16 bits, and the description as attributes and tables.
+
+    It takes the memory of one block. Raises :class:`ConfigError` without h5py.
+    """
+    h5py = _package("h5py", "hdf5")
+    _whole(store, out)
+    with _new_folder(out) as made, h5py.File(made / "features.h5", "w") as opened:
+        for key, value in store.manifest.items():
+            if key == "ids":
+                opened.create_dataset(key, data=value, dtype=h5py.string_dtype())
+            elif key in {"grids", "image_sizes"}:  # a row an image: too long for attributes
+                opened.create_dataset(key, data=np.array(value, np.int64))
+            else:
+                opened.attrs[key] = canonical_json(value) if isinstance(value, dict) else value
+        for block in store.blocks:
+            for name, tensor in _tensors(store, block).items():
+                if name not in opened:
+                    bits = tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor
+                    opened.create_dataset(name, data=bits.numpy())
+
+
+def _bytes(store: FeatureStore) -> int:
+    return sum(int(store.tokens(block).nbytes) for block in store.blocks)
+
+
+def _numbers(store: FeatureStore) -> np.dtype[Any]:
+    return np.dtype(np.float16 if store.dtype == "float16" else np.float32)
+
+
+def _schema(pyarrow: Any, store: FeatureStore) -> Any:
+    vector = pyarrow.list_(pyarrow.from_numpy_dtype(_numbers(store)))
+    fields = [("image", pyarrow.string()), ("height", pyarrow.int32()), ("width", pyarrow.int32())]
+    for block in store.blocks:
+        fields.append((f"block{block}_tokens", pyarrow.list_(vector)))
+        fields += [(f"block{block}_cls", vector)] if store.cls(block, slice(0, 1)) is not None else []
+    return pyarrow.schema(fields)
+
+
+def _row(store: FeatureStore, index: int) -> dict[str, Any]:
+    height, width = store.grid(index)
+    row: dict[str, Any] = {"image": store.ids[index], "height": height, "width": width}
+    for block in store.blocks:
+        row[f"block{block}_tokens"] = list(store.tokens(block, index).astype(_numbers(store)))
+        cls = store.cls(block, slice(index, index + 1))
+        if cls is not None:
+            row[f"block{block}_cls"] = cls[0].astype(_numbers(store))
+    return row
+
+
+def _card(store: FeatureStore, name: str) -> str:
+    about = store.manifest
+    return _CARD.format(
+        name=name, images=len(store.ids), blocks=", ".join(map(str, store.blocks)), facet=about["facet"],
+        norm=about["norm"], weights=about["weights_hash"], first=store.blocks[0],
+    )  # fmt: skip
+
+
+SAVE: Mapping[str, Callable[[FeatureStore, Path], None]] = MappingProxyType(
+    {"huggingface": save_dataset, "safetensors": save_safetensors, "hdf5": save_hdf5}
+)
+"""What ``dinoskip features convert --to`` writes."""

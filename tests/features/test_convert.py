@@ -1,0 +1,127 @@
+"""Copies of a feature store for other programs, read by their own libraries."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors import safe_open
+
+from dinoskip.cli import main
+from dinoskip.errors import ConfigError
+from dinoskip.features import FeatureStore, Transform, as_float, export
+from dinoskip.features.convert import SAVE
+from dinoskip.models import Backbone
+from tests.helpers.tiny import make_images
+
+SPEC = "timm:vit_tiny_patch16_224,pretrained=false,depth=2"
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("features")
+    make_images(place / "photos", 3)
+    command = ["features", "export", "--backbone", SPEC, "--data", str(place / "photos"), "--out", str(place / "store")]
+    assert main([*command, "--size", "32", "--device", "cpu", "-q"]) == 0
+    return place / "store"
+
+
+def test_rows_have_the_features_of_the_store(store: Path, tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    assert main(["features", "convert", str(store), str(tmp_path / "rows"), "--to", "huggingface", "-q"]) == 0
+    [file] = sorted((tmp_path / "rows" / "data").iterdir())
+    assert file.name == "train-00000-of-00001.parquet"
+    rows, opened = parquet.read_table(file).to_pylist(), FeatureStore.open(store)
+    assert [row["image"] for row in rows] == list(opened.ids)
+    for index, row in enumerate(rows):
+        assert (row["height"], row["width"]) == opened.grid(index)
+        for block in opened.blocks:
+            np.testing.assert_array_equal(np.array(row[f"block{block}_tokens"]), opened.tokens(block, index))
+            np.testing.assert_array_equal(np.array(row[f"block{block}_cls"]), opened.cls(block)[index])
+    assert "load_dataset" in (tmp_path / "rows" / "README.md").read_text()
+    assert main(["features", "convert", str(store), str(tmp_path / "rows"), "-q"]) == 0, "again, in its place"
+
+
+def test_datasets_opens_the_folder(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "cache"))
+    datasets = pytest.importorskip("datasets")
+    assert main(["features", "convert", str(store), str(tmp_path / "rows"), "-q"]) == 0
+    rows = datasets.load_dataset(str(tmp_path / "rows"), split="train", cache_dir=str(tmp_path / "cache"))
+    assert (len(rows), np.array(rows.with_format("numpy")[0]["block1_tokens"]).shape) == (3, (4, 192))
+
+
+@pytest.mark.parametrize(("kind", "package"), [("huggingface", "pyarrow"), ("hdf5", "h5py")])
+def test_without_the_package(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    kind: str, package: str,
+) -> None:  # fmt: skip
+    monkeypatch.setitem(sys.modules, package, None)
+    assert main(["features", "convert", str(store), str(tmp_path / "rows"), "--to", kind, "-q"]) == 2
+    assert f"needs the package {package}" in capsys.readouterr().err
+    assert not (tmp_path / "rows").exists()
+
+
+def test_a_folder_that_is_something_else_stays(store: Path, tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    (tmp_path / "rows").mkdir()
+    (tmp_path / "rows" / "mine.txt").write_text("mine")
+    assert main(["features", "convert", str(store), str(tmp_path / "rows"), "-q"]) == 2
+    assert (tmp_path / "rows" / "mine.txt").read_text() == "mine"
+
+
+NATIVE = Transform(mode="native")
+
+
+def arrays_of(copy: Path, store: FeatureStore) -> dict[str, np.ndarray]:
+    """What a user without dinoskip reads of a copy: float32."""
+    found: dict[str, np.ndarray] = {}
+    if copy.name == "safetensors":
+        for path in copy.glob("*.safetensors"):
+            with safe_open(path, "pt") as opened:
+                assert json.loads(opened.metadata()["manifest"]) == store.manifest
+                for name in opened.keys():  # noqa: SIM118 - not a dictionary
+                    tensor = opened.get_tensor(name)
+                    expected = torch.int64 if name == "offsets" else getattr(torch, store.dtype)
+                    assert tensor.dtype == expected
+                    found[name] = tensor.numpy() if name == "offsets" else tensor.float().numpy()
+        return found
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(copy / "features.h5") as opened:
+        found = {name: opened[name][()] for name in opened if name.startswith(("tokens", "cls"))}
+        if store.dtype == "bfloat16":
+            assert opened.attrs["dtype"] == "bfloat16"
+        found = {name: as_float(values) for name, values in found.items()}
+        found |= {"offsets": opened["offsets"][()]} if "offsets" in opened else {}
+        assert [text.decode() for text in opened["ids"]] == list(store.ids)
+        np.testing.assert_array_equal(opened["grids"], store.manifest["grids"])
+        np.testing.assert_array_equal(opened["image_sizes"], store.manifest["image_sizes"])
+        assert (opened.attrs["facet"], opened.attrs["key"]) == (store.facet, store.key)
+        assert opened.attrs["blocks"].tolist() == list(store.blocks)
+        assert json.loads(opened.attrs["transform"]) == store.manifest["transform"]
+    return found
+
+
+@pytest.mark.parametrize("kind", ["safetensors", "hdf5"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+@pytest.mark.parametrize("transform", [NATIVE, Transform(size=16)], ids=["native", "square"])
+def test_a_copy_holds_the_same(
+    tmp_path: Path, backbone: Backbone, images: Callable, kind: str, dtype: Any, transform: Transform
+) -> None:
+    dataset = images([(24, 16), (16, 24), (24, 16), (9, 8)])
+    store = export(backbone, dataset, tmp_path / "npy", "all", "key", "none", dtype, transform=transform)
+    expected = {path.stem: as_float(np.load(path)) for path in store.path.glob("*.npy")}
+    SAVE[kind](store, tmp_path / kind)
+    found = arrays_of(tmp_path / kind, store)
+    if store.offsets is not None:
+        np.testing.assert_array_equal(found.pop("offsets"), store.offsets)
+    assert found.keys() == expected.keys() == {"tokens_block1", "tokens_block2", "cls_block1", "cls_block2"}
+    for name, values in expected.items():
+        np.testing.assert_array_equal(found[name], values)
+    with pytest.raises(ConfigError, match="is there already"):
+        SAVE[kind](store, tmp_path / kind)
