@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torchvision import transforms
 
-from dinoskip.data.sets.scenes import ScenesConfig, compose
+from dinoskip.data.sets.scenes import ScenesConfig
 from dinoskip.features import Transform, export
 from dinoskip.models import Backbone, create_model
 from eval.labelled import LabelledTokens
@@ -108,7 +108,7 @@ def main() -> None:
     heads = LAYERS * len(rates)
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder) / "scenes"
-        compose(scenes, root)
+        scenes.generate(root)
         sweep = seconds(lambda: ours(scenes, root, Path(folder) / "ours", args.epochs, rates, args.size))
         print(f"ours: {heads} heads, {args.images} + {args.images} images, {args.epochs} epochs: {sweep:.1f} s")
         if importlib.util.find_spec("visbench") is None:

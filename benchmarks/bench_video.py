@@ -36,7 +36,7 @@ VIDEO = 67  # frames of a video of DAVIS 2017 val, on average: the script makes 
 def features(patch: int, frames: int, folder: Path) -> tuple[Tensor, np.ndarray, tuple[int, int]]:
     """Tokens (frames, T, C) of a composed video at 480 x 832, the first label map, the grid."""
     config = ScenesVideoConfig(videos=3, frames=frames, size=480)
-    sequence = config.open_sequences(config.compose(folder), "val", None).sequences[2]
+    sequence = config.open_sequences(config.generate(folder), "val", None).sequences[2]
     generator = torch.Generator().manual_seed(0)
     projection = torch.randn(3 * patch * patch, CHANNELS, generator=generator) / CHANNELS**0.5
     tokens = []

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from benchmarks.late_blocks_page import add_rows, write_page
-from dinoskip.data.sets.scenes import ScenesConfig, compose
+from dinoskip.data.sets.scenes import ScenesConfig
 from dinoskip.diagnostics.position_bias import position_bias
 from dinoskip.features.transform import Normalise, Transform, load_pixels
 from dinoskip.files import sha256_file
@@ -62,7 +62,7 @@ def scenes(count: int, size: int) -> Scenes:
     """``count`` scenes that no study has."""
     config = ScenesConfig(images=count + 4, val_fraction=count / (count + 4), size=size, seed=2, objects="shapes")
     with tempfile.TemporaryDirectory() as folder:
-        opened = config.open_detection(compose(config, Path(folder)), "val", None)
+        opened = config.open_detection(config.generate(Path(folder)), "val", None)
         images = [load_pixels(Transform(mode="native"), opened.path(i), 8) for i in range(len(opened))]
         return Scenes(images, [np.asarray(opened.boxes(i), dtype=np.float64) for i in range(len(opened))], size)
 

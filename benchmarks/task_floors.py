@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from benchmarks.pages import markdown_table
 from dinoskip.data.segmentation import SegmentationDataset
-from dinoskip.data.sets.scenes import ScenesConfig, compose
+from dinoskip.data.sets.scenes import ScenesConfig
 from dinoskip.environment import describe
 from dinoskip.features.transform import Normalise, Transform, load_pixels
 from dinoskip.models import Backbone, load_backbone
@@ -106,7 +106,7 @@ def table(images: int, sizes: Sequence[int], most: int, epochs: int, backbone: B
                 images=images, val_fraction=0.33, size=max(size, 64), objects=objects, max_objects=most
             )
             with tempfile.TemporaryDirectory() as folder:
-                root = compose(config, Path(folder))
+                root = config.generate(Path(folder))
                 found = {"mIoU": segmentation(config, root, size, epochs, backbone)}
                 if size == config.size:
                     found["CorLoc"] = [*discovery(config, root), *([] if backbone is None else [""])]

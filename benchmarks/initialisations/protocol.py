@@ -27,7 +27,7 @@ from dinoskip.console import Progress
 from dinoskip.data.labelled_folder import LabelledFolder
 from dinoskip.data.sets import open_labels
 from dinoskip.data.sets.labels import SEGMENTATION
-from dinoskip.data.sets.scenes import ScenesConfig, compose
+from dinoskip.data.sets.scenes import ScenesConfig
 from dinoskip.diagnostics import propagation
 from dinoskip.images import read_image
 from dinoskip.init import trunc_normal_
@@ -118,7 +118,7 @@ class Data:
         train, val = (_pixels(folder / part, cache / f"{part}.npz") for part in ("train", "val"))
         out = torch.arange(len(train.labels)) % 4 == 0
         if not (cache / "scenes").is_dir():
-            compose(SCENES, cache / "scenes")
+            SCENES.generate(cache / "scenes")
         scenes = (Scenes.read(cache / "scenes", "train"), Scenes.read(cache / "scenes", "val"))
         held_out = Pixels(train.images[out], train.labels[out])
         return cls(Pixels(train.images[~out], train.labels[~out]), held_out, val, scenes)

@@ -25,7 +25,7 @@ from dinoskip.cli.arguments import (
 from dinoskip.cli.rows import conclude
 from dinoskip.config import RawConfig, apply_overrides, validate
 from dinoskip.data.folders import ImageFolder
-from dinoskip.data.sets import COMPOSED, FOLDER_KINDS, KINDS, dataset_name
+from dinoskip.data.sets import FOLDER_KINDS, KINDS, SYNTHETIC, dataset_name
 from dinoskip.errors import ConfigError
 from dinoskip.pipeline import stages
 from dinoskip.pipeline.graph import only
@@ -63,13 +63,13 @@ def _stage_arguments(parser: ArgumentParser, stage: Stage) -> None:
     assert stage.command is not None
     kind, example = stage.command.kind, stage.command.example
     parser.add_argument("--backbone", required=True, metavar="SPEC", action="append", help=f"{SPEC}; may be repeated")
-    data_option(parser, "the data set's folder; none of a composed kind", required=False)
+    data_option(parser, "the data set's folder; none of a synthetic kind", required=False)
     parser.add_argument(
         "--kind",
         default=kind,
         choices=tuple(KINDS),
         metavar="KIND",
-        help=f"its layout: {', '.join(FOLDER_KINDS)}, or composed: {', '.join(COMPOSED)} (default: {kind}); "
+        help=f"its layout: {', '.join(FOLDER_KINDS)}, or synthetic: {', '.join(SYNTHETIC)} (default: {kind}); "
         "data.KEY=value sets its keys, "
         "e.g. data.classes=27",
     )
@@ -177,12 +177,12 @@ def _data_name(data: dict[str, Any], overrides: Sequence[str]) -> str:
 def _runner_of(args: Args, stage: Stage) -> Runner:
     """A study of existing backbones, in ``--out``, with one stage and what it needs. ``data.KEY=value`` sets keys."""
 
-    composed = args.kind in COMPOSED
-    if composed == bool(args.data):
-        wrong = f"--data {args.data}: kind {args.kind} is composed" if composed else "--data: is needed"
-        hint = "leave it out" if composed else f"the data set's folder, or a composed kind: {', '.join(COMPOSED)}"
+    synthetic = args.kind in SYNTHETIC
+    if synthetic == bool(args.data):
+        wrong = f"--data {args.data}: kind {args.kind} is synthetic" if synthetic else "--data: is needed"
+        hint = "leave it out" if synthetic else f"the data set's folder, or a synthetic kind: {', '.join(SYNTHETIC)}"
         raise ConfigError(wrong, hint)
-    data: dict[str, Any] = {"kind": args.kind} if composed else {"kind": args.kind, "root": args.data}
+    data: dict[str, Any] = {"kind": args.kind} if synthetic else {"kind": args.kind, "root": args.data}
     if args.kind == "voc":
         data["year"] = args.year
     if args.skip_broken:

@@ -12,7 +12,7 @@ from dinoskip.data.sets import FOLDER_KINDS, PUBLISHED_KINDS
 from dinoskip.data.sets.check import check as check_dataset
 from dinoskip.data.sets.prepare import missing
 from dinoskip.data.sets.prepare import prepare as unpack
-from dinoskip.data.sets.scenes import ScenesConfig, compose
+from dinoskip.data.sets.scenes import ScenesConfig
 from dinoskip.data.shards import open_source
 from dinoskip.errors import ConfigError
 from dinoskip.pipeline.stages.inputs import OneDataset
@@ -69,7 +69,7 @@ def scenes(args: Args) -> int:
     out = Path(args.out)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError(f"{out}: is not an empty folder", "name a new one")
-    print(compose(validate(ScenesConfig, apply_overrides(RawConfig(), args.overrides)), out))
+    print(validate(ScenesConfig, apply_overrides(RawConfig(), args.overrides)).generate(out))
     return 0
 
 

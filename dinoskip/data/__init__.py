@@ -30,7 +30,7 @@ from dinoskip.data.sets.folder import FolderConfig
 from dinoskip.data.sets.images import ImagesConfig
 from dinoskip.data.sets.masks import MasksConfig
 from dinoskip.data.sets.pascal_context import PascalContextConfig
-from dinoskip.data.sets.scenes import ScenesConfig, compose
+from dinoskip.data.sets.scenes import ScenesConfig
 from dinoskip.data.sets.voc import VocConfig, voc_detection, voc_segmentation
 from dinoskip.data.shards import Source, TarShards, open_source
 
@@ -57,7 +57,6 @@ __all__ = [
     "TarShards",
     "VocConfig",
     "check",
-    "compose",
     "dataset_name",
     "dominant_labels",
     "list_images",

@@ -230,6 +230,6 @@ def test_composed_kinds_need_no_folder(capsys: pytest.CaptureFixture[str], tmp_p
         str(tmp_path / "o"),
     ]
     assert main([*command, "--kind", "scenes_pairs", "--data", str(tmp_path)]) == 2
-    assert "kind scenes_pairs is composed" in capsys.readouterr().err
+    assert "kind scenes_pairs is synthetic" in capsys.readouterr().err
     assert main(command) == 2
     assert "--data: is needed" in capsys.readouterr().err

@@ -11,9 +11,9 @@ from PIL import Image
 
 from dinoskip.cli import main
 from dinoskip.config import RawConfig
-from dinoskip.data import ScenesConfig, compose
+from dinoskip.data import ScenesConfig
 from dinoskip.data.sets import KINDS
-from dinoskip.data.sets.kind import Composed
+from dinoskip.data.sets.kind import Synthetic
 from dinoskip.pipeline.look.study import _neighbours, labels_of, study_tree
 from dinoskip.pipeline.study import build_nodes, study_of
 from eval.knn.config import KnnConfig
@@ -23,7 +23,7 @@ VIT = "timm:vit_tiny_patch16_224,pretrained=false,depth=2,img_size=64"
 
 @pytest.fixture(scope="module")
 def scenes(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return compose(ScenesConfig(images=12, size=64), tmp_path_factory.mktemp("look") / "scenes")
+    return ScenesConfig(images=12, size=64).generate(tmp_path_factory.mktemp("look") / "scenes")
 
 
 def _photographs(folder: Path, *names: str) -> Path:
@@ -58,8 +58,8 @@ def test_every_kind_of_label_is_seen_and_measured(
     kind: str, sizes: dict[str, int], found: dict[str, tuple[str, ...]], tmp_path: Path
 ) -> None:
     composed = KINDS[kind](**sizes)
-    assert isinstance(composed, Composed)
-    labels = labels_of(composed.compose(tmp_path / "data"))
+    assert isinstance(composed, Synthetic)
+    labels = labels_of(composed.generate(tmp_path / "data"))
     assert labels.found == found
     study, variants = study_of(RawConfig(study_tree([VIT], labels, tmp_path / "out")))
     assert set(found) <= {node.stage for node in build_nodes(study, variants)}

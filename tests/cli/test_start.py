@@ -10,7 +10,7 @@ from PIL import Image
 
 from dinoskip.cli import main
 from dinoskip.cli.start import CONFIGS, PURPOSES
-from dinoskip.data import ScenesConfig, compose
+from dinoskip.data import ScenesConfig
 from dinoskip.pipeline.estimate.costs import costs
 from dinoskip.pipeline.estimate.work import StudyImages
 from dinoskip.pipeline.study import build_nodes, load_study
@@ -58,7 +58,7 @@ def _photographs(folder: Path) -> Path:
 
 def _voc(folder: Path, *without: str) -> Path:
     """Twenty scenes as VOC lays them out, without some folders of labels."""
-    made = compose(ScenesConfig(images=20, size=64, val_fraction=0.4), folder)
+    made = ScenesConfig(images=20, size=64, val_fraction=0.4).generate(folder)
     for name in without:
         shutil.rmtree(made / name)
     return made

@@ -73,7 +73,7 @@ def test_every_page_with_examples_is_run() -> None:
 
 def test_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    ScenesConfig(images=8, size=64, val_fraction=0.5).compose(tmp_path / "made").rename(tmp_path / "VOCdevkit")
+    ScenesConfig(images=8, size=64, val_fraction=0.5).generate(tmp_path / "made").rename(tmp_path / "VOCdevkit")
     values: dict[str, Any] = {"images": torch.zeros(1, 3, 224, 224)}
     run("README.md", values)
     assert {row["metric"] for row in values["rows"]} >= {"mIoU", "CorLoc"}

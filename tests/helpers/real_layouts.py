@@ -19,7 +19,7 @@ from dinoskip.data.sets import AnyDataset
 from dinoskip.data.sets.ade20k import ADE20K_CLASSES
 from dinoskip.data.sets.coco20k import ANNOTATIONS, LIST
 from dinoskip.data.sets.coco_stuff import NEVER_USED, STUFF_CLASSES
-from dinoskip.data.sets.kind import Composed
+from dinoskip.data.sets.kind import Synthetic
 from dinoskip.data.sets.nyu import GEONET_MEANS
 from dinoskip.data.sets.rooms import RoomsConfig
 from dinoskip.data.sets.scenes_pairs import ScenesPairsConfig
@@ -153,7 +153,7 @@ def make_masks(config: AnyDataset, root: Path) -> None:
 
 def _of_folder(folder: str) -> Callable[[AnyDataset, Path], None]:
     """A maker of a data set with the layout of a kind that is composed: its own maker, at a small size."""
-    composed: dict[str, Composed] = {
+    composed: dict[str, Synthetic] = {
         "DAVIS": ScenesVideoConfig(videos=2, frames=3, size=48),
         "SPair-71k": ScenesPairsConfig(classes=2, objects=1, views=2, size=64),
         "rooms": RoomsConfig(images=6, size=64, val_fraction=0.34),
@@ -161,7 +161,7 @@ def _of_folder(folder: str) -> Callable[[AnyDataset, Path], None]:
 
     def make(config: AnyDataset, root: Path) -> None:
         with tempfile.TemporaryDirectory() as scratch:
-            shutil.copytree(composed[folder].compose(Path(scratch)), root, dirs_exist_ok=True)
+            shutil.copytree(composed[folder].generate(Path(scratch)), root, dirs_exist_ok=True)
 
     return make
 
@@ -321,7 +321,7 @@ def make_real(data: Mapping[str, AnyDataset], below: Path, classes: Mapping[str,
 
     Raises :class:`KeyError` with the kind for one that nobody makes. What lies there already is left.
     """
-    real = {name: config for name, config in data.items() if not isinstance(config, Composed)}
+    real = {name: config for name, config in data.items() if not isinstance(config, Synthetic)}
     for name, config in real.items():
         if config.kind not in MAKERS:
             raise KeyError(f"{name}: tests/helpers/real_layouts.py makes no data set of kind {config.kind}")

@@ -28,7 +28,7 @@ from dinoskip.data.sets.coco_stuff import CocoStuffConfig
 from dinoskip.data.sets.davis import DavisConfig
 from dinoskip.data.sets.folder import FolderConfig
 from dinoskip.data.sets.images import ImagesConfig
-from dinoskip.data.sets.kind import Composed, DatasetKind
+from dinoskip.data.sets.kind import DatasetKind, Synthetic
 from dinoskip.data.sets.labels import Label
 from dinoskip.data.sets.layouts import nearest_layout
 from dinoskip.data.sets.masks import MasksConfig
@@ -76,7 +76,7 @@ AnyDataset = (
 D = TypeVar("D")
 DatasetConfig = Annotated[AnyDataset, Field(discriminator="kind")]
 KINDS: dict[str, type[DatasetKind]] = {cls.model_fields["kind"].default: cls for cls in AnyDataset.__args__}
-COMPOSED = tuple(kind for kind, cls in KINDS.items() if issubclass(cls, Composed))
+SYNTHETIC = tuple(kind for kind, cls in KINDS.items() if issubclass(cls, Synthetic))
 """The kinds that are made from photographs inside installed packages."""
 FOLDER_KINDS = tuple(kind for kind, cls in KINDS.items() if "root" in cls.model_fields)
 """The kinds that lie in a folder of the user's: what the command line offers for ``--kind`` and ``data check``."""
@@ -93,7 +93,7 @@ def dataset_root(config: AnyDataset, root: str | Path | None = None) -> Path:
     """Return where the files lie: ``root`` if given (scenes need it: the composed folder), else the configuration's."""
     if root is not None:
         return Path(root)
-    if isinstance(config, Composed):
+    if isinstance(config, Synthetic):
         raise ConfigError(f"{config.kind}: the composed folder is needed", "run `dinoskip data scenes OUT` first")
     return Path(config.root).expanduser()
 

@@ -114,11 +114,11 @@ class DatasetKind(Config, ABC):
         return self.checked_splits(root)
 
 
-class Composed(DatasetKind):
+class Synthetic(DatasetKind):
     """A kind that is made from photographs inside installed packages, by a study's ``data`` stage; it has no root."""
 
     @abstractmethod
-    def compose(self, out: Path) -> Path:
+    def generate(self, out: Path) -> Path:
         """Make it below ``out``, complete or not at all; return the folder that the ``open_`` methods take as root."""
 
 

@@ -23,10 +23,10 @@ from dinoskip.arrays import read_arrays
 from dinoskip.data.folders import ImageFolder
 from dinoskip.data.geometry import DepthDataset, LabelledNormals, NormalsDataset
 from dinoskip.data.schema import finite, violated
-from dinoskip.data.sets.kind import CheckedSplit, Composed
+from dinoskip.data.sets.kind import CheckedSplit, Synthetic
 from dinoskip.data.sets.nyu import LISTS, depth_of_lists
 from dinoskip.data.sets.pairs import known_split
-from dinoskip.data.sets.scenes import composed
+from dinoskip.data.sets.scenes import generated
 from dinoskip.data.sprites import KINDS, background
 from dinoskip.images import read_image
 from dinoskip.randomness import numpy_rng
@@ -41,7 +41,7 @@ METRES = 2.5  # that it covers, mirrored beyond
 FACING = np.array([0.0, 0.0, -1.0])  # the normal of what faces the camera
 
 
-class RoomsConfig(Composed):
+class RoomsConfig(Synthetic):
     """How many rooms, how large (pixels); ``val_fraction`` of them form the splits ``val`` and ``test``, the same."""
 
     kind: Literal["rooms"] = "rooms"
@@ -79,16 +79,16 @@ class RoomsConfig(Composed):
         tasks: tuple[str, ...] = ("depth", "normals")
         return [CheckedSplit(task, split, count) for task in tasks for split, count in counts.items()]
 
-    def compose(self, out: Path) -> Path:
+    def generate(self, out: Path) -> Path:
         """Compose the rooms below ``out`` and return the folder ``out/rooms``, complete or not at all.
 
-        See :func:`dinoskip.data.sets.scenes.composed`.
+        See :func:`dinoskip.data.sets.scenes.generated`.
         """
-        return composed(self, VERSION, out / FOLDER, lambda folder: _write(self, folder), RECIPE)
+        return generated(self, VERSION, out / FOLDER, lambda folder: _write(self, folder), RECIPE)
 
 
 def _inside(root: Path) -> Path:
-    """The folder with the lists: ``root``, or the one in it that :meth:`RoomsConfig.compose` makes."""
+    """The folder with the lists: ``root``, or the one in it that :meth:`RoomsConfig.generate` makes."""
     return root / FOLDER if (root / FOLDER / RECIPE).is_file() else root
 
 

@@ -24,7 +24,7 @@ from dinoskip.data.detection import DetectionDataset
 from dinoskip.data.folders import ImageFolder
 from dinoskip.data.labelled_folder import LabelledFolder
 from dinoskip.data.segmentation import IGNORE, SegmentationDataset, voc_palette
-from dinoskip.data.sets.kind import CheckedSplit, Composed
+from dinoskip.data.sets.kind import CheckedSplit, Synthetic
 from dinoskip.data.sets.voc import CLASSES_FILE, labelled_by_largest_box, voc_detection, voc_images, voc_segmentation
 from dinoskip.data.shapes import SHAPES
 from dinoskip.data.sprites import KINDS, Kind, background
@@ -39,7 +39,7 @@ PLACING_TRIES = 30
 MAX_OVERLAP = 0.12  # of the smaller box
 
 
-class ScenesConfig(Composed):
+class ScenesConfig(Synthetic):
     """How many scenes, how large (pixels), of how many classes; ``val_fraction`` of them form the validation split."""
 
     kind: Literal["scenes"] = "scenes"
@@ -91,8 +91,9 @@ class ScenesConfig(Composed):
         tasks: tuple[str, ...] = ("segmentation", "detection")
         return [CheckedSplit(task, split, count) for task in tasks for split, count in counts.items()]
 
-    def compose(self, out: Path) -> Path:
-        return compose(self, out)
+    def generate(self, out: Path) -> Path:
+        """Generate the scenes below ``out``: the VOC folder ``out/VOC2012``."""
+        return generated(self, VERSION, out / f"VOC{YEAR}", lambda folder: _write(self, folder))
 
 
 @dataclass(frozen=True)
@@ -227,16 +228,8 @@ def _borders(owner: np.ndarray) -> np.ndarray:
 # --- writing -----------------------------------------------------------------------------------------
 
 
-def compose(config: ScenesConfig, out: str | Path) -> Path:
-    """Compose the scenes below ``out`` and return the VOC folder ``out/VOC2012``.
-
-    See :func:`composed`.
-    """
-    return composed(config, VERSION, Path(out) / f"VOC{YEAR}", lambda folder: _write(config, folder))
-
-
-def composed(
-    config: Composed, version: int, final: Path, write: Callable[[Path], None], recipe_file: str = RECIPE
+def generated(
+    config: Synthetic, version: int, final: Path, write: Callable[[Path], None], recipe_file: str = RECIPE
 ) -> Path:
     """Return the folder ``final`` that ``write`` makes of a configuration and a version of the recipe.
 

@@ -18,8 +18,8 @@ from pydantic import Field
 
 from dinoskip.data.folders import ImageFolder
 from dinoskip.data.keypoints import KeypointDataset
-from dinoskip.data.sets.kind import CheckedSplit, Composed
-from dinoskip.data.sets.scenes import composed
+from dinoskip.data.sets.kind import CheckedSplit, Synthetic
+from dinoskip.data.sets.scenes import generated
 from dinoskip.data.sets.spair import spair_folder, spair_pairs
 from dinoskip.data.sprites import KINDS, background
 from dinoskip.randomness import numpy_rng
@@ -31,7 +31,7 @@ _CANDIDATES = 2000  # places that keypoints are chosen from
 _TURN = 30.0  # degrees: how far a view is turned at most
 
 
-class ScenesPairsConfig(Composed):
+class ScenesPairsConfig(Synthetic):
     """How many objects of each class, how many views of each, side in pixels, keypoints on an object.
 
     Every two views of an object are two pairs, one each way.
@@ -45,9 +45,9 @@ class ScenesPairsConfig(Composed):
     points: int = Field(default=8, ge=1, le=50, description="keypoints on an object")
     seed: int = Field(default=0, ge=0, description="of everything that is drawn")
 
-    def compose(self, out: Path) -> Path:
+    def generate(self, out: Path) -> Path:
         """Make the images and pairs in ``out/SPair-71k``, all in the split test."""
-        return composed(self, VERSION, out / "SPair-71k", lambda folder: _write(self, folder))
+        return generated(self, VERSION, out / "SPair-71k", lambda folder: _write(self, folder))
 
     def open_images(self, root: Path, split: str) -> ImageFolder:
         """Open the images of the composed folder."""

@@ -18,8 +18,8 @@ from dinoskip.data.folders import ImageFolder
 from dinoskip.data.segmentation import voc_palette
 from dinoskip.data.sequences import SequenceDataset
 from dinoskip.data.sets.davis import LEAST_FRAMES, davis_images, davis_sequences
-from dinoskip.data.sets.kind import CheckedSplit, Composed
-from dinoskip.data.sets.scenes import composed
+from dinoskip.data.sets.kind import CheckedSplit, Synthetic
+from dinoskip.data.sets.scenes import generated
 from dinoskip.data.sprites import KINDS, background
 from dinoskip.randomness import numpy_rng
 
@@ -30,7 +30,7 @@ _PAN = 0.12  # how far the background moves, by the frame's width
 _GLIDE = 0.3  # how far an object moves at most, by the frame's sides
 
 
-class ScenesVideoConfig(Composed):
+class ScenesVideoConfig(Synthetic):
     """How many videos of how many frames, how high in pixels (a third wider), with how many objects at most."""
 
     kind: Literal["scenes_video"] = "scenes_video"
@@ -40,9 +40,9 @@ class ScenesVideoConfig(Composed):
     max_objects: int = Field(default=3, ge=1, le=4, description="in a video: the first has one, the next two, ...")
     seed: int = Field(default=0, ge=0, description="of everything that is drawn")
 
-    def compose(self, out: Path) -> Path:
+    def generate(self, out: Path) -> Path:
         """Make the videos in ``out/DAVIS``, the layout of DAVIS 2017, all in the split val."""
-        return composed(self, VERSION, out / "DAVIS", lambda folder: _write(self, folder))
+        return generated(self, VERSION, out / "DAVIS", lambda folder: _write(self, folder))
 
     def open_images(self, root: Path, split: str) -> ImageFolder:
         """Open the frames of the composed folder."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dinoskip.data.sets import open_labels, open_training_images
-from dinoskip.data.sets.kind import Composed
+from dinoskip.data.sets.kind import Synthetic
 from dinoskip.data.sets.labels import LABELS
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.images import image_size
@@ -71,7 +71,7 @@ class StudyImages:
     def sides(self, name: str, split: str, use: str) -> tuple[int, int]:
         """(height, width): of the first image, as composed, or as most of a kind that is not there are."""
         config: Any = self.data[name]
-        if isinstance(config, Composed):
+        if isinstance(config, Synthetic):
             return config.size, config.size  # type: ignore[attr-defined]
         opened = self._open(name, split, use)
         if opened is not None:
@@ -86,7 +86,7 @@ class StudyImages:
     def _open(self, name: str, split: str, use: str) -> Any:
         """A split; None of an embedded set, and with ``assume`` of one that is not there."""
         config = self.data[name]
-        if isinstance(config, Composed):
+        if isinstance(config, Synthetic):
             return None
         if (name, split, use) not in self._opened:
             try:
@@ -112,7 +112,7 @@ def _published(config: Any, split: str, use: str) -> int:
     splits = config.published_splits(Path(getattr(config, "root", ".")))
     of_use = [known.expected for known in splits if (known.task, known.split) == (use, split)]
     of_split = [known.expected for known in splits if known.split == split or len(splits) == 1]
-    scored = [known.expected for known in splits if known.split != "train" != split and isinstance(config, Composed)]
+    scored = [known.expected for known in splits if known.split != "train" != split and isinstance(config, Synthetic)]
     known = [count for count in (*of_use, *of_split, *scored) if count]
     return int(min([known[0] if known else IMAGENET.get(split, IMAGENET["val"]), *(most for most in least if most)]))
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dinoskip.config import settings_for_key
-from dinoskip.data.sets.kind import Composed
+from dinoskip.data.sets.kind import Synthetic
 from dinoskip.pipeline.graph import NodeSettings
 from dinoskip.pipeline.stage import Content, DataInputs, Stage, StudyNodes, Task
 
@@ -18,7 +18,7 @@ OF_LABELLED = frozenset({"limit", "skip_broken"})
 class DataSettings(NodeSettings):
     """The settings of a data set to compose."""
 
-    scenes: Composed
+    scenes: Synthetic
 
     def plain(self) -> dict[str, Any]:
         """What the key of the node is made of."""
@@ -28,7 +28,7 @@ class DataSettings(NodeSettings):
 def run(task: Task) -> None:
     """Compose the data set in the layout of a published one."""
     settings: DataSettings = task.settings
-    settings.scenes.compose(task.out)
+    settings.scenes.generate(task.out)
 
 
 STAGE = Stage("data", run)
@@ -40,7 +40,7 @@ def of_dataset(nodes: StudyNodes, name: str, split: str, *contents: Content) -> 
     read = {"kind": config.kind, "split": split}
     unlabelled = all("pretraining" in content for content in contents)  # of which nothing is left out
     own = settings_for_key(config, without={"root", "kind", *(OF_LABELLED if unlabelled else ())})
-    if isinstance(config, Composed):
+    if isinstance(config, Synthetic):
         node = nodes.add(STAGE, name, DataSettings(config))
         own = {key: value for key, value in own.items() if key in OF_LABELLED}
         return DataInputs({"dataset": {**read, **own}}, {"data": node}, {"config": config})

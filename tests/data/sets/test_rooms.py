@@ -18,7 +18,7 @@ CONFIG = RoomsConfig(images=5, size=48, val_fraction=0.4, seed=3)
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return CONFIG.compose(tmp_path_factory.mktemp("rooms"))
+    return CONFIG.generate(tmp_path_factory.mktemp("rooms"))
 
 
 @pytest.mark.parametrize("number", range(6))
@@ -46,13 +46,13 @@ def test_normals_are_those_of_the_depth(number: int) -> None:
 
 
 def test_same_configuration_same_bytes_and_a_folder_is_kept(folder: Path, tmp_path: Path) -> None:
-    again = CONFIG.compose(tmp_path)
+    again = CONFIG.generate(tmp_path)
     files = sorted(path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
     assert files == sorted(path.relative_to(again) for path in again.rglob("*") if path.is_file())
     assert all((folder / name).read_bytes() == (again / name).read_bytes() for name in files)
-    assert CONFIG.compose(tmp_path) == again
+    assert CONFIG.generate(tmp_path) == again
     with pytest.raises(OutputInUse):
-        CONFIG.model_copy(update={"seed": 4}).compose(tmp_path)
+        CONFIG.model_copy(update={"seed": 4}).generate(tmp_path)
 
 
 def test_stored_depth_and_normals_are_those_drawn(folder: Path) -> None:
@@ -76,7 +76,7 @@ def test_check_counts_and_names_what_is_missing(folder: Path, tmp_path: Path) ->
         (task, split, count, count, True)
         for task in ("depth", "normals") for split, count in (("train", 3), ("val", 2))
     ]  # fmt: skip
-    copy = CONFIG.compose(tmp_path)
+    copy = CONFIG.generate(tmp_path)
     (copy / "rooms" / "normals_00003.npz").write_bytes(b"no arrays")
     (copy / "rooms" / "sync_depth_00004.png").unlink()
     depth, normals = (next(row for row in checks.check(CONFIG, copy) if (row.task, row.split) == (task, "val"))

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 from scipy import ndimage
 
-from dinoskip.data import ScenesConfig, compose, voc_detection, voc_segmentation
+from dinoskip.data import ScenesConfig, voc_detection, voc_segmentation
 from dinoskip.data.segmentation import voc_palette
 from dinoskip.data.sets.scenes import draw_scene
 from dinoskip.data.sprites import KINDS, PHOTOS, photo_path
@@ -21,7 +21,7 @@ CONFIG = ScenesConfig(images=12, size=96, seed=3)
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return compose(CONFIG, tmp_path_factory.mktemp("scenes"))
+    return CONFIG.generate(tmp_path_factory.mktemp("scenes"))
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -34,9 +34,9 @@ def test_photographs_come_with_the_packages() -> None:
 
 
 def test_same_seed_same_bytes(folder: Path, tmp_path: Path) -> None:
-    again = contents(compose(CONFIG, tmp_path / "again"))
+    again = contents(CONFIG.generate(tmp_path / "again"))
     assert again == contents(folder)
-    other = contents(compose(CONFIG.model_copy(update={"seed": 4}), tmp_path / "other"))
+    other = contents(CONFIG.model_copy(update={"seed": 4}).generate(tmp_path / "other"))
     assert other["JPEGImages/scene_00000.jpg"] != again["JPEGImages/scene_00000.jpg"]
     assert len(again) == 3 * 12 + 6 + 2
 
@@ -100,14 +100,14 @@ def test_objects_stand_out_from_their_background(objects: Literal["cutouts", "sh
 
 def test_finished_folder_is_kept_and_foreign_ones_are_not_touched(folder: Path, tmp_path: Path) -> None:
     stamp = (folder / "classes.txt").stat().st_mtime_ns
-    assert compose(CONFIG, folder.parent) == folder
+    assert CONFIG.generate(folder.parent) == folder
     assert (folder / "classes.txt").stat().st_mtime_ns == stamp
     with pytest.raises(OutputInUse, match="holds other data"):
-        compose(CONFIG.model_copy(update={"seed": 9}), folder.parent)
+        CONFIG.model_copy(update={"seed": 9}).generate(folder.parent)
     (tmp_path / "VOC2012").mkdir()
     (tmp_path / "VOC2012" / "precious.txt").write_text("x")
     with pytest.raises(OutputInUse):
-        compose(CONFIG, tmp_path)
+        CONFIG.generate(tmp_path)
     assert (tmp_path / "VOC2012" / "precious.txt").read_text() == "x"
 
 
@@ -117,22 +117,22 @@ def test_interruption_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr("dinoskip.data.sets.scenes.write_json", fail)
     with pytest.raises(KeyboardInterrupt):
-        compose(ScenesConfig(images=4, size=64), tmp_path / "out")
+        ScenesConfig(images=4, size=64).generate(tmp_path / "out")
     assert list((tmp_path / "out").iterdir()) == []
     shutil.rmtree(tmp_path / "out")
 
 
 def test_a_limit_is_no_part_of_what_is_composed(tmp_path: Path) -> None:
     config = ScenesConfig(images=4, size=64)
-    folder = compose(config, tmp_path)
+    folder = config.generate(tmp_path)
     assert "limit" not in (folder / "scenes.json").read_text()
-    assert compose(config.model_copy(update={"limit": 2}), tmp_path) == folder
+    assert config.model_copy(update={"limit": 2}).generate(tmp_path) == folder
 
 
 def test_cutouts_are_the_default_and_no_part_of_the_recipe(tmp_path: Path) -> None:
-    recipe = (compose(ScenesConfig(images=4, size=64), tmp_path / "old") / "scenes.json").read_text()
+    recipe = (ScenesConfig(images=4, size=64).generate(tmp_path / "old") / "scenes.json").read_text()
     assert '"objects"' not in recipe  # folders composed before there were shapes are these
-    drawn = compose(ScenesConfig(images=4, size=64, objects="shapes"), tmp_path / "new")
+    drawn = ScenesConfig(images=4, size=64, objects="shapes").generate(tmp_path / "new")
     assert "shapes" in (drawn / "scenes.json").read_text()
     assert (drawn / "classes.txt").read_text().split() == ["disc", "ring", "star", "triangle", "cross", "comb"]
 

@@ -20,7 +20,7 @@ CONFIG = ScenesPairsConfig(classes=6, objects=1, views=2, size=128, points=6)
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return CONFIG.compose(tmp_path_factory.mktemp("pairs"))
+    return CONFIG.generate(tmp_path_factory.mktemp("pairs"))
 
 
 def test_layout_is_spair(folder: Path) -> None:
@@ -37,12 +37,12 @@ def test_layout_is_spair(folder: Path) -> None:
 
 
 def test_same_configuration_same_bytes(folder: Path, tmp_path: Path) -> None:
-    again = CONFIG.compose(tmp_path)
+    again = CONFIG.generate(tmp_path)
     files = sorted(path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
     assert len(files) == 12 + 12 + 2
     assert all((folder / path).read_bytes() == (again / path).read_bytes() for path in files)
     with pytest.raises(OutputInUse, match="holds other data"):
-        CONFIG.model_copy(update={"seed": 1}).compose(tmp_path)
+        CONFIG.model_copy(update={"seed": 1}).generate(tmp_path)
 
 
 @pytest.mark.parametrize("label", [0, 3, 4, 5])

@@ -20,7 +20,7 @@ CONFIG = ScenesVideoConfig(videos=3, frames=6, size=72, max_objects=3)
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return CONFIG.compose(tmp_path_factory.mktemp("videos"))
+    return CONFIG.generate(tmp_path_factory.mktemp("videos"))
 
 
 def test_layout_is_davis(folder: Path) -> None:
@@ -33,13 +33,13 @@ def test_layout_is_davis(folder: Path) -> None:
 
 
 def test_same_configuration_same_bytes(folder: Path, tmp_path: Path) -> None:
-    again = CONFIG.compose(tmp_path)
+    again = CONFIG.generate(tmp_path)
     files = sorted(path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
     assert len(files) > 36
     assert all((folder / path).read_bytes() == (again / path).read_bytes() for path in files)
-    assert CONFIG.compose(tmp_path) == again
+    assert CONFIG.generate(tmp_path) == again
     with pytest.raises(OutputInUse, match="holds other data"):
-        CONFIG.model_copy(update={"seed": 1}).compose(tmp_path)
+        CONFIG.model_copy(update={"seed": 1}).generate(tmp_path)
 
 
 @pytest.mark.parametrize("number", range(3))
@@ -70,4 +70,4 @@ def test_a_limit_is_of_videos(folder: Path) -> None:
     some = open_labels(VIDEO, limited, "val", folder)
     assert len(some.sequences) == 2
     assert len(some) == len(some.target_files) == 12
-    assert limited.compose(folder.parent) == folder
+    assert limited.generate(folder.parent) == folder

@@ -22,7 +22,6 @@ from dinoskip.data import (
     ScenesConfig,
     VocConfig,
     check,
-    compose,
     dataset_name,
     open_images,
     open_labels,
@@ -106,7 +105,7 @@ def test_scenes_need_the_composed_folder(tmp_path: Path) -> None:
     config = ScenesConfig(images=4, size=64, classes=2)
     with pytest.raises(ConfigError, match="composed folder"):
         open_images(config)
-    compose(config, tmp_path)
+    config.generate(tmp_path)
     assert open_labels(SEGMENTATION, config, "val", tmp_path).name == "scenes"
     assert len(open_images(config, tmp_path)) == 3
     assert open_labels(CLASSES, config, "train", tmp_path).class_names == ("flower", "coin")
@@ -139,7 +138,7 @@ def test_check_of_folders_and_scenes(photo_folder: Path, tmp_path: Path) -> None
     (sampled,) = check(ImagesConfig(root=str(photo_folder)), sample=5)
     assert sampled.sampled == 5
     config = ScenesConfig(images=5, size=64)
-    compose(config, tmp_path / "scenes")
+    config.generate(tmp_path / "scenes")
     rows = check(config, tmp_path / "scenes")
     assert [(row.task, row.found) for row in rows] == [
         ("segmentation", 4), ("segmentation", 1), ("detection", 4), ("detection", 1),
@@ -180,7 +179,7 @@ def test_the_kinds_are_known_without_torch() -> None:
 
 
 def test_a_limit_cuts_every_labelled_split_down_alike(tmp_path: Path) -> None:
-    root = compose(ScenesConfig(images=16, size=64, val_fraction=0.5), tmp_path / "scenes")
+    root = ScenesConfig(images=16, size=64, val_fraction=0.5).generate(tmp_path / "scenes")
     whole, cut = ScenesConfig(images=16), ScenesConfig(images=16, limit=3)
     for label in (SEGMENTATION, DETECTION, CLASSES):
         every, part = open_labels(label, whole, "val", root), open_labels(label, cut, "val", root)

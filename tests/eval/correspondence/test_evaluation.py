@@ -37,7 +37,7 @@ def backbone() -> Backbone:
 @pytest.fixture(scope="module")
 def pairs(tmp_path_factory: pytest.TempPathFactory) -> KeypointDataset:
     config = ScenesPairsConfig(classes=2, objects=2, views=2, size=96, points=5)
-    return config.open_keypoints(config.compose(tmp_path_factory.mktemp("pairs")), "test", None)
+    return config.open_keypoints(config.generate(tmp_path_factory.mktemp("pairs")), "test", None)
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,7 @@ CONFIG = RoomsConfig(images=9, size=32, val_fraction=0.34)
 
 @pytest.fixture(scope="module")
 def rooms(tmp_path_factory: pytest.TempPathFactory) -> tuple[DepthDataset, DepthDataset]:
-    folder = CONFIG.compose(tmp_path_factory.mktemp("rooms"))
+    folder = CONFIG.generate(tmp_path_factory.mktemp("rooms"))
     return CONFIG.open_depth(folder, "train", None), CONFIG.open_depth(folder, "val", None)
 
 

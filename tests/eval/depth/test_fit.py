@@ -30,7 +30,7 @@ SETTINGS = {
 @pytest.fixture(scope="module")
 def rooms(tmp_path_factory: pytest.TempPathFactory) -> DepthDataset:
     config = RoomsConfig(images=8, size=40)
-    return config.open_depth(config.compose(tmp_path_factory.mktemp("rooms")), "train", None)
+    return config.open_depth(config.generate(tmp_path_factory.mktemp("rooms")), "train", None)
 
 
 @pytest.fixture(scope="module")

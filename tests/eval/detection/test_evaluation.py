@@ -13,7 +13,7 @@ from timm import create_model as timm_model
 
 from dinoskip.data.sets.coco import CocoConfig
 from dinoskip.data.sets.coco_json import CocoDetection
-from dinoskip.data.sets.scenes import ScenesConfig, compose
+from dinoskip.data.sets.scenes import ScenesConfig
 from dinoskip.errors import DataError
 from dinoskip.files import load_tensors
 from dinoskip.models import Backbone, create_model
@@ -108,7 +108,7 @@ def test_fine_tuning_moves_a_copy_of_the_network(root: Path, tmp_path: Path) -> 
 
 def test_a_set_without_outlines_has_boxes_alone(tmp_path: Path) -> None:
     config = ScenesConfig(images=8, size=SIDE, classes=2)
-    compose(config, tmp_path / "scenes")
+    config.generate(tmp_path / "scenes")
     splits = [config.open_detection(tmp_path / "scenes", split, None) for split in ("train", "val")]
     backbone = Backbone.from_model(timm_model("resnet18", pretrained=False, num_classes=0), image_size=SIDE).parts[1]
     rows = evaluate(backbone, splits[0], splits[1], [2], tmp_path / "out", SMALL, {"model": "resnet"}, workers=1)

@@ -23,7 +23,7 @@ from tests.eval.normals.test_angles import plain_loss
 
 def rooms(folder: object) -> NormalsDataset:
     config = RoomsConfig(images=6, size=40)
-    return config.open_normals(config.compose(folder), "train", None)  # type: ignore[arg-type]
+    return config.open_normals(config.generate(folder), "train", None)  # type: ignore[arg-type]
 
 
 def test_a_head_of_the_stack_is_a_convolution_trained_alone(tmp_path: object) -> None:

@@ -21,7 +21,7 @@ from dinoskip.console import read_metrics
 from dinoskip.data import ImageFolder, voc_segmentation
 from dinoskip.data.labelled_folder import LabelledFolder
 from dinoskip.data.segmentation import SegmentationDataset
-from dinoskip.data.sets.scenes import ScenesConfig, compose
+from dinoskip.data.sets.scenes import ScenesConfig
 from dinoskip.distributed import World
 from dinoskip.errors import ConfigError
 from dinoskip.features import Transform, export
@@ -68,7 +68,7 @@ def classes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def scenes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("scenes") / "set"
-    compose(ScenesConfig(images=24, size=64, val_fraction=0.5), root)
+    ScenesConfig(images=24, size=64, val_fraction=0.5).generate(root)
     return root
 
 

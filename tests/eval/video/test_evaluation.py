@@ -47,7 +47,7 @@ def backbone() -> Backbone:
 @pytest.fixture(scope="module")
 def videos(tmp_path_factory: pytest.TempPathFactory) -> SequenceDataset:
     config = ScenesVideoConfig(videos=2, frames=5, size=60, max_objects=2)
-    return config.open_sequences(config.compose(tmp_path_factory.mktemp("videos")), "val", None)
+    return config.open_sequences(config.generate(tmp_path_factory.mktemp("videos")), "val", None)
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from dinoskip.config import RawConfig
-from dinoskip.data import ScenesConfig, compose
+from dinoskip.data import ScenesConfig
 from dinoskip.flops import vit_flops
 from dinoskip.models import VitConfig, save_weights
 from dinoskip.models.build import from_config
@@ -120,7 +120,7 @@ def test_images_are_counted_where_they_are(tmp_path: Path) -> None:
 
     make_classes(tmp_path / "train", each=4)
     make_classes(tmp_path / "val", each=2)
-    voc = compose(ScenesConfig(images=12, size=64, val_fraction=0.25), tmp_path / "voc")
+    voc = ScenesConfig(images=12, size=64, val_fraction=0.25).generate(tmp_path / "voc")
     tree = {
         "name": "s",
         "data": {

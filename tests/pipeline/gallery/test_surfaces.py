@@ -44,7 +44,7 @@ def test_axes_are_colours() -> None:
 
 
 def test_saved_maps_stand_beside_the_truth(tmp_path: Path) -> None:
-    CONFIG.compose(tmp_path / "data")
+    CONFIG.generate(tmp_path / "data")
     opened = CONFIG.open_depth(tmp_path / "data", "val", None)
     for layer, shape in (("depth", (2, 8, 8)), ("normals", (2, 3, 8, 8))):
         (tmp_path / layer).mkdir()
@@ -72,7 +72,7 @@ def test_depth_of_another_data_set_has_images_of_its_own(tmp_path: Path) -> None
     assert gallery.inputs["data depth"] == "data/rooms"
     assert gallery.inputs["depth:skip-adamw"] == "depth/skip-adamw/ep1/rooms"
     (tmp_path / "depth").mkdir()
-    CONFIG.compose(tmp_path / "data")
+    CONFIG.generate(tmp_path / "data")
     opened = CONFIG.open_depth(tmp_path / "data", "test", None)
     values = np.random.default_rng(0).uniform(0.5, 9, (2, 8, 8)).astype(np.float16)
     with open(tmp_path / "depth" / "maps.npz", "wb") as stream:

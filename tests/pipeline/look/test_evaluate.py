@@ -7,14 +7,14 @@ import pytest
 from PIL import Image
 
 import dinoskip
-from dinoskip.data import ScenesConfig, compose
+from dinoskip.data import ScenesConfig
 from dinoskip.errors import ConfigError, DataError
 
 VIT = "timm:vit_tiny_patch16_224,pretrained=false,depth=2,img_size=64"
 
 
 def test_rows_for_a_table(tmp_path: Path) -> None:
-    scenes = compose(ScenesConfig(images=12, size=64), tmp_path / "scenes")
+    scenes = ScenesConfig(images=12, size=64).generate(tmp_path / "scenes")
     small = {"evaluate.probe.size": 64, "evaluate.probe.epochs": 1}
     rows = dinoskip.evaluate(VIT, scenes, ["probe"], out=tmp_path / "out", blocks=[2], settings=small)
     models = [row for row in rows if not row["model"].startswith("baseline")]

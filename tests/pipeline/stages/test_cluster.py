@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dinoskip.data.sets.scenes import ScenesConfig, compose
+from dinoskip.data.sets.scenes import ScenesConfig
 from dinoskip.errors import ConfigError
 from dinoskip.pipeline.graph import Node
 from dinoskip.pipeline.study import build_nodes, load_study
@@ -72,7 +72,7 @@ def test_a_study_without_them_is_as_it_was(tmp_path: Path) -> None:
     ],
 )
 def test_each_is_a_command(tmp_path: Path, task: str, metric: str, settings: list[str]) -> None:
-    compose(ScenesConfig(images=8, size=64, val_fraction=0.5), tmp_path / "scenes")
+    ScenesConfig(images=8, size=64, val_fraction=0.5).generate(tmp_path / "scenes")
     done = dinoskip(
         task, "--backbone", "timm:vit_tiny_patch16_224,pretrained=false,depth=2", "--data",
         str(tmp_path / "scenes"), "--kind", "voc", "--out", str(tmp_path / "out"), "--json", "-q", *settings,

@@ -32,7 +32,7 @@ def test_a_node_reads_the_weights_and_the_composed_rooms(tmp_path: Path) -> None
 
 
 def test_the_command_on_a_folder_in_the_published_layout(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    data = RoomsConfig(images=4, size=32, val_fraction=0.5).compose(tmp_path / "made")
+    data = RoomsConfig(images=4, size=32, val_fraction=0.5).generate(tmp_path / "made")
     settings = {"iterations": 2, "batch_size": 2, "crop": [32, 32], "bins": 4, "upsample": 1, "evaluated": "all"}
     code = main([
         "depth", "--backbone", "timm:vit_tiny_patch16_224,pretrained=false,depth=2,img_size=32", "--data", str(data),
