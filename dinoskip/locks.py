@@ -117,31 +117,31 @@ def _refusal(path: Path, holder: dict[str, Any]) -> OutputInUse:
 
 def _acquire(path: Path, content: bytes) -> None:
     # The content is there before the name is: link() fails if the name exists.
-    mine = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}")
+    claim = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}")
     for _ in range(20):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            mine.write_bytes(content)
-            os.link(mine, path)
+            claim.write_bytes(content)
+            os.link(claim, path)
             return
         except FileExistsError:
             if (present := _read(path)) is None:  # released just now
                 continue
             with suppress(FileNotFoundError):  # swept by one that held the lock and died since
-                if not _is_dead(path, _holder(present), mine.stat().st_mtime):
+                if not _is_dead(path, _holder(present), claim.stat().st_mtime):
                     raise _refusal(path, _holder(present)) from None
-                if _take_over(path, present, mine):
+                if _take_over(path, present, claim):
                     return
         except FileNotFoundError:  # the holder before us has just removed the directory
             continue
         finally:
-            mine.unlink(missing_ok=True)
+            claim.unlink(missing_ok=True)
         time.sleep(0.05)
     raise OutputInUse(f"{path}: could not be taken over", "remove it if no run is using this directory")
 
 
-def _take_over(path: Path, dead: bytes, mine: Path) -> bool:
-    """Put ``mine`` in the place of the lock of a dead holder, if its content still is ``dead``.
+def _take_over(path: Path, dead: bytes, claim: Path) -> bool:
+    """Put the file ``claim`` in the place of the lock of a dead holder, if its content still is ``dead``.
 
     Contenders do so one at a time, under a lock of their own, and the name never vanishes: whoever comes late finds
     the new holder. That lock may itself be of a dead process, and is taken over in the same way.
@@ -152,10 +152,10 @@ def _take_over(path: Path, dead: bytes, mine: Path) -> bool:
     except OutputInUse:
         return False
     try:
-        if _read(path) != dead or not _is_dead(path, _holder(dead), mine.stat().st_mtime):
+        if _read(path) != dead or not _is_dead(path, _holder(dead), claim.stat().st_mtime):
             return False
         with suppress(FileNotFoundError):  # swept by one that held the lock and died since
-            os.replace(mine, path)
+            os.replace(claim, path)
             return True
         return False
     finally:

@@ -52,7 +52,7 @@ class LiveDiagnostics:
         self._images, self._size = images, size
         self._pixels: Tensor | None = None
 
-    def _inputs(self, like: Tensor) -> Tensor:
+    def _inputs(self, parameter: Tensor) -> Tensor:
         if self._pixels is None:
             pixels = []
             for index in range(min(len(self._images), _TRIED)):
@@ -65,7 +65,7 @@ class LiveDiagnostics:
             if not pixels:
                 raise DataError(f"none of the first {_TRIED} images can be read")
             self._pixels = torch.stack(pixels)
-        return self._pixels.to(like.device, like.dtype, non_blocking=True)
+        return self._pixels.to(parameter.device, parameter.dtype, non_blocking=True)
 
     @torch.no_grad()
     def signals(self, backbone: VisionTransformer) -> Row:
@@ -73,10 +73,10 @@ class LiveDiagnostics:
         :class:`dinoskip.diagnostics.BlockRow` has, too: a list over blocks each.
         """
         modes = [(module, module.training) for module in backbone.modules()]
-        like = next(backbone.parameters())
+        parameter = next(backbone.parameters())
         backbone.eval()
         try:
-            looked = [_tensors(block) for block in block_activations(backbone, self._inputs(like))]
+            looked = [_tensors(block) for block in block_activations(backbone, self._inputs(parameter))]
         finally:
             for module, mode in modes:
                 module.training = mode

@@ -209,11 +209,11 @@ class Accuracy:
 
         Raises :class:`DataError`, on every rank, if it fails on one: an image that cannot be read, no device memory.
         """
-        mine = range(here.rank, len(self.folder), here.size)
+        own_images = range(here.rank, len(self.folder), here.size)
 
         def count() -> list[int]:
             counts = torch.zeros(2, dtype=torch.int64, device=here.device)  # read once, when all batches are done
-            for images, labels in validation_batches(self.folder, mine, self.size, self.batch_size, self.workers):
+            for images, labels in validation_batches(self.folder, own_images, self.size, self.batch_size, self.workers):
                 truth = labels.to(here.device, non_blocking=True)
                 logits = network(normalise(images.to(here.device, non_blocking=True)))
                 counts += torch.stack([hits(logits, truth, k).sum() for k in (1, 5)])

@@ -106,7 +106,7 @@ class Teacher(Teaching):
 
     def sample(self, rows: Sequence[int], crops: Callable[[], Tensor]) -> list[TeacherFeatures]:
         """Features of centre crops, a few at a time."""
-        return [self.features(some, iter(())) for some in torch.split(crops(), _AT_ONCE)]
+        return [self.features(part, iter(())) for part in torch.split(crops(), _AT_ONCE)]
 
     def _input(self, images: Tensor) -> Tensor:
         """The batch at this teacher's size and with its statistics."""

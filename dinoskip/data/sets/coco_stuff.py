@@ -138,8 +138,8 @@ def coco_stuff_folders(root: Path, split: str) -> PairFolders:
             if names and all(name.endswith(TRAIN_IDS) for name in names):
                 return PairFolders(images, masks, mask_ending=TRAIN_IDS)
             return PairFolders(images, masks, not_masks=TRAIN_IDS)
-    beside = images.is_dir() and next(images.glob("*.png"), None) is not None
-    return PairFolders(images, images if beside else root / "stuffthingmaps" / part)
+    among_images = images.is_dir() and next(images.glob("*.png"), None) is not None
+    return PairFolders(images, images if among_images else root / "stuffthingmaps" / part)
 
 
 def of_train_ids(classes: ClassMap) -> ClassMap:

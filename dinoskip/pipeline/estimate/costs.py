@@ -155,13 +155,13 @@ def lines(made: Sequence[Cost], card: str, measured: Mapping[str, float]) -> lis
     return [*rows, _line("all", made, card, measured)]
 
 
-def _line(what: str, some: Sequence[Cost], card: str, measured: Mapping[str, float]) -> tuple[str, ...]:
-    hours, disk = sum(cost.hours(CARDS[card]) for cost in some), sum(cost.disk for cost in some) / 1e9
-    known = [cost.work * measured[cost.kind] / 3600 for cost in some if cost.kind in measured]
-    more = "> " if 0 < len(known) < len(some) else ""
-    images = sum(cost.images for cost in some)
+def _line(what: str, costs_of: Sequence[Cost], card: str, measured: Mapping[str, float]) -> tuple[str, ...]:
+    hours, disk = sum(cost.hours(CARDS[card]) for cost in costs_of), sum(cost.disk for cost in costs_of) / 1e9
+    known = [cost.work * measured[cost.kind] / 3600 for cost in costs_of if cost.kind in measured]
+    more = "> " if 0 < len(known) < len(costs_of) else ""
+    images = sum(cost.images for cost in costs_of)
     return (
-        what, str(len(some)), f"{images:,}" if images else "", _hours(hours), f"{more}{_hours(sum(known))}",
+        what, str(len(costs_of)), f"{images:,}" if images else "", _hours(hours), f"{more}{_hours(sum(known))}",
         f"{disk:,.1f}" if disk >= 0.05 else "",
     )  # fmt: skip
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +123,25 @@ def windows_of(sides: tuple[int, int], size: int, stride: int) -> int:
     return math.prod(1 + math.ceil(max(side - size, 0) / stride) for side in scaled)
 
 
+@dataclass(frozen=True)
+class _SectionPasses:
+    """The settings of a task that say how many images it sends through the network; 0 and None where it has none."""
+
+    flip_test: bool = False
+    stride: int = 0
+    iterations: int = 0
+    batch_size: int = 0
+    epochs: float = 0
+    size: int = 0
+    crop: tuple[int, int] | None = None
+    short_side: int = 0
+
+    @classmethod
+    def of(cls, section: Any) -> _SectionPasses:
+        known = {field.name for field in fields(cls)}
+        return cls(**{name: value for name, value in vars(section).items() if name in known and value})
+
+
 class StudyWork:
     """What the nodes of one study pass through their networks, and the features that they read."""
 
@@ -160,18 +179,18 @@ class StudyWork:
 
     def _live(self, node: Node, settings: TaskSettings) -> PassedImages:
         """Training images as often as the section says, and the scored ones once, or twice where they are flipped."""
-        record, given = settings.record, vars(settings.section)
+        record, given = settings.record, _SectionPasses.of(settings.section)
         name, splits = self._data(node), list(record.splits(settings.section).values())
-        images = self.images.count(name, splits[-1], record.label) * (2 if given.get("flip_test") else 1)
-        if given.get("stride"):
-            images *= windows_of(self.images.sides(name, splits[-1], record.label), given["size"], given["stride"])
-        if given.get("iterations"):
-            images += given["iterations"] * given["batch_size"]
-        elif given.get("epochs"):
-            images += round(self.images.count(name, splits[0], record.label) * given["epochs"])
-        sides = (given["size"],) * 2 if "size" in given else given.get("crop")
+        images = self.images.count(name, splits[-1], record.label) * (2 if given.flip_test else 1)
+        if given.stride:
+            images *= windows_of(self.images.sides(name, splits[-1], record.label), given.size, given.stride)
+        if given.iterations:
+            images += given.iterations * given.batch_size
+        elif given.epochs:
+            images += round(self.images.count(name, splits[0], record.label) * given.epochs)
+        sides = (given.size, given.size) if given.size else given.crop
         height, width = sides or self.images.sides(name, splits[-1], record.label)
-        scale = given["short_side"] / min(height, width) if "short_side" in given else 1
+        scale = given.short_side / min(height, width) if given.short_side else 1
         return self._of(node, settings.study.blocks, images, (round(height * scale), round(width * scale)))
 
     def _of(self, node: Node, blocks: str | Sequence[int], images: int, sides: tuple[int, int]) -> PassedImages:

@@ -46,7 +46,7 @@ def normal_colours(normals: NDArray[Any]) -> Colours:
     return colours
 
 
-def _beside(square: Colours, height: int, width: int) -> Colours:
+def _in_the_middle(square: Colours, height: int, width: int) -> Colours:
     """A map of the square in the middle of an image (height, width), grey beside it up to the whole image."""
     if height >= width:
         around = round(square.shape[0] * (height - width) / width / 2)
@@ -65,11 +65,11 @@ def surface_pictures(task: Task, label: str, ids: Sequence[str], blocks: Sequenc
         folder = task.inputs.get(f"{layer}:{label}")
         if folder is None:
             continue
-        opened, beside = _opened(task, layer)
+        opened, of_other_set = _opened(task, layer)
         folder = part_folder(folder, blocks)
-        drawn = pictured(opened, folder, opened.ids[: task.settings.section.first] if beside else ids)
+        drawn = pictured(opened, folder, opened.ids[: task.settings.section.first] if of_other_set else ids)
         pictures[layer] = {
-            block: {_beside_id(layer, name) if beside else name: pair for name, pair in own.items()}
+            block: {_other_id(layer, name) if of_other_set else name: pair for name, pair in own.items()}
             for block, own in drawn.items()
         }
     return pictures
@@ -81,20 +81,20 @@ def surface_images(task: Task) -> list[GalleryImage]:
     for layer in task.settings.surfaces:
         opened, _ = _opened(task, layer)
         count = min(len(opened.ids), task.settings.section.first)
-        images += [GalleryImage(_beside_id(layer, opened.ids[i]), opened.path(i), layer=layer) for i in range(count)]
+        images += [GalleryImage(_other_id(layer, opened.ids[i]), opened.path(i), layer=layer) for i in range(count)]
     return images
 
 
-def _beside_id(layer: str, name: str) -> str:
+def _other_id(layer: str, name: str) -> str:
     return f"{layer} {name}"
 
 
 def _opened(task: Task, layer: str) -> tuple[Any, bool]:
     """The data set that has a layer's true maps, and whether it is another than the gallery's."""
     settings: GallerySettings = task.settings
-    beside = layer in settings.surfaces
-    config, root = dataset_of(task, layer if beside else "")
-    return open_labels(LABELS[layer], config, settings.surfaces.get(layer, settings.split), root), beside
+    of_other_set = layer in settings.surfaces
+    config, root = dataset_of(task, layer if of_other_set else "")
+    return open_labels(LABELS[layer], config, settings.surfaces.get(layer, settings.split), root), of_other_set
 
 
 def _saved(folder: Path, ids: Sequence[str]) -> dict[int, dict[str, NDArray[Any]]]:
@@ -126,11 +126,11 @@ def _normals(opened: NormalsDataset, folder: Path, ids: Sequence[str]) -> dict[i
         if name not in truths:
             one = opened.read(index[name])
             size = (one.valid.shape[0], one.valid.shape[1])
-            shape = _beside(square, *size).shape
+            shape = _in_the_middle(square, *size).shape
             truth = normal_colours(nearest(one.normals * one.valid[..., None], (shape[0], shape[1])))
             truths[name] = truth, size
         truth, size = truths[name]
-        return _beside(square, *size), truth
+        return _in_the_middle(square, *size), truth
 
     return _by_block(_saved(folder, ids), both, index)
 

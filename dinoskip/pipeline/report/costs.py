@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -41,6 +41,24 @@ class Throughput:
     steps: int
     images_per_s: float
     seconds: float
+
+
+@dataclass(frozen=True)
+class RunMachine:
+    """What ``env.json`` of a training run says of its machine, as far as it says so."""
+
+    torch: str = "unknown"
+    cores: str = "unknown"
+    processor: str = "an unnamed processor"
+    GPUs: str = "unknown"
+    world_size: int = 1
+    matmul_gflops: float | None = None
+
+    @classmethod
+    def read(cls, run: Path) -> RunMachine:
+        """The machine of the run in a folder; :class:`DataError` without the file."""
+        stored = read_json(run / "env.json")
+        return cls(**{field.name: stored[field.name] for field in fields(cls) if field.name in stored})
 
 
 def throughput(rows: Sequence[Mapping[str, Any]], batch_size: int) -> Throughput | None:
@@ -87,8 +105,8 @@ def _line(name: str, run: Path, batch_size: int, gflop: float) -> list[list[obje
     if speed is None:
         return []
     reached = speed.images_per_s * gflop
-    where = read_json(run / "env.json") if (run / "env.json").is_file() else {}
-    limit = where["matmul_gflops"] * where["world_size"] if "matmul_gflops" in where else None
+    machine = RunMachine.read(run) if (run / "env.json").is_file() else RunMachine()
+    limit = None if machine.matmul_gflops is None else machine.matmul_gflops * machine.world_size
     share: list[object] = ["not measured", "not measured"] if limit is None else [limit, 100 * reached / limit]
     return [[name, speed.steps, speed.images_per_s, speed.seconds / 60, gflop, reached, *share]]
 

@@ -21,7 +21,7 @@ from dinoskip.environment import describe
 from dinoskip.files import read_json, write_text
 from dinoskip.init.config import ModelConfig
 from dinoskip.pipeline.analysis.results import Analysis, Inside
-from dinoskip.pipeline.report.costs import cost_tables
+from dinoskip.pipeline.report.costs import RunMachine, cost_tables
 from dinoskip.pipeline.report.notices import note_unfinished, notices, unmeasured
 from dinoskip.pipeline.report.settings import ReportSettings
 from dinoskip.pipeline.stage import Task, without_place
@@ -143,9 +143,8 @@ def _trained_with(task: Task) -> dict[str, str]:
     machines: dict[str, list[str]] = {}
     for role, path in sorted(task.inputs.items()):
         if role.startswith(_TRAINING) and (path / "env.json").is_file():
-            machine = read_json(path / "env.json")
-            cores = f"{machine.get('cores')} cores of {machine.get('processor', 'an unnamed processor')}"
-            about = f"torch {machine.get('torch')}, {cores}, GPUs: {machine.get('GPUs')}"
+            machine = RunMachine.read(path)
+            about = f"torch {machine.torch}, {machine.cores} cores of {machine.processor}, GPUs: {machine.GPUs}"
             machines.setdefault(about, []).append(role.partition("/")[2])
     if len(machines) == 1:
         return {"trained with": next(iter(machines))}
@@ -163,8 +162,7 @@ def _variant(task: Task, name: str, rows: Sequence[EvalResult]) -> StudyVariant:
     if own.model is None:
         shown["model"] = own.backbone
     else:
-        parts = {part: _settings_of(own, part) for part in _PARTS}
-        shown = {part: _short(values, _shared(task, part, values)) for part, values in parts.items()}
+        shown = {part: _short(task, own, part) for part in _PARTS}
         shown |= {"seed": own.seed} if own.family else {}
     unresolved = ""
     if own.sweep in task.inputs:
@@ -198,27 +196,27 @@ def _role(model: ModelConfig) -> str:
 _PARTS = ("model", "initialisation", "optimizer")
 
 
-def _settings_of(own: Variant, part: str) -> dict[str, Any]:
-    """One of a trained variant's :data:`_PARTS`; the model without its initialisation."""
+def _settings_of(own: Variant, part: str) -> tuple[str, dict[str, Any]]:
+    """Name and other settings of one of a trained variant's :data:`_PARTS`; the model without its initialisation."""
     assert own.model is not None
     assert own.optimizer is not None
-    if part == "model":
-        return own.model.model_dump(mode="json", exclude={"init"})
-    return dump(own.optimizer if part == "optimizer" else own.model.init)
+    config = {"model": own.model, "initialisation": own.model.init, "optimizer": own.optimizer}[part]
+    return config.name, config.model_dump(mode="json", exclude={"name", "init"} if part == "model" else {"name"})
 
 
-def _shared(task: Task, part: str, values: Mapping[str, Any]) -> dict[str, Any]:
+def _shared(task: Task, own: Variant, part: str) -> dict[str, Any]:
     """The settings that all variants whose ``part`` goes by the same name have in common."""
-    every = (_settings_of(own, part) for own in task.settings.trained)
-    alike = [other for other in every if other["name"] == values["name"]]
+    name, values = _settings_of(own, part)
+    alike = [settings for other, settings in (_settings_of(v, part) for v in task.settings.trained) if other == name]
     return {key: value for key, value in values.items() if all(key in other and other[key] == value for other in alike)}
 
 
-def _short(values: Mapping[str, Any], shared: Mapping[str, Any]) -> str:
+def _short(task: Task, own: Variant, part: str) -> str:
     """``soap (lr 0.0005)``: the name, and what is not shared with the others of that name."""
+    (name, values), shared = _settings_of(own, part), _shared(task, own, part)
     rest = {key: value for key, value in values.items() if key not in shared}
     about = ", ".join(f"{key} {setting(value)}" for key, value in flatten(rest).items())
-    return f"{values['name']} ({about})" if about else str(values["name"])
+    return f"{name} ({about})" if about else name
 
 
 def _confounds(task: Task, variants: Sequence[StudyVariant]) -> list[str]:
@@ -255,9 +253,7 @@ def _protocol(task: Task) -> dict[str, dict[str, object]]:
     sections: dict[str, dict[str, object]] = {"study": {"seed": card["seed"]}}
     for part in _PARTS:
         for own in task.settings.trained:
-            values = _settings_of(own, part)
-            shared = {key: value for key, value in _shared(task, part, values).items() if key != "name"}
-            sections[f"{part}: {values['name']}"] = dict(flatten(shared))
+            sections[f"{part}: {_settings_of(own, part)[0]}"] = flatten(_shared(task, own, part))
     sections |= {name: dict(flatten(value)) for name, value in card.items() if isinstance(value, Mapping)}
     sections |= {f"data: {name}": flatten(without_place(config)) for name, config in task.settings.data.items()}
     return {name: values for name, values in sections.items() if values}

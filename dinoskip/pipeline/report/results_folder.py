@@ -57,9 +57,9 @@ def _say_replaced(standing: Path, fresh: Path) -> None:
     if not all((page / STUDY).is_file() for page in (standing, fresh)):
         return
     old, new = (read_yaml(page / STUDY).tree for page in (standing, fresh))
-    gone = [one for one in old["variants"]["model"] if one not in new["variants"]["model"]]
-    titles = [str(one["report"]["title"] or one["name"]) for one in (old, new)]
-    if gone or titles[0] != titles[1]:
+    before, after = (study["variants"]["model"] for study in (old, new))
+    titles = [str(study["report"]["title"] or study["name"]) for study in (old, new)]
+    if titles[0] != titles[1] or any(model not in after for model in before):
         log.warning(
             "%s: the page %r is replaced by %r, of another title or without some of its variants; studies with a name "
             "each keep a page each, and share what was computed with `stages: NAME`", standing, *titles,

@@ -80,7 +80,7 @@ def _shown_split(study: StudyBase, name: str) -> str:
     return str(section.val_split)
 
 
-def _beside(study: StudyBase, name: str) -> dict[str, str]:
+def _other_sets(study: StudyBase, name: str) -> dict[str, str]:
     """Data sets whose depth or normals are shown beside the gallery's own, by layer: the first of each."""
     measured = {record.name: _datasets(study, record) for record in _surfaces()}
     return {layer: names[0] for layer, names in measured.items() if names and name not in names}
@@ -92,7 +92,7 @@ def _datasets(study: StudyBase, record: EvaluationTask) -> tuple[str, ...]:
     return tuple(section.datasets)
 
 
-def _measured(nodes: StudyNodes, place: str, label: str, name: str, beside: Mapping[str, str]) -> dict[str, str]:
+def _measured(nodes: StudyNodes, place: str, label: str, name: str, other_sets: Mapping[str, str]) -> dict[str, str]:
     """The nodes whose rows and pictures of a network are shown, by role; ``name`` is the gallery's data set.
 
     Pictures are of that data set, or of the first of those that a task with pictures of its own is done on; rows alone
@@ -104,7 +104,7 @@ def _measured(nodes: StudyNodes, place: str, label: str, name: str, beside: Mapp
         if record.pictures == "strips":
             roles = {f"{record.name} strips": one for one in names[:1]}
         elif record.pictures:
-            roles = {record.name: beside.get(record.name, name)}
+            roles = {record.name: other_sets.get(record.name, name)}
         else:
             roles = {f"{record.name} {one}": one for one in names}
         found = {f"{role}:{label}": f"{record.name}/{place}/{one}" for role, one in roles.items()}
@@ -113,11 +113,11 @@ def _measured(nodes: StudyNodes, place: str, label: str, name: str, beside: Mapp
 
 
 def _with_surfaces(
-    nodes: StudyNodes, shown: DataInputs, beside: Mapping[str, str]
+    nodes: StudyNodes, shown: DataInputs, other_sets: Mapping[str, str]
 ) -> tuple[DataInputs, dict[str, str]]:
     """``shown``, and the images and true maps of other data sets, by layer; and their splits."""
     surfaces, splits = {}, {}
-    for layer, name in beside.items():
+    for layer, name in other_sets.items():
         section: Any = nodes.study.section(task_record(layer).section)
         split = splits[layer] = section.val_split
         more = data.of_dataset(nodes, name, split, ("images", "pretraining", split), ("targets", layer, split))
@@ -141,7 +141,7 @@ def add_nodes(nodes: StudyNodes) -> None:
 
     last = max(evaluated_epochs(study), default=0)
     epochs = section.epochs or (last,)
-    beside = _beside(study, name)
+    other_sets = _other_sets(study, name)
     inputs: dict[str, str] = {}
     models: list[ShownModel] = []
     outside: dict[str, tuple[Any, ...]] = {}
@@ -156,10 +156,10 @@ def add_nodes(nodes: StudyNodes) -> None:
         models.append(ShownModel(label, variant, model.epoch, nodes.blocks(model.variant), spec))
         outside |= {f"backbone {spec}": content for content in model.outside.values()}
         inputs |= {f"{role}:{label}": node for role, node in model.inputs.items()}
-        inputs |= _measured(nodes, model.place, label, name, beside)
+        inputs |= _measured(nodes, model.place, label, name, other_sets)
     split = _shown_split(study, name)
     shown = data.of_dataset(nodes, name, split, *_contents(study.data[name], split))
-    shown, splits = _with_surfaces(nodes, shown, beside)
+    shown, splits = _with_surfaces(nodes, shown, other_sets)
     settings = GallerySettings(
         section.model_copy(update={"dataset": name}),
         split,
