@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Literal
 
 from pydantic import Field
 
 from dinoskip.data.folders import ImageFolder
 from dinoskip.data.listing import require_folder
 from dinoskip.data.segmentation import IGNORE, SegmentationDataset, class_map, words
-from dinoskip.data.sets.kind import Archives, CheckedSplit, DatasetKind, Published, TrainSubset
+from dinoskip.data.sets.kind import Archives, DatasetKind, Published, TrainSubset, splits_of
 from dinoskip.data.sets.pairs import PairFolders, known_split, open_pairs
 
 ADE20K_FOLDERS = {"train": "training", "val": "validation"}
@@ -33,17 +33,6 @@ ADE20K = class_map(ADE20K_CLASSES, first=1, ignored=(0, IGNORE))
 """Pixel 0 (other) is ignored, 1..150 become 0..149 (SceneParse150); 255 does not occur and is ignored too."""
 
 
-ARCHIVES = Archives(
-    published=(
-        Published(
-            "http://data.csail.mit.edu/places/ADEchallenge/ADEChallengeData2016.zip",
-            ("ADEChallengeData2016/images/training", "ADEChallengeData2016/annotations/validation"),
-            "7328b3957e407ddae1d3cbf487f149ef",
-        ),
-    ),
-)
-
-
 def ade20k_folders(root: Path, split: str) -> PairFolders:
     """Return the image and mask folder of train (20,210) or val (2,000).
 
@@ -59,8 +48,17 @@ def ade20k_folders(root: Path, split: str) -> PairFolders:
 class Ade20kConfig(TrainSubset, DatasetKind):
     """ADEChallengeData2016 (SceneParse150), or the folder that holds it."""
 
-    archives: ClassVar[Archives | None] = ARCHIVES
+    archives = Archives(
+        published=(
+            Published(
+                "http://data.csail.mit.edu/places/ADEchallenge/ADEChallengeData2016.zip",
+                ("ADEChallengeData2016/images/training", "ADEChallengeData2016/annotations/validation"),
+                "7328b3957e407ddae1d3cbf487f149ef",
+            ),
+        ),
+    )
 
+    splits = splits_of("segmentation", train=20_210, val=2_000)
     kind: Literal["ade20k"] = "ade20k"
     root: str = Field(description="ADEChallengeData2016, or the folder that holds it")
 
@@ -72,7 +70,3 @@ class Ade20kConfig(TrainSubset, DatasetKind):
         """Open train or val; train may be a subset."""
         dataset = open_pairs(self.dataset_name, split, ade20k_folders(root, split), ADE20K, faults=faults)
         return self.subsample(dataset)
-
-    def checked_splits(self, root: Path) -> list[CheckedSplit]:
-        """Both splits and their published numbers."""
-        return [CheckedSplit("segmentation", "train", 20210), CheckedSplit("segmentation", "val", 2000)]

@@ -11,7 +11,7 @@ from pydantic import Field
 from dinoskip.data.folders import ImageFolder
 from dinoskip.data.listing import require_folder
 from dinoskip.data.segmentation import IGNORE, ClassMap, SegmentationDataset, class_map, words
-from dinoskip.data.sets.kind import CheckedSplit, DatasetKind, TrainSubset
+from dinoskip.data.sets.kind import DatasetKind, TrainSubset, splits_of
 from dinoskip.data.sets.pairs import PairFolders, known_split, open_pairs
 
 CLASSES = words("""
@@ -35,6 +35,7 @@ BY_ENDING = {"_gtFine_labelIds": _label_ids(), "_gtFine_labelTrainIds": class_ma
 class CityscapesConfig(TrainSubset, DatasetKind):
     """A folder with ``leftImg8bit`` and ``gtFine``, as unpacked from the two archives of these names."""
 
+    splits = splits_of("segmentation", train=2_975, val=500)
     kind: Literal["cityscapes"] = "cityscapes"
     root: str = Field(description="folder with leftImg8bit and gtFine")
 
@@ -51,7 +52,3 @@ class CityscapesConfig(TrainSubset, DatasetKind):
         ending = next((end for end in BY_ENDING if next(masks.glob(f"*/*{end}.png"), None)), "_gtFine_labelIds")
         folders = PairFolders(root / "leftImg8bit" / split, masks, "_leftImg8bit", ending)
         return self.subsample(open_pairs(self.dataset_name, split, folders, BY_ENDING[ending], faults=faults))
-
-    def checked_splits(self, root: Path) -> list[CheckedSplit]:
-        """Train and val, and their published numbers."""
-        return [CheckedSplit("segmentation", "train", 2975), CheckedSplit("segmentation", "val", 500)]

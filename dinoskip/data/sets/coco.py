@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Literal
 
 from pydantic import Field
 
@@ -15,22 +15,21 @@ from dinoskip.data.sets.pairs import COCO_2017, COCO_SITE, coco_images
 
 _SIZES = {"train": 118_287, "val": 5_000}
 _INSTANCES = "annotations/instances_{split}2017.json"
-ARCHIVES = Archives(
-    published=(
-        *COCO_2017,
-        Published(
-            f"{COCO_SITE}/annotations/annotations_trainval2017.zip",
-            tuple(_INSTANCES.replace("{split}", split) for split in _SIZES),
-            "f4bbac642086de4f52a3fdda2de5fa2c",
-        ),
-    ),
-)
 
 
 class CocoConfig(DatasetKind):
     """Boxes and outlines of COCO 2017, or of a folder laid out alike. ``{split}`` stands for the split's name."""
 
-    archives: ClassVar[Archives | None] = ARCHIVES
+    archives = Archives(
+        published=(
+            *COCO_2017,
+            Published(
+                f"{COCO_SITE}/annotations/annotations_trainval2017.zip",
+                tuple(_INSTANCES.replace("{split}", split) for split in _SIZES),
+                "f4bbac642086de4f52a3fdda2de5fa2c",
+            ),
+        ),
+    )
 
     kind: Literal["coco"] = "coco"
     root: str = Field(description="COCO folder with train2017, val2017 and annotations")

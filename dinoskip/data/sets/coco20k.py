@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Literal
 
 from pydantic import Field
 
@@ -13,7 +13,7 @@ from dinoskip.data.folders import ImageFolder
 from dinoskip.data.listing import read_text
 from dinoskip.data.schema import unique
 from dinoskip.data.sets.coco_json import CocoDetection, ListedImage, images_below, load_coco, with_boxes
-from dinoskip.data.sets.kind import Archives, CheckedSplit, DatasetKind, Published
+from dinoskip.data.sets.kind import Archives, DatasetKind, Published, splits_of
 from dinoskip.data.sets.pairs import COCO_SITE, coco_images
 from dinoskip.errors import DataError
 from dinoskip.files import confined
@@ -21,15 +21,6 @@ from dinoskip.files import confined
 LIST = "coco_20k_filenames.txt"
 LIST_MD5 = "133cea5ffcea93dccbaeb62c38b24e7c"
 ANNOTATIONS = "annotations/instances_train2014.json"
-ARCHIVES = Archives(
-    published=(
-        Published(f"{COCO_SITE}/zips/train2014.zip", ("train2014",), "0da8c0bd3d6becc4dcb32757491aca88"),
-        Published(
-            f"{COCO_SITE}/annotations/annotations_trainval2014.zip", (ANNOTATIONS,), "0a379cfc70b0e71301e0f377548639bd"
-        ),
-        Published(f"https://raw.githubusercontent.com/valeoai/LOST/master/datasets/{LIST}", (LIST,), LIST_MD5),
-    ),
-)
 
 
 def read_coco20k_list(path: Path) -> tuple[tuple[str, ...], bool]:
@@ -70,8 +61,19 @@ def coco20k(root: str | Path, filename: str = LIST, *, faults: list[str] | None 
 class Coco20kConfig(DatasetKind):
     """A COCO folder with train2014, annotations/instances_train2014.json and the published list of file names."""
 
-    archives: ClassVar[Archives | None] = ARCHIVES
+    archives = Archives(
+        published=(
+            Published(f"{COCO_SITE}/zips/train2014.zip", ("train2014",), "0da8c0bd3d6becc4dcb32757491aca88"),
+            Published(
+                f"{COCO_SITE}/annotations/annotations_trainval2014.zip",
+                (ANNOTATIONS,),
+                "0a379cfc70b0e71301e0f377548639bd",
+            ),
+            Published(f"https://raw.githubusercontent.com/valeoai/LOST/master/datasets/{LIST}", (LIST,), LIST_MD5),
+        ),
+    )
 
+    splits = splits_of("detection", train2014=19_817)
     kind: Literal["coco20k"] = "coco20k"
     root: str = Field(description="COCO folder with train2014 and annotations")
     filenames: str = Field(LIST, description="the published list of file names, relative to root")
@@ -86,7 +88,3 @@ class Coco20kConfig(DatasetKind):
         if faults is not None and not self.skip_broken and not read_coco20k_list(listed)[1]:
             faults.append(f"{listed}: not the published list: its md5 is not {LIST_MD5}")
         return dataset
-
-    def checked_splits(self, root: Path) -> list[CheckedSplit]:
-        """The one list of 20,000 images, checked once."""
-        return [CheckedSplit("detection", "train2014", 19817)]

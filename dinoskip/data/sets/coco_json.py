@@ -16,7 +16,7 @@ from pydantic import Field
 from dinoskip.data.detection import Box, DetectionDataset, are_coordinates, upright_boxes
 from dinoskip.data.folders import ImageFolder
 from dinoskip.data.schema import real_numbers, resolve, unique, violated
-from dinoskip.data.sets.kind import CheckedSplit, DatasetKind
+from dinoskip.data.sets.kind import DatasetKind, splits_of
 from dinoskip.errors import DataError, guard
 from dinoskip.files import confined
 from dinoskip.images import stored_geometry, turn_upright
@@ -222,6 +222,7 @@ def images_below(root: Path, dataset: DetectionDataset) -> ImageFolder:
 class CocoJsonConfig(DatasetKind):
     """Boxes of any JSON in COCO's format. File names in it are relative to ``root``, as is ``annotations``."""
 
+    splits = splits_of("detection", all=None)  # checked once
     kind: Literal["coco_json"] = "coco_json"
     root: str = Field(description="folder that file names in the JSON are relative to")
     annotations: str = Field("annotations.json", description="the JSON, relative to root")
@@ -237,7 +238,3 @@ class CocoJsonConfig(DatasetKind):
     def open_detection(self, root: Path, split: str, faults: list[str] | None) -> DetectionDataset:
         """Open the JSON, whatever the split."""
         return coco_json(root / self.annotations, root, name=self.dataset_name, faults=faults)
-
-    def checked_splits(self, root: Path) -> list[CheckedSplit]:
-        """The annotation file, which is the only split, checked once."""
-        return [CheckedSplit("detection", "all")]

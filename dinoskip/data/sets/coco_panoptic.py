@@ -14,7 +14,7 @@ from pydantic import Field
 from dinoskip.data.folders import ImageFolder
 from dinoskip.data.schema import both_ways, resolve, unique, violated
 from dinoskip.data.segmentation import IGNORE, SegmentationDataset, class_map
-from dinoskip.data.sets.kind import CheckedSplit, DatasetKind, TrainSubset
+from dinoskip.data.sets.kind import DatasetKind, TrainSubset, splits_of
 from dinoskip.data.sets.pairs import coco_images, known_split
 from dinoskip.data.sets.voc import FileTable, present
 from dinoskip.errors import DataError, guard
@@ -100,6 +100,7 @@ def _check_images(content: dict[str, Any], path: Path) -> None:
 class CocoPanopticConfig(TrainSubset, DatasetKind):
     """A COCO folder with train2017, val2017, and ``panoptic_*2017`` maps and JSON in ``annotations``."""
 
+    splits = splits_of("segmentation", train=118_287, val=5_000)
     kind: Literal["coco_panoptic"] = "coco_panoptic"
     root: str = Field(description="COCO folder with train2017, val2017 and annotations")
 
@@ -130,7 +131,3 @@ class CocoPanopticConfig(TrainSubset, DatasetKind):
             annotations=annotations,
         )
         return self.subsample(dataset)
-
-    def checked_splits(self, root: Path) -> list[CheckedSplit]:
-        """Both splits and their published numbers."""
-        return [CheckedSplit("segmentation", "train", 118287), CheckedSplit("segmentation", "val", 5000)]

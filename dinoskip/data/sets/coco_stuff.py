@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import BeforeValidator, Field
 
 from dinoskip.data.folders import ImageFolder
 from dinoskip.data.segmentation import IGNORE, ILLEGAL, ClassMap, SegmentationDataset, class_map, words
-from dinoskip.data.sets.kind import Archives, CheckedSplit, DatasetKind, Published, TrainSubset, as_text
+from dinoskip.data.sets.kind import Archives, DatasetKind, Published, TrainSubset, as_text, splits_of
 from dinoskip.data.sets.pairs import COCO_2017, PairFolders, coco_images, known_split, open_pairs
 
 StuffClasses = Literal["171", "182", "27", "15"]
@@ -105,19 +105,6 @@ def _folder_for(names: Sequence[str]) -> str:
     return "stuffthingmaps" if maps else ""
 
 
-ARCHIVES = Archives(
-    published=(
-        *COCO_2017,
-        Published(
-            "http://calvin.inf.ed.ac.uk/wp-content/uploads/data/cocostuffdataset/stuffthingmaps_trainval2017.zip",
-            ("stuffthingmaps/train2017", "stuffthingmaps/val2017"),
-            into="stuffthingmaps",
-        ),
-    ),
-    folder_for=_folder_for,
-)
-
-
 TRAIN_IDS = "_labelTrainIds"  # how the names end of masks that mmsegmentation converted
 
 
@@ -153,8 +140,19 @@ def of_train_ids(classes: ClassMap) -> ClassMap:
 class CocoStuffConfig(TrainSubset, DatasetKind):
     """A COCO folder with train2017, val2017 and stuffthingmaps."""
 
-    archives: ClassVar[Archives | None] = ARCHIVES
+    archives = Archives(
+        published=(
+            *COCO_2017,
+            Published(
+                "http://calvin.inf.ed.ac.uk/wp-content/uploads/data/cocostuffdataset/stuffthingmaps_trainval2017.zip",
+                ("stuffthingmaps/train2017", "stuffthingmaps/val2017"),
+                into="stuffthingmaps",
+            ),
+        ),
+        folder_for=_folder_for,
+    )
 
+    splits = splits_of("segmentation", train=118_287, val=5_000)  # with every set of classes
     kind: Literal["coco_stuff"] = "coco_stuff"
     root: str = Field(description="COCO folder with train2017, val2017 and stuffthingmaps")
     classes: Annotated[StuffClasses, BeforeValidator(as_text)] = Field(
@@ -175,7 +173,3 @@ class CocoStuffConfig(TrainSubset, DatasetKind):
         if folders.mask_ending == TRAIN_IDS:
             classes = of_train_ids(classes)
         return self.subsample(open_pairs(self.dataset_name, split, folders, classes, faults=faults))
-
-    def checked_splits(self, root: Path) -> list[CheckedSplit]:
-        """Both splits and their published numbers, the same for every set of classes."""
-        return [CheckedSplit("segmentation", "train", 118287), CheckedSplit("segmentation", "val", 5000)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Literal
 
 from pydantic import Field
 
@@ -11,29 +11,26 @@ from dinoskip.data.folders import ImageFolder
 from dinoskip.data.listing import folder_with, is_image_name, name_key, read_names, require_folder
 from dinoskip.data.schema import both_ways, evenly_numbered, noted_in
 from dinoskip.data.sequences import SequenceDataset, VideoSequence
-from dinoskip.data.sets.kind import Archives, CheckedSplit, DatasetKind, Published
+from dinoskip.data.sets.kind import Archives, DatasetKind, Published, splits_of
 from dinoskip.errors import DataError
 
-EXPECTED = {"train": (60, 4209), "val": (30, 1999)}
-"""Videos and frames of each split."""
 LEAST_FRAMES = 3
 """The first is given, and neither it nor the last one is scored."""
-
-ARCHIVES = Archives(
-    published=(
-        Published(
-            "https://data.vision.ee.ethz.ch/csergi/share/davis/DAVIS-2017-trainval-480p.zip",
-            ("DAVIS/JPEGImages/480p", "DAVIS/Annotations/480p", "DAVIS/ImageSets/2017/val.txt"),
-        ),
-    ),
-)
 
 
 class DavisConfig(DatasetKind):
     """The folder ``DAVIS`` of DAVIS-2017-trainval-480p.zip, or the one above it."""
 
-    archives: ClassVar[Archives | None] = ARCHIVES
+    archives = Archives(
+        published=(
+            Published(
+                "https://data.vision.ee.ethz.ch/csergi/share/davis/DAVIS-2017-trainval-480p.zip",
+                ("DAVIS/JPEGImages/480p", "DAVIS/Annotations/480p", "DAVIS/ImageSets/2017/val.txt"),
+            ),
+        ),
+    )
 
+    splits = splits_of("video", train=4_209, val=1_999)  # frames of 60 and 30 videos
     kind: Literal["davis"] = "davis"
     root: str = Field(description="folder DAVIS, or the one above it")
 
@@ -48,10 +45,6 @@ class DavisConfig(DatasetKind):
     def open_sequences(self, root: Path, split: str, faults: list[str] | None) -> SequenceDataset:
         """Open the videos that ``ImageSets/2017/SPLIT.txt`` names."""
         return davis_sequences(root, split, name=self.dataset_name, faults=faults)
-
-    def checked_splits(self, root: Path) -> list[CheckedSplit]:
-        """Train and val, and their published numbers of frames."""
-        return [CheckedSplit("video", split, frames) for split, (_, frames) in EXPECTED.items()]
 
 
 def davis_folder(root: Path) -> Path:

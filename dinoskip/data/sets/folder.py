@@ -9,7 +9,7 @@ from pydantic import Field
 
 from dinoskip.data.folders import ImageFolder
 from dinoskip.data.labelled_folder import LabelledFolder
-from dinoskip.data.sets.kind import CheckedSplit, DatasetKind
+from dinoskip.data.sets.kind import DatasetKind, splits_of
 from dinoskip.data.shards import Source, open_source
 from dinoskip.errors import DataError
 
@@ -17,6 +17,7 @@ from dinoskip.errors import DataError
 class FolderConfig(DatasetKind):
     """A folder with ``train`` and ``val``, each with one sub-folder per class (the ImageNet layout)."""
 
+    splits = splits_of("classes", train=None, val=None)
     kind: Literal["folder"] = "folder"
     root: str = Field(description="folder with train and val, each with a folder per class")
 
@@ -42,7 +43,3 @@ class FolderConfig(DatasetKind):
             )
         train = LabelledFolder.open(root / "train")
         return train if split == "train" else LabelledFolder.open(root / split, train.class_names)
-
-    def checked_splits(self, root: Path) -> list[CheckedSplit]:
-        """The splits train and val."""
-        return [CheckedSplit("classes", split) for split in ("train", "val")]

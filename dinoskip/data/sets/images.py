@@ -8,13 +8,14 @@ from typing import Literal
 from pydantic import Field
 
 from dinoskip.data.folders import ImageFolder
-from dinoskip.data.sets.kind import CheckedSplit, DatasetKind
+from dinoskip.data.sets.kind import DatasetKind, splits_of
 from dinoskip.data.shards import Source, open_source
 
 
 class ImagesConfig(DatasetKind):
     """Any folder of images, searched with its sub-folders; no label needed."""
 
+    splits = splits_of("images", all=None)  # checked once
     kind: Literal["images"] = "images"
     root: str = Field(description="folder of images, searched with its sub-folders")
 
@@ -29,7 +30,3 @@ class ImagesConfig(DatasetKind):
     def open_training_images(self, root: Path, split: str) -> Source:
         """Open the folder, or tar shards in its place."""
         return open_source(root)
-
-    def checked_splits(self, root: Path) -> list[CheckedSplit]:
-        """All images of the folder, which is the only split, checked once."""
-        return [CheckedSplit("images", "all")]

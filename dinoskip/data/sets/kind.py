@@ -32,6 +32,11 @@ class CheckedSplit(NamedTuple):
     expected: int | None = None
 
 
+def splits_of(task: str, **expected: int | None) -> tuple[CheckedSplit, ...]:
+    """Splits with labels of one kind, and their published numbers."""
+    return tuple(CheckedSplit(task, split, count) for split, count in expected.items())
+
+
 @dataclass(frozen=True)
 class Published:
     """A file that is published: where, its md5 (empty: not known), and what lies where when it is in place.
@@ -79,11 +84,13 @@ class Archives:
 class DatasetKind(Config, ABC):
     """A kind of data set. Every method gets the folder ``root`` that holds it and raises :class:`DataError`.
 
-    ``archives`` is None for kinds that have none published. With a list for ``faults``, files that are missing or have
-    no partner are noted there and the images concerned are left out; without, the first one is a :class:`DataError`.
+    ``archives`` is None for kinds that have none published; ``splits`` are those that every such data set has. With a
+    list for ``faults``, files that are missing or have no partner are noted there and the images concerned are left
+    out; without, the first one is a :class:`DataError`.
     """
 
     archives: ClassVar[Archives | None] = None
+    splits: ClassVar[tuple[CheckedSplit, ...]] = ()
 
     limit: Annotated[int | None, OmitDefaultFromKey()] = Field(
         None, ge=1, description="images of every evaluated split, drawn by seed 0; null: all"
@@ -105,9 +112,9 @@ class DatasetKind(Config, ABC):
         """Open the images to pretrain on: by default those of :meth:`open_images`."""
         return self.open_images(root, split)
 
-    @abstractmethod
     def checked_splits(self, root: Path) -> list[CheckedSplit]:
-        """Say which splits ``data check`` looks at."""
+        """Say which splits ``data check`` looks at: by default the kind's ``splits``."""
+        return list(self.splits)
 
     def published_splits(self, root: Path) -> list[CheckedSplit]:
         """Say which splits are published, whether below ``root`` or not; by default those that are checked."""

@@ -21,7 +21,7 @@ from dinoskip.data.folders import ImageFolder
 from dinoskip.data.geometry import DepthDataset, LabelledNormals, NormalsDataset
 from dinoskip.data.listing import name_key, read_text, require_folder
 from dinoskip.data.schema import finite, noted_in, unique, violated
-from dinoskip.data.sets.kind import CheckedSplit, DatasetKind
+from dinoskip.data.sets.kind import DatasetKind, splits_of
 from dinoskip.data.sets.pairs import known_split
 from dinoskip.errors import DataError, guard
 from dinoskip.files import confined, read_regular
@@ -32,7 +32,6 @@ LISTS = {
 }
 FOLDERS = {"train": ("", "sync", "train"), "test": ("", "official_splits/test", "test")}
 """Below the root, where the names of a list begin."""
-COUNTS = {"train": 24_231, "test": 654}
 FARTHEST = 10.0  # metres: what the sensor gives beyond it is not used
 GEONET_MEANS = (122.175, 116.169, 103.508)  # GeoNet's files hold an image less twice these
 MAX_FILE = 256 << 20  # bytes of an image with depth and normals; those of 480 × 640 pixels have at most 17 MB
@@ -65,6 +64,7 @@ def _paths_of(root: Path, split: str) -> list[tuple[Path, Path]]:
 class NyuConfig(DatasetKind):
     """NYU Depth V2 by the lists of BTS: ``nyu_train.txt``, ``nyu_test.txt`` and the files that they name."""
 
+    splits = splits_of("depth", train=24_231, test=654)
     kind: Literal["nyu"] = "nyu"
     root: str = Field(description="folder with the lists nyu_train.txt and nyu_test.txt and the scenes' folders")
 
@@ -74,10 +74,6 @@ class NyuConfig(DatasetKind):
 
     def open_depth(self, root: Path, split: str, faults: list[str] | None) -> DepthDataset:
         return depth_of_lists(root, split, self.dataset_name, faults)
-
-    def checked_splits(self, root: Path) -> list[CheckedSplit]:
-        """Both splits and their published numbers."""
-        return [CheckedSplit("depth", split, count) for split, count in COUNTS.items()]
 
 
 def depth_of_lists(root: Path, split: str, name: str, faults: list[str] | None) -> DepthDataset:
@@ -144,6 +140,7 @@ def load_labelled(path: Path, _: Path) -> LabelledNormals:
 class NyuNormalsConfig(DatasetKind):
     """Surface normals of NYU Depth V2: ``geonet`` with GeoNet's .mat files and ``test`` with .npz."""
 
+    splits = splits_of("normals", train=30_814, test=654)  # as probe3d has them
     kind: Literal["nyu_normals"] = "nyu_normals"
     root: str = Field(description="folder with geonet/*.mat and test/*.npz")
 
@@ -163,7 +160,3 @@ class NyuNormalsConfig(DatasetKind):
         ids, files = tuple(path.stem for path in kept), tuple(kept)
         load = load_geonet if split == "train" else load_labelled
         return NormalsDataset(self.dataset_name, split, ids, files, files, load)
-
-    def checked_splits(self, root: Path) -> list[CheckedSplit]:
-        """Both splits and their numbers in probe3d."""
-        return [CheckedSplit("normals", "train", 30_814), CheckedSplit("normals", "test", 654)]

@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field
 
 from dinoskip.data.folders import ImageFolder
 from dinoskip.data.segmentation import BACKGROUND, IGNORE, SegmentationDataset, class_map, words
-from dinoskip.data.sets.kind import CheckedSplit, DatasetKind, TrainSubset, as_text
+from dinoskip.data.sets.kind import DatasetKind, TrainSubset, as_text, splits_of
 from dinoskip.data.sets.voc import FileTable, present, read_list, voc_folder
 
 CLASSES = words("""
@@ -25,6 +25,8 @@ MAPS = {"59": class_map(CLASSES, first=1, ignored=(0, IGNORE)), "60": class_map(
 class PascalContextConfig(TrainSubset, DatasetKind):
     """A VOCdevkit (or its VOC2010 folder) with SegmentationClassContext and ImageSets/SegmentationContext."""
 
+    # as mmsegmentation converts them; the published lists have 4,998 and 5,105
+    splits = splits_of("segmentation", train=4_996, val=5_104)
     kind: Literal["pascal_context"] = "pascal_context"
     root: str = Field(description="VOCdevkit, or its VOC2010 folder")
     classes: Annotated[Literal["59", "60"], BeforeValidator(as_text)] = Field(
@@ -59,7 +61,3 @@ class PascalContextConfig(TrainSubset, DatasetKind):
             remap=classes,
         )
         return self.subsample(dataset)
-
-    def checked_splits(self, root: Path) -> list[CheckedSplit]:
-        """Both splits as mmsegmentation converts them; the published lists have 4,998 and 5,105."""
-        return [CheckedSplit("segmentation", "train", 4996), CheckedSplit("segmentation", "val", 5104)]

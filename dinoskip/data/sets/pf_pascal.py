@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 from functools import cache
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 from pydantic import Field
@@ -24,23 +24,24 @@ from dinoskip.images import image_size
 EXPECTED = {"val": 308, "test": 299}
 """Pairs of each split."""
 _LISTS = "http://www.di.ens.fr/willow/research/cnngeometric/other_resources"
-ARCHIVES = Archives(
-    published=(
-        Published(
-            "http://www.di.ens.fr/willow/research/proposalflow/dataset/PF-dataset-PASCAL.zip",
-            ("PF-dataset-PASCAL/JPEGImages",),
-        ),
-        Published(f"{_LISTS}/test_pairs_pf_pascal.csv", ("PF-dataset-PASCAL/test_pairs_pf_pascal.csv",)),
-        Published(f"{_LISTS}/val_pairs_pf_pascal.csv", ("PF-dataset-PASCAL/val_pairs_pf_pascal.csv",), needed=False),
-    ),
-    list_folders={f"{split}_pairs_pf_pascal.csv": "PF-dataset-PASCAL" for split in ("trn", *EXPECTED)},
-)
 
 
 class PfPascalConfig(DatasetKind):
     """The folder ``PF-dataset-PASCAL`` with ``SPLIT_pairs_pf_pascal.csv`` in it, or the one above it."""
 
-    archives: ClassVar[Archives | None] = ARCHIVES
+    archives = Archives(
+        published=(
+            Published(
+                "http://www.di.ens.fr/willow/research/proposalflow/dataset/PF-dataset-PASCAL.zip",
+                ("PF-dataset-PASCAL/JPEGImages",),
+            ),
+            Published(f"{_LISTS}/test_pairs_pf_pascal.csv", ("PF-dataset-PASCAL/test_pairs_pf_pascal.csv",)),
+            Published(
+                f"{_LISTS}/val_pairs_pf_pascal.csv", ("PF-dataset-PASCAL/val_pairs_pf_pascal.csv",), needed=False
+            ),
+        ),
+        list_folders={f"{split}_pairs_pf_pascal.csv": "PF-dataset-PASCAL" for split in ("trn", *EXPECTED)},
+    )
 
     kind: Literal["pf_pascal"] = "pf_pascal"
     root: str = Field(description="folder PF-dataset-PASCAL with the lists in it, or the one above it")

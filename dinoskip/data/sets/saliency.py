@@ -15,7 +15,7 @@ from pydantic import Field
 from dinoskip.data.folders import ImageFolder
 from dinoskip.data.listing import require_folder
 from dinoskip.data.segmentation import BACKGROUND, ClassMap, SegmentationDataset
-from dinoskip.data.sets.kind import CheckedSplit, DatasetKind
+from dinoskip.data.sets.kind import DatasetKind, splits_of
 from dinoskip.data.sets.pairs import PairFolders, known_split, open_pairs
 from dinoskip.errors import DataError
 
@@ -28,7 +28,6 @@ class SaliencyKind(DatasetKind):
 
     root: str = Field(description="folder with the images and masks, or the one that holds it")
     folders: ClassVar[tuple[tuple[str, str], ...]]
-    images: ClassVar[int]
 
     def pair_folders(self, root: Path, split: str) -> PairFolders:
         """Return the folders of images and masks below ``root`` or below one folder in it."""
@@ -49,17 +48,13 @@ class SaliencyKind(DatasetKind):
         """Open the images with their masks: class 0 the background, class 1 the object."""
         return open_pairs(self.dataset_name, split, self.pair_folders(root, split), CLASSES, faults=faults)
 
-    def checked_splits(self, root: Path) -> list[CheckedSplit]:
-        """The one split and its published number."""
-        return [CheckedSplit("segmentation", SPLIT, self.images)]
-
 
 class EcssdConfig(SaliencyKind):
     """ECSSD (Shi et al. 2016): 1,000 images."""
 
     kind: Literal["ecssd"] = "ecssd"
     folders: ClassVar = (("images", "ground_truth_mask"),)
-    images: ClassVar = 1000
+    splits = splits_of("segmentation", test=1_000)
 
 
 class DutsTeConfig(SaliencyKind):
@@ -67,7 +62,7 @@ class DutsTeConfig(SaliencyKind):
 
     kind: Literal["duts_te"] = "duts_te"
     folders: ClassVar = (("DUTS-TE-Image", "DUTS-TE-Mask"),)
-    images: ClassVar = 5019
+    splits = splits_of("segmentation", test=5_019)
 
 
 class DutOmronConfig(SaliencyKind):
@@ -75,4 +70,4 @@ class DutOmronConfig(SaliencyKind):
 
     kind: Literal["dut_omron"] = "dut_omron"
     folders: ClassVar = (("DUT-OMRON-image", "pixelwiseGT-new-PNG"),)
-    images: ClassVar = 5168
+    splits = splits_of("segmentation", test=5_168)

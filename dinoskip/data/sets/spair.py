@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 from pydantic import Field
@@ -14,30 +14,27 @@ from dinoskip.data.folders import ImageFolder
 from dinoskip.data.keypoints import KeypointDataset, KeypointPair, checked_points
 from dinoskip.data.listing import folder_with, read_names, require_folder
 from dinoskip.data.schema import inside, noted_in, real_numbers, same_size
-from dinoskip.data.sets.kind import Archives, CheckedSplit, DatasetKind, Published
+from dinoskip.data.sets.kind import Archives, DatasetKind, Published, splits_of
 from dinoskip.errors import DataError
 from dinoskip.files import confined, read_json
 from dinoskip.images import image_size
 
-EXPECTED = {"trn": 53340, "val": 5384, "test": 12234}
-"""Pairs of each split."""
 SizeOf = Callable[[Path], tuple[int, int]]  # (height, width) of an image
-
-ARCHIVES = Archives(
-    published=(
-        Published(
-            "http://cvlab.postech.ac.kr/research/SPair-71k/data/SPair-71k.tar.gz",
-            ("SPair-71k/JPEGImages", "SPair-71k/PairAnnotation/test", "SPair-71k/Layout/large"),
-        ),
-    ),
-)
 
 
 class SpairConfig(DatasetKind):
     """The folder ``SPair-71k`` of SPair-71k.tar.gz, or the one above it."""
 
-    archives: ClassVar[Archives | None] = ARCHIVES
+    archives = Archives(
+        published=(
+            Published(
+                "http://cvlab.postech.ac.kr/research/SPair-71k/data/SPair-71k.tar.gz",
+                ("SPair-71k/JPEGImages", "SPair-71k/PairAnnotation/test", "SPair-71k/Layout/large"),
+            ),
+        ),
+    )
 
+    splits = splits_of("correspondence", trn=53_340, val=5_384, test=12_234)
     kind: Literal["spair71k"] = "spair71k"
     root: str = Field(description="folder SPair-71k, or the one above it")
 
@@ -48,10 +45,6 @@ class SpairConfig(DatasetKind):
     def open_keypoints(self, root: Path, split: str, faults: list[str] | None) -> KeypointDataset:
         """Open the pairs of trn, val or test."""
         return spair_pairs(root, split, name=self.dataset_name, faults=faults)
-
-    def checked_splits(self, root: Path) -> list[CheckedSplit]:
-        """All splits, and their published numbers of pairs."""
-        return [CheckedSplit("correspondence", split, pairs) for split, pairs in EXPECTED.items()]
 
 
 def spair_folder(root: Path) -> Path:

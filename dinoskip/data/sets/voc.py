@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 from PIL import Image
@@ -261,36 +261,33 @@ def merge_sbd(root: Path) -> list[str]:
     ]
 
 
-ARCHIVES = Archives(
-    published=(
-        Published(
-            f"{_VOC}/voc2012/VOCtrainval_11-May-2012.tar",
-            (f"{_VOC12}/JPEGImages", f"{_VOC12}/SegmentationClass", f"{_VOC12}/Annotations", f"{_VOC12}/ImageSets"),
-            "6cd6e144f989b92b3379bac3b3de84fd",
-        ),
-        Published(
-            f"{_VOC}/voc2007/VOCtrainval_06-Nov-2007.tar",
-            (f"{_VOC07}/JPEGImages", f"{_VOC07}/Annotations", f"{_VOC07}/ImageSets"),
-            "c52e279531787c972589f7e41ab4ae64",
-            needed=False,
-        ),
-        Published(
-            "https://www2.eecs.berkeley.edu/Research/Projects/CS/vision/grouping/semantic_contours/benchmark.tgz",
-            (f"{_VOC12}/SegmentationClassAug", f"{_VOC12}/ImageSets/Segmentation/trainaug.txt"),  # merged of it
-            "82b4d87ceb2ed10f6038a1cba92111cb",
-            needed=False,
-        ),
-    ),
-    folder_for=_folder_for,
-    list_folders={"trainaug.txt": f"{_VOC12}/ImageSets/Segmentation"},
-    finish=merge_sbd,
-)
-
-
 class VocConfig(DatasetKind):
     """A VOCdevkit (or its ``VOC<year>`` folder). ``train_list`` is what the split ``train`` of masks stands for."""
 
-    archives: ClassVar[Archives | None] = ARCHIVES
+    archives = Archives(
+        published=(
+            Published(
+                f"{_VOC}/voc2012/VOCtrainval_11-May-2012.tar",
+                (f"{_VOC12}/JPEGImages", f"{_VOC12}/SegmentationClass", f"{_VOC12}/Annotations", f"{_VOC12}/ImageSets"),
+                "6cd6e144f989b92b3379bac3b3de84fd",
+            ),
+            Published(
+                f"{_VOC}/voc2007/VOCtrainval_06-Nov-2007.tar",
+                (f"{_VOC07}/JPEGImages", f"{_VOC07}/Annotations", f"{_VOC07}/ImageSets"),
+                "c52e279531787c972589f7e41ab4ae64",
+                needed=False,
+            ),
+            Published(
+                "https://www2.eecs.berkeley.edu/Research/Projects/CS/vision/grouping/semantic_contours/benchmark.tgz",
+                (f"{_VOC12}/SegmentationClassAug", f"{_VOC12}/ImageSets/Segmentation/trainaug.txt"),  # merged of it
+                "82b4d87ceb2ed10f6038a1cba92111cb",
+                needed=False,
+            ),
+        ),
+        folder_for=_folder_for,
+        list_folders={"trainaug.txt": f"{_VOC12}/ImageSets/Segmentation"},
+        finish=merge_sbd,
+    )
 
     kind: Literal["voc"] = "voc"
     root: str = Field(description="VOCdevkit, or its VOC<year> folder")
