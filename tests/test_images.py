@@ -15,6 +15,7 @@ from skimage.data import astronaut
 from dinoskip import images
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.images import image_size, read_depth, read_image, read_mask, stored_geometry, turn_upright
+from dinoskip.resize import short_side_size
 
 RNG = np.random.default_rng(0)
 PIXELS = RNG.integers(0, 256, (10, 14, 3), dtype=np.uint8)
@@ -304,3 +305,12 @@ def test_a_png_whose_pixels_are_damaged_is_refused(tmp_path: Path, read: Callabl
     path.write_bytes(longer)
     with pytest.raises(DataError, match=r"a\.png.*cut short"):
         read(path)
+
+
+def test_sizes_are_torchvisions_for_every_image_up_to_500_pixels() -> None:
+    from torchvision.transforms.functional import _compute_resized_output_size
+
+    sizes = [(height, width) for height in range(1, 501) for width in range(1, height + 1)]
+    wrong = [size for size in sizes if short_side_size(*size, 256) != tuple(_compute_resized_output_size(size, [256]))]
+    assert not wrong
+    assert short_side_size(300, 40, 256) == short_side_size(40, 300, 256)[::-1]

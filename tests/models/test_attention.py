@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 import timm
 import torch
+from torch import nn
 
-from dinoskip.models import Backbone, create_model
+from dinoskip.models import Backbone, Block, create_model
 from dinoskip.models.attention import cls_attention
+from dinoskip.models.attention_sites import head_factors, is_plain_attention
 
 IMAGES = torch.randn(2, 3, 32, 48, generator=torch.Generator().manual_seed(0))
 SHAPE: dict[str, Any] = {"depth": 3, "embed_dim": 48, "num_heads": 3, "img_size": 32, "dynamic_img_size": True}
@@ -81,3 +83,33 @@ def test_blocks_that_do_not_exist() -> None:
     for blocks in ([], [0], [2]):
         with pytest.raises(ValueError, match=r"1\.\.1"):
             cls_attention(backbone, IMAGES, blocks)
+
+
+ARGUMENTS = {"dim": 48, "num_heads": 3, "qkv_bias": True}
+
+
+def test_fused_attention_equals_the_explicit_one() -> None:
+    """Check 20: SDPA inside; its scale is 1/sqrt(dh), as written out here from the papers' factors."""
+    attention = create_model("vit_tiny_patch16", skip=False, depth=1).double().blocks[0].attn
+    x = torch.randn(2, 9, 192, dtype=torch.float64)
+    with torch.no_grad():
+        attention.qkv.bias.zero_()
+        assert attention.fused_attn
+        fused = attention(x)
+        attention.fused_attn = False
+        unfused = attention(x)
+        query, key, value, output = head_factors(attention)
+        logits = torch.einsum("bnc,hcd,hed,bme->bhnm", x, query, key, x) / 64**0.5
+        mixed = logits.softmax(-1) @ (x @ value).unflatten(-1, (3, 64)).transpose(1, 2)
+        explicit = mixed.transpose(1, 2).flatten(2) @ output + attention.proj.bias
+    assert (fused - unfused).abs().max() < 1e-10 * fused.abs().max()
+    assert (fused - explicit).abs().max() < 1e-10 * fused.abs().max()
+
+
+def test_plain_attention_is_recognised() -> None:
+    assert is_plain_attention(Block(**ARGUMENTS).attn)
+    assert not is_plain_attention(Block(**ARGUMENTS, qk_norm=True).attn)
+    assert not is_plain_attention(Block(**ARGUMENTS, scale_attn_norm=True).attn)
+    assert not is_plain_attention(Block(**ARGUMENTS, attn_layer="diff").attn)
+    assert not is_plain_attention(nn.Linear(2, 2))
+    assert not is_plain_attention(None)

@@ -64,3 +64,14 @@ def test_a_commit_pins_the_code(monkeypatch: pytest.MonkeyPatch) -> None:
     for reference in ("a" * 40, "main"):
         load_hub(f"facebookresearch/dinov2:{reference}:dinov2_vits14")
     assert given == [(f"facebookresearch/dinov2:{'a' * 40}", True), ("facebookresearch/dinov2:main", False)]
+
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_models_and_backbones_from_a_checkout() -> None:
+    name = "skipless_vit_mini_patch16_224"
+    model = torch.hub.load(str(ROOT), name, source="local", num_classes=0, depth=1)
+    assert model(torch.zeros(1, 3, 224, 224)).shape == (1, 128)
+    spec = "timm:vit_tiny_patch16_224,pretrained=false,depth=1"
+    assert torch.hub.load(str(ROOT), "backbone", spec, source="local").depth == 1

@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 
 from dinoskip.errors import OutputInUse, Preempted
+from dinoskip.files import read_manifest
 from dinoskip.locks import STALE, directory_lock
 from dinoskip.pipeline import cleaning
+from dinoskip.pipeline.artifacts import Artifacts, Record
 from dinoskip.pipeline.graph import Node
 from dinoskip.pipeline.runner import Runner
 from dinoskip.pipeline.stage import Stage, Task
@@ -125,3 +127,33 @@ def test_an_output_that_is_removed_while_it_is_written_is_not_published(tmp_path
     assert caught.value.exit_code == 5
     assert not list((tmp_path / "stages").rglob("MANIFEST.json"))
     assert runner(tmp_path, 1).run({"train"}) == {"train": "done"}
+
+
+KEY = "a" * 64
+
+
+def stubborn(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """A file that cannot be deleted, as one that another machine has open on NFS."""
+    unlink = os.unlink
+
+    def refuse(path: object, *args: object, **kwargs: object) -> None:
+        if str(path).endswith(name):
+            raise OSError(16, "Device or resource busy")
+        unlink(path, *args, **kwargs)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(os, "unlink", refuse)
+
+
+@pytest.mark.parametrize("name", ["head.safetensors", ".nfs0000000000a1"])
+@pytest.mark.parametrize("keep", [False, True])
+def test_leftovers_are_not_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, keep: bool) -> None:
+    artifacts = Artifacts(tmp_path)
+    (artifacts.fresh_partial("probe", KEY, keep=keep) / "inner").mkdir()
+    (artifacts.partial("probe", KEY) / "inner" / name).write_text("of another attempt")
+    stubborn(monkeypatch, name)
+    out = artifacts.fresh_partial("probe", KEY, keep=keep)
+    (out / "rows.json").write_text("[]")
+    artifacts.publish("probe", KEY, Record("probe", 1, {}, {}, {}), {})
+    expected = {"rows.json", f"inner/{name}"} if keep and not name.startswith(".nfs") else {"rows.json"}
+    assert set(read_manifest(artifacts.path("probe", KEY)).files) == expected
+    assert artifacts.find("probe", KEY)

@@ -1,6 +1,7 @@
 """Variants, their names, their nodes, and what each change invalidates."""
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,11 +11,14 @@ import pytest
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from dinoskip.cli.start import CONFIGS
+from dinoskip.config import RawConfig
 from dinoskip.errors import ConfigError
 from dinoskip.models import VitConfig, create_model, save_weights
 from dinoskip.pipeline import stages
 from dinoskip.pipeline.stage import StudyNodes
-from dinoskip.pipeline.study import STAGES, build_nodes, load_study
+from dinoskip.pipeline.study import STAGES, build_nodes, load_study, study_of
+from dinoskip.pipeline.study_runner import study_runner
 from dinoskip.results import UNKNOWN_EPOCH
 from tests.helpers.study import TINY
 
@@ -312,3 +316,29 @@ def test_a_board_that_is_not_installed_is_said_while_planning(
     assert said == [
         "pretrain.boards: wandb is not installed, nothing will be shown there: pip install wandb",
     ]
+
+
+def test_the_card_has_the_settings_of_what_is_measured_alone() -> None:
+    nodes = build_nodes(*load_study(CONFIGS / "quick.yaml", []))
+    (report,) = [node for node in nodes if node.stage == "report"]
+    evaluate = report.plain["card"]["evaluate"]
+    assert evaluate["probe"]["datasets"] == ["scenes"]
+    assert {"epochs", "blocks", "norm"} <= set(evaluate)
+    assert not {"features", "knn", "tokencut", "depth", "saliency"} & set(evaluate)
+
+
+PACKAGE = Path(__file__).parents[2] / "dinoskip"
+
+
+def test_has_the_studys_folder_and_rules(tmp_path: Path) -> None:
+    tree = {"name": "s", "output": str(tmp_path), "storage": {"limit": "3GB"}, "evaluate": {"features": "window"}}
+    study, variants = study_of(RawConfig({**tree, "variants": {"model": [{"backbone": "timm:vit_tiny_patch16_224"}]}}))
+    runner = study_runner(study, variants, [], device="cpu", workers=2)
+    assert (runner.study, runner.stages, runner.device, runner.workers) == (tmp_path / "s", STAGES, "cpu", 2)
+    assert runner.stores.rules == study.storage_rules
+    assert (runner.stores.rules.limit, runner.stores.rules.at_once) == (3e9, True)
+
+
+def test_no_other_place_does() -> None:
+    places = [path.name for path in PACKAGE.rglob("*.py") if re.search(r"\bRunner\(", path.read_text())]
+    assert places == ["study_runner.py"]
