@@ -25,7 +25,7 @@ from dinoskip.cli.arguments import (
 from dinoskip.cli.rows import conclude
 from dinoskip.config import RawConfig, apply_overrides, validate
 from dinoskip.data.folders import ImageFolder
-from dinoskip.data.sets import FOLDER_KINDS, KINDS, SYNTHETIC, dataset_name
+from dinoskip.data.sets import FOLDER_KINDS, KINDS, SYNTHETIC
 from dinoskip.errors import ConfigError
 from dinoskip.pipeline import stages
 from dinoskip.pipeline.graph import only
@@ -167,11 +167,11 @@ def export_features(args: Args) -> int:
 
 
 def _data_name(data: dict[str, Any], overrides: Sequence[str]) -> str:
-    """What rows call the data set of ``--data``: its :func:`dinoskip.data.dataset_name`, as far as a name may be it."""
+    """What rows call the data set of ``--data``: its ``dataset_name``, as far as a name may be it."""
 
     own = [f"dataset.{text.removeprefix('data.')}" for text in overrides if text.startswith("data.")]
     config = validate(OneDataset, apply_overrides(RawConfig({"dataset": data}, {"": "command line"}), own)).dataset
-    return re.sub(r"[^A-Za-z0-9._-]+", "_", dataset_name(config)).lstrip("._-")[:64] or "data"
+    return re.sub(r"[^A-Za-z0-9._-]+", "_", config.dataset_name).lstrip("._-")[:64] or "data"
 
 
 def _runner_of(args: Args, stage: Stage) -> Runner:

@@ -13,7 +13,6 @@ from dinoskip.data.listing import list_images
 from dinoskip.data.segmentation import SegmentationDataset
 from dinoskip.data.sets import (
     DatasetConfig,
-    dataset_name,
     open_images,
     open_labels,
     open_training_images,
@@ -57,7 +56,6 @@ __all__ = [
     "TarShards",
     "VocConfig",
     "check",
-    "dataset_name",
     "dominant_labels",
     "list_images",
     "open_images",

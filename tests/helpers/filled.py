@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dinoskip.data.sets import dataset_name
 from dinoskip.pipeline.sections import StudyBase
 from dinoskip.pipeline.stages.pretrain import PretrainSection
 from dinoskip.pipeline.stages.supervise import SuperviseSection
@@ -111,7 +110,7 @@ def _rows(result: Filled, expected: Expected, rows: list[EvalResult]) -> None:
     """Finite numbers of every network, task, data set and block, and of a rule that looks at no image."""
     finite = [row for row in rows if math.isfinite(row.value)]
     for task, key in expected.measures():
-        names = {key, dataset_name(expected.study.data[key])}
+        names = {key, expected.study.data[key].dataset_name}
         here = [row for row in finite if row.task == task and row.dataset in names]
         result.need("baselines", [row for row in here if row.is_baseline], f"{task} on {key}")
         for variant, epoch in expected.networks():

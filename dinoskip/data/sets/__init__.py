@@ -84,11 +84,6 @@ PUBLISHED_KINDS = tuple(kind for kind, cls in KINDS.items() if cls.archives is n
 """The kinds that ``data prepare`` unpacks."""
 
 
-def dataset_name(config: AnyDataset) -> str:
-    """The name that rows give a data set."""
-    return config.dataset_name
-
-
 def dataset_root(config: AnyDataset, root: str | Path | None = None) -> Path:
     """Return where the files lie: ``root`` if given (scenes need it: the composed folder), else the configuration's."""
     if root is not None:

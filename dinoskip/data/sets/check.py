@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from dinoskip.data.folders import ImageFolder
-from dinoskip.data.sets import AnyDataset, dataset_name, dataset_root, open_labels
+from dinoskip.data.sets import AnyDataset, dataset_root, open_labels
 from dinoskip.data.sets.kind import TrainSubset
 from dinoskip.data.sets.labels import LABELS, decoded
 from dinoskip.errors import DataError
@@ -77,7 +77,7 @@ def check(config: AnyDataset, root: str | Path | None = None, *, sample: int | N
     labels. Missing splits, images without masks (or the other way round) and damaged files become faults, not
     exceptions; :class:`DataError` only if the dataset's folder itself is not there. Subsets are not drawn.
     """
-    where, name = dataset_root(config, root), dataset_name(config)
+    where, name = dataset_root(config, root), config.dataset_name
     if not where.is_dir():
         raise DataError(f"{where}: no such folder: expected the dataset {name}")
     if isinstance(config, TrainSubset):

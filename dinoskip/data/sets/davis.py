@@ -18,7 +18,19 @@ LEAST_FRAMES = 3
 """The first is given, and neither it nor the last one is scored."""
 
 
-class DavisConfig(DatasetKind):
+class DavisLayout(DatasetKind):
+    """Videos in the layout of DAVIS 2017."""
+
+    def open_images(self, root: Path, split: str) -> ImageFolder:
+        """Open the frames of a split."""
+        return davis_images(root, split)
+
+    def open_sequences(self, root: Path, split: str, faults: list[str] | None) -> SequenceDataset:
+        """Open the videos that ``ImageSets/2017/SPLIT.txt`` names."""
+        return davis_sequences(root, split, name=self.dataset_name, faults=faults)
+
+
+class DavisConfig(DavisLayout):
     """The folder ``DAVIS`` of DAVIS-2017-trainval-480p.zip, or the one above it."""
 
     archives = Archives(
@@ -37,14 +49,6 @@ class DavisConfig(DatasetKind):
     @property
     def dataset_name(self) -> str:
         return "davis2017"
-
-    def open_images(self, root: Path, split: str) -> ImageFolder:
-        """Open the frames of a split."""
-        return davis_images(root, split)
-
-    def open_sequences(self, root: Path, split: str, faults: list[str] | None) -> SequenceDataset:
-        """Open the videos that ``ImageSets/2017/SPLIT.txt`` names."""
-        return davis_sequences(root, split, name=self.dataset_name, faults=faults)
 
 
 def davis_folder(root: Path) -> Path:

@@ -16,11 +16,9 @@ import numpy as np
 from PIL import Image, ImageFilter
 from pydantic import Field
 
-from dinoskip.data.folders import ImageFolder
-from dinoskip.data.keypoints import KeypointDataset
 from dinoskip.data.sets.kind import CheckedSplit, Synthetic
 from dinoskip.data.sets.scenes import generated
-from dinoskip.data.sets.spair import spair_folder, spair_pairs
+from dinoskip.data.sets.spair import SpairLayout
 from dinoskip.data.sprites import KINDS, background
 from dinoskip.randomness import numpy_rng
 
@@ -31,7 +29,7 @@ _CANDIDATES = 2000  # places that keypoints are chosen from
 _TURN = 30.0  # degrees: how far a view is turned at most
 
 
-class ScenesPairsConfig(Synthetic):
+class ScenesPairsConfig(SpairLayout, Synthetic):
     """How many objects of each class, how many views of each, side in pixels, keypoints on an object.
 
     Every two views of an object are two pairs, one each way.
@@ -48,14 +46,6 @@ class ScenesPairsConfig(Synthetic):
     def generate(self, out: Path) -> Path:
         """Make the images and pairs in ``out/SPair-71k``, all in the split test."""
         return generated(self, VERSION, out / "SPair-71k", lambda folder: _write(self, folder))
-
-    def open_images(self, root: Path, split: str) -> ImageFolder:
-        """Open the images of the composed folder."""
-        return ImageFolder.open(spair_folder(root) / "JPEGImages")
-
-    def open_keypoints(self, root: Path, split: str, faults: list[str] | None) -> KeypointDataset:
-        """Open the pairs of the composed folder."""
-        return spair_pairs(root, split, name=self.dataset_name, faults=faults)
 
     def checked_splits(self, root: Path) -> list[CheckedSplit]:
         """The one split, and its number of pairs."""

@@ -14,10 +14,8 @@ import numpy as np
 from PIL import Image
 from pydantic import Field
 
-from dinoskip.data.folders import ImageFolder
 from dinoskip.data.segmentation import voc_palette
-from dinoskip.data.sequences import SequenceDataset
-from dinoskip.data.sets.davis import LEAST_FRAMES, davis_images, davis_sequences
+from dinoskip.data.sets.davis import LEAST_FRAMES, DavisLayout
 from dinoskip.data.sets.kind import CheckedSplit, Synthetic
 from dinoskip.data.sets.scenes import generated
 from dinoskip.data.sprites import KINDS, background
@@ -30,7 +28,7 @@ _PAN = 0.12  # how far the background moves, by the frame's width
 _GLIDE = 0.3  # how far an object moves at most, by the frame's sides
 
 
-class ScenesVideoConfig(Synthetic):
+class ScenesVideoConfig(DavisLayout, Synthetic):
     """How many videos of how many frames, how high in pixels (a third wider), with how many objects at most."""
 
     kind: Literal["scenes_video"] = "scenes_video"
@@ -43,14 +41,6 @@ class ScenesVideoConfig(Synthetic):
     def generate(self, out: Path) -> Path:
         """Make the videos in ``out/DAVIS``, the layout of DAVIS 2017, all in the split val."""
         return generated(self, VERSION, out / "DAVIS", lambda folder: _write(self, folder))
-
-    def open_images(self, root: Path, split: str) -> ImageFolder:
-        """Open the frames of the composed folder."""
-        return davis_images(root, split)
-
-    def open_sequences(self, root: Path, split: str, faults: list[str] | None) -> SequenceDataset:
-        """Open the videos of the composed folder."""
-        return davis_sequences(root, split, name=self.dataset_name, faults=faults)
 
     def checked_splits(self, root: Path) -> list[CheckedSplit]:
         """The one split, and its number of frames."""

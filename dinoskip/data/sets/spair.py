@@ -22,7 +22,19 @@ from dinoskip.images import image_size
 SizeOf = Callable[[Path], tuple[int, int]]  # (height, width) of an image
 
 
-class SpairConfig(DatasetKind):
+class SpairLayout(DatasetKind):
+    """Pairs in the layout of SPair-71k."""
+
+    def open_images(self, root: Path, split: str) -> ImageFolder:
+        """Open all images, whatever the split."""
+        return ImageFolder.open(spair_folder(root) / "JPEGImages")
+
+    def open_keypoints(self, root: Path, split: str, faults: list[str] | None) -> KeypointDataset:
+        """Open the pairs of a split."""
+        return spair_pairs(root, split, name=self.dataset_name, faults=faults)
+
+
+class SpairConfig(SpairLayout):
     """The folder ``SPair-71k`` of SPair-71k.tar.gz, or the one above it."""
 
     archives = Archives(
@@ -37,14 +49,6 @@ class SpairConfig(DatasetKind):
     splits = splits_of("correspondence", trn=53_340, val=5_384, test=12_234)
     kind: Literal["spair71k"] = "spair71k"
     root: str = Field(description="folder SPair-71k, or the one above it")
-
-    def open_images(self, root: Path, split: str) -> ImageFolder:
-        """Open all images, whatever the split."""
-        return ImageFolder.open(spair_folder(root) / "JPEGImages")
-
-    def open_keypoints(self, root: Path, split: str, faults: list[str] | None) -> KeypointDataset:
-        """Open the pairs of trn, val or test."""
-        return spair_pairs(root, split, name=self.dataset_name, faults=faults)
 
 
 def spair_folder(root: Path) -> Path:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dinoskip.data import Coco20kConfig, CocoJsonConfig, dataset_name, open_images, open_labels
+from dinoskip.data import Coco20kConfig, CocoJsonConfig, open_images, open_labels
 from dinoskip.data.sets.coco20k import read_coco20k_list
 from dinoskip.data.sets.coco_json import CocoDetection
 from dinoskip.data.sets.labels import DETECTION, SEGMENTATION
@@ -81,7 +81,7 @@ def test_images_may_lie_one_folder_deeper(coco: Path) -> None:
 def test_any_json_in_the_order_of_its_names(coco: Path) -> None:
     config = CocoJsonConfig(root=str(coco / "train2014"), annotations="../annotations/instances_train2014.json")
     dataset = open_labels(DETECTION, config, "all")
-    assert dataset_name(config) == dataset.name == "instances_train2014"
+    assert config.dataset_name == dataset.name == "instances_train2014"
     assert dataset.ids == tuple(sorted(NAMES))
     assert [len(dataset.boxes(i)) for i in range(3)] == [0, 1, 2]
     assert dataset.boxes(1).tolist() == [[1, 1, 1, 1]]  # less than a pixel: kept, as in the published evaluations

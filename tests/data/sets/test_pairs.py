@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dinoskip.data import Ade20kConfig, CocoStuffConfig, MasksConfig, dataset_name, open_images, open_labels
+from dinoskip.data import Ade20kConfig, CocoStuffConfig, MasksConfig, open_images, open_labels
 from dinoskip.data.sets.labels import SEGMENTATION
 from dinoskip.errors import ConfigError, DataError
 
@@ -34,7 +34,7 @@ def ade(tmp_path: Path) -> Path:
 def test_ade20k(ade: Path, below: str) -> None:
     config = Ade20kConfig(root=str(ade / below))
     train, val = (open_labels(SEGMENTATION, config, split) for split in ("train", "val"))
-    assert (train.name, train.split, train.list_name, dataset_name(config)) == ("ade20k", "train", "train", "ade20k")
+    assert (train.name, train.split, train.list_name, config.dataset_name) == ("ade20k", "train", "train", "ade20k")
     assert (train.ids[0], val.ids[-1], train.num_classes) == ("ADE_train_00000001", "ADE_val_00000005", 150)
     assert (train.class_names[0], train.class_names[149]) == ("wall", "flag")
     assert train.label(0)[0].tolist() == [255, 149, 149, 149, 149, 149]
@@ -58,8 +58,8 @@ def test_coco_stuff_folders_and_name(tmp_path: Path) -> None:
     for part in ("train2017", "val2017"):
         write(tmp_path, f"images/{part}", f"stuffthingmaps/{part}", ("000000000001", "000000000002"), 181)
     config = CocoStuffConfig(root=str(tmp_path), classes=27)
-    assert (config.classes, dataset_name(config)) == ("27", "coco_stuff27")
-    assert dataset_name(CocoStuffConfig(root="x")) == "coco_stuff"
+    assert (config.classes, config.dataset_name) == ("27", "coco_stuff27")
+    assert CocoStuffConfig(root="x").dataset_name == "coco_stuff"
     dataset = open_labels(SEGMENTATION, config, "val")
     assert dataset.label(1)[0].tolist() == [9, 24, 24, 24, 24, 24]
     (tmp_path / "images" / "val2017").rename(tmp_path / "val2017")

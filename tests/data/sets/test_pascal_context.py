@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dinoskip.data import PascalContextConfig, check, dataset_name, open_images, open_labels
+from dinoskip.data import PascalContextConfig, check, open_images, open_labels
 from dinoskip.data.sets.labels import SEGMENTATION
 from dinoskip.data.sets.pascal_context import CLASSES
 from dinoskip.errors import DataError
@@ -34,7 +34,7 @@ def test_with_and_without_background(devkit: Path, root: str) -> None:
     assert (train.name, train.num_classes, train.ids) == ("pascal_context59", 59, ("2008_000002", "2008_000003"))
     assert train.label(0).tolist() == [[255, 0, 58, 255]]
     whole = PascalContextConfig(root=str(devkit / root), classes=60)
-    assert (dataset_name(whole), open_labels(SEGMENTATION, whole, "val").class_names[:2]) == (
+    assert (whole.dataset_name, open_labels(SEGMENTATION, whole, "val").class_names[:2]) == (
         "pascal_context60", ("background", "aeroplane"),
     )  # fmt: skip
     assert open_labels(SEGMENTATION, whole, "val").label(0).tolist() == [[0, 1, 59, 255]]

@@ -22,7 +22,6 @@ from dinoskip.data import (
     ScenesConfig,
     VocConfig,
     check,
-    dataset_name,
     open_images,
     open_labels,
     open_training_images,
@@ -72,7 +71,7 @@ def test_a_split_may_stand_for_the_augmented_list(voc_tree: Path) -> None:
     ],
 )
 def test_what_each_kind_is_for(config: AnyDataset, name: str, masks: bool, boxes: bool, tmp_path: Path) -> None:
-    assert (dataset_name(config), SEGMENTATION.given_by(config), DETECTION.given_by(config)) == (name, masks, boxes)
+    assert (config.dataset_name, SEGMENTATION.given_by(config), DETECTION.given_by(config)) == (name, masks, boxes)
     for label, able in ((SEGMENTATION, masks), (DETECTION, boxes)):
         with pytest.raises(DataError if able else ConfigError):
             open_labels(label, config, "val", tmp_path / "none")
@@ -80,7 +79,7 @@ def test_what_each_kind_is_for(config: AnyDataset, name: str, masks: bool, boxes
 
 def test_voc_opens_in_every_role(voc_tree: Path) -> None:
     config = VocConfig(root=str(voc_tree))
-    assert dataset_name(config) == "voc2012"
+    assert config.dataset_name == "voc2012"
     assert open_images(config).names == ("a1.jpg", "a2.jpg")
     assert len(open_images(config, split="trainval")) == 3
     assert open_labels(SEGMENTATION, config, "val").ids == ("a3",)
