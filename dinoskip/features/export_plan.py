@@ -162,8 +162,9 @@ def plan_export(
         manifest["size_multiple"] = backbone.size_multiple
         manifest["levels"] = {str(block): [backbone.stride(block), backbone.width("out", block)] for block in chosen}
     manifest["key"] = hash_of([manifest, str(backbone.dtype), content_marks(paths), *backbone.beside_weights])
-    batches = _batches(sizes, batch_size)
-    return ExportPlan(manifest, transform, paths, batches, sizes, starts, strides, arrays, batch_size)
+    return ExportPlan(
+        manifest, transform, paths, _batches(sizes, batch_size), sizes, starts, strides, arrays, batch_size
+    )
 
 
 def _cells(size: tuple[int, int], stride: int) -> int:

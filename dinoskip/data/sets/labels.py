@@ -161,6 +161,14 @@ CORRESPONDENCE = Label(
     seen_by=(("test",), ("val",)),
 )  # fmt: skip
 
-_ALL: tuple[Label[Any], ...] = (SEGMENTATION, DETECTION, CLASSES, DEPTH, NORMALS, VIDEO, CORRESPONDENCE)
+_ALL: tuple[Label[Any], ...] = (
+    SEGMENTATION,
+    DETECTION,
+    CLASSES,
+    DEPTH,
+    NORMALS,
+    VIDEO,
+    CORRESPONDENCE,
+)
 LABELS: Mapping[str, Label[Any]] = MappingProxyType({label.name: label for label in _ALL})
 """The one table of labels, by name."""
