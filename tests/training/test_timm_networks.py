@@ -87,13 +87,12 @@ def test_recipes_that_do_not_go_are_refused(change: dict[str, Any], message: str
         PretrainJob.model_validate(tree)
 
 
-def test_a_killed_classifier_ends_with_the_bits_of_a_straight_one(
-    classes: LabelledFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    job = supervised_job(model={**PVT, "graying": {}, "skip": "attention"}, epochs=1, warmup_epochs=0)
-    straight = supervise(job, classes, None, tmp_path / "straight", device="cpu")
-    stopped = supervised_job(model={**PVT, "graying": {}, "skip": "attention"}, epochs=1, warmup_epochs=0,
-                             checkpoint_every_steps=1)  # fmt: skip
+def straight_and_resumed(
+    model: dict[str, Any], data: LabelledFolder, place: Path, monkeypatch: pytest.MonkeyPatch, every: int, **more: Any
+) -> tuple[Path, Path]:
+    """The last checkpoints of an undisturbed run, and of one that was killed in its third step and resumed."""
+    job = supervised_job(model=model, epochs=1, warmup_epochs=0, checkpoint_every_steps=every, **more)
+    straight = supervise(job, data, None, place / "straight", device="cpu")
     from dinoskip.data.classification import ClassLoader  # the views of a micro-batch
 
     real, calls = ClassLoader.views, []
@@ -107,8 +106,29 @@ def test_a_killed_classifier_ends_with_the_bits_of_a_straight_one(
     with monkeypatch.context() as patched:
         patched.setattr(ClassLoader, "views", dies)
         with pytest.raises(Interrupted):
-            supervise(stopped, classes, None, tmp_path / "run", device="cpu")
-    final = supervise(stopped, classes, None, tmp_path / "run", device="cpu")
+            supervise(job, data, None, place / "run", device="cpu")
+    return straight, supervise(job, data, None, place / "run", device="cpu")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["vit_large_patch16", "timm:vit_large_patch16_224"])
+def test_a_large_network_ends_with_the_bits_of_a_straight_run(
+    name: str, classes: LabelledFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """303 million weights: 9 GB of memory, 15 GB of disk."""
+    model = {"name": name, "depth": None, "img_size": 32, "skip": False, "init": {"name": "skipless"}}
+    straight, final = straight_and_resumed(model, classes, tmp_path, monkeypatch, every=2, augment={"size": 32})
+    assert tensor_hashes(final) == tensor_hashes(straight)
+    _, config, _ = load_weights(exported_weights(final))
+    assert (config.embed_dim, config.depth) == (1024, 24)
+
+
+def test_a_killed_classifier_ends_with_the_bits_of_a_straight_one(
+    classes: LabelledFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = {**PVT, "graying": {}, "skip": "attention"}
+    straight, final = straight_and_resumed(model, classes, tmp_path, monkeypatch, every=1)
+    job = supervised_job(model=model, epochs=1, warmup_epochs=0)
     assert tensor_hashes(final) == tensor_hashes(straight)
 
     backbone = load_backbone(f"run:{tmp_path / 'run'}")
