@@ -50,6 +50,12 @@ and validation. Without a network, colours reach a mIoU of 60 on them and a rand
 ([baselines](../protocols.md#without-a-network)), and lower values say nothing about a network. The runs are gone;
 `dense_seeds/rows.csv` has the printed values by block, with one decimal. [Another page](late_blocks.md) examines
 the fall in late blocks.
+
+The second study also had the paper's and the default initialisation with two seeds, and one seed with AdamW and one
+with DINO's loss (`dense/rows.csv`, `dense_adamw/rows.csv`, `dense_dino/rows.csv`). No network without skips was better
+than the network with skips on any measure, and with one seed and three learning rates nothing else was decided. Its
+*paper* had β 1 at width 128, where late tokens are alike before training, so it did not test the paper's
+initialisation. Its pages are withdrawn.
 """
 
 
