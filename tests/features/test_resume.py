@@ -55,15 +55,22 @@ def count_calls(backbone: Backbone, monkeypatch: pytest.MonkeyPatch, stop_at: in
     return calls
 
 
+def interrupted_export(
+    backbone: Backbone, stop_at: int, monkeypatch: pytest.MonkeyPatch, *args: Any, **kw: Any
+) -> None:
+    """An export that Ctrl-C ends at its batch ``stop_at``; what is done is on disk."""
+    monkeypatch.setattr(writer, "FLUSH_SECONDS", 0.0)
+    with monkeypatch.context() as patch:
+        count_calls(backbone, patch, stop_at)
+        with pytest.raises(KeyboardInterrupt):
+            export(backbone, *args, **kw)
+
+
 def test_keyboard_interrupt_keeps_what_is_done(
     tmp_path: Path, backbone: Backbone, images: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writer, "FLUSH_SECONDS", 0.0)
     dataset, out = images([(32, 32)] * 6), tmp_path / "store"
-    with monkeypatch.context() as patch:
-        count_calls(backbone, patch, stop_at=3)
-        with pytest.raises(KeyboardInterrupt):
-            export(backbone, dataset, out, "all", transform=SQUARE, batch_size=2)
+    interrupted_export(backbone, 3, monkeypatch, dataset, out, "all", transform=SQUARE, batch_size=2)
     assert not out.exists()
     calls = count_calls(backbone, monkeypatch)
     export(backbone, dataset, out, "all", transform=SQUARE, batch_size=2)
@@ -79,13 +86,9 @@ def test_keyboard_interrupt_keeps_what_is_done(
 def test_a_flipped_bit_in_half_an_export_is_computed_anew(
     mode: Any, damage: str, tmp_path: Path, backbone: Backbone, images: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writer, "FLUSH_SECONDS", 0.0)
     dataset, out = images([(32, 32)] * 3 + [(48, 32)] * 3), tmp_path / "store"
     chosen = Transform(size=32) if mode == "square" else Transform(mode="native")
-    with monkeypatch.context() as patch:
-        count_calls(backbone, patch, stop_at=3)
-        with pytest.raises(KeyboardInterrupt):
-            export(backbone, dataset, out, "all", transform=chosen, batch_size=2)
+    interrupted_export(backbone, 3, monkeypatch, dataset, out, "all", transform=chosen, batch_size=2)
     work, (at, bit) = tmp_path / ".partial-store", (-1, 1)
     if damage in {"rows", "class tokens"}:  # of the first batch, which comes first in every file
         path = work / "store" / ("tokens_block2.npy" if damage == "rows" else "cls_block1.npy")
@@ -110,12 +113,8 @@ def test_a_flipped_bit_in_half_an_export_is_computed_anew(
 def test_work_of_other_settings_is_discarded(
     tmp_path: Path, backbone: Backbone, images: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writer, "FLUSH_SECONDS", 0.0)
     dataset, out = images([(32, 32)] * 4), tmp_path / "store"
-    with monkeypatch.context() as patch:
-        count_calls(backbone, patch, stop_at=2)
-        with pytest.raises(KeyboardInterrupt):
-            export(backbone, dataset, out, "all", transform=SQUARE, batch_size=2)
+    interrupted_export(backbone, 2, monkeypatch, dataset, out, "all", transform=SQUARE, batch_size=2)
     calls = count_calls(backbone, monkeypatch)
     store = export(backbone, dataset, out, "all", norm="none", transform=SQUARE, batch_size=2)
     assert len(calls) == 2

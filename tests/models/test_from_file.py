@@ -10,19 +10,8 @@ import pytest
 import torch
 
 from dinoskip.errors import WeightsError
-from dinoskip.models import Backbone, create_model, load_backbone
-
-IMAGES = torch.randn(2, 3, 16, 24, generator=torch.Generator().manual_seed(0))
-
-
-@pytest.fixture(scope="module")
-def model() -> torch.nn.Module:
-    return create_model("vit_tiny_patch8", depth=2, img_size=16).eval()
-
-
-def equal_to(backbone: Backbone, model: Any) -> bool:
-    square = IMAGES[..., :16]  # the trained size, at which positions are the same by everyone's code
-    return torch.equal(backbone.layers(square, [2], norm="final")[2].tokens, model.forward_features(square)[:, 1:])
+from dinoskip.models import load_backbone
+from tests.helpers.small_network import equal_to
 
 
 def prefixed(state: dict[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:

@@ -19,11 +19,6 @@ from tests.helpers.dino_modules import DinoV2, DinoV3
 IMAGES = torch.randn(2, 3, 16, 24, generator=torch.Generator().manual_seed(0))
 
 
-@pytest.fixture(scope="module")
-def model() -> torch.nn.Module:
-    return create_model("vit_tiny_patch8", depth=2, img_size=16).eval()
-
-
 def saved(path: Path, content: object) -> str:
     torch.save(content, path)
     return f"dino:{path}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 from urllib.error import URLError
 
 import pytest
@@ -14,19 +13,8 @@ from dinoskip.cli import main
 from dinoskip.errors import ConfigError, WeightsError
 from dinoskip.features import FeatureStore
 from dinoskip.files import write_manifest
-from dinoskip.models import Backbone, VitConfig, create_model, load_backbone, save_weights
-
-IMAGES = torch.randn(2, 3, 16, 24, generator=torch.Generator().manual_seed(0))
-
-
-@pytest.fixture(scope="module")
-def model() -> torch.nn.Module:
-    return create_model("vit_tiny_patch8", depth=2, img_size=16).eval()
-
-
-def equal_to(backbone: Backbone, model: Any) -> bool:
-    square = IMAGES[..., :16]  # the trained size, at which positions are the same by everyone's code
-    return torch.equal(backbone.layers(square, [2], norm="final")[2].tokens, model.forward_features(square)[:, 1:])
+from dinoskip.models import Backbone, VitConfig, load_backbone, save_weights
+from tests.helpers.small_network import equal_to
 
 
 def test_weights_and_runs(tmp_path: Path, model: torch.nn.Module) -> None:

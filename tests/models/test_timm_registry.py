@@ -13,8 +13,8 @@ import timm
 import torch
 
 from dinoskip.cli import main
-from dinoskip.models import GrayingConfig, VitConfig, load_backbone, save_timm_folder
-from dinoskip.models.build import from_config
+from dinoskip.models import GrayingConfig, load_backbone, save_timm_folder
+from tests.helpers.small_network import random_vit
 
 CONFIGS: dict[str, dict[str, Any]] = {
     "residual": {"skip": True},
@@ -26,11 +26,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
 
 
 def saved(folder: Path, **settings: Any) -> Any:
-    config = VitConfig(**({"name": "vit_tiny_patch16", "depth": 2, "img_size": 64} | settings))
-    torch.manual_seed(0)
-    model = from_config(config).eval()
-    for parameter in model.parameters():
-        torch.nn.init.normal_(parameter, std=0.05)
+    model, config = random_vit(**settings)
     save_timm_folder(folder, model.state_dict(), config, {"epoch": 3})
     return model
 

@@ -10,24 +10,15 @@ import torch
 
 from dinoskip.cli import main
 from dinoskip.errors import ConfigError
-from dinoskip.models import Backbone, GrayingConfig, TemperatureConfig, VitConfig, load_backbone, save_weights
-from dinoskip.models.build import from_config
+from dinoskip.models import Backbone, GrayingConfig, TemperatureConfig, load_backbone, save_weights
 from dinoskip.models.transformers_layout import save_transformers_folder
+from tests.helpers.small_network import random_vit
 
 transformers = pytest.importorskip("transformers")
 
 
-def network(**settings: Any) -> tuple[Any, VitConfig]:
-    config = VitConfig(**({"name": "vit_tiny_patch16", "depth": 2, "img_size": 64} | settings))
-    torch.manual_seed(0)
-    model = from_config(config).eval()
-    for parameter in model.parameters():
-        torch.nn.init.normal_(parameter, std=0.05)
-    return model, config
-
-
 def test_auto_model_computes_the_same_and_it_comes_back(tmp_path: Path) -> None:
-    model, config = network(position_resize="dino")
+    model, config = random_vit(position_resize="dino")
     save_weights(tmp_path / "w.safetensors", model.state_dict(), config, {})
     command = ["models", "convert", f"weights:{tmp_path / 'w.safetensors'}", str(tmp_path / "hf")]
     assert main([*command, "--layout", "transformers", "-q"]) == 0
@@ -63,7 +54,7 @@ def test_auto_model_computes_the_same_and_it_comes_back(tmp_path: Path) -> None:
     ],
 )
 def test_what_transformers_cannot_compute_is_refused(tmp_path: Path, settings: dict[str, Any], named: str) -> None:
-    model, config = network(**settings)
+    model, config = random_vit(**settings)
     with pytest.raises(ConfigError, match=f"transformers has no ViT with {named} .write a folder for timm") as caught:
         save_transformers_folder(tmp_path / "hf", model.state_dict(), config)
     assert "\n" not in str(caught.value)
