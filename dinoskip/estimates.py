@@ -352,9 +352,9 @@ def cross_fitted_best(records_by_block: Mapping[str, Records], *, seed: int = 0,
     at = int(np.nanargmax(sign * of_blocks))
     value = float(np.clip(np.mean(values), np.nanmin(of_blocks), np.nanmax(of_blocks)))
     most = jackknife(records_by_block[names[order[0]]])
-    made = Estimate(value, parts, most.lone, most.sizes, are_hits(records_by_block[names[0]]))
+    score = Estimate(value, parts, most.lone, most.sizes, are_hits(records_by_block[names[0]]))
     shares = {names[i]: float(counts[i] / (2 * SPLITS)) for i in order if counts[i] > 0}
-    return Choice(shares, made, names[at], float(of_blocks[at]))
+    return Choice(shares, score, names[at], float(of_blocks[at]))
 
 
 def _of_split(

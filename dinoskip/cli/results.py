@@ -71,8 +71,8 @@ def paper(args: Args) -> int:
 def board(args: Args) -> int:
     from visualize.board import make_board, read_sources, write_board  # numpy, scipy
 
-    made = make_board(read_sources(args.rows))
-    page = write_board(made, Path(args.out), args.title)
+    ranked = make_board(read_sources(args.rows))
+    page = write_board(ranked, Path(args.out), args.title)
     if args.json:
         print_json(
             {
@@ -92,18 +92,18 @@ def board(args: Args) -> int:
                             for line in table.lines
                         ],
                     }
-                    for table in made.tables
+                    for table in ranked.tables
                 ],
-                "refused": [{"measure": pair.label, "differs": dict(pair.differs)} for pair in made.refused],
+                "refused": [{"measure": pair.label, "differs": dict(pair.differs)} for pair in ranked.refused],
             }
         )
         return 0
-    for table in made.tables:
+    for table in ranked.tables:
         first = table.lines[0]
         where = " ".join(filter(None, (first.source, first.backbone, first.score.block)))
         count = sum(line.rank is not None for line in table.lines)
         print(f"{table.label}: first of {count} is {where} with {first.score.value:.1f}")
-    for pair in made.refused:
+    for pair in ranked.refused:
         print(f"not ranked together, {pair.label}: {pair.text}")
     print(f"board: {page.resolve()}")
     return 0
@@ -112,12 +112,14 @@ def board(args: Args) -> int:
 def compare(args: Args) -> int:
     from eval import compare as pairs  # numpy, scipy
 
-    made = pairs.compare(args.a, args.b, seed=args.seed)
+    comparison = pairs.compare(args.a, args.b, seed=args.seed)
     if not args.json:
-        print(made.text)
+        print(comparison.text)
         return 0
-    sides = {side: {**one.row.plain(), "block": one.block} for side, one in (("a", made.a), ("b", made.b))}
-    test = None if made.mcnemar is None else vars(made.mcnemar)
-    apart = {name: None if value != value else value for name, value in vars(made.difference).items()}  # nan: none
-    print_json({**sides, "difference": apart, "mcnemar": test, "differs": list(made.differs)})
+    sides = {side: {**one.row.plain(), "block": one.block} for side, one in (("a", comparison.a), ("b", comparison.b))}
+    test = None if comparison.mcnemar is None else vars(comparison.mcnemar)
+    apart = {
+        name: None if value != value else value for name, value in vars(comparison.difference).items()
+    }  # nan: none
+    print_json({**sides, "difference": apart, "mcnemar": test, "differs": list(comparison.differs)})
     return 0

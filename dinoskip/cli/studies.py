@@ -152,9 +152,9 @@ def plan(args: Args) -> int:
 def _estimate(args: Args, study: StudyBase, variants: tuple[Variant, ...], runner: Runner) -> int:
 
     images = StudyImages(study, assume=True)
-    made = estimates.costs(images, study, variants, runner.planner.nodes)
-    peak = estimates.peak_disk(made, runner.planner.readers, study.storage_rules)
-    measured = estimates.measured_rates(made, runner.artifacts.root, machine())
+    every_cost = estimates.costs(images, study, variants, runner.planner.nodes)
+    peak = estimates.peak_disk(every_cost, runner.planner.readers, study.storage_rules)
+    measured = estimates.measured_rates(every_cost, runner.artifacts.root, machine())
     if args.json:
         rows = [
             {
@@ -163,11 +163,11 @@ def _estimate(args: Args, study: StudyBase, variants: tuple[Variant, ...], runne
                 "hours_here": cost.work * measured[cost.kind] / 3600 if cost.kind in measured else None,
                 "known": "measured" if cost.kind in measured else "not measured",
             }
-            for cost in made
+            for cost in every_cost
         ]
         print_json({"card": args.card, "stages": rows, "peak_disk": peak, "not_listed": sorted(images.assumed)})
         return 0
-    print_table(estimates.lines(made, args.card, measured), estimates.HEADER)
+    print_table(estimates.lines(every_cost, args.card, measured), estimates.HEADER)
     rate = f"{args.card.upper()}, {estimates.CARDS[args.card]:g} TFLOP/s at an assumed {estimates.UTILISATION:.0%}"
     print(f"GPU hours: training and passes over images alone ({rate}). Peak disk: {peak / 1e9:,.0f} GB")
     print(f"Hours here: {'by finished stages of the same kind' if measured else NO_TIME}")

@@ -17,8 +17,8 @@ from dinoskip.training.supervised_config import SupervisedJob
 from eval.online.config import OnlineConfig, OnlineKnnConfig
 
 if TYPE_CHECKING:
+    from dinoskip.training.loop import Observer
     from dinoskip.training.objectives import PretrainJob
-    from dinoskip.training.observer import Observer
 
 
 def _run_arguments(parser: Any, recipe: str, example: str) -> None:

@@ -7,11 +7,10 @@ image. Ranks take consecutive slices of one global batch, micro-batches consecut
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sized
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from pathlib import Path
 from typing import Literal, Protocol
 
 import numpy as np
@@ -20,36 +19,10 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from dinoskip.console import log
+from dinoskip.data.shards import Source
 from dinoskip.data.workers import WORKER_TIMEOUT_S, WorkerLoader, is_worker_death
 from dinoskip.errors import ConfigError, DataError, named
 from dinoskip.randomness import derive, numpy_rng
-
-
-class Images(Sized, Protocol):
-    """Images that are known by number, each with a name."""
-
-    @property
-    def root(self) -> Path:
-        """Where it lies, for messages."""
-        ...
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """One id per image, in the order that numbers them."""
-        ...
-
-    def where(self, index: int) -> str:
-        """Say where image ``index`` lies, for messages."""
-        ...
-
-    def read(self, index: int) -> np.ndarray:
-        """Decode image ``index`` to uint8 (H, W, 3); :class:`DataError` if it cannot be."""
-        ...
-
-    def size(self, index: int) -> tuple[int, int]:
-        """Return its height and width from its header alone; :class:`DataError` if it cannot be read."""
-        ...
-
 
 BAD_SHARE = 0.01
 CACHE_BYTES = 1 << 30
@@ -144,7 +117,7 @@ class _Batches(Dataset):
     """Map-style dataset whose items are whole micro-batches, asked for by (epoch, step, part)."""
 
     def __init__(
-        self, images: Images, transform: BatchTransform, split: Split, *, seed: int, min_side: int, cache_bytes: int
+        self, images: Source, transform: BatchTransform, split: Split, *, seed: int, min_side: int, cache_bytes: int
     ) -> None:
         self.images, self.transform, self.split = images, transform, split
         self.seed, self.min_side = seed, min_side
@@ -225,7 +198,7 @@ class BatchLoader:
 
     def __init__(
         self,
-        images: Images,
+        images: Source,
         transform: BatchTransform,
         *,
         seed: int,

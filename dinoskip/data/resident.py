@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from dinoskip.console import Progress
-from dinoskip.data.loader import Images, candidates
+from dinoskip.data.loader import candidates
+from dinoskip.data.shards import Source
 from dinoskip.errors import ConfigError, DataError
 
 SHARE = 0.5  # of the free memory: the model, its optimizer and activations need the rest
@@ -30,7 +31,7 @@ class Resident:
     bad: dict[str, str] = field(default_factory=dict)
 
 
-def load(images: Images, device: torch.device, *, seed: int, min_side: int, threads: int = 0) -> Resident:
+def load(images: Source, device: torch.device, *, seed: int, min_side: int, threads: int = 0) -> Resident:
     """Decode ``images`` into memory of ``device`` by ``threads`` threads (0: one a processor).
 
     Bad images are replaced as in every loader. Raises :class:`ConfigError` if the set needs more than half of the free
@@ -74,7 +75,7 @@ def load(images: Images, device: torch.device, *, seed: int, min_side: int, thre
     return Resident(pixels, first[slots], sizes[slots], {images.names[index]: reasons[index] for index in reasons})
 
 
-def _refuse_small(images: Images, sizes: np.ndarray, min_side: int) -> None:
+def _refuse_small(images: Source, sizes: np.ndarray, min_side: int) -> None:
     for index in np.flatnonzero((sizes.min(axis=1) < min_side) & (sizes.min(axis=1) > 0)):
         height, width = sizes[index]
         raise DataError(
@@ -83,7 +84,7 @@ def _refuse_small(images: Images, sizes: np.ndarray, min_side: int) -> None:
         )
 
 
-def _refuse_large(images: Images, needed: int, device: torch.device) -> None:
+def _refuse_large(images: Source, needed: int, device: torch.device) -> None:
     free = free_memory(device)
     if needed > SHARE * free:
         raise ConfigError(
@@ -102,7 +103,7 @@ def free_memory(device: torch.device) -> int:
     return int(fields["MemAvailable"].split()[0]) * 1024
 
 
-def _slots(images: Images, reasons: dict[int, str], seed: int) -> np.ndarray:
+def _slots(images: Source, reasons: dict[int, str], seed: int) -> np.ndarray:
     """Return for every image the number of the one that stands for it, int64 (N,)."""
     slots = np.arange(len(images))
     for index in reasons:

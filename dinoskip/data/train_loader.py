@@ -9,8 +9,9 @@ import torch
 from dinoskip.data import resident
 from dinoskip.data.config import AugmentConfig, CropConfig, DataPath
 from dinoskip.data.device_multicrop import DeviceCrops, ResidentCrops
-from dinoskip.data.loader import BatchLoader, BatchTransform, Images
+from dinoskip.data.loader import BatchLoader, BatchTransform
 from dinoskip.data.multicrop import MultiCropTransform, WorkerCrops
+from dinoskip.data.shards import Source
 from dinoskip.data.view_targets import ViewTargets, WithTargets
 
 
@@ -36,7 +37,7 @@ class TrainLoader(BatchLoader):
 
     def __init__(
         self,
-        images: Images,
+        images: Source,
         crops: CropConfig,
         augment: AugmentConfig,
         path: DataPath = "crops",

@@ -65,11 +65,11 @@ def _new_folder(out: Path) -> Iterator[Path]:
         translate_write_errors(out),
         tempfile.TemporaryDirectory(prefix=".tmp-", dir=out.parent, ignore_cleanup_errors=True) as scratch,
     ):
-        made = Path(scratch) / out.name
-        made.mkdir()
-        yield made
-        write_manifest(made)
-        publish_directory(made, out)
+        folder = Path(scratch) / out.name
+        folder.mkdir()
+        yield folder
+        write_manifest(folder)
+        publish_directory(folder, out)
 
 
 def save_dataset(store: FeatureStore, out: Path) -> None:
@@ -82,16 +82,16 @@ def save_dataset(store: FeatureStore, out: Path) -> None:
         raise ConfigError(f"{out}: is there and is no data set folder", "name another folder")
     shards = max(1, math.ceil(_bytes(store) / SHARD_BYTES))
     ends = np.linspace(0, len(store.ids), min(shards, len(store.ids)) + 1).round().astype(int)
-    with _new_folder(out) as made, Progress("data set", len(store.ids), "images") as progress:
-        (made / "data").mkdir()
+    with _new_folder(out) as folder, Progress("data set", len(store.ids), "images") as progress:
+        (folder / "data").mkdir()
         for number, (start, end) in enumerate(pairwise(ends)):
-            path = made / "data" / f"train-{number:05d}-of-{len(ends) - 1:05d}.parquet"
+            path = folder / "data" / f"train-{number:05d}-of-{len(ends) - 1:05d}.parquet"
             with parquet.ParquetWriter(path, _schema(pyarrow, store)) as writer:
                 for first in range(start, end, _ROW_GROUP):
                     rows = [_row(store, index) for index in range(first, min(first + _ROW_GROUP, end))]
                     writer.write_table(pyarrow.Table.from_pylist(rows, schema=_schema(pyarrow, store)))
                     progress.advance(len(rows))
-        write_text(made / "README.md", _card(store, out.name))
+        write_text(folder / "README.md", _card(store, out.name))
 
 
 def _tensors(store: FeatureStore, block: int) -> dict[str, torch.Tensor]:
@@ -118,10 +118,10 @@ def save_safetensors(store: FeatureStore, out: Path) -> None:
     It takes the memory of one block.
     """
     _whole(store, out)
-    with _new_folder(out) as made:
+    with _new_folder(out) as folder:
         for block in store.blocks:
             about = {"manifest": canonical_json(store.manifest)}
-            save_tensors(made / f"block{block}.safetensors", _tensors(store, block), about)
+            save_tensors(folder / f"block{block}.safetensors", _tensors(store, block), about)
 
 
 def save_hdf5(store: FeatureStore, out: Path) -> None:
@@ -131,7 +131,7 @@ def save_hdf5(store: FeatureStore, out: Path) -> None:
     """
     h5py = _package("h5py", "hdf5")
     _whole(store, out)
-    with _new_folder(out) as made, h5py.File(made / "features.h5", "w") as opened:
+    with _new_folder(out) as folder, h5py.File(folder / "features.h5", "w") as opened:
         for key, value in store.manifest.items():
             if key == "ids":
                 opened.create_dataset(key, data=value, dtype=h5py.string_dtype())

@@ -24,8 +24,8 @@ class MethodConfig(Config):
 
     def tensors(self, model: nn.Module, seed: int) -> Assignments:
         """Names and values of the tensors that this method assigns; the default assigns all others."""
-        made: Callable[..., Assignments] = implementation(self.place)
-        return made(model, self, seed)
+        generator: Callable[..., Assignments] = implementation(self.place)
+        return generator(model, self, seed)
 
 
 class TruncNormalInit(Config):
@@ -95,10 +95,10 @@ class ConditionedInit(Config):
 
     def tensors(self, model: nn.Module, seed: int) -> Assignments:
         """Names and values of the tensors of ``parts``, and of what is left of the same matrices."""
-        made: Callable[..., Assignments] = implementation("dinoskip.init.conditioned:conditioned_tensors")
+        generator: Callable[..., Assignments] = implementation("dinoskip.init.conditioned:conditioned_tensors")
         unset_tensors: Callable[..., Assignments] = implementation("dinoskip.init.default:unset_tensors")
         others = {} if set(self.parts) == set(PARTS) else dict(unset_tensors(model, seed))
-        return made(model, self, seed, others)
+        return generator(model, self, seed, others)
 
 
 Reading = Literal["product", "factor"]
@@ -127,9 +127,11 @@ class WeightSelectionInit(Config):
 
     def tensors(self, model: nn.Module, seed: int) -> Assignments:
         """What this method assigns; the seed has no part in it."""
-        made: Callable[..., Assignments] = implementation("dinoskip.init.weight_selection:weight_selection_tensors")
+        generator: Callable[..., Assignments] = implementation(
+            "dinoskip.init.weight_selection:weight_selection_tensors"
+        )
         load_backbone: Callable[..., Any] = implementation("dinoskip.models.load:load_backbone")
-        return made(model, load_backbone(self.teacher).model)
+        return generator(model, load_backbone(self.teacher).model)
 
 
 Mlp = Literal["orthogonal", "mirrored"]
@@ -160,9 +162,9 @@ class CalibratedInit(Config):
 
     def tensors(self, model: nn.Module, seed: int, images: Tensor) -> Assignments:
         """What this method assigns, given ``images`` (B, 3, S, S), normalised."""
-        made: Callable[..., Assignments] = implementation("dinoskip.init.calibrated:calibrated_tensors")
+        generator: Callable[..., Assignments] = implementation("dinoskip.init.calibrated:calibrated_tensors")
         drawn_by_default: Callable[..., Any] = implementation("dinoskip.init.calibrated:drawn_by_default")
-        return made(model, self, seed, images, drawn_by_default(model, seed))
+        return generator(model, self, seed, images, drawn_by_default(model, seed))
 
 
 class MaeInit(MethodConfig):

@@ -126,12 +126,12 @@ def save_onnx(path: Path, backbone: Backbone, *, size: int | None = None, norm: 
     runtime, size = _onnxruntime(path), size or own_size(backbone)
     with atomic_path(path) as temporary:
         module, program = _export(backbone, size, norm)
-        made: Any = torch.onnx.export(
+        exported: Any = torch.onnx.export(
             program, (), input_names=["images"], output_names=module.outputs, dynamo=True, verbose=False
         )
-        _name_batch(made.model.graph)
-        made.model.metadata_props[METADATA] = json.dumps(describe(backbone, size, norm))
-        made.save(str(temporary))
+        _name_batch(exported.model.graph)
+        exported.model.metadata_props[METADATA] = json.dumps(describe(backbone, size, norm))
+        exported.save(str(temporary))
         session = runtime.InferenceSession(str(temporary), providers=["CPUExecutionProvider"])
         return _check(
             backbone,

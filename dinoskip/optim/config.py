@@ -83,9 +83,9 @@ class SoapConfig(PreconditionedConfig):
 
     def build(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
         """Build the optimizer over ``groups`` of :func:`dinoskip.optim.groups.param_groups`."""
-        made: Callable[..., torch.optim.Optimizer] = implementation("dinoskip.optim.soap:SOAP")
+        optimizer: Callable[..., torch.optim.Optimizer] = implementation("dinoskip.optim.soap:SOAP")
         settings = self.model_dump(exclude={"name", "split_qkv", *(set(Scheduled.model_fields) - {"lr"})})
-        return made(self.blocks(groups), **settings)
+        return optimizer(self.blocks(groups), **settings)
 
 
 class EcsConfig(RefreshConfig):
@@ -101,9 +101,9 @@ class EcsConfig(RefreshConfig):
 
     def build(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
         """Build the optimizer over ``groups`` of :func:`dinoskip.optim.groups.param_groups`."""
-        made: Callable[..., torch.optim.Optimizer] = implementation("dinoskip.optim.soap:SOAP")
+        optimizer: Callable[..., torch.optim.Optimizer] = implementation("dinoskip.optim.soap:SOAP")
         settings = self.model_dump(exclude={"name", *(set(Scheduled.model_fields) - {"lr"})})
-        return made(groups, variant="ecs", **settings)
+        return optimizer(groups, variant="ecs", **settings)
 
 
 class KLShampooConfig(PreconditionedConfig):
@@ -118,10 +118,10 @@ class KLShampooConfig(PreconditionedConfig):
 
     def build(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
         """Build the optimizer over ``groups`` of :func:`dinoskip.optim.groups.param_groups`."""
-        made: Callable[..., torch.optim.Optimizer] = implementation("dinoskip.optim.kl_shampoo:KLShampoo")
+        optimizer: Callable[..., torch.optim.Optimizer] = implementation("dinoskip.optim.kl_shampoo:KLShampoo")
         plain = {"lr", "betas", "shampoo_beta", "eps", "precondition_frequency", "max_precond_dim", "normalize_grads"}
         plain |= {"stagger", "tf32"}
-        return made(
+        return optimizer(
             self.blocks(groups),
             using_klsoap=self.klsoap,
             using_damping=self.damping,
@@ -147,12 +147,12 @@ class MuonConfig(Scheduled):
         """Build the optimizer over ``groups`` of :func:`dinoskip.optim.groups.param_groups`."""
         from dinoskip.optim.groups import split_groups  # torch
 
-        made: Callable[..., torch.optim.Optimizer] = implementation("dinoskip.optim.muon:MuonAdamW")
+        optimizer: Callable[..., torch.optim.Optimizer] = implementation("dinoskip.optim.muon:MuonAdamW")
         is_hidden_matrix: Callable[..., Any] = implementation("dinoskip.optim.muon:is_hidden_matrix")
 
         matrices, others = split_groups(groups, is_hidden_matrix)
         settings = self.model_dump(include={"lr", "momentum", "nesterov", "ns_steps", "betas", "eps"})
-        return made(matrices, others, **settings)
+        return optimizer(matrices, others, **settings)
 
 
 def _named(value: Any) -> Any:

@@ -36,13 +36,13 @@ _OF_ONE_PAGE = ("report.note",)
 
 def _fields(below: str) -> dict[str, Any]:
     """The sections that stages have directly below a key."""
-    made: dict[str, Any] = {}
+    sections: dict[str, Any] = {}
     for stage in STAGES.values():
         parent, _, name = stage.place.rpartition(".")
         if stage.section is not None and parent == below:
             kind = stage.choices or stage.section
-            made[name] = (kind, stage.section()) if stage.required else (kind | None, None)
-    return made
+            sections[name] = (kind, stage.section()) if stage.required else (kind | None, None)
+    return sections
 
 
 Evaluate: type[EvaluateBase] = create_model(

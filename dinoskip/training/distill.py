@@ -15,7 +15,7 @@ import torch
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
-from dinoskip.data.loader import Images
+from dinoskip.data.shards import Source
 from dinoskip.distributed import all_ranks
 from dinoskip.models.build import from_config
 from dinoskip.randomness import torch_rng
@@ -74,7 +74,7 @@ class Distill(Objective):
         backbone = from_config(self.job.model, weight_init="skip")
         return DistilledNetwork(backbone, self._heads(backbone.embed_dim))
 
-    def look_at(self, images: Images) -> None:
+    def look_at(self, images: Source) -> None:
         """Measure the targets on some of the images: what standardises them is the same from the first step on."""
         rows = spread(len(images), self.config.sample)
         crops = cache(partial(centre_crops, images, rows, self.config.crop_size))  # decoded once, if at all
@@ -172,8 +172,8 @@ class Heads(nn.Module):
 
     def forward(self, patches: Tensor, cls: Tensor) -> dict[str, Tensor]:
         """Map patches (B, N, C) and CLS tokens (B, C), each by the heads that are of it."""
-        made = {name.replace("_", "."): head for name, head in self.of.items()}
-        return {name: head(cls if name.endswith("cls") else patches) for name, head in made.items()}
+        heads = {name.replace("_", "."): head for name, head in self.of.items()}
+        return {name: head(cls if name.endswith("cls") else patches) for name, head in heads.items()}
 
 
 class DistilledNetwork(nn.Module):

@@ -121,9 +121,9 @@ class Extended(Objective):
 
     def _with_tokens(self, network: Any) -> nn.Module:
         backbone: Vit = network.backbone
-        made = self.network(backbone, network.head)
-        self.addends.give_heads_(made, backbone.embed_dim)
-        return made
+        extended = self.network(backbone, network.head)
+        self.addends.give_heads_(extended, backbone.embed_dim)
+        return extended
 
     def build_network(self, role: str) -> nn.Module:
         """A network of a role's architecture."""

@@ -15,10 +15,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from timm.models.vision_transformer import VisionTransformer
+from torch import nn
 
 from dinoskip.config import dump, settings_for_key
 from dinoskip.console import Progress, log
@@ -40,10 +41,18 @@ from dinoskip.training.guard import INTERRUPT, StopSignals
 from dinoskip.training.heartbeat import heartbeat
 from dinoskip.training.journal import Journal
 from dinoskip.training.objective import Engine, Objective, ProgressCallback, Step
-from dinoskip.training.observer import Observer
 from dinoskip.training.recipe import Job
 from dinoskip.training.run_directory import RunDirectory, identity, open_run
 from dinoskip.training.skip_dial import SkipDial
+
+
+class Observer(Protocol):
+    """Evaluates a network while it trains, on every rank; the same numbers for the same weights."""
+
+    score: str  # the measure, more is better, that tells the best checkpoint
+
+    def __call__(self, network: nn.Module, here: World) -> dict[str, float]:
+        """Measures of ``network`` (eval mode, on ``here.device``) by name, equal on all ranks."""
 
 
 @dataclass(frozen=True)

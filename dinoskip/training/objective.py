@@ -17,7 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from dinoskip.data.ahead import ViewsAhead
-from dinoskip.data.loader import Batch, BatchLoader, Images
+from dinoskip.data.loader import Batch, BatchLoader
+from dinoskip.data.shards import Source
 from dinoskip.diagnostics.live import Row
 from dinoskip.distributed import World, all_reduce_max, local
 from dinoskip.optim.build import set_rates
@@ -53,7 +54,7 @@ class Objective(ABC):
     def build_network(self, role: str) -> nn.Module:
         """A network of that role's architecture, whole and on the CPU, whatever its weights."""
 
-    def look_at(self, images: Images) -> None:  # noqa: B027
+    def look_at(self, images: Source) -> None:  # noqa: B027
         """Measure what the loss needs to know of the training images, before the first step; by default nothing."""
 
     @abstractmethod

@@ -14,9 +14,8 @@ from dinoskip.distributed import World
 from dinoskip.files import read_manifest
 from dinoskip.models.load import load_backbone
 from dinoskip.training.calibration import first_weights
-from dinoskip.training.loop import Training, train
+from dinoskip.training.loop import Observer, Training, train
 from dinoskip.training.objectives import PretrainJob
-from dinoskip.training.observer import Observer
 
 
 def pretrain(

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torchvision.ops import roi_align
 
-from dinoskip.data.loader import Images
+from dinoskip.data.shards import Source
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.features.store import FeatureStore
 from dinoskip.training.distill_config import TeacherConfig
@@ -93,7 +93,7 @@ class StoredTeacher(Teaching):
         patches = next(stored)
         return TeacherFeatures(patches, next(stored) if self.config.cls is not None else None, (self.grid, self.grid))
 
-    def check(self, images: Images, rows: Sequence[int]) -> None:
+    def check(self, images: Source, rows: Sequence[int]) -> None:
         """Raise :class:`DataError` unless the store is of just these images."""
         if tuple(images.names) != self.store.ids:
             raise DataError(

@@ -11,7 +11,7 @@ from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from torch import Tensor
 from torch.nn import functional as F
 
-from dinoskip.data.loader import Images
+from dinoskip.data.shards import Source
 from dinoskip.errors import ConfigError
 from dinoskip.models.backbone import Backbone
 from dinoskip.models.load import load_backbone
@@ -52,7 +52,7 @@ class Teaching(ABC):
     def sample(self, rows: Sequence[int], crops: Callable[[], Tensor]) -> list[TeacherFeatures]:
         """Features of the training images of these numbers, whole, or of ``crops()`` (B, 3, S, S), their centres."""
 
-    def check(self, images: Images, rows: Sequence[int]) -> None:  # noqa: B027
+    def check(self, images: Source, rows: Sequence[int]) -> None:  # noqa: B027
         """Raise :class:`DataError` for training images that do not suit, as far as those of these numbers tell."""
 
     def measured(self, seen: Sequence[TeacherFeatures]) -> dict[str, Tensor]:

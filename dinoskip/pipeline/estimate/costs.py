@@ -72,7 +72,7 @@ def costs(images: StudyImages, study: StudyBase, variants: Sequence[Variant], no
     by_name = {variant.name: variant for variant in variants}
     swept = {variant.sweep: variant for variant in reversed(variants)}
     recipe, reckoned = recipe_of(study), StudyWork(images, variants, nodes)
-    made: list[Cost] = []
+    of_nodes: list[Cost] = []
     for node in nodes:
         variant = swept[node.id] if node.stage == "sweep" else by_name.get(node.variant)
         if node.stage in {"pretrain", "supervise", "sweep"} and recipe is not None and variant is not None:
@@ -83,8 +83,8 @@ def costs(images: StudyImages, study: StudyBase, variants: Sequence[Variant], no
             cost = Cost(node.stage, node.variant, kind=f"data {study.data[node.id.rpartition('/')[2]].kind}")
         else:
             cost = _evaluated(node, reckoned)
-        made.append(replace(cost, node=node.id, kind=cost.kind or node.stage))
-    return made
+        of_nodes.append(replace(cost, node=node.id, kind=cost.kind or node.stage))
+    return of_nodes
 
 
 def _trained(
@@ -100,8 +100,8 @@ def _trained(
         recipe, runs = type(recipe).model_validate(short_recipe(dump(recipe), section)), len(section.lr)
     parameters, copies, use, classes = vit_parameters(model), 1, "classes", 0
     if isinstance(recipe, PretrainSection):
-        made = recipe.cost(model)
-        parameters, copies, use = parameters + made.head, made.networks, "pretraining"
+        step_cost = recipe.cost(model)
+        parameters, copies, use = parameters + step_cost.head, step_cost.networks, "pretraining"
     else:
         classes = images.classes(recipe.dataset)
     seen = images.count(recipe.dataset, "train", use) // recipe.batch_size * recipe.epochs * recipe.batch_size
@@ -128,31 +128,32 @@ def _evaluated(node: Node, reckoned: StudyWork) -> Cost:
     return Cost(node.stage, node.variant, flop, disk, images, values or flop or 1.0, kind=kind)
 
 
-def measured_rates(made: Sequence[Cost], outputs: Path, machine: str) -> dict[str, float]:
+def measured_rates(every_cost: Sequence[Cost], outputs: Path, machine: str) -> dict[str, float]:
     """Seconds a unit of work, by kind, of the newest output below ``outputs`` of each node, whatever its settings."""
-    times = {cost.node: (outputs / cost.node).glob("*/timing.json") for cost in made}
+    times = {cost.node: (outputs / cost.node).glob("*/timing.json") for cost in every_cost}
     newest = {node: max(found, key=lambda path: path.stat().st_mtime, default=None) for node, found in times.items()}
     seconds = past_seconds({node: path.parent for node, path in newest.items() if path is not None}, machine)
-    return rates(seconds, {cost.node: (cost.kind, cost.work) for cost in made})
+    return rates(seconds, {cost.node: (cost.kind, cost.work) for cost in every_cost})
 
 
 HEADER = ("stage", "count", "images passed", "GPU hours", "hours here", "GB")
 
 
-def lines(made: Sequence[Cost], card: str, measured: Mapping[str, float]) -> list[tuple[str, ...]]:
+def lines(every_cost: Sequence[Cost], card: str, measured: Mapping[str, float]) -> list[tuple[str, ...]]:
     """A row (:data:`HEADER`) for each kind of stage, for each variant that is trained, and the sums.
 
     ``measured`` are seconds a unit of work, by kind; hours of other kinds are not known.
     """
     rows = [
-        _line(stage, [cost for cost in made if cost.stage == stage], card, measured)
-        for stage in dict.fromkeys(cost.stage for cost in made)
+        _line(stage, [cost for cost in every_cost if cost.stage == stage], card, measured)
+        for stage in dict.fromkeys(cost.stage for cost in every_cost)
     ]
-    trained = dict.fromkeys(cost.variant for cost in made if cost.stage in {"pretrain", "supervise"})
+    trained = dict.fromkeys(cost.variant for cost in every_cost if cost.stage in {"pretrain", "supervise"})
     rows += [
-        _line(f"  of them {name}", [cost for cost in made if cost.variant == name], card, measured) for name in trained
+        _line(f"  of them {name}", [cost for cost in every_cost if cost.variant == name], card, measured)
+        for name in trained
     ]
-    return [*rows, _line("all", made, card, measured)]
+    return [*rows, _line("all", every_cost, card, measured)]
 
 
 def _line(what: str, costs_of: Sequence[Cost], card: str, measured: Mapping[str, float]) -> tuple[str, ...]:
@@ -170,8 +171,8 @@ def _hours(hours: float) -> str:
     return f"{hours:,.{1 if hours >= 1 else 3}f}" if hours else ""
 
 
-def peak_disk(made: Sequence[Cost], readers: Mapping[str, Collection[str]], rules: StorageRules) -> float:
-    """Most bytes on disk at once, if the nodes run in the order of ``made``.
+def peak_disk(every_cost: Sequence[Cost], readers: Mapping[str, Collection[str]], rules: StorageRules) -> float:
+    """Most bytes on disk at once, if the nodes run in the order of ``every_cost``.
 
     ``readers`` are the nodes that read each store, which may go after the last of them. Raises :class:`DiskFull` if the
     limit cannot be kept.
@@ -179,7 +180,7 @@ def peak_disk(made: Sequence[Cost], readers: Mapping[str, Collection[str]], rule
     stores: dict[str, float] = {}
     left = {store: set(of) for store, of in readers.items()}
     other = peak = 0.0
-    for cost in made:
+    for cost in every_cost:
         if cost.node not in readers:
             other += cost.disk
         else:

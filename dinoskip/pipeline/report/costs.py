@@ -80,9 +80,9 @@ def throughput(rows: Sequence[Mapping[str, Any]], batch_size: int) -> Throughput
 def cost_tables(task: Task) -> list[Any]:
     """Tables of the report: what every variant's training cost, and the minutes of every kind of stage."""
     trained, stages = _trained(task), _stages(task)
-    made = [DataTable("What it cost: training", _TRAINING_COLUMNS, trained, _TRAINING_NOTE)] if trained else []
+    tables = [DataTable("What it cost: training", _TRAINING_COLUMNS, trained, _TRAINING_NOTE)] if trained else []
     columns = ["kind of stage", "stages", "minutes"]
-    return [*made, DataTable("What it cost: minutes of all stages", columns, stages, _STAGES_NOTE)]
+    return [*tables, DataTable("What it cost: minutes of all stages", columns, stages, _STAGES_NOTE)]
 
 
 def _trained(task: Task) -> list[list[object]]:

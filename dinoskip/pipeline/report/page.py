@@ -285,7 +285,7 @@ def optimizers_of(variants: Sequence[StudyVariant]) -> dict[str, str]:
 
 def _figures(task: Task, report: Report, analysis: Analysis | None, out: Path) -> list[Any]:
     kept, logs, optimizers = principal(report.rows), _logs(task, "metrics.jsonl"), optimizers_of(report.variants)
-    made = [
+    drawn = [
         loss_of(task, report.variants, out / "loss"),
         figures.online_figure(logs, out / "online"),
         figures.blocks_figure(kept, out / "blocks", report.baselines),
@@ -293,19 +293,21 @@ def _figures(task: Task, report: Report, analysis: Analysis | None, out: Path) -
         figures.depth_figure(kept, _families(task.settings.trained), out / "depth"),
     ]
     order, (_, rough) = [variant.name for variant in task.settings.variants], _roughness(task)
-    made.append(figures.roughness_figure(rough, out / "roughness", order))
+    drawn.append(figures.roughness_figure(rough, out / "roughness", order))
     if analysis:
         trained = {name: analysis.trained[key] for name, key in _last_epochs(task, analysis.trained).items()}
         weights = {"at initialisation": analysis.fresh, "trained": trained}
         caption = "Weights by block, at initialisation and trained"
-        made.append(figures.signal_figure(analysis.signal, out / "signal"))
-        made.append(figures.weights_figure(weights, out / "weights", caption=caption, variants=order))
-    made.append(figures.training_figure(_logs(task, "diagnostics.jsonl"), out / "inside-training"))
+        drawn.append(figures.signal_figure(analysis.signal, out / "signal"))
+        drawn.append(figures.weights_figure(weights, out / "weights", caption=caption, variants=order))
+    drawn.append(figures.training_figure(_logs(task, "diagnostics.jsonl"), out / "inside-training"))
     if analysis:
-        made += figures.network_figures(asdict(_inside(task, analysis.photographs)), out, order)
+        drawn += figures.network_figures(asdict(_inside(task, analysis.photographs)), out, order)
         found = {name: analysis.spectrum[key] for name, key in _last_epochs(task, analysis.spectrum).items()}
-        made.append(figures.spectrum_figure({name: own for name, own in found.items() if own}, out / "spectrum", order))
-    return [figure for figure in made if figure is not None]
+        drawn.append(
+            figures.spectrum_figure({name: own for name, own in found.items() if own}, out / "spectrum", order)
+        )
+    return [figure for figure in drawn if figure is not None]
 
 
 def _last_epochs(task: Task, networks: Mapping[str, Any]) -> dict[str, str]:

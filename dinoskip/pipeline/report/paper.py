@@ -118,12 +118,12 @@ def _figures(sources: Sequence[_Source], reports: Sequence[Report], scratch: Pat
         for source in sources
         if "paper.table1" in source.report.compare
     )
-    made = {
+    drawn = {
         "figure 1": next((figure for figure in losses if figure), None),
         "figure 2": next((figure for report in reports if (figure := _epochs(report, scratch))), None),
         "figure 5": softmax_figure(scratch / "softmax"),
     }
-    return {name: figure for name, figure in made.items() if figure is not None}
+    return {name: figure for name, figure in drawn.items() if figure is not None}
 
 
 def _epochs(report: Report, scratch: Path) -> figures.Figure | None:

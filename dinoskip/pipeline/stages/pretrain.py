@@ -13,7 +13,7 @@ from pydantic import BeforeValidator, Field, create_model
 
 from dinoskip.config import RawConfig, dump, validate
 from dinoskip.data import sets as datasets
-from dinoskip.data.shards import Source as Images
+from dinoskip.data.shards import Source
 from dinoskip.fields import Name
 from dinoskip.files import read_json
 from dinoskip.init.config import ModelConfig, WeightSelectionInit
@@ -150,7 +150,7 @@ def add_nodes(nodes: StudyNodes) -> None:
             )
 
 
-def images_of(task: Task) -> Images:
+def images_of(task: Task) -> Source:
     """The training images of a task."""
     config, root = dataset_of(task)
     return datasets.open_training_images(config, root, split="train")

@@ -13,7 +13,7 @@ from pydantic import AfterValidator, Field, ValidationError
 
 from dinoskip.config import Config, dump, merge, no_duplicates, settings_for_key
 from dinoskip.console import log, read_metrics
-from dinoskip.data.shards import Source as Images
+from dinoskip.data.shards import Source
 from dinoskip.errors import NonFiniteError
 from dinoskip.files import read_json, write_json
 from dinoskip.pipeline.sections import StudyBase
@@ -34,7 +34,7 @@ from dinoskip.training.objectives import PretrainJob
 from eval.online.config import OnlineConfig
 
 if TYPE_CHECKING:
-    from dinoskip.training.observer import Observer
+    from dinoskip.training.loop import Observer
 
 FEWEST = 5
 """Learning rates that a choice is made among, at least."""
@@ -239,7 +239,7 @@ def run(task: Task) -> None:
     on_main(lambda: _leave_only(task.out, result))
 
 
-def _short_run(task: Task, lr: float, images: Images, observer: Observer) -> ShortRun:
+def _short_run(task: Task, lr: float, images: Source, observer: Observer) -> ShortRun:
     from dinoskip.pipeline.stages.training_runs import on_main, pretrain  # torch
 
     out = _place(task.out, lr)

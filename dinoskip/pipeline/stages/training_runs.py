@@ -17,7 +17,7 @@ from dinoskip.pipeline.stage import Task
 from dinoskip.pipeline.stages.settings import TrainingSettings
 from dinoskip.training import checkpoint
 from dinoskip.training.journal import best_step
-from dinoskip.training.observer import Observer
+from dinoskip.training.loop import Observer
 from dinoskip.training.pretraining import pretrain
 from dinoskip.training.supervised import Accuracy, supervise
 from eval.online import OnlineEvaluation, OnlineKnn, OnlineProbe
