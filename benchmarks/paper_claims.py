@@ -24,9 +24,9 @@ from dinoskip.errors import DataError, DinoskipError
 from dinoskip.estimates import SIGNIFICANT
 from dinoskip.results import EvalResult
 from dinoskip.statistics import holm
-from visualize.comparison import Scores, is_dead, signed
+from visualize.comparison import Scores, judged_scores, signed
 from visualize.paper.as_study import HALF_WIDTHS, paper_as_study
-from visualize.paper.claims import claims, claims_grid, judged_with, pairs_of
+from visualize.paper.claims import claims, claims_grid, pairs_of
 from visualize.paper.compare import ComparedStudy
 from visualize.paper.published import DEFAULT, INITIALISED, SKIP
 from visualize.paper.rules import RULES, Rule
@@ -80,7 +80,7 @@ class SeedsComparison:
 
     @property
     def difference(self) -> float:
-        """Of the means."""
+        """Difference of the two means over seeds, in percent points."""
         return sum(self.high) / len(self.high) - sum(self.low) / len(self.low)
 
     @property
@@ -162,8 +162,8 @@ def _of_rule(rule: Rule, study: ComparedStudy, scores: Scores) -> Iterator[Seeds
             if kinds[0] != kinds[1]:
                 names[at] += ", last block" if True in kinds[at] else ", earlier block"
         high, low = (tuple(one.value for one in side.now) for side in sides)
-        dead = tuple(is_dead(side.now, side.before) for side in sides)
-        judgement = judged_with(sides[0], sides[1], rule.margin) if min(len(high), len(low)) > 1 else None
+        dead = tuple(side.is_dead for side in sides)
+        judgement = judged_scores(sides[0], sides[1], rule.margin) if min(len(high), len(low)) > 1 else None
         yield SeedsComparison(
             rule.text, "", "", benchmark.label, (names[0], names[1]), high, low, rule.margin,
             (dead[0], dead[1]), judgement.p if judgement else math.nan,

@@ -7,13 +7,23 @@ those of the two intervals, as if of different images (:mod:`dinoskip.estimates`
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import NormalDist
 
-from dinoskip import estimates
-from dinoskip.estimates import LEAST_TO_CHOOSE, Difference, Estimate, cross_fitted_best, estimate, known
+from dinoskip.estimates import (
+    LEAST_TO_CHOOSE,
+    Difference,
+    Estimate,
+    Judgement,
+    cross_fitted_best,
+    difference,
+    estimate,
+    gain_of,
+    known,
+)
 from dinoskip.records import ImageRecords
 from dinoskip.results import EvalResult, best_by_heldout
 from visualize.rows import (
@@ -27,6 +37,7 @@ from visualize.rows import (
     one_k_per_dataset,
     tokens_alike,
 )
+from visualize.tables import mean_deviation
 
 OWN_BEST = "each read at its own best"
 """Setting of the benchmark in which a network is read at any block and read point, chosen together."""
@@ -37,8 +48,7 @@ ROUNDED = 0.05
 """Percent points: what is below prints as 0.0 and has no sign."""
 FIXED = "fixed beforehand, the last one: too few images to choose"
 ON_SHOWN = "chosen on the images shown: an upper estimate"
-_NORMAL = NormalDist()
-_Z = _NORMAL.inv_cdf(0.975)
+_Z = NormalDist().inv_cdf(0.975)
 
 
 @dataclass(frozen=True)
@@ -59,7 +69,7 @@ class ScoreDifference:
 
     @classmethod
     def of(cls, found: Difference) -> ScoreDifference:
-        """That of shares (0..1)."""
+        """The difference in percent points of one between shares (0..1)."""
         return cls(100 * found.value, 100 * found.low, 100 * found.high, found.p, found.n, found.seeds, found.why)
 
     @property
@@ -81,13 +91,6 @@ class ScoreDifference:
             + ("" if math.isnan(self.low) else f" [{low}, {high}]")
             + ("" if self.paired else ", images fixed" if self.seeds else ", unpaired")
         )
-
-    def p_of(self, value: float) -> float:
-        """Two-sided p of the difference being ``value``; of another than 0 by the interval's normal distribution."""
-        if value == 0 or math.isnan(self.low) or math.isnan(self.p):
-            return self.p
-        error = (self.high - self.low) / (2 * _Z)
-        return 2 * _NORMAL.cdf(-abs(self.value - value) / error)
 
 
 def signed(value: float) -> str:
@@ -157,18 +160,61 @@ class Score:
             return known(self.value / 100, units=self.row.n)
         return known(self.value / 100, (self.high - self.low) / (200 * _Z), self.row.n)
 
-    def minus(self, other: Score) -> ScoreDifference | None:
-        """This number minus the other's; None where neither records nor intervals say how sure it is."""
-        ((first,), (second,)) = aligned([self], [other])
-        found = ScoreDifference.of(estimates.difference([first], [second]))
-        return None if not found.n and math.isnan(found.low) else found
+
+@dataclass(frozen=True, eq=False)
+class NetworkScores:
+    """A network's numbers, a score a seed: after training, and before it of the same seeds.
+
+    ``before`` is empty where not all were evaluated at epoch 0; ``unresolved`` says why its learning rate is not known
+    to be the best.
+    """
+
+    name: str
+    now: tuple[Score, ...]
+    before: tuple[Score, ...] = ()
+    unresolved: str = ""
+
+    @property
+    def value(self) -> float:
+        """Mean over seeds, in percent."""
+        return statistics.mean(score.value for score in self.now)
+
+    @property
+    def blocks(self) -> str:
+        """``b9``, of several seeds ``b9 b8``."""
+        return " ".join(dict.fromkeys(score.block for score in self.now))
+
+    @property
+    def text(self) -> str:
+        """``skip-adamw 41.7 b9``, over seeds ``skip-adamw 41.7 ± 0.4 b9 b8``."""
+        if len(self.now) == 1:
+            return self.now[0].text
+        values = mean_deviation([one.value for one in self.now])
+        return " ".join(filter(None, (self.name, values, self.blocks, self.now[0].when)))
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether the network is (:func:`is_dead`): that alone bars it from winning."""
+        return is_dead(self.now, self.before)
+
+
+def judged_scores(first: NetworkScores, second: NetworkScores, margin: float = 0.0) -> Judgement | None:
+    """Compare the first network plus ``margin`` percent points with the second, and the higher one with its own start.
+
+    None where neither records nor intervals nor seeds say how sure the difference is.
+    """
+    now, other, before, other_before = aligned(first.now, second.now, first.before, second.before)
+    found = difference([replace(one, value=one.value + margin / 100) for one in now], other)
+    if len(now) == len(other) == 1 and not found.n and math.isnan(found.low):
+        return None
+    return Judgement(found, gain_of(*((now, before) if found.value > 0 else (other, other_before))))
 
 
 def is_dead(now: Sequence[Score], before: Sequence[Score]) -> bool:
     """Whether a network is dead: tokens alike, graphs complete, and no gain over its own start that is known."""
     if not any(score.lifeless for score in now):
         return False
-    gain = estimates.gain_of(*aligned(now, before))
+    gain = gain_of(*aligned(now, before))
     return gain is None or not gain.low > 0
 
 

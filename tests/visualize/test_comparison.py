@@ -12,7 +12,15 @@ from scipy.stats import binomtest
 from dinoskip.estimates import cross_fitted_best
 from dinoskip.records import ImageRecords
 from dinoskip.results import EvalResult
-from visualize.comparison import CROSS_FITTED, FIXED, ON_SHOWN, Scores
+from visualize.comparison import (
+    CROSS_FITTED,
+    FIXED,
+    ON_SHOWN,
+    NetworkScores,
+    ScoreDifference,
+    Scores,
+    judged_scores,
+)
 
 COUNT = 80
 IDS = tuple(f"image {number}" for number in range(COUNT))
@@ -22,6 +30,11 @@ def corloc(model, hits, block="1", **more):
     value = 100 * float(np.mean(hits))
     row = EvalResult("CorLoc", value, "tokencut", block, "voc", "val", COUNT, epoch=3, model=model, **more)
     return row, ImageRecords(IDS, np.asarray(hits, np.uint8))
+
+
+def difference_of(one, other, margin=0.0):
+    made = judged_scores(NetworkScores("", (one,)), NetworkScores("", (other,)), margin)
+    return None if made is None else ScoreDifference.of(made.difference)
 
 
 def blocks_of(model, seed, rates):
@@ -99,28 +112,28 @@ def test_hits_on_the_same_images_are_paired_by_mcnemar():
     pair = [corloc("high", high, low=0.0, high=99.0), corloc("low", low, low=0.0, high=99.0)]
     scores = Scores({row.model: [row] for row, _ in pair}, dict(pair))
     sides = [scores.of(row) for row, _ in pair]
-    difference = sides[0].minus(sides[1])
+    difference = difference_of(sides[0], sides[1])
     assert difference.paired
     assert difference.value == pytest.approx(pair[0][0].value - pair[1][0].value)
     assert difference.low > 0, "the high one misses nothing that the low one hits"
     assert difference.p == pytest.approx(binomtest(0, int((high & ~low).sum()), 0.5).pvalue)
-    back = sides[1].minus(sides[0])
+    back = difference_of(sides[1], sides[0])
     assert (back.value, back.p) == (pytest.approx(-difference.value), difference.p)
     shuffled = ImageRecords(IDS[::-1], pair[1][1].values[::-1])
     again = Scores({row.model: [row] for row, _ in pair}, {pair[0][0]: pair[0][1], pair[1][0]: shuffled})
-    assert again.of(pair[0][0]).minus(again.of(pair[1][0])) == difference, "images are paired by their ids"
+    assert difference_of(again.of(pair[0][0]), again.of(pair[1][0])) == difference, "images are paired by their ids"
 
 
 def test_other_images_are_not_paired():
     pair = [corloc("a", np.ones(COUNT), low=90.0, high=100.0), corloc("b", np.zeros(COUNT), low=0.0, high=10.0)]
     elsewhere = ImageRecords(tuple(f"other {name}" for name in IDS), pair[1][1].values)
     scores = Scores({row.model: [row] for row, _ in pair}, {pair[0][0]: pair[0][1], pair[1][0]: elsewhere})
-    difference = scores.of(pair[0][0]).minus(scores.of(pair[1][0]))
+    difference = difference_of(scores.of(pair[0][0]), scores.of(pair[1][0]))
     error = math.hypot(10, 10) / 2
     assert not difference.paired
     assert (difference.low, difference.high) == (pytest.approx(100 - error), pytest.approx(100 + error))
     bare = replace(pair[1][0], low=None, high=None)
-    assert scores.of(pair[0][0]).minus(scores.of(bare)) is None
+    assert difference_of(scores.of(pair[0][0]), scores.of(bare)) is None
 
 
 def test_areas_are_paired_by_the_bootstrap_and_seeds_with_them():
@@ -138,7 +151,7 @@ def test_areas_are_paired_by_the_bootstrap_and_seeds_with_them():
     other = miou("b", 50.0, low=49.0, high=51.0)
     records = {seeds[0]: areas(0.61), seeds[1]: areas(0.63), other: areas(0.50)}
     scores = Scores({"a": [mean, *seeds], "b": [other]}, records)
-    difference = scores.of(mean).minus(scores.of(other))
+    difference = difference_of(scores.of(mean), scores.of(other))
     assert len(scores.of(mean).outcomes) == 2
     assert difference.paired
     assert difference.value == pytest.approx(12.0, abs=0.6)
@@ -148,11 +161,10 @@ def test_areas_are_paired_by_the_bootstrap_and_seeds_with_them():
 
 def test_margins_move_what_is_tested():
     pair = [corloc("a", np.ones(COUNT), low=59.0, high=61.0), corloc("b", np.ones(COUNT), low=59.0, high=61.0)]
-    a, b = replace(pair[0][0], value=60.0), replace(pair[1][0], value=61.0)
-    difference = Scores({"a": [a], "b": [b]}).of(a).minus(Scores({"b": [b]}).of(b))
-    assert difference.p_of(-1.0) == pytest.approx(1.0)
-    assert difference.p_of(-3.0) < 0.01
-    assert difference.text == "−1.0 [−2.4, +0.4], unpaired"
+    a, b = (Scores({}).of(replace(row, value=value)) for (row, _), value in zip(pair, (60.0, 61.0), strict=True))
+    assert difference_of(a, b, margin=1.0).p == pytest.approx(1.0)
+    assert difference_of(a, b, margin=3.0).p < 0.01
+    assert difference_of(a, b).text == "−1.0 [−2.4, +0.4], unpaired"
 
 
 def test_images_own_scores_are_paired_by_the_bootstrap():
@@ -166,6 +178,6 @@ def test_images_own_scores_are_paired_by_the_bootstrap():
     (benchmark,) = scores.benchmarks
     one, two = (scores.chosen(scores.rows(name, benchmark, 3)) for name in values)
     assert one.value == pytest.approx(100 * values["a"].mean())
-    margin = two.minus(one)
+    margin = difference_of(two, one)
     assert margin.value == pytest.approx(100 * (values["b"] - values["a"]).mean())
     assert margin.low > 0

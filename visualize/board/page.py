@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import os
-from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from dinoskip.files import write_text
-from dinoskip.results import formula_safe, rows_csv
+from dinoskip.results import rows_csv
 from visualize.board.ranking import SETTING, Board, BoardLine, BoardTable
 from visualize.pages import render_page
 from visualize.report.rows_page import write_long_table
+from visualize.tables import as_csv
 
 _SHOWN_REFUSED = 200
 
@@ -28,7 +26,7 @@ def write_board(board: Board, out: Path, title: str = "Board") -> Path:
     refused = [
         [pair.label, *(value for key in SETTING for value in pair.differs.get(key, ("", "")))] for pair in board.refused
     ]
-    write_text(out / "refused.csv", _csv(heads, refused))
+    write_text(out / "refused.csv", as_csv(heads, refused))
     write_long_table(title, {source.name: source.rows for source in board.sources}, out / "rows.html")
     page = out / "index.html"
     context = {
@@ -106,12 +104,4 @@ def _board_csv(board: Board) -> str:
                     *(apart or [None] * 4), line.p, None if line.places is None else _places(line.places),
                 ]
             )  # fmt: skip
-    return _csv(_COLUMNS, lines)
-
-
-def _csv(heads: Sequence[str], lines: Iterable[Sequence[object]]) -> str:
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(heads)
-    writer.writerows([formula_safe(value) for value in line] for line in lines)
-    return stream.getvalue()
+    return as_csv(_COLUMNS, lines)

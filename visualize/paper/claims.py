@@ -17,9 +17,9 @@ from itertools import product
 
 import numpy as np
 
-from dinoskip.estimates import SIGNIFICANT, Judgement, difference, estimate, gain_of, one_sided
+from dinoskip.estimates import SIGNIFICANT, Judgement, difference, estimate, one_sided
 from dinoskip.statistics import holm
-from visualize.comparison import Score, ScoreDifference, Scores, aligned, is_dead, signed
+from visualize.comparison import NetworkScores, ScoreDifference, Scores, judged_scores, signed
 from visualize.paper.compare import ComparedStudy
 from visualize.paper.published import EPOCHS, INITIALISED, SKIP
 from visualize.paper.rules import ACCURACY, EARLIER, LAST, RULES, SEVERAL, SINGLE, Rule, Side
@@ -91,36 +91,14 @@ def corrected(judged: Sequence[Claim]) -> list[Claim]:
 def _comparisons(rule: Rule, study: ComparedStudy, scores: Scores) -> Iterator[Comparison]:
     """What a study has of a rule."""
     for benchmark, high, low in pairs_of(rule, study, scores):
-        judgement = judged_with(high, low, rule.margin)
+        judgement = judged_scores(high, low, rule.margin)
         if judgement is not None:
             yield _compared(benchmark.label, high, low, judgement, rule.margin)
 
 
-@dataclass(frozen=True, eq=False)
-class Numbers:
-    """A network's numbers on one side of a comparison, a score a seed: after training, and of the same before it.
-
-    ``before`` is empty where not all seeds were evaluated at epoch 0. ``unresolved`` says why its learning rate is not
-    known to be the best.
-    """
-
-    name: str
-    now: tuple[Score, ...]
-    before: tuple[Score, ...] = ()
-    unresolved: str = ""
-
-    @property
-    def text(self) -> str:
-        """``skip-adamw 41.7 b9``, over seeds ``skip-adamw 41.7 ± 0.4 b9 b8``."""
-        if len(self.now) == 1:
-            return self.now[0].text
-        blocks = " ".join(dict.fromkeys(score.block for score in self.now))
-        return " ".join(
-            filter(None, (self.name, mean_deviation([one.value for one in self.now]), blocks, self.now[0].when))
-        )
-
-
-def pairs_of(rule: Rule, study: ComparedStudy, scores: Scores) -> Iterator[tuple[Benchmark, Numbers, Numbers]]:
+def pairs_of(
+    rule: Rule, study: ComparedStudy, scores: Scores
+) -> Iterator[tuple[Benchmark, NetworkScores, NetworkScores]]:
     """What a study of principal rows has of a rule, by benchmark; the side that should be above comes first.
 
     A network stands with all its seeds of training.
@@ -162,7 +140,7 @@ def _numbers_of(
     benchmark: Benchmark,
     study: ComparedStudy,
     scores: Scores,
-) -> Iterator[Numbers]:
+) -> Iterator[NetworkScores]:
     """A side's numbers: at each of its epochs that there is, by its features, of accuracies the last block's."""
     by = _BY_FEATURES[LAST if benchmark.task in ACCURACY else side.features or features]
     unresolved = next(filter(None, (one.unresolved for one in seeds)), "")
@@ -176,27 +154,16 @@ def _numbers_of(
                 now.append(score if epoch == end else replace(score, when=f"epoch {epoch}"))
                 before.append(by(scores, scores.rows(one.name, benchmark, 0)) if epoch > 0 else None)
         if now:
-            yield Numbers(name, tuple(now), tuple(one for one in before if one) if all(before) else (), unresolved)
+            starts = tuple(one for one in before if one) if all(before) else ()
+            yield NetworkScores(name, tuple(now), starts, unresolved)
 
 
-def judged_with(high: Numbers, low: Numbers, margin: float) -> Judgement | None:
-    """Compare ``high`` plus ``margin`` with ``low``, and the higher one with its own start.
-
-    None where neither records nor intervals nor seeds say how sure a difference is.
-    """
-    now, other, before, other_before = aligned(high.now, low.now, high.before, low.before)
-    found = difference([replace(one, value=one.value + margin / 100) for one in now], other)
-    if len(now) == len(other) == 1 and not found.n and math.isnan(found.low):
-        return None
-    return Judgement(found, gain_of(*((now, before) if found.value > 0 else (other, other_before))))
-
-
-def _compared(label: str, high: Numbers, low: Numbers, judgement: Judgement, margin: float) -> Comparison:
+def _compared(label: str, high: NetworkScores, low: NetworkScores, judgement: Judgement, margin: float) -> Comparison:
     """``high`` should be the larger, or at most ``margin`` smaller; a dead network never wins."""
     found, less = judgement.difference, margin / 100
     higher = high if found.value > 0 else low
     shown = replace(found, value=found.value - less, low=found.low - less, high=found.high - less)
-    direction = 0 if is_dead(higher.now, higher.before) else (found.value > 0) - (found.value < 0)
+    direction = 0 if higher.is_dead else (found.value > 0) - (found.value < 0)
     text = f"{label}: {high.text} − {low.text} = {ScoreDifference.of(shown).text}"
     if judgement.gain is not None and not one_sided(judgement.gain) < SIGNIFICANT:
         text += f"; {higher.name} is {signed(100 * judgement.gain.value)} from its own start"
@@ -204,7 +171,7 @@ def _compared(label: str, high: Numbers, low: Numbers, judgement: Judgement, mar
     return _of_rates(Comparison(text, judgement.p, direction), [high, low])
 
 
-def _of_rates(compared: Comparison, sides: Sequence[Numbers | StudyVariant]) -> Comparison:
+def _of_rates(compared: Comparison, sides: Sequence[NetworkScores | StudyVariant]) -> Comparison:
     """The same, undecided where a learning rate is unresolved."""
     names = list(dict.fromkeys(one.name for one in sides if one.unresolved))
     if not names:
@@ -219,7 +186,7 @@ def _pictures(variants: Sequence[StudyVariant], roughness: Roughness) -> Iterato
         alike = (own[0].optimizer, own[0].depth) == (other[0].optimizer, other[0].depth)
         if alike and (own[0].role, other[0].role) == (INITIALISED, SKIP):
             sides = {name: [roughness[one.name] for one in networks[name]] for name in (first, second)}
-            yield _of_rates(_smoother(sides), [Numbers(one[0].name, (), (), one[0].unresolved) for one in (own, other)])
+            yield _of_rates(_smoother(sides), [own[0], other[0]])
 
 
 def _smoother(sides: Mapping[str, Sequence[Sequence[float | None]]]) -> Comparison:

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from dinoskip.results import UNKNOWN_EPOCH, EvalResult
+from visualize.comparison import signed
 from visualize.paper.published import EPOCHS, PublishedNumber, PublishedTable
 from visualize.rows import PAPERS, StudyVariant, comparable, principal, setting_note, setting_of, spread
 from visualize.tables import NOT_RUN, TextTable, as_csv
@@ -94,7 +95,7 @@ def compared(table: PublishedTable, study: ComparedStudy, baselines: Sequence[Ev
         lines.append([*[""] * table.stubs, "paper", *("–" if c.paper is None else f"{c.paper:.1f}" for c in cells)])
         gaps = [_gap(row, cell) for row, cell in zip(chosen, cells, strict=True)]
         if any(gap is not None for gap in gaps):
-            lines.append([*[""] * table.stubs, "difference", *(_signed(gap) for gap in gaps)])
+            lines.append([*[""] * table.stubs, "difference", *("" if gap is None else signed(gap) for gap in gaps)])
     below = _below(table, study, baselines)
     rules |= {len(lines)} if below else set()
     lines += below
@@ -128,12 +129,6 @@ def _shown(row: EvalResult) -> str:
 
 def _gap(row: EvalResult | None, cell: PublishedNumber) -> float | None:
     return None if row is None or cell.paper is None else round(row.value, 1) - cell.paper
-
-
-def _signed(gap: float | None) -> str:
-    if gap is None:
-        return ""
-    return "0.0" if abs(gap) < 0.05 else f"{gap:+.1f}".replace("-", "−")
 
 
 def notes(table: PublishedTable, study: ComparedStudy) -> list[str]:

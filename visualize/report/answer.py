@@ -2,32 +2,30 @@
 
 Every network, all its seeds of training together, is compared with the one with skips of the same optimizer and depth;
 without such pairs every later one with the first. One is better where the difference **and** its gain over its own
-start hold (:func:`dinoskip.estimates.judged`), p below 0.05 after correction for all lines of the page (Holm), it is
-not dead (:func:`visualize.comparison.is_dead`), the measure separates networks at all
+start hold (:func:`visualize.comparison.judged_scores`), p below 0.05 after correction for all lines of the page (Holm),
+it is not dead (:func:`visualize.comparison.is_dead`), the measure separates networks at all
 (:mod:`visualize.report.separation`), and the learning rates of both are resolved
-(:mod:`dinoskip.pipeline.stages.sweep`). Lines that read the same numbers at several places, as a
-skipless block's output and its MLP branch are, count as one.
+(:mod:`dinoskip.pipeline.stages.sweep`). Lines that read the same numbers at several places, as a skipless block's
+output and its MLP branch are, count as one.
 """
 
 from __future__ import annotations
 
-import math
-import statistics
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from dinoskip.estimates import Judgement, decided, judged
+from dinoskip.estimates import Judgement, decided
 from dinoskip.results import EvalResult
 from visualize.comparison import (
     CROSS_FITTED,
     HELD_OUT,
     OWN_BEST,
     ROUNDED,
+    NetworkScores,
     Score,
     ScoreDifference,
     Scores,
-    aligned,
-    is_dead,
+    judged_scores,
     signed,
 )
 from visualize.paper.published import SKIP
@@ -39,26 +37,16 @@ SAME_WEIGHTS = "the same weights"
 
 
 @dataclass(frozen=True, eq=False)
-class Measured:
-    """A network on one benchmark, a score a seed: after training, before it (of the same seeds), at the last block.
+class Measured(NetworkScores):
+    """A network on one benchmark, with its scores at the ``last`` block.
 
-    ``before`` is empty where not all were evaluated at epoch 0. ``failed`` says at how many blocks the
-    method did, and how; ``unresolved`` why its learning rate is not known to be the best. ``read`` is what every block
-    has, before training and after: read points of the same numbers are one.
+    ``failed`` says at how many blocks the method did, and how. ``read`` is what every block has, before training and
+    after: read points of the same numbers are one.
     """
 
-    name: str
-    now: tuple[Score, ...]
-    before: tuple[Score, ...] = ()
     last: tuple[Score, ...] = ()
     failed: str = ""
-    unresolved: str = ""
     read: Hashable = ()
-
-    @property
-    def value(self) -> float:
-        """Mean over seeds, in percent."""
-        return statistics.mean(score.value for score in self.now)
 
     @property
     def failed_there(self) -> str:
@@ -66,21 +54,15 @@ class Measured:
         return next(filter(None, (score.failed for score in self.now)), "")
 
     @property
-    def is_dead(self) -> bool:
-        """Whether the network is: that alone bars it from winning."""
-        return is_dead(self.now, self.before)
-
-    @property
     def parts(self) -> dict[str, str]:
         """Value, interval (over seeds: deviation) or how the method failed, block, best block on the images shown."""
         first = self.now[0]
-        block = " ".join(dict.fromkeys(score.block for score in self.now))
         if len(self.now) > 1:
             value, _, deviation = mean_deviation([score.value for score in self.now]).partition(" ")
-            return {"value": value, "interval": first.failed or deviation, "block": block, "best": ""}
+            return {"value": value, "interval": first.failed or deviation, "block": self.blocks, "best": ""}
         interval = "" if first.low is None or first.high is None else f"[{first.low:.1f}, {first.high:.1f}]"
         top = "" if first.best is None else f"best on these images {first.best.value:.1f} b{first.best.block}"
-        return {"value": f"{first.value:.1f}", "interval": first.failed or interval, "block": block, "best": top}
+        return {"value": f"{first.value:.1f}", "interval": first.failed or interval, "block": self.blocks, "best": top}
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,9 +132,6 @@ class Answer:
     lines: Sequence[AnswerLine]
 
 
-Families = Mapping[str, Sequence[StudyVariant]]
-
-
 def answers(
     variants: Sequence[StudyVariant],
     scores: Scores,
@@ -200,9 +179,9 @@ def measured(name: str, own: Sequence[StudyVariant], benchmark: Benchmark, score
         name,
         tuple(now.values()),
         tuple(score for score in before if score) if all(before) else (),
+        next(filter(None, (one.unresolved for one in own)), ""),
         tuple(score for one in now if (score := scores.last(rows[one]))),
         f"{name}, {benchmark.label}: {failed}; {REMEDY}" if failed else "",
-        next(filter(None, (one.unresolved for one in own)), ""),
         tuple(_numbers(scores.rows(one, benchmark, epoch)) for one in now for epoch in {0, ends[one]}),
     )
 
@@ -228,13 +207,6 @@ def _line(
     one, other = sides
     made = judged_scores(one, other) if one and other else None
     return AnswerLine(benchmark, one, other, made, trivial=trivial)
-
-
-def judged_scores(first: Measured, second: Measured) -> Judgement | None:
-    """The two networks compared; None where neither records nor intervals nor seeds say how sure it is."""
-    made = judged(*aligned(first.now, second.now, first.before, second.before))
-    unknown = not made.difference.n and math.isnan(made.difference.low)
-    return None if unknown and len(first.now) == len(second.now) == 1 else made
 
 
 def _failed(rows: Rows) -> str:

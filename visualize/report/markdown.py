@@ -15,10 +15,7 @@ def report_markdown(
     tables: ReportTables,
     pictures: Mapping[str, Sequence[Mapping[str, str]]],
 ) -> str:
-    """The whole report.
-
-    ``pictures``: addresses and words of copied figures and previews.
-    """
+    """The report as one Markdown document; ``pictures``: addresses and words of copied figures and previews."""
     text = escape_markdown
     parts = [f"# {text(report.title)}"]
     parts += [text(report.note, 1200)] if report.note else []

@@ -4,33 +4,13 @@ from __future__ import annotations
 
 import csv
 from dataclasses import replace
-from html.parser import HTMLParser
 from pathlib import Path
 
+from tests.helpers.html import Page
 from tests.visualize.board.test_ranking import source
 from visualize.board import BoardSource, make_board, write_board
 
 NASTY = '"><script>alert(1)</script>=1+1'
-
-
-class Elements(HTMLParser):
-    """Names of elements, and the addresses that links go to."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: list[str] = []
-        self.links: list[str] = []
-        self.cells: list[list[str]] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.names.append(tag)
-        self.links += [value or "" for name, value in attrs if name == "href"]
-        if tag == "tr":
-            self.cells.append([])
-
-    def handle_data(self, data: str) -> None:
-        if self.cells and data.strip():
-            self.cells[-1].append(data.strip())
 
 
 def test_tables_files_and_links(tmp_path: Path) -> None:
@@ -41,14 +21,13 @@ def test_tables_files_and_links(tmp_path: Path) -> None:
     other = source("two", {"b": {"1": 0.6}}, norm="final")
     sources = [BoardSource("one", one.rows, one.records, gallery), replace(other)]
     page = write_board(make_board(sources), tmp_path / "board", NASTY)
-    elements = Elements()
-    elements.feed(page.read_text())
-    assert elements.names.count("script") == 1  # the page's own
-    assert "../study/gallery/index.html" in elements.links
-    assert all((page.parent / link).resolve().is_file() for link in elements.links)
-    head = next(cells for cells in elements.cells if cells and cells[0] == "rank")
+    elements = Page(page)
+    assert sum(tag == "script" for tag, _ in elements.tags) == 1  # the page's own
+    assert "../study/gallery/index.html" in elements.values("href")
+    assert all((page.parent / link).resolve().is_file() for link in elements.values("href"))
+    head = next(cells for cells in elements.rows if cells and cells[0] == "rank")
     assert head[-3:] == ["1", "10", "3+6"]
-    assert any("good" in cells for cells in elements.cells)
+    assert any("good" in cells for cells in elements.rows)
     lines = list(csv.DictReader((page.parent / "board.csv").read_text().splitlines()))
     assert [(line["rank"], line["source"]) for line in lines] == [("1", "one"), ("2", "one"), ("1", "two")]
     assert lines[1]["paired"] == "True"

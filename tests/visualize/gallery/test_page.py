@@ -5,10 +5,7 @@ from __future__ import annotations
 import base64
 import dataclasses
 import io
-import json
 import re
-from html.parser import HTMLParser
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,6 +17,7 @@ from dinoskip.errors import ConfigError, DataError
 from dinoskip.init.build import build_model
 from dinoskip.init.config import ModelConfig
 from dinoskip.models import Backbone
+from tests.helpers.html import Page
 from visualize import colours
 from visualize.colours import pca_views
 from visualize.foreground import count_outliers
@@ -29,34 +27,6 @@ from visualize.gallery.layers.layer import Cell
 from visualize.gallery.layers.vector import STRIPE
 from visualize.palette import variant_colour
 from visualize.report.diagnostics import outliers_said, outliers_table
-
-
-class Page(HTMLParser):
-    """Tags with their attributes, and the JSON blocks by id."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(convert_charrefs=True)
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.texts: dict[str, str] = {}
-        self._inside: str | None = None
-        self.feed(path.read_text(encoding="utf-8"))
-
-    def handle_starttag(self, tag, attributes):
-        self.tags.append((tag, dict(attributes)))
-        self._inside = dict(attributes).get("id") if tag == "script" else None
-
-    def handle_endtag(self, tag):
-        self._inside = None
-
-    def handle_data(self, text):
-        if self._inside:
-            self.texts[self._inside] = self.texts.get(self._inside, "") + text
-
-    def json(self, name: str = "data") -> Any:
-        return json.loads(self.texts[name])
-
-    def values(self, name: str) -> list[str]:
-        return [attributes[name] or "" for _, attributes in self.tags if name in attributes]
 
 
 def pictures_named(data: Any) -> set[str]:
@@ -256,7 +226,7 @@ def test_features_go_into_the_page_for_the_chosen_images_alone(make_scene, tmp_p
     for similarity, rows in ((1, [0]), (("chelsea",), [2])):
         build_gallery(scene.models, scene.images, tmp_path / "g", GalleryConfig(similarity=similarity))
         page = Page(tmp_path / "g/index.html")
-        assert [name for name in page.texts if name.startswith("features-")] == [f"features-{row}" for row in rows]
+        assert [name for name in page.scripts if name.startswith("features-")] == [f"features-{row}" for row in rows]
         found = page.json(f"features-{rows[0]}")
         assert [sorted(model["blocks"]) for model in found] == [["1", "2", "3"]] * 2
     with pytest.raises(

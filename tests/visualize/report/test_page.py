@@ -3,7 +3,6 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import replace
-from html.parser import HTMLParser
 
 import numpy as np
 import pytest
@@ -13,6 +12,7 @@ from dinoskip.errors import ConfigError
 from dinoskip.records import ImageRecords
 from dinoskip.results import EvalResult
 from tests.helpers.chromium import CHROMIUM, Chromium
+from tests.helpers.html import Page
 from visualize.figures import loss_figure
 from visualize.pages import clean, relative_link
 from visualize.report import Preview, Report, build_report
@@ -20,19 +20,6 @@ from visualize.report.config import ReportConfig
 from visualize.report.rows_page import long_table
 from visualize.rows import StudyVariant
 from visualize.tables import DataTable, setting, shown
-
-
-class Page(HTMLParser):
-    def __init__(self, path):
-        super().__init__(convert_charrefs=True)
-        self.tags, self.text = [], ""
-        self.feed(path.read_text(encoding="utf-8"))
-
-    def handle_starttag(self, tag, attributes):
-        self.tags.append((tag, dict(attributes)))
-
-    def handle_data(self, text):
-        self.text += text
 
 
 @pytest.fixture

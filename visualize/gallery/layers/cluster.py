@@ -6,7 +6,7 @@ from visualize.gallery.layers.layer import Cell, Drawn, Layer, values
 
 
 def draw(cell: Cell) -> Drawn | None:
-    """Opaque, as the probe's."""
+    """Clusters in the colours of their classes, opaque; None without classes."""
     return None if cell.classes is None else values("cluster", cell, cell.classes.palette)
 
 
