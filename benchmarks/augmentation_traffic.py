@@ -38,7 +38,7 @@ class Dispatched(TorchDispatchMode):
         self.launches, self.bytes = 0, 0
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run and count."""
+        """Run an operation and count the bytes that it reads and writes."""
         result = function(*args, **(kwargs or {}))
         aliases = any(a.alias_info is not None and not a.alias_info.is_write for a in function._schema.arguments)
         if aliases or "empty" in str(function):  # views and allocations

@@ -54,7 +54,7 @@ class Blur:
         self.p = p
 
     def __call__(self, image: Image.Image) -> Image.Image:
-        """Blur or not."""
+        """Return the image, blurred with probability ``p``."""
         if random.random() > self.p:
             return image
         return image.filter(ImageFilter.GaussianBlur(radius=random.uniform(0.1, 2)))
@@ -67,7 +67,7 @@ class Solarise:
         self.p = p
 
     def __call__(self, image: Image.Image) -> Image.Image:
-        """Solarise or not."""
+        """Return the image, solarised with probability ``p``."""
         return ImageOps.solarize(image) if random.random() < self.p else image
 
 

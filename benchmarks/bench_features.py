@@ -47,7 +47,7 @@ PARTS = {  # part of an export -> where its function is
 
 @dataclass
 class Photos:
-    """Image files."""
+    """A data set of image files, as the export reads one."""
 
     root: Path
     ids: tuple[str, ...]

@@ -46,7 +46,7 @@ class Store:
         self.noise = 0.5 * rng.standard_normal((2 * side * side, CHANNELS), np.float32)
 
     def grid(self, index: int) -> tuple[int, int]:
-        """Rows and columns."""
+        """Return the rows and columns of tokens of an image."""
         return self.side, self.side
 
     def tokens(self, block: int, index: int) -> np.ndarray:

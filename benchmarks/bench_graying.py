@@ -7,11 +7,11 @@ Claim (dinoskip/models/graying.py): on a CPU thread either variant adds about a 
 from __future__ import annotations
 
 import statistics
-import time
 
 import torch
 from torch import nn
 
+from benchmarks.measuring import seconds
 from dinoskip.models import TokenGraying, create_model
 
 BATCH = 4
@@ -26,19 +26,11 @@ def main() -> None:
         model.zero_grad()
         nn.functional.cross_entropy(model(images), torch.zeros(BATCH, dtype=torch.long)).backward()
 
-    def seconds(function: object) -> float:
-        times = []
-        for _ in range(3):
-            start = time.process_time()  # of this process: other work on the machine does not count
-            function()  # type: ignore[operator]
-            times.append(time.process_time() - start)
-        return statistics.median(times)
-
-    plain = seconds(step)
+    plain = statistics.median(seconds(step) for _ in range(3))
     print(f"ViT-B step of {BATCH} images: {plain:.2f} s")
     for kind in ("dct", "svd"):
         graying = TokenGraying(16, kind)  # type: ignore[arg-type]
-        own = seconds(lambda g=graying: g(images))  # type: ignore[misc]
+        own = statistics.median(seconds(lambda g=graying: g(images)) for _ in range(3))  # type: ignore[misc]
         print(f"{kind}: {own / BATCH * 1e3:.0f} ms an image, {own / plain:+.1%} of the step")
 
 

@@ -19,12 +19,12 @@ of a large product, and of the forward pass alone, is printed as a bound.
 from __future__ import annotations
 
 import argparse
-import time
 from collections.abc import Callable
 
 import torch
 from torch.nn import functional as F
 
+from benchmarks.measuring import seconds
 from dinoskip.models import Backbone, create_model
 from eval.depth.bins import bin_depths, logit_gradients
 from eval.depth.config import DepthConfig
@@ -44,12 +44,7 @@ Step = Callable[[], None]
 def best_of(step: Step, repeats: int) -> float:
     """The least processor time of a call, in seconds, after one to warm up."""
     step()
-    times = []
-    for _ in range(repeats):
-        start = time.process_time()
-        step()
-        times.append(time.process_time() - start)
-    return min(times)
+    return min(seconds(step) for _ in range(repeats))
 
 
 def joined(features: FrozenFeatures, images: list[torch.Tensor], keys: Group) -> torch.Tensor:
@@ -105,7 +100,7 @@ def product_rate(repeats: int) -> float:
 
 
 def main() -> None:
-    """Time and print."""
+    """Time a step of every kind of heads and print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--task", default="linear", choices=("linear", "depth", "depth-tokens"))
     parser.add_argument("--batch", type=int, help="images a step (default: 64; depth 2)")

@@ -6,13 +6,13 @@ Claims (dinoskip/init): the leading 64 triplets of a query-key matrix come two t
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 import torch
 from threadpoolctl import threadpool_limits
 from torch import Tensor
 
+from benchmarks.measuring import seconds
 from dinoskip.init import ModelConfig, build_model
 from dinoskip.init.config import ConditionedInit, Init, MimeticInit, ResidualFreeInit, SkiplessInit
 from dinoskip.init.orthogonal import noise_matrix, spectral_factors
@@ -26,12 +26,7 @@ def by_svd(matrix: Tensor, rank: int) -> tuple[Tensor, Tensor]:
 
 
 def best_time(function: Callable[[], object], repeats: int = 5) -> float:
-    times = []
-    for _ in range(repeats):
-        start = time.process_time()  # other work on the machine does not count
-        function()
-        times.append(time.process_time() - start)
-    return min(times)
+    return min(seconds(function) for _ in range(repeats))
 
 
 def main() -> None:

@@ -12,50 +12,21 @@ it. The bound is DINOSKIP_MEMORY (default 4 GiB); exit code 1 if it was passed.
 from __future__ import annotations
 
 import argparse
-import ctypes
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from benchmarks.bench_scoring import regions
+from benchmarks.measuring import anonymous, peak
 from dinoskip.environment import memory_limit
 from eval.labelled import LabelledTokens
 from eval.probe import fit_probes
 
 GRID, DIM, CLASSES, LABEL = (14, 14), 384, 21, (375, 500)
-
-
-def anonymous() -> int:
-    """Return the bytes of memory of this process that no file is behind."""
-    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("RssAnon"))
-    return int(line.split()[1]) * 1024
-
-
-def peak(function: Callable[[], object]) -> int:
-    """Return the most of :func:`anonymous` while ``function`` runs, every 10 ms, less what there was before."""
-    ctypes.CDLL(None).malloc_trim(0)  # freed memory goes back to the system, so that using it again shows
-    before = most = anonymous()
-    over = threading.Event()
-
-    def watch() -> None:
-        nonlocal most
-        while not over.wait(0.01):
-            most = max(most, anonymous())
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    try:
-        function()
-    finally:
-        over.set()
-        watcher.join()
-    return max(most, anonymous()) - before
 
 
 def tokens_on_disk(folder: Path, name: str, count: int, blocks: int) -> dict[int, np.ndarray]:

@@ -17,14 +17,13 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
 from collections.abc import Callable
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from benchmarks.bench_memory import peak
+from benchmarks.measuring import peak, seconds
 from eval.neighbours import Neighbours
 
 KINDS, DIRECTIONS, CHUNK = 1000, 32, 2**17
@@ -50,15 +49,12 @@ def made_up(count: int, dim: int, seed: int) -> NDArray[np.float32]:
 def measured(what: str, build: Callable[[], Callable[[], Found]], queries: int) -> tuple[str, Found]:
     """Build and search; the line to print, and what was found."""
     times: list[float] = []
+    search: list[Callable[[], Found]] = []
     found: list[Found] = []
 
     def both() -> None:
-        began = time.process_time()
-        search = build()
-        times.append(time.process_time() - began)
-        began = time.process_time()
-        found.append(search())
-        times.append(time.process_time() - began)
+        times.append(seconds(lambda: search.append(build())))
+        times.append(seconds(lambda: found.append(search[0]())))
 
     memory = peak(both)
     return f"{what:6s}{times[0]:10.1f} s{1000 * times[1] / queries:12.2f} ms{memory / 1e9:12.2f} GB", found[0]

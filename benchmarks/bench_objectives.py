@@ -208,7 +208,7 @@ def measure(objective: str, model: str, batch: int, size: int, repeats: int) -> 
 
 
 def main() -> None:
-    """Measure all three."""
+    """Measure the step of all three objectives and print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     defaults = LARGE if GPU else SMALL
     parser.add_argument("--model", default=defaults["model"])

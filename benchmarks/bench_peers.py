@@ -15,14 +15,13 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 from torchvision import transforms
 
+from benchmarks.measuring import seconds
 from dinoskip.data.sets.scenes import ScenesConfig
 from dinoskip.features import Transform, export
 from dinoskip.models import Backbone, create_model
@@ -30,13 +29,6 @@ from eval.labelled import LabelledTokens
 from eval.probe import fit_probes
 
 LAYERS = 12
-
-
-def seconds(function: Callable[[], object]) -> float:
-    """Processor time of a call."""
-    begin = time.process_time()
-    function()
-    return time.process_time() - begin
 
 
 def ours(scenes: ScenesConfig, root: Path, out: Path, epochs: int, rates: tuple[float, ...], size: int) -> None:

@@ -20,8 +20,7 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,6 +33,7 @@ from torchvision import transforms
 from benchmarks.bench_features import Photos, make_photos
 from benchmarks.bench_scoring import baseline as interpolate_argmax
 from benchmarks.bench_scoring import regions
+from benchmarks.measuring import seconds
 from dinoskip.features import FeatureStore, Transform, export
 from dinoskip.models import Backbone, create_model
 from eval.labelled import LabelledTokens
@@ -63,13 +63,6 @@ class Split:
         return LabelledTokens(stored, lambda i: self.labels[i], store.grid(0), classes, len(self.labels))
 
 
-def seconds(function: Callable[[], object]) -> float:
-    """Processor time of a call."""
-    begin = time.process_time()
-    function()
-    return time.process_time() - begin
-
-
 class PlainFit:
     """One head as separate fits train it: features extracted each time, or of block 12 from a store."""
 
@@ -80,7 +73,7 @@ class PlainFit:
         self.optimizer = torch.optim.AdamW(self.head.parameters(), lr=1e-3, weight_decay=1e-4)
 
     def tokens(self, split: Split, rows: Sequence[int]) -> torch.Tensor:
-        """Return (B, 196, 384)."""
+        """Return tokens (B, 196, 384) of a batch of images."""
         if self.stored is not None:
             return torch.from_numpy(self.stored[split].tokens(12)[list(rows)]).float()
         pixels = []
@@ -95,7 +88,7 @@ class PlainFit:
         return self.head(self.norm(self.tokens(split, rows).transpose(1, 2).reshape(len(rows), -1, 14, 14)))
 
     def step(self, split: Split, rows: Sequence[int], *, at_label_size: bool) -> None:
-        """One step of AdamW."""
+        """Take one step of AdamW on a batch."""
         label = torch.from_numpy(np.stack([split.labels[i] for i in rows])).long()
         logits = self.logits(split, rows)
         if at_label_size:

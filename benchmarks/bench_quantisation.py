@@ -68,7 +68,7 @@ def measure(name: str, model: VisionTransformer) -> tuple[float, float]:
 
 
 def main() -> int:
-    """Print all; always 0."""
+    """Print a table of all networks and precisions; return 0."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--steps", type=int, default=400)

@@ -12,13 +12,12 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import time
-from collections.abc import Callable
 
 import numpy as np
 import torch
 from torch.nn import functional as F
 
+from benchmarks.measuring import seconds
 from eval.upsampling import upsampled_classes
 
 CASES = ((21, (375, 500)), (150, (512, 683)), (171, (375, 500)))  # classes and label sizes
@@ -65,12 +64,6 @@ def fitted_logits(classes: int, size: tuple[int, int], grid: int, rates: tuple[f
             optimizer.step()
         maps.append(head(x[0]).detach().T.view(classes, grid, grid))
     return torch.stack(maps)
-
-
-def seconds(function: Callable[[], object]) -> float:
-    begin = time.process_time()
-    function()
-    return time.process_time() - begin
 
 
 def main() -> None:

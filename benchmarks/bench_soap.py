@@ -93,7 +93,7 @@ class Operations(TorchDispatchMode):
 
 
 def timed(action: Callable[[], Any], device: torch.device) -> float:
-    """Seconds of one call."""
+    """Return the seconds that one call takes, the device waited for."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     began = time.perf_counter()

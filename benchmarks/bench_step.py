@@ -113,7 +113,7 @@ class SameViews:
         self.given, self.batch = views, Batch(torch.zeros(1, dtype=torch.int64), {})
 
     def views(self, batch: Batch) -> list[Tensor]:
-        """The given ones."""
+        """Return the views that were made beforehand."""
         return self.given
 
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,6 +26,7 @@ import scipy.ndimage
 import torch
 from threadpoolctl import threadpool_limits
 
+from benchmarks.measuring import seconds
 from dinoskip.images import read_image
 from dinoskip.models import load_backbone
 from dinoskip.randomness import numpy_rng
@@ -68,13 +68,6 @@ def reference_cut(tokens: np.ndarray, grid: Grid) -> np.ndarray:
     mask = mask if mask[seed] else ~mask
     labels = scipy.ndimage.label(mask.reshape(grid))[0]
     return labels == labels.flat[seed]
-
-
-def seconds(function: Callable[[], object]) -> float:
-    """CPU time of one call (one thread), which other work on the machine disturbs less than wall time."""
-    begin = time.process_time()
-    function()
-    return time.process_time() - begin
 
 
 def compare(fast: Callable[[], object], slow: Callable[[], object], repeats: int) -> tuple[float, float, float]:

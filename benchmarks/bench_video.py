@@ -157,7 +157,7 @@ def compare_matching(repeats: int) -> list[str]:
 
 
 def main() -> None:
-    """Print the table."""
+    """Time propagation and scoring, and print a table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--patches", type=int, nargs="+", default=[16])

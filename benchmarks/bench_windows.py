@@ -22,9 +22,8 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -34,11 +33,12 @@ import torch
 from PIL import Image
 
 import eval.tokencut.evaluation
-from benchmarks.bench_memory import peak
+from benchmarks.measuring import largest, peak
 from dinoskip.features import FeatureStore, FeatureWindows, Transform
 from dinoskip.models import Backbone, create_model
 from dinoskip.models.backbone import LayerFeatures
 from dinoskip.records import read_records
+from dinoskip.tasks import TaskInputs
 from eval.tokencut import TokenCutConfig, tokencut
 from eval.tokencut.store import ImageAtBlocks, ImageCuts
 from visualize.comparison import Scores
@@ -69,7 +69,7 @@ class Repeated:
 
 
 def repeated(folder: Path, count: int, size: tuple[int, int]) -> Repeated:
-    """Write the files."""
+    """Write a few pictures of noise into ``folder``; return a set of ``count`` images that repeats them."""
     folder.mkdir()
     rng = np.random.default_rng(0)
     for i in range(FILES):
@@ -101,25 +101,6 @@ def simulate_cuts(grid: tuple[int, int]) -> None:
                 yield ImageAtBlocks(blocks, i), cuts
 
     eval.tokencut.evaluation.cut_store = cut_store
-
-
-def most_bytes(folder: Path, function: Callable[[], object]) -> int:
-    """Return the most bytes of files below ``folder`` while ``function`` runs, every 0.2 s."""
-    most, over = 0, threading.Event()
-
-    def watch() -> None:
-        nonlocal most
-        while not over.wait(0.2):
-            most = max(most, size_of(folder))
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    try:
-        function()
-    finally:
-        over.set()
-        watcher.join()
-    return most
 
 
 def size_of(folder: Path) -> int:
@@ -168,10 +149,13 @@ def main() -> int:
                 transform=Transform(mode="native"),
             )  # fmt: skip
             made.append(windows)
-            eval.tokencut.evaluation.evaluate(windows, dataset, out, TokenCutConfig(), {}, multiscale=[3, 6, 9, 12])
+            given = TaskInputs(
+                TokenCutConfig(), {"store": dataset}, {"store": windows}, None, out, {}, multiscale=[3, 6, 9, 12]
+            )
+            eval.tokencut.evaluation.evaluate(given)
 
         began = time.perf_counter()
-        memory = peak(lambda: disk.append(most_bytes(out, evaluate)))
+        memory = peak(lambda: disk.append(largest(lambda: size_of(out), 0.2, evaluate)))
         minutes = (time.perf_counter() - began) / 60
         report, stays = peak(lambda: read_report(out, args.networks)), size_of(out)
     batch = 16 * COPIES * 3 * args.size[0] * args.size[1] * 4

@@ -163,7 +163,7 @@ def _seeds(seeds: Sequence[int]) -> str:
 
 
 def sentence(pairs: Sequence[Answer], silent: Mapping[Any, str], seeds: Sequence[int], missing: Sequence[str]) -> str:
-    """What the study answers."""
+    """Say in a sentence which networks the study tells apart."""
     heard = [line for pair in pairs for line in pair.lines if line.benchmark not in silent]
     better = [f"{line.first.name} ({line.benchmark.metric})" for line in heard if line.sign > 0 and line.first]
     worse = [f"{line.first.name} ({line.benchmark.metric})" for line in heard if line.sign < 0 and line.first]
@@ -281,7 +281,7 @@ def strip(folders: Sequence[Path], images: Path, count: int = 4) -> tuple[bytes,
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """See the module's docstring."""
+    """Run the command that the module's docstring shows."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("rows", "strip", "page"))
     parser.add_argument("folders", nargs="*", type=Path)

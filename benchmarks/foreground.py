@@ -67,7 +67,7 @@ def signs(scores: Sequence[np.ndarray], attention: Sequence[np.ndarray] | None) 
 
 
 def main() -> None:
-    """Print two tables."""
+    """Print how often each rule finds the right side, by network and by block."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--backbone", required=True)
     parser.add_argument("--data", required=True)

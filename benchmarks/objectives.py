@@ -176,7 +176,7 @@ def judged_lines(studies: Mapping[str, Sequence[Network]]) -> dict[tuple[str, st
 
 
 def table(study: str, networks: Sequence[Network], lines: Lines) -> list[str]:
-    """A line a network."""
+    """Return a table with a line for each network."""
     columns = (
         "network", "rate", "seeds", "cosine", "dense, last block", "− skip", "dense, chosen block", "− skip", "k-NN",
     )  # fmt: skip

@@ -40,7 +40,7 @@ def deviations(spec: str, size: int, photos: int = 4) -> dict[tuple[str, str], t
 
 
 def main() -> None:
-    """Print the table."""
+    """Measure every way to resize positions and print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("spec", nargs="?", default=RANDOM)
     parser.add_argument("--sizes", type=int, nargs="+", default=[98, 224, 448, 518])

@@ -151,7 +151,7 @@ class Reckoning:
 
     @property
     def seconds(self) -> float:
-        """Of a step."""
+        """Seconds that a step takes."""
         return self.products + self.exchange + self.optimizer + self.memory_traffic
 
     @property

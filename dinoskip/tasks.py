@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from dinoskip.config import Config
+from dinoskip.errors import ConfigError
 
 TABLE: Mapping[str, str] = MappingProxyType(
     {
@@ -120,19 +121,14 @@ class TaskInputs:
     device: str = "auto"
     workers: int = 0
 
-    def through_network(self, evaluate: Callable[..., object], **more: Any) -> None:
-        """Call the run of a task that sends images through the network, with all splits in the record's order."""
-        evaluate(
-            self.backbone, *self.labels.values(), self.blocks, self.out, self.settings, self.context, seed=self.seed,
-            multiscale=self.multiscale, workers=self.workers, facets=self.facets, **more,
-        )  # fmt: skip
-
-    def image_by_image(self, evaluate: Callable[..., object], **more: Any) -> None:
-        """Call the run of a task that goes through the features of one split."""
-        evaluate(
-            *self.features.values(), *self.labels.values(), self.out, self.settings, self.context, device=self.device,
-            workers=self.workers, **more,
-        )  # fmt: skip
+    @property
+    def block_numbers(self) -> list[int]:
+        """The ``blocks``, ascending; :class:`ConfigError` for one, or one of ``multiscale``, that the network lacks."""
+        depth = self.backbone.depth
+        numbers = list(range(1, depth + 1)) if isinstance(self.blocks, str) else sorted(set(self.blocks))
+        if beyond := [block for block in (*numbers, *(self.multiscale or ())) if block > depth]:
+            raise ConfigError(f"block {beyond[0]} is beyond the {depth} blocks of {self.backbone.spec}")
+        return numbers
 
 
 def _nothing(_: Any) -> dict[str, Any]:

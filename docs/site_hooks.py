@@ -54,7 +54,7 @@ PACKAGES = {
         "eval.detection",
         "eval.metrics",
         "eval.discovery",
-        "eval.intervals",
+        "eval.rows",
         "eval.compare",
     ],
     "visualize": ["visualize.pca", "visualize.gallery", "visualize.report", "visualize.figures", "visualize.board"],

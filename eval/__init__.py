@@ -8,14 +8,14 @@ A folder for each task: its record in ``task.py``, its settings in ``config.py``
 - unsupervised segmentation: ``cluster``
 - linear heads: ``depth``, ``normals``, ``linear`` (classes of images); ``heads`` (their fit), ``frozen`` (their
   features), ``stacked`` (all at once), ``surfaces`` (how those of depth and normals are chosen and saved),
-  ``schedules``, ``image_scores``
+  ``schedules``
 - detectors: ``detection``
 - neighbours: ``knn`` (images), ``retrieval`` (patches), ``neighbours`` (the index)
 - videos: ``video``; pairs of images: ``correspondence``
 - while a network trains: ``online``
 - for all of them: ``protocols`` (settings by their name), ``labelled`` (tokens with label maps), ``upsampling``,
-  ``metrics``, ``intervals`` (of the mIoU), ``baselines``, ``pixels`` (features without a network), ``means`` (over
-  what images have several of), ``compare`` (two rows over the same images), ``picture_maps`` (what the gallery
-  draws), ``places`` (blocks and facets of one pass), ``resumed`` (what is found image by image, in files),
-  ``joined`` (rows of levels that have grids of their own)
+  ``metrics``, ``rows`` (with intervals and records), ``baselines``, ``pixels`` (features without a network),
+  ``compare`` (two rows over the same images), ``picture_maps`` (what the gallery draws), ``places`` (blocks and facets
+  of one pass), ``resumed`` (what is found image by image, in files), ``joined`` (rows of levels that have grids of
+  their own)
 """

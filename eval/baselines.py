@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
-from dinoskip.records import RecordedRow, areas_record
+from dinoskip.records import RecordedRow
 from dinoskip.results import EvalResult
-from dinoskip.statistics import wilson
-from eval.intervals import miou_interval
-from eval.metrics import scores_of_areas
+from eval.rows import hits_row
 
 Box = tuple[float, float, float, float]
 
@@ -40,23 +37,6 @@ def boxes_as_masks(size: tuple[int, int]) -> dict[str, NDArray[np.bool_]]:
     return masks
 
 
-def hits_row(like: EvalResult, hits: ArrayLike) -> RecordedRow:
-    """Return ``like`` with the share of hits, bool (n,), as its value in percent, and their Wilson interval."""
-    flags = np.asarray(hits, dtype=bool)
-    low, high = wilson(int(flags.sum()), flags.size)
-    value = float(flags.mean()) if flags.size else float("nan")
-    row = replace(like, value=100 * value, low=100 * low, high=100 * high)
-    return RecordedRow(row, flags.astype(np.uint8))
-
-
-def discovery_baselines(hits: Mapping[str, Sequence[bool]], like: EvalResult) -> list[RecordedRow]:
-    """Return the CorLoc rows of rules (of :data:`BOXES`), whose box hits in each image or not.
-
-    ``like`` is a model's row on the same images.
-    """
-    return [hits_row(like.baseline(name, 0.0), flags) for name, flags in hits.items()]
-
-
 def majority_areas(train: NDArray[np.integer], val: NDArray[np.integer]) -> NDArray[np.int64]:
     """Return areas (n, 3, K) of predicting everywhere the class with most training pixels.
 
@@ -68,14 +48,6 @@ def majority_areas(train: NDArray[np.integer], val: NDArray[np.integer]) -> NDAr
     areas[:, 1, chosen] = val.sum(1)
     areas[:, 0, chosen] = val[:, chosen]
     return areas
-
-
-def segmentation_baselines(train: NDArray[np.integer], val: NDArray[np.integer], like: EvalResult) -> list[RecordedRow]:
-    """Return the mIoU row of ``majority class``, by the pixels of :func:`majority_areas`."""
-    areas = majority_areas(train, val)
-    low, high = miou_interval(areas)
-    row = like.baseline("majority class", 100 * scores_of_areas(areas.sum(0)).miou, 100 * low, 100 * high)
-    return [RecordedRow(row, areas_record(areas))]
 
 
 def classification_baselines(

@@ -7,7 +7,7 @@ A key names features: ("patches", block) are the tokens (n·T, C) of n images, (
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 
@@ -27,8 +27,25 @@ def kind_at(facet: str, kind: str) -> str:
 
 
 def facet_of(kind: str) -> str:
-    """The facet of :func:`kind_at`."""
+    """The facet that a kind made by :func:`kind_at` is read at."""
     return kind.rpartition(" ")[0] or "out"
+
+
+def whole_patches(pixels: torch.Tensor, backbone: Backbone) -> torch.Tensor:
+    """Pad normalised images (n, 3, H, W) to whole patches with zeros, half of them on each side, as DINOv2 does."""
+    padding: list[int] = []
+    for side in (pixels.shape[3], pixels.shape[2]):
+        missing = -side % backbone.size_multiple
+        padding += [missing // 2, missing - missing // 2]
+    return torch.nn.functional.pad(pixels, padding)
+
+
+def check_finite(read: Sequence[tuple[int, torch.Tensor]], backbone: Backbone) -> None:
+    """Raise :class:`DataError` naming the first block of (block, features) whose features are not finite."""
+    finite = torch.stack([features.isfinite().all() for _, features in read]).tolist()  # one read of the device a pass
+    if not all(finite):
+        block = read[finite.index(False)][0]
+        raise DataError(f"{backbone.spec}: features of block {block} are not finite", "the weights diverged")
 
 
 class FrozenFeatures:
@@ -37,17 +54,17 @@ class FrozenFeatures:
     Facets that no norm of the network follows have none (:func:`dinoskip.read_points.usual_norm`); all must be equally
     wide.
 
-    Images whose sides patches do not divide are padded with zeros (after normalisation) on all sides, as DINOv2 does;
-    what is predicted on the padded grid is then spread over the image as it was.
+    Images whose sides patches do not divide are padded (:func:`whole_patches`); what is predicted on the padded grid is
+    then spread over the image as it was.
     """
 
-    def __init__(self, backbone: Backbone, keys: Sequence[Key], norm: Norm) -> None:
-        self.backbone, self.keys, self.norm = backbone, tuple(keys), norm
-        self.blocks = sorted({block for _, block in keys})
+    def __init__(self, backbone: Backbone, keys: Iterable[Key], norm: Norm) -> None:
+        self.backbone, self.keys, self.norm = backbone, sorted(set(keys)), norm
+        self.blocks = sorted({block for _, block in self.keys})
         if self.blocks[-1] > backbone.depth:
             raise ConfigError(f"block {self.blocks[-1]} is beyond the {backbone.depth} blocks of {backbone.spec}")
-        self.facets = list(dict.fromkeys(facet_of(kind) for kind, _ in keys))
-        if any(kind.endswith("cls") for kind, _ in keys) and not backbone.has_class_token:
+        self.facets = list(dict.fromkeys(facet_of(kind) for kind, _ in self.keys))
+        if any(kind.endswith("cls") for kind, _ in self.keys) and not backbone.has_class_token:
             raise ConfigError(f"{backbone.spec} has no class token, which these heads read")
         self._input = Normalise(backbone.mean, backbone.std, backbone.device, backbone.dtype)
 
@@ -67,23 +84,14 @@ class FrozenFeatures:
         Raises :class:`DataError` naming the block whose features are not finite.
         """
         height, width = images[0].shape[1:]
-        pixels = self._input(images, height, width)
-        padding: list[int] = []
-        for side in (width, height):
-            missing = -side % self.backbone.size_multiple
-            padding += [missing // 2, missing - missing // 2]
+        pixels = whole_patches(self._input(images, height, width), self.backbone)
         try:
             norms = [usual_norm(facet, self.norm) for facet in self.facets]
-            layers = self.backbone.layers(torch.nn.functional.pad(pixels, padding), self.blocks, self.facets, norms)
+            layers = self.backbone.layers(pixels, self.blocks, self.facets, norms)
         except ValueError as error:  # a norm or size that this backbone does not have
             raise ConfigError(f"{self.backbone.spec}: {error}") from error
         read = [(facet, block) for facet in self.facets for block in self.blocks]
-        finite = torch.stack([layers[facet][block].tokens.isfinite().all() for facet, block in read])
-        if not all(good := finite.tolist()):  # one read of the device a pass
-            raise DataError(
-                f"{self.backbone.spec}: features of block {read[good.index(False)][1]} are not finite",
-                "the weights diverged",
-            )
+        check_finite([(block, layers[facet][block].tokens) for facet, block in read], self.backbone)
         features: dict[Key, torch.Tensor] = {}
         for kind, block in self.keys:
             layer = layers[facet_of(kind)][block]

@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from dinoskip.console import Progress
+from dinoskip.tasks import TaskInputs
 from eval.frozen import FrozenFeatures, Grid
 from eval.labelled import Key
 from eval.probe.live import prefetched
@@ -32,6 +33,15 @@ def _as_they_are(features: Mapping[Key, torch.Tensor]) -> Mapping[Key, torch.Ten
 
 def _usual(step: int) -> float | None:
     return None
+
+
+@dataclass(frozen=True)
+class FittedHeads:
+    """Trained heads: their stack, the frozen features that they read, and how they were fitted."""
+
+    stack: HeadStack
+    features: FrozenFeatures
+    config: Any
 
 
 @dataclass(frozen=True)
@@ -62,15 +72,12 @@ def train_heads(
     features: FrozenFeatures,
     rows: NDArray[Any],
     fit: HeadFit,
-    config: Any,
-    *,
-    seed: int,
-    workers: int,
+    given: TaskInputs,
 ) -> None:
-    """Train all heads of ``stack`` on images ``rows``, in batches as ``config`` says (``batch_size``, ``steps``)."""
-    batches = training_batches(rows, config, seed)
+    """Train all heads of ``stack`` on images ``rows``, in batches as the settings say (``batch_size``, ``steps``)."""
+    batches = training_batches(rows, given.settings, given.seed)
     with torch.no_grad(), Progress(fit.title, fit.steps, "steps") as progress:
-        for batch, (images, labels) in prefetched(batches, fit.crops, threads_of(workers)):
+        for batch, (images, labels) in prefetched(batches, fit.crops, threads_of(given.workers)):
             read, grid = features(images)
             truth = tuple(one.to(features.device, non_blocking=True) for one in labels)
             stack.step_with(

@@ -15,7 +15,6 @@ from dinoskip.data.segmentation import IGNORE, SegmentationDataset
 from dinoskip.environment import memory_limit
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.features import FeatureSet, FeatureStore
-from dinoskip.results import EvalResult
 
 Key = tuple[str, int]  # what tokens are: (norm, block)
 Constants = dict[Key, tuple[torch.Tensor, torch.Tensor]]  # BatchNorm: mean and 1 / deviation, each (C,)
@@ -40,15 +39,6 @@ def places(store: FeatureSet, dataset: NamedImages) -> list[int]:
     if missing := [name for name in store.ids if name not in where]:
         raise DataError(f"{store.path}: image {missing[0]!r} is not in {dataset.name} {dataset.split}")
     return [where[name] for name in store.ids]
-
-
-def row_like(features: FeatureSet, dataset: NamedImages, *, task: str, metric: str, **more: Any) -> EvalResult:
-    """A result row of features of a data set, without block and value; ``more`` are fields of it."""
-    read = {"facet": features.facet, "norm": features.norm, "weights": features.weights_hash}
-    fields = {**read, "block": "", "resolution": features.transform.label, **more}
-    return EvalResult(
-        metric=metric, value=0.0, task=task, dataset=dataset.name, split=dataset.split, n=len(features), **fields
-    )
 
 
 @dataclass(frozen=True)

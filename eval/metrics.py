@@ -136,23 +136,3 @@ def scores_of_areas(areas: NDArray[np.int64]) -> SegmentationScores:
     total = int(label.sum())
     aacc = int(intersect.sum()) / total if total else float("nan")
     return SegmentationScores(_mean(iou), _mean(acc), aacc, iou, acc)
-
-
-def box_iou(a: ArrayLike, b: ArrayLike) -> NDArray[np.float64]:
-    """Return intersection over union of every box in ``a`` with every box in ``b``, float64 (N, M).
-
-    Boxes are (N, 4) and (M, 4) as x1 y1 x2 y2 with an exclusive end; a single box of shape (4,) counts as (1, 4).
-    Boxes without area have IoU 0 with everything. Raises ValueError on another shape.
-    """
-    first, second = (np.asarray(x, dtype=np.float64) for x in (a, b))
-    first, second = (x.reshape(-1, 4) if x.ndim == 1 or x.size == 0 else x for x in (first, second))
-    if any(x.ndim != 2 or x.shape[1] != 4 for x in (first, second)):
-        raise ValueError(f"boxes must have shape (N, 4), not {first.shape} and {second.shape}")
-    start = np.maximum(first[:, None, :2], second[None, :, :2])
-    end = np.minimum(first[:, None, 2:], second[None, :, 2:])
-    shared = np.prod(np.clip(end - start, 0, None), axis=-1)
-    areas = [np.prod(np.clip(x[:, 2:] - x[:, :2], 0, None), axis=-1) for x in (first, second)]
-    union = areas[0][:, None] + areas[1][None] - shared
-    overlap = np.zeros(union.shape)
-    np.divide(shared, union, out=overlap, where=union > 0)
-    return overlap

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from dinoskip.errors import ConfigError
 from dinoskip.models import Backbone
 from dinoskip.results import EvalResult
+from dinoskip.tasks import TaskInputs
 
 Layer = tuple[str, int]
 """A facet of a block."""
@@ -25,33 +25,24 @@ class Place:
 
     @property
     def layers(self) -> list[Layer]:
-        """What is read."""
+        """The layers that are read of the network, one for each block."""
         return [(self.facet, block) for block in self.blocks]
 
     def row(self, like: EvalResult) -> EvalResult:
-        """``like`` of these blocks."""
+        """``like`` as a row of these blocks, facet and norm."""
         return replace(like, block="+".join(map(str, self.blocks)), facet=self.facet, norm=self.norm)
 
 
-def places_of(
-    backbone: Backbone,
-    blocks: Sequence[int] | str,
-    multiscale: Sequence[int] | None,
-    facets: Sequence[str],
-    norms: Sequence[str],
-) -> dict[str, Place]:
-    """Every block (``"all"``: of the network) alone, then ``multiscale`` together, of each facet under its norm.
+def places_of(given: TaskInputs) -> dict[str, Place]:
+    """Every block alone, then ``multiscale`` together, of each facet under its norm.
 
     By name: ``"3"``, ``"3+6"``; of facets after the first ``"mlp 3"``. Raises :class:`ConfigError` for a block that the
     network lacks.
     """
-    numbers = list(range(1, backbone.depth + 1)) if isinstance(blocks, str) else sorted(set(blocks))
-    if beyond := [block for block in {*numbers, *(multiscale or ())} if block > backbone.depth]:
-        raise ConfigError(f"block {beyond[0]} is beyond the {backbone.depth} blocks of {backbone.spec}")
-    groups = [*((block,) for block in numbers), *([tuple(multiscale)] if multiscale else [])]
+    groups = [*((block,) for block in given.block_numbers), *([tuple(given.multiscale)] if given.multiscale else [])]
     return {
-        ("" if facet == facets[0] else f"{facet} ") + "+".join(map(str, group)): Place(facet, norm, group)
-        for facet, norm in zip(facets, norms, strict=True)
+        ("" if facet == given.facets[0] else f"{facet} ") + "+".join(map(str, group)): Place(facet, norm, group)
+        for facet, norm in zip(given.facets, given.norms, strict=True)
         for group in groups
     }
 

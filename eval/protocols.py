@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
-from pydantic import model_validator
+from pydantic import AfterValidator, Field, model_validator
 
-from dinoskip.config import Config, dump
+from dinoskip.config import Config, dump, no_duplicates
+from dinoskip.tasks import TaskOption
+
+Positive = Annotated[float, Field(gt=0)]
+LearningRates = Annotated[tuple[Positive, ...], AfterValidator(no_duplicates)]
+"""One head each."""
 
 
 class ProtocolConfig(Config):
@@ -41,6 +46,11 @@ class ProtocolConfig(Config):
         return {name: value for name, value in dump(self).items() if name in names}
 
     @property
+    def label(self) -> str:
+        """What result rows say: the protocol and every setting that is not its own."""
+        return ", ".join([self.protocol, *self.changed])  # type: ignore[attr-defined]
+
+    @property
     def changed(self) -> list[str]:
         """``epochs 20`` and the like for every setting that is not the protocol's."""
         declared = self._declared()
@@ -49,6 +59,13 @@ class ProtocolConfig(Config):
         return [
             f"{name.replace('_', ' ')} {_text(value)}" for name, value in values.items() if value != getattr(own, name)
         ]
+
+
+def protocol_option(task: str, section: type[ProtocolConfig], page: str, more: str = "") -> TaskOption:
+    """The flag that stands for the protocol of a task, whose settings are ``section`` and ``page`` of docs is about."""
+    default = section.model_fields["protocol"].default
+    about = f"{', '.join(section.protocols)} ({page}; default: {default}){more}"
+    return TaskOption("--protocol", "NAME", f"evaluate.{task}.protocol={{}}", about)
 
 
 def _text(value: Any) -> str:

@@ -5,25 +5,28 @@ Shapes: G groups of blocks (one head each, a rate), L learning rates, n images, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
-from dinoskip.console import log
 from dinoskip.errors import DataError
 from dinoskip.files import atomic_path, save_tensors, write_json
-from dinoskip.models import Backbone
 from dinoskip.records import RecordedRow, write_recorded_rows
-from dinoskip.results import EvalResult, best_by_heldout
-from eval.image_scores import lowest_trials, scored_rows
+from dinoskip.results import EvalResult
+from dinoskip.tasks import TaskInputs
+from eval.heads import FittedHeads, read_ahead
 from eval.labelled import Constants, NamedImages
 from eval.probe.stack import HeadStack
+from eval.rows import Trials, chosen_rows, log_best, row_like, scored_rows
 from eval.stacked import folded_heads, groups_of, held_out, name_of, place_of, read_like
 
+MAPPED = 4  # places along a side of a token, in maps that are saved
 _BASELINE_IMAGES = 1000  # of the training images, evenly spread: enough for a mean
 
 
@@ -41,11 +44,64 @@ class Measures:
 class ScoredHeads:
     """``scores`` float64 (G, L, n, M) of every image; NaN where none counts.
 
-    ``maps`` float16 (G, L, m, ...) are the predictions for the first images.
+    ``maps`` float16 (G, L, m, ..., h, w) are the predictions for the first images; those of smaller images are edged
+    with NaN.
     """
 
     scores: NDArray[np.float64]
     maps: NDArray[np.float16]
+
+
+class SurfaceHeads(FittedHeads, ABC):
+    """Trained heads of a task whose images are scored one by one."""
+
+    @property
+    def constants(self) -> Constants | None:
+        """BatchNorm's, which are folded into saved heads; None without it."""
+        return None
+
+    @staticmethod
+    @abstractmethod
+    def read(dataset: Any, row: int) -> tuple[torch.Tensor, ...]:
+        """An image uint8 (3, H, W) as it is scored, and its labels."""
+
+    @abstractmethod
+    def scores(self, image: torch.Tensor, *labels: torch.Tensor) -> Iterator[torch.Tensor]:
+        """The measures (L, M) of an image, for each group."""
+
+    @abstractmethod
+    def maps(self, image: torch.Tensor) -> Iterator[torch.Tensor]:
+        """Predictions (L, ..., h, w) at four places a token's side, for each group."""
+
+    @torch.no_grad()
+    def score(
+        self, dataset: Any, rows: NDArray[np.int64], title: str, mapped: int = 0, workers: int = 0
+    ) -> ScoredHeads:
+        """Score all heads on images ``rows``, each once, and keep maps of the first ``mapped``."""
+        scores: list[NDArray[np.float64]] = []
+        kept: list[NDArray[np.float16]] = []
+        for _, (image, *labels) in read_ahead(title, rows.tolist(), lambda row: self.read(dataset, row), workers):
+            truth = [one.to(self.features.device, non_blocking=True) for one in labels]
+            scores.append(np.stack([one.cpu().numpy() for one in self.scores(image, *truth)]))
+            if len(kept) < mapped:
+                kept.append(np.stack([one.cpu().numpy().astype(np.float16) for one in self.maps(image)]))
+        every = np.stack(scores, 2)
+        every[~self.stack.finite().cpu().numpy()] = np.nan
+        return ScoredHeads(every, _of_one_size(kept))
+
+
+def _of_one_size(maps: Sequence[NDArray[np.float16]]) -> NDArray[np.float16]:
+    """Stack maps (G, L, ..., h, w) of images into (G, L, m, ..., h, w)."""
+    if not maps:
+        return np.empty((0,) * 5, np.float16)
+    sides = np.max([one.shape[-2:] for one in maps], axis=0)
+    edges = [(sides - one.shape[-2:]).tolist() for one in maps]
+    none = [(0, 0)] * (maps[0].ndim - 2)
+    padded = [
+        np.pad(one, [*none, (0, below), (0, beside)], constant_values=np.nan)
+        for one, (below, beside) in zip(maps, edges, strict=True)
+    ]
+    return np.stack(padded, 2)
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,28 +136,11 @@ class ChosenHeads:
         best, share = self._lowest(scores), names.index(self.measures.share)
         recorded: list[RecordedRow] = []
         for group, (name, mine) in enumerate(zip(self.names, self.chosen, strict=True)):
-            own = replace(
-                read_like(like, self.stack.groups[group]),
-                block=name,
-                note="best on validation" if several and self.heldout is None else "",
-            )
-            rows = scored_rows(own, names, scores[group, mine])
-            if self.heldout is not None:
-                held = 100 * float(np.nanmean(self.heldout[group, mine, :, share]))
-                rows[share] = replace(rows[share], row=replace(rows[share].row, heldout=held))
-            recorded += rows
-            if several and self.heldout is not None:
-                noted = scored_rows(replace(own, note="best on validation"), names, scores[group, best[group]])
-                recorded += [replace(one, values=None) for one in noted]
+            held = None if self.heldout is None else 100 * float(np.nanmean(self.heldout[group, mine, :, share]))
+            trials = Trials(scores[group, mine], scores[group, best[group]], several, held, share)
+            own = replace(read_like(like, self.stack.groups[group]), block=name)
+            recorded += chosen_rows(own, lambda row, measured: scored_rows(row, names, measured), trials)
         return recorded
-
-    def _log_best(self, rows: Sequence[EvalResult]) -> None:
-        task, error, share = self.measures.task, self.measures.error, self.measures.share
-        errors = [row for row in rows if row.metric == error]
-        best = min(errors, key=lambda row: np.nan_to_num(row.value, nan=np.inf))
-        log.info("%s: best is block %s, %s %s", task, best.block, error, best.shown)
-        if (chosen := best_by_heldout(row for row in rows if row.metric == share)) is not None:
-            log.info("%s: chosen by held-out images is block %s, %s %s", task, chosen.block, share, chosen.shown)
 
     def write(
         self,
@@ -117,7 +156,8 @@ class ChosenHeads:
         ``ids`` are the scored images, ``baselines`` scores (n, M) by the rule's name, ``constants`` BatchNorm's.
         """
         recorded = self.rows(like)
-        self._log_best([one.row for one in recorded])
+        for metric in (self.measures.error, self.measures.share):
+            log_best(recorded, metric)
         for name, own in baselines.items():
             recorded += scored_rows(like.baseline(name, 0.0), self.measures.names, own)
         save_tensors(out / "heads.safetensors", folded_heads(self.stack, self.chosen, constants), {"format": "1"})
@@ -153,58 +193,33 @@ class ChosenHeads:
         return [float(own.mean()) if own.size else None for own in values]
 
 
-@dataclass(frozen=True)
-class SurfaceInputs:
-    """What heads of surfaces are fitted and scored on, and where all goes.
-
-    ``blocks`` are numbers or ``"all"``; ``context`` are fields of the rows, ``resolution`` what they say of images.
-    """
-
-    backbone: Backbone
-    train: Any
-    val: Any
-    blocks: Sequence[int] | str
-    out: Path
-    config: Any
-    context: Mapping[str, Any]
-    facets: Sequence[str]
-    seed: int
-    multiscale: Sequence[int] | None
-    workers: int
-    resolution: str
-
-
 def evaluate_surfaces(
     measures: Measures,
-    given: SurfaceInputs,
-    fit: Callable[..., Any],
-    score: Callable[..., ScoredHeads],
-    baselines: Callable[[], Mapping[str, NDArray[np.float64]]],
+    given: TaskInputs,
+    fit: Callable[..., SurfaceHeads],
+    baselines: Callable[[Any, Any, Any], Mapping[str, NDArray[np.float64]]],
+    resolution: str,
     *,
     cls: bool = False,
 ) -> list[EvalResult]:
     """Fit the heads of every block and of the ``multiscale`` blocks together, and write what they score.
 
-    ``fit`` trains heads on images of a data set and ``score`` measures them, as :func:`eval.depth.fit.fit_heads` and
-    :func:`eval.depth.fit.score_heads`. ``baselines`` are scores (n, M) of rules that look at no image; ``cls``: heads
-    read the class token, too.
+    ``fit`` trains heads on images of a data set, as :func:`eval.depth.fit.fit_heads`. ``baselines`` are scores (n, M)
+    of rules that look at no image, of both data sets and the settings; ``resolution`` is what rows say of images;
+    ``cls``: heads read the class token, too.
     """
-    config, val, seed = given.config, given.val, given.seed
-    depth = given.backbone.depth
-    numbers = list(range(1, depth + 1)) if isinstance(given.blocks, str) else sorted(set(given.blocks))
-    fitted, held = split_images(given.train, val, config.holdout, seed)
-    groups = groups_of(numbers, given.multiscale, cls=cls, facets=given.facets)
-    heads = fit(given.backbone, given.train, fitted, groups, config, seed=seed, workers=given.workers)
-    heldout = score(heads, given.train, held, "held-out", workers=given.workers).scores if len(held) else None
-    scored = score(heads, val, np.arange(len(val)), "validation", config.maps, given.workers)
-    like = EvalResult(
-        metric="", value=0.0, task=measures.task, block="", dataset=val.name, split=val.split, n=len(val),
-        facet=given.facets[0], norm=config.norm, resolution=given.resolution, seed=seed,
-        weights=given.backbone.weights_hash,
-    ).with_context({"protocol": f"{config.label}, fitted on {given.train.split}", **given.context})  # fmt: skip
+    config, train, val = given.settings, given.labels["train"], given.labels["val"]
+    fitted, held = split_images(train, val, config.holdout, given.seed)
+    groups = groups_of(given.block_numbers, given.multiscale, cls=cls, facets=given.facets)
+    heads = fit(given, fitted, groups)
+    heldout = heads.score(train, held, "held-out", workers=given.workers).scores if len(held) else None
+    scored = heads.score(val, np.arange(len(val)), "validation", config.maps, given.workers)
+    protocol = f"{config.label}, fitted on {train.split}"
+    like = row_like(given, measures.task, norm=config.norm, resolution=resolution, protocol=protocol)
     return ChosenHeads(measures, heads.stack, heldout, scored).write(
-        Path(given.out), val.ids, like, baselines(), {**config.own_settings, "seed": seed}, heads.constants
-    )
+        given.out, val.ids, like, baselines(train, val, config), {**config.own_settings, "seed": given.seed},
+        heads.constants,
+    )  # fmt: skip
 
 
 def split_images(
@@ -221,3 +236,17 @@ def baseline_images(count: int) -> list[int]:
     """Numbers of the at most 1,000 of ``count`` training images, evenly spread, that rules are made of."""
     rows = np.unique(np.linspace(0, count - 1, min(count, _BASELINE_IMAGES)).astype(int))
     return [int(row) for row in rows]
+
+
+def lowest_trials(errors: NDArray[np.float64], names: Sequence[str], what: str) -> list[int]:
+    """Return for each group the trial of the lowest mean error, of ``errors`` (G, L, n); the first of equals.
+
+    ``names`` are the groups', ``what`` the task's. Raises :class:`DataError` for a group of which no trial has a score.
+    """
+    there = np.isfinite(errors)
+    count = there.sum(-1)
+    means = np.where(count > 0, np.where(there, errors, 0.0).sum(-1) / np.maximum(count, 1), np.inf)
+    for name, own in zip(names, means, strict=True):
+        if not np.isfinite(own).any():
+            raise DataError(f"{what}: block {name}: no head has a score", "lower the learning rates or check labels")
+    return [int(one) for one in means.argmin(1)]

@@ -45,7 +45,7 @@ def centred(block: nn.Module, tokens: Tensor, attention: float, mlp: float) -> T
 
 
 def default(model: VisionTransformer, images: Tensor, seed: int) -> None:
-    """Nothing beyond the default."""
+    """Leave the network as its default initialisation has made it."""
 
 
 def paper(model: VisionTransformer, images: Tensor, seed: int) -> None:

@@ -45,7 +45,7 @@ class Run:
 
     @property
     def config(self) -> OptimizerConfig:
-        """Its optimizer."""
+        """The settings of the optimizer of a run."""
         return AdamWConfig(lr=self.lr) if self.optimizer == "adamw" else SoapConfig(lr=self.lr)
 
 
@@ -63,7 +63,7 @@ def best_rate(out: Path, name: str, kind: str, depth: int = 12) -> float:
 
 
 def all_runs(out: Path) -> Iterator[Run]:
-    """Every run.
+    """Every run in order of execution; best rates are those of the runs in ``out``.
 
     The main candidates at all rates with seed 0, then at their best rate with the other seeds and with 24 blocks; the
     others likewise, without 24 blocks.

@@ -105,7 +105,7 @@ class Scenes:
 
 @dataclass(frozen=True)
 class Data:
-    """What a run reads."""
+    """The images and labels that every run is trained and scored on."""
 
     train: Pixels
     held_out: Pixels

@@ -49,6 +49,7 @@ class ClusteringConfig(ProtocolConfig):
     """
 
     protocols: ClassVar[Mapping[str, Mapping[str, Any]]] = PROTOCOLS
+    unsaid: ClassVar[frozenset[str]] = frozenset({"size", "seeds", "clusters"})
 
     protocol: ClusterProtocol = Field(
         "ours", description="gives all settings below that are not given themselves (docs/parts.md)"
@@ -112,14 +113,3 @@ class ClusteringConfig(ProtocolConfig):
     def numbers(self, classes: int) -> tuple[int, ...]:
         """How many clusters are made, of a set of so many classes."""
         return self.clusters or (classes,)
-
-    @property
-    def label(self) -> str:
-        """What result rows say: the protocol and every setting that is not its own."""
-        own = ClusteringConfig(protocol=self.protocol)
-        changed = [
-            f"{name.replace('_', ' ')} {getattr(self, name)}"
-            for name in ClusteringConfig.model_fields
-            if name not in {"size", "seeds", "clusters"} and getattr(self, name) != getattr(own, name)
-        ]
-        return ", ".join([self.protocol, *changed])

@@ -13,25 +13,23 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch.nn.functional import interpolate
 
-from dinoskip.console import Progress, log
-from dinoskip.data.segmentation import SegmentationDataset
+from dinoskip.console import Progress
 from dinoskip.distributed import choose_device
 from dinoskip.errors import ConfigError
 from dinoskip.features import FeatureSet, FeatureStore, as_float
 from dinoskip.features.transform import central_corner
 from dinoskip.files import write_json
-from dinoskip.records import RecordedRow, areas_record, write_recorded_rows
+from dinoskip.records import RecordedRow, write_recorded_rows
 from dinoskip.resize import short_side_size
 from dinoskip.results import EvalResult
+from dinoskip.tasks import TaskInputs
 from eval.baselines import majority_areas
 from eval.cluster.config import ClusteringConfig
 from eval.cluster.matching import ImageCounts, confusion, cross_matched_areas, match, matched_areas, total_counts
 from eval.cluster.spaces import Clustering, cosine_clusterings, kmeans_clustering, kmeans_of_parts
-from eval.intervals import miou_interval
-from eval.labelled import places, row_like, token_cosine
-from eval.means import mean_row
-from eval.metrics import scores_of_areas
+from eval.labelled import places, token_cosine
 from eval.picture_maps import write_map_index
+from eval.rows import log_best, mean_row, miou_row, row_like, segmentation_rows
 from eval.upsampling import upsampled_classes
 
 Fit = tuple[int, int]  # number of clusters, seed
@@ -131,62 +129,50 @@ def _clusters(scores: torch.Tensor, size: tuple[int, int], config: ClusteringCon
     return interpolate(chosen, size=size, mode="nearest")[:, 0].long().cpu().numpy()
 
 
-def evaluate(
-    fit_store: FeatureSet,
-    store: FeatureStore,
-    dataset: SegmentationDataset,
-    out: Path,
-    config: ClusteringConfig,
-    context: Mapping[str, Any],
-    *,
-    fitted_on: str,
-    seed: int = 0,
-    device: str = "cpu",
-) -> list[EvalResult]:
-    """Cluster the patches of ``fit_store`` at every block, and score the clusters of ``store``; write all into ``out``.
+def evaluate(given: TaskInputs) -> list[EvalResult]:
+    """Cluster patches at every block, and score the clusters of the images ``val`` (:class:`SegmentationDataset`).
 
-    ``fitted_on`` says in rows whose patches ``fit_store`` holds; it may be ``store`` itself, or windows of whose
-    features drawn ones alone are kept (``config.passes_once``). Writes ``rows.json`` with
-    ``records.npz``: mIoU with its interval, mAcc and aAcc in percent of every block and number of clusters (with
-    several seeds their mean and deviation, then each), then the mIoU of one cluster for everything;
-    ``clusters_block{b}.npy`` (N, h, w), the clusters of patches by the first fit, and ``clusters.json``, the class of
-    each of them on all images, ``{block: [class, or -1]}``. Scores are of classes that other halves of the images give,
-    and their records the sum over all splits, unless ``config.matched_on`` is ``reported``.
+    Clustered are the patches of the features ``train``, which may be windows of which drawn ones alone are kept
+    (``config.passes_once``), or without any those of ``val``. Writes ``rows.json`` with ``records.npz``: mIoU with its
+    interval, mAcc and aAcc in percent of every block and number of clusters (with several seeds their mean and
+    deviation, then each), then the mIoU of one cluster for everything; ``clusters_block{b}.npy`` (N, h, w), the
+    clusters of patches by the first fit, and ``clusters.json``, the class of each of them on all images,
+    ``{block: [class, or -1]}``. Scores are of classes that other halves of the images give, and their records the sum
+    over all splits, unless ``config.matched_on`` is ``reported``.
 
-    Raises :class:`ConfigError` for stores that are sized otherwise, :class:`DataError` if ids differ or features are
+    Raises :class:`ConfigError` for features that are sized otherwise, :class:`DataError` if ids differ or features are
     not finite.
     """
+    config: ClusteringConfig = given.settings
+    store, dataset, out, device = given.features["val"], given.labels["val"], given.out, choose_device(given.device)
+    fit_store = given.features.get("train", store)
     for one, part in ((store, "val"), (fit_store, config.fitted_on)):
         wanted = type(store.transform).model_validate(config.transform("train" if part == "train" else "val"))
         if one.transform != wanted:
             raise ConfigError(f"{one.path}: its images are {one.transform.label}", f"export with {wanted.label}")
-    where, classes, chosen = places(store, dataset), dataset.num_classes, choose_device(device)
+    where, classes = places(store, dataset), dataset.num_classes
     out.mkdir(parents=True, exist_ok=True)
-    numbers = config.numbers(classes)
-    wanted_fits = [(clusters, one) for clusters in numbers for one in range(seed, seed + config.seeds)]
-    fits = _fits(fit_store, config, wanted_fits, chosen)
+    seeds = range(given.seed, given.seed + config.seeds)
+    fits = _fits(fit_store, config, [(clusters, one) for clusters in config.numbers(classes) for one in seeds], device)
     maps = {
         block: np.lib.format.open_memmap(
             out / f"clusters_block{block}.npy", mode="w+", dtype=np.uint16, shape=(len(store), *store.grid(0))
         )
         for block in store.blocks
     }
-    counts = _count(store, lambda i: dataset.label(where[i]), classes, fits, config, maps, chosen)
-    cosines = {block: token_cosine(store.tokens(block), chosen) for block in store.blocks}
+    counts = _count(store, lambda i: dataset.label(where[i]), classes, fits, config, maps, device)
+    cosines = {block: token_cosine(store.tokens(block), device) for block in store.blocks}
     at = "label size" if config.scored_at is None else f"{config.scored_at} square"
     at = "the crop's size" if config.sizing == "crop" else at
-    matched = _MATCHED[config.matched_on]
+    fitted_on = given.settings.train_split if config.fitted_on == "train" else dataset.split
     about = row_like(
-        store, dataset, task="cluster", metric="mIoU", protocol=f"{config.label}, {matched}fitted on {fitted_on}",
-        resolution=f"{store.transform.label}, scored at {at}", classes=classes, seed=seed,
-    ).with_context(context)  # fmt: skip
+        given, "cluster", "mIoU", protocol=f"{config.label}, {_MATCHED[config.matched_on]}fitted on {fitted_on}",
+        resolution=f"{store.transform.label}, scored at {at}", classes=classes,
+    )  # fmt: skip
     recorded = _recorded(counts, fits, config, about, cosines, store, out)
-    areas = majority_areas(counts.labelled, counts.labelled)
-    low, high = miou_interval(areas)
-    floor = about.baseline("one cluster", 100 * scores_of_areas(areas.sum(0)).miou, 100 * low, 100 * high)
-    recorded.append(RecordedRow(floor, areas_record(areas)))
-    best = max((one.row for one in recorded if one.row.metric == "mIoU" and one.row.block), key=lambda row: row.value)
-    log.info("clusters: best is block %s with %s mIoU", best.block, best.shown)
+    floor = about.baseline("one cluster", 0.0)
+    recorded.append(miou_row(floor, majority_areas(counts.labelled, counts.labelled)))
+    log_best(recorded, "mIoU")
     return write_recorded_rows(out, store.ids, recorded)
 
 
@@ -232,15 +218,10 @@ def _rows(
     chosen = {
         block: match(total_counts(images, (clusters, about.classes)), config.match) for block, images in blocks.items()
     }
-    areas = [_areas(images, chosen[block], about, config) for block, images in blocks.items()]
     recorded = []
-    for block, own in zip(blocks, areas, strict=True):
-        scores, (low, high) = scores_of_areas(own.sum(0)), miou_interval(own)
+    for block, images in blocks.items():
         like = replace(about, block=str(block), token_cosine=cosines[block])
-        miou = replace(like, value=100 * scores.miou, low=100 * low, high=100 * high)
-        recorded.append(RecordedRow(miou, areas_record(own)))
-        for metric, value in (("mAcc", scores.macc), ("aAcc", scores.aacc)):
-            recorded.append(RecordedRow(replace(like, metric=metric, value=100 * value)))
+        recorded += segmentation_rows(like, _areas(images, chosen[block], about, config))
     return recorded, {str(block): one.tolist() for block, one in chosen.items()}
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pydantic import Field
 
 from dinoskip.fields import READ_AT, Facets, Names
-from dinoskip.tasks import EvaluationTask, FeatureRequest, TaskInputs, TaskMetric, TaskOption
+from dinoskip.tasks import EvaluationTask, FeatureRequest, TaskMetric
 from eval import cluster
-from eval.cluster.config import PROTOCOLS, TRAIN_CROP, ClusteringConfig
+from eval.cluster.config import TRAIN_CROP, ClusteringConfig
+from eval.protocols import protocol_option
 
 
 class ClusterSection(ClusteringConfig):
@@ -34,16 +35,6 @@ def features(section: ClusterSection) -> tuple[FeatureRequest, ...]:
     return (FeatureRequest("train", section.train_split, transform, in_windows=section.passes_once), val)
 
 
-def evaluate(given: TaskInputs) -> None:
-    """Cluster and score."""
-    section, val = given.settings, given.features["val"]
-    cluster.evaluate(
-        given.features.get("train", val), val, given.labels["val"], given.out, section, given.context,
-        fitted_on=section.train_split if section.fitted_on == "train" else section.val_split,
-        seed=given.seed, device=given.device,
-    )  # fmt: skip
-
-
 TASK = EvaluationTask(
     name="cluster",
     measures="unsupervised segmentation",
@@ -55,17 +46,12 @@ TASK = EvaluationTask(
     features=features,
     study_settings=("seed",),
     sizes=sizes,
-    evaluate=evaluate,
+    evaluate=lambda given: cluster.evaluate(given),
     headline=TaskMetric("mIoU", order=0),
     spoken="cluster",
     baselines=("one cluster",),
     pictures="maps",
     hub="image-segmentation",
     version=3,
-    options=(
-        TaskOption(
-            "--protocol", "NAME", "evaluate.cluster.protocol={}",
-            f"{', '.join(PROTOCOLS)} (docs/parts.md; default: ours)",
-        ),
-    ),
-)  # fmt: skip
+    options=(protocol_option("cluster", ClusterSection, "docs/parts.md"),),
+)

@@ -14,19 +14,19 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dinoskip.console import Progress, log
+from dinoskip.console import Progress
 from dinoskip.data.keypoints import KeypointDataset, KeypointPair
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.files import write_json
-from dinoskip.models import Backbone
 from dinoskip.records import RecordedRow, write_recorded_rows
 from dinoskip.results import EvalResult
+from dinoskip.tasks import TaskInputs
 from eval.correspondence.config import CorrespondenceConfig
 from eval.correspondence.matching import Matched, Matcher, Placement
 from eval.correspondence.pictures import draw_pair
 from eval.correspondence.windows import FeatureWindow, groups_of_pairs
-from eval.means import mean_record, mean_rows
 from eval.places import Layer, Place, places_of
+from eval.rows import log_best, mean_record, mean_rows, row_like
 
 SAME_PLACE = "same place"
 Hits = NDArray[np.bool_]
@@ -47,48 +47,38 @@ def pck(hits: Sequence[Hits]) -> Pck:
     return Pck(float(np.concatenate(there).mean()), float(np.mean([one.mean() for one in there])))
 
 
-def evaluate(
-    backbone: Backbone,
-    dataset: KeypointDataset,
-    blocks: Sequence[int] | str,
-    out: Path,
-    config: CorrespondenceConfig,
-    context: Mapping[str, Any],
-    *,
-    facets: Sequence[str] = ("key",),
-    norms: Sequence[str] = ("none",),
-    multiscale: Sequence[int] | None = None,
-    seed: int = 0,
-    workers: int = 0,
-) -> list[EvalResult]:
-    """Find the keypoints of every pair with every block of every facet; write all into ``out``.
+def evaluate(given: TaskInputs) -> list[EvalResult]:
+    """Find the keypoints of every pair (:class:`KeypointDataset`) with every block of every facet.
 
     ``norms`` are those of ``facets``; pictures are of the first. With ``multiscale`` also with these blocks together:
-    unit features side by side. ``blocks`` may be ``"all"``. Writes ``rows.json`` (for each alpha PCK per point and per
-    image with intervals over pairs, and its mean over categories, in percent; then those of the same place in the other
-    image), ``records.npz`` (what each pair adds), ``categories.json`` ``{block: {category: {alpha: [per point, per
-    image]}}}`` and pictures of the first pairs. Raises :class:`DataError` naming an image that cannot be used,
-    :class:`ConfigError` for impossible settings.
+    unit features side by side. Writes ``rows.json`` (for each alpha PCK per point and per image with intervals over
+    pairs, and its mean over categories, in percent; then those of the same place in the other image), ``records.npz``
+    (what each pair adds), ``categories.json`` ``{block: {category: {alpha: [per point, per image]}}}`` and pictures of
+    the first pairs. Raises :class:`DataError` naming an image that cannot be used, :class:`ConfigError` for impossible
+    settings.
     """
-    if config.size % (multiple := backbone.size_multiple):
+    config: CorrespondenceConfig = given.settings
+    (dataset,) = given.labels.values()
+    if config.size % (multiple := given.backbone.size_multiple):
         near = max(1, round(config.size / multiple)) * multiple
         raise ConfigError(f"size: {config.size} is not a multiple of the patch size {multiple}", f"try {near}")
     if not dataset.pairs:
         raise DataError(f"{dataset.name} {dataset.split}: there is no pair")
-    out.mkdir(parents=True, exist_ok=True)
-    places = places_of(backbone, blocks, multiscale, facets, norms)
-    matched = _matched(FeatureWindow(backbone, dataset, places, config, workers), out)
-    row = _row(backbone, dataset, config, next(iter(places.values())), seed)
+    given.out.mkdir(parents=True, exist_ok=True)
+    places = places_of(given)
+    matched = _matched(FeatureWindow(given.backbone, dataset, places, config, given.workers), given.out)
+    row = row_like(
+        given, "correspondence", n=len(dataset.pairs), protocol=config.protocol, resolution=config.resolution,
+        classes=len(dataset.class_names),
+    )  # fmt: skip
     recorded: list[RecordedRow] = []
     for label, place in places.items():
-        recorded += _rows(place.row(row).with_context(context), dataset, matched[label], config)
-    metric = recorded[0].row.metric
-    best = max((one.row for one in recorded if one.row.metric == metric), key=lambda one: one.value)
-    log.info("correspondence: best is block %s with %.1f %s", best.block, best.value, metric)
-    like = row.with_context(context).baseline(SAME_PLACE, 0.0)
+        recorded += _rows(place.row(row), dataset, matched[label], config)
+    log_best(recorded, recorded[0].row.metric)
+    like = row.baseline(SAME_PLACE, 0.0)
     recorded += [one for one in _rows(like, dataset, _same_place(dataset), config) if one.values is not None]
-    write_json(out / "categories.json", {label: _categories(dataset, matched[label], config) for label in places})
-    return write_recorded_rows(out, [pair.id for pair in dataset.pairs], recorded)
+    write_json(given.out / "categories.json", {label: _categories(dataset, matched[label], config) for label in places})
+    return write_recorded_rows(given.out, [pair.id for pair in dataset.pairs], recorded)
 
 
 def _matched(window: FeatureWindow, out: Path) -> dict[str, list[Matched]]:
@@ -187,24 +177,3 @@ def _categories(dataset: KeypointDataset, matched: Sequence[Matched], config: Co
         for name, some in _by_category(dataset, hits).items():
             scores.setdefault(name, {})[f"{alpha:g}"] = list(pck(some))
     return scores
-
-
-def _row(
-    backbone: Backbone, dataset: KeypointDataset, config: CorrespondenceConfig, place: Place, seed: int
-) -> EvalResult:
-    return EvalResult(
-        metric="",
-        value=0.0,
-        task="correspondence",
-        block="",
-        dataset=dataset.name,
-        split=dataset.split,
-        n=len(dataset.pairs),
-        facet=place.facet,
-        norm=place.norm,
-        protocol=config.protocol,
-        resolution=config.resolution,
-        classes=len(dataset.class_names),
-        seed=seed,
-        weights=backbone.weights_hash,
-    )

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pydantic import Field
 
 from dinoskip.fields import READ_AT, Facets, Names
-from dinoskip.tasks import EvaluationTask, TaskMetric, TaskOption
+from dinoskip.tasks import EvaluationTask, TaskMetric
 from eval import correspondence
-from eval.correspondence.config import PROTOCOLS, CorrespondenceConfig
+from eval.correspondence.config import CorrespondenceConfig
+from eval.protocols import protocol_option
 
 
 class CorrespondenceSection(CorrespondenceConfig):
@@ -30,17 +31,12 @@ TASK = EvaluationTask(
     study_settings=("seed", "multiscale", "blocks"),
     norm_of_facets=True,
     sizes=lambda section: {"size": section.size},
-    evaluate=lambda given: given.through_network(correspondence.evaluate, norms=given.norms),
+    evaluate=lambda given: correspondence.evaluate(given),
     headline=TaskMetric("PCK@0.1 per image", order=7),
     baselines=("same place",),
     look={"size": 224},
     pictures="strips",
     version=2,
     not_in_key=("datasets", "split", "facet"),
-    options=(
-        TaskOption(
-            "--protocol", "NAME", "evaluate.correspondence.protocol={}",
-            f"{', '.join(PROTOCOLS)} (docs/correspondence.md; default: dift)",
-        ),
-    ),
-)  # fmt: skip
+    options=(protocol_option("correspondence", CorrespondenceSection, "docs/correspondence.md"),),
+)

@@ -10,10 +10,9 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import Field, model_validator
 
-from dinoskip.config import no_duplicates
-from eval.protocols import ProtocolConfig
+from eval.protocols import LearningRates, ProtocolConfig
 
 PROTOCOLS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
 else:
     ProtocolName = Literal[tuple(PROTOCOLS)]  # what the table has, for the check and for `dinoskip settings`
 
-Rate = Annotated[float, Field(gt=0)]
 Side = Annotated[int, Field(ge=8)]
 
 
@@ -57,9 +55,7 @@ class DepthConfig(ProtocolConfig):
     init: Literal["uniform", "normal"] = Field(
         "uniform", description="first weights: PyTorch's convolution, or normal with deviation 0.01"
     )
-    learning_rates: Annotated[tuple[Rate, ...], AfterValidator(no_duplicates)] = Field(
-        (1e-4,), min_length=1, description="one head each; chosen on held-out images"
-    )
+    learning_rates: LearningRates = Field((1e-4,), min_length=1, description="one head each; chosen on held-out images")
     weight_decay: float = Field(0.01, ge=0, description="AdamW's")
     second_beta: float = Field(0.999, ge=0, lt=1, description="AdamW's second beta; the first is 0.9 or one cycle's")
     schedule: Literal["cosine", "one cycle"] = Field("cosine", description="of the learning rate")
@@ -90,8 +86,3 @@ class DepthConfig(ProtocolConfig):
     def steps(self, images: int) -> int:
         """Optimizer steps, however many ``images`` there are."""
         return self.iterations
-
-    @property
-    def label(self) -> str:
-        """What result rows say: the protocol and every setting that is not its own."""
-        return ", ".join([self.protocol, *self.changed])

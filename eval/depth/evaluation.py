@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -13,46 +9,30 @@ from torch.nn.functional import interpolate
 
 from dinoskip.data.geometry import DepthDataset
 from dinoskip.errors import DataError
-from dinoskip.models import Backbone
 from dinoskip.results import EvalResult
+from dinoskip.tasks import TaskInputs
 from eval.depth.config import DepthConfig
-from eval.depth.fit import fit_heads, score_heads
+from eval.depth.fit import fit_heads
 from eval.depth.scores import NAMES, depth_scores
-from eval.surfaces import Measures, SurfaceInputs, baseline_images, evaluate_surfaces
+from eval.surfaces import Measures, baseline_images, evaluate_surfaces
 
 MEASURES = Measures("depth", NAMES, error="RMSE", share="delta1")
 _BASELINE_GRID = (120, 160)
 _MILLIMETRES = 65_536
 
 
-def evaluate(
-    backbone: Backbone,
-    train: DepthDataset,
-    val: DepthDataset,
-    blocks: Sequence[int] | str,
-    out: Path,
-    config: DepthConfig,
-    context: Mapping[str, Any],
-    *,
-    facets: Sequence[str] = ("out",),
-    seed: int = 0,
-    multiscale: Sequence[int] | None = None,
-    workers: int = 0,
-) -> list[EvalResult]:
-    """Fit depth heads on every block (``blocks``: numbers or ``"all"``) and on the ``multiscale`` blocks together.
+def evaluate(given: TaskInputs) -> list[EvalResult]:
+    """Fit depth heads on every block and on the ``multiscale`` blocks together.
 
-    Writes ``rows.json``, ``records.npz``, ``heads.safetensors``, ``depth.json`` (all trials) and ``maps.npz`` into
-    ``out``. Rows of every block: each of :data:`eval.depth.scores.NAMES`, of the learning rate with the lowest RMSE on
-    held-out training images; with several rates also those ``best on validation``; then the baselines. Without
-    held-out images (``holdout: 0``) several rates are chosen on validation, as the references do, and the rows say so.
+    Labels are ``train`` and ``val`` (:class:`DepthDataset`). Writes ``rows.json``, ``records.npz``,
+    ``heads.safetensors``, ``depth.json`` (all trials) and ``maps.npz``. Rows of every block: each of
+    :data:`eval.depth.scores.NAMES`, of the learning rate with the lowest RMSE on held-out training images; with several
+    rates also those ``best on validation``; then the baselines. Without held-out images (``holdout: 0``) several rates
+    are chosen on validation, as the references do, and the rows say so.
     """
-    given = SurfaceInputs(
-        backbone, train, val, blocks, out, config, context, facets, seed, multiscale, workers,
-        resolution=f"native, {config.evaluated} crop",
-    )  # fmt: skip
-    return evaluate_surfaces(
-        MEASURES, given, fit_heads, score_heads, lambda: _baselines(train, val, config), cls=config.cls
-    )
+    config: DepthConfig = given.settings
+    resolution = f"native, {config.evaluated} crop"
+    return evaluate_surfaces(MEASURES, given, fit_heads, _baselines, resolution, cls=config.cls)
 
 
 def _baselines(train: DepthDataset, val: DepthDataset, config: DepthConfig) -> dict[str, NDArray[np.float64]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 import torch
@@ -15,39 +16,35 @@ from numpy.typing import NDArray
 from torch.nn.functional import interpolate
 
 from dinoskip.data.geometry import DepthDataset
-from dinoskip.models import Backbone
 from dinoskip.randomness import numpy_rng
+from dinoskip.tasks import TaskInputs
 from eval.depth.augment import augmented
 from eval.depth.bins import bin_depths, expected_depth, logit_gradients, upsampled
 from eval.depth.config import DepthConfig
-from eval.depth.scores import NAMES, depth_scores
+from eval.depth.scores import depth_scores
 from eval.frozen import FrozenFeatures, Grid
-from eval.heads import HeadFit, Truth, read_ahead, train_heads
+from eval.heads import HeadFit, Truth, train_heads
 from eval.labelled import Constants
 from eval.probe.live import RunningNorm
 from eval.probe.loaders import TrainingBatch
 from eval.probe.stack import HeadStack
 from eval.schedules import cycled_momentum, rate_factor
 from eval.stacked import Group, draw_uniform
-from eval.surfaces import ScoredHeads
+from eval.surfaces import MAPPED, SurfaceHeads
 
 _INIT_DEVIATION = 0.01
-_MAPPED = 4  # places along a side of a token, in maps that are saved
-_PREDICTED = {"cpu": 2**24, "cuda": 2**28}  # pixels predicted at once
 
 
 @dataclass(frozen=True)
-class DepthHeads:
-    """Trained heads: their stack, the running BatchNorm of what they read, and the frozen features themselves."""
+class DepthHeads(SurfaceHeads):
+    """Trained depth heads, with the running BatchNorm of what they read."""
 
-    stack: HeadStack
-    norm: RunningNorm
-    features: FrozenFeatures
     config: DepthConfig
+    norm: RunningNorm
 
     @property
     def constants(self) -> Constants:
-        """BatchNorm's, which are folded into saved heads."""
+        """The running statistics."""
         return self.norm.constants()
 
     @property
@@ -56,39 +53,44 @@ class DepthHeads:
         config = self.config
         return bin_depths(config.bins, config.min_depth, config.max_depth, self.features.device)
 
+    @staticmethod
+    def read(dataset: DepthDataset, row: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """An image and its depth (H, W) in metres."""
+        image = torch.from_numpy(np.ascontiguousarray(dataset.read(row))).permute(2, 0, 1)
+        return image, torch.from_numpy(dataset.depth(row))
+
+    def scores(self, image: torch.Tensor, *labels: torch.Tensor) -> Iterator[torch.Tensor]:
+        """Measures (L, 9), :data:`eval.depth.scores.NAMES`, by the depth (H, W), for each group."""
+        config, (truth,) = self.config, labels
+        views = [image, image.flip(2)] if config.flip_test else [image]
+        for depths in self.predict(views, (truth.shape[0], truth.shape[1])):
+            whole = (depths[:, 0] + depths[:, 1].flip(2)) / 2 if config.flip_test else depths[:, 0]
+            yield depth_scores(whole, truth, config.min_depth, config.max_depth, config.evaluated)
+
+    def maps(self, image: torch.Tensor) -> Iterator[torch.Tensor]:
+        """Depths (L, h, w) for each group."""
+        return (depths[:, 0] for depths in self.predict([image], None))
+
     def predict(self, images: Sequence[torch.Tensor], size: tuple[int, int] | None) -> Iterator[torch.Tensor]:
         """Yield the depths (L, n, H, W) of uint8 images (3, H, W), for each group.
 
-        ``size`` is (H, W); None: as many places as heads have, 4 a token's side at most.
+        ``size`` is (H, W); None: four places a token's side.
         """
         features, grid = self.features(images)
-        constants = self.constants
+        size = size or (MAPPED * grid[0], MAPPED * grid[1])
+        constants, bins = self.constants, self.bins
         tokens = {key: (x - constants[key][0]) * constants[key][1] for key, x in features.items()}
         for group in range(len(self.stack.groups)):
-            yield self._depths(self.stack.logits(group, tokens), len(images), grid, size)
-
-    def _depths(self, logits: torch.Tensor, count: int, grid: Grid, size: tuple[int, int] | None) -> torch.Tensor:
-        config = self.config
-        z = logits.view(len(self.stack.rates), config.bins, count, *grid)
-        depths = torch.cat([expected_depth(upsampled(one, config.upsample), self.bins) for one in torch.split(z, 1)])
-        if size is None:
-            size = (_MAPPED * grid[0], _MAPPED * grid[1])
-        return interpolate(depths, size=size, mode="bilinear", align_corners=False)
+            z = self.stack.logits(group, tokens).view(len(self.stack.rates), len(bins), len(images), *grid)
+            each = [expected_depth(upsampled(one, self.config.upsample), bins) for one in torch.split(z, 1)]
+            yield interpolate(torch.cat(each), size=size, mode="bilinear", align_corners=False)
 
 
-def fit_heads(
-    backbone: Backbone,
-    dataset: DepthDataset,
-    rows: NDArray[np.int64],
-    groups: Sequence[Group],
-    config: DepthConfig,
-    *,
-    seed: int = 0,
-    workers: int = 0,
-) -> DepthHeads:
-    """Train the heads of all ``groups`` and learning rates on images ``rows``; a function of the arguments alone."""
-    keys = sorted({key for group in groups for key in group})
-    features = FrozenFeatures(backbone, keys, config.norm)
+def fit_heads(given: TaskInputs, rows: NDArray[np.int64], groups: Sequence[Group]) -> DepthHeads:
+    """Train the heads of all ``groups`` and learning rates on training images ``rows``; a function of these alone."""
+    config: DepthConfig = given.settings
+    dataset, seed = given.labels["train"], given.seed
+    features = FrozenFeatures(given.backbone, chain.from_iterable(groups), config.norm)
     stack = HeadStack(
         groups, sorted(config.learning_rates), config.bins, features.dim, config.weight_decay, features.device,
         affine=config.batchnorm, betas=(0.9, config.second_beta), clip=config.clip,
@@ -96,7 +98,7 @@ def fit_heads(
     )  # fmt: skip
     if config.init == "uniform":
         draw_uniform(stack, seed)
-    heads = DepthHeads(stack, RunningNorm(active=config.batchnorm), features, config)
+    heads = DepthHeads(stack, features, config, RunningNorm(active=config.batchnorm))
     bins, steps = heads.bins, config.iterations
 
     def crops(batch: TrainingBatch) -> tuple[list[torch.Tensor], Truth]:
@@ -117,7 +119,7 @@ def fit_heads(
         rate=lambda step: rate_factor(config.schedule, step, steps, config.warmup), momentum=momentum,
         norm=lambda read: {key: heads.norm.training(key, x) for key, x in read.items()},
     )  # fmt: skip
-    train_heads(stack, features, rows, fit, config, seed=seed, workers=workers)
+    train_heads(stack, features, rows, fit, given)
     return heads
 
 
@@ -127,48 +129,3 @@ def _crop(
     rng = numpy_rng(seed, "depth-augment", dataset.ids[row], epoch)
     image, depth = augmented(dataset.read(row), dataset.depth(row), config, rng)
     return torch.from_numpy(np.ascontiguousarray(image)).permute(2, 0, 1), torch.from_numpy(depth)
-
-
-@torch.no_grad()
-def score_heads(
-    heads: DepthHeads, dataset: DepthDataset, rows: NDArray[np.int64], title: str, mapped: int = 0, workers: int = 0
-) -> ScoredHeads:
-    """Score all heads on images ``rows`` of ``dataset``, each once, and keep maps of the first ``mapped``.
-
-    Measures are :data:`eval.depth.scores.NAMES`; maps are (h, w), at four places a token's side.
-    """
-    config, stack = heads.config, heads.stack
-    scores = np.full((len(stack.groups), len(stack.rates), len(rows), len(NAMES)), np.nan)
-    kept: list[NDArray[np.float16]] = []
-
-    def read(position: int) -> tuple[torch.Tensor, torch.Tensor]:
-        row = int(rows[position])
-        image = torch.from_numpy(np.ascontiguousarray(dataset.read(row))).permute(2, 0, 1)
-        return image, torch.from_numpy(dataset.depth(row))
-
-    for position, (image, depth) in read_ahead(title, range(len(rows)), read, workers):
-        views = [image, image.flip(2)] if config.flip_test else [image]
-        truth = depth.to(heads.features.device, non_blocking=True)
-        for group, depths in enumerate(heads.predict(views, (truth.shape[0], truth.shape[1]))):
-            whole = (depths[:, 0] + depths[:, 1].flip(2)) / 2 if config.flip_test else depths[:, 0]
-            each = depth_scores(whole, truth, config.min_depth, config.max_depth, config.evaluated)
-            scores[group, :, position] = each.cpu().numpy()
-        if position < mapped:
-            kept.append(np.stack([_small(one) for one in heads.predict([image], None)]))
-    scores[~stack.finite().cpu().numpy()] = np.nan
-    return ScoredHeads(scores, _of_one_size(kept))
-
-
-def _small(depths: torch.Tensor) -> NDArray[np.float16]:
-    return depths[:, 0].cpu().numpy().astype(np.float16)
-
-
-def _of_one_size(maps: Sequence[NDArray[np.float16]]) -> NDArray[np.float16]:
-    """Stack maps (G, L, h, w) of images into (G, L, m, h, w); those smaller than the largest are edged with NaN."""
-    if not maps:
-        return np.empty((0, 0, 0, 0, 0), np.float16)
-    height, width = (max(one.shape[axis] for one in maps) for axis in (2, 3))
-    whole = np.full((*maps[0].shape[:2], len(maps), height, width), np.nan, np.float16)
-    for i, one in enumerate(maps):
-        whole[:, :, i, : one.shape[2], : one.shape[3]] = one
-    return whole

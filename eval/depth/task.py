@@ -7,9 +7,10 @@ import math
 from pydantic import Field
 
 from dinoskip.fields import READ_AT, Facets, Names
-from dinoskip.tasks import EvaluationTask, TaskMetric, TaskOption
+from dinoskip.tasks import EvaluationTask, TaskMetric
 from eval import depth
-from eval.depth.config import PROTOCOLS, DepthConfig
+from eval.depth.config import DepthConfig
+from eval.protocols import protocol_option
 
 
 class DepthSection(DepthConfig):
@@ -31,7 +32,7 @@ TASK = EvaluationTask(
     data_kind="nyu",
     splits=lambda section: {"train": section.train_split, "val": section.val_split},
     study_settings=("seed", "multiscale", "blocks"),
-    evaluate=lambda given: given.through_network(depth.evaluate),
+    evaluate=lambda given: depth.evaluate(given),
     headline=TaskMetric("delta1", order=8),
     further=(
         TaskMetric("RMSE", unit="m", range=(0.0, math.inf), lower_is_better=True),
@@ -45,10 +46,5 @@ TASK = EvaluationTask(
     pictures="surfaces",
     hub="depth-estimation",
     version=2,
-    options=(
-        TaskOption(
-            "--protocol", "NAME", "evaluate.depth.protocol={}",
-            f"{', '.join(PROTOCOLS)} (docs/heads.md; default: dinov2)",
-        ),
-    ),
-)  # fmt: skip
+    options=(protocol_option("depth", DepthSection, "docs/heads.md"),),
+)

@@ -5,80 +5,67 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from pycocotools.mask import area
 
-from dinoskip.console import log
-from dinoskip.data.detection import DetectionDataset
 from dinoskip.errors import DataError
 from dinoskip.files import save_tensors, write_json
-from dinoskip.models import Backbone
 from dinoskip.records import RecordedRow, write_recorded_rows
 from dinoskip.results import EvalResult
+from dinoskip.tasks import TaskInputs
 from eval.baselines import BOXES, boxes_as_masks
 from eval.detection.config import DetectionConfig
 from eval.detection.fit import Found, find, fit_detector
 from eval.detection.objects import Entry, Objects
 from eval.detection.scores import PARTS, match
 from eval.objects.scores import MOST, outline
+from eval.rows import baseline_rows, log_best, row_like
 
 Entries = list[list[Entry]]
 _KINDS = {"box": "bbox", "mask": "segm"}
 
 
-def evaluate(
-    backbone: Backbone,
-    train_set: DetectionDataset,
-    val_set: DetectionDataset,
-    blocks: Sequence[int] | str,
-    out: Path,
-    config: DetectionConfig,
-    context: Mapping[str, Any],
-    *,
-    seed: int = 0,
-    workers: int = 0,
-) -> list[EvalResult]:
-    """Train Mask R-CNN on blocks of a network (``blocks``: numbers or ``"all"``) and write what it scores.
+def evaluate(given: TaskInputs) -> list[EvalResult]:
+    """Train Mask R-CNN on blocks of a network and write what it scores.
 
-    ``rows.json``: ``box AP``, ``box AP50``, ``box AP75`` and, of sets with outlines, the same of masks, in percent, of
-    each block with a detector, then of the baselines. ``detections_block{b}.json`` is COCO's format of results,
-    ``detector_block{b}`` the weights (``network_block{b}`` those of a network that was fine-tuned), as safetensors.
+    Labels are ``train`` and ``val`` (:class:`DetectionDataset`). Writes ``rows.json``: ``box AP``, ``box AP50``,
+    ``box AP75`` and, of sets with outlines, the same of masks, in percent, of each block with a detector, then of the
+    baselines. ``detections_block{b}.json`` is COCO's format of results, ``detector_block{b}`` the weights
+    (``network_block{b}`` those of a network that was fine-tuned), as safetensors.
 
     Raises :class:`DataError` for classes that differ between the splits.
     """
-    train, val = Objects(train_set), Objects(val_set)
+    config: DetectionConfig = given.settings
+    backbone, out, seed, workers = given.backbone, given.out, given.seed, given.workers
+    train, val = Objects(given.labels["train"]), Objects(given.labels["val"])
     if list(train.categories.items()) != list(val.categories.items()) or (train.coco is None) != (val.coco is None):
-        raise DataError(f"{val_set.name}: the classes of {val_set.split} are not those of {train_set.split}")
+        message = f"{val.dataset.name}: the classes of {val.dataset.split} are not those of {train.dataset.split}"
+        raise DataError(message)
     out.mkdir(parents=True, exist_ok=True)
-    numbers = list(backbone.numbers) if isinstance(blocks, str) else list(blocks)
+    numbers = list(backbone.numbers) if isinstance(given.blocks, str) else list(given.blocks)
     truth = [val.outlined(i) for i in range(len(val))]
-    like = EvalResult(
-        metric="box AP", value=0.0, task="detection", block="", dataset=val_set.name, split=val_set.split, n=len(val),
-        facet="out", norm=config.norm, protocol=config.label, classes=len(val.categories), seed=seed,
-        resolution=f"short side {config.short_side}, long side up to {config.long_side}", weights=backbone.weights_hash,
-    ).with_context(context)  # fmt: skip
+    like = row_like(
+        given, "detection", "box AP", facet="out", norm=config.norm, protocol=config.label,
+        classes=len(val.categories), resolution=f"short side {config.short_side}, long side up to {config.long_side}",
+    )  # fmt: skip
     recorded: list[RecordedRow] = []
     for block in numbers if config.trained == "each" else numbers[-1:]:
         own = copy.deepcopy(backbone) if config.fine_tune else backbone
         model = fit_detector(own, train, block, config, seed=seed, workers=workers)
         found = _entries(find(model, val, backbone.device, workers), list(val.categories))
-        names = val_set.ids if val.coco is None else val.coco.numbers
+        names = val.dataset.ids if val.coco is None else val.coco.numbers
         listed = [{"image_id": names[i], **one} for i, entries in enumerate(found) for one in entries]
         write_json(out / f"detections_block{block}.json", listed)
         save_tensors(out / f"detector_block{block}.safetensors", _state(model), {"format": "1"})
         if config.fine_tune:
             save_tensors(out / f"network_block{block}.safetensors", _state(own.model), {"format": "1"})
-        rows = _rows(replace(like, block=str(block)), truth, found, val)
-        log.info("detection: block %s has %.1f box AP", block, rows[0].row.value)
-        recorded += rows
+        recorded += _rows(replace(like, block=str(block)), truth, found, val)
+    log_best(recorded, "box AP")
     for name, found in _baselines(train, val).items():
-        for one in _rows(like, truth, found, val):
-            row = one.row
-            recorded.append(RecordedRow(row.baseline(name, row.value, row.low, row.high)))
-    return write_recorded_rows(out, val_set.ids, recorded)
+        recorded += baseline_rows(name, _rows(like, truth, found, val))
+    return write_recorded_rows(out, val.dataset.ids, recorded)
 
 
 def _state(model: Any) -> dict[str, Any]:

@@ -75,11 +75,11 @@ def fit_detector(
         backbone.model.requires_grad_(config.fine_tune)
         learnt = nn.ModuleList([model, backbone.model] if config.fine_tune else [model])
         optimizer = torch.optim.AdamW(decayed(learnt, config.weight_decay), lr=config.lr)
-        recipe, rows = _Steps(steps, config.batch_size), np.array(with_objects)
+        batches = training_batches(np.array(with_objects), config, seed)
         model.train()
         finite = torch.ones((), dtype=torch.bool, device=backbone.device)
         with Progress(f"detector, block {block}", steps, "steps") as progress:
-            for batch, pairs in prefetched(training_batches(rows, recipe, seed), read, threads_of(workers)):
+            for batch, pairs in prefetched(batches, read, threads_of(workers)):
                 images = [image.to(backbone.device) for image, _ in pairs]
                 truths = [{key: one.to(backbone.device) for key, one in truth.items()} for _, truth in pairs]
                 loss = torch.stack(list(model(images, truths).values())).sum()
@@ -101,17 +101,6 @@ def _check_finite(finite: Tensor, block: int, done: int) -> None:
         first = (done - 1) // _CHECKED * _CHECKED + 1  # those before were finite when they were looked at
         where = f"detection: block {block}: the loss is not finite, in steps {first} to {done}"
         raise DataError(where, "lower the learning rate")
-
-
-@dataclass(frozen=True)
-class _Steps:
-    """So many steps, whatever the number of images (:class:`eval.probe.loaders.Recipe`)."""
-
-    count: int
-    batch_size: int
-
-    def steps(self, images: int) -> int:
-        return self.count
 
 
 @torch.no_grad()

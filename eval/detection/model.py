@@ -113,7 +113,7 @@ class MapPyramid(nn.Module):
         self.pyramid = SimplePyramid(width, stride, channels)
 
     def forward(self, images: Tensor) -> OrderedDict[str, Tensor]:
-        """Maps by name."""
+        """The pyramid's maps (B, C, h, w) by name, of normalised images (B, 3, H, W)."""
         maps: OrderedDict[str, Tensor] = self.pyramid(self.read(images))
         return maps
 

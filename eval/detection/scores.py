@@ -5,8 +5,6 @@ Crowds and what is found in them count neither way. Of an image the 100 best obj
 
 from __future__ import annotations
 
-import contextlib
-import io
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,11 +12,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pycocotools.coco import COCO
-from pycocotools.cocoeval import COCOeval
 
 from dinoskip.statistics import RESAMPLES, percentile_interval, resample_counts
-from eval.objects.scores import MOST, OVERLAPS, average_precision
+from eval.objects.scores import OVERLAPS, Entries, average_precision, coco_evaluation
 
 F64 = NDArray[np.float64]
 PARTS: Mapping[str, slice] = {"AP": slice(None), "AP50": slice(0, 1), "AP75": slice(5, 6)}
@@ -76,21 +72,9 @@ def _resampled(one: _OfClass, times: F64) -> F64:
     return np.stack(rows)
 
 
-def match(
-    truth: Sequence[Sequence[Mapping[str, Any]]],
-    found: Sequence[Sequence[Mapping[str, Any]]],
-    classes: Sequence[Any],
-    kind: str,
-) -> MatchedClasses:
-    """Match what is found in n images to their objects, both as COCO's entries: ``bbox``, ``segmentation``, ``area``,
-    ``category_id``, ``iscrowd``, and ``score`` of what is found. ``kind`` is ``bbox`` or ``segm``.
-    """  # fmt: skip
-    with contextlib.redirect_stdout(io.StringIO()):  # pycocotools prints what it does
-        evaluation = COCOeval(_coco(truth, classes), _coco(found, classes), kind)
-        parameters = evaluation.params
-        parameters.maxDets, parameters.areaRng, parameters.areaRngLbl = [MOST], [[0, math.inf]], ["all"]
-        evaluation.evaluate()
-        evaluation.accumulate()
+def match(truth: Entries, found: Entries, classes: Sequence[Any], kind: str) -> MatchedClasses:
+    """Match what is found in n images to their objects (:func:`eval.objects.scores.coco_evaluation`)."""
+    evaluation = coco_evaluation(truth, found, classes, kind)
     precision = evaluation.eval["precision"][..., 0, 0].mean(1)  # (overlaps, classes), -1 without an object
     each = len(truth)
     of_classes = [evaluation.evalImgs[at * each : (at + 1) * each] for at in range(len(classes))]
@@ -113,16 +97,3 @@ def _of_class(images: Sequence[Mapping[str, Any] | None], count: int) -> _OfClas
     of_images = [np.full(len(one["dtScores"]), one["image_id"], dtype=np.int64) for one in there]
     where = np.concatenate(of_images or [np.zeros(0, dtype=np.int64)])[order]
     return _OfClass(matched & ~ignored, ~ignored, where, objects)
-
-
-def _coco(entries: Sequence[Sequence[Mapping[str, Any]]], classes: Sequence[Any]) -> COCO:
-    """Entries of images as pycocotools has them; their ids begin with 1, as 0 means none there."""
-    made = COCO()
-    images = [{"id": i, "height": 0, "width": 0} for i in range(len(entries))]  # outlines have their size
-    made.dataset = {"images": images, "categories": [{"id": one} for one in classes], "annotations": []}
-    for image, own in enumerate(entries):
-        for one in own:
-            number = len(made.dataset["annotations"]) + 1
-            made.dataset["annotations"].append({"iscrowd": 0, **one, "image_id": image, "id": number})
-    made.createIndex()
-    return made

@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import Field
 
 from dinoskip.fields import Names
-from dinoskip.tasks import EvaluationTask, TaskInputs, TaskMetric, TaskOption
+from dinoskip.tasks import EvaluationTask, TaskMetric, TaskOption
 from eval import detection
 from eval.detection.config import DetectionConfig
 
@@ -28,14 +28,6 @@ def check(section: DetectionSection, data: Mapping[str, Any]) -> Iterator[tuple[
             yield "datasets", f"{name} is of kind {data[name].kind}, one list of images: kind coco has two splits"
 
 
-def evaluate(given: TaskInputs) -> None:
-    """Train and score."""
-    detection.evaluate(
-        given.backbone, given.labels["train"], given.labels["val"], given.blocks, given.out, given.settings,
-        given.context, seed=given.seed, workers=given.workers,
-    )  # fmt: skip
-
-
 TASK = EvaluationTask(
     name="detection",
     measures="detection and instance segmentation",
@@ -46,7 +38,7 @@ TASK = EvaluationTask(
     splits=lambda section: {"train": section.train_split, "val": section.val_split},
     study_settings=("seed", "blocks"),
     check=check,
-    evaluate=evaluate,
+    evaluate=lambda given: detection.evaluate(given),
     headline=TaskMetric("box AP", order=5),
     baselines=("full image", "centre box"),
     data_kind="coco",

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -16,9 +15,11 @@ from dinoskip.errors import ConfigError, DataError
 from dinoskip.features import FeatureSet, FeatureStore
 from dinoskip.records import write_recorded_rows
 from dinoskip.results import EvalResult
-from eval.baselines import classification_baselines, hits_row
+from dinoskip.tasks import TaskInputs
+from eval.baselines import classification_baselines
 from eval.knn.classify import knn_of_parts, knn_predictions
 from eval.knn.config import KnnConfig
+from eval.rows import hits_row, row_like
 
 _Part = tuple[torch.Tensor, NDArray[np.int64]]
 _PART_VALUES = 2**26  # of training features compared at once, from windows: 256 MiB of float32
@@ -62,59 +63,31 @@ def _in_parts(train: FeatureSet, labels: NDArray[np.int64], device: torch.device
             yield _features(part, part.blocks, device, some), of[some]
 
 
-def evaluate(
-    train_store: FeatureSet,
-    val_store: FeatureStore,
-    train_labels: ArrayLike,
-    val_labels: ArrayLike,
-    class_names: Sequence[str],
-    out: Path,
-    config: KnnConfig,
-    context: Mapping[str, Any],
-    *,
-    device: str = "auto",
-) -> list[EvalResult]:
-    """Classify the CLS token of every block and write ``rows.json`` and ``records.npz`` into ``out``.
+def evaluate(given: TaskInputs) -> list[EvalResult]:
+    """Classify the CLS token of every block and write ``rows.json`` and ``records.npz``.
 
-    ``train_labels`` and ``val_labels`` are integers in store order; ``context`` are fields of the rows, the data set's
-    name among them. Of training features in windows the nearest so far are kept. One row a block and k, metric
-    ``accuracy_k{k}`` in percent, with its interval; then the majority class and chance, for each k.
+    Features and labels (:class:`LabelledFolder`) are ``train`` and ``val``; the data set's name is in the context. Of
+    training features in windows the nearest so far are kept. One row a block and k, metric ``accuracy_k{k}`` in
+    percent, with its interval; then the majority class and chance, for each k.
     """
-    where = choose_device(device)
-    truth = np.asarray(val_labels, dtype=np.int64)
-    if len(truth) != len(val_store.ids):
-        raise ValueError(f"{len(val_store.ids)} images to classify but {len(truth)} labels")
-    if train_store.blocks != val_store.blocks:
-        raise ConfigError(f"blocks differ: {train_store.blocks} in training, {val_store.blocks} in validation")
-    classes, labels = len(class_names), np.asarray(train_labels, dtype=np.int64)
-    if isinstance(train_store, FeatureStore):
-        predicted = _predicted(train_store, val_store, labels, config, where)
+    config: KnnConfig = given.settings
+    train, val, folders = given.features["train"], given.features["val"], given.labels
+    labels, truth = folders["train"].labels_of(train.ids), folders["val"].labels_of(val.ids)
+    if train.blocks != val.blocks:
+        raise ConfigError(f"blocks differ: {train.blocks} in training, {val.blocks} in validation")
+    device, classes = choose_device(given.device), len(folders["train"].class_names)
+    if isinstance(train, FeatureStore):
+        predicted = _predicted(train, val, labels, config, device)
     else:
-        parts, tested = _in_parts(train_store, labels, where), _features(val_store, val_store.blocks, where)
+        parts, tested = _in_parts(train, labels, device), _features(val, val.blocks, device)
         predicted = knn_of_parts(parts, classes, tested, config.k, config.temperature, config.backend)
+    protocol = f"dino k-NN, temperature {config.temperature:g}" + (", ivf index" if config.backend == "ivf" else "")
+    like = row_like(given, "knn", split="val", protocol=protocol, classes=classes)
     recorded = [
-        hits_row(_row(k, str(block), val_store, config, classes).with_context(context), predicted[k][i] == truth)
-        for i, block in enumerate(val_store.blocks)
+        hits_row(replace(like, metric=f"accuracy_k{k}", block=str(block)), predicted[k][i] == truth)
+        for i, block in enumerate(val.blocks)
         for k in config.k
     ]
-    for like in recorded[: len(config.k)]:
-        recorded += classification_baselines(labels, truth, classes, like.row)
-    return write_recorded_rows(Path(out), val_store.ids, recorded)
-
-
-def _row(k: int, block: str, store: FeatureStore, config: KnnConfig, classes: int) -> EvalResult:
-    return EvalResult(
-        metric=f"accuracy_k{k}",
-        value=0.0,
-        task="knn",
-        block=block,
-        dataset="",
-        split="val",
-        n=len(store.ids),
-        facet=store.facet,
-        norm=store.norm,
-        protocol=f"dino k-NN, temperature {config.temperature:g}" + (", ivf index" if config.backend == "ivf" else ""),
-        resolution=store.transform.label,
-        classes=classes,
-        weights=store.weights_hash,
-    )
+    for one in recorded[: len(config.k)]:
+        recorded += classification_baselines(labels, truth, classes, one.row)
+    return write_recorded_rows(given.out, val.ids, recorded)

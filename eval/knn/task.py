@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from dinoskip.fields import READ_AT, Facets, Names
-from dinoskip.tasks import EvaluationTask, FeatureRequest, TaskInputs, TaskMetric
+from dinoskip.tasks import EvaluationTask, FeatureRequest, TaskMetric
 from eval import knn
 from eval.knn.config import KnnConfig
 
@@ -29,16 +29,6 @@ def features(section: KnnSection) -> tuple[FeatureRequest, ...]:
     )
 
 
-def evaluate(given: TaskInputs) -> None:
-    """Classify the validation images."""
-    train, val = given.features["train"], given.features["val"]
-    folders = given.labels["train"], given.labels["val"]
-    knn.evaluate(
-        train, val, folders[0].labels_of(train.ids), folders[1].labels_of(val.ids), folders[0].class_names,
-        given.out, given.settings, given.context, device=given.device,
-    )  # fmt: skip
-
-
 TASK = EvaluationTask(
     name="knn",
     measures="k-NN classification",
@@ -50,7 +40,7 @@ TASK = EvaluationTask(
     splits=lambda _: {"train": "train", "val": "val"},
     features=features,
     sizes=lambda section: {"size": section.size},
-    evaluate=evaluate,
+    evaluate=lambda given: knn.evaluate(given),
     headline=TaskMetric("accuracy_k*", "k-NN (k = *)", order=2),
     baselines=("majority class", "chance"),
     look={"size": 224},

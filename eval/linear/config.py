@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from dinoskip.config import no_duplicates
-from eval.protocols import ProtocolConfig
+from eval.protocols import LearningRates, Positive, ProtocolConfig
 
 PROTOCOLS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 else:
     ProtocolName = Literal[tuple(PROTOCOLS)]  # what the table has, for the check and for `dinoskip settings`
 
-Rate = Annotated[float, Field(gt=0)]
 Input = Literal["cls", "cls+mean"]
 
 
@@ -50,7 +49,7 @@ class LinearConfig(ProtocolConfig):
     inputs: Annotated[tuple[Input, ...], AfterValidator(no_duplicates)] = Field(
         ("cls", "cls+mean"), min_length=1, description="with the mean patch token of the last of them, or without"
     )
-    learning_rates: Annotated[tuple[Rate, ...], AfterValidator(no_duplicates)] = Field(
+    learning_rates: LearningRates = Field(
         (1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2, 0.1),
         min_length=1,
         description="one head each, at 256 images a step (scaled by batch_size); chosen on held-out images",
@@ -60,7 +59,7 @@ class LinearConfig(ProtocolConfig):
     epochs: int = Field(10, ge=1, description="passes over the training images")
     batch_size: int = Field(1024, ge=1, description="images a step")
     size: int = Field(224, ge=16, description="side in pixels of crops, in training and scoring")
-    scale: tuple[Rate, Annotated[float, Field(gt=0, le=1)]] = Field(
+    scale: tuple[Positive, Annotated[float, Field(gt=0, le=1)]] = Field(
         (0.08, 1.0), description="training: share of the image's area that a crop covers"
     )
     interpolation: Literal["bicubic", "bilinear"] = Field("bicubic", description="training: of resized crops")
@@ -83,8 +82,3 @@ class LinearConfig(ProtocolConfig):
     def rates(self) -> list[float]:
         """The learning rates as they are used, × batch_size / 256, rising."""
         return [rate * self.batch_size / 256 for rate in sorted(self.learning_rates)]
-
-    @property
-    def label(self) -> str:
-        """What result rows say: the protocol and every setting that is not its own."""
-        return ", ".join([self.protocol, *self.changed])

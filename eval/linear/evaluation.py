@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dinoskip.console import log
-from dinoskip.data.labelled_folder import LabelledFolder
 from dinoskip.errors import DataError
 from dinoskip.files import save_tensors, write_json
-from dinoskip.models import Backbone
 from dinoskip.records import RecordedRow, write_recorded_rows
-from dinoskip.results import EvalResult, best_by_heldout
-from eval.baselines import classification_baselines, hits_row
+from dinoskip.results import EvalResult
+from dinoskip.tasks import TaskInputs
+from eval.baselines import classification_baselines
+from eval.heads import FittedHeads
 from eval.linear.config import LinearConfig
-from eval.linear.fit import LinearHeads, LinearHits, fit_heads, groups_of, score_heads, span_of
+from eval.linear.fit import LinearHits, fit_heads, groups_of, score_heads, span_of
+from eval.rows import Trials, chosen_rows, hits_row, log_best, row_like
 from eval.stacked import held_out, place_of, read_like
 
 Trial = tuple[int, int]
@@ -30,7 +29,7 @@ Trial = tuple[int, int]
 class _Measured:
     """Heads with their hits on held-out training images (None: none are held out) and on the scored split."""
 
-    heads: LinearHeads
+    heads: FittedHeads
     heldout: LinearHits | None
     scored: LinearHits
 
@@ -53,50 +52,36 @@ class _Measured:
         return groups[int(group)], int(rate)
 
 
-def evaluate(
-    backbone: Backbone,
-    train: LabelledFolder,
-    val: LabelledFolder,
-    blocks: Sequence[int] | str,
-    out: Path,
-    config: LinearConfig,
-    context: Mapping[str, Any],
-    *,
-    split: str = "val",
-    facets: Sequence[str] = ("out",),
-    seed: int = 0,
-    multiscale: Sequence[int] | None = None,
-    workers: int = 0,
-) -> list[EvalResult]:
-    """Fit classifiers on the features of every block (``blocks``: numbers or ``"all"``) and write what they score.
+def evaluate(given: TaskInputs) -> list[EvalResult]:
+    """Fit classifiers on the features of every block and write what they score.
 
-    ``rows.json``, ``records.npz``, ``heads.safetensors`` and ``linear.json`` (all trials) go into ``out``; ``context``
-    are fields of the rows, the data set's name among them. Rows: ``top1`` and, of five classes or more, ``top5`` in
+    Labels are ``train`` and ``val`` (:class:`LabelledFolder`). Writes ``rows.json``, ``records.npz``,
+    ``heads.safetensors`` and ``linear.json`` (all trials). Rows: ``top1`` and, of five classes or more, ``top5`` in
     percent, of every block and of the last ``config.last`` blocks up to it (``"9+10+11+12"``), of the input and
     learning rate that are best on held-out training images; those ``best on validation``; then the majority class and
     chance. Without held-out images (``holdout: 0``) the choice is on validation, as in DINOv2, and the rows say so.
     """
+    config: LinearConfig = given.settings
+    train, val, seed, workers = given.labels["train"], given.labels["val"], given.seed, given.workers
     if not len(train) or not len(val):
         raise DataError("linear: no image in the training or the scored split")
-    numbers = list(range(1, backbone.depth + 1)) if isinstance(blocks, str) else sorted(set(blocks))
     fitted, held = held_out(len(train), config.holdout, seed)
-    groups = groups_of(numbers, multiscale, config, facets, backbone.numbers[0])
-    heads = fit_heads(backbone, train, fitted, groups, config, seed=seed, workers=workers)
+    groups = groups_of(given.block_numbers, given.multiscale, config, given.facets, given.backbone.numbers[0])
+    heads = fit_heads(given, fitted, groups)
     measured = _Measured(
         heads,
         score_heads(heads, train, held, "held-out", workers) if len(held) else None,
         score_heads(heads, val, np.arange(len(val)), "validation", workers),
     )
-    like = EvalResult(
-        metric="", value=0.0, task="linear", block="", dataset="", split=split, n=len(val), facet=facets[0],
-        norm=config.norm, protocol=config.label, resolution=f"{config.size} center_crop", seed=seed,
-        classes=len(train.class_names), weights=backbone.weights_hash,
-    ).with_context(context)  # fmt: skip
+    like = row_like(
+        given, "linear", split=given.settings.val_split, norm=config.norm, protocol=config.label,
+        resolution=f"{config.size} center_crop", classes=len(train.class_names),
+    )  # fmt: skip
     recorded = _rows(measured, like)
-    _log_best([one.row for one in recorded])
+    log_best(recorded, "top1")
     recorded += classification_baselines(train.labels, val.labels, like.classes, replace(like, metric="top1"))
-    _save(Path(out), measured, config, seed)
-    return write_recorded_rows(Path(out), val.ids, recorded)
+    _save(given.out, measured, config, seed)
+    return write_recorded_rows(given.out, val.ids, recorded)
 
 
 def _rows(measured: _Measured, like: EvalResult) -> list[RecordedRow]:
@@ -106,31 +91,17 @@ def _rows(measured: _Measured, like: EvalResult) -> list[RecordedRow]:
         several = len(groups) * len(stack.rates) > 1
         best = measured.best(groups, measured.scored)
         chosen = best if measured.heldout is None else measured.best(groups, measured.heldout)
-        note = "best on validation" if several and measured.heldout is None else ""
+        held = None if measured.heldout is None else 100 * float(measured.heldout.first[chosen].mean())
         keys = stack.groups[groups[0]]
-        own = replace(read_like(like, keys), block=span_of(keys), note=note)
-        rows = _accuracies(own, measured.scored, chosen)
-        if measured.heldout is not None:
-            held = 100 * float(measured.heldout.first[chosen].mean())
-            rows[0] = replace(rows[0], row=replace(rows[0].row, heldout=held))
-        recorded += rows
-        if several and measured.heldout is not None:
-            noted = _accuracies(replace(own, note="best on validation"), measured.scored, best)
-            recorded += [replace(one, values=None) for one in noted]
+        own = replace(read_like(like, keys), block=span_of(keys))
+        trials = Trials(chosen, best, several, held)
+        recorded += chosen_rows(own, lambda row, trial: _accuracies(row, measured.scored, trial), trials)
     return recorded
 
 
 def _accuracies(like: EvalResult, hits: LinearHits, trial: Trial) -> list[RecordedRow]:
     rows = [hits_row(replace(like, metric="top1"), hits.first[trial])]
     return rows + ([hits_row(replace(like, metric="top5"), hits.five[trial])] if like.classes >= 5 else [])
-
-
-def _log_best(rows: Sequence[EvalResult]) -> None:
-    first = [row for row in rows if row.metric == "top1" and row.note in {"", rows[0].note}]
-    best = max(first, key=lambda row: row.value)
-    log.info("linear: best is block %s with top-1 %s", best.block, best.shown)
-    if (chosen := best_by_heldout(first)) is not None:
-        log.info("linear: chosen by held-out training images is block %s with top-1 %s", chosen.block, chosen.shown)
 
 
 def _save(out: Path, measured: _Measured, config: LinearConfig, seed: int) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 import torch
@@ -18,12 +19,11 @@ from dinoskip.data.crops import TRIES, draw_boxes
 from dinoskip.data.labelled_folder import LabelledFolder
 from dinoskip.environment import memory_limit
 from dinoskip.errors import ConfigError
-from dinoskip.models import Backbone
 from dinoskip.randomness import numpy_rng
 from dinoskip.resize import centre_crop
+from dinoskip.tasks import TaskInputs
 from eval.frozen import FrozenFeatures, kind_at
-from eval.heads import HeadFit, Truth, read_ahead, train_heads
-from eval.labelled import Key
+from eval.heads import FittedHeads, HeadFit, Truth, read_ahead, train_heads
 from eval.linear.config import LinearConfig
 from eval.probe.loaders import TrainingBatch
 from eval.probe.stack import HeadStack
@@ -63,31 +63,14 @@ def span_of(group: Group) -> str:
     return "+".join(str(block) for kind, block in group if kind.endswith("cls"))
 
 
-@dataclass(frozen=True)
-class LinearHeads:
-    """Trained classifiers: their stack, and the frozen features that they read."""
-
-    stack: HeadStack
-    features: FrozenFeatures
-    config: LinearConfig
-
-
-def fit_heads(
-    backbone: Backbone,
-    folder: LabelledFolder,
-    rows: NDArray[np.int64],
-    groups: Sequence[Group],
-    config: LinearConfig,
-    *,
-    seed: int = 0,
-    workers: int = 0,
-) -> LinearHeads:
-    """Train the heads of all ``groups`` and learning rates on images ``rows``; a function of the arguments alone.
+def fit_heads(given: TaskInputs, rows: NDArray[np.int64], groups: Sequence[Group]) -> FittedHeads:
+    """Train the heads of all ``groups`` and learning rates on training images ``rows``; a function of these alone.
 
     Raises :class:`ConfigError` if their weights do not fit in memory (:func:`dinoskip.environment.memory_limit`).
     """
-    keys: list[Key] = sorted({key for group in groups for key in group})
-    features = FrozenFeatures(backbone, keys, config.norm)
+    config: LinearConfig = given.settings
+    folder, seed = given.labels["train"], given.seed
+    features = FrozenFeatures(given.backbone, chain.from_iterable(groups), config.norm)
     classes = len(folder.class_names)
     size = 4 * _COPIES * sum(map(len, groups)) * len(config.rates) * classes * features.dim
     if size > memory_limit():
@@ -109,8 +92,8 @@ def fit_heads(
         "linear heads", steps, crops, lambda logits, grid, truth, step: logit_gradients(logits, truth[0], classes),
         rate=lambda step: rate_factor(config.schedule, step, steps, epoch_steps=epoch_steps),
     )  # fmt: skip
-    train_heads(stack, features, rows, fit, config, seed=seed, workers=workers)
-    return LinearHeads(stack, features, config)
+    train_heads(stack, features, rows, fit, given)
+    return FittedHeads(stack, features, config)
 
 
 def logit_gradients(logits: torch.Tensor, labels: torch.Tensor, classes: int) -> torch.Tensor:
@@ -144,7 +127,7 @@ class LinearHits:
 
 @torch.no_grad()
 def score_heads(
-    heads: LinearHeads, folder: LabelledFolder, rows: NDArray[np.int64], title: str, workers: int = 0
+    heads: FittedHeads, folder: LabelledFolder, rows: NDArray[np.int64], title: str, workers: int = 0
 ) -> LinearHits:
     """Classify the centre crops of images ``rows`` by all heads; what a diverged head says is never right."""
     stack, config = heads.stack, heads.config

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pydantic import Field
 
 from dinoskip.fields import READ_AT, Facets, Names
-from dinoskip.tasks import EvaluationTask, TaskMetric, TaskOption
+from dinoskip.tasks import EvaluationTask, TaskMetric
 from eval import linear
-from eval.linear.config import PROTOCOLS, LinearConfig
+from eval.linear.config import LinearConfig
+from eval.protocols import protocol_option
 
 
 class LinearSection(LinearConfig):
@@ -30,15 +31,10 @@ TASK = EvaluationTask(
     splits=lambda section: {"train": section.train_split, "val": section.val_split},
     study_settings=("seed", "multiscale", "blocks"),
     sizes=lambda section: {"size": section.size},
-    evaluate=lambda given: given.through_network(linear.evaluate, split=given.settings.val_split),
+    evaluate=lambda given: linear.evaluate(given),
     headline=TaskMetric("top1", "top-1", order=3),
     spoken="linear",
     baselines=("majority class", "chance"),
     hub="image-classification",
-    options=(
-        TaskOption(
-            "--protocol", "NAME", "evaluate.linear.protocol={}",
-            f"{', '.join(PROTOCOLS)} (docs/heads.md; default: dinov2)",
-        ),
-    ),
-)  # fmt: skip
+    options=(protocol_option("linear", LinearSection, "docs/heads.md"),),
+)

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import Field
 
-from dinoskip.config import no_duplicates
-from eval.protocols import ProtocolConfig
-
-Rate = Annotated[float, Field(gt=0)]
+from eval.protocols import LearningRates, ProtocolConfig
 
 
 class NormalsConfig(ProtocolConfig):
@@ -21,9 +18,7 @@ class NormalsConfig(ProtocolConfig):
     norm: Literal["none", "final", "layer"] = Field("none", description="of the features that heads read")
     upsample: int = Field(4, ge=1, le=8, description="times as many places as tokens along a side")
     uncertainty: bool = Field(True, description="heads also say how sure they are, and the loss weighs by it")
-    learning_rates: Annotated[tuple[Rate, ...], AfterValidator(no_duplicates)] = Field(
-        (5e-4,), min_length=1, description="one head each; chosen on held-out images"
-    )
+    learning_rates: LearningRates = Field((5e-4,), min_length=1, description="one head each; chosen on held-out images")
     weight_decay: float = Field(0.01, ge=0, description="AdamW's")
     warmup: float = Field(0.15, ge=0, lt=1, description="share of the steps with a rising rate")
     epochs: int = Field(10, ge=1, description="passes over the training images")

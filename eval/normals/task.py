@@ -29,7 +29,7 @@ TASK = EvaluationTask(
     data_kind="nyu_normals",
     splits=lambda section: {"train": section.train_split, "val": section.val_split},
     study_settings=("seed", "multiscale", "blocks"),
-    evaluate=lambda given: given.through_network(normals.evaluate),
+    evaluate=lambda given: normals.evaluate(given),
     headline=TaskMetric("within 11.25", order=9),
     further=(TaskMetric("RMSE angle", unit="°", range=(0.0, 180.0), lower_is_better=True),),
     baselines=("mean normal", "mean normal of each place"),

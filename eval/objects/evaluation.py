@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import scipy.ndimage
@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from dinoskip.config import dump
-from dinoskip.console import log
 from dinoskip.distributed import choose_device
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.features import FeatureSet, FeatureStore
@@ -22,15 +21,16 @@ from dinoskip.files import write_json
 from dinoskip.records import RecordedRow, write_recorded_rows
 from dinoskip.results import EvalResult
 from dinoskip.statistics import interval
+from dinoskip.tasks import TaskInputs
 from eval.baselines import BOXES, boxes_as_masks
-from eval.labelled import places, row_like
+from eval.labelled import places
 from eval.objects.config import ObjectsConfig
 from eval.objects.masks import MaskCutRound, cut_masks
 from eval.objects.scores import MatchedBoxes, Outline, match_boxes, match_masks, outline
 from eval.picture_maps import write_map_index
 from eval.resumed import ResumedArrays, degeneracy
+from eval.rows import baseline_rows, log_best, row_like
 from eval.tokencut.cut import Grid
-from eval.tokencut.evaluation import BoxDataset
 from eval.tokencut.graph import similarities
 from eval.tokencut.store import ImageAtBlocks, each_graph, unit_features
 
@@ -155,30 +155,23 @@ class OutlinedObjects(Protocol):
     def masks(self, index: int) -> Sequence[NDArray[np.bool_]]: ...  # noqa: D102
 
 
-def evaluate(
-    store: FeatureSet,
-    dataset: BoxDataset,
-    out: Path,
-    config: ObjectsConfig,
-    context: Mapping[str, Any],
-    *,
-    device: str = "cpu",
-    workers: int = 0,
-) -> list[EvalResult]:
-    """Find the objects of every image of ``store`` at every block; write all into ``out``.
+def evaluate(given: TaskInputs) -> list[EvalResult]:
+    """Find the objects of every image of a data set (:class:`eval.tokencut.evaluation.BoxDataset`) at every block.
 
-    The store must hold patch tokens (facet ``key`` by protocol) of square images. Writes ``rows.json`` with
+    The features must be patch tokens (facet ``key`` by protocol) of square images. Writes ``rows.json`` with
     ``records.npz``: AP50, AP and AR100 in percent of every block, then those of the baselines' boxes; ``boxes.json``
     ``{id: {block: [[x1, y1, x2, y2], ...]}}`` in pixels, and for each block ``objects_block{b}.npy`` uint8 (N, h, w):
     0, or the number of the round whose object a token is of. With ``config.masks`` the same rows of the objects as
     masks follow, ``mask AP50`` and so on.
 
-    ``store`` is a feature store, or windows, whose images are cut as they are computed: the same call in the same
-    ``out`` continues after the last whole window.
+    Features are a store, or windows, whose images are cut as they are computed: the same call in the same ``out``
+    continues after the last whole window.
 
-    Raises :class:`ConfigError` for a store of another image size, or masks of a set without, :class:`DataError` if ids
+    Raises :class:`ConfigError` for features of another image size, or masks of a set without, :class:`DataError` if ids
     differ or features cannot be cut.
     """
+    config: ObjectsConfig = given.settings
+    out, (store,), (dataset,) = given.out, given.features.values(), given.labels.values()
     if store.transform.mode != "square":
         raise ConfigError(
             f"{store.path}: its images are not square ({store.transform.label})", "export with transform mode square"
@@ -190,7 +183,7 @@ def evaluate(
     truth = [dataset.boxes(i) for i in where]
     out.mkdir(parents=True, exist_ok=True)
     found = _Found(store, config, out)
-    found.cut_all(config, choose_device(device), workers)
+    found.cut_all(config, choose_device(given.device), given.workers)
     boxes = [[found.boxes(number, i) for i in range(len(store))] for number in range(len(store.blocks))]
     by_image = {
         name: {str(block): own[i].tolist() for block, own in zip(store.blocks, boxes, strict=True)}
@@ -198,17 +191,16 @@ def evaluate(
     }
     write_json(out / "boxes.json", by_image)
     write_map_index(out, store, {block: f"objects_block{block}.npy" for block in store.blocks})
-    like = row_like(store, dataset, task="objects", metric="AP50", protocol=config.label).with_context(context)
+    like = row_like(given, "objects", "AP50", protocol=config.label)
     gone = [degeneracy(*one) for one in zip(found.degenerate, found.complete, found.cosines, strict=True)]
     likes = [replace(like, block=str(block), **said) for block, said in zip(store.blocks, gone, strict=True)]
     recorded = [row for like, own in zip(likes, boxes, strict=True) for row in _rows(like, match_boxes(own, truth))]
     for name, rule in BOXES.items():
         same = [np.array([rule(*store.image_size(i))]) for i in range(len(store))]
-        recorded += _of_rule(name, _rows(like, match_boxes(same, truth)))
+        recorded += baseline_rows(name, _rows(like, match_boxes(same, truth)))
     if config.masks and outlined is not None:
         recorded += _mask_rows(found, [outlined.masks(i) for i in where], likes, like)
-    best = max((one.row for one in recorded if one.row.metric == "AP50" and one.row.block), key=lambda row: row.value)
-    log.info("objects: best is block %s with %.1f AP50", best.block, best.value)
+    log_best(recorded, "AP50")
     found.files.finish()
     return write_recorded_rows(out, store.ids, recorded)
 
@@ -225,13 +217,8 @@ def _mask_rows(
         recorded += _rows(about, match_masks(predicted, truth), "mask ")
     for name in BOXES:
         same = [[outline(boxes_as_masks(features.image_size(i))[name])] for i in range(len(features))]
-        recorded += _of_rule(name, _rows(like, match_masks(same, truth), "mask "))
+        recorded += baseline_rows(name, _rows(like, match_masks(same, truth), "mask "))
     return recorded
-
-
-def _of_rule(name: str, rows: Sequence[RecordedRow]) -> list[RecordedRow]:
-    """The rows of a baseline."""
-    return [RecordedRow(one.row.baseline(name, one.row.value, one.row.low, one.row.high), one.values) for one in rows]
 
 
 def _rows(like: EvalResult, matched: MatchedBoxes, what: str = "") -> list[RecordedRow]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +24,8 @@ from dinoskip.statistics import RESAMPLES, percentile_interval, resample_counts
 F64 = NDArray[np.float64]
 Outline = dict[str, Any]  # a mask as runs: size, counts
 Outlines = Sequence[Outline]
+Entries = Sequence[Sequence[Mapping[str, Any]]]  # of each image its objects, as COCO has them
+_ALIKE = {"category_id": 1, "score": 1.0}  # boxes of no class, the one as good as the other
 OVERLAPS: F64 = np.linspace(0.5, 0.95, 10)
 MOST = 100  # boxes of an image that count
 _RECALLS: F64 = np.linspace(0.0, 1.0, 101)
@@ -98,23 +100,43 @@ def outline(mask: NDArray[np.bool_]) -> Outline:
 
 def _boxes(boxes: NDArray[Any]) -> list[dict[str, Any]]:
     corners = np.asarray(boxes, dtype=np.float64).reshape(-1, 4).tolist()
-    return [{"bbox": [x1, y1, x2 - x1, y2 - y1], "area": (x2 - x1) * (y2 - y1)} for x1, y1, x2, y2 in corners]
+    return [{**_ALIKE, "bbox": [x1, y1, x2 - x1, y2 - y1], "area": (x2 - x1) * (y2 - y1)} for x1, y1, x2, y2 in corners]
 
 
 def _mask(own: Outline) -> dict[str, Any]:
-    return {"segmentation": own, "area": float(area(own)), "bbox": toBbox(own).tolist()}
+    return {**_ALIKE, "segmentation": own, "area": float(area(own)), "bbox": toBbox(own).tolist()}
 
 
-def _matched(
-    predicted: Sequence[Sequence[dict[str, Any]]], truth: Sequence[Sequence[dict[str, Any]]], kind: str
-) -> MatchedBoxes:
+def coco_evaluation(truth: Entries, found: Entries, classes: Sequence[Any], kind: str) -> COCOeval:
+    """pycocotools' evaluation of what is found in n images by their objects, both as COCO's entries.
+
+    An entry has ``bbox``, ``segmentation``, ``area``, ``category_id`` and ``iscrowd`` (0 if absent), and ``score`` if
+    it is found. ``kind`` is ``bbox`` or ``segm``. The 100 best of an image count, objects of every size.
+    """
     with contextlib.redirect_stdout(io.StringIO()):  # pycocotools prints what it does
-        evaluation = COCOeval(_coco(truth), _coco(predicted), kind)
+        evaluation = COCOeval(_coco(truth, classes), _coco(found, classes), kind)
         parameters = evaluation.params
-        parameters.useCats, parameters.maxDets = 0, [MOST]
-        parameters.areaRng, parameters.areaRngLbl = [[0, math.inf]], ["all"]
+        parameters.maxDets, parameters.areaRng, parameters.areaRngLbl = [MOST], [[0, math.inf]], ["all"]
         evaluation.evaluate()
         evaluation.accumulate()
+    return evaluation
+
+
+def _coco(entries: Entries, classes: Sequence[Any]) -> COCO:
+    """Entries of images as pycocotools has them; their ids begin with 1, as 0 means none there."""
+    made = COCO()
+    images = [{"id": i, "height": 0, "width": 0} for i in range(len(entries))]  # outlines have their size
+    made.dataset = {"images": images, "categories": [{"id": one} for one in classes], "annotations": []}
+    for image, own in enumerate(entries):
+        for one in own:
+            number = len(made.dataset["annotations"]) + 1
+            made.dataset["annotations"].append({"iscrowd": 0, **one, "image_id": image, "id": number})
+    made.createIndex()
+    return made
+
+
+def _matched(predicted: Entries, truth: Entries, kind: str) -> MatchedBoxes:
+    evaluation = coco_evaluation(truth, predicted, [1], kind)
     of_images = [one for one in evaluation.evalImgs if one is not None]
     hits = [np.asarray(one["dtMatches"], dtype=bool).reshape(len(OVERLAPS), -1) for one in of_images]
     images = [np.full(part.shape[1], one["image_id"]) for one, part in zip(of_images, hits, strict=True)]
@@ -130,17 +152,3 @@ def _matched(
 
 def _or_nan(values: F64) -> F64:
     return np.where(values < 0, np.nan, values)
-
-
-def _coco(objects: Sequence[Sequence[dict[str, Any]]]) -> COCO:
-    """Objects of images as COCO has them; their ids begin with 1, as 0 means none there."""
-    made, sizeless = COCO(), {"height": 0, "width": 0}  # outlines have their size
-    images = [{"id": i, **sizeless} for i in range(len(objects))]
-    made.dataset = {"images": images, "categories": [{"id": 1}], "annotations": []}
-    for image, own in enumerate(objects):
-        for one in own:
-            number = len(made.dataset["annotations"]) + 1
-            like = {"id": number, "image_id": image, "category_id": 1, "iscrowd": 0, "score": 1.0}
-            made.dataset["annotations"].append({**one, **like})
-    made.createIndex()
-    return made

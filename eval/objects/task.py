@@ -29,7 +29,7 @@ def check(section: ObjectsSection, data: Mapping[str, Any]) -> Iterator[tuple[st
 
 
 def features(section: ObjectsSection) -> tuple[FeatureRequest, ...]:
-    """Square images."""
+    """Square images of the split, resized to ``size``."""
     square = {"mode": "square", "size": section.size, "resample": "lanczos"}
     return (FeatureRequest("store", section.split, square, in_windows=True),)
 
@@ -45,7 +45,7 @@ TASK = EvaluationTask(
     features=features,
     sizes=lambda section: {"size": section.size},
     check=check,
-    evaluate=lambda given: given.image_by_image(objects.evaluate),
+    evaluate=lambda given: objects.evaluate(given),
     headline=TaskMetric("AP50", order=5),
     baselines=("full image", "centre box"),
     pictures="maps",

@@ -7,6 +7,7 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from dinoskip.config import Config, no_duplicates
+from eval.protocols import LearningRates
 
 Blocks = Literal["all"] | Annotated[tuple[int, ...], Field(min_length=1), AfterValidator(no_duplicates)]
 
@@ -63,9 +64,7 @@ class OnlineProbeConfig(Config):
     dataset: str = Field(description="key of data, with masks")
     size: int = Field(224, ge=16, description="side in pixels of the square that images are resized to")
     blocks: Blocks = Field((-1, 0), description="all, or from 1; 0 is the last, -1 the one before it")
-    learning_rates: Annotated[tuple[Annotated[float, Field(gt=0)], ...], AfterValidator(no_duplicates)] = Field(
-        (1e-3, 1e-2), min_length=1, description="one head each"
-    )
+    learning_rates: LearningRates = Field((1e-3, 1e-2), min_length=1, description="one head each")
     epochs: int = Field(10, ge=1, description="passes over the training images")
     train_split: str = Field("train", description="whose images the heads are fitted on")
     val_split: str = Field("val", description="whose images are scored")

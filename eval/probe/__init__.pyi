@@ -1,5 +1,5 @@
 from .config import PROTOCOLS, ProbeConfig
-from .evaluation import evaluate, evaluate_live
+from .evaluation import evaluate
 from .fit import LEARNING_RATES, ProbeResult, fit_probes
 from .heads import LinearHead, load_heads, predict, save_heads
 
@@ -10,7 +10,6 @@ __all__ = [
     "ProbeConfig",
     "ProbeResult",
     "evaluate",
-    "evaluate_live",
     "fit_probes",
     "load_heads",
     "predict",

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from dinoskip.config import Config, OmitDefaultFromKey, no_duplicates
+from dinoskip.config import OmitDefaultFromKey, no_duplicates
+from eval.protocols import LearningRates, ProtocolConfig
 
 # mmsegmentation's 40k schedule as DINOv2 uses it; also the base of DINOv3's.
 _DINOV2: dict[str, Any] = {
@@ -69,15 +70,16 @@ def _low_to_high(pair: tuple[float, float]) -> tuple[float, float]:
     return pair
 
 
-Positive = Annotated[float, Field(gt=0)]
 NotNegative = Annotated[float, Field(ge=0)]
 
 
-class ProbeConfig(Config):
+class ProbeConfig(ProtocolConfig):
     """How linear probes are fitted and scored (docs/protocols.md).
 
     ``protocol`` gives every setting that is not given itself.
     """
+
+    protocols: ClassVar[Mapping[str, Mapping[str, Any]]] = PROTOCOLS
 
     protocol: ProtocolName = Field(
         "paper", description="gives all settings below that are not given themselves (docs/protocols.md)"
@@ -85,7 +87,7 @@ class ProbeConfig(Config):
     live: bool = Field(False, description="augmented images through the backbone every step, not features kept on disk")
     size: int = Field(224, ge=16, description="side in pixels of square images, of live crops and of windows")
     optimizer: Literal["adamw", "sgd"] = Field("adamw", description="sgd: with momentum 0.9")
-    learning_rates: Annotated[tuple[Positive, ...], AfterValidator(no_duplicates)] = Field(
+    learning_rates: LearningRates = Field(
         (1e-4, 3e-4, 1e-3, 3e-3, 1e-2), min_length=1, description="one head each; chosen on held-out images"
     )
     weight_decay: Annotated[
@@ -123,15 +125,12 @@ class ProbeConfig(Config):
 
     @model_validator(mode="before")
     @classmethod
-    def _of_the_protocol(cls, given: Any) -> Any:
-        if not isinstance(given, dict):
-            return given
-        name = given.get("protocol", "paper")
-        filled = {**PROTOCOLS.get(name, {}), **given} if isinstance(name, str) else given
+    def _epochs_or_iterations(cls, given: Any) -> Any:
+        """What is given of the two takes the place of the protocol's other one."""
         for one, other in (("epochs", "iterations"), ("iterations", "epochs")):
-            if given.get(one) is not None and other not in given:
-                filled = {**filled, other: None}
-        return filled
+            if isinstance(given, dict) and given.get(one) is not None and other not in given:
+                return {**given, other: None}
+        return given
 
     @model_validator(mode="after")
     def _possible(self) -> Self:

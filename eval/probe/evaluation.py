@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import torch
 
-from dinoskip.data.segmentation import SegmentationDataset
 from dinoskip.distributed import choose_device
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.features import FeatureStore
 from dinoskip.models import Backbone
 from dinoskip.read_points import usual_norm
 from dinoskip.results import EvalResult
+from dinoskip.tasks import TaskInputs
 from eval.frozen import kind_at
 from eval.labelled import LabelledTokens, places, token_cosine
 from eval.pixels import PIXEL_FEATURES, pixel_tokens
@@ -32,83 +30,52 @@ from eval.probe.fit import (
     tokens_under_norms,
 )
 from eval.probe.live import LiveTokenLoader, RunningNorm
-from eval.probe.rows import ProbedData, publish
+from eval.probe.rows import publish
 
 
-def evaluate(
-    train_store: FeatureStore,
-    val_store: FeatureStore,
-    train_set: SegmentationDataset,
-    val_set: SegmentationDataset,
-    out: Path,
-    config: ProbeConfig,
-    context: Mapping[str, Any],
-    *,
-    seed: int = 0,
-    multiscale: Sequence[int] | None = None,
-    norms: Sequence[str] = (),
-    backbone: Backbone | None = None,
-    device: str = "auto",
-) -> list[EvalResult]:
-    """Probe every block of the stores and write heads, ``probes.json``, ``rows.json`` and ``records.npz`` into ``out``.
+def evaluate(given: TaskInputs) -> list[EvalResult]:
+    """Probe every block and write heads, ``probes.json``, ``rows.json`` and ``records.npz``.
 
-    ``seed`` is that of the first fit; one more head is fitted on the sum of the ``multiscale`` blocks. The norm is the
-    stores' own; or ``norms``, which ``backbone`` applies when stores of norm ``none`` are read. Rows: mIoU with its
-    interval, mAcc and aAcc in percent of the chosen heads, and mIoU with note ``best on validation``; then the mIoU of
-    the majority class and, with ``config.pixels``, of probes of pixels. With several seeds: rows of each, and of their
-    mean (:mod:`eval.probe.rows`).
+    Features and labels (:class:`SegmentationDataset`) are ``train`` and ``val``; without features (``config.live``)
+    images go through the network as they are needed. ``seed`` is that of the first fit; one more head is fitted on the
+    sum of the ``multiscale`` blocks. The norm is the stores' own; or ``norms``, which the network applies when stores
+    of norm ``none`` are read. Rows: mIoU with its interval, mAcc and aAcc in percent of the chosen heads, and mIoU with
+    note ``best on validation``; then the mIoU of the majority class and, with ``config.pixels``, of probes of pixels.
+    With several seeds: rows of each, and of their mean (:mod:`eval.probe.rows`).
     """
-    train, val = LabelledTokens.pair(train_store, val_store, train_set, val_set)
-    applied = _derivations(val_store, norms, backbone)
-    groups = head_groups(val_store.blocks, multiscale, list(applied))
-    seeds, where = range(seed, seed + config.seeds), choose_device(device)
-    fits = [fit_stored(train, val, groups, applied, config, one, where) for one in seeds]
-    tokens = tokens_under_norms(val, keys_of(groups), applied, where)
-    about = ProbedData(
-        train=train,
-        val=val,
-        train_set=train_set,
-        val_set=val_set,
-        facet=val_store.facet,
-        weights=val_store.weights_hash,
-        train_ids=train_store.ids,
-        val_ids=val_store.ids,
-        resolution=f"{val_store.transform.label}, scored at label size",
-        seed=seed,
-        multiscale=multiscale,
-        cosines={key: token_cosine(x, where) for key, x in tokens.items() if x.shape[1] > 1},
-    )
-    floor = _pixel_probes(train_store, val_store, train, val, train_set, val_set, config, seed, where)
-    return publish(out, fits, config, about, context, floor)
+    config: ProbeConfig = given.settings
+    if not given.features:
+        return _evaluate_live(given)
+    train_store, val_store = given.features["train"], given.features["val"]
+    train, val = LabelledTokens.pair(train_store, val_store, given.labels["train"], given.labels["val"])
+    applied = _derivations(val_store, given.norms, given.backbone)
+    groups = head_groups(val_store.blocks, given.multiscale, list(applied))
+    seeds, device = range(given.seed, given.seed + config.seeds), choose_device(given.device)
+    fits = [fit_stored(train, val, groups, applied, config, one, device) for one in seeds]
+    tokens = tokens_under_norms(val, keys_of(groups), applied, device)
+    cosines = {key: token_cosine(x, device) for key, x in tokens.items() if x.shape[1] > 1}
+    floor = _pixel_probes(train, val, given, device) if config.pixels else {}
+    return publish(given, fits, train, val, cosines, floor)
 
 
 def _pixel_probes(
-    train_store: FeatureStore,
-    val_store: FeatureStore,
-    train: LabelledTokens,
-    val: LabelledTokens,
-    train_set: SegmentationDataset,
-    val_set: SegmentationDataset,
-    config: ProbeConfig,
-    seed: int,
-    device: torch.device,
+    train: LabelledTokens, val: LabelledTokens, given: TaskInputs, device: torch.device
 ) -> dict[str, ProbeResult]:
-    """Probes of pixels without a network, by their name, where ``config`` asks for them.
+    """Probes of pixels without a network, by their name.
 
     Fitted as those of blocks are, also at 3 and 10 times the highest learning rate: their channels are less alike.
     """
-    if not config.pixels:
-        return {}
-    pairs = [(train_store, train, train_set), (val_store, val, val_set)]
-    tokens = [pixel_tokens(part, places(store, part), store.transform, store.patch_size) for store, _, part in pairs]
+    config: ProbeConfig = given.settings
+    pairs = [(given.features[role], given.labels[role]) for role in ("train", "val")]
+    tokens = [pixel_tokens(part, places(store, part), store.transform, store.patch_size) for store, part in pairs]
     rates = sorted({*config.learning_rates, *(times * max(config.learning_rates) for times in (3, 10))})
     recipe = config.model_copy(update={"learning_rates": tuple(rates)})
     found = {}
     for name in PIXEL_FEATURES:
         of_train, of_val = (
-            replace(data, tokens={1: made[name]}) for (_, data, _), made in zip(pairs, tokens, strict=True)
+            replace(data, tokens={1: made[name]}) for data, made in zip((train, val), tokens, strict=True)
         )
-        (found[name],) = fit_stored(of_train, of_val, [(("", 1),)], {"": None}, recipe, seed, device)
+        (found[name],) = fit_stored(of_train, of_val, [(("", 1),)], {"": None}, recipe, given.seed, device)
     return found
 
 
@@ -135,55 +102,24 @@ def _derivations(store: FeatureStore, norms: Sequence[str], backbone: Backbone |
     return {norm: None if norm == "none" else apply(norm) for norm in norms}
 
 
-def evaluate_live(
-    backbone: Backbone,
-    train_set: SegmentationDataset,
-    val_set: SegmentationDataset,
-    blocks: Sequence[int] | str,
-    out: Path,
-    config: ProbeConfig,
-    context: Mapping[str, Any],
-    *,
-    seed: int = 0,
-    multiscale: Sequence[int] | None = None,
-    facets: Sequence[str] = ("out",),
-    norms: Sequence[str] = ("final",),
-    workers: int = 0,
-) -> list[EvalResult]:
-    """As :func:`evaluate`, with images that go through the backbone as they are needed; ``blocks`` may be ``"all"``.
-
-    Every block is probed at each of ``facets``, equally wide; ``norms`` are of block outputs.
-    """
-    numbers = list(range(1, backbone.depth + 1)) if isinstance(blocks, str) else sorted(set(blocks))
-    beyond = [b for b in {*numbers, *(multiscale or ())} if b > backbone.depth]
-    if beyond:
-        raise ConfigError(f"probe: block {beyond[0]} is beyond the {backbone.depth} blocks of {backbone.spec}")
-    kinds = dict.fromkeys(kind_at(facet, usual_norm(facet, norm)) for facet in facets for norm in norms)
-    groups = head_groups(numbers, multiscale, list(kinds))
-    train, val = (LabelledTokens.labels_of(part) for part in (train_set, val_set))
+def _evaluate_live(given: TaskInputs) -> list[EvalResult]:
+    """Probe every block at each of the facets, equally wide; ``norms`` are of block outputs."""
+    config: ProbeConfig = given.settings
+    backbone, sets = given.backbone, (given.labels["train"], given.labels["val"])
+    kinds = dict.fromkeys(kind_at(facet, usual_norm(facet, norm)) for facet in given.facets for norm in given.norms)
+    groups = head_groups(given.block_numbers, given.multiscale, list(kinds))
+    train, val = (LabelledTokens.labels_of(part) for part in sets)
 
     def fit(seed: int) -> list[ProbeResult]:
         statistics = RunningNorm(active=config.batchnorm != "none")
         loader, val_loader = (
-            LiveTokenLoader(backbone, part, labels, keys_of(groups), config, statistics, seed=seed, workers=workers)
-            for part, labels in ((train_set, train), (val_set, val))
+            LiveTokenLoader(
+                backbone, part, labels, keys_of(groups), config, statistics, seed=seed, workers=given.workers
+            )
+            for part, labels in zip(sets, (train, val), strict=True)
         )
         fitted, held = split_images(train.count, config.holdout, seed)
-        stack = fit_heads(loader, groups, backbone.width(facets[0]), fitted, config, seed)
+        stack = fit_heads(loader, groups, backbone.width(given.facets[0]), fitted, config, seed)
         return choose_and_score(stack, loader, held, lambda: val_loader)
 
-    fits = [fit(one) for one in range(seed, seed + config.seeds)]
-    about = ProbedData(
-        train=train,
-        val=val,
-        train_set=train_set,
-        val_set=val_set,
-        facet="out",
-        weights=backbone.weights_hash,
-        train_ids=train_set.ids,
-        val_ids=val_set.ids,
-        resolution=config.resolution,
-        seed=seed,
-        multiscale=multiscale,
-    )
-    return publish(out, fits, config, about, context)
+    return publish(given, [fit(one) for one in range(given.seed, given.seed + config.seeds)], train, val)

@@ -17,13 +17,13 @@ import torch
 from numpy.typing import NDArray
 
 from dinoskip.data.segmentation import SegmentationDataset
-from dinoskip.errors import ConfigError, DataError
+from dinoskip.errors import ConfigError
 from dinoskip.features.transform import Normalise
 from dinoskip.images import read_image
 from dinoskip.models import Backbone
 from dinoskip.randomness import numpy_rng, torch_rng
 from dinoskip.resize import resize
-from eval.frozen import facet_of
+from eval.frozen import check_finite, facet_of, whole_patches
 from eval.labelled import EPS, Constants, Key, LabelledTokens
 from eval.probe.config import ProbeConfig
 from eval.probe.crops import augmented, scaled_size
@@ -204,26 +204,16 @@ class LiveTokenLoader:
     def _tokens(self, pixels: torch.Tensor) -> tuple[dict[Key, torch.Tensor], Grid]:
         """Tokens float32 (n, T, C) of every key for pixels (n, 3, H, W), and their grid.
 
-        Sides that patches do not divide are padded with zeros on both, as DINOv2 does; logits are then spread over the
-        sides as they were.
+        Logits on a padded grid (:func:`eval.frozen.whole_patches`) are then spread over the sides as they were.
         """
-        padding: list[int] = []
-        for side in (pixels.shape[3], pixels.shape[2]):
-            missing = -side % self.backbone.size_multiple
-            padding += [missing // 2, missing - missing // 2]
         try:
             blocks, facets = {block for _, block in self.keys}, dict.fromkeys(facet_of(kind) for kind, _ in self.keys)
-            layers = self.backbone.layers(torch.nn.functional.pad(pixels, padding), blocks, list(facets))
+            layers = self.backbone.layers(whole_patches(pixels, self.backbone), blocks, list(facets))
             normed = {
                 (kind, block): self.backbone.normed(layers[facet_of(kind)][block].tokens, kind.rpartition(" ")[2])
                 for kind, block in self.keys
             }
         except ValueError as error:  # a norm or size that this backbone does not have
             raise ConfigError(f"probe: {error}") from error
-        finite = torch.stack([x.isfinite().all() for x in normed.values()]).tolist()  # one read of the device a pass
-        for (_, block), good in zip(normed, finite, strict=True):
-            if not good:
-                raise DataError(
-                    f"{self.backbone.spec}: features of block {block} are not finite", "the weights diverged"
-                )
+        check_finite([(block, x) for (_, block), x in normed.items()], self.backbone)
         return {key: x.float() for key, x in normed.items()}, next(iter(next(iter(layers.values())).values())).grid

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pydantic import Field
 
 from dinoskip.fields import READ_AT, Facets, Names
-from dinoskip.tasks import EvaluationTask, FeatureRequest, TaskInputs, TaskMetric, TaskOption
+from dinoskip.tasks import EvaluationTask, FeatureRequest, TaskMetric, TaskOption
 from eval import probe
-from eval.probe.config import PROTOCOLS, ProbeConfig
+from eval.probe.config import ProbeConfig
+from eval.protocols import protocol_option
 
 if TYPE_CHECKING:
     from dinoskip.results import EvalResult
@@ -32,23 +33,6 @@ def features(section: ProbeSection) -> tuple[FeatureRequest, ...]:
     return () if section.live else stored
 
 
-def evaluate(given: TaskInputs) -> None:
-    """Fit and score."""
-    about: dict[str, Any] = {"seed": given.seed, "multiscale": given.multiscale, "norms": given.norms}
-    train, val = given.labels["train"], given.labels["val"]
-    if given.settings.live:
-        probe.evaluate_live(
-            given.backbone, train, val, given.blocks, given.out, given.settings, given.context,
-            facets=given.facets, workers=given.workers, **about,
-        )  # fmt: skip
-        return
-    stores = given.features["train"], given.features["val"]
-    probe.evaluate(
-        *stores, train, val, given.out, given.settings, given.context,
-        backbone=given.backbone, device=given.device, **about,
-    )  # fmt: skip
-
-
 def as_published(row: EvalResult) -> int:
     """The protocol ``paper`` and the norm ``final``."""
     return bool(re.match(r"paper\b", row.protocol)) + (row.norm == "final")
@@ -65,7 +49,7 @@ TASK = EvaluationTask(
     features=features,
     study_settings=("seed", "multiscale", "blocks", "norms"),
     sizes=lambda section: {} if section.live else {"size": section.size},
-    evaluate=evaluate,
+    evaluate=lambda given: probe.evaluate(given),
     headline=TaskMetric("mIoU", order=0),
     baselines=("majority class",),
     look={"protocol": "fast", "size": 224},
@@ -74,10 +58,9 @@ TASK = EvaluationTask(
     version=6,
     as_published=as_published,
     options=(
-        TaskOption(
-            "--protocol", "NAME", "evaluate.probe.protocol={}",
-            f"{', '.join(PROTOCOLS)} (docs/protocols.md; default: paper); evaluate.probe.KEY=value "
-            "changes one of its settings, dinoskip settings evaluate.probe lists them",
+        protocol_option(
+            "probe", ProbeSection, "docs/protocols.md",
+            "; evaluate.probe.KEY=value changes one of its settings, dinoskip settings evaluate.probe lists them",
         ),
         TaskOption(
             "--live", None, "evaluate.probe.live=true",

@@ -13,25 +13,21 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dinoskip.console import Progress, log
-from dinoskip.data.segmentation import SegmentationDataset
+from dinoskip.console import Progress
 from dinoskip.distributed import choose_device
 from dinoskip.errors import ConfigError
-from dinoskip.features import FeatureSet, FeatureStore
-from dinoskip.records import RecordedRow, areas_record, write_recorded_rows
+from dinoskip.features import FeatureSet
+from dinoskip.records import RecordedRow, write_recorded_rows
 from dinoskip.results import EvalResult
-from eval.baselines import segmentation_baselines
-from eval.intervals import miou_interval
-from eval.labelled import LabelledTokens, row_like, token_cosine
-from eval.means import mean_row
-from eval.metrics import ConfusionMatrix, scores_of_areas
+from dinoskip.tasks import TaskInputs
+from eval.baselines import majority_areas
+from eval.labelled import LabelledTokens, token_cosine
+from eval.metrics import ConfusionMatrix
 from eval.neighbours import Neighbours
 from eval.retrieval.config import RetrievalConfig
 from eval.retrieval.few import Draw, draws
@@ -45,6 +41,7 @@ from eval.retrieval.memory import (
     together,
     unit_rows,
 )
+from eval.rows import log_best, mean_row, miou_row, row_like, segmentation_rows
 from eval.upsampling import upsampled_classes
 
 
@@ -82,43 +79,35 @@ def retrieve(
     return areas
 
 
-def evaluate(
-    train_store: FeatureSet,
-    val_store: FeatureStore,
-    train_set: SegmentationDataset,
-    val_set: SegmentationDataset,
-    out: Path,
-    config: RetrievalConfig,
-    context: Mapping[str, Any],
-    *,
-    seed: int = 0,
-    device: str = "auto",
-    lists: Mapping[str, Sequence[str]] = MappingProxyType({}),
-) -> list[EvalResult]:
-    """Label the validation set by every block of the stores; write ``rows.json`` and ``records.npz`` into ``out``.
+def evaluate(given: TaskInputs) -> list[EvalResult]:
+    """Label the validation set by every block; write ``rows.json`` and ``records.npz``.
 
-    ``seed`` chooses the patches that are remembered; of training features in windows they alone are kept, in files in
-    ``out`` while it runs. Rows: mIoU with its interval, mAcc and aAcc in percent of each
-    block; then the mIoU of the majority class. Raises :class:`DataError` for stores that do not belong together,
+    Features and labels (:class:`SegmentationDataset`) are ``train`` and ``val``; labels of other names are lists of
+    training images. ``seed`` chooses the patches that are remembered; of training features in windows they alone are
+    kept, in files in ``out`` while it runs. Rows: mIoU with its interval, mAcc and aAcc in percent of each block; then
+    the mIoU of the majority class. Raises :class:`DataError` for features that do not belong together,
     :class:`ConfigError` if k exceeds what is remembered.
     """
-    train, val = LabelledTokens.pair(train_store, val_store, train_set, val_set)
+    config: RetrievalConfig = given.settings
+    stores, sets = given.features, given.labels
+    train, val = LabelledTokens.pair(stores["train"], stores["val"], sets["train"], sets["val"])
     like = row_like(
-        val_store, val_set, task="retrieve", metric="mIoU", protocol=config.label,
-        resolution=f"{val_store.transform.label}, scored at label size", classes=val_set.num_classes, seed=seed,
-    ).with_context(context)  # fmt: skip
-    of_all = Draw(train_set.list_name, np.arange(train.count), like.seed, "")
-    few = draws(config, train_set, train_store.ids, train.pixels_per_image(), lists) if config.few or lists else []
-    memories = {one: remember(train, train_store.ids, config.memory, seed, one.images) for one in (of_all, *few)}
+        given, "retrieve", "mIoU", protocol=config.label, classes=val.num_classes,
+        resolution=f"{stores['val'].transform.label}, scored at label size",
+    )  # fmt: skip
+    ids, lists = stores["train"].ids, {name: one.ids for name, one in sets.items() if name not in {"train", "val"}}
+    of_all = Draw(sets["train"].list_name, np.arange(train.count), like.seed, "")
+    few = draws(config, sets["train"], ids, train.pixels_per_image(), lists) if config.few or lists else []
+    memories = {one: remember(train, ids, config.memory, given.seed, one.images) for one in (of_all, *few)}
     if config.k > (least := min(len(one.images) for one in memories.values())):
         raise ConfigError(f"k: {config.k} neighbours were asked of {least} remembered patches")
-    rows = _rows_of_draws(train, val, train_store, memories, like, config, out, choose_device(device))
+    rows = _rows_of_draws(train, val, stores["train"], memories, like, given)
     recorded = [row for of_block in rows.pop(of_all) for row in of_block]
-    best = max((one.row for one in recorded if one.row.metric == "mIoU"), key=lambda row: row.value)
-    log.debug("retrieval: best is block %s with %.1f mIoU", best.block, best.value)
+    log_best(recorded, "mIoU")
     recorded += _means(rows)
-    recorded += segmentation_baselines(train.pixels_per_image(), val.pixels_per_image(), recorded[0].row)
-    return write_recorded_rows(Path(out), val_store.ids, recorded)
+    areas = majority_areas(train.pixels_per_image(), val.pixels_per_image())
+    recorded.append(miou_row(recorded[0].row.baseline("majority class", 0.0), areas))
+    return write_recorded_rows(given.out, stores["val"].ids, recorded)
 
 
 def _rows_of_draws(
@@ -127,24 +116,23 @@ def _rows_of_draws(
     train_store: FeatureSet,
     memories: Mapping[Draw, Memory],
     like: EvalResult,
-    config: RetrievalConfig,
-    out: Path,
-    device: torch.device,
+    given: TaskInputs,
 ) -> dict[Draw, list[list[RecordedRow]]]:
     """The rows of every block, otherwise as ``like``, with each memory; of windows one pass serves all of them."""
     rows: dict[Draw, list[list[RecordedRow]]] = {draw: [] for draw in memories}
-    Path(out).mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".tmp-", dir=out, ignore_cleanup_errors=True) as scratch:
+    device = choose_device(given.device)
+    given.out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".tmp-", dir=given.out, ignore_cleanup_errors=True) as scratch:
         every, places_of = together(list(memories.values()))
         kept = {} if train.tokens else remembered_tokens(train_store, every, Path(scratch))
         for block in val.tokens:
             about = replace(like, block=str(block), token_cosine=token_cosine(val.tokens[block], device))
             for (draw, memory), where in zip(memories.items(), places_of, strict=True):
                 read = replace(train, tokens={block: kept[block][where]}) if kept else train
-                areas = retrieve(read, val, memory, block, config, device)
+                areas = retrieve(read, val, memory, block, given.settings, device)
                 protocol = f"{like.protocol}, of {draw.part}"
                 own = replace(about, protocol=protocol, seed=draw.seed, note=draw.note)
-                rows[draw].append(_scored(own, areas))
+                rows[draw].append(segmentation_rows(own, areas))
     return rows
 
 
@@ -159,12 +147,3 @@ def _means(rows: Mapping[Draw, Sequence[Sequence[RecordedRow]]]) -> list[Recorde
         means += [RecordedRow(replace(mean_row([one.row for one in same]), note="")) for same in zip(*own, strict=True)]
         each += [row for blocks in own for row in blocks]
     return [*means, *each]
-
-
-def _scored(like: EvalResult, areas: NDArray[np.int64]) -> list[RecordedRow]:
-    """Return the rows of mIoU, mAcc and aAcc, otherwise as ``like``, of areas (n, 3, K)."""
-    scores, (low, high) = scores_of_areas(areas.sum(0)), miou_interval(areas)
-    miou = replace(like, value=100 * scores.miou, low=100 * low, high=100 * high)
-    others = (("mAcc", scores.macc), ("aAcc", scores.aacc))
-    rows = [RecordedRow(replace(like, metric=name, value=100 * value)) for name, value in others]
-    return [RecordedRow(miou, areas_record(areas)), *rows]

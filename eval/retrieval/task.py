@@ -8,7 +8,7 @@ from pydantic import Field
 
 from dinoskip.config import OmitDefaultFromKey
 from dinoskip.fields import READ_AT, Facets, Names
-from dinoskip.tasks import EvaluationTask, FeatureRequest, TaskInputs, TaskMetric
+from dinoskip.tasks import EvaluationTask, FeatureRequest, TaskMetric
 from eval import retrieval
 from eval.retrieval.config import RetrievalConfig
 
@@ -34,15 +34,6 @@ def features(section: RetrieveSection) -> tuple[FeatureRequest, ...]:
     )
 
 
-def evaluate(given: TaskInputs) -> None:
-    """Segment the validation images."""
-    retrieval.evaluate(
-        given.features["train"], given.features["val"], given.labels["train"], given.labels["val"],
-        given.out, given.settings, given.context, seed=given.seed, device=given.device,
-        lists={name: given.labels[name].ids for name in given.settings.lists},
-    )  # fmt: skip
-
-
 TASK = EvaluationTask(
     name="retrieve",
     measures="dense retrieval",
@@ -56,7 +47,7 @@ TASK = EvaluationTask(
     features=features,
     study_settings=("seed",),
     sizes=lambda section: {"size": section.size},
-    evaluate=evaluate,
+    evaluate=lambda given: retrieval.evaluate(given),
     headline=TaskMetric("mIoU", order=0),
     spoken="retrieval",
     baselines=("majority class",),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -13,7 +12,7 @@ from numpy.typing import NDArray
 from torch.nn.functional import interpolate
 
 from dinoskip.config import dump
-from dinoskip.console import Progress, log
+from dinoskip.console import Progress
 from dinoskip.data.segmentation import SegmentationDataset
 from dinoskip.distributed import choose_device
 from dinoskip.errors import ConfigError
@@ -22,10 +21,12 @@ from dinoskip.images import read_image
 from dinoskip.records import RecordedRow, write_recorded_rows
 from dinoskip.results import EvalResult
 from dinoskip.statistics import interval
+from dinoskip.tasks import TaskInputs
 from eval.baselines import BOXES, boxes_as_masks
-from eval.labelled import places, row_like
+from eval.labelled import places
 from eval.picture_maps import write_map_index
 from eval.resumed import ResumedArrays, degeneracy
+from eval.rows import baseline_rows, log_best, row_like
 from eval.saliency.config import SaliencyConfig
 from eval.saliency.scores import count_masks, f_curve
 from eval.saliency.solver import BilateralGrid, solve
@@ -116,30 +117,23 @@ def _score(
     return _ImageScores(plain, np.stack([f_curve(one, truth) for one in maps]), np.stack([smooth.iou, smooth.accuracy]))
 
 
-def evaluate(
-    store: FeatureSet,
-    dataset: SegmentationDataset,
-    out: Path,
-    config: SaliencyConfig,
-    context: Mapping[str, Any],
-    *,
-    device: str = "cpu",
-    workers: int = 0,
-) -> list[EvalResult]:
-    """Cut and score every image of ``store`` at every block; write all into ``out``.
+def evaluate(given: TaskInputs) -> list[EvalResult]:
+    """Cut and score every image of a data set (:class:`SegmentationDataset`) at every block.
 
-    The store must hold patch tokens (facet ``key`` by protocol) of images whose sides were rounded to whole patches
+    The features must be patch tokens (facet ``key`` by protocol) of images whose sides were rounded to whole patches
     (transform mode ``rounded``). Writes ``rows.json`` with ``records.npz``: maxF, IoU and accuracy in percent, of each
     image then the mean, of every block, with ``config.solver`` again after the bilateral solver, then of the baselines'
     boxes as masks; for each block ``masks_block{b}.npy`` bool (sum of T,) in store order, and with the solver
     ``f_block{b}.npy`` float32 (n, 255), F by threshold.
 
-    ``store`` is a feature store, or windows, whose images are cut as they are computed: the same call in the same
-    ``out`` continues after the last whole window.
+    Features are a store, or windows, whose images are cut as they are computed: the same call in the same ``out``
+    continues after the last whole window.
 
-    Raises :class:`ConfigError` for a store of another image size, :class:`DataError` if ids differ or features cannot
+    Raises :class:`ConfigError` for features of another image size, :class:`DataError` if ids differ or features cannot
     be cut.
     """
+    config: SaliencyConfig = given.settings
+    out, workers, (store,), (dataset,) = given.out, given.workers, given.features.values(), given.labels.values()
     if store.transform.mode != "rounded":
         raise ConfigError(
             f"{store.path}: its images were sized otherwise ({store.transform.label})",
@@ -148,15 +142,14 @@ def evaluate(
     where = places(store, dataset)
     out.mkdir(parents=True, exist_ok=True)
     cuts = _Cuts(store, config, out)
-    cuts.cut_all(config, choose_device(device), workers)
+    cuts.cut_all(config, choose_device(given.device), workers)
     write_map_index(out, store, {block: f"masks_block{block}.npy" for block in store.blocks})
     pixels = cut_pixels(dataset, where, store, config.tau, config.eps, workers) if config.pixels else {}
     scores = _score_all(cuts, dataset, where, config.solver, pixels, out, workers)
     scored_at = f"{store.transform.label}, scored at image size"
-    like = row_like(store, dataset, task="saliency", metric="maxF", protocol=config.label, resolution=scored_at)
-    recorded = _recorded(cuts, scores, like.with_context(context), config.solver, [*BOXES, *pixels])
-    top = max((one.row for one in recorded if one.row.metric == "maxF"), key=lambda row: row.value)
-    log.info("saliency: best is %s with %.1f maxF", f"block {top.block}" if top.block else top.model, top.value)
+    like = row_like(given, "saliency", "maxF", protocol=config.label, resolution=scored_at)
+    recorded = _recorded(cuts, scores, like, config.solver, [*BOXES, *pixels])
+    log_best(recorded, "maxF")
     cuts.files.finish()
     return write_recorded_rows(out, store.ids, recorded)
 
@@ -216,9 +209,7 @@ def _recorded(
             about = replace(about, protocol=f"{like.protocol}, bilateral solver")
             recorded += _rows(about, best, scores.smooth[:, :, number])
     for number, name in enumerate(baselines, len(blocks)):
-        for measured in _rows(like, plain[:, 0, number], plain[:, 1:, number]):
-            row = measured.row
-            recorded.append(RecordedRow(row.baseline(name, row.value, row.low, row.high), measured.values))
+        recorded += baseline_rows(name, _rows(like, plain[:, 0, number], plain[:, 1:, number]))
     return recorded
 
 

@@ -34,7 +34,7 @@ TASK = EvaluationTask(
     splits=lambda section: {"store": section.split},
     features=features,
     reads_images=lambda _: True,
-    evaluate=lambda given: given.image_by_image(saliency.evaluate),
+    evaluate=lambda given: saliency.evaluate(given),
     headline=TaskMetric("maxF", order=4),
     baselines=("full image", "centre box"),
     pictures="maps",

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -21,9 +22,11 @@ from dinoskip.files import write_json
 from dinoskip.images import read_image
 from dinoskip.records import RecordedRow, write_recorded_rows
 from dinoskip.results import EvalResult
-from eval.baselines import BOXES, discovery_baselines, full_image, hits_row
+from dinoskip.tasks import TaskInputs
+from eval.baselines import BOXES, full_image
 from eval.discovery import is_hit
-from eval.labelled import places, row_like
+from eval.labelled import NamedImages, places
+from eval.rows import hits_row, row_like
 from eval.tokencut.config import TokenCutConfig
 from eval.tokencut.cut import LEAST_TOKENS, to_pixels
 from eval.tokencut.overlays import overlay
@@ -33,35 +36,19 @@ from eval.tokencut.store import ImageCuts, cut_pixels, cut_store
 T = TypeVar("T")
 
 
-class BoxDataset(Protocol):
+class BoxDataset(NamedImages, Protocol):
     """The part of a detection set that is read here; ``boxes(i)`` is (K, 4) x1 y1 x2 y2 in pixels, end exclusive."""
 
-    @property
-    def name(self) -> str: ...  # noqa: D102
-    @property
-    def split(self) -> str: ...  # noqa: D102
-    @property
-    def ids(self) -> Sequence[str]: ...  # noqa: D102
     def path(self, index: int) -> Path: ...  # noqa: D102
     def boxes(self, index: int) -> np.ndarray: ...  # noqa: D102
 
 
-def evaluate(
-    store: FeatureSet,
-    dataset: BoxDataset,
-    out: Path,
-    config: TokenCutConfig,
-    context: Mapping[str, Any],
-    *,
-    multiscale: Sequence[int] | None = None,
-    device: str = "cpu",
-    workers: int = 0,
-) -> list[EvalResult]:
-    """Cut every image of ``store`` at every block; write all into ``out``.
+def evaluate(given: TaskInputs) -> list[EvalResult]:
+    """Cut every image of a data set (:class:`BoxDataset`) at every block.
 
     With ``multiscale`` also at these blocks together, by the mean of their similarities.
 
-    The store must hold patch tokens (facet ``key`` by protocol) of the dataset's images in their native size. Writes
+    The features must be patch tokens (facet ``key`` by protocol) of the images in their native size. Writes
     ``rows.json`` (a CorLoc row a block, in percent with its interval, then the baselines') with ``records.npz`` (which
     images are hits), ``boxes.json`` ``{id: {block: [x1, y1, x2, y2]}}`` in pixels, ``seeds.json`` ``{id: {block: flat
     token index}}``, ``ties.json``, in how many images of each block tied seeds would give different boxes, for each
@@ -70,38 +57,40 @@ def evaluate(
     y1, x2, y2]}``: all of the first tau. The boxes of another are in ``boxes_tau{tau}.json``, of LOST in
     ``boxes_lost.json``, as in ``boxes.json``. An image of fewer than 3 tokens cannot be cut: its box is all of it.
 
-    ``store`` is a feature store, or windows (:class:`dinoskip.features.FeatureWindows`), whose images are cut as they
-    are computed: the same call in the same ``out`` continues after the last whole window.
+    Features are a store, or windows (:class:`dinoskip.features.FeatureWindows`), whose images are cut as they are
+    computed: the same call in the same ``out`` continues after the last whole window.
 
     On a CPU ``workers`` threads (0: one a core) cut one image each; on a GPU images and blocks are cut in batches.
-    Raises :class:`ConfigError` for a store of another image size or blocks it lacks, :class:`DataError` if ids differ
+    Raises :class:`ConfigError` for features of another image size or blocks they lack, :class:`DataError` if ids differ
     or features cannot be cut.
     """
+    config: TokenCutConfig = given.settings
+    multiscale, (store,), (dataset,) = given.multiscale, given.features.values(), given.labels.values()
     place = _places(store, dataset, multiscale)
     truth = [dataset.boxes(i) for i in place]
     groups: dict[str, tuple[int, ...]] = {str(block): (block,) for block in store.blocks}
     if multiscale:
         groups["+".join(map(str, multiscale))] = tuple(multiscale)
-    out.mkdir(parents=True, exist_ok=True)
-    results = CutResults(store, groups, config, out)
-    _cut_all(results, config, choose_device(device), workers)
+    given.out.mkdir(parents=True, exist_ok=True)
+    results = CutResults(store, groups, config, given.out)
+    _cut_all(results, config, choose_device(given.device), given.workers)
     recorded: list[RecordedRow] = []
     for number, (protocol, name) in enumerate(config.methods.items()):
         boxes = {label: results.boxes[number, group].tolist() for group, label in enumerate(groups)}
+        like = row_like(given, "tokencut", "CorLoc", protocol=protocol)
         for group, label in enumerate(groups):
-            row = row_like(store, dataset, task="tokencut", metric="CorLoc", block=label, protocol=protocol)
-            row = row.with_context(results.degeneracy(number, group))
-            hits = [is_hit(box, others) for box, others in zip(boxes[label], truth, strict=True)]
-            recorded.append(hits_row(row.with_context(context), hits))
+            row = replace(like, block=label, **results.degeneracy(number, group))
+            recorded.append(hits_row(row, [is_hit(*pair) for pair in zip(boxes[label], truth, strict=True)]))
         if number:
-            write_json(out / name, _by_image(store.ids, boxes))
+            write_json(given.out / name, _by_image(store.ids, boxes))
     _warn_of_degenerate([one.row for one in recorded])
-    _write(results, groups, out)
+    _write(results, groups, given.out)
     for i in range(min(config.overlays, len(store))):
-        _draw(results, dataset.path(place[i]), i, truth[i], out / "overlays")
-    recorded += discovery_baselines(_baseline_hits(store, dataset, place, truth, config, workers), recorded[0].row)
+        _draw(results, dataset.path(place[i]), i, truth[i], given.out / "overlays")
+    hits = _baseline_hits(store, dataset, place, truth, config, given.workers)
+    recorded += [hits_row(recorded[0].row.baseline(name, 0.0), own) for name, own in hits.items()]
     results.files.finish()
-    return write_recorded_rows(out, store.ids, recorded)
+    return write_recorded_rows(given.out, store.ids, recorded)
 
 
 def _baseline_hits(

@@ -72,7 +72,15 @@ def cut_store(
     """
 
     def work(items: Sequence[ImageAtBlocks]) -> list[ImageCuts]:
-        return _cut(store, items, taus, eps, lost_k, device, centre)
+        grids = [store.grid(item.image) for item in items]
+        unit, length, cosines = unit_features(store, items, device, centre)
+        similarity = similarities(unit)
+        try:
+            cuts = [cut(similarity, grids, tau, eps) for tau in taus]
+        except ValueError as error:
+            raise DataError(f"{store.path}: {store.ids[items[0].image]}: block {items[0].blocks}: {error}") from error
+        lost = grow(similarity, length, grids, lost_k) if lost_k else [None] * len(items)
+        return [ImageCuts([one[i] for one in cuts], lost[i], cosines[i]) for i in range(len(items))]
 
     yield from each_graph(store, groups, work, device, workers)
 
@@ -119,26 +127,6 @@ def _batches(store: FeatureStore, items: Sequence[ImageAtBlocks], device: torch.
         size = batch_size(tokens, device)
         batches += [some[start : start + size] for start in range(0, len(some), size)]
     return batches
-
-
-def _cut(
-    store: FeatureStore,
-    items: Sequence[ImageAtBlocks],
-    taus: Sequence[float],
-    eps: float,
-    lost_k: int | None,
-    device: torch.device,
-    centre: bool,
-) -> list[ImageCuts]:
-    grids = [store.grid(item.image) for item in items]
-    unit, length, cosines = unit_features(store, items, device, centre)
-    similarity = similarities(unit)
-    try:
-        cuts = [cut(similarity, grids, tau, eps) for tau in taus]
-    except ValueError as error:
-        raise DataError(f"{store.path}: {store.ids[items[0].image]}: block {items[0].blocks}: {error}") from error
-    lost = grow(similarity, length, grids, lost_k) if lost_k else [None] * len(items)
-    return [ImageCuts([one[i] for one in cuts], lost[i], cosines[i]) for i in range(len(items))]
 
 
 def unit_features(

@@ -42,7 +42,7 @@ TASK = EvaluationTask(
     features=lambda section: (FeatureRequest("store", section.split, {"mode": "native"}, in_windows=True),),
     reads_images=lambda section: section.overlays > 0,
     study_settings=("multiscale",),
-    evaluate=lambda given: given.image_by_image(tokencut.evaluate, multiscale=given.multiscale),
+    evaluate=lambda given: tokencut.evaluate(given),
     headline=TaskMetric("CorLoc", order=1),
     baselines=("full image", "centre box"),
     look={},

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from dinoskip.config import Config
+from eval.protocols import ProtocolConfig
 
 
-class VideoConfig(Config):
+class VideoConfig(ProtocolConfig):
     """Label propagation through videos (docs/video.md): resolution, context, window, how patches vote.
 
     The defaults are those of DINO's script. It normalises red by a deviation of 0.228, where 0.229 was meant:
     ``dino-as-coded`` does as well, ``dino`` takes the mean and deviation that the weights were trained with.
     """
+
+    unsaid: ClassVar[frozenset[str]] = frozenset({"short_side", "pictures"})
 
     protocol: Literal["dino", "dino-as-coded"] = Field("dino", description="how pixels are normalised")
     short_side: int = Field(480, ge=16, description="pixels; brought to whole patches, as is the long side")
@@ -23,18 +25,6 @@ class VideoConfig(Config):
     top_k: int = Field(5, ge=1, description="most similar patches that a patch takes its mask from")
     temperature: float = Field(0.1, gt=0, description="patches are weighted by softmax(cosine / temperature)")
     pictures: int = Field(3, ge=0, le=1000, description="videos of which strips are kept for the gallery")
-
-    @property
-    def label(self) -> str:
-        """What result rows say: the protocol and every setting that is not its own."""
-        usual = VideoConfig()
-        names = ("memory", "radius", "top_k", "temperature")
-        changed = [
-            f"{name.replace('_', ' ')} {getattr(self, name):g}"
-            for name in names
-            if getattr(self, name) != getattr(usual, name)
-        ]
-        return ", ".join([self.protocol, *changed])
 
     @property
     def resolution(self) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,15 +15,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dinoskip.console import Progress, log
+from dinoskip.console import Progress
 from dinoskip.data.sequences import VOID, SequenceDataset, VideoSequence
 from dinoskip.errors import DataError
 from dinoskip.files import write_json
-from dinoskip.models import Backbone
 from dinoskip.records import RecordedRow, write_recorded_rows
 from dinoskip.results import EvalResult
-from eval.means import mean_record, mean_rows
+from dinoskip.tasks import TaskInputs
 from eval.places import Layer, Place, places_of
+from eval.rows import log_best, mean_record, mean_rows, row_like
 from eval.video.config import VideoConfig
 from eval.video.frames import FramePasses, checked_label
 from eval.video.propagation import PropagationRule, VideoMemory, at_size, first_masks, hard_labels, unit_tokens
@@ -32,7 +31,6 @@ from eval.video.scores import ObjectScores, frame_scores, object_scores
 from eval.video.strips import Strip
 
 FIRST_MASK = "first mask"
-Labels = NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
@@ -47,32 +45,20 @@ class _VideoScores:
         return object_scores(self.j), object_scores(self.f)
 
 
-def evaluate(
-    backbone: Backbone,
-    dataset: SequenceDataset,
-    blocks: Sequence[int] | str,
-    out: Path,
-    config: VideoConfig,
-    context: Mapping[str, Any],
-    *,
-    facets: Sequence[str] = ("out",),
-    norms: Sequence[str] = ("final",),
-    multiscale: Sequence[int] | None = None,
-    seed: int = 0,
-    workers: int = 0,
-) -> list[EvalResult]:
-    """Follow the objects of every video with every block of every facet; write all into ``out``.
+def evaluate(given: TaskInputs) -> list[EvalResult]:
+    """Follow the objects of every video (:class:`SequenceDataset`) with every block of every facet.
 
     ``norms`` are those of ``facets``; strips are of the first. With ``multiscale`` also with these blocks together, by
-    the mean of their cosines. ``blocks`` may be ``"all"``. Writes ``rows.json`` (J&F, J and F with intervals over
-    videos, recall and decay, in percent; then those of the first mask repeated), ``records.npz`` (what each video adds
-    to J&F, J and F), ``objects.json`` ``{video: {block: {"J": [...], "F": [...]}}}`` and the strips of the first
-    videos. Raises :class:`DataError` naming a frame or mask that cannot be used, :class:`ConfigError` for impossible
-    settings.
+    the mean of their cosines. Writes ``rows.json`` (J&F, J and F with intervals over videos, recall and decay, in
+    percent; then those of the first mask repeated), ``records.npz`` (what each video adds to J&F, J and F),
+    ``objects.json`` ``{video: {block: {"J": [...], "F": [...]}}}`` and the strips of the first videos. Raises
+    :class:`DataError` naming a frame or mask that cannot be used, :class:`ConfigError` for impossible settings.
     """
-    out.mkdir(parents=True, exist_ok=True)
-    places = places_of(backbone, blocks, multiscale, facets, norms)
-    passes = FramePasses(backbone, places, config, workers)
+    config: VideoConfig = given.settings
+    (dataset,) = given.labels.values()
+    given.out.mkdir(parents=True, exist_ok=True)
+    places = places_of(given)
+    passes = FramePasses(given.backbone, places, config, given.workers)
     scores: dict[str, list[_VideoScores]] = {label: [] for label in (*places, FIRST_MASK)}
     with Progress("video", len(dataset), "frames") as progress:
         for number, sequence in enumerate(dataset.sequences):
@@ -80,17 +66,18 @@ def evaluate(
             for label, own in _follow(passes, sequence, strip, progress).items():
                 scores[label].append(own)
             if strip is not None:
-                strip.write(out / "strips" / f"{number:04d}")
-    row = _row(backbone, dataset, config, next(iter(places.values())), seed)
+                strip.write(given.out / "strips" / f"{number:04d}")
+    row = row_like(
+        given, "video", n=len(dataset.sequences), protocol=config.label, resolution=config.resolution
+    )  # fmt: skip
     recorded = []
     for label, place in places.items():
-        recorded += _rows(place.row(row).with_context(context), scores[label])
-    best = max((one.row for one in recorded if one.row.metric == "J&F"), key=lambda one: one.value)
-    log.info("video: best is block %s with %.1f J&F", best.block, best.value)
-    like = row.with_context(context).baseline(FIRST_MASK, 0.0)
+        recorded += _rows(place.row(row), scores[label])
+    log_best(recorded, "J&F")
+    like = row.baseline(FIRST_MASK, 0.0)
     recorded += [one for one in _rows(like, scores[FIRST_MASK]) if one.values is not None]
-    write_json(out / "objects.json", _objects(dataset, scores))
-    return write_recorded_rows(out, [one.name for one in dataset.sequences], recorded)
+    write_json(given.out / "objects.json", _objects(dataset, scores))
+    return write_recorded_rows(given.out, [one.name for one in dataset.sequences], recorded)
 
 
 def _follow(
@@ -169,21 +156,3 @@ def _objects(dataset: SequenceDataset, scores: Mapping[str, Sequence[_VideoScore
         }
         for number, sequence in enumerate(dataset.sequences)
     }
-
-
-def _row(backbone: Backbone, dataset: SequenceDataset, config: VideoConfig, place: Place, seed: int) -> EvalResult:
-    return EvalResult(
-        metric="J&F",
-        value=0.0,
-        task="video",
-        block="",
-        dataset=dataset.name,
-        split=dataset.split,
-        n=len(dataset.sequences),
-        facet=place.facet,
-        norm=place.norm,
-        protocol=config.label,
-        resolution=config.resolution,
-        seed=seed,
-        weights=backbone.weights_hash,
-    )

@@ -29,7 +29,7 @@ TASK = EvaluationTask(
     splits=lambda section: {"scored": section.split},
     study_settings=("seed", "multiscale", "blocks"),
     norm_of_facets=True,
-    evaluate=lambda given: given.through_network(video.evaluate, norms=given.norms),
+    evaluate=lambda given: video.evaluate(given),
     headline=TaskMetric("J&F", order=6),
     baselines=("first mask",),
     look={"short_side": 224},

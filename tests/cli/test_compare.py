@@ -10,7 +10,7 @@ import pytest
 from dinoskip.cli import main
 from dinoskip.records import write_recorded_rows
 from dinoskip.results import EvalResult
-from eval.baselines import hits_row
+from eval.rows import hits_row
 
 IDS = tuple(f"image{number}" for number in range(60))
 ROW = EvalResult(

@@ -7,16 +7,10 @@ import pytest
 
 from dinoskip.results import UNKNOWN_EPOCH, EvalResult
 from dinoskip.statistics import score
-from eval.baselines import (
-    centre_box,
-    classification_baselines,
-    discovery_baselines,
-    full_image,
-    majority_areas,
-    segmentation_baselines,
-)
+from eval.baselines import centre_box, classification_baselines, full_image, majority_areas
 from eval.discovery import is_hit
 from eval.metrics import ConfusionMatrix
+from eval.rows import hits_row, miou_row
 
 LIKE = EvalResult(
     "m", 1.0, "task", "7", "set", "val", 4, "net", "skipless", "soap", 12, 300, "key", "final", "p", "r", 3, 5, "w", "v"
@@ -48,7 +42,7 @@ def test_boxes() -> None:
     assert is_hit(centre_box(40, 40), [[10, 10, 30, 30]])
     assert is_hit(full_image(10, 10), [[0, 0, 10, 5]])  # half the image
     assert not is_hit(centre_box(10, 10), [[0, 0, 10, 10]])  # a quarter of it
-    (one,) = discovery_baselines({"full image": [True, False, True, True]}, LIKE)
+    one = hits_row(LIKE.baseline("full image", 0.0), [True, False, True, True])
     assert (one.row.model, one.row.value) == ("baseline: full image", 75.0)
     assert (one.row.low, one.row.high) == pytest.approx((30.06, 95.44), abs=0.01)  # Wilson
     assert one.values is not None
@@ -67,7 +61,7 @@ def test_majority_class_equals_predicting_it_everywhere(seed: int) -> None:
         matrix.update(np.full_like(label, commonest), label)
         assert (matrix.areas == found).all()
         total.update(np.full_like(label, commonest), label)
-    (one,) = segmentation_baselines(*pixels, LIKE)
+    one = miou_row(LIKE, majority_areas(*pixels))
     row = one.row
     assert one.values is not None
     assert 100 * score(one.values) == pytest.approx(row.value)

@@ -12,8 +12,8 @@ from dinoskip.errors import ConfigError, DataError
 from dinoskip.estimates import cross_fitted_best, difference, estimate
 from dinoskip.records import RecordedRow, write_recorded_rows
 from dinoskip.results import EvalResult, write_rows
-from eval.baselines import discovery_baselines, hits_row
 from eval.compare import compare
+from eval.rows import hits_row
 
 IDS = tuple(f"image{i}" for i in range(40))
 CORLOC = EvalResult("CorLoc", 0.0, "tokencut", "", "voc", "trainval", 40, "net", epoch=3, protocol="tokencut tau=0.2")
@@ -34,7 +34,7 @@ def blocks(model: str, parts: dict[str, float]) -> list[RecordedRow]:
         hits_row(replace(CORLOC, model=model, block=block), hits(sum(map(ord, model + block)), part))
         for block, part in parts.items()
     ]
-    return [*recorded, *discovery_baselines({"full image": hits(9, 0.2).tolist()}, recorded[0].row)]
+    return [*recorded, hits_row(recorded[0].row.baseline("full image", 0.0), hits(9, 0.2))]
 
 
 def test_named_rows_are_paired_by_the_ids_of_their_images(tmp_path: Path) -> None:

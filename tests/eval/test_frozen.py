@@ -7,15 +7,10 @@ import torch
 
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.features.transform import Normalise
-from dinoskip.models import Backbone, create_model
 from eval.frozen import FrozenFeatures
+from tests.helpers.tiny_vit import tiny_vit
 
 CPU = torch.device("cpu")
-
-
-def backbone() -> Backbone:
-    torch.manual_seed(0)
-    return Backbone.from_model(create_model("vit_tiny_patch16", depth=2, img_size=32))
 
 
 def images(height: int, width: int) -> list[torch.Tensor]:
@@ -24,7 +19,7 @@ def images(height: int, width: int) -> list[torch.Tensor]:
 
 
 def test_features_are_the_backbones_of_the_padded_images() -> None:
-    network, pixels = backbone(), images(30, 40)
+    network, pixels = tiny_vit(), images(30, 40)
     keys = [("patches", 1), ("cls", 2), ("mean", 2)]
     features, grid = FrozenFeatures(network, keys, "final")(pixels)
     assert grid == (2, 3)
@@ -38,7 +33,7 @@ def test_features_are_the_backbones_of_the_padded_images() -> None:
 
 
 def test_what_cannot_be_read_is_named() -> None:
-    network = backbone()
+    network = tiny_vit()
     with pytest.raises(ConfigError, match="block 3 is beyond the 2 blocks"):
         FrozenFeatures(network, [("patches", 3)], "none")
     torch.nn.init.constant_(network.model.blocks[1].mlp.fc2.bias, float("nan"))

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eval.metrics import ConfusionMatrix, box_iou
+from eval.metrics import ConfusionMatrix
 
 
 def brute(preds: list, labels: list, classes: int, ignore: int, reduce: bool) -> tuple[float, float, float]:
@@ -79,36 +76,6 @@ def test_refuses_what_it_cannot_count() -> None:
         ConfusionMatrix(2).update(np.zeros((2, 2)), np.zeros((2, 2), int))
     with pytest.raises(ValueError, match="num_classes"):
         ConfusionMatrix(0)
-
-
-boxes = st.lists(st.tuples(*[st.integers(0, 6)] * 4), min_size=1, max_size=4)
-
-
-@settings(max_examples=60, deadline=None)
-@given(boxes, boxes)
-def test_box_iou_equals_counting_cells(a: list, b: list) -> None:
-    def cells(box: tuple) -> set:
-        return {(x, y) for x in range(box[0], box[2]) for y in range(box[1], box[3])}
-
-    wanted = [[len(cells(p) & cells(q)) / max(len(cells(p) | cells(q)), 1) for q in b] for p in a]
-    np.testing.assert_allclose(box_iou(a, b), wanted, atol=1e-12)
-
-
-def test_box_iou_shapes() -> None:
-    assert box_iou([0, 0, 2, 2], [[0, 0, 2, 1]]).tolist() == [[0.5]]
-    assert box_iou(np.zeros((0, 4)), [[0, 0, 1, 1]]).shape == (0, 1)
-    with pytest.raises(ValueError, match=r"\(N, 4\)"):
-        box_iou(np.zeros((2, 3)), np.zeros((1, 4)))
-
-
-def test_box_iou_equals_reference() -> None:
-    path = Path(__file__).parents[2].parent / "shared" / "golden" / "tokencut" / "iou_cases.json"
-    if not path.is_file():
-        pytest.skip("../shared/golden/tokencut is absent")
-    for case in json.loads(path.read_text()):
-        have = box_iou(case["pred"], case["gt"])[0]
-        np.testing.assert_allclose(have, case["iou_f32"], atol=1e-6)
-        assert bool((have >= 0.5).any()) == case["hit"]
 
 
 @settings(max_examples=25, deadline=None)

@@ -10,7 +10,7 @@ import torch
 from dinoskip.errors import DataError
 from dinoskip.results import EvalResult
 from eval.probe.stack import HeadStack
-from eval.surfaces import ChosenHeads, Measures, ScoredHeads, baseline_images, split_images
+from eval.surfaces import ChosenHeads, Measures, ScoredHeads, baseline_images, lowest_trials, split_images
 
 
 def test_rules_are_made_of_images_spread_evenly() -> None:
@@ -44,3 +44,10 @@ def test_rates_are_chosen_on_held_out_images_though_the_scored_ones_prefer_anoth
     alone = ChosenHeads(heads.measures, stack, None, scored)
     assert alone.chosen == [1]
     assert {recorded.row.note for recorded in alone.rows(context)} == {"best on validation"}
+
+
+def test_the_trial_of_the_lowest_error_is_taken_and_diverged_ones_are_not() -> None:
+    errors = np.array([[[np.nan, np.nan], [0.5, 0.7], [0.6, np.nan]], [[0.1, 0.1], [0.1, 0.1], [0.0, 0.3]]])
+    assert lowest_trials(errors, ["1", "2"], "depth") == [1, 0]
+    with pytest.raises(DataError, match="depth: block 7: no head has a score"):
+        lowest_trials(np.full((1, 2, 3), np.nan), ["7"], "depth")

@@ -15,15 +15,18 @@ from dinoskip.data.segmentation import SegmentationDataset
 from dinoskip.errors import ConfigError
 from dinoskip.estimates import SPLITS
 from dinoskip.features import FeatureSet, FeatureStore, FeatureWindows, Transform, export
-from dinoskip.models import Backbone, create_model
 from dinoskip.randomness import numpy_rng
 from dinoskip.records import read_records
 from dinoskip.results import EvalResult, read_rows
 from dinoskip.statistics import score
-from eval.cluster import ClusteringConfig, confusion, evaluate, kmeans_clustering, match
+from eval.cluster import ClusteringConfig, confusion, kmeans_clustering, match
 from eval.cluster.evaluation import scored_label
 from eval.metrics import ConfusionMatrix
 from tests.helpers.folders import contents
+from tests.helpers.tasks import evaluation_of
+from tests.helpers.tiny_vit import tiny_vit
+
+evaluate = evaluation_of("cluster")
 
 CONTEXT = {"model": "tiny", "seed": 3}
 
@@ -43,8 +46,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> SegmentationDataset:
 
 
 def store_of(dataset: SegmentationDataset, out: Path, config: ClusteringConfig, part: str = "val") -> FeatureStore:
-    torch.manual_seed(0)
-    backbone = Backbone.from_model(create_model("vit_tiny_patch8", depth=2, img_size=32))
+    backbone = tiny_vit(8)
     transform = Transform.model_validate(config.transform("train" if part == "train" else "val"))
     return export(backbone, dataset, out, "all", "out", "final", "float32", transform=transform)
 
@@ -56,7 +58,8 @@ def run(
     config: ClusteringConfig,
     fit: FeatureSet | None = None,
 ) -> list[EvalResult]:
-    return evaluate(fit or store, store, dataset, out, config, CONTEXT, fitted_on="train", seed=3)
+    features = (fit or store, store) if config.fitted_on == "train" else (store,)
+    return evaluate(*features, dataset, out, config, CONTEXT, seed=3)
 
 
 def test_every_block_equals_maps_made_one_by_one(dataset: SegmentationDataset, tmp_path: Path) -> None:
@@ -105,8 +108,7 @@ def test_every_block_equals_maps_made_one_by_one(dataset: SegmentationDataset, t
 def test_windows_give_the_files_of_a_store(dataset: SegmentationDataset, tmp_path: Path) -> None:
     config = ClusteringConfig(size=32, clusters=(2, 3), points=9, seeds=2)
     store = store_of(dataset, tmp_path / "features", config)
-    torch.manual_seed(0)
-    backbone = Backbone.from_model(create_model("vit_tiny_patch8", depth=2, img_size=32))
+    backbone = tiny_vit(8)
     windows = FeatureWindows(
         backbone, dataset, "all", dtype="float32", limit=1, batch_size=3, transform=store.transform
     )

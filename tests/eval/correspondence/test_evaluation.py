@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,19 +15,22 @@ from PIL import Image
 from dinoskip.data.keypoints import KeypointDataset
 from dinoskip.data.sets.scenes_pairs import ScenesPairsConfig
 from dinoskip.errors import ConfigError, DataError
-from dinoskip.models import Backbone, create_model
+from dinoskip.models import Backbone
 from dinoskip.records import read_records
 from dinoskip.results import EvalResult
 from dinoskip.statistics import score
-from eval.correspondence import CorrespondenceConfig, Matcher, Placement, evaluate, pck
+from eval.correspondence import CorrespondenceConfig, Matcher, Placement, pck
 from eval.correspondence.windows import groups_of_pairs, load_square
+from tests.helpers.tasks import evaluation_of
+from tests.helpers.tiny_vit import tiny_vit
+
+evaluate = partial(evaluation_of("correspondence"), facets=["key"], norms=["none"])
 
 CONFIG = CorrespondenceConfig(size=64, alphas=(0.1, 0.3), pictures=1)
 
 
 def tiny() -> Backbone:
-    torch.manual_seed(0)
-    return Backbone.from_model(create_model("vit_tiny_patch8", depth=2, img_size=64, embed_dim=24, num_heads=3))
+    return tiny_vit(8, 64, 2, embed_dim=24, num_heads=3)
 
 
 @pytest.fixture(scope="module")

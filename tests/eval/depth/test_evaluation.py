@@ -12,11 +12,14 @@ import torch
 from dinoskip.data.geometry import DepthDataset
 from dinoskip.data.sets.rooms import RoomsConfig
 from dinoskip.errors import DataError
-from dinoskip.models import Backbone, create_model
 from dinoskip.records import read_records
 from dinoskip.results import EvalResult
-from eval.depth import DepthConfig, evaluate
+from eval.depth import DepthConfig
 from eval.depth.scores import NAMES, depth_scores
+from tests.helpers.tasks import evaluation_of
+from tests.helpers.tiny_vit import tiny_vit
+
+evaluate = evaluation_of("depth")
 
 SETTINGS = {"iterations": 3, "batch_size": 2, "crop": (32, 32), "bins": 8, "maps": 2}
 CONFIG = RoomsConfig(images=9, size=32, val_fraction=0.34)
@@ -28,14 +31,9 @@ def rooms(tmp_path_factory: pytest.TempPathFactory) -> tuple[DepthDataset, Depth
     return CONFIG.open_depth(folder, "train", None), CONFIG.open_depth(folder, "val", None)
 
 
-def network() -> Backbone:
-    torch.manual_seed(0)
-    return Backbone.from_model(create_model("vit_tiny_patch16", depth=2, img_size=32))
-
-
 def rows_of(rooms: tuple[DepthDataset, DepthDataset], out: Path, **settings: object) -> list[EvalResult]:
     config = DepthConfig.model_validate({**SETTINGS, **settings})
-    return evaluate(network(), *rooms, "all", out, config, {"model": "net"}, multiscale=[1, 2], workers=1)
+    return evaluate(tiny_vit(), *rooms, "all", out, config, {"model": "net"}, multiscale=[1, 2], workers=1)
 
 
 def test_every_block_and_the_blocks_together(rooms: tuple[DepthDataset, DepthDataset], tmp_path: Path) -> None:
@@ -89,7 +87,7 @@ def test_baselines_are_the_median_and_the_mean_of_each_place(
 def test_features_that_are_not_finite_and_heads_that_diverge_are_refused(
     rooms: tuple[DepthDataset, DepthDataset], tmp_path: Path
 ) -> None:
-    broken = network()
+    broken = tiny_vit()
     torch.nn.init.constant_(broken.model.blocks[0].mlp.fc2.bias, float("inf"))
     config = DepthConfig.model_validate(SETTINGS)
     with pytest.raises(DataError, match="features of block 1 are not finite"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -10,15 +12,17 @@ from torch.nn import functional as F
 
 from dinoskip.data.geometry import DepthDataset
 from dinoskip.data.sets.rooms import RoomsConfig
-from dinoskip.models import Backbone, create_model
+from dinoskip.models import Backbone
 from eval.depth.config import DepthConfig
-from eval.depth.fit import DepthHeads, _crop, fit_heads, score_heads
+from eval.depth.fit import DepthHeads, _crop, fit_heads
 from eval.depth.scores import NAMES
 from eval.frozen import FrozenFeatures
 from eval.probe.loaders import training_batches
 from eval.probe.stack import HeadStack
 from eval.schedules import cycled_momentum, rate_factor
 from eval.stacked import draw_uniform, folded_heads, groups_of
+from tests.helpers.tasks import network_inputs
+from tests.helpers.tiny_vit import tiny_vit
 
 STEPS = 4
 SETTINGS = {
@@ -35,14 +39,13 @@ def rooms(tmp_path_factory: pytest.TempPathFactory) -> DepthDataset:
 
 @pytest.fixture(scope="module")
 def network() -> Backbone:
-    torch.manual_seed(0)
-    return Backbone.from_model(create_model("vit_tiny_patch16", depth=2, img_size=32))
+    return tiny_vit()
 
 
 def fitted(network: Backbone, rooms: DepthDataset, **settings: object) -> tuple[DepthHeads, DepthConfig]:
     config = DepthConfig.model_validate({**SETTINGS, **settings})
     groups = groups_of([1, 2], [1, 2], cls=config.cls)
-    return fit_heads(network, rooms, np.arange(len(rooms)), groups, config, workers=1), config
+    return fit_heads(network_inputs(network, config, train=rooms), np.arange(len(rooms)), groups), config
 
 
 def reference_loss(depth: torch.Tensor, truth: torch.Tensor, variance: bool) -> torch.Tensor:
@@ -113,7 +116,7 @@ def initial(
 
 def test_what_is_saved_predicts_what_was_scored(network: Backbone, rooms: DepthDataset) -> None:
     heads, _ = fitted(network, rooms, protocol="dinov3")
-    scored = score_heads(heads, rooms, np.arange(2), "x", mapped=1, workers=1)
+    scored = heads.score(rooms, np.arange(2), "x", mapped=1, workers=1)
     assert scored.scores.shape == (3, 2, 2, len(NAMES))
     assert scored.maps.shape == (3, 2, 1, 12, 12)
     tensors = folded_heads(heads.stack, [0, 0, 0], heads.norm.constants())
@@ -133,8 +136,8 @@ def test_what_is_saved_predicts_what_was_scored(network: Backbone, rooms: DepthD
 
 def test_flipped_predictions_are_turned_back(network: Backbone, rooms: DepthDataset) -> None:
     heads, _ = fitted(network, rooms)
-    both = DepthHeads(heads.stack, heads.norm, heads.features, heads.config.model_copy(update={"flip_test": True}))
-    mean = score_heads(both, rooms, np.arange(1), "x", workers=1).scores[0, 0, 0, 0]
+    both = replace(heads, config=heads.config.model_copy(update={"flip_test": True}))
+    mean = both.score(rooms, np.arange(1), "x", workers=1).scores[0, 0, 0, 0]
     image = torch.from_numpy(rooms.read(0)).permute(2, 0, 1)
     one, mirrored = next(iter(heads.predict([image, image.flip(2)], (40, 40))))[0]
     truth = torch.from_numpy(rooms.depth(0))

@@ -18,8 +18,11 @@ from dinoskip.errors import DataError
 from dinoskip.files import load_tensors
 from dinoskip.models import Backbone, create_model
 from dinoskip.results import read_rows
-from eval.detection import DetectionConfig, evaluate
+from eval.detection import DetectionConfig
 from eval.detection.objects import Objects, mirrored
+from tests.helpers.tasks import evaluation_of
+
+evaluate = evaluation_of("detection")
 
 SIDE = 64
 COCO_MINI = Path(__file__).parents[4] / "shared" / "data" / "coco_mini"

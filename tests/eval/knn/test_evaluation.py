@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,11 +14,14 @@ from PIL import Image
 import eval.knn.evaluation
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.features import FeatureWindows, Transform, export
-from dinoskip.models import Backbone, create_model
 from dinoskip.records import read_records
 from dinoskip.results import EvalResult, read_rows
-from eval.knn import KnnConfig, evaluate, knn_classify
+from eval.knn import KnnConfig, knn_classify
 from tests.helpers.folders import contents
+from tests.helpers.tasks import evaluation_of
+from tests.helpers.tiny_vit import tiny_vit
+
+evaluate = evaluation_of("knn")
 
 
 class Images:
@@ -30,16 +34,20 @@ class Images:
             pixels = rng.integers(0, 60, (20, 24, 3)) + 180 * label
             Image.fromarray(pixels.astype(np.uint8)).save(self.path(self.ids.index(name)))
 
+    class_names = ("dark", "light")
+
     def path(self, i: int) -> Path:
         return self.root / f"{self.ids[i]}.png"
+
+    def labels_of(self, ids: Sequence[str]) -> np.ndarray:
+        return self.labels[[self.ids.index(name) for name in ids]]
 
 
 @pytest.mark.parametrize("backend", ["torch", "faiss"])
 def test_windows_give_the_rows_of_stores(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: Literal["torch", "faiss"]
 ) -> None:
-    torch.manual_seed(0)
-    backbone = Backbone.from_model(create_model("vit_tiny_patch8", depth=2, img_size=16))
+    backbone = tiny_vit(8, 16, 2)
     transform = Transform(mode="center_crop", size=16)
     sets = {split: Images(tmp_path / "images", split, n) for split, n in (("train", 11), ("val", 6))}
     train, val = (
@@ -48,26 +56,21 @@ def test_windows_give_the_rows_of_stores(
     windows = FeatureWindows(backbone, sets["train"], "all", limit=1, batch_size=4, tokens=False, transform=transform)
     monkeypatch.setattr(eval.knn.evaluation, "_PART_VALUES", 3 * 2 * train.dim)  # three images, of windows of four
     for name, features in (("store", train), ("windows", windows)):
-        evaluate(
-            features, val, sets["train"].labels, sets["val"].labels, ["dark", "light"], tmp_path / name,
-            KnnConfig(k=(1, 3, 11), backend=backend), {}, device="cpu",
-        )  # fmt: skip
+        config = KnnConfig(k=(1, 3, 11), backend=backend)
+        evaluate(features, val, *sets.values(), tmp_path / name, config, {}, device="cpu")
     assert contents(tmp_path / "windows") == contents(tmp_path / "store")
     for k, config in ((12, KnnConfig(k=(12,))), (3, KnnConfig(k=(3,), backend="ivf"))):
         with pytest.raises(ConfigError, match=f"k: {k} neighbours were asked of 11" if k == 12 else "ivf needs"):
-            evaluate(windows, val, sets["train"].labels, sets["val"].labels, ["dark", "light"], tmp_path, config, {})
+            evaluate(windows, val, *sets.values(), tmp_path, config, {})
 
 
 def test_evaluate_classifies_every_block(tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    backbone = Backbone.from_model(create_model("vit_tiny_patch8", depth=2, img_size=16))
+    backbone = tiny_vit(8, 16, 2)
     transform = Transform(mode="center_crop", size=16)
     sets = {split: Images(tmp_path / "images", split, n) for split, n in (("train", 9), ("val", 6))}
     stores = {s: export(backbone, d, tmp_path / s, "all", tokens=False, transform=transform) for s, d in sets.items()}
-    rows = evaluate(
-        stores["train"], stores["val"], sets["train"].labels, sets["val"].labels, ["dark", "light"], tmp_path / "knn",
-        KnnConfig(k=(1, 3)), {"model": "tiny", "dataset": "shades"}, device="cpu",
-    )  # fmt: skip
+    context = {"model": "tiny", "dataset": "shades"}
+    rows = evaluate(*stores.values(), *sets.values(), tmp_path / "knn", KnnConfig(k=(1, 3)), context, device="cpu")
     assert read_rows(tmp_path / "knn" / "rows.json") == rows
     floor = [row for row in rows if row.is_baseline]
     assert [(r.model, r.metric, r.value) for r in floor] == [
@@ -88,14 +91,11 @@ def test_evaluate_classifies_every_block(tmp_path: Path) -> None:
         assert row.value == pytest.approx(100 * np.mean(have == sets["val"].labels))
     without = export(backbone, sets["val"], tmp_path / "without", "all", cls=False, transform=transform)
     with pytest.raises(DataError, match="no class tokens"):
-        evaluate(
-            stores["train"], without, sets["train"].labels, sets["val"].labels, ["a", "b"], tmp_path, KnnConfig(), {}
-        )
+        evaluate(stores["train"], without, *sets.values(), tmp_path, KnnConfig(), {})
 
 
 def test_blocks_in_turn_where_memory_is_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    torch.manual_seed(0)
-    backbone = Backbone.from_model(create_model("vit_tiny_patch8", depth=3, img_size=16))
+    backbone = tiny_vit(8, 16, 3)
     transform = Transform(mode="center_crop", size=16)
     sets = {split: Images(tmp_path / "images", split, n) for split, n in (("train", 9), ("val", 6))}
     stores = {s: export(backbone, d, tmp_path / s, "all", tokens=False, transform=transform) for s, d in sets.items()}
@@ -106,9 +106,7 @@ def test_blocks_in_turn_where_memory_is_small(tmp_path: Path, monkeypatch: pytes
         return original(train, *args, **kw)
 
     def rows(out: str, **settings: Any) -> list[EvalResult]:
-        labels = sets["train"].labels, sets["val"].labels
-        config = KnnConfig(k=(1, 3), **settings)
-        return evaluate(stores["train"], stores["val"], *labels, ["dark", "light"], tmp_path / out, config, {})
+        return evaluate(*stores.values(), *sets.values(), tmp_path / out, KnnConfig(k=(1, 3), **settings), {})
 
     monkeypatch.setattr(eval.knn.evaluation, "knn_predictions", predictions)
     whole = rows("whole")

@@ -11,12 +11,15 @@ import torch
 
 from dinoskip.data.labelled_folder import LabelledFolder
 from dinoskip.errors import DataError
-from dinoskip.models import Backbone, create_model
 from dinoskip.records import read_records
 from dinoskip.results import EvalResult
-from eval.linear import LinearConfig, evaluate
+from eval.linear import LinearConfig
 from eval.linear.fit import LinearHits
 from tests.helpers.labelled import make_classes
+from tests.helpers.tasks import evaluation_of
+from tests.helpers.tiny_vit import tiny_vit
+
+evaluate = evaluation_of("linear")
 
 SETTINGS = {
     "batch_size": 6,
@@ -36,14 +39,9 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[LabelledFolder, L
     )
 
 
-def network() -> Backbone:
-    torch.manual_seed(0)
-    return Backbone.from_model(create_model("vit_tiny_patch16", depth=2, img_size=32))
-
-
 def rows_of(folders: tuple[LabelledFolder, LabelledFolder], out: Path, **settings: object) -> list[EvalResult]:
     config = LinearConfig.model_validate({**SETTINGS, **settings})
-    return evaluate(network(), *folders, "all", out, config, {"model": "net", "dataset": "shapes"}, workers=1)
+    return evaluate(tiny_vit(), *folders, "all", out, config, {"model": "net", "dataset": "shapes"}, workers=1)
 
 
 def test_rows_records_and_trials(folders: tuple[LabelledFolder, LabelledFolder], tmp_path: Path) -> None:
@@ -102,7 +100,7 @@ def test_features_that_are_not_finite_and_heads_that_diverge_are_refused(
 ) -> None:
     with pytest.raises(DataError, match="linear: block 1: every head has diverged"):
         rows_of(folders, tmp_path, learning_rates=(1e38,))
-    broken = network()
+    broken = tiny_vit()
     torch.nn.init.constant_(broken.model.blocks[1].mlp.fc2.bias, float("nan"))
     with pytest.raises(DataError, match="features of block 2 are not finite"):
         evaluate(

@@ -13,14 +13,17 @@ from torch.nn import functional as F
 import eval.linear.fit as linear_fit
 from dinoskip.data.labelled_folder import LabelledFolder
 from dinoskip.errors import ConfigError
-from dinoskip.models import Backbone, create_model
+from dinoskip.models import Backbone
 from eval.frozen import FrozenFeatures
+from eval.heads import FittedHeads
 from eval.linear.config import LinearConfig
-from eval.linear.fit import LinearHeads, fit_heads, groups_of, logit_gradients, score_heads, span_of
+from eval.linear.fit import fit_heads, groups_of, logit_gradients, score_heads, span_of
 from eval.probe.loaders import training_batches
 from eval.probe.stack import HeadStack
 from eval.schedules import rate_factor
 from tests.helpers.labelled import make_classes
+from tests.helpers.tasks import network_inputs
+from tests.helpers.tiny_vit import tiny_vit
 
 SETTINGS = {"batch_size": 5, "epochs": 2, "size": 32, "learning_rates": (1e-1, 2.0), "last": (1, 2)}
 
@@ -32,14 +35,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> LabelledFolder:
 
 @pytest.fixture(scope="module")
 def network() -> Backbone:
-    torch.manual_seed(0)
-    return Backbone.from_model(create_model("vit_tiny_patch16", depth=3, img_size=32))
+    return tiny_vit(16, 32, 3)
 
 
-def fitted(network: Backbone, folder: LabelledFolder, **settings: object) -> tuple[LinearHeads, LinearConfig]:
+def fitted(network: Backbone, folder: LabelledFolder, **settings: object) -> tuple[FittedHeads, LinearConfig]:
     config = LinearConfig.model_validate({**SETTINGS, **settings})
     groups = groups_of([2, 3], None, config)
-    return fit_heads(network, folder, np.arange(len(folder)), groups, config, workers=1), config
+    return fit_heads(network_inputs(network, config, train=folder), np.arange(len(folder)), groups), config
 
 
 @pytest.mark.parametrize("protocol", ["dinov2", "dino"])

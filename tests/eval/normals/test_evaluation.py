@@ -14,10 +14,13 @@ import torch
 from dinoskip.data.geometry import NormalsDataset
 from dinoskip.data.sets.rooms import RoomsConfig
 from dinoskip.errors import DataError
-from dinoskip.models import Backbone, create_model
 from dinoskip.records import read_records
 from dinoskip.results import EvalResult
-from eval.normals import NAMES, NormalsConfig, evaluate, normal_scores
+from eval.normals import NAMES, NormalsConfig, normal_scores
+from tests.helpers.tasks import evaluation_of
+from tests.helpers.tiny_vit import tiny_vit
+
+evaluate = evaluation_of("normals")
 
 CONFIG = RoomsConfig(images=9, size=32, val_fraction=0.34)
 
@@ -28,14 +31,9 @@ def rooms(tmp_path_factory: pytest.TempPathFactory) -> tuple[NormalsDataset, Nor
     return CONFIG.open_normals(folder, "train", None), CONFIG.open_normals(folder, "val", None)
 
 
-def network() -> Backbone:
-    torch.manual_seed(0)
-    return Backbone.from_model(create_model("vit_tiny_patch16", depth=2, img_size=32))
-
-
 def rows_of(rooms: tuple[NormalsDataset, NormalsDataset], out: Path, **settings: object) -> list[EvalResult]:
     config = NormalsConfig.model_validate({"epochs": 2, "batch_size": 2, "maps": 2, "holdout": 0.4, **settings})
-    return evaluate(network(), *rooms, "all", out, config, {"model": "net"}, multiscale=[1, 2], workers=1)
+    return evaluate(tiny_vit(), *rooms, "all", out, config, {"model": "net"}, multiscale=[1, 2], workers=1)
 
 
 def test_every_block_and_the_blocks_together(rooms: tuple[NormalsDataset, NormalsDataset], tmp_path: Path) -> None:
@@ -75,7 +73,7 @@ def test_features_that_are_not_finite_and_heads_that_diverge_are_refused(
 ) -> None:
     with pytest.raises(DataError, match="normals: block 1: no head has a score"):
         rows_of(rooms, tmp_path, learning_rates=(1e38,))
-    broken = network()
+    broken = tiny_vit()
     torch.nn.init.constant_(broken.model.blocks[1].mlp.fc2.bias, float("nan"))
     with pytest.raises(DataError, match="features of block 2 are not finite"):
         evaluate(broken, *rooms, [2], tmp_path, NormalsConfig(), {}, workers=1)

@@ -9,16 +9,17 @@ from torch.nn import functional as F
 
 from dinoskip.data.geometry import NormalsDataset
 from dinoskip.data.sets.rooms import RoomsConfig
-from dinoskip.models import Backbone, create_model
 from eval.frozen import FrozenFeatures
 from eval.normals.angles import normal_scores
 from eval.normals.config import NormalsConfig
-from eval.normals.fit import _crop, fit_heads, score_heads
+from eval.normals.fit import _crop, fit_heads
 from eval.probe.loaders import training_batches
 from eval.probe.stack import HeadStack
 from eval.schedules import rate_factor
 from eval.stacked import draw_uniform, folded_heads, groups_of
 from tests.eval.normals.test_angles import plain_loss
+from tests.helpers.tasks import network_inputs
+from tests.helpers.tiny_vit import tiny_vit
 
 
 def rooms(folder: object) -> NormalsDataset:
@@ -28,11 +29,10 @@ def rooms(folder: object) -> NormalsDataset:
 
 def test_a_head_of_the_stack_is_a_convolution_trained_alone(tmp_path: object) -> None:
     dataset = rooms(tmp_path)
-    torch.manual_seed(0)
-    network = Backbone.from_model(create_model("vit_tiny_patch16", depth=2, img_size=32))
+    network = tiny_vit()
     config = NormalsConfig(epochs=2, batch_size=3, learning_rates=(1e-3, 1e-2))
     groups, every = groups_of([1, 2], [1, 2], cls=False), np.arange(len(dataset))
-    heads = fit_heads(network, dataset, every, groups, config, workers=1)
+    heads = fit_heads(network_inputs(network, config, train=dataset), every, groups)
     keys, steps = groups[2], config.steps(len(dataset))
     first = HeadStack([keys], [1.0], 4, network.dim, 0.0, torch.device("cpu"))
     draw_uniform(first, 0)
@@ -58,7 +58,7 @@ def test_a_head_of_the_stack_is_a_convolution_trained_alone(tmp_path: object) ->
     torch.testing.assert_close(have, conv.weight.detach()[:, :, 0, 0], atol=3e-5, rtol=1e-3)
     torch.testing.assert_close(heads.stack.bias[2, 1], conv.bias.detach(), atol=3e-5, rtol=1e-3)
 
-    scored = score_heads(heads, dataset, np.arange(2), "x", mapped=1, workers=1)
+    scored = heads.score(dataset, np.arange(2), "x", mapped=1, workers=1)
     assert scored.maps.shape == (3, 2, 1, 3, 12, 12)
     tensors = folded_heads(heads.stack, [0, 0, 1])
     one = dataset.read(0)

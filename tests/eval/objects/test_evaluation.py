@@ -9,21 +9,23 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 
 import eval.objects.evaluation
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.features import FeatureStore, FeatureWindows, Transform, export
-from dinoskip.models import Backbone, create_model
 from dinoskip.records import read_records
 from dinoskip.results import read_rows
 from dinoskip.statistics import score
 from eval.compare import compare
-from eval.objects import ObjectsConfig, evaluate, maskcut, match_boxes
+from eval.objects import ObjectsConfig, maskcut, match_boxes
 from eval.objects.evaluation import object_boxes, to_pixels
 from eval.objects.scores import match_masks, outline
 from tests.helpers.folders import contents
+from tests.helpers.tasks import evaluation_of
+from tests.helpers.tiny_vit import tiny_vit
+
+evaluate = evaluation_of("objects")
 
 
 @dataclass
@@ -52,8 +54,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Photographs:
 
 
 def store_of(dataset: Photographs, out: Path, transform: Transform) -> FeatureStore:
-    torch.manual_seed(0)
-    backbone = Backbone.from_model(create_model("vit_tiny_patch8", depth=2, img_size=32))
+    backbone = tiny_vit(8)
     return export(backbone, dataset, out, "all", "key", "none", "float32", transform=transform, batch_size=1)
 
 
@@ -66,9 +67,8 @@ def store(dataset: Photographs, tmp_path_factory: pytest.TempPathFactory) -> Fea
 def test_windows_give_the_files_of_a_store_after_a_stop_too(
     dataset: Photographs, store: FeatureStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    torch.manual_seed(0)
     windows = FeatureWindows(
-        Backbone.from_model(create_model("vit_tiny_patch8", depth=2, img_size=32)), dataset, "all", "key", "none",
+        tiny_vit(8), dataset, "all", "key", "none",
         "float32", limit=1, batch_size=1, transform=store.transform,
     )  # fmt: skip
     evaluate(store, dataset, tmp_path / "store", ObjectsConfig(size=64), {})

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
+from torchvision.ops import box_iou
 
 from dinoskip.statistics import score
-from eval.metrics import box_iou
 from eval.objects import match_boxes
 from eval.objects.scores import OVERLAPS, average_precision, match_masks, outline
 
@@ -30,7 +31,7 @@ def greedy(predicted: list[np.ndarray], truth: list[np.ndarray], overlap: float)
     for own, objects in zip(predicted, truth, strict=True):
         free = [True] * len(objects)
         for box in own:
-            iou = box_iou(box, objects)[0] if len(objects) else np.zeros(0)
+            iou = box_iou(*(torch.from_numpy(one).double().view(-1, 4) for one in (box, objects)))[0].tolist()
             best, chosen = min(overlap, 1 - 1e-10), -1
             for number, value in enumerate(iou):
                 if free[number] and value >= best:

@@ -13,15 +13,19 @@ from dinoskip.data.segmentation import SegmentationDataset
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.features import FeatureStore, Transform, export
 from dinoskip.files import read_json
-from dinoskip.models import Backbone, create_model
+from dinoskip.models import Backbone
 from dinoskip.rank_collapse import token_cosine
 from dinoskip.records import read_records
 from dinoskip.results import read_rows
 from dinoskip.statistics import score
 from eval.labelled import LabelledTokens, TokensUnderNorm
 from eval.metrics import ConfusionMatrix
-from eval.probe import ProbeConfig, evaluate
+from eval.probe import ProbeConfig
 from eval.probe.heads import load_heads, predict
+from tests.helpers.tasks import evaluation_of
+from tests.helpers.tiny_vit import tiny_vit
+
+evaluate = evaluation_of("probe")
 
 CPU = torch.device("cpu")
 
@@ -49,8 +53,7 @@ def some_dataset(root: Path, split: str, count: int) -> SegmentationDataset:
 @pytest.fixture(scope="module")
 def sets(tmp_path_factory: pytest.TempPathFactory) -> dict:
     root = tmp_path_factory.mktemp("squares")
-    torch.manual_seed(0)
-    backbone = Backbone.from_model(create_model("vit_tiny_patch8", depth=2, img_size=32))
+    backbone = tiny_vit(8)
     found = {}
     for split, count in (("train", 12), ("val", 5)):
         dataset = some_dataset(root / "images", split, count)

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.bench_memory import peak, simulated
+from benchmarks.bench_memory import simulated
+from benchmarks.measuring import peak
 from dinoskip.environment import memory_limit
 from dinoskip.errors import ConfigError
 from eval.probe import fit_probes

@@ -20,13 +20,17 @@ from dinoskip.models import Backbone, create_model
 from dinoskip.randomness import numpy_rng
 from eval.labelled import LabelledTokens
 from eval.metrics import ConfusionMatrix
-from eval.probe import ProbeConfig, evaluate_live
+from eval.probe import ProbeConfig
 from eval.probe.crops import augmented
 from eval.probe.fit import fit_heads, score_heads, split_images
 from eval.probe.heads import load_heads
 from eval.probe.live import LiveTokenLoader, RunningNorm, prefetched
 from eval.probe.loaders import training_batches
 from eval.probe.stack import HeadStack
+from tests.helpers.tasks import evaluation_of
+from tests.helpers.tiny_vit import tiny_vit
+
+evaluate = evaluation_of("probe")
 
 CLASSES = ("dark", "light", "red")
 TINY = {"protocol": "dinov2", "size": 32, "stride": 20, "iterations": 6, "batch_size": 4, "warmup": 0.2}
@@ -55,8 +59,7 @@ def sets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, SegmentationData
 
 @pytest.fixture(scope="module")
 def backbone() -> Backbone:
-    torch.manual_seed(0)
-    return Backbone.from_model(create_model("vit_tiny_patch8", depth=2, img_size=32))
+    return tiny_vit(8)
 
 
 def loader_of(
@@ -210,12 +213,12 @@ def _slide(path: Path, label: Any, stack: Any, backbone: Backbone, config: Probe
     return whole[0].argmax(0).numpy().astype(np.uint8)
 
 
-def test_evaluate_live_writes_what_it_found(
+def test_live_evaluation_writes_what_it_found(
     sets: dict[str, SegmentationDataset], backbone: Backbone, tmp_path: Path
 ) -> None:
     config = ProbeConfig(**{**TINY, "seeds": 2, "distort": None, "learning_rates": (1e-2, 3e-2)})
     context = {"model": "tiny"}
-    rows = evaluate_live(
+    rows = evaluate(
         backbone,
         sets["train"],
         sets["val"],
@@ -249,7 +252,7 @@ def test_evaluate_live_writes_what_it_found(
     heads, _ = load_heads(tmp_path / "heads_layer.safetensors")
     assert [head.blocks for head in heads] == [(1,), (2,)]
     assert {probe["seed"] for probe in read_json(tmp_path / "probes.json")["probes"]} == {3, 4}
-    again = evaluate_live(
+    again = evaluate(
         backbone, sets["train"], sets["val"], [2], tmp_path, config, context, seed=3, norms=["final"], workers=1
     )
     wanted = [row.value for row in rows if (row.block, row.norm) == ("2", "final")]
@@ -258,7 +261,7 @@ def test_evaluate_live_writes_what_it_found(
 
 def test_a_block_that_is_not_there(sets: dict[str, SegmentationDataset], backbone: Backbone, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="block 5 is beyond the 2 blocks"):
-        evaluate_live(backbone, sets["train"], sets["val"], [1, 5], tmp_path, ProbeConfig(**TINY), {})
+        evaluate(backbone, sets["train"], sets["val"], [1, 5], tmp_path, ProbeConfig(**TINY), {}, norms=["final"])
 
 
 @pytest.mark.gpu
@@ -266,10 +269,9 @@ def test_a_block_that_is_not_there(sets: dict[str, SegmentationDataset], backbon
 def test_a_gpu_finds_what_a_cpu_finds(name: str, sets: dict[str, SegmentationDataset], tmp_path: Path) -> None:
     config, values = ProbeConfig(**RECIPES[name]), []
     for device in ("cpu", "cuda"):
-        torch.manual_seed(0)
-        backbone = Backbone.from_model(create_model("vit_tiny_patch8", depth=2, img_size=32)).to(device)
+        backbone = tiny_vit(8).to(device)
         (tmp_path / device).mkdir()
-        rows = evaluate_live(backbone, sets["train"], sets["val"], "all", tmp_path / device, config, {})
+        rows = evaluate(backbone, sets["train"], sets["val"], "all", tmp_path / device, config, {}, norms=["final"])
         values.append([row.value for row in rows])
     np.testing.assert_allclose(values[1], values[0], atol=2.0)  # percent: pixels at the edge of two classes
 
@@ -278,7 +280,10 @@ def test_weights_that_have_diverged(sets: dict[str, SegmentationDataset], tmp_pa
     model = create_model("vit_tiny_patch8", depth=2, img_size=32)
     nn.init.constant_(model.blocks[1].mlp.fc2.bias, float("nan"))
     with pytest.raises(DataError, match="features of block 2 are not finite"):
-        evaluate_live(Backbone.from_model(model), sets["train"], sets["val"], [1, 2], tmp_path, ProbeConfig(**TINY), {})
+        evaluate(
+            Backbone.from_model(model), sets["train"], sets["val"], [1, 2], tmp_path, ProbeConfig(**TINY), {},
+            norms=["final"],
+        )  # fmt: skip
     assert not list(tmp_path.iterdir())
 
 

@@ -13,14 +13,17 @@ import eval.retrieval.evaluation as evaluation
 from dinoskip.data.segmentation import SegmentationDataset
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.features import FeatureStore, FeatureWindows, Transform, export
-from dinoskip.models import Backbone, create_model
 from dinoskip.rank_collapse import token_cosine
 from dinoskip.records import read_records
 from dinoskip.results import read_rows
 from dinoskip.statistics import score
 from eval.labelled import LabelledTokens
 from eval.metrics import ConfusionMatrix
-from eval.retrieval import Memory, RetrievalConfig, evaluate, remember, retrieve
+from eval.retrieval import Memory, RetrievalConfig, remember, retrieve
+from tests.helpers.tasks import evaluation_of
+from tests.helpers.tiny_vit import tiny_vit
+
+evaluate = evaluation_of("retrieve")
 
 CPU = torch.device("cpu")
 
@@ -88,8 +91,7 @@ def some_dataset(root: Path, split: str, count: int) -> SegmentationDataset:
 
 
 def test_evaluate_labels_by_every_block(tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    backbone = Backbone.from_model(create_model("vit_tiny_patch8", depth=2, img_size=32))
+    backbone = tiny_vit(8)
     sets = {split: some_dataset(tmp_path / "images", split, n) for split, n in (("train", 6), ("val", 4))}
     stores = {s: export(backbone, d, tmp_path / s, "all", transform=Transform(size=32)) for s, d in sets.items()}
     config = RetrievalConfig(memory=60, k=5)

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,14 +14,18 @@ from dinoskip.config import RawConfig, settings_for_key, validate
 from dinoskip.data.segmentation import SegmentationDataset
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.features import FeatureStore, FeatureWindows, Transform, export
-from dinoskip.models import Backbone, create_model
+from dinoskip.models import Backbone
 from dinoskip.results import EvalResult
 from eval.labelled import LabelledTokens
 from eval.metrics import scores_of_areas
-from eval.retrieval import RetrievalConfig, evaluate, remember, retrieve
+from eval.retrieval import RetrievalConfig, remember, retrieve
 from eval.retrieval.few import balanced_draw, images_per_class
 from eval.retrieval.task import TASK, RetrieveSection
 from tests.eval.retrieval.test_evaluation import CPU, some_dataset
+from tests.helpers.tasks import evaluation_of
+from tests.helpers.tiny_vit import tiny_vit
+
+evaluate = evaluation_of("retrieve")
 
 
 @pytest.mark.parametrize(
@@ -78,9 +81,8 @@ Measured = tuple[Backbone, dict[str, FeatureStore], dict[str, SegmentationDatase
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> Measured:
-    torch.manual_seed(0)
     root = tmp_path_factory.mktemp("few")
-    backbone = Backbone.from_model(create_model("vit_tiny_patch8", depth=2, img_size=32))
+    backbone = tiny_vit(8)
     sets = {split: some_dataset(root / "images", split, n) for split, n in (("train", 12), ("val", 4))}
     stores = {s: export(backbone, d, root / s, "all", transform=Transform(size=32)) for s, d in sets.items()}
     return backbone, stores, sets
@@ -96,9 +98,10 @@ def test_means_and_draws_of_one_export(measured: Measured, tmp_path: Path) -> No
     config = RetrievalConfig(memory=60, k=5, few=(2, 4), draws=(7, 9, 11))
     without = config.model_copy(update={"few": ()})
     whole = evaluate(*stores.values(), *sets.values(), tmp_path / "all", without, {}, device="cpu")
-    lists = {"first": sets["train"].ids[:2], "second": sets["train"].ids[4:6], "long": sets["train"].ids[:5]}
-    out = tmp_path / "few"
-    rows = evaluate(*stores.values(), *sets.values(), out, config, {"model": "tiny"}, device="cpu", lists=lists)
+    train, val = sets.values()
+    config = RetrieveSection(**config.model_dump(), lists=("first", "second", "long"))
+    data = train, train.part(range(2)), train.part(range(4, 6)), train.part(range(5)), val
+    rows = evaluate(*stores.values(), *data, tmp_path / "few", config, {"model": "tiny"}, device="cpu")
     assert [replace(row, model="") for row in rows[: len(whole) - 1]] == whole[:-1], "all images: as without"
     values = of_parts(rows)
     part = "1/4 of train by class (4 images)"
@@ -116,16 +119,18 @@ def test_means_and_draws_of_one_export(measured: Measured, tmp_path: Path) -> No
     assert set(np.bincount(memory.images)) == {12}, "the memory is divided among the images of the list"
     assert {row.note for row in rows if "lists of 2" in row.protocol} == {"", "first, seed 1", "second, seed 2"}
     windows = FeatureWindows(backbone, sets["train"], "all", limit=5, batch_size=2, transform=Transform(size=32))
-    out, val = tmp_path / "windows", stores["val"]
-    again = evaluate(windows, val, *sets.values(), out, config, {"model": "tiny"}, device="cpu", lists=lists)
+    out = tmp_path / "windows"
+    again = evaluate(windows, stores["val"], *data, out, config, {"model": "tiny"}, device="cpu")
     assert again == rows, "the same numbers, to the last bit, from one pass without a store"
 
 
 def test_what_cannot_be_drawn_is_said(measured: Measured, tmp_path: Path) -> None:
     _, stores, sets = measured
-    config = RetrievalConfig(memory=60, k=5)
+    config = RetrieveSection(memory=60, k=5, lists=("other",))
     with pytest.raises(DataError, match="list other: image 'val0' is not in squares train"):
-        evaluate(*stores.values(), *sets.values(), tmp_path, config, {}, device="cpu", lists={"other": ["val0"]})
+        evaluate(
+            *stores.values(), sets["train"], sets["val"].part([0]), sets["val"], tmp_path, config, {}, device="cpu"
+        )
     small = RetrievalConfig(memory=60, k=40, few=(12,))
     with pytest.raises(ConfigError, match="k: 40 neighbours were asked of 32 remembered patches"):
         evaluate(*stores.values(), *sets.values(), tmp_path, small, {}, device="cpu")

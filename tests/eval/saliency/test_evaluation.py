@@ -7,22 +7,24 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 
 from dinoskip.data.segmentation import SegmentationDataset
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.features import FeatureStore, FeatureWindows, Transform, export
 from dinoskip.images import read_image
-from dinoskip.models import Backbone, create_model
 from dinoskip.records import read_records
 from dinoskip.results import EvalResult, read_rows
 from dinoskip.statistics import score
 from eval.compare import compare
-from eval.saliency import BilateralGrid, SaliencyConfig, evaluate, solve
+from eval.saliency import BilateralGrid, SaliencyConfig, solve
 from eval.tokencut import TokenCut, tokencut
 from tests.eval.saliency.test_scores import f_by_hand
 from tests.helpers.folders import contents
+from tests.helpers.tasks import evaluation_of
+from tests.helpers.tiny_vit import tiny_vit
+
+evaluate = evaluation_of("saliency")
 
 SIZES = ((40, 56), (37, 64), (12, 9))  # the last one has a single patch: nothing to cut
 
@@ -43,8 +45,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> SegmentationDataset:
 
 
 def store_of(dataset: SegmentationDataset, out: Path, transform: Transform) -> FeatureStore:
-    torch.manual_seed(0)
-    backbone = Backbone.from_model(create_model("vit_tiny_patch8", depth=2, img_size=32))
+    backbone = tiny_vit(8)
     return export(backbone, dataset, out, "all", "key", "none", "float32", transform=transform)
 
 
@@ -55,9 +56,8 @@ def store(dataset: SegmentationDataset, tmp_path_factory: pytest.TempPathFactory
 
 
 def test_windows_give_the_files_of_a_store(dataset: SegmentationDataset, store: FeatureStore, tmp_path: Path) -> None:
-    torch.manual_seed(0)
     windows = FeatureWindows(
-        Backbone.from_model(create_model("vit_tiny_patch8", depth=2, img_size=32)), dataset, "all", "key", "none",
+        tiny_vit(8), dataset, "all", "key", "none",
         "float32", limit=1, batch_size=1, transform=store.transform,
     )  # fmt: skip
     assert len(windows.windows()) == 3

@@ -17,16 +17,19 @@ import eval.tokencut.store
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.features import FeatureStore, FeatureWindows, Transform, export
 from dinoskip.images import read_image
-from dinoskip.models import Backbone, create_model
 from dinoskip.rank_collapse import token_cosine
 from dinoskip.records import read_records
 from dinoskip.results import read_rows
 from dinoskip.statistics import wilson
 from eval.discovery import corloc, is_hit
 from eval.pixels import pixel_tokens
-from eval.tokencut import TokenCut, TokenCutConfig, evaluate, to_pixels, tokencut
+from eval.tokencut import TokenCut, TokenCutConfig, to_pixels, tokencut
 from eval.tokencut.lost import lost
 from tests.helpers.folders import contents
+from tests.helpers.tasks import evaluation_of
+from tests.helpers.tiny_vit import tiny_vit
+
+evaluate = evaluation_of("tokencut")
 
 SIZES = ((40, 56), (64, 33), (24, 24), (41, 80))
 
@@ -59,21 +62,16 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Boxes:
     return boxes
 
 
-def tiny_backbone() -> Backbone:
-    torch.manual_seed(0)
-    return Backbone.from_model(create_model("vit_tiny_patch8", depth=2, img_size=32))
-
-
 def windows_of(dataset: Boxes) -> FeatureWindows:
     """A window an image."""
     native = Transform(mode="native")
     return FeatureWindows(
-        tiny_backbone(), dataset, "all", facet="key", norm="none", dtype="float32", transform=native, limit=1
+        tiny_vit(8), dataset, "all", facet="key", norm="none", dtype="float32", transform=native, limit=1
     )
 
 
 def store_of(dataset: Boxes, out: Path, mode: str = "native") -> FeatureStore:
-    backbone = tiny_backbone()
+    backbone = tiny_vit(8)
     transform = Transform.model_validate({"mode": mode, "size": 32})
     return export(backbone, dataset, out, "all", facet="key", norm="none", dtype="float32", transform=transform)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import cv2
@@ -16,17 +17,16 @@ from dinoskip.data.sequences import SequenceDataset
 from dinoskip.data.sets.scenes_video import ScenesVideoConfig
 from dinoskip.errors import ConfigError, DataError
 from dinoskip.images import read_image
-from dinoskip.models import Backbone, create_model
+from dinoskip.models import Backbone
 from dinoskip.records import read_records
 from dinoskip.results import EvalResult
 from dinoskip.statistics import score
-from eval.places import places_of
+from eval.places import Place
 from eval.video import (
     PropagationRule,
     VideoConfig,
     VideoMemory,
     at_size,
-    evaluate,
     first_masks,
     frame_scores,
     hard_labels,
@@ -34,14 +34,17 @@ from eval.video import (
     unit_tokens,
 )
 from eval.video.frames import FramePasses
+from tests.helpers.tasks import evaluation_of
+from tests.helpers.tiny_vit import tiny_vit
+
+evaluate = partial(evaluation_of("video"), norms=["final"])
 
 CONFIG = VideoConfig(short_side=64, memory=2, radius=3, pictures=1)
 
 
 @pytest.fixture(scope="module")
 def backbone() -> Backbone:
-    torch.manual_seed(0)
-    return Backbone.from_model(create_model("vit_tiny_patch8", depth=2, img_size=64, embed_dim=24, num_heads=3))
+    return tiny_vit(8, 64, 2, embed_dim=24, num_heads=3)
 
 
 @pytest.fixture(scope="module")
@@ -159,7 +162,7 @@ def test_the_deviation_of_red_is_an_option(
     config = VideoConfig.model_validate({"protocol": protocol, "short_side": 64})
     assert config.label == protocol
     sequence = videos.sequences[0]
-    places = places_of(backbone, [1], None, ["out"], ["none"])
+    places = {"1": Place("out", "none", (1,))}
     frames = list(FramePasses(backbone, places, config, 1).tokens(sequence, (64, 64)))
     pixels = torch.from_numpy(cv2.resize(read_image(sequence.frames[4]), (64, 64))) / 255
     image = (pixels - torch.tensor([0.485, 0.456, 0.406])) / torch.tensor([red, 0.224, 0.225])
@@ -203,8 +206,7 @@ def test_bad_input_is_named(backbone: Backbone, videos: SequenceDataset, tmp_pat
 
 
 def test_features_that_are_not_finite_are_named(videos: SequenceDataset, tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    broken = Backbone.from_model(create_model("vit_tiny_patch8", depth=2, img_size=64, embed_dim=24, num_heads=3))
+    broken = tiny_vit(8, 64, 2, embed_dim=24, num_heads=3)
     broken.model.blocks[1].mlp.fc2.bias.data[3] = float("nan")
     with pytest.raises(DataError, match=r"00000\.jpg: features of block 2 are not finite"):
         evaluate(broken, videos, [1, 2], tmp_path, CONFIG, {})

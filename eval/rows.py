@@ -1,0 +1,162 @@
+"""Result rows of evaluations: what the rows of a network on a data set share, and rows of hits, areas and means.
+
+Areas (n, 3, K) are of every image and class the pixels that are right, predicted and labelled
+(``ConfusionMatrix.areas``). Intervals are at 95 %, over images: they say how much a score would vary with other images
+drawn like these, not what another seed of training would change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dinoskip.console import log
+from dinoskip.records import RecordedRow, areas_record
+from dinoskip.results import EvalResult, best_by_heldout
+from dinoskip.statistics import interval, score, wilson
+from dinoskip.tasks import TaskInputs, is_error
+from eval.metrics import scores_of_areas
+
+T = TypeVar("T")
+_UNIT = 1_000_000  # records are whole numbers: millionths
+
+
+@dataclass(frozen=True)
+class Trials(Generic[T]):
+    """Trials of a head: the one ``chosen``, on held-out images or without any on validation, and the ``best`` there.
+
+    ``heldout`` is the chosen one's score on held-out images in percent, None without any, for row number ``at``.
+    """
+
+    chosen: T
+    best: T
+    several: bool
+    heldout: float | None
+    at: int = 0
+
+
+def row_like(given: TaskInputs, task: str, metric: str = "", **fields: Any) -> EvalResult:
+    """A row without block and value, of the scored split's features, or of the network; ``fields`` are others of it."""
+    scored = list(given.labels.values())[-1]
+    about = {"dataset": getattr(scored, "name", ""), "split": getattr(scored, "split", ""), "seed": given.seed}
+    if given.features:
+        features = list(given.features.values())[-1]
+        about |= {"n": len(features), "facet": features.facet, "norm": features.norm}
+        about |= {"resolution": features.transform.label, "weights": features.weights_hash}
+    else:
+        about |= {"n": len(scored), "facet": given.facets[0], "weights": given.backbone.weights_hash}
+    row = EvalResult(**{"metric": metric, "value": 0.0, "task": task, "block": "", **about, **fields})
+    return row.with_context(given.context)
+
+
+def baseline_rows(name: str, rows: Iterable[RecordedRow]) -> list[RecordedRow]:
+    """Rows, and their records, as those of the rule ``name`` (:meth:`EvalResult.baseline`)."""
+    return [replace(one, row=one.row.baseline(name, one.row.value, one.row.low, one.row.high)) for one in rows]
+
+
+def log_best(recorded: Sequence[RecordedRow], metric: str) -> None:
+    """Say which block has the best value of ``metric``, and which one held-out training images choose."""
+    rows = [one.row for one in recorded if one.row.metric == metric and not one.row.is_baseline]
+    first = [row for row in rows if row.note == rows[0].note]
+    best = max(first, key=lambda row: np.nan_to_num(row.ranking_value, nan=-np.inf))
+    log.info("%s: best is block %s with %s %s", best.task, best.block, best.shown, metric)
+    if (chosen := best_by_heldout(first)) is not None:
+        text = "%s: chosen by held-out training images is block %s with %s %s"
+        log.info(text, chosen.task, chosen.block, chosen.shown, metric)
+
+
+def hits_row(like: EvalResult, hits: ArrayLike) -> RecordedRow:
+    """Return ``like`` with the share of hits, bool (n,), as its value in percent, and their Wilson interval."""
+    flags = np.asarray(hits, dtype=bool)
+    low, high = wilson(int(flags.sum()), flags.size)
+    value = float(flags.mean()) if flags.size else float("nan")
+    row = replace(like, value=100 * value, low=100 * low, high=100 * high)
+    return RecordedRow(row, flags.astype(np.uint8))
+
+
+def miou_interval(areas: NDArray[np.integer]) -> tuple[float, float]:
+    """Return the interval (0..1) of the mIoU over a data set; nan if it has fewer than 2 images or no pixel.
+
+    The mIoU is of the classes of the reported set (:func:`dinoskip.statistics.interval`); its ``areas`` are (n, 3, K).
+    """
+    right, predicted, labelled = (areas[:, i].astype(np.int64) for i in range(3))
+    return interval(np.stack([right, predicted + labelled - right], -1), labelled.sum(0))
+
+
+def miou_row(like: EvalResult, areas: NDArray[np.integer]) -> RecordedRow:
+    """Return ``like`` with the mIoU in percent and its interval, of areas (n, 3, K)."""
+    low, high = miou_interval(areas)
+    miou = scores_of_areas(areas.sum(0, dtype=np.int64)).miou
+    return RecordedRow(replace(like, value=100 * miou, low=100 * low, high=100 * high), areas_record(areas))
+
+
+def segmentation_rows(like: EvalResult, areas: NDArray[np.integer]) -> list[RecordedRow]:
+    """Return the rows of mIoU, mAcc and aAcc, otherwise as ``like`` (of mIoU), of areas (n, 3, K)."""
+    scores = scores_of_areas(areas.sum(0, dtype=np.int64))
+    others = (("mAcc", scores.macc), ("aAcc", scores.aacc))
+    rows = [RecordedRow(replace(like, metric=name, value=100 * value)) for name, value in others]
+    return [miou_row(like, areas), *rows]
+
+
+def scored_rows(like: EvalResult, names: Sequence[str], scores: NDArray[np.float64]) -> list[RecordedRow]:
+    """Return ``like`` once for each measure of ``names``, with its mean over images, interval and records.
+
+    ``scores`` (n, M), NaN where an image has none, are in the measure's own unit for errors
+    (:func:`dinoskip.tasks.is_error`), else shares (0..1), whose rows are in percent.
+    """
+    scaled = scores * np.array([1.0 if is_error(name) else 100.0 for name in names])
+    rows = []
+    for name, values in zip(names, scaled.T, strict=True):
+        (low, high), there = interval(values), np.isfinite(values)
+        mean = float(np.nanmean(values)) if there.any() else float("nan")
+        row = replace(like, metric=name, value=mean, low=low, high=high, n=int(there.sum()))
+        rows.append(RecordedRow(row, values / 100))
+    return rows
+
+
+def chosen_rows(
+    like: EvalResult, rows_of: Callable[[EvalResult, T], list[RecordedRow]], trials: Trials[T]
+) -> list[RecordedRow]:
+    """Return the rows of the chosen trial, and of several trials those of the best on validation, without records.
+
+    ``rows_of(like, trial)`` are those of one. Without held-out images the choice is on validation; the rows say so.
+    """
+    noted = replace(like, note="best on validation")
+    if trials.heldout is None:
+        return rows_of(noted if trials.several else like, trials.chosen)
+    rows = rows_of(like, trials.chosen)
+    rows[trials.at] = replace(rows[trials.at], row=replace(rows[trials.at].row, heldout=trials.heldout))
+    return rows + ([replace(one, values=None) for one in rows_of(noted, trials.best)] if trials.several else [])
+
+
+def mean_record(sums: ArrayLike, counts: ArrayLike) -> NDArray[np.int64]:
+    """Return the record (n, 1, 2) of images whose ``counts`` (n,) things score ``sums`` (n,) in 0..1, in millionths.
+
+    Its score (:func:`dinoskip.statistics.score`) is the mean over all things of all images.
+    """
+    pair = np.stack([np.asarray(sums, dtype=np.float64), np.asarray(counts, dtype=np.float64)], -1)
+    return np.rint(pair * _UNIT).astype(np.int64)[:, None]
+
+
+def mean_rows(like: EvalResult, records: Iterable[tuple[str, NDArray[np.int64]]]) -> list[RecordedRow]:
+    """Return rows in percent, otherwise as ``like``, of (metric, record), with their intervals over images."""
+    rows = []
+    for metric, record in records:
+        low, high = interval(record)
+        row = replace(like, metric=metric, value=100 * score(record), low=100 * low, high=100 * high)
+        rows.append(RecordedRow(row, record))
+    return rows
+
+
+def mean_row(rows: Sequence[EvalResult]) -> EvalResult:
+    """Return the row of the mean over seeds, with the standard deviation (n - 1 in the denominator).
+
+    It has no interval over images: that is of one fit.
+    """
+    values, heldout = [row.value for row in rows], [row.heldout for row in rows if row.heldout is not None]
+    mean = replace(rows[0], value=float(np.mean(values)), deviation=float(np.std(values, ddof=1)), low=None, high=None)
+    return replace(mean, heldout=float(np.mean(heldout)) if heldout else None)
