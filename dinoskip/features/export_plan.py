@@ -131,30 +131,28 @@ def plan_export(
     with ThreadPoolExecutor(8) as pool:
         originals = list(pool.map(image_size, paths))
     sizes = [transform.padded_size(height, width, backbone.size_multiple) for height, width in originals]
-    grids = [(height // patch, width // patch) for height, width in sizes]
     ragged = transform.ragged
     facets, norms = _read_points(facet, norm)
     several = len(facets) > 1
     starts = {stride: _starts(sizes, stride) for stride in {backbone.stride(b) for b in chosen}} if ragged else None
-    shapes: dict[str, tuple[int, ...]] = {}
+    arrays: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {}
     strides: dict[str, int] = {}
     for name, block in product(facets, chosen):
         width, stride, prefix = backbone.width(name, block), backbone.stride(block), name if several else ""
         if tokens:
             rows = (int(starts[stride][-1]),) if starts else (len(ids), _cells(sizes[0], stride))
             strides[tokens_name(block, prefix)] = stride
-            shapes[tokens_name(block, prefix)] = (*rows, width)
+            arrays[tokens_name(block, prefix)] = (STORED[dtype], (*rows, width))
         if cls:
-            shapes[cls_name(block, prefix)] = (len(ids), width)
+            arrays[cls_name(block, prefix)] = (STORED[dtype], (len(ids), width))
     widths = [backbone.width(name, chosen[0]) for name in facets]
-    arrays = {name: (STORED[dtype], shape) for name, shape in shapes.items()}
     manifest: dict[str, Any] = {
         "kind": "features", "format": FORMAT, "ids": ids, "blocks": chosen,
         "facet": facets if several else facets[0], "norm": norms if several else norms[0],
         "dtype": dtype, "layout": "ragged" if ragged else "fixed", "tokens": tokens, "cls": cls,
         "depth": backbone.depth, "dim": widths if several else widths[0], "patch_size": patch,
         "transform": settings_for_key(transform),
-        "grids": [list(grid) for grid in (grids if ragged else grids[:1])],
+        "grids": [[height // patch, width // patch] for height, width in (sizes if ragged else sizes[:1])],
         "image_sizes": [list(size) for size in originals], "weights_hash": backbone.weights_hash,
         "mean": list(backbone.mean), "std": list(backbone.std),
     }  # fmt: skip
