@@ -288,6 +288,7 @@ def _figures(task: Task, report: Report, analysis: Analysis | None, out: Path) -
     drawn = [
         loss_of(task, report.variants, out / "loss"),
         figures.online_figure(logs, out / "online"),
+        figures.skip_weight_figure(logs, out / "skip-weight"),
         figures.blocks_figure(kept, out / "blocks", report.baselines),
         figures.epochs_figure(kept, out / "epochs", optimizers),
         figures.depth_figure(kept, _families(task.settings.trained), out / "depth"),

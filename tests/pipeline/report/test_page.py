@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from dinoskip.pipeline.study_runner import report_without_missing
 from dinoskip.pipeline.variants import Variant
 from dinoskip.records import write_records
 from dinoskip.results import EvalResult, write_rows
+from visualize import figures
 from visualize.report.config import ReportConfig
 
 
@@ -204,3 +206,14 @@ def test_a_rate_that_the_sweep_leaves_unresolved_is_said_of_its_network(tmp_path
     skip, deep = (report_page._variant(stage, name, []) for name in ("skip", "deep"))
     assert (skip.unresolved, skip.settings["swept learning rate"]) == (why, "0.001 (rate unresolved)")
     assert (deep.unresolved, deep.settings["swept learning rate"]) == ("", 1e-3)
+
+
+def test_every_figure_that_there_is_is_drawn_by_a_page() -> None:
+    """A figure that no page draws is lost without a word: the skips' weight was, for a day."""
+    root = Path(__file__).parents[3]
+    code = "".join(
+        path.read_text() for folder in ("dinoskip", "visualize", "eval") for path in (root / folder).rglob("*.py")
+    )
+    named = [name for name in figures.__all__ if name.endswith("_figure")]
+    assert named
+    assert [name for name in named if len(re.findall(rf"\b{name}\(", code)) < 2] == []
