@@ -139,8 +139,9 @@ the subtraction changes CorLoc there from {annealed_as_is} to {annealed_without}
 {paper_share} %. Its CorLoc is {paper_as_is} in blocks 10 to 12, for the reason that the field knows: its keys have a
 common offset, {paper_complete} % of its graphs are complete, and centring gives {paper_centred}.
 
-**What is not shown.** The weights of seed 1 of *mixing* were not kept. One loss, one small size, and scenes whose objects lie anywhere. Whether networks of the
-published size fall for this reason has not been measured. Networks with registers were not trained.
+**What is not shown.** One loss, one small size, and scenes whose objects lie anywhere. The weights of one run (*mixing*
+with seed 1) were not kept. Whether networks of the published size fall for this reason has not been measured. Networks
+with registers were not trained.
 """
 
 
