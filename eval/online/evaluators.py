@@ -309,7 +309,7 @@ def _label_of(part: SegmentationDataset, rows: NDArray[np.int64]) -> Callable[[i
 
 
 class OnlineEvaluation:
-    """The observer of a DINO run (:class:`dinoskip.training.observer.Observer`): ``measures``, one after the other.
+    """The observer of a DINO run (:class:`dinoskip.training.loop.Observer`): ``measures``, one after the other.
 
     ``score`` is the first one's headline. What fails (an unreadable data set, no device memory) is a warning on rank 0,
     and its values are missing from that row: training goes on. Its cost is logged.

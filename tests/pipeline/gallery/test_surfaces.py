@@ -11,7 +11,7 @@ import pytest
 from dinoskip.data.sets.rooms import RoomsConfig
 from dinoskip.pipeline.gallery.settings import GallerySettings
 from dinoskip.pipeline.gallery.surfaces import (
-    _beside,
+    _in_the_middle,
     depth_colours,
     normal_colours,
     surface_images,
@@ -38,9 +38,9 @@ def test_axes_are_colours() -> None:
     normals = np.array([[[1, 0, 0], [0, -1, 0], [0, 0, 0]]], np.float32)
     assert normal_colours(normals).tolist() == [[[255, 128, 128], [128, 0, 128], [128, 128, 128]]]
     square = np.zeros((6, 6, 3), np.uint8)
-    assert _beside(square, 480, 640).shape == (6, 8, 3)
-    assert _beside(square, 64, 32).shape == (12, 6, 3)
-    assert _beside(square, 5, 5).shape == (6, 6, 3)
+    assert _in_the_middle(square, 480, 640).shape == (6, 8, 3)
+    assert _in_the_middle(square, 64, 32).shape == (12, 6, 3)
+    assert _in_the_middle(square, 5, 5).shape == (6, 6, 3)
 
 
 def test_saved_maps_stand_beside_the_truth(tmp_path: Path) -> None:
