@@ -185,12 +185,17 @@ class Comparison:
         error = statistics.stdev(self.differences.values()) / self.n**0.5
         return float(2 * student.sf(abs(self.mean) / error, self.n - 1)) if error else 0.0
 
+    @property
+    def direction(self) -> str:
+        """Better or worse than *skip*."""
+        return "better" if self.mean > 0 else "worse"
+
     def verdict(self, corrected: float | None) -> str:
         """What may be said; ``corrected`` is Holm's p, None while the study is not complete."""
         if corrected is None:
             return f"none yet: {self.n} of {len(SEEDS)} seeds"
         if corrected < LEVEL:
-            return f"{'better' if self.mean > 0 else 'worse'}, p = {corrected:.3g}"
+            return f"{self.direction}, p = {corrected:.3g}"
         most = max(abs(self.mean - self.half), abs(self.mean + self.half))
         return f"undecided, p = {corrected:.3g}: smaller than {most:.1f}"
 
@@ -206,20 +211,24 @@ def comparisons(rows: Rows, measures: Sequence[Measure]) -> list[Comparison]:
     return made
 
 
-def verdicts(made: Sequence[Comparison]) -> list[str]:
-    """A verdict for each primary comparison: none before all of them have all seeds, for Holm counts them together."""
+def corrected_p(made: Sequence[Comparison]) -> Sequence[float | None]:
+    """Holm's p of each primary comparison: None before all of them have all seeds, for Holm counts them together."""
     if any(one.n < len(SEEDS) for one in made):
-        return [one.verdict(None) for one in made]
-    return [one.verdict(p) for one, p in zip(made, holm([one.p for one in made]), strict=True)]
+        return [None] * len(made)
+    return holm([one.p for one in made])
 
 
-def _sentence(made: Sequence[Comparison], p: Sequence[float]) -> str:
+def verdicts(made: Sequence[Comparison]) -> list[str]:
+    """A verdict for each primary comparison, by :func:`corrected_p`."""
+    return [one.verdict(p) for one, p in zip(made, corrected_p(made), strict=True)]
+
+
+def _sentence(made: Sequence[Comparison], p: Sequence[float | None]) -> str:
     """The verdicts on one measure: "mIoU above colours: mixing is worse than skip by 12.4, ..."."""
     parts = []
     for one, corrected in zip(made, p, strict=True):
-        if corrected < LEVEL:
-            word = "better" if one.mean > 0 else "worse"
-            parts.append(f"*{one.network}* is {word} than *skip* by {abs(one.mean):.1f}")
+        if corrected is not None and corrected < LEVEL:
+            parts.append(f"*{one.network}* is {one.direction} than *skip* by {abs(one.mean):.1f}")
         else:
             parts.append(f"*{one.network}* cannot be told apart from *skip*")
     return f"{made[0].measure.name}: {'; '.join(parts)}."
@@ -227,7 +236,7 @@ def _sentence(made: Sequence[Comparison], p: Sequence[float]) -> str:
 
 def answer(rows: Rows, made: Sequence[Comparison]) -> list[str]:
     """What the rule says of a complete study, and which networks are better than features without a network."""
-    p = holm([one.p for one in made])
+    p = corrected_p(made)
     count = len(NETWORKS) - 1
     lines = [
         f"- {_sentence(made[at : at + count], p[at : at + count])} {_against_pixels(rows, measure)}"
@@ -248,15 +257,16 @@ def _against_pixels(rows: Rows, measure: Measure) -> str:
 
 def _machines(rows: Rows) -> list[str]:
     """What the runs of the first machine say alone: *skip* was trained on it with all seeds, the others with some."""
-    first = [row for row in rows if row["study"].startswith(f"0.2.0 {XEON}")]
-    if not first or len(first) == len(rows):
+    first, rest = (
+        [row for row in rows if row["study"].startswith(f"0.2.0 {XEON}") is of_xeon] for of_xeon in (True, False)
+    )
+    if not first or not rest:
         return []
     alone = ", ".join(
         f"{_number(one.mean, '+')} ({one.network} − skip, {one.measure.name}, {one.n})"
         for one in comparisons(first, PRIMARY)
         if one.n
     )
-    rest = [row for row in rows if row not in first]
     colours = "; ".join(
         f"{measure.metric} {_number(floor(first, measure, 'colours'))} and {_number(floor(rest, measure, 'colours'))}"
         for measure in PRIMARY

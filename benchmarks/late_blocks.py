@@ -208,11 +208,11 @@ def main() -> int:
     parser.add_argument("--size", type=int, default=64)
     args = parser.parse_args()
     torch.set_num_threads(1)
-    data = scenes(args.images, args.size) if args.networks else None
-    for text in args.networks:
-        run, _, file = text.partition("=")
-        assert data is not None
-        add_rows(run, rows_of(run, Path(file), data))
+    if args.networks:
+        data = scenes(args.images, args.size)
+        for text in args.networks:
+            run, _, file = text.partition("=")
+            add_rows(run, rows_of(run, Path(file), data))
     write_page()
     return 0
 

@@ -81,15 +81,16 @@ def save_dataset(store: FeatureStore, out: Path) -> None:
     if out.exists() and not (out / "data").is_dir():
         raise ConfigError(f"{out}: is there and is no data set folder", "name another folder")
     shards = max(1, math.ceil(_bytes(store) / SHARD_BYTES))
+    schema = _schema(pyarrow, store)
     ends = np.linspace(0, len(store.ids), min(shards, len(store.ids)) + 1).round().astype(int)
     with _new_folder(out) as folder, Progress("data set", len(store.ids), "images") as progress:
         (folder / "data").mkdir()
         for number, (start, end) in enumerate(pairwise(ends)):
             path = folder / "data" / f"train-{number:05d}-of-{len(ends) - 1:05d}.parquet"
-            with parquet.ParquetWriter(path, _schema(pyarrow, store)) as writer:
+            with parquet.ParquetWriter(path, schema) as writer:
                 for first in range(start, end, _ROW_GROUP):
                     rows = [_row(store, index) for index in range(first, min(first + _ROW_GROUP, end))]
-                    writer.write_table(pyarrow.Table.from_pylist(rows, schema=_schema(pyarrow, store)))
+                    writer.write_table(pyarrow.Table.from_pylist(rows, schema=schema))
                     progress.advance(len(rows))
         write_text(folder / "README.md", _card(store, out.name))
 
