@@ -167,7 +167,7 @@ def merge(base: Any, over: Any, key: str = "") -> Any:
         tag = _TAG_OF.get(key, "kind")
         if tag in over and over[tag] != base.get(tag, over[tag]):
             return over
-        return {**base, **{part: merge(base[part], one, part) if part in base else one for part, one in over.items()}}
+        return {**base, **{part: merge(base[part], new, part) if part in base else new for part, new in over.items()}}
     return over
 
 
@@ -190,7 +190,7 @@ def _read_yaml(
     if len(already) > _MAX_FILES:
         raise ConfigError(f"{already[0]}: refused: it extends more than {_MAX_FILES} files")
     if not path.exists():
-        there = [one.name for one in path.parent.glob("*.yaml")]
+        there = [file.name for file in path.parent.glob("*.yaml")]
         hint = did_you_mean(path.name, there, before=str(path).removesuffix(path.name))
         raise ConfigError(f"{path}: no such configuration file", hint)
     if path.resolve() in above:
@@ -202,7 +202,7 @@ def _read_yaml(
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read: {error}") from None
     result = RawConfig()
-    own = RawConfig()
+    this_file = RawConfig()
     loaded = _parse(text, str(path), round_trip=True)
     if loaded is None:
         loaded = {}
@@ -210,10 +210,10 @@ def _read_yaml(
         raise ConfigError(
             f"{path}:1: a configuration is a mapping of keys to values, this is a {type(loaded).__name__}"
         )
-    own.tree = _plain(loaded, str(path), "", own.places)
-    extends = own.tree.pop("extends", [])
+    this_file.tree = _plain(loaded, str(path), "", this_file.places)
+    extends = this_file.tree.pop("extends", [])
     for name in extends if isinstance(extends, list) else [extends]:
-        place = own.places.get("extends", str(path))
+        place = this_file.places.get("extends", str(path))
         if not isinstance(name, str) or Path(name).is_absolute() or not name.endswith((".yaml", ".yml")):
             raise ConfigError(f"{place}: extends: {name!r} must be a relative path to a .yaml file")
         base = _read_yaml(path.parent / name, not_inherited, (*above, path.resolve()), already)
@@ -221,8 +221,8 @@ def _read_yaml(
             _remove(base.tree, key)
         result.tree = merge(result.tree, base.tree)
         result.places.update(base.places)
-    result.tree = merge(result.tree, own.tree)
-    result.places.update(own.places)
+    result.tree = merge(result.tree, this_file.tree)
+    result.places.update(this_file.places)
     result.places[""] = str(path)
     return result
 

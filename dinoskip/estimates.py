@@ -99,21 +99,21 @@ def known(value: float, error: float = math.nan, units: int = 0) -> Estimate:
 
 def _fewest(scores: Sequence[Estimate]) -> int:
     """The fewest units that any of several scores is over; 0 if that is known of none."""
-    return min((one.units or len(one.parts) for one in scores if one.units or len(one.parts)), default=0)
+    return min((score.units or len(score.parts) for score in scores if score.units or len(score.parts)), default=0)
 
 
 def estimate(records: Records | Sequence[Records]) -> Estimate:
     """Return the score of records, or the mean of those of several fits; ValueError if not of the same units."""
     listed = [records] if isinstance(records, np.ndarray) else list(records)
-    if not listed or len({one.shape for one in listed}) != 1:
-        raise ValueError(f"records of different shapes cannot be paired: {sorted({one.shape for one in listed})}")
-    each = [jackknife(one) for one in listed]
-    values = [one.value for one in each]
+    if not listed or len({fit.shape for fit in listed}) != 1:
+        raise ValueError(f"records of different shapes cannot be paired: {sorted({fit.shape for fit in listed})}")
+    each = [jackknife(fit) for fit in listed]
+    values = [fit.value for fit in each]
     return Estimate(
         float(np.mean(values)),
-        np.mean([one.parts for one in each], axis=0),
-        np.any([one.lone for one in each], axis=0),
-        np.mean([one.sizes for one in each], axis=0),
+        np.mean([fit.parts for fit in each], axis=0),
+        np.any([fit.lone for fit in each], axis=0),
+        np.mean([fit.sizes for fit in each], axis=0),
         are_hits(listed[0]),
         fits=float(np.var(values, ddof=1)) / len(values) if len(values) > 1 else 0.0,
     )
@@ -144,12 +144,12 @@ def difference(first: Sequence[Estimate], second: Sequence[Estimate] = ()) -> Di
     sides several seeds, units are taken as fixed.
     """
     sides = [side for side in (list(first), list(second)) if side]
-    value = float(np.mean([one.value for one in first])) - (
-        float(np.mean([one.value for one in second])) if second else 0
+    value = float(np.mean([score.value for score in first])) - (
+        float(np.mean([score.value for score in second])) if second else 0
     )
-    every = [one for side in sides for one in side]
+    every = [score for side in sides for score in side]
     n = len(first[0].parts)
-    paired = n > 0 and len({one.parts.shape for one in every}) == 1
+    paired = n > 0 and len({score.parts.shape for score in every}) == 1
     several = [len(side) > 1 for side in sides]
     if any(several) and not all(several):
         return Difference(value, math.nan, math.nan, math.nan, n if paired else 0, why="one seed on one side")
@@ -169,10 +169,10 @@ def difference(first: Sequence[Estimate], second: Sequence[Estimate] = ()) -> Di
 def _mean(side: Sequence[Estimate]) -> Estimate:
     """The estimates of seeds as one, which is as exact as the units allow."""
     return Estimate(
-        float(np.mean([one.value for one in side])), np.mean([one.parts for one in side], axis=0),
-        np.any([one.lone for one in side], axis=0), np.mean([one.sizes for one in side], axis=0),
-        all(one.hits for one in side), float(np.mean([one.error for one in side])),
-        float(np.mean([one.fits for one in side])),
+        float(np.mean([score.value for score in side])), np.mean([score.parts for score in side], axis=0),
+        np.any([score.lone for score in side], axis=0), np.mean([score.sizes for score in side], axis=0),
+        all(score.hits for score in side), float(np.mean([score.error for score in side])),
+        float(np.mean([score.fits for score in side])),
     )  # fmt: skip
 
 
@@ -216,7 +216,7 @@ def _p_of_signs(more: int, less: int) -> float:
 
 def _over_seeds(value: float, sides: Sequence[Sequence[Estimate]], both: Estimate) -> Difference:
     n = len(both.parts)
-    of_seeds = [float(np.var([one.value for one in side], ddof=1)) / len(side) for side in sides]
+    of_seeds = [float(np.var([score.value for score in side], ddof=1)) / len(side) for side in sides]
     of_units = variance(both.parts, both.lone, both.sizes)
     together = sum(_together(side) for side in sides)
     squared = max(sum(of_seeds), of_units, sum(of_seeds) + of_units - together) if n > 1 else sum(of_seeds)
@@ -227,14 +227,14 @@ def _over_seeds(value: float, sides: Sequence[Sequence[Estimate]], both: Estimat
 def _degrees(of_seeds: Sequence[float], sides: Sequence[Sequence[Estimate]]) -> float:
     """A third of the way from the smaller side's degrees of freedom to Welch's."""
     each = [len(side) - 1.0 for side in sides]
-    below = sum(one * one / degrees for one, degrees in zip(of_seeds, each, strict=True))
+    below = sum(squared * squared / degrees for squared, degrees in zip(of_seeds, each, strict=True))
     welch = sum(of_seeds) ** 2 / below if below > 0 else min(each)
     return min(each) + (welch - min(each)) / 3
 
 
 def _together(side: Sequence[Estimate]) -> float:
     """What a side's seeds and units vary together, as part of the variance of its mean."""
-    every = np.stack([one.parts.sum(1) for one in side])
+    every = np.stack([score.parts.sum(1) for score in side])
     every = every - every.mean(1, keepdims=True)
     seeds, n = every.shape
     residual = every - every.mean(0)
@@ -244,7 +244,7 @@ def _together(side: Sequence[Estimate]) -> float:
 def _of_known_errors(value: float, sides: Sequence[Sequence[Estimate]], *, seeds: bool) -> Difference:
     if not seeds:
         return _t(value, sum(side[0].standard_error ** 2 for side in sides), math.inf, 0, seeds=False)
-    of_seeds = [float(np.var([one.value for one in side], ddof=1)) / len(side) for side in sides]
+    of_seeds = [float(np.var([score.value for score in side], ddof=1)) / len(side) for side in sides]
     return _t(value, sum(of_seeds), _degrees(of_seeds, sides), 0, seeds=True)
 
 
@@ -291,10 +291,10 @@ def one_sided(found: Difference) -> float:
 
 def decided(judgements: Sequence[Judgement]) -> list[tuple[int, float]]:
     """Return of every comparison of a page its sign, 0 where it is undecided, and its p, corrected for all (Holm)."""
-    adjusted = holm([one.p for one in judgements])
+    adjusted = holm([judgement.p for judgement in judgements])
     return [
-        (int(np.sign(one.difference.value)) if p < SIGNIFICANT else 0, p)
-        for one, p in zip(judgements, adjusted, strict=True)
+        (int(np.sign(judgement.difference.value)) if p < SIGNIFICANT else 0, p)
+        for judgement, p in zip(judgements, adjusted, strict=True)
     ]
 
 
@@ -334,7 +334,7 @@ def cross_fitted_best(records_by_block: Mapping[str, Records], *, seed: int = 0,
     if len(names) == 1:
         alone = estimate(records_by_block[names[0]])
         return Choice({names[0]: 1.0}, alone, names[0], alone.value)
-    inside, every = (np.stack(one, 1) for one in zip(*map(as_areas, records_by_block.values()), strict=True))
+    inside, every = (np.stack(areas, 1) for areas in zip(*map(as_areas, records_by_block.values()), strict=True))
     sign = -1.0 if lowest else 1.0
     of_blocks = mean_iou(inside.sum(0), every.sum(0))
     n, rng = len(inside), numpy_rng(seed, "cross-fitting", len(inside))
@@ -348,7 +348,7 @@ def cross_fitted_best(records_by_block: Mapping[str, Records], *, seed: int = 0,
         parts += of_units / SPLITS
         changes += change / SPLITS
     parts += (1 - n) * changes[:, None] / parts.shape[1]
-    order = sorted(range(len(names)), key=lambda one: (-counts[one], one))
+    order = sorted(range(len(names)), key=lambda block: (-counts[block], block))
     at = int(np.nanargmax(sign * of_blocks))
     value = float(np.clip(np.mean(values), np.nanmin(of_blocks), np.nanmax(of_blocks)))
     most = jackknife(records_by_block[names[order[0]]])
@@ -362,17 +362,17 @@ def _of_split(
 ) -> tuple[float, F64, F64, tuple[int, int]]:
     """A split's score, the units' jackknife parts (n, K) with the blocks held, what each unit without changes by the
     other choice (n,), and the two blocks, of the areas (n, L, K) of all blocks. Choices are linear in the units."""
-    halves = [(inside[one].sum(0), every[one].sum(0)) for one in (first, ~first)]
+    halves = [(inside[units].sum(0), every[units].sum(0)) for units in (first, ~first)]
     scores = [np.where(np.isfinite(found := mean_iou(*half)), sign * found, -np.inf) for half in halves]
-    best = [int(one.argmax()) for one in scores]
+    best = [int(score.argmax()) for score in scores]
     blocks = best[1], best[0]  # of the first half, of the second
     total, area = (sum(half[kind][block] for half, block in zip(halves, blocks, strict=True)) for kind in (0, 1))
-    own = np.where(first[:, None], inside[:, blocks[0]], inside[:, blocks[1]])
+    shared = np.where(first[:, None], inside[:, blocks[0]], inside[:, blocks[1]])
     union = np.where(first[:, None], every[:, blocks[0]], every[:, blocks[1]])
     n, there = len(inside), area > 0
     iou = np.divide(total, area, out=np.zeros_like(total), where=there)
     rest = area - union
-    change = np.divide(total - own, rest, out=np.broadcast_to(iou, own.shape).copy(), where=rest > 0) - iou
+    change = np.divide(total - shared, rest, out=np.broadcast_to(iou, shared.shape).copy(), where=rest > 0) - iou
     parts = (1 - n) * change / max(1, there.sum())
     switched = np.zeros(n)
     for side, (units, (summed, areas)) in enumerate(zip((first, ~first), halves, strict=True)):

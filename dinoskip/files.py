@@ -222,7 +222,7 @@ def _require_regular(path: Path) -> None:
     if not Path(path).exists():
         raise WeightsError(f"{path}: no such file")
     if Path(path).is_dir():
-        within = sorted(one for one in Path(path).iterdir() if one.suffix in {".safetensors", ".pt", ".pth"})
+        within = sorted(file for file in Path(path).iterdir() if file.suffix in {".safetensors", ".pt", ".pth"})
         raise WeightsError(f"{path}: a folder, not a file", f"name the file in it: {within[0]}" if within else None)
     if not Path(path).is_file():
         raise WeightsError(f"{path}: not a regular file")

@@ -90,7 +90,7 @@ def _is_dead(path: Path, holder: dict[str, Any], now: float) -> bool:
     here, started = _namespace(), holder.get("started")
     told = None not in (here["boot"], here["pid_namespace"], started)
     # A lock of an earlier version does not name the time namespace.
-    if told and all(holder.get(kind, here["time_namespace"]) == own for kind, own in here.items()):
+    if told and all(holder.get(kind, here["time_namespace"]) == namespace for kind, namespace in here.items()):
         return _started(holder["pid"]) != started
     with suppress(OSError):
         return now - path.stat().st_mtime > STALE

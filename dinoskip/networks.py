@@ -139,8 +139,8 @@ def _of_torch_file(file: Path, options: Mapping[str, Any]) -> Network | None:
 
 def _of_description(described: Mapping[str, Any]) -> Network | None:
     """By the ``config.json`` of transformers."""
-    own = described.get("vision_config", described)
-    width, patch, depth = (own.get(key) for key in ("hidden_size", "patch_size", "num_hidden_layers"))
+    vision = described.get("vision_config", described)
+    width, patch, depth = (vision.get(key) for key in ("hidden_size", "patch_size", "num_hidden_layers"))
     if not all(isinstance(value, int) and value > 0 for value in (width, patch, depth)):
         return None
-    return Network(width, patch, depth, own.get("intermediate_size", MLP_RATIO * width) / width)
+    return Network(width, patch, depth, vision.get("intermediate_size", MLP_RATIO * width) / width)

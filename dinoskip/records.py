@@ -73,8 +73,8 @@ def write_records(path: Path, ids: Sequence[str], records: Mapping[int, NDArray[
 
 def write_recorded_rows(out: Path, ids: Sequence[str], recorded: Sequence[RecordedRow]) -> list[EvalResult]:
     """Write ``rows.json`` and, beside it, ``records.npz`` of images ``ids`` into ``out``; return the rows."""
-    rows = [one.row for one in recorded]
-    records = {number: one.values for number, one in enumerate(recorded) if one.values is not None}
+    rows = [entry.row for entry in recorded]
+    records = {number: entry.values for number, entry in enumerate(recorded) if entry.values is not None}
     write_records(Path(out) / RECORDS, ids, records)
     write_rows(Path(out) / ROWS, rows)
     return rows

@@ -196,7 +196,7 @@ class McNemar:
 
 def mcnemar(a: ArrayLike, b: ArrayLike) -> McNemar:
     """Compare hits (n,) of the same images (McNemar 1947), exactly. Raises ValueError if lengths differ."""
-    first, second = (np.asarray(one, dtype=bool) for one in (a, b))
+    first, second = (np.asarray(hits, dtype=bool) for hits in (a, b))
     if first.shape != second.shape or first.ndim != 1:
         raise ValueError(f"hits of shapes {first.shape} and {second.shape} cannot be paired")
     only_a, only_b = int((first & ~second).sum()), int((second & ~first).sum())

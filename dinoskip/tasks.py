@@ -232,10 +232,12 @@ def headline(name: str, metric: str) -> TaskMetric | None:
     Rows of another task, such as a trained classifier's ``classify``, have that of the first record that names it.
     """
     records = [task(name)] if name in TABLE else tasks()
-    return next((one.headline for one in records if one.headline.is_of(metric)), None)
+    return next((task.headline for task in records if task.headline.is_of(metric)), None)
 
 
 @cache
 def is_error(metric: str) -> bool:
     """Whether of two rows of this metric the lower is better; those are in a unit of their own, not in percent."""
-    return any(one.lower_is_better and one.is_of(metric) for of in tasks() for one in (of.headline, *of.further))
+    return any(
+        shown.lower_is_better and shown.is_of(metric) for task in tasks() for shown in (task.headline, *task.further)
+    )

@@ -281,7 +281,7 @@ class VitConfig(Config):
         """Whether timm's ViT, and any other of its layout, computes the same of the same tensors."""
         added = (self.graying, self.temperature)
         plain = self.attention == "softmax" and not self.cls_norms
-        return self.has_all_skips and plain and all(one is None for one in added)
+        return self.has_all_skips and plain and all(option is None for option in added)
 
     @property
     def timm_name(self) -> str | None:

@@ -52,9 +52,9 @@ class ViewsAhead:
             self.begin(batches)
         if self._begun is None:
             raise StopIteration
-        (_, batch, views, made), self._begun = self._begun, None
+        (_, batch, views, ready), self._begun = self._begun, None
         here = torch.cuda.current_stream(self._device)
-        here.wait_event(made)
+        here.wait_event(ready)
         for view in views:
             view.record_stream(here)  # its memory is not given to the next batch while this step reads it
         return batch, views

@@ -83,8 +83,8 @@ def _augment(crops: Tensor, host: np.ndarray) -> Tensor:
     _change(images, jittered, lambda chosen: jitter(chosen, host[jittered]))
     _change(images, host[:, GREY] > 0, lambda chosen: luma(chosen).expand(-1, 3, -1, -1))
     for size in np.unique(reach[reach > 0]):
-        one = _to(np.ascontiguousarray(weights[reach == size, : size + 1]), device)
-        _change(images, reach == size, partial(gaussian_blur, weights=one))
+        kernel = _to(np.ascontiguousarray(weights[reach == size, : size + 1]), device)
+        _change(images, reach == size, partial(gaussian_blur, weights=kernel))
     _change(images, host[:, SOLARISE] > 0, solarise)
     mean, std = _to(np.array([MEAN, STD], dtype=np.float32), device).view(2, 1, 3, 1, 1).unbind()
     return images.sub_(mean).div_(std)

@@ -43,7 +43,7 @@ def transform_of(config: ClassAugmentConfig) -> Any:
         config.size, is_training=True, scale=config.scale, hflip=config.flip, color_jitter=0.0, auto_augment=policy,
         interpolation="bicubic", use_prefetcher=True,
     )  # fmt: skip
-    for operation in (one for step in whole.transforms if isinstance(step, RandAugment) for one in step.ops):
+    for operation in (op for step in whole.transforms if isinstance(step, RandAugment) for op in step.ops):
         if operation.name == "PosterizeIncreasing":
             operation.aug_fn = posterise
     return whole

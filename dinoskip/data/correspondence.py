@@ -62,10 +62,10 @@ class Correspondence:
         ``sides`` (B, 2, 2): begin and length of both views in pixels; ``flips`` bool (B, 2). Returns float64 (B, grid)
         in 0..grid-1, 0 the first patch's centre.
         """
-        own, other = sides[:, view, :, None], sides[:, 1 - view, :, None]
+        this_view, other_view = sides[:, view, :, None], sides[:, 1 - view, :, None]
         centres = (np.arange(self.grid) + 0.5) / self.grid
         centres = np.where(flips[:, view, None], 1 - centres, centres)
-        there = (own[:, 0] + centres * own[:, 1] - other[:, 0]) / other[:, 1]
+        there = (this_view[:, 0] + centres * this_view[:, 1] - other_view[:, 0]) / other_view[:, 1]
         inside = (there >= 0) & (there <= 1)
         there = np.where(flips[:, 1 - view, None], 1 - there, there)
         return np.where(inside, np.clip(there * self.grid - 0.5, 0, self.grid - 1), -1.0)

@@ -65,8 +65,8 @@ class NormalsDataset(LabelledImages):
 
     def read(self, index: int) -> LabelledNormals:
         """Read image ``index`` and its normals; :class:`DataError` naming the file if they do not belong together."""
-        one = self.load(self.image_paths[index], self.normal_paths[index])
-        shape = one.image.shape[:2]
-        if one.normals.shape != (*shape, 3) or one.valid.shape != shape:
-            raise violated(self.normal_paths[index], f"normals {one.normals.shape} do not fit an image of {shape}")
-        return one
+        labelled = self.load(self.image_paths[index], self.normal_paths[index])
+        shape = labelled.image.shape[:2]
+        if labelled.normals.shape != (*shape, 3) or labelled.valid.shape != shape:
+            raise violated(self.normal_paths[index], f"normals {labelled.normals.shape} do not fit an image of {shape}")
+        return labelled

@@ -38,5 +38,5 @@ class LabelledImages:
     def part(self, chosen: Sequence[int]) -> Self:
         """Return the images at these positions."""
         fields = ("ids", "image_paths", *self.of_each)
-        own: dict[str, Any] = {name: tuple(getattr(self, name)[i] for i in chosen) for name in fields}
-        return replace(self, **own)
+        part: dict[str, Any] = {name: tuple(getattr(self, name)[i] for i in chosen) for name in fields}
+        return replace(self, **part)

@@ -38,30 +38,30 @@ class Overlaps:
         pairs = [(2 + local, local % 2) for local in range(self.num_local)] or [(0, 1), (1, 0)]
         offset = 2 if self.num_local else 0
         parts = []
-        for own, other in pairs:
+        for student_view, teacher_view in pairs:
             sides = [(boxes[:, view], flips[:, view], grid) for view, grid in
-                     ((own, self.local_grid), (other, self.global_grid))]  # fmt: skip
-            first = [(own - offset) * count, other * count]
-            common, valid = intersections(boxes[:, own], boxes[:, other], self.local_grid)
+                     ((student_view, self.local_grid), (teacher_view, self.global_grid))]  # fmt: skip
+            first = [(student_view - offset) * count, teacher_view * count]
+            common, valid = intersections(boxes[:, student_view], boxes[:, teacher_view], self.local_grid)
             rows = [
                 np.concatenate([(start + np.arange(count))[:, None], in_patches(common, *side)], axis=1)
                 for start, side in zip(first, sides, strict=True)
             ]
-            parts.append((*rows, np.stack([flips[:, own], flips[:, other]], axis=1), valid))
+            parts.append((*rows, np.stack([flips[:, student_view], flips[:, teacher_view]], axis=1), valid))
         student, teacher, turned, valid = (np.concatenate(part) for part in zip(*parts, strict=True))
-        return [torch.from_numpy(one.astype(np.float32)) for one in (student, teacher)] + [
-            torch.from_numpy(one) for one in (turned, valid)
+        return [torch.from_numpy(array.astype(np.float32)) for array in (student, teacher)] + [
+            torch.from_numpy(array) for array in (turned, valid)
         ]
 
 
-def intersections(own: Boxes, other: Boxes, cells: int) -> tuple[F64, NDArray[np.bool_]]:
+def intersections(boxes: Boxes, other: Boxes, cells: int) -> tuple[F64, NDArray[np.bool_]]:
     """Common rectangles (n, 4), x0 y0 x1 y1, of boxes (n, 4), top left height width, and whether they suffice.
 
-    They do if they are at least one of ``cells`` × ``cells`` cells of ``own`` wide and high.
+    They do if they are at least one of ``cells`` × ``cells`` cells of ``boxes`` wide and high.
     """
-    low = np.maximum(own[:, :2], other[:, :2])
-    high = np.minimum(own[:, :2] + own[:, 2:], other[:, :2] + other[:, 2:])
-    valid: NDArray[np.bool_] = np.all(high - low >= own[:, 2:] / cells, axis=1)
+    low = np.maximum(boxes[:, :2], other[:, :2])
+    high = np.minimum(boxes[:, :2] + boxes[:, 2:], other[:, :2] + other[:, 2:])
+    valid: NDArray[np.bool_] = np.all(high - low >= boxes[:, 2:] / cells, axis=1)
     return np.concatenate([low[:, ::-1], high[:, ::-1]], axis=1), valid
 
 

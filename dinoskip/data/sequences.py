@@ -56,17 +56,17 @@ class SequenceDataset:
     @cached_property
     def ids(self) -> tuple[str, ...]:
         """One id for each frame, ``VIDEO/FRAME``."""
-        return tuple(f"{one.name}/{frame.stem}" for one in self.sequences for frame in one.frames)
+        return tuple(f"{video.name}/{frame.stem}" for video in self.sequences for frame in video.frames)
 
     @cached_property
     def image_paths(self) -> tuple[Path, ...]:
         """Paths of all frames, video after video."""
-        return tuple(frame for one in self.sequences for frame in one.frames)
+        return tuple(frame for video in self.sequences for frame in video.frames)
 
     @property
     def target_files(self) -> tuple[Path, ...]:
         """Paths of the label maps of all videos."""
-        return tuple(path for one in self.sequences for path in one.annotations)
+        return tuple(path for video in self.sequences for path in video.annotations)
 
     def part(self, positions: Sequence[int]) -> SequenceDataset:
         """Return the videos at these positions."""
@@ -78,8 +78,8 @@ class SequenceDataset:
 
     def label(self, index: int) -> np.ndarray:
         """Return the label map of frame ``index``, see :meth:`VideoSequence.label`."""
-        for one in self.sequences:
-            if index < len(one):
-                return one.label(index)
-            index -= len(one)
+        for video in self.sequences:
+            if index < len(video):
+                return video.label(index)
+            index -= len(video)
         raise IndexError(index)

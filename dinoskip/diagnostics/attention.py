@@ -68,13 +68,13 @@ def attention_tensors(block: BlockActivations, *, images: int, heads: int) -> tu
     count = attention.shape[-1]
     diagonal = attention.diagonal(dim1=-2, dim2=-1)
     others = logits.masked_fill(torch.eye(count, dtype=torch.bool, device=logits.device), -math.inf)
-    own = logits.diagonal(dim1=-2, dim2=-1)
+    self_logits = logits.diagonal(dim1=-2, dim2=-1)
     where = torch.arange(count, device=logits.device)
     means = (
         diagonal.double().mean(),
         torch.special.entr(attention.double()).sum(-1).mean(),
         (attention.argmax(-1) == where).double().mean(),
-        (own - others.amax(-1)).double().mean(),
+        (self_logits - others.amax(-1)).double().mean(),
     )
     picked = torch.linspace(0, attention.shape[1] - 1, min(heads, attention.shape[1])).round().long().tolist()
     chosen = [attention[:images, head] for head in picked]

@@ -168,20 +168,22 @@ def _of_sites(backbone: Backbone, images: Tensor, config: BlockAnalysisConfig) -
     present, following = attentions(model), mlps(model)
     if not present:
         raise ConfigError(f"{backbone.spec}: blocks are analysed by their attention, and it has none that is known")
-    holders = {one.name: one.name.rpartition(".")[0] for one in present}
+    holders = {site.name: site.name.rpartition(".")[0] for site in present}
     second = {name: _second_norm(model.get_submodule(holder), holder) for name, holder in holders.items()}
-    names = [*holders, *holders.values(), *second.values(), *(one.name for one in following)]
+    names = [*holders, *holders.values(), *second.values(), *(site.name for site in following)]
     sites = {name: model.get_submodule(name) for name in names if name}
-    given, made = inputs_and_outputs_of(model, sites, images)
+    inputs, outputs = inputs_and_outputs_of(model, sites, images)
     rows, histograms = [], {}
     for number, attention in enumerate(present, 1):
         block, mlp = sites[attention.name], following[number - 1].name if number <= len(following) else attention.name
-        tokens, attended, mixed = (_as_tokens(one) for one in (given[attention.name], made[attention.name], made[mlp]))
+        tokens, attended, mixed = (
+            _as_tokens(tensor) for tensor in (inputs[attention.name], outputs[attention.name], outputs[mlp])
+        )
         activations = BlockActivations(number, block, tokens, mixed, tokens, attended, None, mixed)
         row = BlockRow(number) if tokens.shape[1] < 2 else _signals(BlockRow(number), activations, config)
         row = _weights(row, block)
         around = {"ln_kappa_tokens": holders[attention.name], "ln_kappa_out": second[attention.name]}
-        kappas: dict[str, Any] = {key: _ln_kappa(given.get(name), config.kappa_images) for key, name in around.items()}
+        kappas: dict[str, Any] = {key: _ln_kappa(inputs.get(name), config.kappa_images) for key, name in around.items()}
         rows.append(replace(row, **kappas))
         if number in {1, (len(present) + 1) // 2, len(present)}:
             histograms[number] = histogram(mixed)

@@ -22,10 +22,10 @@ EPS = 1e-12
 
 
 class Clusters(NamedTuple):
-    """``own`` (B, N): clusters of each image's tokens; ``shared`` (B, N): of each group of images' tokens."""
+    """``of_images`` (B, N): clusters of each image's tokens; ``of_groups`` (B, N): of each group of images' tokens."""
 
-    own: Tensor
-    shared: Tensor
+    of_images: Tensor
+    of_groups: Tensor
 
 
 @dataclass(frozen=True)
@@ -68,23 +68,23 @@ def dse(features: Tensor, clusters: Clusters, order: Tensor, group: int = GROUP,
     batch, count, width = x.shape
     every = x.flatten(0, 1)
     spread = float((every - every.mean(0)).norm(dim=-1).mean())
-    groups = list(zip(x.split(group), clusters.shared.split(group), strict=True))  # type: ignore[no-untyped-call]
+    groups = list(zip(x.split(group), clusters.of_groups.split(group), strict=True))  # type: ignore[no-untyped-call]
     apart = [_apart(tokens.flatten(0, 1), labels.flatten()) for tokens, labels in groups]
     radii = [_radii(tokens.flatten(0, 1), labels.flatten()) for tokens, labels in groups]
-    own = [_radii(tokens, labels) for tokens, labels in zip(x, clusters.own, strict=True)]
+    image_radii = [_radii(tokens, labels) for tokens, labels in zip(x, clusters.of_images, strict=True)]
     images = torch.arange(batch)
     dims = [effective_rank_of(x[images, order[:, place]]) for place in range(count)]
     least = min(batch, width)
     return DseParts(
         spread=spread,
-        inter=_mean([float(one.nearest.mean()) for one in apart]) / spread,
-        intra_image=_mean([_mean([one.code for one in image]) for image in own if image]) / spread,
-        intra_batch=_mean([one.code for part in radii for one in part]) / spread,
+        inter=_mean([float(group_apart.nearest.mean()) for group_apart in apart]) / spread,
+        intra_image=_mean([_mean([cluster.code for cluster in image]) for image in image_radii if image]) / spread,
+        intra_batch=_mean([cluster.code for part in radii for cluster in part]) / spread,
         dim=_mean(dims) / least,
         regularizer_dim=effective_rank_of(every) / min(len(every), width),
-        paper_inter=_mean([_by_cluster(one.nearest.square(), one.labels) for one in apart]),
-        paper_inter_unsquared=_mean([_by_cluster(one.nearest, one.labels) for one in apart]),
-        paper_intra=_mean([_mean([one.paper for one in part]) for part in radii]),
+        paper_inter=_mean([_by_cluster(group_apart.nearest.square(), group_apart.labels) for group_apart in apart]),
+        paper_inter_unsquared=_mean([_by_cluster(group_apart.nearest, group_apart.labels) for group_apart in apart]),
+        paper_intra=_mean([_mean([cluster.paper for cluster in part]) for part in radii]),
         paper_dim=_mean(dims),
     )
 
@@ -115,10 +115,10 @@ def _radii(tokens: Tensor, labels: Tensor) -> list[_Radius]:
     """Of every cluster of more than one token: the sum of its singular values, by either divisor."""
     found = []
     for name in _names(labels):
-        own = tokens[labels == name]
-        if len(own) > 1:
-            total = float(torch.linalg.svdvals(own - own.mean(0)).sum())
-            found.append(_Radius(total / max(len(own) - 1, own.shape[1]) ** 0.5, total / (len(own) - 1)))
+        members = tokens[labels == name]
+        if len(members) > 1:
+            total = float(torch.linalg.svdvals(members - members.mean(0)).sum())
+            found.append(_Radius(total / max(len(members) - 1, members.shape[1]) ** 0.5, total / (len(members) - 1)))
     return found
 
 
@@ -143,11 +143,11 @@ def random_order(images: int, tokens: int) -> Tensor:
 
 
 @torch.no_grad()
-def clusters_of(features: Tensor, own: int, shared: int) -> Clusters:
-    """k-means of patches (B, N, d): ``own`` clusters in each image, ``shared`` in each group of images."""
+def clusters_of(features: Tensor, per_image: int, per_group: int) -> Clusters:
+    """k-means of patches (B, N, d): ``per_image`` clusters in each image, ``per_group`` in each group of images."""
     x = F.normalize(features.double(), dim=-1)
-    grouped = [k_means(part.flatten(0, 1), shared).view(len(part), -1) for part in torch.split(x, GROUP)]
-    return Clusters(torch.stack([k_means(image, own) for image in x]), torch.cat(grouped))
+    grouped = [k_means(part.flatten(0, 1), per_group).view(len(part), -1) for part in torch.split(x, GROUP)]
+    return Clusters(torch.stack([k_means(image, per_image) for image in x]), torch.cat(grouped))
 
 
 @torch.no_grad()

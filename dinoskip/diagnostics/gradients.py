@@ -54,8 +54,8 @@ def gradient_norms(backbone: Backbone, images: Tensor) -> list[dict[str, float]]
     by_id = {id(w): gradient for w, gradient in zip(weights, gradients, strict=True) if gradient is not None}
     rows = []
     for block in adapter.blocks:
-        own = [by_id[id(p)].double().norm() for p in block.parameters() if id(p) in by_id]
-        row = {"block": torch.stack(own).norm(), **part_norms(block, lambda p: by_id.get(id(p)))}
+        norms = [by_id[id(p)].double().norm() for p in block.parameters() if id(p) in by_id]
+        row = {"block": torch.stack(norms).norm(), **part_norms(block, lambda p: by_id.get(id(p)))}
         rows.append({part: float(norm) for part, norm in row.items()})
     return rows
 

@@ -47,7 +47,7 @@ class LabelFreeRow:
 def label_free(backbone: Backbone, images: Tensor) -> list[LabelFreeRow]:
     """Of all blocks' outputs after the last norm; ``images`` (B, 3, S, S), normalised, at least 8 of them."""
     blocks = list(range(1, backbone.depth + 1))
-    plain, turned = (_features(backbone, one, blocks) for one in (images, turned_images(images)))
+    plain, turned = (_features(backbone, view, blocks) for view in (images, turned_images(images)))
     side = images.shape[-1] // backbone.patch_size
     order = random_order(len(images), side**2)
     rows = []
@@ -87,7 +87,7 @@ def turned_images(images: Tensor) -> Tensor:
     rng = torch_rng(0, "turn", len(images))
     turns, flips = (torch.randint(high, (len(images),), generator=rng).tolist() for high in (4, 2))
     parts = zip(images, turns, flips, strict=True)
-    return torch.stack([torch.rot90(one.flip(2) if flip else one, turn, (1, 2)) for one, turn, flip in parts])
+    return torch.stack([torch.rot90(image.flip(2) if flip else image, turn, (1, 2)) for image, turn, flip in parts])
 
 
 WINDOW, MOST = 2, 3  # evaluations on each side that a peak is above, and how many peaks are chosen

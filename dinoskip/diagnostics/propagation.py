@@ -54,7 +54,7 @@ def propagation(model: VisionTransformer, images: Tensor) -> list[PropagationRow
     head = torch.randn(normed.shape[-1], _CLASSES, generator=torch_rng(0, "propagation", "head")) * _HEAD_STD
     labels = torch.arange(len(images), device=normed.device) % _CLASSES
     loss = F.cross_entropy(normed @ head.to(normed.device, normed.dtype), labels)
-    own = [list(block.parameters()) for block in model.blocks]
-    gradients = iter(torch.autograd.grad(loss, [one for parameters in own for one in parameters]))
-    norms = [float(torch.stack([next(gradients).norm() for _ in parameters]).norm()) for parameters in own]
+    by_block = [list(block.parameters()) for block in model.blocks]
+    gradients = iter(torch.autograd.grad(loss, [parameter for parameters in by_block for parameter in parameters]))
+    norms = [float(torch.stack([next(gradients).norm() for _ in parameters]).norm()) for parameters in by_block]
     return [PropagationRow(i, *row, norm) for i, (row, norm) in enumerate(zip(measured, norms, strict=True), 1)]

@@ -87,9 +87,9 @@ def attach(backbone: Backbone, see: See) -> list[RemovableHandle]:
 
     handles: list[RemovableHandle] = []
     if not backbone.num_heads:
-        names = [one.name for one in attentions(backbone.model)] + [one.name for one in mlps(backbone.model)]
+        names = [site.name for site in attentions(backbone.model)] + [site.name for site in mlps(backbone.model)]
         modules = {name: backbone.model.get_submodule(name) for name in names}
-        handles += [one.register_forward_pre_hook(partial(entering, name)) for name, one in modules.items()]
+        handles += [module.register_forward_pre_hook(partial(entering, name)) for name, module in modules.items()]
         if not names:
             raise ConfigError(f"{backbone.spec}: activations are rounded at attention and MLP, and it has none known")
         return handles
@@ -180,7 +180,7 @@ def bits_of(label: str) -> tuple[int | None, int | None]:
     """
     match = re.fullmatch(r"(?:W(\d+))?(?:A(\d+))?", label)
     bits = [int(part) if part and int(part) != 32 else None for part in match.groups()] if match and label else [0]
-    if any(one is not None and not 2 <= one <= 16 for one in bits):
+    if any(width is not None and not 2 <= width <= 16 for width in bits):
         raise ValueError(f"{label!r} is not a precision such as W8A12, W16A8 or A6, of 2 to 16 bits")
     return bits[0], bits[1]
 

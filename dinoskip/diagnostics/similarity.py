@@ -60,11 +60,11 @@ class StreamingCKA:
         if first.shape[1:] != second.shape[1:]:
             raise ValueError(f"StreamingCKA: {first.shape[1]} and {second.shape[1]} samples")
         cross = _unbiased(first, second)
-        own = [torch.stack([_unbiased(g[None], g[None])[0, 0] for g in grams]) for grams in (first, second)]
+        within = [torch.stack([_unbiased(g[None], g[None])[0, 0] for g in grams]) for grams in (first, second)]
         if self._cross is None or self._left is None or self._right is None:
-            self._cross, self._left, self._right = cross, *own
+            self._cross, self._left, self._right = cross, *within
         else:
-            self._cross, self._left, self._right = self._cross + cross, self._left + own[0], self._right + own[1]
+            self._cross, self._left, self._right = self._cross + cross, self._left + within[0], self._right + within[1]
 
     def matrix(self) -> Tensor:
         """CKA (layers of left, layers of right), float64; ValueError before any batch."""
@@ -104,10 +104,9 @@ def cka_between(left: Backbone, right: Backbone, images: Tensor) -> Tensor:
         sides: list[list[Tensor]] = []
         for backbone in (left, right):
             layers = backbone.layers(image, range(1, backbone.depth + 1))
-            counts = {layer.tokens.shape[1] for layer in layers.values()} | {len(one) for side in sides for one in side}
-            if len(counts) > 1:
-                raise ValueError(f"{left.spec} and {right.spec} cut images into different patches")
             sides.append([layer.tokens[0] for layer in layers.values()])
+        if len({len(tokens) for side in sides for tokens in side}) > 1:
+            raise ValueError(f"{left.spec} and {right.spec} cut images into different patches")
         count = len(sides[0][0])
         if count > TOKENS:
             picked = torch.randperm(count, generator=torch_rng(0, "cka"))[:TOKENS]

@@ -135,13 +135,13 @@ def _share(
     backbone: Backbone, plan: ExportPlan, writer: StoreWriter, todo: Sequence[int], threads: int, group: ProcessGroup
 ) -> None:
     """Do this rank's share of the batches ``todo``: every ``size``-th, which evens out sizes of images."""
-    own_batches = list(todo[group.rank :: group.size])
-    images = sum(len(plan.batches[number]) for number in own_batches)
+    batches = list(todo[group.rank :: group.size])
+    images = sum(len(plan.batches[number]) for number in batches)
     alone = group.size == 1
     before = len(plan.paths) - images if alone else 0
     label = "features" if alone else f"features, process 1 of {group.size}"
     with Progress(label, before + images, "images", start=before, show=group.rank == 0) as progress:
-        ForwardPasses(backbone, plan, writer, threads).run(own_batches, progress.advance)
+        ForwardPasses(backbone, plan, writer, threads).run(batches, progress.advance)
 
 
 def _log_start(plan: ExportPlan, out: Path) -> None:

@@ -20,8 +20,8 @@ from dinoskip.models.attention_sites import (
     Mlp,
     attentions,
     is_plain_attention,
+    known_attention,
     mlps,
-    own_attention,
     write,
 )
 
@@ -64,7 +64,7 @@ def in_place(
     name = tensors.__name__.removesuffix("tensors")
     fields = [field for field in settings.model_fields if field not in ("name", *needs, *without)]
     kind = inspect.Parameter
-    parameters = [kind(one, kind.POSITIONAL_OR_KEYWORD) for one in ("model", *needs)]
+    parameters = [kind(name, kind.POSITIONAL_OR_KEYWORD) for name in ("model", *needs)]
     for field in [*positional, *(field for field in fields if field not in positional)]:
         how = kind.POSITIONAL_OR_KEYWORD if field in positional else kind.KEYWORD_ONLY
         parameters.append(kind(field, how, default=settings.model_fields[field].default))
@@ -72,7 +72,7 @@ def in_place(
 
     def function(*args: Any, **kwargs: Any) -> nn.Module:
         given = signature.bind(*args, **kwargs).arguments
-        model, seed, needed = given.pop("model"), given.pop("seed", 0), [given.pop(one) for one in needs]
+        model, seed, needed = given.pop("model"), given.pop("seed", 0), [given.pop(name) for name in needs]
         chosen = validate(settings, RawConfig(given, {"": name}))
         if keeps_others:
             needed.append({key: parameter.detach().double().cpu() for key, parameter in model.named_parameters()})
@@ -204,7 +204,7 @@ def _oddity(block: Any, layer_scale: bool) -> str | None:
         return f"it is a {type(block).__name__}, not a pre-norm block"
     if not is_plain_attention(block.attn, softmax=False):
         return "its attention is not plain (q/k norm, output norm, gate or another kind)"
-    if not own_attention(block.attn).square:  # type: ignore[union-attr]  # a plain one is known
+    if not known_attention(block.attn).square:  # type: ignore[union-attr]  # a plain one is known
         return "its heads together are not as wide as the model"
     if not layer_scale and not (isinstance(block.ls1, nn.Identity) and isinstance(block.ls2, nn.Identity)):
         return "it has LayerScale (init_values)"

@@ -60,8 +60,8 @@ def report(model: nn.Module, images: Tensor | None = None) -> list[BlockReport]:
     if not present:
         raise ConfigError(f"report: a {type(model).__name__} is not supported: it has no attention that is known")
     for number, attention in enumerate(present, 1):
-        if what := [one for one in attention.additions if one != "mixing of heads"]:
-            raise ConfigError(f"report: the attention of block {number} is not plain: it has {' and '.join(what)}")
+        if additions := [addition for addition in attention.additions if addition != "mixing of heads"]:
+            raise ConfigError(f"report: the attention of block {number} is not plain: it has {' and '.join(additions)}")
     given: Mapping[str, Tensor] = {}
     if images is not None:
         parameter = next(model.parameters())

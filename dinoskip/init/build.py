@@ -70,9 +70,9 @@ def initialise(
 
     With ``keep_others`` the others keep the values that they have.
     """
-    own = assign(model, tensors_of(init, model, seed, images))
+    drawn = assign(model, tensors_of(init, model, seed, images))
     if not keep_others:
-        assign(model, default_tensors(model, seed, without=own))
+        assign(model, default_tensors(model, seed, without=drawn))
     state = [*model.named_parameters(), *model.named_buffers()]
     unset = [name for name, tensor in state if not bool(tensor.isfinite().all())]
     if unset:

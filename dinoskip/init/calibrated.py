@@ -80,7 +80,7 @@ def calibrated_tensors(
         raise ConfigError(f"calibrated_: images {tuple(images.shape)} must be finite and (B, 3, H, W)")
     if any(block.skips_attention or block.skips_mlp for block in blocks):
         log.warning("calibrated_: this network has skip connections, which the initialisation is not made for")
-    with _one_thread():
+    with _on_a_single_thread():
         work = copy.deepcopy(model).to("cpu", torch.float64).eval()
         assign(work, others.items())
         return iter(_Calibrated(work, images.to("cpu", torch.float64), settings, seed).run(blocks))
@@ -224,8 +224,8 @@ def attention_scale(
     queries = torch.einsum("bnd,hde->bhne", tokens[:, first_patch:], query)
     keys = torch.einsum("bnd,hde->bhne", tokens, key)
     logits = queries @ keys.mT / width**0.5  # (B, heads, patches, N)
-    own = logits.diagonal(first_patch, -2, -1)
-    differences = logits - own[..., None]
+    diagonal = logits.diagonal(first_patch, -2, -1)
+    differences = logits - diagonal[..., None]
 
     def median(scale: float) -> float:
         return float((scale * differences).exp().sum(-1).reciprocal().median())
@@ -240,7 +240,7 @@ def attention_scale(
 
 
 @contextmanager
-def _one_thread() -> Iterator[None]:
+def _on_a_single_thread() -> Iterator[None]:
     """Sums in one order, whatever the number of threads around."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

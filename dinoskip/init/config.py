@@ -234,7 +234,7 @@ class ModelConfig(VitConfig):
         return self
 
     @model_validator(mode="after")
-    def _one_temperature(self) -> ModelConfig:
+    def _temperature_stands_once(self) -> ModelConfig:
         if self.temperature is not None and isinstance(self.init, ResidualFreeInit) and self.init.beta != 1:
             raise ValueError("temperature: init.beta folds it into W^Q already: leave one of them out")
         return self

@@ -43,7 +43,7 @@ def cls_attention(backbone: Backbone, images: Tensor, blocks: Iterable[int]) -> 
             if query.shape != key.shape:  # heads share keys
                 return None
             heads = (*query.shape[:2], adapter.num_heads, -1)
-            query, key = (one.reshape(heads).transpose(1, 2).float() for one in (query, key))
+            query, key = (projected.reshape(heads).transpose(1, 2).float() for projected in (query, key))
             logits = query[:, :, :1] @ key.mT * query.shape[-1] ** -0.5
             rows = attention_rows(adapter.attention(number - 1), logits)
             weights[number] = rows[:, :, 0, adapter.num_prefix_tokens :]

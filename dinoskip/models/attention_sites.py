@@ -173,20 +173,20 @@ def attentions(model: nn.Module) -> list[Attention]:
     return found
 
 
-def own_attention(module: nn.Module | None) -> Attention | None:
+def known_attention(module: nn.Module | None) -> Attention | None:
     """The attention that a module is; None if it is none that is known, or no module."""
     return None if module is None else _attention("", module)
 
 
 def is_plain_attention(module: nn.Module | None, *, softmax: bool = True) -> bool:
     """Whether a module is the papers' attention (:attr:`Attention.plain`); without ``softmax`` 1.5-entmax is, too."""
-    found = own_attention(module)
+    found = known_attention(module)
     return found is not None and found.plain and not (softmax and isinstance(module, EntmaxAttention))
 
 
 def head_factors(module: nn.Module) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """:meth:`Attention.factors` of a module that is an attention; :class:`ConfigError` if it is none."""
-    found = own_attention(module)
+    found = known_attention(module)
     if found is None:
         raise ConfigError(f"a {type(module).__name__} is no attention that is known")
     return found.factors(dict(module.named_parameters()))
@@ -309,6 +309,6 @@ def _additions(module: nn.Module) -> tuple[str, ...]:
 
 
 def _input_biases(name: str, module: nn.Module, inputs: tuple[Factor, ...]) -> tuple[str, ...]:
-    own = [bias for bias in _SEPARATE_BIASES if isinstance(getattr(module, bias, None), nn.Parameter)]
-    apart = [f"{name}.{bias}" if name else bias for bias in own]
+    biases = [bias for bias in _SEPARATE_BIASES if isinstance(getattr(module, bias, None), nn.Parameter)]
+    apart = [f"{name}.{bias}" if name else bias for bias in biases]
     return tuple(dict.fromkeys([*(factor.bias for factor in inputs if factor.bias is not None), *apart]))

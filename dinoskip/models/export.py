@@ -60,28 +60,28 @@ def _listed(names: Iterable[str], label: str) -> list[str]:
 Shape = Sequence[int]
 
 
-def check_shapes(own: Mapping[str, Shape], given: Mapping[str, Shape], where: str | Path) -> None:
-    """:class:`WeightsError` with counts and names unless ``given`` has just the names of ``own`` in their shapes."""
-    common = own.keys() & given.keys()
+def check_shapes(expected: Mapping[str, Shape], given: Mapping[str, Shape], where: str | Path) -> None:
+    """:class:`WeightsError` with counts and names unless ``given`` has the names and shapes of ``expected``."""
+    common = expected.keys() & given.keys()
     other = {
-        f"{name} {tuple(given[name])} for {tuple(own[name])}"
+        f"{name} {tuple(given[name])} for {tuple(expected[name])}"
         for name in common
-        if tuple(given[name]) != tuple(own[name])
+        if tuple(given[name]) != tuple(expected[name])
     }
     problems = [
-        *_listed(own.keys() - given.keys(), "missing"),
-        *_listed(given.keys() - own.keys(), "not in the model"),
+        *_listed(expected.keys() - given.keys(), "missing"),
+        *_listed(given.keys() - expected.keys(), "not in the model"),
         *_listed(other, "of another shape"),
     ]
     if problems:
         fitting = len(common) - len(other)
-        raise WeightsError(f"{where}: the weights do not fit: {fitting} of {len(own)} do; {'; '.join(problems)}")
+        raise WeightsError(f"{where}: the weights do not fit: {fitting} of {len(expected)} do; {'; '.join(problems)}")
 
 
-def check_fit(own: Mapping[str, Tensor], state: Mapping[str, Tensor], where: str | Path) -> None:
-    """:class:`WeightsError` with counts and names unless ``state`` has just the tensors of ``own``, all finite."""
+def check_fit(expected: Mapping[str, Tensor], state: Mapping[str, Tensor], where: str | Path) -> None:
+    """:class:`WeightsError` with counts and names unless ``state`` has just the tensors of ``expected``, all finite."""
     check_shapes(
-        {name: tensor.shape for name, tensor in own.items()},
+        {name: tensor.shape for name, tensor in expected.items()},
         {name: tensor.shape for name, tensor in state.items()},
         where,
     )

@@ -172,10 +172,10 @@ def _head_normed(attention: Any, projected: Tensor, facet: str) -> Tensor:
     return apply_head_norm(getattr(attention, f"{facet[0]}_norm"), projected, int(heads))
 
 
-def _check_biases(where: str, own: Mapping[str, Tensor], published: Mapping[str, Any]) -> None:
+def _check_biases(where: str, expected: Mapping[str, Tensor], published: Mapping[str, Any]) -> None:
     """timm drops query and value biases of DINOv3 files for its models without; refuse, unless they are zero."""
     for name, bias in published.items():
-        if name.endswith("attn.qkv.bias") and not {name, name.replace("qkv.bias", "q_bias")} & own.keys():
+        if name.endswith("attn.qkv.bias") and not {name, name.replace("qkv.bias", "q_bias")} & expected.keys():
             query, _, value = bias.tensor_split(3)
             if query.any() or value.any():
                 raise WeightsError(f"{where}: the model has no {name}, and it is not zero", "use timm's NAME_qkvb")
@@ -196,13 +196,13 @@ def _whole(where: str, model: Any, published: Mapping[str, Any], _model: nn.Modu
         raise WeightsError(f"{where}: not in a layout that timm knows for this model: {first_line(error)}") from error
     if not all(isinstance(value, Tensor) for value in state.values()):
         raise WeightsError(f"{where}: not a state_dict; it holds: {', '.join(map(str, list(state)[:6]))}")
-    own = model.state_dict()
-    _check_biases(where, own, published)
+    expected = model.state_dict()
+    _check_biases(where, expected, published)
     classifier = (getattr(model, "pretrained_cfg", None) or {}).get("classifier") or ()
     heads = (classifier,) if isinstance(classifier, str) else tuple(classifier)
     left_out = (*NOT_BACKBONE, *(f"{head}." for head in heads))
-    kept = {n: t for n, t in state.items() if n in own or not n.startswith(left_out)}
-    check_fit(own, kept, where)
+    kept = {n: t for n, t in state.items() if n in expected or not n.startswith(left_out)}
+    check_fit(expected, kept, where)
     return kept
 
 

@@ -170,7 +170,7 @@ class HookedLevels(LevelReader):
         height, width = images.shape[-2:]
         maps = {i: self.layouts[i].read(seen[i], height, width) for i in indices}
         if not self.has_class_token:
-            maps = {i: LevelMap(one.tokens, None, one.grid) for i, one in maps.items()}
+            maps = {i: LevelMap(level.tokens, None, level.grid) for i, level in maps.items()}
         return maps
 
 

@@ -80,15 +80,15 @@ def _entry_point(name: str) -> Callable[..., VisionTransformer]:
 
 def _of_timm(config: VitConfig) -> dict[str, Any]:
     """Of a network of timm's that is as timm builds it for the size of its name."""
-    own = timm.get_pretrained_cfg(str(config.timm_name))
+    pretrained = timm.get_pretrained_cfg(str(config.timm_name))
     size = [3, config.img_size, config.img_size]
-    if not config.computes_as_timm or own is None or list(own.input_size) != size:
+    if not config.computes_as_timm or pretrained is None or list(pretrained.input_size) != size:
         raise ConfigError(
             f"a folder for timm: it builds no {config.name} of these skips, graying or image size",
             "write FILE.safetensors, which dinoskip reads, or a program",
         )
     statistics = {"mean": list(IMAGENET_DEFAULT_MEAN), "std": list(IMAGENET_DEFAULT_STD), "input_size": size}
-    layers = {"first_conv": own.first_conv, "classifier": own.classifier}
+    layers = {"first_conv": pretrained.first_conv, "classifier": pretrained.classifier}
     return {
         "architecture": config.timm_name,
         "num_classes": 0,

@@ -39,10 +39,10 @@ class EveryBlock(nn.Module):
     def forward(self, images: Tensor) -> tuple[Tensor, ...]:
         """Tensors in the order of ``outputs``."""
         layers = self._layers(images, self._blocks, norm=self._norm)
-        return tuple(part for one in layers.values() for part in (one.tokens, one.cls) if part is not None)
+        return tuple(part for layer in layers.values() for part in (layer.tokens, layer.cls) if part is not None)
 
 
-def own_size(backbone: Backbone) -> int:
+def native_size(backbone: Backbone) -> int:
     """Side of the images whose positions the network has itself; 224 where it does not say."""
     embedding = getattr(getattr(backbone.model, "patch_embed", None), "img_size", None)
     size = embedding or getattr(getattr(backbone.model, "config", None), "image_size", None) or 224
@@ -91,7 +91,7 @@ def save_program(path: Path, backbone: Backbone, *, size: int | None = None, nor
     ``torch.export.load(path).module()(images)`` gives the tuple of outputs. Raises :class:`ConfigError` for a size that
     is not whole patches, :class:`WeightsError` if the features differ by more than :data:`TOLERANCE`.
     """
-    size = size or own_size(backbone)
+    size = size or native_size(backbone)
     module, program = _export(backbone, size, norm)
     about = {**describe(backbone, size, norm), "outputs": module.outputs}
     with atomic_path(path) as temporary:
@@ -123,7 +123,7 @@ def save_onnx(path: Path, backbone: Backbone, *, size: int | None = None, norm: 
 
     Weights are inside the file. Raises as :func:`save_program`, and :class:`ConfigError` where the extra is missing.
     """
-    runtime, size = _onnxruntime(path), size or own_size(backbone)
+    runtime, size = _onnxruntime(path), size or native_size(backbone)
     with atomic_path(path) as temporary:
         module, program = _export(backbone, size, norm)
         exported: Any = torch.onnx.export(
@@ -137,5 +137,5 @@ def save_onnx(path: Path, backbone: Backbone, *, size: int | None = None, norm: 
             backbone,
             module,
             size,
-            lambda images: [torch.from_numpy(one) for one in session.run(None, {"images": images.numpy()})],
+            lambda images: [torch.from_numpy(array) for array in session.run(None, {"images": images.numpy()})],
         )

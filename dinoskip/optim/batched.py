@@ -131,7 +131,7 @@ class Stack:
     def __init__(self, slots: list[Slot], step: int | None, states: MutableMapping[Tensor, State]) -> None:
         self.slots, self.step, self.owner = slots, step, slots[0].owner
         self.states = states  # of the optimizer, by parameter
-        self.mine = self.owner == all_ranks().rank
+        self.owned = self.owner == all_ranks().rank
         self.flat = slots[0].key[-1] == "flat"
         self.core = (sum(math.prod(slot.shape) for slot in slots),) if self.flat else slots[0].piece.core
         self.factors = () if self.flat else slots[0].piece.factors
@@ -162,8 +162,8 @@ class Stack:
             if key.startswith("exp_"):
                 self.tensors[key] = self.empty().zero_()
             elif key.startswith("basis_"):
-                one = torch.eye(shape[0], dtype=torch.float32, device=self.slots[0].parameter.device)
-                self.tensors[key] = one.repeat(len(self), 1, 1)
+                identity = torch.eye(shape[0], dtype=torch.float32, device=self.slots[0].parameter.device)
+                self.tensors[key] = identity.repeat(len(self), 1, 1)
             else:
                 self.tensors[key] = self.tensors["exp_avg"].new_zeros(len(self), *shape)
 

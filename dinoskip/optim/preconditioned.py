@@ -113,7 +113,7 @@ class PreconditionedOptimizer(torch.optim.Optimizer, ABC):
     def _due(group: Group, stacks: list[Stack]) -> list[Stack]:
         """The stacks whose bases are to be refreshed in this step; with ``stagger`` a shape's turn is its own."""
         period, shift = group["precondition_frequency"], group["stagger"]
-        return [one for one in stacks if one.step and (one.step + shift * one.slots[0].turn) % period == 0]
+        return [stack for stack in stacks if stack.step and (stack.step + shift * stack.slots[0].turn) % period == 0]
 
     @staticmethod
     def _factor_beta(group: Group) -> float:
@@ -180,8 +180,8 @@ class PreconditionedOptimizer(torch.optim.Optimizer, ABC):
             key = (*key, "flat")
         else:
             key = (*key, tuple(parameter.shape), piece.shape, piece.cut is None, piece.dims, piece.sided)
-        own = tuple(parameter.shape) if piece.cut is None else piece.dims
-        return Slot(parameter, piece, own, self._stored(piece, own, group), key)
+        shape = tuple(parameter.shape) if piece.cut is None else piece.dims
+        return Slot(parameter, piece, shape, self._stored(piece, shape, group), key)
 
     def _stored(self, piece: Piece, shape: Shape, group: Group) -> dict[str, Shape]:
         """Name and shape of every tensor that the state holds for a piece whose own shape is ``shape``."""
@@ -216,7 +216,7 @@ class PreconditionedOptimizer(torch.optim.Optimizer, ABC):
 
     def _restored(self, slots: list[Slot], step: int | None) -> Stack:
         stack = Stack(slots, step, self.state)
-        if stack.mine and step is not None:
+        if stack.owned and step is not None:
             stack.load()
             stack.publish()
         return stack
@@ -249,10 +249,10 @@ class PreconditionedOptimizer(torch.optim.Optimizer, ABC):
                     gradients[parameter] = whole(parameter.grad)
             self._count(group, batch)
             send = partial(self._send, group, sent, [stack for stack in batch if stack.step])
-            own = [stack for stack in batch if stack.mine]
-            if own:
-                stacked = [stack.join([slot.of(gradients[slot.parameter]) for slot in stack.slots]) for stack in own]
-                self._step_stacks(group, own, stacked, send)
+            owned = [stack for stack in batch if stack.owned]
+            if owned:
+                stacked = [stack.join([slot.of(gradients[slot.parameter]) for slot in stack.slots]) for stack in owned]
+                self._step_stacks(group, owned, stacked, send)
             else:
                 send([stack.empty() for stack in batch if stack.step])
         for _, _, work in sent:
@@ -262,7 +262,7 @@ class PreconditionedOptimizer(torch.optim.Optimizer, ABC):
 
     def _count(self, group: Group, stacks: list[Stack]) -> None:
         for stack in stacks:
-            if stack.step is None and stack.mine:
+            if stack.step is None and stack.owned:
                 stack.begin()
                 stack.publish()
             moves = stack.step is not None or self._moves_at_first(group)
@@ -279,7 +279,7 @@ class PreconditionedOptimizer(torch.optim.Optimizer, ABC):
     ) -> None:
         """Send own updates, or receive others' into ``updates``, without waiting for it."""
         for stack, update in zip(stacks, updates, strict=True):
-            if stack.mine and group["normalize_grads"]:
+            if stack.owned and group["normalize_grads"]:
                 inner = tuple(range(1, update.ndim))
                 update.div_(update.square().mean(inner, keepdim=True).sqrt_().add_(1e-30))
             whole_update = update.contiguous()
@@ -307,7 +307,7 @@ class PreconditionedOptimizer(torch.optim.Optimizer, ABC):
     # --- bases and state ---------------------------------------------------------------------------------
 
     def _slots_with_state(self, parameter: Tensor) -> list[Slot]:
-        if not any(parameter is one for one in self.slots):
+        if not any(parameter is known for known in self.slots):
             raise ValueError("this is no parameter of the optimizer")
         if "step" not in self.state.get(parameter, {}):
             raise ValueError("this parameter has had no gradient yet, so it has no bases")
@@ -363,19 +363,21 @@ class PreconditionedOptimizer(torch.optim.Optimizer, ABC):
         the shapes differ.
         """
         slots = self._slots_with_state(p)
-        given = [None if one is None else torch.as_tensor(one, dtype=torch.float32, device=p.device) for one in bases]
+        given = [
+            None if basis is None else torch.as_tensor(basis, dtype=torch.float32, device=p.device) for basis in bases
+        ]
         shapes = [
             (n, n) if on else None for slot in slots for n, on in zip(slot.piece.dims, slot.piece.sided, strict=True)
         ]
-        if [None if one is None else tuple(one.shape) for one in given] != shapes:
+        if [None if basis is None else tuple(basis.shape) for basis in given] != shapes:
             raise ValueError(f"bases of shapes {shapes} are needed")
         remaining = iter(given)
         for slot in slots:
-            own = {f"basis_{position}": next(remaining) for position in range(len(slot.piece.dims))}
+            named = {f"basis_{position}": next(remaining) for position in range(len(slot.piece.dims))}
             if slot.owner == all_ranks().rank:
                 alone = Stack([slot], self.state[p]["step"], self.state)
                 alone.load()
-                new = {key: basis[None] for key, basis in own.items() if basis is not None and key in slot.stored}
+                new = {key: basis[None] for key, basis in named.items() if basis is not None and key in slot.stored}
                 mean = alone.project(alone.project(alone.tensors["exp_avg"], back=True), bases=new)
                 self.state[p][slot.piece.label("exp_avg")].copy_(mean.view(slot.shape))
                 for key, value in new.items():
@@ -384,9 +386,9 @@ class PreconditionedOptimizer(torch.optim.Optimizer, ABC):
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Load a whole state, float32 whatever the parameters' dtype; ValueError names what does not fit."""
         groups = state_dict["param_groups"]
-        for own, saved in zip(self.param_groups, groups, strict=False):
-            if "names" in own and "names" in saved and list(own["names"]) != list(saved["names"]):
-                odd = sorted(set(own["names"]) ^ set(saved["names"])) or ["their order"]
+        for group, saved in zip(self.param_groups, groups, strict=False):
+            if "names" in group and "names" in saved and list(group["names"]) != list(saved["names"]):
+                odd = sorted(set(group["names"]) ^ set(saved["names"])) or ["their order"]
                 raise ValueError(f"the saved optimizer state is of other parameters: {', '.join(odd[:5])}")
         indices = [i for group in groups for i in group["params"]]
         super().load_state_dict({"state": {}, "param_groups": groups})
@@ -394,9 +396,9 @@ class PreconditionedOptimizer(torch.optim.Optimizer, ABC):
         for index, (group, at) in zip(indices, places, strict=True):
             if index in state_dict["state"]:
                 parameter = group["params"][at]
-                self.state[parameter] = self._own_part(_name(group, at), parameter, state_dict["state"][index])
+                self.state[parameter] = self._owned_part(_name(group, at), parameter, state_dict["state"][index])
 
-    def _own_part(self, name: str, parameter: Tensor, state: Mapping[str, Any]) -> State:
+    def _owned_part(self, name: str, parameter: Tensor, state: Mapping[str, Any]) -> State:
         """A copy of what this rank owns of one parameter's saved state, in float32 on its device."""
         expected: dict[str, Shape] = {"step": ()}
         loaded: State = {"step": int(state["step"])} if "step" in state else {}

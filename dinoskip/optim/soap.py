@@ -123,7 +123,7 @@ class SOAP(PreconditionedOptimizer):
         projected = [stack.project(gradient) for stack, gradient in zip(stacks, gradients, strict=True)]
         correct = group["variant"] == "ecs" and group["correct_bias"]
         directions = adam_(stacks, projected, group["betas"], group["eps"], correct=correct)
-        return [stack.project(one, back=True) for stack, one in zip(stacks, directions, strict=True)]
+        return [stack.project(direction, back=True) for stack, direction in zip(stacks, directions, strict=True)]
 
     def _step_size(self, group: Group, stack: Stack) -> float:
         size, step = float(group["lr"]), stack.step or 0

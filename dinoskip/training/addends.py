@@ -109,7 +109,7 @@ class Addends:
 
     def given(self, tensors: Sequence[Tensor]) -> Given:
         """The loader's tensors of a micro-batch, told apart."""
-        views = [one for one in tensors if one.ndim == 4]
+        views = [tensor for tensor in tensors if tensor.ndim == 4]
         others, places = list(tensors[len(views) :]), []
         if self.config.paka is not None:
             others, places = others[:-4], others[-4:]
@@ -153,7 +153,7 @@ class Addends:
         assert config is not None
         with torch.no_grad():
             theirs = self._anchor(teacher, given.rendered)
-        sides = [round(one.shape[1] ** 0.5) for one in (theirs, student.patches)]
+        sides = [round(patches.shape[1] ** 0.5) for patches in (theirs, student.patches)]
         theirs = to_grid(theirs, (sides[0],) * 2, (sides[1],) * 2, antialias=config.antialias)
         mask = None if config.tokens == "all" or masks is None else masks if config.tokens == "masked" else ~masks
         return gram_loss(

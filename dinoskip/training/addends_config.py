@@ -118,7 +118,7 @@ class AddendsConfig(PretrainConfig):
     @property
     def adds(self) -> bool:
         """Whether any loss is added."""
-        return any(one is not None for one in (self.koleo, self.gram, self.paka))
+        return any(addend is not None for addend in (self.koleo, self.gram, self.paka))
 
     def backbones(self) -> tuple[str, ...]:
         """The network that Gram anchoring holds to, where it is not of the run."""
@@ -138,5 +138,5 @@ class AddendsConfig(PretrainConfig):
         from dinoskip.data.view_targets import Joined
 
         grids = global_size // patch, (local_size if num_local else global_size) // patch
-        own: tuple[ViewTargets, ...] = () if targets is None else (targets,)
-        return Joined((*own, Overlaps(*grids, num_local)))
+        parts: tuple[ViewTargets, ...] = () if targets is None else (targets,)
+        return Joined((*parts, Overlaps(*grids, num_local)))

@@ -83,8 +83,8 @@ def before_and_after(config: ModelConfig, seed: int, images: Pictures) -> dict[s
     if len(seen) < 2:
         return {"images": len(seen), "before": [], "after": []}
     rows = {
-        name: [_rounded(row) for row in propagation(calibrated_model(one, seed, images).eval(), seen)]
-        for name, one in (("before", plain), ("after", config))
+        name: [_rounded(row) for row in propagation(calibrated_model(settings, seed, images).eval(), seen)]
+        for name, settings in (("before", plain), ("after", config))
     }
     return {"images": len(seen), **rows}
 

@@ -284,8 +284,8 @@ def load(path: Path, objective: Objective, optimizer: torch.optim.Optimizer, run
     head = files["head"]
     for role, network in objective.networks.items():
         load_whole(network.get_submodule("backbone"), files[role], path / f"{role}.safetensors")
-        own = {name.removeprefix(f"{role}."): t for name, t in head.items() if name.startswith(f"{role}.")}
-        load_whole(network.get_submodule("head"), own, path / "head.safetensors")
+        state = {name.removeprefix(f"{role}."): t for name, t in head.items() if name.startswith(f"{role}.")}
+        load_whole(network.get_submodule("head"), state, path / "head.safetensors")
     buffers = {name: head[name] for name in objective.buffers}
     _check_values(buffers, {name: buffer.dtype for name, buffer in objective.buffers.items()}, path)
     for name, buffer in objective.buffers.items():
@@ -325,8 +325,8 @@ def load_whole(module: nn.Module, state: Mapping[str, Tensor], source: Path) -> 
 
     Raises :class:`WeightsError` unless every one fits, has the module's dtype and is finite.
     """
-    own = module.state_dict()
-    check_fit(own, state, source)
-    _check_values(state, {name: target.dtype for name, target in own.items()}, source)
-    for name, target in own.items():
+    expected = module.state_dict()
+    check_fit(expected, state, source)
+    _check_values(state, {name: target.dtype for name, target in expected.items()}, source)
+    for name, target in expected.items():
         load_whole_(target, state[name])

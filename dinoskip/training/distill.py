@@ -45,8 +45,8 @@ class Distill(Objective):
         self.schedules = Schedules(config, job.optimizer, steps_per_epoch)
         grid = config.crop_size // job.model.patch_size
         self.teachers: list[Teaching] = [
-            Teacher(one, config.crop_size, device) if one.store is None else StoredTeacher(one, grid)
-            for one in config.teachers
+            Teacher(teacher, config.crop_size, device) if teacher.store is None else StoredTeacher(teacher, grid)
+            for teacher in config.teachers
         ]
         backbone = job.backbone(device)
         self.student = DistilledNetwork(backbone, self._heads(backbone.embed_dim).to(device)).train()
@@ -83,7 +83,7 @@ class Distill(Objective):
             if not any(teacher.config.whitened):
                 continue
             measured = teacher.measured(teacher.sample(rows, crops))
-            for name, value in all_ranks().from_main({name: one.cpu() for name, one in measured.items()}).items():
+            for name, value in all_ranks().from_main({name: tensor.cpu() for name, tensor in measured.items()}).items():
                 self.buffers[f"teachers.{place}.{name}"].copy_(value)
 
     def step(self, step: Step) -> None:

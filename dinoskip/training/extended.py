@@ -81,7 +81,7 @@ class TokensMultiCrop(MultiCrop):
         """Scores (sum n_i, K) of all views, and the global crops' tokens."""
         backbone: Any = self.backbone
         tokens = [backbone.forward_features(view) for view in views]
-        return seen(self, self.head(torch.cat([one[:, 0] for one in tokens])), tokens, places)
+        return seen(self, self.head(torch.cat([view[:, 0] for view in tokens])), tokens, places)
 
 
 class TokensIbot(IbotNetwork):
@@ -157,11 +157,11 @@ class ExtendedDINO(Extended, DINO):
                 teacher: Seen = self.teacher(given.views[0], places=given.teacher)
             student: Seen = step.forward(*given.views, places=given.student)
         aim = targets(teacher.compared, self.center, rates.teacher_temp, config.centering)
-        own = dino_loss(student.compared, aim.scores, aim.centre, config.student_temp, aim.temperature)
+        dino = dino_loss(student.compared, aim.scores, aim.centre, config.student_temp, aim.temperature)
         more, parts = self.addends.loss(step.number, student, teacher, given)
-        centre = self.center if config.centering == "sinkhorn" else own.batch_center
-        values = {"dino_loss": own.loss.detach(), "teacher_entropy": own.entropy, "batch_center": centre, **parts}
-        return own.loss + more, values
+        centre = self.center if config.centering == "sinkhorn" else dino.batch_center
+        values = {"dino_loss": dino.loss.detach(), "teacher_entropy": dino.entropy, "batch_center": centre, **parts}
+        return dino.loss + more, values
 
 
 class ExtendedIBOT(Extended, IBOT):
@@ -218,7 +218,9 @@ class ExtendedPatchContrast(Extended, PatchContrast):
             with torch.no_grad():
                 teacher: Seen | None = None if network is None else network(given.views[0], places=given.teacher)
         others = None if teacher is None else teacher.compared
-        own = contrast(student.compared, others, given.others, self.config.temperature, self.buffers.get("queue"))
+        contrasted = contrast(
+            student.compared, others, given.others, self.config.temperature, self.buffers.get("queue")
+        )
         more, parts = self.addends.loss(step.number, student, teacher, given)
-        values = {"contrast_loss": own.loss.detach(), "accuracy": own.accuracy, **parts}
-        return own.loss + more, others, values
+        values = {"contrast_loss": contrasted.loss.detach(), "accuracy": contrasted.accuracy, **parts}
+        return contrasted.loss + more, others, values

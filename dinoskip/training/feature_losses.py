@@ -39,7 +39,7 @@ def intra_kl(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
 
     ``student`` (B, N, D) and ``teacher`` (B, N, E) may differ in width.
     """
-    scores = [similarities(at_least_float32(one)) / temperature for one in (student, teacher)]
+    scores = [similarities(at_least_float32(features)) / temperature for features in (student, teacher)]
     return _kl(*scores)
 
 
@@ -54,8 +54,8 @@ def queue_kl(student: Tensor, teacher: Tensor, queue: Tensor, temperature: float
 
     The queue must already hold the teacher's rows (:func:`update_queue_`); its rows of zeros count as well.
     """
-    unit = [F.normalize(at_least_float32(one), dim=-1) for one in (student, teacher)]
-    return _kl(*(one @ queue.to(one.dtype).T / temperature for one in unit))
+    unit = [F.normalize(at_least_float32(rows), dim=-1) for rows in (student, teacher)]
+    return _kl(*(rows @ queue.to(rows.dtype).T / temperature for rows in unit))
 
 
 @torch.no_grad()
@@ -115,7 +115,7 @@ def koleo_of_crops(cls: Tensor, crops: int, neighbours: int) -> Tensor:
 
     The mean over ranks of its gradient is that of one rank with all images.
     """
-    return torch.stack([koleo(gather_rows(one.contiguous()), neighbours) for one in cls.chunk(crops)]).sum()
+    return torch.stack([koleo(gather_rows(crop.contiguous()), neighbours) for crop in cls.chunk(crops)]).sum()
 
 
 def gram_loss(
@@ -134,18 +134,18 @@ def gram_loss(
     this rank; without a mask level batch is of all ranks.
     """
     work = torch.promote_types(student.dtype, torch.float32)
-    both = [one.to(work) for one in (student, teacher.detach())]
+    both = [patches.to(work) for patches in (student, teacher.detach())]
     if normalised:
-        both = [F.normalize(one, dim=-1) for one in both]
+        both = [F.normalize(patches, dim=-1) for patches in both]
     if level == "batch":
-        both = [one.flatten(0, 1)[None] if mask is None else one[mask][None] for one in both]
-        both = [gather_rows(one[0].contiguous())[None] for one in both] if mask is None else both
-    own, theirs = (one @ one.transpose(1, 2) for one in both)
+        both = [patches.flatten(0, 1)[None] if mask is None else patches[mask][None] for patches in both]
+        both = [gather_rows(patches[0].contiguous())[None] for patches in both] if mask is None else both
+    student_gram, teacher_gram = (patches @ patches.transpose(1, 2) for patches in both)
     if negatives == "none":
-        own = own.clamp_min(0)
+        student_gram = student_gram.clamp_min(0)
     if negatives != "keep":
-        theirs = theirs.clamp_min(0)
-    return (own - theirs).square().mean()
+        teacher_gram = teacher_gram.clamp_min(0)
+    return (student_gram - teacher_gram).square().mean()
 
 
 def to_grid(tokens: Tensor, grid: tuple[int, int], to: tuple[int, int], *, antialias: bool = False) -> Tensor:

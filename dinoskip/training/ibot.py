@@ -117,8 +117,8 @@ class IBOT(Objective):
     @cached_property
     def averaged(self) -> list[tuple[Tensor, Tensor]]:
         """Teacher's and student's parameters of one name; paired at the first update, since sharding replaces them."""
-        own = dict(self.student.named_parameters())
-        return [(local(mean), local(own[name].detach())) for name, mean in self.teacher.named_parameters()]
+        student = dict(self.student.named_parameters())
+        return [(local(mean), local(student[name].detach())) for name, mean in self.teacher.named_parameters()]
 
 
 # --- the loss on patches -----------------------------------------------------------------------------
@@ -244,8 +244,10 @@ class IbotHead(DINOHead):
 
     def last_layer_parameters(self) -> list[nn.Parameter]:
         """Those of DINO's head, and of the patches' own layer."""
-        own = [] if self.shared else [self.patch_v, self.patch_g]
-        return super().last_layer_parameters() + [one for one in own if isinstance(one, nn.Parameter)]
+        patch_layer = [] if self.shared else [self.patch_v, self.patch_g]
+        return super().last_layer_parameters() + [
+            parameter for parameter in patch_layer if isinstance(parameter, nn.Parameter)
+        ]
 
 
 class IbotScores(NamedTuple):
@@ -279,7 +281,7 @@ class IbotNetwork(nn.Module):
     def scored(self, tokens: Sequence[Tensor], masked: Tensor, whole: bool) -> IbotScores:
         """Scores of CLS tokens and of the patches ``masked``; the mean over all patches where they are ``whole``."""
         patches = tokens[0][:, self.backbone.num_prefix_tokens :].flatten(0, 1)
-        cls, mean = [one[:, 0] for one in tokens], None
+        cls, mean = [view[:, 0] for view in tokens], None
         if whole:
             directions = self.head.unit(patches)
             with torch.autocast(patches.device.type, enabled=False):

@@ -91,6 +91,6 @@ class IbotConfig(TeacherStudentConfig):
         step = dino_step_flops(
             model, head=head, global_size=crops.global_size, local_size=crops.local_size, num_local=crops.num_local
         )
-        own = last // 2 if self.patch_out_dim else 0
+        patch_layer = last // 2 if self.patch_out_dim else 0
         step += int(patches * mlp + masked * (3 * mlp + 4 * last))
-        return StepCost(step, dino_head_flops(width, *head) // 2 + own + width, 2)
+        return StepCost(step, dino_head_flops(width, *head) // 2 + patch_layer + width, 2)

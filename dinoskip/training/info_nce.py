@@ -74,10 +74,10 @@ class _CrossEntropy(torch.autograd.Function):
             part = queries[low : low + step]
             scores = torch.addmm(bias, part, keys.T, alpha=1 / temperature)
             diagonal = scores.diagonal(first + low)[: len(part)]  # of every query with its own key
-            own, highest = diagonal.clone(), scores.amax(1)
+            positive, highest = diagonal.clone(), scores.amax(1)
             total = scores.sub_(highest[:, None]).exp_().sum(1)
-            loss += (total.log() + highest - own).sum()
-            hits += (own >= highest).sum()
+            loss += (total.log() + highest - positive).sum()
+            hits += (positive >= highest).sum()
             scores.div_(total[:, None])  # the softmax
             diagonal.sub_(1)
             scores.mul_(1 / temperature)
@@ -95,5 +95,5 @@ class _CrossEntropy(torch.autograd.Function):
         if ctx.gradients is None:
             raise RuntimeError("info_nce gives its gradient once; compute the loss anew for another backward pass")
         (of_queries, of_keys), ctx.gradients = ctx.gradients, None
-        scaled = [None if one is None else one.mul_(grad_loss) for one in (of_queries, of_keys)]
+        scaled = [None if gradient is None else gradient.mul_(grad_loss) for gradient in (of_queries, of_keys)]
         return scaled[0], scaled[1], None, None, None

@@ -245,8 +245,8 @@ class _Loop:
         """Log the step if it is time, or if it was not finite; return the note for the progress line."""
         epoch = (step - 1) // self.epoch_steps + 1
         if not taken.finite:
-            own_ids = torch.cat(taken.ids).tolist()
-            names = [self.training.names[i] for part in gather(own_ids) for i in part]
+            ids = torch.cat(taken.ids).tolist()
+            names = [self.training.names[i] for part in gather(ids) for i in part]
             self.journal.nonfinite(step, float(taken.means["loss"]), names)
             if self._due(step):  # of the weights of the step before
                 self.journal.measured(step, epoch, self._online(step))

@@ -64,12 +64,12 @@ def paka_per_image(student: Tensor, teacher: Tensor, valid: Tensor) -> Tensor:
     weights = valid.to(work)[..., None]
     count = weights.sum(1, keepdim=True)
     centred = [
-        (one - (one * weights).sum(1, keepdim=True) / count.clamp_min(1)) * weights
-        for one in (student.to(work), teacher.detach().to(work))
+        (tokens - (tokens * weights).sum(1, keepdim=True) / count.clamp_min(1)) * weights
+        for tokens in (student.to(work), teacher.detach().to(work))
     ]
-    own, theirs = (one @ one.transpose(1, 2) for one in centred)
-    norms = [kernel.square().sum((1, 2)).clamp_min(LEAST).sqrt() for kernel in (own, theirs)]
-    loss = 1 - (own * theirs).sum((1, 2)) / (norms[0] * norms[1])
+    student_gram, teacher_gram = (tokens @ tokens.transpose(1, 2) for tokens in centred)
+    norms = [kernel.square().sum((1, 2)).clamp_min(LEAST).sqrt() for kernel in (student_gram, teacher_gram)]
+    loss = 1 - (student_gram * teacher_gram).sum((1, 2)) / (norms[0] * norms[1])
     return torch.where(count.flatten() >= 2, loss, torch.nan)
 
 
@@ -80,7 +80,7 @@ def paka(student: Tensor, teacher: Tensor, valid: Tensor) -> Tensor:
     """
     if student.shape[1] > MOST:
         chosen = torch.rand(student.shape[:2], device=student.device).topk(MOST, dim=1).indices[..., None]
-        student, teacher = (one.gather(1, chosen.expand(-1, -1, one.shape[2])) for one in (student, teacher))
+        student, teacher = (tokens.gather(1, chosen.expand(-1, -1, tokens.shape[2])) for tokens in (student, teacher))
     every = paka_per_image(student, teacher, valid[:, None].expand(student.shape[:2]))
     counted = every.isfinite() & valid
     pairs = all_reduce_mean(counted.sum().to(every.dtype))

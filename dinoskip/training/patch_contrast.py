@@ -107,14 +107,14 @@ def contrast(
         queue: (Q, C), further negatives.
     """
     work = torch.promote_types(patches.dtype, torch.float32)
-    own = patches.flatten(0, 1).to(work)
-    keys = own if others is None else others.flatten(0, 1).to(work)
+    student = patches.flatten(0, 1).to(work)
+    keys = student if others is None else others.flatten(0, 1).to(work)
     both = []
     for tokens, weights in (matches[:2], matches[2:]):
         corners = keys.index_select(0, tokens[:, 1:].flatten()).view(*weights.shape, keys.shape[1])
         positives = F.normalize((corners * weights[..., None]).sum(1), dim=-1)
-        queries = F.normalize(own.index_select(0, tokens[:, 0]), dim=-1)
-        both.append(info_nce(queries, positives, temperature, room=len(own) // 2, negatives=queue))
+        queries = F.normalize(student.index_select(0, tokens[:, 0]), dim=-1)
+        both.append(info_nce(queries, positives, temperature, room=len(student) // 2, negatives=queue))
     return Contrast(*(sum(parts) / 2 for parts in zip(*both, strict=True)))
 
 

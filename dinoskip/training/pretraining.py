@@ -36,16 +36,16 @@ def pretrain(
     """
 
     def prepare(here: World) -> Training:
-        config, own = job.pretrain, here.readers(workers)
+        config, readers = job.pretrain, here.readers(workers)
         loader = TrainLoader(
             images, *config.views(), config.data_path, seed=job.seed, batch_size=config.batch_size,
-            rank=here.rank, world_size=here.size, accumulate=config.accumulate, workers=own, device=here.device,
+            rank=here.rank, world_size=here.size, accumulate=config.accumulate, workers=readers, device=here.device,
             min_side=job.model.patch_size, compiled=config.compile is not False,
             targets=config.targets(job.seed, job.model.patch_size),
         )  # fmt: skip
         objective = config.build(job, loader.steps_per_epoch, here.device)
         objective.look_at(images)
-        verdict = partial(wait_advice, mode=config.data_path, workers=own)
+        verdict = partial(wait_advice, mode=config.data_path, workers=readers)
         return Training(objective, loader, images.ids, verdict, first_weights(job.model, job.seed, images, start))
 
     def data() -> dict[str, Any]:

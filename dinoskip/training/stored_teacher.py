@@ -76,7 +76,7 @@ class StoredCrops:
 
 def _cls(store: FeatureStore, blocks: Sequence[int], index: int) -> Tensor:
     tokens = [store.cls(block, slice(index, index + 1)) for block in blocks]
-    return torch.cat([torch.from_numpy(one[0]) for one in tokens if one is not None])
+    return torch.cat([torch.from_numpy(token[0]) for token in tokens if token is not None])
 
 
 class StoredTeacher(Teaching):

@@ -66,8 +66,8 @@ def supervise(
 
     def data() -> dict[str, Any]:
         numbered = hash_of([list(train.class_names), train.labels.tolist()])
-        own = {"fingerprint": train.fingerprint(), "images": len(train), "labels": numbered}
-        return own | ({"val": val.fingerprint()} if val is not None else {})
+        about = {"fingerprint": train.fingerprint(), "images": len(train), "labels": numbered}
+        return about | ({"val": val.fingerprint()} if val is not None else {})
 
     observer = Accuracy(val, job.supervise.augment.size, workers=workers) if val is not None else None
     return loop.train(job, prepare, data, run_dir, device=device, observer=observer, allow=allow)
@@ -186,9 +186,9 @@ def hits(logits: Tensor, labels: Tensor, k: int) -> Tensor:
 
     Of equal logits the lower class comes first; a row with a NaN is no hit.
     """
-    own = logits.gather(1, labels.view(-1, 1))
+    true_logit = logits.gather(1, labels.view(-1, 1))
     earlier = torch.arange(logits.shape[1], device=logits.device) < labels.view(-1, 1)
-    before = (logits > own) | ((logits == own) & earlier)
+    before = (logits > true_logit) | ((logits == true_logit) & earlier)
     return (before.sum(1) < k) & ~logits.isnan().any(1)
 
 
@@ -209,11 +209,11 @@ class Accuracy:
 
         Raises :class:`DataError`, on every rank, if it fails on one: an image that cannot be read, no device memory.
         """
-        own_images = range(here.rank, len(self.folder), here.size)
+        numbers = range(here.rank, len(self.folder), here.size)
 
         def count() -> list[int]:
             counts = torch.zeros(2, dtype=torch.int64, device=here.device)  # read once, when all batches are done
-            for images, labels in validation_batches(self.folder, own_images, self.size, self.batch_size, self.workers):
+            for images, labels in validation_batches(self.folder, numbers, self.size, self.batch_size, self.workers):
                 truth = labels.to(here.device, non_blocking=True)
                 logits = network(normalise(images.to(here.device, non_blocking=True)))
                 counts += torch.stack([hits(logits, truth, k).sum() for k in (1, 5)])

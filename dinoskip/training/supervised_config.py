@@ -39,9 +39,9 @@ def with_defaults(tree: Mapping[str, Any]) -> dict[str, Any]:
     """A job's or study's tree in which ``model`` and ``optimizer`` start from this recipe's defaults, not DINO's."""
     filled = dict(tree)
     for key, defaults in (("model", MODEL_DEFAULTS), ("optimizer", OPTIMIZER_DEFAULTS)):
-        own = tree.get(key, {})
-        if isinstance(own, Mapping):
-            filled[key] = {**defaults, **own}
+        section = tree.get(key, {})
+        if isinstance(section, Mapping):
+            filled[key] = {**defaults, **section}
     return filled
 
 

@@ -60,11 +60,15 @@ class Teaching(ABC):
         patches, cls = self.config.whitened
         found: dict[str, Standardisation] = {}
         if patches:
-            tokens = torch.cat([one.patches.flatten(0, 1) for one in seen])
+            tokens = torch.cat([features.patches.flatten(0, 1) for features in seen])
             found["patches"] = phi_s(tokens) if self.config.standardise == "phi_s" else by_channel(tokens)
         if cls:
-            found["cls"] = by_channel(torch.cat([one.cls for one in seen if one.cls is not None]))
-        return {f"{what}_{name}": value for what, one in found.items() for name, value in one._asdict().items()}
+            found["cls"] = by_channel(torch.cat([features.cls for features in seen if features.cls is not None]))
+        return {
+            f"{what}_{name}": value
+            for what, standardisation in found.items()
+            for name, value in standardisation._asdict().items()
+        }
 
     def unmeasured(self, device: torch.device) -> dict[str, Tensor]:
         """Tensors of the names and shapes of :meth:`measured`, and the queue, before anything is known."""

@@ -186,4 +186,4 @@ def _indices(label: Label[Any], opened: Any) -> list[Sequence[int]]:
     ends = [0]
     for video in opened.sequences:
         ends.append(ends[-1] + len(video))
-    return [range(*one) for one in itertools.pairwise(ends)]
+    return [range(*bounds) for bounds in itertools.pairwise(ends)]

@@ -45,7 +45,7 @@ class CocoConfig(DatasetKind):
         return images_below(root, self.open_detection(root, split, None))
 
     def open_detection(self, root: Path, split: str, faults: list[str] | None) -> DetectionDataset:
-        folder, path = (one.replace("{split}", split) for one in (self.images, self.annotations))
+        folder, path = (template.replace("{split}", split) for template in (self.images, self.annotations))
         return coco_json(root / path, coco_images(root, folder), name=self.dataset_name, split=split, faults=faults)
 
     def checked_splits(self, root: Path) -> list[CheckedSplit]:

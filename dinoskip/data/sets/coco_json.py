@@ -80,7 +80,7 @@ class CocoDetection(DetectionDataset):
         """
         size, orientation = stored_geometry(self.image_paths[index])
         entries = self.index.imgToAnns.get(self.numbers[index], ())
-        return [turn_upright(self.outline(one, size), orientation) for one in entries if not one.get("iscrowd")]
+        return [turn_upright(self.outline(entry, size), orientation) for entry in entries if not entry.get("iscrowd")]
 
     def objects(self, index: int) -> list[Box]:
         """Return the objects of image ``index``, those marked as a crowd left out."""

@@ -72,8 +72,8 @@ def _read(path: Path) -> tuple[dict[str, tuple[np.ndarray, np.ndarray]], tuple[s
             where = f"{path}: {name}"
             if name in segments:
                 raise violated(where, "is annotated twice")
-            resolve((one["category_id"] for one in entry["segments_info"]), number, "category", where)
-            listed = [(_whole(one["id"], where), number[one["category_id"]]) for one in entry["segments_info"]]
+            resolve((segment["category_id"] for segment in entry["segments_info"]), number, "category", where)
+            listed = [(_whole(part["id"], where), number[part["category_id"]]) for part in entry["segments_info"]]
             table = np.array(listed, dtype=np.int64).reshape(-1, 2)
             unique(table[:, 0].tolist(), "segment", where)
             segments[name] = (table[:, 0], table[:, 1])

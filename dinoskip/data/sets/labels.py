@@ -153,11 +153,11 @@ DEPTH = Label("depth", "depth", "depth", "open_depth", _metres, seen_by=_HELD_OU
 NORMALS = Label("normals", "surface normals", "normals", "open_normals", _directions, seen_by=_HELD_OUT)
 VIDEO = Label(
     "video", "videos", "videos", "open_sequences", _frames,
-    lambda opened: [one.name for one in opened.sequences], unit="frames", seen_by=(("val",), ("test",)),
+    lambda opened: [video.name for video in opened.sequences], unit="frames", seen_by=(("val",), ("test",)),
 )  # fmt: skip
 CORRESPONDENCE = Label(
     "correspondence", "pairs with keypoints", "pairs", "open_keypoints", _pairs,
-    lambda opened: [one.id for one in opened.pairs], lambda opened: len(opened.pairs), unit="pairs",
+    lambda opened: [pair.id for pair in opened.pairs], lambda opened: len(opened.pairs), unit="pairs",
     seen_by=(("test",), ("val",)),
 )  # fmt: skip
 

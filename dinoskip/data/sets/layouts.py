@@ -60,7 +60,7 @@ LAYOUTS = (
 
 
 def _layout_of(folder: Path) -> Layout | None:
-    return next((one for one in LAYOUTS if all((folder / part).exists() for part in one.parts)), None)
+    return next((layout for layout in LAYOUTS if all((folder / part).exists() for part in layout.parts)), None)
 
 
 def kind_of(root: Path) -> tuple[str, Path]:

@@ -23,7 +23,7 @@ def read_classes(path: Path) -> tuple[str, ...]:
     return names
 
 
-def own_classes(path: Path, first: int) -> ClassMap:
+def numbered_classes(path: Path, first: int) -> ClassMap:
     """Read a list of classes: line i (from 0) names value ``first + i``; 255 and values below ``first`` are ignored.
 
     Errors as :func:`read_classes`.
@@ -61,7 +61,7 @@ class MasksConfig(TrainSubset, DatasetKind):
 
     def open_segmentation(self, root: Path, split: str, faults: list[str] | None) -> SegmentationDataset:
         """Open a split; train may be a subset."""
-        classes = own_classes(root / self.classes, self.first_value)
+        classes = numbered_classes(root / self.classes, self.first_value)
         return self.subsample(open_pairs(self.dataset_name, split, self._folders(root, split), classes, faults=faults))
 
     def checked_splits(self, root: Path) -> list[CheckedSplit]:

@@ -56,7 +56,7 @@ def _paths_of(root: Path, split: str) -> list[tuple[Path, Path]]:
     if not names:
         raise DataError(f"{lists[0]}: names no image with a depth map")
     first = confined(Path(), names[0][0], lists[0])
-    folder = next((root / one for one in FOLDERS[split] if (root / one / first).is_file()), root)
+    folder = next((root / subfolder for subfolder in FOLDERS[split] if (root / subfolder / first).is_file()), root)
     pairs = ((confined(folder, image, lists[0]), confined(folder, depth, lists[0])) for image, depth in names)
     return sorted(pairs, key=lambda pair: name_key(str(pair[0])))
 

@@ -68,7 +68,7 @@ class PfPascalConfig(DatasetKind):
     def checked_splits(self, root: Path) -> list[CheckedSplit]:
         """The lists that are there, and the published numbers of pairs; the test list always."""
         folder = _folder(root)
-        there = [one for one in EXPECTED if one == "test" or (folder / f"{one}_pairs_pf_pascal.csv").is_file()]
+        there = [split for split in EXPECTED if split == "test" or (folder / f"{split}_pairs_pf_pascal.csv").is_file()]
         return [CheckedSplit("correspondence", split, EXPECTED[split]) for split in there]
 
 
@@ -91,7 +91,9 @@ def _pair(row: list[str], where: str, images: Path, numbers: dict[str, int], siz
         if not confined(images, name, where).is_file():
             raise DataError(f"{images / name}: no such image, {where} names it")
     sizes = [size_of(images / name) for name in names]
-    source_points, target_points = (checked_points(*one, where) for one in zip(points, sizes, strict=True))
+    source_points, target_points = (
+        checked_points(listed, size, where) for listed, size in zip(points, sizes, strict=True)
+    )
     if len(source_points) != len(target_points):
         raise DataError(f"{where}: {len(source_points)} points in one image, {len(target_points)} in the other")
     source, target = (numbers.setdefault(name, len(numbers)) for name in names)

@@ -184,7 +184,7 @@ def draw_room(config: RoomsConfig, number: int) -> Room:
     depth, plane = _first_planes(box, _rays(size, box.focal, 1))
     normals = (box.normals @ box.view)[plane]
     objects = [_placed(rng, box, size) for _ in range(int(rng.integers(0, config.max_objects + 1)))]
-    for item in sorted(objects, key=lambda one: -one.depth):
+    for item in sorted(objects, key=lambda placed: -placed.depth):
         _paste(item, canvas, depth, normals)
     return Room(np.clip(np.rint(canvas), 0, 255).astype(np.uint8), depth, normals)
 

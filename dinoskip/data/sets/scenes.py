@@ -199,11 +199,11 @@ def _place(
     return None
 
 
-def _overlap(one: _Placed, two: _Placed) -> float:
+def _overlap(first: _Placed, second: _Placed) -> float:
     """Shared area of two boxes as a share of the smaller one."""
-    (h1, w1), (h2, w2) = one.alpha.shape, two.alpha.shape
-    rows = min(one.top + h1, two.top + h2) - max(one.top, two.top)
-    columns = min(one.left + w1, two.left + w2) - max(one.left, two.left)
+    (h1, w1), (h2, w2) = first.alpha.shape, second.alpha.shape
+    rows = min(first.top + h1, second.top + h2) - max(first.top, second.top)
+    columns = min(first.left + w1, second.left + w2) - max(first.left, second.left)
     return float(max(0, rows) * max(0, columns) / min(h1 * w1, h2 * w2))
 
 

@@ -79,7 +79,7 @@ def _keypoints(sprite: Image.Image, count: int, rng: np.random.Generator) -> np.
     candidates = inside[rng.permutation(len(inside))[:_CANDIDATES]]
     chosen = [candidates[0]]
     for _ in range(count - 1):
-        distance = np.min([((candidates - one) ** 2).sum(1) for one in chosen], axis=0)
+        distance = np.min([((candidates - place) ** 2).sum(1) for place in chosen], axis=0)
         chosen.append(candidates[distance.argmax()])
     return np.array(chosen)
 
@@ -103,8 +103,8 @@ def _view(rng: np.random.Generator, size: int, sprite: Image.Image, points: np.n
     colours = np.asarray(drawn, dtype=np.float32)[..., :3] * rng.uniform(0.85, 1.12) * rng.uniform(0.95, 1.05, 3)
     canvas = background(rng, size) * rng.uniform(0.75, 1.0)
     image = np.clip(np.rint(canvas * (1 - alpha) + colours * alpha), 0, 255).astype(np.uint8)
-    own = points * np.array(small.size) / sprite.size - np.array(small.size) / 2
-    places = np.rint(own @ rotation.T + middle - 0.5).astype(int)
+    centred = points * np.array(small.size) / sprite.size - np.array(small.size) / 2
+    places = np.rint(centred @ rotation.T + middle - 0.5).astype(int)
     rows, columns = np.nonzero(alpha[..., 0] > 0.5)
     box = int(columns.min()), int(rows.min()), int(columns.max()) + 1, int(rows.max()) + 1
     return View(image, places.clip(0, size - 1), box)

@@ -75,7 +75,7 @@ def spair_pairs(root: Path, split: str, *, name: str, faults: list[str] | None) 
             pairs.append(_pair(path, listed, images, numbers, size_of))
             files.append(path)
     ids = tuple(numbers)
-    return KeypointDataset(name, split, ids, tuple(images / one for one in ids), tuple(pairs), tuple(files))
+    return KeypointDataset(name, split, ids, tuple(images / image_id for image_id in ids), tuple(pairs), tuple(files))
 
 
 def _file_name(listed: str, there: Iterable[str], folder: Path) -> str:
@@ -94,10 +94,10 @@ def _pair(path: Path, name: str, images: Path, numbers: dict[str, int], size_of:
         stated = [entry.get(key) for key in ("src_imsize", "trg_imsize")]
     except (KeyError, TypeError) as error:
         raise DataError(f"{path}: not an annotation of SPair-71k: {error!r}") from error
-    for one in named:
-        if not confined(images, one, path).is_file():
-            raise DataError(f"{images / one}: no such image, {path.name} names it")
-    points, shapes = [], [size_of(images / one) for one in named]
+    for image_id in named:
+        if not confined(images, image_id, path).is_file():
+            raise DataError(f"{images / image_id}: no such image, {path.name} names it")
+    points, shapes = [], [size_of(images / image_id) for image_id in named]
     for key, values, size, side in zip(("src", "trg"), given, shapes, stated, strict=True):
         if side is not None:  # width, height, channels
             same_size(tuple(side[1::-1]) if isinstance(side, list) else side, size, f"{path}: {key}_imsize")
@@ -105,7 +105,7 @@ def _pair(path: Path, name: str, images: Path, numbers: dict[str, int], size_of:
     if len(points[0]) != len(points[1]) or len(box) != 4:
         raise DataError(f"{path}: {len(points[0])} points in one image, {len(points[1])} in the other")
     inside(box, shapes[1], "corners of trg_bndbox", path)
-    source, target = (numbers.setdefault(one, len(numbers)) for one in named)
+    source, target = (numbers.setdefault(image_id, len(numbers)) for image_id in named)
     extent = max(box[2] - box[0], box[3] - box[1])
     if not extent > 0:
         raise DataError(f"{path}: the object's box in the target image is empty")

@@ -237,15 +237,15 @@ def merge_sbd(root: Path) -> list[str]:
     final, listed = folder / "SegmentationClassAug", folder / "ImageSets" / "Segmentation" / "trainaug.txt"
     if not (sbd / "cls").is_dir() or not (folder / "SegmentationClass").is_dir() or listed.exists() or final.exists():
         return []
-    own, val = (set(read_list(folder, "Segmentation", split)) for split in ("train", "val"))
+    train, val = (set(read_list(folder, "Segmentation", split)) for split in ("train", "val"))
     theirs = {name for part in ("train", "val") for name in read_text(sbd / f"{part}.txt", "image list").split()}
-    ids = sorted((own | theirs) - val)
+    ids = sorted((train | theirs) - val)
     temporary = folder / f"{TEMPORARY}trainaug-{os.getpid()}"
     with translate_write_errors(final), Progress("masks of SBD", len(ids), "mask") as progress:
         try:
             temporary.mkdir()
             for name in ids:
-                if name in own:
+                if name in train:
                     shutil.copyfile(folder / "SegmentationClass" / f"{name}.png", temporary / f"{name}.png")
                 else:
                     mask = Image.fromarray(_sbd_mask(sbd / "cls" / f"{Path(name).name}.mat"), "P")
@@ -257,7 +257,7 @@ def merge_sbd(root: Path) -> list[str]:
             shutil.rmtree(temporary, ignore_errors=True)
     write_text(listed, "".join(f"{name}\n" for name in ids))
     return [
-        f"{final}: {len(ids):,} masks, {len(own - val):,} of VOC2012 and the others of SBD; {listed.name} names them"
+        f"{final}: {len(ids):,} masks, {len(train - val):,} of VOC2012 and the others of SBD; {listed.name} names them"
     ]
 
 
@@ -318,7 +318,7 @@ class VocConfig(DatasetKind):
     def checked_splits(self, root: Path) -> list[CheckedSplit]:
         """The published splits; trainaug, which many do without, only where its list is."""
         there = any(root.glob("**/ImageSets/Segmentation/trainaug.txt"))
-        return [one for one in self.published_splits(root) if there or one.split != "trainaug"]
+        return [split for split in self.published_splits(root) if there or split.split != "trainaug"]
 
     def published_splits(self, root: Path) -> list[CheckedSplit]:
         """VOC2007's boxes; VOC2012's masks, with SBD's (trainaug), and boxes."""

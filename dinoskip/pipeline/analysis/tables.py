@@ -23,7 +23,7 @@ from dinoskip.init.build import build_model
 from dinoskip.init.config import ModelConfig
 from dinoskip.models import Backbone, load_backbone
 from dinoskip.models.attention_sites import is_plain_attention
-from dinoskip.models.traced import own_size
+from dinoskip.models.traced import native_size
 from dinoskip.pipeline.analysis.config import AnalyzeSection, LabelFreeConfig, QuantiseConfig
 from dinoskip.pipeline.analysis.inspection import CALIBRATION, inputs_of, inside, quantised_scores
 from dinoskip.pipeline.analysis.results import Analysis, QuantisedScore
@@ -82,7 +82,7 @@ def analysis(
     }
     loaded = {name: load_backbone(spec) for name, spec in trained.items()}
     shown = (loaded or networks) if signal is not None else {}
-    images = {name: bundled_photos(2, own_size(shown[name])).float() for name in shown}
+    images = {name: bundled_photos(2, native_size(shown[name])).float() for name in shown}
     return Analysis(
         fresh={name: _weights(backbone.model) for name, backbone in networks.items()},
         trained={name: _weights(backbone.model) for name, backbone in loaded.items()},
